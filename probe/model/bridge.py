@@ -147,7 +147,7 @@ def fresh_model(
     vars(settings).pop("quantization_config", None)
     settings.return_dict = True
     is_drawn = not config.has_head or config.positions.kind == "sinusoidal"
-    model = _made(model_class, settings, seed=0 if is_drawn else None, dtype=dtype)
+    model = _build(model_class, settings, seed=0 if is_drawn else None, dtype=dtype)
     state = _full_names(weights, config)
     # Copies, because TransformerLens folds these into the product in front of them.
     state |= {name: state[name].clone() for name in config.family.optional if name in state}
@@ -210,7 +210,7 @@ def _require_whole(info: Mapping[str, Any], config: Config, *, where: object) ->
             )
 
 
-def _made(
+def _build(
     model_class: Any, config: Any, *, seed: int | None, dtype: torch.dtype | None = None
 ) -> Any:
     """A new model with weights drawn from the seed.
@@ -253,12 +253,12 @@ def _as_in_class(weights: Mapping[str, torch.Tensor], config: Config) -> Mapping
     stacked_weights = dict(weights)
     for attention in config.family.attentions:
         for layer in map(attention.layers.format, range(config.n_layers)):
-            for joined, roles in routed.stacked.items():
+            for stacked_name, roles in routed.stacked.items():
                 names = [
                     [f"{layer}{attention.parts[role][0].format(number)}.weight" for role in roles]
                     for number in range(config.n_experts)
                 ]
-                stacked_weights[layer + joined] = _stacked(
+                stacked_weights[layer + stacked_name] = _stacked(
                     [
                         [stacked_weights.pop(name) for name in names_of_expert]
                         for names_of_expert in names
@@ -302,15 +302,15 @@ def as_in_files(state: Mapping[str, torch.Tensor], family: Family) -> dict[str, 
     parts = family.attentions[0].parts
     by_file_name = {}
     for name, tensor in state.items():
-        joined = next((part for part in routed.stacked if name.endswith(f".{part}")), "")
+        stacked_name = next((part for part in routed.stacked if name.endswith(f".{part}")), "")
         plain = name.removesuffix(".weight")
         renamed = next((part for part in routed.renamed if plain.endswith(f".{part}")), "")
-        if joined:
-            roles = routed.stacked[joined]
+        if stacked_name:
+            roles = routed.stacked[stacked_name]
             for number, expert in enumerate(tensor):
                 for role, part in zip(roles, expert.chunk(len(roles)), strict=True):
                     part_name = parts[role][0].format(number)
-                    by_file_name[f"{name.removesuffix(joined)}{part_name}.weight"] = part
+                    by_file_name[f"{name.removesuffix(stacked_name)}{part_name}.weight"] = part
         elif renamed:
             by_file_name[f"{plain.removesuffix(renamed)}{routed.renamed[renamed]}.weight"] = tensor
         else:
@@ -324,7 +324,7 @@ def boot_untrained(
     """A bridge of the same shape with random weights, and these weights by Hugging Face name."""
     original = like.original_model
     parameter = next(like.parameters())
-    model = _made(type(original), original.config, seed=seed).to(parameter.device, parameter.dtype)
+    model = _build(type(original), original.config, seed=seed).to(parameter.device, parameter.dtype)
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     weights = as_in_files(state, FAMILIES[original.config.model_type])
     weights |= {
@@ -380,24 +380,24 @@ class _OfFused(torch.nn.Module):
     TransformerLens' copies would take a third of a model's memory.
     """
 
-    _held: tuple[torch.nn.Linear, int, int]
+    _source: tuple[torch.nn.Linear, int, int]
 
     def __init__(self, product: torch.nn.Linear, role: int, n_heads: int) -> None:
         super().__init__()
         # Not a submodule, because that would list its parameters a second time.
-        object.__setattr__(self, "_held", (product, role, n_heads))
+        object.__setattr__(self, "_source", (product, role, n_heads))
 
     def _part(self, tensor: torch.Tensor) -> torch.Tensor:
-        _, role, n_heads = self._held
+        _, role, n_heads = self._source
         return tensor.unflatten(0, (n_heads, 3, -1))[:, role].flatten(0, 1)
 
     @property
     def weight(self) -> torch.Tensor:
-        return self._part(self._held[0].weight)
+        return self._part(self._source[0].weight)
 
     @property
     def bias(self) -> torch.Tensor | None:
-        bias = self._held[0].bias
+        bias = self._source[0].bias
         return None if bias is None else self._part(bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

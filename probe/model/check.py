@@ -130,10 +130,9 @@ class Certificate:
         for row in self.rows:
             if not row.ok:
                 raise CrossCheckError(
-                    f"Checking {self.model_name} against the from-scratch math: {row.quantity} of "
-                    f"{row.where} is off by {row.error:.1e} of its scale, expected at most "
-                    f"{row.tolerance:.0e}; nothing is reported from numbers that disagree: run "
-                    "`probe check` on this model to see every row."
+                    f"Cannot certify {self.model_name}: {row.quantity} of {row.where} is off by "
+                    f"{row.error:.1e} of its scale, expected at most "
+                    f"{row.tolerance:.0e}. Run `probe check` on this model to see every row."
                 )
         return self
 
@@ -154,16 +153,16 @@ def certify(model: ModelSource, texts: Sequence[str] | str = DEFAULT_TEXTS) -> C
     model = as_model(model)
     if model.origin.hooks:
         raise InputError(
-            f"Checking {model.name} against its weights: it is {model.origin.hooked}, and what "
-            "hooks do does not follow from weights; load it without hooks, or ask probe.patch or "
-            "probe.study, which need no certificate then."
+            f"Cannot check {model.name} against its weights: it is {model.origin.hooked}, and the "
+            "effect of hooks does not follow from weights. Load it without hooks, or ask "
+            "probe.patch or probe.study, which need no certificate then."
         )
     if isinstance(texts, str):
         texts = [texts]
     if not texts:
         raise InputError(
-            f"Checking {model.name} against its weights: got texts = {texts!r}, expected at least "
-            "one text; give some, or leave it out for two short ones."
+            f"Cannot check {model.name} against its weights: got texts = {texts!r}, expected at "
+            "least one text. Give some, or omit it for two short ones."
         )
     return _certificate(model, texts, [(text, text) for text in texts])
 
@@ -193,7 +192,7 @@ def _certificate(
 def _row(
     stack: Weights,
     layer: int | None,
-    named: tuple[str, str],
+    labels: tuple[str, str],
     hooked: Tensor,
     scratch: Tensor,
     *,
@@ -202,12 +201,12 @@ def _row(
 ) -> Row:
     """One comparison.
 
-    named: the quantity and its formula
+    labels: the quantity and its formula
     tolerance: a wider tolerance than the dtype's
     """
     error, scale = _difference(hooked, scratch)
     name = "" if layer is None else stack.attention.name
-    return Row(layer, *named, error, scale, tolerance or TOLERANCE[stack.dtype], name, note)
+    return Row(layer, *labels, error, scale, tolerance or TOLERANCE[stack.dtype], name, note)
 
 
 def _difference(hooked: Tensor, scratch: Tensor) -> tuple[float, float]:
@@ -263,10 +262,10 @@ def _logits_rows(
     """
     if model.config.has_head:
         resid_post = run.tensors[stack.attention.name]["resid_post"][-1].to(EXACT)
-        named = ("logits", "unembedding of the last stream")
-        yield _row(stack, None, named, run.logits, forward.unembed(stack, resid_post))
+        labels = ("logits", "unembedding of the last stream")
+        yield _row(stack, None, labels, run.logits, forward.unembed(stack, resid_post))
     if plain_logits is not None:
-        named = ("logits, Hugging Face", "hooked against the plain model")
+        labels = ("logits, Hugging Face", "hooked against the plain model")
         note = ""
         tolerance = None
         if model.config.family.plain_rounds and model.dtype == EXACT:
@@ -275,7 +274,7 @@ def _logits_rows(
         if model.dtype == COARSE:
             note = THROUGH_ALL
             tolerance = rounded_through(model.config.n_layers + model.config.n_decoder_layers)
-        yield _row(stack, None, named, run.logits, plain_logits, note=note, tolerance=tolerance)
+        yield _row(stack, None, labels, run.logits, plain_logits, note=note, tolerance=tolerance)
 
 
 def rounded_through(blocks: int) -> float:
@@ -301,12 +300,12 @@ def _stream(stack: Weights, run: HookedRun, ids: Sequence[int]) -> list[list[Row
     """
     tensors = run.tensors[stack.attention.name]
     embedded = forward.embed(stack, torch.tensor(ids), EXACT)
-    named = ("resid_pre", "embedding of the tokens")
-    rows = [[_row(stack, 0, named, tensors["resid_pre"][0], embedded)]]
-    named = ("resid_pre", "resid_post of the layer before")
+    labels = ("resid_pre", "embedding of the tokens")
+    rows = [[_row(stack, 0, labels, tensors["resid_pre"][0], embedded)]]
+    labels = ("resid_pre", "resid_post of the layer before")
     layers = zip(tensors["resid_pre"][1:], tensors["resid_post"], strict=False)
     for layer, (resid_pre, resid_post) in enumerate(layers, start=1):
-        rows.append([_row(stack, layer, named, resid_pre, resid_post)])
+        rows.append([_row(stack, layer, labels, resid_pre, resid_post)])
     return rows
 
 
@@ -367,11 +366,11 @@ def _attention_rows(
             note = FLOAT32_RECURRENCE
             tolerance = RECURRENT
         if model.dtype == COARSE and name == "pattern" and "scores" in attention.unreliable_hooks:
-            seen = steps["scores"].masked_fill(steps["scores"] < MASKED, 0)
+            unmasked = steps["scores"].masked_fill(steps["scores"] < MASKED, 0)
             note = FROM_SCORES
-            tolerance = TOLERANCE[COARSE] * max(1.0, float(seen.abs().max()))
-        named = (name, formula)
-        yield _row(stack, layer, named, hooked[name], steps[name], note=note, tolerance=tolerance)
+            tolerance = TOLERANCE[COARSE] * max(1.0, float(unmasked.abs().max()))
+        labels = (name, formula)
+        yield _row(stack, layer, labels, hooked[name], steps[name], note=note, tolerance=tolerance)
 
 
 def _each_step(
@@ -381,20 +380,20 @@ def _each_step(
     so that roundings do not accumulate.
     """
     config = stack.config
-    seen = {name: tensor.to(EXACT) for name, tensor in hooked.items()}
-    x = forward.attention_input(block, seen["resid_pre"], config)
+    exact = {name: tensor.to(EXACT) for name, tensor in hooked.items()}
+    x = forward.attention_input(block, exact["resid_pre"], config)
     if block.mixer is not None:
-        z = recurrence.mix(block.mixer, seen["x"])
-        written = forward.attention_output(block, seen["resid_pre"], z.unsqueeze(-3), config)
-        return {"x": x} | written
-    q, k, v = forward.project_qkv(block, seen["x"], seen.get("memory", seen["x"]), config)
-    scores = forward.score(stack, block, seen["q"], seen["k"], bias)
+        z = recurrence.mix(block.mixer, exact["x"])
+        output = forward.attention_output(block, exact["resid_pre"], z.unsqueeze(-3), config)
+        return {"x": x} | output
+    q, k, v = forward.project_qkv(block, exact["x"], exact.get("memory", exact["x"]), config)
+    scores = forward.score(stack, block, exact["q"], exact["k"], bias)
     is_seen = "scores" not in stack.attention.unreliable_hooks
-    pattern = forward.softmax(seen["scores"] if is_seen else scores, block, config)
-    read = formulas.mix(seen["pattern"], seen["v"])
-    z = formulas.gated(read, seen["x"], block.w_head_gate)
+    pattern = forward.softmax(exact["scores"] if is_seen else scores, block, config)
+    read = formulas.mix(exact["pattern"], exact["v"])
+    z = formulas.gated(read, exact["x"], block.w_head_gate)
     steps = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "pattern": pattern, "z": z}
-    return steps | forward.attention_output(block, seen["resid_pre"], seen["z"], config)
+    return steps | forward.attention_output(block, exact["resid_pre"], exact["z"], config)
 
 
 def _replacement_note(attention: Attention, quantity: str) -> str:
@@ -415,14 +414,14 @@ def _mlp_rows(
     mlp = "Σ share of the expert · expert" if block.experts else "MLP"
     formulas = {"mlp_out": mlp, "resid_post": _summed("E′", "MLP", stack.config.family)}
     for quantity, tensor in steps.items():
-        named = (quantity, formulas[quantity])
+        labels = (quantity, formulas[quantity])
         note = _replacement_note(stack.attention, quantity)
         tolerance = None
         if "router" in stack.config.family.in_float32 and model.dtype == EXACT:
             note = FLOAT32_ROUTER
             tolerance = ROUNDED
         hooked_quantity = hooked[quantity][layer]
-        yield _row(stack, layer, named, hooked_quantity, tensor, note=note, tolerance=tolerance)
+        yield _row(stack, layer, labels, hooked_quantity, tensor, note=note, tolerance=tolerance)
 
 
 def _own_writes(model: Model, z: Tensor, attention: Attention, layer: int) -> Tensor:
@@ -489,9 +488,9 @@ def _scores_formula(attention: Attention, config: Config) -> str:
     return f"{scores}, masked" if attention.causal else scores
 
 
-def _summed(stream: str, written: str, family: Family) -> str:
+def _summed(stream: str, write: str, family: Family) -> str:
     """The formula of a block's addition to the stream, with its norms."""
     if family.norm_after_write:
-        written = f"{family.norm}({written})"
-    total = f"{stream} + {written}"
+        write = f"{family.norm}({write})"
+    total = f"{stream} + {write}"
     return f"{family.norm}({total})" if family.norm_after_sum else total

@@ -88,15 +88,15 @@ class Settings:
         """The config class's name of a setting that also has a general name."""
         return str(self.resolved.attribute_map.get(name, name))
 
-    def size(self, name: str, default: Any = None, *, less: int = 0) -> int:
-        """A whole number of at least 1 after `less` is subtracted. Raises ModelError for
+    def size(self, name: str, default: Any = None, *, minus: int = 0) -> int:
+        """A whole number of at least 1 after `minus` is subtracted. Raises ModelError for
         anything else.
         """
         value = self.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value <= less:
-            step = f"give a whole number of at least {1 + less}"
+        if isinstance(value, bool) or not isinstance(value, int) or value <= minus:
+            step = f"give a whole number of at least {1 + minus}"
             raise refuse(self.where, f"{self.own_name(name)} is {value!r} in its config", step)
-        return value - less
+        return value - minus
 
     def number(self, name: str, *, below: float = math.inf) -> float:
         """A number above 0, as in `number_from`; 0 for an empty name or a null value."""
@@ -271,13 +271,13 @@ def _require_known(raw: Mapping[str, Any], kind: str, architecture: str, where: 
         if wrapper is None or wrapper.architecture != architecture:
             raise _unknown(where, f"its architecture is {architecture} (model_type {kind!r})", raw)
     elif architecture not in (*family.architectures, *family.headless):
-        listed = " or ".join(dict.fromkeys(family.architectures))
-        problem = f"it is a {architecture}, and of model_type {kind!r} {listed} is certified"
+        certified = " or ".join(dict.fromkeys(family.architectures))
+        problem = f"it is a {architecture}, and of model_type {kind!r} {certified} is certified"
         raise unsupported(where, problem + _own_code(raw), "give one of that class")
 
 
 def _unknown(where: object, problem: str, raw: Mapping[str, Any]) -> UnsupportedModel:
-    reason = f"which is none of the {len(FAMILIES)} families whose numbers are certified"
+    reason = f"which is not one of the {len(FAMILIES)} families whose numbers are certified"
     return unsupported(where, f"{problem}, {reason}{_own_code(raw)}", LISTED)
 
 
@@ -302,7 +302,7 @@ def _refuse_uncertified(settings: Settings, family: Family) -> None:
             certified_where = f"{family.name} is certified where the two are equal"
             raise unsupported(where, f"{differ} in its config, and {certified_where}", step)
     if getattr(settings.resolved, "is_heterogeneous", False):
-        problem = "some of its layers have settings of their own (per_layer_config)"
+        problem = "some of its layers have separate settings (per_layer_config)"
         raise unsupported(where, problem, step)
 
 
@@ -320,8 +320,8 @@ def _sizes(settings: Settings, family: Family) -> dict[str, int]:
     n_heads = settings.size(names["n_heads"])
     d_model = settings.size(names["d_model"])
     is_wide = settings.get(names["d_mlp"]) is None  # as GPT-2's code takes it
-    # Rows of the position table in front of the first token's are no part of a text.
-    taken = 0 if keys.n_ctx or keys.reserved else _first_row(settings, keys)
+    # Rows of the position table before the first token's are not used for text.
+    skipped_rows = 0 if keys.n_ctx or keys.reserved else _first_row(settings, keys)
     sizes = {
         "n_layers": settings.size(names["n_layers"]),
         "n_heads": n_heads,
@@ -330,7 +330,7 @@ def _sizes(settings: Settings, family: Family) -> dict[str, int]:
         "d_head": _head_size(settings, n_heads, d_model, free=family.free_heads),
         "d_mlp": 4 * d_model if is_wide else _mlp_width(settings, names["d_mlp"]),
         "d_vocab": settings.size(names["d_vocab"]),
-        "n_ctx": settings.size(names["n_ctx"], keys.n_ctx, less=taken),
+        "n_ctx": settings.size(names["n_ctx"], keys.n_ctx, minus=skipped_rows),
     }
     if family.kind == "encoder-decoder":
         sizes["n_decoder_layers"] = settings.size(names["n_decoder_layers"])
@@ -355,10 +355,10 @@ def _head_size(settings: Settings, n_heads: int, d_model: int, *, free: bool) ->
 
 def _mlp_width(settings: Settings, name: str) -> int:
     """d_mlp. LFM2's code reduces and rounds the width that its config states."""
-    stated = settings.size(name)
+    full_width = settings.size(name)
     if not settings.get("block_auto_adjust_ff_dim"):
-        return stated
-    width = int(2 * stated / 3)
+        return full_width
+    width = int(2 * full_width / 3)
     factor = settings.number("block_ffn_dim_multiplier")
     if not factor:  # null
         return width
@@ -377,11 +377,11 @@ def _epsilon(settings: Settings, keys: Keys) -> float:
 def _activation(settings: Settings, keys: Keys) -> str:
     """The name of the activation's formula in `probe.model.attention`."""
     name = keys.activation
-    stated = name if name in ACTIVATIONS else str(settings.get(name))
-    if stated not in ACTIVATIONS:
-        problem = f"{name} is {stated!r} in its config; known are {', '.join(ACTIVATIONS)}"
+    activation = name if name in ACTIVATIONS else str(settings.get(name))
+    if activation not in ACTIVATIONS:
+        problem = f"{name} is {activation!r} in its config; known are {', '.join(ACTIVATIONS)}"
         raise unsupported(settings.where, problem, "load a standard model")
-    return ACTIVATIONS[stated]
+    return ACTIVATIONS[activation]
 
 
 def _start_token(settings: Settings, family: Family) -> dict[str, int]:
@@ -427,19 +427,19 @@ def _windows(settings: Settings, keys: Keys, n_layers: int) -> dict[str, Any]:
     return {"window": settings.size(keys.window), "local": local} if any(local) else {}
 
 
-def _kinds(settings: Settings, name: str, called: Mapping[str, bool]) -> tuple[bool, ...]:
+def _kinds(settings: Settings, name: str, value_of: Mapping[str, bool]) -> tuple[bool, ...]:
     """For every layer, the value of its kind in a list. Raises UnsupportedModel for another
     kind.
 
-    called: the value of each kind
+    value_of: the value of each kind
     """
     kinds = settings.get(name, ())
-    unknown = next((kind for kind in kinds if kind not in called), None)
+    unknown = next((kind for kind in kinds if kind not in value_of), None)
     if unknown is not None:
         problem = f"a layer is {unknown!r} in its config ({name})"
-        step = f"load a model whose layers are {' or '.join(map(repr, called))}"
+        step = f"load a model whose layers are {' or '.join(map(repr, value_of))}"
         raise unsupported(settings.where, problem, step)
-    return tuple(called[kind] for kind in kinds)
+    return tuple(value_of[kind] for kind in kinds)
 
 
 # --- positions ------------------------------------------------------------------------------------
@@ -447,7 +447,7 @@ def _kinds(settings: Settings, name: str, called: Mapping[str, bool]) -> tuple[b
 
 def _first_row(settings: Settings, keys: Keys) -> int:
     """The row of the position table for the first token."""
-    return keys.first if isinstance(keys.first, int) else settings.size(keys.first, less=-1)
+    return keys.first if isinstance(keys.first, int) else settings.size(keys.first, minus=-1)
 
 
 def _positions(settings: Settings, family: Family, sizes: Mapping[str, int]) -> Positions:
@@ -470,9 +470,9 @@ def _rotary(settings: Settings, keys: Keys, sizes: Mapping[str, int]) -> Positio
     """Rotary positions, from the object in which transformers collects their settings: one for
     all layers, or separate ones for local layers and the others.
     """
-    stated = settings.get("rope_parameters") or {"rope_theta": settings.resolved.default_theta}
-    global_rope = stated.get("full_attention") or stated
-    local_rope = stated.get("sliding_attention")
+    parameters = settings.get("rope_parameters") or {"rope_theta": settings.resolved.default_theta}
+    global_rope = parameters.get("full_attention") or parameters
+    local_rope = parameters.get("sliding_attention")
     kind = local_rope.get("rope_type", "default") if local_rope else "default"
     if kind != "default":
         problem = f"rope_type is {kind!r} for its local layers"
@@ -489,7 +489,7 @@ def _rotary(settings: Settings, keys: Keys, sizes: Mapping[str, int]) -> Positio
         dims=dims,
         base=base,
         local_base=local_base,
-        rope_scaling=_rope_scaling(settings, global_rope, stated.get("truncate", True), dims),
+        rope_scaling=_rope_scaling(settings, global_rope, parameters.get("truncate", True), dims),
         unrotated=_unrotated(settings, keys, sizes["n_layers"]),
     )
 
@@ -508,11 +508,11 @@ def _rotary_dims(settings: Settings, rope: Mapping[str, Any], keys: Keys, d_head
 
 
 def _rope_scaling(
-    settings: Settings, rope: Mapping[str, Any], whole: object, dims: int
+    settings: Settings, rope: Mapping[str, Any], truncates: object, dims: int
 ) -> RopeScaling | None:
     """How the frequencies are scaled.
 
-    whole: whether YaRN rounds to whole pairs
+    truncates: whether YaRN rounds to whole pairs
 
     Raises UnsupportedModel for a scaling without a certified formula, and ModelError for missing
     numbers.
@@ -542,7 +542,7 @@ def _rope_scaling(
         fast = number("beta_fast", 32)
         slow = number("beta_slow", 1)
         stretch = number("attention_factor", _yarn_stretch(rope, factor))
-        return RopeScaling("yarn", factor, slow, fast, length, whole is True, (), stretch)
+        return RopeScaling("yarn", factor, slow, fast, length, truncates is True, (), stretch)
     factors = rope["short_factor"]
     if len(factors) != dims // 2:
         problem = f"short_factor of its rotary positions is not a list of {dims // 2} numbers"
@@ -571,7 +571,7 @@ def _unrotated(settings: Settings, keys: Keys, n_layers: int) -> tuple[bool, ...
         return ()
     rotated = settings.get(keys.rotated)
     if len(rotated) < n_layers:
-        problem = f"{keys.rotated} does not say which of its {n_layers} layers are rotated"
+        problem = f"{keys.rotated} does not state which of its {n_layers} layers are rotated"
         raise refuse(settings.where, problem, CORRECT)
     return tuple(not is_rotated for is_rotated in rotated[:n_layers])
 
@@ -601,15 +601,15 @@ def _routing(settings: Settings, family: Family) -> dict[str, Any]:
             only = f"and only {certified[0]!r} is certified"
             raise unsupported(where, f"{problem}, {only}", "load another model")
     experts = settings.size("num_experts")
-    chosen = settings.size("num_experts_per_tok")
-    if chosen > experts:
+    used = settings.size("num_experts_per_tok")
+    if used > experts:
         counted = settings.own_name("num_experts")
-        problem = f"num_experts_per_tok is {chosen} and {counted} {experts} in its config"
+        problem = f"num_experts_per_tok is {used} and {counted} {experts} in its config"
         raise refuse(where, problem, CORRECT)
     sharpness, limit = routed.clamp or ("", "")
     return {
         "n_experts": experts,
-        "n_chosen": chosen,
+        "n_chosen": used,
         "d_shared": settings.size(routed.shared) if routed.shared else 0,
         "normed_shares": settings.get(routed.normed) if routed.normed else True,
         "swiglu_sharpness": settings.number(sharpness),

@@ -404,8 +404,8 @@ def _require_inside(trace: Trace, depth: int, at: int) -> None:
     n = len(trace.tokens)
     if not (0 <= depth <= layers and 0 <= at < n):
         raise InputError(
-            f"Decomposing the residual stream after {depth} blocks at position {at}: "
-            f"{trace.model_name} has {layers} blocks and the text {n} tokens; give a depth from 0 "
+            f"Cannot decompose the residual stream after {depth} blocks at position {at}: "
+            f"{trace.model_name} has {layers} blocks and the text {n} tokens. Give a depth from 0 "
             f"to {layers} and a position from 0 to {n - 1}."
         )
 
@@ -454,9 +454,9 @@ def decompose_resid(
     expected = largest_error(trace.resid_pre.dtype, depth)
     if not error <= expected:
         raise CrossCheckError(
-            f"Adding up the residual stream of {trace.model_name} after {depth} blocks at position "
-            f"{at}: the terms miss it by {error:.1e} of its size, expected at most "
-            f"{expected:.0e}; run `probe check` to see which quantity disagrees."
+            f"Cannot sum the residual stream of {trace.model_name} after {depth} blocks at "
+            f"position {at}: the terms miss it by {error:.1e} of its size, expected at most "
+            f"{expected:.0e}. Run `probe check` to see which quantity disagrees."
         )
     entries: list[DecompositionEntry] = []
     for part in components_by_source(trace, depth, at=at):
@@ -571,9 +571,9 @@ def _logits_of(trace: Trace, stream: Tensor, at: int, doing: str) -> Tensor:
     error = float((logits[-1].double() - model_logits).abs().max() / model_logits.abs().max())
     if not error <= largest_error(logits.dtype, len(trace.resid_post)):
         raise InputError(
-            f"Reading {doing} of {trace.model_name}: the weights behind the last block make other "
-            f"logits of its stream than the model gave (off by {error:.0e} of the largest), for "
-            "hooks stand there; load it without these hooks."
+            f"Cannot read {doing} of {trace.model_name}: the weights after the last block give "
+            f"other logits than the model (off by {error:.0e} of the largest), because hooks act "
+            "there. Load it without these hooks."
         )
     return logits
 
@@ -620,19 +620,19 @@ def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> Logit
         token is not None and 0 <= token < config.d_vocab for token in ids
     ):
         raise InputError(
-            f"Following logits back: got the tokens {tokens!r}, expected one id or two, from 0 to "
-            f"{config.d_vocab - 1}; give the ids that the tokenizer has for them, or ask "
+            f"Cannot follow logits back: got the tokens {tokens!r}, expected one id or two, from 0 "
+            f"to {config.d_vocab - 1}. Give the ids that the tokenizer has for them, or ask "
             "probe.decompose, which takes words."
         )
     family = config.family
     constants: dict[str, float] = {}
 
-    def through_norm(direction: Tensor, entering: Tensor, name: str, called: str) -> Tensor:
+    def through_norm(direction: Tensor, entering: Tensor, name: str, bias_name: str) -> Tensor:
         gain, bias = weights.norm(name, torch.float64)
         if gain is None:
             return direction
         if bias is not None:
-            constants[called] = float(bias @ direction)
+            constants[bias_name] = float(bias @ direction)
         return before_norm(direction, entering, forward.gain_of(gain, config), config)
 
     resid = trace.resid_post[-1, at].double()
@@ -705,26 +705,26 @@ def nearest_tokens(
     """
     model = load(model)
     table = model.weights[model.config.family.embed + ".weight"]
-    doing = "Looking for the tokens near a vector"
+    doing = "Cannot find the tokens near a vector"
     vector = torch.as_tensor(vector)
     if vector.shape != table.shape[1:]:
         raise InputError(
             f"{doing}: got one of shape {list(vector.shape)}, expected [{table.shape[1]}], as long "
-            f"as the embeddings of {model.name}; give a vector of its stream."
+            f"as the embeddings of {model.name}. Give a vector of its stream."
         )
     if not bool(vector.isfinite().all()):
-        raise InputError(f"{doing}: it holds NaN or infinite numbers; give finite ones.")
+        raise InputError(f"{doing}: it holds NaN or infinite numbers. Give finite ones.")
     left_out = {whole_number(token) for token in without}
     if not left_out <= {*range(len(table))}:
         raise InputError(
-            f"{doing}: got without = {without!r}, expected ids from 0 to {len(table) - 1}; give "
-            "those of the model's tokenizer."
+            f"{doing}: got without = {without!r}, expected ids from 0 to {len(table) - 1}. Give "
+            "ids of the model's tokenizer."
         )
     require_at_least(1, count, "count", doing=doing, usual=5)
     remaining = len(table) - len(left_out)
     if count > remaining:
         raise InputError(
-            f"{doing}: got count = {count}, and {remaining} tokens are left; ask for fewer."
+            f"{doing}: got count = {count}, and {remaining} tokens are left. Ask for fewer."
         )
     cosines = normalize(table, dim=-1) @ normalize(vector.to(table), dim=-1)
     cosines[list(without)] = -torch.inf

@@ -164,12 +164,12 @@ def find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
         raise refuse(name, "that is the name of a class, which holds no weights", step)
     else:
         kind = "hub"
-        repository, _, wanted = name.partition("@")
+        repository, _, wanted_revision = name.partition("@")
         if repository in (*EMBEDDED, *PACKAGED):
             problem = f"{repository} is installed on this machine in one version, without revisions"
             step = f"load {repository}, or a name of the hub with a revision, as owner/name@main"
             raise refuse(name, problem, step)
-        path, revision = fetch(repository, wanted) if wanted else fetch(name)
+        path, revision = fetch(repository, wanted_revision) if wanted_revision else fetch(name)
     return _gguf_in(path) or path, Origin(kind, name, revision, "")
 
 

@@ -59,8 +59,8 @@ def embedding_parts(
 
 def sum_embeddings(parts: Mapping[str, Tensor]) -> Tensor:
     """The sum of the embeddings, in the order of the names."""
-    first, *rest = parts.values()
-    return sum(rest, start=first)
+    first, *later = parts.values()
+    return sum(later, start=first)
 
 
 def embedding_norm(weights: Weights, resid: Tensor) -> Tensor:
@@ -305,8 +305,8 @@ def attend(
     x = attention_input(block, resid_pre, config)
     if block.mixer is not None:
         z = recurrence.mix(block.mixer, x)
-        written = attention_output(block, resid_pre, z.unsqueeze(-3), config)
-        return {"x": x, "attn_out": written["attn_out"], "resid_mid": written["resid_mid"]}
+        output = attention_output(block, resid_pre, z.unsqueeze(-3), config)
+        return {"x": x, "attn_out": output["attn_out"], "resid_mid": output["resid_mid"]}
     q, k, v = project_qkv(block, x, x if memory is None else memory, config)
     scores = score(weights, block, q, k, bias)
     computed = softmax(scores, block, config).to(v)
@@ -399,8 +399,8 @@ def neurons(block: Block, x: Tensor, config: Config) -> Tensor:
     d_model`
     """
     assert block.w_out is not None
-    written = activate(block, x, config) @ block.w_out
-    return written if block.b_out is None else written + block.b_out
+    write = activate(block, x, config) @ block.w_out
+    return write if block.b_out is None else write + block.b_out
 
 
 def experts(block: Block, x: Tensor, config: Config) -> Tensor:
@@ -408,16 +408,16 @@ def experts(block: Block, x: Tensor, config: Config) -> Tensor:
     plus that of the shared expert. `... d_model -> ... d_model`
     """
     shares = route(block, x, config)
-    written = torch.zeros_like(x)
+    total = torch.zeros_like(x)
     for number, expert in enumerate(block.experts):
         of_expert = activate_expert(expert, x, config) @ expert.w_out
         if expert.b_out is not None:
             of_expert = of_expert + expert.b_out
-        written = written + shares[..., number, None] * of_expert
+        total = total + shares[..., number, None] * of_expert
     if block.shared is not None:
         of_shared = activate_expert(block.shared, x, config) @ block.shared.w_out
-        written = written + shared_gate(block, x) * of_shared
-    return written
+        total = total + shared_gate(block, x) * of_shared
+    return total
 
 
 def route(block: Block, x: Tensor, config: Config) -> Tensor:
@@ -550,15 +550,15 @@ class Decoded:
     layer, and the logits there.
 
     entering: `1 d_model`
-    own: (k, v) of the decoder's own tokens, `head pos d_head`, at the positions before the last
-    read: (k, v) of the source, `head key_pos d_head`
+    self_attention: (k, v), `head pos d_head`, of the target before its last position
+    cross_attention: (k, v) of the source, `head key_pos d_head`
     z: `layer head d_head`, of cross-attention at the last position
     logits: `d_vocab`
     """
 
     entering: Tensor
-    own: Sequence[tuple[Tensor, Tensor]]
-    read: Sequence[tuple[Tensor, Tensor]]
+    self_attention: Sequence[tuple[Tensor, Tensor]]
+    cross_attention: Sequence[tuple[Tensor, Tensor]]
     z: Tensor
     logits: Tensor
 

@@ -82,8 +82,8 @@ def position_tables(weights: Weights, n: int) -> PositionTables:
     if weights.hooked is not None:
         hooks = ", ".join(weights.hooked.origin.hooks)
         raise InputError(
-            f"Running {weights.hooked.name} from its weights: it was loaded with its hooks "
-            f"({hooks}), which are in whole forwards only; ask probe.patch or probe.study, or load "
+            f"Cannot run {weights.hooked.name} from its weights: it was loaded with its hooks "
+            f"({hooks}), which run only in whole forwards. Ask probe.patch or probe.study, or load "
             "it without hooks."
         )
     config = weights.config
@@ -359,7 +359,7 @@ class Writer(NamedTuple):
     norm: Tensor | None
     norm_bias: Tensor | None
 
-    def written(self, x: Tensor) -> Tensor:
+    def write(self, x: Tensor) -> Tensor:
         """The write before any norm: x W + b. `... input -> ... d_model`"""
         return _linear(x, self.weight, self.bias)
 
@@ -376,15 +376,15 @@ def mlp_of(block: Block) -> Writer:
     )
 
 
-def add(config: Config, writer: Writer, resid: Tensor, written: Tensor) -> Tensor:
+def add(config: Config, writer: Writer, resid: Tensor, write_before_norm: Tensor) -> Tensor:
     """The stream after a write: the sum, with the family's norms after the write or after the
     sum. Shape unchanged.
     """
     if config.family.norm_after_write:
-        return resid + _norm(written, writer.norm_written, None, config)
+        return resid + _norm(write_before_norm, writer.norm_written, None, config)
     if config.family.norm_after_sum:
-        return _norm(resid + written, writer.norm, writer.norm_bias, config)
-    return resid + written
+        return _norm(resid + write_before_norm, writer.norm, writer.norm_bias, config)
+    return resid + write_before_norm
 
 
 def write(weights: Weights, block: Block, resid: Tensor, z: Tensor) -> Tensor:
@@ -465,7 +465,7 @@ def _write(config: Config, writer: Writer, resid: Tensor, x: Tensor) -> Tensor:
     contiguous.
     """
     if not config.family.adds_plainly:
-        return add(config, writer, resid, writer.written(x))
+        return add(config, writer, resid, writer.write(x))
     total = resid if writer.bias is None else resid.add_(writer.bias)
     total.view(-1, total.shape[-1]).addmm_(x.flatten(0, -2), writer.weight)
     return total

@@ -111,7 +111,7 @@ class _Header:
 
     def raw(self, size: int) -> bytes:
         if size > len(self.data) - self.at:
-            self.refuse(f"it is cut short (its header goes on behind its {len(self.data):,} bytes)")
+            self.refuse(f"it is cut short (its header exceeds its {len(self.data):,} bytes)")
         self.at += size
         return self.data[self.at - size : self.at]
 
@@ -198,7 +198,7 @@ def _table(header: _Header, count: int, alignment: object) -> dict[str, Stored]:
         or alignment & (alignment - 1)
     ):
         header.refuse(
-            f"its general.alignment is {str(alignment)[:20]}, which is no power of two", CONVERT
+            f"its general.alignment is {str(alignment)[:20]}, which is not a power of two", CONVERT
         )
     entries: dict[str, tuple[tuple[int, ...], int, int]] = {}
     for _ in range(count):
@@ -240,13 +240,13 @@ def _stored(header: _Header, name: str, shape: tuple[int, ...], kind: int, start
     block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
     if not all(shape) or shape[-1] % block:
         header.refuse(
-            f"its tensor {name!r} has shape {list(shape)}, which is no whole number of blocks",
+            f"its tensor {name!r} has shape {list(shape)}, not a whole number of blocks",
             CONVERT,
         )
     size = math.prod(shape) // block * size
     if start + size > len(header.data):
         header.refuse(
-            f"it is cut short (its tensor {name!r} goes on behind its {len(header.data):,} bytes)"
+            f"it is cut short (its tensor {name!r} exceeds its {len(header.data):,} bytes)"
         )
     return Stored(shape, GGMLQuantizationType(kind), start, size)
 
@@ -295,7 +295,7 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
             if name not in numbers:
                 continue
             value = max(value, default=0)
-        _require_certified(opened, family, prefix + name, value, known=(*numbers, *unread))
+        _require_certified(opened, family, prefix + name, value, read_keys=(*numbers, *unread))
         for place in numbers.get(name, "").split():
             _put(opened, raw, place, value if value or name != WINDOW else None, prefix + name)
     for name in (*GGUF_SIZES, *GGUF_EXPERTS):
@@ -330,7 +330,7 @@ def _from_tensors(opened: GgufFile, kind: str, family: Family) -> dict[str, Any]
 
 
 def _require_certified(
-    opened: GgufFile, family: Family, key: str, value: Any, known: tuple[str, ...]
+    opened: GgufFile, family: Family, key: str, value: Any, read_keys: tuple[str, ...]
 ) -> None:
     """Raises UnsupportedModel for a metadata key without a certified formula, and ModelError for
     a value that should be a number but is not.
@@ -339,13 +339,13 @@ def _require_certified(
     name = key.partition(".")[2]
     must = family.gguf.must
     if isinstance(value, list) or len(str(value)) > 40:
-        raise refuse(opened.path, f"{key[:80]} is no single number or word", CONVERT)
-    if value not in must[name] if name in must else name not in known:
+        raise refuse(opened.path, f"{key[:80]} is not a single number or word", CONVERT)
+    if value not in must[name] if name in must else name not in read_keys:
         problem = f"{key[:80]} is {value!r} in its metadata, and no formula for it is certified"
         raise unsupported(opened.path, problem, f"load a standard {family.name}")
-    is_read = name in known and name not in (*must, *family.gguf.unread)
+    is_read = name in read_keys and name not in (*must, *family.gguf.unread)
     if is_read and (isinstance(value, str) or not math.isfinite(value)):
-        problem = f"{key} is {value!r} in its metadata, which is no number"
+        problem = f"{key} is {value!r} in its metadata, which is not a number"
         raise refuse(opened.path, problem, CONVERT)
 
 
@@ -445,8 +445,8 @@ def read_tensors(
     They are dequantised to float32, then cast to `dtype`. Raises ModelError, with the tensor's name
     in the file, for a tensor that is missing, unknown, of another shape or not finite.
     """
-    wanted = _wanted(config)
-    for name, entry in wanted.items():
+    expected = _expected_tensors(config)
+    for name, entry in expected.items():
         if name not in opened.tensors:
             raise refuse(opened.path, f"the tensor {name} is missing", CONVERT)
         stored = opened.tensors[name].shape
@@ -455,9 +455,9 @@ def read_tensors(
                 f"{name} has shape {list(stored)} where its metadata ask for {list(entry.shape)}"
             )
             raise refuse(opened.path, problem, CONVERT)
-    _check_unknown(opened, wanted, config)
+    _check_unknown(opened, expected, config)
     read = {}
-    for name, entry in wanted.items():
+    for name, entry in expected.items():
         tensor = _floats(opened, name).reshape(entry.shape)
         tensors = tensor if entry.stacked else (tensor,)
         for checkpoint_name, values in zip(entry.names, tensors, strict=True):
@@ -486,7 +486,7 @@ class Wanted:
         return (len(self.names), *self.of_one) if self.stacked else self.of_one
 
 
-def _wanted(config: Config) -> dict[str, Wanted]:
+def _expected_tensors(config: Config) -> dict[str, Wanted]:
     """Every tensor that the file must contain, by GGUF's name."""
     family = config.family
     assert family.gguf is not None
@@ -499,15 +499,17 @@ def _wanted(config: Config) -> dict[str, Wanted]:
             for role, (part, _) in stack.parts.items():
                 for number in range(config.n_experts if "{}" in part else 1):
                     parts[front + part.format(number)] = role, front + part.replace("{}.", "")
-    wanted: dict[str, Wanted] = {}
+    expected: dict[str, Wanted] = {}
     for name, shape in expected_shapes(config):
         base, _, ending = name.rpartition(".")
         role, plain = parts.get(base, ("", base))
         gguf_name = names.get_name(family.prefix + plain) or names.get_name(plain) or plain
         of_one = shape[::-1] if _is_transposed(config, role, len(shape)) else shape
-        entry = wanted.setdefault(f"{gguf_name}.{ending}", Wanted(role, plain != base, [], of_one))
+        entry = expected.setdefault(
+            f"{gguf_name}.{ending}", Wanted(role, plain != base, [], of_one)
+        )
         entry.names.append(name)
-    return wanted
+    return expected
 
 
 def _long_axes(shape: tuple[int, ...]) -> list[int]:
@@ -522,8 +524,8 @@ def _is_transposed(config: Config, role: str, axes: int) -> bool:
     return config.family.transposed and bool(role) and axes == 2
 
 
-def _check_unknown(opened: GgufFile, wanted: Mapping[str, object], config: Config) -> None:
-    for name in sorted(opened.tensors.keys() - wanted.keys()):
+def _check_unknown(opened: GgufFile, expected: Mapping[str, object], config: Config) -> None:
+    for name in sorted(opened.tensors.keys() - expected.keys()):
         if name != ROPE_FACTORS:
             described = f"the {config.family.name} that its metadata describe"
             raise refuse(opened.path, f"{name[:80]} is not a tensor of {described}", CONVERT)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import MarianTokenizer, PreTrainedTokenizerFast
 
 RESAVE = "save the model again with save_pretrained"
-LISTED = "load one of those that `probe models` lists, such as tiny-senses"
+LISTED = "load a model that `probe models` lists, such as tiny-senses"
 
 
 @dataclass(frozen=True)
@@ -223,8 +223,9 @@ class Model:
         of it would still read parts of this one.
         """
         raise InputError(
-            f"Copying the Model {self.name} (pickle, copy.deepcopy): its bridge cannot be copied; "
-            "pass on the name, folder or object that it was loaded from, and load that again."
+            f"Cannot copy the Model {self.name} (pickle, copy.deepcopy): its bridge cannot be "
+            "copied. Pass on the name, folder or object that it was loaded from, and load that "
+            "again."
         )
 
     def __copy__(self) -> "Model":
@@ -255,18 +256,22 @@ def require_heads(config: Config, doing: str, instead: str) -> None:
     if any(config.mixers):
         problem = f"{sum(config.mixers)} of its {config.n_layers} layers have no attention"
     raise UnsupportedModel(
-        f"Cannot do {doing} with a {config.family.name} model: {problem}; {instead}."
+        f"Cannot do {doing} with a {config.family.name} model: {problem}. {_capitalised(instead)}."
     )
+
+
+def _capitalised(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def refuse(where: object, problem: str, step: str) -> ModelError:
     """The common form of loading errors: the model, the problem and the next step."""
-    return ModelError(f"Cannot load {where}: {problem}; {step}.")
+    return ModelError(f"Cannot load {where}: {problem}. {_capitalised(step)}.")
 
 
 def unsupported(where: object, problem: str, step: str) -> UnsupportedModel:
     """`refuse` for a model whose numbers are not certified."""
-    return UnsupportedModel(f"Cannot load {where}: {problem}; {step}.")
+    return UnsupportedModel(f"Cannot load {where}: {problem}. {_capitalised(step)}.")
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def _require_weights(original: nn.Module, said: str) -> None:
             problem = f"{name} was made inside torch.inference_mode(), which forbids to share it"
             raise refuse(said, problem, "make the model outside, or inside torch.no_grad()")
         if type(tensor.data) is not Tensor:  # e.g. a quantised one of torchao
-            problem = f"{name} is a {type(tensor.data).__name__}, which only its own library reads"
+            problem = f"{name} is a {type(tensor.data).__name__}, which only its library can read"
             raise refuse(said, problem, "load it again without quantisation")
         if not tensor.is_floating_point() or tensor.element_size() == 1:  # float8 is not supported
             bits = 8 * tensor.element_size()
@@ -346,7 +346,7 @@ def _what_stands_at(held: Held, name: str) -> str:
     of_module = name.rpartition(".")[0]
     for path, module in held.original.named_modules():
         if f".{path}".endswith(f".{of_module}"):
-            return f", where a {type(module).__name__} stands"
+            return f", which has a {type(module).__name__} there"
     return ""
 
 
@@ -373,9 +373,9 @@ def require_same(held: Held, fresh: Any, config: Config, ids: list[int]) -> None
         raise refuse(held.said, problem, step)
 
 
-def difference_of(found: Tensor, expected: Tensor) -> float:
+def difference_of(computed: Tensor, expected: Tensor) -> float:
     """The largest difference, relative to the scale of the expected values."""
-    return float((found - expected).abs().max() / expected.abs().max())
+    return float((computed - expected).abs().max() / expected.abs().max())
 
 
 def allowed_difference(*models: Any) -> float:

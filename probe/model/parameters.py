@@ -265,12 +265,12 @@ def count_tensors(model: "Model") -> Count:
     counted = _by_part(model.weights, model.config)
     stored = _all_of(model.weights, model.config)
     rows = [(part.name, counted[part.name], part.total) for part in expected.parts]
-    for name, got, wanted in [*rows, ("all tensors", stored, expected.total)]:
-        if got != wanted:
+    for name, got, expected_number in [*rows, ("all tensors", stored, expected.total)]:
+        if got != expected_number:
             raise CrossCheckError(
-                f"Counting the parameters of {model.name}: {name} came to {got:,}, expected "
-                f"{wanted:,} from its config; the weights and the config do not belong together, "
-                "so save the model again with save_pretrained."
+                f"Cannot count the parameters of {model.name}: {name} came to {got:,}, expected "
+                f"{expected_number:,} from its config: they do not belong together. Save the model "
+                "again with save_pretrained."
             )
     tensors = len(model.weights.keys() - model.config.family.optional.keys())
     return Count(expected.sizes, expected.parts, tensors=tensors)

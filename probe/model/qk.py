@@ -200,9 +200,9 @@ def _require_sum(
     expected = largest_error(trace.resid_pre.dtype, layer + 1)
     if not error <= expected * scale:
         raise CrossCheckError(
-            f"Adding up {quantity} of {trace.model_name} in layer {layer}: the parts miss it by "
+            f"Cannot sum {quantity} of {trace.model_name} in layer {layer}: the parts miss it by "
             f"{error:.1e} where the largest is {scale:.1e}, expected at most {expected:.0e} of "
-            "that; run `probe check` to see which quantity disagrees."
+            "that. Run `probe check` to see which quantity disagrees."
         )
 
 
@@ -218,8 +218,8 @@ def stream_parts(trace: Trace, depth: int, positions: Sequence[int], by: By) -> 
         if by == "source" and part.head is not None:
             assert part.layer is not None
             passed = norms.behind_attention(part.layer)
-            for label, written in _writes(trace, part.layer, part.head, positions, by):
-                terms[label] = norms.arriving(written, passed)
+            for label, write in _writes(trace, part.layer, part.head, positions, by):
+                terms[label] = norms.arriving(write, passed)
             continue
         label = part.component
         if by == "layer":
@@ -231,9 +231,9 @@ def stream_parts(trace: Trace, depth: int, positions: Sequence[int], by: By) -> 
 def _states(trace: Trace, positions: Sequence[int]) -> TargetStates:
     """Some positions of one text, as if each were the target of a separate text."""
     rows = [at_position(vars(trace), pos) for pos in positions]
-    joined = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+    tensors = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
     ids = [trace.tokens.ids[pos] for pos in positions]
-    return with_embeddings(trace.stack, joined, ids, positions)
+    return with_embeddings(trace.stack, tensors, ids, positions)
 
 
 def parts_of_pair(
@@ -289,8 +289,8 @@ def parts_of_pair(
             front = "cross " if name == "cross" else ""
             layer_block = side.stack.blocks[number]
             for head in range(config.n_heads):
-                for label, written in _writes(side, number, head, rows, by):
-                    add(front + label, written, number)
+                for label, write in _writes(side, number, head, rows, by):
+                    add(front + label, write, number)
             if layer_block.b_o is not None:
                 add(f"{front}attention bias {number}", layer_block.b_o, number)
             if after_sum:
@@ -309,8 +309,8 @@ def _writes(
     """A head's write at some positions, in total or by source token, with its label. `row
     d_model` each
     """
-    written = [side.delta_e_by_source(layer, head, pos) for pos in positions]
-    by_source = torch.stack(written).double()  # row source d_model
+    writes = [side.delta_e_by_source(layer, head, pos) for pos in positions]
+    by_source = torch.stack(writes).double()  # row source d_model
     label = f"L{layer}H{head}"
     if by != "source":
         yield label, by_source.sum(1)

@@ -123,9 +123,9 @@ class AttentionTrace(Picklable):
             if block_of_layer.mixer is None
         ]
         raise InputError(
-            f"Taking ΔE out of a {self.kind}: layer {layer} of {self.model_name} has no attention, "
-            f"and no heads; layers with heads are {', '.join(map(str, with_heads))}: choose one of "
-            "these, or read attn_out, what the layer writes in place of heads."
+            f"Cannot take ΔE from a {self.kind}: layer {layer} of {self.model_name} has no "
+            f"attention, and no heads. Choose one of the layers with heads "
+            f"({', '.join(map(str, with_heads))}), or read attn_out, the layer's write."
         )
 
     def to_cache(self, model: "ModelSource | None" = None) -> "ActivationCache":
@@ -143,7 +143,7 @@ class AttentionTrace(Picklable):
         # Imported here, because it takes seconds and is not needed elsewhere.
         from transformer_lens import ActivationCache
 
-        self._require_weights(f"Making a cache of a {self.kind} through {self.model_name}")
+        self._require_weights(f"Cannot make a cache of a {self.kind} through {self.model_name}")
         tensors = {name: tensor[None] for name, tensor in self._cached().items()}
         bridge: Any = None if model is None else self._bridge_of(model)
         return ActivationCache(tensors, bridge)
@@ -152,7 +152,7 @@ class AttentionTrace(Picklable):
         """Raises InputError, with the name of the action, for a trace from a pickle."""
         if not self.stack.raw:
             raise InputError(
-                f"{doing}: it comes from a pickle, which holds W_O and no other weights; trace the "
+                f"{doing}: it comes from a pickle, which holds W_O and no other weights. Trace the "
                 "text again, with probe.trace(model, text)."
             )
 
@@ -167,8 +167,8 @@ class AttentionTrace(Picklable):
             weight = model.weights.get(name)
             if weight is None or not torch.equal(weight.to(traced), traced):
                 raise InputError(
-                    f"Making a cache of a {self.kind} through {self.model_name}: the weights of "
-                    f"{model.name} are others ({name}); give the model that was traced, or none."
+                    f"Cannot make a cache of a {self.kind} through {self.model_name}: the weights "
+                    f"of {model.name} differ ({name}). Give the model that was traced, or none."
                 )
         return model.bridge
 
@@ -206,12 +206,12 @@ class AttentionTrace(Picklable):
         for name, number, lowest, size in bounds:
             if whole_number(number) is None or not lowest <= number < size:
                 raise InputError(
-                    f"Taking ΔE out of a {self.kind}: {name} is {number!r}, expected {lowest} to "
-                    f"{size - 1}; choose one of these."
+                    f"Cannot take ΔE from a {self.kind}: {name} is {number!r}, expected {lowest} "
+                    f"to {size - 1}. Choose one of these."
                 )
         return pos
 
-    def _require_shapes(self, what: str, keys: int, **more: tuple[int, ...]) -> None:
+    def _require_shapes(self, record: str, keys: int, **shapes: tuple[int, ...]) -> None:
         """ValueError where a tensor is not of its shape with so many keys; `more` are shapes of
         further tensors."""
         layers, heads, d_model, d_head = self.stack.shape
@@ -220,11 +220,11 @@ class AttentionTrace(Picklable):
         expected |= dict.fromkeys(("k", "v"), (layers, heads, keys, d_head))
         expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, n, keys))
         of_stream = ("x", "resid_pre", "attn_out", "resid_mid")
-        expected |= dict.fromkeys(of_stream, (layers, n, d_model)) | more
+        expected |= dict.fromkeys(of_stream, (layers, n, d_model)) | shapes
         for name, shape in expected.items():
             got = tuple(getattr(self, name).shape)
             if got != shape:
-                raise ValueError(f"{what}: {name} has shape {got}, expected {shape}")
+                raise ValueError(f"{record}: {name} has shape {got}, expected {shape}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,11 +250,11 @@ class Trace(Displayed, AttentionTrace):
         pickle.
         """
         if not self.stack.attention.name:
-            self._require_weights(f"Reading all weights of {self.model_name} from a trace")
+            self._require_weights(f"Cannot read all weights of {self.model_name} from a trace")
             return self.stack
         raise UnsupportedModel(
-            f"Reading all weights of {self.model_name} from a trace: it is one side of an "
-            "encoder-decoder, whose stream is not a sum of this side alone; use delta_e and "
+            f"Cannot read all weights of {self.model_name} from a trace: it is one side of an "
+            "encoder-decoder, whose stream is not a sum of this side alone. Use delta_e and "
             "delta_e_by_source, or take a GPT-2 or a BERT."
         )
 
@@ -265,9 +265,9 @@ class Trace(Displayed, AttentionTrace):
         """
         if self.head_output is None:
             raise UnsupportedModel(
-                f"Reading the logits of {self.model_name}: no language-model head of these blocks "
-                "was in its checkpoint, so they would be random; load a checkpoint with one, or "
-                "read resid_post."
+                f"Cannot read the logits of {self.model_name}: its checkpoint has no "
+                "language-model head for these blocks, so they would be random. Load a checkpoint "
+                "with one, or read resid_post."
             )
         return self.head_output
 
@@ -286,8 +286,8 @@ class Trace(Displayed, AttentionTrace):
         for layer, (block, *streams) in enumerate(self._streams()):
             if config.family.norm_after_write:  # the bridge's name means the write after its norm
                 for name, weight in (("attn", block.norm_out), ("mlp", block.norm_mlp_out)):
-                    written = getattr(self, f"{name}_out")[layer].to(self.stack.device)
-                    added = forward.norm(written, weight, None, config)
+                    write = getattr(self, f"{name}_out")[layer].to(self.stack.device)
+                    added = forward.norm(write, weight, None, config)
                     by_name[f"blocks.{layer}.hook_{name}_out"] = added
             if not block.experts:
                 resid_pre, resid_mid = (stream.to(self.stack.device) for stream in streams)
@@ -343,8 +343,8 @@ class Trace(Displayed, AttentionTrace):
         layers = len(self.pattern)
         if not 0 <= layer < layers:
             raise InputError(
-                f"Handing a trace to CircuitsVis: layer is {layer}, expected 0 to {layers - 1}; "
-                "choose one of these."
+                f"Cannot pass a trace to CircuitsVis: layer is {layer}, expected 0 to "
+                f"{layers - 1}. Choose one of these."
             )
         pattern = self.pattern[layer]
         return {
@@ -420,8 +420,8 @@ class TargetStates:
         """
         if len(cues) != len(self):
             raise InputError(
-                f"Reading the attention to cues: got {len(cues)} cues for {len(self)} texts, "
-                "expected one for each, or None; give as many."
+                f"Cannot read the attention to cues: got {len(cues)} cues for {len(self)} texts, "
+                "expected one for each, or None. Give as many."
             )
         layer_by_head = self.pattern.shape[1:3]
         to_cue = []

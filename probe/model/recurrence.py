@@ -159,7 +159,7 @@ def _behind(window: Tensor, x: Tensor) -> Tensor:
     return torch.cat([window.expand(*x.shape[:-2], *window.shape[-2:]), x], dim=-2)
 
 
-def _left(window: Tensor, x: Tensor) -> Tensor:
+def _window_after(window: Tensor, x: Tensor) -> Tensor:
     """The window after x. `... width-1 channel`"""
     return _behind(window, x)[..., x.shape[-2] :, :]
 
@@ -185,11 +185,11 @@ class Updates(NamedTuple):
 class Decays(NamedTuple):
     """The remaining fractions at each position.
 
-    left: of the first matrix, `... head pos`
+    remaining: of the first matrix, `... head pos`
     between: of the addition at one position, at another, `... head pos pos`
     """
 
-    left: Tensor
+    remaining: Tensor
     between: Tensor
 
 
@@ -211,7 +211,7 @@ def read_matrix(updates: Updates, matrix: Tensor) -> Tensor:
     """
     decays = _decays(updates.log_decay)
     weights = updates.q @ updates.k.mT * decays.between
-    from_first = _under(decays.left, updates.q, matrix)
+    from_first = _under(decays.remaining, updates.q, matrix)
     return from_first + weights @ _added(updates, matrix, decays)
 
 
@@ -237,7 +237,7 @@ def _added(updates: Updates, matrix: Tensor, decays: Decays) -> Tensor:
     beta = updates.beta[..., None]
     system = (beta * (updates.k @ updates.k.mT) * decays.between).tril(-1)
     system = system + torch.eye(system.shape[-1], dtype=system.dtype, device=system.device)
-    right_side = beta * (updates.v - _under(decays.left, updates.k, matrix))
+    right_side = beta * (updates.v - _under(decays.remaining, updates.k, matrix))
     return torch.linalg.solve_triangular(system, right_side, upper=False, unitriangular=True)
 
 
@@ -252,10 +252,10 @@ def _decays(log_decay: Tensor) -> Decays:
     return Decays(log_decay.cumsum(-1).exp(), later.cumsum(-2).exp().tril())
 
 
-def _under(left: Tensor, keys: Tensor, matrix: Tensor) -> Tensor:
+def _under(remaining: Tensor, keys: Tensor, matrix: Tensor) -> Tensor:
     """The values under each key in the decayed first matrix. `... head pos d_value`"""
     # This product does not repeat the matrix for variants that share it.
-    return torch.einsum("...nk,...kd->...nd", left[..., None] * keys, matrix)
+    return torch.einsum("...nk,...kd->...nd", remaining[..., None] * keys, matrix)
 
 
 def start(mixer: Mixer) -> State:
@@ -327,10 +327,12 @@ def state_behind(mixer: Mixer, x: Tensor, state: State | None = None) -> State:
             updates, _ = _steps(mixer, channels, x, state.window)
         else:
             updates = _updates(mixer, channels, x, state.window)
-        return MatrixState(_left(state.window, channels), matrix_behind(updates, state.matrix))
+        return MatrixState(
+            _window_after(state.window, channels), matrix_behind(updates, state.matrix)
+        )
     assert isinstance(state, Tensor)
     b, _, h = (x @ mixer.w_in).chunk(3, dim=-1)
-    return _left(state, b * h)
+    return _window_after(state, b * h)
 
 
 def _updates(mixer: GatedDeltaRule, channels: Tensor, x: Tensor, window: Tensor) -> Updates:

@@ -67,12 +67,12 @@ def _require_target(model: Model, target: str | None) -> None:
     """
     reads_target = model.config.start_token is not None
     if reads_target and target is None:
-        problem = "it is an encoder-decoder; give trace(model, source, target)"
+        problem = "it is an encoder-decoder. Give trace(model, source, target)"
     elif not reads_target and target is not None:
-        problem = "it has no decoder for a target; give one text only"
+        problem = "it has no decoder for a target. Give one text only"
     else:
         return
-    raise InputError(f"Tracing a text through {model.name}: {problem}.")
+    raise InputError(f"Cannot trace a text through {model.name}: {problem}.")
 
 
 def _trace_pair(model: Model, source: Tokens, target: Tokens) -> PairTrace:
@@ -100,8 +100,8 @@ def trace_target(model: Model, tokens: Tokens, at: int | str) -> TargetTrace:
     pos = position(tokens, at)
     if not 0 <= pos < len(tokens):
         raise InputError(
-            f"Tracing one position of a text of {len(tokens)} tokens: got position {pos}; "
-            f"choose one from 0 to {len(tokens) - 1}."
+            f"Cannot trace one position of a text of {len(tokens)} tokens: got position {pos}. "
+            f"Choose one from 0 to {len(tokens) - 1}."
         )
     if weights.causal and weights.hooked is None:
         states, v = _read_in_chunks(model, tokens.ids[: pos + 1])
@@ -169,8 +169,10 @@ def target_states(
         for name, tensor in tensors.items():
             states[name].append(tensor)
     order = in_order(batches)
-    joined = {name: torch.cat(parts)[order] for name, parts in states.items()}
-    return with_embeddings(weights, joined, [tokens.ids[pos] for tokens, pos in texts], targets)
+    states_by_name = {name: torch.cat(parts)[order] for name, parts in states.items()}
+    return with_embeddings(
+        weights, states_by_name, [tokens.ids[pos] for tokens, pos in texts], targets
+    )
 
 
 def _require_targets(sentences: Sequence[Tokens], targets: Sequence[int]) -> None:
@@ -179,21 +181,21 @@ def _require_targets(sentences: Sequence[Tokens], targets: Sequence[int]) -> Non
     """
     if isinstance(sentences, Tokens):
         raise InputError(
-            "Reading words: got one text, expected a list; put text and position into brackets, as "
-            "in target_states(model, [tokens], [3])."
+            "Cannot read words: got one text, expected a list. Put text and position into "
+            "brackets, as in target_states(model, [tokens], [3])."
         )
     tokenised = [tokens for tokens in sentences if isinstance(tokens, Tokens)]
     if not tokenised or len(tokenised) != len(sentences) or len(targets) != len(sentences):
         raise InputError(
-            f"Reading words: got {len(tokenised)} tokenised texts of {len(sentences)} and "
-            f"{len(targets)} positions, expected one position for each of at least one text; give "
+            f"Cannot read words: got {len(tokenised)} tokenised texts of {len(sentences)} and "
+            f"{len(targets)} positions, expected one position for each of at least one text. Give "
             "[probe.tokenize(model, text), ...] and the position of the word in each."
         )
     for number, (tokens, at) in enumerate(zip(sentences, targets, strict=True)):
         if whole_number(at) is None or not 0 <= at < len(tokens):
             raise InputError(
-                f"Reading a word in text {number}: got position {at!r} of {len(tokens)} tokens; "
-                f"give one from 0 to {len(tokens) - 1}, as tokens.positions_of(word)[-1]."
+                f"Cannot read a word in text {number}: got position {at!r} of {len(tokens)} "
+                f"tokens. Give one from 0 to {len(tokens) - 1}, as tokens.positions_of(word)[-1]."
             )
 
 

@@ -264,13 +264,13 @@ class Weights:
         return replace(self, blocks=blocks, raw=raw)
 
 
-def stored_types(kinds: Iterable[str], called: Mapping[str, str]) -> str:
+def stored_types(kinds: Iterable[str], names: Mapping[str, str]) -> str:
     """The names of the element types of some tensors, the most frequent first: "Q4_1, float32,
     Q8_0".
     """
     counts = Counter(kinds)
     by_count = sorted(counts, key=lambda kind: (-counts[kind], kind))
-    return ", ".join(called.get(kind, kind) for kind in by_count)
+    return ", ".join(names.get(kind, kind) for kind in by_count)
 
 
 def check_finite(values: torch.Tensor, name: str, *, where: object) -> None:
@@ -398,12 +398,12 @@ def _block(
     def written(stored: Any) -> Any:
         return stored if stored is None or config.write_scale == 1 else stored * config.write_scale
 
-    joined = matrix("gate_up")
-    if joined is None:
+    gate_up = matrix("gate_up")
+    if gate_up is None:
         gate = matrix("gate")
         up = matrix("up")
     else:
-        gate, up = joined.chunk(2, dim=-1)
+        gate, up = gate_up.chunk(2, dim=-1)
     if config.has_heads(layer):
         mixing = _projections(raw, matrix, config, attention.fused)
         mixing["w_o"] = matrix("o").unflatten(0, (config.n_heads, -1))
@@ -532,8 +532,8 @@ def _experts(
         )
     if "experts_out" in attention.parts:
         # Gate and up alternate coordinate by coordinate.
-        joined, bias = all_experts("experts_gate_up"), all_experts("experts_gate_up_bias")
-        gates, ups = joined.unflatten(-1, (-1, 2)).unbind(-1)
+        gate_up, bias = all_experts("experts_gate_up"), all_experts("experts_gate_up_bias")
+        gates, ups = gate_up.unflatten(-1, (-1, 2)).unbind(-1)
         gate_biases, up_biases = bias.unflatten(-1, (-1, 2)).unbind(-1)
         parts = (
             gates,
@@ -574,16 +574,16 @@ def _projections(
     return projections
 
 
-def _split(joined: Tensor | None, config: Config, fused: str) -> Sequence[Any]:
+def _split(tensor: Tensor | None, config: Config, fused: str) -> Sequence[Any]:
     """Queries, keys and values of a tensor that contains all three, by role or by head; None
     without one. `... (head d_head), all three together -> ... head d_head`
     """
-    if joined is None:
+    if tensor is None:
         return (None, None, None)
     if fused == "by head":
-        return joined.unflatten(-1, (config.n_heads, 3, -1)).unbind(-2)
+        return tensor.unflatten(-1, (config.n_heads, 3, -1)).unbind(-2)
     widths = [heads * config.d_head for heads in (config.n_heads, *[config.n_kv_heads] * 2)]
-    return _heads_apart(joined.split(widths, dim=-1), config)
+    return _heads_apart(tensor.split(widths, dim=-1), config)
 
 
 def _heads_apart(qkv: Sequence[Any], config: Config) -> list[Any]:

@@ -184,9 +184,9 @@ def _swapped(
         edits=Edits(Z, tree, lambda layer, recipient: donor.z[layer, None]),
         at=at,
         read=at,
-        cross=Cross(stacks["cross"], [(k[None], v[None]) for k, v in recipient.read]),
+        cross=Cross(stacks["cross"], [(k[None], v[None]) for k, v in recipient.cross_attention]),
     )
-    before = [(k[None], v[None]) for k, v in recipient.own]
+    before = [(k[None], v[None]) for k, v in recipient.self_attention]
     for step in run.steps(recipient.entering[None, None], before):
         last = step
     resid = last.reading(last.resid_post)[0]  # variant d_model
@@ -240,8 +240,8 @@ def swap_source_words(
 def _stacks_of(model: Model) -> Stacks:
     if model.config.family.kind != "encoder-decoder":
         raise UnsupportedModel(
-            f"Swapping cross-attention of {model.name}: it has none, expected an encoder-decoder; "
-            "take a T5, BART or Marian."
+            f"Cannot swap cross-attention of {model.name}: it has none, expected an "
+            "encoder-decoder. Take a T5, BART or Marian."
         )
     return read_stacks(model.weights, model.config)
 
@@ -251,8 +251,8 @@ def _require_choices(choices: Any) -> None:
     items = choices if isinstance(choices, Sequence) and not isinstance(choices, str) else ()
     if not items or not all(isinstance(choice, WordChoice) for choice in items):
         raise InputError(
-            f"Swapping cross-attention: got {choices!r}, expected at least one choice of word; "
-            "give a list, as in [probe.cross.WordChoice(source_a, source_b, target, word_a, "
+            f"Cannot swap cross-attention: got {choices!r}, expected at least one choice of word. "
+            "Give a list, as in [probe.cross.WordChoice(source_a, source_b, target, word_a, "
             "word_b)]."
         )
 
@@ -266,8 +266,8 @@ def _require_sets(choices: Sequence[WordChoice], positions: Any) -> None:
         or not all(_is_list(one_set) for sets in by_choice for one_set in sets)
     ):
         raise InputError(
-            f"Swapping words of {counted(len(choices), 'pair')} of sources: got positions "
-            f"{positions!r}, expected for each pair a list of sets of positions; give "
+            f"Cannot swap words of {counted(len(choices), 'pair')} of sources: got positions "
+            f"{positions!r}, expected for each pair a list of sets of positions. Give "
             "[[[5], [5, 8]]] for two sets of one pair, say."
         )
 
@@ -285,15 +285,15 @@ def _from_donor(choice: WordChoice, sets: Sequence[Sequence[int]], size: int, do
     """
     if size != donor:
         raise InputError(
-            f"Swapping words of {choice.source_a!r} and {choice.source_b!r}: got {size} and "
+            f"Cannot swap words of {choice.source_a!r} and {choice.source_b!r}: got {size} and "
             f"{donor} tokens, expected equal numbers. Give two sentences whose words are at "
             "the same positions."
         )
     for pos in (pos for positions in sets for pos in positions):
         if whole_number(pos) is None or not 0 <= pos < size:
             raise InputError(
-                f"Swapping words of {choice.source_a!r}: got position {pos!r}, expected 0 to "
-                f"{size - 1}; choose one of these."
+                f"Cannot swap words of {choice.source_a!r}: got position {pos!r}, expected 0 to "
+                f"{size - 1}. Choose one of these."
             )
     mask = torch.zeros(1 + len(sets), size, 1, dtype=torch.bool)
     for row, positions in zip(mask[1:], sets, strict=True):
@@ -315,8 +315,8 @@ def _two_tokens(model: Model, target: str, word: str, other_word: str) -> tuple[
     second = first_token(model, target, other_word)
     if first == second:
         raise InputError(
-            f"Choosing between {word!r} and {other_word!r}: both begin with the same token. Give "
-            "words that begin differently, or a target that includes their common beginning."
+            f"Cannot choose between {word!r} and {other_word!r}: both begin with the same token. "
+            "Give words that begin differently, or a target that includes their common beginning."
         )
     return first, second
 
@@ -328,15 +328,15 @@ def first_token(model: Model, target: str, word: str) -> int:
     """
     if not isinstance(word, str) or not word.strip():
         raise InputError(
-            f"Putting a word after {target!r}: got {word!r}, expected a word. Give one with which "
-            "the translation can continue."
+            f"Cannot put a word after {target!r}: got {word!r}, expected a word. Give one with "
+            "which the translation can continue."
         )
     before = target_tokens(model, target).ids
     continued = target_tokens(model, f"{target.rstrip()} {word}").ids
     if continued[: len(before)] != before or len(continued) == len(before):
         raise InputError(
-            f"Putting {word!r} after {target!r}: the tokens of the target change. Give the target "
-            "up to the end of a word."
+            f"Cannot put {word!r} after {target!r}: the tokens of the target change. Give the "
+            "target up to the end of a word."
         )
     return continued[len(before)]
 
@@ -377,8 +377,9 @@ def direct_logits(
     model = load(model)
     if not isinstance(pair, PairTrace):
         raise InputError(
-            f"Reading what cross-attention adds to {word!r}: got {type(pair).__name__}, expected "
-            "the trace of a source and its translation; give probe.trace(model, source, target)."
+            f"Cannot read the contribution of cross-attention to {word!r}: got "
+            f"{type(pair).__name__}, expected the trace of a source and its translation. Give "
+            "probe.trace(model, source, target)."
         )
     target = pair.target.text
     tokens: tuple[int, ...]
@@ -389,7 +390,7 @@ def direct_logits(
     return by_source(pair, directions(model, pair, toward(model, *tokens)))
 
 
-def toward(model: Model, token: int, other: int | None = None) -> Tensor:
+def toward(model: Model, token: int, second_token: int | None = None) -> Tensor:
     """The direction of a token's logit in the decoder's output, minus that of the other token or
     the mean over the vocabulary.
 
@@ -398,7 +399,7 @@ def toward(model: Model, token: int, other: int | None = None) -> Tensor:
     table = forward.unembedding(
         read_stacks(model.weights, model.config)["decoder"], model.dtype
     ).cpu()
-    return table[token] - (table.mean(0) if other is None else table[other])
+    return table[token] - (table.mean(0) if second_token is None else table[second_token])
 
 
 def by_source(pair: PairTrace, along: Directions) -> Tensor:
@@ -438,10 +439,10 @@ def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
                 decoder_block.norm,
             ),
         }
-        for name, (resid, written, gain) in writers.items():
+        for name, (resid, write, gain) in writers.items():
             if config.family.norm_after_sum:
                 assert gain is not None
-                back = before_norm(back, resid + written, gain, config)
+                back = before_norm(back, resid + write, gain, config)
             by_writer[name].append(back)
     stacked = {name: torch.stack(layers[::-1]) for name, layers in by_writer.items()}
     return Directions(**stacked, entering=back)

@@ -67,7 +67,7 @@ from probe.patching.positions import HEAD, effects
 from probe.stats.resampling import Array, order
 
 # A mixer carries changes from position to position by other means, which are not edges.
-DOING = "Measuring edges"  # as error messages name it
+DOING = "Cannot measure edges"  # as error messages name it
 INSTEAD = "take trace_positions, which runs all that it has"
 REACH = 0.005  # of the gap: totals of edges that could not move the word this far are not run
 SAMPLE = 200  # edges below REACH whose total is run as a check
@@ -125,14 +125,14 @@ class Edges:
         """
         if name not in ("direct", "total"):
             raise InputError(
-                f"Reading shares of edges: got {name!r}, expected 'direct' or 'total'; give one of "
-                "these."
+                f"Cannot read shares of edges: got {name!r}, expected 'direct' or 'total'. Give "
+                "one of these."
             )
         directions = self.gap.shape[1]
         if whole_number(direction) is None or not 0 <= direction < directions:
             raise InputError(
-                f"Reading shares of edges: got direction {direction!r}, expected 0 to "
-                f"{directions - 1}; give one of these."
+                f"Cannot read shares of edges: got direction {direction!r}, expected 0 to "
+                f"{directions - 1}. Give one of these."
             )
         noise, denoise = getattr(self, name)[..., direction].double().sum(0)
         return np.asarray((denoise - noise) / 2 / self.gap[:, direction].double().sum())
@@ -284,7 +284,7 @@ def edges_of(
     if not blocks:
         raise InputError(
             f"{DOING}: got senders at {list(senders)} and receivers at {list(receivers)}, counted "
-            "from the word, expected a receiver that is not before every sender; give others."
+            "from the word, expected a receiver that is not before every sender. Give others."
         )
     return np.concatenate(blocks)
 
@@ -386,8 +386,8 @@ def _changes_behind(
     the site.
     """
     passed_on = change_behind(cache, site, pos, entering)
-    written = change_behind(cache, site, pos, torch.zeros_like(writes), writes)
-    return torch.cat([passed_on, written], dim=1)
+    by_write = change_behind(cache, site, pos, torch.zeros_like(writes), writes)
+    return torch.cat([passed_on, by_write], dim=1)
 
 
 def _donor_less_own(recipient: Tensor) -> Tensor:
@@ -604,9 +604,9 @@ def _direct(
     if cache.weights.config.family.adds_plainly:
         # Projected first, so that no write of d_model numbers is computed for every edge.
         return moved @ (directions.T if weight is None else weight @ directions.T)
-    written = moved if weight is None else moved @ weight
-    change = run_frozen(cache, cache.at, {site: written.flatten(1, 2)}, cache.end)
-    return (change @ directions.T).unflatten(1, written.shape[1:3])
+    write_change = moved if weight is None else moved @ weight
+    change = run_frozen(cache, cache.at, {site: write_change.flatten(1, 2)}, cache.end)
+    return (change @ directions.T).unflatten(1, write_change.shape[1:3])
 
 
 def _swapped(reading: PairReading, receivers: Sequence[int], *, mlps: bool) -> Tensor:
@@ -756,8 +756,8 @@ def _behind_mlp(
     `recipient edge d_model`
     """
     site = Site(layer, Part.MLP)
-    written = moved_mlp(cache, layer, pos, changes)
-    behind = change_behind(cache, site, pos, torch.zeros_like(written), written)
+    write_change = moved_mlp(cache, layer, pos, changes)
+    behind = change_behind(cache, site, pos, torch.zeros_like(write_change), write_change)
     return cache.stream(site.behind)[:, pos, None] + behind
 
 

@@ -48,8 +48,8 @@ BATCH_NUMBERS = 2**22
 # Sets of heads that are run at once if a variant is a whole text.
 SETS_AT_ONCE = 256
 # The interventions as error messages name them.
-HEADS = "Swapping heads"
-PAIRS = "Swapping pairs"
+HEADS = "Cannot swap heads"
+PAIRS = "Cannot swap pairs"
 
 # Runs a batch of texts, given with their row numbers.
 BatchRun = Callable[[Texts, list[int], PositionTables], Sequence[Tensor]]
@@ -166,7 +166,7 @@ def swap_sets(
         torch.Size([2, 1, 1])
     """
     texts, donor_z, directions = _checked(weights, rows, donor_z, directions)
-    head_sets = as_sets(head_sets, donor_z, "Swapping sets of heads")
+    head_sets = as_sets(head_sets, donor_z, "Cannot swap sets of heads")
     return runner_of(weights)(weights, texts, donor_z, head_sets, directions)
 
 
@@ -333,8 +333,8 @@ def _moved_after(step: Step, along: Tensor, *, is_end: bool) -> Tensor:
         <change of resid_post, u> = <change of resid_mid, u> + <change of hidden, W_out u>
     """
     if is_end and step.run.weights.config.family.adds_plainly:
-        written = _moved(step.reading(step.hidden), along @ step.block.w_hidden.mT)
-        moved = _moved(step.reading(step.resid_mid), along) + written
+        by_mlp = _moved(step.reading(step.hidden), along @ step.block.w_hidden.mT)
+        moved = _moved(step.reading(step.resid_mid), along) + by_mlp
     else:
         moved = _moved(step.reading(step.resid_post), along)
     return moved[:, step.branch.variant_of]
@@ -352,8 +352,8 @@ def _rerouted(steps: Iterable[Step]) -> Tensor:
     differs = []
     for step in steps:
         mlp_input = step.reading(step.mlp_input)
-        chosen = fused.chosen_experts(step.run.weights, step.block, mlp_input)
-        is_other = (chosen != chosen[:, :1]).any(-1)  # batch variant
+        experts = fused.chosen_experts(step.run.weights, step.block, mlp_input)
+        is_other = (experts != experts[:, :1]).any(-1)  # batch variant
         differs.append(is_other[:, step.branch.variant_of])
     return torch.stack(differs, dim=2)
 

@@ -133,7 +133,7 @@ def swap_sets(
     stages = directions.shape[1] if directions.ndim >= 3 else layers
     if stages > layers and not ends_as_weights_say(model):
         raise InputError(
-            f"Swapping heads of {model.name}: got directions of {stages} stages for {layers} "
+            f"Cannot swap heads of {model.name}: got directions of {stages} stages for {layers} "
             "layers, expected one for each layer, because a hook acts after the last layer. Read "
             "before the final norm."
         )

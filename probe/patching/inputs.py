@@ -1,7 +1,7 @@
 """Checks of the arguments of interventions, before anything runs: texts, donors, directions,
 sets of heads, depths and counts.
 
-`doing` names the intervention in an error message, e.g. "Swapping heads".
+`doing` names the intervention in an error message, e.g. "Cannot swap heads".
 """
 
 import math
@@ -25,7 +25,7 @@ def require_weights(weights: object, doing: str) -> None:
     if not isinstance(weights, Weights):
         got = repr(weights)
         got = type(weights).__name__ if "\n" in got else got  # a module draws itself
-        raise InputError(f"{doing}: got {got}, expected weights; give probe.read_weights(model).")
+        raise InputError(f"{doing}: got {got}, expected weights. Give probe.read_weights(model).")
 
 
 def target_texts(weights: Weights, rows: Rows, doing: str) -> list[TargetText]:
@@ -43,12 +43,12 @@ def target_texts(weights: Weights, rows: Rows, doing: str) -> list[TargetText]:
     items = _as_list(rows)
     if not items:
         raise InputError(
-            f"{doing}: got texts {rows!r}, expected at least one; give a list of the ids of each, "
+            f"{doing}: got texts {rows!r}, expected at least one. Give a list of the ids of each, "
             "as in [probe.tokenize(model, text).ids]."
         )
     if whole_number(items[0]) is not None:
         raise InputError(
-            f"{doing}: got the ids of one text, expected a list of texts; put it into brackets, as "
+            f"{doing}: got the ids of one text, expected a list of texts. Put it into brackets, as "
             "in [probe.tokenize(model, text).ids]."
         )
     texts = []
@@ -75,13 +75,13 @@ def _read_at_its_end(weights: Weights, row: Any, doing: str) -> TargetText:
     ids = _as_list(row.ids if isinstance(row, Tokens) else row)
     if not ids:
         raise InputError(
-            f"{doing}: got {row!r}, expected the ids of its tokens; give "
+            f"{doing}: got {row!r}, expected the ids of its tokens. Give "
             "probe.tokenize(model, text).ids."
         )
     if not weights.causal:
         raise InputError(
             f"{doing}: got {len(ids)} tokens without the position of the word, and this model "
-            "reads both ways, so that a text does not end with it; give "
+            "reads both ways, so that a text does not end with it. Give "
             "probe.TargetText(tokens.ids, tokens.positions_of(word)[-1])."
         )
     return TargetText(tuple(ids), len(ids) - 1)
@@ -93,18 +93,18 @@ def _require_tokens(weights: Weights, text: TargetText, doing: str) -> None:
     for token in text.ids:
         if whole_number(token) is None or not 0 <= token < config.d_vocab:
             raise InputError(
-                f"{doing}: got the id {token!r}, expected 0 to {config.d_vocab - 1}; give the ids "
+                f"{doing}: got the id {token!r}, expected 0 to {config.d_vocab - 1}. Give the ids "
                 "of probe.tokenize."
             )
     if not 0 <= text.at < len(text.ids):
         raise InputError(
-            f"{doing}: got position {text.at} of {len(text.ids)} tokens; give one from 0 to "
+            f"{doing}: got position {text.at} of {len(text.ids)} tokens. Give one from 0 to "
             f"{len(text.ids) - 1}."
         )
     if len(text.ids) > config.n_ctx:
         raise InputError(
             f"{doing}: got {len(text.ids)} tokens, expected at most {config.n_ctx}, the context "
-            "window; shorten the text."
+            "window. Shorten the text."
         )
 
 
@@ -135,7 +135,7 @@ def require_depth(weights: Weights, depth: int, doing: str) -> None:
     layers = len(weights.blocks)
     if whole_number(depth) is None or not 1 <= depth <= layers:
         raise InputError(
-            f"{doing} up to depth {depth!r}: the model has {layers} blocks; give a whole number "
+            f"{doing} up to depth {depth!r}: the model has {layers} blocks. Give a whole number "
             f"from 1 to {layers}."
         )
 
@@ -164,7 +164,8 @@ def as_donors(weights: Weights, rows: Texts, donors: Any, doing: str) -> Tensor:
     if shape != expected_shape:
         raise InputError(
             f"{doing}: got donors of shape {list(shape)}, expected row layer head d_head, here "
-            f"{list(expected_shape)}; give target_states(...).z of as many texts of this model."
+            f"{list(expected_shape)}. Give target_states(...).z of the same number of texts of "
+            "this model."
         )
     of_heads = donor_z[:, weights.has_heads[: shape[1]].to(donor_z.device)]
     if not torch.isfinite(of_heads).all():
@@ -200,7 +201,7 @@ def as_directions(
         )
         raise InputError(
             f"{doing}: got directions of shape {list(tensor.shape)}, expected direction d_model "
-            f"({weights.config.d_model} numbers each){alternative}; give one direction as "
+            f"({weights.config.d_model} numbers each){alternative}. Give one direction as "
             "direction[None]."
         )
     if tensor.ndim > 2 and tensor.shape[1] < stages:
@@ -244,7 +245,7 @@ def as_offsets(positions: Any, name: str, doing: str) -> tuple[int, ...]:
     if not items or any(whole_number(position) is None for position in items):
         raise InputError(
             f"{doing}: got {name} {positions!r}, expected whole numbers counted from the word, "
-            "0 the word and -1 the token before it; give a list, as in [-1, 0]."
+            "0 the word and -1 the token before it. Give a list, as in [-1, 0]."
         )
     return tuple(sorted({int(position) for position in items}))
 

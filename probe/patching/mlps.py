@@ -29,7 +29,7 @@ def swap_mlps(weights: Weights, rows: Rows, donor_hidden: Tensor, directions: Te
 
     The result is the change of <resid, direction>; it is 0 before the swapped block.
     """
-    texts = target_texts(weights, rows, "Swapping MLPs")
+    texts = target_texts(weights, rows, "Cannot swap MLPs")
     tree = branches(_one_each(weights))
     along = directions[:, :, None]  # row stage direction d_model
     moved = moved_by_edits(
@@ -49,7 +49,7 @@ def swap_mixers(weights: Weights, rows: Rows, donor_out: Tensor, directions: Ten
 
     The mixers are the layers without attention, in order.
     """
-    texts = target_texts(weights, rows, "Swapping mixers")
+    texts = target_texts(weights, rows, "Cannot swap mixers")
     tree = branches(_one_each(weights)[~weights.has_heads])
     along = directions[:, :, None]  # row stage direction d_model
     moved = moved_by_edits(

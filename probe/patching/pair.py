@@ -39,7 +39,7 @@ from probe.patching.inputs import (
 )
 from probe.patching.variants import Branch, Edits, Run, Step, Z, embed_live, run_texts
 
-TRACING = "Tracing pairs"  # the intervention as error messages name it
+TRACING = "Cannot trace pairs"  # the intervention as error messages name it
 
 
 class Part(IntEnum):
@@ -219,25 +219,25 @@ def _sites_between(first: Site, until: Site) -> Iterator[Site]:
 
 
 def change_behind(
-    cache: PairCache, site: Site, pos: int, entering: Tensor, written: Tensor | float = 0.0
+    cache: PairCache, site: Site, pos: int, entering: Tensor, write_change: Tensor | float = 0.0
 ) -> Tensor:
     """The change of the stream after a site at a position. `recipient variant d_model`
 
     entering: the change of the stream at the site
-    written: the change of the write of the attention or the MLP there
+    write_change: the change of the write of the attention or the MLP there
     """
     weights = cache.weights
     family = weights.config.family
     if family.adds_plainly or site == EMBEDDINGS:
-        return entering + written
+        return entering + write_change
     writer, x = _writer_at(weights.blocks[site.layer], cache.layers[site.layer], site.part)
-    write = writer.written(x[:, pos, None])
+    write = writer.write(x[:, pos, None])
     if family.norm_after_sum:
         resid = cache.stream(site)[:, pos, None]
-        changed = fused.add(weights.config, writer, resid + entering, write + written)
+        changed = fused.add(weights.config, writer, resid + entering, write + write_change)
         return changed - fused.add(weights.config, writer, resid, write)
     zero = torch.zeros_like(write)
-    changed = fused.add(weights.config, writer, zero, write + written)
+    changed = fused.add(weights.config, writer, zero, write + write_change)
     return entering + changed - fused.add(weights.config, writer, zero, write)
 
 
@@ -292,11 +292,11 @@ def run_patched(
                 spread = spread[:, :, cache.at - first, None]
             resid_mid = fused.write(cache.weights, block, spread, z)
         started = _with_starts(local[:, :0], starts, Site(number, Part.MLP))
-        after_attention = _joined(resid_mid, started)
+        after_attention = _stack_variants(resid_mid, started)
         entering = after_attention
         if cache.weights.config.family.parallel:  # otherwise the MLP does not read this stream
             of_started = layer.resid_pre[:, pos, None].expand_as(started)
-            entering = _joined(spread, of_started)
+            entering = _stack_variants(spread, of_started)
         if number == last and unwritten:
             assert directions is not None
             count = spread.shape[1]
@@ -305,7 +305,7 @@ def run_patched(
             local = local[:, :0]
         else:
             finished = fused.finish(cache.weights, block, entering, after_attention)
-            spread, local = _parted(finished, spread.shape)
+            spread, local = _unstack_variants(finished, spread.shape)
     word = cache.final[:, None, cache.at]
     at_end = _with_starts(local, starts, cache.end) - word
     if directions is not None:
@@ -365,10 +365,12 @@ def _attend(cache: PairCache, number: int, spread: Tensor, local: Tensor, pos: i
     of_spread = torch.arange(first, cache.n, device=weights.device).repeat(spread.shape[1])
     of_local = of_spread.new_full((local.shape[1],), pos)
     positions = torch.cat([of_spread, of_local])[None]
-    projected = fused.project(weights, block, _joined(spread, local), cache.tables, positions)
+    projected = fused.project(
+        weights, block, _stack_variants(spread, local), cache.tables, positions
+    )
     live = []
     for cached, changed in zip((layer.q, layer.k, layer.v), projected, strict=True):
-        everywhere, at_pos = _parted(changed.transpose(1, 2), spread.shape)
+        everywhere, at_pos = _unstack_variants(changed.transpose(1, 2), spread.shape)
         filled = _set_at(cached[:, :, first:].transpose(1, 2), at_pos, pos - first)
         variants = torch.cat([everywhere, filled], dim=1)
         live.append(variants.transpose(2, 3))  # row variant head live d_head
@@ -378,7 +380,7 @@ def _attend(cache: PairCache, number: int, spread: Tensor, local: Tensor, pos: i
     return fused.attend_among(weights, block, live, before, cache.tables)
 
 
-def _joined(spread: Tensor, local: Tensor) -> Tensor:
+def _stack_variants(spread: Tensor, local: Tensor) -> Tensor:
     """Spread and local variants in one axis, for one product.
 
     `row variant live d_model, row variant d_model -> row vector d_model`
@@ -386,10 +388,10 @@ def _joined(spread: Tensor, local: Tensor) -> Tensor:
     return torch.cat([spread.flatten(1, 2), local], dim=1)
 
 
-def _parted(joined: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The inverse of `_joined`; `shape` is that of the spread variants."""
+def _unstack_variants(stacked: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The inverse of `_stack_variants`; `shape` is that of the spread variants."""
     count = shape[1] * shape[2]
-    return joined[:, :count].unflatten(1, shape[1:3]), joined[:, count:]
+    return stacked[:, :count].unflatten(1, shape[1:3]), stacked[:, count:]
 
 
 def _set_at(unchanged: Tensor, changed: Tensor, index: int) -> Tensor:
@@ -483,9 +485,9 @@ def positions_from_word(
         length = len(pair.ids[0])
         if not (0 <= pair.at + offsets[0] and pair.at + offsets[-1] < length):
             raise InputError(
-                f"Tracing positions {offsets[0]} to {offsets[-1]} from the word: pair {number} has "
-                f"{pair.at} tokens before the word and {length - 1 - pair.at} after it that are "
-                "read. Trace pairs with another layout separately."
+                f"Cannot trace positions {offsets[0]} to {offsets[-1]} from the word: pair "
+                f"{number} has {pair.at} tokens before the word and {length - 1 - pair.at} after "
+                "it that are read. Trace pairs with another layout separately."
             )
     return offsets
 
@@ -498,7 +500,7 @@ def _differing_positions(pairs: Sequence[TokenPair]) -> list[int]:
     if not differing:
         raise InputError(
             f"{TRACING} from the first token in which they differ to the word: got members that "
-            "are the same up to the word, expected a cue before it; read at a later position or "
+            "are the same up to the word, expected a cue before it. Read at a later position or "
             "give positions."
         )
     return differing
@@ -527,8 +529,8 @@ def run_with_patch(cache: PairCache, patch: HeadPatch) -> PatchedRun:
     weights = cache.weights
     if len(cache.layers) != len(weights.blocks):
         raise ValueError(
-            f"Running with patched heads: got {len(cache.layers)} of {len(weights.blocks)} blocks "
-            f"cached, expected all; cache the pair up to the last depth."
+            f"Cannot run with patched heads: got {len(cache.layers)} of {len(weights.blocks)} "
+            f"blocks cached, expected all. Cache the pair up to the last depth."
         )
     start = patch.at if weights.causal else 0
     before = [(layer.k[:1, :, :start], layer.v[:1, :, :start]) for layer in cache.layers]

@@ -309,8 +309,8 @@ def _entering(
             earlier = sent[entry].get(sender.site, 0.0)  # of other heads of the block
             sent[entry][sender.site] = earlier + writes[sender]
     return {
-        entry: run_frozen(cache, cache.at + entry.pos, written, site)
-        for entry, written in sent.items()
+        entry: run_frozen(cache, cache.at + entry.pos, changed_writes, site)
+        for entry, changed_writes in sent.items()
     }
 
 
@@ -384,7 +384,7 @@ def _smallest(numbers: Numbers, shares: Callable[[Sequence[Numbers]], Sequence[f
 
 
 def _without(number: int, numbers: Numbers) -> Numbers:
-    return tuple(other for other in numbers if other != number)
+    return tuple(edge for edge in numbers if edge != number)
 
 
 def _matched(edges: EdgeArray, numbers: Numbers, draws: int, seed: int) -> Iterator[Numbers]:

@@ -255,9 +255,9 @@ def donated_heads(cache: PairCache, layer: int, pos: int) -> Donated:
     # One product for each head: the write of all heads changes by the change of one head.
     w_o = block.w_o.expand(change.shape[1], -1, -1)
     changed = torch.einsum("rhe,hed->rhd", change, w_o)
-    written = writer.written(z.flatten(1))[:, None] + changed
+    write = writer.write(z.flatten(1))[:, None] + changed
     resid = cache.layers[layer].resid_pre[:, pos, None]
-    return Site(layer, Part.MLP), fused.add(weights.config, writer, resid, written)
+    return Site(layer, Part.MLP), fused.add(weights.config, writer, resid, write)
 
 
 _DONATED: dict[str, Callable[[PairCache, int, int], Donated]] = {

@@ -320,8 +320,8 @@ class Step:
         if self._site != ATTN_OUT:
             return fused.write(weights, block, stream, self.z)
         writer = fused.attention_of(block)
-        written = self._edited(ATTN_OUT, writer.written(self.z.flatten(-2)))
-        return fused.add(weights.config, writer, stream, written)
+        write = self._edited(ATTN_OUT, writer.write(self.z.flatten(-2)))
+        return fused.add(weights.config, writer, stream, write)
 
     @property
     def _site(self) -> str:

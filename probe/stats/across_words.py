@@ -150,7 +150,7 @@ def not_zero(observed: Array, null: Array) -> MaxT:
 
 
 def difference_of_ratios(
-    sums: Sums, known: NDArray[np.bool_], column: NDArray[np.intp]
+    sums: Sums, is_compared: NDArray[np.bool_], column: NDArray[np.intp]
 ) -> tuple[Array, Array]:
     """Sums over words whose mean is the difference of two ratios of sums: observed, and with
     flipped signs.
@@ -159,7 +159,7 @@ def difference_of_ratios(
 
     `sums`: has the parts `top` and `other_top` (numerators), `bottom` and `other_bottom`
         (denominators), and `one`, which is 1 for every word.
-    `known: part`: True for the parts of the two numerators that are compared.
+    `is_compared: part`: True for the parts of the two numerators that are compared.
     `column`: the column of the two denominators for each compared part.
 
     A word contributes
@@ -174,13 +174,15 @@ def difference_of_ratios(
     count = total["one"]
     bottom = total["bottom"][column]
     other_bottom = total["other_bottom"][column]
-    effect = total["top"][known] / bottom
-    general = total["other_top"][known] / other_bottom
+    effect = total["top"][is_compared] / bottom
+    general = total["other_top"][is_compared] / other_bottom
     difference = effect - general
 
     def linear(of: dict[str, Array]) -> Array:
-        first = (of["top"][..., known] - effect * of["bottom"][..., column]) / (bottom / count)
-        second = of["other_top"][..., known] - general * of["other_bottom"][..., column]
+        first = (of["top"][..., is_compared] - effect * of["bottom"][..., column]) / (
+            bottom / count
+        )
+        second = of["other_top"][..., is_compared] - general * of["other_bottom"][..., column]
         return np.asarray(difference * of["one"] + first - second / (other_bottom / count))
 
     return linear(total), linear(sums.flipped)

@@ -432,7 +432,7 @@ def sign_flip_test(
         >>> test.p[0] < 0.05 < test.p[1]  # the first column is above 0 in every pair
         np.True_
     """
-    doing = "Flipping signs"
+    doing = "Cannot flip signs"
     require_at_least(1, draws, "draws", doing=doing, usual=1000)
     require_at_least(0, seed, "seed", doing=doing, usual=0)
     effects = _as_reals(effects, doing)
@@ -440,25 +440,25 @@ def sign_flip_test(
     wrong = [unit for unit in labels if not isinstance(unit, Hashable) or _is_empty(unit)]
     if wrong:
         raise InputError(
-            f"{doing}: got units such as {wrong[0]!r}, expected a word or a number for each pair; "
-            "give the cue word of each pair."
+            f"{doing}: got units such as {wrong[0]!r}, expected a word or a number for each pair. "
+            "Give the cue word of each pair."
         )
     if not effects.size or not effects.ndim or len(effects) != len(labels):
         raise InputError(
             f"{doing}: got effects of shape {list(effects.shape)} and {len(labels)} units, "
-            "expected a row of effects for each unit, at least one; give effects[pair, head] and "
+            "expected a row of effects for each unit, at least one. Give effects[pair, head] and "
             "the cue word of each pair."
         )
     if not np.isfinite(effects).all():
         raise InputError(
             f"{doing}: {np.count_nonzero(~np.isfinite(effects))} of {effects.size} effects are NaN "
-            "or infinite, expected numbers; leave out the pairs or the heads that have none."
+            "or infinite, expected numbers. Omit their pairs or heads."
         )
     if len(effects) < FEWEST_PAIRS:
         raise InputError(
             f"{doing}: got {len(effects)} pairs, expected at least {FEWEST_PAIRS}, because the "
-            "signs of fewer show nothing, and probe.patch reads so few along each pair's own way; "
-            "give more pairs."
+            "signs of fewer show nothing: probe.patch reads so few along each pair's direction. "
+            "Give more pairs."
         )
     return flip_signs(effects, labels, seed=seed, draws=draws)
 
@@ -486,8 +486,8 @@ def _as_reals(effects: Any, doing: str) -> Array:
             return array.astype(float)
         problem = "complex numbers"
     except (TypeError, ValueError) as error:
-        problem = f"what is no array of numbers ({error})"
-    raise InputError(f"{doing}: got {problem}, expected real ones; give effects[pair, head].")
+        problem = f"something other than numbers ({error})"
+    raise InputError(f"{doing}: got {problem}, expected real ones. Give effects[pair, head].")
 
 
 def smallest_p(units: int, *, draws: int) -> float:

@@ -149,8 +149,8 @@ class _Comparisons:
         """No comparisons yet."""
         return cls(np.zeros((draws, heads)), np.zeros(draws))
 
-    def __add__(self, more: "_Comparisons") -> "_Comparisons":
-        return _Comparisons(self.won + more.won, self.number + more.number)
+    def __add__(self, addend: "_Comparisons") -> "_Comparisons":
+        return _Comparisons(self.won + addend.won, self.number + addend.number)
 
     def auroc(self) -> Array:
         """The share of comparisons that A won; one half if there are none. `draw head`"""

@@ -77,8 +77,8 @@ class Frame:
             braces = text.count("{") + text.count("}")
             if _SLOT.findall(text) != slots or braces != 2 * len(slots):
                 raise InputError(
-                    f"Reading frame {self.name!r} at distance {distance}: got {text!r}, "
-                    f"expected {slots[0]} once and then {slots[1]} once; correct the frame."
+                    f"Cannot read frame {self.name!r} at distance {distance}: got {text!r}, "
+                    f"expected {slots[0]} once and then {slots[1]} once. Correct the frame."
                 )
 
 
@@ -97,9 +97,9 @@ class Entry:
         different = {cue for sense in self.senses for cue in sense.cues}
         if len(counts) < 2 or len(set(counts)) > 1 or len(different) < sum(counts):
             raise InputError(
-                f"Reading the lexicon's word {self.word!r}: got senses with {counts} cues, "
-                f"{len(different)} of them different, expected two or more senses with equally "
-                "many cues and none in common; correct its file."
+                f"Cannot read the lexicon's word {self.word!r}: got senses with {counts} cues, "
+                f"{len(different)} of them different, expected two or more senses with equal "
+                "numbers of cues and none in common. Correct its file."
             )
 
 
@@ -156,19 +156,19 @@ def _frame(row: Mapping[str, str], *, behind: bool = False) -> Frame:
     return Frame(row["name"] + ", cue behind" * behind, versions, behind)
 
 
-def sha256(chosen: Sequence[str], *, both_sides: bool = False) -> str:
+def sha256(selection: Sequence[str], *, both_sides: bool = False) -> str:
     """The sha256 of the files of these words, in this order; with `both_sides` also of the
     frames with the cue after the word.
     """
-    files = [_file_of(word) for word in chosen] + [_BEHIND] * both_sides
+    files = [_file_of(word) for word in selection] + [_BEHIND] * both_sides
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _file_of(word: str) -> Path:
     if word not in words():
         raise InputError(
-            f"Looking up {word!r} in the lexicon: it is not there, the lexicon has "
-            f"{', '.join(words())}; give one of these, or a file of your own sentences."
+            f"Cannot look up {word!r} in the lexicon: it has only {', '.join(words())}. Give one "
+            "of these, or a file with your sentences."
         )
     return _FOLDER / f"{word}.toml"
 
@@ -206,8 +206,8 @@ def expand(word: str, *, both_sides: bool = False) -> Corpus:
     return Corpus(sentences, (), LEXICON, sha256([word], both_sides=both_sides))
 
 
-def _filled(text: str, word: str, cue: str, **more: Any) -> Sentence:
-    """The sentence of a frame with {word} and {cue} filled in; `more` are its other fields."""
+def _filled(text: str, word: str, cue: str, **fields: Any) -> Sentence:
+    """The sentence of a frame with {word} and {cue} filled in; `fields` are the others."""
     text_of = {"{word}": word, "{cue}": cue}
     spans = {}
     # In the order of the slots, because filling the first one moves the second.
@@ -218,7 +218,7 @@ def _filled(text: str, word: str, cue: str, **more: Any) -> Sentence:
     start, end = spans["{word}"]
     cue_start, cue_end = spans["{cue}"]
     return Sentence(
-        text=text, word=word, start=start, end=end, cue_start=cue_start, cue_end=cue_end, **more
+        text=text, word=word, start=start, end=end, cue_start=cue_start, cue_end=cue_end, **fields
     )
 
 
@@ -283,8 +283,8 @@ def expand_natural(word: str, *, both_sides: bool = False) -> Corpus:
     """
     if word not in natural_words():
         raise InputError(
-            f"Looking up natural sentences with {word!r}: there are none, the words that have some "
-            f"are {', '.join(natural_words())}; give one of these, or a file of your own sentences."
+            f"Cannot look up natural sentences with {word!r}: only {', '.join(natural_words())} "
+            "have some. Give one of these, or a file with your sentences."
         )
     content = (_FOLDER / "natural" / f"{word}.toml").read_bytes()
     file = tomllib.loads(content.decode("utf-8"))

@@ -363,7 +363,7 @@ def require_word(word: str | None, whose: str, example: str) -> None:
     if word is not None and not (isinstance(word, str) and word.strip()):
         got = "an empty one" if isinstance(word, str) else repr(word)
         raise InputError(
-            f"Choosing a word to follow: got {got}, expected a word of the {whose}; give "
+            f"Cannot choose a word to follow: got {got}, expected a word of the {whose}. Give "
             f"{example}, say."
         )
 
@@ -382,7 +382,8 @@ def choose_word(text: str, word: str | None, *, also_in: str | None = None) -> W
     words = [match.group() for match in WORD.finditer(text)]
     if not words:
         raise InputError(
-            f"Choosing a word of {text!r}: got no letters or digits; give a text with a word in it."
+            f"Cannot choose a word of {text!r}: got no letters or digits. Give a text with a word "
+            "in it."
         )
     lexicon_words = [text[start:end] for start, end, _ in lexicon_words_in(text)]
     if also_in is not None:
@@ -428,8 +429,8 @@ def _refuse_without_common_word(text: str, second_text: str, function_words: lis
         )
         common = f"only {quotations}"
     raise InputError(
-        f"Comparing a word of {text!r} and {second_text!r}: the two sentences share {common}, "
-        "expected an ambiguous word; write both with the same one, or name the word to compare."
+        f"Cannot compare a word of {text!r} and {second_text!r}: the two sentences share {common}, "
+        "expected an ambiguous word. Write both with the same one, or name the word to compare."
     )
 
 

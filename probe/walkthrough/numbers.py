@@ -382,14 +382,14 @@ def _write_steps(view: AttentionView, layer: int, at: int) -> list[Step]:
     delta = attention.write(z, block.w_o)
     by_source = attention.write_by_source(pattern[:, at], v, block.w_o)
     merged = forward.merge_heads(block, z)
-    written = forward.attention_output(block, trace.resid_pre[layer], z, view.weights.config)
+    output = forward.attention_output(block, trace.resid_pre[layer], z, view.weights.config)
     bias = "" if block.b_o is None else " + b_O"
     attn_out = trace.attn_out[layer]
     steps: list[Step] = [
         ("z", attention.mix, attention.mix(pattern, v), z),
         ("Σ over sources", attention.write_by_source, by_source.sum(-2), delta[:, at]),
         (f"Concat(z) W_O{bias}", forward.merge_heads, merged, attn_out),
-        (f"Σ ΔE{bias}", attention.write, written["attn_out"], attn_out),
+        (f"Σ ΔE{bias}", attention.write, output["attn_out"], attn_out),
     ]
     if view.family.adds_plainly:
         return steps
@@ -397,7 +397,7 @@ def _write_steps(view: AttentionView, layer: int, at: int) -> list[Step]:
     summed = f"{norm}(E + Σ ΔE{bias})"
     if view.family.norm_after_write:
         summed = f"E + {norm}(Σ ΔE{bias})"
-    steps.append((summed, NORMS[norm], written["resid_mid"], trace.resid_mid[layer]))
+    steps.append((summed, NORMS[norm], output["resid_mid"], trace.resid_mid[layer]))
     return steps
 
 

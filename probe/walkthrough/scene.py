@@ -138,7 +138,7 @@ class AttentionView:
             return self.attention.memory[layer]
         return self.attention.x[layer]
 
-    def as_added(self, layer: int, written: Tensor, at: slice | int = slice(None)) -> Tensor:
+    def as_added(self, layer: int, write: Tensor, at: slice | int = slice(None)) -> Tensor:
         """A write in the form in which it is added to the stream at `at`. `... d_model -> ...
         d_model`
 
@@ -148,9 +148,9 @@ class AttentionView:
         config = self.weights.config
         gain = self.weights.blocks[layer].norm_out
         if gain is None:
-            return written
+            return write
         mean_square = self.attention.attn_out[layer, at].square().mean(-1, keepdim=True)
-        return written / (mean_square + config.epsilon).sqrt() * forward.gain_of(gain, config)
+        return write / (mean_square + config.epsilon).sqrt() * forward.gain_of(gain, config)
 
     @cached_property
     def special_tokens(self) -> Tensor:
@@ -374,8 +374,8 @@ def read_pair(
     (pair,) = token_pairs(weights, texts[:1], texts[1:], n_layers)
     if pair.ids[0] == pair.ids[1]:
         raise InputError(
-            f"Tracing two sentences: they are the same up to “{word.text}”, so nothing that it "
-            "reads differs; write them with another word before it."
+            f"Cannot trace two sentences: they are equal up to “{word.text}”, so nothing that it "
+            "reads differs. Write them with another word before it."
         )
     offsets = positions_from_word([pair], None)
     with torch.inference_mode():
@@ -384,8 +384,8 @@ def read_pair(
         length = line.norm()
     if not length > 0:
         raise InputError(
-            f"Tracing two sentences: got the same vector of “{word.text}” behind the last layer of "
-            "both, expected two; write them with another word before it."
+            f"Cannot trace two sentences: the vectors of “{word.text}” after the last layer are "
+            "equal. Write them with another word before it."
         )
     return PairReading(cache, (line / length)[None], length[None]), offsets
 
@@ -397,9 +397,9 @@ def _require_same_length(weights: Weights, word: WordInText, second: WordInText)
         is_aligned = is_aligned and len(word.tokens) == len(second.tokens)
     if not is_aligned:
         raise InputError(
-            f"Tracing two sentences: the word is token {word.at} of this one and token {second.at} "
-            "of the other, and parts can be put only where they fit; write the two with as many "
-            "tokens before the word."
+            f"Cannot trace two sentences: the word is token {word.at} of this one and token "
+            f"{second.at} of the other, so their positions do not correspond. Write the two with "
+            "equally many tokens before the word."
         )
 
 

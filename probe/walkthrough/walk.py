@@ -294,27 +294,27 @@ def check_texts(
             require_text(value)
     is_encoder_decoder = model.config.start_token is not None
     if is_encoder_decoder and target is None:
-        problem = "it is an encoder-decoder; give the translation so far as target"
+        problem = "it is an encoder-decoder. Give the translation so far as target"
     elif target is not None and not is_encoder_decoder:
         problem = (
-            "it has no decoder for a target; leave the target away, or take an encoder-decoder, as "
+            "it has no decoder for a target. Omit the target, or take an encoder-decoder such as "
             "tiny-translator"
         )
     elif target is not None and (beside or against) is not None:
         problem = (
-            "a walk through two texts compares no word with another sentence; leave beside and "
-            "against away"
+            "a walk through two texts compares no word with another sentence. Omit beside and "
+            "against"
         )
     elif beside is not None and against is not None:
-        problem = "got both beside and against, expected one other sentence; give one of them"
+        problem = "got both beside and against, expected one other sentence. Give one of them"
     elif against is not None and against == text:
         problem = (
-            "got the same sentence twice, where nothing can differ; give a second one with the "
+            "got the same sentence twice, where nothing can differ. Give a second one with the "
             "same word"
         )
     else:
         return
-    raise InputError(f"Walking a text through {model.name}: {problem}.")
+    raise InputError(f"Cannot walk a text through {model.name}: {problem}.")
 
 
 def check_length(model: Model, n_tokens: int) -> None:
@@ -324,8 +324,8 @@ def check_length(model: Model, n_tokens: int) -> None:
     window = model.config.window
     if any(model.config.local) and n_tokens > window:
         raise InputError(
-            f"Walking a text through {model.name}: it has {n_tokens} tokens, and some layers look "
-            f"back over {window} only, so that one mask would not do; give a text of at most "
+            f"Cannot walk a text through {model.name}: it has {n_tokens} tokens, and some layers "
+            f"have a window of {window}, so one mask would not do. Give a text of at most "
             f"{window} tokens."
         )
 
@@ -334,7 +334,7 @@ def check_pair(head: object) -> None:
     """Raises InputError for a head that is not (layer, head)."""
     if not isinstance(head, Sequence) or len(head) != 2:
         raise InputError(
-            f"Following a head: got head = {head!r}, expected its layer and its number; give "
+            f"Cannot follow a head: got head = {head!r}, expected its layer and its number. Give "
             "(4, 1), say, or (4, None) for one of layer 4."
         )
 
@@ -347,18 +347,18 @@ def check_head(model: Model, layer: int | None, head: int | None) -> None:
     n_heads = model.config.n_heads
     if layer is not None and (whole_number(layer) is None or not 0 <= layer < n_layers):
         raise InputError(
-            f"Following layer {layer!r} of {model.name}: it has {n_layers} layers; give a layer "
-            f"from 0 to {n_layers - 1}."
+            f"Cannot follow layer {layer!r} of {model.name}: it has {n_layers} layers. Give a "
+            f"layer from 0 to {n_layers - 1}."
         )
     if head is not None and (whole_number(head) is None or not 0 <= head < n_heads):
         raise InputError(
-            f"Following head {head!r} of {model.name}: it has {n_heads} heads per layer; give "
+            f"Cannot follow head {head!r} of {model.name}: it has {n_heads} heads per layer. Give "
             f"a head from 0 to {n_heads - 1}."
         )
     if head is not None and layer is None:
         raise InputError(
-            f"Following head {head}: got a head without its layer, expected both; give the layer "
-            f"from 0 to {n_layers - 1} too."
+            f"Cannot follow head {head}: got a head without its layer, expected both. Give the "
+            f"layer from 0 to {n_layers - 1} too."
         )
 
 

@@ -103,7 +103,7 @@ def test_the_parts_of_the_stream_add_up_to_the_difference(ran):
             "gpt2",
             (
                 "Cannot load gpt2: it is not in the local cache, and HF_HUB_OFFLINE forbids asking "
-                "a hub; a folder "
+                "a hub. A folder "
             ),
         ),
         ("tiny-senses", "{measuring}: its tokenizer cuts ' Mary' into 4 tokens, expected "),

@@ -80,8 +80,8 @@ FAULTS = (
     Fault(
         "model/attention.py",
         "a window one token too long",
-        "every.tril(own - window)",
-        "every.tril(own - window - 1)",
+        "everywhere.tril(diagonal - window)",
+        "everywhere.tril(diagonal - window - 1)",
     ),
     Fault("model/attention.py", "scores over d_head", "/ math.sqrt(q.shape[-1])", "/ q.shape[-1]"),
     Fault(
@@ -133,8 +133,8 @@ FAULTS = (
     Fault(
         "model/weights.py",
         "queries and keys swapped",
-        'in zip("qkv", wholes, biases',
-        'in zip("kqv", wholes, biases',
+        'in zip("qkv", matrices, biases',
+        'in zip("kqv", matrices, biases',
     ),
     Fault(
         "model/config.py",
@@ -193,7 +193,12 @@ FAULTS = (
         "bias[:, pos, None,",
         "bias[:, pos - 1, None,",
     ),
-    Fault("patching/heads.py", "a wrong donor", "own.roll(len(members), 0)", "own.roll(1, 0)"),
+    Fault(
+        "patching/heads.py",
+        "a wrong donor",
+        "unchanged.roll(len(members), 0)",
+        "unchanged.roll(1, 0)",
+    ),
     Fault(
         "patching/heads.py",
         "the swapped heads are the kept ones",
@@ -276,7 +281,7 @@ FAULTS = (
         "train = np.asarray(holdout.train)",
         "train = np.asarray(holdout.test)",
     ),
-    Fault("stats/axes.py", "a depth too early", "abs(least))[0]) + 1", "abs(least))[0])"),
+    Fault("stats/axes.py", "a depth too early", "abs(threshold))[0]) + 1", "abs(threshold))[0])"),
     Fault(
         "stats/resampling.py",
         "p of 0",
@@ -292,7 +297,7 @@ FAULTS = (
     Fault(
         "stats/resampling.py",
         "units not turned as a whole",
-        "observed ^ turned[:, member]",
+        "observed ^ flips[:, member]",
         "observed ^ (rng.random((draws, len(observed))) < 0.5)",
     ),
     Fault(

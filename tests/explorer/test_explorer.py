@@ -384,7 +384,7 @@ REFUSED = {
     ),
     "no head": (
         {"follow": [9, 0]},
-        ("Following layer 9 of tiny-senses: it has 4 layers; give a layer from 0 to 3."),
+        ("Cannot follow layer 9 of tiny-senses: it has 4 layers. Give a layer from 0 to 3."),
     ),
     "odd head": (
         {"follow": [True, 0]},

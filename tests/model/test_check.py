@@ -716,8 +716,8 @@ def test_the_first_failing_row_is_said_in_one_sentence():
     with pytest.raises(CrossCheckError) as error:
         certificate.require()
     assert str(error.value) == (
-        "Checking gpt2 against the from-scratch math: pattern of layer 2 is off by 3.2e-04 of its scale, expected at "
-        "most 1e-05; nothing is reported from numbers that disagree: run `probe check` on this model to see every row."
+        "Cannot certify gpt2: pattern of layer 2 is off by 3.2e-04 of its scale, expected at "
+        "most 1e-05. Run `probe check` on this model to see every row."
     )
     assert error.value.exit_code == 1
     assert certificate.worst.error == 0.5

@@ -355,9 +355,9 @@ def test_a_token_is_nearest_to_itself_at_any_length(model):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"vector": torch.nan}, "it holds NaN or infinite numbers; give finite ones."),
+        ({"vector": torch.nan}, "it holds NaN or infinite numbers. Give finite ones."),
         ({"count": 0}, "got count = 0, expected a whole number from 1 on; leave it out for 5."),
-        ({"count": 10**6}, "tokens are left; ask for fewer."),
+        ({"count": 10**6}, "tokens are left. Ask for fewer."),
         ({"without": [10**6]}, "got without = [1000000], expected ids from 0 to "),
     ],
 )
@@ -365,7 +365,7 @@ def test_tokens_that_cannot_be_near_a_vector_are_told(model, options, said):
     vector = model.weights["wte.weight"][7].numpy() * 1 + options.pop("vector", 0.0)
     with pytest.raises(InputError) as error:
         decomposition.nearest_tokens(model, vector, **options)
-    assert str(error.value).startswith("Looking for the tokens near a vector: ")
+    assert str(error.value).startswith("Cannot find the tokens near a vector: ")
     assert said in str(error.value)
 
 

@@ -302,10 +302,10 @@ def test_without_a_language_model_head_everything_but_logits_is_given(
     with pytest.raises(probe.UnsupportedModel) as error:
         seen.logits  # noqa: B018
     assert str(error.value) == (
-        "Reading the logits of bare: no language-model head of these blocks was in its checkpoint, so they would be "
-        "random; load a checkpoint with one, or read resid_post."
+        "Cannot read the logits of bare: its checkpoint has no language-model head for these blocks, so they would be "
+        "random. Load a checkpoint with one, or read resid_post."
     )
-    with pytest.raises(probe.UnsupportedModel, match="Reading the logits of bare"):
+    with pytest.raises(probe.UnsupportedModel, match="Cannot read the logits of bare"):
         probe.trace(probe.load(model.bridge), "The muddy bank").logits  # noqa: B018
 
 
@@ -349,12 +349,12 @@ def test_code_that_comes_with_a_model_of_the_table_is_left_alone(kind: str, tmp_
         (
             "llama",
             {"architectures": ["InternLMForCausalLM"], "model_type": "internlm"},
-            "its architecture is InternLMForCausalLM (model_type 'internlm'), which is none of ",
+            "its architecture is InternLMForCausalLM (model_type 'internlm'), which is not one of ",
         ),
         (
             "phi3",
             {"architectures": None, "model_type": "phi-msft"},
-            "its model_type is 'phi-msft', which is none of the ",
+            "its model_type is 'phi-msft', which is not one of the ",
         ),
         (
             "qwen2",
@@ -371,7 +371,7 @@ def test_a_model_that_only_its_own_code_describes_is_refused_and_the_code_not_ru
     edit_config(folder, **changes)
     sentence = refusal(folder, probe.UnsupportedModel)
     assert expected in sentence and not mark.exists()
-    assert "and code that comes with a model (auto_map) is never run; " in sentence
+    assert "and code that comes with a model (auto_map) is never run. " in sentence
 
 
 def test_an_object_whose_class_came_with_the_model_is_refused(
@@ -393,7 +393,7 @@ def test_an_object_whose_class_came_with_the_model_is_refused(
         probe.load(source)
     assert str(error.value) == (
         "Cannot load the LlamaForCausalLM: its class is code that came with the model, which is not "
-        "certified; load it again without trust_remote_code."
+        "certified. Load it again without trust_remote_code."
     )
 
 
@@ -413,9 +413,9 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 
 REFUSED = "transformers refuses its config"
-UNNAMED = 'config.json does not name one architecture (got None); add "architectures": ["'
+UNNAMED = 'config.json does not name one architecture (got None). Add "architectures": ["'
 OTHERS = (
-    f"which is none of the {len(FAMILIES)} families whose numbers are certified; load one of those "
+    f"which is not one of the {len(FAMILIES)} families whose numbers are certified. Load a model "
     "that `probe models` lists, such as tiny-senses."
 )
 ABSURD = [
@@ -431,7 +431,7 @@ ABSURD = [
         "wpe.weight has shape [40, 28] where config.json asks for [1000000000",
     ),
     ("gpt2", {"n_layer": 3}, "the tensor h.2.ln_1.weight is missing from its safetensors"),
-    ("gpt2", {"n_layer": 10**12}, "n_layer is 1000000000000 in its config; correct its config"),
+    ("gpt2", {"n_layer": 10**12}, "n_layer is 1000000000000 in its config. Correct its config"),
     (
         "gpt2",
         {"n_layer": 1},
@@ -440,9 +440,9 @@ ABSURD = [
     (
         "gpt2",
         {"n_head": 5},
-        "n_embd is 28 and does not divide evenly among n_head = 5 heads; correct its config",
+        "n_embd is 28 and does not divide evenly among n_head = 5 heads. Correct its config",
     ),
-    ("gpt2", {"n_layer": 0}, "n_layer is 0 in its config; give a whole number of at least 1"),
+    ("gpt2", {"n_layer": 0}, "n_layer is 0 in its config. Give a whole number of at least 1"),
     ("gpt2", {"n_embd": "32"}, f"{REFUSED} (TypeError: Field 'n_embd' expected int, got str ("),
     (
         "gpt2",
@@ -452,19 +452,19 @@ ABSURD = [
     (
         "gpt2",
         {"layer_norm_epsilon": 0.0},
-        "layer_norm_epsilon is 0.0 in its config; give a number between 0 and 1.",
+        "layer_norm_epsilon is 0.0 in its config. Give a number between 0 and 1.",
     ),
     ("gpt2", {"resid_pdrop": "x"}, f"{REFUSED} (TypeError: Field 'resid_pdrop' with value 'x' "),
     ("bert", {"architectures": None}, f"{UNNAMED}B"),
     (
         "t5",
         {"decoder_start_token_id": "x"},
-        "decoder_start_token_id is 'x' in its config; give the token that starts",
+        "decoder_start_token_id is 'x' in its config. Give the token that starts",
     ),
     (
         "llama",
         {"num_key_value_heads": 3},
-        "4 heads cannot share num_key_value_heads = 3 evenly; correct its config",
+        "4 heads cannot share num_key_value_heads = 3 evenly. Correct its config",
     ),
     (
         "llama",
@@ -474,12 +474,12 @@ ABSURD = [
     (
         "mistral",
         {"sliding_window": 0},
-        "sliding_window is 0 in its config; give a whole number of at least 1",
+        "sliding_window is 0 in its config. Give a whole number of at least 1",
     ),
     (
         "mistral",
         {"num_hidden_layers": 10**12},
-        "num_hidden_layers is 1000000000000 in its config; correct its",
+        "num_hidden_layers is 1000000000000 in its config. Correct its",
     ),
     (
         "gemma2",
@@ -494,24 +494,24 @@ ABSURD = [
     (
         "gemma2",
         {"final_logit_softcapping": 0.0},
-        "final_logit_softcapping is 0.0 in its config; give a number above 0",
+        "final_logit_softcapping is 0.0 in its config. Give a number above 0",
     ),
     (
         "gpt_neo",
         {"attention_types": [[["global"], 10**12]]},
-        "attention_types is [[['global'], 1000000000000]] in its config; correct its config",
+        "attention_types is [[['global'], 1000000000000]] in its config. Correct its config",
     ),
     (
         "gptj",
         {"rotary_dim": None},
-        "rotary_dim leaves 64 of 8 dimensions of a head to its rotary positions; correct its config",
+        "rotary_dim leaves 64 of 8 dimensions of a head to its rotary positions. Correct its config",
     ),
 ]
 ABSURD += [
     (
         "modernbert",
         {"local_attention": 1},
-        "sliding_window is 0 in its config; give a whole number of at least 1",
+        "sliding_window is 0 in its config. Give a whole number of at least 1",
     ),
 ]
 ROPE = {"full_attention": {"rope_type": "linear"}, "sliding_attention": {"rope_type": "default"}}
@@ -519,7 +519,7 @@ ABSURD += [
     (
         "mixtral",
         {"num_experts_per_tok": 4},
-        "num_experts_per_tok is 4 and num_local_experts 3 in its config; correct its config",
+        "num_experts_per_tok is 4 and num_local_experts 3 in its config. Correct its config",
     ),
     (
         "mixtral",
@@ -554,7 +554,7 @@ ABSURD += [
     (
         "llama",
         {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": "4"}},
-        "factor of its rotary positions is '4' in its config; give a number above 0",
+        "factor of its rotary positions is '4' in its config. Give a number above 0",
     ),
     (
         "phi3",
@@ -574,20 +574,20 @@ ABSURD += [
     (
         "phi",
         {"rope_parameters": None, "partial_rotary_factor": "x"},
-        "partial_rotary_factor is 'x' in its config; give a number above 0",
+        "partial_rotary_factor is 'x' in its config. Give a number above 0",
     ),
     (
         "gptj",
         {"rotary_dim": 5},
-        "rotary_dim leaves 5 of 8 dimensions of a head to its rotary positions; correct its",
+        "rotary_dim leaves 5 of 8 dimensions of a head to its rotary positions. Correct its",
     ),
     (
         "smollm3",
         {"no_rope_layers": [1]},
-        "no_rope_layers does not say which of its 2 layers are rotated; correct its config",
+        "no_rope_layers does not state which of its 2 layers are rotated. Correct its config",
     ),
     ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 0}, f"{REFUSED} (ZeroDivision"),
-    ("gpt2", {"n_head": None}, "n_head is not in its config; add how many heads it has"),
+    ("gpt2", {"n_head": None}, "n_head is not in its config. Add how many heads it has"),
 ]
 LINEAR = {layers: {"rope_type": "linear", "factor": 2.0} for layers in ROPE}
 QUICK, FOUR_BITS = {"activation_function": "quick_gelu"}, {"quantization_config": {"bits": 4}}
@@ -610,12 +610,12 @@ NOT_COVERED = [
     (
         "gpt2",
         {"architectures": ["GPT2ForTokenClassification"]},
-        "it is a GPT2ForTokenClassification, and of model_type 'gpt2' GPT2LMHeadModel is certified; give one of that class.",
+        "it is a GPT2ForTokenClassification, and of model_type 'gpt2' GPT2LMHeadModel is certified. Give one of that class.",
     ),
     (
         "gpt2",
         {"model_type": "llama"},
-        "it is a GPT2LMHeadModel, and of model_type 'llama' LlamaForCausalLM is certified; give one of that class.",
+        "it is a GPT2LMHeadModel, and of model_type 'llama' LlamaForCausalLM is certified. Give one of that class.",
     ),
     (
         "gpt2",
@@ -624,7 +624,7 @@ NOT_COVERED = [
     ),
     ("gpt2", {"add_cross_attention": True}, "add_cross_attention is True in its config"),
     ("gpt2", QUICK, "activation_function is 'quick_gelu' in its config; known are gelu, "),
-    ("gpt2", FOUR_BITS, "it is quantized (quantization_config); load a plain float checkpoint"),
+    ("gpt2", FOUR_BITS, "it is quantized (quantization_config). Load a plain float checkpoint"),
     ("bert", RELATIVE, "position_embedding_type is 'relative_key' in its config, and"),
     (
         "bert",
@@ -634,7 +634,7 @@ NOT_COVERED = [
     (
         "bert",
         {"hidden_act": "tanh"},
-        f"known are {', '.join(ACTIVATIONS)}; load a standard",
+        f"known are {', '.join(ACTIVATIONS)}. Load a standard",
     ),
     (
         "bert",
@@ -651,12 +651,12 @@ NOT_COVERED = [
     (
         "llama",
         {"per_layer_config": {"0": {"rms_norm_eps": 1e-3}}},
-        "some of its layers have settings of their own (per_layer_config); load a standard Llama.",
+        "some of its layers have separate settings (per_layer_config). Load a standard Llama.",
     ),
     (
         "llama",
         {"rope_parameters": {"rope_type": "mrope", "rope_theta": 1e4}},
-        "rope_type of its rotary positions is 'mrope', and no formula for it is certified; load",
+        "rope_type of its rotary positions is 'mrope', and no formula for it is certified. Load",
     ),
     ("smollm3", {"use_sliding_window": True}, "use_sliding_window is True in its config"),
     (
@@ -677,7 +677,7 @@ NOT_COVERED = [
     (
         "gemma3_text",
         {"rope_parameters": LINEAR},
-        "rope_type is 'linear' for its local layers, and only 'default' is certified there; load",
+        "rope_type is 'linear' for its local layers, and only 'default' is certified there. Load",
     ),
     ("modernbert", {"norm_bias": True}, "norm_bias is True in its config, and the from-scratch"),
     (
@@ -819,7 +819,7 @@ def test_a_word_is_not_read_in_two_stacks() -> None:
             ask()
         assert str(error.value) == (
             f"Cannot do {doing} with a T5 model: a word is read in one stack of blocks, and it has an encoder and a "
-            "decoder; take a decoder (GPT-2, tiny-senses) or an encoder (BERT), or use trace and walk with a source "
+            "decoder. Take a decoder (GPT-2, tiny-senses) or an encoder (BERT), or use trace and walk with a source "
             "and a target."
         )
 

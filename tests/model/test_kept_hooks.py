@@ -239,8 +239,8 @@ def test_hooks_behind_the_last_block_are_told_from_others() -> None:
     with pytest.raises(probe.InputError) as caught:
         probe.swap_sets(weights, [(5, 6, 7)], z, none, torch.ones(1, 3, model.config.d_model))
     assert str(caught.value) == (
-        "Swapping heads of GPT2LMHeadModel: got directions of 3 stages for 2 layers, expected one "
-        "for each layer, because a hook stands behind the last; read in front of the final norm."
+        "Cannot swap heads of GPT2LMHeadModel: got directions of 3 stages for 2 layers, expected one "
+        "for each layer, because a hook acts after the last layer. Read before the final norm."
     )
     handle.remove()
     source.transformer.h[0].register_forward_hook(steer)
@@ -258,9 +258,9 @@ def test_what_reads_the_stream_by_the_last_weights_is_refused_with_hooks_behind_
         with pytest.raises(probe.InputError) as caught:
             read(trace)
         assert str(caught.value).startswith(
-            f"Reading {doing} of GPT2LMHeadModel, run with hooks on transformer.ln_f, without a "
-            "certificate: the weights behind the last block make other logits of its stream than "
-            "the model gave (off by "
+            f"Cannot read {doing} of GPT2LMHeadModel, run with hooks on transformer.ln_f, without a "
+            "certificate: the weights after the last block give other logits than "
+            "the model (off by "
         )
     handle.remove()
     source.transformer.h[0].register_forward_hook(steer)
@@ -316,13 +316,13 @@ def by_calls() -> Callable[..., Any]:
     return hook
 
 
-ALIKE = "of the scale); let every hook be a function of what it is given, row by row."
+ALIKE = "of the scale). Let every hook be a function of what it is given, row by row."
 KEEP_REFUSED = {
     "a part that is not run": (
         lambda model: model.transformer.h[0].attn.c_attn.register_forward_hook(steer),
         (
             "TransformerLens, through which it is read, does not run transformer.h.0.attn.c_attn, "
-            "where a hook stands; put the hook on a block, its attention or its MLP."
+            "where a hook stands. Put the hook on a block, its attention or its MLP."
         ),
     ),
     "one length": (
@@ -356,14 +356,14 @@ def test_hooks_of_an_encoder_decoder_and_of_folded_weights_are_refused(tmp_path:
     source.encoder.block[0].register_forward_hook(steer)
     assert refusal(source, tokenizer=family_tokenizer("t5"), hooks="keep") == (
         "Cannot load the T5ForConditionalGeneration: its hooks (encoder.block.0) cannot stay on in "
-        "an encoder-decoder; give it without them."
+        "an encoder-decoder. Give it without them."
     )
     bridge = boot(make_family(tmp_path / "gpt2", "gpt2"))
     bridge.enable_compatibility_mode()
     bridge.add_hook("blocks.0.hook_resid_post", lambda resid, hook: resid)
     assert refusal(bridge, hooks="keep") == (
         "Cannot load the bridge: it is in compatibility mode, and its hooks (blocks.0.hook_out) were "
-        "made for folded weights; give it without enable_compatibility_mode()."
+        "made for folded weights. Give it without enable_compatibility_mode()."
     )
 
 
@@ -387,8 +387,8 @@ def test_what_runs_from_weights_alone_is_refused_in_a_sentence() -> None:
     rows = [tokenize(model, text).ids for text in (A, B)]
     direction = torch.ones(1, model.config.d_model, dtype=model.dtype)
     from_weights = (
-        "Running GPT2LMHeadModel from its weights: it was loaded with its hooks (transformer.h.0), "
-        "which are in whole forwards only; ask probe.patch or probe.study, or load it without "
+        "Cannot run GPT2LMHeadModel from its weights: it was loaded with its hooks (transformer.h.0), "
+        "which run only in whole forwards. Ask probe.patch or probe.study, or load it without "
         "hooks."
     )
     for run in (
@@ -399,8 +399,8 @@ def test_what_runs_from_weights_alone_is_refused_in_a_sentence() -> None:
             run()
         assert str(caught.value) == from_weights
     against_weights = (
-        "Checking GPT2LMHeadModel against its weights: it is run with hooks on transformer.h.0, "
-        "without a certificate, and what hooks do does not follow from weights; load it without "
+        "Cannot check GPT2LMHeadModel against its weights: it is run with hooks on transformer.h.0, "
+        "without a certificate, and the effect of hooks does not follow from weights. Load it without "
         "hooks, or ask probe.patch or probe.study, which need no certificate then."
     )
     for run in (

@@ -246,13 +246,13 @@ def tokenizer_file(**changes: object) -> Callable[[Path], object]:
 
 TOKENIZER, FIRST = ("tokenizer.json", "tokenizer_config.json"), "model-00001-of-00002.safetensors"
 UNKNOWN = "is not a tensor of the GPT-2 that config.json describes"
-UNTIED = "differs from wte.weight although config.json ties them; write"
-TURNED = "has shape [128, 32] where config.json asks for [32, 128]; use the config.json that bel"
-FOREIGN = "its tokenizer has a token 381 and the model embeds only 300 tokens; use the tokenizer"
+UNTIED = "differs from wte.weight although config.json ties them. Write"
+TURNED = "has shape [128, 32] where config.json asks for [32, 128]. Use the config.json that bel"
+FOREIGN = "its tokenizer has a token 381 and the model embeds only 300 tokens. Use the tokenizer"
 REFUSED = {
     "no config": (
         remove("config.json"),
-        "config.json is missing; save the model again with save_pretrained",
+        "config.json is missing. Save the model again with save_pretrained",
     ),
     "config not JSON": (
         write("config.json", "{oops"),
@@ -264,9 +264,9 @@ REFUSED = {
     ),
     "config a list": (
         write("config.json", "[1]"),
-        "config.json is not a JSON object; save the model again",
+        "config.json is not a JSON object. Save the model again",
     ),
-    "no tokenizer": (remove(*TOKENIZER), "its tokenizer is missing; copy tokenizer.json"),
+    "no tokenizer": (remove(*TOKENIZER), "its tokenizer is missing. Copy tokenizer.json"),
     "tokenizer not JSON": (
         write("tokenizer.json", "<html>"),
         "tokenizer.json is not readable JSON (Expecting value",
@@ -277,21 +277,21 @@ REFUSED = {
     ),
     "tokenizer empty": (
         tokenizer_file(vocab={}, merges=[]),
-        "its tokenizer turns a plain sentence into nothing;",
+        "its tokenizer turns a plain sentence into nothing.",
     ),
     "no weights": (
         remove(SINGLE),
-        "there is no model.safetensors and no model.safetensors.index.json; save the model",
+        "there is no model.safetensors and no model.safetensors.index.json. Save the model",
     ),
     "pickle only": (
         pickle_only,
-        "its weights are only a pickle (pytorch_model.bin), which can run code when opened; ",
+        "its weights are only a pickle (pytorch_model.bin), which can run code when opened. ",
     ),
     "truncated": (truncated, "model.safetensors is corrupt ("),
     "not safetensors": (write(SINGLE, "version https://git-lfs"), "model.safetensors is corrupt ("),
     "tensor missing": (
         tensors(transformer__ln_f__bias=None),
-        "the tensor ln_f.bias is missing from its safetensors; ",
+        "the tensor ln_f.bias is missing from its safetensors. ",
     ),
     "misshapen": (
         tensors(transformer__h__0__mlp__c_fc__weight=lambda t: t.T),
@@ -299,15 +299,15 @@ REFUSED = {
     ),
     "NaN": (
         tensors(transformer__ln_f__bias=with_value(float("nan"))),
-        "ln_f.bias contains NaN; take an undamaged",
+        "ln_f.bias contains NaN. Take an undamaged",
     ),
     "inf": (
         tensors(transformer__wpe__weight=with_value(float("inf"))),
-        "wpe.weight contains an infinite number; take",
+        "wpe.weight contains an infinite number. Take",
     ),
     "integers": (
         tensors(transformer__ln_f__bias=lambda t: t.int()),
-        "ln_f.bias is stored as I32; load a plain float",
+        "ln_f.bias is stored as I32. Load a plain float",
     ),
     "unknown tensor": (
         tensors(transformer__h__0__attn__extra=lambda t: t),
@@ -323,7 +323,7 @@ REFUSED = {
     ),
     "shard missing": (
         lost_shard,
-        "names model-00002-of-00002.safetensors, which is missing; copy every shard",
+        "names model-00002-of-00002.safetensors, which is missing. Copy every shard",
     ),
     "index promises": (index_with(more=FIRST), f"{INDEX} promises more, and no shard holds it"),
     "index escapes": (
@@ -370,26 +370,26 @@ def test_a_pickle_is_never_opened(copy: Path, tmp_path: Path) -> None:
 
 def test_without_a_bos_token_the_bos_policy_must_say_so(copy: Path) -> None:
     (copy / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    assert "its tokenizer has no BOS token to prepend; pass prepend_bos=False" in refusal(copy)
+    assert "its tokenizer has no BOS token to prepend. Pass prepend_bos=False" in refusal(copy)
     assert probe.load(copy, prepend_bos=False).config.prepend_bos is False
 
 
 NOWHERE = ("./nowhere", "~/no-such-folder-here", "a/b/c", "nowhere/", Path("nowhere"))
-FILE = "it is a file; give the folder"
-ABSENT = "there is no such folder; give the folder that holds config.json"
+FILE = "it is a file. Give the folder"
+ABSENT = "there is no such folder. Give the folder that holds config.json"
 KINDS = (
-    "only a name, a folder, a GGUF file, a Hugging Face model or a TransformerBridge can be loaded;"
-    " give one of these."
+    "only a name, a folder, a GGUF file, a Hugging Face model or a TransformerBridge can be loaded."
+    " Give one of these."
 )
-A_CLASS = "that is the name of a class, which holds no weights; give a name, a folder, or an object"
+A_CLASS = "that is the name of a class, which holds no weights. Give a name, a folder, or an object"
 
 
 @pytest.mark.parametrize(
     ("source", "said"),
     [
         *((source, ABSENT) for source in NOWHERE),
-        (Path(__file__), "it is a file; give the folder"),
-        ("README.md", "it is a file; give"),
+        (Path(__file__), "it is a file. Give the folder"),
+        ("README.md", "it is a file. Give"),
         (42, KINDS),
         ("LlamaForCausalLM", f"{A_CLASS} that from_pretrained(...) returned."),
         ("GPT2LMHeadModel", A_CLASS),
@@ -398,11 +398,11 @@ A_CLASS = "that is the name of a class, which holds no weights; give a name, a f
         (
             "tiny-senses@x",
             (
-                "tiny-senses is installed on this machine in one version, without revisions; load "
+                "tiny-senses is installed on this machine in one version, without revisions. Load "
                 "tiny-senses, or a name of the hub with a revision, as owner/name@main."
             ),
         ),
-        ("smollm2@", "smollm2 is installed on this machine in one version, without revisions;"),
+        ("smollm2@", "smollm2 is installed on this machine in one version, without revisions."),
     ],
 )
 def test_what_is_no_folder_and_no_hub_name_is_told_apart(source: object, said: str) -> None:

@@ -160,7 +160,7 @@ def test_what_stands_in_the_place_of_a_tensor_is_named_and_tuples_are_read() -> 
         probe.load(source, tokenizer=family_tokenizer("llama"))
     assert str(error.value) == (
         "Cannot load the LlamaForCausalLM: the tensor layers.0.mlp.up_proj.weight is missing from "
-        "it, where a Identity stands; give a plain Llama, nothing of it quantized, pruned or "
+        "it, which has a Identity there. Give a plain Llama, nothing of it quantized, pruned or "
         "replaced."
     )
     tuples = in_memory("bert")
@@ -315,7 +315,7 @@ def resized(folder: Path, rows: int, kind: str = "llama") -> PreTrainedModel:
 
 RESIZED = (
     "its embedding has {rows} rows and its tokenizer {tokens} tokens, which padding does not explain; "
-    "it may have been resized for another tokenizer; pass tokenizer=, as "
+    "it may have been resized for another tokenizer. Pass tokenizer=, as "
     "AutoTokenizer.from_pretrained(...) gives it."
 )
 
@@ -484,7 +484,7 @@ def test_a_bridge_whose_tokenizer_was_changed_and_cannot_be_read_again_is_refuse
     folder.rename(tmp_path / "elsewhere")
     assert refusal(bridge) == (
         "Cannot load the bridge: TransformerLens made its tokenizer put a BOS in front, and the "
-        "tokenizer's own rules cannot be read from llama, where it came from; pass tokenizer=, as "
+        "tokenizer's own rules cannot be read from llama, where it came from. Pass tokenizer=, as "
         "AutoTokenizer.from_pretrained(...) gives it."
     )
     given = probe.load(bridge, tokenizer=family_tokenizer("llama"))
@@ -522,11 +522,11 @@ def test_a_folded_bridge_whose_weights_are_nowhere_is_refused(tmp_path: Path) ->
     folds = "Cannot load the bridge: it is in compatibility mode, which folds its weights, and"
     said = refusal(other)
     assert said.startswith(f"{folds} llama, where it says that it came from, is another model (log")
-    assert said.endswith("; give it without enable_compatibility_mode().")
+    assert said.endswith(". Give it without enable_compatibility_mode().")
     other.cfg.model_name = str(tmp_path / "nowhere")
     assert refusal(other) == (
-        f"{folds} the untouched ones cannot be read from nowhere, where it came from; "
-        "give it without enable_compatibility_mode()."
+        f"{folds} the untouched ones cannot be read from nowhere, where it came from. "
+        "Give it without enable_compatibility_mode()."
     )
 
 
@@ -618,8 +618,8 @@ def test_a_bridge_around_an_adapter_and_one_added_by_transformers(tmp_path: Path
 def test_a_folder_of_an_adapter_says_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     assert refusal(tmp_path) == (
-        f"Cannot load {tmp_path}: it is an adapter, as of LoRA (adapter_config.json), and no model; "
-        "load the model that it adapts, then give PeftModel.from_pretrained(model, folder)."
+        f"Cannot load {tmp_path}: it is an adapter, as of LoRA (adapter_config.json), and no model. "
+        "Load the model that it adapts, then give PeftModel.from_pretrained(model, folder)."
     )
 
 
@@ -631,7 +631,7 @@ def test_learned_prompts_are_refused() -> None:
     )
     assert refusal(prompted) == (
         "Cannot load the PeftModelForCausalLM: its adapter puts learned vectors in front of every "
-        "text, which no weight holds; give the model without it, or one with a LoRA adapter."
+        "text, which no weight holds. Give the model without it, or one with a LoRA adapter."
     )
 
 
@@ -654,7 +654,7 @@ def test_an_adapter_that_cannot_be_merged_is_named_with_its_reason() -> None:
     source.model.layers[0].self_attn.q_proj = FailingLayer(32, 32, bias=False)
     assert refusal(source) == (
         "Cannot load a model with the adapter 'mine': PEFT cannot merge it (aLoRA does not support "
-        "safe merging); disable or delete the adapter, or give the model without it."
+        "safe merging). Disable or delete the adapter, or give the model without it."
     )
 
 
@@ -756,12 +756,12 @@ def in_two_types() -> PreTrainedModel:
     return model
 
 
-COPIED = "pass dtype=torch.float32, for which they are copied."
+COPIED = "Pass dtype=torch.float32, for which they are copied."
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a class": (
         lambda: transformers.LlamaForCausalLM,
         (
-            "the class LlamaForCausalLM: a class holds no weights; give an object of it, as "
+            "the class LlamaForCausalLM: a class holds no weights. Give an object of it, as "
             "LlamaForCausalLM.from_pretrained(...) returns."
         ),
     ),
@@ -769,7 +769,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         without_numbers,
         (
             "the LlamaForCausalLM: model.embed_tokens.weight is on the meta device and holds no "
-            "numbers; load it again with from_pretrained, without device_map (with nnsight, as "
+            "numbers. Load it again with from_pretrained, without device_map (with nnsight, as "
             "LanguageModel(..., dispatch=True))."
         ),
     ),
@@ -777,48 +777,48 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         in_eight_bits,
         (
             "the LlamaForCausalLM: model.layers.0.self_attn.q_proj.weight is quantized (torch.int8, 8 "
-            "bits an element); load it again without quantization_config."
+            "bits an element). Load it again without quantization_config."
         ),
     ),
     "float8": (
         in_float8,
         (
             "the LlamaForCausalLM: model.norm.weight is quantized (torch.float8_e4m3fn, 8 bits an "
-            "element); load it again without quantization_config."
+            "element). Load it again without quantization_config."
         ),
     ),
     "a class of tensors": (
         in_a_class_of_its_own,
         (
-            "the LlamaForCausalLM: model.norm.weight is a Packed, which only its own library reads; "
-            "load it again without quantisation."
+            "the LlamaForCausalLM: model.norm.weight is a Packed, which only its library can read. "
+            "Load it again without quantisation."
         ),
     ),
     "NaN": (
         not_a_number,
-        "the LlamaForCausalLM: norm.weight contains NaN; take an undamaged copy of the weights.",
+        "the LlamaForCausalLM: norm.weight contains NaN. Take an undamaged copy of the weights.",
     ),
     "a hook": (
         read_by_somebody,
         (
             "the LlamaForCausalLM: it already carries hooks (model.layers.1), which would change what "
-            "is measured; call remove() on the handle that register_forward_hook gave, or keep them "
+            "is measured. Call remove() on the handle that register_forward_hook gave, or keep them "
             'with hooks="keep".'
         ),
     ),
     "half": (
         lambda: in_memory("llama").half(),
-        f"the LlamaForCausalLM: its weights are in torch.float16; {COPIED}",
+        f"the LlamaForCausalLM: its weights are in torch.float16. {COPIED}",
     ),
     "two types": (
         in_two_types,
-        f"the LlamaForCausalLM: its weights are in torch.float16 and torch.float32; {COPIED}",
+        f"the LlamaForCausalLM: its weights are in torch.float16 and torch.float32. {COPIED}",
     ),
     "another tensor": (
         lambda: in_memory("llama", mlp_bias=True),
         (
             "the LlamaForCausalLM: mlp_bias is True in its config, and the from-scratch check "
-            "covers Llama with False only; load a standard Llama."
+            "covers Llama with False only. Load a standard Llama."
         ),
     ),
     "no model": (lambda: nn.Linear(2, 2), "a Linear: only a name, a folder, a GGUF file, a"),
@@ -826,8 +826,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "another class": (
         lambda: in_memory("gpt2", architecture="GPT2ForTokenClassification"),
         (
-            "the GPT2ForTokenClassification: it is a GPT2ForTokenClassification, and of model_type 'gpt2' GPT2LMHeadModel is certified; "
-            "give one of that class."
+            "the GPT2ForTokenClassification: it is a GPT2ForTokenClassification, and of model_type 'gpt2' GPT2LMHeadModel is certified. "
+            "Give one of that class."
         ),
     ),
 }
@@ -848,7 +848,7 @@ def test_what_computes_something_else_than_its_weights_is_found() -> None:
         probe.load(changed_forward(), tokenizer=family_tokenizer("llama"))
     said = "Cannot load the LlamaForCausalLM: on a short text it computes something else than its"
     assert str(caught.value).startswith(said)
-    assert str(caught.value).endswith("give the model as its library made it.")
+    assert str(caught.value).endswith("Give the model as its library made it.")
 
 
 def test_half_precision_is_computed_in_the_type_that_is_asked_for() -> None:
@@ -862,22 +862,22 @@ def test_the_tokenizer_must_be_told_and_must_belong_to_the_model() -> None:
     source = make_model()
     start = "Cannot load the GPT2LMHeadModel: "
     assert refusal(source) == (
-        f"{start}its tokenizer cannot be told from it; pass tokenizer=, as "
+        f"{start}its tokenizer cannot be told from it. Pass tokenizer=, as "
         "AutoTokenizer.from_pretrained(...) gives it."
     )
     given = partial(refusal, source)
-    small = "pass the tokenizer that belongs to these weights."
+    small = "Pass the tokenizer that belongs to these weights."
     assert given(tokenizer=make_tokenizer(300)) == (
-        f"{start}the tokenizer knows 300 tokens and it embeds 400; {small}"
+        f"{start}the tokenizer knows 300 tokens and it embeds 400. {small}"
     )
-    large = "its tokenizer has a token 381 and the model embeds only 300 tokens; use the tokenizer"
+    large = "its tokenizer has a token 381 and the model embeds only 300 tokens. Use the tokenizer"
     said = refusal(make_model(vocab_size=300), tokenizer=make_tokenizer())
     assert said == f"{start}{large} that belongs to these weights."
     assert "its tokenizer (function) is not a fast one of transformers and" in given(
         tokenizer=lambda text: text
     )
     assert given(tokenizer="gpt2") == (
-        f"{start}tokenizer='gpt2' is a name; pass what AutoTokenizer.from_pretrained('gpt2') returns."
+        f"{start}tokenizer='gpt2' is a name. Pass what AutoTokenizer.from_pretrained('gpt2') returns."
     )
     with pytest.raises(probe.InputError) as caught:
         probe.load("tiny-senses", tokenizer=make_tokenizer())
@@ -892,7 +892,7 @@ def test_a_hook_of_the_user_on_a_bridge_is_refused_and_its_own_are_not(tmp_path:
     bridge.add_hook("blocks.0.attn.hook_z", lambda z, hook: z)
     assert refusal(bridge) == (
         "Cannot load the bridge: it already carries hooks (blocks.0.attn.o.hook_in), which would "
-        'change what is measured; call bridge.reset_hooks() first, or keep them with hooks="keep".'
+        'change what is measured. Call bridge.reset_hooks() first, or keep them with hooks="keep".'
     )
     bridge.reset_hooks()
     assert probe.load(bridge).origin.kind == "in memory"
@@ -908,7 +908,7 @@ def test_hooks_put_on_the_bridge_of_a_model_are_refused_wherever_it_is_asked() -
     point = "blocks.1.hook_resid_pre"
     said = (
         "Cannot load the bridge of tiny-senses: it already carries hooks ({}), which would change "
-        'what is measured; call {}, or keep them with hooks="keep".'
+        'what is measured. Call {}, or keep them with hooks="keep".'
     )
 
     def refused(by: str, step: str) -> None:
@@ -936,7 +936,7 @@ def test_hooks_put_on_the_bridge_of_a_model_are_refused_wherever_it_is_asked() -
         probe.trace(model, "The river bank")
     assert str(caught.value) == (
         "Cannot load the bridge of tiny-senses: it was put into compatibility mode, which folds and "
-        "centres the weights; load the model again from what it was loaded from."
+        "centres the weights. Load the model again from what it was loaded from."
     )
 
 
@@ -955,7 +955,7 @@ def test_an_object_of_two_types_that_cannot_run_is_told() -> None:
         "Cannot load the LlamaForCausalLM: it does not run on a short text ("
     )
     assert str(caught.value).endswith(
-        "); give one that runs, with all weights of one type, as model.float() makes them."
+        "). Give one that runs, with all weights of one type, as model.float() makes them."
     )
 
 
@@ -963,7 +963,7 @@ def test_a_bridge_with_a_nan_or_without_tokenizer_is_refused(tmp_path: Path) -> 
     bridge = boot(make_checkpoint(tmp_path / "small"))
     bridge.cfg.model_name = "nowhere"
     bridge._tokenizer = None
-    assert "it has no tokenizer; boot it again with tokenizer=..." in refusal(bridge)
+    assert "it has no tokenizer. Boot it again with tokenizer=..." in refusal(bridge)
     with torch.no_grad():
         bridge.blocks[1].mlp.out.bias[0] = float("nan")
     assert "h.1.mlp.c_proj.bias contains NaN" in refusal(bridge)

@@ -163,7 +163,7 @@ def test_tied_weights_are_counted_once_and_untied_ones_twice(model, tmp_path):
 def test_tensors_that_are_not_the_configs_are_one_sentence(model, change, extra, part):
     weights = model.weights | dict.fromkeys(extra, model.weights["ln_f.bias"])
     wrong = replace(model, config=replace(model.config, **change), weights=weights)
-    said = rf"^Counting the parameters of .*: {part} came to [\d,]+, expected"
+    said = rf"^Cannot count the parameters of .*: {part} came to [\d,]+, expected"
     with pytest.raises(probe.CrossCheckError, match=said):
         count_tensors(wrong)
 

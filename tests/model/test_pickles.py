@@ -21,7 +21,7 @@ from probe.model.trace import trace_target
 
 TEXT = "The mole dug under the muddy bank"
 FROM_PICKLE = (
-    "it comes from a pickle, which holds W_O and no other weights; trace the text again, with "
+    "it comes from a pickle, which holds W_O and no other weights. Trace the text again, with "
     "probe.trace(model, text)."
 )
 
@@ -85,13 +85,13 @@ def test_what_needs_other_weights_says_so_in_a_trace_of_a_pickle() -> None:
     after = again(traced("gpt2"))
     with pytest.raises(probe.InputError) as error:
         after.to_cache()
-    made = "Making a cache of a trace through gpt2: "
+    made = "Cannot make a cache of a trace through gpt2: "
     assert str(error.value) == made + FROM_PICKLE
     with pytest.raises(probe.InputError) as error:
         probe.decomposition.logit_lens(after, "bank")
-    assert str(error.value) == f"Reading all weights of gpt2 from a trace: {FROM_PICKLE}"
+    assert str(error.value) == f"Cannot read all weights of gpt2 from a trace: {FROM_PICKLE}"
     cross = again(traced("bart")).cross
-    with pytest.raises(probe.InputError, match="Making a cache of a cross-attention trace through"):
+    with pytest.raises(probe.InputError, match="Cannot make a cache of a cross-attention trace through"):
         cross.to_cache()
 
 
@@ -159,7 +159,7 @@ def test_a_model_is_not_pickled_and_not_copied_whole(do: Any) -> None:
     with pytest.raises(probe.InputError) as error:
         do(model)
     assert str(error.value) == (
-        "Copying the Model gpt2 (pickle, copy.deepcopy): its bridge cannot be copied; pass on the "
+        "Cannot copy the Model gpt2 (pickle, copy.deepcopy): its bridge cannot be copied. Pass on the "
         "name, folder or object that it was loaded from, and load that again."
     )
     shallow = copy.copy(model)

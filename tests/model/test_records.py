@@ -87,7 +87,7 @@ def test_a_place_that_is_not_there_is_refused_in_one_sentence(
         for take in (whole.delta_e, whole.delta_e_by_source):
             with pytest.raises(InputError) as error:
                 take(**({"layer": 0, "head": 0, "at": -1} | place))
-            assert str(error.value) == f"Taking ΔE out of {what}: {expected}; choose one of these."
+            assert str(error.value) == f"Cannot take ΔE from {what}: {expected}. Choose one of these."
             take(layer=len(whole.z) - 1, head=HEADS - 1, at=-n)
 
 
@@ -102,10 +102,10 @@ def test_the_weights_of_one_side_alone_are_refused(kind: str) -> None:
         with pytest.raises(UnsupportedModel) as error:
             read()
         assert str(error.value) == (
-            f"Reading all weights of {kind} from a trace: it is one side of an encoder-decoder, whose stream is not a "
-            "sum of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
+            f"Cannot read all weights of {kind} from a trace: it is one side of an encoder-decoder, whose stream is not a "
+            "sum of this side alone. Use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
         )
-    no_head = f"^Reading the logits of {kind}: no language-model head of these blocks"
+    no_head = f"^Cannot read the logits of {kind}: its checkpoint has no language-model head"
     with pytest.raises(UnsupportedModel, match=no_head):
         whole.encoder.logits  # noqa: B018
 
@@ -165,7 +165,7 @@ def test_circuitsvis_gets_one_layer_without_a_batch_axis(causal: Trace, encoder:
         causal.to_circuitsvis(3)
     assert (
         str(error.value)
-        == "Handing a trace to CircuitsVis: layer is 3, expected 0 to 2; choose one of these."
+        == "Cannot pass a trace to CircuitsVis: layer is 3, expected 0 to 2. Choose one of these."
     )
 
 
@@ -281,7 +281,7 @@ def test_the_shorthand_and_the_methods_of_a_cache_work(causal: Trace) -> None:
 
 def test_a_cache_takes_the_model_that_was_traced_and_no_other(causal: Trace) -> None:
     said = (
-        "^Making a cache of a trace through .*: the weights of tiny-senses are others .*; give the "
+        "^Cannot make a cache of a trace through .*: the weights of tiny-senses differ .*. Give the "
         "model that was traced, or none.$"
     )
     with pytest.raises(InputError, match=said):

@@ -287,9 +287,8 @@ def test_a_trace_holds_what_the_mixer_writes_and_nothing_of_heads(model):
     with pytest.raises(InputError) as error:
         trace.delta_e(layer, 0, 2)
     assert str(error.value) == (
-        f"Taking ΔE out of a trace: layer {layer} of {trace.model_name} has no attention, and no "
-        "heads; layers with heads are 1: choose one of these, or read attn_out, what the layer "
-        "writes in place of heads."
+        f"Cannot take ΔE from a trace: layer {layer} of {trace.model_name} has no attention, and no "
+        "heads. Choose one of the layers with heads (1), or read attn_out, the layer's write."
     )
     cache = trace.to_cache()
     assert torch.equal(cache["z", 1][0], trace.z[1].transpose(0, 1))
@@ -361,11 +360,11 @@ def folder_of(tmp_path_factory):
     ("changes", "said"),
     [
         ({"num_local_experts": 8}, "num_local_experts is 8 in its config, and Granite 4 is certif"),
-        ({"residual_multiplier": 0}, "residual_multiplier is 0 in its config; give a number above"),
-        ({"logits_scaling": None}, "logits_scaling is None in its config; give a number above 0"),
+        ({"residual_multiplier": 0}, "residual_multiplier is 0 in its config. Give a number above"),
+        ({"logits_scaling": None}, "logits_scaling is None in its config. Give a number above 0"),
         ({"normalization_function": "layernorm"}, "normalization_function is 'layernorm' in its c"),
-        ({"layer_types": ["mamba"] * 3}, "none of its 3 layers has attention; load a model with"),
-        ({"layer_types": "absent"}, "none of its 3 layers has attention; load a model with"),
+        ({"layer_types": ["mamba"] * 3}, "none of its 3 layers has attention. Load a model with"),
+        ({"layer_types": "absent"}, "none of its 3 layers has attention. Load a model with"),
         ({"layer_types": [["mamba"]] * 3}, "transformers refuses its config (TypeError: Field 'la"),
     ],
 )
@@ -410,13 +409,13 @@ def test_granite_with_attention_in_every_layer_is_certified_and_walked(folder_of
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"mamba_n_groups": 4}, "6 heads cannot share mamba_n_groups = 4 evenly; correct its conf"),
+        ({"mamba_n_groups": 4}, "6 heads cannot share mamba_n_groups = 4 evenly. Correct its conf"),
         ({"mamba_d_head": "wide"}, "ValueError: The dimensions for the Mamba head state do not ma"),
         ({"mamba_d_state": 6}, "mamba.in_proj.weight has shape [218, 32] where config.json asks"),
         ({"mamba_d_conv": 4}, "mamba.conv1d.weight has shape [116, 1, 3] where config.json asks"),
         ({"mamba_expand": 2}, "transformers refuses its config (ValueError: mamba_n_heads must"),
-        ({"attn_layer_indices": []}, "none of its 3 layers has attention; load a model with at"),
-        ({"attn_layer_indices": None}, "none of its 3 layers has attention; load a model with a"),
+        ({"attn_layer_indices": []}, "none of its 3 layers has attention. Load a model with at"),
+        ({"attn_layer_indices": None}, "none of its 3 layers has attention. Load a model with a"),
         ({"mamba_conv_bias": False}, "mamba_conv_bias is False in its config, and the from-scratc"),
         ({"mamba_proj_bias": True}, "mamba_proj_bias is True in its config, and the from-scratch"),
         ({"time_step_limit": [0.0, 0.1]}, "time_step_limit is (0.0, 0.1) in its config, and the"),
@@ -498,13 +497,13 @@ def test_every_weight_of_a_delta_rule_must_be_there(folder_of, tmp_path, lost):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"layer_types": ["conv", "full_attention"]}, "the number of `layer_types` (2)); corr"),
+        ({"layer_types": ["conv", "full_attention"]}, "the number of `layer_types` (2)). Corr"),
         ({"layer_types": ["conv", "mamba", "conv"]}, "a layer is 'linear_attention' in its co"),
-        ({"layer_types": ["conv"] * 3}, "none of its 3 layers has attention; load a model with"),
+        ({"layer_types": ["conv"] * 3}, "none of its 3 layers has attention. Load a model with"),
         ({"conv_L_cache": None}, "transformers refuses its config (TypeError: Field 'conv_L_ca"),
         ({"conv_L_cache": 4}, "conv.conv.weight has shape [32, 1, 3] where config.json asks for"),
         ({"conv_bias": True}, "conv_bias is True in its config, and the from-scratch check covers"),
-        ({"block_multiple_of": 0}, "block_multiple_of is 0 in its config; give a whole number"),
+        ({"block_multiple_of": 0}, "block_multiple_of is 0 in its config. Give a whole number"),
         ({"block_ffn_dim_multiplier": -1}, "block_ffn_dim_multiplier is -1 in its config"),
     ],
 )
@@ -575,7 +574,7 @@ def test_what_is_about_heads_in_every_layer_refuses_a_hybrid_in_one_sentence(mod
         with pytest.raises(UnsupportedModel) as error:
             ask()
         name = model.config.family.name
-        said = f"Cannot do {doing} with a {name} model: 2 of its 3 layers have no attention; "
+        said = f"Cannot do {doing} with a {name} model: 2 of its 3 layers have no attention. "
         assert str(error.value).startswith(said)
 
 
@@ -585,7 +584,7 @@ def test_gated_heads_in_every_layer_are_certified_and_their_steps_are_no_others(
     assert probe.certify(model).ok and model.config.heads_in_all == 3 * model.config.n_heads
     with pytest.raises(UnsupportedModel) as error:
         probe.walk(model, TEXT)
-    said = f"Cannot do a walk with a {model.config.family.name} model: its heads are gated; read "
+    said = f"Cannot do a walk with a {model.config.family.name} model: its heads are gated. Read "
     assert str(error.value).startswith(said)
 
 

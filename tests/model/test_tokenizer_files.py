@@ -105,7 +105,7 @@ def test_files_in_which_transformers_finds_no_vocabulary_are_refused(
     assert type(made_up).__name__ == reader
     assert refusal(folder) == (
         f"Cannot load {folder}: transformers reads its tokenizer as a {reader}, which finds no "
-        "vocabulary there; copy tokenizer.json of this model into the folder, or what it is made "
+        "vocabulary there. Copy tokenizer.json of this model into the folder, or what it is made "
         "from (vocab.txt, vocab.json and merges.txt, or a SentencePiece model)."
     )
 

@@ -174,13 +174,13 @@ def test_the_decoder_reads_the_start_token_and_the_target_without_its_end() -> N
 def test_a_target_is_asked_for_and_refused_where_it_belongs() -> None:
     with pytest.raises(InputError) as missing:
         trace(family_model("t5"), TEXT)
-    said = "Tracing a text through t5: it is an encoder-decoder; give trace(model, source, target)."
+    said = "Cannot trace a text through t5: it is an encoder-decoder. Give trace(model, source, target)."
     assert str(missing.value) == said
     with pytest.raises(InputError) as too_much:
         probe.trace(family_model("bert"), TEXT, TARGET)
     assert (
         str(too_much.value)
-        == "Tracing a text through bert: it has no decoder for a target; give one text only."
+        == "Cannot trace a text through bert: it has no decoder for a target. Give one text only."
     )
 
 
@@ -277,7 +277,7 @@ def test_a_position_that_is_not_there_is_refused(at: int) -> None:
     model = family_model("gpt2")
     tokens = tokenize(model, TEXT)
     n = len(tokens)
-    said = f"Tracing one position of a text of {n} tokens: got position {at}; choose one from 0 to {n - 1}."
+    said = f"Cannot trace one position of a text of {n} tokens: got position {at}. Choose one from 0 to {n - 1}."
     with pytest.raises(InputError) as refused:
         trace_target(model, tokens, at)
     assert str(refused.value) == said

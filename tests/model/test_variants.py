@@ -159,7 +159,7 @@ def test_where_no_list_says_which_layers_are_local_the_number_of_layers_does(
     edit_config(folder, use_sliding_window=False)
     assert probe.load(folder).config.local == ()
     edit_config(folder, use_sliding_window=True, max_window_layers="x")
-    said = "Field 'max_window_layers' expected int, got str (value: 'x')); correct it or take the original file."
+    said = "Field 'max_window_layers' expected int, got str (value: 'x')). Correct it or take the original file."
     assert refusal(folder).endswith(said)
 
 

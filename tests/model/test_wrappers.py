@@ -180,17 +180,17 @@ REFUSED = [
     (
         {"architectures": ["Gemma3Model"]},
         probe.UnsupportedModel,
-        "its architecture is Gemma3Model (model_type 'gemma3'), which is none of the ",
+        "its architecture is Gemma3Model (model_type 'gemma3'), which is not one of the ",
     ),
     (
         {"architectures": None},
         probe.ModelError,
-        'add "architectures": ["Gemma3ForConditionalGeneration"] to config.json',
+        'Add "architectures": ["Gemma3ForConditionalGeneration"] to config.json',
     ),
     (
         {"quantization_config": {"bits": 4}},
         probe.UnsupportedModel,
-        "it is quantized (quantization_config); load a plain float checkpoint",
+        "it is quantized (quantization_config). Load a plain float checkpoint",
     ),
     (
         {"text_config": GEMMA | {"model_type": "gemma3_text", "use_bidirectional_attention": True}},
@@ -219,7 +219,7 @@ def test_a_text_part_without_a_row_is_refused_by_its_model_type(tmp_path: Path) 
     text = json.loads((folder / "config.json").read_text())["text_config"]
     edit_config(folder, text_config=text | {"model_type": "mamba"})
     sentence = refusal(folder, probe.UnsupportedModel)
-    assert "the model_type of its text part is 'mamba', which is none of the " in sentence
+    assert "the model_type of its text part is 'mamba', which is not one of the " in sentence
 
 
 def test_a_missing_tensor_of_the_text_part_is_named(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_a_head_is_followed_by_its_name_or_by_its_number_in_a_layer(run, named):
     [
         (("--head", "4.1"), "Following a head: got --head 4.1, expected its name, as --head L4H2"),
         (("--head", "L0H1", "--layer", "1"), "got --head L0H1 and --layer 1, expected its name"),
-        (("--head", "L99H1"), "Following layer 99 of tiny-senses: it has 4 layers"),
+        (("--head", "L99H1"), "Cannot follow layer 99 of tiny-senses: it has 4 layers"),
         (("--layer", "L0"), "Invalid value for '--layer': expected a whole number (see"),
     ],
 )

@@ -61,7 +61,7 @@ def ways():
     yield (
         "layer of a head",
         lambda m: probe.trace(m, A).delta_e(layer="a", head=0, at="bank"),
-        "Taking ΔE out of a trace: layer is 'a', expected 0 to 3; choose one of these.",
+        "Cannot take ΔE from a trace: layer is 'a', expected 0 to 3. Choose one of these.",
     )
     for name in ("beside", "against"):
         yield (
@@ -72,22 +72,22 @@ def ways():
     yield (
         "walk word",
         lambda m: probe.walk(m, A, word=5),
-        "Choosing a word to follow: got 5, expected a word of the text; give bank, say.",
+        "Cannot choose a word to follow: got 5, expected a word of the text. Give bank, say.",
     )
     yield (
         "walk head",
         lambda m: probe.walk(m, A, head=5),
-        "Following a head: got head = 5, expected its layer and its number; give (4, 1), say, or",
+        "Cannot follow a head: got head = 5, expected its layer and its number. Give (4, 1), say, or",
     )
     yield (
         "walk layer",
         lambda m: probe.walk(m, A, head=(1.5, 0)),
-        "Following layer 1.5 of tiny-senses: it has 4 layers; give a layer from 0 to 3.",
+        "Cannot follow layer 1.5 of tiny-senses: it has 4 layers. Give a layer from 0 to 3.",
     )
     yield (
         "certify nothing",
         lambda m: probe.certify(m, []),
-        "Checking tiny-senses against its weights: got texts = [], expected at least one text; give",
+        "Cannot check tiny-senses against its weights: got texts = [], expected at least one text. Give",
     )
     yield (
         "explore",

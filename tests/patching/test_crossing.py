@@ -202,33 +202,33 @@ def test_by_source_is_delta_e_by_source_along_the_direction(kind):
 
 
 LONGER = (
-    "Swapping words of 'Make a deposit at the bank' and 'He sat by the river near the bank': got "
-    "18 and 17 tokens, expected as many in both; give two sentences whose words stand at "
-    "the same places."
+    "Cannot swap words of 'Make a deposit at the bank' and 'He sat by the river near the bank': got "
+    "18 and 17 tokens, expected equal numbers. Give two sentences whose words are at "
+    "the same positions."
 )
 BEYOND = (
-    "Swapping words of 'He sat by the river near the bank': got position 99, expected 0 to 16; "
-    "choose one of these."
+    "Cannot swap words of 'He sat by the river near the bank': got position 99, expected 0 to 16. "
+    "Choose one of these."
 )
 ALIKE = (
-    "Choosing between 'bank' and 'bank': both begin with the same token, expected two; "
-    "give words that begin differently, or a target that goes on as far as they agree."
+    "Cannot choose between 'bank' and 'bank': both begin with the same token. "
+    "Give words that begin differently, or a target that includes their common beginning."
 )
 NONE = (
-    "Swapping cross-attention of bert: it has none, expected an encoder-decoder; take a T5, BART "
+    "Cannot swap cross-attention of bert: it has none, expected an encoder-decoder. Take a T5, BART "
     "or Marian."
 )
 
 
-NO_CHOICES = "expected at least one choice of word; give a list, as in [probe.cross.WordChoice("
-NO_SETS = "expected for each pair a list of sets of positions; give [[[5], [5, 8]]] for two sets of"
-NO_WORD = "expected a word; give one that the translation may go on with."
+NO_CHOICES = "expected at least one choice of word. Give a list, as in [probe.cross.WordChoice("
+NO_SETS = "expected for each pair a list of sets of positions. Give [[[5], [5, 8]]] for two sets of"
+NO_WORD = "expected a word. Give one with which the translation can continue."
 
 
 @pytest.mark.parametrize(
     ("swap", "given", "said"),
     [
-        (probe.cross.swap_heads, [[]], f"Swapping cross-attention: got [], {NO_CHOICES}"),
+        (probe.cross.swap_heads, [[]], f"Cannot swap cross-attention: got [], {NO_CHOICES}"),
         (probe.cross.swap_heads, [CHOICE], f"got {CHOICE!r}, {NO_CHOICES}"),
         (probe.cross.swap_heads, [[(A, B, TARGET, *WORDS)]], NO_CHOICES),
         (probe.cross.swap_source_words, [[], []], NO_CHOICES),
@@ -239,7 +239,7 @@ NO_WORD = "expected a word; give one that the translation may go on with."
         (
             probe.cross.swap_heads,
             [[probe.cross.WordChoice(A, B, TARGET, "", "bank")]],
-            f"Putting a word behind {TARGET!r}: got '', {NO_WORD}",
+            f"Cannot put a word after {TARGET!r}: got '', {NO_WORD}",
         ),
     ],
 )  # fmt: skip
@@ -253,13 +253,13 @@ def test_direct_logits_ask_for_the_trace_of_a_translation_and_two_words():
     model = family_model("bart")
     pair = probe.trace(model, A, TARGET)
     with pytest.raises(
-        InputError, match="expected the trace of a source and its translation; give"
+        InputError, match="expected the trace of a source and its translation. Give"
     ):
         probe.cross.direct_logits(model, pair.target, "bank")
     with pytest.raises(InputError, match=NO_WORD):
         probe.cross.direct_logits(model, pair, None)
     with pytest.raises(
-        InputError, match="'bank' and 'bank': both begin with the same token, expec"
+        InputError, match="'bank' and 'bank': both begin with the same token. Give"
     ):
         probe.cross.direct_logits(model, pair, "bank", against="bank")
 
@@ -291,6 +291,6 @@ def test_a_target_that_ends_within_a_word_is_refused(monkeypatch):
     with pytest.raises(InputError) as raised:
         first_token(model, TARGET, "bank")
     assert str(raised.value) == (
-        "Putting 'bank' behind 'a fluffy blue creature': the tokens of the target change, "
-        "expected it to end where a word does; give the target up to the end of a word."
+        "Cannot put 'bank' after 'a fluffy blue creature': the tokens of the target change. "
+        "Give the target up to the end of a word."
     )

@@ -222,11 +222,11 @@ def test_pairs_swapped_both_ways_are_two_swaps(kind, dtype, monkeypatch):
 
 
 UNEQUAL = (
-    "Swapping pairs: pair 1 has 4 and 3 tokens, expected as many in both; write its members "
-    "equally long, leave the pair out, or swap each way with swap_heads and the z of the other."
+    "Cannot swap pairs: pair 1 has 4 and 3 tokens, expected equal numbers. Write its members "
+    "equally long, omit the pair, or swap in each direction with swap_heads and the z of the other."
 )
-MISSING = "Swapping pairs: got 2 texts and 1, expected as many of both; give each text its partner."
-DEEP = "Swapping pairs up to depth 99: the model has 2 blocks; give a whole number from 1 to 2."
+MISSING = "Cannot swap pairs: got 2 texts and 1, expected equal numbers. Give each text a partner."
+DEEP = "Cannot swap pairs up to depth 99: the model has 2 blocks. Give a whole number from 1 to 2."
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_donors_with_more_layers_than_the_model_are_said():
     with pytest.raises(InputError) as caught:
         patching.swap_heads(weights, texts, donors.repeat(1, 2, 1, 1), every_direction(model))
     assert str(caught.value) == (
-        "Swapping heads up to depth 4: the model has 2 blocks; give a whole number from 1 to 2."
+        "Cannot swap heads up to depth 4: the model has 2 blocks. Give a whole number from 1 to 2."
     )
 
 

@@ -60,7 +60,7 @@ def test_in_a_model_that_reads_both_ways_the_word_has_a_position_or_is_asked_for
     with pytest.raises(InputError) as error:
         probe.swap_heads(*given, direction)
     assert "without the position of the word, and this model reads both ways" in str(error.value)
-    assert "give probe.TargetText(tokens.ids, tokens.positions_of(word)[-1])." in str(error.value)
+    assert "Give probe.TargetText(tokens.ids, tokens.positions_of(word)[-1])." in str(error.value)
     rows = [probe.TargetText(tokens.ids, pos) for tokens, pos in zip(texts, at, strict=True)]
     moved = probe.swap_heads(given[0], rows, given[2], direction)
     last = moved[0, -1, :, 0].sum()  # heads of the last layer move the read-out by their writes
@@ -78,34 +78,34 @@ def test_a_mask_may_be_an_array(weights, texts, states, direction):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"weights": "tiny-senses"}, "got 'tiny-senses', expected weights; give probe.read_weights("),
-        ({"rows": []}, "got texts [], expected at least one; give a list of the ids of each"),
-        ({"rows": A}, f"got texts {A!r}, expected at least one; give a list of the ids of each"),
-        ({"rows": (1, 2, 3)}, "got the ids of one text, expected a list of texts; put it into brac"),
-        ({"rows": [A, B]}, f"in text 0: got {A!r}, expected the ids of its tokens; give probe."),
-        ({"rows": [(1, 2), ()]}, "in text 1: got (), expected the ids of its tokens; give probe."),
-        ({"rows": [(1, -2), (1, 3)]}, "in text 0: got the id -2, expected 0 to 399; give the ids of"),
-        ({"rows": [(1, 400), (1, 3)]}, "in text 0: got the id 400, expected 0 to 399; give the ids"),
+        ({"weights": "tiny-senses"}, "got 'tiny-senses', expected weights. Give probe.read_weights("),
+        ({"rows": []}, "got texts [], expected at least one. Give a list of the ids of each"),
+        ({"rows": A}, f"got texts {A!r}, expected at least one. Give a list of the ids of each"),
+        ({"rows": (1, 2, 3)}, "got the ids of one text, expected a list of texts. Put it into brac"),
+        ({"rows": [A, B]}, f"in text 0: got {A!r}, expected the ids of its tokens. Give probe."),
+        ({"rows": [(1, 2), ()]}, "in text 1: got (), expected the ids of its tokens. Give probe."),
+        ({"rows": [(1, -2), (1, 3)]}, "in text 0: got the id -2, expected 0 to 399. Give the ids of"),
+        ({"rows": [(1, 400), (1, 3)]}, "in text 0: got the id 400, expected 0 to 399. Give the ids"),
         ({"rows": [(1, 2), (3,) * 41]}, "in text 1: got 41 tokens, expected at most 40, the context"),
         ({"directions": torch.ones(28)}, "got directions of shape [28], expected direction d_model"),
         ({"directions": torch.ones(1, 7)}, "got directions of shape [1, 7], expected direction d_"),
         ({"directions": "up"}, "got directions of shape [0], expected direction d_model (28 numb"),
-        ({"directions": torch.ones(3, 2, 28)}, "each), or row stage d_model for 2 rows; give one"),
+        ({"directions": torch.ones(3, 2, 28)}, "each), or row stage d_model for 2 rows. Give one"),
         ({"directions": torch.ones(2, 1, 28)}, "got directions of 1 stage for each row, expected 2,"),
-        ({"directions": torch.full((1, 28), np.nan)}, "the directions hold numbers that are none ("),
-        ({"directions": torch.zeros(1, 28)}, "are none (NaN or infinite), or are all 0; give a dif"),
+        ({"directions": torch.full((1, 28), np.nan)}, "the directions contain NaN or infinite numbers"),
+        ({"directions": torch.zeros(1, 28)}, "contain NaN or infinite numbers, or are all 0. Give a dif"),
         ({"donor_z": torch.ones(1, 2, 4, 7)}, "got donors of shape [1, 2, 4, 7], expected row la"),
-        ({"donor_z": torch.ones(2, 2, 4, 8)}, f"expected row layer head d_head, {SIZES}; give tar"),
-        ({"donor_z": torch.ones(2, 3, 4, 7)}, "up to depth 3: the model has 2 blocks; give a whole"),
+        ({"donor_z": torch.ones(2, 2, 4, 8)}, f"expected row layer head d_head, {SIZES}. Give tar"),
+        ({"donor_z": torch.ones(2, 3, 4, 7)}, "up to depth 3: the model has 2 blocks. Give a whole"),
         ({"donor_z": None}, "got donors of shape [0], expected row layer head d_head, here [2, 4, 7"),
-        ({"donor_z": torch.full((2, 2, 4, 7), np.nan)}, "the donors hold numbers that are none (NaN"),
+        ({"donor_z": torch.full((2, 2, 4, 7), np.nan)}, "the donors contain NaN or infinite numbers. Give"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_swapped_is_one_sentence(weights, texts, states, direction, change, said):
     given = {"weights": weights, "rows": texts, "donor_z": states.z, "directions": direction}
     with pytest.raises(InputError) as error:
         probe.swap_heads(*(given | change).values())
-    assert str(error.value).startswith("Swapping heads") and said in str(error.value)
+    assert str(error.value).startswith("Cannot swap heads") and said in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -123,12 +123,12 @@ def test_what_cannot_be_swapped_is_one_sentence(weights, texts, states, directio
 def test_sets_that_are_no_masks_are_one_sentence(weights, texts, states, direction, sets, got):
     with pytest.raises(InputError) as error:
         probe.swap_sets(weights, texts, states.z, sets, direction)
-    assert str(error.value).startswith(f"Swapping sets of heads: got {got}")
-    assert str(error.value).endswith("give torch.zeros(1, 2, 4, dtype=torch.bool), say.")
+    assert str(error.value).startswith(f"Cannot swap sets of heads: got {got}")
+    assert str(error.value).endswith("Give a mask such as torch.zeros(1, 2, 4, dtype=torch.bool).")
 
 
 def test_pairs_are_held_to_the_same(model, weights, texts, direction):
-    with pytest.raises(InputError, match="^Swapping pairs: got <Model .*give probe.read_weights"):
+    with pytest.raises(InputError, match="^Cannot swap pairs: got <Model .*Give probe.read_weights"):
         probe.swap_pairs(model, texts, texts, direction, depth=2)
     with pytest.raises(InputError, match="in text 0: got the id -2, expected 0 to 399"):
         probe.swap_pairs(weights, [(1, -2)], [(1, 3)], direction, depth=2)
@@ -142,15 +142,15 @@ def test_pairs_are_held_to_the_same(model, weights, texts, direction):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"weights": "tiny-senses"}, "got 'tiny-senses', expected weights; give probe.read_weights("),
-        ({"a": [A], "b": [B]}, f"Tracing pairs in text 0: got {A!r}, expected the ids of its tokens"),
-        ({"b": [(1, 2), (1, 3)]}, "Tracing pairs: got 1 texts and 2, expected as many of both; giv"),
-        ({"directions": torch.ones(28)}, "or pair direction d_model for 1 pair; give one directio"),
+        ({"weights": "tiny-senses"}, "got 'tiny-senses', expected weights. Give probe.read_weights("),
+        ({"a": [A], "b": [B]}, f"Cannot trace pairs in text 0: got {A!r}, expected the ids of its tokens"),
+        ({"b": [(1, 2), (1, 3)]}, "Cannot trace pairs: got 1 texts and 2, expected equal numbers. Giv"),
+        ({"directions": torch.ones(28)}, "or pair direction d_model for 1 pair. Give one directio"),
         ({"directions": torch.ones(1, 2, 3, 28)}, "got directions of shape [1, 2, 3, 28], expected "),
-        ({"directions": torch.full((1, 28), np.inf)}, "Tracing pairs: the directions hold numbers"),
-        ({"positions": 3}, "Tracing pairs: got positions 3, expected whole numbers counted from th"),
+        ({"directions": torch.full((1, 28), np.inf)}, "Cannot trace pairs: the directions contain NaN"),
+        ({"positions": 3}, "Cannot trace pairs: got positions 3, expected whole numbers counted from th"),
         ({"positions": []}, "got positions [], expected whole numbers counted from the word, 0 the"),
-        ({"positions": [0.5]}, "0 the word and -1 the token before it; give a list, as in [-1, 0]."),
+        ({"positions": [0.5]}, "0 the word and -1 the token before it. Give a list, as in [-1, 0]."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_traced_is_one_sentence(weights, direction, change, said):
@@ -167,7 +167,7 @@ def test_what_cannot_be_traced_is_one_sentence(weights, direction, change, said)
 
 
 def test_edges_are_held_to_the_same(weights, direction):
-    with pytest.raises(InputError, match=r"^Tracing pairs in text 0: got 'The muddy bank', expect"):
+    with pytest.raises(InputError, match=r"^Cannot trace pairs in text 0: got 'The muddy bank', expect"):
         probe.edges(weights, [A], [B], direction, depth=2)
 
 
@@ -176,11 +176,11 @@ def test_edges_are_held_to_the_same(weights, direction):
     [
         (
             {"reach": -1},
-            "got reach = -1, expected a share of the gap from 0 on; give one, as 0.01,",
+            "got reach = -1, expected a share of the gap, at least 0. Give one such as 0.01,",
         ),
         (
             {"reach": "much"},
-            "got reach = 'much', expected a share of the gap from 0 on; give one, ",
+            "got reach = 'much', expected a share of the gap, at least 0. Give one ",
         ),
         ({"most": 1.5}, "got most = 1.5, expected a whole number from 0 on; leave it out for all"),
         (
@@ -193,11 +193,11 @@ def test_edges_are_held_to_the_same(weights, direction):
 def test_options_of_edges_are_held_to_what_they_mean(weights, direction, change, said):
     with pytest.raises(InputError) as error:
         probe.edges(weights, [(1, 2, 3)], [(1, 4, 3)], direction, depth=2, **change)
-    assert str(error.value).startswith(f"Measuring edges: {said}")
+    assert str(error.value).startswith(f"Cannot measure edges: {said}")
 
 
 def test_receivers_are_named_where_there_are_none(weights, direction):
-    with pytest.raises(InputError, match=r"^Tracing pairs: got receivers \[\], expected whole num"):
+    with pytest.raises(InputError, match=r"^Cannot trace pairs: got receivers \[\], expected whole num"):
         probe.edges(weights, [(1, 2, 3)], [(1, 4, 3)], direction, depth=2, receivers=[])
 
 
@@ -215,4 +215,4 @@ def test_receivers_are_named_where_there_are_none(weights, direction):
 def test_what_cannot_be_read_is_one_sentence(model, texts, sentences, targets, said):
     with pytest.raises(InputError) as error:
         probe.target_states(model, texts if sentences == 2 else sentences, targets)
-    assert str(error.value).startswith("Reading ") and said in str(error.value)
+    assert str(error.value).startswith("Cannot read ") and said in str(error.value)

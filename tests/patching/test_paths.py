@@ -293,16 +293,16 @@ def test_rows_are_means_and_shares_of_the_gap(two_steps):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (("total", 5), "got direction 5, expected 0 to 0; give one of these."),
-        (("total", -1), "got direction -1, expected 0 to 0; give one of these."),
-        (("fraction",), "got 'fraction', expected 'direct' or 'total'; give one of these."),
+        (("total", 5), "got direction 5, expected 0 to 0. Give one of these."),
+        (("total", -1), "got direction -1, expected 0 to 0. Give one of these."),
+        (("fraction",), "got 'fraction', expected 'direct' or 'total'. Give one of these."),
     ],
 )
 def test_shares_that_are_not_there_are_told(two_steps, asked, said):
     _, _, every = two_steps
     with pytest.raises(InputError) as error:
         every.share(*asked)
-    assert str(error.value) == f"Reading shares of edges: {said}"
+    assert str(error.value) == f"Cannot read shares of edges: {said}"
 
 
 def test_no_edge_leads_back_in_a_model_that_reads_left_to_right(two_steps):
@@ -310,8 +310,8 @@ def test_no_edge_leads_back_in_a_model_that_reads_left_to_right(two_steps):
     with pytest.raises(InputError) as error:
         edges.edges(*given, depth=LAYERS, positions=[0], receivers=[-1])
     assert str(error.value) == (
-        "Measuring edges: got senders at [0] and receivers at [-1], counted from the word, expected "
-        "a receiver that is not before every sender; give others."
+        "Cannot measure edges: got senders at [0] and receivers at [-1], counted from the word, expected "
+        "a receiver that is not before every sender. Give others."
     )
 
 

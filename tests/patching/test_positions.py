@@ -105,16 +105,16 @@ def test_rows_say_what_moves_to_which_side():
 
 
 UNEQUAL = (
-    "Tracing pairs: pair 0 has 4 and 3 tokens, expected as many in both; write its members equally "
-    "long, leave the pair out, or swap each way with swap_heads and the z of the other."
+    "Cannot trace pairs: pair 0 has 4 and 3 tokens, expected equal numbers. Write its members equally "
+    "long, omit the pair, or swap in each direction with swap_heads and the z of the other."
 )
 ALIKE = (
-    "Tracing pairs from the first token in which they differ to the word: got members that are "
-    "the same up to the word, expected a cue before it; read at a later position or give positions."
+    "Cannot trace pairs from the first token in which they differ to the word: got members that are "
+    "the same up to the word, expected a cue before it. Read at a later position or give positions."
 )
 TOO_FAR = (
-    "Tracing positions -4 to 0 from the word: pair 0 has 3 tokens before the word and 0 behind it "
-    "that are read; trace pairs of another layout apart."
+    "Cannot trace positions -4 to 0 from the word: pair 0 has 3 tokens before the word and 0 after it "
+    "that are read. Trace pairs with another layout separately."
 )
 
 
@@ -125,7 +125,7 @@ TOO_FAR = (
             [1, 2, 9, 4],
             3,
             None,
-            "Tracing pairs up to depth 3: the model has 2 blocks; give a whole number from 1 to 2.",
+            "Cannot trace pairs up to depth 3: the model has 2 blocks. Give a whole number from 1 to 2.",
         ),
         ([1, 9, 4], 2, None, UNEQUAL),
         ([1, 2, 3, 4], 2, None, ALIKE),

@@ -140,9 +140,9 @@ def test_a_ledger_that_does_not_close_is_refused():
     error = decomposition.closing_error(wrong, 2, at=3)
     assert error > 1e-4
     assert str(caught.value) == (
-        "Adding up the residual stream of odd after 2 blocks at position 3: the terms miss it by "
+        "Cannot sum the residual stream of odd after 2 blocks at position 3: the terms miss it by "
         f"{error:.1e} of its "
-        "size, expected at most 1e-04; run `probe check` to see which quantity disagrees."
+        "size, expected at most 1e-04. Run `probe check` to see which quantity disagrees."
     )
     lost = dataclasses.replace(shown, mlp_out=shown.mlp_out * torch.nan)
     with pytest.raises(CrossCheckError, match="miss it by nan of its size"):

@@ -295,13 +295,13 @@ def test_the_sign_flip_test_finds_the_head_that_acts_and_no_other():
             [[1.0, np.nan], [1, 1]],
             2,
             {},
-            "1 of 4 effects are NaN or infinite, expected numbers; lea",
+            "1 of 4 effects are NaN or infinite, expected numbers. Omi",
         ),
         (
             [[1.0], [np.inf]],
             2,
             {},
-            "1 of 2 effects are NaN or infinite, expected numbers; leave out",
+            "1 of 2 effects are NaN or infinite, expected numbers. Omit their",
         ),
         (
             [[1.0], [2.0]],
@@ -326,7 +326,7 @@ def test_the_sign_flip_test_finds_the_head_that_acts_and_no_other():
 def test_effects_that_have_no_sign_are_refused(effects, units, options, said):
     with pytest.raises(InputError) as error:
         resampling.sign_flip_test(effects, range(units), seed=0, **options)
-    assert str(error.value).startswith(f"Flipping signs: {said}")
+    assert str(error.value).startswith(f"Cannot flip signs: {said}")
 
 
 @pytest.mark.parametrize(
@@ -334,10 +334,10 @@ def test_effects_that_have_no_sign_are_refused(effects, units, options, said):
     [
         (5.0, ["a"], "got effects of shape [] and 1 units, expected a row of effects for each"),
         (None, ["a"], "got effects of shape [] and 1 units, expected a row of effects for each"),
-        ([{}], ["a"], "got what is no array of numbers (float() argument must be"),
-        (["a", "b"], ["a", "b"], "got what is no array of numbers (could not convert string"),
-        ([[1.0], [2.0, 3.0]], ["a", "b"], "got what is no array of numbers (setting an array el"),
-        ([1j, 2j], ["a", "b"], "got complex numbers, expected real ones; give effects[pair, head]"),
+        ([{}], ["a"], "got something other than numbers (float() argument must be"),
+        (["a", "b"], ["a", "b"], "got something other than numbers (could not convert string"),
+        ([[1.0], [2.0, 3.0]], ["a", "b"], "got something other than numbers (setting an array el"),
+        ([1j, 2j], ["a", "b"], "got complex numbers, expected real ones. Give effects[pair, head]"),
         ([1.0, 2.0], None, "got effects of shape [2] and 0 units"),
         ([1.0, 2.0], [["a"], ["b"]], "got units such as ['a'], expected a word or a number for"),
         ([1.0, 2.0], ["a", float("nan")], "got units such as nan, expected a word or a number fo"),
@@ -347,7 +347,7 @@ def test_effects_that_have_no_sign_are_refused(effects, units, options, said):
 def test_what_are_no_effects_or_no_units_is_refused(effects, units, said):
     with pytest.raises(InputError) as error:
         resampling.sign_flip_test(effects, units)
-    assert str(error.value).startswith(f"Flipping signs: {said}")
+    assert str(error.value).startswith(f"Cannot flip signs: {said}")
 
 
 def test_a_list_of_effects_is_taken():

@@ -192,19 +192,19 @@ def test_an_unknown_word_is_one_sentence():
     with pytest.raises(InputError) as error:
         lexicon.entry("../lexicon/bank")
     assert str(error.value) == (
-        "Looking up '../lexicon/bank' in the lexicon: it is not there, the lexicon has apple, "
+        "Cannot look up '../lexicon/bank' in the lexicon: it has only apple, "
         "bank, bark, bat, crane, "
-        "match, mole, mouse, nail, organ, palm, pitcher, ruler, seal, spring, trunk; give one of "
-        "these, or a file of "
-        "your own sentences."
+        "match, mole, mouse, nail, organ, palm, pitcher, ruler, seal, spring, trunk. Give one of "
+        "these, or a file with "
+        "your sentences."
     )
-    with pytest.raises(InputError, match="Looking up 'showcase' in the lexicon: it is not there"):
+    with pytest.raises(InputError, match="Cannot look up 'showcase' in the lexicon: it has only"):
         lexicon.expand("showcase")
 
 
 @pytest.mark.parametrize("look_up", [lexicon.entry, lexicon.expand, lexicon.expand_natural])
 def test_a_list_is_no_word(look_up):
-    with pytest.raises(InputError, match=r"Looking up .*\['bank'\].* the (lexicon has|words that)"):
+    with pytest.raises(InputError, match=r"Cannot look up .*\['bank'\].* only "):
         look_up(["bank"])
 
 
@@ -219,7 +219,7 @@ def test_a_frame_has_cue_and_word_once_and_in_order(text, behind, first, second)
     with pytest.raises(InputError) as error:
         lexicon.Frame("walk", {1: text}, behind=behind)
     expected = f"got '{text}', expected {first} once and then {second} once"
-    assert str(error.value) == f"Reading frame 'walk' at distance 1: {expected}; correct the frame."
+    assert str(error.value) == f"Cannot read frame 'walk' at distance 1: {expected}. Correct the frame."
 
 
 UNPAIRED = [([("river",)], "[1] cues, 1"), ([("river", "mud"), ("loan",)], "[2, 1] cues, 3")]
@@ -232,9 +232,9 @@ def test_an_entry_that_cannot_be_paired_is_refused(cues, got):
     with pytest.raises(InputError) as error:
         lexicon.Entry("bank", senses, ())
     assert str(error.value) == (
-        f"Reading the lexicon's word 'bank': got senses with {got} of them different, expected two "
+        f"Cannot read the lexicon's word 'bank': got senses with {got} of them different, expected two "
         "or more senses with "
-        "equally many cues and none in common; correct its file."
+        "equal numbers of cues and none in common. Correct its file."
     )
 
 

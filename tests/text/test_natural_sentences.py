@@ -285,6 +285,6 @@ def test_a_word_without_natural_sentences_is_refused():
     with pytest.raises(InputError) as caught:
         expand_natural("wug")
     assert str(caught.value) == (
-        "Looking up natural sentences with 'wug': there are none, the words that have some are "
-        f"{', '.join(path.stem for path in FILES)}; give one of these, or a file of your own sentences."
+        "Cannot look up natural sentences with 'wug': only "
+        f"{', '.join(path.stem for path in FILES)} have some. Give one of these, or a file with your sentences."
     )

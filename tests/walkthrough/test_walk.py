@@ -280,7 +280,7 @@ def test_tables_of_the_walk_that_is_replaced_do_not_stay_beside_the_new_one(mode
 
 
 TWO = {"against": "A bank", "beside": "My bank"}
-EMPTY = "Choosing a word to follow: got an empty one, expected a word of the text; give bank, say."
+EMPTY = "Cannot choose a word to follow: got an empty one, expected a word of the text. Give bank, say."
 
 
 @pytest.mark.parametrize(
@@ -294,18 +294,18 @@ EMPTY = "Choosing a word to follow: got an empty one, expected a word of the tex
         (
             "?!",
             {},
-            "Choosing a word of '?!': got no letters or digits; give a text with a word in it.",
+            "Cannot choose a word of '?!': got no letters or digits. Give a text with a word in it.",
         ),
         ("The bank", {"word": "mole"}, "it occurs nowhere; give a word of the text."),
         (
             "The bank",
             {"against": "The bank"},
-            "twice, where nothing can differ; give a second one with the same",
+            "twice, where nothing can differ. Give a second one with the same",
         ),
         (
             "The bank",
             TWO,
-            "got both beside and against, expected one other sentence; give one of them.",
+            "got both beside and against, expected one other sentence. Give one of them.",
         ),
         (
             "The bank",
@@ -315,21 +315,21 @@ EMPTY = "Choosing a word to follow: got an empty one, expected a word of the tex
         (
             "The bank of the river",
             {"beside": "The garden of a mole"},
-            "the two sentences share only “the”, “of”, expected an ambiguous word; write both with",
+            "the two sentences share only “the”, “of”, expected an ambiguous word. Write both with",
         ),
         (
             "The bank",
             {"beside": "A mole"},
-            "Comparing a word of 'The bank' and 'A mole': the two sentences share no word, expected",
+            "Cannot compare a word of 'The bank' and 'A mole': the two sentences share no word, expected",
         ),
         ("bank " * 60, {}, "expected at most 48, the context window of"),
-        ("The bank", {"head": (2, None)}, ": it has 2 layers; give a layer from 0 to 1."),
-        ("The bank", {"head": (0, 4)}, ": it has 4 heads per layer; give a head from 0 to 3."),
-        ("The bank", {"head": (-1, 0)}, "Following layer -1 of "),
+        ("The bank", {"head": (2, None)}, ": it has 2 layers. Give a layer from 0 to 1."),
+        ("The bank", {"head": (0, 4)}, ": it has 4 heads per layer. Give a head from 0 to 3."),
+        ("The bank", {"head": (-1, 0)}, "Cannot follow layer -1 of "),
         (
             "The bank",
             {"head": (None, 1)},
-            "head 1: got a head without its layer, expected both; give the layer",
+            "head 1: got a head without its layer, expected both. Give the layer",
         ),
         (TEXT, {"word": " "}, EMPTY),
     ],

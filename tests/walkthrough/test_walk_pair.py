@@ -136,15 +136,15 @@ def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, p
         (
             "bart",
             {"target": None},
-            ("{walking}: it is an encoder-decoder; give the translation so far as target."),
+            ("{walking}: it is an encoder-decoder. Give the translation so far as target."),
         ),
         (
             "llama",
             {},
             (
-                "{walking}: it has no decoder for a target; leave "
-                "the target away, or take an encoder-decoder, "
-                "as tiny-translator."
+                "{walking}: it has no decoder for a target. Omit "
+                "the target, or take an encoder-decoder "
+                "such as tiny-translator."
             ),
         ),
         (
@@ -152,23 +152,23 @@ def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, p
             {"beside": SOURCE},
             (
                 "{walking}: a walk through two texts compares "
-                "no word with another sentence; "
-                "leave beside and against away."
+                "no word with another sentence. "
+                "Omit beside and against."
             ),
         ),
         (
             "bart",
             {"word": " "},
             (
-                "Choosing a word to follow: got an empty one, "
-                "expected a word of the translation; "
-                "give rive, say."
+                "Cannot choose a word to follow: got an empty one, "
+                "expected a word of the translation. "
+                "Give rive, say."
             ),
         ),
         (
             "bart",
             {"head": (2, 0)},
-            ("Following layer 2 of bart: it has 2 layers; give a layer from 0 to 1."),
+            ("Cannot follow layer 2 of bart: it has 2 layers. Give a layer from 0 to 1."),
         ),
         (
             "bart",
@@ -180,7 +180,7 @@ def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, p
 def test_what_cannot_be_walked_is_one_sentence(kind, given, said):
     with pytest.raises(probe.InputError) as raised:
         probe.walk(family_model(kind), SOURCE, **({"target": TARGET} | given))
-    assert str(raised.value) == said.format(walking=f"Walking a text through {kind}")
+    assert str(raised.value) == said.format(walking=f"Cannot walk a text through {kind}")
 
 
 def test_the_two_texts_are_certified_and_nothing_is_walked_when_hooks_and_formulas_disagree(

@@ -209,8 +209,8 @@ def test_two_sentences_without_a_common_word_are_refused_and_nothing_is_written(
     out = tmp_path / "out"
     given = ["--against", second_text, "--model", checkpoint, "--out", out]
     told = (
-        f"Comparing a word of 'The river bank' and {second_text!r}: the two sentences share "
-        f"{common}, expected an ambiguous word; write both with the same one, or name the word to "
+        f"Cannot compare a word of 'The river bank' and {second_text!r}: the two sentences share "
+        f"{common}, expected an ambiguous word. Write both with the same one, or name the word to "
         "compare."
     )
     assert run("walk", "The river bank", *given) == (2, "", f"probe: {told}\n")
@@ -326,24 +326,24 @@ def test_the_trace_of_two_sentences_is_that_of_a_pair_along_the_line_between_the
             "The river bank",
             "The mole under the river bank",
             (
-                "of the other, and parts can be put only where they fit; write "
-                "the two with as many tokens before the word."
+                "of the other, so their positions do not correspond. Write "
+                "the two with equally many tokens before the word."
             ),
         ),
         (
             "The river bank was muddy",
             "The river bank is old",
             (
-                "Tracing two sentences: they are "
-                "the same up to “bank”, "
-                "so nothing that it reads differs; write them with another word before it."
+                "Cannot trace two sentences: they are "
+                "equal up to “bank”, "
+                "so nothing that it reads differs. Write them with another word before it."
             ),
         ),
     ],
 )
 def test_sentences_that_cannot_be_traced_say_why(model, text, other, said):
     walked = probe.walk(model, text, against=other, word="bank")
-    assert travels(walked).startswith("Tracing two sentences: ") and travels(walked).endswith(said)
+    assert travels(walked).startswith("Cannot trace two sentences: ") and travels(walked).endswith(said)
     assert "trace" not in walked.frames
     page = render(walked, MADE)
     assert said in page and 'data-rows="trace"' not in page

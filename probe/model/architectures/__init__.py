@@ -43,6 +43,6 @@ def require_single(architecture: str, doing: str) -> None:
     if family.kind == "encoder-decoder":
         raise UnsupportedModel(
             f"Cannot do {doing} with a {family.name} model: a word is read in one stack of blocks, "
-            "and it has an encoder and a decoder; take a decoder (GPT-2, tiny-senses) or an "
+            "and it has an encoder and a decoder. Take a decoder (GPT-2, tiny-senses) or an "
             "encoder (BERT), or use trace and walk with a source and a target."
         )

@@ -126,7 +126,7 @@ def interval(values: Array, words: int) -> Interval:
 
 
 def above_zero(observed: Array, null: Array) -> MaxT:
-    """Tests which statistics are above 0, corrected for the whole family.
+    """A test for each statistic that it is above 0, corrected for the whole family.
 
     `observed: ...`, `null: draw ...`: sums over words, as they are and under sign flips. Result:
         `...`.
@@ -143,8 +143,8 @@ def above_zero(observed: Array, null: Array) -> MaxT:
 
 
 def not_zero(observed: Array, null: Array) -> MaxT:
-    """Tests which statistics differ from 0 in either direction: `above_zero` of their absolute
-    values.
+    """A test for each statistic that it differs from 0 in either direction: `above_zero` of their
+    absolute values.
     """
     return above_zero(np.abs(observed), np.abs(null))
 

@@ -415,7 +415,9 @@ def flipped(
 def sign_flip_test(
     effects: Array, units: Sequence[Hashable], *, seed: int = 0, draws: int = 1000
 ) -> MaxT:
-    """Tests which mean effects are above 0, corrected for the whole family. `pair ... -> ...`
+    """A test for each mean effect that it is above 0, corrected for the whole family.
+
+    `pair ... -> ...`
 
     The test is one-sided; pass `-effects` for the other side. Pairs that share a unit (a cue word,
     a noun) change their sign together. The steps are `flip_null` and `max_t`.

@@ -186,7 +186,7 @@ def test_what_cannot_be_decomposed_is_said(tmp_path, monkeypatch):
         f"Decomposing a logit of {translator.name}: it is an encoder-decoder and writes a target; "
         "give target=, the text so far, and a position or word of that as at=."
     )
-    with pytest.raises(InputError, match="it has no decoder for a target; give one text only"):
+    with pytest.raises(InputError, match="it has no decoder for a target. Give one text only"):
         probe.decompose(model, TEXT, at="bank", tokens=PAIR, target=TEXT)
     whole = logits.logit_direction
 

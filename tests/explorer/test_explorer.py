@@ -376,11 +376,11 @@ REFUSED = {
     ),
     "no word": (
         {"text": "...", "other": None},
-        ("got no letters or digits; give a text with a word in it."),
+        ("got no letters or digits. Give a text with a word in it."),
     ),
     "elsewhere": (
         {"other": "Nothing here."},
-        ("the two sentences share no word, expected an ambiguous word; write both with the same"),
+        ("the two sentences share no word, expected an ambiguous word. Write both with the same"),
     ),
     "no head": (
         {"follow": [9, 0]},

@@ -161,8 +161,8 @@ def test_sentences_without_a_common_word_are_refused_and_nothing_is_written(run,
     code, out, told = run("explore", "--save", path, "The river bank", "The cat")
     assert (code, out) == (2, "") and not path.exists()
     assert told == LOADING + (
-        "probe: Comparing a word of 'The river bank' and 'The cat': the two sentences share only "
-        "“the”, expected an ambiguous word; write both with the same one, or name the word to "
+        "probe: Cannot compare a word of 'The river bank' and 'The cat': the two sentences share only "
+        "“the”, expected an ambiguous word. Write both with the same one, or name the word to "
         "compare.\n"
     )
 

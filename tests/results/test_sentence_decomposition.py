@@ -156,9 +156,9 @@ def test_a_depth_or_position_that_is_not_there_is_refused(depth, at):
     with pytest.raises(InputError) as caught:
         decomposition.decompose_resid(shown, depth, at=at)
     assert str(caught.value) == (
-        f"Decomposing the residual stream after {depth} blocks at position {at}: odd has {LAYERS} "
-        f"blocks and the text {n} tokens; "
-        f"give a depth from 0 to {LAYERS} and a position from 0 to {n - 1}."
+        f"Cannot decompose the residual stream after {depth} blocks at position {at}: odd has {LAYERS} "
+        f"blocks and the text {n} tokens. "
+        f"Give a depth from 0 to {LAYERS} and a position from 0 to {n - 1}."
     )
 
 

@@ -433,7 +433,7 @@ def test_layers_without_attention_are_refused():
 def test_what_an_encoder_decoder_lacks_is_said():
     model = family_model("bart")
     place = {"layer": 1, "head": 2, "at": 1, "source": 2}
-    with pytest.raises(InputError, match="encoder-decoder; give trace"):
+    with pytest.raises(InputError, match="encoder-decoder. Give trace"):
         probe.qk_attribution(model, TEXT, **place)
     with pytest.raises(InputError, match="one side of an encoder-decoder"):
         probe.qk_attribution(model, probe.trace(model, TEXT, TARGET).decoder, **place)

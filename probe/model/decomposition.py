@@ -511,7 +511,7 @@ def write_coordinates(z: Tensor, weights: Weights) -> Tensor:
 
 
 def write_basis(weights: Weights) -> Tensor:
-    """R of W_Oᵀ = Q R for every head. it maps z to the coordinates of its write.
+    """R of W_Oᵀ = Q R for every head; it maps z to the coordinates of its write.
 
     `-> layer head d_head d_head`
     """

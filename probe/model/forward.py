@@ -129,7 +129,7 @@ def _named_norm(weights: Weights, x: Tensor, name: str) -> Tensor:
 
 def position_bias(weights: Weights, n: int) -> Tensor | None:
     """The bias that positions add to the scores of self-attention: T5's, from its first layer's
-    table, or ALiBi's. otherwise None.
+    table, or ALiBi's; otherwise None.
 
     `-> head query_pos key_pos`
     """
@@ -218,7 +218,7 @@ def _rotate(x: Tensor, angles: Tensor, stretch: float, config: Config) -> Tensor
 
 
 def rotary(positions: Positions, *, local: bool) -> Tensor:
-    """Rotary frequencies, scaled as in the config. local layers may have a separate base.
+    """Rotary frequencies, scaled as in the config; local layers may have a separate base.
 
     `-> pair`
     """

@@ -340,7 +340,7 @@ def _reading(
 def _read(
     trace: AttentionTrace, layer: int, positions: Sequence[int], by: By, pair: PairTrace | None
 ) -> Parts:
-    """The input of an attention's keys and values at some positions. in cross-attention the
+    """The input of an attention's keys and values at some positions; in cross-attention the
     encoder's output.
 
     `-> part row d_model`

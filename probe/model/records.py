@@ -99,7 +99,7 @@ class AttentionTrace(Picklable):
         return attention.write(self.z[layer, head, at], self._w_o(layer, head))
 
     def delta_e_by_source(self, layer: int, head: int, at: int | str) -> Tensor:
-        """ΔE by source token: A[at, j] V[j] W_O. for gated heads g[at] * A[at, j] V[j] W_O.
+        """ΔE by source token: A[at, j] V[j] W_O; for gated heads g[at] * A[at, j] V[j] W_O.
 
         `-> key_pos d_model`
 
@@ -300,7 +300,7 @@ class Trace(Displayed, AttentionTrace):
         return zip(self.stack.blocks, self.resid_pre, self.resid_mid, strict=True)
 
     def _embeddings(self) -> dict[str, Tensor]:
-        """The embeddings that are added before the first block, by the bridge's names. if a norm
+        """The embeddings that are added before the first block, by the bridge's names; if a norm
         follows, the stream after it.
 
         `pos d_model`

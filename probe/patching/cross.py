@@ -277,7 +277,7 @@ def _is_list(value: object) -> bool:
 
 
 def _from_donor(choice: WordChoice, sets: Sequence[Sequence[int]], size: int, donor: int) -> Tensor:
-    """Where each set takes the other run's encoder output. the first set is empty.
+    """Where each set takes the other run's encoder output; the first set is empty.
 
     `-> 1 + set, key_pos 1`
 
@@ -407,6 +407,7 @@ def by_source(pair: PairTrace, along: Directions) -> Tensor:
 
     `-> layer head query_pos key_pos`
     """
+    # <A V W_O, u> = A <V, W_O u>: u is carried back through W_O once, not every V forward.
     w_o = torch.stack([block.w_o for block in pair.cross.stack.blocks]).cpu()
     direction_of_z = torch.einsum("lhdm,ltm->lhtd", w_o, along.cross)
     return pair.cross.pattern * (direction_of_z @ pair.cross.v.transpose(-1, -2))

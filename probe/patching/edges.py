@@ -134,6 +134,7 @@ class Edges:
                 f"Cannot read shares of edges: got direction {direction!r}, expected 0 to "
                 f"{directions - 1}. Give one of these."
             )
+        # Recipient 0 moves down the axis and recipient 1 up, so their difference is twice a swap.
         noise, denoise = getattr(self, name)[..., direction].double().sum(0)
         return np.asarray((denoise - noise) / 2 / self.gap[:, direction].double().sum())
 
@@ -364,13 +365,13 @@ class Arriving(NamedTuple):
 def _arriving(cache: PairCache, pos: int) -> Iterator[Arriving]:
     """The changes that arrive at a position, block by block."""
     parallel = cache.weights.config.family.parallel
-    entering = _donor_less_own(cache.layers[0].resid_pre[:, pos, None])
+    entering = _donor_minus_recipient(cache.layers[0].resid_pre[:, pos, None])
     for number, layer in enumerate(cache.layers):
         block = cache.weights.blocks[number]
-        heads = torch.einsum("rhe,hed->rhd", _donor_less_own(layer.z[:, pos]), block.w_o)
+        heads = torch.einsum("rhe,hed->rhd", _donor_minus_recipient(layer.z[:, pos]), block.w_o)
         middle = _changes_behind(cache, Site(number, Part.ATTENTION), pos, entering, heads)
         yield Arriving(entering, entering if parallel else middle)
-        mlp = _donor_less_own(layer.hidden[:, pos, None]) @ block.w_hidden
+        mlp = _donor_minus_recipient(layer.hidden[:, pos, None]) @ block.w_hidden
         entering = _changes_behind(cache, Site(number, Part.MLP), pos, middle, mlp)
 
 
@@ -390,7 +391,7 @@ def _changes_behind(
     return torch.cat([passed_on, by_write], dim=1)
 
 
-def _donor_less_own(recipient: Tensor) -> Tensor:
+def _donor_minus_recipient(recipient: Tensor) -> Tensor:
     """The donor's values minus the recipient's; the two members of a pair are each other's
     donor.
     """
@@ -555,7 +556,7 @@ def _measure_heads(
     ]
     moved_by_channel = _moved_by_every_sender(cache, layer, cache.at + offset, changes, channels)
     for receiver, moved in moved_by_channel:
-        fraction = _fraction(moved, _donor_less_own(cache.layers[layer].z[:, receiver]))
+        fraction = _fraction(moved, _donor_minus_recipient(cache.layers[layer].z[:, receiver]))
         direct = moved.new_zeros(*moved.shape[:-1], len(reading.directions))
         if receiver == cache.at:
             direct = _direct(cache, site, moved, w_o, reading.directions)
@@ -572,7 +573,7 @@ def _measure_mlp(
     cache = reading.cache
     w_hidden = cache.weights.blocks[layer].w_hidden
     pos = cache.at + offset
-    swapped = _donor_less_own(cache.layers[layer].hidden[:, pos, None]) @ w_hidden
+    swapped = _donor_minus_recipient(cache.layers[layer].hidden[:, pos, None]) @ w_hidden
     moved = moved_mlp(cache, layer, pos, changes)[:, None]
     direct = moved.new_zeros(*moved.shape[:-1], len(reading.directions))
     if offset == 0:
@@ -581,7 +582,7 @@ def _measure_mlp(
 
 
 def _fraction(moved: Tensor, swapped: Tensor) -> Tensor:
-    """<moved, swapped> / |swapped|². 0 if a swap moves nothing.
+    """<moved, swapped> / |swapped|²; 0 if a swap moves nothing.
 
     `recipient head sender d, recipient head d -> recipient head sender`
     """

@@ -380,6 +380,7 @@ def in_batches(
     live = width if weights.causal else longest
     most_rows = BATCH_NUMBERS // (variants * weights.blocks[0].d_mlp * live)
     alike = rows_alike([texts[row].ids[:-1] for row in order])
+    # Whole groups of rows that are alike, if at least one group fits.
     most_rows = max(1, most_rows if most_rows < alike else most_rows - most_rows % alike)
     batches = [
         [order[index] for index in batch] for batch in batch_by_length(lengths, most_rows=most_rows)

@@ -232,6 +232,7 @@ def change_behind(
         return entering + write_change
     writer, x = _writer_at(weights.blocks[site.layer], cache.layers[site.layer], site.part)
     write = writer.write(x[:, pos, None])
+    # The norm is not linear, so its change is the difference of two norms: norm(w + Δw) - norm(w).
     if family.norm_after_sum:
         resid = cache.stream(site)[:, pos, None]
         changed = fused.add(weights.config, writer, resid + entering, write + write_change)

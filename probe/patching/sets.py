@@ -44,7 +44,7 @@ def mask_of(heads: Sequence[HeadIndex], shape: tuple[int, int]) -> Mask:
 
 
 def random_sets(mask: Mask, count: int, rng: np.random.Generator) -> Mask:
-    """Random sets with the same number of heads in each layer as `mask`. never `mask` itself if
+    """Random sets with the same number of heads in each layer as `mask`; never `mask` itself if
     another exists.
 
     `-> set layer head`

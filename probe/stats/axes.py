@@ -86,7 +86,7 @@ class HeldOutAxes:
     cell: NDArray[np.intp]
 
     def directions(self, rows: Sequence[int]) -> Tensor:
-        """u / gap of each row at every stage. its product with a change is the change of M.
+        """u / gap of each row at every stage; its product with a change is the change of M.
 
         `-> row stage d_model`
         """

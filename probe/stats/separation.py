@@ -265,7 +265,7 @@ def own_scores(fit: Sums, labels: Labels, new: Array) -> Array:
 
 
 def won(scores: Array, labels: Labels) -> Array:
-    """How many comparisons of an A with a B the A wins. ties count one half.
+    """How many comparisons of an A with a B the A wins; ties count one half.
 
     `draw head m, draw m -> draw head`
     """

@@ -72,6 +72,7 @@ class Frame:
     behind: bool = False
 
     def __post_init__(self) -> None:
+        # The cue is before the word, or after it in a frame for models that read both ways.
         slots = ["{word}", "{cue}"] if self.behind else ["{cue}", "{word}"]
         for distance, text in self.versions.items():
             braces = text.count("{") + text.count("}")
@@ -118,6 +119,7 @@ def words() -> tuple[str, ...]:
         >>> probe.lexicon.words()[:3]
         ('apple', 'bank', 'bark')
     """
+    # Files in the same folder that do not describe a word.
     other_files = {_SHOWCASE, _BEHIND, _ONE_MEANING}
     return tuple(sorted(file.stem for file in {*_FOLDER.glob("*.toml")} - other_files))
 
@@ -160,6 +162,7 @@ def sha256(selection: Sequence[str], *, both_sides: bool = False) -> str:
     """The sha256 of the files of these words, in this order; with `both_sides` also of the
     frames with the cue after the word.
     """
+    # The frames of `behind.toml` belong to no word, and are hashed once.
     files = [_file_of(word) for word in selection] + [_BEHIND] * both_sides
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
@@ -245,6 +248,7 @@ def one_meaning_nouns() -> tuple[str, ...]:
 
 def is_english(texts: Sequence[str]) -> bool:
     """Whether at least half of some sentences contain one of the most frequent English words."""
+    # Half is enough, because a short English sentence may have none of these words.
     english = [not _ENGLISH.isdisjoint(re.findall(r"\w+", text.lower())) for text in texts]
     return 2 * sum(english) >= len(english)
 
@@ -254,6 +258,7 @@ def article_of(noun: str) -> str:
     for article, nouns in _one_meaning_by_article().items():
         if noun in nouns:
             return article
+    # An approximation: "hour" and "unit" would have to be in the list.
     return "an" if noun[:1].lower() in "aeiou" else "a"
 
 
@@ -314,6 +319,7 @@ def _words_from_cue(text: str) -> int | None:
     before it.
     """
     _, cue, between = text.partition("{word}")[0].partition("{cue}")
+    # "{cue}" is missing from the text before {word} if the cue comes after it.
     return len(re.findall(r"[\w'’-]+", between)) + 1 if cue else None
 
 
@@ -365,4 +371,5 @@ def showcase() -> tuple[Showcase, ...]:
 
 def _span(pattern: str, text: str, occurrence: int) -> tuple[int, int]:
     """The start and end of the first, second, ... match of a pattern in a text."""
+    # Occurrences count from 1 in the file.
     return list(re.finditer(pattern, text, re.IGNORECASE))[occurrence - 1].span()

@@ -287,6 +287,7 @@ def lexicon_axis(
     second_sense = sense
     if second is not None:
         (second_sense,) = nearest_sense(at_depth, labels, second[depth][None])
+    # An axis needs two senses: the next nearest replaces the one that both sentences share.
     if second_sense == sense:
         is_other = [label != sense for label in labels]
         other_labels = [label for label in labels if label != sense]
@@ -312,6 +313,7 @@ def has_length(axis: Axis) -> bool:
     """Whether the ends of an axis are two different vectors; equal vectors differ by rounding at
     most.
     """
+    # Relative to the vectors' length, because rounding errors grow with it.
     distance = float(axis.gap * axis.u.norm())  # u is 0 if there is no gap
     return distance > SAME_VECTOR * float(axis.midpoint.norm())
 
@@ -338,6 +340,7 @@ def _axis_between(
     return SenseAxis(
         read_out=read_out,
         last=read_out if depth == n_layers else reading(n_layers),
+        # The mean of the two means, so a sense with more sentences does not count more.
         z=(states.z[first].mean(0) + states.z[second].mean(0)) / 2,
         n_sentences=len(first) + len(second),
     )
@@ -347,6 +350,7 @@ def late_cue(word: WordInText) -> str | None:
     """The cue of the word's sense in a shipped sentence, if it comes after the word; otherwise
     None.
     """
+    # Only shipped sentences have a marked cue.
     cues = {row.text: row.cue for row in lexicon.showcase() if row.cue_after}
     for entry in {entry for *_, entry in lexicon_words_in(word.text)}:
         sentences: list[Sentence] = []
@@ -400,6 +404,7 @@ def choose_word(text: str, word: str | None, *, also_in: str | None = None) -> W
         lexicon_words = [word_of_text for word_of_text in lexicon_words if word_of_text in in_both]
         if not words + lexicon_words:
             _refuse_without_common_word(text, also_in, in_both)
+    # Words of the lexicon are at the end of this list, so they have priority.
     choice = (words + lexicon_words)[-1]
     others = [
         word_of_text
@@ -447,6 +452,7 @@ def second_word(model: Model, word: WordInText, text: str | None) -> WordInText:
     """
     if text is not None:
         return word_in_text(model, text, word.text)
+    # Shipped sentences come first. The neutral frames accept any word, so one is always left.
     texts = [row.text for row in lexicon.showcase() if row.text != word.tokens.text]
     texts += [frame.format(word.text) for frame in NEUTRAL_FRAMES]
     candidates = [
@@ -502,7 +508,9 @@ def relative_writes(view: AttentionView, layer: int, sources: Tensor) -> Tensor:
     sources: `query_pos key_pos`, True for these tokens
     """
     trace = view.attention
+    # E + Σ ΔE + b_O, before a norm of this sum
     after = trace.resid_pre[layer] + view.as_added(layer, trace.attn_out[layer])
+    # Σ_j A[t, j] V[j] over the sources alone
     z = attention.mix(trace.pattern[layer] * sources, trace.v[layer])
     write = attention.write(z, view.weights.blocks[layer].w_o)
     return view.as_added(layer, write).norm(dim=-1) / after.norm(dim=-1)
@@ -593,6 +601,7 @@ def _first_head(
 ) -> HeadChoice:
     """The head with the largest value in these layers. `layer head`"""
     n_heads = values.shape[1]
+    # argmax counts through all heads of the layers: index · n_heads + head.
     index, head = divmod(int(values[list(layers)].argmax()), n_heads)
     layer = layers[index]
     return HeadChoice(
@@ -669,6 +678,7 @@ def resting_attention(view: AttentionView, at: int) -> Tensor:
 def _is_resting_token(view: AttentionView, at: int) -> Tensor:
     """The special tokens, and the first token of the same text for a later query. `key_pos`"""
     is_resting = view.special_tokens.clone()
+    # The first token itself can attend to nothing else, so there it is no place to rest.
     is_resting[0] |= view.one_text and at > 0
     return is_resting
 

@@ -237,6 +237,7 @@ def values(scene: Scene, quantities: Quantities) -> pd.DataFrame:
     out = quantities["out"][index][keys]
     out_norm = quantities["out_norm"][index][keys]
     columns = {"weight": weight, "value_norm": out_norm} | _coordinates("v", out.T)
+    # ‖A V W_O‖ = A ‖V W_O‖, because a weight is never negative
     columns |= {"norm": weight * out_norm, "share": share}
     columns |= _coordinates("p", (weight[:, None] * out).T)
     if "logit" in quantities:
@@ -382,6 +383,7 @@ def page_block(
     arrays = {
         name: _at_drawn(name, quantity, scene)
         for name, quantity in quantities.items()
+        # Token ids go into the page as words.
         if not name.endswith("_ids")
     }
     arrays |= _undrawn_sums(scene, quantities)
@@ -500,6 +502,7 @@ def _token_facts(side: Tokens, positions: Sequence[int]) -> list[dict[str, objec
 
 def packed(array: Tensor) -> Block:
     """An array as float32 in base64, with its shape."""
+    # Little-endian whatever the machine, because the page's script expects it.
     raw = array.detach().to(torch.float32).contiguous().numpy().astype("<f4").tobytes()
     return {"shape": list(array.shape), "data": base64.b64encode(raw).decode()}
 

@@ -152,10 +152,13 @@ def attention_grids(view: AttentionView, layer: int) -> Quantities:
     config = view.weights.config
     block = view.weights.blocks[layer]
     bias = forward.position_bias(view.weights, len(view.tokens))
+    # The page shows the mask as a separate step, so the score has none. A cap comes after the
+    # division, so it is off where the division is undone to get Q Kᵀ.
     unmasked = replace(view.weights, attention=replace(view.weights.attention, causal=False))
     uncapped = replace(unmasked, config=replace(config, attn_logit_softcapping=0.0))
     score = forward.score(unmasked, block, trace.q[layer], trace.k[layer], bias)
     divided = forward.score(uncapped, block, trace.q[layer], trace.k[layer], bias)
+    # Q Kᵀ = score · divisor, which is sqrt(d_head) in most families
     dot = divided * block.score_divisor
     grids = {"dot": dot, "score": score, "pattern": trace.pattern[layer]}
     if view.causal:
@@ -192,6 +195,7 @@ def _projections(view: AttentionView, layer: int) -> Quantities:
     v_planes = []
     explained = []
     for q, k, v in zip(vectors["q"], vectors["k"], vectors["v"], strict=True):
+        # A score is a dot product of a query and a key, so the page draws the two in one plane.
         match_plane, match_explained = plane(torch.cat([q, k]))
         value_plane, value_explained = plane(v)
         q_planes.append(match_plane[:n_queries])
@@ -213,6 +217,7 @@ def plane(vectors: Tensor) -> tuple[Tensor, tuple[float, float]]:
 
     The sign of an axis makes its largest coordinate positive.
     """
+    # X - mean = U S Vᵀ; the coordinates along the axes in V are U S.
     centred = (vectors - vectors.mean(0)).double()
     u, s, _ = torch.linalg.svd(centred, full_matrices=False)
     # A single point, or vectors of one coordinate, have fewer than two axes; the rest is 0.
@@ -232,6 +237,7 @@ def _writes(view: AttentionView, layer: int) -> Quantities:
     w_o = view.weights.blocks[layer].w_o
     out = attention.write(trace.v[layer], w_o)
     delta = attention.write(trace.z[layer], w_o)
+    # ΔE[head] = z[head] W_O[head]; the other heads' sum is Σ ΔE - ΔE[head]
     others = delta.sum(0, keepdim=True) - delta
     vectors = {"out": out, "delta": delta, "others": others}
     quantities = {name: vector[..., :STREAM_NUMBERS] for name, vector in vectors.items()}
@@ -275,11 +281,14 @@ def _layer_quantities(scene: Scene, layer: int) -> Quantities:
         vectors["b_o"] = block.b_o
     quantities = {name: vector[..., :STREAM_NUMBERS] for name, vector in vectors.items()}
     quantities["before"] = e.norm(dim=-1)
+    # E′ = E + Σ ΔE + b_O, norm(E + Σ ΔE + b_O) or E + norm(Σ ΔE + b_O), by family; `missed` is
+    # its difference from the hooked E′.
     missed = vectors.get("normed", total) + (e if norms_writes else 0) - e_after
     quantities["missed"] = missed.abs().amax(-1)
     quantities["missed_norm"] = missed.norm(dim=-1)
     if view.family.norm_first:
         quantities["mean"] = e.mean(-1)
+        # LayerNorm divides by sqrt(mean((E - mean)²)), so Bessel's correction is off.
         quantities["std"] = e.std(-1, correction=0)
         quantities["after"] = trace.x[layer].norm(dim=-1)
     quantities["attention_norm"] = trace.attn_out[layer].norm(dim=-1)
@@ -382,6 +391,7 @@ def _write_steps(view: AttentionView, layer: int, at: int) -> list[Step]:
     delta = attention.write(z, block.w_o)
     by_source = attention.write_by_source(pattern[:, at], v, block.w_o)
     merged = forward.merge_heads(block, z)
+    # Both orders give the same sum: Concat(z) W_O = Σ over heads of z[head] W_O[head].
     output = forward.attention_output(block, trace.resid_pre[layer], z, view.weights.config)
     bias = "" if block.b_o is None else " + b_O"
     attn_out = trace.attn_out[layer]
@@ -408,6 +418,7 @@ def function_name(function: Function) -> str:
 
 def _relative_error(computed: Tensor, hooked: Tensor) -> float:
     scale = hooked.abs().max().item()
+    # max |computed - hooked| / max |hooked|; a tensor of zeros has no scale
     difference = (computed - hooked).abs().max().item()
     return difference / scale if scale else difference
 
@@ -462,6 +473,7 @@ def _depth_quantities(scene: Scene, *, neighbours: bool) -> Quantities:
         return quantities
     word = _word_by_depth(view, scene.at)
     second = _word_by_depth(scene.second.view, scene.second.word.at)
+    # ‖x - x′‖ / ((‖x‖ + ‖x′‖) / 2); the stream grows with depth, so lengths alone do not compare.
     mean_norm = 0.5 * (word.norm(dim=-1) + second.norm(dim=-1))
     quantities["apart"] = (word - second).norm(dim=-1) / mean_norm
     quantities["second_cosine"] = cosine(word, second, dim=-1)
@@ -481,6 +493,7 @@ def _neighbours(scene: Scene, stream: Tensor) -> Quantities:
     normalize = torch.nn.functional.normalize
     weights = scene.view.stream.stack.on("cpu")
     embedding = weights.raw[weights.config.family.embed + ".weight"].to(stream)
+    # By cosine, because the stream grows with depth.
     cosines = normalize(stream, dim=-1) @ normalize(embedding, dim=-1).T
     nearest = cosines.topk(N_NEAREST)
     quantities = {"nearest": nearest.values, "nearest_ids": nearest.indices}

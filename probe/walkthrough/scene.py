@@ -66,6 +66,7 @@ class WordInText:
         """The token ids of the text before the word, and after it if the model reads both ways;
         without special tokens.
         """
+        # A causal model has read nothing after the word when it reads the word.
         end = self.positions[0] if causal else len(self.tokens)
         ids = set()
         for pos, (start, stop) in enumerate(self.tokens.spans[:end]):
@@ -149,6 +150,8 @@ class AttentionView:
         gain = self.weights.blocks[layer].norm_out
         if gain is None:
             return write
+        # RMSNorm(w) = gain · w / sqrt(mean(w²) + ε), with w = Σ ΔE. With the divisor of this run
+        # the norm is linear, so it applies to each write.
         mean_square = self.attention.attn_out[layer, at].square().mean(-1, keepdim=True)
         return write / (mean_square + config.epsilon).sqrt() * forward.gain_of(gain, config)
 
@@ -237,6 +240,7 @@ class Scene:
         if self.view.one_text:
             # A word of very many tokens must leave half of the picture to other tokens.
             word_end = self.word.positions[-DRAWN_OF_LONG // 2 :]
+            # Many heads rest on the first token; the token after the word shows the mask.
             always = {0, *word_end, min(self.at + 1, n_keys - 1)}
         n_allowed = int(self.view.allowed[self.at].sum())
         weights = self.view.attention.pattern[self.layer, self.head, self.at, :n_allowed]
@@ -265,6 +269,7 @@ class Scene:
         n_layers, n_heads = self.sizes[:2]
         cells_of_layer = n_heads * len(self.drawn_keys) * len(self.drawn_queries)
         n_page_layers = min(n_layers, max(1, MAX_CELLS // cells_of_layer))
+        # A window with the chosen layer in its middle, moved if it would leave the stack.
         first = min(max(0, self.layer - n_page_layers // 2), n_layers - n_page_layers)
         return list(range(first, first + n_page_layers))
 
@@ -347,6 +352,7 @@ class CausalTrace:
         word = resid_pre[:, self.pos.index(self.at)]
         largest = int(entering.abs().argmax())
         token, second_token = self.pieces[largest]
+        # The last layer below half decides: an effect that comes and goes has not arrived.
         layers_below_half = (word < HALF_WAY).nonzero().flatten().tolist()
         return TraceSummary(
             token=token.strip(),
@@ -380,6 +386,7 @@ def read_pair(
     offsets = positions_from_word([pair], None)
     with torch.inference_mode():
         cache = cache_pair(weights, pair.ids, pair.at, n_layers)
+        # Effects are read along x - x′ after the last layer: 0 at x′, 1 at x.
         line = cache.final[0, pair.at] - cache.final[1, pair.at]
         length = line.norm()
     if not length > 0:
@@ -426,6 +433,7 @@ def trace_steps(
                 reading.cache, [offsets[index]], reading.directions, parts, layers=layers
             )
         for part, effect in measured.items():
+            # Row 1 is the run of the second sentence, which receives a part of the first.
             fraction = effect[1, ..., 0, 0] / reading.gap[0]
             effects[part][layers.start : layers.stop, :, index] = fraction.cpu()
         yield n_done / len(steps), effects

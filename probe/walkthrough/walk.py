@@ -442,6 +442,7 @@ def _predicting_position(model: Model, target: str, word: str | None) -> tuple[i
         return len(tokens) - 1, None
     if choose.count_word(word, target):
         first = tokens.positions_of(word)[0]
+        # A position predicts the token after it.
         return first - 1, tokens.ids[first]
     return len(tokens) - 1, cross.first_token(model, target, word)
 
@@ -465,6 +466,7 @@ def _truncation_change(model: Model, scene: Scene) -> float | None:
     """
     tokens = scene.word.tokens
     at = scene.at
+    # In a causal model, the cut changes the word's vector by rounding at most.
     text = tokens.text[: tokens.spans[at][1]]
     if text == tokens.text:
         return None
@@ -517,6 +519,7 @@ def _parting(scene: Scene, measured: Measured) -> Parting | None:
     quantities = measured.quantities
     first_depth = None
     for depth, distance in enumerate(quantities["apart"].tolist(), start=-1):
+        # Equal vectors of two runs can differ by rounding.
         if distance > choose.SAME_VECTOR:
             first_depth = depth
             break
@@ -542,6 +545,7 @@ def _logit_findings(model: Model, scene: Scene) -> LogitFindings | None:
     decode = model.tokenizer.decode
     by_source = target.contributions[scene.layer, scene.head, scene.at]
     logits = scene.view.stream.logits[scene.at]
+    # A softmax ignores a constant in all logits, so only the difference from their mean counts.
     centred = logits - logits.mean()
     without_target = centred.clone()
     without_target[target.token] = -torch.inf

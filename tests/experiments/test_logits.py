@@ -154,7 +154,9 @@ def test_what_are_no_ids_of_tokens_is_said(tokens):
     trace = probe.trace(random_model(), TEXT)
     with pytest.raises(InputError) as caught:
         probe.decomposition.logit_direction(trace, "bank", tokens)
-    start = f"Cannot follow logits back: got the tokens {tokens!r}, expected one id or two, from 0 to "
+    start = (
+        f"Cannot follow logits back: got the tokens {tokens!r}, expected one id or two, from 0 to "
+    )
     assert str(caught.value).startswith(start)
 
 
@@ -177,7 +179,9 @@ def test_what_cannot_be_decomposed_is_said(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"^Looking for token 99 of 'The mole"):
         probe.decompose(model, TEXT, at=99, tokens=PAIR)
     headless = load(make_family(tmp_path / "bert", "bert", architecture="BertModel"))
-    with pytest.raises(UnsupportedModel, match="^Cannot read the logits of .*no language-model head"):
+    with pytest.raises(
+        UnsupportedModel, match="^Cannot read the logits of .*no language-model head"
+    ):
         probe.decompose(headless, TEXT, at="bank", tokens=PAIR)
     translator = family_model("t5")
     with pytest.raises(InputError) as missing:

@@ -630,7 +630,11 @@ WRONG = [  # the change, the reason in the message, and the next step
     ),
     (keys(llama__attention__value_length=4), "its keys and its values differ in length", CONVERT),
     (keys(split__count=3), "it is one part of 3", "Join the parts with gguf-split --merge."),
-    (keys(general__alignment=48), "its general.alignment is 48, which is not a power of two", CONVERT),
+    (
+        keys(general__alignment=48),
+        "its general.alignment is 48, which is not a power of two",
+        CONVERT,
+    ),
     (NO_TOKENS, "it holds no tokenizer", BESIDE),
     (
         keys(tokenizer__ggml__model="rwkv"),

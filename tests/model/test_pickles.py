@@ -91,7 +91,9 @@ def test_what_needs_other_weights_says_so_in_a_trace_of_a_pickle() -> None:
         probe.decomposition.logit_lens(after, "bank")
     assert str(error.value) == f"Cannot read all weights of gpt2 from a trace: {FROM_PICKLE}"
     cross = again(traced("bart")).cross
-    with pytest.raises(probe.InputError, match="Cannot make a cache of a cross-attention trace through"):
+    with pytest.raises(
+        probe.InputError, match="Cannot make a cache of a cross-attention trace through"
+    ):
         cross.to_cache()
 
 

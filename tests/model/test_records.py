@@ -87,7 +87,9 @@ def test_a_place_that_is_not_there_is_refused_in_one_sentence(
         for take in (whole.delta_e, whole.delta_e_by_source):
             with pytest.raises(InputError) as error:
                 take(**({"layer": 0, "head": 0, "at": -1} | place))
-            assert str(error.value) == f"Cannot take ΔE from {what}: {expected}. Choose one of these."
+            assert (
+                str(error.value) == f"Cannot take ΔE from {what}: {expected}. Choose one of these."
+            )
             take(layer=len(whole.z) - 1, head=HEADS - 1, at=-n)
 
 

@@ -258,9 +258,7 @@ def test_direct_logits_ask_for_the_trace_of_a_translation_and_two_words():
         probe.cross.direct_logits(model, pair.target, "bank")
     with pytest.raises(InputError, match=NO_WORD):
         probe.cross.direct_logits(model, pair, None)
-    with pytest.raises(
-        InputError, match="'bank' and 'bank': both begin with the same token. Give"
-    ):
+    with pytest.raises(InputError, match="'bank' and 'bank': both begin with the same token. Give"):
         probe.cross.direct_logits(model, pair, "bank", against="bank")
 
 

@@ -128,7 +128,9 @@ def test_sets_that_are_no_masks_are_one_sentence(weights, texts, states, directi
 
 
 def test_pairs_are_held_to_the_same(model, weights, texts, direction):
-    with pytest.raises(InputError, match="^Cannot swap pairs: got <Model .*Give probe.read_weights"):
+    with pytest.raises(
+        InputError, match="^Cannot swap pairs: got <Model .*Give probe.read_weights"
+    ):
         probe.swap_pairs(model, texts, texts, direction, depth=2)
     with pytest.raises(InputError, match="in text 0: got the id -2, expected 0 to 399"):
         probe.swap_pairs(weights, [(1, -2)], [(1, 3)], direction, depth=2)
@@ -167,7 +169,9 @@ def test_what_cannot_be_traced_is_one_sentence(weights, direction, change, said)
 
 
 def test_edges_are_held_to_the_same(weights, direction):
-    with pytest.raises(InputError, match=r"^Cannot trace pairs in text 0: got 'The muddy bank', expect"):
+    with pytest.raises(
+        InputError, match=r"^Cannot trace pairs in text 0: got 'The muddy bank', expect"
+    ):
         probe.edges(weights, [A], [B], direction, depth=2)
 
 
@@ -197,7 +201,9 @@ def test_options_of_edges_are_held_to_what_they_mean(weights, direction, change,
 
 
 def test_receivers_are_named_where_there_are_none(weights, direction):
-    with pytest.raises(InputError, match=r"^Cannot trace pairs: got receivers \[\], expected whole num"):
+    with pytest.raises(
+        InputError, match=r"^Cannot trace pairs: got receivers \[\], expected whole num"
+    ):
         probe.edges(weights, [(1, 2, 3)], [(1, 4, 3)], direction, depth=2, receivers=[])
 
 

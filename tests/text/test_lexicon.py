@@ -219,7 +219,10 @@ def test_a_frame_has_cue_and_word_once_and_in_order(text, behind, first, second)
     with pytest.raises(InputError) as error:
         lexicon.Frame("walk", {1: text}, behind=behind)
     expected = f"got '{text}', expected {first} once and then {second} once"
-    assert str(error.value) == f"Cannot read frame 'walk' at distance 1: {expected}. Correct the frame."
+    assert (
+        str(error.value)
+        == f"Cannot read frame 'walk' at distance 1: {expected}. Correct the frame."
+    )
 
 
 UNPAIRED = [([("river",)], "[1] cues, 1"), ([("river", "mud"), ("loan",)], "[2, 1] cues, 3")]

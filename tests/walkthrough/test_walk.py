@@ -280,7 +280,9 @@ def test_tables_of_the_walk_that_is_replaced_do_not_stay_beside_the_new_one(mode
 
 
 TWO = {"against": "A bank", "beside": "My bank"}
-EMPTY = "Cannot choose a word to follow: got an empty one, expected a word of the text. Give bank, say."
+EMPTY = (
+    "Cannot choose a word to follow: got an empty one, expected a word of the text. Give bank, say."
+)
 
 
 @pytest.mark.parametrize(

@@ -343,7 +343,9 @@ def test_the_trace_of_two_sentences_is_that_of_a_pair_along_the_line_between_the
 )
 def test_sentences_that_cannot_be_traced_say_why(model, text, other, said):
     walked = probe.walk(model, text, against=other, word="bank")
-    assert travels(walked).startswith("Cannot trace two sentences: ") and travels(walked).endswith(said)
+    assert travels(walked).startswith("Cannot trace two sentences: ") and travels(walked).endswith(
+        said
+    )
     assert "trace" not in walked.frames
     page = render(walked, MADE)
     assert said in page and 'data-rows="trace"' not in page

@@ -187,7 +187,7 @@ def config_from(
     absurd sizes.
     """
     kind = str(raw.get("model_type", FIRST))
-    _require_known(raw, kind, architecture, where)
+    _require_supported(raw, kind, architecture, where)
     if raw.get("quantization_config"):
         problem = "it is quantized (quantization_config)"
         raise unsupported(where, problem, "load a plain float checkpoint")
@@ -263,7 +263,7 @@ def row_of(raw: Mapping[str, Any]) -> str:
     return wrapper.text or str((raw.get("text_config") or {}).get("model_type"))
 
 
-def _require_known(raw: Mapping[str, Any], kind: str, architecture: str, where: object) -> None:
+def _require_supported(raw: Mapping[str, Any], kind: str, architecture: str, where: object) -> None:
     """Raises UnsupportedModel for a class without a row."""
     family = FAMILIES.get(kind)
     if family is None:

@@ -229,8 +229,8 @@ def _table(header: _Header, count: int, alignment: object) -> dict[str, Stored]:
 
 def _stored(header: _Header, name: str, shape: tuple[int, ...], kind: int, start: int) -> Stored:
     if not _readable(kind):
-        is_known = kind in set(GGMLQuantizationType)
-        label = GGMLQuantizationType(kind).name if is_known else f"number {kind}"
+        has_name = kind in set(GGMLQuantizationType)
+        label = GGMLQuantizationType(kind).name if has_name else f"number {kind}"
         raise unsupported(
             header.path,
             f"its tensor {name!r} is stored in the quantisation {label}, which cannot be turned "
@@ -473,17 +473,17 @@ class Wanted:
     role: of the weight in a layer; empty outside layers
     stacked: whether the tensor holds several weights
     names: Hugging Face's names of these weights
-    of_one: the shape of one weight
+    weight_shape: the shape of one weight
     """
 
     role: str
     stacked: bool
     names: list[str]
-    of_one: tuple[int, ...]
+    weight_shape: tuple[int, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (len(self.names), *self.of_one) if self.stacked else self.of_one
+        return (len(self.names), *self.weight_shape) if self.stacked else self.weight_shape
 
 
 def _expected_tensors(config: Config) -> dict[str, Wanted]:
@@ -504,9 +504,9 @@ def _expected_tensors(config: Config) -> dict[str, Wanted]:
         base, _, ending = name.rpartition(".")
         role, plain = parts.get(base, ("", base))
         gguf_name = names.get_name(family.prefix + plain) or names.get_name(plain) or plain
-        of_one = shape[::-1] if _is_transposed(config, role, len(shape)) else shape
+        weight_shape = shape[::-1] if _is_transposed(config, role, len(shape)) else shape
         entry = expected.setdefault(
-            f"{gguf_name}.{ending}", Wanted(role, plain != base, [], of_one)
+            f"{gguf_name}.{ending}", Wanted(role, plain != base, [], weight_shape)
         )
         entry.names.append(name)
     return expected

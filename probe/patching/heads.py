@@ -160,8 +160,8 @@ def swap_sets(
         >>> last = [len(row) - 1 for row in rows]
         >>> states = probe.target_states("tiny-senses", texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
-        >>> none_kept = torch.zeros(1, 4, 4, dtype=torch.bool)  # set layer head
-        >>> moved = probe.swap_sets(weights, rows, states.z.flip(0), none_kept, direction)
+        >>> no_head = torch.zeros(1, 4, 4, dtype=torch.bool)  # set layer head
+        >>> moved = probe.swap_sets(weights, rows, states.z.flip(0), no_head, direction)
         >>> moved.shape  # row set direction
         torch.Size([2, 1, 1])
     """

@@ -415,12 +415,12 @@ def flipped(
 def sign_flip_test(
     effects: Array, units: Sequence[Hashable], *, seed: int = 0, draws: int = 1000
 ) -> MaxT:
-    """A test for each mean effect that it is above 0, corrected for the whole family.
+    """A one-sided test of each mean effect against 0, corrected for the whole family.
 
     `pair ... -> ...`
 
-    The test is one-sided; pass `-effects` for the other side. Pairs that share a unit (a cue word,
-    a noun) change their sign together. The steps are `flip_null` and `max_t`.
+    It tests whether an effect is above 0; pass `-effects` for the other side. Pairs that share a
+    unit (a cue word, a noun) change their sign together. The steps are `flip_null` and `max_t`.
 
     Raises InputError for NaN or infinite effects, for a number of units other than the number of
     pairs, and for fewer than FEWEST_PAIRS pairs. `probe.patch` reads so few pairs along each pair's

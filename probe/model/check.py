@@ -215,11 +215,11 @@ def _difference(hooked: Tensor, scratch: Tensor) -> tuple[float, float]:
     """
     hooked = hooked.double()
     scratch = scratch.double()
-    masked = scratch < MASKED
-    if not torch.equal(hooked < MASKED, masked):
+    is_masked = scratch < MASKED
+    if not torch.equal(hooked < MASKED, is_masked):
         return math.inf, 1.0
-    hooked = hooked.masked_fill(masked, 0)
-    scratch = scratch.masked_fill(masked, 0)
+    hooked = hooked.masked_fill(is_masked, 0)
+    scratch = scratch.masked_fill(is_masked, 0)
     scale = scratch.abs().max().item()
     error = (hooked - scratch).abs().max().item()
     if not scale:
@@ -299,9 +299,9 @@ def _stream(stack: Weights, run: HookedRun, ids: Sequence[int]) -> list[list[Row
     layer before.
     """
     tensors = run.tensors[stack.attention.name]
-    embedded = forward.embed(stack, torch.tensor(ids), EXACT)
+    embeddings = forward.embed(stack, torch.tensor(ids), EXACT)
     labels = ("resid_pre", "embedding of the tokens")
-    rows = [[_row(stack, 0, labels, tensors["resid_pre"][0], embedded)]]
+    rows = [[_row(stack, 0, labels, tensors["resid_pre"][0], embeddings)]]
     labels = ("resid_pre", "resid_post of the layer before")
     layers = zip(tensors["resid_pre"][1:], tensors["resid_post"], strict=False)
     for layer, (resid_pre, resid_post) in enumerate(layers, start=1):
@@ -315,8 +315,8 @@ def _between(stacks: Mapping[str, Weights], run: HookedRun) -> list[list[Row]]:
     """
     tensors = run.tensors["cross"]
     cross = stacks["cross"]
-    encoded = run.tensors["encoder"]["resid_post"][-1].to(EXACT)
-    memory = forward.final_norm(stacks["encoder"], encoded)
+    encoder_output = run.tensors["encoder"]["resid_post"][-1].to(EXACT)
+    memory = forward.final_norm(stacks["encoder"], encoder_output)
     of_stream = ("resid_pre", "the decoder's resid_mid")
     of_memory = ("memory", "what left the encoder")
     rows = []
@@ -341,7 +341,7 @@ def _attention_rows(
     if block.mixer is None:
         hooked["delta_e"] = _own_writes(model, hooked["z"], attention, layer)
     # For a float64 model, the model's code rounds its softmax to float32, and the formulas do not.
-    rounded = "softmax" in in_float32 and model.dtype == EXACT
+    rounds_softmax = "softmax" in in_float32 and model.dtype == EXACT
     by_recurrence = (
         block.mixer is not None and recurrence.is_in_float32(block.mixer) and model.dtype == EXACT
     )
@@ -354,21 +354,21 @@ def _attention_rows(
             hooked["resid_pre"].to(EXACT),
             bias=bias,
             memory=hooked["memory"].to(EXACT) if "memory" in hooked else None,
-            pattern=hooked["pattern"] if rounded else None,
+            pattern=hooked["pattern"] if rounds_softmax else None,
         )
     for name, formula in formulas_of(attention, stack.config, block).items():
         note = _replacement_note(attention, name)
         tolerance = None
-        if rounded and (name == "pattern" or name in in_float32):
+        if rounds_softmax and (name == "pattern" or name in in_float32):
             note = FLOAT32_SOFTMAX if name == "pattern" else FLOAT32_SCORES
             tolerance = ROUNDED
         if by_recurrence and name != "x":
             note = FLOAT32_RECURRENCE
             tolerance = RECURRENT
         if model.dtype == COARSE and name == "pattern" and "scores" in attention.unreliable_hooks:
-            unmasked = steps["scores"].masked_fill(steps["scores"] < MASKED, 0)
+            scores = steps["scores"].masked_fill(steps["scores"] < MASKED, 0)
             note = FROM_SCORES
-            tolerance = TOLERANCE[COARSE] * max(1.0, float(unmasked.abs().max()))
+            tolerance = TOLERANCE[COARSE] * max(1.0, float(scores.abs().max()))
         labels = (name, formula)
         yield _row(stack, layer, labels, hooked[name], steps[name], note=note, tolerance=tolerance)
 

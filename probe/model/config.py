@@ -271,8 +271,8 @@ def _require_supported(raw: Mapping[str, Any], kind: str, architecture: str, whe
         if wrapper is None or wrapper.architecture != architecture:
             raise _unknown(where, f"its architecture is {architecture} (model_type {kind!r})", raw)
     elif architecture not in (*family.architectures, *family.headless):
-        certified = " or ".join(dict.fromkeys(family.architectures))
-        problem = f"it is a {architecture}, and of model_type {kind!r} {certified} is certified"
+        class_names = " or ".join(dict.fromkeys(family.architectures))
+        problem = f"it is a {architecture}, and of model_type {kind!r} {class_names} is certified"
         raise unsupported(where, problem + _own_code(raw), "give one of that class")
 
 
@@ -291,10 +291,12 @@ def _refuse_uncertified(settings: Settings, family: Family) -> None:
     """Raises UnsupportedModel for a setting that the formulas do not cover."""
     step = f"load a standard {family.name}"
     where = settings.where
-    for name, certified in family.keys.must.items():
-        value = settings.get(name, certified[0])
-        if value not in certified:
-            covered = f"the from-scratch check covers {family.name} with {certified[0]!r} only"
+    for name, certified_values in family.keys.must.items():
+        value = settings.get(name, certified_values[0])
+        if value not in certified_values:
+            covered = (
+                f"the from-scratch check covers {family.name} with {certified_values[0]!r} only"
+            )
             raise unsupported(where, f"{name} is {value!r} in its config, and {covered}", step)
     for name, second in family.keys.equal:
         if settings.get(name) != settings.get(second):
@@ -601,15 +603,15 @@ def _routing(settings: Settings, family: Family) -> dict[str, Any]:
             only = f"and only {certified[0]!r} is certified"
             raise unsupported(where, f"{problem}, {only}", "load another model")
     experts = settings.size("num_experts")
-    used = settings.size("num_experts_per_tok")
-    if used > experts:
-        counted = settings.own_name("num_experts")
-        problem = f"num_experts_per_tok is {used} and {counted} {experts} in its config"
+    n_chosen = settings.size("num_experts_per_tok")
+    if n_chosen > experts:
+        count_name = settings.own_name("num_experts")
+        problem = f"num_experts_per_tok is {n_chosen} and {count_name} {experts} in its config"
         raise refuse(where, problem, CORRECT)
     sharpness, limit = routed.clamp or ("", "")
     return {
         "n_experts": experts,
-        "n_chosen": used,
+        "n_chosen": n_chosen,
         "d_shared": settings.size(routed.shared) if routed.shared else 0,
         "normed_shares": settings.get(routed.normed) if routed.normed else True,
         "swiglu_sharpness": settings.number(sharpness),

@@ -116,11 +116,11 @@ class Norms:
         """The norms through which the writes of this layer's heads pass."""
         return self.behind(1 + 2 * layer)
 
-    def arriving(self, vectors: Tensor, passed: slice) -> Tensor:
+    def arriving(self, vectors: Tensor, span: slice) -> Tensor:
         """The vectors at the read-out, after the norms passed. `row ... d_model -> row ...
         d_model`
         """
-        for gain, scale in zip(self.gains[passed], self.scales[:, passed].unbind(1), strict=True):
+        for gain, scale in zip(self.gains[span], self.scales[:, span].unbind(1), strict=True):
             of_rows = scale.view(-1, *[1] * (vectors.ndim - 1))
             vectors = through_norm(vectors, gain, of_rows, centred=self.centred)
         return vectors
@@ -228,9 +228,9 @@ def head_contributions(
 
     ΔE is taken as it arrives at that depth, with everything in between frozen.
     """
-    selected = list(rows)
+    row_numbers = list(rows)
     norms = norms_of(weights, states, max(depths))
-    return contributions_of(weights, norms, states.z[selected], selected, directions, depths)
+    return contributions_of(weights, norms, states.z[row_numbers], row_numbers, directions, depths)
 
 
 def contributions_of(
@@ -253,11 +253,11 @@ def contributions_of(
         delta_e = z.new_zeros(*z.shape[:-1], weights.shape[2])
         if block.mixer is None:
             delta_e = torch.einsum("rhe,hed->rhd", z, block.w_o.cpu().double())
-        passed = norms.behind_attention(layer)
+        span = norms.behind_attention(layer)
         # A norm of the sum counts up to the depth at which this layer is read.
-        until = slice(passed.start, 1 + 2 * depth if passed.stop is None else passed.stop)
-        arrived = norms.arriving(delta_e, until)
-        contributions.append((arrived * directions[:, layer, None]).sum(-1))
+        until = slice(span.start, 1 + 2 * depth if span.stop is None else span.stop)
+        at_read_out = norms.arriving(delta_e, until)
+        contributions.append((at_read_out * directions[:, layer, None]).sum(-1))
     return torch.stack(contributions, dim=1)
 
 
@@ -321,33 +321,33 @@ def components(weights: Weights, states: TargetStates, depth: int) -> Iterator[C
     def arriving(
         component: str,
         vectors: Tensor,
-        passed: slice,
+        span: slice,
         layer: int | None = None,
         head: int | None = None,
     ) -> Component:
         # A bias is one vector for all texts.
         of_texts = vectors.double().expand(len(states), vectors.shape[-1])
-        return Component(component, layer, head, norms.arriving(of_texts, passed))
+        return Component(component, layer, head, norms.arriving(of_texts, span))
 
     def norm_bias(behind: str, number: int, layer: int | None = None) -> list[Component]:
         if number >= len(norms.biases):
             return []
-        passed = norms.behind(number + 1)
-        return [arriving(f"norm bias behind {behind}", norms.biases[number], passed, layer)]
+        span = norms.behind(number + 1)
+        return [arriving(f"norm bias behind {behind}", norms.biases[number], span, layer)]
 
     for name, vectors in embeddings(weights, states).items():
         yield arriving(name, vectors, norms.behind(0))
     yield from norm_bias("embedding", 0)
     for layer, block in enumerate(weights.blocks[:depth]):
-        passed = norms.behind_attention(layer)
+        span = norms.behind_attention(layer)
         if block.mixer is not None:
-            yield arriving(f"mixer {layer}", _attn_out(block, states, layer), passed, layer)
+            yield arriving(f"mixer {layer}", _attn_out(block, states, layer), span, layer)
         else:
             for head, w_o in enumerate(block.w_o.cpu().double()):
                 delta_e = states.z[:, layer, head].double() @ w_o
-                yield arriving(f"L{layer}H{head}", delta_e, passed, layer, head)
+                yield arriving(f"L{layer}H{head}", delta_e, span, layer, head)
         if block.b_o is not None:
-            yield arriving(f"attention bias {layer}", block.b_o.cpu(), passed, layer)
+            yield arriving(f"attention bias {layer}", block.b_o.cpu(), span, layer)
         yield from norm_bias(f"attention {layer}", 1 + 2 * layer, layer)
         yield arriving(f"MLP {layer}", states.mlp_out[:, layer], norms.behind(2 + 2 * layer), layer)
         yield from norm_bias(f"MLP {layer}", 2 + 2 * layer, layer)
@@ -658,9 +658,9 @@ def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> Logit
         stored = weights.raw.get(dense + ".bias")
         bias = normed.new_zeros(len(weight)) if stored is None else stored.double()
         hidden = weight @ normed + bias
-        activated = getattr(attention, activation or config.activation)(hidden)
-        direction = through_norm(direction, activated, last_norm, "norm bias of the head")
-        direction = direction * torch.where(hidden == 0, 0.0, activated / hidden)
+        activations = getattr(attention, activation or config.activation)(hidden)
+        direction = through_norm(direction, activations, last_norm, "norm bias of the head")
+        direction = direction * torch.where(hidden == 0, 0.0, activations / hidden)
         constants["bias of the head"] = float(bias @ direction)
         direction = direction @ weight
     direction = through_norm(direction, resid, family.final_norm, "final norm bias")

@@ -291,13 +291,13 @@ def _download(name: str, revision: str | None) -> Path:
             vocabulary = next(
                 (names for names in VOCABULARIES if names_on_hub.issuperset(names)), ()
             )
-            fetched = snapshot_download(
+            folder = snapshot_download(
                 name,
                 revision=revision,
                 allow_patterns=[*WANTED, *vocabulary],
                 etag_timeout=ANSWER_WITHIN,
             )
-            return Path(fetched)
+            return Path(folder)
     except NETWORK_ERRORS as error:
         raise _refusal(label, error) from error
 
@@ -361,11 +361,13 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
                 "copy every shard into the folder",
             )
         return tuple(folder / name for name in names)
-    pickled = sorted(
+    pickle_files = sorted(
         file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern)
     )
-    if pickled:
-        problem = f"its weights are only a pickle ({pickled[0]}), which can run code when opened"
+    if pickle_files:
+        problem = (
+            f"its weights are only a pickle ({pickle_files[0]}), which can run code when opened"
+        )
         raise refuse(folder, problem, f"{RESAVE}(safe_serialization=True) to get {SINGLE}")
     raise refuse(folder, f"there is no {SINGLE} and no {INDEX}", RESAVE)
 
@@ -443,20 +445,20 @@ def available() -> tuple[Available, ...]:
         >>> [row.name for row in probe.available() if row.kind == "embedded"]
         ['tiny-senses', 'tiny-senses-bidirectional', 'tiny-translator']
     """
-    packaged = []
+    package_rows = []
     for name, row in PACKAGED.items():
         where = f"in the package {row.distribution}" if row.installed() else row.install
-        packaged.append(Available(name, "package", where, row.what))
-    shipped = [
+        package_rows.append(Available(name, "package", where, row.what))
+    embedded_rows = [
         Available(n, "embedded", "ships with probe", _what(EMBEDDED_FOLDER / n)) for n in EMBEDDED
     ]
-    cached = [
+    cache_rows = [
         Available(name, "hub", "in the local cache", _what(folder))
         for name, folder in cached_models()
     ]
-    fetched = "downloaded at first use, then cached"
+    download_note = "downloaded at first use, then cached"
     anything = (
-        Available("gpt2, gpt2-medium, owner/name", "hub", fetched, f"any of {SUPPORTED}"),
+        Available("gpt2, gpt2-medium, owner/name", "hub", download_note, f"any of {SUPPORTED}"),
         Available(
             "path/to/folder",
             "folder",
@@ -467,7 +469,7 @@ def available() -> tuple[Available, ...]:
             f"path/to/model{GGUF}", "file", "this machine", f"one of {GGUF_KNOWN}, quantised or not"
         ),
     )
-    return (*(row for row in (*shipped, *packaged, *cached) if row.what), *anything)
+    return (*(row for row in (*embedded_rows, *package_rows, *cache_rows) if row.what), *anything)
 
 
 def _what(folder: Path) -> str:

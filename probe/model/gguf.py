@@ -268,13 +268,13 @@ def _readable(kind: int) -> bool:
     return True
 
 
-def read_raw_config(opened: GgufFile) -> dict[str, Any]:
+def read_raw_config(file: GgufFile) -> dict[str, Any]:
     """The metadata in Hugging Face's keys. Raises UnsupportedModel for metadata without a
     certified formula.
     """
-    kind, family = _family(opened)
+    kind, family = _family(file)
     assert family.gguf is not None
-    raw = _from_tensors(opened, kind, family)
+    raw = _from_tensors(file, kind, family)
     sizes = SIZES | dict(family.keys.sizes)
     unread = family.gguf.unread
     numbers = {
@@ -282,10 +282,10 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
         for gguf_name, field in GGUF_SIZES.items()
         if gguf_name not in unread
     } | dict(family.gguf.numbers)
-    prefix = f"{opened.metadata['general.architecture']}."
+    prefix = f"{file.metadata['general.architecture']}."
     own_entries = {
         key.removeprefix(prefix): value
-        for key, value in opened.metadata.items()
+        for key, value in file.metadata.items()
         if key.startswith(prefix)
     }
     for name, value in own_entries.items():
@@ -295,19 +295,19 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
             if name not in numbers:
                 continue
             value = max(value, default=0)
-        _require_certified(opened, family, prefix + name, value, read_keys=(*numbers, *unread))
+        _require_certified(file, family, prefix + name, value, read_keys=(*numbers, *unread))
         for place in numbers.get(name, "").split():
-            _put(opened, raw, place, value if value or name != WINDOW else None, prefix + name)
+            _put(file, raw, place, value if value or name != WINDOW else None, prefix + name)
     for name in (*GGUF_SIZES, *GGUF_EXPERTS):
         if name in numbers and name not in own_entries and name != "vocab_size":
-            raise refuse(opened.path, f"{prefix}{name} is not in its metadata", CONVERT)
-    words = opened.metadata.get("tokenizer.ggml.tokens")
+            raise refuse(file.path, f"{prefix}{name} is not in its metadata", CONVERT)
+    words = file.metadata.get("tokenizer.ggml.tokens")
     if isinstance(words, list):
         raw.setdefault("vocab_size", len(words))
-    return raw | _head_sizes(opened, kind, family, own_entries)
+    return raw | _head_sizes(file, kind, family, own_entries)
 
 
-def _from_tensors(opened: GgufFile, kind: str, family: Family) -> dict[str, Any]:
+def _from_tensors(file: GgufFile, kind: str, family: Family) -> dict[str, Any]:
     """The config keys of the row, and the keys that follow from the tensors."""
     assert family.gguf is not None
     # A GGUF file never has an encoder's head.
@@ -315,22 +315,22 @@ def _from_tensors(opened: GgufFile, kind: str, family: Family) -> dict[str, Any]
     raw: dict[str, Any] = {
         "model_type": kind,
         "architectures": [classes[0]],
-        "tie_word_embeddings": "output.weight" not in opened.tensors,
-        "pad_token_id": opened.metadata.get("tokenizer.ggml.padding_token_id"),
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "pad_token_id": file.metadata.get("tokenizer.ggml.padding_token_id"),
         **family.gguf.settings,
     }
     for tensor, settings in family.gguf.by_tensor.items():
-        raw |= settings if tensor in opened.tensors else {}
+        raw |= settings if tensor in file.tensors else {}
     for key, roles in family.keys.biases.items():
         product = "attn_output" if roles == "o" else f"attn_{roles[0]}"
-        raw[key] = f"blk.0.{product}.bias" in opened.tensors
-    if family.type_table and "token_types.weight" in opened.tensors:
-        raw["type_vocab_size"] = opened.tensors["token_types.weight"].shape[0]
+        raw[key] = f"blk.0.{product}.bias" in file.tensors
+    if family.type_table and "token_types.weight" in file.tensors:
+        raw["type_vocab_size"] = file.tensors["token_types.weight"].shape[0]
     return raw
 
 
 def _require_certified(
-    opened: GgufFile, family: Family, key: str, value: Any, read_keys: tuple[str, ...]
+    file: GgufFile, family: Family, key: str, value: Any, read_keys: tuple[str, ...]
 ) -> None:
     """Raises UnsupportedModel for a metadata key without a certified formula, and ModelError for
     a value that should be a number but is not.
@@ -339,17 +339,17 @@ def _require_certified(
     name = key.partition(".")[2]
     must = family.gguf.must
     if isinstance(value, list) or len(str(value)) > 40:
-        raise refuse(opened.path, f"{key[:80]} is not a single number or word", CONVERT)
+        raise refuse(file.path, f"{key[:80]} is not a single number or word", CONVERT)
     if value not in must[name] if name in must else name not in read_keys:
         problem = f"{key[:80]} is {value!r} in its metadata, and no formula for it is certified"
-        raise unsupported(opened.path, problem, f"load a standard {family.name}")
+        raise unsupported(file.path, problem, f"load a standard {family.name}")
     is_read = name in read_keys and name not in (*must, *family.gguf.unread)
     if is_read and (isinstance(value, str) or not math.isfinite(value)):
         problem = f"{key} is {value!r} in its metadata, which is not a number"
-        raise refuse(opened.path, problem, CONVERT)
+        raise refuse(file.path, problem, CONVERT)
 
 
-def _put(opened: GgufFile, raw: dict[str, Any], place: str, value: Any, key: str) -> None:
+def _put(file: GgufFile, raw: dict[str, Any], place: str, value: Any, key: str) -> None:
     """Sets a value in `raw` at a path whose dots lead into nested objects. Raises ModelError if
     another key has set another value.
     """
@@ -359,34 +359,30 @@ def _put(opened: GgufFile, raw: dict[str, Any], place: str, value: Any, key: str
     previous = raw.setdefault(last, value)
     if previous != value and (previous or value):
         problem = f"{key} is {value!r} in its metadata where another key says {previous!r}"
-        raise refuse(opened.path, problem, CONVERT)
+        raise refuse(file.path, problem, CONVERT)
 
 
-def _family(opened: GgufFile) -> tuple[str, Family]:
+def _family(file: GgufFile) -> tuple[str, Family]:
     """The row of the file's architecture. If several rows share it, the contents of the file
     decide.
     """
-    architecture = opened.metadata.get("general.architecture")
+    architecture = file.metadata.get("general.architecture")
     rows = [
         (kind, family, family.gguf.told_by)
         for kind, family in FAMILIES.items()
         if family.gguf and family.gguf.architecture == architecture
     ]
     for kind, family, told_by in sorted(rows, key=lambda row: not row[2]):
-        if (
-            not told_by
-            or told_by in opened.tensors
-            or opened.metadata.get(f"{architecture}.{told_by}")
-        ):
+        if not told_by or told_by in file.tensors or file.metadata.get(f"{architecture}.{told_by}"):
             return kind, family
     problem = (
         f"its general.architecture is {str(architecture)[:40]!r}, which is not read from GGUF files"
     )
-    raise unsupported(opened.path, problem, LISTED)
+    raise unsupported(file.path, problem, LISTED)
 
 
 def _head_sizes(
-    opened: GgufFile, kind: str, family: Family, entries: Mapping[str, Any]
+    file: GgufFile, kind: str, family: Family, entries: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The size of a head, if the family leaves it free, and the fraction of it that is rotated."""
     width = entries.get("embedding_length")
@@ -396,7 +392,7 @@ def _head_sizes(
     )
     size = entries.get("attention.key_length") or even
     if entries.get("attention.value_length", size) != size:
-        raise refuse(opened.path, "its keys and its values differ in length", CONVERT)
+        raise refuse(file.path, "its keys and its values differ in length", CONVERT)
     settings = {"head_dim": size} if family.free_heads and size else {}
     if family.gguf and family.gguf.query_scalar and size:
         scalar = even if entries.get("block_count") == family.gguf.query_scalar else size
@@ -407,33 +403,33 @@ def _head_sizes(
     is_whole = not rotates_a_share(kind)
     if not isinstance(dims, int) or not 0 < dims <= size or dims % 2 or (is_whole and dims != size):
         problem = f"its rope.dimension_count is {dims} where a head has {size} dimensions"
-        raise refuse(opened.path, problem, CONVERT)
+        raise refuse(file.path, problem, CONVERT)
     share = dims / size
     exact = share if int(size * share) == dims else math.nextafter(share, 1)
     return settings if is_whole else settings | {"partial_rotary_factor": exact}
 
 
-def read_gguf_config(opened: GgufFile, *, prepend_bos: bool) -> Config:
+def read_gguf_config(file: GgufFile, *, prepend_bos: bool) -> Config:
     """The config in the metadata, by the same rules as a folder's."""
-    raw = read_raw_config(opened)
+    raw = read_raw_config(file)
     config = config_from(
-        raw, where=opened.path, architecture=raw["architectures"][0], prepend_bos=prepend_bos
+        raw, where=file.path, architecture=raw["architectures"][0], prepend_bos=prepend_bos
     )
-    if config.n_layers > len(opened.tensors):
-        tensors = f"{len(opened.tensors)} tensors"
+    if config.n_layers > len(file.tensors):
+        tensors = f"{len(file.tensors)} tensors"
         problem = f"its metadata promise {config.n_layers} layers and it holds {tensors}"
-        raise refuse(opened.path, problem, AGAIN)
+        raise refuse(file.path, problem, AGAIN)
     experts = max(
-        (tensor.shape[0] for tensor in opened.tensors.values() if len(tensor.shape) == 3), default=0
+        (tensor.shape[0] for tensor in file.tensors.values() if len(tensor.shape) == 3), default=0
     )
     if config.n_experts > experts:
         problem = f"its metadata promise {config.n_experts} experts and its tensors hold {experts}"
-        raise refuse(opened.path, problem, AGAIN)
+        raise refuse(file.path, problem, AGAIN)
     return config
 
 
 def read_tensors(
-    opened: GgufFile,
+    file: GgufFile,
     config: Config,
     *,
     dtype: torch.dtype = torch.float32,
@@ -447,18 +443,18 @@ def read_tensors(
     """
     expected = _expected_tensors(config)
     for name, entry in expected.items():
-        if name not in opened.tensors:
-            raise refuse(opened.path, f"the tensor {name} is missing", CONVERT)
-        stored = opened.tensors[name].shape
+        if name not in file.tensors:
+            raise refuse(file.path, f"the tensor {name} is missing", CONVERT)
+        stored = file.tensors[name].shape
         if _long_axes(stored) != _long_axes(entry.shape):
             problem = (
                 f"{name} has shape {list(stored)} where its metadata ask for {list(entry.shape)}"
             )
-            raise refuse(opened.path, problem, CONVERT)
-    _check_unknown(opened, expected, config)
+            raise refuse(file.path, problem, CONVERT)
+    _check_unknown(file, expected, config)
     read = {}
     for name, entry in expected.items():
-        tensor = _floats(opened, name).reshape(entry.shape)
+        tensor = _floats(file, name).reshape(entry.shape)
         tensors = tensor if entry.stacked else (tensor,)
         for checkpoint_name, values in zip(entry.names, tensors, strict=True):
             values = _as_in_checkpoint(values, checkpoint_name, entry.role, config)
@@ -524,27 +520,27 @@ def _is_transposed(config: Config, role: str, axes: int) -> bool:
     return config.family.transposed and bool(role) and axes == 2
 
 
-def _check_unknown(opened: GgufFile, expected: Mapping[str, object], config: Config) -> None:
-    for name in sorted(opened.tensors.keys() - expected.keys()):
+def _check_unknown(file: GgufFile, expected: Mapping[str, object], config: Config) -> None:
+    for name in sorted(file.tensors.keys() - expected.keys()):
         if name != ROPE_FACTORS:
             described = f"the {config.family.name} that its metadata describe"
-            raise refuse(opened.path, f"{name[:80]} is not a tensor of {described}", CONVERT)
-        if not bool((_floats(opened, name) == 1).all()):
+            raise refuse(file.path, f"{name[:80]} is not a tensor of {described}", CONVERT)
+        if not bool((_floats(file, name) == 1).all()):
             problem = f"its rotary positions are stretched ({ROPE_FACTORS}), which is not certified"
-            raise unsupported(opened.path, problem, "load a model with plain rotary positions")
+            raise unsupported(file.path, problem, "load a model with plain rotary positions")
 
 
-def _floats(opened: GgufFile, name: str) -> torch.Tensor:
+def _floats(file: GgufFile, name: str) -> torch.Tensor:
     """One tensor, dequantised to float32 and finite."""
-    stored = opened.tensors[name]
-    raw = np.frombuffer(opened.data, np.uint8, stored.size, stored.start)
+    stored = file.tensors[name]
+    raw = np.frombuffer(file.data, np.uint8, stored.size, stored.start)
     plain = raw.view(PLAIN[stored.kind.name][0]) if stored.kind.name in PLAIN else raw
     with np.errstate(all="ignore"):  # values that are not finite are refused below
         values = dequantize(plain.reshape(*stored.shape[:-1], -1), stored.kind)
     tensor = torch.from_numpy(values if values.flags.writeable else values.copy()).reshape(
         stored.shape
     )
-    check_finite(tensor, name, where=opened.path)
+    check_finite(tensor, name, where=file.path)
     return tensor
 
 

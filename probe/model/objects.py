@@ -122,15 +122,15 @@ def hold(source: object, *, keep_hooks: bool = False) -> Held:
     inner, tokenizer = _unwrap(source)
     bridge = inner if isinstance(inner, TransformerBridge) else None
     original = inner.original_model if bridge is not None else inner
-    said = "the bridge" if bridge is not None else f"the {type(original).__name__}"
+    label = "the bridge" if bridge is not None else f"the {type(original).__name__}"
     if type(original).__module__.partition(".")[0] == OWN_CODE:
         problem = "its class is code that came with the model, which is not certified"
-        raise refuse(said, problem, "load it again without trust_remote_code")
-    _require_weights(original, said)
+        raise refuse(label, problem, "load it again without trust_remote_code")
+    _require_weights(original, label)
     if keep_hooks:
-        return Held(original, bridge, tokenizer, said, tuple(hooks_of(inner)))
-    require_no_hooks(inner, said)
-    return Held(original, bridge, tokenizer, said)
+        return Held(original, bridge, tokenizer, label, tuple(hooks_of(inner)))
+    require_no_hooks(inner, label)
+    return Held(original, bridge, tokenizer, label)
 
 
 def _unwrap(source: object) -> tuple[Any, Any]:
@@ -149,7 +149,7 @@ def _unwrap(source: object) -> tuple[Any, Any]:
     raise refuse(f"a {type(source).__name__}", f"{TAKEN} can be loaded", "give one of these")
 
 
-def _require_weights(original: nn.Module, said: str) -> None:
+def _require_weights(original: nn.Module, label: str) -> None:
     """Raises ModelError for weights without numbers, or with numbers that only their library can
     read.
     """
@@ -160,17 +160,17 @@ def _require_weights(original: nn.Module, said: str) -> None:
                 "load it again with from_pretrained, without device_map (with nnsight, as "
                 "LanguageModel(..., dispatch=True))"
             )
-            raise refuse(said, problem, step)
+            raise refuse(label, problem, step)
         if tensor.is_inference() and not torch.is_inference_mode_enabled():
             problem = f"{name} was made inside torch.inference_mode(), which forbids to share it"
-            raise refuse(said, problem, "make the model outside, or inside torch.no_grad()")
+            raise refuse(label, problem, "make the model outside, or inside torch.no_grad()")
         if type(tensor.data) is not Tensor:  # e.g. a quantised one of torchao
             problem = f"{name} is a {type(tensor.data).__name__}, which only its library can read"
-            raise refuse(said, problem, "load it again without quantisation")
+            raise refuse(label, problem, "load it again without quantisation")
         if not tensor.is_floating_point() or tensor.element_size() == 1:  # float8 is not supported
             bits = 8 * tensor.element_size()
             problem = f"{name} is quantized ({tensor.dtype}, {bits} bits an element)"
-            raise refuse(said, problem, "load it again without quantization_config")
+            raise refuse(label, problem, "load it again without quantization_config")
 
 
 def require_untouched(model: Model) -> None:
@@ -179,19 +179,19 @@ def require_untouched(model: Model) -> None:
 
     The bridge would then be another model than the weights.
     """
-    said = f"the bridge of {model.name}"
+    label = f"the bridge of {model.name}"
     if model.bridge.compatibility_mode:
         problem = "it was put into compatibility mode, which folds and centres the weights"
-        raise refuse(said, problem, "load the model again from what it was loaded from")
-    require_no_hooks(model.bridge, said, kept=KEPT.get(model.bridge, ()))
+        raise refuse(label, problem, "load the model again from what it was loaded from")
+    require_no_hooks(model.bridge, label, kept=KEPT.get(model.bridge, ()))
 
 
-def state_key(held: Held) -> tuple[object, ...]:
+def state_key(model_object: Held) -> tuple[object, ...]:
     """The state of an object, to detect changes: its tensors, how often each was changed in
     place, its config, the settings of its parts, the active adapters, and the hooks that are
     kept. A change through `.data` is not detected.
     """
-    tensors = (*held.original.parameters(), *held.original.buffers())
+    tensors = (*model_object.original.parameters(), *model_object.original.buffers())
     versions = [(t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors]
     adapters = [
         (
@@ -200,13 +200,20 @@ def state_key(held: Held) -> tuple[object, ...]:
             getattr(layer, "merged", False),  # only some kinds of adapters have it
             str(getattr(layer, "scaling", "")),
         )
-        for layer in held.original.modules()
+        for layer in model_object.original.modules()
         if _is_adapted(layer)
     ]
-    hooks = [(hook.part, id(hook.function)) for hook in held.hooks]
-    settings = [_settings_of(module) for module in held.original.modules()]
-    config = repr(getattr(held.original, "config", None))
-    return (held.folded, tuple(versions), tuple(adapters), tuple(hooks), tuple(settings), config)
+    hooks = [(hook.part, id(hook.function)) for hook in model_object.hooks]
+    settings = [_settings_of(module) for module in model_object.original.modules()]
+    config = repr(getattr(model_object.original, "config", None))
+    return (
+        model_object.folded,
+        tuple(versions),
+        tuple(adapters),
+        tuple(hooks),
+        tuple(settings),
+        config,
+    )
 
 
 def _settings_of(module: nn.Module) -> tuple[object, ...]:
@@ -282,7 +289,7 @@ def _inner(module: nn.Module, adapters: dict[str, None]) -> Any:
 
 
 def read_object(
-    held: Held, state: Mapping[str, Tensor], *, prepend_bos: bool
+    model_object: Held, state: Mapping[str, Tensor], *, prepend_bos: bool
 ) -> tuple[Config, dict[str, Tensor]]:
     """Config and raw tensors of a model in memory, by Hugging Face name without the family's
     prefix.
@@ -290,9 +297,9 @@ def read_object(
     Raises UnsupportedModel for a family outside the table, and ModelError for a tensor that is
     missing, of another shape or not finite.
     """
-    raw = held.original.config.to_dict()
+    raw = model_object.original.config.to_dict()
     raw.pop("quantization_config", None)  # the tensors of a dequantised file are floats
-    architecture = type(held.original).__name__
+    architecture = type(model_object.original).__name__
     family = FAMILIES.get(row_of(raw))
     stored: dict[str, Tensor] = {}
     tied = None
@@ -311,29 +318,29 @@ def read_object(
             tied = head.data_ptr() == table.data_ptr()
     config = config_from(
         raw,
-        where=held.said,
+        where=model_object.said,
         architecture=architecture,
         prepend_bos=prepend_bos,
-        resolved=held.original.config,
+        resolved=model_object.original.config,
         tied=tied,
     )
     # A bridge moves this bias into the product in front of it.
-    moved = RENAMED | {"final_logits_bias": f"{config.family.unembed}.bias"}
+    file_names = RENAMED | {"final_logits_bias": f"{config.family.unembed}.bias"}
     optional = config.family.optional
     weights = {}
     for name, shape in expected_shapes(config, optional):
-        stored_tensor = stored.get(moved.get(name, name), stored.get(name))
+        stored_tensor = stored.get(file_names.get(name, name), stored.get(name))
         if stored_tensor is None:
-            problem = f"the tensor {name} is missing from it{_what_stands_at(held, name)}"
+            problem = f"the tensor {name} is missing from it{_what_stands_at(model_object, name)}"
             step = f"give a plain {config.family.name}, nothing of it quantized, pruned or replaced"
-            raise refuse(held.said, problem, step)
+            raise refuse(model_object.said, problem, step)
         tensor = (
             stored_tensor[None] if name in optional and stored_tensor.dim() == 1 else stored_tensor
         )
         if tensor.shape != shape:
             problem = f"{name} has shape {list(tensor.shape)} where its config asks for"
-            raise refuse(held.said, f"{problem} {list(shape)}", "correct its config")
-        check_finite(tensor, name, where=held.said)
+            raise refuse(model_object.said, f"{problem} {list(shape)}", "correct its config")
+        check_finite(tensor, name, where=model_object.said)
         weights[name] = tensor
     return config, weights
 
@@ -341,27 +348,27 @@ def read_object(
 # --- the object's own numbers ---------------------------------------------------------------------
 
 
-def _what_stands_at(held: Held, name: str) -> str:
+def _what_stands_at(model_object: Held, name: str) -> str:
     """The class of the module that should have a tensor; empty without one."""
     of_module = name.rpartition(".")[0]
-    for path, module in held.original.named_modules():
+    for path, module in model_object.original.named_modules():
         if f".{path}".endswith(f".{of_module}"):
             return f", which has a {type(module).__name__} there"
     return ""
 
 
-def require_same(held: Held, fresh: Any, config: Config, ids: list[int]) -> None:
+def require_same(model_object: Held, fresh: Any, config: Config, ids: list[int]) -> None:
     """Raises ModelError if the object computes other logits on `ids` than a new model around its
     tensors, or does not run.
     """
     try:
-        logits = numbers(held.original, config, [ids])
+        logits = numbers(model_object.original, config, [ids])
     except RuntimeError as fault:
         problem = f"it does not run on a short text ({in_short(fault)})"
         step = "give one that runs, with all weights of one type, as model.float() makes them"
-        raise refuse(held.said, problem, step) from fault
+        raise refuse(model_object.said, problem, step) from fault
     error = difference_of(logits, numbers(fresh, config, [ids]))
-    if not error <= allowed_difference(held.original, fresh):
+    if not error <= allowed_difference(model_object.original, fresh):
         problem = (
             f"on a short text it computes something else than its weights give (off by {error:.0e} "
             "of the scale), as with a forward that was changed"
@@ -370,7 +377,7 @@ def require_same(held: Held, fresh: Any, config: Config, ids: list[int]) -> None
         if config.n_experts and fresh.dtype.itemsize < torch.float32.itemsize:
             problem += ", or with a router that chooses other experts once numbers are rounded"
             step += ', or pass dtype="float32"'
-        raise refuse(held.said, problem, step)
+        raise refuse(model_object.said, problem, step)
 
 
 def difference_of(computed: Tensor, expected: Tensor) -> float:
@@ -385,21 +392,21 @@ def allowed_difference(*models: Any) -> float:
     return max(SAME[tensor.dtype] for model in models for tensor in model.parameters())
 
 
-def require_same_words(held: Held, untouched: Any, ids: list[int]) -> None:
+def require_same_words(model_object: Held, reference: Any, ids: list[int]) -> None:
     """Raises ModelError if a folded bridge predicts other tokens after `ids` than the model from
     which it says it came; folding preserves these log-probabilities.
     """
-    with torch.no_grad(), evaluating(held.bridge):
-        row = torch.tensor([ids], device=untouched.device)
-        folded = held.bridge(row).double().log_softmax(-1).cpu()  # type: ignore[misc]
-        exact = untouched.bridge(row).double().log_softmax(-1).cpu()
+    with torch.no_grad(), evaluating(model_object.bridge):
+        row = torch.tensor([ids], device=reference.device)
+        folded = model_object.bridge(row).double().log_softmax(-1).cpu()  # type: ignore[misc]
+        exact = reference.bridge(row).double().log_softmax(-1).cpu()
     error = difference_of(folded, exact)
     if not error <= SAME[torch.float32]:
         problem = (
-            f"it is in compatibility mode, which folds its weights, and {held.name}, where it says "
-            f"that it came from, is another model (log-probabilities off by {error:.0e})"
+            f"it is in compatibility mode, which folds its weights, and {model_object.name}, where "
+            f"it says that it came from, is another model (log-probabilities off by {error:.0e})"
         )
-        raise refuse(held.said, problem, "give it without enable_compatibility_mode()")
+        raise refuse(model_object.said, problem, "give it without enable_compatibility_mode()")
 
 
 def numbers(model: Any, config: Config, rows: Sequence[list[int]]) -> Tensor:

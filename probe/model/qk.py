@@ -217,9 +217,9 @@ def stream_parts(trace: Trace, depth: int, positions: Sequence[int], by: By) -> 
     for part in components(trace.stack, states, depth):
         if by == "source" and part.head is not None:
             assert part.layer is not None
-            passed = norms.behind_attention(part.layer)
+            span = norms.behind_attention(part.layer)
             for label, write in _writes(trace, part.layer, part.head, positions, by):
-                terms[label] = norms.arriving(write, passed)
+                terms[label] = norms.arriving(write, span)
             continue
         label = part.component
         if by == "layer":
@@ -278,8 +278,8 @@ def parts_of_pair(
 
     ids = torch.tensor([stack_trace.tokens.ids[pos] for pos in rows], device=weights.device)
     places = torch.tensor(rows, device=weights.device)
-    embedded = forward.embedding_parts(weights, ids, places, dtype=torch.float64)
-    for name, vectors in embedded.items():
+    embeddings = forward.embedding_parts(weights, ids, places, dtype=torch.float64)
+    for name, vectors in embeddings.items():
         add(name, vectors)
     pass_norm(*weights.norm(config.family.embedding_norm, torch.float64), "embedding")
     for number, block in enumerate(weights.blocks):

@@ -184,10 +184,10 @@ def _require_targets(sentences: Sequence[Tokens], targets: Sequence[int]) -> Non
             "Cannot read words: got one text, expected a list. Put text and position into "
             "brackets, as in target_states(model, [tokens], [3])."
         )
-    tokenised = [tokens for tokens in sentences if isinstance(tokens, Tokens)]
-    if not tokenised or len(tokenised) != len(sentences) or len(targets) != len(sentences):
+    text_tokens = [tokens for tokens in sentences if isinstance(tokens, Tokens)]
+    if not text_tokens or len(text_tokens) != len(sentences) or len(targets) != len(sentences):
         raise InputError(
-            f"Cannot read words: got {len(tokenised)} tokenised texts of {len(sentences)} and "
+            f"Cannot read words: got {len(text_tokens)} tokenised texts of {len(sentences)} and "
             f"{len(targets)} positions, expected one position for each of at least one text. Give "
             "[probe.tokenize(model, text), ...] and the position of the word in each."
         )

@@ -144,7 +144,7 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
     all_heads = one_head.new_ones(1, layers, heads)
     tree = branches(torch.cat([one_head, all_heads]))
     margins = []
-    moved = []
+    shifts = []
     with torch.inference_mode():
         for choice in choices:
             words = _first_tokens(model, choice)
@@ -154,13 +154,14 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
                 memory = forward.encode(stacks, tokenize(model, source).ids)
                 runs.append(forward.decode(stacks, target, memory))
             margin = torch.stack([_margin(run.logits, words) for run in runs])
-            swapped = []
+            with_swaps = []
             for recipient, donor in zip(runs, reversed(runs), strict=True):
                 logits = _swapped(stacks, recipient, donor, tree, len(target))
-                swapped.append(_margin(logits, words))
+                with_swaps.append(_margin(logits, words))
             margins.append(margin)
-            moved.append(torch.stack(swapped) - margin[:, None])
-    all_moved = torch.stack(moved).cpu().clone()  # choice recipient set, all heads at once the last
+            shifts.append(torch.stack(with_swaps) - margin[:, None])
+    # choice recipient set, all heads at once the last
+    all_moved = torch.stack(shifts).cpu().clone()
     return CrossSwaps(
         margin=torch.stack(margins).cpu().clone(),
         moved=all_moved[..., :-1].unflatten(-1, (layers, heads)),
@@ -220,21 +221,21 @@ def swap_source_words(
     stacks = _stacks_of(model)
     _require_choices(choices)
     _require_sets(choices, positions)
-    moved = []
+    shifts = []
     with torch.inference_mode():
         for choice, sets in zip(choices, positions, strict=True):
             words = _first_tokens(model, choice)
             target = target_tokens(model, choice.target).ids
             rows = [tokenize(model, source).ids for source in (choice.source_a, choice.source_b)]
             from_donor = _from_donor(choice, sets, *map(len, rows)).to(model.device)
-            memory = [forward.encode(stacks, ids) for ids in rows]
+            memories = [forward.encode(stacks, ids) for ids in rows]
             by_recipient = []
-            for recipient, donor in zip(memory, reversed(memory), strict=True):
-                patched = torch.where(from_donor, donor, recipient)
-                margin = _margin(forward.decode(stacks, target, patched).logits, words)
+            for recipient, donor in zip(memories, reversed(memories), strict=True):
+                mixture = torch.where(from_donor, donor, recipient)
+                margin = _margin(forward.decode(stacks, target, mixture).logits, words)
                 by_recipient.append(margin[1:] - margin[0])  # the first set is empty
-            moved.append(torch.stack(by_recipient))
-    return torch.stack(moved).cpu().clone()
+            shifts.append(torch.stack(by_recipient))
+    return torch.stack(shifts).cpu().clone()
 
 
 def _stacks_of(model: Model) -> Stacks:
@@ -332,13 +333,13 @@ def first_token(model: Model, target: str, word: str) -> int:
             "which the translation can continue."
         )
     before = target_tokens(model, target).ids
-    continued = target_tokens(model, f"{target.rstrip()} {word}").ids
-    if continued[: len(before)] != before or len(continued) == len(before):
+    continuation = target_tokens(model, f"{target.rstrip()} {word}").ids
+    if continuation[: len(before)] != before or len(continuation) == len(before):
         raise InputError(
             f"Cannot put {word!r} after {target!r}: the tokens of the target change. Give the "
             "target up to the end of a word."
         )
-    return continued[len(before)]
+    return continuation[len(before)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -445,5 +446,5 @@ def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
                 assert gain is not None
                 back = before_norm(back, resid + write, gain, config)
             by_writer[name].append(back)
-    stacked = {name: torch.stack(layers[::-1]) for name, layers in by_writer.items()}
-    return Directions(**stacked, entering=back)
+    by_layer = {name: torch.stack(layers[::-1]) for name, layers in by_writer.items()}
+    return Directions(**by_layer, entering=back)

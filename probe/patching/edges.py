@@ -256,8 +256,8 @@ def total_effects(
     positions_from_word(pairs, np.union1d(edges["sender_pos"], edges["receiver_pos"]).tolist())
     with torch.inference_mode():
         readings = cache_pairs(weights, pairs, directions, depth)
-        moved = [totals(reading.cache, edges, reading.directions) for reading in readings]
-        return torch.stack(moved).cpu().clone()
+        shifts = [totals(reading.cache, edges, reading.directions) for reading in readings]
+        return torch.stack(shifts).cpu().clone()
 
 
 # --- the list of edges ----------------------------------------------------------------------------
@@ -449,9 +449,9 @@ def receiver_z(
     variant = _indices(inputs.variant, cache)
     pos = _indices(inputs.pos, cache)
     streams = layer_cache.resid_pre[:, pos] + inputs.change
-    projected = fused.project(weights, block, streams, cache.tables, pos[None])
+    projections = fused.project(weights, block, streams, cache.tables, pos[None])
     q, k, v = (
-        repeat_kv(part, count)[:, head[variant], range(len(pos))] for part in projected
+        repeat_kv(part, count)[:, head[variant], range(len(pos))] for part in projections
     )  # recipient input d_head
     readable = cache.keys_read(receiver)
     queries = layer_cache.q[:, head, receiver]  # recipient variant d_head
@@ -555,11 +555,11 @@ def _measure_heads(
         for channel, receiver in channels_from(cache.weights, offset, receivers)
     ]
     moved_by_channel = _moved_by_every_sender(cache, layer, cache.at + offset, changes, channels)
-    for receiver, moved in moved_by_channel:
-        fraction = _fraction(moved, _donor_minus_recipient(cache.layers[layer].z[:, receiver]))
-        direct = moved.new_zeros(*moved.shape[:-1], len(reading.directions))
+    for receiver, change in moved_by_channel:
+        fraction = _fraction(change, _donor_minus_recipient(cache.layers[layer].z[:, receiver]))
+        direct = change.new_zeros(*change.shape[:-1], len(reading.directions))
         if receiver == cache.at:
-            direct = _direct(cache, site, moved, w_o, reading.directions)
+            direct = _direct(cache, site, change, w_o, reading.directions)
         yield fraction.flatten(1), direct.flatten(1, 2)
 
 
@@ -573,41 +573,41 @@ def _measure_mlp(
     cache = reading.cache
     w_hidden = cache.weights.blocks[layer].w_hidden
     pos = cache.at + offset
-    swapped = _donor_minus_recipient(cache.layers[layer].hidden[:, pos, None]) @ w_hidden
-    moved = moved_mlp(cache, layer, pos, changes)[:, None]
-    direct = moved.new_zeros(*moved.shape[:-1], len(reading.directions))
+    swap = _donor_minus_recipient(cache.layers[layer].hidden[:, pos, None]) @ w_hidden
+    change = moved_mlp(cache, layer, pos, changes)[:, None]
+    direct = change.new_zeros(*change.shape[:-1], len(reading.directions))
     if offset == 0:
-        direct = _direct(cache, Site(layer, Part.MLP), moved, None, reading.directions)
-    return _fraction(moved, swapped).flatten(1), direct.flatten(1, 2)
+        direct = _direct(cache, Site(layer, Part.MLP), change, None, reading.directions)
+    return _fraction(change, swap).flatten(1), direct.flatten(1, 2)
 
 
-def _fraction(moved: Tensor, swapped: Tensor) -> Tensor:
-    """<moved, swapped> / |swapped|²; 0 if a swap moves nothing.
+def _fraction(change: Tensor, swap: Tensor) -> Tensor:
+    """<change, swap> / |swap|²; 0 if a swap moves nothing.
 
     `recipient head sender d, recipient head d -> recipient head sender`
     """
-    size = swapped.square().sum(-1, keepdim=True)
-    toward = swapped / size.where(size > 0, 1)
-    return (moved @ toward[..., None])[..., 0]
+    size = swap.square().sum(-1, keepdim=True)
+    toward = swap / size.where(size > 0, 1)
+    return (change @ toward[..., None])[..., 0]
 
 
 def _direct(
-    cache: PairCache, site: Site, moved: Tensor, weight: Tensor | None, directions: Tensor
+    cache: PairCache, site: Site, change: Tensor, weight: Tensor | None, directions: Tensor
 ) -> Tensor:
     """How far the word's vector moves with each change of the receivers' writes at the word,
     with every other write frozen.
 
     `-> recipient head sender direction`
 
-    moved: `recipient head sender d_head` with `weight: head d_head d_model`; or `recipient head
+    change: `recipient head sender d_head` with `weight: head d_head d_model`; or `recipient head
         sender d_model` without a weight
     """
     if cache.weights.config.family.adds_plainly:
         # Projected first, so that no write of d_model numbers is computed for every edge.
-        return moved @ (directions.T if weight is None else weight @ directions.T)
-    write_change = moved if weight is None else moved @ weight
-    change = run_frozen(cache, cache.at, {site: write_change.flatten(1, 2)}, cache.end)
-    return (change @ directions.T).unflatten(1, write_change.shape[1:3])
+        return change @ (directions.T if weight is None else weight @ directions.T)
+    write_change = change if weight is None else change @ weight
+    end_change = run_frozen(cache, cache.at, {site: write_change.flatten(1, 2)}, cache.end)
+    return (end_change @ directions.T).unflatten(1, write_change.shape[1:3])
 
 
 def _swapped(reading: PairReading, receivers: Sequence[int], *, mlps: bool) -> Tensor:
@@ -617,8 +617,8 @@ def _swapped(reading: PairReading, receivers: Sequence[int], *, mlps: bool) -> T
     `recipient layer head pos`
     """
     parts = [HEAD, "mlp_out"] if mlps else [HEAD]
-    moved = effects(reading.cache, receivers, reading.directions[:1], parts)
-    return torch.cat([moved[part][..., 0] for part in parts], dim=2)
+    shifts = effects(reading.cache, receivers, reading.directions[:1], parts)
+    return torch.cat([shifts[part][..., 0] for part in parts], dim=2)
 
 
 def _could_reach(
@@ -650,13 +650,13 @@ def totals(cache: PairCache, edges: EdgeArray, directions: Tensor) -> Tensor:
 
     `-> recipient edge direction`
     """
-    moved = directions.new_empty(2, len(edges), len(directions))
+    shifts = directions.new_empty(2, len(edges), len(directions))
     batch_size = BATCH_NUMBERS // cache.final.shape[-1]
     for first in range(0, len(edges), batch_size):
         batch = slice(first, first + batch_size)
         streams = _behind_receivers(cache, edges[batch])
-        moved[:, batch] = _run_on(cache, edges[batch], streams, directions)
-    return moved
+        shifts[:, batch] = _run_on(cache, edges[batch], streams, directions)
+    return shifts
 
 
 def _run_on(cache: PairCache, edges: EdgeArray, streams: Tensor, directions: Tensor) -> Tensor:
@@ -664,7 +664,7 @@ def _run_on(cache: PairCache, edges: EdgeArray, streams: Tensor, directions: Ten
 
     `-> recipient edge direction`
     """
-    moved = directions.new_empty(2, len(edges), len(directions))
+    shifts = directions.new_empty(2, len(edges), len(directions))
     into_mlp = edges["channel"] == INPUT
     for receiver in np.unique(edges["receiver_pos"]).tolist():
         pos = cache.at + receiver
@@ -682,8 +682,8 @@ def _run_on(cache: PairCache, edges: EdgeArray, streams: Tensor, directions: Ten
                         numbers[Site(layer, part).behind] = batch[in_part]
             starts = {site: streams[:, indices] for site, indices in numbers.items()}
             for site, changes in run_patched(cache, pos, starts).items():
-                moved[:, numbers[site]] = changes @ directions.T
-    return moved
+                shifts[:, numbers[site]] = changes @ directions.T
+    return shifts
 
 
 def _behind_receivers(cache: PairCache, edges: EdgeArray) -> Tensor:
@@ -703,19 +703,21 @@ def _behind_receivers(cache: PairCache, edges: EdgeArray) -> Tensor:
         for receiver in np.unique(edges["receiver_pos"][in_layer]).tolist():
             for part in Part:
                 to_part = into_mlp == (part is Part.MLP)
-                selected = np.flatnonzero(in_layer & (edges["receiver_pos"] == receiver) & to_part)
-                if len(selected):
+                edge_numbers = np.flatnonzero(
+                    in_layer & (edges["receiver_pos"] == receiver) & to_part
+                )
+                if len(edge_numbers):
                     changes = torch.stack(
                         [
                             arriving[sender_pos[number]][part][:, writer[number]]
-                            for number in selected
+                            for number in edge_numbers
                         ],
                         dim=1,
                     )
                     behind = _BEHIND[part](
-                        cache, layer, cache.at + receiver, edges[selected], changes
+                        cache, layer, cache.at + receiver, edges[edge_numbers], changes
                     )
-                    streams[:, selected] = behind
+                    streams[:, edge_numbers] = behind
     return streams
 
 
@@ -741,8 +743,8 @@ def _behind_heads(
     inputs = Inputs(numbers, edges["channel"], sender_pos, changes)
     changed = receiver_z(cache, layer, pos, heads, inputs)
     # The unchanged z is computed in the same way and subtracted, so that only the change is left.
-    unchanged = inputs._replace(change=torch.zeros_like(changes))
-    unchanged_z = receiver_z(cache, layer, pos, heads, unchanged)
+    no_change = inputs._replace(change=torch.zeros_like(changes))
+    unchanged_z = receiver_z(cache, layer, pos, heads, no_change)
     z = cache.layers[layer].z[:, pos, None].repeat(1, len(heads), 1, 1)
     z[:, numbers, heads] += changed - unchanged_z
     resid = cache.layers[layer].resid_pre[:, pos, None].expand(-1, len(heads), -1)

@@ -86,8 +86,8 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
     """
     texts, donor_z, directions = _checked(weights, rows, donor_z, directions)
     head_sets = _all_but_one(weights, donor_z.shape[1])
-    moved = runner_of(weights)(weights, texts, donor_z, head_sets, directions)
-    return moved.unflatten(1, donor_z.shape[1:3])
+    shifts = runner_of(weights)(weights, texts, donor_z, head_sets, directions)
+    return shifts.unflatten(1, donor_z.shape[1:3])
 
 
 def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth: int) -> Tensor:
@@ -126,11 +126,11 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
 
         members_a_and_b = [*texts, *(texts_b[pair] for pair in members)]
         steps = run_at_word(weights, members_a_and_b, depth, tables, edits=Edits(Z, tree, donor))
-        moved = moved_along(steps, along)[:, :, 0]  # (recipient pair) set direction
-        return [moved.unflatten(0, (2, -1)).transpose(0, 1)]
+        shifts = moved_along(steps, along)[:, :, 0]  # (recipient pair) set direction
+        return [shifts.unflatten(0, (2, -1)).transpose(0, 1)]
 
-    [moved] = in_batches(texts_a, weights, 2 * len(tree[-1].parent), swap)
-    return moved.unflatten(2, (depth, -1))
+    [shifts] = in_batches(texts_a, weights, 2 * len(tree[-1].parent), swap)
+    return shifts.unflatten(2, (depth, -1))
 
 
 def swap_sets(
@@ -205,10 +205,10 @@ def _swap_sets(
         along = _by_stage(directions)
         part = moved_by_edits(weights, texts, site=Z, tree=tree, donors=donor_z, directions=along)
         parts.append(part)
-    moved = torch.cat(parts, dim=1)  # row set stage direction
+    shifts = torch.cat(parts, dim=1)  # row set stage direction
     if directions.ndim == 2:
-        return moved[:, :, 0]
-    return moved[..., 0] if directions.ndim == 3 else moved
+        return shifts[:, :, 0]
+    return shifts[..., 0] if directions.ndim == 3 else shifts
 
 
 def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
@@ -283,8 +283,8 @@ def moved_by_edits(
         along = directions if len(directions) == 1 else directions[members]
         return [moved_along(steps, along.to(weights.device, weights.dtype))]
 
-    [moved] = in_batches(texts, weights, len(tree[-1].parent), swap)
-    return moved
+    [shifts] = in_batches(texts, weights, len(tree[-1].parent), swap)
+    return shifts
 
 
 # --- read-outs ------------------------------------------------------------------------------------
@@ -309,17 +309,17 @@ def moved_along(steps: Iterable[Step], directions: Tensor) -> Tensor:
         final norm.
     """
     stages = directions.unbind(1)
-    moved: list[Tensor] = []
+    shifts: list[Tensor] = []
     for step in steps:
         first = max(0, step.run.depth - len(stages))
         if step.layer >= first:
             along = stages[step.layer - first]
-            is_end = len(moved) == len(stages) - 1
-            moved.append(_moved_after(step, along, is_end=is_end))
+            is_end = len(shifts) == len(stages) - 1
+            shifts.append(_moved_after(step, along, is_end=is_end))
     if after_norm := stages[step.run.depth :]:
         final = forward.unembedding_input(step.run.weights, step.reading(step.resid_post))
-        moved += [_moved(final, along)[:, step.branch.variant_of] for along in after_norm]
-    return torch.stack(moved, dim=2)
+        shifts += [_moved(final, along)[:, step.branch.variant_of] for along in after_norm]
+    return torch.stack(shifts, dim=2)
 
 
 def _moved_after(step: Step, along: Tensor, *, is_end: bool) -> Tensor:
@@ -334,10 +334,10 @@ def _moved_after(step: Step, along: Tensor, *, is_end: bool) -> Tensor:
     """
     if is_end and step.run.weights.config.family.adds_plainly:
         by_mlp = _moved(step.reading(step.hidden), along @ step.block.w_hidden.mT)
-        moved = _moved(step.reading(step.resid_mid), along) + by_mlp
+        shift = _moved(step.reading(step.resid_mid), along) + by_mlp
     else:
-        moved = _moved(step.reading(step.resid_post), along)
-    return moved[:, step.branch.variant_of]
+        shift = _moved(step.reading(step.resid_post), along)
+    return shift[:, step.branch.variant_of]
 
 
 def _moved(x: Tensor, along: Tensor) -> Tensor:

@@ -43,55 +43,55 @@ def read_parts(
     """
     (attention,) = model.config.family.attentions
     select = _at(at)
-    with hooks.recording(model, select, names) as recorded:
+    with hooks.recording(model, select, names) as records:
         hooks.run(model, [ids])
-    return {name: torch.stack(recorded[attention.name][name])[:, 0] for name in names}
+    return {name: torch.stack(records[attention.name][name])[:, 0] for name in names}
 
 
 def run_swapped(
-    model: Model, text: TargetText, name: str, donor: Tensor, swapped: Tensor, *, read: int
+    model: Model, text: TargetText, name: str, donor: Tensor, swap_masks: Tensor, *, read: int
 ) -> Ends:
     """Variants of the run of a text: in each, some layers or heads have the donor's value of
     `name` at the text's position.
 
     donor: `layer d_model`; for z `layer head d_head`
-    swapped: `variant layer`; for z `variant layer head`
+    swap_masks: `variant layer`; for z `variant layer head`
     read: the position that is read
     """
     batch_size = max(1, MOST_LOGITS // (model.config.d_vocab * len(text.ids)))
     parts = [
         _run(model, text, name, donor, batch.to(model.device), read)
-        for batch in swapped.split(batch_size)
+        for batch in swap_masks.split(batch_size)
     ]
     return Ends(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
 def _run(
-    model: Model, text: TargetText, name: str, donor: Tensor, swapped: Tensor, read: int
+    model: Model, text: TargetText, name: str, donor: Tensor, swap_masks: Tensor, read: int
 ) -> Ends:
     (attention,) = model.config.family.attentions
 
-    def put(layer: int, recipient: Tensor, hook: object) -> Tensor:
-        patched = recipient.clone()
+    def put_donor(layer: int, recipient: Tensor, hook: object) -> Tensor:
+        with_donor = recipient.clone()
         donor_value = donor[layer].to(recipient)
-        patched[:, text.at] = torch.where(
-            swapped[:, layer, ..., None], donor_value, recipient[:, text.at]
+        with_donor[:, text.at] = torch.where(
+            swap_masks[:, layer, ..., None], donor_value, recipient[:, text.at]
         )
-        return patched
+        return with_donor
 
     points = [
-        (f"{attention.blocks}.{layer}.{attention.hooks[name]}", partial(put, layer))
+        (f"{attention.blocks}.{layer}.{attention.hooks[name]}", partial(put_donor, layer))
         for layer in range(len(donor))
-        if swapped[:, layer].any()
+        if swap_masks[:, layer].any()
     ]
-    rows = [text.ids] * len(swapped)
+    rows = [text.ids] * len(swap_masks)
     # Recorded last: if it reads the same hook point, it reads the value after the swap.
     with (
         hooks.hooked(model, points),
-        hooks.recording(model, _at(read), ("resid_pre", "resid_post")) as recorded,
+        hooks.recording(model, _at(read), ("resid_pre", "resid_post")) as records,
     ):
         logits = hooks.run(model, rows)[:, read]
-    layers = recorded[attention.name]
+    layers = records[attention.name]
     resid = torch.stack([*layers["resid_pre"], layers["resid_post"][-1]], dim=1)
     return Ends(resid, logits)
 
@@ -105,10 +105,10 @@ def ends_as_weights_say(model: Model) -> bool:
     ids = model.tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"][: model.config.n_ctx]
     (attention,) = model.config.family.attentions
     weights = read_weights(model)
-    with hooks.recording(model, lambda name, tensor: tensor[0], ["resid_post"]) as recorded:
+    with hooks.recording(model, lambda name, tensor: tensor[0], ["resid_post"]) as records:
         logits = hooks.run(model, [ids])[0]
-        computed = forward.unembed(weights, recorded[attention.name]["resid_post"][-1])
-    return bool((computed - logits).abs().max() <= SAME[model.dtype] * logits.abs().max())
+        from_weights = forward.unembed(weights, records[attention.name]["resid_post"][-1])
+    return bool((from_weights - logits).abs().max() <= SAME[model.dtype] * logits.abs().max())
 
 
 def _at(pos: int) -> hooks.Select:
@@ -138,13 +138,13 @@ def swap_sets(
             "before the final norm."
         )
     # The first variant swaps nothing: it is the unchanged run.
-    swapped = torch.cat([torch.zeros_like(head_sets[:1]), ~head_sets])
-    moved = []
+    swap_masks = torch.cat([torch.zeros_like(head_sets[:1]), ~head_sets])
+    shifts = []
     for row, text in enumerate(texts):
-        ends = run_swapped(model, text, "z", donor_z[row], swapped, read=text.at)
+        ends = run_swapped(model, text, "z", donor_z[row], swap_masks, read=text.at)
         if directions.ndim == 2:
             change = ends.resid[1:, layers] - ends.resid[:1, layers]
-            moved.append(change @ directions.to(change).T)
+            shifts.append(change @ directions.to(change).T)
         else:
             streams = ends.resid[:, 1 : 1 + stages]
             if stages > layers:
@@ -152,5 +152,5 @@ def swap_sets(
                 streams = torch.cat([streams, final.expand(-1, stages - layers, -1)], dim=1)
             change = streams[1:] - streams[:1]  # set stage d_model
             along = directions[row].to(change)
-            moved.append(torch.einsum("nsd,s...d->ns...", change, along))
-    return torch.stack(moved).cpu().clone()
+            shifts.append(torch.einsum("nsd,s...d->ns...", change, along))
+    return torch.stack(shifts).cpu().clone()

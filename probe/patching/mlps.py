@@ -32,10 +32,10 @@ def swap_mlps(weights: Weights, rows: Rows, donor_hidden: Tensor, directions: Te
     texts = target_texts(weights, rows, "Cannot swap MLPs")
     tree = branches(_one_each(weights))
     along = directions[:, :, None]  # row stage direction d_model
-    moved = moved_by_edits(
+    shifts = moved_by_edits(
         weights, texts, site=HIDDEN, tree=tree, donors=donor_hidden, directions=along
     )
-    return moved[..., 0]
+    return shifts[..., 0]
 
 
 def swap_mixers(weights: Weights, rows: Rows, donor_out: Tensor, directions: Tensor) -> Tensor:
@@ -52,10 +52,10 @@ def swap_mixers(weights: Weights, rows: Rows, donor_out: Tensor, directions: Ten
     texts = target_texts(weights, rows, "Cannot swap mixers")
     tree = branches(_one_each(weights)[~weights.has_heads])
     along = directions[:, :, None]  # row stage direction d_model
-    moved = moved_by_edits(
+    shifts = moved_by_edits(
         weights, texts, site=ATTN_OUT, tree=tree, donors=donor_out, directions=along
     )
-    return moved[..., 0]
+    return shifts[..., 0]
 
 
 def _one_each(weights: Weights) -> Tensor:

@@ -320,11 +320,11 @@ def run_patched(
         local_moved = at_end
     if pos != cache.at:  # a change that is still local has not reached the word
         local_moved = torch.zeros_like(local_moved)
-    moved = torch.cat([spread_moved, local_moved], dim=1)
+    shifts = torch.cat([spread_moved, local_moved], dim=1)
     # The variants were added in the order of their sites.
     sites = sorted(starts)
     counts = [starts[site].shape[1] for site in sites]
-    return dict(zip(sites, moved.split(counts, dim=1), strict=True))
+    return dict(zip(sites, shifts.split(counts, dim=1), strict=True))
 
 
 def _read_unwritten(
@@ -366,14 +366,14 @@ def _attend(cache: PairCache, number: int, spread: Tensor, local: Tensor, pos: i
     of_spread = torch.arange(first, cache.n, device=weights.device).repeat(spread.shape[1])
     of_local = of_spread.new_full((local.shape[1],), pos)
     positions = torch.cat([of_spread, of_local])[None]
-    projected = fused.project(
+    projections = fused.project(
         weights, block, _stack_variants(spread, local), cache.tables, positions
     )
     live = []
-    for cached, changed in zip((layer.q, layer.k, layer.v), projected, strict=True):
+    for cached, changed in zip((layer.q, layer.k, layer.v), projections, strict=True):
         everywhere, at_pos = _unstack_variants(changed.transpose(1, 2), spread.shape)
-        filled = _set_at(cached[:, :, first:].transpose(1, 2), at_pos, pos - first)
-        variants = torch.cat([everywhere, filled], dim=1)
+        with_change = _set_at(cached[:, :, first:].transpose(1, 2), at_pos, pos - first)
+        variants = torch.cat([everywhere, with_change], dim=1)
         live.append(variants.transpose(2, 3))  # row variant head live d_head
     before: KeysValues | None = None
     if first:
@@ -389,10 +389,10 @@ def _stack_variants(spread: Tensor, local: Tensor) -> Tensor:
     return torch.cat([spread.flatten(1, 2), local], dim=1)
 
 
-def _unstack_variants(stacked: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _unstack_variants(tensor: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
     """The inverse of `_stack_variants`; `shape` is that of the spread variants."""
     count = shape[1] * shape[2]
-    return stacked[:, :count].unflatten(1, shape[1:3]), stacked[:, count:]
+    return tensor[:, :count].unflatten(1, shape[1:3]), tensor[:, count:]
 
 
 def _set_at(unchanged: Tensor, changed: Tensor, index: int) -> Tensor:
@@ -586,8 +586,8 @@ def generate(
             entering = embed_live(weights, ids, pos)
             # Yielded before the block runs, because only the next token needs that run.
             yield token
-            extended = []
+            longer_cache = []
             for step, earlier in zip(one_token.steps(entering, kv_cache), kv_cache, strict=True):
-                extended.append(_extended(earlier, step))
-            kv_cache = extended
+                longer_cache.append(_extended(earlier, step))
+            kv_cache = longer_cache
             last = step.resid_post[0, 0, 0]

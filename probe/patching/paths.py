@@ -225,11 +225,11 @@ def shares_of(
     if not sets:
         return []
     ends = None if ends is None else set(ends)
-    moved = [
+    shifts = [
         patch_edges(reading.cache, sets, reading.directions[:1], ends)[..., 0]
         for reading in readings
     ]
-    noise, denoise = torch.stack(moved).sum(0).unbind(1)
+    noise, denoise = torch.stack(shifts).sum(0).unbind(1)
     shares = (denoise - noise) / 2 / sum(reading.gap[0] for reading in readings)
     return [float(share) for share in shares]
 
@@ -330,8 +330,8 @@ def _moved_heads(
         )
         heads = [node.head for node in nodes]
         at = cache.at + receiver
-        moved = receiver_z(cache, layer, at, heads, inputs) - cache.layers[layer].z[:, at, heads]
-        yield from zip(nodes, moved.split(1, dim=1), strict=True)
+        change = receiver_z(cache, layer, at, heads, inputs) - cache.layers[layer].z[:, at, heads]
+        yield from zip(nodes, change.split(1, dim=1), strict=True)
 
 
 def _moved_mlps(
@@ -377,9 +377,9 @@ def _smallest(numbers: Numbers, shares: Callable[[Sequence[Numbers]], Sequence[f
             for number, share in zip(remaining, shares_without, strict=True)
         }
         for number in sorted(remaining, key=lambda number: (-share_without[number], number)):
-            reduced = _without(number, remaining)
-            if reduced and shares([reduced])[0] >= ENOUGH:
-                remaining = reduced
+            candidate = _without(number, remaining)
+            if candidate and shares([candidate])[0] >= ENOUGH:
+                remaining = candidate
     return remaining
 
 

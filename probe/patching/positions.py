@@ -67,11 +67,11 @@ class PositionTrace:
         for number, name in enumerate(COMPONENTS):
             parts.append((name, None, self.stream[:, :, number]))
         if self.heads is not None:
-            parts += [(HEAD, head, moved) for head, moved in enumerate(self.heads.unbind(3))]
+            parts += [(HEAD, head, effect) for head, effect in enumerate(self.heads.unbind(3))]
         gap = self.gap[:, direction].tolist()
         rows: list[dict[str, object]] = []
-        for name, head, moved in parts:
-            values = moved[..., direction].double().numpy()
+        for name, head, effect in parts:
+            values = effect[..., direction].double().numpy()
             for pair, layer, pos in np.ndindex(values.shape[0], *values.shape[2:]):
                 noise, denoise = values[pair, :, layer, pos].tolist()
                 if np.isnan(noise):  # the layer has no heads
@@ -133,9 +133,9 @@ def trace_positions(
     gaps = []
     with torch.inference_mode():
         for reading in cache_pairs(weights, pairs, directions, depth):
-            moved = effects(reading.cache, offsets, reading.directions, parts)
+            shifts = effects(reading.cache, offsets, reading.directions, parts)
             for part in parts:
-                by_part[part].append(moved[part])
+                by_part[part].append(shifts[part])
             gaps.append(reading.gap)
         results = {part: torch.stack(tensors).cpu() for part, tensors in by_part.items()}
         if heads:  # layers without attention have no heads
@@ -175,9 +175,9 @@ def effects(
         layers = range(len(cache.layers))
     by_pos: dict[str, list[Tensor]] = {part: [] for part in parts}
     for offset in offsets:
-        moved = _effects_at(cache, cache.at + offset, read, parts, layers)
+        shifts = _effects_at(cache, cache.at + offset, read, parts, layers)
         for part in parts:
-            by_pos[part].append(torch.stack([moved[part, layer] for layer in layers], dim=1))
+            by_pos[part].append(torch.stack([shifts[part, layer] for layer in layers], dim=1))
     return {part: torch.stack(tensors, dim=3) for part, tensors in by_pos.items()}
 
 

@@ -146,8 +146,8 @@ def _lost_with_norms_held(
     terms = torch.cat([-changes, remainder[None]])[:, None]
     names = tuple(map(str, range(len(terms))))
     read = qk.through_input_norm(trace, layer, qk.Parts(names, terms))
-    projected = qk.project(read, weight, bias, label)
-    met = qk.compared(block, projected.vectors, norm, [pos], config)
+    projection = qk.project(read, weight, bias, label)
+    met = qk.compared(block, projection.vectors, norm, [pos], config)
     return met[: len(changes), qk.kv_head(head, config) if side == "key" else head, 0]
 
 

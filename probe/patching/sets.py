@@ -49,13 +49,13 @@ def random_sets(mask: Mask, count: int, rng: np.random.Generator) -> Mask:
 
     `-> set layer head`
     """
-    drawn = np.stack([rng.permuted(mask, axis=1) for _ in range(count)])
+    random_masks = np.stack([rng.permuted(mask, axis=1) for _ in range(count)])
     heads_in_layer = mask.sum(1)
     another_exists = ((heads_in_layer > 0) & (heads_in_layer < mask.shape[1])).any()
     if another_exists:
-        while (is_mask := (drawn == mask).all((1, 2))).any():
-            drawn[is_mask] = [rng.permuted(mask, axis=1) for _ in range(int(is_mask.sum()))]
-    return drawn
+        while (is_mask := (random_masks == mask).all((1, 2))).any():
+            random_masks[is_mask] = [rng.permuted(mask, axis=1) for _ in range(int(is_mask.sum()))]
+    return random_masks
 
 
 def other_sets(mask: Mask, count: int, rng: np.random.Generator) -> Mask:

@@ -290,16 +290,16 @@ class Step:
     def _attend(self) -> Tensor:
         """z of self-attention, of the variants that enter. `batch variant live head d_head`"""
         run = self.run
-        projected = self.projected
+        qkv = self.projected
         del self.projected  # nothing after attention needs them, and they are large
-        batch, variants = projected[0].shape[:2]
+        batch, variants = qkv[0].shape[:2]
         sharing = 1 if self.before is None else batch // len(self.before[0])
         if sharing > 1:
             # Attention takes rows with the same positions before them as variants of one text.
-            q, k, v = (part.unflatten(0, (-1, sharing)).flatten(1, 2) for part in projected)
+            q, k, v = (part.unflatten(0, (-1, sharing)).flatten(1, 2) for part in qkv)
             z = fused.attend_among(run.weights, self.block, (q, k, v), self.before, run.tables)
             return z.unflatten(1, (sharing, variants)).flatten(0, 1)
-        z = fused.attend_among(run.weights, self.block, projected, self.before, run.tables)
+        z = fused.attend_among(run.weights, self.block, qkv, self.before, run.tables)
         return z if run.shared is None else run.shared.at_ends(z)
 
     @cached_property

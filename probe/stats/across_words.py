@@ -94,8 +94,8 @@ class Sums:
         A draw without any word takes the sums as they are.
         """
         total = self.total[name]
-        drawn = np.where(self._weight[:, None] == 0, total, self._drawn[name])
-        return np.vstack([total, drawn])
+        draws = np.where(self._weight[:, None] == 0, total, self._drawn[name])
+        return np.vstack([total, draws])
 
 
 def ratio(numerators: Array, denominators: Array, words: int) -> Interval:
@@ -118,11 +118,11 @@ def interval(values: Array, words: int) -> Interval:
     `values: 1 + draw part`, the estimate first.
     """
     estimate = values[0]
-    drawn = values[1:]
+    ratios = values[1:]
     # A ratio over a gap is undefined in a draw without a gap. Such a draw takes the estimate.
-    drawn = np.where(np.isnan(drawn), estimate, drawn)
-    low, high = resampling.interval(drawn, estimate, units=words)
-    return Interval(estimate, low, high, drawn)
+    ratios = np.where(np.isnan(ratios), estimate, ratios)
+    low, high = resampling.interval(ratios, estimate, units=words)
+    return Interval(estimate, low, high, ratios)
 
 
 def above_zero(observed: Array, null: Array) -> MaxT:

@@ -90,9 +90,9 @@ def order(values: Array) -> NDArray[np.intp]:
     margin = TIE * np.abs(values).max(initial=0)
     steps = -np.diff(np.take_along_axis(values, falling, -1), axis=-1) > margin
     # Values that follow each other within the margin share a number, and keep their order.
-    tied = np.zeros(values.shape, dtype=np.intp)
-    np.put_along_axis(tied, falling[..., 1:], steps.cumsum(-1), -1)
-    return tied.argsort(-1, kind="stable")
+    ranks = np.zeros(values.shape, dtype=np.intp)
+    np.put_along_axis(ranks, falling[..., 1:], steps.cumsum(-1), -1)
+    return ranks.argsort(-1, kind="stable")
 
 
 def ranks(values: Array) -> NDArray[np.intp]:
@@ -113,10 +113,10 @@ def hedges_g(a: Array, b: Array) -> Array:
     # Offsets make equal numbers exactly 0: the means of n and of m equal floats may differ.
     offset_a = a - a[:1]
     offset_b = b - a[:1]
-    pooled = ((n - 1) * offset_a.var(0, ddof=1) + (m - 1) * offset_b.var(0, ddof=1)) / (n + m - 2)
+    variance = ((n - 1) * offset_a.var(0, ddof=1) + (m - 1) * offset_b.var(0, ddof=1)) / (n + m - 2)
     difference = offset_a.mean(0) - offset_b.mean(0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        raw = np.where(difference == 0, 0.0, difference / np.sqrt(pooled))
+        raw = np.where(difference == 0, 0.0, difference / np.sqrt(variance))
     return np.asarray(raw * (1 - 3 / (4 * (n + m) - 9)))
 
 
@@ -269,9 +269,9 @@ def max_t(observed: Array, null: Array) -> MaxT:
     order = (-t).argsort(kind="stable")
     # The largest statistic over each head and the heads with smaller observed statistics.
     bar = np.maximum.accumulate(flat[:, order[::-1]], axis=1)[:, ::-1]
-    corrected = (1 + reached(bar, t[order]).sum(0)) / (1 + len(null))
+    p_in_order = (1 + reached(bar, t[order]).sum(0)) / (1 + len(null))
     p = np.empty_like(t)
-    p[order] = np.maximum.accumulate(corrected)
+    p[order] = np.maximum.accumulate(p_in_order)
     q = false_discovery_control((1 + reached(flat, t).sum(0)) / (1 + len(null)))
     return MaxT(observed, p.reshape(observed.shape), q.reshape(observed.shape))
 
@@ -305,14 +305,17 @@ def gap_test(resid: Array, split: CrossFit, *, seed: int) -> Gap:
     tested_groups = [np.flatnonzero(split.cells[first] == part) for part in range(len(in_training))]
     offsets = resid - resid[:1]  # identical vectors become exactly 0
     sums = [_sums(stage - stage.mean(0), member, number) for stage in np.moveaxis(offsets, 1, 0)]
-    drawn = _agreement(
+    statistics = _agreement(
         [stage @ stage.T for stage in sums], labels, count, in_training, tested_groups
     )
-    spread = drawn[1:].std(0)
-    drawn = np.divide(
-        drawn, spread, out=np.zeros_like(drawn), where=spread > TIE * spread.max(initial=0)
+    spread = statistics[1:].std(0)
+    statistics = np.divide(
+        statistics,
+        spread,
+        out=np.zeros_like(statistics),
+        where=spread > TIE * spread.max(initial=0),
     )
-    return Gap(permutation_p(drawn.max(1)), drawn[0])
+    return Gap(permutation_p(statistics.max(1)), statistics[0])
 
 
 def _sums(rows: Array, member: NDArray[np.intp], number: int) -> Array:

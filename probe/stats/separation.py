@@ -123,8 +123,8 @@ def measure_separation(
 
     null = under_labels.auroc()
     low, high = resampling.interval(in_draws.auroc(), null[0], units=len(set(split.units)))
-    tested = ~np.isnan(scores[0])
-    g = resampling.hedges_g(scores[:, tested & is_a].T, scores[:, tested & ~is_a].T)
+    has_scores = ~np.isnan(scores[0])
+    g = resampling.hedges_g(scores[:, has_scores & is_a].T, scores[:, has_scores & ~is_a].T)
     return Separation(
         auroc=null[0].reshape(shape),
         auroc_low=low.clip(0).reshape(shape),
@@ -175,9 +175,9 @@ def _calibrated(scores: Array, is_a: NDArray[np.bool_]) -> Array:
 
     The n fitted scores come first.
     """
-    fitted, new = np.split(scores, [len(is_a)], axis=1)
-    mean_a = fitted[:, is_a].mean(1, keepdims=True)
-    mean_b = fitted[:, ~is_a].mean(1, keepdims=True)
+    fit_scores, new = np.split(scores, [len(is_a)], axis=1)
+    mean_a = fit_scores[:, is_a].mean(1, keepdims=True)
+    mean_b = fit_scores[:, ~is_a].mean(1, keepdims=True)
     gap = mean_a - mean_b
     return (new - (mean_a + mean_b) / 2) / np.where(gap > 0, gap, 1.0)
 
@@ -215,13 +215,13 @@ def own_direction_scores(fit_a: Tensor, fit_b: Tensor, new: Tensor) -> Tensor:
     return torch.from_numpy(scores).reshape(new.shape[:-1])
 
 
-def separation_null(fit: Sums, learned: Labels, new: Array, labels: Labels) -> Array:
+def separation_null(fit: Sums, train_labels: Labels, new: Array, labels: Labels) -> Array:
     """How often a sentence of A scores above one of B along every head's direction, under every
     labelling.
 
     `-> draw head`
 
-    `learned: draw group`: the labels of the training groups.
+    `train_labels: draw group`: the labels of the training groups.
     `new: head m d`: the tested writes.
     `labels: draw m`: their labels.
 
@@ -230,7 +230,7 @@ def separation_null(fit: Sums, learned: Labels, new: Array, labels: Labels) -> A
 
     def chunk(start: int) -> Array:
         rows = slice(start, start + CHUNK)
-        return won(own_scores(fit, learned[rows], new), labels[rows])
+        return won(own_scores(fit, train_labels[rows], new), labels[rows])
 
     with ThreadPoolExecutor(THREADS) as pool:  # most of the time is sorting, which releases the GIL
         return np.concatenate(list(pool.map(chunk, range(0, len(labels), CHUNK))))

@@ -406,13 +406,13 @@ def choose_word(text: str, word: str | None, *, also_in: str | None = None) -> W
             _refuse_without_common_word(text, also_in, in_both)
     # Words of the lexicon are at the end of this list, so they have priority.
     choice = (words + lexicon_words)[-1]
-    others = [
+    alternatives = [
         word_of_text
         for word_of_text in dict.fromkeys(words)
         if word_of_text.casefold() not in {choice.casefold(), *FUNCTION_WORDS}
     ]
     criterion = WordCriterion.LEXICON if lexicon_words else WordCriterion.LAST
-    return WordToFollow(choice, criterion, also_in is not None, tuple(others))
+    return WordToFollow(choice, criterion, also_in is not None, tuple(alternatives))
 
 
 def word_in_text(model: Model, text: str, word: str | None) -> WordInText:
@@ -535,8 +535,8 @@ def swap_effects(model: Model, word: WordInText, donor_z: Tensor, sense_axis: Se
     directions = torch.zeros(1, n_layers, weights.shape[2], dtype=weights.dtype)
     for axis in axes:
         directions[0, axis.depth - 1] = (-axis.u / axis.gap).to(weights.dtype)
-    moved = swap_heads(weights, rows, donor_z[None], directions)[0]
-    return torch.stack([moved[layer, :, axis.depth - 1] for layer, axis in enumerate(axes)])
+    shifts = swap_heads(weights, rows, donor_z[None], directions)[0]
+    return torch.stack([shifts[layer, :, axis.depth - 1] for layer, axis in enumerate(axes)])
 
 
 def swaps_between(model: Model, word: WordInText, second: WordInText) -> Tensor:

@@ -195,13 +195,13 @@ def attention_cells(scene: Scene, quantities: Quantities) -> pd.DataFrame:
     }
     query_labels = scene.view.tokens.labels
     key_labels = scene.view.source.labels
-    allowed = scene.view.allowed.tolist()
+    mask = scene.view.allowed.tolist()
     rows: Rows = []
     for query in scene.drawn_queries:
         for key in scene.drawn_keys:
             row: dict[str, object] = {"query_pos": query, "key_pos": key}
             row |= {"query": query_labels[query], "key": key_labels[key]}
-            row |= {"allowed": allowed[query][key]}
+            row |= {"allowed": mask[query][key]}
             rows.append(row | {name: grid[query][key] for name, grid in grids.items()})
     return pd.DataFrame(rows)
 
@@ -279,8 +279,8 @@ def sums(scene: Scene, quantities: Quantities) -> pd.DataFrame:
             size = quantities[norm_name][index].item()
             rows.append({"term": term, "norm": size} | _coordinates("e", quantities[name][index]))
     at_word = (scene.layer, scene.at)
-    summed = quantities.get("normed", quantities["total"])[at_word]
-    difference = summed - quantities["e_after"][at_word]
+    total = quantities.get("normed", quantities["total"])[at_word]
+    difference = total - quantities["e_after"][at_word]
     if scene.view.family.norm_after_write:
         # The norm is of the heads' writes alone, and E is added to it.
         difference = difference + quantities["e"][at_word]
@@ -477,10 +477,10 @@ def _family_facts(scene: Scene) -> Block:
 
 def _at_drawn(name: str, quantity: Tensor, scene: Scene) -> Tensor:
     """A quantity at the drawn tokens."""
-    drawn = {"query": scene.drawn_queries, "key": scene.drawn_keys}
+    positions = {"query": scene.drawn_queries, "key": scene.drawn_keys}
     for axis, axis_name in enumerate(AXES[name]):
-        if axis_name in drawn:
-            quantity = quantity.index_select(axis, torch.tensor(drawn[axis_name]))
+        if axis_name in positions:
+            quantity = quantity.index_select(axis, torch.tensor(positions[axis_name]))
     return quantity
 
 

@@ -157,9 +157,9 @@ def attention_grids(view: AttentionView, layer: int) -> Quantities:
     unmasked = replace(view.weights, attention=replace(view.weights.attention, causal=False))
     uncapped = replace(unmasked, config=replace(config, attn_logit_softcapping=0.0))
     score = forward.score(unmasked, block, trace.q[layer], trace.k[layer], bias)
-    divided = forward.score(uncapped, block, trace.q[layer], trace.k[layer], bias)
+    uncapped_score = forward.score(uncapped, block, trace.q[layer], trace.k[layer], bias)
     # Q Kᵀ = score · divisor, which is sqrt(d_head) in most families
-    dot = divided * block.score_divisor
+    dot = uncapped_score * block.score_divisor
     grids = {"dot": dot, "score": score, "pattern": trace.pattern[layer]}
     if view.causal:
         grids["open"] = forward.softmax(score, block, config)
@@ -193,7 +193,7 @@ def _projections(view: AttentionView, layer: int) -> Quantities:
     q_planes = []
     k_planes = []
     v_planes = []
-    explained = []
+    fractions = []
     for q, k, v in zip(vectors["q"], vectors["k"], vectors["v"], strict=True):
         # A score is a dot product of a query and a key, so the page draws the two in one plane.
         match_plane, match_explained = plane(torch.cat([q, k]))
@@ -201,11 +201,11 @@ def _projections(view: AttentionView, layer: int) -> Quantities:
         q_planes.append(match_plane[:n_queries])
         k_planes.append(match_plane[n_queries:])
         v_planes.append(value_plane)
-        explained.append([sum(match_explained), sum(value_explained)])
+        fractions.append([sum(match_explained), sum(value_explained)])
     quantities["q_plane"] = torch.stack(q_planes)
     quantities["k_plane"] = torch.stack(k_planes)
     quantities["v_plane"] = torch.stack(v_planes)
-    quantities["explained"] = torch.tensor(explained)
+    quantities["explained"] = torch.tensor(fractions)
     return quantities
 
 
@@ -221,11 +221,11 @@ def plane(vectors: Tensor) -> tuple[Tensor, tuple[float, float]]:
     centred = (vectors - vectors.mean(0)).double()
     u, s, _ = torch.linalg.svd(centred, full_matrices=False)
     # A single point, or vectors of one coordinate, have fewer than two axes; the rest is 0.
-    missing = (0, max(0, 2 - len(s)))
-    coordinates = torch.nn.functional.pad(u * s, missing)[:, :2]
+    padding = (0, max(0, 2 - len(s)))
+    coordinates = torch.nn.functional.pad(u * s, padding)[:, :2]
     peak = coordinates.gather(0, coordinates.abs().argmax(0, keepdim=True))
     total = s.square().sum().clamp_min(torch.finfo(s.dtype).tiny)
-    fractions = torch.nn.functional.pad(s.square() / total, missing)[:2].tolist()
+    fractions = torch.nn.functional.pad(s.square() / total, padding)[:2].tolist()
     return (coordinates * peak.sign()).float(), (fractions[0], fractions[1])
 
 
@@ -367,9 +367,9 @@ def _pattern_steps(view: AttentionView, layer: int) -> list[Step]:
     bias = forward.position_bias(view.weights, len(view.tokens))
     score = forward.score(view.weights, block, trace.q[layer], trace.k[layer], bias)
     formula = attention.scores if view.family.scaled else attention.matches
-    masked = ~view.allowed
-    computed = score.masked_fill(masked, 0)
-    hooked = trace.scores[layer].masked_fill(masked, 0)
+    is_masked = ~view.allowed
+    computed = score.masked_fill(is_masked, 0)
+    hooked = trace.scores[layer].masked_fill(is_masked, 0)
     pattern = forward.softmax(score, block, view.weights.config)
     softmax = attention.softmax if block.sinks is None else attention.softmax_with_sink
     return [
@@ -390,7 +390,7 @@ def _write_steps(view: AttentionView, layer: int, at: int) -> list[Step]:
     z = trace.z[layer]
     delta = attention.write(z, block.w_o)
     by_source = attention.write_by_source(pattern[:, at], v, block.w_o)
-    merged = forward.merge_heads(block, z)
+    from_concat = forward.merge_heads(block, z)
     # Both orders give the same sum: Concat(z) W_O = Σ over heads of z[head] W_O[head].
     output = forward.attention_output(block, trace.resid_pre[layer], z, view.weights.config)
     bias = "" if block.b_o is None else " + b_O"
@@ -398,7 +398,7 @@ def _write_steps(view: AttentionView, layer: int, at: int) -> list[Step]:
     steps: list[Step] = [
         ("z", attention.mix, attention.mix(pattern, v), z),
         ("Σ over sources", attention.write_by_source, by_source.sum(-2), delta[:, at]),
-        (f"Concat(z) W_O{bias}", forward.merge_heads, merged, attn_out),
+        (f"Concat(z) W_O{bias}", forward.merge_heads, from_concat, attn_out),
         (f"Σ ΔE{bias}", attention.write, output["attn_out"], attn_out),
     ]
     if view.family.adds_plainly:

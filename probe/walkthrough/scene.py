@@ -429,10 +429,10 @@ def trace_steps(
     steps = list(product(range(len(offsets)), layer_groups))
     for n_done, (index, layers) in enumerate(steps, start=1):
         with torch.inference_mode():
-            measured = positions.effects(
+            shifts = positions.effects(
                 reading.cache, [offsets[index]], reading.directions, parts, layers=layers
             )
-        for part, effect in measured.items():
+        for part, effect in shifts.items():
             # Row 1 is the run of the second sentence, which receives a part of the first.
             fraction = effect[1, ..., 0, 0] / reading.gap[0]
             effects[part][layers.start : layers.stop, :, index] = fraction.cpu()
@@ -456,5 +456,5 @@ def causal_trace(
     """The record of completed steps. `part: layer variant position`"""
     pos = [word.at + offset for offset in offsets]
     pieces = [(word.tokens.pieces[position], second.tokens.pieces[position]) for position in pos]
-    stacked = torch.stack([effects[component][:, 0] for component in COMPONENTS])
-    return CausalTrace(word.text, word.at, pos, pieces, stacked)
+    by_component = torch.stack([effects[component][:, 0] for component in COMPONENTS])
+    return CausalTrace(word.text, word.at, pos, pieces, by_component)

@@ -470,12 +470,12 @@ def _truncation_change(model: Model, scene: Scene) -> float | None:
     text = tokens.text[: tokens.spans[at][1]]
     if text == tokens.text:
         return None
-    truncated = trace(model, text)
+    truncated_trace = trace(model, text)
     # A cut inside a token gives another text, not the beginning of this one.
-    if truncated.tokens.ids[: at + 1] != tokens.ids[: at + 1]:
+    if truncated_trace.tokens.ids[: at + 1] != tokens.ids[: at + 1]:
         return None
     stream = scene.view.stream.resid_post[:, at]
-    change = (stream - truncated.resid_post[:, at]).abs().max()
+    change = (stream - truncated_trace.resid_post[:, at]).abs().max()
     return float(change / stream.abs().max())
 
 

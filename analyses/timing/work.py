@@ -38,6 +38,16 @@ LLAMA_135M = {
     "max_position_embeddings": 2048,
     "tie_word_embeddings": True,
 }
+LLAMA_1B = {
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+}
 NEOX_160M = {
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -51,6 +61,7 @@ SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt2-small": ("GPT2Config", "GPT2LMHeadModel", {"n_layer": 12, "n_head": 12, "n_embd": 768}),
     "gpt2-medium": ("GPT2Config", "GPT2LMHeadModel", {"n_layer": 24, "n_head": 16, "n_embd": 1024}),
     "llama-135m": ("LlamaConfig", "LlamaForCausalLM", LLAMA_135M),
+    "llama-1b": ("LlamaConfig", "LlamaForCausalLM", LLAMA_1B),
     "neox-160m": ("GPTNeoXConfig", "GPTNeoXForCausalLM", NEOX_160M),
     "bert-base": ("BertConfig", "BertForMaskedLM", {}),
 }
@@ -66,7 +77,9 @@ QUICK: dict[str, dict[str, tuple[int, ...]]] = {
 }
 
 
-def shaped(shape: str, *, seed: int = 0, device: str = "cpu") -> Model:
+def shaped(
+    shape: str, *, seed: int = 0, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> Model:
     """A model of one of the SHAPES with random weights; the tokenizer is the embedded model's."""
     import transformers
     from transformer_lens.model_bridge import TransformerBridge
@@ -78,11 +91,11 @@ def shaped(shape: str, *, seed: int = 0, device: str = "cpu") -> Model:
     tokenizer.init_kwargs |= {"add_bos_token": True, "name_or_path": shape}
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(seed)
-        plain = (
-            getattr(transformers, model_class)
-            ._from_config(config, attn_implementation="eager")
-            .to(device)
-        )
+        with torch.device(device):  # random numbers are drawn where they are needed
+            plain = getattr(transformers, model_class)._from_config(
+                config, attn_implementation="eager"
+            )
+        plain = plain.to(device, dtype)
         bridge = TransformerBridge.boot_transformers(
             shape, hf_model=plain, tokenizer=tokenizer, device=device
         )

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from checkpoints import make_checkpoint
 from handmade import (
     HEADS,
     LAYERS,
@@ -122,6 +123,29 @@ def test_before_the_first_layer_with_a_head_out_nothing_changes_at_all():
         early = rows[["fall", "fall_low", "fall_high", "random_least", "random_most"]][:3]
         assert (early == 0).all(axis=None)
         assert rows["accuracy"][:4].tolist() == found.depths["accuracy"].tolist()
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("kind", ["mean", "swap"])
+def test_of_forty_random_sets_between_one_and_four_are_significant(kind, wide_p_values):
+    found = wide_p_values[kind]
+    assert len(found) == 40 and 0.02 <= (found < 0.05).mean() <= 0.1
+
+
+@pytest.fixture(scope="module")
+def wide_p_values():
+    """p of forty random sets of six heads in a model with random weights, by kind."""
+    with TemporaryDirectory() as folder:
+        model = probe.load(make_checkpoint(Path(folder), n_layer=4, n_head=12, n_embd=96))
+    sentences = probe.lexicon.expand_natural("bank")
+    found = {"mean": [], "swap": []}
+    for seed in range(40):
+        drawn = np.random.default_rng(seed).choice(4 * 12, 6, replace=False)
+        heads = [divmod(int(one), 12) for one in drawn]
+        evaluation = probe.evaluate(model, sentences, without=heads, seed=seed)
+        for kind, values in found.items():
+            values.append(means(evaluation, kind)["p"].iloc[-1])
+    return {kind: np.array(values) for kind, values in found.items()}
 
 
 # --- what is computed -----------------------------------------------------------------------------

@@ -22,7 +22,7 @@
 # Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real` are read, and `drawing`
 # beside this script draws. Writes into `reports/real` below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: How far the senses of *bank*, *mole* and *apple* are apart at each depth of SmolLM2, beside one-meaning nouns in their place. Second picture: the same in MiniLM.
+# Shown: How far the senses of *bank*, *mole* and *apple* are apart at each depth of SmolLM2, compared with unambiguous nouns in their place. Second picture: the same in MiniLM.
 
 # %%
 import os

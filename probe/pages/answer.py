@@ -13,11 +13,12 @@ from probe.experiments.run import LEADERS
 from probe.inference.nouns import TOO_FEW_NOUNS
 from probe.results.findings import CreditedCue, HeadFinding, WordFindings
 from probe.results.frames import NOT_ASKED_FOR
-from probe.stats.limits import LEVEL
+from probe.stats.limits import GATE, LEVEL
 from probe.stats.numbers import counted, listed, ordinal, p_value, percent
 
 NAMED = 6  # heads that a fact names; the others are counted
 FAR = 20  # times as far: unambiguous nouns hardly move, and a larger ratio is mostly noise
+GAP = "gap between the meanings"  # the label where it is not significant
 # What tells the senses apart without meaning.
 CONFOUNDER_WORDS = {
     "untrained": "by the same model with random weights",
@@ -121,17 +122,16 @@ def some_names(heads: Sequence[HeadFinding]) -> str:
 
 
 def facts(finding: WordFindings) -> tuple[tuple[str, str], ...]:
-    """The facts of a word, those that apply."""
+    """The facts of a word, those that apply; without a gap, only that there is none."""
+    if not finding.ranked:
+        return ((GAP, _no_gap(finding)),)
     values = ((label, value(finding)) for label, value in FACTS.items())
     return tuple((label, value) for label, value in values if value)
 
 
-def _gap(finding: WordFindings) -> str:
-    """Why no head is ranked."""
-    if finding.ranked:
-        return ""
+def _no_gap(finding: WordFindings) -> str:
     smallest = min(pair.gap_p for pair in finding.pairs)
-    return f"not significant ({p_value(smallest)}), so no head is ranked"
+    return f"not significant ({p_value(smallest)}, limit {GATE:g}), so no head is ranked"
 
 
 def _resolver_names(finding: WordFindings) -> str:
@@ -147,8 +147,6 @@ def _resolver_names(finding: WordFindings) -> str:
 
 
 def _mover_count(finding: WordFindings) -> str:
-    if not finding.ranked:
-        return ""
     heads = finding.layers * finding.heads_per_layer
     shown = "" if len(finding.pairs) == 1 else f", in {_pairs_moved(finding)}"
     return f"{len(finding.movers)} of {heads} heads{shown if finding.movers else ''}"
@@ -160,8 +158,6 @@ def _pairs_moved(finding: WordFindings) -> str:
 
 def _nouns(finding: WordFindings) -> str:
     """The word's place among unambiguous nouns in the same sentences, or why it has none."""
-    if not finding.ranked:
-        return ""
     about = finding.beside_nouns
     if not about.pairs:
         return f"not compared: {about.not_compared}. {_next_step(finding)}"
@@ -247,16 +243,12 @@ def _no_order(finding: WordFindings) -> str:
 
 
 def _read_after(finding: WordFindings) -> str:
-    if not finding.ranked:
-        return ""
     return f"layer {finding.read_depth - 1}; heads of later layers at the end"
 
 
 def _material(finding: WordFindings) -> str:
     """The pairs of sentences that were swapped, all of them held out."""
     ranked = [pair for pair in finding.pairs if pair.ranked]
-    if not ranked:
-        return ""
     sentences = _range([pair.pairs for pair in ranked])
     cues = _range([pair.cue_words for pair in ranked])
     of_cues = f", {cues} pairs of cue words" if finding.cautions.cue_marked else ""
@@ -283,7 +275,6 @@ def _told_apart(finding: WordFindings) -> str:
 
 
 FACTS: dict[str, Callable[[WordFindings], str]] = {
-    "gap between the meanings": _gap,
     "resolvers": _resolver_names,
     "significant heads": _mover_count,
     "among unambiguous nouns": _nouns,

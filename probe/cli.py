@@ -33,12 +33,14 @@ from probe.pages.terminal import (
     survey_suffices,
 )
 from probe.provenance import command_line
+from probe.stats.limits import FEWEST_WORDS
 
 if TYPE_CHECKING:
     from probe.explorer.page import Question
     from probe.model.model import Model
     from probe.studies.cost import StudyCost
     from probe.studies.study import Foreseen
+    from probe.text.sentences import Corpus
     from probe.walkthrough.walk import Walk
 INTERRUPTED = 130  # what a shell gives a program that Ctrl-C ended
 PERMUTATIONS = 1000
@@ -196,8 +198,11 @@ def report(
         from probe.pages.write import write
         from probe.studies.study import study
 
+        loaded = _load(model, device, dtype)
+        if corpus is not None:
+            _say_cautions(corpus, loaded, keeps_columns=len(corpus.by_word()) >= FEWEST_WORDS)
         result = study(
-            _load(model, device, dtype),
+            loaded,
             words,
             sentences=corpus,
             seed=seed,
@@ -216,7 +221,7 @@ def report(
 
 def _print_survey_plan(
     model: "Model",
-    files: list[Path] | None,
+    corpus: "Corpus | None",
     *,
     controls: str | None,
     seed: int,
@@ -226,11 +231,19 @@ def _print_survey_plan(
 ) -> None:
     from probe.studies.survey import plan_survey
 
-    plan = plan_survey(model, files, controls=controls, seed=seed, pages=pages)
+    plan = plan_survey(model, corpus, controls=controls, seed=seed, pages=pages)
     if as_json:
         typer.echo(plan.to_json())
     else:
         typer.echo("\n".join(survey_suffices(plan, workers)))
+
+
+def _say_cautions(corpus: "Corpus", model: "Model", *, keeps_columns: bool = False) -> None:
+    """On standard error, before the work: what nothing reads, and cues that come too late."""
+    from probe.text.cautions import cautions
+
+    for caution in cautions(corpus, causal=model.config.causal, keeps_columns=keeps_columns):
+        typer.echo(f"probe: {caution}", err=True)
 
 
 def _say_what_is_replaced(out: Path, file: str, command: str) -> None:
@@ -469,8 +482,10 @@ def evaluate(
         check_folder(out, EVALUATION)
     corpus = as_corpus(sentences, words)
     with progress_bar() as progress:
+        loaded = _load(model, device, dtype)
+        _say_cautions(corpus, loaded)
         result = evaluate(
-            _load(model, device, dtype),
+            loaded,
             corpus,
             words,
             without=without,
@@ -552,14 +567,17 @@ def survey(
     from probe.pages.folder import SURVEY, check_folder
 
     check_folder(out, SURVEY)
+    from probe.text.sentences import as_corpus
+
     files = [*(sentences or []), *(more or [])]
+    corpus = as_corpus(files) if files else None
     names = model or [DEFAULT_MODEL]
     if dry_run:
         number = 1 if engine == "local" else workers or os.cpu_count() or 1
         for name in names:
             _print_survey_plan(
                 _load(name, device, dtype),
-                files or None,
+                corpus,
                 controls=controls,
                 seed=seed,
                 pages=pages,
@@ -574,9 +592,12 @@ def survey(
 
         surveys = []
         for name in names:
+            loaded = _load(name, device, dtype)
+            if corpus is not None:
+                _say_cautions(corpus, loaded, keeps_columns=True)
             surveyed = survey(
-                _load(name, device, dtype),
-                files or None,
+                loaded,
+                corpus,
                 out=out,
                 controls=controls,
                 seed=seed,

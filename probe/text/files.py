@@ -33,6 +33,7 @@ COLUMNS = (
     "end",
     "frame",
     "pair",
+    "cue",
     "cue_start",
     "cue_end",
     "distance",

@@ -32,6 +32,7 @@ from probe.experiments.ablation import WordStates
 from probe.experiments.centroids import (
     Senses,
     by_frequency,
+    coordinates,
     macro_f1,
     nearest_mean,
     predict,
@@ -85,7 +86,8 @@ class Answers:
     `gold: test` · `by_depth: depth test` · `predicted: test` by METHODS; of "position" and "length"
     the nearest mean of the position of the word and of the length of the text, in tokens ·
     `depths: test`, the depth chosen in the training part that the sentence was tested against ·
-    `depth`: the one chosen most often.
+    `depth`: the one chosen most often · `coordinates: test` and `others: test`, at the depth that
+    each is read at, see `probe.experiments.centroids.coordinates`.
     """
 
     gold: Senses
@@ -93,6 +95,8 @@ class Answers:
     predicted: dict[str, Senses]
     depths: Senses
     depth: int
+    coordinates: Array
+    others: Senses
 
 
 def prepare_tasks(model: Model, corpus: Corpus, *, seed: int) -> list[Task]:
@@ -170,6 +174,8 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
     }
     depths = []
     read_at = np.zeros(len(material), dtype=np.int64)
+    between = np.zeros(len(material))
+    others = np.zeros(len(material), dtype=np.int64)
     for holdout in task.plan.holdouts:
         train = list(holdout.train)
         test = list(holdout.test)
@@ -178,6 +184,7 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
         read_at[test] = depth
         by_depth[:, test] = predict(resid, labels, holdout)
         predicted["nearest"][test] = by_depth[depth, test]
+        between[test], others[test] = coordinates(resid[:, depth], labels, holdout)
         predicted["frequent"][test] = by_frequency(labels[train])[0]
         for method, values in numbers.items():
             predicted[method][test] = nearest_mean(values, labels, holdout)
@@ -190,6 +197,8 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
         predicted={method: senses[tested] for method, senses in predicted.items()},
         depths=read_at[tested],
         depth=min(depths, key=lambda depth: (-depths.count(depth), depth)),
+        coordinates=between[tested],
+        others=others[tested],
     )
 
 

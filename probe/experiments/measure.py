@@ -185,19 +185,23 @@ def _pair(
     run: Run, each: Prepared, moved: Array | None = None, effects: PairEffects | None = None
 ) -> SensePair:
     seen = run.seen
-    rows = list(each.sense.split.rows)
+    split = each.sense.split
+    rows = list(split.rows)
+    tested = [rows[position] for position in split.tested]
+    coordinates = each.sense.axes.coordinates(seen.states.resid[tested], tested)
     return SensePair(
         senses=each.sense.senses,
-        split=each.sense.split,
+        split=split,
         pairs=each.pairs,
         reading=each.reading,
         gates=each.gates,
         gap=each.gap,
         raw_gap=swaps.gaps(each.sense.axes.in_units(), seen.stages.vectors, each.pairs),
         by_depth=each.sense.separation.auroc,
-        squared_gap=axes.squared_gap(seen.states.resid[rows], each.sense.split),
+        squared_gap=axes.squared_gap(seen.states.resid[rows], split),
         untrained_gap=_untrained_gap(run, each),
         attention=_attention(seen, each.pairs),
+        coordinates=coordinates[:, seen.depth],
         profile=_profile(seen, each.sense),
         moved=moved,
         swaps=effects,

@@ -28,7 +28,7 @@ from probe.progress import Progress, silent
 from probe.provenance import hash_of, manifest
 from probe.results import ablation as ablation_frames
 from probe.results import frames as tables
-from probe.results.evaluation import Evaluation, depth_rows, means, word_row
+from probe.results.evaluation import Evaluation, depth_rows, means, sentence_rows, word_row
 from probe.studies.heads_given import HeadsSource, heads_out
 from probe.text import splits
 from probe.text.sentences import Corpus, LeftOut, as_corpus
@@ -111,12 +111,14 @@ def evaluate(
     report("reading", 0.05)
     rows_by_word = []
     rows_by_depth = []
+    rows_by_sentence = []
     rows_without = []
     total: Accuracies | None = None
     layers = out.layers if out else []
     for count, (task, states) in enumerate(read_tasks(model, tested, layers), start=1):
         answers = answer(task, states.resid, seed=seed)
         rows_by_word.append(word_row(task, answers))
+        rows_by_sentence += sentence_rows(task, answers)
         rows_by_depth += depth_rows(task, answers, states.resid)
         if out:
             accuracies = _without_heads(model, task, states, answers, out, seed=seed)
@@ -143,6 +145,7 @@ def evaluate(
         rounded(averaged),
         left_out,
         rounded(ablation_frames.frame(rows_without, total)) if total else None,
+        rounded(pd.DataFrame(rows_by_sentence)),
         tuple(filter(None, map(_unmarked, tested))),
     )
 

@@ -12,8 +12,9 @@ the word, its position and the length of the text. The words to the left are wha
 read when it reaches the word, without their order and without anything learned elsewhere; a model
 that does not beat them has not been shown to know more than which words stand there. A sentence
 whose cue follows the word is left out in a causal model where the cue is marked; where it is not,
-neither can answer it. The word itself is in no bag. The classifier of bags is a logistic regression on TF-IDF with balanced classes, which on CoarseWSD-20
-was the strongest of the plain ones (the bar should be high); nothing in it is random.
+neither can answer it. The word itself is in no bag. The classifier of bags is a logistic regression
+on TF-IDF with balanced classes, which on CoarseWSD-20 was the strongest of the plain ones (the bar
+should be high); nothing in it is random.
 
 Source: Loureiro et al. 2021.
 """

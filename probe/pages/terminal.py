@@ -463,7 +463,9 @@ def print_table(header: list[str], rows: list[list[str]], width: int = 160) -> N
     table = Table(*header, box=None, header_style="bold", pad_edge=False)
     for row in rows:
         table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else width, highlight=False, markup=False, emoji=False).print(table)
+    Console(
+        width=None if sys.stdout.isatty() else width, highlight=False, markup=False, emoji=False
+    ).print(table)
 
 
 @contextmanager

@@ -106,7 +106,8 @@ def convert(source: str | Path, words: Sequence[str] = ()) -> Corpus:
         of_pairs, unrelated = _senses_of_pairs(pairs)
         labelled += of_pairs
         left_out += unrelated
-    sentences, repeated = _sentences(labelled)
+    sentences, unused = _sentences(labelled)
+    left_out += unused
     if not sentences:
         about = f" of {', '.join(sorted(wanted))}" if wanted else ""
         reason = f" ({len(left_out)} left out: {left_out[0].reason})" if left_out else ""
@@ -116,7 +117,7 @@ def convert(source: str | Path, words: Sequence[str] = ()) -> Corpus:
         )
     keys = [key for file in files if (key := _key_file(file)) is not None]
     sha256 = sha256_of_all([Source(file, file.name) for file in (*files, *keys)])
-    return Corpus(tuple(sentences), (*left_out, *repeated), last_name(place), sha256)
+    return Corpus(tuple(sentences), tuple(left_out), last_name(place), sha256)
 
 
 def write_sentences(corpus: Corpus, out: Path) -> Path:
@@ -146,7 +147,7 @@ def _files_of(place: Path) -> list[Path]:
     """The file itself, or the files of WiC in a folder."""
     if not place.is_dir():
         return [place]
-    files = sorted(place.glob("*.data.txt"))
+    files = sorted(place.glob("*.data.txt"), key=lambda file: (file.name[:5] != "train", file.name))
     if not files:
         raise InputError(
             f"Converting the folder {place}: no file in it ends in .data.txt; give {FORMS}."
@@ -442,7 +443,7 @@ def _keys(file: Path) -> dict[str, list[str]]:
     keys = {}
     for line in lines_of(file):
         cells = line.split()
-        if len(cells) > 2 and cells[1].startswith(cells[0]):
+        if len(cells) > 2 and cells[1].startswith(_lemma(cells[0])):
             del cells[0]
         if cells:
             keys[cells[0]] = cells[1:]

@@ -386,7 +386,8 @@ def likely(gates: "Foreseen") -> str:
     if gates.gap_p >= GATE:
         return start + (
             "this model was not shown to tell the senses apart at the word "
-            f"({p_value(gates.gap_p)}), so no head will be swapped; give more different cue words "
+            f"({p_value(gates.gap_p, GATE)}), so no head will be swapped; give more different cue "
+            "words "
             "before the word, or take another model."
         )
     apart = start + f"the senses are apart at the word ({p_value(gates.gap_p)})"
@@ -403,7 +404,8 @@ def likely(gates: "Foreseen") -> str:
         reasons.append(f"{told_by} ({p_value(gates.nuisance_p)})")
     verdict = "confounded" if reasons else "movers"
     if not math.isnan(gates.ambiguity_p):
-        nouns = f"nouns of one meaning change as far in its place ({p_value(gates.ambiguity_p)})"
+        p = p_value(gates.ambiguity_p, LEVEL)
+        nouns = f"nouns of one meaning change as far in its place ({p})"
         step = "give sentences whose cue says more about this word than about other nouns"
     elif gates.not_compared:
         nouns = f"it cannot be compared with nouns of one meaning ({gates.not_compared})"

@@ -76,13 +76,13 @@ def stages(
         def count(number: int) -> None:
             nonlocal counted, told
             counted += number
-            share = first + min(counted, units[name]) / total
+            share = min(1.0, first + min(counted, units[name]) / total)
             if share - told >= STEP:
                 told = share
                 report(name, share)
 
         with counting(count):
             yield
-        done = first + units[name] / total
+        done = min(1.0, first + units[name] / total)
 
     return stage

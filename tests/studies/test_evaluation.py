@@ -564,7 +564,7 @@ def test_the_command_prints_every_word_in_percent_and_the_mean_by_depth(run, tmp
     )
     code, out, err = run("--sentences", given)
     assert code == 0
-    assert err.startswith("probe: 9 of 13 sentences have at most two words before the word, and no")
+    assert "probe: 9 of 13 sentences have at most two words before the word, and no cue" in err
     lines = [line.split() for line in out.splitlines()]
     assert ["bank", "2", "8", "8", "0"] in [line[:5] for line in lines]
     assert ["mole", "2", "4", "4", "0"] in [line[:5] for line in lines]
@@ -678,8 +678,11 @@ def test_what_cannot_be_evaluated_is_refused_in_one_sentence(run, tmp_path):
     def refused(*arguments):
         code, out, err = run(*arguments)
         assert code == 2 and out == ""
-        *cautions, err = err.splitlines(keepends=True)
-        assert all("at most two words before the word" in caution for caution in cautions)
+        err = "".join(
+            line
+            for line in err.splitlines(keepends=True)
+            if "at most two words before the word" not in line
+        )
         assert err.startswith("probe: ") and err.count("\n") == 1 and err.rstrip().endswith("."), (
             err
         )

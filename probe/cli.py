@@ -185,6 +185,8 @@ def report(
         )
 
     def planned(cost: "StudyCost") -> None:
+        if corpus is not None:
+            _say_cautions(corpus, loaded, keeps_columns=len(cost.words) >= FEWEST_WORDS)
         typer.echo(cost_sentence(cost), err=True)
         cost.require(limit)
         if dry_run:
@@ -201,8 +203,6 @@ def report(
         from probe.studies.study import study
 
         loaded = _load(model, device, dtype)
-        if corpus is not None:
-            _say_cautions(corpus, loaded, keeps_columns=len(corpus.by_word()) >= FEWEST_WORDS)
         result = study(
             loaded,
             words,
@@ -485,7 +485,6 @@ def evaluate(
     corpus = as_corpus(sentences, words)
     with progress_bar() as progress:
         loaded = _load(model, device, dtype)
-        _say_cautions(corpus, loaded)
         result = evaluate(
             loaded,
             corpus,
@@ -494,6 +493,7 @@ def evaluate(
             top=top,
             seed=seed,
             progress=progress,
+            planned=lambda: _say_cautions(corpus, loaded),
         )
     if out is not None:
         from probe.pages.write import write

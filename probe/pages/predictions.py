@@ -29,6 +29,8 @@ def _of_word(finding: WordFindings) -> Section:
         "tested": len(rows),
         "right": len(rows) - len(wrong),
         "several": len(finding.pairs) > 1,
+        "first": finding.pairs[0].sense_a,
+        "second": finding.pairs[0].sense_b,
         "layer": finding.read_depth - 1,
         "apart": all(pair.ranked for pair in finding.pairs),
         "rows": [_row(finding, row) for row in listed.to_dict("records")],

@@ -1,7 +1,7 @@
 """The evaluation of a model on labelled sentences: words are chosen, read and tested."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +47,7 @@ def evaluate(
     top: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    planned: Callable[[], None] | None = None,
 ) -> Evaluation:
     """Sense accuracy and macro-F1 of `model` at the word, per depth, on labelled sentences, with
     baselines.
@@ -57,7 +58,8 @@ def evaluate(
     `probe.results.ablation` says: names ("L4H1,L4H2", a list of them, or of (layer, head)), or a
     CSV or Parquet file or a DataFrame with the columns layer and head, of which `top` takes those
     with the largest effect. The frame `without` then says how far the accuracy falls at every
-    depth, beside random sets of heads of the same layers.
+    depth, beside random sets of heads of the same layers. `planned` is called before the work, once
+    it is clear that it can be done.
 
     Raises InputError when no word has two senses that can be learned and tested apart, or the heads
     cannot be taken out, and CrossCheckError when the certificate fails: no number is reported from
@@ -108,6 +110,8 @@ def evaluate(
         out = with_random_sets(out.heads, shape, number=MORE_RANDOM_SETS, seed=seed)
     report("certificate", 0.02)
     certify(model, [tested[0].material.sentences[0].text]).require()
+    if planned:
+        planned()
     report("reading", 0.05)
     rows_by_word = []
     rows_by_depth = []

@@ -168,8 +168,13 @@ def survey(
     files = {word_file(folder, job, rows): rows for rows in by_word.values()}
     records = partial(map, read_record, files)
     with running(workers) as run:
-        told = lambda share: report("words", 0.05 + 0.8 * share)
-        _measure_words(run, job, files, told, within=workers.engine == LOCAL)
+        _measure_words(
+            run,
+            job,
+            files,
+            lambda share: report("words", min(0.85, 0.05 + 0.8 * share)),
+            within=workers.engine == LOCAL,
+        )
         report("summary", 0.85)
         summary = summarise(records, seed=seed)
         measured = _measure_sets(run, job, files, summary)

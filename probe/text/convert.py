@@ -79,6 +79,7 @@ def convert(source: str | Path, words: Sequence[str] = ()) -> Corpus:
     where no sentence of these words is in the file.
 
     Example:
+        >>> from pathlib import Path
         >>> pairs = [("a river bank", "the bank of a lake", "true")]
         >>> pairs += [("a river bank", "the bank lent us money", "false")]
         >>> rows = ["word,sentence1,sentence2,same", *(",".join(("bank", *row)) for row in pairs)]

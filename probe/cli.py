@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from io import TextIOWrapper
@@ -22,6 +23,7 @@ from typer.exceptions import TyperException
 import probe
 from probe.errors import InputError, ProbeError
 from probe.pages.terminal import (
+    REASONS,
     cost_sentence,
     likely,
     print_certificate,
@@ -33,12 +35,14 @@ from probe.pages.terminal import (
     survey_suffices,
 )
 from probe.provenance import command_line
+from probe.stats.limits import FEWEST_WORDS
 
 if TYPE_CHECKING:
     from probe.explorer.page import Question
     from probe.model.model import Model
     from probe.studies.cost import StudyCost
     from probe.studies.study import Foreseen
+    from probe.text.sentences import Corpus
     from probe.walkthrough.walk import Walk
 INTERRUPTED = 130  # what a shell gives a program that Ctrl-C ended
 PERMUTATIONS = 1000
@@ -181,6 +185,8 @@ def report(
         )
 
     def planned(cost: "StudyCost") -> None:
+        if corpus is not None:
+            _say_cautions(corpus, loaded, keeps_columns=len(cost.words) >= FEWEST_WORDS)
         typer.echo(cost_sentence(cost), err=True)
         cost.require(limit)
         if dry_run:
@@ -196,8 +202,9 @@ def report(
         from probe.pages.write import write
         from probe.studies.study import study
 
+        loaded = _load(model, device, dtype)
         result = study(
-            _load(model, device, dtype),
+            loaded,
             words,
             sentences=corpus,
             seed=seed,
@@ -216,7 +223,7 @@ def report(
 
 def _print_survey_plan(
     model: "Model",
-    files: list[Path] | None,
+    corpus: "Corpus | None",
     *,
     controls: str | None,
     seed: int,
@@ -226,11 +233,19 @@ def _print_survey_plan(
 ) -> None:
     from probe.studies.survey import plan_survey
 
-    plan = plan_survey(model, files, controls=controls, seed=seed, pages=pages)
+    plan = plan_survey(model, corpus, controls=controls, seed=seed, pages=pages)
     if as_json:
         typer.echo(plan.to_json())
     else:
         typer.echo("\n".join(survey_suffices(plan, workers)))
+
+
+def _say_cautions(corpus: "Corpus", model: "Model", *, keeps_columns: bool = False) -> None:
+    """On standard error, before the work: what nothing reads, and cues that come too late."""
+    from probe.text.cautions import cautions
+
+    for caution in cautions(corpus, causal=model.config.causal, keeps_columns=keeps_columns):
+        typer.echo(f"probe: {caution}", err=True)
 
 
 def _say_what_is_replaced(out: Path, file: str, command: str) -> None:
@@ -469,14 +484,16 @@ def evaluate(
         check_folder(out, EVALUATION)
     corpus = as_corpus(sentences, words)
     with progress_bar() as progress:
+        loaded = _load(model, device, dtype)
         result = evaluate(
-            _load(model, device, dtype),
+            loaded,
             corpus,
             words,
             without=without,
             top=top,
             seed=seed,
             progress=progress,
+            planned=lambda: _say_cautions(corpus, loaded),
         )
     if out is not None:
         from probe.pages.write import write
@@ -497,6 +514,39 @@ def evaluate(
         typer.echo(result.to_json())
         return
     print_evaluation(result)
+
+
+@app.command()
+def convert(
+    source: Annotated[
+        Path,
+        Argument(
+            help="A folder or file of WiC, pairs as JSONL or CSV (SuperGLUE, RAW-C), or XML of "
+            "Senseval, UFSAC or the unified evaluation framework."
+        ),
+    ],
+    words: Annotated[
+        list[str] | None,
+        Argument(metavar="[WORD]...", parser=_typed, help="Words to keep; by default all."),
+    ] = None,
+    out: Annotated[
+        Path, Option(help="The file to write: CSV, or JSONL where its name ends so.")
+    ] = Path("sentences.csv"),
+) -> None:
+    """A public data set as sentences that every command reads."""
+    from probe.text.convert import convert, write_sentences
+
+    corpus = convert(source, words or ())
+    typer.echo(write_sentences(corpus, out))
+    of_word = corpus.by_word().values()
+    usable = sum(len({row.sense for row in rows}) > 1 for rows in of_word)
+    typer.echo(
+        f"probe: {len(corpus.sentences)} sentences of {len(of_word)} words, {usable} of them with "
+        "two senses or more.",
+        err=True,
+    )
+    for reason, number in Counter(item.reason for item in corpus.left_out).most_common(REASONS):
+        typer.echo(f"probe: {number} left out: {reason}.", err=True)
 
 
 @app.command()
@@ -552,14 +602,17 @@ def survey(
     from probe.pages.folder import SURVEY, check_folder
 
     check_folder(out, SURVEY)
+    from probe.text.sentences import as_corpus
+
     files = [*(sentences or []), *(more or [])]
+    corpus = as_corpus(files) if files else None
     names = model or [DEFAULT_MODEL]
     if dry_run:
         number = 1 if engine == "local" else workers or os.cpu_count() or 1
         for name in names:
             _print_survey_plan(
                 _load(name, device, dtype),
-                files or None,
+                corpus,
                 controls=controls,
                 seed=seed,
                 pages=pages,
@@ -574,9 +627,12 @@ def survey(
 
         surveys = []
         for name in names:
+            loaded = _load(name, device, dtype)
+            if corpus is not None:
+                _say_cautions(corpus, loaded, keeps_columns=True)
             surveyed = survey(
-                _load(name, device, dtype),
-                files or None,
+                loaded,
+                corpus,
                 out=out,
                 controls=controls,
                 seed=seed,

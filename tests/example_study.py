@@ -77,6 +77,7 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
         "depth": _depth(words, rng),
         "shares": _shares(words, rng),
         "sentences": _sentences(texts),
+        "predictions": _predictions(texts),
         "left_out": _left_out(texts),
         "certificate": _certificate_frame(),
         "readings": _readings(word_heads, texts, rng),
@@ -364,6 +365,34 @@ def _sentences(texts: tuple[str, ...]) -> pd.DataFrame:
                 | {"part": ("tested", "learned from", "tested", "neither")[group]}
             )
     return pd.DataFrame(rows).astype(dict.fromkeys(("cue_start", "cue_end", "distance"), "Int64"))
+
+
+def _predictions(texts: tuple[str, ...]) -> pd.DataFrame:
+    """The tested sentences of every two senses; the last of each word is read as the other one."""
+    sentences = _sentences(texts)
+    rows = []
+    for word, a, b in _pairs():
+        of_word = sentences[sentences["word"] == word].reset_index(drop=True)
+        tested = of_word[(of_word["part"] == "tested") & of_word["sense"].isin((a, b))]
+        for number, sentence in tested.iterrows():
+            is_a = sentence["sense"] == a
+            is_right = number != tested.index[-1]
+            rows.append(
+                {
+                    "word": word,
+                    "sense_a": a,
+                    "sense_b": b,
+                    "sense": sentence["sense"],
+                    "predicted": a if is_a == is_right else b,
+                    "right": is_right,
+                    "coordinate": 0.4 if is_a == is_right else -0.4,
+                    "cue": sentence["sense"],
+                    "words_before": 5,
+                    "sentence": number,
+                    "text": sentence["text"],
+                }
+            )
+    return pd.DataFrame(rows)
 
 
 def _left_out(texts: tuple[str, ...]) -> pd.DataFrame:

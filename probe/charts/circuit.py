@@ -211,7 +211,7 @@ def _lines(edges: pd.DataFrame, parts: pd.DataFrame) -> pd.DataFrame:
         sender = _name(*(edge[f"sender_{name}"] for name in PART_KEYS))
         receiver = _name(*(edge[f"receiver_{name}"] for name in PART_KEYS))
         effect = measured(edge["total"], edge["low"], edge["high"])
-        test = "not tested" if pd.isna(edge["p"]) else p_value(edge["p"])
+        test = "not tested" if pd.isna(edge["p"]) else p_value(edge["p"], LEVEL)
         line = {
             "from": sender,
             "to": receiver,

@@ -19,6 +19,7 @@ from probe.experiments.design import Pairs
 from probe.experiments.material import Material, SensePairSplits, unused
 from probe.experiments.observe import Observation, SenseAxes, observe
 from probe.experiments.options import Options
+from probe.experiments.plan import Work, size_of, swap_work
 from probe.experiments.prepare import Prepared, prepare_pairs, tested_pairs
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.run import Run
@@ -27,13 +28,16 @@ from probe.experiments.table import EXPERIMENTS
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.trace import target_states
-from probe.progress import Progress, silent
+from probe.progress import Progress, silent, stages
 from probe.stats import axes
 from probe.stats.axes import SenseAtDepth
 from probe.stats.limits import GATE
 from probe.stats.resampling import Array
 from probe.text.sentences import Sentence
 
+# Stages of the work, beside the experiments.
+READING = "reading the sentences"
+SWAPPING = "swapping heads"
 NOT_SWAPPED = "a pair beyond those in which heads are swapped"
 NO_NOUN_FITS = "a pair in which no unambiguous noun can take the word's place"
 
@@ -51,6 +55,7 @@ def measure(
 
     splits: how the sentences of every two senses are held out.
     random_model: the same shape with random weights, in which the gap is looked for as well.
+    report: called with the stage and the share of the word's work that is done.
 
     Example:
         >>> from probe.experiments.material import prepare
@@ -64,18 +69,26 @@ def measure(
         >>> record.pairs[0].moved.shape  # layer head depth
         (4, 4, 5)
     """
-    report("reading the sentences", 0.0)
-    run = _start(model, material, splits, options, random_model)
-    report("swapping heads", 0.1)
-    run = run.with_pairs(tuple(_swap(run, each) for each in run.prepared))
     chosen = [
         name
         for name, experiment in EXPERIMENTS.items()
         if name in options.experiments and not (experiment.from_weights and model.origin.hooks)
     ]
-    for number, name in enumerate(chosen):
-        report(EXPERIMENTS[name].about, 0.4 + 0.6 * number / len(chosen))
-        run.earlier[name] = EXPERIMENTS[name].measure(run)
+    size = size_of(model, material, splits, options)
+    all_swaps = swap_work(size)
+    planned = {
+        READING: size.units(Work(forwards=all_swaps.forwards)),
+        SWAPPING: size.units(Work(swaps=all_swaps.swaps)),
+    }
+    planned |= {name: size.units(EXPERIMENTS[name].work(size)) for name in chosen}
+    stage = stages(report, planned)
+    with stage(READING):
+        run = _start(model, material, splits, options, random_model)
+    with stage(SWAPPING):
+        run = run.with_pairs(tuple(_swap(run, each) for each in run.prepared))
+    for name in chosen:
+        with stage(name):
+            run.earlier[name] = EXPERIMENTS[name].measure(run)
     return _record(run)
 
 
@@ -185,19 +198,23 @@ def _pair(
     run: Run, each: Prepared, moved: Array | None = None, effects: PairEffects | None = None
 ) -> SensePair:
     seen = run.seen
-    rows = list(each.sense.split.rows)
+    split = each.sense.split
+    rows = list(split.rows)
+    tested = [rows[position] for position in split.tested]
+    coordinates = each.sense.axes.coordinates(seen.states.resid[tested], tested)
     return SensePair(
         senses=each.sense.senses,
-        split=each.sense.split,
+        split=split,
         pairs=each.pairs,
         reading=each.reading,
         gates=each.gates,
         gap=each.gap,
         raw_gap=swaps.gaps(each.sense.axes.in_units(), seen.stages.vectors, each.pairs),
         by_depth=each.sense.separation.auroc,
-        squared_gap=axes.squared_gap(seen.states.resid[rows], each.sense.split),
+        squared_gap=axes.squared_gap(seen.states.resid[rows], split),
         untrained_gap=_untrained_gap(run, each),
         attention=_attention(seen, each.pairs),
+        coordinates=coordinates[:, seen.depth],
         profile=_profile(seen, each.sense),
         moved=moved,
         swaps=effects,

@@ -38,6 +38,8 @@ class SensePair:
         it, in units of its own stream; None where it was not asked. `depth`
     attention: from the word to its cue, to its neighbours and to itself, mean over the sentences of
         the pairs. `layer head` each
+    coordinates: the sense coordinate at the read-out layer of every sentence that is held out once,
+        in the order of `rows()`. `tested`
     profile: the sense coordinate at every depth.
     moved: how far each head moves the word beyond same-sense donors, mean over the pairs, in units
         of the residual stream; None where no head was swapped. `layer head depth`
@@ -56,6 +58,7 @@ class SensePair:
     squared_gap: Array
     untrained_gap: Array | None
     attention: Mapping[str, Array]
+    coordinates: Array
     profile: tuple[SenseAtDepth, ...]
     moved: Array | None
     swaps: PairEffects | None

@@ -27,6 +27,7 @@ from probe.model.tokens import (
     tokenize,
 )
 from probe.model.weights import Weights
+from probe.progress import worked
 
 # Tokens of a long text that are run together: of a pattern only so many rows are ever held.
 CHUNK = 64
@@ -161,6 +162,7 @@ def target_states(
         tensors = hooks.read_at(
             model, [rows[row] for row in batch], [targets[row] for row in batch]
         )
+        worked(sum(len(rows[row]) for row in batch) * model.config.n_layers)
         missing = width - tensors["pattern"].shape[-1]
         tensors["pattern"] = functional.pad(tensors["pattern"], (0, missing))
         for name, tensor in tensors.items():

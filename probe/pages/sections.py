@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from probe import charts
-from probe.pages import checks, heads, paths, sentences, words
+from probe.pages import checks, heads, paths, predictions, sentences, words
 from probe.results.findings import Frames, WordFindings
 from probe.results.survey_findings import survey_findings
 
@@ -78,6 +78,13 @@ def _words(page: Page) -> Values:
     return {"cards": words.cards(page.findings), "scope": words.scope(page.findings)}
 
 
+def _otherwise(page: Page) -> Values:
+    return {
+        "read_otherwise": predictions.read_otherwise(page.findings),
+        "most_listed": predictions.MOST_LISTED,
+    }
+
+
 def _heads(page: Page) -> Values:
     return {
         "leading_heads": heads.leading_heads(page.findings, page.frames["verdicts"]),
@@ -103,6 +110,13 @@ SECTIONS = (
     Section("answer", "Answer", "answer.html.j2", _answer),
     Section("general", "In general", "general.html.j2", _general, shown=lambda p: p.is_general),
     Section("words", "Word by word", "words.html.j2", _words),
+    Section(
+        "otherwise",
+        "Read otherwise",
+        "otherwise.html.j2",
+        _otherwise,
+        shown=lambda p: "predictions" in p.frames,
+    ),
     Section("heads", "Leading heads", "heads.html.j2", _heads, shown=lambda p: p.ranks_heads),
     Section(
         "path",

@@ -31,6 +31,7 @@ from probe.model import forward, fused
 from probe.model.fused import KeysValues, PositionTables
 from probe.model.tokens import TargetText
 from probe.model.weights import Block, Weights
+from probe.progress import worked
 
 # The sites of a block that can be edited.
 Z = "z"  # the mean of values that each head weights by attention, before W_O: `head d_head`
@@ -183,6 +184,7 @@ class Run:
         for layer, keys_values in zip(range(self.depth), earlier, strict=True):
             resid = entering if step is None else step.resid_post
             step = Step(self, layer, resid, keys_values)
+            worked(resid.shape[:-1].numel())
             yield step
 
 

@@ -43,6 +43,7 @@ from probe.results.columns import ATTENTION, HEADS, RANKS
 from probe.stats import resampling
 from probe.stats.limits import GATE, LEVEL
 from probe.stats.resampling import Array
+from probe.text.cautions import words_before
 from probe.text.sentences import LeftOut
 from probe.tidy import by_head, rounded, stacked, with_key
 
@@ -89,6 +90,7 @@ def frames(
         "by_depth": by_depth(records),
         "depth": depth_profile(records),
         "sentences": sentences(records),
+        "predictions": predictions(records),
         "left_out": left_out(unread, {word.record.word: _left_out(word) for word in evidence}),
         "controls": controls(evidence),
         "mlps": mlps(evidence),
@@ -457,6 +459,31 @@ def sentences(records: Sequence[WordRecord]) -> pd.DataFrame:
             fields |= {"tokens_of_word": record.tokens_of_word[row], "part": part}
             rows.append(fields)
     return pd.DataFrame(rows).astype(dict.fromkeys(("cue_start", "cue_end", "distance"), "Int64"))
+
+
+def predictions(records: Sequence[WordRecord]) -> pd.DataFrame:
+    """How every tested sentence is read at the read-out layer, held out: its sense coordinate, the
+    sense that it is nearest to, and whether that is the one given. A row per sentence and pair of
+    senses."""
+    rows = []
+    for record, pair in sense_pairs_of(records):
+        for number, coordinate in zip(pair.rows(), pair.coordinates.tolist(), strict=True):
+            sentence = record.sentences[number]
+            predicted = None
+            if coordinate != 0:  # exactly 0: the senses are one and the same vector to the model
+                predicted = pair.senses[0] if coordinate > 0 else pair.senses[1]
+            fields = {
+                "sense": sentence.sense,
+                "predicted": predicted,
+                "right": predicted == sentence.sense,
+                "coordinate": coordinate,
+                "cue": sentence.cue,
+                "words_before": words_before(sentence),
+                "sentence": number,
+                "text": sentence.text,
+            }
+            rows.append(key_of(record, pair) | fields)
+    return pd.DataFrame(rows)
 
 
 def left_out(

@@ -39,14 +39,32 @@ def measured(value: float, low: float, high: float) -> str:
 LEVEL = 0.05  # of the tests: a p below it is never written as ".05"
 
 
-def p_value(p: float) -> str:
+def p_value(p: float, limit: float | None = None) -> str:
     """p = .034, p = .0014: two significant digits, more where two would cross LEVEL; p < .001 below
-    that; p = 1."""
+    that; p = 1. With the limit that it has to be below, and is not: p = .08, limit .05.
+
+    Example:
+        >>> from probe.stats.numbers import p_value
+        >>> p_value(0.08, 0.05), p_value(0.0101, 0.01), p_value(0.002, 0.01)
+        ('p = .08, limit .05', 'p = .0101, limit .01', 'p = .002')
+    """
     if p < 0.001:
         return "p < .001"
     texts = [f"{p:.{digits}g}" for digits in (2, 3, 4, 5)]
     kept = [text for text in texts if (float(text) < LEVEL) == (p < LEVEL)]
-    return f"p = {(kept or texts)[0]}".replace("= 0.", "= .")
+    if limit is not None:  # beside its limit, a p is not rounded to it
+        kept = [text for text in kept if _side(float(text), limit) == _side(p, limit)]
+    shown = f"p = {(kept or texts)[0]}".replace("= 0.", "= .")
+    return shown if limit is None or p < limit else f"{shown}, limit {bare(limit)}"
+
+
+def _side(p: float, limit: float) -> tuple[bool, bool]:
+    return p < limit, p > limit
+
+
+def bare(limit: float) -> str:
+    """A limit as p is written: .05"""
+    return f"{limit:g}".removeprefix("0")
 
 
 def grouped(number: int) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from warnings import warn
 
+import numpy as np
 import pandas as pd
 
 from probe.display import Displayed
@@ -31,6 +32,7 @@ from probe.experiments.material import (
 from probe.experiments.measure import measure, measure_gates
 from probe.experiments.observe import observe, split_senses
 from probe.experiments.options import NounPlan, Options
+from probe.experiments.plan import size_of
 from probe.experiments.prepare import prepare_pairs
 from probe.experiments.readings import read_second
 from probe.experiments.record import WordRecord
@@ -49,7 +51,7 @@ from probe.results import frames as tables
 from probe.results.findings import WordFindings, findings
 from probe.results.second_model import SECOND_MODEL, second_model
 from probe.stats.limits import FEWEST_SENTENCES, FEWEST_WORDS, MOST_NOUNS
-from probe.studies.cost import StudyCost, cost_of
+from probe.studies.cost import StudyCost, cost_of, work_of
 from probe.studies.words import check_out, job_of, kept_or_made, word_file
 from probe.text.sentences import LeftOut, Sentence, as_corpus, join
 
@@ -243,7 +245,12 @@ def study(
     # Hooks are no part of a key, so nothing of a model with hooks is kept.
     folder = None if out is None or model.origin.hooks else Path(out)
     records: list[WordRecord] = []
-    for index, material in enumerate(materials):
+    planned_units = [
+        size.units(work_of(size))
+        for size in (size_of(model, each, splits[each.word], measured) for each in materials)
+    ]
+    shares = np.cumsum([0.0, *planned_units]) / max(sum(planned_units), 1.0)
+    for material, first, last in zip(materials, shares, shares[1:], strict=False):
         make = partial(
             measure,
             model,
@@ -251,7 +258,7 @@ def study(
             splits[material.word],
             measured,
             random_model=random_model,
-            report=_of_word(report, material.word, 0.1 + 0.75 * index / len(materials)),
+            report=_of_word(report, material.word, 0.1 + 0.75 * first, 0.1 + 0.75 * last),
         )
         rows = sources[material.word].sentences
         file = None if folder is None else word_file(folder, job, rows)
@@ -271,15 +278,21 @@ def study(
     return Study(model.name, model.origin, used, certificate, frames, used_corpus.sha256)
 
 
-def measure_in_full(model: Model, sentences: Sequence[Sentence], options: Options) -> WordRecord:
+def measure_in_full(
+    model: Model,
+    sentences: Sequence[Sentence],
+    options: Options,
+    report: Progress = silent,
+) -> WordRecord:
     """The record of one word as a study measures it.
 
+    report: called with the stage and the share of the work that is done.
     Raises InputError for too few sentences or senses.
     """
     material = prepare(model, sentences[0].word, sentences)
     splits = split_senses(material, seed=options.seed, causal=model.config.causal)
     random_model = untrained(model, seed=options.seed)
-    return measure(model, material, splits, options, random_model=random_model)
+    return measure(model, material, splits, options, random_model=random_model, report=report)
 
 
 def conclude(
@@ -311,9 +324,10 @@ def _certificate(model: Model, materials: Sequence[Material]) -> Certificate:
     return certify(model, [material.sentences[0].text for material in materials]).require()
 
 
-def _of_word(report: Progress, word: str, done: float) -> Progress:
-    """Progress that names the word that is measured, and the share of the study done before it."""
-    return lambda stage, share: report(word, done)
+def _of_word(report: Progress, word: str, first: float, last: float) -> Progress:
+    """Progress that names the word that is measured, from the share of the study that is done
+    before it to the one that is done after it."""
+    return lambda stage, share: report(word, first + (last - first) * share)
 
 
 def _foresee(

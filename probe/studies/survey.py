@@ -13,11 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import thread_time
 from typing import Any
 
 import pandas as pd
-import torch
 
 from probe.display import Displayed
 from probe.errors import InputError, require_at_least
@@ -25,6 +23,7 @@ from probe.experiments.candidates import as_nouns
 from probe.experiments.material import sentences_of
 from probe.experiments.measure import count_left_out
 from probe.experiments.options import Options
+from probe.experiments.plan import Work
 from probe.experiments.record import WordRecord
 from probe.experiments.sets import CarriedSets
 from probe.experiments.store import read_record, write_record
@@ -36,6 +35,7 @@ from probe.model.model import Model, require_heads
 from probe.model.tokens import tokenize
 from probe.progress import Progress, silent
 from probe.provenance import Origin
+from probe.studies.cost import seconds_of
 from probe.studies.study import IN_FULL, Study, StudyOptions, conclude, measure_in_full
 from probe.studies.survey_word import SURVEY, WordPlan, measure_sets, measure_word, plan_word
 from probe.studies.words import (
@@ -48,7 +48,7 @@ from probe.studies.words import (
     sets_file,
     word_file,
 )
-from probe.studies.workers import Run, Workers, in_one_thread, running
+from probe.studies.workers import LOCAL, Run, Workers, running
 from probe.text import lexicon
 from probe.text.sentences import Corpus, Sentence, as_corpus, join
 
@@ -168,7 +168,13 @@ def survey(
     files = {word_file(folder, job, rows): rows for rows in by_word.values()}
     records = partial(map, read_record, files)
     with running(workers) as run:
-        _measure_words(run, job, files, lambda share: report("words", 0.05 + 0.8 * share))
+        _measure_words(
+            run,
+            job,
+            files,
+            lambda share: report("words", min(0.85, 0.05 + 0.8 * share)),
+            within=workers.engine == LOCAL,
+        )
         report("summary", 0.85)
         summary = summarise(records, seed=seed)
         measured = _measure_sets(run, job, files, summary)
@@ -240,8 +246,8 @@ def plan_survey(
     seed: int = 0,
     pages: bool = False,
 ) -> SurveyPlan:
-    """What `survey` would measure of these sentences; one word in the middle by its number of
-    pairs is measured for the time.
+    """What `survey` would measure of these sentences; a few forward passes and swaps are run for
+    the time, less than a tenth of its work.
 
     Example:
         >>> from probe.studies.survey import plan_survey
@@ -251,31 +257,16 @@ def plan_survey(
     """
     model, corpus = _model_and_corpus(model, sentences)
     by_word = corpus.by_word()
-    plans = [plan_word(model, rows, seed=seed) for rows in by_word.values()]
-    measured = sorted((plan for plan in plans if plan.pairs), key=lambda plan: plan.pairs)
+    options = replace(IN_FULL if pages else SURVEY, nouns=_nouns(corpus, controls), seed=seed)
+    plans = [plan_word(model, rows, options) for rows in by_word.values()]
+    words = tuple(word for word, _ in plans)
+    work = Work(sum(word.forwards for word in words), sum(word.swaps for word in words))
     seconds = math.nan
-    if measured:
-        middle = by_word[measured[len(measured) // 2].word]
-        options = replace(IN_FULL if pages else SURVEY, nouns=_nouns(corpus, controls), seed=seed)
-        seconds = len(measured) * _seconds(model, middle, options)
+    if measured := [material for word, material in plans if word.pairs]:
+        longest = max(measured, key=len)
+        seconds = seconds_of(model, longest, work, threads=1)
     unread = Counter(item.reason for item in corpus.left_out)
-    return SurveyPlan(model.name, tuple(plans), dict(unread), seconds)
-
-
-def _seconds(model: Model, sentences: Sequence[Sentence], options: Options) -> float:
-    """Processor time that one word takes: its record, and sets of heads halfway up in it."""
-    layers = max(1, model.config.n_layers // 2)
-    order = [(layer, 0) for layer in range(layers)]
-    threads = torch.get_num_threads()
-    started = thread_time()
-    try:
-        in_one_thread(_measure, model, sentences, options)
-        in_one_thread(
-            partial(measure_sets, depth=layers, seed=options.seed), model, sentences, order
-        )
-    finally:
-        torch.set_num_threads(threads)
-    return thread_time() - started
+    return SurveyPlan(model.name, words, dict(unread), seconds)
 
 
 def _model_and_corpus(model: ModelSource, sentences: Any) -> tuple[Model, Corpus]:
@@ -315,19 +306,23 @@ def _readable(model: Model, by_word: Mapping[str, Sequence[Sentence]]) -> list[s
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-def _word_task(job: Job, file: Path, sentences: Sequence[Sentence]) -> tuple[Path, WordRecord]:
-    return file, _measure(model_of(job), sentences, job.options)
+def _word_task(
+    job: Job, file: Path, sentences: Sequence[Sentence], report: Progress = silent
+) -> tuple[Path, WordRecord]:
+    return file, _measure(model_of(job), sentences, job.options, report)
 
 
-def _measure(model: Model, sentences: Sequence[Sentence], options: Options) -> WordRecord:
+def _measure(
+    model: Model, sentences: Sequence[Sentence], options: Options, report: Progress
+) -> WordRecord:
     """The record of a word; one with too few sentences for a page is measured without one."""
     if options.experiments == SURVEY.experiments:
-        return measure_word(model, sentences, options)
+        return measure_word(model, sentences, options, report)
     try:
-        return measure_in_full(model, sentences, options)
+        return measure_in_full(model, sentences, options, report)
     except InputError:
         fewer = replace(SURVEY, nouns=options.nouns, seed=options.seed)
-        return measure_word(model, sentences, fewer)
+        return measure_word(model, sentences, fewer, report)
 
 
 def _sets_task(
@@ -341,11 +336,21 @@ def _measure_words(
     job: Job,
     files: Mapping[Path, Sequence[Sentence]],
     report: Callable[[float], None],
+    *,
+    within: bool,
 ) -> None:
-    """Makes the records that are not there, or not whole."""
+    """Makes the records that are not there, or not whole.
+
+    within: whether progress is told within a word, too, which only this process can.
+    """
     missing = {file: rows for file, rows in files.items() if kept(file) is None}
     done = len(files) - len(missing)
-    for file, record in run(_word_task, [(job, *item) for item in missing.items()]):
+
+    def of_word(stage: str, share: float) -> None:
+        report((done + share) / len(files))
+
+    task = partial(_word_task, report=of_word) if within else _word_task
+    for file, record in run(task, [(job, *item) for item in missing.items()]):
         write_record(file, record)
         done += 1
         report(done / len(files))

@@ -8,8 +8,10 @@ import pytest
 from example_study import READ_AT, make_study
 
 from probe import charts
+from probe.pages import predictions
 from probe.pages.heads import every_head, head_facts, leading_heads, together
 from probe.pages.html import with_interval
+from probe.pages.predictions import read_otherwise
 from probe.pages.sentences import of_head
 from probe.pages.verdicts import with_reasons
 from probe.pages.words import apart_at, cards, looks, sink
@@ -65,6 +67,23 @@ def test_a_model_with_routed_mlps_says_how_often_a_swap_changed_the_route_and_no
     assert routed["name"] == "L1H2" and routed["most"] == "50\u202f%"
     count = len(heads.drop_duplicates(["layer", "head"]))
     assert routed["mean"] == f"{10 + 40 / count:.0f}\u202f%"
+
+
+def test_sentences_read_otherwise_are_listed_by_word_the_clearest_first(monkeypatch):
+    bank, mole, apple = read_otherwise(findings(FRAMES))
+    assert (bank["tested"], bank["right"], len(bank["rows"]), bank["apart"]) == (4, 3, 1, True)
+    assert not bank["several"] and mole["several"] and not mole["apart"] and not apple["apart"]
+    assert len(mole["rows"]) == 6 and mole["rows"][0]["pair"] == "animal / unit"
+    [row] = bank["rows"]
+    assert (row["sense"], row["predicted"], row["coordinate"]) == ("money", "river", "0.40")
+    assert ("bank", "word") in row["parts"] and ("money", "cue") in row["parts"]
+    wrong = FRAMES["predictions"].assign(right=False)
+    wrong["coordinate"] = [number / 100 for number in range(len(wrong))]
+    wrong.loc[1, ["predicted", "coordinate"]] = [None, 0.0]
+    monkeypatch.setattr(predictions, "MOST_LISTED", 3)
+    bank = read_otherwise(findings(FRAMES | {"predictions": wrong}))[0]
+    assert [row["coordinate"] for row in bank["rows"]] == ["0.03", "0.02", "0.00"]
+    assert bank["right"] == 0 and bank["rows"][2]["predicted"] in ("", "river", "money")
 
 
 def test_the_axis_of_sets_leaves_room_for_the_word_that_goes_furthest():

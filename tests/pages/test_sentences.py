@@ -311,7 +311,7 @@ SENTENCES = [
     ),
     (
         answer_mole,
-        "to separate any of the 6 pairs of senses of “mole” at the word (p ≥ .2), so",
+        "to separate any of the 6 pairs of senses of “mole” at the word (p ≥ .2, limit .01), so",
         FRAMES | changed("words", ranked=False, gap_p=[0, 0.3, 0.2, 0.4, 1, 1, 1, 0]),
         FRAMES,
     ),

@@ -140,7 +140,7 @@ def test_some_sentences_without_a_cue_are_counted(model):
 
 START = "bank, river / money: the senses are apart at the word (p < .001)"
 TELLS = "even random weights tell them apart (p = .002)"
-ALIKE = "nouns of one meaning change as far in its place (p = .4)"
+ALIKE = "nouns of one meaning change as far in its place (p = .4, limit .05)"
 ALONE = "let the two sentences of a pair differ in the cue alone"
 
 
@@ -151,7 +151,7 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
             {"gap_p": 0.3},
             (
                 "bank, river / money: this model was not shown to tell the senses apart at the word "
-                "(p = .3), so no head will be swapped; give more different cue words before the word, "
+                "(p = .3, limit .01), so no head will be swapped; give more different cue words before the word, "
                 "or take another model."
             ),
         ),

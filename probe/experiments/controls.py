@@ -96,7 +96,7 @@ def work(size: Size) -> Work:
 def measure(run: Run) -> Controls | None:
     """The controls of the clearest two senses; None without their separation or an untrained
     model."""
-    separations = run.earlier.get("separation")
+    separations = run.earlier.get("heads")
     if separations is None or run.random_model is None or run.untrained is None:
         return None
     pair = run.prepared[run.clearest].sense

@@ -504,7 +504,7 @@ def _not_asked(finding: WordFindings) -> str:
     if reason.startswith(TOO_FEW_NOUNS):
         what_to_do = "Name more nouns with --controls; without it those that ship are taken."
     if reason == NOT_ASKED_FOR:
-        what_to_do = "Without --controls none it is compared with those that ship."
+        what_to_do = "By default it is compared with those that ship."
     return f"Whether this is ambiguity was not asked: {reason}. {what_to_do}"
 
 

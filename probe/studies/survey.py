@@ -92,7 +92,7 @@ class Survey(Displayed):
         """The study of every word that was measured in full, one in memory at a time."""
         decided = StudyOptions(**self.options)  # type: ignore[arg-type]
         for record in self.records():
-            if "separation" not in record.measured:
+            if not record.in_full:
                 continue
             frames = conclude(
                 [record], self.certificate, {}, permutations=decided.permutations, seed=decided.seed
@@ -315,16 +315,26 @@ def _readable(model: Model, by_word: Mapping[str, Sequence[Sentence]]) -> list[s
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-def _word_task(job: Job, file: Path, sentences: Sequence[Sentence]) -> tuple[Path, WordRecord]:
-    return file, _measure(model_of(job), sentences, job.options)
+def _word_task(
+    job: Job, file: Path, sentences: Sequence[Sentence], kept: WordRecord | None
+) -> tuple[Path, WordRecord]:
+    return file, _measure(model_of(job), sentences, job.options, kept)
 
 
-def _measure(model: Model, sentences: Sequence[Sentence], options: Options) -> WordRecord:
-    """The record of a word; one with too few sentences for a page is measured without one."""
+def _measure(
+    model: Model,
+    sentences: Sequence[Sentence],
+    options: Options,
+    kept: WordRecord | None = None,
+) -> WordRecord:
+    """The record of a word; one with too few sentences for a page is measured without one.
+
+    kept: what a report that was stopped has of the word.
+    """
     if options.experiments == SURVEY.experiments:
         return measure_word(model, sentences, options)
     try:
-        return measure_in_full(model, sentences, options)
+        return measure_in_full(model, sentences, options, kept=kept)
     except InputError:
         fewer = replace(SURVEY, nouns=options.nouns, seed=options.seed)
         return measure_word(model, sentences, fewer)
@@ -343,9 +353,14 @@ def _measure_words(
     report: Callable[[float], None],
 ) -> None:
     """Makes the records that are not there, or not whole."""
-    missing = {file: rows for file, rows in files.items() if kept(file) is None}
-    done = len(files) - len(missing)
-    for file, record in run(_word_task, [(job, *item) for item in missing.items()]):
+    tasks = []
+    for file, rows in files.items():
+        record = kept(file)
+        # One that is not in full has too few sentences for a page, so there is no more to it.
+        if record is None or (record.in_full and not record.has(job.options.experiments)):
+            tasks.append((job, file, rows, record))
+    done = len(files) - len(tasks)
+    for file, record in run(_word_task, tasks):
         write_record(file, record)
         done += 1
         report(done / len(files))

@@ -52,7 +52,7 @@ EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional")
 NOUNS = 30
 MOST = 0.05  # of the studies of nouns in one model
 PERMUTATIONS = 199
-VERDICTS = ("separation", "nouns", "backups")  # what a verdict rests on
+VERDICTS = ("heads", "nouns", "backups")  # what a verdict rests on
 NO_HEADS = {"resolver": 0, "context": 0, "confounded": 0}
 
 

@@ -212,7 +212,7 @@ def test_the_dry_run_has_the_gates_of_the_study(model):
     random_model = untrained(model, seed=0)
     splits = split_senses(bank, seed=0, causal=True)
     (gates,) = foresee(model, random_model, bank, splits, options_of())
-    of_study = studied(model, bank, experiments=("separation", "nouns"), random_model=random_model)
+    of_study = studied(model, bank, experiments=("heads", "nouns"), random_model=random_model)
     (pair,) = of_study.pairs
     assert gates.senses == pair.record.senses and gates.word == "bank"
     assert (gates.gap_p, gates.nuisance_p, gates.untrained_p) == (
@@ -230,9 +230,9 @@ def test_the_dry_run_has_the_ambiguity_gate_of_the_study(model):
     """Of a word whose gap is there: nouns stand in the same sentences, and nothing is swapped."""
     bank = prepare(model, "bank", expand("bank").sentences)
     splits = split_senses(bank, seed=0, causal=True)
-    options = options_of(pairs=8, experiments=("separation", "nouns"))
+    options = options_of(pairs=8, experiments=("heads", "nouns"))
     (gates,) = foresee(model, untrained(model, seed=0), bank, splits, options)
-    (pair,) = studied(model, bank, pairs=8, experiments=("separation", "nouns")).pairs
+    (pair,) = studied(model, bank, pairs=8, experiments=("heads", "nouns")).pairs
     assert gates.ambiguity_p == pair.nouns.gate.p and gates.not_compared == ""
 
 

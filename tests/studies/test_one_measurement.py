@@ -17,7 +17,7 @@ from probe.studies.survey_word import SURVEY, pairs_of_each
 WORDS = ("bank", "bark")
 SENTENCES = [row for word in WORDS for row in probe.lexicon.expand(word).sentences[:96]]
 # Of a survey, with the separation of heads, which the tests of a study need.
-OPTIONS = replace(SURVEY, permutations=99, experiments=frozenset(("separation", "nouns")))
+OPTIONS = replace(SURVEY, permutations=99, experiments=frozenset(("heads", "nouns")))
 
 
 @pytest.fixture(scope="module")

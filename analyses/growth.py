@@ -14,7 +14,8 @@
 # # How do time and memory of a report grow?
 #
 # A report on one word with more sentences, more layers, more heads or longer texts, and a survey of more words, in small models with random
-# weights. Expect no exponent above that of the planned work: how many positions are passed through how many blocks. About two minutes;
+# weights. Expect at most linear growth with sentences, heads, texts and words. With layers, expect at most the growth of the planned work, which
+# counts how many positions pass through how many blocks: every swapped head is followed through the layers above it. About two minutes;
 # `--quick` takes two small sizes of each.
 #
 # Needs: a clone of the repository, for `timing` and `drawing` beside this script; no trained model; Linux, for memory. Writes into `reports`
@@ -57,18 +58,18 @@ table.to_csv(out / "growth.csv", index=False, float_format="%.4g")
 table
 
 # %%
-KINDS = {"seconds": "time", "megabytes": "memory", "passes": "planned work"}
+KINDS = {"seconds": "time", "megabytes": "memory", "passes": "work"}
 panels, rows = [], []
 for row in exponents.to_dict("records"):
     here = grown[(grown["of"] == row["of"]) & (grown["axis"] == row["axis"])]
-    fitted = ", ".join(f"{what} n^{row[name]:.2f}" for name, what in KINDS.items())
-    title = f"{row['of']}: {fitted}"
-    panels.append(drawing.Panel(title, row["axis"], "times the smallest", log="xy"))
+    title = ", ".join(f"{what} n^{row[name]:.2f}" for name, what in KINDS.items())
+    x = f"{row['axis']} of a {row['of']}"
+    panels.append(drawing.Panel(title, x, "times the smallest", log="xy"))
     for name, what in KINDS.items():
         values = here[name] / here[name].iloc[0]
         rows.append(
             pd.DataFrame({"panel": title, "variant": what, "x": here["size"], "value": values})
         )
-picture = drawing.line_panels(pd.concat(rows, ignore_index=True), panels, width=230)
+picture = drawing.line_panels(pd.concat(rows, ignore_index=True), panels, width=150)
 charts.save(picture, out / "growth.png")
 picture

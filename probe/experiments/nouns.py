@@ -37,7 +37,7 @@ from probe.experiments.plan import DONORS_PER_PAIR, Size, Work
 from probe.experiments.prepare import Prepared
 from probe.experiments.run import Run
 from probe.experiments.surprisal import surprisals
-from probe.experiments.swaps import gaps, predicts, run_swaps
+from probe.experiments.swaps import gaps, run_swaps
 from probe.model.decomposition import contributions_of, norms_of
 from probe.model.records import TargetStates
 from probe.model.tokens import TargetText
@@ -263,7 +263,7 @@ def work(size: Size) -> Work:
     swaps = 0
     for pairs in size.pairs:
         sentences = min(size.sentences, DONORS_PER_PAIR * pairs + 2 * plan.more_pairs)
-        forwards += 3 * sentences  # once to read how expected the word is
+        forwards += 2 * sentences
         swaps += (nouns + 1) * sentences
         parts = per_pair * (size.heads_in_all + mlps) + mlps
         swaps += DONORS_PER_PAIR * pairs * parts
@@ -291,12 +291,13 @@ def measure_gaps(run: Run) -> tuple[NounRecord | None, ...] | None:
 def _surprisals(run: Run, among: Candidates, placed: Sequence[WordInPlace]) -> dict[str, Array]:
     """The surprisal of the word and of every noun in its place, in the sentences in which nouns are
     run; none where the model predicts no tokens, or the word is several. `row` each"""
-    if len(among.ids) != 1 or not predicts(run.weights):
+    before = run.seen.states.before
+    if len(among.ids) != 1 or before is None:
         return {}
     ids = {**among.nouns, run.seen.material.word: among.ids}
     plan = run.options.noun_plan
     rows = {row for word in placed for row in _chosen_rows(word, among, plan, run.options.seed)}
-    return surprisals(run.model, run.seen.material, sorted(rows), ids)
+    return surprisals(run.weights, before, run.seen.material, sorted(rows), ids)
 
 
 def _word_in_place(

@@ -287,7 +287,7 @@ def study(
         )
         report("tables", last)
         frames = conclude(records, certificate, unread, permutations=permutations, seed=seed)
-        if "lessons" in names:
+        if "lessons" in names and beside is not None and beside.materials:
             frames["beside"] = _read_second_model(beside, measured)
         return Study(
             model_name=model.name,
@@ -344,6 +344,8 @@ def conclude(
     frames = tables.frames(evidence, certificate, unread)
     if any("circuit" in record.measured for record in records):
         frames |= circuit.frames(evidence, seed=seed)
+    if any("lessons" in record.measured for record in records):
+        frames["beside"] = pd.DataFrame(columns=list(SECOND_MODEL))
     if len(records) >= FEWEST_WORDS:
         frames |= summarise(lambda: iter(records), seed=seed).frames
     return frames
@@ -378,7 +380,8 @@ def foresee(
     options: Options,
 ) -> list[Foreseen]:
     """The gates of every pair of senses of a word, as a study has them, without any swap."""
-    gates_only = replace(options, gate=True, experiments=frozenset(("nouns",)))
+    nouns = options.nouns if "nouns" in options.experiments else ()
+    gates_only = replace(options, gate=True, nouns=nouns)
     record = measure_gates(model, material, splits, gates_only, random_model=random_model)
     compared = ambiguity_gate(record.of_pairs("nouns"), record.depth)
     return [
@@ -432,11 +435,8 @@ def _require_numbers(options: StudyOptions) -> None:
         require_at_least(least, getattr(options, name), name, doing="Studying words", usual=usual)
 
 
-def _read_second_model(second: SecondModel | None, options: Options) -> pd.DataFrame:
-    """The sentences with a late cue in the second model, which is certified first; no rows where
-    there are none, or no second model."""
-    if second is None or not second.materials:
-        return pd.DataFrame(columns=list(SECOND_MODEL))
+def _read_second_model(second: SecondModel, options: Options) -> pd.DataFrame:
+    """The sentences with a late cue in the second model, which is certified first."""
     texts = [material.sentences[0].text for material in second.materials]
     certify(second.model, texts).require()
     readings = []

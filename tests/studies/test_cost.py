@@ -211,8 +211,9 @@ def test_the_dry_run_has_the_gates_of_the_study(model):
     bank = prepare(model, "bank", as_corpus(unmarked(paired=True), "bank").sentences)
     random_model = untrained(model, seed=0)
     splits = split_senses(bank, seed=0, causal=True)
-    (gates,) = foresee(model, random_model, bank, splits, options_of())
-    of_study = studied(model, bank, experiments=("heads", "nouns"), random_model=random_model)
+    asked = ("heads", "nouns")
+    (gates,) = foresee(model, random_model, bank, splits, options_of(experiments=asked))
+    of_study = studied(model, bank, experiments=asked, random_model=random_model)
     (pair,) = of_study.pairs
     assert gates.senses == pair.record.senses and gates.word == "bank"
     assert (gates.gap_p, gates.nuisance_p, gates.untrained_p) == (
@@ -220,10 +221,10 @@ def test_the_dry_run_has_the_gates_of_the_study(model):
         pair.record.gates.nuisance,
         pair.record.gates.untrained,
     )
-    without = options_of(nouns=())
-    (alone,) = foresee(model, random_model, bank, splits, without)
-    assert alone.gap_p == gates.gap_p and math.isnan(alone.ambiguity_p)
-    assert alone.not_compared == ""
+    for without in (options_of(experiments=asked, nouns=()), options_of(experiments=("heads",))):
+        (alone,) = foresee(model, random_model, bank, splits, without)
+        assert alone.gap_p == gates.gap_p and math.isnan(alone.ambiguity_p)
+        assert alone.not_compared == ""
 
 
 def test_the_dry_run_has_the_ambiguity_gate_of_the_study(model):

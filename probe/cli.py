@@ -139,6 +139,21 @@ def report(
         int, Option(min=99, help="How often senses are reassigned to cue words.")
     ] = PERMUTATIONS,
     controls: ControlsOption = None,
+    only: Annotated[
+        str | None,
+        Option(
+            metavar="EXPERIMENTS",
+            help="Run these experiments and what they need, as heads,nouns; an unknown name lists "
+            "all. The page has their sections.",
+        ),
+    ] = None,
+    without: Annotated[
+        str | None,
+        Option(
+            metavar="EXPERIMENTS",
+            help="Leave out these experiments, as circuit, and those that need them.",
+        ),
+    ] = None,
     beside: Annotated[
         str | None,
         Option(
@@ -165,8 +180,11 @@ def report(
     from probe.pages.folder import REPORT, check_folder
 
     check_folder(out, REPORT, inputs=[sentences] if sentences else [])
+    from probe.experiments.table import choose
     from probe.studies.cost import parse_memory
     from probe.text.sentences import as_corpus
+
+    experiments = choose(only, without or ())
 
     limit = None if max_memory is None else parse_memory(max_memory)
     corpus = None if sentences is None else as_corpus(sentences, words)
@@ -180,6 +198,8 @@ def report(
             sentences,
             permutations=None if permutations == PERMUTATIONS else permutations,
             controls=controls,
+            only=only,
+            without=without,
             seed=seed,
             **_compute_options(device, dtype),
         )
@@ -200,7 +220,11 @@ def report(
 
     with progress_bar() as progress:
         from probe.pages.write import write
-        from probe.studies.study import study
+        from probe.studies.study import HALFWAY, Study, study
+
+        def write_page(result: Study) -> Path:
+            progress("writing", HALFWAY if result.unfinished else 0.98)
+            return write(result, out, command=command(cast("list[str]", result.options["words"])))
 
         loaded = _load(model, device, dtype)
         result = study(
@@ -210,14 +234,15 @@ def report(
             seed=seed,
             permutations=permutations,
             controls=controls,
+            experiments=experiments,
             second=_load(second, device, dtype) if second else None,
             progress=progress,
             planned=planned,
             foreseen=foreseen if dry_run else None,
+            answered=write_page,
             out=out,
         )
-        progress("writing", 0.98)
-        page = write(result, out, command=command(cast("list[str]", result.options["words"])))
+        page = write_page(result)
     typer.echo(page)
 
 

@@ -6,6 +6,8 @@ from contextvars import ContextVar
 
 # Called with what is being done, and the share of all work that is finished, 0 to 1.
 Progress = Callable[[str, float], None]
+# `stage(name)`: the context in which one stage of the work is done.
+Stage = Callable[[str], AbstractContextManager[None]]
 
 STEP = 0.001  # of the work: finer progress is not told
 LEAST = 0.005  # of the work, that a stage counts at least: statistics run no block
@@ -42,9 +44,7 @@ def counting(count: Callable[[int], None]) -> Iterator[None]:
         _counters.reset(token)
 
 
-def stages(
-    report: Progress, planned: Mapping[str, float]
-) -> Callable[[str], AbstractContextManager[None]]:
+def stages(report: Progress, planned: Mapping[str, float]) -> Stage:
     """`stage(name)`, in which one stage of the work is done: its progress goes to `report`.
 
     planned: the units that each stage takes, at most. A stage that takes fewer ends at its share
@@ -69,6 +69,8 @@ def stages(
     def stage(name: str) -> Iterator[None]:
         nonlocal done
         first = done
+        # What the plan does not have, such as a stage that was thought to be done, takes no share.
+        planned_units = units.get(name, 0.0)
         counted = 0
         told = first
         report(name, first)
@@ -76,13 +78,13 @@ def stages(
         def count(number: int) -> None:
             nonlocal counted, told
             counted += number
-            share = min(1.0, first + min(counted, units[name]) / total)
+            share = min(1.0, first + min(counted, planned_units) / total)
             if share - told >= STEP:
                 told = share
                 report(name, share)
 
         with counting(count):
             yield
-        done = min(1.0, first + units[name] / total)
+        done = min(1.0, first + planned_units / total)
 
     return stage

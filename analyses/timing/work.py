@@ -78,14 +78,22 @@ QUICK: dict[str, dict[str, tuple[int, ...]]] = {
 
 
 def shaped(
-    shape: str, *, seed: int = 0, device: str = "cpu", dtype: torch.dtype = torch.float32
+    shape: str,
+    *,
+    seed: int = 0,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    **sizes: Any,
 ) -> Model:
-    """A model of one of the SHAPES with random weights; the tokenizer is the embedded model's."""
+    """A model of one of the SHAPES with random weights; the tokenizer is the embedded model's.
+
+    sizes: what its config says otherwise, such as `n_layer=8`.
+    """
     import transformers
     from transformer_lens.model_bridge import TransformerBridge
 
-    config_class, model_class, sizes = SHAPES[shape]
-    config = getattr(transformers, config_class)(**sizes)
+    config_class, model_class, usual = SHAPES[shape]
+    config = getattr(transformers, config_class)(**usual | sizes)
     config.architectures = [model_class]
     tokenizer = copy.deepcopy(load("tiny-senses").tokenizer)
     tokenizer.init_kwargs |= {"add_bos_token": True, "name_or_path": shape}

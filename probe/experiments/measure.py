@@ -8,7 +8,7 @@ swapped at the word, exactly, and read at every depth after it and in the logits
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,7 @@ from probe.experiments.swaps import PairEffects
 from probe.experiments.table import EXPERIMENTS
 from probe.model.load import read_weights
 from probe.model.model import Model
-from probe.model.trace import target_states
-from probe.progress import Progress, silent, stages
+from probe.progress import Progress, Stage, silent, stages
 from probe.stats import axes
 from probe.stats.axes import SenseAtDepth
 from probe.stats.limits import GATE
@@ -69,27 +68,92 @@ def measure(
         >>> record.pairs[0].moved.shape  # layer head depth
         (4, 4, 5)
     """
-    chosen = [
-        name
-        for name, experiment in EXPERIMENTS.items()
-        if name in options.experiments and not (experiment.from_weights and model.origin.hooks)
-    ]
+    plan = planned(model, material, splits, options, options.experiments)
+    stage = stages(report, plan)
+    run = start(model, material, splits, options, random_model=random_model, stage=stage)
+    return proceed(run, options.experiments, stage=stage)
+
+
+def planned(
+    model: Model,
+    material: Material,
+    splits: SensePairSplits,
+    options: Options,
+    experiments: Collection[str],
+) -> dict[str, float]:
+    """The units of work of every stage (`probe.progress`), before any of them is done."""
     size = size_of(model, material, splits, options)
     all_swaps = swap_work(size)
-    planned = {
+    units = {
         READING: size.units(Work(forwards=all_swaps.forwards)),
         SWAPPING: size.units(Work(swaps=all_swaps.swaps)),
     }
-    planned |= {name: size.units(EXPERIMENTS[name].work(size)) for name in chosen}
-    stage = stages(report, planned)
+    chosen = runnable(experiments, model)
+    return units | {name: size.units(EXPERIMENTS[name].work(size)) for name in chosen}
+
+
+def start(
+    model: Model,
+    material: Material,
+    splits: SensePairSplits,
+    options: Options,
+    *,
+    random_model: Model | None = None,
+    kept: WordRecord | None = None,
+    stage: Stage,
+) -> Run:
+    """A word whose sentences are read and whose heads are swapped, before any experiment.
+
+    kept: an earlier record of the same word and the same options, which may differ in their
+        experiments. What it holds is not measured again.
+    stage: the context in which a stage of the plan is done.
+    The other arguments are those of `measure`.
+    """
     with stage(READING):
-        run = _start(model, material, splits, options, random_model)
-    with stage(SWAPPING):
-        run = run.with_pairs(tuple(_swap(run, each) for each in run.prepared))
-    for name in chosen:
+        run = _read(model, material, splits, options, random_model)
+    if kept is None:
+        with stage(SWAPPING):
+            run.prepared = prepare_pairs(run.seen, run.untrained, options)
+            run.pairs = tuple(_swap(run, each) for each in run.prepared)
+    else:
+        run.prepared = tuple(map(_prepared, run.seen.pairs, kept.pairs))
+        run.pairs = kept.pairs
+        run.earlier.update(kept.measured)
+    return run
+
+
+def proceed(
+    run: Run,
+    experiments: Collection[str],
+    *,
+    keep: Callable[[WordRecord], object] | None = None,
+    stage: Stage,
+) -> WordRecord:
+    """The record of a word after these experiments; those that have been run are not run again.
+
+    keep: called with the record after each experiment.
+    stage: the context in which a stage of the plan is done.
+    """
+    for name in runnable(experiments, run.model):
+        if name in run.earlier:
+            continue
         with stage(name):
             run.earlier[name] = EXPERIMENTS[name].measure(run)
+        if keep is not None:
+            keep(_record(run))
     return _record(run)
+
+
+def runnable(experiments: Collection[str], model: Model) -> list[str]:
+    """Of some experiments those that can be run in a model, in the order in which they are run.
+
+    What is computed from the weights alone is left out where the owner's hooks stay on.
+    """
+    return [
+        name
+        for name, experiment in EXPERIMENTS.items()
+        if name in experiments and not (experiment.from_weights and model.origin.hooks)
+    ]
 
 
 def measure_gates(
@@ -101,13 +165,14 @@ def measure_gates(
     random_model: Model,
 ) -> WordRecord:
     """The record of a word with its gates and the gaps of nouns, without the swap of any head."""
-    run = _start(model, material, splits, options, random_model)
-    run = run.with_pairs(tuple(_pair(run, each) for each in run.prepared))
+    run = _read(model, material, splits, options, random_model)
+    run.prepared = prepare_pairs(run.seen, run.untrained, options)
+    run.pairs = tuple(_pair(run, each) for each in run.prepared)
     run.earlier["nouns"] = nouns.measure_gaps(run)
     return _record(run)
 
 
-def _start(
+def _read(
     model: Model,
     material: Material,
     splits: SensePairSplits,
@@ -115,11 +180,12 @@ def _start(
     random_model: Model | None,
 ) -> Run:
     seen = observe(model, material, splits, seed=options.seed, next_token=options.next_token)
-    untrained = None
-    if random_model is not None:
-        untrained = target_states(random_model, material.tokens, material.targets)
-    prepared = prepare_pairs(seen, untrained, options)
-    return Run(model, options, seen, prepared, (), random_model, untrained)
+    return Run(model, options, seen, random_model)
+
+
+def _prepared(sense: SenseAxes, pair: SensePair) -> Prepared:
+    """Two senses as they were prepared for the record."""
+    return Prepared(sense, pair.pairs, pair.gap, pair.gates, pair.reading)
 
 
 def _record(run: Run) -> WordRecord:
@@ -138,7 +204,7 @@ def _record(run: Run) -> WordRecord:
         has_heads=tuple(run.weights.has_heads.tolist()),
         depth=run.seen.depth,
         pairs=run.pairs,
-        measured={name: found for name, found in run.earlier.items() if found is not None},
+        measured={name: run.earlier[name] for name in EXPERIMENTS if name in run.earlier},
     )
 
 

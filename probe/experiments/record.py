@@ -7,8 +7,8 @@ in units of the residual stream. Depth 0 enters the first block. A stage is a de
 the last: the final norm, where the next token is read, and once more for known continuations.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,8 @@ class WordRecord:
     reason: why nothing was measured, "" where it was; there are no pairs then.
     heads: of a layer. has_heads: of each layer; a layer of a hybrid may have none.
     depth: the read-out layer of the word.
-    measured: what each experiment gave, by its name in `probe.experiments.table`.
+    measured: what each experiment that was run gave, by its name in `probe.experiments.table`; None
+        where it had nothing to measure.
     """
 
     word: str
@@ -118,6 +119,20 @@ class WordRecord:
     @property
     def layers(self) -> int:
         return len(self.has_heads)
+
+    @property
+    def in_full(self) -> bool:
+        """Whether it was measured as for a report, with what verdicts on heads rest on."""
+        return "heads" in self.measured
+
+    def has(self, experiments: Collection[str]) -> bool:
+        """Whether there is nothing more to measure for these experiments."""
+        return bool(self.reason) or self.measured.keys() >= set(experiments)
+
+    def only(self, experiments: Collection[str]) -> "WordRecord":
+        """The record without what other experiments gave."""
+        found = {name: each for name, each in self.measured.items() if name in experiments}
+        return replace(self, measured=found)
 
     def of_pairs(self, experiment: str) -> tuple[Any, ...]:
         """What an experiment gave for every two senses; None for each where it was not run."""

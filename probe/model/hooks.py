@@ -116,23 +116,31 @@ def pad_rows(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
     return torch.tensor(padded, device=model.device)
 
 
-def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> dict[str, Tensor]:
-    """What `TargetStates` holds of one position of each text, read in one run of a model with one
-    stack.
+def read_at(
+    model: Model,
+    rows: Sequence[Sequence[int]],
+    at: Sequence[int],
+    before: Sequence[int] | None = None,
+) -> dict[str, Tensor]:
+    """What `TargetStates` holds of one position of each text, and of an earlier one where one is
+    asked for, read in one run of a model with one stack.
 
     `resid: row depth d_model` · `mlp_out: row layer d_model` · `q k v z: row layer head d_head` ·
     `pattern: row layer head key_pos` · of a hybrid `attn_out: row layer d_model`.
     """
     row = torch.arange(len(rows), device=model.device)
     pos = torch.tensor(at, device=model.device)
+    earlier = {}
 
     def select(name: str, tensor: Tensor) -> Tensor:
+        if name == "resid_post" and before is not None:
+            earlier["before"] = tensor[row, before].cpu()  # that of the last block stays
         # a pattern is `row head query_pos key_pos`, everything else `row pos ...`
         return tensor[row, :, pos] if name == "pattern" else tensor[row, pos]
 
     with recording(model, select, _at_one_position(model)) as recorded:
         run(model, rows, head=False)
-    return _stack_layers(model, recorded[""])
+    return _stack_layers(model, recorded[""]) | earlier
 
 
 def read_last(

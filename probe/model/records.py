@@ -346,7 +346,8 @@ class TargetStates:
     0 entering the first block and depth d leaving block d - 1 · `mlp_out: sentence layer d_model` ·
     `q k v z: sentence layer head d_head` · `pattern: sentence layer head key_pos`, the target's
     row, zero beyond the target · `ids target: sentence` · of a hybrid `attn_out: sentence layer
-    d_model`, what attention, or the mixer in its place, writes; None elsewhere.
+    d_model`, what attention, or the mixer in its place, writes; None elsewhere · `before: sentence
+    d_model`, the stream after the last block at an earlier position; None where none was asked for.
     """
 
     ids: Tensor
@@ -361,6 +362,7 @@ class TargetStates:
     z: Tensor
     pattern: Tensor
     attn_out: Tensor | None = None
+    before: Tensor | None = None
 
     def __post_init__(self) -> None:
         n = len(self.ids)

@@ -130,14 +130,20 @@ def _read_in_chunks(model: Model, ids: Sequence[int]) -> tuple[dict[str, Tensor]
 
 
 def target_states(
-    model: ModelSource, sentences: Sequence[Tokens], targets: Sequence[int]
+    model: ModelSource,
+    sentences: Sequence[Tokens],
+    targets: Sequence[int],
+    *,
+    before: Sequence[int] | None = None,
 ) -> TargetStates:
     """Many tokenised sentences, each read at its own target position, texts of about one length
     together.
 
     Only tokens up to the target are run in a causal model, where no later token can change what is
-    read there; whole texts in one that reads both ways. Raises InputError for what is not tokenised
-    and positions that are not there, UnsupportedModel for an encoder-decoder.
+    read there; whole texts in one that reads both ways. `before`: a position of each sentence up to
+    the target, at which the stream after the last block is read in the same run. Raises InputError
+    for what is not tokenised and positions that are not there, UnsupportedModel for an
+    encoder-decoder.
 
     Example:
         >>> model = probe.load("tiny-senses")
@@ -160,7 +166,10 @@ def target_states(
         batches = batch_by_length(lengths, most_rows=len(rows))
     for batch in batches:
         tensors = hooks.read_at(
-            model, [rows[row] for row in batch], [targets[row] for row in batch]
+            model,
+            [rows[row] for row in batch],
+            [targets[row] for row in batch],
+            None if before is None else [before[row] for row in batch],
         )
         worked(sum(len(rows[row]) for row in batch) * model.config.n_layers)
         missing = width - tensors["pattern"].shape[-1]

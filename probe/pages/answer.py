@@ -189,7 +189,7 @@ def _next_step(finding: WordFindings) -> str:
     """What makes a comparison with unambiguous nouns possible."""
     reason = finding.beside_nouns.not_compared
     if reason == NOT_ASKED_FOR:
-        return "Leave out --controls none to compare it."
+        return "By default it is compared with those that ship."
     if reason.startswith(TOO_FEW_NOUNS):
         return "Name more nouns with --controls."
     return f"Add pairs of sentences in which {finding.word} is a noun in just this form."

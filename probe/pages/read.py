@@ -63,6 +63,7 @@ def _study(place: Path, made: Mapping[str, Any]) -> Study:
         certificate=_certificate(made, frames["certificate"]),
         frames=frames,
         data_sha256=made["data_sha256"],
+        unfinished=tuple(made.get("unfinished", ())),
     )
 
 

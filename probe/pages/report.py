@@ -26,6 +26,7 @@ from probe.pages.verdicts import MEANINGS, MEANINGS_WITHOUT_NEXT
 from probe.pages.walk import notebook_html
 from probe.results.evaluation import Evaluation
 from probe.results.findings import Frames, WordFindings
+from probe.results.frames import without_rows
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.walkthrough.walk import Walk
@@ -38,7 +39,7 @@ def render(
 
     manifest: what made it; everything but the time of day is on the page.
     """
-    page = Page(findings, frames, manifest)
+    page = Page(findings, without_rows() | dict(frames), frames.keys(), manifest)
     shown = sections.shown(page)
     values: dict[str, Any] = {}
     for section in shown:

@@ -4,7 +4,7 @@ A section is a row: where it is linked, its template, and the values that the te
 sentences of a section stand in its template.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from probe import charts
@@ -14,10 +14,17 @@ from probe.results.survey_findings import survey_findings
 
 
 class Page(NamedTuple):
-    """What a report is about: the findings by word, the frames, and what made them."""
+    """What a report is about.
+
+    findings: by word.
+    frames: the tables; those of experiments that were not run have no rows.
+    tables: the names of those that were measured.
+    manifest: what made them.
+    """
 
     findings: Mapping[str, WordFindings]
     frames: Frames
+    tables: Collection[str]
     manifest: Mapping[str, Any]
 
     @property
@@ -42,6 +49,7 @@ class Section(NamedTuple):
     template: in the folder `report`.
     values: those that its template needs, by name.
     shown: whether the section is on a page.
+    table: what it shows; without this table it is absent, because its experiment was not run.
     """
 
     id: str
@@ -49,11 +57,12 @@ class Section(NamedTuple):
     template: str
     values: Callable[[Page], Values]
     shown: Callable[[Page], bool] = lambda page: True
+    table: str = "words"
 
 
 def shown(page: Page) -> list[Section]:
     """The sections of a page."""
-    return [section for section in SECTIONS if section.shown(page)]
+    return [section for section in SECTIONS if section.table in page.tables and section.shown(page)]
 
 
 def _answer(page: Page) -> Values:
@@ -94,6 +103,7 @@ def _heads(page: Page) -> Values:
 
 def _believe(page: Page) -> Values:
     return {
+        "nouns_asked": "controls" in page.tables,
         "beside_nouns": checks.beside_nouns(page.findings),
         "believe": checks.controls_and_power(page.findings),
     }
@@ -117,13 +127,21 @@ SECTIONS = (
         _otherwise,
         shown=lambda p: "predictions" in p.frames,
     ),
-    Section("heads", "Leading heads", "heads.html.j2", _heads, shown=lambda p: p.ranks_heads),
+    Section(
+        "heads",
+        "Leading heads",
+        "heads.html.j2",
+        _heads,
+        shown=lambda p: p.ranks_heads,
+        table="readings",
+    ),
     Section(
         "path",
         "From cue to word",
         "path.html.j2",
         lambda p: {"paths": paths.section(p.findings, p.frames)},
         shown=lambda p: p.ranks_heads,
+        table="positions",
     ),
     Section(
         "together",
@@ -131,6 +149,7 @@ SECTIONS = (
         "together.html.j2",
         lambda p: {"together": heads.together(p.findings, p.frames)},
         shown=lambda p: p.ranks_heads,
+        table="curves",
     ),
     Section(
         "supplies",
@@ -138,6 +157,7 @@ SECTIONS = (
         "supplied.html.j2",
         lambda p: {"supplied": sentences.supplied(p.findings, p.frames)},
         shown=lambda p: p.ranks_heads,
+        table="decomposition",
     ),
     Section(
         "shares",
@@ -145,6 +165,7 @@ SECTIONS = (
         "shares.html.j2",
         lambda p: {"shares": heads.shares(p.frames)},
         shown=lambda p: p.ranks_heads,
+        table="shares",
     ),
     Section(
         "every",
@@ -159,6 +180,7 @@ SECTIONS = (
         "Where it cannot",
         "cannot.html.j2",
         lambda p: {"showcase": sentences.showcase(p.findings, p.frames)},
+        table="showcase",
     ),
     Section(
         "certificate",

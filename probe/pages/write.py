@@ -61,6 +61,8 @@ def write_report(study: Study, out: str | os.PathLike[str], *, command: str = ""
     """The page, tables and graphs of a study, as `write` has them."""
     check_folder(out, REPORT)
     manifest = made_by(study, command) | {"frames": list(study.frames)}
+    if study.unfinished:
+        manifest["unfinished"] = study.unfinished
     frames = dict(study.frames)
     frames["verdicts"] = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
     frames["columns"] = dictionary(without_further_columns(frames))

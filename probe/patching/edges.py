@@ -230,15 +230,25 @@ def edges(
 
 
 def total_effects(
-    weights: Weights, a: Rows, b: Rows, directions: Tensor, edges: EdgeArray, *, depth: int
+    weights: Weights,
+    a: Rows,
+    b: Rows,
+    directions: Tensor,
+    edges: EdgeArray,
+    *,
+    depth: int,
+    both_ways: bool = True,
 ) -> Tensor:
     """The total effect of given edges, in pairs as for `edges`; raises alike. `-> pair recipient
-    edge direction`"""
+    edge direction`
+
+    both_ways: whether `b` is a recipient, too; else there is one recipient, `a`.
+    """
     require_heads(weights.config, "edges", INSTEAD)
     pairs = token_pairs(weights, a, b, depth)
     positions_from_word(pairs, np.union1d(edges["sender_pos"], edges["receiver_pos"]).tolist())
     with torch.inference_mode():
-        readings = cache_pairs(weights, pairs, directions, depth)
+        readings = cache_pairs(weights, pairs, directions, depth, both_ways=both_ways)
         moved = [totals(reading.cache, edges, reading.directions) for reading in readings]
         return torch.stack(moved).cpu().clone()
 
@@ -340,13 +350,13 @@ class Arriving(NamedTuple):
 def _arriving(cache: PairCache, pos: int) -> Iterator[Arriving]:
     """What arrives at a position, block by block."""
     parallel = cache.weights.config.family.parallel
-    entering = _donor_less_own(cache.layers[0].resid_pre[:, pos, None])
-    for number, layer in enumerate(cache.layers):
-        block = cache.weights.blocks[number]
-        heads = torch.einsum("rhe,hed->rhd", _donor_less_own(layer.z[:, pos]), block.w_o)
+    entering = _donor_less_own(cache, 0, "resid_pre", pos)
+    for number, block in enumerate(cache.weights.blocks[: len(cache.layers)]):
+        z = _donor_less_own(cache, number, "z", pos)[:, 0]
+        heads = torch.einsum("rhe,hed->rhd", z, block.w_o)
         middle = _changes_behind(cache, Site(number, Part.ATTENTION), pos, entering, heads)
         yield Arriving(entering, entering if parallel else middle)
-        mlp = _donor_less_own(layer.hidden[:, pos, None]) @ block.w_hidden
+        mlp = _donor_less_own(cache, number, "hidden", pos) @ block.w_hidden
         entering = _changes_behind(cache, Site(number, Part.MLP), pos, middle, mlp)
 
 
@@ -365,9 +375,11 @@ def _changes_behind(
     return torch.cat([passed_on, written], dim=1)
 
 
-def _donor_less_own(own: Tensor) -> Tensor:
-    """The two members of a pair are each other's donor."""
-    return own.roll(1, 0) - own
+def _donor_less_own(cache: PairCache, layer: int, name: str, pos: int) -> Tensor:
+    """How what a layer computed at a position differs in the donor, by its name in `LayerCache`.
+    `recipient 1 ...`"""
+    own: Tensor = getattr(cache.layers[layer], name)[:, pos, None]
+    return cache.donated(layer, name, pos) - own
 
 
 # --- what a receiver makes of it ------------------------------------------------------------------
@@ -514,7 +526,7 @@ def _measure_heads(
     ]
     moved_by_channel = _moved_by_every_sender(cache, layer, cache.at + offset, changes, channels)
     for receiver, moved in moved_by_channel:
-        fraction = _fraction(moved, _donor_less_own(cache.layers[layer].z[:, receiver]))
+        fraction = _fraction(moved, _donor_less_own(cache, layer, "z", receiver)[:, 0])
         direct = moved.new_zeros(*moved.shape[:-1], len(reading.directions))
         if receiver == cache.at:
             direct = _direct(cache, site, moved, w_o, reading.directions)
@@ -529,7 +541,7 @@ def _measure_mlp(
     cache = reading.cache
     w_hidden = cache.weights.blocks[layer].w_hidden
     pos = cache.at + offset
-    swapped = _donor_less_own(cache.layers[layer].hidden[:, pos, None]) @ w_hidden
+    swapped = _donor_less_own(cache, layer, "hidden", pos) @ w_hidden
     moved = moved_mlp(cache, layer, pos, changes)[:, None]
     direct = moved.new_zeros(*moved.shape[:-1], len(reading.directions))
     if offset == 0:
@@ -594,7 +606,7 @@ def _could_reach(
 def totals(cache: PairCache, edges: EdgeArray, directions: Tensor) -> Tensor:
     """The total effect of some edges of a pair, all behind the receiver live. `-> recipient edge
     direction`"""
-    moved = directions.new_empty(2, len(edges), len(directions))
+    moved = directions.new_empty(len(cache.final), len(edges), len(directions))
     most = BATCH_NUMBERS // cache.final.shape[-1]
     for first in range(0, len(edges), most):
         some = slice(first, first + most)
@@ -606,13 +618,14 @@ def totals(cache: PairCache, edges: EdgeArray, directions: Tensor) -> Tensor:
 def _run_on(cache: PairCache, edges: EdgeArray, streams: Tensor, directions: Tensor) -> Tensor:
     """How far the word's vector moves with each stream behind a receiver. `-> recipient edge
     direction`"""
-    moved = directions.new_empty(2, len(edges), len(directions))
+    recipients = len(cache.final)
+    moved = directions.new_empty(recipients, len(edges), len(directions))
     into_mlp = edges["channel"] == INPUT
     for receiver in np.unique(edges["receiver_pos"]).tolist():
         pos = cache.at + receiver
         here = np.flatnonzero(edges["receiver_pos"] == receiver)
         live = cache.n - pos if cache.weights.causal else cache.n
-        most = max(1, BATCH_NUMBERS // (2 * live * cache.weights.blocks[0].d_mlp))
+        most = max(1, BATCH_NUMBERS // (recipients * live * cache.weights.blocks[0].d_mlp))
         for batch in np.split(here, range(most, len(here), most)):
             numbers: dict[Site, NDArray[np.intp]] = {}
             for layer in np.unique(edges["receiver_layer"][batch]).tolist():
@@ -635,7 +648,7 @@ def _behind_receivers(cache: PairCache, edges: EdgeArray) -> Tensor:
     sender_pos = np.searchsorted(senders, edges["sender_pos"])
     writer = _writer_numbers(cache.weights, edges)
     into_mlp = edges["channel"] == INPUT
-    streams = cache.final.new_empty(2, len(edges), cache.final.shape[-1])
+    streams = cache.final.new_empty(len(cache.final), len(edges), cache.final.shape[-1])
     layers = range(edges["receiver_layer"].max() + 1)
     by_layer = zip(layers, _arriving_from(cache, senders.tolist()), strict=False)
     for layer, arriving in by_layer:

@@ -17,7 +17,7 @@ adds its own keys and values.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -133,6 +133,15 @@ class PairCache:
         stand side by side."""
         parallel = self.weights.config.family.parallel
         return Site(layer, Part.ATTENTION if parallel else Part.MLP)
+
+    def one_way(self) -> "PairCache":
+        """Row 0 as the only recipient, with row 1 as its donor."""
+        return replace(self._row(0), donor=self._row(1))
+
+    def _row(self, row: int) -> "PairCache":
+        some = slice(row, row + 1)
+        layers = tuple(LayerCache(*(part[some] for part in layer)) for layer in self.layers)
+        return replace(self, layers=layers, final=self.final[some])
 
     def keys_read(self, pos: int) -> slice:
         """The positions that a query at `pos` reads."""
@@ -410,11 +419,16 @@ class PairReading(NamedTuple):
 
 
 def cache_pairs(
-    weights: Weights, pairs: Sequence[TokenPair], directions: Tensor, depth: int
+    weights: Weights,
+    pairs: Sequence[TokenPair],
+    directions: Tensor,
+    depth: int,
+    *,
+    both_ways: bool = True,
 ) -> Iterator[PairReading]:
     """Pair after pair run, each when it is asked for, so that where one is used once only one is
     in memory. `directions: direction d_model`, or `pair direction d_model` where each pair has its
-    own.
+    own · `both_ways`: whether both members are recipients, or the first alone.
     """
     directions = as_directions(
         weights, directions, TRACING, own="pair direction d_model", rows=len(pairs)
@@ -424,7 +438,7 @@ def cache_pairs(
     for pair, along in zip(pairs, by_pair, strict=True):
         cache = cache_pair(weights, pair.ids, pair.at, depth)
         difference = cache.final[0, pair.at] - cache.final[1, pair.at]
-        yield PairReading(cache, along, difference @ along.T)
+        yield PairReading(cache if both_ways else cache.one_way(), along, difference @ along.T)
 
 
 def positions_from_word(

@@ -99,6 +99,7 @@ def trace_positions(
     depth: int,
     positions: Sequence[int] | None = None,
     heads: bool = True,
+    both_ways: bool = True,
 ) -> PositionTrace:
     """Put the other member's residual stream, attention output, MLP output and every head's z into
     each run, one layer and one position at a time.
@@ -106,8 +107,9 @@ def trace_positions(
     `a` and `b` as in `swap_pairs`, the members of a pair of equal length · `directions: direction
     d_model`, or `pair direction d_model` where each pair has its own · `depth`: how many blocks
     stand before the read-out · `positions`: counted from the word; those from the first difference
-    to the word by default. Raises InputError for pairs of unequal length or layout, and
-    for a depth that the model does not have.
+    to the word by default · `both_ways`: whether `b` is a recipient, too; else `a` is the only one.
+    Raises InputError for pairs of unequal length or layout, and for a depth that the model does not
+    have.
 
     Example:
         >>> weights = probe.read_weights("tiny-senses")
@@ -128,7 +130,7 @@ def trace_positions(
     by_part: dict[str, list[Tensor]] = {part: [] for part in parts}
     gaps = []
     with torch.inference_mode():
-        for reading in cache_pairs(weights, pairs, directions, depth):
+        for reading in cache_pairs(weights, pairs, directions, depth, both_ways=both_ways):
             moved = effects(reading.cache, offsets, reading.directions, parts)
             for part in parts:
                 by_part[part].append(moved[part])

@@ -39,6 +39,7 @@ from probe.inference.within import (
     net_where,
 )
 from probe.model.check import Certificate, Row
+from probe.results import circuit
 from probe.results.columns import ATTENTION, HEADS, RANKS
 from probe.stats import resampling
 from probe.stats.limits import GATE, LEVEL
@@ -75,7 +76,8 @@ def frames(
     certificate: Certificate,
     unread: Mapping[str | None, Sequence[LeftOut]],
 ) -> dict[str, pd.DataFrame]:
-    """Every frame that is made from the measurements alone, rounded.
+    """Every frame that is made from the measurements alone, rounded; without those of experiments
+    that were run for none of the words.
 
     unread: what was left out before anything was measured, by word; None where it has no word.
     """
@@ -97,6 +99,8 @@ def frames(
         "mixers": mixers(records),
         "certificate": certificate_rows(certificate),
     }
+    if not any("nouns" in record.measured for record in records):
+        del tables["controls"], tables["mlps"]
     tables |= of_experiments(records)
     has_heads = records[0].has_heads
     return {name: rounded(_of_heads(frame, has_heads)) for name, frame in tables.items()}
@@ -128,12 +132,21 @@ def sense_pairs_of(records: Sequence[WordRecord]) -> Iterator[tuple[WordRecord, 
 
 
 def of_experiments(records: Sequence[WordRecord]) -> dict[str, pd.DataFrame]:
-    """The tables of every experiment, by name; without rows where it was not run."""
+    """The tables of the experiments that were run for any of the words, by name."""
     return {
         name: of_experiment(table, records)
-        for experiment in EXPERIMENTS.values()
-        for name, table in experiment.tables.items()
+        for experiment, row in EXPERIMENTS.items()
+        if any(experiment in record.measured for record in records)
+        for name, table in row.tables.items()
     }
+
+
+def without_rows() -> dict[str, pd.DataFrame]:
+    """The tables of all experiments without any rows: what stands for those that were not run."""
+    empty = {"controls": controls([]), "mlps": mlps([])} | circuit.frames([], seed=0)
+    for experiment in EXPERIMENTS.values():
+        empty |= {name: of_experiment(table, []) for name, table in experiment.tables.items()}
+    return empty
 
 
 def of_experiment(table: Table, records: Sequence[WordRecord]) -> pd.DataFrame:

@@ -6,7 +6,7 @@ any head reaches in any pair of the word's senses when senses are reassigned to 
 """
 
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,7 +24,8 @@ from probe.text.splits import CrossFit
 MANY = 100  # sentences per sense: with fewer, a direction of d_head numbers (64, say) fits noise
 # Fewer numbers than the fifty sentences per sense from which a result is not called exploratory.
 COMPONENTS = 16
-CHUNK = 64  # relabellings that are worked on together
+# Relabellings that are worked on together: so few that their arrays stay in the processor's cache.
+CHUNK = 16
 # Chunks that are worked on at once; each holds three arrays of draw x head x sentence.
 THREADS = min(4, os.cpu_count() or 1)
 # What is added to the variance within senses, so that a direction in which nothing varies does not
@@ -89,25 +90,17 @@ def measure_separation(
     labels = resampling.relabel(split.is_a, split.exchanged, draws=permutations, rng=rng)
     factors = resampling.crossed_factors(split.frames, split.units)
     weights = resampling.bootstrap_weights(factors, seed=seed)
-    exchanged, _ = resampling.as_numbers(list(zip(split.exchanged, split.is_a, strict=True)))
 
     # A first axis of all labellings, the observed one first, and of all bootstrap draws.
     under_labels = _Comparisons.none(len(labels), shape.numel())
     in_draws = _Comparisons.none(len(weights), shape.numel())
     scores = np.full((shape.numel(), len(is_a)), np.nan)
-    for holdout in split.holdouts:
+    for holdout, fitted in zip(split.holdouts, _fitted(writes, split, labels), strict=True):
         train = list(holdout.train)
         test = list(holdout.test)
-        fit, new = _reduced_heads(writes[:, :, train], writes[:, :, test], is_a[train])
-        # Rows that change their sense together enter every labelling as one sum.
-        first, group = np.unique(exchanged[train], return_index=True, return_inverse=True)[1:]
-        sums = sums_of(fit, group)
-        learned = labels[:, train][:, first]
-        of_a = labels[:, test].sum(1)
-        wins = separation_null(sums, learned, new, labels[:, test])
-        under_labels += _Comparisons(wins, of_a * (len(test) - of_a))
-
-        own = own_scores(sums, learned[:1], np.concatenate([fit, new], axis=1))[0]
+        under_labels += fitted.comparisons
+        rows = np.concatenate([fitted.rows, fitted.new], axis=1)
+        own = own_scores(fitted.sums, fitted.learned[:1], rows)[0]
         scores[:, test] = _calibrated(own, is_a[train])
         in_draws += _Comparisons(*won_draws(scores[:, test], list(is_a[test]), weights[:, test]))
 
@@ -122,6 +115,46 @@ def measure_separation(
         hedges_g=g.reshape(shape),
         null=null.reshape(-1, *shape),
     )
+
+
+def held_out_auroc(writes: Tensor, split: CrossFit) -> Array:
+    """The AUROC of `measure_separation` by itself, without intervals and relabellings. `layer head
+    row d_head -> layer head`"""
+    shape = writes.shape[:2]
+    compared = _Comparisons.none(1, shape.numel())
+    for fitted in _fitted(writes, split, np.array(split.is_a)[None]):
+        compared += fitted.comparisons
+    return compared.auroc()[0].reshape(shape)
+
+
+class _Fitted(NamedTuple):
+    """One holdout: the rows that are fitted on and the new ones, reduced, `head n d, head m d`; the
+    sums of the rows that change their sense together, and their labels under every labelling, `draw
+    group`; and the comparisons of the new ones."""
+
+    rows: Array
+    new: Array
+    sums: Sums
+    learned: Labels
+    comparisons: "_Comparisons"
+
+
+def _fitted(writes: Tensor, split: CrossFit, labels: Labels) -> Iterator[_Fitted]:
+    """Every holdout of a split, under all labellings. `layer head row d_head, draw row`"""
+    is_a = np.array(split.is_a)
+    exchanged, _ = resampling.as_numbers(list(zip(split.exchanged, split.is_a, strict=True)))
+    for holdout in split.holdouts:
+        train = list(holdout.train)
+        test = list(holdout.test)
+        rows, new = _reduced_heads(writes[:, :, train], writes[:, :, test], is_a[train])
+        # Rows that change their sense together enter every labelling as one sum.
+        first, group = np.unique(exchanged[train], return_index=True, return_inverse=True)[1:]
+        sums = sums_of(rows, group)
+        learned = labels[:, train][:, first]
+        of_a = labels[:, test].sum(1)
+        wins = separation_null(sums, learned, new, labels[:, test])
+        comparisons = _Comparisons(wins, of_a * (len(test) - of_a))
+        yield _Fitted(rows, new, sums, learned, comparisons)
 
 
 @dataclass(frozen=True, eq=False)

@@ -92,7 +92,7 @@ class Survey(Displayed):
         """The study of every word that was measured in full, one in memory at a time."""
         decided = StudyOptions(**self.options)  # type: ignore[arg-type]
         for record in self.records():
-            if "separation" not in record.measured:
+            if not record.in_full:
                 continue
             frames = conclude(
                 [record], self.certificate, {}, permutations=decided.permutations, seed=decided.seed
@@ -307,19 +307,30 @@ def _readable(model: Model, by_word: Mapping[str, Sequence[Sentence]]) -> list[s
 
 
 def _word_task(
-    job: Job, file: Path, sentences: Sequence[Sentence], report: Progress = silent
+    job: Job,
+    file: Path,
+    sentences: Sequence[Sentence],
+    kept: WordRecord | None,
+    report: Progress = silent,
 ) -> tuple[Path, WordRecord]:
-    return file, _measure(model_of(job), sentences, job.options, report)
+    return file, _measure(model_of(job), sentences, job.options, kept, report)
 
 
 def _measure(
-    model: Model, sentences: Sequence[Sentence], options: Options, report: Progress
+    model: Model,
+    sentences: Sequence[Sentence],
+    options: Options,
+    kept: WordRecord | None,
+    report: Progress,
 ) -> WordRecord:
-    """The record of a word; one with too few sentences for a page is measured without one."""
+    """The record of a word; one with too few sentences for a page is measured without one.
+
+    kept: what a report that was stopped has of the word.
+    """
     if options.experiments == SURVEY.experiments:
         return measure_word(model, sentences, options, report)
     try:
-        return measure_in_full(model, sentences, options, report)
+        return measure_in_full(model, sentences, options, kept=kept, report=report)
     except InputError:
         fewer = replace(SURVEY, nouns=options.nouns, seed=options.seed)
         return measure_word(model, sentences, fewer, report)
@@ -343,14 +354,19 @@ def _measure_words(
 
     within: whether progress is told within a word, too, which only this process can.
     """
-    missing = {file: rows for file, rows in files.items() if kept(file) is None}
-    done = len(files) - len(missing)
+    tasks = []
+    for file, rows in files.items():
+        record = kept(file)
+        # One that is not in full has too few sentences for a page, so there is no more to it.
+        if record is None or (record.in_full and not record.has(job.options.experiments)):
+            tasks.append((job, file, rows, record))
+    done = len(files) - len(tasks)
 
     def of_word(stage: str, share: float) -> None:
         report((done + share) / len(files))
 
     task = partial(_word_task, report=of_word) if within else _word_task
-    for file, record in run(task, [(job, *item) for item in missing.items()]):
+    for file, record in run(task, tasks):
         write_record(file, record)
         done += 1
         report(done / len(files))

@@ -55,7 +55,7 @@ PERMUTATIONS = 199
 # Words that do not pass the gate: in SmolLM2 *onion* and *carrot* change farther than *apple* does
 # between sentences about fruit and about the company.
 NOT_FIRST = {("smollm2", "apple")}
-VERDICTS = ("separation", "nouns", "backups")  # what a verdict rests on
+VERDICTS = ("heads", "nouns", "backups")  # what a verdict rests on
 NO_HEADS = {"resolver": 0, "mover": 0, "confounded": 0}
 
 

@@ -102,7 +102,7 @@ def study_of(model, sentences, seed=0):
         seed=seed,
         pairs=PAIRS,
         permutations=PERMUTATIONS,
-        experiments=("separation", "nouns", "head_parts", "backups"),
+        experiments=("heads", "nouns", "head_parts", "backups"),
     )
 
 

@@ -68,7 +68,7 @@ def traced(kind, seed, sentences):
         prepare(model, WORD, sentences),
         pairs=PAIRS,
         permutations=199,
-        experiments=("separation", "nouns", "head_parts", "backups", "sets", "circuit"),
+        experiments=("heads", "nouns", "head_parts", "backups", "sets", "circuit"),
     )
     shown = tables.heads([evidence])
     records = [evidence.record]

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
+from drawing.motion import word_in_motion as word_in_motion
 from probe.charts.palette import (
     AGAINST,
     INK,

@@ -91,7 +91,7 @@ def beside_nouns(model: str, word: str) -> pd.DataFrame:
 
 def picture_of(model: str):
     distances = pd.concat([beside_nouns(model, word) for word in WORDS], ignore_index=True)
-    panels = [drawing.Panel(word, "depth, in blocks", "distance") for word in WORDS]
+    panels = [drawing.Panel(word, "after how many layers", "distance (1 = gap)") for word in WORDS]
     return drawing.line_panels(distances, panels)
 
 

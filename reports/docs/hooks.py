@@ -1,13 +1,15 @@
 """What the pages do not hold themselves: pictures of reports/, and what stands elsewhere already.
 
 Behind a line `<!-- NAME -->` of a page stands what the function of that name returns: the commands'
-own help, the meaning of every column, the docstring of every public name, the beginning of README.
+own help, the meaning of every column, the docstring of every public name, the beginning of README,
+every picture of the analyses.
 `python reports/docs/hooks.py` writes it into the pages, for those who read them as text; the site
 is built from the functions.
 """
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import pydoc
 import re
@@ -28,9 +30,13 @@ READS = {
     "encoder-decoder": "a source, and a target left to right",
 }
 REPORTS = Path(__file__).parents[1]
-PICTURES = ("lessons/*.png", "real/*.png", "*.png")
+PICTURES = ("lessons/*.png", "real/*.png", "real/*.svg", "*.png")
 # From a page to reports/: how its pictures are named, so that they show in the repository as well
 OUTSIDE = "../../"
+PICTURE = re.compile(rf"(!\[[^\]]*\]\({re.escape(OUTSIDE)}([^)]+\.(?:png|svg))\))")
+_gallery = importlib.util.spec_from_file_location("gallery", REPORTS / "gallery.py")
+pictures = importlib.util.module_from_spec(_gallery)
+_gallery.loader.exec_module(pictures)
 
 
 def on_files(files, config):
@@ -47,7 +53,15 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    return pasted(filled(markdown)).replace(f"]({OUTSIDE}", "](")
+    return sized(pasted(filled(markdown))).replace(f"]({OUTSIDE}", "](")
+
+
+def sized(markdown: str) -> str:
+    """The page with the width of each of its pictures: a PNG has twice the pixels that it is shown
+    with."""
+    return PICTURE.sub(
+        lambda picture: f"{picture[1]}{{ width={pictures.width(REPORTS / picture[2])} }}", markdown
+    )
 
 
 def pasted(markdown: str) -> str:
@@ -147,7 +161,16 @@ def _entries(module: str, name: str) -> list[str]:
 def intro() -> str:
     """README up to its first heading of a section."""
     text = (REPORTS.parent / "README.md").read_text(encoding="utf-8")
-    return text.partition("\n## ")[0].replace("](reports/", f"]({OUTSIDE}")
+    beginning = text.partition("\n## ")[0].replace("](reports/", f"]({OUTSIDE}")
+    return re.sub(r'\b(src|srcset)="reports/', r'\1="', beginning)
+
+
+def gallery() -> str:
+    """Every analysis: its question, its pictures, what they show, the command that draws them."""
+    return "\n\n".join(
+        f"## {pictures.pictures_of(one)}\n\n`python analyses/{one.stem}.py`"
+        for one in pictures.analyses()
+    )
 
 
 def gguf() -> str:
@@ -196,6 +219,7 @@ WRITTEN = {
     "columns": columns,
     "names": names,
     "gguf": gguf,
+    "gallery": gallery,
 }
 
 
@@ -215,8 +239,13 @@ def intro_as_text() -> str:
     return f"What it is, and its first pictures: [README]({OUTSIDE}../README.md)."
 
 
+def gallery_as_text() -> str:
+    """Where the same pictures are in the repository."""
+    return f"The pictures, with the table and the script of each: [reports]({OUTSIDE}README.md)."
+
+
 # What stands in the text of a page where that is something else than on the site.
-AS_TEXT = {"names": names_as_text, "intro": intro_as_text}
+AS_TEXT = {"names": names_as_text, "intro": intro_as_text, "gallery": gallery_as_text}
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ by that of the other tokens, at the word and at the cue, and the score is comput
 (`probe.patching.score_parts`). What the head writes from the cue along the sense axis is split by
 parts of the cue.
 
-In tables, all heads of a layer are one part, with their bias: "attention 3".
+In tables, all heads of a layer are one part, with their bias: "heads 3".
 """
 
 import re
@@ -187,7 +187,6 @@ TESTED = (
     "one-sided, signs flipped by cue word, corrected for all parts of that side; the tokens that "
     "replace a part were chosen after p values had been seen, so p describes and confirms nothing"
 )
-MEANT = "what the head writes from the part of the cue, toward the sense that is meant"
 TABLES = {
     "why_it_attends": Table(
         "why the leading heads attend to the cue: the largest pair of parts, and its tests",
@@ -229,8 +228,9 @@ TABLES = {
     "ov_attribution": Table(
         "what a head takes from the cue, part by part",
         {
-            **as_elsewhere(*HEAD, "part_key"),
-            "write": Column(MEANT, "fraction of the sense gap"),
+            **as_elsewhere(*HEAD),
+            "part_key": Column("part of the cue whose value the head takes"),
+            **as_elsewhere("write"),
         },
         _writes,
     ),
@@ -375,4 +375,4 @@ def _by_layer(
 def _of_layer(part: str) -> str:
     """A part, or all heads of its layer where it is a head or their bias."""
     matched = ATTENTION.fullmatch(part)
-    return part if matched is None else f"attention {matched[1] or matched[2]}"
+    return part if matched is None else f"heads {matched[1] or matched[2]}"

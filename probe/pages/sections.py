@@ -5,10 +5,11 @@ sentences of a section stand in its template.
 """
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from probe import charts
-from probe.pages import checks, heads, paths, sentences, words
+from probe.pages import checks, heads, paths, sentences, why, words
 from probe.results.findings import Frames, WordFindings
 from probe.results.survey_findings import survey_findings
 
@@ -99,45 +100,53 @@ def _downloads(page: Page) -> Values:
     }
 
 
+RANKED = attrgetter("ranks_heads")
 SECTIONS = (
     Section("answer", "Answer", "answer.html.j2", _answer),
     Section("general", "In general", "general.html.j2", _general, shown=lambda p: p.is_general),
     Section("words", "Word by word", "words.html.j2", _words),
-    Section("heads", "Leading heads", "heads.html.j2", _heads, shown=lambda p: p.ranks_heads),
+    Section("heads", "Leading heads", "heads.html.j2", _heads, shown=RANKED),
+    Section(
+        "why",
+        "Why the cue",
+        "why.html.j2",
+        lambda p: {"why": why.section(p.findings)},
+        shown=lambda p: len(p.frames["why_it_attends"]) > 0,
+    ),
     Section(
         "path",
         "From cue to word",
         "path.html.j2",
         lambda p: {"paths": paths.section(p.findings, p.frames)},
-        shown=lambda p: p.ranks_heads,
+        shown=RANKED,
     ),
     Section(
         "together",
         "Together",
         "together.html.j2",
         lambda p: {"together": heads.together(p.findings, p.frames)},
-        shown=lambda p: p.ranks_heads,
+        shown=RANKED,
     ),
     Section(
         "supplies",
         "Which words",
         "supplied.html.j2",
         lambda p: {"supplied": sentences.supplied(p.findings, p.frames)},
-        shown=lambda p: p.ranks_heads,
+        shown=RANKED,
     ),
     Section(
         "shares",
         "Shares",
         "shares.html.j2",
         lambda p: {"shares": heads.shares(p.frames)},
-        shown=lambda p: p.ranks_heads,
+        shown=RANKED,
     ),
     Section(
         "every",
         "Every head",
         "every.html.j2",
         lambda p: {"every_head": heads.every_head(p.findings, p.frames)},
-        shown=lambda p: p.ranks_heads,
+        shown=RANKED,
     ),
     Section("believe", "Believe it?", "believe.html.j2", _believe),
     Section(

@@ -142,8 +142,9 @@ def _others(sizes: pd.Series) -> list[str]:
     return [OTHERS] if sizes.get(OTHERS, 0.0) >= ROUNDS_TO_ZERO else []
 
 
-def _named(parts: Any, shown: list[str]) -> list[str]:
-    return [part if part in shown else OTHERS for part in parts]
+def _named(parts: "pd.Index[str]", shown: list[str]) -> "pd.Index[str]":
+    """The names of parts, all but those that are shown as OTHERS."""
+    return parts.where(parts.isin(shown), OTHERS)
 
 
 def _cell(share: float) -> Section:

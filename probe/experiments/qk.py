@@ -93,8 +93,10 @@ class CueAttribution:
         """The part of the contrast that the largest pair makes, with its 95 % interval over cue
         words."""
         weights = resampling.bootstrap_weights([self.cues], seed=self.seed)
-        share = float(self.largest_score.sum() / self.contrast.sum())
-        draws = resampling.bootstrap_ratio(self.largest_score, self.contrast, weights)
+        # A head without keys has no contrast to share out.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = float(self.largest_score.sum() / self.contrast.sum())
+            draws = resampling.bootstrap_ratio(self.largest_score, self.contrast, weights)
         low, high = resampling.interval(draws, share, units=len(set(self.cues)))
         return share, float(low), float(high)
 
@@ -105,8 +107,12 @@ class CueAttribution:
         sides = self.replaced.values()
         attributed = np.concatenate([side.attributed for side in sides], axis=1)
         score = np.concatenate([side.score for side in sides], axis=1)
-        ranks = [spearmanr(*both).statistic for both in zip(attributed, score, strict=True)]
-        return float(np.mean(ranks))
+        ranks = [
+            spearmanr(predicted, computed).statistic
+            for predicted, computed in zip(attributed, score, strict=True)
+            if np.ptp(predicted) > 0 and np.ptp(computed) > 0
+        ]
+        return float(np.mean(ranks)) if ranks else float("nan")
 
     def p_of(self, side: str) -> Array:
         """p that replacing a part of one side does not lower the contrast, corrected for all of its

@@ -117,9 +117,9 @@ def score_terms(view: View, by: By = "part") -> Terms:
     weights = trace.stack
     config = weights.config
     block = weights.blocks[layer].to(torch.float64, "cpu")
-    asking = _reading(view, [at], by)
+    asking = _reading(view, block, [at], by)
     queries = project(asking, block.w_q, block.b_q, "query bias")
-    keys = project(_read(view, by), block.w_k, block.b_k, "key bias")
+    keys = project(_read(view, block, by), block.w_k, block.b_k, "key bias")
     q = compared(block, queries.vectors, block.norm_q, [at], config)[:, head, 0]
     k = compared(block, keys.vectors, block.norm_k, rows, config)[:, kv_head(head, config)]
     pairs = torch.einsum("ad,brd->rab", q, k) / block.score_divisor
@@ -149,7 +149,7 @@ def write_terms(view: View, direction: Tensor, by: By = "part") -> Terms:
     trace, layer, head, at, rows, _ = view
     config = trace.stack.config
     block = trace.stack.blocks[layer].to(torch.float64, "cpu")
-    values = project(_read(view, by), block.w_v, block.b_v, "value bias")
+    values = project(_read(view, block, by), block.w_v, block.b_v, "value bias")
     v = values.vectors[:, kv_head(head, config)]
     if block.w_head_gate is not None:
         x = trace.x[layer, at].double()
@@ -319,7 +319,7 @@ def _writes(
         yield f"{label} from {token}", by_source[:, source]
 
 
-def _reading(view: View, positions: Sequence[int], by: By) -> Parts:
+def _reading(view: View, block: Block, positions: Sequence[int], by: By) -> Parts:
     """What an attention makes its queries of at some positions, after the norm in front of it. `->
     part row d_model`"""
     trace = view.trace
@@ -329,15 +329,15 @@ def _reading(view: View, positions: Sequence[int], by: By) -> Parts:
         entering = stream_parts(trace, layer, positions, by)
     else:
         entering = parts_of_pair(view.pair, trace.stack.attention.name, layer, positions, by)
-    return through_input_norm(trace, layer, entering)
+    return through_input_norm(block, entering, trace.stack.config)
 
 
-def _read(view: View, by: By) -> Parts:
+def _read(view: View, block: Block, by: By) -> Parts:
     """What an attention makes its keys and values of at the tokens that are read: the same, and of
     cross-attention what leaves the encoder. `-> part row d_model`"""
     pair = view.pair
     if pair is None or view.trace is not pair.cross:
-        return _reading(view, view.sources, by)
+        return _reading(view, block, view.sources, by)
     encoder = pair.encoder.stack
     leaving = parts_of_pair(pair, "encoder", len(encoder.blocks), view.sources, by)
     weight, bias = encoder.norm(encoder.config.family.final_norm, torch.float64)
@@ -349,11 +349,9 @@ def _read(view: View, by: By) -> Parts:
     )
 
 
-def through_input_norm(trace: AttentionTrace, layer: int, entering: Parts) -> Parts:
+def through_input_norm(block: Block, entering: Parts, config: Config) -> Parts:
     """Parts of the stream after the norm in front of an attention, its scale held at that of their
     sum. `part row d_model`"""
-    config = trace.stack.config
-    block = trace.stack.blocks[layer].to(torch.float64, "cpu")
     normed = forward.attention_input(block, entering.vectors, config, norm=_norm_held)
     bias = block.norm_bias if forward.norms_input(block, config) else None
     return Parts(entering.labels, normed).plus("norm bias", bias)

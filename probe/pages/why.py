@@ -6,13 +6,13 @@ where replacing it lowers the score on both sides.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from probe.pages.sentences import TINTS
-from probe.results.findings import Frames, HeadFinding, WordFindings
+from probe.results.findings import Frames, HeadFinding, Row, WordFindings
 from probe.stats.limits import LEVEL
 from probe.stats.numbers import decimal, measured, p_value, percent
 
@@ -59,17 +59,22 @@ def _head(frames: Frames, head: HeadFinding) -> Section:
     rows = {name: _of_head(frames[name], head) for name in TABLES}
     found = rows["why_it_attends"].iloc[0]
     contrast = float(found["contrast"])
-    largest = rows["ov_attribution"].sort_values("write", ascending=False).iloc[0]
-    written = float(rows["ov_attribution"]["write"].sum())
-    return {
+    said = {
         "name": head.name,
         "reason": _reason(found),
+        "contrast": decimal(contrast),
+        "p_contrast": p_value(found["p_contrast"]),
+    }
+    if said["reason"] == "none":
+        return said
+    largest = rows["ov_attribution"].sort_values("write", ascending=False).iloc[0]
+    written = float(rows["ov_attribution"]["write"].sum())
+    takes = written > 0
+    return said | {
         "part_query": _output(found["part_query"]),
         "part_key": _output(found["part_key"]),
         "partly": found["share"] < HALF,
         "share": measured(found["share"], found["share_low"], found["share_high"]),
-        "contrast": decimal(contrast),
-        "p_contrast": p_value(found["p_contrast"]),
         "agreement": decimal(found["agreement"]),
         "matrix": _matrix(rows, contrast, written),
         "replaced": [
@@ -79,8 +84,8 @@ def _head(frames: Frames, head: HeadFinding) -> Section:
         ],
         "written": percent(written),
         "taken": _output(largest["part_key"]),
-        "taken_share": percent(float(largest["write"]) / written),
-        "takes": written > 0,
+        "taken_share": percent(float(largest["write"]) / written) if takes else "",
+        "takes": takes,
     }
 
 
@@ -113,7 +118,9 @@ def _matrix(rows: Mapping[str, pd.DataFrame], contrast: float, written: float) -
         index="part_query", columns="part_key", values="score", aggfunc="sum", sort=False
     )
     cells = cells.fillna(0.0) / contrast
-    writes = rows["ov_attribution"].set_index("part_key")["write"] / written
+    writes = rows["ov_attribution"].set_index("part_key")["write"]
+    # Shares of what goes the other way, or nowhere, would say nothing.
+    writes = writes / written if written > 0 else 0.0 * writes
     parts_of_cue = list(dict.fromkeys([*cells.columns, *writes.index]))
     both = [cells.abs().max(), writes.abs()]
     shown_keys = _first(pd.concat(both, axis=1).max(axis=1).reindex(parts_of_cue))
@@ -126,8 +133,11 @@ def _matrix(rows: Mapping[str, pd.DataFrame], contrast: float, written: float) -
     grouped = grouped.reindex(index=queries, columns=keys, fill_value=0.0)
     return {
         "keys": keys,
-        "rows": [(query, [_cell(value) for value in grouped.loc[query]]) for query in queries],
-        "taken": [_cell(value) for value in taken.reindex(keys, fill_value=0.0)],
+        "rows": [
+            (query, [_cell(value) for value in values])
+            for query, values in zip(queries, grouped.to_numpy().tolist(), strict=True)
+        ],
+        "taken": [_cell(value) for value in taken.reindex(keys, fill_value=0.0).tolist()],
     }
 
 
@@ -156,14 +166,14 @@ def _cell(share: float) -> Section:
     }
 
 
-def _largest(replaced: pd.DataFrame, side: str) -> list[Mapping[Any, Any]]:
+def _largest(replaced: pd.DataFrame, side: str) -> Sequence[Row]:
     """The parts of a side whose replacement, predicted or computed, matters most."""
     of_side = replaced[replaced["side"] == side]
     size = of_side[["attributed", "score"]].abs().max(axis=1)
     return of_side.loc[size.nlargest(MOST_REPLACED).index].to_dict("records")
 
 
-def _replaced(part: Mapping[Any, Any], contrast: float) -> Section:
+def _replaced(part: Row, contrast: float) -> Section:
     return {
         "side": SIDES[part["side"]],
         "part": part["part"],

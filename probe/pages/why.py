@@ -69,7 +69,7 @@ def _head(frames: Frames, head: HeadFinding) -> Section:
         return said
     largest = rows["ov_attribution"].sort_values("write", ascending=False).iloc[0]
     written = float(rows["ov_attribution"]["write"].sum())
-    takes = written > 0
+    takes = written >= ROUNDS_TO_ZERO
     return said | {
         "part_query": _output(found["part_query"]),
         "part_key": _output(found["part_key"]),
@@ -120,7 +120,7 @@ def _matrix(rows: Mapping[str, pd.DataFrame], contrast: float, written: float) -
     cells = cells.fillna(0.0) / contrast
     writes = rows["ov_attribution"].set_index("part_key")["write"]
     # Shares of what goes the other way, or nowhere, would say nothing.
-    writes = writes / written if written > 0 else 0.0 * writes
+    writes = writes / written if written >= ROUNDS_TO_ZERO else 0.0 * writes
     parts_of_cue = list(dict.fromkeys([*cells.columns, *writes.index]))
     both = [cells.abs().max(), writes.abs()]
     shown_keys = _first(pd.concat(both, axis=1).max(axis=1).reindex(parts_of_cue))

@@ -168,7 +168,9 @@ const drawScore = (c) => {
   box.querySelector("[data-score-shown]").hidden = !split;
   box.querySelector("[data-score-missing]").hidden = Boolean(split);
   if (!split) return;
-  const parts = split.pairs.map(([a, b, value]) => [a === b && data.biases.includes(found.parts[a]) ? found.parts[a] : `${found.parts[a]} × ${found.parts[b]}`, value]);
+  const name = (part) => found.parts[part].replace(" embedding", "");
+  // A bias of positions belongs to both tokens.
+  const parts = split.pairs.map(([a, b, value]) => [a === b && data.biases.includes(found.parts[a]) ? name(a) : `${name(a)} × ${name(b)}`, value]);
   const rows = [...parts, ["all other pairs", split.others]];
   const [least, most] = [Math.min(0, ...rows.map(([, value]) => value)), Math.max(1e-9, ...rows.map(([, value]) => value))];
   fill("score", [...rows.map(([name, value]) => row([name, { nodes: [bar(value, least, most)] }, number(value, signed(value))])), row(["sum", "", number(split.score, signed(split.score))], "sum")], ["pair of parts", "", "score"]);

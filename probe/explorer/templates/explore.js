@@ -31,9 +31,9 @@ const DOING = {
   cache: "keeping both runs",
   swap: "swapping",
   write: "writing",
+  score: "splitting the score",
   effects: "fitting the axis and swapping every head",
   trace: "tracing",
-  score: "splitting the score",
   save: "swapping every head and writing the page",
 };
 // What a question begins with, where that is not its own name.

@@ -28,6 +28,7 @@ ORDER = (
         "same_word_then_apart",
         "investigation",
         "adjectives_to_nouns",
+        "what_creature_asks_for",
         "what_the_mask_hides",
     ),
     *(

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from example_evidence import (
     by_depth,
+    cue_attributions,
     curves,
     decomposition,
     distances,
@@ -93,6 +94,7 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
         "separation_controls": separation_controls(heads),
     }
     frames |= paths(heads)
+    frames |= cue_attributions(word_heads, SENSES)
     frames["decomposition"] = decomposition(frames["readings"])
     frames["beside"] = _beside(frames["showcase"])
     return frames

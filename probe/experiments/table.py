@@ -15,6 +15,7 @@ from probe.experiments import (
     controls,
     head_parts,
     nouns,
+    qk,
     readings,
     separations,
     sets,
@@ -102,6 +103,14 @@ EXPERIMENTS = {
         readings.work,
         readings.RECORDS,
         readings.TABLES,
+    ),
+    "qk": Experiment(
+        "why do the first heads attend to the cue?",
+        qk.measure,
+        qk.work,
+        qk.RECORDS,
+        qk.TABLES,
+        from_weights=True,
     ),
     "lessons": Experiment(
         "how are the lesson's sentences read?",

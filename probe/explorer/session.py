@@ -54,6 +54,7 @@ from probe.walkthrough.scene import (
     read_pair,
     trace_steps,
 )
+from probe.walkthrough.score_parts import score_row
 from probe.walkthrough.walk import check_head, check_length, walk_findings
 
 Message = dict[str, Any]
@@ -466,6 +467,21 @@ class Explorer:
             yield {"doing": "trace", "progress": progress}
         whole = causal_trace(state.word, self._require_second(state), offsets, effects)
         yield {"result": {"columns": whole.columns(), "arrays": {"trace": packed(whole.effects)}}}
+
+    def score(self, question: Question) -> Iterator[Message]:
+        """The scores of the followed head from one token, split into pairs of parts."""
+        state = self.state(question)
+        if question.follow is None:
+            raise InputError("Splitting a score: got no head; choose one on the map.")
+        view = AttentionView.of_self_attention(self.trace_of(question.text))
+        at = question.pos
+        if not 0 <= at < len(state.word.tokens):
+            raise InputError(
+                f"Splitting a score: got token {at} of {len(state.word.tokens)}; choose one on the "
+                "page."
+            )
+        yield {"doing": "score", "progress": 0.1}
+        yield {"result": score_row(view, *question.follow, at)}
 
     def trace_heads(self, question: Question) -> Iterator[Message]:
         """The causal trace of single heads at one position. `layer head`"""

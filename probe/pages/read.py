@@ -13,6 +13,7 @@ from probe.pages.folder import EVALUATION, MANIFEST, REPORT, SURVEY, WALK, manif
 from probe.pages.survey import CERTIFICATE
 from probe.provenance import Origin
 from probe.results.evaluation import Evaluation
+from probe.results.frames import of_experiments
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS
@@ -54,7 +55,8 @@ def read(folder: str | os.PathLike[str]) -> Result:
 
 
 def _study(place: Path, made: Mapping[str, Any]) -> Study:
-    frames = _frames(place, made["frames"])
+    # An earlier version may not have had every experiment.
+    frames = of_experiments(()) | _frames(place, made["frames"])
     frames["verdicts"] = frames["verdicts"].drop(columns="because")
     return Study(
         model_name=made["model"],

@@ -5,10 +5,11 @@ sentences of a section stand in its template.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from probe import charts
-from probe.pages import checks, heads, paths, predictions, sentences, words
+from probe.pages import checks, heads, paths, predictions, sentences, why, words
 from probe.results.findings import Frames, WordFindings
 from probe.results.survey_findings import survey_findings
 
@@ -116,6 +117,7 @@ def _downloads(page: Page) -> Values:
     }
 
 
+RANKED = attrgetter("ranks_heads")
 SECTIONS = (
     Section("answer", "Answer", "answer.html.j2", _answer),
     Section("general", "In general", "general.html.j2", _general, shown=lambda p: p.is_general),
@@ -127,20 +129,21 @@ SECTIONS = (
         _otherwise,
         shown=lambda p: "predictions" in p.frames,
     ),
+    Section("heads", "Leading heads", "heads.html.j2", _heads, shown=RANKED, table="readings"),
     Section(
-        "heads",
-        "Leading heads",
-        "heads.html.j2",
-        _heads,
-        shown=lambda p: p.ranks_heads,
-        table="readings",
+        "why",
+        "Why the cue",
+        "why.html.j2",
+        lambda p: {"why": why.section(p.findings)},
+        shown=lambda p: len(p.frames["why_it_attends"]) > 0,
+        table="why_it_attends",
     ),
     Section(
         "path",
         "From cue to word",
         "path.html.j2",
         lambda p: {"paths": paths.section(p.findings, p.frames)},
-        shown=lambda p: p.ranks_heads,
+        shown=RANKED,
         table="positions",
     ),
     Section(
@@ -148,7 +151,7 @@ SECTIONS = (
         "Together",
         "together.html.j2",
         lambda p: {"together": heads.together(p.findings, p.frames)},
-        shown=lambda p: p.ranks_heads,
+        shown=RANKED,
         table="curves",
     ),
     Section(
@@ -156,7 +159,7 @@ SECTIONS = (
         "Which words",
         "supplied.html.j2",
         lambda p: {"supplied": sentences.supplied(p.findings, p.frames)},
-        shown=lambda p: p.ranks_heads,
+        shown=RANKED,
         table="decomposition",
     ),
     Section(
@@ -164,7 +167,7 @@ SECTIONS = (
         "Shares",
         "shares.html.j2",
         lambda p: {"shares": heads.shares(p.frames)},
-        shown=lambda p: p.ranks_heads,
+        shown=RANKED,
         table="shares",
     ),
     Section(
@@ -172,7 +175,7 @@ SECTIONS = (
         "Every head",
         "every.html.j2",
         lambda p: {"every_head": heads.every_head(p.findings, p.frames)},
-        shown=lambda p: p.ranks_heads,
+        shown=RANKED,
     ),
     Section("believe", "Believe it?", "believe.html.j2", _believe),
     Section(

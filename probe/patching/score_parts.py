@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from probe.model import attention, forward, qk
+from probe.model.model import Config
 from probe.model.records import Trace
 from probe.model.weights import Block
 
@@ -73,14 +74,13 @@ def replace_parts(
     weight_of[list(weights)] = torch.tensor([*weights.values()], dtype=torch.float64)
 
     # What meets on the other side is unchanged, and so are all other keys.
+    config = trace.stack.config
     block = trace.stack.blocks[layer].to(torch.float64, "cpu")
-    q, k = forward.apply_rotary(
-        block, trace.q[layer].double(), trace.k[layer].double(), trace.stack.config
-    )
+    q, k = forward.apply_rotary(block, trace.q[layer].double(), trace.k[layer].double(), config)
     query = q[head, at]  # d_head
     keys = k[head]  # key_pos d_head
-    met = _changed(trace, layer, head, side, pos, variants)  # variant d_head
-    lost = _lost_with_norms_held(trace, layer, head, side, pos, changes)  # part d_head
+    met = _changed(block, config, head, side, pos, variants)  # variant d_head
+    lost = _lost_with_norms_held(block, config, head, side, pos, resid, changes)  # change d_head
     if side == "query":
         scores = met @ keys.T / block.score_divisor
         attributed = lost @ keys.T @ weight_of / block.score_divisor
@@ -112,11 +112,11 @@ def _side(block: Block, side: Side) -> tuple[Tensor, Tensor | None, Tensor | Non
     return block.w_k, block.b_k, block.norm_k, "key bias"
 
 
-def _changed(trace: Trace, layer: int, head: int, side: Side, pos: int, variants: Tensor) -> Tensor:
+def _changed(
+    block: Block, config: Config, head: int, side: Side, pos: int, variants: Tensor
+) -> Tensor:
     """Queries or keys of changed streams at one position, as they meet. `variant d_model -> variant
     d_head`"""
-    config = trace.stack.config
-    block = trace.stack.blocks[layer].to(torch.float64, "cpu")
     weight, bias, norm, _ = _side(block, side)
     x = forward.attention_input(block, variants, config)
     normed = forward.norm_heads(forward.project(x, weight, bias), norm, config)
@@ -125,18 +125,16 @@ def _changed(trace: Trace, layer: int, head: int, side: Side, pos: int, variants
 
 
 def _lost_with_norms_held(
-    trace: Trace, layer: int, head: int, side: Side, pos: int, changes: Tensor
+    block: Block, config: Config, head: int, side: Side, pos: int, resid: Tensor, changes: Tensor
 ) -> Tensor:
     """How much each change takes from a query or a key when the scales of all norms are held at the
     unchanged stream's. `part d_model -> part d_head`"""
-    config = trace.stack.config
-    block = trace.stack.blocks[layer].to(torch.float64, "cpu")
     weight, bias, norm, label = _side(block, side)
     # One more term, so that the sum, whose scales are held, is the unchanged stream.
-    rest = trace.resid_pre[layer, pos].double() + changes.sum(0)
+    rest = resid + changes.sum(0)
     terms = torch.cat([-changes, rest[None]])[:, None]
     names = tuple(map(str, range(len(terms))))
-    read = qk.through_input_norm(trace, layer, qk.Parts(names, terms))
+    read = qk.through_input_norm(block, qk.Parts(names, terms), config)
     projected = qk.project(read, weight, bias, label)
     met = qk.compared(block, projected.vectors, norm, [pos], config)
     return met[: len(changes), qk.kv_head(head, config) if side == "key" else head, 0]

@@ -75,12 +75,14 @@ class WordInText:
 @dataclass(frozen=True, eq=False)
 class AttentionView:
     """An attention at work: self-attention of a text, or cross-attention of a target; `stream` is
-    the trace of the tokens that look, `source` the tokens looked at.
+    the trace of the tokens that look, `source` the tokens looked at, `pair` all of an
+    encoder-decoder.
     """
 
     attention: Trace | CrossTrace
     stream: Trace
     source: Tokens
+    pair: PairTrace | None = None
 
     @classmethod
     def of_self_attention(cls, trace: Trace) -> "AttentionView":
@@ -90,7 +92,7 @@ class AttentionView:
     @classmethod
     def of_cross_attention(cls, pair: PairTrace) -> "AttentionView":
         """The cross-attention of an encoder-decoder, in the stream of its decoder."""
-        return cls(pair.cross, pair.decoder, pair.source)
+        return cls(pair.cross, pair.decoder, pair.source, pair)
 
     @property
     def tokens(self) -> Tokens:

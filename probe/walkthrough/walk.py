@@ -38,6 +38,7 @@ from probe.walkthrough.scene import (
     WordInText,
     trace_pair,
 )
+from probe.walkthrough.score_parts import score_rows
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,9 @@ def walk(
         frames=frames(
             model, scene, measured, effects, parameters=parameters, certificate=certificate
         ),
-        block=page_block(model, scene, measured, effects),
+        block=page_block(model, scene, measured, effects)
+        # What hooks write is no part of the stream.
+        | {"scores": None if model.origin.hooks else score_rows(scene)},
     )
 
 

@@ -357,6 +357,18 @@ def test_a_word_beyond_the_lexicon_has_next_tokens_and_no_axis(explorer):
     assert "swap" not in result(explorer, "sentence", **alone)["block"]["arrays"]
 
 
+def test_a_score_is_split_into_the_parts_that_the_public_function_lists(explorer, tiny):
+    found = result(explorer, "score", follow=[1, 2], pos=6)
+    trace = probe.trace(tiny, THIS)
+    assert list(found["scores"]) == [*range(7)]
+    for key, split in found["scores"].items():
+        assert split["score"] == pytest.approx(float(trace.scores[1, 2, 6, key]), abs=1e-4)
+    parts = probe.qk_attribution(tiny, trace, layer=1, head=2, at=6, source=3)
+    by_name = parts.set_index(["part_query", "part_key"])["score"]
+    for query, key, value in found["scores"][3]["pairs"]:
+        assert value == pytest.approx(by_name[found["parts"][query], found["parts"][key]], rel=1e-4)
+
+
 REFUSED = {
     "nul": (
         {"text": "a\x00b"},
@@ -411,6 +423,14 @@ REFUSED = {
             "the word is token 7 of this one and token 8 of the other, "
             "and parts can be put only where they fit"
         ),
+    ),
+    "no such token": (
+        {"what": "score", "follow": [0, 0], "pos": 77},
+        ("Splitting a score: got token 77 of 9; choose one on the page."),
+    ),
+    "score of no head": (
+        {"what": "score"},
+        ("Splitting a score: got no head; choose one on the map."),
     ),
     "where": (
         {"what": "trace_heads", "pos": 77},

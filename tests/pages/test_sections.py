@@ -3,12 +3,13 @@ that differ."""
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 from example_study import READ_AT, make_study
 
 from probe import charts
-from probe.pages import predictions
+from probe.pages import predictions, why
 from probe.pages.heads import every_head, head_facts, leading_heads, together
 from probe.pages.html import with_interval
 from probe.pages.predictions import read_otherwise
@@ -151,6 +152,49 @@ def test_a_sink_is_a_first_token_with_much_attention_that_gives_little(
     rows = pd.DataFrame({"attention": attention, "contribution": contribution} | roles)
     assert sink(rows) == said
     assert sink(rows.assign(role=["cue", "context", "word"])) == ""
+
+
+def test_a_reason_is_given_only_where_attribution_and_replacements_agree():
+    [bank, mole] = why.section(findings(FRAMES))
+    assert [head["reason"] for head in bank["heads"]] == ["both", "apart", "none"][
+        : len(bank["heads"])
+    ]
+    assert (mole["sentences"], mole["pairs"]) == (16, 8)
+    row = {"p_contrast": 0.001, "p_query": 0.01, "p_key": 0.01}
+    row |= {"part_query": "L0H1", "part_key": "MLP 0"}
+    said = {
+        "pair": {},
+        "both": {"part_query": "MLP 0"},
+        "cue": {"part_query": "query bias", "p_query": float("nan")},
+        "none": {"p_contrast": 0.05},
+    }
+    for reason, change in said.items():
+        assert why._reason(pd.Series(row | change)) == reason
+    for p in ("p_query", "p_key"):
+        assert why._reason(pd.Series(row | {p: 0.05})) == "apart"
+        assert why._reason(pd.Series(row | {p: float("nan")})) == "apart"
+
+
+def test_the_matrix_holds_the_largest_parts_and_all_others_and_sums_to_the_contrast():
+    names = [f"part {number}" for number in range(9)]
+    shares = np.full((9, 9), 0.01)
+    shares[8, 2] += 0.69
+    shares[2, 8] -= 0.5
+    scores = [(a, b, 3 * shares[m, n]) for m, a in enumerate(names) for n, b in enumerate(names)]
+    rows = {
+        "qk_attribution": pd.DataFrame(scores, columns=["part_query", "part_key", "score"]),
+        "ov_attribution": pd.DataFrame({"part_key": names, "write": [0.1] * 8 + [0.2]}),
+    }
+    matrix = why._matrix(rows, contrast=3.0, written=1.0)
+    assert len(matrix["keys"]) == len(matrix["rows"]) == why.MOST_PARTS + 1
+    assert matrix["keys"][-1] == matrix["rows"][-1][0] == why.OTHERS
+    assert {"part 2", "part 8"} <= {*matrix["keys"]} & {name for name, _ in matrix["rows"]}
+    texts = [cell["text"] for _, cells in matrix["rows"] for cell in cells]
+    shown = [int(text.replace("−", "-")) for text in texts if text]
+    assert sum(shown) == 100
+    [negative] = [cell for _, cells in matrix["rows"] for cell in cells if cell["against"]]
+    assert negative == {"text": "−49", "tint": 10, "against": True}
+    assert matrix["taken"][-1]["text"] == "30"
 
 
 def test_the_layer_after_which_meanings_are_half_a_gap_apart():

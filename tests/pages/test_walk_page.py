@@ -468,6 +468,26 @@ def test_attention_is_drawn_as_lines_when_the_reader_likes_and_every_line_can_be
     assert bundle.locator("button.followed").inner_text() == asked
 
 
+def test_a_cell_that_is_clicked_splits_its_score_and_the_bars_sum_to_it(page, walked):
+    cells_of = '[data-queries="rows"] [data-kind="pattern"] .mark-rect.role-mark path'
+    page.locator(f"#softmax {cells_of}").nth(0).click(force=True)
+    settled(page)
+    assert page.evaluate("[state.at, state.key]") == [0, 0]
+    page.evaluate(f"location.hash = '#L1H2@{walked.at}'")
+    settled(page)
+    page.locator('[name="scored"]').select_option("2")
+    rows = page.locator('[data-rows="score"] tr')
+    shown = [number(text) for text in rows.locator("td.n").all_inner_texts()]
+    score = walked.block["scores"]["rows"][walked.at]["scores"][2]["score"]
+    assert shown[-1] == round(score, 2)
+    assert sum(shown[:-1]) == pytest.approx(shown[-1], abs=0.005 * len(shown))
+    assert rows.locator("rect").count() == rows.count() - 1
+    page.evaluate(f"location.hash = '#L0H3@{walked.at}'")
+    settled(page)
+    assert page.locator("[data-score-shown]").is_hidden()
+    assert "carries the scores of L1H2" in page.inner_text("[data-score-missing]")
+
+
 def test_arrow_keys_in_a_grid_follow_the_next_query(page):
     before = page.evaluate("state.at")
     page.locator("#softmax .square[data-queries=rows]").focus()

@@ -24,7 +24,7 @@ from probe.model.architectures import FAMILIES
 from probe.model.weights import read_stacks
 from probe.pages.walk import render
 from probe.pages.walk_sentences import answer, because
-from probe.walkthrough import choose, numbers, scene
+from probe.walkthrough import choose, numbers, scene, score_parts
 from probe.walkthrough.frames import TABLES
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
@@ -103,6 +103,30 @@ def test_every_formula_agrees_with_its_hook_in_every_layer(walked, kind):
         "forward.merge_heads",
     }
     assert walked.certificate.ok and set(walked.certificate.texts) >= {SOURCE}
+
+
+def test_the_page_carries_the_scores_of_the_head_that_it_follows_by_pairs_of_parts(walked, traced):
+    found = walked.block["scores"]
+    assert (found["layer"], found["head"]) == (walked.layer, walked.head)
+    hooked = traced.scores[walked.layer, walked.head]
+    cap = walked.block["cap"]
+    causal = walked.block["causal"]
+    for at, row in found["rows"].items():
+        assert list(row["scores"]) == [*range(at + 1 if causal else hooked.shape[1])]
+        for key, split in row["scores"].items():
+            values = [value for *_, value in split["pairs"]]
+            terms = [*values, split["others"]]
+            # every number has six digits
+            rounding = 5e-6 * sum(map(abs, [*terms, split["score"]]))
+            assert abs(sum(terms) - split["score"]) <= rounding
+            assert values == sorted(values, key=abs, reverse=True)
+            assert len(values) <= score_parts.MOST_PAIRS
+            if not cap:
+                assert split["score"] == pytest.approx(float(hooked[at, key]), rel=1e-4, abs=1e-4)
+        numbers_of_parts = {
+            one for split in row["scores"].values() for *two, _ in split["pairs"] for one in two
+        }
+        assert numbers_of_parts == {*range(len(row["parts"]))}
 
 
 def test_a_formula_that_is_wrong_shows_in_its_own_row(kind, traced, monkeypatch):

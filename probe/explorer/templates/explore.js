@@ -31,6 +31,7 @@ const DOING = {
   cache: "keeping both runs",
   swap: "swapping",
   write: "writing",
+  score: "splitting the score",
   effects: "fitting the axis and swapping every head",
   trace: "tracing",
   save: "swapping every head and writing the page",
@@ -88,7 +89,7 @@ const readSentence = async (follow, at) => {
   if (!result) return;
   write("[data-trouble]", null);
   const { direct } = arrays;
-  take({ ...result.block, axis: result.axis });
+  take({ ...result.block, axis: result.axis, text: result.text });
   if (direct) arrays.direct = direct;
   if (follow) Object.assign(state, { layer: follow[0], head: follow[1] });
   form.querySelector(".chips").innerHTML = result.choices;
@@ -354,6 +355,25 @@ const restore = () => {
   const [layer, head, at] = ((parts.get("follow") ?? "").match(/^L(\d+)H(\d+)@(\d+)$/) ?? []).slice(1).map(Number);
   return typed(layer !== undefined && isThere([layer, head]) ? { follow: [layer, head], at } : {});
 };
+// Scores by pairs of parts: asked where a cell is clicked.
+const kept = new Map();
+const embedded = page.scores;
+const scoreName = (layer, head, pos) => `L${layer}H${head}@${pos} ${data.text}`;
+page.scores = (layer, head, pos) => embedded(layer, head, pos) ?? kept.get(scoreName(layer, head, pos));
+page.split = async () => {
+  const [layer, head, pos] = [state.layer, state.head, tokens[state.at].pos];
+  if (recorded || page.scores(layer, head, pos)) return;
+  try {
+    const found = await answered("score", { follow: [layer, head], pos });
+    if (!found) return;
+    kept.set(scoreName(layer, head, pos), found);
+    drawScore(headIndex());
+  } catch (error) {
+    doing();
+    write("[data-trouble]", error.message);
+  }
+};
+document.querySelector("[data-split]")?.addEventListener("click", page.split);
 page.open = async (layer, pos) => {
   const result = await answered("trace_heads", { pos });
   if (!result) return;

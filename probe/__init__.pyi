@@ -23,6 +23,7 @@ from .text import lexicon as lexicon
 from .studies.study import study as study
 from .studies.survey import survey as survey
 from .studies.evaluation import evaluate as evaluate
+from .studies.cues import cues as cues
 from .studies.decompose import decompose as decompose
 from .studies.patch import patch as patch
 from .studies.patch import patch_hooks as patch_hooks

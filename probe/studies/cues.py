@@ -1,0 +1,363 @@
+"""The public entry to the cue scan (`probe.experiments.cues`)."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probe.errors import InputError, require_at_least
+from probe.experiments import cues as experiment
+from probe.experiments.cues import (
+    Auroc,
+    ScanAxes,
+    Template,
+    draw_sample,
+    measure_shares,
+    most_reliable_depth,
+    read_texts,
+    scan,
+    scan_axes,
+    tell_apart,
+    template,
+    texts_of,
+)
+from probe.experiments.material import choose_words, prepare, sentences_of
+from probe.experiments.observe import Observation, SenseAxes, observe
+from probe.model.architectures import require_single
+from probe.model.check import certify
+from probe.model.load import ModelSource, load, read_weights
+from probe.model.model import Model
+from probe.model.tokens import ids_after, tokenize, whole_words
+from probe.model.trace import target_states
+from probe.model.weights import Weights
+from probe.patching.sets import HeadIndex
+from probe.progress import Progress, silent
+from probe.provenance import content_key, sha256_of_bytes
+from probe.results.cues import Cues, cue_rows, head_rows, noun_rows, summary_row
+from probe.stats import axes as sense_axes
+from probe.stats.axes import Axis
+from probe.text import lexicon
+from probe.text.sentences import as_corpus
+from probe.text.slots import frames_for, read_frames, stem_of, words_of
+
+DOING = "Scanning cues"
+TOP = 4  # heads whose attention, score and write are kept for every cue
+NOUNS = 10  # unambiguous nouns that are put in the word's place
+FEWEST_CUES = 10  # over which variances and correlations are taken
+TWO_TEXTS = "two texts"
+
+
+@dataclass(frozen=True, eq=False)
+class Cue:
+    """A word, and its tokens in the slot of a frame."""
+
+    word: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Cue words of the sentences, each with the axis that was fitted without it.
+
+    axes: all of them.
+    axis: the number of each cue's. `cue`
+    is_a: whether it is a cue of the first sense. `cue`
+    """
+
+    cues: list[Cue]
+    axes: ScanAxes
+    axis: list[int]
+    is_a: list[bool]
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """The axis that cues are read along, and where it comes from.
+
+    texts: that it was fitted on.
+    held_out: None where no sentences with marked cues were fitted.
+    source, sha256: of the sentences.
+    """
+
+    axes: ScanAxes
+    texts: list[str]
+    held_out: HeldOut | None
+    source: str
+    sha256: str
+
+
+def cues(
+    model: ModelSource,
+    word: str,
+    *,
+    sentences: Any = None,
+    texts: Sequence[str] | None = None,
+    cues: Sequence[str] | str | Path | None = None,
+    frames: Sequence[str] | str | Path | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Cues:
+    """Every word of the model's vocabulary as the cue of an ambiguous word: where it moves the word
+    along the sense axis, and what the heads do that move it.
+
+    sentences: labelled sentences that the axis is fitted on, as `study` takes them; those that ship
+        by default. Of several senses, the two that are furthest apart are compared.
+    texts: two texts with the word, one for each meaning, that the axis runs through instead.
+    cues: words to try, or a file with one in each line; every word of letters that is one token of
+        the model by default.
+    frames: short texts with the word and one slot `_` for the cue, or a file with one in each line;
+        by default four with the cue 1 to 4 words before the word, and two with the cue after it for
+        a model that reads both ways.
+
+    The four heads with the largest share of the variance over cues are read for every cue. Words
+    that occur in the fitted sentences, in any form, are marked `seen`. Raises InputError for a word
+    without sentences, texts or frames without the word, and too few cues; UnsupportedModel for an
+    encoder-decoder; CrossCheckError when the certificate fails.
+
+    Example:
+        >>> scan = probe.cues("tiny-senses", "bank", texts=("The river bank", "The loan bank"))
+        >>> list(scan.frames)
+        ['cues', 'cues_heads', 'cues_nouns', 'cues_summary']
+        >>> scan.heads.columns[:3].tolist()
+        ['layer', 'head', 'share']
+    """
+    require_at_least(0, seed, "seed", doing=DOING, usual=0)
+    if sentences is not None and texts is not None:
+        raise InputError(f"{DOING}: got both sentences and texts; give one of the two.")
+    model = load(model)
+    require_single(model.config.architecture, "a cue scan")
+    weights = read_weights(model)
+    report = progress or silent
+    both_sides = not model.config.causal
+    given_frames = frames_for(word, both_sides=both_sides) if frames is None else _lines(frames)
+    slotted = read_frames(given_frames, word, both_sides=both_sides)
+    chosen, left_out = _cues_of(model, slotted[0].before, None if cues is None else _lines(cues))
+    templates = [template(model, frame, chosen[0].word) for frame in slotted]
+    _require_one_word(templates, word)
+
+    report("certificate", 0.02)
+    certificate = certify(model, [slotted[0].filled(chosen[0].word)[0]]).require()
+    report("axis", 0.04)
+    if texts is None:
+        fitted = _fit_sentences(model, word, sentences, slotted[0].before, seed=seed)
+    else:
+        fitted = _fit_texts(model, weights, word, texts, templates, chosen, seed=seed)
+    ids = [cue.ids for cue in chosen]
+    words = [cue.word for cue in chosen]
+    sample = draw_sample(templates, words, ids, seed=seed)
+    shares = measure_shares(
+        weights,
+        sample,
+        fitted.axes,
+        templates[0].word,
+        _nouns(model, slotted[0].before, word, templates[0].word),
+        seed=seed,
+        done=lambda share: report("shares of heads", 0.1 + 0.3 * share),
+    )
+    top = top_heads(shares)
+    scanned = scan(
+        weights,
+        templates,
+        ids,
+        fitted.axes,
+        top,
+        done=lambda share: report("cues", 0.4 + 0.55 * share),
+    )
+    auroc = None
+    if fitted.held_out is not None:
+        auroc = _held_out_auroc(weights, templates, fitted.held_out, top, seed=seed)
+    stems = {stem_of(seen) for text in fitted.texts for seen in words_of(text)}
+    held_out = 0 if fitted.held_out is None else len(fitted.held_out.cues)
+    by_name = {
+        "cues": cue_rows(words, [stem_of(cue) in stems for cue in words], scanned),
+        "cues_heads": head_rows(shares, scanned, auroc),
+        "cues_nouns": noun_rows(shares),
+        "cues_summary": summary_row(
+            word, fitted.axes.senses, fitted.axes.depth, scanned, shares, auroc, held_out
+        ),
+    }
+    options: dict[str, object] = {
+        "word": word,
+        "sentences": fitted.source,
+        "texts": None if texts is None else list(texts),
+        "frames": [frame.text for frame in slotted],
+        "cues": "every word of the vocabulary" if cues is None else content_key(*words),
+        "left_out": left_out,
+        "seed": seed,
+    }
+    return Cues(model.name, model.origin, options, certificate, by_name, fitted.sha256)
+
+
+def top_heads(shares: experiment.Shares) -> list[HeadIndex]:
+    """The heads with the largest shares, at most TOP: those whose interval is above 0, or else the
+    first."""
+    order = sorted(range(len(shares.heads)), key=lambda number: -shares.share[number])
+    above = [number for number in order if shares.low[number] > 0]
+    return [shares.heads[number] for number in (above or order[:1])[:TOP]]
+
+
+# --- what is asked for ----------------------------------------------------------------------------
+
+
+def _lines(given: Sequence[str] | str | Path) -> list[str]:
+    """Texts as they are, or the lines of a file, without empty ones."""
+    if isinstance(given, str | Path):
+        try:
+            given = Path(given).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"{DOING}: cannot read {given} as a text file ({type(error).__name__}); give a "
+                "file in UTF-8 with one entry in each line."
+            ) from error
+    if not isinstance(given, Collection) or not all(isinstance(line, str) for line in given):
+        raise InputError(f"{DOING}: got {given!r}, expected texts; give a list of them.")
+    return list(dict.fromkeys(line.strip() for line in given if line.strip()))
+
+
+def _cues_of(model: Model, before: str, words: Sequence[str] | None) -> tuple[list[Cue], list[str]]:
+    """The cues with their tokens, and the words that the vocabulary does not hold."""
+    asked = whole_words(model) if words is None else words
+    found = ids_after(model, before, asked)
+    chosen = [
+        Cue(word, ids)
+        for word, ids in zip(asked, found, strict=True)
+        if ids is not None and (words is not None or len(ids) == 1)
+    ]
+    if len(chosen) < FEWEST_CUES:
+        raise InputError(
+            f"{DOING} in {model.name}: got {len(chosen)} cues that its vocabulary holds, expected "
+            f"at least {FEWEST_CUES}; give a list of words (on the command line --cues FILE)."
+        )
+    kept = {cue.word for cue in chosen}
+    return chosen, [] if words is None else [word for word in words if word not in kept]
+
+
+def _require_one_word(templates: Sequence[Template], word: str) -> None:
+    """Raises InputError where the word is not the same tokens in all frames."""
+    if len({each.word for each in templates}) > 1:
+        raise InputError(
+            f"{DOING}: {word!r} is not the same tokens in all frames; write it in one form, after "
+            "another word."
+        )
+
+
+def _nouns(
+    model: Model, before: str, word: str, ids: Sequence[int]
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Unambiguous nouns with as many tokens as the word."""
+    names = [noun for noun in lexicon.one_meaning_nouns() if noun != word]
+    found = zip(names, ids_after(model, before, names), strict=True)
+    fitting = [(noun, own) for noun, own in found if own is not None and len(own) == len(ids)]
+    return fitting[:NOUNS]
+
+
+# --- the axis -------------------------------------------------------------------------------------
+
+
+def _fit_sentences(model: Model, word: str, sentences: Any, before: str, *, seed: int) -> Fitted:
+    """The axis between two senses of labelled sentences, at the read-out layer of a study."""
+    own = None if sentences is None else as_corpus(sentences, word)
+    [chosen] = choose_words(word, own)
+    corpus = sentences_of(chosen, own, model)
+    material = prepare(model, chosen, corpus.sentences)
+    seen = observe(model, material, seed=seed, next_token=False)
+    pair = max(seen.pairs, key=lambda each: each.separation.g[seen.depth])
+    rows = pair.split.rows
+    return Fitted(
+        axes=scan_axes([seen.axis_for_others(pair, depth) for depth in range(seen.depth + 1)]),
+        texts=[material.sentences[row].text for row in rows],
+        held_out=_held_out(model, seen, pair, before),
+        source=corpus.source,
+        sha256=corpus.sha256,
+    )
+
+
+def _held_out(model: Model, seen: Observation, pair: SenseAxes, before: str) -> HeldOut | None:
+    """The cue words that some axis was fitted without; None where there are not two of each
+    sense."""
+    axis_of: dict[str, int] = {}
+    is_first: dict[str, bool] = {}
+    split = pair.split
+    for row, cell, is_a in zip(split.rows, split.cells, split.is_a, strict=True):
+        cue = seen.material.sentences[row].cue
+        if cue is not None and cell >= 0:
+            axis_of[cue] = int(cell)
+            is_first[cue] = bool(is_a)
+    tokens = ids_after(model, before, list(axis_of)) if axis_of else []
+    usable = [Cue(cue, ids) for cue, ids in zip(axis_of, tokens, strict=True) if ids is not None]
+    of_a = [is_first[cue.word] for cue in usable]
+    if min(of_a.count(True), of_a.count(False)) < 2:
+        return None
+    upto = slice(seen.depth + 1)
+    scaled = pair.axes.u[:, upto] / pair.axes.gap[:, upto, None]
+    by_cell = ScanAxes(pair.senses, scaled, pair.axes.midpoint[:, seen.depth])
+    return HeldOut(usable, by_cell, [axis_of[cue.word] for cue in usable], of_a)
+
+
+def _fit_texts(
+    model: Model,
+    weights: Weights,
+    word: str,
+    texts: Sequence[str],
+    templates: Sequence[Template],
+    chosen: Sequence[Cue],
+    *,
+    seed: int,
+) -> Fitted:
+    """The axis through the word in two texts, at the layer where frames agree best about cues."""
+    if isinstance(texts, str) or len(texts) != 2:
+        raise InputError(
+            f"{DOING}: got {texts!r}, expected two texts, one for each meaning of {word!r}; give "
+            f'("The river {word}", "The mortgage {word}"), say.'
+        )
+    tokens = [tokenize(model, text) for text in texts]
+    states = target_states(model, tokens, [cut.positions_of(word)[-1] for cut in tokens])
+    senses = _labels(texts)
+    by_depth: list[Axis] = [
+        sense_axes.fit_axis(states.resid[:1, depth], states.resid[1:, depth], senses, depth)
+        for depth in range(states.resid.shape[1])
+    ]
+    if not any(axis.u.any() for axis in by_depth):
+        raise InputError(
+            f"{DOING}: {word!r} has the same vector in {texts[0]!r} and {texts[1]!r}; give texts "
+            "that differ before the word."
+        )
+    rng = np.random.default_rng(seed)
+    drawn = rng.permutation(len(chosen))[: experiment.DEPTH_SAMPLE]
+    some = [chosen[number].ids for number in drawn]
+    depth = most_reliable_depth(weights, templates, some, by_depth, templates[0].word)
+    sha256 = sha256_of_bytes("\n".join(texts).encode())
+    return Fitted(scan_axes(by_depth[: depth + 1]), list(texts), None, TWO_TEXTS, sha256)
+
+
+def _labels(texts: Sequence[str]) -> tuple[str, str]:
+    """What each of two texts is called: the words that the other one lacks."""
+    words = [words_of(text) for text in texts]
+    own = [" ".join(word for word in words[side] if word not in words[1 - side]) for side in (0, 1)]
+    return own[0] or texts[0], own[1] or texts[1]
+
+
+def _held_out_auroc(
+    weights: Weights,
+    templates: Sequence[Template],
+    held_out: HeldOut,
+    heads: Sequence[HeadIndex],
+    *,
+    seed: int,
+) -> Auroc:
+    """How well the cue words of one sense are told from those of the other along axes that were
+    fitted without them: by the coordinate, then by the write of each head."""
+    frames = list(range(len(templates)))
+    rows = texts_of(
+        templates,
+        [cue.ids for cue in held_out.cues for _ in frames],
+        [frame for _ in held_out.cues for frame in frames],
+    )
+    read = read_texts(weights, rows, held_out.axes, heads)
+    axis = np.repeat(held_out.axis, len(frames))
+    row = np.arange(len(axis))
+    values = np.concatenate([read.coordinate[row, axis, None], read.write[row, :, axis]], axis=1)
+    by_cue = values.reshape(len(held_out.cues), len(frames), -1).mean(1)
+    return tell_apart(by_cue, np.array(held_out.is_a), seed=seed)

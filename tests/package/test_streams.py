@@ -17,12 +17,18 @@ PAGES = Path(__file__).parents[2] / "reports" / "docs" / "pages"
 COMMANDS = typer.main.get_command(cli.app).commands
 TEXT = "η τράπεζα"
 
+# A cue scan of English words, written into a folder that no Western encoding can name.
+CUES = ("lake", "pond", "loan", "cash", "boat", "tree", "fish", "debt", "mud", "fund", "sea", "tax")
+SCANNED = ("bank", "--texts", "The river bank", "The money bank")
+
 
 @pytest.fixture
 def arguments(checkpoint, tmp_path):
     """A short run of every command, on text that no Western encoding holds."""
     rows = tmp_path / "τράπεζα.jsonl"
     rows.write_text("\n".join(map(json.dumps, GREEK)), encoding="utf-8")
+    cues = tmp_path / "λέξεις.txt"
+    cues.write_text("\n".join(CUES), encoding="utf-8")
     model = ("--model", checkpoint)
     return {
         "report": ("τράπεζα", "--sentences", rows, "--dry-run", *model),
@@ -31,6 +37,7 @@ def arguments(checkpoint, tmp_path):
         "check": (TEXT, *model),
         "evaluate": ("--sentences", rows, *model),
         "survey": ("--sentences", rows, "--dry-run", *model),
+        "cues": (*SCANNED, "--cues", cues, "--out", tmp_path / "νύξεις", *model),
         "params": (checkpoint,),
         "models": (),
     }

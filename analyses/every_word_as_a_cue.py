@@ -75,6 +75,7 @@ heads[COLUMNS]
 # None of them occurs in the fitted sentences.
 
 
+# %%
 cues = pd.read_parquet(kept / "bank" / "cues.parquet")
 senses = summary.loc[summary["word"] == "bank", ["sense_a", "sense_b"]].iloc[0].tolist()
 unseen = cues[~cues["seen"]].drop_duplicates("cue").sort_values("coordinate", ascending=False)
@@ -83,7 +84,7 @@ pd.DataFrame({sense: list(words) for sense, words in ends.items()})
 
 # %%
 picture = charts.cue_scatter(cues, senses)
-charts.save(picture, out / "every_word_as_a_cue.png", width=700)
+charts.save(picture, out / "every_word_as_a_cue.png", width=560)
 picture
 
 # %%

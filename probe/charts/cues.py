@@ -40,14 +40,11 @@ def dots(cues: pd.DataFrame) -> pd.DataFrame:
 
     cues: the frame `cues`.
     """
-    names = head_names(cues)
-    wide = cues.assign(name=names).pivot_table(
-        index=["cue", "seen", "coordinate", "coordinate_sd"],
-        columns="name",
-        values="attention",
-        sort=False,
+    attention = cues.assign(name=head_names(cues)).pivot(
+        index="cue", columns="name", values="attention"
     )
-    wide = wide.reset_index()
+    each = cues[["cue", "seen", "coordinate", "coordinate_sd"]].drop_duplicates("cue")
+    wide = each.merge(attention, left_on="cue", right_index=True)
     lower = wide["cue"].str.lower()
     return wide[(wide["cue"] == lower) | ~lower.isin(set(wide["cue"]))].reset_index(drop=True)
 
@@ -94,7 +91,9 @@ def cue_scatter(cues: pd.DataFrame, senses: Sequence[str]) -> Any:
         "seen:N | in the fitted sentences",
     )
     columns = ["cue", "seen", "side", "coordinate", "coordinate_sd", *heads]
-    drawn = rows[columns].round(4)
+    # One text, because altair takes a second for every thousand rows that it is given as objects.
+    text = rows[columns].round(4).to_json(orient="records", force_ascii=False)
+    drawn = alt.InlineData(values=text, format=alt.JsonDataFormat(type="json"))
     base = (
         alt.Chart(drawn)
         .transform_calculate(attention="datum[head]")

@@ -328,6 +328,19 @@ def test_the_share_is_one_for_what_fixes_everything_and_zero_for_what_changes_no
     assert low == pytest.approx([0, 1, 0.75]) and high == pytest.approx([0, 1, 0.75])
 
 
+def test_a_cue_that_is_drawn_twice_counts_as_two():
+    rng = np.random.default_rng(4)
+    both = rng.normal(size=(12, 3))
+    frames = np.arange(12) % 2
+    drawn = rng.integers(0, 4, size=12)
+    [weighted] = cues._lost(both, frames, drawn[None].astype(float))
+    squares = np.zeros(3)
+    for frame in (0, 1):
+        rows = np.repeat(both[frames == frame], drawn[frames == frame], axis=0)
+        squares += ((rows - rows.mean(0)) ** 2).sum(0)
+    assert weighted == pytest.approx(1 - squares[1:] / squares[0])
+
+
 def test_intervals_are_wider_where_the_cues_are_forms_of_few_words():
     rng = np.random.default_rng(1)
     of_word = rng.normal(size=10).repeat(20)

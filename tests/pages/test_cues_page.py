@@ -82,6 +82,16 @@ def test_a_dot_is_a_word_and_its_capital_form_has_none_of_its_own(scan):
     assert set(rows["cue"].str.lower()) == {word.lower() for word in words}
 
 
+def test_a_vocabulary_of_any_size_is_drawn_whole():
+    """Altair takes no table of more than 5,000 rows."""
+    count = 6000
+    cues = pd.DataFrame({"cue": [f"word{number}" for number in range(count)], "seen": False})
+    cues = cues.assign(coordinate=np.linspace(-1, 1, count), coordinate_sd=0.1, layer=0, head=1)
+    spec = picture.cue_scatter(cues.assign(attention=0.5), ["a", "b"]).to_dict()
+    drawn = [json.loads(data) for data in spec["datasets"].values() if isinstance(data, str)]
+    assert [len(rows) for rows in drawn] == [count]
+
+
 def test_the_description_names_the_words_at_both_ends(scan):
     text = picture.cue_scatter(scan.cues, ["river", "loan"]).to_dict()["description"]
     each = one_row_each(scan.cues[~scan.cues["seen"]])

@@ -3,15 +3,18 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from probe.errors import InputError, require_at_least
-from probe.experiments import cues as experiment
 from probe.experiments.cues import (
+    DEPTH_SAMPLE,
     Auroc,
+    Scan,
     ScanAxes,
+    Shares,
     Template,
     draw_sample,
     measure_shares,
@@ -42,7 +45,7 @@ from probe.stats.axes import Axis
 from probe.stats.limits import SMALLEST
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
-from probe.text.slots import frames_for, read_frames, stem_of, words_of
+from probe.text.slots import Slotted, frames_for, read_frames, stem_of, words_of
 
 DOING = "Scanning cues"
 TOP = 4  # heads whose attention, score and write are kept for every cue
@@ -57,6 +60,54 @@ class Cue:
 
     word: str
     ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Slots:
+    """What is put where.
+
+    frames, templates: the frames as texts and in tokens.
+    cues: the words that are tried.
+    left_out: words that were asked for and that the vocabulary does not hold.
+    """
+
+    frames: tuple[Slotted, ...]
+    templates: list[Template]
+    cues: list[Cue]
+    left_out: list[str]
+
+    @property
+    def words(self) -> list[str]:
+        """The cues."""
+        return [cue.word for cue in self.cues]
+
+    @property
+    def ids(self) -> list[tuple[int, ...]]:
+        """The tokens of each cue."""
+        return [cue.ids for cue in self.cues]
+
+    @property
+    def word(self) -> tuple[int, ...]:
+        """The tokens of the ambiguous word."""
+        return self.templates[0].word
+
+    @property
+    def before(self) -> str:
+        """What the first frame has before the slot, after which all tokens are counted."""
+        return self.frames[0].before
+
+    @property
+    def example(self) -> str:
+        """The first frame with the first cue."""
+        return self.frames[0].filled(self.cues[0].word)[0]
+
+
+class Measured(NamedTuple):
+    """What is measured on a word; `auroc` of held-out cues, where there are any."""
+
+    shares: Shares
+    scan: Scan
+    auroc: Auroc | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,69 +181,76 @@ def cues(
         raise InputError(f"{DOING}: got both sentences and texts; give one of the two.")
     model = load(model)
     require_single(model.config.architecture, "a cue scan")
-    weights = read_weights(model)
     report = progress or silent
-    both_sides = not model.config.causal
-    given_frames = frames_for(word, both_sides=both_sides) if frames is None else _lines(frames)
-    slotted = read_frames(given_frames, word, both_sides=both_sides)
-    chosen, left_out = _cues_of(model, slotted[0].before, None if cues is None else _lines(cues))
-    templates = [template(model, frame, chosen[0].word) for frame in slotted]
-    _require_one_word(templates, word)
-
+    slots = _slots(model, word, cues, frames)
     report("certificate", 0.02)
-    certificate = certify(model, [slotted[0].filled(chosen[0].word)[0]]).require()
+    certificate = certify(model, [slots.example]).require()
     report("axis", 0.04)
     if texts is None:
-        fitted = _fit_sentences(model, word, sentences, slotted[0].before, seed=seed)
+        fitted = _fit_sentences(model, word, sentences, slots.before, seed=seed)
     else:
-        fitted = _fit_texts(model, weights, word, texts, templates, chosen, seed=seed)
-    ids = [cue.ids for cue in chosen]
-    words = [cue.word for cue in chosen]
-    sample = draw_sample(templates, words, ids, seed=seed)
+        fitted = _fit_texts(model, word, texts, slots, seed=seed)
+    measured = _measure(model, word, slots, fitted, report, seed=seed)
+    options: dict[str, object] = {
+        "word": word,
+        "sentences": fitted.source,
+        "texts": None if texts is None else list(texts),
+        "frames": [frame.text for frame in slots.frames],
+        "cues": "every word of the vocabulary" if cues is None else content_key(*slots.words),
+        "left_out": slots.left_out,
+        "seed": seed,
+    }
+    by_name = _tables(word, slots, fitted, measured)
+    return Cues(model.name, model.origin, options, certificate, by_name, fitted.sha256)
+
+
+def _measure(
+    model: Model, word: str, slots: Slots, fitted: Fitted, report: Progress, *, seed: int
+) -> Measured:
+    """Shares first: they decide which heads are read for every cue."""
+    weights = read_weights(model)
+    sample = draw_sample(slots.templates, slots.words, slots.ids, seed=seed)
     shares = measure_shares(
         weights,
         sample,
         fitted.axes,
-        templates[0].word,
-        _nouns(model, slotted[0].before, word, templates[0].word),
+        slots.word,
+        _nouns(model, slots.before, word, slots.word),
         seed=seed,
         done=lambda share: report("shares of heads", 0.1 + 0.3 * share),
     )
     top = top_heads(shares)
     scanned = scan(
         weights,
-        templates,
-        ids,
+        slots.templates,
+        slots.ids,
         fitted.axes,
         top,
         done=lambda share: report("cues", 0.4 + 0.55 * share),
     )
     auroc = None
     if fitted.held_out is not None:
-        auroc = _held_out_auroc(weights, templates, fitted.held_out, top, seed=seed)
+        auroc = _held_out_auroc(weights, slots.templates, fitted.held_out, top, seed=seed)
+    return Measured(shares, scanned, auroc)
+
+
+def _tables(word: str, slots: Slots, fitted: Fitted, measured: Measured) -> dict[str, pd.DataFrame]:
+    """The frames of a scan by name."""
+    shares, scanned, auroc = measured
     stems = {stem_of(seen) for text in fitted.texts for seen in words_of(text)}
     held_out = 0 if fitted.held_out is None else len(fitted.held_out.cues)
-    by_name = {
-        "cues": cue_rows(words, [stem_of(cue) in stems for cue in words], scanned),
+    axes = fitted.axes
+    return {
+        "cues": cue_rows(slots.words, [stem_of(cue) in stems for cue in slots.words], scanned),
         "cues_heads": head_rows(shares, scanned, auroc),
         "cues_nouns": noun_rows(shares),
         "cues_summary": summary_row(
-            word, fitted.axes.senses, fitted.axes.depth, scanned, shares, auroc, held_out
+            word, axes.senses, axes.depth, scanned, shares, auroc, held_out
         ),
     }
-    options: dict[str, object] = {
-        "word": word,
-        "sentences": fitted.source,
-        "texts": None if texts is None else list(texts),
-        "frames": [frame.text for frame in slotted],
-        "cues": "every word of the vocabulary" if cues is None else content_key(*words),
-        "left_out": left_out,
-        "seed": seed,
-    }
-    return Cues(model.name, model.origin, options, certificate, by_name, fitted.sha256)
 
 
-def top_heads(shares: experiment.Shares) -> list[HeadIndex]:
+def top_heads(shares: Shares) -> list[HeadIndex]:
     """The heads with the largest shares, at most TOP: those with at least SMALLEST, or else the
     first."""
     order = resampling.order(shares.share).tolist()
@@ -216,6 +274,22 @@ def _lines(given: Sequence[str] | str | Path) -> list[str]:
     if not isinstance(given, Collection) or not all(isinstance(line, str) for line in given):
         raise InputError(f"{DOING}: got {given!r}, expected texts; give a list of them.")
     return list(dict.fromkeys(line.strip() for line in given if line.strip()))
+
+
+def _slots(
+    model: Model,
+    word: str,
+    cues: Sequence[str] | str | Path | None,
+    frames: Sequence[str] | str | Path | None,
+) -> Slots:
+    """Frames and cues as they are asked for, in the model's tokens."""
+    both_sides = not model.config.causal
+    texts = frames_for(word, both_sides=both_sides) if frames is None else _lines(frames)
+    slotted = read_frames(texts, word, both_sides=both_sides)
+    chosen, left_out = _cues_of(model, slotted[0].before, None if cues is None else _lines(cues))
+    templates = [template(model, frame, chosen[0].word) for frame in slotted]
+    _require_one_word(templates, word)
+    return Slots(slotted, templates, chosen, left_out)
 
 
 def _cues_of(model: Model, before: str, words: Sequence[str] | None) -> tuple[list[Cue], list[str]]:
@@ -298,16 +372,7 @@ def _held_out(model: Model, seen: Observation, pair: SenseAxes, before: str) -> 
     return HeldOut(usable, by_cell, [axis_of[cue.word] for cue in usable], of_a)
 
 
-def _fit_texts(
-    model: Model,
-    weights: Weights,
-    word: str,
-    texts: Sequence[str],
-    templates: Sequence[Template],
-    chosen: Sequence[Cue],
-    *,
-    seed: int,
-) -> Fitted:
+def _fit_texts(model: Model, word: str, texts: Sequence[str], slots: Slots, *, seed: int) -> Fitted:
     """The axis through the word in two texts, at the layer where frames agree best about cues."""
     if isinstance(texts, str) or len(texts) != 2:
         raise InputError(
@@ -327,9 +392,9 @@ def _fit_texts(
             "that differ before the word."
         )
     rng = np.random.default_rng(seed)
-    drawn = rng.permutation(len(chosen))[: experiment.DEPTH_SAMPLE]
-    some = [chosen[number].ids for number in drawn]
-    depth = most_reliable_depth(weights, templates, some, by_depth, templates[0].word)
+    drawn = rng.permutation(len(slots.cues))[:DEPTH_SAMPLE]
+    some = [slots.cues[number].ids for number in drawn]
+    depth = most_reliable_depth(read_weights(model), slots.templates, some, by_depth, slots.word)
     sha256 = sha256_of_bytes("\n".join(texts).encode())
     return Fitted(scan_axes(by_depth[: depth + 1]), list(texts), None, TWO_TEXTS, sha256)
 

@@ -19,6 +19,7 @@ MARKER = "<!-- gallery: generated from the first cell of each script; the tests 
 ORDER = (
     "a_real_model",
     "is_it_ambiguity",
+    "every_word_as_a_cue",
     "ambiguity_in_general",
     *(
         "which_heads_resolve",

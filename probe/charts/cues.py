@@ -19,6 +19,7 @@ NAME_HEIGHT = 13
 NAMED = 60  # extreme cues that a place is looked for
 DOT = 7  # area of a cue, in square pixels
 FOUND = 70  # of one that is searched for
+DECIMALS = 4  # of the numbers in the page
 FEWEST_LETTERS = 2  # of a search
 MARGIN = 0.04  # of the range of an axis
 
@@ -92,7 +93,7 @@ def cue_scatter(cues: pd.DataFrame, senses: Sequence[str]) -> Any:
     )
     columns = ["cue", "seen", "side", "coordinate", "coordinate_sd", *heads]
     # One text, because altair takes a second for every thousand rows that it is given as objects.
-    text = rows[columns].round(4).to_json(orient="records", force_ascii=False)
+    text = rows[columns].to_json(orient="records", force_ascii=False, double_precision=DECIMALS)
     drawn = alt.InlineData(values=text, format=alt.JsonDataFormat(type="json"))
     base = (
         alt.Chart(drawn)

@@ -60,7 +60,10 @@ class Cues(Displayed):
 
 
 def cue_rows(words: Sequence[str], seen: Sequence[bool], scan: Scan) -> pd.DataFrame:
-    """The frame `cues`: means over frames, a row for each cue and head."""
+    """The frame `cues`: means over frames, a row for each cue and head.
+
+    Numbers are float32, because there can be many and it holds all of their digits.
+    """
     coordinate = scan.coordinate.mean(1)
     spread = scan.coordinate.std(1, ddof=1)
     count = max(1, len(scan.heads))
@@ -80,7 +83,8 @@ def cue_rows(words: Sequence[str], seen: Sequence[bool], scan: Scan) -> pd.DataF
     for name in ("attention", "score", "write"):
         values = getattr(scan, name).mean(1)
         frame[name] = values.ravel() if scan.heads else np.nan
-    return rounded(frame)
+    floats = frame.select_dtypes("float").columns
+    return rounded(frame).astype(dict.fromkeys(floats, "float32"))
 
 
 def head_rows(shares: Shares, scan: Scan, auroc: Auroc | None) -> pd.DataFrame:

@@ -21,7 +21,7 @@
 # `make real` writes, because a scan of 30,000 words takes minutes. Writes into `reports/real` below the current folder, or where
 # `PROBE_OUT` says.
 #
-# Shown: Every word of SmolLM2's vocabulary as the cue of *bank*: where it moves the word, and how much one head attends to it.
+# Shown: Words of SmolLM2's vocabulary as the cue of *bank*: where each moves the word, and how much L4H2 attends to it.
 
 # %%
 import os
@@ -38,6 +38,7 @@ out = Path(os.environ.get("PROBE_OUT", "reports/real"))
 WORDS = ("bank", "mole", "apple")
 HEADS = 4  # of a word
 STRONGEST = 8  # words of each side
+FURTHEST = 100  # of each side, all of which are drawn
 
 
 # %% [markdown]
@@ -82,9 +83,16 @@ unseen = cues[~cues["seen"]].drop_duplicates("cue").sort_values("coordinate", as
 ends = {senses[0]: unseen["cue"].head(STRONGEST), senses[1]: unseen["cue"].tail(STRONGEST)[::-1]}
 pd.DataFrame({sense: list(words) for sense, words in ends.items()})
 
+# %% [markdown]
+# ## The picture
+#
+# Up: how much L4H2 attends to the cue. Drawn are the words furthest out and every twelfth of the others.
+
 # %%
-picture = charts.cue_scatter(cues, senses)
-charts.save(picture, out / "every_word_as_a_cue.png", width=560)
+l4h2 = cues[(cues["layer"] == 4) & (cues["head"] == 2)]
+shown = {*unseen["cue"].head(FURTHEST), *unseen["cue"].tail(FURTHEST), *unseen["cue"][::12]}
+picture = charts.cue_scatter(l4h2[l4h2["cue"].isin(shown)], senses)
+charts.save(picture, out / "every_word_as_a_cue.png", width=700)
 picture
 
 # %%

@@ -16,7 +16,7 @@ WIDE = 700
 NARROW_WIDTH = 290
 LETTER = 6.2  # pixels of a letter of a name
 NAME_HEIGHT = 13
-NAMED = 60  # extreme cues that a place is looked for
+NAMED = 90  # extreme cues that a place is looked for
 DOT = 7  # area of a cue, in square pixels
 FOUND = 70  # of one that is searched for
 DECIMALS = 4  # of the numbers in the page
@@ -144,7 +144,9 @@ def _names(
     unseen = rows[~rows["seen"]]
     along = (unseen["coordinate"] - unseen["coordinate"].mean()) / unseen["coordinate"].std()
     above = (unseen[head] - unseen[head].mean()) / unseen[head].std()
-    order = (along.abs() + above.clip(lower=0)).sort_values(ascending=False).index
+    strength = along.abs() + above.clip(lower=0)
+    # Both sides in turn, so that each has names.
+    order = strength.groupby(along > 0).rank(ascending=False, method="first").sort_values().index
     chosen = unseen.loc[order].head(NAMED)
     placed: list[dict[str, Any]] = []
     boxes: dict[int, list[_Box]] = {WIDE: [], NARROW_WIDTH: []}

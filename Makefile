@@ -7,6 +7,8 @@ WORKERS ?= 2
 TESTS ?=
 
 MODEL ?= gpt2
+# CoarseWSD-20, CC BY-NC: where it is absent, its tables stay as they are.
+COARSEWSD ?= ../shared/data/coarsewsd20
 
 .PHONY: report real ioi test test-fast campaign check gallery docs wheel clean
 
@@ -20,6 +22,8 @@ real: $(READY)
 	$(BIN)/probe report bank mole apple --model minilm --out reports/real/minilm
 	for word in bank mole apple; do $(BIN)/probe cues $$word --model smollm2 --out reports/real/cues/$$word || exit 1; done
 	$(BIN)/probe survey --model smollm2 --model minilm --out reports/real/survey --engine dask --workers 2
+	PROBE_COARSEWSD="$(COARSEWSD)" $(BIN)/python analyses/natural_text.py
+	$(BIN)/python analyses/why_it_attends.py
 
 # What is published of GPT-2 small and indirect objects, measured once more: MODEL is its name or a folder that holds it.
 ioi: $(READY)

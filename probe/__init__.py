@@ -1,15 +1,14 @@
 """Which heads of a transformer resolve an ambiguous word, by looking at which cue, and how do we
 know?
 
-The public names stand in `__init__.pyi`, each once, in pipeline order. Each is imported when it is
-first asked for, so that `import probe` loads neither torch nor pandas. The packages, in the order
-in which data pass through them; a module imports only from its own package and from those above it:
+The public names are listed in `__init__.pyi`, in pipeline order. Each is imported when it is first
+asked for, so that `import probe` loads neither torch nor pandas. The packages follow in the order
+in which data pass through them. A module imports only from its own package and the ones above it.
 
-* errors, progress, provenance, display: what a user is told; what made a result; what a notebook
-  shows of it
+* errors, progress, provenance, display: messages to the user; the origin of a result; its view in a
+  notebook
 * text: sentences and their files, the lexicon, splits
-* stats: what a number is worth: axes, resampling, permutation tests, verdicts, how numbers are
-  written
+* stats: axes, resampling, permutation tests, verdicts, and how numbers are written
 * model: the table of architectures, loading, hooks, traces, the forward from scratch and the fused
   one, the certificate, the decomposition of the stream
 * patching: swaps of heads, sets, positions, edges, cross-attention: tensors in, tensors out
@@ -20,7 +19,7 @@ in which data pass through them; a module imports only from its own package and 
 * walkthrough: the steps of attention on one text or two
 * charts: frames in, pictures out
 * pages: report, walk, survey: one HTML file and a folder that is whole or absent
-* explorer: the walk live, on one's own sentences: one page, from a local server or in a notebook
+* explorer: the walk, live, on the user's sentences: one page, from a local server or in a notebook
 * cli: parse, call one library function, write
 """
 

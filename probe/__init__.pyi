@@ -25,6 +25,9 @@ from .studies.survey import survey as survey
 from .studies.evaluation import evaluate as evaluate
 from .studies.cues import cues as cues
 from .studies.decompose import decompose as decompose
+from .studies.attribution import qk_attribution as qk_attribution
+from .studies.attribution import qk_interventions as qk_interventions
+from .studies.attribution import ov_attribution as ov_attribution
 from .studies.patch import patch as patch
 from .studies.patch import patch_hooks as patch_hooks
 from .stats.resampling import sign_flip_test as sign_flip_test

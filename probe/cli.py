@@ -532,7 +532,7 @@ def survey(
     pages: Annotated[
         bool,
         Option(
-            "--pages", help="Measure every word as report does, and write a page of its own for it."
+            "--pages", help="Measure every word as report does, and write a separate page for it."
         ),
     ] = False,
     seed: Annotated[int, Option(min=0, help="Decides pairs, nouns, donors and draws.")] = 0,

@@ -75,7 +75,9 @@ LONGEST = (
 )
 
 
-CAMPAIGN: set[str] = set()  # the tests with that mark, of those that were collected
+# Of the tests that were collected: those with the mark `campaign`, and the others.
+CAMPAIGN: set[str] = set()
+OTHERS: set[str] = set()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses by the marks
@@ -85,7 +87,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
-    CAMPAIGN.update(item.nodeid for item in items if item.get_closest_marker("campaign"))
+    for item in items:
+        (CAMPAIGN if item.get_closest_marker("campaign") else OTHERS).add(item.nodeid)
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get("/".join(item.path.parts[-2:]), len(place)))
 

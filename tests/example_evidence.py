@@ -106,12 +106,13 @@ def nouns_in_place(words: pd.DataFrame, layers: int) -> pd.DataFrame:
         of_word = pd.DataFrame(
             key | {"noun": row.word, "depth": depths, "gap": own, "general_share": 1.0}
         )
-        parts.append(of_word.assign(shared_axis=np.nan, sentences=48))
+        parts.append(of_word.assign(shared_axis=np.nan, sentences=48, surprisal=7.5))
         for number, share in enumerate(shares):
             noun = pd.DataFrame(key | {"noun": f"noun{number}", "depth": depths})
             noun = noun.assign(gap=share * own, general_share=share, shared_axis=0.2)
-            parts.append(noun.assign(sentences=48))
+            parts.append(noun.assign(sentences=48, surprisal=11.6))
     columns = [*KEYS[:3], "noun", "depth", "gap", "general_share", "shared_axis", "sentences"]
+    columns.append("surprisal")
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 

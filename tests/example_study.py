@@ -26,7 +26,7 @@ from example_evidence import (
 
 from probe.inference.nouns import PARTS
 from probe.inference.verdicts import REASONS, best_verdicts
-from probe.inference.within import CAUSAL
+from probe.inference.within import CAUSAL, RAW
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
 from probe.results.columns import ATTENTION, RANKS
@@ -155,6 +155,8 @@ def _words(any_apart: bool) -> pd.DataFrame:
                 "gap_low": gap - 0.06,
                 "gap_high": gap + 0.07,
                 "gap_p": 0.0002 if apart else 0.4,
+                "gap_form": gap,
+                "gap_other_forms": np.nan,
             }
             | {"next_token_p": 0.002 if apart else 0.6, "continuation_p": 0.001 if apart else 0.7}
             | {"nuisance_p": 0.8, "untrained_p": 0.31}
@@ -170,6 +172,10 @@ def _words(any_apart: bool) -> pd.DataFrame:
                 "largest_share": 0.64 if apart else np.nan,
                 "ambiguity_p": 0.02 if apart else np.nan,
                 "nouns": 48 if apart else 0,
+                "surprisal": 7.5,
+                "surprisal_nouns": 11.6,
+                "nouns_near": 5 if apart else 0,
+                "ambiguity_p_near": np.nan,
                 "sentences_not_compared": 0,
                 "not_compared": "" if apart else "the gap between the senses was not shown",
             }
@@ -248,6 +254,8 @@ def beside_nouns(net: pd.Series) -> dict[str, object]:
     columns |= {"specific_low": specific - 0.02, "specific_high": specific + 0.03}
     columns |= {"p_specific": np.where(large, 0.004, 0.6)}
     columns = {name: np.where(net.isna(), np.nan, values) for name, values in columns.items()}
+    columns |= {"own_write": 9 * net, "own_write_nouns": 5 * net, "own_write_more_low": 2.0}
+    columns |= {"moved_raw": 20 * net, "moved_raw_nouns": 6 * net}
     return columns | {"comparison": np.where(net.isna(), "", comparison)}
 
 
@@ -269,7 +277,7 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
         mean = mean.assign(**beside_nouns(mean["net"]))
         parts.append(mean.assign(word=word).merge(best_verdicts(rows), on=["layer", "head"]))
     columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, *PARTS, "comparison"]
-    columns += ["verdict", "resolves", "of"]
+    columns += ["verdict", "resolves", "of", *RAW]
     return (
         pd.concat(parts, ignore_index=True)[columns].astype(RANKS)
         if parts
@@ -395,7 +403,8 @@ def _certificate_frame() -> pd.DataFrame:
             "scale": 9.0,
         }
     )
-    return pd.DataFrame(rows).assign(tolerance=1e-5, ok=True).astype({"layer": "Int64"})
+    table = pd.DataFrame(rows).assign(tolerance=1e-5, stack="", note="", ok=True)
+    return table[[*Row.__annotations__, "ok"]].astype({"layer": "Int64"})
 
 
 def _readings(

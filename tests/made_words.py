@@ -31,6 +31,7 @@ class MadeWord:
     measured: dict = field(default_factory=dict)
     reason: str = ""
     noun: str | None = None
+    untrained_gap: np.ndarray | None = None
     noun_gap: np.ndarray | None = None
     noun_net: np.ndarray | None = None
     noun_squared_gap: np.ndarray | None = None
@@ -56,6 +57,7 @@ class MadeWord:
             by_depth=self.separation,
             squared_gap=self.squared_gap,
             moved=self.net,
+            untrained_gap=self.untrained_gap,
         )
         return (pair,)
 

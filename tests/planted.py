@@ -215,7 +215,7 @@ def any_function_word(rng: np.random.Generator) -> Circuit:
     """A nuisance: the same head gives what "this" or "that" says to any token behind it, so that
     other nouns in the word's place change as far as the word does."""
     [place] = _places(rng, 1)
-    return Circuit((_reader_of_marker(place, ANY_TO_MARKER),), ("context",))
+    return Circuit((_reader_of_marker(place, ANY_TO_MARKER),), ("mover",))
 
 
 def _reader_of_marker(place: HeadIndex, looks: tuple[Reading, Reading]) -> Head:
@@ -234,7 +234,7 @@ def matched(rng: np.random.Generator) -> Circuit:
     teller = resolver(*one, takes=which, gives="decoy", size=1.0)
     looks = (({"decoy": 8000.0}, which), ({"anchor": 1.0}, {"is_bos": 1.5}))
     reader = Head(*two, looks, ((EVEN, {"resolved": 3.0}),))
-    return Circuit((teller, reader), ("none", "resolver"))
+    return Circuit((teller, reader), ("none", "mover"))
 
 
 def own_place(rng: np.random.Generator) -> Circuit:

@@ -25,7 +25,11 @@ from probe.stats.numbers import listed, percent
 
 INTACT = "every head in place"
 BAG = "bag of words"
-PANELS = {"mean": "their mean instead", "swap": "a random sentence's z instead"}
+PANELS = {
+    "mean": "their mean instead",
+    "swap": "a random sentence's z instead",
+    "same_sense": "one of the same sense instead",
+}
 TIPS = tips(
     "what:N",
     "label:N | depth",

@@ -47,7 +47,7 @@ HOLLOW_STAR = (
 )
 MARKS = {
     "resolver": STAR,
-    "context": HOLLOW_STAR,
+    "mover": HOLLOW_STAR,
     "position-explained": "M0.8,-0.9L-0.9,0L0.8,0.9Z",
     "confounded": "M-0.8,-0.8L0.8,-0.8L0.8,0.8L-0.8,0.8Z",
     "opposes": "M-0.9,-0.7L0.9,-0.7L0,0.9Z",
@@ -63,7 +63,7 @@ MARKS = {
 UNMARKED = ("separates", "none")  # in a map: too many, and nothing depends on them
 MORE = "more"  # the comparison of a head that does more for the word than for nouns of one meaning
 MORE_FRAME = {"stroke": INK, "strokeWidth": 2.5, "fillOpacity": 0}
-COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "context": WITH, "opposes": AGAINST}
+COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "mover": WITH, "opposes": AGAINST}
 MANY_HEADS = 16  # in a wider map a cell has no space for a number beside the verdict's mark
 ASIDE = -4  # pixels that a number is moved to the left
 FEW_LAYERS = 6  # a higher map has numbers on all four sides

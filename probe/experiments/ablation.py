@@ -1,11 +1,12 @@
 """Accuracy with heads taken out at the word: what heads that were found on prepared sentences are
 worth on sentences that nobody prepared.
 
-A head is taken out at the word only, in two ways: its z there becomes its mean over the training
-part ("mean", a mean ablation), or that of a random sentence of the training part ("swap", a
-resample ablation). Everything behind it responds. The same happens on the same sentences, with the
-same donors, for random sets of other heads, as many in every layer: what any heads of these layers
-would cost.
+A head is taken out at the word only, in three ways: its z there becomes its mean over the training
+part ("mean", a mean ablation), that of a random sentence of the training part ("swap", a resample
+ablation), or that of a random sentence of the same sense ("same_sense"). The second takes away what
+the head knows and puts in what is wrong; the third only disturbs it. Everything after it responds.
+The same happens on the same sentences, with the same donors, for random sets of other heads, as
+many in every layer: what any heads of these layers would cost.
 
 The centroids are those of the intact model and are not fitted again without the heads. What is
 asked is whether the word still says its sense where everything that reads its vector, the later
@@ -47,8 +48,11 @@ from probe.patching.inputs import target_texts
 from probe.patching.sets import HeadIndex, Mask, mask_of, other_sets
 from probe.text.splits import Holdout
 
-RANDOM_SETS = 20  # a set that costs more than all of them has p = 1/21
-KINDS = ("mean", "swap")
+# Random sets beside the heads that are taken out: with 20 no p comes below 1/21.
+RANDOM_SETS = 20
+MORE_RANDOM_SETS = 99
+FEW_SENTENCES = 1000  # up to so many are tested without MORE_RANDOM_SETS, too
+KINDS = ("mean", "swap", "same_sense")
 SENTENCES = 64  # that are run together: the directions of each are as large as its stream
 
 
@@ -71,13 +75,15 @@ class HeadsOut:
         return [f"L{layer}H{head}" for layer, head in self.heads]
 
 
-def with_random_sets(heads: Sequence[HeadIndex], shape: tuple[int, int], *, seed: int) -> HeadsOut:
-    """Heads to take out, and RANDOM_SETS sets of other heads, or all there are.
+def with_random_sets(
+    heads: Sequence[HeadIndex], shape: tuple[int, int], *, number: int = RANDOM_SETS, seed: int
+) -> HeadsOut:
+    """Heads to take out, and so many sets of other heads, or all there are.
 
     shape: layers and heads of the model.
     """
     mask = mask_of(heads, shape)
-    others = other_sets(mask, RANDOM_SETS, np.random.default_rng(seed))
+    others = other_sets(mask, number, np.random.default_rng(seed))
     return HeadsOut(tuple(heads), np.concatenate([mask[None], others]))
 
 
@@ -112,10 +118,12 @@ def predict_without(
     for start in range(0, len(order), SENTENCES):
         here = order[start : start + SENTENCES]
         training = [from_holdout[row] for row in here]
+        places = list(zip(training, here, strict=True))
         z = torch.stack(
             [
                 torch.stack([one.mean_z for one in training]),
-                states.z[[one.donors[row] for one, row in zip(training, here, strict=True)]],
+                states.z[[one.donors[row] for one, row in places]],
+                states.z[[one.same_sense[row] for one, row in places]],
             ]
         )
         centroids = [one.centroids for one in training]
@@ -130,11 +138,13 @@ def predict_without(
 
 class Learned(NamedTuple):
     """What is taken from the training part of a holdout: the centroids, `mean_z: layer head
-    d_head`, and a sentence at random for each that is tested, `donors`."""
+    d_head`, and for each sentence that is tested one at random, `donors`, and one of its sense,
+    `same_sense`."""
 
     centroids: Centroids
     mean_z: Tensor
     donors: dict[int, int]
+    same_sense: dict[int, int]
 
 
 def learn(
@@ -144,7 +154,10 @@ def learn(
     train = list(holdout.train)
     drawn = rng.choice(train, len(holdout.test)).tolist()
     donors = dict(zip(holdout.test, drawn, strict=True))
-    return Learned(fit_centroids(states.resid, labels, holdout), states.z[train].mean(0), donors)
+    of_sense = {sense: [row for row in train if labels[row] == sense] for sense in set(labels)}
+    same_sense = {row: int(rng.choice(of_sense[labels[row]])) for row in holdout.test}
+    centroids = fit_centroids(states.resid, labels, holdout)
+    return Learned(centroids, states.z[train].mean(0), donors, same_sense)
 
 
 def _nearest(

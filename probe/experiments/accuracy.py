@@ -37,7 +37,7 @@ from probe.experiments.centroids import (
     predict,
     unit_vectors,
 )
-from probe.experiments.material import Material, prepare_usable
+from probe.experiments.material import Material, one_of_each_prefix, prepare_usable
 from probe.model.model import Model
 from probe.model.tokens import in_order
 from probe.model.trace import target_states
@@ -101,8 +101,17 @@ def prepare_tasks(model: Model, corpus: Corpus, *, seed: int) -> list[Task]:
     tasks = []
     for word, sentences in corpus.by_word().items():
         material, reasons = prepare_usable(model, word, sentences)
-        plan = splits.plan(material.sentences, seed=seed)
         left_out = [LeftOut(sentences[row].text, reason) for row, reason in reasons.items()]
+        alike = None
+        if model.config.causal:
+            rows, repeated = one_of_each_prefix(material)
+            left_out += [
+                LeftOut(material.sentences[row].text, reason) for row, reason in repeated.items()
+            ]
+            material = material.keep(rows)
+            # Those of different senses are one vector, too, so none is learned from for another.
+            alike = material.prefixes
+        plan = splits.plan(material.sentences, seed=seed, alike=alike)
         left_out += [
             LeftOut(material.sentences[row].text, reason) for row, reason in plan.left_out.items()
         ]

@@ -153,7 +153,7 @@ def as_nouns(controls: Sequence[str] | str | None) -> tuple[str, ...] | None:
     if not isinstance(nouns, Collection) or not all(isinstance(noun, str) for noun in nouns):
         raise InputError(
             f"Choosing nouns of one meaning: got controls = {controls!r}, expected nouns; "
-            'give ["fence", "window"], say, () for none, or leave it away for those that ship.'
+            'give ["fence", "window"], say, () for none, or leave it out for those that ship.'
         )
     return tuple(dict.fromkeys(nouns))
 
@@ -173,7 +173,7 @@ def require_usable(model: Model, materials: Sequence[Material], nouns: Sequence[
     if problems:
         raise InputError(
             f"Comparing with the one-meaning nouns {', '.join(nouns)}: {'; '.join(problems)}; give "
-            "nouns that are as many tokens as the word, or leave them away for those that ship."
+            "nouns that are as many tokens as the word, or leave them out for those that ship."
         )
 
 

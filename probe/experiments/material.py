@@ -2,7 +2,9 @@
 out.
 
 What a causal model cannot know is left out with the reason instead of being ranked: a sentence
-whose cue follows the word, and sentences of different senses that are identical up to the word.
+whose cue follows the word, and sentences of different senses that are identical up to the word. To
+such a model all sentences of a sense that are identical up to the word are one: the first stands
+for them, so that none of them counts twice.
 
 A study refuses a sentence that the model cannot read, with its file and row. An evaluation and a
 survey, which take sentences by the ten thousand, leave it out with the reason; a text is never cut.
@@ -37,6 +39,7 @@ SAME = (
     "identical to a sentence of another sense up to the word: its cue comes after it, where a "
     "causal model cannot have read it yet"
 )
+REPEATED = "up to the word it is an earlier sentence of its sense, and a causal model reads no more"
 TWO_LABELS = "the same text stands under another sense, too: one of the labels is wrong"
 NOTHING_BEFORE = "nothing stands before the word, and this model reads left to right"
 ON_NO_TOKEN = "its word or its cue is on no token of the model"
@@ -70,6 +73,11 @@ class Material:
         return tuple(
             TargetText(cut.ids, at) for cut, at in zip(self.tokens, self.targets, strict=True)
         )
+
+    @cached_property
+    def prefixes(self) -> tuple[tuple[int, ...], ...]:
+        """The token ids of every sentence up to its word: what a causal model has read there."""
+        return tuple(ids[: at + 1] for ids, at in self.texts)
 
     @cached_property
     def distances(self) -> tuple[int | None, ...]:
@@ -147,7 +155,7 @@ def choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tu
     if words is not None and not (isinstance(words, str) or _are_words(words)):
         raise InputError(
             f"Choosing words: got {words!r}, expected a word or a list of some; give "
-            f"[{default[0]!r}], say, or leave it away for {', '.join(default[:WORDS_IN_ERROR])}."
+            f"[{default[0]!r}], say, or leave it out for {', '.join(default[:WORDS_IN_ERROR])}."
         )
     asked = (words,) if isinstance(words, str) else default if words is None else words
     return tuple(dict.fromkeys(spelled(word, known, own=corpus is not None) for word in asked))
@@ -206,7 +214,7 @@ def prepare(model: Model, word: str, sentences: Sequence[Sentence]) -> Material:
     be asked about; cues that none of them marks are what the pairs differ in."""
     marked = infer_cues(sentences, both_sides=not model.config.causal)
     material = _material(word, [(sentence, *place(model, sentence)) for sentence in marked])
-    material = _without_late_cues(material) if model.config.causal else material
+    material = _as_read_from_left(material) if model.config.causal else material
     _require_two_senses(material)
     return material
 
@@ -239,7 +247,25 @@ def prepare_counted(model: Model, word: str, sentences: Sequence[Sentence]) -> M
     material, reasons = prepare_usable(model, word, sentences)
     left_out = [LeftOut(sentences[row].text, reason) for row, reason in reasons.items()]
     material = material.keep(range(len(material)), left_out)
-    return _without_late_cues(material) if model.config.causal else material
+    return _as_read_from_left(material) if model.config.causal else material
+
+
+def one_of_each_prefix(material: Material) -> tuple[list[int], dict[int, str]]:
+    """Of all sentences of a sense that are identical up to the word the row of the first, and why
+    each of the others is left out.
+
+    To a causal model they are one sentence, whatever follows the word.
+    """
+    rows = []
+    repeated = {}
+    seen = set()
+    for row, (sense, prefix) in enumerate(zip(material.labels, material.prefixes, strict=True)):
+        if (sense, prefix) in seen:
+            repeated[row] = REPEATED
+        else:
+            seen.add((sense, prefix))
+            rows.append(row)
+    return rows, repeated
 
 
 def _why_not(model: Model, sentence: Sentence) -> str:
@@ -273,25 +299,29 @@ def cue_positions(tokens: Tokens, sentence: Sentence) -> range | None:
     return positions_of_span(tokens, sentence.cue_start, sentence.cue_end)
 
 
-def _without_late_cues(material: Material) -> Material:
+def _as_read_from_left(material: Material) -> Material:
     """The sentences that a causal model can be asked about, the reasons of the others added."""
-    beginnings = [ids[: at + 1] for ids, at in material.texts]
+    prefixes = material.prefixes
     senses_of: defaultdict[tuple[int, ...] | str, set[str]] = defaultdict(set)
-    for sentence, beginning in zip(material.sentences, beginnings, strict=True):
-        senses_of[beginning].add(sentence.sense)
+    for sentence, prefix in zip(material.sentences, prefixes, strict=True):
+        senses_of[prefix].add(sentence.sense)
         senses_of[sentence.text].add(sentence.sense)
     rows = []
     left_out = []
-    for row, (sentence, beginning) in enumerate(zip(material.sentences, beginnings, strict=True)):
+    for row, (sentence, prefix) in enumerate(zip(material.sentences, prefixes, strict=True)):
         if sentence.cue_after:
             left_out.append(LeftOut(sentence.text, LATE))
         elif len(senses_of[sentence.text]) > 1:
             left_out.append(LeftOut(sentence.text, TWO_LABELS))
-        elif len(senses_of[beginning]) > 1:
+        elif len(senses_of[prefix]) > 1:
             left_out.append(LeftOut(sentence.text, SAME))
         else:
             rows.append(row)
-    return material.keep(rows, left_out)
+    material = material.keep(rows, left_out)
+    rows, repeated = one_of_each_prefix(material)
+    return material.keep(
+        rows, [LeftOut(material.sentences[row].text, reason) for row, reason in repeated.items()]
+    )
 
 
 def _require_two_senses(material: Material) -> None:

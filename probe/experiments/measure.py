@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from probe.experiments import nouns, swaps
@@ -195,11 +196,21 @@ def _pair(
         raw_gap=swaps.gaps(each.sense.axes.in_units(), seen.stages.vectors, each.pairs),
         by_depth=each.sense.separation.auroc,
         squared_gap=axes.squared_gap(seen.states.resid[rows], each.sense.split),
+        untrained_gap=_untrained_gap(run, each),
         attention=_attention(seen, each.pairs),
         profile=_profile(seen, each.sense),
         moved=moved,
         swaps=effects,
     )
+
+
+def _untrained_gap(run: Run, each: Prepared) -> Array | None:
+    """The mean gap at every depth in the model of random weights."""
+    if run.untrained is None:
+        return None
+    resid = run.untrained.resid
+    in_it = axes.hold_out(resid, each.sense.split, each.sense.senses).in_units()
+    return np.asarray(swaps.gaps(in_it, resid, each.pairs).mean(0))
 
 
 def _attention(seen: Observation, pairs: Pairs) -> Mapping[str, Array]:

@@ -36,7 +36,10 @@ from probe.experiments.options import NounPlan
 from probe.experiments.plan import DONORS_PER_PAIR, Size, Work
 from probe.experiments.prepare import Prepared
 from probe.experiments.run import Run
-from probe.experiments.swaps import gaps, run_swaps
+from probe.experiments.surprisal import surprisals
+from probe.experiments.swaps import gaps, predicts, run_swaps
+from probe.model.decomposition import contributions_of, norms_of
+from probe.model.records import TargetStates
 from probe.model.tokens import TargetText
 from probe.model.weights import Weights
 from probe.patching.heads import swap_sets
@@ -51,6 +54,7 @@ from probe.stats.limits import GATE, SMALLEST
 from probe.stats.resampling import Array
 from probe.text.splits import CrossFit, restrict
 
+SURPRISAL_DECIMALS = 3  # of nats: what differs beyond is rounding
 STATES_BYTES = 2**28  # of the states with nouns in the word's place that are held at once
 
 
@@ -59,22 +63,40 @@ class WordInPlace:
     """The word that nouns are compared with, for one pair of senses.
 
     word, texts: what it is, and its sentences by row.
-    resid: the stream at the word. `row depth d_model`
+    states: what the model computes at the word, by row.
+    surprisal: of the word and of every noun in its place, in nats; empty where it is not known.
+        `row` each
     split, axes, pairs: how sentences are held out, along what they are read, which are swapped.
     heads: that are compared.
     at: the depth at which the heads of a layer and its MLP are read. `layer`
+    direct: the depth at which is read what the heads of a layer write themselves. `layer`
     until: the depth up to which a swap of a head in a layer is run. `layer`
     """
 
     word: str
     texts: Sequence[TargetText]
-    resid: Tensor
+    states: TargetStates
+    surprisal: Mapping[str, Array]
     split: CrossFit
     axes: HeldOutAxes
     pairs: Pairs
     heads: Sequence[HeadIndex]
     at: Sequence[int]
+    direct: Sequence[int]
     until: Sequence[int]
+
+    @property
+    def resid(self) -> Tensor:
+        """The stream at the word. `row depth d_model`"""
+        return self.states.resid
+
+    def surprisal_of(self, name: str, rows: Sequence[int]) -> float:
+        """The mean surprisal of the word or of a noun in some sentences; NaN where it is not
+        known."""
+        if name not in self.surprisal:
+            return float("nan")
+        nats = self.surprisal[name][list(rows)]
+        return float(np.nanmean(nats)) if np.isfinite(nats).any() else float("nan")
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +105,8 @@ class NounRecord:
 
     nouns: in the order in which they were chosen.
     sentences: in how many each of them stood.
+    surprisal, word_surprisal: of each noun, and of the word in the same sentences, mean over these,
+        in nats; NaN where it is not known. `noun`
     squared_gap, word_squared_gap: g² of the noun, and of the word in the same sentences.
         `noun depth`
     shared_axis: how much of the word's axis the noun takes on. `noun depth`
@@ -92,6 +116,8 @@ class NounRecord:
     heads: that were swapped.
     net: of these heads, where each is read. `swap head`
     by_depth: the same at every depth, mean over swaps; NaN where it was not read. `head depth`
+    written, word_written: what these heads write themselves, right after their own layer: with the
+        noun, and for the word. `swap head`, `pair head`
     mlps, word_mlps: net of every MLP where it is read, with the noun, and for the word.
         `swap layer`, `pair layer`; None where MLPs were not swapped.
     comparable: sentences in which the word is a noun in its dictionary form.
@@ -101,6 +127,8 @@ class NounRecord:
 
     nouns: tuple[str, ...]
     sentences: tuple[int, ...]
+    surprisal: Array
+    word_surprisal: Array
     squared_gap: Array
     word_squared_gap: Array
     shared_axis: Array
@@ -111,6 +139,8 @@ class NounRecord:
     heads: tuple[HeadIndex, ...]
     net: Array
     by_depth: Array
+    written: Array
+    word_written: Array
     mlps: Array | None
     word_mlps: Array | None
     comparable: int
@@ -157,14 +187,18 @@ class _NounRun:
     rows: the sentences of the noun's pairs, their members and same-sense donors.
     z, hidden: of these rows. `row layer head d_head`, `row layer d_mlp`
     pair_gap: of the noun's pairs. `pair depth`
+    written: what each compared head writes itself in these pairs. `pair head`
     """
 
     placed: PlacedNoun
     sentences: int
+    surprisal: float
+    word_surprisal: float
     squared_gap: Array
     word_squared_gap: Array
     shared_axis: Array
     pair_gap: Array
+    written: Array
     rows: tuple[int, ...]
     z: Tensor
     hidden: Tensor
@@ -180,12 +214,17 @@ def measure(run: Run) -> tuple[NounRecord | None, ...] | None:
         return None
     among = candidates(run.model, run.seen.material, run.options.nouns)
     heads = _compared_heads(run)
+    placed = [_word_in_place(run, prepared, heads) for prepared in run.prepared]
+    surprisal = _surprisals(run, among, placed)
     records: list[NounRecord | None] = [None] * len(run.pairs)
-    for number, (prepared, pair) in enumerate(run.each()):
+    for number, (word, pair) in enumerate(zip(placed, run.pairs, strict=True)):
         if pair.moved is not None:
-            word = _word_in_place(run, prepared, heads)
             records[number], run.placed[number] = put_in_place(
-                run.weights, word, among, run.options.noun_plan, seed=run.options.seed
+                run.weights,
+                replace(word, surprisal=surprisal),
+                among,
+                run.options.noun_plan,
+                seed=run.options.seed,
             )
     return tuple(records)
 
@@ -203,7 +242,7 @@ def work(size: Size) -> Work:
     swaps = 0
     for pairs in size.pairs:
         sentences = min(size.sentences, DONORS_PER_PAIR * pairs + 2 * plan.more_pairs)
-        forwards += 2 * sentences
+        forwards += 3 * sentences  # once to read how expected the word is
         swaps += (nouns + 1) * sentences
         parts = per_pair * (size.heads_in_all + mlps) + mlps
         swaps += DONORS_PER_PAIR * pairs * parts
@@ -216,28 +255,47 @@ def measure_gaps(run: Run) -> tuple[NounRecord | None, ...] | None:
         return None
     among = candidates(run.model, run.seen.material, run.options.nouns)
     plan = replace(run.options.noun_plan, per_pair=0)
+    placed = [_word_in_place(run, each, []) for each in run.prepared]
+    surprisal = _surprisals(run, among, placed)
     records: list[NounRecord | None] = []
-    for each in run.prepared:
+    for each, word in zip(run.prepared, placed, strict=True):
         if each.gates.gap >= GATE:
             records.append(None)
             continue
-        word = _word_in_place(run, each, [])
+        word = replace(word, surprisal=surprisal)
         records.append(put_in_place(run.weights, word, among, plan, seed=run.options.seed)[0])
     return tuple(records)
 
 
-def _word_in_place(run: Run, prepared: Prepared, heads: Sequence[HeadIndex]) -> WordInPlace:
+def _surprisals(run: Run, among: Candidates, placed: Sequence[WordInPlace]) -> dict[str, Array]:
+    """The surprisal of the word and of every noun in its place, in the sentences in which nouns are
+    run; none where the model predicts no tokens, or the word is several. `row` each"""
+    if len(among.ids) != 1 or not predicts(run.weights):
+        return {}
+    ids = {**among.nouns, run.seen.material.word: among.ids}
+    plan = run.options.noun_plan
+    rows = {row for word in placed for row in _chosen_rows(word, among, plan, run.options.seed)}
+    return surprisals(run.model, run.seen.material, sorted(rows), ids)
+
+
+def _word_in_place(
+    run: Run,
+    prepared: Prepared,
+    heads: Sequence[HeadIndex],
+) -> WordInPlace:
     layers = len(run.weights.blocks)
     at = prepared.reading.at
     return WordInPlace(
         word=run.seen.material.word,
         texts=run.seen.texts,
-        resid=run.seen.states.resid,
+        states=run.seen.states,
+        surprisal={},
         split=prepared.sense.split,
         axes=prepared.sense.axes,
         pairs=prepared.pairs,
         heads=heads,
         at=at,
+        direct=prepared.reading.direct,
         until=[layers] * layers if run.options.one_of_many else at,
     )
 
@@ -272,6 +330,8 @@ def put_in_place(
     record = NounRecord(
         nouns=tuple(run.placed.noun for run in runs),
         sentences=tuple(run.sentences for run in runs),
+        surprisal=np.array([run.surprisal for run in runs]),
+        word_surprisal=np.array([run.word_surprisal for run in runs]),
         squared_gap=_stacked([run.squared_gap for run in runs], depths),
         word_squared_gap=_stacked([run.word_squared_gap for run in runs], depths),
         shared_axis=_stacked([run.shared_axis for run in runs], depths),
@@ -280,6 +340,8 @@ def put_in_place(
         noun_of=np.repeat(np.arange(len(runs)), [len(run.placed.pairs) for run in runs]),
         pair_gap=_stacked([gap for run in runs for gap in run.pair_gap], depths),
         heads=tuple(word.heads),
+        written=_stacked([written for run in runs for written in run.written], len(word.heads)),
+        word_written=_written(weights, word, word.axes, word.states.z, word.pairs),
         **_swapped(weights, word, among, runs, plan),
         comparable=sum(row in among.article for row in word.split.rows),
         sentences_left_out=sum(row in among.reasons for row in word.split.rows),
@@ -331,8 +393,9 @@ def _nouns_that_fit(
 ) -> tuple[dict[str, list[int]], dict[str, str]]:
     """Of some rows those in which each noun can stand, and the reasons of the other nouns.
 
-    At most `plan.most` nouns, those that can stand in the most sentences; which of equal ones is
-    decided by a hash: how far a noun changes must not decide whether it is taken.
+    At most `plan.most` nouns, those first that are about as expected as the word, then those that
+    can stand in the most sentences; which of equal ones is decided by a hash: how far a noun
+    changes must not decide whether it is taken.
     """
     chosen = set(rows)
     rows_of = {}
@@ -346,7 +409,14 @@ def _nouns_that_fit(
             )
         else:
             rows_of[noun] = fitting
-    first = sorted(rows_of, key=lambda noun: (-len(rows_of[noun]), hash_of(seed, word.word, noun)))
+
+    def order(noun: str) -> tuple[float, int, int]:
+        of_noun = word.surprisal_of(noun, rows_of[noun])
+        apart = abs(of_noun - word.surprisal_of(word.word, rows_of[noun]))
+        known = 0.0 if np.isnan(apart) else round(apart, SURPRISAL_DECIMALS)
+        return known, -len(rows_of[noun]), hash_of(seed, word.word, noun)
+
+    first = sorted(rows_of, key=order)
     left_out |= dict.fromkeys(first[plan.most :], f"{plan.most} others were compared")
     return {noun: rows_of[noun] for noun in first[: plan.most]}, left_out
 
@@ -425,14 +495,42 @@ def _run(
                 pairs=pairs,
             ),
             sentences=len(own_rows),
+            surprisal=word.surprisal_of(noun, own_rows),
+            word_surprisal=word.surprisal_of(word.word, own_rows),
             squared_gap=squared_gap(resid[own_rows], part),
             word_squared_gap=squared_gap(word.resid[own_rows], part),
             shared_axis=_along_axis(resid[own_rows], part, word.axes),
             pair_gap=gaps(own_axes, resid, word.pairs.take(pairs)),
+            written=_written(
+                weights,
+                word,
+                own_axes,
+                at_rows(states.z[z_rows, number], needed, len(word.texts)),
+                word.pairs.take(pairs),
+            ),
             rows=needed,
             z=states.z[z_rows, number].clone(),
             hidden=states.hidden[z_rows, number].clone(),
         )
+
+
+def _written(
+    weights: Weights, word: WordInPlace, held_out: HeldOutAxes, z: Tensor, pairs: Pairs
+) -> Array:
+    """What each compared head writes itself along some axes, towards the first sense, right after
+    its own layer. A norm that follows the write has the scale that it has for the word.
+
+    z: by row, `row layer head d_head`. `-> pair head`
+    """
+    if not len(pairs) or not word.heads:
+        return np.empty((len(pairs), len(word.heads)))
+    rows = [*pairs.a, *pairs.b]
+    directions = held_out.in_units().directions(rows)[:, list(word.direct)]
+    norms = norms_of(weights, word.states, max(word.direct))
+    written = contributions_of(weights, norms, z[rows], rows, directions, word.direct)
+    layers, heads = np.array(word.heads).T
+    of_heads = written.numpy()[:, layers, heads]
+    return np.asarray(of_heads[: len(pairs)] - of_heads[len(pairs) :])
 
 
 def raw_axes(resid: Tensor, split: CrossFit, senses: tuple[str, str]) -> HeldOutAxes:

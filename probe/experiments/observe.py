@@ -26,6 +26,7 @@ from probe.model.trace import target_states
 from probe.stats import axes, resampling
 from probe.stats.axes import Axis, DepthSeparation, HeldOutAxes
 from probe.stats.limits import LEVEL
+from probe.stats.resampling import Array
 from probe.text.splits import DRAWN, CrossFit, cross_fit
 
 
@@ -201,15 +202,28 @@ def _split(material: Material, senses: tuple[str, str], seed: int, *, causal: bo
 
 def _nuisance_p(material: Material, split: CrossFit, seed: int, *, causal: bool) -> float:
     """p that the senses differ in one of the nuisances."""
-    values = np.array([nuisances(material, row, causal=causal) for row in split.rows], dtype=float)
+    values = nuisances(material, split.rows, causal=causal)
     return resampling.difference_p(values, split.is_a, split.exchanged, seed=seed)
 
 
-def nuisances(material: Material, row: int, *, causal: bool) -> list[float]:
-    """Numbers of a sentence that have no meaning and must not tell two senses apart: the position
-    of the word and, for a model that sees what comes after it, the length of the text."""
-    position = material.targets[row]
-    return [position] if causal else [position, len(material.tokens[row])]
+def nuisances(material: Material, rows: Sequence[int], *, causal: bool) -> Array:
+    """Numbers of some sentences that have no meaning and must not tell two senses apart.
+
+    They are the position of the word, the length of the text for a model that sees what comes after
+    the word, and, where every sentence marks its cue, the position of the cue and its distance from
+    the word. `row number`
+    """
+    numbers = [[material.targets[row] for row in rows]]
+    if not causal:
+        numbers.append([len(material.tokens[row]) for row in rows])
+    cues = [material.cues[row] for row in rows]
+    known = [cue for cue in cues if cue is not None]
+    if len(known) == len(cues):
+        numbers.append([cue[-1] for cue in known])
+        numbers.append(
+            [material.words[row].start - cue[-1] for row, cue in zip(rows, known, strict=True)]
+        )
+    return np.array(numbers, dtype=float).T
 
 
 def clearest(p: Sequence[float], t: Sequence[float]) -> int:

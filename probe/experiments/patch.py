@@ -6,10 +6,13 @@ put into the other, both ways, read by a metric of the caller's own.
     swap      (denoise + noise) / 2
     gap       M(a) - M(b)                  how far there is to go
 
-M is read at one position behind the swap, everything behind it live: the coordinate between the two
-vectors there (b at 0, a at 1, so that the gap is 1 and a swap a fraction of the way), the
-difference of the logits of two next tokens, or any function of the logits. Over several pairs the
-fraction is a ratio of sums, Σ swap / Σ gap.
+M is read at one position after the swap, everything after it live: a coordinate along the way from
+b to a, the difference of the logits of two next tokens, or any function of the logits. Over several
+pairs the fraction is a ratio of sums, Σ swap / Σ gap.
+
+The way of one pair runs through that very pair, so every part that writes anything moves it. Of
+FEWEST_PAIRS pairs and more, each is therefore read along the mean way of the others, which share no
+text with it; b is then at 0, and a somewhere near 1. Of fewer, b is at 0 and a at 1.
 
 Every swap is performed (`probe.patching.positions`), none is approximated; in a model whose hooks
 stay on, each by a whole forward of it (`probe.patching.hooked`). The two texts need not
@@ -37,6 +40,7 @@ from probe.patching.heads import BATCH_NUMBERS
 from probe.patching.hooked import Ends, read_parts, run_swapped
 from probe.patching.pair import PairCache, cache_pair
 from probe.patching.positions import COMPONENTS, HEAD, Read, effects
+from probe.stats.resampling import FEWEST_PAIRS
 
 # What can be swapped, by the name that a caller gives, and what of a layer that is.
 PARTS = {
@@ -87,7 +91,8 @@ def measure(
 ) -> Iterator[tuple[int, float, dict[str, Tensor]]]:
     """Of every pair its number, the gap of its metric, and how far the metric moves with each part.
 
-    metrics: of every pair: None, the ids of two tokens, or a function.
+    metrics: of every pair: None for the way between its own two vectors, another way `d_model`, the
+        ids of two tokens, or a function.
     Shapes: `part: recipient layer variant pos`
     """
     effects_of = _effects if weights.hooked is None else _effects_by_forwards
@@ -112,7 +117,9 @@ def _reader(weights: Weights, metric: Any, ends: Tensor) -> Reader:
 def _reader_of(weights: Weights, metric: Any, ends: Tensor) -> Reader:
     """The same of vectors whose type is precise enough for differences."""
     if metric is None:
-        return _coordinate(ends)
+        return _coordinate(ends, ends[0] - ends[1])
+    if isinstance(metric, Tensor):
+        return _coordinate(ends, metric.to(ends))
     if isinstance(metric, tuple):
         return lambda vectors: _logit_difference(weights, vectors, metric)
     return lambda vectors: torch.cat(
@@ -123,10 +130,66 @@ def _reader_of(weights: Weights, metric: Any, ends: Tensor) -> Reader:
     )
 
 
-def _coordinate(ends: Tensor) -> Reader:
-    """Where a vector stands on the way from b, at 0, to a, at 1: <x - b, a - b> / |a - b|²."""
-    a, b = ends
-    way = a - b
+class Side(NamedTuple):
+    """Runs that get parts of their partners': `offset`, where they get them, counted from where
+    they are read."""
+
+    cache: PairCache
+    offset: int
+
+
+def read_ends(weights: Weights, pairs: Sequence[tuple[Member, Member]], depth: int) -> Tensor:
+    """The vectors of both texts of every pair where the metric is read. `-> pair 2 d_model`"""
+    ends: dict[int, Tensor] = {}
+    with torch.inference_mode():
+        for batch in _batches(weights, pairs, depth):
+            together = [pairs[number] for number in batch]
+            if weights.hooked is None:
+                found = _unchanged(_sides(weights, together, depth))
+            else:
+                found = torch.stack(
+                    [_hooked_ends(weights.hooked, pair, depth) for pair in together]
+                )
+            ends |= dict(zip(batch, found, strict=True))
+    return torch.stack([ends[number] for number in range(len(pairs))])
+
+
+def _unchanged(sides: Sequence[Side]) -> Tensor:
+    """The vectors of both texts of some pairs in their unchanged runs. `-> pair 2 d_model`"""
+    rows = torch.cat([side.cache.final[:, side.cache.at] for side in sides])
+    return rows.unflatten(0, (2, -1)).transpose(0, 1)
+
+
+def _hooked_ends(model: Model, pair: tuple[Member, Member], depth: int) -> Tensor:
+    """The same of a pair in a model whose hooks stay on. `-> 2 d_model`"""
+    return torch.stack(
+        [
+            read_parts(model, member.ids, member.read, ["resid_post"])["resid_post"][depth - 1]
+            for member in pair
+        ]
+    )
+
+
+def ways_of_others(ends: Tensor, texts: Sequence[frozenset[Any]]) -> list[Tensor] | None:
+    """For each pair the mean way from b to a of the pairs that share no text with it.
+
+    ends: the vectors of a and of b where the metric is read. `pair 2 d_model`
+    texts: what each pair is made of.
+    None where some pair has fewer than FEWEST_PAIRS - 1 such pairs.
+    """
+    way = (ends[:, 0] - ends[:, 1]).double()
+    ways = []
+    for own in texts:
+        others = [number for number, texts_of in enumerate(texts) if not own & texts_of]
+        if len(others) < FEWEST_PAIRS - 1:
+            return None
+        ways.append(way[others].mean(0))
+    return ways
+
+
+def _coordinate(ends: Tensor, way: Tensor) -> Reader:
+    """Where a vector stands on a way from b, which is at 0: <x - b, way> / |way|²."""
+    b = ends[1]
     if not way.any():
         raise InputError(
             "Patching along the way between two texts: got the same vector of both where it is "
@@ -187,14 +250,6 @@ def _batches(
             yield numbers[start : start + size]
 
 
-class Side(NamedTuple):
-    """Runs that get parts of their partners': `offset`, where they get them, counted from where
-    they are read."""
-
-    cache: PairCache
-    offset: int
-
-
 def _sides(weights: Weights, pairs: Sequence[tuple[Member, Member]], depth: int) -> list[Side]:
     """The runs of the texts a and those of b, each the donors of the others: together where all are
     of one layout, or else apart."""
@@ -221,8 +276,8 @@ def _effects(
     """M of the unchanged runs of some pairs, `recipient pair`, and how far it moves with each part
     of the other run. `-> part: recipient pair layer variant pos`"""
     sides = _sides(weights, pairs, asked.depth)
-    unchanged = torch.cat([side.cache.final[:, side.cache.at] for side in sides])
-    by_pair = unchanged.unflatten(0, (2, -1)).transpose(0, 1)  # pair recipient d_model
+    by_pair = _unchanged(sides)  # pair recipient d_model
+    unchanged = by_pair.transpose(0, 1).flatten(0, 1)
     readers = [
         _reader(weights, metric, ends) for metric, ends in zip(metrics, by_pair, strict=True)
     ]
@@ -231,10 +286,17 @@ def _effects(
     )
     # The rows of all sides, one after the other, are all recipients of a, then all of b.
     readers = readers * 2
-    way = by_pair[:, 0] - by_pair[:, 1]
+    way = torch.stack(
+        [
+            metric.to(ends) if isinstance(metric, Tensor) else ends[0] - ends[1]
+            for metric, ends in zip(metrics, by_pair, strict=True)
+        ]
+    )
     directions = (way / way.square().sum(-1, keepdim=True)).repeat(2, 1)[:, None]
     # A direction needs no written vector, but rounds to bfloat16 where the weights do.
-    linear = weights.dtype != torch.bfloat16 and all(metric is None for metric in metrics)
+    linear = weights.dtype != torch.bfloat16 and all(
+        metric is None or isinstance(metric, Tensor) for metric in metrics
+    )
     moved = []
     first = 0
     for side in sides:
@@ -311,8 +373,9 @@ def _variants(model: Model, own: Member, donor: Member, part: str, asked: Asked)
 def _read_run(metric: Any, run: Ends, *, ends: Tensor, depth: int) -> Tensor:
     """M of every variant of a run. `-> variant`"""
     wide = torch.promote_types(ends.dtype, torch.float32)
-    if metric is None:
-        return _coordinate(ends.to(wide))(run.resid[:, depth].to(wide))
+    if metric is None or isinstance(metric, Tensor):
+        way = ends[0] - ends[1] if metric is None else metric
+        return _coordinate(ends.to(wide), way.to(ends).to(wide))(run.resid[:, depth].to(wide))
     logits = run.logits.to(wide)
     if isinstance(metric, tuple):
         first, second = metric

@@ -28,7 +28,8 @@ class Gates:
     next_token: p of the gap in the logits of the next token; 1 for a model that predicts none.
     continuation: p that the lexicon's continuations of the right sense have the larger logits; NaN
         where it has none.
-    nuisance: p that the position of the word, or the length of the text, tells the senses apart.
+    nuisance: p that something without meaning tells the senses apart: where the word or its cue
+        stands, how far apart they are, or how long the text is.
     untrained: p of the gap in a model of the same shape with random weights; NaN where it was not
         asked.
     """
@@ -128,7 +129,7 @@ def _gates(
         next_token = test(final @ seen.stages.root).p
     continuation = float("nan")
     if seen.stages.toward:
-        tested = resampling.sign_flip_test(gap[:, -1:], pairs.units, seed=options.seed)
+        tested = resampling.flip_signs(gap[:, -1:], pairs.units, seed=options.seed)
         continuation = float(tested.p[0])
     return Gates(
         gap=of_gap.p,

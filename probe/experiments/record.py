@@ -34,6 +34,8 @@ class SensePair:
     raw_gap: the same in units of the residual stream. `pair stage`
     by_depth: held-out AUROC. `depth`
     squared_gap: cross-validated, in units of the residual stream, squared. `depth`
+    untrained_gap: mean over the pairs in a model of random weights, along axes that were fitted in
+        it, in units of its own stream; None where it was not asked. `depth`
     attention: from the word to its cue, to its neighbours and to itself, mean over the sentences of
         the pairs. `layer head` each
     profile: the sense coordinate at every depth.
@@ -52,6 +54,7 @@ class SensePair:
     raw_gap: Array
     by_depth: Array
     squared_gap: Array
+    untrained_gap: Array | None
     attention: Mapping[str, Array]
     profile: tuple[SenseAtDepth, ...]
     moved: Array | None

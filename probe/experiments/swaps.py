@@ -5,6 +5,9 @@
     swap = (R_dn + R_ns) / 2,  G = M(A) - M(B)   ratios of sums, never means of ratios
 
 M is the sense coordinate along the axes that were fitted without the sentence's cue word and frame.
+It is measured in units of the gap between the senses' centroids in those fitting sentences, so G is
+near 1. Stages are the depths of the residual stream, counted from 0, and behind them those of what
+the model says next. Swaps are read from stage 1 on, because nothing is written at depth 0.
 `probe.experiments.design` decides which sentence gives to which, and where each head is read.
 
 Sources: Heimersheim & Nanda 2024; Zhang & Nanda 2024.
@@ -38,11 +41,11 @@ RANK_ENDS = (0.025, 0.975)  # quantiles: the ends of a 95 % interval
 
 @dataclass(frozen=True, eq=False)
 class Effects:
-    """What swapping each head does, pair by pair, in fractions of the fitted sense gap. `pair layer
-    head`, gaps `pair layer`.
+    """What swapping each head does, pair by pair, in units of M.
 
-    `denoise noise`: the numerators of R_dn and R_ns · `same_sense`: the same with a same-sense
-    donor, both members averaged · `gap`: G of each pair where the heads of a layer are read.
+    gap: G of each pair where the heads of a layer are read. `pair layer`
+    denoise, noise: the numerators of R_dn and R_ns. `pair layer head`
+    same_sense: the same with a same-sense donor, both members averaged. `pair layer head`
     """
 
     gap: Array
@@ -66,8 +69,11 @@ class Effects:
         return ((self.denoise + self.noise) / 2 - self.same_sense) / self.gap.mean(0)[:, None]
 
     def draws(self, weights: Array) -> dict[str, Array]:
-        """The swap effect, and what is beyond same-sense donors, in every bootstrap draw. `draws
-        pair -> swap, net: draws layer head`"""
+        """The swap effect, `swap`, and what it is beyond same-sense donors, `net`, in every
+        bootstrap draw. `draws layer head` each
+
+        weights: how often each draw takes each pair, `draws pair`
+        """
         both_ways = (self.denoise + self.noise) / 2
         swap = resampling.bootstrap_ratio(both_ways, self.gap, weights)
         same_sense = resampling.bootstrap_ratio(self.same_sense, self.gap, weights)
@@ -76,16 +82,20 @@ class Effects:
 
 @dataclass(frozen=True, eq=False)
 class PairEffects:
-    """All swaps of one pair of senses: `word`, where each head is read at the word; `next_token`,
-    in what the model says next, or None; `continuation`, in the logits of known continuations, or
-    None.
+    """All swaps of one pair of senses.
 
-    `direct`: numerators of what each head itself writes, `pair layer head`, and their gaps `pair
-    layer` · `profile`: E of every head at every depth from 1 on, `layer head depth`, 0 before its
-    own layer · `rerouted`: of the routed MLPs behind a head, in how many its swap changes the
-    experts that the word is given to, `layer head`; None in a model without such ·
-    `has_heads: layer` · `mixers`: the effects of what stands in the place of attention in a
-    hybrid, `pair mixer 1`; None elsewhere.
+    word: the effects at the word, read where each layer's heads are read
+    next_token: the effects in what the model says next, or None
+    continuation: the effects in the logits of known continuations, or None
+    direct: numerators of what each head itself writes. `pair layer head`
+    direct_gap: G of each pair where that is read. `pair layer`
+    profile: the net effect of every head at every depth from 1 on, 0 before its own layer, NaN
+        where the pairs have no gap. `layer head depth`
+    has_heads: False for a layer with something else in the place of attention. `layer`
+    rerouted: the share of routed MLPs behind a head whose choice of experts for the word changes
+        with its swap, NaN where none is behind it. `layer head`; None in a model without routing
+    mixers: the effects of what stands in the place of attention in a hybrid, None elsewhere.
+        `pair mixer 1`
     """
 
     word: Effects
@@ -130,16 +140,8 @@ def measure(
     stages_behind = axes.u.shape[1] - states.resid.shape[1]
     gap = gaps(axes, stages_of(weights, states, stages_behind), pairs)
 
-    def at(stages: Sequence[int]) -> Effects:
-        """The effects where the heads of each layer are read at a stage of their own."""
-        # No swap is read before the first block, so stage 1 is the first of the axis.
-        chosen = (np.asarray(stages) - 1)[None, :, None, None]
-        of_swap = (moved.denoise, moved.noise, moved.same_sense)
-        parts = [np.take_along_axis(part, chosen, -1)[..., 0] for part in of_swap]
-        return Effects(gap[:, list(stages)], *parts)
-
-    def at_all(stage: int | None) -> Effects | None:
-        return None if stage is None else at([stage] * len(reading.at))
+    def at_one(stage: int | None) -> Effects | None:
+        return None if stage is None else _effects_at(moved, gap, [stage] * len(reading.at))
 
     depths = len(weights.blocks)
     net = moved.net[..., :depths].sum(0)
@@ -148,9 +150,9 @@ def measure(
     directions = axes.directions(rows)[:, list(reading.direct)]
     written = head_contributions(weights, states, rows, directions, reading.direct)
     effects = PairEffects(
-        word=at(reading.at),
-        next_token=at_all(reading.next_token),
-        continuation=at_all(reading.continuation),
+        word=_effects_at(moved, gap, reading.at),
+        next_token=at_one(reading.next_token),
+        continuation=at_one(reading.continuation),
         direct=(written[: len(pairs)] - written[len(pairs) :]).numpy(),
         direct_gap=gap[:, list(reading.direct)],
         profile=np.divide(net, whole, out=np.full_like(net, np.nan), where=whole != 0),
@@ -172,17 +174,33 @@ def _of_mixers(
     reading: Readings,
     gap: Array,
 ) -> Effects | None:
-    """The same of swaps of what stands in the place of attention, read where the heads of its layer
-    would be. `gap: pair stage -> pair mixer 1`"""
+    """The effects of swapping what stands in the place of attention, read where the heads of its
+    layer would be. `pair mixer 1`
+
+    gap: `pair stage`
+    """
     if states.attn_out is None or weights.hooked is not None:
         return None
     swap = partial(swap_mixers, weights)
     moved = run_swaps(swap, texts, states.attn_out, axes, pairs).in_gaps(axes, pairs)
-    parts = (moved.denoise, moved.noise, moved.same_sense)  # pair mixer stage each
+    of_one_head = Moved(*(part[:, :, None] for part in moved))  # pair mixer 1 stage each
     has_heads = weights.has_heads.tolist()
-    at = [stage for stage, of_heads in zip(reading.at, has_heads, strict=True) if not of_heads]
-    chosen = (np.asarray(at) - 1)[None, :, None]
-    return Effects(gap[:, at], *(np.take_along_axis(part, chosen, -1) for part in parts))
+    stages = [stage for stage, of_heads in zip(reading.at, has_heads, strict=True) if not of_heads]
+    return _effects_at(of_one_head, gap, stages)
+
+
+def _effects_at(moved: "Moved", gap: Array, stages: Sequence[int]) -> Effects:
+    """The effects where the heads of each layer are read at a stage of their own.
+
+    moved: `pair layer head stage` each
+    gap: `pair stage`
+    stages: one of each layer
+    """
+    # Swaps are read from stage 1 on, so that is the first of their axis.
+    chosen = (np.asarray(stages) - 1)[None, :, None, None]
+    numerators = (moved.denoise, moved.noise, moved.same_sense)
+    parts = [np.take_along_axis(part, chosen, -1)[..., 0] for part in numerators]
+    return Effects(gap[:, list(stages)], *parts)
 
 
 def _share_rerouted(weights: Weights, texts: Rows, donors: Tensor, pairs: Pairs) -> Array | None:
@@ -201,7 +219,8 @@ def _share_rerouted(weights: Weights, texts: Rows, donors: Tensor, pairs: Pairs)
 
 
 class Moved(NamedTuple):
-    """How far swaps move the recipient along its own axis. `pair part... stage` each.
+    """How far swaps move the recipient along its own axis, at stage 1 and those after it. `pair
+    part... stage` each.
 
     into_b: b with what is a's. into_a: a with what is b's.
     same_a, same_b: each with what is a same-sense donor's.
@@ -249,11 +268,11 @@ def run_swaps(
 ) -> Moved:
     """Swap in every pair, both ways and with same-sense donors, in units of the residual stream.
 
-    swap(texts, donors, directions): runs the swaps of some rows: `swap_heads` or `swap_mlps` of a
-        model.
+    swap(texts, donors, directions): runs the swaps of some rows: `swap_heads`, `swap_mixers` or
+        `swap_mlps` of a model.
     donors: by row, what is given.
-    What a sentence is given of its own changes nothing, and is not run, but once where nothing else
-    is, for the shape.
+    A swap whose donor is the recipient changes nothing and is skipped. If there are only such
+    swaps, one is run to learn the shape.
     """
     a = list(pairs.a)
     b = list(pairs.b)

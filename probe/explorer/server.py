@@ -208,7 +208,7 @@ def _mended_by(error: Exception) -> str:
     is_no_address = isinstance(error, socket.gaierror)
     if is_no_address or getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
         return f"give --host an address of this machine, as {LOCAL}, or 0.0.0.0 for all that it has"
-    return "choose another --port, or leave it away for a free one"
+    return "choose another --port, or leave it out for a free one"
 
 
 def serve(

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from probe.errors import InputError
 from probe.experiments.design import readings
 from probe.experiments.measure import count_left_out
-from probe.experiments.record import WordRecord
+from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.sets import CarriedSets
 from probe.experiments.swaps import rank_intervals
 from probe.inference.nouns import PARTS
@@ -40,7 +40,7 @@ from probe.provenance import hash_of
 from probe.stats import across_words, resampling
 from probe.stats.across_words import Spread, Sums
 from probe.stats.axes import first_as_good
-from probe.stats.limits import GATE
+from probe.stats.limits import GATE, LEVEL
 from probe.stats.resampling import DRAWS, Array
 from probe.tidy import rounded
 
@@ -83,6 +83,7 @@ class WordNumbers:
 
     separation: held-out AUROC. gap: mean over the pairs of sentences. squared_gap: see
         `probe.stats.axes.squared_gap`. `depth`
+    untrained_gap: the gap in a model of random weights. `depth`
     net: what each head moves beyond same-sense donors, mean over the pairs. `layer head depth`
     noun_gap, noun_squared_gap, noun_net: the same of unambiguous nouns in the word's place, mean
         over their swaps, NaN in heads that were not compared; None where there were none,
@@ -92,6 +93,7 @@ class WordNumbers:
     separation: Array
     gap: Array
     squared_gap: Array
+    untrained_gap: Array
     net: Array
     noun_gap: Array | None
     noun_squared_gap: Array | None
@@ -122,11 +124,21 @@ def numbers_of(record: WordRecord) -> WordNumbers:
         separation=np.mean([pair.by_depth for pair in record.pairs], axis=0),
         gap=np.concatenate(gaps).mean(0),
         squared_gap=squared,
+        untrained_gap=_untrained_gap(record.pairs, pairs, depths),
         net=np.average(nets, axis=0, weights=pairs),
         noun_gap=noun_gap,
         noun_squared_gap=noun_squared,
         noun_net=noun_net,
     )
+
+
+def _untrained_gap(of_senses: Sequence[SensePair], pairs: Sequence[int], depths: int) -> Array:
+    """The gap in a model of random weights, mean over the pairs of sentences; 0 where it was not
+    asked. `depth`"""
+    gaps = [pair.untrained_gap for pair in of_senses if pair.untrained_gap is not None]
+    if len(gaps) < len(of_senses):
+        return np.zeros(depths)
+    return np.asarray(np.average(gaps, axis=0, weights=pairs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,10 +166,13 @@ def summarise(records: Records, *, seed: int, draws: int = DRAWS) -> Summary:
     reading = _Reading.at_depth(first_as_good(*words.separation), words.shape)
     sums = _sum_up(records, reading, seed=seed, draws=draws)
     table = words.table(reading.depth)
-    gap_p = _gap_p(words.gaps)
-    shown = gap_p < GATE and bool((sums.mean_gap > 0).all())
+    gap_p = _gap_p(words.gaps, "gap")
+    model = _model(words, table, reading, gap_p=gap_p)
+    # Nouns stand in the same sentences: a word that changes further is not confounded.
+    confounded = model["untrained_p"] < GATE and not model["ambiguity_p"] < LEVEL
+    shown = gap_p < GATE and bool((sums.mean_gap > 0).all()) and not confounded
     frames = {
-        "survey_model": _model(words, table, reading, gap_p=gap_p, shown=shown),
+        "survey_model": pd.DataFrame([model | {"ranked": shown}]),
         "survey_heads": _heads(sums, reading) if shown else _unranked(reading),
         "survey_words": table,
         "survey_depths": _depths(words),
@@ -243,6 +258,7 @@ class _Words:
         self.gaps.add(
             [hash_of(record.word)],
             gap=numbers.gap[None],
+            untrained=numbers.untrained_gap[None],
             squared=own[None],
             noun_squared=other[None],
             excess=(own - other)[None],
@@ -278,16 +294,19 @@ def _with_numbers(columns: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(made, index=columns.index)
 
 
-def _gap_p(gaps: Sums) -> float:
-    """p that words have a gap in the mean at some depth: words flipped, max-T over the depths."""
-    return float(across_words.above_zero(gaps.total["gap"], gaps.flipped["gap"]).p.min())
+def _gap_p(gaps: Sums, name: str) -> float:
+    """p that words have a gap in the mean at some depth: words flipped, max-T over the depths. A
+    gap that is 0 in every word has p = 1."""
+    if not np.any(gaps.total[name]):
+        return 1.0
+    return float(across_words.above_zero(gaps.total[name], gaps.flipped[name]).p.min())
 
 
 def _model(
-    words: _Words, table: pd.DataFrame, reading: "_Reading", *, gap_p: float, shown: bool
-) -> pd.DataFrame:
-    """One line: how many words, where they were read, whether they have a gap, and how far
-    one-meaning nouns in their place change."""
+    words: _Words, table: pd.DataFrame, reading: "_Reading", *, gap_p: float
+) -> dict[str, Any]:
+    """How many words, where they were read, whether they have a gap, and how far one-meaning nouns
+    in their place change."""
     measured = table[table["reason"] == ""]
     gaps = words.gaps
     depth = [reading.depth]
@@ -308,7 +327,8 @@ def _model(
         "gap_low": float(mean_gap.low[0]),
         "gap_high": float(mean_gap.high[0]),
         "gap_p": gap_p,
-        "ranked": shown,
+        "untrained_p": _gap_p(gaps, "untrained"),
+        "ranked": False,
         "words_without_gap": int((measured["gap"] <= 0).sum()),
         "words_clear": int(measured["clear"].sum()),
         "words_compared": compared,
@@ -326,7 +346,7 @@ def _model(
         )
         values = (share.value[0], share.low[0], share.high[0], further.p[0])
         line |= dict(zip(missing, map(float, values), strict=True))
-    return pd.DataFrame([line])
+    return line
 
 
 def _depths(words: _Words) -> pd.DataFrame:

@@ -84,7 +84,7 @@ def _tested(edges: EdgeSwaps, moved: Array, seed: int) -> tuple[Array, Array, Ar
     net = (moved[family][:, compared] - same).T / gap.mean()  # pair edge
     both_signs = np.stack([net, -net], axis=-1)
     units = [edges.units[pair] for pair in np.flatnonzero(compared).tolist()]
-    tests = resampling.sign_flip_test(both_signs, units, seed=seed)
+    tests = resampling.flip_signs(both_signs, units, seed=seed)
     for column, values in zip(
         columns, (same.sum(1) / gap.sum(), tests.p.min(-1), tests.q.min(-1)), strict=True
     ):

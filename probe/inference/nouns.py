@@ -3,6 +3,8 @@
     share     g²(noun) / g²(word), on the same sentences
     p         (1 + nouns with g² of at least the word's) / (1 + nouns): the ambiguity gate, one for
               the word, with g² summed over its pairs of senses
+    near      the same among the nouns that are about as expected as the word, NEAR nats apart at
+              most, where these are enough: an ambiguous word is often the expected one
     general   mean over swaps of what a part does for a noun, in the noun's own gap
     specific  what it does for the word minus general, paired by cue word
 
@@ -31,6 +33,7 @@ from probe.stats.resampling import Array
 # The columns of an effect next to that for unambiguous nouns.
 PARTS = ("general", "specific", "specific_low", "specific_high", "p_specific")
 SMALLEST_GAP = 0.1  # of the word's: a noun with a smaller gap has none to speak of
+NEAR = 2.0  # nats of surprisal between the word and a noun that is about as expected
 TOO_FEW_NOUNS = "nouns that can take its place"
 
 
@@ -82,6 +85,7 @@ class NounEvidence:
     with_gap: how many nouns have a gap of their own where heads are read; None where fewer than
         FEWEST_WITH_A_GAP can stand in the pairs of sentences.
     heads, mlps: None where too few nouns have a gap of their own.
+    written: the same of what each head writes itself, in units of the residual stream.
     """
 
     record: NounRecord
@@ -89,6 +93,7 @@ class NounEvidence:
     with_gap: int | None
     heads: PartComparison | None
     mlps: PartComparison | None
+    written: PartComparison | None
 
     def general_share(self, depth: int) -> float:
         """Mean of the nouns' shares at a depth; NaN without nouns."""
@@ -102,11 +107,15 @@ class AmbiguityGate:
 
     p: the same for all pairs of senses; NaN where the gate is not asked, for the `reason`.
     chosen: the numbers of the nouns that are compared, the same nouns for all pairs of senses.
+    near: how many of these are about as expected as the word.
+    p_near: of the gate among them; NaN where they are too few.
     """
 
     p: float
     reason: str
     chosen: tuple[int, ...]
+    near: int
+    p_near: float
 
 
 def ambiguity_gate(records: Sequence[NounRecord | None], depth: int) -> list[AmbiguityGate | None]:
@@ -121,14 +130,17 @@ def ambiguity_gate(records: Sequence[NounRecord | None], depth: int) -> list[Amb
         for noun in (asked[0].nouns if asked else ())
         if all(noun in record.nouns for record in asked)
     ]
-    p = float("nan")
+    p = p_near = float("nan")
     too_few = ""
+    near = [noun for noun in common if all(_is_near(record, noun) for record in asked)]
     if asked and len(common) < FEWEST_NOUNS:
         too_few = (
             f"{TOO_FEW_NOUNS}: {len(common)} for all its senses, and {FEWEST_NOUNS} are needed"
         )
     elif asked:
         p = _gate_p(asked, common, depth)
+        if len(near) >= FEWEST_NOUNS:
+            p_near = _gate_p(asked, near, depth)
     gates: list[AmbiguityGate | None] = []
     for record in records:
         if record is None:
@@ -137,8 +149,22 @@ def ambiguity_gate(records: Sequence[NounRecord | None], depth: int) -> list[Amb
         reason = _why_no_gate(record) or too_few
         names = record.nouns if reason else common
         chosen = tuple(record.nouns.index(noun) for noun in names)
-        gates.append(AmbiguityGate(float("nan") if reason else p, reason, chosen))
+        gates.append(
+            AmbiguityGate(
+                p=float("nan") if reason else p,
+                reason=reason,
+                chosen=chosen,
+                near=len(near),
+                p_near=float("nan") if reason else p_near,
+            )
+        )
     return gates
+
+
+def _is_near(record: NounRecord, noun: str) -> bool:
+    """Whether a noun is about as expected as the word in the same sentences."""
+    number = record.nouns.index(noun)
+    return bool(abs(record.surprisal[number] - record.word_surprisal[number]) <= NEAR)
 
 
 def noun_evidence(word: WordRecord) -> list[NounEvidence | None]:
@@ -160,6 +186,7 @@ def noun_evidence(word: WordRecord) -> list[NounEvidence | None]:
                 with_gap=_count_with_gap(pair, record),
                 heads=_compare_heads(pair, record),
                 mlps=_compare_mlps(pair, record),
+                written=_compare_written(pair, record),
             )
         )
     return found
@@ -230,6 +257,36 @@ def _compare_heads(pair: SensePair, record: NounRecord) -> PartComparison | None
     return compared.scattered((layers, heads), pair.effects.net.shape[1:])
 
 
+def _compare_written(pair: SensePair, record: NounRecord) -> PartComparison | None:
+    """What each head writes itself, for the word and for the nouns that have a gap of their own."""
+    if pair.effects is None or not record.heads:
+        return None
+    layers, heads = np.array(record.heads).T
+    swaps = _swaps_with_gap(pair, record, _read_depths(pair, record), record.noun_of)
+    pairs = pair.pairs.take(record.pair_of[swaps].tolist())
+    if not _are_enough(record.noun_of[swaps], pairs):
+        return None
+    compared = compare_pairwise(
+        record.word_written[record.pair_of[swaps]],
+        record.written[swaps],
+        pairs,
+        record.noun_of[swaps].tolist(),
+    )
+    return compared.scattered((layers, heads), pair.effects.net.shape[1:])
+
+
+def _swaps_with_gap(
+    pair: SensePair, record: NounRecord, at: NDArray[np.intp], noun_of: NDArray[np.intp]
+) -> NDArray[np.intp]:
+    """The numbers of the swaps whose noun has a gap of its own."""
+    return np.flatnonzero(has_gap(pair, record, at)[noun_of])
+
+
+def _are_enough(nouns: NDArray[np.intp], pairs: Pairs) -> bool:
+    """Whether there are FEWEST_WITH_A_GAP nouns, and pairs of more than one pair of cue words."""
+    return len(set(nouns.tolist())) >= FEWEST_WITH_A_GAP and len(set(pairs.units)) >= 2
+
+
 def _compare_mlps(pair: SensePair, record: NounRecord) -> PartComparison | None:
     if record.mlps is None or record.word_mlps is None:
         return None
@@ -264,10 +321,10 @@ def compare_with_nouns(
     at: the depth at which each part is read. `part`
     pair_of, noun_of: the number of the pair and of the noun of each swap. `swap`
     """
-    swaps = np.flatnonzero(has_gap(pair, record, at)[noun_of])
+    swaps = _swaps_with_gap(pair, record, at, noun_of)
     nouns = noun_of[swaps]
     swapped_pairs = pair.pairs.take(pair_of[swaps].tolist())
-    if len(set(nouns.tolist())) < FEWEST_WITH_A_GAP or len(set(swapped_pairs.units)) < 2:
+    if not _are_enough(nouns, swapped_pairs):
         return None
     of_gap = noun[swaps] / record.gap[nouns][:, at]
     return compare_pairwise(word[swaps], of_gap, swapped_pairs, nouns.tolist())
@@ -284,8 +341,8 @@ def compare_pairwise(
     factors = [*resampling.crossed_factors(frames, pairs.units), list(noun_of)]
     weights = resampling.bootstrap_weights(factors, seed=pairs.seed)
     drawn = np.tensordot(weights, more, axes=1) / weights.sum(1).reshape(-1, *[1] * (more.ndim - 1))
-    above = resampling.sign_flip_test(more, pairs.units, seed=pairs.seed).p
-    below = resampling.sign_flip_test(-more, pairs.units, seed=pairs.seed).p
+    above = resampling.flip_signs(more, pairs.units, seed=pairs.seed).p
+    below = resampling.flip_signs(-more, pairs.units, seed=pairs.seed).p
     return PartComparison(
         net=word.mean(0),
         general=noun.mean(0),

@@ -1,21 +1,20 @@
 """The verdict on each head, in one word, from the numbers that it rests on.
 
-    resolver            its swap moves the word, and what is said next, beyond a same-sense donor;
+    mover               its swap moves the word, and what is said next, beyond a same-sense donor;
                         and its own write separates the senses held out, or the swap moves at least
                         LARGE of the gap: all corrected for every head tested, and not only from the
-                        token next to it; and the word changes with its context further than nouns
-                        of one meaning do in its place (the ambiguity gate)
-    context             all of that but the last: the head brings context to this noun, and no
-                        ambiguity was shown to be resolved
+                        token next to it
+    resolver            a mover of a word that passes the ambiguity gate, which does more for the
+                        word than for unambiguous nouns in its place. The gate: the word changes
+                        with its context further than these nouns do, also further than those that
+                        are about as expected, where these are enough
     position-explained  it moves the word, but from the token next to it alone, whatever stands
                         there; or no cue stands anywhere else, so that this cannot be told
-    confounded          it would be a resolver, but something that is no meaning tells the senses
-                        apart as well: where the word stands, the text's length, or an untrained
-                        model; and the ambiguity gate was not passed, or could not be asked. Nouns
-                        in the same sentences stand at the same position among the same function
-                        words, so behind the gate such a head is a resolver where it does more for
-                        the word than for other nouns, or where fewer than FEWEST_WITH_A_GAP
-                        of these change at all, and context elsewhere
+    confounded          it would be a mover, but something without meaning tells the senses apart
+                        as well: where the word or its cue stands, the text's length, or an
+                        untrained model; and the ambiguity gate was not passed, or could not be
+                        asked. Nouns in the same sentences stand at the same position among the same
+                        function words, so a word that passes the gate is not confounded
     opposes             its swap moves the word significantly the wrong way
     backup              stands in for another head: swapping both moves the word further than
                         swapping that one
@@ -46,7 +45,7 @@ FAR_SHARE = 0.2
 MOSTLY = 0.5  # of the head's attention: more than on all other tokens together
 ORDER = (
     "resolver",
-    "context",
+    "mover",
     "position-explained",
     "confounded",
     "opposes",
@@ -73,6 +72,7 @@ REASONS = (
     "stands_in_head",
     "confounded",
     "ambiguity_p",
+    "ambiguity_p_near",
     "nouns_with_gap",
 )
 Evidence = Mapping[str, float]
@@ -83,8 +83,8 @@ def verdicts(evidence: pd.DataFrame) -> pd.Series:
 
     Reads p_auroc p_swap p_opposes p_next_token next_token auroc net net_low net_high direct
     net_near net_far attention_previous attention_next p_stands_in confounded ambiguity_p
-    nouns_with_gap specific specific_low specific_high p_specific; a row without a measured swap (no
-    gap) gets none.
+    ambiguity_p_near nouns_with_gap specific specific_low specific_high p_specific; a row without a
+    measured swap (no gap) gets none.
     """
     rows = evidence.to_dict("records")
     names = [verdict({str(name): value for name, value in row.items()}) for row in rows]
@@ -111,9 +111,9 @@ def verdict(row: Evidence) -> str:
     rules = (
         ("opposes", row["p_opposes"] < LEVEL and row["net"] <= -SMALLEST),
         ("position-explained", moves and is_positional(row)),
-        ("confounded", reads and row["confounded"] > 0 and not row["ambiguity_p"] <= LEVEL),
+        ("confounded", reads and row["confounded"] > 0 and not passes_gate(row)),
         ("resolver", reads and is_for_this_word(row)),
-        ("context", reads),
+        ("mover", reads),
         ("unread", shown),
         ("backup", row["p_stands_in"] < LEVEL),
         (
@@ -135,25 +135,33 @@ def is_read(row: Evidence) -> bool:
     return row["p_next_token"] < LEVEL and row["next_token"] >= SMALLEST
 
 
+def passes_gate(row: Evidence) -> bool:
+    """Whether the word changes further than unambiguous nouns, and further than those that are
+    about as expected, where these are enough to ask."""
+    return row["ambiguity_p"] <= LEVEL and not row["ambiguity_p_near"] > LEVEL
+
+
 def is_for_this_word(row: Evidence) -> bool:
-    """Whether the word passed the ambiguity gate; where the senses can be told apart without
-    meaning, also whether the head does more for the word than for unambiguous nouns in its place.
-    Where so few of them have a gap that nothing can be compared, what tells the senses apart
-    without meaning does nothing for a noun, and so cannot be what the head brings to the word.
+    """Whether the word passed the ambiguity gate, and the head does more for it than for
+    unambiguous nouns in its place.
+
+    Where fewer than FEWEST_WITH_A_GAP of these change at all, there is nothing that the head could
+    do for them, and so what it does is for the word.
     """
-    if not row["ambiguity_p"] <= LEVEL:  # also where it was not asked
-        return False
     no_noun_changes = math.isnan(row["specific"]) and row["nouns_with_gap"] < FEWEST_WITH_A_GAP
-    return row["confounded"] == 0 or no_noun_changes or comparison(row) == "more"
+    return passes_gate(row) and (no_noun_changes or comparison(row) == "more")
 
 
 def comparison(row: Evidence) -> str:
-    """How what a head or an MLP does for the word compares with what it does for one-meaning nouns:
-    "more" or "less" (p_specific is below LEVEL and the interval of the difference excludes 0),
-    "same" (the interval lies within SAME of the effect), or "undecided"; "" where it was not
-    compared. More is the larger effect of the two, whichever way it goes: what opposes, and opposes
-    the word further than such nouns, does more; what does nothing for the word, and turns such
-    nouns either way, does less. Reads net specific specific_low specific_high p_specific.
+    """How what a head or an MLP does for the word compares with what it does for unambiguous nouns.
+
+    "more", "less": p_specific is below LEVEL, the interval of the difference excludes 0, and the
+        difference is at least SMALLEST of the gap.
+    "same": the interval lies within SAME of the effect.
+    "undecided": neither. "": it was not compared.
+    More is the larger effect of the two, whichever way it goes: what opposes, and opposes the word
+    further than such nouns, does more; what does nothing for the word, and turns such nouns either
+    way, does less. Reads net specific specific_low specific_high p_specific.
 
     The test holds for the nouns that were compared; the interval, in which nouns are drawn anew,
     speaks for others like them. "For other nouns" takes both.
@@ -161,7 +169,7 @@ def comparison(row: Evidence) -> str:
     if math.isnan(row["specific"]):
         return ""
     differs = row["specific_low"] > 0 or row["specific_high"] < 0
-    if row["p_specific"] < LEVEL and differs:
+    if row["p_specific"] < LEVEL and differs and abs(row["specific"]) >= SMALLEST:
         for_nouns = row["net"] - row["specific"]
         return "more" if abs(row["net"]) > abs(for_nouns) else "less"
     within = SAME * abs(row["net"])

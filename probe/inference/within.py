@@ -1,8 +1,8 @@
 """What follows for one word: tests and intervals over its cue words.
 
 One family of tests per word: separation and swap effect of a head each have to beat the largest
-value that any head reaches in any pair of the word's senses when senses are reassigned to cue words
-or their signs flipped.
+value that any head reaches in any pair of the word's senses when the senses are reassigned to cue
+words, or the signs of the effects are flipped.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +12,7 @@ import numpy as np
 
 from probe.experiments.backup import Backup
 from probe.experiments.head_parts import by_distance
+from probe.experiments.nouns import NounRecord
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.swaps import rank_intervals
 from probe.inference.nouns import PARTS, NounEvidence, joined_parts, noun_evidence
@@ -22,7 +23,7 @@ from probe.stats.resampling import Array
 from probe.stats.separation import Separation, Tests, corrected_tests
 
 RANKS = ("rank", "rank_low", "rank_high")
-CAUSAL = (
+SWAP_COLUMNS = (
     "direct",
     "direct_low",
     "direct_high",
@@ -49,6 +50,9 @@ TESTED = (
     "continuation",
     "p_continuation",
 )
+# What a head writes itself, and how far it moves the vector, in units of the residual stream: for
+# the word, and for nouns in its place.
+RAW = ("own_write", "own_write_nouns", "own_write_more_low", "moved_raw", "moved_raw_nouns")
 BACKUP = ("stands_in", "p_stands_in", "stands_in_layer", "stands_in_head")
 
 
@@ -90,7 +94,8 @@ class WordEvidence:
 def within(record: WordRecord, *, permutations: int, seed: int) -> WordEvidence:
     """The tests of one word.
 
-    permutations: of signs, as many as the senses were reassigned for the separation of heads.
+    permutations: how many times signs are flipped. It must be the number of times that senses were
+        reassigned for the separation of heads.
     """
     tests = _corrected(record, permutations=permutations, seed=seed)
     columns = zip(
@@ -105,7 +110,7 @@ def within(record: WordRecord, *, permutations: int, seed: int) -> WordEvidence:
             record=pair,
             separation=separation,
             tests=tests.get(pair.senses),
-            stand_ins=_stand_ins(backups or (), seed),
+            stand_ins=_significant_backups(backups or (), seed),
             nouns=of_nouns,
         )
         for pair, separation, backups, of_nouns in columns
@@ -133,12 +138,12 @@ def _corrected(record: WordRecord, *, permutations: int, seed: int) -> dict[tupl
     return {pair.senses: tests for pair, tests in zip(swapped, family, strict=True)}
 
 
-def _stand_ins(backups: Sequence[Backup], seed: int) -> tuple[StandIn, ...]:
+def _significant_backups(backups: Sequence[Backup], seed: int) -> tuple[StandIn, ...]:
     """The heads that make up for another one in more pairs than chance allows, corrected over all
     later heads."""
     shown = []
     for backup in backups:
-        tested = resampling.sign_flip_test(backup.extra, backup.units, seed=seed)
+        tested = resampling.flip_signs(backup.extra, backup.units, seed=seed)
         for head, extra, p in zip(backup.others, backup.extra.mean(0), tested.p, strict=True):
             if p < LEVEL and extra >= SMALLEST:
                 shown.append(StandIn(backup.first, head, float(extra), float(p)))
@@ -155,13 +160,14 @@ def head_arrays(evidence: PairEvidence) -> dict[str, Array]:
         name: getattr(evidence.separation, name)
         for name in ("auroc", "auroc_low", "auroc_high", "hedges_g")
     }
-    arrays |= causal([pair])
+    arrays |= effects_of_swaps([pair])
     arrays |= tested(evidence)
     arrays |= {f"attention_{name}": to_token for name, to_token in pair.attention.items()}
     arrays["net_near"] = net_where(pair, lambda distance: distance == 1)
     arrays["net_far"] = net_where(pair, lambda distance: distance > 1)
-    arrays |= _stands_in(evidence)
+    arrays |= _backup_columns(evidence)
     arrays |= beside_nouns([evidence])
+    arrays |= in_units([evidence])
     share = None if pair.swaps is None else pair.swaps.rerouted
     arrays["rerouted"] = missing(pair) if share is None else share
     return arrays
@@ -172,12 +178,12 @@ def missing(pair: SensePair) -> Array:
     return np.full(pair.attention["itself"].shape, np.nan)
 
 
-def causal(pairs: Sequence[SensePair]) -> dict[str, Array]:
+def effects_of_swaps(pairs: Sequence[SensePair]) -> dict[str, Array]:
     """Swap effects and ranks, means over these pairs of senses with intervals; all missing where
     there is no gap."""
     swapped = [(pair.swaps, pair.pairs) for pair in pairs if pair.swaps is not None]
     if not swapped:
-        return dict.fromkeys(CAUSAL, missing(pairs[0]))
+        return dict.fromkeys(SWAP_COLUMNS, missing(pairs[0]))
 
     def mean(values: Iterable[Array]) -> Array:
         return np.asarray(np.mean(list(values), axis=0))
@@ -203,7 +209,7 @@ def causal(pairs: Sequence[SensePair]) -> dict[str, Array]:
     for name, numbers in zip(RANKS, (ranks, *ends), strict=True):
         columns[name] = np.full(net.shape, np.nan)
         columns[name][has_heads] = numbers
-    return {name: columns[name] for name in CAUSAL}
+    return {name: columns[name] for name in SWAP_COLUMNS}
 
 
 def tested(evidence: PairEvidence) -> dict[str, Array]:
@@ -229,11 +235,11 @@ def tested(evidence: PairEvidence) -> dict[str, Array]:
     return arrays
 
 
-def _stands_in(evidence: PairEvidence) -> dict[str, Array]:
-    """The head that each one stands in for, with how much further swapping both moves the word;
-    missing without one."""
+def _backup_columns(evidence: PairEvidence) -> dict[str, Array]:
+    """The head that each one stands in for, with how much further swapping both moves the word. NaN
+    for a head that stands in for none."""
     arrays = {name: missing(evidence.record) for name in BACKUP}
-    # The one that moves the word furthest last: where a head stands in for two, it stays.
+    # In ascending order, so that the largest is written last where a head stands in for two.
     for stand_in in sorted(evidence.stand_ins, key=lambda each: each.extra):
         values = (stand_in.extra, stand_in.p, *stand_in.first)
         for name, value in zip(BACKUP, values, strict=True):
@@ -252,8 +258,45 @@ def net_where(pair: SensePair, keep: Callable[[int], bool]) -> Array:
 
 def beside_nouns(pairs: Sequence[PairEvidence]) -> dict[str, Array]:
     """The general and the specific part of every head. Missing unless nouns were compared in every
-    pair of senses: the effect that they are next to is the mean over all of them."""
+    pair of senses, because the net effect beside them is the mean over all of them."""
     parts = [pair.nouns.heads for pair in pairs if pair.nouns and pair.nouns.heads]
     if len(parts) < len(pairs):
         return dict.fromkeys(PARTS, missing(pairs[0].record))
     return dict(joined_parts(parts))
+
+
+def in_units(pairs: Sequence[PairEvidence]) -> dict[str, Array]:
+    """The columns RAW of every head, means over these pairs of senses."""
+    arrays = dict.fromkeys(RAW, missing(pairs[0].record))
+    moved = [_moved(pair.record) for pair in pairs if pair.record.moved is not None]
+    if len(moved) == len(pairs):
+        arrays["moved_raw"] = np.mean(moved, axis=0)
+    nouns = [pair.nouns for pair in pairs if pair.nouns is not None]
+    if len(nouns) < len(pairs):
+        return arrays
+    arrays["moved_raw_nouns"] = np.mean(
+        [_moved_of_nouns(each.record, missing(pairs[0].record)) for each in nouns], axis=0
+    )
+    written = [each.written for each in nouns if each.written is not None]
+    if len(written) == len(pairs):
+        joined = joined_parts(written)
+        arrays["own_write"] = np.mean([each.net for each in written], axis=0)
+        arrays["own_write_nouns"] = joined["general"]
+        arrays["own_write_more_low"] = joined["specific_low"]
+    return arrays
+
+
+def _moved(pair: SensePair) -> Array:
+    """How far each head moves the word where it is read. `layer head`"""
+    assert pair.moved is not None
+    at = np.asarray(pair.reading.at)[:, None, None]
+    return np.asarray(np.take_along_axis(pair.moved, at, -1)[..., 0])
+
+
+def _moved_of_nouns(record: NounRecord, absent: Array) -> Array:
+    """The same of nouns in the word's place, mean over their swaps. `layer head`"""
+    moved = absent.copy()
+    if record.heads and len(record.net):
+        layers, heads = np.array(record.heads).T
+        moved[layers, heads] = record.net.mean(0)
+    return moved

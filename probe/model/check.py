@@ -163,7 +163,7 @@ def certify(model: ModelSource, texts: Sequence[str] | str = DEFAULT_TEXTS) -> C
     if not texts:
         raise InputError(
             f"Checking {model.name} against its weights: got texts = {texts!r}, expected at least "
-            "one text; give some, or leave it away for two short ones."
+            "one text; give some, or leave it out for two short ones."
         )
     return _certificate(model, texts, [(text, text) for text in texts])
 

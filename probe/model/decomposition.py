@@ -118,10 +118,17 @@ class Norms:
         """What is left of the vectors at the read-out behind the norms passed. `row ... d_model ->
         row ... d_model`"""
         for gain, scale in zip(self.gains[passed], self.scales[:, passed].unbind(1), strict=True):
-            if self.centred:
-                vectors = vectors - vectors.mean(-1, keepdim=True)
-            vectors = vectors / scale.view(-1, *[1] * (vectors.ndim - 1)) * gain
+            of_rows = scale.view(-1, *[1] * (vectors.ndim - 1))
+            vectors = through_norm(vectors, gain, of_rows, centred=self.centred)
         return vectors
+
+
+def through_norm(vectors: Tensor, gain: Tensor, scale: Tensor, *, centred: bool) -> Tensor:
+    """What a norm whose scale is held makes of vectors, without its bias: linear in them. `...
+    d_model`, unchanged"""
+    if centred:
+        vectors = vectors - vectors.mean(-1, keepdim=True)
+    return vectors / scale * gain
 
 
 def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
@@ -211,10 +218,25 @@ def head_contributions(
     """
     chosen = list(rows)
     norms = norms_of(weights, states, max(depths))
-    norms = replace(norms, scales=norms.scales[chosen])
+    return contributions_of(weights, norms, states.z[chosen], chosen, directions, depths)
+
+
+def contributions_of(
+    weights: Weights,
+    norms: Norms,
+    z_of_rows: Tensor,
+    rows: Sequence[int],
+    directions: Tensor,
+    depths: Sequence[int],
+) -> Tensor:
+    """`head_contributions` of other z than the states', at the scales that the norms have there.
+
+    z_of_rows: `row layer head d_head`. rows: those of `norms`.
+    """
+    norms = replace(norms, scales=norms.scales[list(rows)])
     contributions = []
     for layer, (block, depth) in enumerate(zip(weights.blocks, depths, strict=True)):
-        z = states.z[chosen, layer].double()
+        z = z_of_rows[:, layer].double()
         delta_e = z.new_zeros(*z.shape[:-1], weights.shape[2])
         if block.mixer is None:
             delta_e = torch.einsum("rhe,hed->rhd", z, block.w_o.cpu().double())

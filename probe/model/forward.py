@@ -154,8 +154,15 @@ def score(weights: Weights, block: Block, q: Tensor, k: Tensor, bias: Tensor | N
         scores = formulas.softcap(scores, config.attn_logit_softcapping)
     if bias is not None:
         scores = scores + bias.to(scores)
+    return mask(weights, block, scores)
+
+
+def mask(weights: Weights, block: Block, scores: Tensor) -> Tensor:
+    """Scores with minus infinity wherever this layer does not let a query read: later tokens, and
+    those outside its window. `... query_pos key_pos`, unchanged"""
     if block.local:
-        scores = formulas.sliding_window(scores, config.window, both_ways=not weights.causal)
+        window = weights.config.window
+        scores = formulas.sliding_window(scores, window, both_ways=not weights.causal)
     return formulas.mask(scores) if weights.causal else scores
 
 
@@ -165,15 +172,21 @@ def apply_rotary(block: Block, q: Tensor, k: Tensor, config: Config) -> tuple[Te
     # keys come repeated for the heads that share them: each is normed and rotated once
     group = config.n_heads // config.n_kv_heads
     k = k[..., ::group, :, :]
-    q = norm_heads(q, block.norm_q, config)
-    k = norm_heads(k, block.norm_k, config)
-    if block.rotated and config.positions.kind == "rotary":
-        frequencies = rotary(config.positions, local=block.local)
-        angles = formulas.rotary_angles(torch.arange(q.shape[-2]), frequencies)
-        stretch = rotary_stretch(config.positions, local=block.local)
-        q = _rotate(q, angles, stretch, config)
-        k = _rotate(k, angles, stretch, config)
+    positions = torch.arange(q.shape[-2])
+    q = rotate(block, norm_heads(q, block.norm_q, config), positions, config)
+    k = rotate(block, norm_heads(k, block.norm_k, config), positions, config)
     return q, formulas.repeat_kv(k, config.n_heads)
+
+
+def rotate(block: Block, x: Tensor, positions: Tensor, config: Config) -> Tensor:
+    """Queries or keys rotated by their positions, in a layer that does so. `... pos d_head`,
+    unchanged"""
+    if not block.rotated or config.positions.kind != "rotary":
+        return x
+    frequencies = rotary(config.positions, local=block.local)
+    angles = formulas.rotary_angles(positions, frequencies)
+    stretch = rotary_stretch(config.positions, local=block.local)
+    return _rotate(x, angles, stretch, config)
 
 
 def _rotate(x: Tensor, angles: Tensor, stretch: float, config: Config) -> Tensor:

@@ -311,7 +311,17 @@ def _dtype(dtype: torch.dtype | str, source: object) -> torch.dtype:
 
 def untrained(model: Model, *, seed: int) -> Model:
     """A model of the same shape and tokenizer with random weights: what it looks like where nothing
-    was learned."""
+    was learned. It is made once and kept as long as the model."""
+    of_model = _UNTRAINED.setdefault(model, {})
+    if seed not in of_model:
+        of_model[seed] = _make_untrained(model, seed)
+    return of_model[seed]
+
+
+_UNTRAINED: WeakKeyDictionary[Model, dict[int, Model]] = WeakKeyDictionary()
+
+
+def _make_untrained(model: Model, seed: int) -> Model:
     with quiet():
         bridge, drawn = boot_untrained(model.bridge, model.tokenizer, seed=seed)
     names = {model.config.family.raw_name(name): tensor for name, tensor in drawn.items()}

@@ -240,7 +240,7 @@ def _visible_character(character: str) -> str:
 
 def target_tokens(model: Model, target: str) -> Tokens:
     """What the decoder reads to predict `target`: the start token in front, the last special token
-    left away."""
+    left out."""
     start = model.config.start_token
     if start is None:
         raise InputError(

@@ -8,9 +8,9 @@ both ways it is "another word" and "the words around it". Where something withou
 senses apart as well, nobody is credited.
 
 What follows it says whether this is ambiguity: how far the word changes beside nouns of one meaning
-in its place, and which of the heads do more for the word than for these nouns. Where the word was
-not shown to change further, or was not compared, its heads bring context to a noun and no more is
-said of them; where it was not compared, the next step is named.
+in its place, and which of the heads do more for the word than for these nouns, and so resolve it.
+Where the word was not shown to change further, or was not compared, its heads move it and no more
+is said of them; where it was not compared, the next step is named.
 
 Each row of the table is a word with its first heads and how sure this is. It holds verdicts and
 counts, no p and no unit that must be looked up; a percentage is of the way from one meaning of the
@@ -25,6 +25,7 @@ from probe.experiments.run import LEADERS
 from probe.inference.nouns import TOO_FEW_NOUNS
 from probe.results.findings import MOVERS, BesideNouns, CreditedCue, HeadFinding, WordFindings
 from probe.results.frames import NOT_ASKED_FOR
+from probe.stats.limits import LEVEL
 from probe.stats.numbers import counted, listed, percent
 
 NAMED = 4  # heads that the sentence over all words names
@@ -35,7 +36,7 @@ TIMES = {1: "as far", 2: "twice as far", 3: "three times as far", 4: "four times
 COMPARISONS = ("same", "more", "less")  # with nouns of one meaning, in the order they are told
 CONFOUNDER_WORDS = {
     "untrained": "by the same model with random weights",
-    "nuisance": "by where the word stands in the text or how long the text is",
+    "nuisance": "by where the word or its cue stands in the text or how long the text is",
 }
 
 
@@ -92,7 +93,28 @@ def headline(findings: Sequence[WordFindings]) -> str:
     text = _over_all_words(findings, shared)
     if any(finding.exploratory for finding in findings):
         text = f"As far as a few sentences can tell: {text[0].lower()}{text[1:]}"
-    return f"{text} {_ambiguity_of_all(findings, shared)}".strip()
+    sentences = [text, _resolved(findings), _ambiguity_of_all(findings, shared)]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _resolved(findings: Sequence[WordFindings]) -> str:
+    """Which heads were shown to resolve which of the words that heads move, or that none was."""
+    moved = [finding for finding in findings if finding.movers]
+    if not moved:
+        return ""
+    resolved = [
+        f"{_first_names(finding)} for “{finding.word}”" for finding in moved if finding.resolvers
+    ]
+    if not resolved:
+        return "None was shown to resolve a word: to do more for it than for other nouns."
+    return f"Shown to resolve a word, with more for it than for other nouns: {'; '.join(resolved)}."
+
+
+def _first_names(finding: WordFindings) -> str:
+    """The first heads that resolve a word, and how many others do."""
+    names = [head.name for head in finding.resolvers[:NAMED]]
+    others = len(finding.resolvers) - len(names)
+    return listed([*names, counted(others, "other")] if others else names)
 
 
 def _shared_movers(findings: Sequence[WordFindings]) -> list[str]:
@@ -368,22 +390,21 @@ def _behind_the_gate(finding: WordFindings) -> str:
     if not finding.nuisances:
         return ""
     return (
-        f" The meanings can also be told apart {_by(finding.nuisances)}; a head counts as "
-        f"resolving “{finding.word}” only where it does more for it than for nouns of one meaning."
+        f" The meanings can also be told apart {_by(finding.nuisances)}; nouns of one meaning in "
+        f"the same sentences change less than “{finding.word}”."
     )
 
 
 def _confirmed(finding: WordFindings) -> str:
     """Which of the leading heads are among those shown to move the word, or which others are; and
-    on how much. Where none resolves it, that says no more than that they move it."""
+    on how much."""
     movers = [head.name for head in finding.movers]
     if not movers:
         return "Not confirmed: no head passes every test."
-    shown = "confirmed to move it" if finding.resolvers else "shown to move the word"
+    shown = "shown to move the word"
     confirmed = [head.name for head in finding.leaders if head.name in movers]
     unconfirmed = [head.name for head in finding.leaders if head.name not in movers]
-    passed = finding.exploratory and finding.resolvers
-    which = "All pass every test" if passed else f"All {shown}"
+    which = f"All {shown}"
     if not confirmed:
         many = len(movers) > LEADERS
         others = counted(len(movers), "other") if many else listed(movers)
@@ -399,21 +420,7 @@ def _confirmed(finding: WordFindings) -> str:
     each = "" if len(finding.pairs) == 1 else " for each pair of meanings"
     return (
         f"{which}, on {swapped} of sentences{of_cues}{each}, tested on sentences that the "
-        f"measurement had not seen.{_what_else_moves(finding)}"
-    )
-
-
-def _what_else_moves(finding: WordFindings) -> str:
-    """Which leading heads move a word that others resolve."""
-    if not finding.resolvers:
-        return ""
-    names = [head.name for head in finding.leaders if head in finding.context_heads]
-    if not names:
-        return ""
-    one = len(names) == 1
-    return (
-        f" {listed(names)} {'moves' if one else 'move'} the word as surely, but "
-        f"{'was' if one else 'were'} not shown to do more for it than for other nouns."
+        "measurement had not seen."
     )
 
 
@@ -431,7 +438,13 @@ def beside_nouns(finding: WordFindings) -> str:
     sentences, and which heads and MLPs do more for the word; empty where nothing was swapped."""
     if not finding.ranked:
         return ""
-    sentences = [_distance(finding), _heads_beside_nouns(finding), _mlps_beside_nouns(finding)]
+    sentences = [
+        _distance(finding),
+        _heads_beside_nouns(finding),
+        _who_resolves(finding),
+        _with_readers(finding),
+        _mlps_beside_nouns(finding),
+    ]
     return " ".join(sentence for sentence in sentences if sentence)
 
 
@@ -445,7 +458,14 @@ def _distance(finding: WordFindings) -> str:
     if about.passed:
         return (
             f"In the same sentences {word} changes {_times(about.times_as_far)} nouns of one "
-            f"meaning, such as {_examples(about.typical)}{_asked_of(finding)}."
+            f"meaning, such as {_examples(about.typical)}, by layer {finding.read_depth - 1}: it "
+            f"is the first of {about.nouns + 1}{_near(about)}{_asked_of(finding)}."
+        )
+    if about.p <= LEVEL:  # but not among the nouns that are as expected
+        return (
+            f"In the same sentences {word} changes {_times(about.times_as_far)} nouns of one "
+            f"meaning, but not further than the {about.near} of them that are about as expected: "
+            "that an ambiguity is resolved was not shown."
         )
     not_shown = "that an ambiguity is resolved was not shown"
     if about.as_far == 1:
@@ -458,6 +478,13 @@ def _distance(finding: WordFindings) -> str:
         f"In the same sentences {which} {about.nouns} nouns of one meaning, “{about.furthest}” "
         f"among them, change as far as {word}{_asked_of(finding)}: {not_shown}."
     )
+
+
+def _near(about: BesideNouns) -> str:
+    """That the word is also the first among the nouns that are about as expected."""
+    if math.isnan(about.p_near):
+        return ""
+    return f", and of the {about.near} that are about as expected as well"
 
 
 def _asked_of(finding: WordFindings) -> str:
@@ -503,8 +530,8 @@ def _examples(nouns: Sequence[str]) -> str:
 
 
 def _heads_beside_nouns(finding: WordFindings) -> str:
-    """Which of the heads that bring the context to the word do the same for any noun, and which do
-    more or less for the word."""
+    """Which of the heads that move the word do the same for any noun, and which do more or less for
+    the word."""
     movers = [head for head in finding.heads if head.verdict in MOVERS and head.comparison]
     names: dict[str, list[str]] = {}
     for head in movers:
@@ -512,9 +539,9 @@ def _heads_beside_nouns(finding: WordFindings) -> str:
     if not movers:
         return ""
     undecided = names.pop("undecided", [])
-    who = f"the {_number(movers)} heads that bring the context to it"
+    who = f"the {_number(movers)} heads that move it"
     if len(movers) == 1:
-        who = f"the head that brings the context to it, {movers[0].name},"
+        who = f"the head that moves it, {movers[0].name},"
     if not names:
         does = "does" if len(movers) == 1 else "do"
         return f"Whether {who} {does} more for “{finding.word}” than for such nouns is not decided."
@@ -523,7 +550,7 @@ def _heads_beside_nouns(finding: WordFindings) -> str:
         return f"T{who[1:]} {alike}."
     if len(names) == 1 and not undecided:
         every = "Both heads" if len(movers) == 2 else f"All {_number(movers)} heads"
-        return f"{every} that bring the context to it {alike}."
+        return f"{every} that move it {alike}."
     decided = []
     for comparison in COMPARISONS:
         group = names.get(comparison)
@@ -551,14 +578,46 @@ def _number(names: Sequence[object]) -> str:
     return counted(len(names), "head", words=True).split()[0].lower()
 
 
+def _who_resolves(finding: WordFindings) -> str:
+    """Which of the heads that move the word were shown to resolve it."""
+    if not finding.movers:
+        return ""
+    if not finding.resolvers:
+        return f"No head was shown to resolve “{finding.word}”."
+    resolves = "resolves" if len(finding.resolvers) == 1 else "resolve"
+    return f"{_first_names(finding)} {resolves} “{finding.word}”."
+
+
+def _with_readers(finding: WordFindings) -> str:
+    """The heads that do more for the word together with the parts that read them: that they write
+    more for it themselves was not shown."""
+    names = [head.name for head in finding.movers if head.with_its_readers]
+    if not names:
+        return ""
+    one = len(names) == 1
+    reads = "it" if one else "them"
+    return (
+        f"{listed(names)} {'does' if one else 'do'} so together with the parts that read {reads}: "
+        f"that {'it writes' if one else 'they write'} more for “{finding.word}” "
+        f"{'itself' if one else 'themselves'} was not shown."
+    )
+
+
 def _mlps_beside_nouns(finding: WordFindings) -> str:
-    """The layers whose MLP does more for the word than for nouns of one meaning."""
+    """The layers whose MLP does more for the word than for nouns of one meaning, and what that says
+    of an ambiguity where they come after the read-out."""
     layers = finding.beside_nouns.mlps_more
     if not layers:
         return ""
     than = f"more for “{finding.word}” than for such nouns"
+    which = f"The MLPs of layers {listed([str(layer) for layer in layers])} do"
     if len(layers) == 1:
-        return f"The MLP of layer {layers[0]} does {than}."
-    if len(layers) > FEW_LAYERS:
-        return f"The MLPs of {len(layers)} layers do {than}."
-    return f"The MLPs of layers {listed([str(layer) for layer in layers])} do {than}."
+        which = f"The MLP of layer {layers[0]} does"
+    elif len(layers) > FEW_LAYERS:
+        which = f"The MLPs of {len(layers)} layers do"
+    later = [layer for layer in layers if layer >= finding.read_depth]
+    after = ""
+    if later:
+        last = finding.read_depth - 1
+        after = f" After layer {last}, where this is read, an ambiguity may be resolved further."
+    return f"{which} {than}.{after}"

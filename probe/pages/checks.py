@@ -12,6 +12,7 @@ import pandas as pd
 
 from probe import charts
 from probe.pages.heads import head_facts
+from probe.pages.words import among_nouns
 from probe.results.columns import TABLES
 from probe.results.findings import MOVERS, Frames, HeadFinding, PairOfSenses, WordFindings
 from probe.stats.limits import FEWEST_NOUNS
@@ -61,7 +62,6 @@ def _compared(finding: WordFindings) -> list[HeadFinding]:
 
 
 def _pair_beside_nouns(finding: WordFindings, pair: PairOfSenses) -> Section:
-    asked = not math.isnan(pair.ambiguity_p)
     several = len(finding.pairs) > 1
     return {
         "word": finding.word,
@@ -69,7 +69,7 @@ def _pair_beside_nouns(finding: WordFindings, pair: PairOfSenses) -> Section:
         "nouns": pair.nouns,
         "share": distance_percent(pair.general_share) if pair.nouns else "",
         "largest": distance_percent(pair.largest_share) if pair.nouns else "",
-        "p": p_value(pair.ambiguity_p) if asked else "not asked",
+        "place": among_nouns(pair),
         "passed": pair.ambiguous,
     }
 

@@ -13,7 +13,7 @@ import pandas as pd
 from probe import charts
 from probe.charts.evidence import HEAD_PARTS, head_part_table
 from probe.experiments.run import LEADERS
-from probe.results.findings import Frames, HeadFinding, WordFindings
+from probe.results.findings import Frames, HeadFinding, WordFindings, peak
 from probe.stats.limits import SMALLEST
 from probe.stats.numbers import decimal, measured, p_value, percent
 
@@ -24,7 +24,6 @@ UNKNOWN = "not known"
 # Of the net effect: where what the head itself writes is less or more than this, the page says why.
 WRITES_LITTLE = 0.5
 WRITES_MUCH = 1.5
-OVER = 1.05  # of the gap: a set that keeps more is said to
 CLOSE = 0.2  # of a head's attention: less is not looking at the cue
 Section = dict[str, Any]
 
@@ -194,7 +193,7 @@ def together(findings: Mapping[str, WordFindings], frames: Frames) -> list[Secti
                 "chart": chart,
                 "smallest": smallest if is_part else None,
                 "random": finding.random_sets,
-                "over": bool((curves["faithfulness"] > OVER).any()),
+                "peak": peak(curves),
             }
         )
     return sections
@@ -266,6 +265,8 @@ def head_numbers(row: Mapping[Any, Any]) -> dict[str, str]:
         "name": f"L{row['layer']}H{row['head']}",
         "net": measured(row["net"], row["net_low"], row["net_high"]),
         "swap": percent(row["swap"]),
+        "denoise": percent(row["denoise"]),
+        "noise": percent(row["noise"]),
         "same_sense": percent(row["same_sense"]),
         "direct": percent(row["direct"]),
         "auroc": decimal(row["auroc"]),

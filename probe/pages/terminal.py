@@ -17,7 +17,11 @@ MINUTE = 60.0  # seconds
 LONG_LOADING = 5.0  # seconds after which it is said
 FIRST_ESTIMATE = 0.2  # of the work: what is done before says little of the rest
 # What stands in the place of a head that is taken out, by the kind of the table.
-REPLACED = {"mean": "their mean", "swap": "a random sentence's"}
+REPLACED = {
+    "mean": "their mean",
+    "swap": "a random sentence's",
+    "same_sense": "one of the same sense",
+}
 RISE = " (a minus is a rise)"
 DIFFERENCES_SHOWN = 4  # of those that the pairs of a word differ in
 REASONS = 5  # why sentences were left out, that are listed one by one
@@ -130,7 +134,7 @@ def means_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
 
 def without_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
     """Header and rows: accuracy by depth, the mean over the words, and how far it falls with heads
-    taken out, beside random sets; in per cent and percentage points."""
+    taken out, in per cent and percentage points, with p over random sets."""
     from probe.stats.numbers import counted
 
     rows = [_without_cells(of_depth[0]["label"], of_depth) for of_depth in _without(evaluation)]
@@ -150,24 +154,24 @@ def without_words_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str
 def _without_header(first: str) -> list[str]:
     header = [first, "accuracy"]
     for replacement in REPLACED.values():
-        header += [f"with {replacement}", "falls by", "random sets by"]
+        header += [f"with {replacement}", "falls by", "p"]
     return header
 
 
 def _without_cells(first: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line of such a table; `rows`: of each kind."""
-    from probe.stats.numbers import decimal
+    from probe.stats.numbers import p_value
 
     cells = [first, f"{100 * rows[0]['accuracy']:.1f}"]
     for row in rows:
-        least, most = (decimal(100 * row[f"random_{end}"], 1) for end in ("least", "most"))
-        cells += [f"{100 * row['accuracy_without']:.1f}", _points(row), f"{least} to {most}"]
+        p = p_value(row["p"]).removeprefix("p = ")
+        cells += [f"{100 * row['accuracy_without']:.1f}", _points(row), p]
     return cells
 
 
 def without_sentences(evaluation: "Evaluation") -> list[str]:
     """What taking the heads out costs at the depth chosen in training, a sentence for each way."""
-    from probe.stats.numbers import counted, listed
+    from probe.stats.numbers import counted, listed, p_value
     from probe.studies.heads_given import head_index
 
     names = listed(evaluation.heads_out)
@@ -181,7 +185,8 @@ def without_sentences(evaluation: "Evaluation") -> list[str]:
             f"{_points(row, 'macro_f1_fall')}"
             f"{RISE if min(row['fall'], row['macro_f1_fall']) < 0 else ''}. Without random sets of "
             f"as many other heads a layer ({row['random_sets']} sets) accuracy "
-            f"{_falls(row['random_fall'])} on average, {_at_most(row['random_most'])}."
+            f"{_falls(row['random_fall'])} on average, {_at_most(row['random_most'])} "
+            f"({p_value(row['p'])} over the sets)."
         )
     depths = evaluation.words["depth"]
     late = {name: int((depths <= head_index(name)[0]).sum()) for name in evaluation.heads_out}
@@ -360,7 +365,7 @@ def likely(gates: "Foreseen") -> str:
     if gates.nuisance_p < LEVEL:
         told_by = "the word's position or the text's length tells them apart"
         reasons.append(f"{told_by} ({p_value(gates.nuisance_p)})")
-    verdict = "confounded" if reasons else "context"
+    verdict = "confounded" if reasons else "movers"
     if not math.isnan(gates.ambiguity_p):
         nouns = f"nouns of one meaning change as far in its place ({p_value(gates.ambiguity_p)})"
         step = "give sentences whose cue says more about this word than about other nouns"

@@ -10,20 +10,19 @@ from typing import Any
 
 import pandas as pd
 
-from probe.inference.verdicts import attention_beside
+from probe.inference.verdicts import attention_beside, passes_gate
 from probe.stats.limits import FEWEST_WITH_A_GAP, LARGE, LEVEL, SMALLEST
-from probe.stats.numbers import decimal, measured, p_value, percent
+from probe.stats.numbers import decimal, measured, ordinal, p_value, percent
 
 SENSES = ["word", "sense_a", "sense_b"]
 KEYS = [*SENSES, "layer", "head", "verdict"]
 MEANINGS = {
-    "resolver": "moves the word, and what is said next, beyond chance for every head tested; and "
-    "the word changes further than nouns of one meaning in its place",
-    "context": "brings the context to this noun as a resolver would; that an ambiguity is resolved "
-    "was not shown",
+    "resolver": "a mover that does more for this word than for nouns of one meaning in its place; "
+    "and the word changes further than these nouns",
+    "mover": "moves the word, and what is said next, beyond chance for every head tested",
     "position-explained": "moves the word by the token next to it, whatever that is, or cannot be "
     "told from this",
-    "confounded": "would be a resolver, but what has no meaning tells the senses apart as well, "
+    "confounded": "would be a mover, but what has no meaning tells the senses apart as well, "
     "and nouns of one meaning were not shown to change less",
     "opposes": "moves the word the wrong way",
     "backup": "stands in for another head: swapping both moves the word further",
@@ -36,11 +35,13 @@ MEANINGS = {
 }
 # The same of a model that predicts no tokens, where nothing is said next.
 MEANINGS_WITHOUT_NEXT = MEANINGS | {
-    "resolver": "moves the word beyond chance for every head tested; and the word changes further "
-    "than nouns of one meaning in its place",
+    "mover": "moves the word beyond chance for every head tested",
 }
 NOT_SWAPPED = "the model was not shown to separate these senses at the word, so no head was swapped"
-AS_WELL = "the word's place, the text's length or an untrained model tells the senses apart as well"
+AS_WELL = (
+    "the place of the word or its cue, the text's length or an untrained model tells the senses "
+    "apart as well"
+)
 
 
 def with_reasons(verdicts: pd.DataFrame, heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
@@ -80,7 +81,7 @@ def _what_else(row: Mapping[Any, Any]) -> str:
     name = row["verdict"]
     if name == "resolver":
         return f"; {_gate(row)}{_specific(row)}"
-    if name == "context":
+    if name == "mover":
         return f"; {_not_resolved(row)}{_specific(row)}"
     if name == "confounded":
         return f"; but {AS_WELL}, and {_gate(row)}{_specific(row)}"
@@ -111,20 +112,25 @@ def _gate(row: Mapping[Any, Any]) -> str:
     if math.isnan(p):
         return f"the word was not compared with nouns of one meaning ({row['not_compared']})"
     as_far = round(p * (1 + nouns)) - 1
+    if passes_gate(row):
+        return (
+            f"the word changes further than nouns of one meaning in its place: it is "
+            f"{ordinal(as_far + 1)} of {nouns + 1}"
+        )
     if p <= LEVEL:
         return (
-            f"the word changes further than {nouns - as_far} of {nouns} nouns of one meaning in "
-            f"its place ({p_value(p)})"
+            "the word changes further than nouns of one meaning in its place, but not further than "
+            "those that are about as expected"
         )
-    return f"{as_far} of {nouns} nouns of one meaning change as far in its place ({p_value(p)})"
+    return f"{as_far} of {nouns} nouns of one meaning change as far in its place"
 
 
 def _not_resolved(row: Mapping[Any, Any]) -> str:
-    """Why a head that moves the word as a resolver would was not shown to resolve an ambiguity."""
-    if row["ambiguity_p"] <= LEVEL:
+    """Why a head that moves the word was not shown to resolve an ambiguity."""
+    if passes_gate(row):
         return (
-            f"{_gate(row)}, but {AS_WELL}, and that the head does more for the word than for these "
-            "nouns was not shown"
+            f"{_gate(row)}, but that the head does more for the word than for these nouns was not "
+            "shown"
         )
     return f"that an ambiguity is resolved was not shown: {_gate(row)}"
 

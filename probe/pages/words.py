@@ -17,7 +17,7 @@ from probe.pages.answer import CONFOUNDER_WORDS
 from probe.pages.sentences import of_head, read_sentence
 from probe.results.findings import HeadFinding, PairOfSenses, WordFindings
 from probe.stats.limits import LEVEL
-from probe.stats.numbers import decimal, interval, listed, p_value, percent
+from probe.stats.numbers import decimal, interval, listed, ordinal, percent
 
 MOSTLY = 0.6  # of a head's attention: more than on the cue and all other tokens together
 SINK = 0.3  # of a head's attention: a first token that gets less is not called a sink
@@ -74,7 +74,7 @@ def card(finding: WordFindings) -> Section:
         "finding": finding,
         "material": hardest_pair(finding),
         "confounded": confounded(finding),
-        "resolving": resolving(finding),
+        "moving": moving(finding),
         "looks": looks(finding),
         "looks_at_word": looks_at_word(finding.movers[:LEADERS]),
         "pairs": [pair_row(pair) for pair in finding.pairs] if several else [],
@@ -199,28 +199,11 @@ def confounded(finding: WordFindings) -> Section:
     }
 
 
-def resolving(finding: WordFindings) -> Section:
-    """The first heads that move the word, and in how many of its pairs of senses they resolve it.
-
-    `everywhere`: the number of pairs, where it is the same for all resolvers · `each`: where it is
-    the same for those that are named and not for all · neither: each has its own.
-    """
-    named = finding.movers[:LEADERS]
-    of_all = {head.resolves for head in finding.movers}
-    of_named = {head.resolves for head in named}
-    everywhere = each = None
-    if len(finding.pairs) > 1 and len(of_all) == 1:
-        everywhere = named[0].resolves
-    elif len(finding.pairs) > 1 and len(named) > 1 and len(of_named) == 1:
-        each = named[0].resolves
+def moving(finding: WordFindings) -> Section:
+    """The first heads that move the word, and over how many pairs of senses their effects are
+    means."""
     return {
-        "named": named,
-        "everywhere": everywhere,
-        "each": each,
-        "own": bool(finding.resolvers)
-        and len(finding.pairs) > 1
-        and everywhere is None
-        and each is None,
+        "named": finding.movers[:LEADERS],
         "ranked_pairs": sum(pair.ranked for pair in finding.pairs),
     }
 
@@ -238,9 +221,16 @@ def pair_row(pair: PairOfSenses) -> Section:
         "pair": pair,
         "gap": gap_text(pair.gap, pair.gap_low, pair.gap_high),
         "resolvers": listed(list(pair.resolvers)),
-        "ambiguity_p": "not asked" if math.isnan(pair.ambiguity_p) else p_value(pair.ambiguity_p),
+        "among_nouns": among_nouns(pair),
         "leading_effect": percent(pair.leading_effect),
     }
+
+
+def among_nouns(pair: PairOfSenses) -> str:
+    """The word's place among the nouns in its place: “first of 39”."""
+    if math.isnan(pair.ambiguity_p):
+        return "not asked"
+    return f"{ordinal(pair.place_among_nouns)} of {pair.nouns + 1}"
 
 
 def gap_text(gap: float, low: float, high: float) -> str:

@@ -13,7 +13,7 @@ the same variant up to the first block in which they differ.
     variant          the variants of each text in one block
     live             the positions of a text that are run
     row, pos         whole texts and their positions
-    beginning        the different beginnings of whole texts
+    prefix           the different prefixes of whole texts
     unit             what can be edited in one block: heads; or 1, the mixer or the MLP
     set              the sets of edits that a caller asks for
 """
@@ -33,7 +33,7 @@ from probe.model.tokens import TargetText
 from probe.model.weights import Block, Weights
 
 # The sites of a block that can be edited.
-Z = "z"  # what each head reads: `head d_head`
+Z = "z"  # the mean of values that each head weights by attention, before W_O: `head d_head`
 ATTN_OUT = "attn_out"  # what all heads, or the mixer, write: `d_model`
 HIDDEN = "hidden"  # the activations of the MLP: `d_mlp`
 
@@ -82,44 +82,44 @@ def patch(own: Tensor, donor: Tensor, edited: Tensor) -> Tensor:
     return torch.where(edited[..., None], donor, own)
 
 
-# --- beginnings that several texts share ----------------------------------------------------------
+# --- prefixes that several texts share ------------------------------------------------------------
 
 
-class Beginnings(NamedTuple):
-    """The different beginnings of equally long texts. A causal model runs each of them once,
-    because a position depends only on the tokens up to it. In such a run each beginning is a text
+class Prefixes(NamedTuple):
+    """The different prefixes of equally long texts. A causal model runs each of them once,
+    because a position depends only on the tokens up to it. In such a run each prefix is a text
     of the batch with one live position, its end."""
 
-    first_end: Tensor  # beginning: where each first ends in the flattened texts
-    number: Tensor  # row pos: the number of the beginning that ends there
+    first_end: Tensor  # prefix: where each first ends in the flattened texts
+    number: Tensor  # row pos: the number of the prefix that ends there
 
     @property
     def positions(self) -> Tensor:
-        """The position at which each ends. `beginning 1 1`"""
+        """The position at which each ends. `prefix 1 1`"""
         return self.first_end[:, None, None] % max(self.number.shape[1], 1)
 
-    def distinct(self, x: Tensor) -> Tensor:
-        """The values at the end of each beginning. `row 1 pos ... -> beginning 1 1 ...`"""
+    def at_ends(self, x: Tensor) -> Tensor:
+        """The values at the end of each prefix. `row 1 pos ... -> prefix 1 1 ...`"""
         return x.flatten(0, 2)[self.first_end, None, None]
 
     def everywhere(self, x: Tensor) -> Tensor:
-        """The values at every position of every text. `beginning 1 1 ... -> row 1 pos ...`"""
+        """The values at every position of every text. `prefix 1 1 ... -> row 1 pos ...`"""
         return x[:, 0, 0][self.number][:, None]
 
     def heads_everywhere(self, x: Tensor) -> Tensor:
-        """Queries, keys or values at every position. `beginning 1 head 1 d_head -> row 1 head pos
+        """Queries, keys or values at every position. `prefix 1 head 1 d_head -> row 1 head pos
         d_head`"""
         return x[:, 0, :, 0][self.number].transpose(1, 2)[:, None]
 
 
-def beginnings(weights: Weights, rows: Sequence[Sequence[int]]) -> Beginnings | None:
-    """The beginnings of equally long rows of token ids; None in a model that reads both ways, where
+def prefixes(weights: Weights, rows: Sequence[Sequence[int]]) -> Prefixes | None:
+    """The prefixes of equally long rows of token ids; None in a model that reads both ways, where
     texts share nothing."""
     if not weights.causal:
         return None
     first_end, number = _numbered(rows)
     device = weights.device
-    return Beginnings(
+    return Prefixes(
         torch.tensor(first_end, dtype=torch.long, device=device),
         torch.tensor(number, dtype=torch.long, device=device),
     )
@@ -128,7 +128,7 @@ def beginnings(weights: Weights, rows: Sequence[Sequence[int]]) -> Beginnings | 
 def _numbered(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
     """Where each different `row[: pos + 1]` first ends in the flattened rows, and the number of the
     one that ends at each position of each row."""
-    # A beginning is the number of the one that is shorter by a token, and that token.
+    # The key of a prefix: the number of the prefix without its last token, and that token.
     number_of: dict[tuple[int, int], int] = {}
     first_end: list[int] = []
     numbers: list[list[int]] = []
@@ -162,7 +162,7 @@ class Run:
     weights: Weights
     tables: PositionTables
     depth: int  # how many blocks are run
-    shared: Beginnings | None = None  # of an unchanged run of whole texts
+    shared: Prefixes | None = None  # of an unchanged run of whole texts
     edits: Edits | None = None
     at: Tensor | None = None  # batch: the live position that is edited
     read: Tensor | None = None  # batch: the live position that is read; None for all of them
@@ -214,7 +214,7 @@ class Step:
     @cached_property
     def projected(self) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the variants that enter, rotated for their positions. `batch
-        variant head live d_head`, kv_head for two; in a run of beginnings `row 1 head pos d_head`
+        variant head live d_head`, kv_head for two; in a run of prefixes `row 1 head pos d_head`
 
         They are released once z is computed, so read them before it.
         """
@@ -231,8 +231,11 @@ class Step:
 
     @cached_property
     def z(self) -> Tensor:
-        """What each head reads, of cross-attention if the run has it. `batch variant live head
-        d_head`"""
+        """The mean of values that each head weights by attention, before W_O; of cross-attention if
+        the run has it.
+
+        Shape: `batch variant live head d_head`
+        """
         cross = self.run.cross
         if cross is None:
             return self._edited(Z, self._attend())
@@ -242,7 +245,10 @@ class Step:
 
     @cached_property
     def resid_mid(self) -> Tensor:
-        """The stream that the MLP's write is added to. `batch variant live d_model`"""
+        """The stream that the MLP's write is added to. `batch variant live d_model`
+
+        `resid_post` adds that write in place: clone this stream if you keep it beyond that.
+        """
         return self._beside(HIDDEN, self._after_attention)
 
     @property
@@ -289,7 +295,7 @@ class Step:
             z = fused.attend_among(run.weights, self.block, (q, k, v), self.before, run.tables)
             return z.unflatten(1, (sharing, variants)).flatten(0, 1)
         z = fused.attend_among(run.weights, self.block, projected, self.before, run.tables)
-        return z if run.shared is None else run.shared.distinct(z)
+        return z if run.shared is None else run.shared.at_ends(z)
 
     @cached_property
     def _stream(self) -> Tensor:
@@ -341,8 +347,14 @@ class Step:
         return self._cut(x)
 
     def _beside(self, site: str, x: Tensor) -> Tensor:
-        """The stream next to what is edited at this site, for the same variants and positions;
-        unchanged if another site is edited. `batch variant live d_model`"""
+        """The stream for the variants and positions that follow this site. It is unchanged if
+        another site is edited.
+
+        The stream has the variants that enter the block. What is edited at the site has the
+        variants of the block, so the stream is repeated for them before the two are added.
+
+        Shape: `batch variant live d_model`
+        """
         if site != self._site:
             return x
         x = self._cut(x)
@@ -372,10 +384,10 @@ def run_texts(
 ) -> Iterator[Step]:
     """The unchanged run of equally long rows of token ids, at every position."""
     ids = torch.tensor(rows, dtype=torch.long, device=weights.device)
-    shared = beginnings(weights, rows)
+    shared = prefixes(weights, rows)
     entering = forward.embed(weights, ids)[:, None]
     if shared is not None:
-        entering = shared.distinct(entering)
+        entering = shared.at_ends(entering)
     return Run(weights, tables, depth, shared).steps(entering)
 
 

@@ -9,12 +9,14 @@ from probe.experiments.ablation import KINDS
 from probe.inference.ablation import Accuracies, mean
 from probe.results.frames import depth_label
 from probe.stats import resampling
+from probe.stats.resampling import Array
 
+DECIMALS = 9  # of a fall in accuracy: what differs beyond is the order of a sum
 CHOSEN = "depth chosen in training"
 COLUMNS = (
     *("word", "kind", "depth", "label", "tested", "accuracy", "accuracy_without"),
     *("fall", "fall_low", "fall_high", "random_sets", "random_fall", "random_least"),
-    *("random_most", "beyond_random", "beyond_random_low", "beyond_random_high"),
+    *("random_most", "p", "beyond_random", "beyond_random_low", "beyond_random_high"),
     *("macro_f1", "macro_f1_without", "macro_f1_fall", "macro_f1_fall_low", "macro_f1_fall_high"),
     "random_macro_f1",
 )
@@ -41,12 +43,22 @@ def rows(word: str | None, accuracies: Accuracies) -> list[Mapping[str, object]]
                 *(intact, intact - estimate[0][here]),
                 *(estimate[0][here], low[0][here], high[0][here]),
                 *(len(random), random.mean(), random.min(), random.max()),
+                p_among(fall[here[0], 0, depth], random),
                 *(estimate[1][here], low[1][here], high[1][here]),
                 *(accuracies.intact_f1[depth], f1[0]),
                 *(estimate[2][here], low[2][here], high[2][here], f1[1:].mean()),
             )
             made.append(dict(zip(COLUMNS, values, strict=True)))
     return made
+
+
+def p_among(fall: float, random: Array) -> float:
+    """(1 + random sets that cost as much) / (1 + random sets): sets are the sample, not sentences.
+
+    Falls that differ in rounding only are equal.
+    """
+    as_much = np.count_nonzero(random.round(DECIMALS) >= round(fall, DECIMALS))
+    return float((1 + as_much) / (1 + len(random)))
 
 
 def frame(by_word: Sequence[Mapping[str, object]], total: Accuracies) -> pd.DataFrame:

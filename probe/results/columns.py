@@ -16,6 +16,7 @@ from probe.experiments.columns import KEYS
 from probe.experiments.table import EXPERIMENTS
 from probe.inference.nouns import PARTS
 from probe.inference.within import RANKS as RANK_COLUMNS
+from probe.inference.within import RAW
 
 RANKS = dict.fromkeys(RANK_COLUMNS, "Int64")
 # A contract: columns may be added.
@@ -54,6 +55,7 @@ HEADS = (
     "rerouted",
     *PARTS,
     "comparison",
+    *RAW,
 )
 ATTENTION = ("attention_cue", "attention_previous", "attention_itself")
 

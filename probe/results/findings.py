@@ -3,8 +3,8 @@
 Whatever a page, a terminal or a notebook says of a word is said from this record. It holds names
 and numbers and no sentences. What may be claimed is bound here:
 
-* only a head with the verdict resolver is among the resolvers, only one with the verdict context
-  among those that bring context to the word;
+* only a head with the verdict mover or resolver is among the movers, and only one with the verdict
+  resolver among the resolvers;
 * a word counts as changing further than nouns of one meaning only where it passed the ambiguity
   gate; behind it, what else tells its senses apart confounds nothing, because these nouns stand in
   the same sentences;
@@ -27,15 +27,16 @@ import pandas as pd
 
 from probe.experiments.material import LATE
 from probe.experiments.run import LEADERS
-from probe.inference.verdicts import comparison
+from probe.inference.verdicts import comparison, passes_gate
 from probe.results.frames import FEW, FEW_CUES
 from probe.stats.limits import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
 
 MOST_OF_IT = 0.5  # of an effect or of the gap: more than everything else together
+OVER = 1.05  # of the gap: a set that keeps more than all heads do, beyond noise
 NEARLY_ALL = 0.9  # of the gap: what is left over is a tenth
 WORTH_READING = 0.01  # of the gap: a head with a clear effect from here on is worth its sentences
-MOVERS = ("resolver", "context")  # the verdicts of heads that bring the meaning, or the context
+MOVERS = ("resolver", "mover")  # the verdicts of heads that move the word
 TYPICAL = 2  # nouns that are named as examples of those that stood in the word's place
 PUNCTUATION = ".,;:!?\"'()"
 Frames = Mapping[str, pd.DataFrame]
@@ -71,6 +72,8 @@ class HeadFinding:
     net: float
     net_low: float
     net_high: float
+    denoise: float
+    noise: float
     swap: float
     same_sense: float
     direct: float
@@ -90,6 +93,18 @@ class HeadFinding:
     p_specific: float
     comparison: str
     at_end: bool
+    own_write: float
+    own_write_nouns: float
+    own_write_more_low: float
+    moved_raw: float
+    moved_raw_nouns: float
+
+    @property
+    def with_its_readers(self) -> bool:
+        """Whether the head does more for the word than for nouns, and was not shown to write more
+        itself, by SMALLEST of what it writes: a part that reads it makes the difference."""
+        writes_more = self.own_write_more_low > SMALLEST * abs(self.own_write)
+        return self.comparison == "more" and not writes_more
 
 
 @dataclass(frozen=True)
@@ -112,6 +127,8 @@ class PairOfSenses:
     gap_low: float
     gap_high: float
     gap_p: float
+    gap_form: float
+    gap_other_forms: float
     auroc: float
     next_token_p: float
     continuation_p: float
@@ -126,7 +143,11 @@ class PairOfSenses:
     nouns: int
     general_share: float
     largest_share: float
+    surprisal: float
+    surprisal_nouns: float
+    nouns_near: int
     ambiguity_p: float
+    ambiguity_p_near: float
     ambiguous: bool
     not_compared: str
     nuisances: tuple[str, ...]
@@ -134,6 +155,14 @@ class PairOfSenses:
     resolvers: tuple[str, ...]
     leading_head: str | None
     leading_effect: float
+
+    @property
+    def place_among_nouns(self) -> int:
+        """The word's place among the nouns by how far each changes: 1 where it changes furthest.
+
+        The gate's p is (1 + nouns that change as far) / (1 + nouns).
+        """
+        return round(self.ambiguity_p * (1 + self.nouns))
 
 
 @dataclass(frozen=True)
@@ -144,7 +173,9 @@ class BesideNouns:
     `pairs` is the number of these. With no pairs only the number of nouns and the reason,
     `not_compared`, are known, and what a few nouns are enough for: `typical` and `mlps_more`.
     `nouns`: those that were compared · `as_far`: those that change at least as far as the word ·
-    `p`: of the ambiguity gate, one for the word, and whether it `passed` · `general_share` and
+    `p`: of the ambiguity gate, one for the word, and whether it `passed` · `near`: how many of the
+    nouns are about as expected as the word, and `p_near` of the gate among them, missing where
+    they are too few · `general_share` and
     `largest_share`: mean and largest squared gap of a noun over the word's · `times_as_far`: how
     many times as far the word changes as the nouns do, a ratio of distances, infinite where they do
     not change · `typical`: two nouns that change as the mean does · `furthest`: the noun that
@@ -159,6 +190,8 @@ class BesideNouns:
     general_share: float
     largest_share: float
     p: float
+    near: int
+    p_near: float
     times_as_far: float
     typical: tuple[str, ...]
     furthest: str
@@ -177,13 +210,27 @@ class TooFew:
 
 @dataclass(frozen=True)
 class SmallestSet:
-    """The fewest leading heads that keep 90 % of the gap; `heads_tested` is the number of all."""
+    """The fewest leading heads that keep 90 % of the gap, and what is lost when they alone are
+    replaced (`necessity`); `heads_tested` is the number of all."""
 
     names: tuple[str, ...]
     faithfulness: float
     faithfulness_low: float
     faithfulness_high: float
+    necessity: float
+    necessity_low: float
+    necessity_high: float
     heads_tested: int
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The number of leading heads that keep more of the gap than all heads do, and how much they
+    keep; `behind` is the number of the others, which bring it back to 100 %."""
+
+    size: int
+    faithfulness: float
+    behind: int
 
 
 @dataclass(frozen=True)
@@ -291,8 +338,8 @@ class WordFindings:
 
     `index` is its place among the words of the study and `rows` its rows of every frame, for charts
     and tables. `ranked` is true where at least one pair of senses is apart. Heads stand by rank:
-    `leaders` are the first of them, `context_heads` those that bring the context and were not shown
-    to resolve an ambiguity, `movers` the resolvers or, where there are none, the context heads,
+    `leaders` are the first of them, `movers` those that were shown to move the word, `resolvers`
+    those of them that do more for it than for unambiguous nouns,
     `opposing` those that were shown to move the word the other way by WORTH_NAMING or more, the
     furthest first, `pairs_moved` the number of pairs of senses in which the movers do, `heads_read`
     those whose sentences are worth reading, `rank_groups` the groups of leaders and `mover_groups`
@@ -321,7 +368,6 @@ class WordFindings:
     heads: tuple[HeadFinding, ...]
     leaders: tuple[HeadFinding, ...]
     resolvers: tuple[HeadFinding, ...]
-    context_heads: tuple[HeadFinding, ...]
     movers: tuple[HeadFinding, ...]
     opposing: tuple[HeadFinding, ...]
     heads_read: tuple[HeadFinding, ...]
@@ -371,10 +417,8 @@ def word_findings(
     pairs = pairs_of_senses(rows)
     heads = heads_by_rank(rows)
     resolvers = tuple(head for head in heads if head.verdict == "resolver")
-    context_heads = tuple(head for head in heads if head.verdict == "context")
-    movers = resolvers or context_heads
-    verdict_of_movers = "resolver" if resolvers else "context"
-    moved = rows["heads"][rows["heads"]["verdict"] == verdict_of_movers]
+    movers = tuple(head for head in heads if head.verdict in MOVERS)
+    moved = rows["heads"][rows["heads"]["verdict"].isin(MOVERS)]
     leaders = heads[:LEADERS]
     smallest = smallest_set(rows["curves"])
     ranked_pairs = [pair for pair in pairs if pair.ranked]
@@ -401,15 +445,14 @@ def word_findings(
         heads=heads,
         leaders=leaders,
         resolvers=resolvers,
-        context_heads=context_heads,
         movers=movers,
         opposing=_opposing(heads),
         heads_read=_heads_read(heads, rows["readings"]),
         rank_groups=rank_groups(leaders),
         mover_groups=rank_groups(movers[:LEADERS]),
-        tests=_tests_of_movers(rows["heads"], verdict_of_movers),
+        tests=_tests_of_movers(rows["heads"]),
         continuations=_continuations(pairs, rows["heads"], movers),
-        others=_other_heads(heads, verdict_of_movers),
+        others=_other_heads(heads),
         smallest_set=smallest,
         random_sets=best_random(rows["random_sets"], len(smallest.names)) if smallest else None,
         leading_path=leading_path(rows["paths"]),
@@ -483,7 +526,7 @@ def _highest(head: HeadFinding) -> float:
 
 
 def _heads_read(heads: Sequence[HeadFinding], readings: pd.DataFrame) -> tuple[HeadFinding, ...]:
-    """Of the heads whose attention was read, those that bring the meaning or the context and those
+    """Of the heads whose attention was read, those that were shown to move the word and those
     whose effect is clear; the largest where there is none."""
     read = set(names_of(readings[["layer", "head"]].drop_duplicates()))
     candidates = [head for head in heads if head.name in read]
@@ -510,9 +553,10 @@ def _pair_of_senses(row: Row, heads: pd.DataFrame) -> PairOfSenses:
     ]
     # Nouns of one meaning stand in the same sentences: what the word does beyond them is no
     # nuisance of these sentences.
-    confounders = [] if row["ambiguity_p"] <= LEVEL else nuisances
+    ambiguous = passes_gate(row)
+    confounders = [] if ambiguous else nuisances
     values: dict[str, Any] = {
-        "ambiguous": row["ambiguity_p"] <= LEVEL,
+        "ambiguous": ambiguous,
         "nuisances": tuple(nuisances),
         "confounders": tuple(confounders),
         "resolvers": names_of(own[own["verdict"] == "resolver"]),
@@ -540,6 +584,8 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
             general_share=math.nan,
             largest_share=math.nan,
             p=math.nan,
+            near=0,
+            p_near=math.nan,
             times_as_far=math.nan,
             typical=tuple(shares.index[:TYPICAL]),
             furthest="",
@@ -552,11 +598,12 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
         pairs=len(asked),
         passed=asked[0].ambiguous,
         nouns=asked[0].nouns,  # the same for all of them, as the gate's p is
-        # The gate's p is (1 + nouns as far) / (1 + nouns).
-        as_far=round(asked[0].ambiguity_p * (1 + asked[0].nouns)) - 1,
+        as_far=asked[0].place_among_nouns - 1,
         general_share=share,
         largest_share=max(pair.largest_share for pair in asked),
         p=asked[0].ambiguity_p,
+        near=asked[0].nouns_near,
+        p_near=asked[0].ambiguity_p_near,
         times_as_far=_times_as_far(share),
         typical=tuple(nearest.index[:TYPICAL]),
         furthest=str(shares.idxmax()) if len(shares) else "",
@@ -625,7 +672,23 @@ def smallest_set(curves: pd.DataFrame) -> SmallestSet | None:
         faithfulness=float(first["faithfulness"]),
         faithfulness_low=float(first["faithfulness_low"]),
         faithfulness_high=float(first["faithfulness_high"]),
+        necessity=float(first["necessity"]),
+        necessity_low=float(first["necessity_low"]),
+        necessity_high=float(first["necessity_high"]),
         heads_tested=int(rows["size"].max()),
+    )
+
+
+def peak(curves: pd.DataFrame) -> Peak | None:
+    """Where the curve of a word is highest, or None where it is no higher than with all heads, up
+    to OVER."""
+    if curves.empty or curves["faithfulness"].max() <= OVER:
+        return None
+    highest = curves.sort_values("faithfulness", kind="stable").iloc[-1]
+    return Peak(
+        size=int(highest["size"]),
+        faithfulness=float(highest["faithfulness"]),
+        behind=int(curves["size"].max() - highest["size"]),
     )
 
 
@@ -714,9 +777,9 @@ def _differing_word(row: Row, partner: Row, *, marked: bool) -> str:
     return ""
 
 
-def _tests_of_movers(heads: pd.DataFrame, verdict: str) -> MoverTests | None:
+def _tests_of_movers(heads: pd.DataFrame) -> MoverTests | None:
     swapped = heads.dropna(subset="net")
-    rows = swapped[swapped["verdict"] == verdict]
+    rows = swapped[swapped["verdict"].isin(MOVERS)]
     if rows.empty:
         return None
     separating = rows[rows["p_auroc"] < LEVEL]
@@ -754,8 +817,8 @@ def _opposing(heads: Sequence[HeadFinding]) -> tuple[HeadFinding, ...]:
     return tuple(sorted(against, key=lambda head: head.net))
 
 
-def _other_heads(heads: Sequence[HeadFinding], verdict_of_movers: str) -> OtherHeads | None:
-    rest = [head for head in heads if head.verdict != verdict_of_movers]
+def _other_heads(heads: Sequence[HeadFinding]) -> OtherHeads | None:
+    rest = [head for head in heads if head.verdict not in MOVERS]
     if not rest:
         return None
     by_verdict: dict[str, tuple[str, ...]] = {}

@@ -19,26 +19,36 @@ import pandas as pd
 from probe.experiments.columns import KEYS, Columns, Table, key_of
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.table import EXPERIMENTS
-from probe.inference.nouns import PARTS, NounEvidence, joined_parts
-from probe.inference.verdicts import REASONS, best_verdicts, comparisons, verdicts
+from probe.inference.nouns import PARTS, AmbiguityGate, NounEvidence, joined_parts
+from probe.inference.verdicts import (
+    REASONS,
+    best_verdicts,
+    comparisons,
+    passes_gate,
+    verdicts,
+)
 from probe.inference.within import (
-    CAUSAL,
+    RAW,
+    SWAP_COLUMNS,
     PairEvidence,
     WordEvidence,
     beside_nouns,
-    causal,
+    effects_of_swaps,
     head_arrays,
+    in_units,
     net_where,
 )
 from probe.model.check import Certificate, Row
 from probe.results.columns import ATTENTION, HEADS, RANKS
 from probe.stats import resampling
 from probe.stats.limits import GATE, LEVEL
+from probe.stats.resampling import Array
 from probe.text.sentences import LeftOut
 from probe.tidy import by_head, rounded, stacked, with_key
 
 FEW = 50  # sentences per sense: with fewer, a result is called exploratory
 # Pairs of cue words: with fewer, no p of a swap comes below 2^-12 however clear the effect.
+FEWEST_OF_A_FORM = 4  # pairs of sentences whose gap is given by itself
 FEW_CUES = 12
 NOT_ASKED_FOR = "no nouns were asked for"  # why a word was not compared with any
 MIXERS = ("denoise", "noise", "swap", "same_sense", "net")
@@ -167,6 +177,7 @@ def words(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
                 "gap_low": float(low),
                 "gap_high": float(high),
                 "gap_p": pair.gates.gap,
+                **_by_form(record, pair),
                 "next_token_p": pair.gates.next_token,
                 "continuation_p": pair.gates.continuation,
                 "nuisance_p": pair.gates.nuisance,
@@ -185,6 +196,21 @@ def words(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _by_form(record: WordRecord, pair: SensePair) -> dict[str, float]:
+    """The gap over the pairs of sentences with the word in its dictionary form, and over the
+    others; missing where these are fewer than FEWEST_OF_A_FORM."""
+    plain = [sentence.form.casefold() == record.word.casefold() for sentence in record.sentences]
+    both = np.array(
+        [plain[a] and plain[b] for a, b in zip(pair.pairs.a, pair.pairs.b, strict=True)]
+    )
+    gap = pair.gap[:, record.depth]
+    by_form = {"gap_form": gap[both], "gap_other_forms": gap[~both]}
+    return {
+        name: float(gaps.mean()) if len(gaps) >= FEWEST_OF_A_FORM else float("nan")
+        for name, gaps in by_form.items()
+    }
+
+
 def _gate(record: WordRecord, found: PairEvidence) -> dict[str, object]:
     """How far unambiguous nouns change in the word's place, and whether the word goes further."""
     columns: dict[str, object] = {
@@ -192,6 +218,10 @@ def _gate(record: WordRecord, found: PairEvidence) -> dict[str, object]:
         "largest_share": np.nan,
         "ambiguity_p": np.nan,
         "nouns": 0,
+        "surprisal": np.nan,
+        "surprisal_nouns": np.nan,
+        "nouns_near": 0,
+        "ambiguity_p_near": np.nan,
         "sentences_not_compared": 0,
         "not_compared": "",
     }
@@ -207,10 +237,19 @@ def _gate(record: WordRecord, found: PairEvidence) -> dict[str, object]:
             "largest_share": float(shares.max()) if len(shares) else np.nan,
             "ambiguity_p": nouns.gate.p,
             "nouns": len(shares),
+            "surprisal": _mean(nouns.record.word_surprisal),
+            "surprisal_nouns": _mean(nouns.record.surprisal[list(nouns.gate.chosen)]),
+            "nouns_near": nouns.gate.near,
+            "ambiguity_p_near": nouns.gate.p_near,
             "sentences_not_compared": nouns.record.sentences_left_out,
             "not_compared": nouns.gate.reason,
         }
     return columns
+
+
+def _mean(numbers: Array) -> float:
+    """The mean of those that are known, NaN where none is."""
+    return float(np.nanmean(numbers)) if np.isfinite(numbers).any() else float("nan")
 
 
 def _left_out(word: WordEvidence) -> list[LeftOut]:
@@ -233,6 +272,7 @@ def heads(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
         frame = by_head(head_arrays(found)).astype(RANKS)
         frame["read_depth"] = [pair.reading.at[layer] for layer in frame["layer"]]
         frame["ambiguity_p"] = np.nan if found.nouns is None else found.nouns.gate.p
+        frame["ambiguity_p_near"] = np.nan if found.nouns is None else found.nouns.gate.p_near
         with_gap = None if found.nouns is None else found.nouns.with_gap
         frame["nouns_with_gap"] = np.nan if with_gap is None else float(with_gap)
         is_confounded = pair.gates.untrained < GATE or pair.gates.nuisance < LEVEL
@@ -246,8 +286,8 @@ def heads(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
 def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.DataFrame:
     """One row per word, layer and head: means over the word's pairs of senses whose gap is there.
 
-    `verdict` is the head's best one over these pairs, `resolves` in how many of them it is a
-    resolver, `of` their number.
+    `verdict` is the head's best one over these pairs, or resolver where a mover does more in the
+    mean over them; `resolves` in how many of them it is a resolver, `of` their number.
     """
     parts = []
     for word in evidence:
@@ -256,8 +296,8 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
             continue
         pairs = [found.record for found in passed]
         arrays = {"auroc": np.mean([found.separation.auroc for found in passed], axis=0)}
-        arrays |= causal(pairs)
-        arrays |= beside_nouns(passed)
+        arrays |= effects_of_swaps(pairs)
+        arrays |= beside_nouns(passed) | in_units(passed)
         for name in ATTENTION:
             to_token = [pair.attention[name.removeprefix("attention_")] for pair in pairs]
             arrays[name] = np.mean(to_token, axis=0)
@@ -265,10 +305,20 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
         rows = all_heads[(all_heads["word"] == word.record.word) & all_heads["net"].notna()]
         frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
         frame["comparison"] = comparisons(frame)
+        gates = [found.nouns.gate for found in passed if found.nouns is not None]
+        if any(passes_gate(_p_of(gate)) for gate in gates):
+            # In the mean over its pairs of senses a head may do more where in none of them it does.
+            more = (frame["verdict"] == "mover") & (frame["comparison"] == "more")
+            frame.loc[more, "verdict"] = "resolver"
         parts.append(with_key(frame, {"word": word.record.word}))
-    columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, *PARTS, "comparison"]
-    columns += ["verdict", "resolves", "of"]
+    columns = ["word", "layer", "head", "auroc", *SWAP_COLUMNS, *ATTENTION, *PARTS, "comparison"]
+    columns += ["verdict", "resolves", "of", *RAW]
     return stacked(parts, columns)[columns].astype(RANKS)
+
+
+def _p_of(gate: AmbiguityGate) -> dict[str, float]:
+    """The p of a gate, by the names of columns."""
+    return {"ambiguity_p": gate.p, "ambiguity_p_near": gate.p_near}
 
 
 def controls(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
@@ -284,6 +334,7 @@ def controls(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
             frame = pd.DataFrame({"noun": noun} | columns)
             parts.append(with_key(frame, key_of(record, found.record)))
     names = [*KEYS, "noun", "depth", "gap", "general_share", "shared_axis", "sentences"]
+    names.append("surprisal")
     return stacked(parts, names)
 
 
@@ -296,14 +347,15 @@ def _noun_rows(word: str, nouns: NounEvidence) -> Iterator[tuple[str, dict[str, 
     yield (
         word,
         {"depth": depth, "gap": own, "general_share": np.ones_like(own)}
-        | {"shared_axis": own * np.nan, "sentences": record.sentences[most]},
+        | {"shared_axis": own * np.nan, "sentences": record.sentences[most]}
+        | {"surprisal": record.word_surprisal[most]},
     )
     for number in nouns.gate.chosen:
         yield (
             record.nouns[number],
             {"depth": depth, "gap": record.squared_gap[number]}
             | {"general_share": record.shares[number], "shared_axis": record.shared_axis[number]}
-            | {"sentences": record.sentences[number]},
+            | {"sentences": record.sentences[number], "surprisal": record.surprisal[number]},
         )
 
 

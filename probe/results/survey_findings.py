@@ -11,7 +11,7 @@ import pandas as pd
 
 from probe.patching.sets import HeadIndex
 from probe.results.findings import head_name
-from probe.stats.limits import FEWEST_WORDS, LEVEL, SMALLEST
+from probe.stats.limits import FEWEST_WORDS, GATE, LEVEL, SMALLEST
 
 NAMED = 3  # heads that a sentence names
 LEADING = 6  # heads that are looked at word by word
@@ -103,6 +103,7 @@ class SurveyFindings:
     depth: int
     separation: float
     gap_p: float
+    untrained_p: float
     ranked: bool
     general_share: float
     general_low: float
@@ -111,6 +112,11 @@ class SurveyFindings:
     heads: tuple[HeadAcrossWords, ...]
     carry_over: tuple[CarriedOver, ...]
     frames: Mapping[str, pd.DataFrame]
+
+    @property
+    def untrained_too(self) -> bool:
+        """Whether random weights show a gap as well."""
+        return self.untrained_p < GATE
 
     @property
     def smallest(self) -> float:

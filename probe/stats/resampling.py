@@ -35,6 +35,7 @@ from probe.text.splits import CrossFit
 Array = NDArray[np.float64]
 Labels = NDArray[np.bool_]
 DRAWS = 2000  # of the bootstrap
+FEWEST_PAIRS = 4  # whose signs are flipped, and that are read along the axis of the others
 POWER_DRAWS = 4000  # of studies in which one head does something
 # Of the gate: p as small as .0002, for it asks for .01 after correction over pairs of senses.
 GATE_DRAWS = 4999
@@ -379,7 +380,9 @@ def sign_flip_test(
 
     One-sided; for the other side give `-effects`. Pairs that share a unit (a cue word, a noun)
     change their sign together. Raises InputError for effects that are not there (NaN) or infinite,
-    which no sign could be flipped of, and where there is not one unit for each pair.
+    which no sign could be flipped of, where there is not one unit for each pair, and for fewer than
+    FEWEST_PAIRS pairs: what `probe.patch` finds in so few of them is read along each pair's own
+    way, so that every part that writes anything is above 0.
 
     Example:
         >>> import numpy as np
@@ -411,7 +414,20 @@ def sign_flip_test(
             f"{doing}: {np.count_nonzero(~np.isfinite(effects))} of {effects.size} effects are NaN "
             "or infinite, expected numbers; leave out the pairs or the heads that have none."
         )
-    null = flip_null(effects, named, draws=draws, rng=np.random.default_rng(seed))
+    if len(effects) < FEWEST_PAIRS:
+        raise InputError(
+            f"{doing}: got {len(effects)} pairs, expected at least {FEWEST_PAIRS}, because the "
+            "signs of fewer show nothing, and probe.patch reads so few along each pair's own way; "
+            "give more pairs."
+        )
+    return flip_signs(effects, named, seed=seed, draws=draws)
+
+
+def flip_signs(
+    effects: Array, units: Sequence[Hashable], *, seed: int = 0, draws: int = 1000
+) -> MaxT:
+    """`sign_flip_test` of effects that are known to be numbers, of any number of pairs."""
+    null = flip_null(effects, list(units), draws=draws, rng=np.random.default_rng(seed))
     return max_t(null[0], null[1:])
 
 

@@ -12,7 +12,15 @@ import pandas as pd
 from torch import Tensor
 
 from probe.errors import InputError, UnsupportedModel
-from probe.experiments.patch import PARTS, Asked, Member, Metric, measure
+from probe.experiments.patch import (
+    PARTS,
+    Asked,
+    Member,
+    Metric,
+    measure,
+    read_ends,
+    ways_of_others,
+)
 from probe.model.hooks import Hook
 from probe.model.load import ModelSource, load, read_weights
 from probe.model.model import Model
@@ -54,7 +62,13 @@ def patch(
 
     Lists of texts, or columns of a DataFrame, are pairs: the frame then has a row for each pair and
     head, with its number in `pair`, and a list of metrics is one for each pair. The fraction of the
-    gap over all pairs is `swap.sum() / gap.sum()`, by head. Raises InputError for a word or
+    gap over all pairs is `swap.sum() / gap.sum()`, by head. Pairs that are the same up to where the
+    metric is read are one: the first has rows, and `frame.attrs["merged"]` counts the others.
+
+    The coordinate of FEWEST_PAIRS pairs and more is read along the way of the other pairs, that of
+    fewer along each pair's own way, on which every head that writes anything moves it:
+    `frame.attrs["axis"]` says which ("others" or "own"), and `probe.sign_flip_test` refuses so few
+    pairs. Raises InputError for a word or
     position that is not there, a token that is several, a metric of another shape, a depth that the
     model does not have, texts that do not differ, and unequal lengths where positions must match;
     UnsupportedModel for logits of a model without a language-model head, and for an
@@ -88,21 +102,32 @@ def patch(
     else:
         _require_difference(weights, pairs, at)
 
+    kept = _first_of_each(pairs)
+    metrics = [metrics[number] for number in kept]
+    different = [pairs[number] for number in kept]
+    axis = "own"
+    if depth and all(one is None for one in metrics):
+        texts = [frozenset(pair) for pair in different]
+        ways = ways_of_others(read_ends(weights, different, depth), texts)
+        if ways is not None:
+            axis = "others"
+            metrics = list(ways)
     frames: dict[int, pd.DataFrame] = {}
     asked = Asked(depth, offsets, PARTS[parts])
-    for number, gap, moved in measure(weights, pairs, metrics, asked):
+    for index, gap, moved in measure(weights, different, metrics, asked):
+        number = kept[index]
         frame = _frame(moved, gap, offsets)
         if parts == "heads":  # in a hybrid some layers have none
             has_heads = weights.has_heads.cpu().numpy()
             frame = frame[has_heads[frame["layer"]]].reset_index(drop=True)
         frames[number] = frame
     for frame in frames.values():
-        frame.attrs["model"] = model.said
+        frame.attrs |= {"model": model.said, "axis": axis, "merged": len(pairs) - len(kept)}
     if one_pair:
         return frames[0]
     for number, frame in frames.items():
         frame.insert(0, "pair", number)
-    return pd.concat([frames[number] for number in range(len(pairs))], ignore_index=True)
+    return pd.concat([frames[number] for number in sorted(frames)], ignore_index=True)
 
 
 def patch_hooks(
@@ -222,6 +247,14 @@ def _pairs(
         one, other = (_member(model, tokenize(model, text), at, read) for text in (text_a, text_b))
         pairs.append((one, other))
     return pairs
+
+
+def _first_of_each(pairs: Sequence[tuple[Member, Member]]) -> list[int]:
+    """The numbers of the pairs that are not the same as an earlier one."""
+    first: dict[tuple[Member, Member], int] = {}
+    for number, pair in enumerate(pairs):
+        first.setdefault(pair, number)
+    return list(first.values())
 
 
 def _member(model: Model, tokens: Tokens, at: int | str, read: int | str | None) -> Member:

@@ -3,8 +3,8 @@ out.
 
 It chooses the words, says what they will cost (`probe.studies.cost`), certifies the model before
 anything else, measures word by word (`probe.experiments.measure`) and collects one tidy frame per
-question (`probe.results.frames`, `probe.results.circuit`). A Study is
-what the user holds: frames, never tensors.
+question (`probe.results.frames`, `probe.results.circuit`). A Study holds these frames, and never
+tensors.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +71,7 @@ class StudyOptions:
     controls: tuple[str, ...] | None = None
 
 
-# How much is measured of a word, as far as a user does not decide it.
+# What a study measures of one word, with the defaults of what a user may decide.
 REPORT = Options(
     seed=StudyOptions.seed,
     pairs=StudyOptions.max_pairs,
@@ -92,8 +92,7 @@ REPORT = Options(
     experiments=frozenset(EXPERIMENTS),
 )
 
-
-# The same of a word that is one of many.
+# What a survey measures of each of its words.
 IN_FULL = replace(REPORT, one_of_many=True)
 
 
@@ -164,32 +163,39 @@ def study(
     out: str | Path | None = None,
     corpus: Any = None,
 ) -> Study:
-    """Effects of swapping every head at each word, with tests, on the sentences that ship or on
-    your own. Those that ship are natural ones; of a model that ships, by its name, those of the
-    grammar that it learned from.
+    """The effects of swapping every head at each word, with tests. Each table is an attribute, such
+    as `study.heads`. With seven words or more, the tables of `survey` are added.
 
-    `words` defaults to bank, mole and apple, or to every word of `sentences`: what `read_sentences`
-    gives or takes (a path, a DataFrame, a list of dicts or of sentences); rows that name no word
-    are about the one that is studied. Raises InputError for an unknown word, too few sentences,
-    senses or permutations, UnsupportedModel for an encoder-decoder, and CrossCheckError when the
-    certificate fails: no number is reported from a model that disagrees. `second` is a model that
-    reads both ways, for the lesson's sentences whose cue comes after the word. What it says is the
-    frame `beside` (and its option `--beside`), for it stands beside what the studied model says.
-    `controls`: one-meaning nouns to put in the word's place, those that ship by default, none for
-    (); InputError where none of them can take the place of any word. `planned` is called with the
-    cost before the work, and may raise; `foreseen` with what is known of every pair of senses
-    before anything is swapped, which takes seconds a word more. `out`: a folder in which finished
-    words are kept, so that a study can go on where it was stopped. Of seven words or more, what
-    holds in general is concluded as well: the frames of `survey`.
+    model: a model, its name, or a folder or file that holds it
+    words: the words to study; by default every word of `sentences`, or bank, mole and apple
+    sentences: what `read_sentences` gives or takes, such as a path, a DataFrame or a list of dicts.
+        A row that names no word is about the one word that is studied. By default the natural
+        sentences that ship, or for a model that ships, by its name, those of the grammar that it
+        learned from
+    seed: of every random choice
+    permutations: how many times senses are reassigned, and signs flipped, for each test
+    max_pairs: the largest number of pairs of sentences that are swapped for two senses
+    controls: unambiguous nouns to put in the word's place; by default those that ship, () for none
+    second: a model that reads both ways, for sentences whose cue comes after the word. Its numbers
+        are in the table `beside`
+    progress: called with a stage's name and the share of the work that is done
+    planned: called with the cost before the work; it may raise
+    foreseen: called with the gates of every pair of senses before anything is swapped, which takes
+        a few more seconds per word
+    out: a folder in which finished words are kept, so that a stopped study can go on
 
-    In a model that was loaded with `hooks="keep"` every swap is a whole forward. Words, heads,
-    their verdicts and how many heads are enough are measured so; there is no certificate, no
-    comparison with one-meaning nouns, and no frame of what is computed from weights alone:
-    `shares`, `head_parts`, `decomposition`, `positions`, `edges` and `paths` are empty.
+    Raises InputError for an unknown word, or too few sentences, senses or permutations, or if none
+    of the nouns can take the place of any word; UnsupportedModel for an encoder-decoder;
+    CrossCheckError if the certificate fails: no number is reported from a model that disagrees.
+
+    In a model that was loaded with `hooks="keep"`, every swap is a whole forward. The study then
+    measures words, heads, verdicts and how many heads are enough. It has no certificate and no
+    comparison with nouns, and the tables that are computed from weights alone are empty: `shares`,
+    `head_parts`, `decomposition`, `positions`, `edges` and `paths`.
 
     Example:
         >>> study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=8)
-        >>> len(study.frames["heads"])  # one row a head: 4 layers x 4 heads
+        >>> len(study.heads)  # one row per head: 4 layers x 4 heads
         16
     """
     if corpus is not None:
@@ -245,7 +251,7 @@ def study(
             splits[material.word],
             measured,
             random_model=random_model,
-            report=_within(report, material.word, 0.1 + 0.75 * index / len(materials)),
+            report=_of_word(report, material.word, 0.1 + 0.75 * index / len(materials)),
         )
         rows = sources[material.word].sentences
         file = None if folder is None else word_file(folder, job, rows)
@@ -287,8 +293,7 @@ def conclude(
     """All frames that follow from the records of some words.
 
     unread: see `probe.results.frames.frames`.
-    Of FEWEST_WORDS words and more that were measured for it, also what holds in general: the frames
-    of a survey.
+    With FEWEST_WORDS words or more, the frames of a survey are added.
     """
     evidence = [within(record, permutations=permutations, seed=seed) for record in records]
     frames = tables.frames(evidence, certificate, unread)
@@ -306,8 +311,8 @@ def _certificate(model: Model, materials: Sequence[Material]) -> Certificate:
     return certify(model, [material.sentences[0].text for material in materials]).require()
 
 
-def _within(report: Progress, word: str, done: float) -> Progress:
-    """Progress within a word."""
+def _of_word(report: Progress, word: str, done: float) -> Progress:
+    """Progress that names the word that is measured, and the share of the study done before it."""
     return lambda stage, share: report(word, done)
 
 
@@ -373,15 +378,15 @@ def _require_can_study(model: Model, permutations: int, second: Model | None) ->
             )
     if whole_number(permutations) is None or permutations < FEWEST_PERMUTATIONS:
         raise InputError(
-            f"Studying words: got permutations = {permutations!r}, expected a whole "
-            f"number from {FEWEST_PERMUTATIONS} on, so that a p of .01 can be reached; leave it "
-            "away for 1,000."
+            f"Studying words: got permutations = {permutations!r}, expected a whole number "
+            f"from {FEWEST_PERMUTATIONS} on, so that a p of .01 can be reached; leave it out for "
+            "the default, 1,000."
         )
     require_single(model.config.architecture, "a study")
 
 
 def _require_numbers(options: StudyOptions) -> None:
-    """Raises InputError for a seed or a number of pairs that is none."""
+    """Raises InputError for an invalid seed or number of pairs."""
     for name, least in LEAST.items():
         usual = getattr(StudyOptions, name)
         require_at_least(least, getattr(options, name), name, doing="Studying words", usual=usual)

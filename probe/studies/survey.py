@@ -6,7 +6,6 @@ The sentences of all words are held in memory, their records one at a time.
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -53,7 +52,6 @@ from probe.studies.workers import Run, Workers, in_one_thread, running
 from probe.text import lexicon
 from probe.text.sentences import Corpus, Sentence, as_corpus, join
 
-WITH_COMMA = re.compile(r"[-+]?\d+,\d+")  # a number as much of the world writes it
 CERTIFIED_WORDS = 3  # a sentence of each of the first ones stands in the certificate
 NO_ENGLISH = (
     "The nouns of one meaning that ship are English, and most of the sentences are not, so no noun "
@@ -209,7 +207,7 @@ def _require_options(out: object, workers: object, seed: object) -> None:
     if not isinstance(workers, Workers):
         raise InputError(
             f"Surveying words: got workers = {workers!r}, expected Workers of "
-            'probe.studies.workers; give Workers("dask", number=2), say, or leave it away to '
+            'probe.studies.workers; give Workers("dask", number=2), say, or leave it out to '
             "measure in this process."
         )
 

@@ -17,7 +17,7 @@ from probe.experiments.options import NounPlan, Options
 from probe.experiments.prepare import tested_pairs
 from probe.experiments.record import WordRecord
 from probe.experiments.sets import CarriedSets, carry_over
-from probe.model.load import read_weights
+from probe.model.load import read_weights, untrained
 from probe.model.model import Model
 from probe.patching.sets import HeadIndex
 from probe.provenance import digest_of
@@ -72,7 +72,8 @@ def measure_word(
         record = unmeasured(model, material, sentences, reason)
     else:
         options = replace(options, pairs=pairs_of_each(options.pairs, splits))
-        record = measure(model, material, splits, options)
+        random_model = untrained(model, seed=options.seed)
+        record = measure(model, material, splits, options, random_model=random_model)
     return replace(record, not_used=dict(Counter(record.not_used) + left_out))
 
 

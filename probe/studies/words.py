@@ -52,7 +52,7 @@ def check_out(out: object, doing: str) -> None:
     if out is not None and not isinstance(out, str | os.PathLike):
         raise InputError(
             f"{doing}: got out = {out!r}, expected the folder that finished words are kept in; "
-            'give one such as "out", or leave it away.'
+            'give one such as "out", or leave it out.'
         )
 
 

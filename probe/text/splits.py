@@ -489,15 +489,25 @@ class Plan:
     left_out: Mapping[int, str]
 
 
-def plan(sentences: Sequence[Sentence], *, seed: int, folds: int = FOLDS) -> Plan:
+def plan(
+    sentences: Sequence[Sentence],
+    *,
+    seed: int,
+    folds: int = FOLDS,
+    alike: Sequence[Hashable] | None = None,
+) -> Plan:
     """Hold out the sentences of one word: train and test where both are given, else folds apart in
     frames and cues.
 
+    alike: what sentences that are one to the model have in common; by default their text.
     What cannot be learned and tested apart is left out with the reason; a plan of a word with
     nothing left has no holdouts.
     """
     parts = _given_parts(sentences)
-    return _crossed(sentences, seed, folds) if parts is None else _given(sentences, parts)
+    if parts is not None:
+        return _given(sentences, parts)
+    texts = [sentence.text for sentence in sentences] if alike is None else alike
+    return _crossed(sentences, texts, seed, folds)
 
 
 def _given(sentences: Sequence[Sentence], parts: Sequence[str | None]) -> Plan:
@@ -518,7 +528,9 @@ def _given(sentences: Sequence[Sentence], parts: Sequence[str | None]) -> Plan:
     return Plan(tuple(rows), (_given_holdout(used),), design, left_out)
 
 
-def _crossed(sentences: Sequence[Sentence], seed: int, folds: int) -> Plan:
+def _crossed(
+    sentences: Sequence[Sentence], texts: Sequence[Hashable], seed: int, folds: int
+) -> Plan:
     """Folds over what is kept, leaving out senses that some fold could not learn, until there are
     none."""
     left_out: dict[int, str] = {}
@@ -526,7 +538,7 @@ def _crossed(sentences: Sequence[Sentence], seed: int, folds: int) -> Plan:
     while True:
         rows = [row for row in range(len(sentences)) if row not in left_out]
         labels = [sentences[row].sense for row in rows]
-        factors = _factors([sentences[row] for row in rows])
+        factors = _factors([sentences[row] for row in rows], [texts[row] for row in rows])
         design = f"{folds} folds by {' and '.join(factors)}"
         if len(set(labels)) < 2:
             return _nothing(len(sentences), left_out, design)
@@ -543,12 +555,12 @@ def _nothing(count: int, left_out: Mapping[int, str], design: str) -> Plan:
     return Plan((), (), design, {row: left_out.get(row, ONE_SENSE) for row in range(count)})
 
 
-def _factors(sentences: Sequence[Sentence]) -> dict[str, list[Hashable]]:
+def _factors(sentences: Sequence[Sentence], alike: Sequence[Hashable]) -> dict[str, list[Hashable]]:
     """What must not be shared, by its name: a group per sentence for each factor that has two
     groups to keep apart."""
     frames = [sentence.frame or sentence.pair for sentence in sentences]
     cues = [sentence.cue_word for sentence in sentences]
-    texts = [("text", sentence.text) for sentence in sentences]
+    texts = [("text", text) for text in alike]
     factors: dict[str, list[Hashable]] = {}
     for name, values in (("frame", frames), ("cue word", cues)):
         groups: list[Hashable] = [

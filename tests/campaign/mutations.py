@@ -2,7 +2,7 @@
 --out reports`.
 
 Every row of FAULTS puts one fault into a copy of `probe/`: a sign, a mask, a scale, a position off
-by one, swapped labels, a bias left away, a wrong donor, a wrong fold. Against that copy run the
+by one, swapped labels, a bias left out, a wrong donor, a wrong fold. Against that copy run the
 tests of the fault's own file, which should notice first, then those of its package, then all fast
 ones, each up to the first failure. `mutations.csv` says of every fault by which test it was caught;
 the exit status is 1 where one was not, or where tests fail without a fault.
@@ -123,7 +123,7 @@ FAULTS = (
         "config.positions.first + positions",
         "positions",
     ),
-    Fault("model/forward.py", "b_O left away", "delta_e.sum(-3) + block.b_o", "delta_e.sum(-3)"),
+    Fault("model/forward.py", "b_O left out", "delta_e.sum(-3) + block.b_o", "delta_e.sum(-3)"),
     Fault(
         "model/weights.py",
         "a matrix not transposed",
@@ -162,7 +162,7 @@ FAULTS = (
         "trace.resid_pre[-1:, at]",
     ),
     # the engine
-    Fault("model/fused.py", "a bias left away", "resid.add_(writer.bias)", "resid.add_(0)"),
+    Fault("model/fused.py", "a bias left out", "resid.add_(writer.bias)", "resid.add_(0)"),
     Fault(
         "patching/variants.py",
         "the word's rotary position one short",

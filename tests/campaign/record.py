@@ -4,8 +4,9 @@
 
 A part is a file of tests with the mark `campaign`, or one of SCRIPTS. `campaign.csv` has a row per
 part: the date (UTC), the commit ("+" after it: with changes), and how many tests ran, passed and
-were skipped; a script counts as one test. `make test` fails where a part has no row, or where one
-failed. The exit status is 1 where a part failed.
+were skipped; a script counts as one test. A part that has not run since the record began has a row
+without a date, which `--list` adds. `make test` fails where a part has no row, or where one failed.
+The exit status is 1 where a part failed.
 """
 
 import argparse
@@ -45,7 +46,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "reports")
     parser.add_argument("--workers", default="2", help="processes that share the tests")
     parser.add_argument("--only", nargs="+", metavar="PART", help="by default all parts")
+    parser.add_argument("--list", action="store_true", help="add the parts that have not run")
     options = parser.parse_args()
+    if options.list:
+        list_parts(options.out / "campaign.csv")
+        return 0
     # What is asked first, because the parts write tables into the checkout.
     stamp = {"date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}", "commit": commit()}
     record = options.out / "campaign.csv"
@@ -69,12 +74,14 @@ def run(only: Sequence[str] | None, *, workers: str, out: Path) -> Iterator[dict
             command = ["-m", "pytest", "-q", "-m", "campaign", "-n", workers]
             command += ["--dist", "loadfile", "--no-loadscope-reorder"]
             command += ["-o", "junit_family=xunit1", f"--junitxml={report}"]
-            subprocess.run(
+            done = subprocess.run(
                 [sys.executable, *command, *(files or [])],
                 cwd=ROOT,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
                 check=False,
             )
+            if done.returncode not in (0, 1):  # all passed, or some failed; else some never ran
+                sys.exit(done.returncode)
             yield from counted(ET.parse(report).iter("testcase"))
     for script, options in SCRIPTS.items():
         if only is None or script in only:
@@ -85,6 +92,17 @@ def run(only: Sequence[str] | None, *, workers: str, out: Path) -> Iterator[dict
                 check=False,
             )
             yield {"part": script, "tests": 1, "passed": int(done.returncode == 0), "skipped": 0}
+
+
+def list_parts(record: Path) -> None:
+    """Adds a row without a date for every part that has none."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "campaign", "--collect-only"]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    files = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}
+    known = set(pd.read_csv(record)["part"]) if record.exists() else set()
+    rows: list[dict[str, object]] = [{"part": part} for part in {*files, *SCRIPTS} - known]
+    if rows:
+        write(record, rows, whole=False)
 
 
 def counted(cases: Iterable[ET.Element]) -> list[dict[str, object]]:
@@ -113,7 +131,8 @@ def write(record: Path, rows: Sequence[dict[str, object]], *, whole: bool) -> No
         before = pd.read_csv(record, index_col="part")
         table = pd.concat([table, before.drop(table.index, errors="ignore")])
     record.parent.mkdir(parents=True, exist_ok=True)
-    table.sort_index().to_csv(record)
+    counts = ["tests", "passed", "skipped"]
+    table.astype(dict.fromkeys(counts, "Int64")).sort_index().to_csv(record)
 
 
 if __name__ == "__main__":

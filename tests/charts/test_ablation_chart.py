@@ -62,9 +62,9 @@ def test_lines_and_bands_are_those_of_the_means_by_depth():
                 assert np.allclose(found, expected, equal_nan=True), (kind, what, name)
 
 
-def test_both_panels_have_one_scale_titles_and_a_description():
+def test_the_panels_have_one_scale_titles_and_a_description():
     spec = charts.accuracy_without(table(), [f"L{n}H0" for n in range(6)], bag=0.66).to_dict()
-    assert len(spec["hconcat"]) == 2 and "95" not in spec["description"]
+    assert len(spec["hconcat"]) == 3 and "95" not in spec["description"]
     assert "L0H0, L1H0" in spec["description"] and "random sets" in spec["description"]
     layers = [layer for panel in spec["hconcat"] for layer in panel["layer"]]
     encoded = [layer["encoding"] for layer in layers]

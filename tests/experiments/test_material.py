@@ -8,7 +8,7 @@ from checkpoints import make_checkpoint
 from handmade import PLAIN, WORD, make_sentences, resolver_model, without
 
 from probe.errors import InputError
-from probe.experiments.material import prepare
+from probe.experiments.material import REPEATED, prepare
 from probe.model.load import load
 from probe.text.sentences import LeftOut, Sentence, read_sentences
 from probe.text.spans import find_word
@@ -93,10 +93,12 @@ def test_a_text_with_two_labels_is_said_to_be_that(model):
     assert material.left_out == tuple(LeftOut(given.text, said) for given in twice)
 
 
-def test_the_same_beginning_within_one_sense_is_kept(model):
+def test_of_a_beginning_within_one_sense_the_first_sentence_is_kept(model):
     rows = [sentence(f"the {WORD} {after}", "door") for after in PLAIN[:3]]
     rows += [sentence(f"a {WORD} {after}", "canal") for after in PLAIN[:3]]
-    assert len(prepare(model, WORD, rows).sentences) == 6
+    material = prepare(model, WORD, rows)
+    assert material.sentences == (rows[0], rows[3])
+    assert material.left_out == tuple(LeftOut(rows[n].text, REPEATED) for n in (1, 2, 4, 5))
 
 
 def test_a_bidirectional_model_may_be_asked(model):

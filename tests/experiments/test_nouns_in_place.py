@@ -45,7 +45,6 @@ from probe.model.trace import target_states
 from probe.patching.heads import swap_heads
 from probe.patching.mlps import swap_mlps
 from probe.patching.tokens import replace_tokens
-from probe.provenance import hash_of
 from probe.results.columns import about
 from probe.stats.axes import hold_out, squared_gap
 from probe.stats.limits import FEWEST_WITH_A_GAP
@@ -128,12 +127,14 @@ def test_a_noun_is_read_along_axes_of_its_own():
     word = WordInPlace(
         word=WORD,
         texts=seen.texts,
-        resid=seen.states.resid,
+        states=seen.states,
+        surprisal={},
         split=pair.sense.split,
         axes=pair.sense.axes,
         pairs=pair.pairs,
         heads=(GENERAL,),
         at=pair.reading.at,
+        direct=pair.reading.direct,
         until=pair.reading.at,
     )
     among = candidates(model, material, NOUNS[:2])
@@ -305,7 +306,7 @@ def test_nouns_that_none_can_take_the_words_place_are_refused_before_the_work():
         "Comparing with the one-meaning nouns two words, lock, wug, door1: none can take the place "
         "of 'lock': two words (the model's vocabulary does not hold it), lock (it is the word "
         "itself), wug (the model's vocabulary does not hold it), door1 (it stands in the word's "
-        "sentences already); give nouns that are as many tokens as the word, or leave them away "
+        "sentences already); give nouns that are as many tokens as the word, or leave them out "
         "for those that ship."
     )
 
@@ -329,17 +330,14 @@ def test_few_nouns_of_ones_own_are_measured_without_a_gate_and_the_others_are_li
     assert row["nouns"] == 3 and np.isnan(row["ambiguity_p"])
     assert row["general_share"] == pytest.approx(0.25, abs=0.1)
     assert row["not_compared"] == "nouns that can take its place: 3, and 19 are needed"
-    # Those that can stand in the most sentences come first, equal ones in the order of a hash.
-    stands_in = study.controls.groupby("noun")["sentences"].first()
-    order = sorted(NOUNS[:3], key=lambda noun: (-stands_in[noun], hash_of(0, WORD, noun)))
-    assert list(dict.fromkeys(study.controls["noun"])) == [WORD, *order]
+    assert set(study.controls["noun"]) == {WORD, *NOUNS[:3]}
     listed = study.left_out[study.left_out["word"] == WORD]
     assert listed[["where", "reason"]].to_numpy().tolist() == [
         [WORD, "it is the word itself"],
         ["wug", "the model's vocabulary does not hold it"],
     ]
     head = at_specific(study)
-    assert head["verdict"] == "context" and head["p_specific"] < 0.05
+    assert head["verdict"] == "mover" and head["p_specific"] < 0.05
 
 
 @pytest.mark.slow
@@ -367,7 +365,7 @@ def as_verbs(rows):
 
 @pytest.mark.slow
 def test_sentences_in_which_the_word_is_no_noun_are_studied_and_not_compared(with_nouns_that_ship):
-    """Nothing is lost: the same heads move the word; no verdict is better than context."""
+    """Nothing is lost: the same heads move the word; no verdict is better than mover."""
     study = studied(sentences=as_verbs(SENTENCES))
     row = study.words.iloc[0]
     assert row["ranked"] and row["nouns"] == 0 and np.isnan(row["ambiguity_p"])
@@ -378,9 +376,9 @@ def test_sentences_in_which_the_word_is_no_noun_are_studied_and_not_compared(wit
     assert study.controls.empty and study.mlps.empty
     head = at_specific(study)
     before = at_specific(with_nouns_that_ship)
-    assert head["verdict"] == "context" and np.isnan(head["specific"])
+    assert head["verdict"] == "mover" and np.isnan(head["specific"])
     assert head["net"] == pytest.approx(before["net"], abs=0.02)
-    assert set(study.heads["verdict"]) <= {"context", "none", "separates"}
+    assert set(study.heads["verdict"]) <= {"mover", "none", "separates"}
 
 
 @pytest.mark.slow
@@ -388,7 +386,7 @@ def test_without_nouns_nothing_is_compared_and_the_table_says_so():
     study = studied(controls=())
     assert study.words["not_compared"].item() == "no nouns were asked for"
     assert study.words["nouns"].item() == 0 and study.controls.empty
-    assert at_specific(study)["verdict"] == "context"
+    assert at_specific(study)["verdict"] == "mover"
 
 
 @pytest.mark.slow

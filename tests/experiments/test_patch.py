@@ -15,6 +15,7 @@ from probe.experiments import patch as patching
 from probe.model import hooks as hooked
 from probe.model.load import load
 from probe.model.tokens import TargetText, tokenize
+from probe.model.trace import target_states
 
 A = "The mole dug under the river bank after the flood"
 B = "The mole dug under the apple bank after the flood"
@@ -491,3 +492,72 @@ def test_tokens_that_are_several_and_models_without_logits_are_said(tmp_path):
             "the two texts."
         )
     assert len(probe.patch(headless, A, B, at="bank")) == LAYERS * 4
+
+
+# --- the axis of several pairs --------------------------------------------------------------------
+
+NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
+
+
+def eight_pairs(seed, vocabulary):
+    """Pairs of texts of six random tokens that differ in the third."""
+    rng = np.random.default_rng(seed)
+    a, b = [], []
+    for _ in NUMBERS:
+        words = rng.choice(vocabulary, size=7, replace=False).tolist()
+        other = words.pop()
+        a.append(" ".join(words))
+        b.append(" ".join([*words[:2], other, *words[3:]]))
+    return a, b
+
+
+@pytest.mark.slow
+def test_no_head_of_a_random_model_moves_several_pairs_surely():
+    """Along each pair's own way every head that writes anything moves it: of twelve random models
+    all had a head with p < .05. Along the way of the other pairs at most two have one."""
+    found = 0
+    for seed in range(12):
+        model = random_model(seed=seed)
+        vocabulary = sorted(token for token in model.tokenizer.get_vocab() if token.isalpha())
+        a, b = eight_pairs(seed, vocabulary)
+        swaps = probe.patch(model, a, b, at=-1)
+        assert swaps.attrs["axis"] == "others"
+        by_pair = swaps.pivot(index="pair", columns=["layer", "head"], values="swap")
+        found += probe.sign_flip_test(by_pair, by_pair.index).p.min() < 0.05
+    assert found <= 2
+
+
+def test_a_pair_is_read_along_the_way_of_the_pairs_that_share_no_text_with_it(tiny):
+    cues = ["river", "muddy", "flooded", "mossy"]
+    a = [f"The {cue} bank" for cue in cues]
+    b = [f"The {cue} bank" for cue in ("savings", "central", "national", "private")]
+    frame = probe.patch(tiny, a, b, at="bank")
+    model = load(tiny)
+    ends = [
+        target_states(model, [tokenize(model, text)], [len(tokenize(model, text)) - 1]).resid[0, -1]
+        for text in (*a, *b)
+    ]
+    ways = [(one - other).double() for one, other in zip(ends[:4], ends[4:], strict=True)]
+    for number, way in enumerate(ways):
+        others = torch.stack([each for n, each in enumerate(ways) if n != number]).mean(0)
+        expected = float(way @ others / others.square().sum())
+        gap = frame.loc[frame["pair"] == number, "gap"]
+        assert gap.nunique() == 1 and gap.iloc[0] == pytest.approx(expected, rel=1e-4)
+    # Three pairs, or pairs of which two share a text, have no three others each.
+    assert probe.patch(tiny, a[:3], b[:3], at="bank").attrs["axis"] == "own"
+    shared = probe.patch(tiny, a, [*b[:3], b[0]], at="bank")
+    assert shared.attrs["axis"] == "own"
+
+
+def test_a_pair_that_is_given_twice_is_one(tiny):
+    a = ["The river bank", "The muddy bank", "The river bank was old"]
+    b = ["The savings bank", "The central bank", "The savings bank was new"]
+    frame = probe.patch(tiny, a, b, at="bank")
+    assert frame["pair"].unique().tolist() == [0, 1] and frame.attrs["merged"] == 1
+    both_ways = probe.patch("tiny-senses-bidirectional", a, b, at="bank")
+    assert both_ways["pair"].nunique() == 3 and both_ways.attrs["merged"] == 0
+
+
+def test_the_signs_of_three_pairs_are_not_flipped():
+    with pytest.raises(InputError, match="got 3 pairs, expected at least 4"):
+        probe.sign_flip_test(np.ones((3, 2)), ["a", "b", "c"])

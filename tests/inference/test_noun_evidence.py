@@ -13,15 +13,18 @@ from probe.text.splits import ALIGNED
 NOUNS = tuple(f"noun{number}" for number in range(19))
 DEPTH = 1  # where the word is read, of two depths
 LITTLE = [0.1] * 18
+WORD_SURPRISAL = 7.5  # nats
 
 
-def record_of(squared_gaps, *, nouns=NOUNS, comparable=24, gap=None):
+def record_of(squared_gaps, *, nouns=NOUNS, comparable=24, gap=None, surprisal=None):
     """What nouns with these squared gaps did in the place of a word whose squared gap is 1."""
     squared = np.tile(np.array(squared_gaps)[:, None], (1, 2))
     blank = np.zeros_like(squared)
     return NounRecord(
         nouns=nouns,
         sentences=(24,) * len(nouns),
+        surprisal=np.full(len(nouns), np.nan) if surprisal is None else np.array(surprisal),
+        word_surprisal=np.full(len(nouns), WORD_SURPRISAL),
         squared_gap=squared,
         word_squared_gap=blank + 1.0,
         shared_axis=blank,
@@ -32,6 +35,8 @@ def record_of(squared_gaps, *, nouns=NOUNS, comparable=24, gap=None):
         heads=(),
         net=np.empty((0, 0)),
         by_depth=np.empty((0, 2)),
+        written=np.empty((0, 0)),
+        word_written=np.empty((0, 0)),
         mlps=None,
         word_mlps=None,
         comparable=comparable,
@@ -64,6 +69,23 @@ def test_a_word_of_three_senses_has_one_gate():
         assert each.reason == (
             "nouns that can take its place: 18 for all its senses, and 19 are needed"
         )
+
+
+def test_the_gate_is_repeated_among_the_nouns_that_are_about_as_expected():
+    """Of 38 nouns 19 are within 2 nats; the one that changes further than the word is not."""
+    names = tuple(f"noun{number}" for number in range(38))
+    further = [2.0, *[0.1] * 37]
+    far, near = [11.0] * 19, [9.5] * 19
+    [gate] = ambiguity_gate([record_of(further, nouns=names, surprisal=far + near)], DEPTH)
+    assert (gate.p, gate.near, gate.p_near) == (2 / 39, 19, 1 / 20)
+    [gate] = ambiguity_gate([record_of(further, nouns=names, surprisal=near + far)], DEPTH)
+    assert (gate.p, gate.near, gate.p_near) == (2 / 39, 19, 2 / 20)
+    one_fewer = [9.51, *near[1:], *far]
+    [gate] = ambiguity_gate([record_of(further, nouns=names, surprisal=one_fewer)], DEPTH)
+    assert gate.near == 18 and np.isnan(gate.p_near)
+    # Where the model predicts no tokens, nothing is known of any.
+    [gate] = ambiguity_gate([record_of(further, nouns=names)], DEPTH)
+    assert gate.near == 0 and np.isnan(gate.p_near)
 
 
 # --- parts of the network -------------------------------------------------------------------------

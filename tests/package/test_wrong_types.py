@@ -13,7 +13,7 @@ B = "The money near the bank"
 SENTENCES = [{"sense": "river", "text": A}, {"sense": "money", "text": B}]
 FEW_FRAMES = ("looks", "drawer")
 NOUNS = "Choosing nouns of one meaning: got controls = {}, expected nouns; give "
-SEED = "{}: got seed = {}, expected a whole number from 0 on; leave it away for 0."
+SEED = "{}: got seed = {}, expected a whole number from 0 on; leave it out for 0."
 
 
 @pytest.fixture(scope="module")

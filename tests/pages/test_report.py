@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from example_study import make_study
 from page_text import check_charts, pasted
+from seeds import mostly_campaign
 
 import probe
 from probe.errors import InputError
@@ -163,7 +164,9 @@ def test_tables_are_made_of_every_frame_with_its_rows():
     assert files["one.csv"].decode() == 'a,text\n1,"x,""y""\n"\n2,</script>\n'
 
 
-@pytest.mark.parametrize("name", ["distances", "head_parts", "curves", "edges", "controls"])
+@pytest.mark.parametrize(
+    "name", mostly_campaign(["controls", "edges", "distances", "head_parts", "curves"], here=2)
+)
 def test_the_page_is_whole_without_what_sentences_without_cues_or_pairs_cannot_give(name, tmp_path):
     study = make_study()
     for table, frame in study.frames.items():  # of one word: what is missing is missing of each

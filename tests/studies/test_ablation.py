@@ -33,14 +33,14 @@ from sklearn.metrics import f1_score
 import probe
 from probe.errors import InputError
 from probe.experiments import ablation, accuracy
-from probe.experiments.ablation import KINDS, RANDOM_SETS
+from probe.experiments.ablation import KINDS
 from probe.experiments.material import Material
 from probe.inference.ablation import compare
 from probe.model.load import read_weights
 from probe.model.trace import target_states
 from probe.results.ablation import CHOSEN, COLUMNS, rows
 from probe.results.columns import dictionary
-from probe.stats.numbers import counted
+from probe.stats.numbers import counted, p_value
 from probe.studies.evaluation import OTHER_WORD
 from probe.studies.heads_given import heads_out
 from probe.text.sentences import Sentence
@@ -74,15 +74,18 @@ def test_without_the_one_that_resolves_accuracy_falls_to_the_bag_of_words_and_ra
 ):
     model, place = make(seed)
     found = probe.evaluate(model, corpus_of(ROWS), without=beside(place), seed=seed)
-    assert set(found.without["random_sets"]) == {RANDOM_SETS}
+    assert set(found.without["random_sets"]) == {(HEADS - 1) ** 3}  # one head of three layers
     bag = found.words["bag_accuracy"].item()
-    for kind in KINDS:
+    for kind in ("mean", "swap"):
         rows = means(found, kind)
         behind = rows.index > place[0]
         assert (rows["accuracy"][behind] == 1).all() and rows["label"].iloc[-1] == CHOSEN
         assert (rows["accuracy_without"][behind] < bag + 0.1).all() and bag < 0.75
         assert (rows["beyond_random_low"][behind] > 0.1).all()
         assert (rows["random_most"][behind] < 0.02).all()
+        assert np.allclose(rows["p"][behind], 1 / ((HEADS - 1) ** 3 + 1))
+    # A donor of the same sense brings the sense with it.
+    assert (means(found, "same_sense")["fall"][place[0] + 1 :] == 0).all()
 
 
 def test_without_a_head_that_only_looks_at_the_cue_accuracy_stays():
@@ -157,18 +160,21 @@ def test_every_prediction_is_that_of_a_whole_hooked_run_with_the_heads_replaced(
     found = ablation.predict_without(
         read_weights(model), task.material, states, labels, holdouts, out, seed=3
     )
-    assert found.shape == (2, len(out.masks), len(labels), model.config.n_layers + 1)
+    assert found.shape == (3, len(out.masks), len(labels), model.config.n_layers + 1)
     z = target_states(model, task.material.tokens, task.material.targets).z
     rng = np.random.default_rng(3)
-    donors = [ablation.learn(states, labels, holdout, rng).donors for holdout in holdouts]
+    learned = [ablation.learn(states, labels, holdout, rng) for holdout in holdouts]
     changed = 0
-    for holdout, donor_of in zip(holdouts, donors, strict=True):
+    for holdout, one in zip(holdouts, learned, strict=True):
         train = list(holdout.train)
-        assert set(donor_of) == set(holdout.test) and set(donor_of.values()) <= set(train)
+        for donor_of in (one.donors, one.same_sense):
+            assert set(donor_of) == set(holdout.test) and set(donor_of.values()) <= set(train)
+        assert all(labels[row] == labels[donor] for row, donor in one.same_sense.items())
         resid = states.resid.double().numpy()
         centroids = np.stack([resid[train][labels[train] == sense].mean(0) for sense in (0, 1)])
         for row in holdout.test[:2]:
-            for number, donor in enumerate((z[train].mean(0), z[donor_of[row]])):
+            donors = (z[train].mean(0), z[one.donors[row]], z[one.same_sense[row]])
+            for number, donor in enumerate(donors):
                 swaps = [
                     {(layer, head): donor[layer, head] for layer, head in np.argwhere(mask)}
                     for mask in out.masks
@@ -206,7 +212,7 @@ def test_the_interval_is_that_of_paired_differences_over_sentences():
     rng = np.random.default_rng(0)
     gold = rng.integers(0, 2, sentences)
     intact = np.where(rng.random((depths, sentences)) < 0.8, gold, 1 - gold)
-    lost = rng.random((2, sets, sentences, depths)) < np.array([0.3, *[0.1] * 3])[:, None, None]
+    lost = rng.random((3, sets, sentences, depths)) < np.array([0.3, *[0.1] * 3])[:, None, None]
     wrong = np.where(lost, 1 - gold[:, None], intact.T)
     row = Sentence("bank", "a", "bank", 0, 4)
     material = Material("bank", (row,) * sentences, (), (), (), ())
@@ -242,6 +248,9 @@ def test_the_interval_is_that_of_paired_differences_over_sentences():
         atol=0.25 * np.std(falls),
     )
     assert np.allclose(shown["random_most"].iloc[:depths], difference[1:].mean(1).max(0))
+    for depth in range(depths):
+        as_much = (difference[1:].mean(1)[:, depth] >= difference[0].mean(0)[depth]).sum()
+        assert shown["p"].iloc[depth] == (1 + as_much) / sets
     assert np.allclose(shown["random_least"].iloc[:depths], difference[1:].mean(1).min(0))
 
 
@@ -455,7 +464,9 @@ def test_the_command_prints_and_writes_what_python_gives(run, tmp_path, model):
         at_most = f"and falls by {100 * last['random_most']:.1f} at most"
     falls = "falls" if last["random_fall"] >= 0 else "rises"
     points = f"{100 * abs(last['random_fall']):.1f}"
-    assert sentence.endswith(f" (9 sets) accuracy {falls} by {points} on average, {at_most}.")
+    assert sentence.endswith(
+        f" (9 sets) accuracy {falls} by {points} on average, {at_most} ({p_value(last['p'])} over the sets)."
+    )
     assert "before these heads" not in out
     table = next(line for line in out.splitlines() if line.startswith("after layer 1"))
     assert f"{100 * means(found)['accuracy_without'][2]:.1f}" in table
@@ -468,7 +479,7 @@ def test_the_command_prints_and_writes_what_python_gives(run, tmp_path, model):
         assert (one / name).read_bytes() == (two / name).read_bytes()
     assert (one / "evaluation_without.svg").read_text().startswith("<svg")
     written = pd.read_csv(one / "evaluation_without.csv")
-    assert list(written) == list(COLUMNS) and len(written) == 2 * 2 * (3 + 1)
+    assert list(written) == list(COLUMNS) and len(written) == 2 * 3 * (3 + 1)
     assert dictionary({"evaluation_without": written})["meaning"].str.len().min() > 5
     manifest = json.loads((one / "manifest.json").read_text())
     assert manifest["without"] == ["L0H1", "L1H2"] and "--without L0H1,L1H2" in manifest["command"]
@@ -485,7 +496,7 @@ def test_every_word_has_a_line_and_a_depth_before_the_heads_is_said(run, tmp_pat
     for word in ("bank", "mole"):
         line = next(line for line in table if line.startswith(word))
         shown = [f"{100 * chosen.at[(word, kind), 'accuracy_without']:.1f}" for kind in KINDS]
-        assert [line.split()[2], line.split()[9]] == shown
+        assert [line.split()[number] for number in (2, 7, 12)] == shown
     early = (found.words["depth"] <= 1).sum()
     said = f"For {counted(int(early), 'word')} of 2 the depth chosen in training lies before"
     assert early > 0 and said in out
@@ -497,7 +508,7 @@ def test_as_json_and_in_a_notebook_the_rows_are_there(run, model):
     code, out, _ = run("bank", "--sentences", "rows.jsonl", "--without", "L0H1", "--json")
     found = json.loads(out, parse_constant=pytest.fail)
     assert code == 0 and found["heads_out"] == ["L0H1"]
-    assert [row["word"] for row in found["without"]] == ["bank"] * 8 + [None] * 8
+    assert [row["word"] for row in found["without"]] == ["bank"] * 12 + [None] * 12
     corpus = corpus_of(natural())
     shown = probe.evaluate(model, corpus, without="L0H1")._repr_html_()
     assert shown.count("<table") == 2 and shown.count("<img") == 1 and "accuracy_without" in shown

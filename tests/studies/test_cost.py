@@ -165,7 +165,7 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
         (
             {"ambiguity_p": 0.4},
             (
-                f"{START}, but {ALIKE}, so heads are *context* at best; give sentences whose cue says "
+                f"{START}, but {ALIKE}, so heads are *movers* at best; give sentences whose cue says "
                 "more about this word than about other nouns."
             ),
         ),
@@ -188,14 +188,14 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
             {"not_compared": f"{TOO_FEW_NOUNS}: 3, and 19 are needed"},
             (
                 f"{START}, but it cannot be compared with nouns of one meaning ({TOO_FEW_NOUNS}: 3, and "
-                "19 are needed), so heads are *context* at best; give more nouns with --controls; "
+                "19 are needed), so heads are *movers* at best; give more nouns with --controls; "
                 "without it those that ship are taken."
             ),
         ),
         (
             {},
             (
-                f"{START}, but it is not compared with nouns of one meaning, so heads are *context* at "
+                f"{START}, but it is not compared with nouns of one meaning, so heads are *movers* at "
                 "best; leave --controls away."
             ),
         ),
@@ -290,13 +290,13 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
 
 def test_the_comparison_with_other_nouns_is_part_of_the_plan(model, of_bank):
     """Nouns are run in the sentences of the 24 swapped pairs, two members and two donors of the
-    same sense each, and of 24 further pairs: 144, up to the word for all nouns and once more for
-    the word itself. In each of them stand 38 nouns and the word. Every pair goes to six nouns, with
+    same sense each, and of 24 further pairs: 144, up to the word for all nouns, once more for the
+    word itself, and once to read how expected they are. In each of them stand 38 nouns and the word. Every pair goes to six nouns, with
     four donors, 16 heads and 4 MLPs; and the 4 MLPs are swapped for the word."""
     sentences = 4 * 24 + 2 * 24
     without = plan(model, "bank", controls=())
     assert of_bank.swaps - without.swaps == sentences * 39 + 4 * 24 * (6 * (16 + 4) + 4)
-    assert of_bank.forwards - without.forwards == 2 * sentences
+    assert of_bank.forwards - without.forwards == 3 * sentences
     few = plan(model, "bank", controls=["ladder", "umbrella"])
     assert few.swaps - without.swaps == sentences * 3 + 4 * 24 * (2 * (16 + 4) + 4)
 

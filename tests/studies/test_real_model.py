@@ -4,7 +4,7 @@ pairs, and a walk."""
 import math
 from collections import defaultdict
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,7 +90,8 @@ def bank(smollm2):
 def test_the_heads_that_lead_in_the_report_lead_on_a_few_pairs(smollm2, bank):
     seen, pair = bank
     along = (pair.sense.axes, pair.pairs, pair.reading)
-    net = swaps.measure(read_weights(smollm2), seen.texts, seen.states, *along).word.net.mean(0)
+    effects, _ = swaps.measure(read_weights(smollm2), seen.texts, seen.states, *along)
+    net = effects.word.net.mean(0)
     assert {divmod(int(place), net.shape[1]) for place in (-net).ravel().argsort()[:4]} & set(
         LEADING
     )
@@ -171,22 +172,13 @@ def test_the_squared_gaps_of_bank_and_of_three_nouns_are_those_of_plain_hugging_
     material, split = seen.material, pair.sense.split
     among = candidates(smollm2, material, NOUNS)
     plan = replace(REPORT.noun_plan, per_pair=0)  # no noun is swapped
-    word = nouns.WordInPlace(
-        word="bank",
-        texts=seen.texts,
-        resid=seen.states.resid,
-        split=split,
-        axes=pair.sense.axes,
-        pairs=pair.pairs,
-        heads=(),
-        at=pair.reading.at,
-    )
+    word = word_in_place(seen, pair, ())
     compared, _ = nouns.put_in_place(read_weights(smollm2), word, among, plan, seed=0)
     assert set(compared.nouns) == set(NOUNS)
     [gate] = ambiguity_gate([compared], seen.depth)
     of_pair = SimpleNamespace(
         record=SimpleNamespace(senses=pair.sense.senses),
-        nouns=NounEvidence(compared, gate, None, None, None),
+        nouns=NounEvidence(compared, gate, None, None, None, None),
     )
     evidence = SimpleNamespace(record=SimpleNamespace(word="bank"), pairs=[of_pair])
     frame = rounded(tables.controls([evidence])).set_index(["noun", "depth"])
@@ -229,6 +221,102 @@ def test_the_squared_gaps_of_bank_and_of_three_nouns_are_those_of_plain_hugging_
     assert of_bank == pytest.approx(compared.word_squared_gap[most, list(DEPTHS)], rel=1e-5)
     shallow = DEPTHS[0]
     assert (compared.squared_gap[:, shallow] < compared.word_squared_gap[:, shallow]).all()
+
+
+def word_in_place(seen, pair, heads):
+    return nouns.WordInPlace(
+        word="bank",
+        texts=seen.texts,
+        states=seen.states,
+        surprisal={},
+        split=pair.sense.split,
+        axes=pair.sense.axes,
+        pairs=pair.pairs,
+        heads=heads,
+        at=pair.reading.at,
+        direct=pair.reading.direct,
+        until=pair.reading.at,
+    )
+
+
+def run_plain(model, ids, layer, head=None, given=None):
+    """z of a layer at the last token, and the stream there at every depth, with one head's z
+    replaced by another where that is given."""
+    attention = model.model.layers[layer].self_attn
+    size = attention.head_dim
+    kept = {}
+
+    def swap(module, arguments):
+        (z,) = arguments
+        if given is not None:
+            z = z.clone()
+            z[0, -1, head * size : (head + 1) * size] = given[head * size : (head + 1) * size]
+        kept["z"] = z[0, -1].clone()
+        return (z,)
+
+    handle = attention.o_proj.register_forward_pre_hook(swap)
+    try:
+        with torch.inference_mode():
+            states = model.model(torch.tensor([ids]), output_hidden_states=True).hidden_states
+    finally:
+        handle.remove()
+    return kept["z"], [state[0, -1].double() for state in states]
+
+
+def swap_plain(model, ids, vectors, part, place, depth, recipient, donor):
+    """How far the z of a donor moves a recipient along the axis that was fitted without it."""
+    [holdout] = [
+        each for each in part.holdouts if recipient in [part.rows[test] for test in each.test]
+    ]
+    means = []
+    for side in (True, False):
+        rows = [part.rows[train] for train in holdout.train if part.is_a[train] == side]
+        means.append(torch.stack([vectors[row][depth] for row in rows]).mean(0))
+    u = means[0] - means[1]
+    layer, head = place
+    z, _ = run_plain(model, ids[donor], layer)
+    _, swapped = run_plain(model, ids[recipient], layer, head, z)
+    return float((swapped[depth] - vectors[recipient][depth]) @ u / u.norm())
+
+
+@pytest.mark.campaign
+def test_what_heads_do_for_every_noun_in_banks_place_is_what_plain_hugging_face_code_gives(
+    smollm2, bank, transformers_model
+):
+    """Every noun that fits, in the pairs that it is given; heads and axes by plain transformers. Of
+    probe's come the sentences, and which of them are held out together."""
+    seen, pair = bank
+    among = candidates(smollm2, seen.material, None)
+    plan = replace(REPORT.noun_plan, with_mlps=False)
+    word = word_in_place(seen, pair, tuple(LEADING))
+    compared, placed = nouns.put_in_place(read_weights(smollm2), word, among, plan, seed=0)
+    assert len(compared.nouns) >= 19
+    model, _ = transformers_model
+    used = set(nouns._chosen_rows(word, among, plan, seed=0))
+    swap = 0
+    for noun in placed:
+        positions = [
+            position
+            for position, row in enumerate(pair.sense.split.rows)
+            if row in used and among.article[row] in ("", lexicon.article_of(noun.noun))
+        ]
+        part = restrict(pair.sense.split, positions)
+        ids = {row: noun.texts(seen.texts)[row].ids for row in range(len(seen.texts))}
+        vectors = {row: run_plain(model, ids[row], 0)[1] for row in part.rows}
+        for number in noun.pairs:
+            a, b, same_a, same_b = (
+                getattr(pair.pairs, name)[number] for name in ("a", "b", "same_a", "same_b")
+            )
+            for column, (layer, head) in enumerate(LEADING):
+                depth = pair.reading.at[layer]
+
+                moved = partial(swap_plain, model, ids, vectors, part, (layer, head), depth)
+                both_ways = (moved(b, a) - moved(a, b)) / 2
+                same = (moved(b, same_b) - moved(a, same_a)) / 2
+                gap = compared.gap[compared.nouns.index(noun.noun), depth]
+                expected = both_ways - same
+                assert compared.net[swap, column] == pytest.approx(expected, abs=CLOSE * gap)
+            swap += 1
 
 
 def two_sentences_a_sense(word):

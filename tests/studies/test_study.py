@@ -33,6 +33,11 @@ CONTRACT = """
     attention_previous verdict rank rank_low rank_high net net_low net_high next_token p_next_token
     continuation p_continuation read_depth rerouted general specific specific_low specific_high p_specific
     comparison
+    own_write
+    own_write_nouns
+    own_write_more_low
+    moved_raw
+    moved_raw_nouns
 """
 PAIR = ["word", "sense_a", "sense_b"]
 QUICK = {"permutations": 99, "max_pairs": 8}
@@ -205,6 +210,7 @@ def test_one_seed_gives_one_study_and_another_seed_another_with_the_same_read_ou
         )
 
 
+@pytest.mark.campaign
 def test_an_untrained_model_has_no_gap_and_nothing_is_ranked():
     study = probe.study(load.untrained(model(), seed=0), "seal", **QUICK)
     assert not study.words["ranked"].any()
@@ -278,7 +284,7 @@ def test_what_cannot_be_studied_is_refused_before_the_work():
     assert refused("wug").endswith(own)
     few = (
         "Studying words: got permutations = 5, expected a whole number from 99 on, so that a p of "
-        ".01 can be reached; leave it away"
+        ".01 can be reached; leave it out"
     )
     assert refused("bank", permutations=5).startswith(few)
     assert refused("bank", permutations="x").startswith(few.replace("= 5", "= 'x'"))
@@ -287,12 +293,12 @@ def test_what_cannot_be_studied_is_refused_before_the_work():
         least = int(name == "max_pairs")
         assert refused("bank", **given) == (
             f"Studying words: got {name} = {number!r}, expected a whole number from {least} on; "
-            f"leave it away for {default}."
+            f"leave it out for {default}."
         )
     for words in ([], (), 5, [None]):
         assert refused(words) == (
             f"Choosing words: got {words!r}, expected a word or a list of some; give ['bank'], say, "
-            "or leave it away for bank, mole, apple."
+            "or leave it out for bank, mole, apple."
         )
     assert refused("seal", second=model()) == (
         "Reading the sentences whose cue comes after the word beside the study: tiny-senses reads "

@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM
 
 import probe
 from probe.errors import InputError
-from probe.experiments.material import LATE
+from probe.experiments.material import LATE, REPEATED
 from probe.experiments.measure import NOT_SWAPPED, count_left_out
 from probe.experiments.sets import CARRIED_RANDOM, CARRIED_SIZES
 from probe.experiments.store import read_record, write_record
@@ -163,7 +163,7 @@ def test_what_cannot_be_used_is_counted_with_its_reason():
     same_cue = [
         replace(row, pair=f"{row.pair} {number}") for number, row in enumerate(2 * FOUR[:2])
     ]
-    assert reason_of(same_cue) == (NOT_APART, {NOT_APART: 4})
+    assert reason_of(same_cue) == (NOT_APART, {REPEATED: 2, ALONE: 2})
     record = measure_word(model, [*MANY, late[0]])
     assert count_left_out(record) == {LATE: 1, NOT_SWAPPED: len(MANY) // 2 - MOST_PAIRS}
 
@@ -287,11 +287,16 @@ def two_kinds_of_words(tmp_path_factory):
         embedding[row] += torch.tensor(write_vector({feature: 1.0}), dtype=embedding.dtype)
     change_tensors(folder, {"transformer.wte.weight": embedding})
     sentences = []
-    for word in words:
-        longer = len(word) - len(WORD)
-        for row in FOUR:
-            text = row.text[: row.start] + word + row.text[row.end :]
-            sentences.append(replace(row, word=word, text=text, end=row.end + longer))
+    for number, word in enumerate(words):
+        for turn, row in enumerate(FOUR):
+            # Each word has cues of its own: with the same for all, words are no sample.
+            cue = CUES[row.sense][2 * number + turn // 2]
+            before = row.text[: row.start].replace(row.cue, cue)
+            start = len(before)
+            spans = {"start": start, "end": start + len(word)}
+            spans |= {"cue_start": before.index(cue), "cue_end": before.index(cue) + len(cue)}
+            text = before + word + row.text[row.end :]
+            sentences.append(replace(row, word=word, text=text, **spans))
     return probe.survey(folder, sentences, controls=())
 
 

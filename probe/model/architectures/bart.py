@@ -179,6 +179,18 @@ TINY_SWISH: dict[str, Any] = {
     "scale_embedding": True,
 }
 
+# Sines in the place of a table of positions; files may still hold the table.
+COMPUTED_POSITIONS: dict[str, Any] = {
+    "positions": "sinusoidal",
+    "position_table": "",
+    "embedding_norm": "",
+    "ignored": (
+        *BARTS["bart"].ignored,
+        "encoder.embed_positions.weight",
+        "decoder.embed_positions.weight",
+    ),
+}
+
 BARTS["pegasus"] = replace(
     BARTS["mbart"],
     name="Pegasus",
@@ -193,15 +205,8 @@ BARTS["pegasus"] = replace(
         first=0,
         reserved=0,
     ),
-    positions="sinusoidal",
-    position_table="",
-    embedding_norm="",
-    ignored=(
-        *BARTS["bart"].ignored,
-        "encoder.embed_positions.weight",
-        "decoder.embed_positions.weight",
-    ),
     tiny={**BARTS["bart"].tiny, **TINY_SWISH},
+    **COMPUTED_POSITIONS,
 )
 
 BARTS["marian"] = replace(
@@ -209,13 +214,6 @@ BARTS["marian"] = replace(
     name="Marian",
     architectures=("MarianMTModel",),
     keys=replace(BARTS["bart"].keys, first=0, reserved=0),
-    positions="sinusoidal",
-    position_table="",
-    embedding_norm="",
-    ignored=(
-        *BARTS["bart"].ignored,
-        "encoder.embed_positions.weight",
-        "decoder.embed_positions.weight",
-    ),
     tiny={**BARTS["bart"].tiny, **TINY_SWISH},
+    **COMPUTED_POSITIONS,
 )

@@ -214,11 +214,10 @@ class GgufKeys:
     settings: Mapping[str, Any] = field(default_factory=dict)
     # By tensor: the config keys that it tells by being there.
     by_tensor: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    # Roles whose rows, which positions rotate two by two, are held pair beside pair, not half
-    # behind half.
+    # Roles whose rotary pairs are stored interleaved, (0, 1), (2, 3), …, and not as two halves.
     interleaved: tuple[str, ...] = ()
-    # How many layers the one size has whose scores are divided by the root of d_model / heads,
-    # which no metadata key tells; those of the other sizes are by that of d_head. 0: none.
+    # No metadata key holds the divisor of scores. A model with this many layers divides them by
+    # sqrt(d_model / heads), and a model of any other size by sqrt(d_head). 0: no such exception.
     query_scalar: int = 0
 
 
@@ -226,9 +225,9 @@ class GgufKeys:
 class Family:
     """A row of the table: all that the models of one architecture have in common.
 
-    What a row does not say is as in the first field values below. The weights of layers are in
-    `attentions`; those of no layer follow here as raw names, in which "{}" stands for the name of a
-    stack where each stack has its own.
+    A field that a row leaves out has the default value given here. The weights of layers are in
+    `attentions`. Those outside the blocks follow here as raw names, in which "{}" stands for the
+    name of a stack where each stack has its own.
     """
 
     # What sentences and tables call it, as "GPT-2".
@@ -313,7 +312,7 @@ class Family:
     final_norm: str = ""
     # The unembedding; in the file only where it is not tied to the embedding.
     unembed: str = "lm_head"
-    # Whether the product of `transform`, and every LayerNorm of no layer, have a bias.
+    # Whether the product of `transform`, and every LayerNorm outside the blocks, have a bias.
     biased: bool = True
     # In front of the unembedding: a product, a norm and an activation; the config's activation
     # where that is empty.
@@ -357,13 +356,13 @@ class Family:
 
     @property
     def _norm_shape(self) -> str:
-        """That of a norm of no layer."""
+        """The shape of a norm outside the blocks."""
         return "d_model with bias" if self.norm == "LayerNorm" and self.biased else "d_model"
 
     @property
     def outside(self) -> dict[str, str]:
-        """The raw name and shape of every weight of no layer, without those of a language-model
-        head."""
+        """The raw name and shape of every weight outside the blocks, except those of the
+        language-model head."""
         norm = self._norm_shape
         shapes = {
             self.embed: "d_vocab d_model",
@@ -383,7 +382,7 @@ class Family:
 
     @property
     def head(self) -> dict[str, str]:
-        """The same of a language-model head, the unembedding apart."""
+        """The raw names and shapes of the language-model head, except the unembedding."""
         product = "d_model d_model with bias" if self.biased else "d_model d_model"
         norm = self._norm_shape
         shapes = {
@@ -397,3 +396,11 @@ class Family:
 def without(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """A table without some of its rows."""
     return {name: row for name, row in table.items() if name not in names}
+
+
+def with_bias(parts: Parts, *roles: str) -> dict[str, tuple[str, str]]:
+    """Parts of a block in which the weights of some roles have a bias, too."""
+    return {
+        role: (name, f"{shape} with bias" if role in roles else shape)
+        for role, (name, shape) in parts.items()
+    }

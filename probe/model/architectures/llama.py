@@ -19,6 +19,7 @@ from probe.model.architectures.family import (
     Family,
     GgufKeys,
     Keys,
+    with_bias,
     without,
 )
 from probe.model.architectures.gguf_keys import (
@@ -52,7 +53,7 @@ BIASED_NORMS = {
     "norm_mlp": ("post_attention_layernorm", "d_model with bias"),
 }
 
-# Where "attention_bias" says of all four whether they have biases.
+# One setting, "attention_bias", says whether q, k, v and o have biases.
 ATTENTION_BIAS = {"attention_bias": "qkvo"}
 
 
@@ -207,7 +208,7 @@ LLAMAS["starcoder2"] = replace(
             "out": ("mlp.c_proj", "d_model d_mlp with bias"),
         }
     ),
-    # No key of a file holds the window: what is read there has none.
+    # GGUF has no key for the window, so a model that is read from a GGUF file has none.
     gguf=GgufKeys(
         "starcoder2",
         numbers=GGUF_LAYER_NORM | {"attention.layer_norm_epsilon": "norm_epsilon"},
@@ -265,7 +266,7 @@ LLAMAS["helium"] = replace(
     free_heads=False,
     gguf=None,
     tiny=TINY_GROUPED | {"head_dim": 8},
-    # Llama's modules with rotated pairs of neighbours, as ERNIE 4.5 has them.
+    # Llama's modules with interleaved rotary pairs, as in ERNIE 4.5.
     adapter="Ernie4_5ForCausalLM",
 )
 
@@ -297,12 +298,7 @@ LLAMAS["jais2"] = replace(
     architectures=("Jais2ForCausalLM",),
     keys=Keys(epsilon="layer_norm_eps", must={"mlp_bias": (True,)}, biases=ATTENTION_BIAS),
     offset=False,
-    attentions=causal(
-        {
-            role: (name, f"{shape} with bias" if role in ("in", "out") else shape)
-            for role, (name, shape) in LLAMAS["nemotron"].attentions[0].parts.items()
-        }
-    ),
+    attentions=causal(with_bias(LLAMAS["nemotron"].attentions[0].parts, "in", "out")),
     gguf=GgufKeys(
         "jais2",
         numbers=GGUF_LAYER_NORM | {"attention.layer_norm_epsilon": "layer_norm_eps"},
@@ -322,7 +318,8 @@ LLAMAS["glm"] = replace(
     attentions=causal(
         without(PARTS, "gate", "up") | {"gate_up": ("mlp.gate_up_proj", "2*d_mlp d_model")}
     ),
-    # The converter reads neither its epsilon nor its context: what a file says of them is not so.
+    # llama.cpp's converter reads neither its epsilon nor its context, so a file states wrong
+    # values.
     gguf=None,
     tiny=TINY_GROUPED | TINY_TOKENS | {"head_dim": 12},
 )

@@ -7,7 +7,7 @@ from probe.model.architectures.blocks import (
     causal,
     norms,
 )
-from probe.model.architectures.family import Family, Keys
+from probe.model.architectures.family import Family, Keys, with_bias
 from probe.model.architectures.gguf_keys import (
     KIN_GGUF,
 )
@@ -20,9 +20,7 @@ QWENS["qwen2"] = replace(
     name="Qwen2",
     architectures=("Qwen2ForCausalLM",),
     keys=Keys(epsilon="rms_norm_eps", window="sliding_window", kinds="layer_types"),
-    attentions=causal(
-        PARTS | {role: (PARTS[role][0], f"{PARTS[role][1]} with bias") for role in "qkv"}
-    ),
+    attentions=causal(with_bias(PARTS, "q", "k", "v")),
     gguf=replace(KIN_GGUF, architecture="qwen2"),
     tiny=TINY_GROUPED,
 )

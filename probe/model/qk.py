@@ -1,0 +1,371 @@
+"""Why a head attends to a token: its score split into parts of the two residual streams (QK
+attribution), and what it takes from the token, split in the same way (OV).
+
+With the scale of every norm held at what it was in this text, queries, keys and values are linear
+in the stream. So a score is a sum over pairs of parts, before a soft cap and the softmax:
+
+    score[t, j] = Σ_a Σ_b <R_t N_q(a W_Q), R_j N_k(b W_K)> / divisor + position bias[t, j]
+
+a: parts of what the head reads at the query's position t. b: parts of what it reads at the key's
+position j. Parts of the stream are embeddings, earlier heads, MLPs and mixers, and their biases
+(`probe.model.decomposition`), each as it arrives after the norm in front of the attention. That
+norm's bias and the bias of the projection are parts, too. N is the norm of queries or keys, R the
+rotation by the position; both are the identity in families without them. T5's bias and ALiBi belong
+to no pair of parts: they are a separate term.
+
+ΔE[t ← j] along a direction u is linear in the stream at j alone, with the attention A[t, j] held:
+
+    <ΔE[t ← j], u> = Σ_b A[t, j] g_t <b W_V W_O, u>
+
+g_t: the gate of z, 1 in most families.
+
+What this is: a decomposition of what was computed. What it is not: the effect of changing a part,
+which would also change the scale of the norms and every other score of the row.
+
+Axis words: row (a position of the text), part, head, d_model, d_head, query_part, key_part.
+
+Source: Elhage et al. 2021 (the QK and OV circuits, terms of the residual stream); Kamath et al.
+2025 (QK attributions).
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from probe.errors import CrossCheckError
+from probe.model import attention, forward
+from probe.model.decomposition import (
+    components,
+    largest_error,
+    norms_of,
+    through_norm,
+)
+from probe.model.model import Config
+from probe.model.records import AttentionTrace, CrossTrace, PairTrace, TargetStates, Trace
+from probe.model.trace import at_position, with_embeddings
+from probe.model.weights import Block
+
+# How finely the stream is split: embeddings, heads and MLPs; heads also by the token that they
+# read; or whole layers.
+By = Literal["part", "source", "layer"]
+# What families add to a score for two positions, by the kind of their positions.
+POSITION_BIAS = {"alibi": "ALiBi", "relative bias": "relative bias"}
+
+
+class Parts(NamedTuple):
+    """A sum at some positions, term by term.
+
+    vectors: `part row d_model`; `part head row d_head` after a projection
+    """
+
+    labels: tuple[str, ...]
+    vectors: Tensor
+
+    def plus(self, label: str, bias: Tensor | None) -> "Parts":
+        """The sum with a bias, equal at every position, as one more term; unchanged if there is no
+        bias."""
+        if bias is None:
+            return self
+        one_more = bias.unsqueeze(-2).expand(1, *self.vectors.shape[1:])
+        return Parts((*self.labels, label), torch.cat([self.vectors, one_more]))
+
+
+class Terms(NamedTuple):
+    """Sums, term by term, for each token that is read.
+
+    labels: the labels of each term's parts, one for each part
+    values: `row term`
+    """
+
+    labels: list[tuple[str, ...]]
+    values: Tensor
+
+
+def score_terms(
+    trace: AttentionTrace,
+    layer: int,
+    head: int,
+    *,
+    at: int,
+    sources: Sequence[int],
+    by: By = "part",
+    pair: PairTrace | None = None,
+) -> Terms:
+    """The scores of a head from position `at` to each of `sources`, before a soft cap, as a sum
+    over pairs of a query part and a key part, in float64. A bias that the family adds for two
+    positions is one more term, labelled with its name twice.
+
+    pair: all three attentions of an encoder-decoder, if the trace is one of them
+
+    Raises CrossCheckError if the terms miss the model's own scores by more than rounding.
+    """
+    weights = trace.stack
+    config = weights.config
+    block = weights.blocks[layer].to(torch.float64, "cpu")
+    rows = list(sources)
+    asking = _reading(trace, layer, [at], by, pair)
+    queries = project(asking, block.w_q, block.b_q, "query bias")
+    keys = project(_read(trace, layer, rows, by, pair), block.w_k, block.b_k, "key bias")
+    q = compared(block, queries.vectors, block.norm_q, [at], config)[:, head, 0]
+    k = compared(block, keys.vectors, block.norm_k, rows, config)[:, kv_head(head, config)]
+    pairs = torch.einsum("ad,brd->rab", q, k) / block.score_divisor
+    values = pairs.flatten(1)
+    labels: list[tuple[str, ...]] = [*product(queries.labels, keys.labels)]
+    capped = values.sum(-1)
+    if config.attn_logit_softcapping:
+        capped = attention.softcap(capped, config.attn_logit_softcapping)
+    bias = forward.position_bias(weights, len(trace.tokens))
+    if bias is not None:
+        added = bias[head, at, rows].cpu().double()
+        values = torch.cat([values, added[:, None]], dim=1)
+        labels.append((POSITION_BIAS[config.positions.kind],) * 2)
+        capped = capped + added
+    terms = Terms(labels, values)
+    _require_sum(trace, "scores", layer, terms, capped, trace.scores[layer, head, at, rows])
+    return terms
+
+
+def write_terms(
+    trace: AttentionTrace,
+    layer: int,
+    head: int,
+    *,
+    at: int,
+    sources: Sequence[int],
+    direction: Tensor,
+    by: By = "part",
+    pair: PairTrace | None = None,
+) -> Terms:
+    """What a head takes from each of `sources` to position `at`, along a `direction: d_model` of
+    its write, as a sum over the parts of what it reads there, in float64.
+
+    The attention and the gate of z are held. Raises CrossCheckError where the terms miss the
+    model's own ΔE by more than rounding.
+    """
+    config = trace.stack.config
+    block = trace.stack.blocks[layer].to(torch.float64, "cpu")
+    rows = list(sources)
+    values = project(_read(trace, layer, rows, by, pair), block.w_v, block.b_v, "value bias")
+    v = values.vectors[:, kv_head(head, config)]
+    if block.w_head_gate is not None:
+        x = trace.x[layer, at].double()
+        v = attention.gated(v, x[None], block.w_head_gate[head, None])
+    z = trace.pattern[layer, head, at, rows].double()[:, None] * v  # part row d_head
+    along = direction.double()
+    terms = Terms([(label,) for label in values.labels], (z @ (block.w_o[head] @ along)).T)
+    hooked = trace.delta_e_by_source(layer, head, at)[rows].double() @ along
+    _require_sum(trace, "what a head takes", layer, terms, terms.values.sum(-1), hooked)
+    return terms
+
+
+def before_norms(trace: Trace, layer: int, at: int, direction: Tensor, depth: int) -> Tensor:
+    """A direction in the stream after `depth` blocks as a direction of what heads of a layer write
+    at position `at`: followed back through every norm on the way, its scale held. `d_model`"""
+    norms = norms_of(trace.stack, _states(trace, [at]), depth)
+    coordinates = torch.eye(len(direction), dtype=torch.float64)
+    arriving = norms.arriving(coordinates[None], norms.behind_attention(layer))[0]
+    return arriving @ direction.double()
+
+
+def readable(trace: AttentionTrace, layer: int, at: int) -> list[int]:
+    """The positions that the attention of a layer may read from position `at`."""
+    open_scores = torch.zeros(trace.scores.shape[-2:])
+    scores = forward.mask(trace.stack, trace.stack.blocks[layer], open_scores)
+    return scores[at].isfinite().nonzero().flatten().tolist()
+
+
+def kv_head(head: int, config: Config) -> int:
+    """The head of keys and values that serves a query head."""
+    return head // (config.n_heads // config.n_kv_heads)
+
+
+def _require_sum(
+    trace: AttentionTrace, what: str, layer: int, terms: Terms, found: Tensor, hooked: Tensor
+) -> None:
+    """Raises CrossCheckError where sums of terms miss what was hooked, `row`, by more than the
+    rounding of the largest term."""
+    scale = float(terms.values.abs().max())
+    error = float((found - hooked.double()).abs().max())
+    expected = largest_error(trace.resid_pre.dtype, layer + 1)
+    if not error <= expected * scale:
+        raise CrossCheckError(
+            f"Adding up {what} of {trace.model_name} in layer {layer}: the parts miss it by "
+            f"{error:.1e} where the largest is {scale:.1e}, expected at most {expected:.0e} of "
+            "that; run `probe check` to see which quantity disagrees."
+        )
+
+
+def stream_parts(trace: Trace, depth: int, positions: Sequence[int], by: By) -> Parts:
+    """The stream at some positions of a text after `depth` blocks, term by term, in float64. `->
+    part row d_model`"""
+    states = _states(trace, positions)
+    norms = norms_of(trace.stack, states, depth)
+    terms: dict[str, Tensor] = {}
+    for part in components(trace.stack, states, depth):
+        if by == "source" and part.head is not None:
+            assert part.layer is not None
+            passed = norms.behind_attention(part.layer)
+            for label, written in _writes(trace, part.layer, part.head, positions, by):
+                terms[label] = norms.arriving(written, passed)
+            continue
+        label = part.component
+        if by == "layer":
+            label = "embedding" if part.layer is None else f"layer {part.layer}"
+        terms[label] = terms.get(label, 0) + part.vectors
+    return Parts(tuple(terms), torch.stack([*terms.values()]))
+
+
+def _states(trace: Trace, positions: Sequence[int]) -> TargetStates:
+    """Some positions of one text, as if each were the target of a separate text."""
+    rows = [at_position(vars(trace), pos) for pos in positions]
+    joined = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+    ids = [trace.tokens.ids[pos] for pos in positions]
+    return with_embeddings(trace.stack, joined, ids, positions)
+
+
+def parts_of_pair(
+    pair: PairTrace, stop: str, layer: int, positions: Sequence[int], by: By
+) -> Parts:
+    """A stream of an encoder-decoder at some positions, term by term, in float64. `-> part row
+    d_model`
+
+    It is read in front of the attention `stop` ("encoder", "decoder" or "cross") of a layer. If
+    `layer` is the number of layers, it is read after the last one. Heads and biases of
+    cross-attention have "cross" in front of their names.
+    """
+    sides: dict[str, AttentionTrace] = {"decoder": pair.decoder, "cross": pair.cross}
+    whole = pair.decoder
+    if stop == "encoder":
+        sides = {"encoder": pair.encoder}
+        whole = pair.encoder
+    weights = whole.stack
+    config = weights.config
+    after_sum = config.family.norm_after_sum
+    rows = list(positions)
+    terms: dict[str, Tensor] = {}
+
+    def add(label: str, vectors: Tensor, of_layer: int | None = None) -> None:
+        if by == "layer":
+            label = "embedding" if of_layer is None else f"layer {of_layer}"
+        of_rows = vectors.cpu().double().expand(len(rows), config.d_model)
+        terms[label] = terms.get(label, 0) + of_rows
+
+    def pass_norm(
+        weight: Tensor | None, bias: Tensor | None, behind: str, of_layer: int | None = None
+    ) -> None:
+        if weight is None:
+            return
+        passed = _norm_held(torch.stack([*terms.values()]), weight.cpu(), None, config)
+        terms.update(zip(terms, passed, strict=True))
+        if bias is not None:
+            add(f"norm bias behind {behind}", bias, of_layer)
+
+    ids = torch.tensor([whole.tokens.ids[pos] for pos in rows], device=weights.device)
+    places = torch.tensor(rows, device=weights.device)
+    embedded = forward.embedding_parts(weights, ids, places, dtype=torch.float64)
+    for name, vectors in embedded.items():
+        add(name, vectors)
+    pass_norm(*weights.norm(config.family.embedding_norm, torch.float64), "embedding")
+    for number, block in enumerate(weights.blocks):
+        for name, side in sides.items():
+            if (number, name) == (layer, stop):
+                return Parts(tuple(terms), torch.stack([*terms.values()]))
+            front = "cross " if name == "cross" else ""
+            own = side.stack.blocks[number]
+            for head in range(config.n_heads):
+                for label, written in _writes(side, number, head, rows, by):
+                    add(front + label, written, number)
+            if own.b_o is not None:
+                add(f"{front}attention bias {number}", own.b_o, number)
+            if after_sum:
+                pass_norm(own.norm, own.norm_bias, f"{front}attention {number}", number)
+        add(f"MLP {number}", whole.mlp_out[number, rows], number)
+        if after_sum:
+            pass_norm(block.norm_mlp, block.norm_mlp_bias, f"MLP {number}", number)
+    return Parts(tuple(terms), torch.stack([*terms.values()]))
+
+
+def _writes(
+    side: AttentionTrace, layer: int, head: int, positions: Sequence[int], by: By
+) -> Iterator[tuple[str, Tensor]]:
+    """What a head wrote at some positions, as a whole or by the token that it took it from, with
+    its label. `row d_model` each"""
+    written = [side.delta_e_by_source(layer, head, pos) for pos in positions]
+    by_source = torch.stack(written).double()  # row source d_model
+    label = f"L{layer}H{head}"
+    if by != "source":
+        yield label, by_source.sum(1)
+        return
+    labels = side.source.labels if isinstance(side, CrossTrace) else side.tokens.labels
+    # a causal head has read nothing after the last of these positions
+    read = max(positions) + 1 if side.stack.causal else len(labels)
+    for source, token in enumerate(labels[:read]):
+        yield f"{label} from {token}", by_source[:, source]
+
+
+def _reading(
+    trace: AttentionTrace, layer: int, positions: Sequence[int], by: By, pair: PairTrace | None
+) -> Parts:
+    """What an attention makes its queries of at some positions, after the norm in front of it. `->
+    part row d_model`"""
+    if pair is None:
+        assert isinstance(trace, Trace)
+        entering = stream_parts(trace, layer, positions, by)
+    else:
+        entering = parts_of_pair(pair, trace.stack.attention.name, layer, positions, by)
+    return through_input_norm(trace, layer, entering)
+
+
+def _read(
+    trace: AttentionTrace, layer: int, positions: Sequence[int], by: By, pair: PairTrace | None
+) -> Parts:
+    """What an attention makes its keys and values of at some positions: the same, and of
+    cross-attention what leaves the encoder. `-> part row d_model`"""
+    if pair is None or trace is not pair.cross:
+        return _reading(trace, layer, positions, by, pair)
+    encoder = pair.encoder.stack
+    leaving = parts_of_pair(pair, "encoder", len(encoder.blocks), positions, by)
+    weight, bias = encoder.norm(encoder.config.family.final_norm, torch.float64)
+    if weight is None:
+        return leaving
+    normed = _norm_held(leaving.vectors, weight.cpu(), None, encoder.config)
+    return Parts(leaving.labels, normed).plus(
+        "final norm bias", None if bias is None else bias.cpu()
+    )
+
+
+def through_input_norm(trace: AttentionTrace, layer: int, entering: Parts) -> Parts:
+    """Parts of the stream after the norm in front of an attention, its scale held at that of their
+    sum. `part row d_model`"""
+    config = trace.stack.config
+    block = trace.stack.blocks[layer].to(torch.float64, "cpu")
+    normed = forward.attention_input(block, entering.vectors, config, norm=_norm_held)
+    bias = block.norm_bias if forward.norms_input(block, config) else None
+    return Parts(entering.labels, normed).plus("norm bias", bias)
+
+
+def _norm_held(terms: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
+    """Every term of a sum through a norm, without its bias, the scale held at that of the sum.
+    `part ... width`, unchanged"""
+    scale = forward.norm_scale(terms.sum(0), config)[..., None]
+    gain = forward.gain_of(weight, config).double()
+    return through_norm(terms, gain, scale, centred=config.family.norm == "LayerNorm")
+
+
+def project(read: Parts, weight: Tensor, bias: Tensor | None, label: str) -> Parts:
+    """Queries, keys or values of every head, term by term. `part row d_model -> part head row
+    d_head`"""
+    vectors = torch.einsum("prm,hmd->phrd", read.vectors, weight)
+    return Parts(read.labels, vectors).plus(label, bias)
+
+
+def compared(
+    block: Block, terms: Tensor, norm: Tensor | None, positions: Sequence[int], config: Config
+) -> Tensor:
+    """The terms of queries or keys as they meet: after their norm, its scale held, and rotated by
+    their positions. `part head row d_head`, unchanged"""
+    normed = forward.norm_heads(terms, norm, config, norm=_norm_held)
+    return forward.rotate(block, normed, torch.tensor(positions), config)

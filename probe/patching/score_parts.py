@@ -1,0 +1,159 @@
+"""What one part of a query or a key does to a head's attention: the part is replaced by a donor's,
+and the score and the attention are computed again.
+
+The attribution (`probe.model.qk`) holds the scales of all norms and says what a part adds. Here the
+norm in front of the attention, the norms of queries and keys, and the softmax respond to the
+change. Nothing before the head changes, and its own attention is read. So everything is computed
+from the quantities of one forward.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from probe.model import attention, forward, qk
+from probe.model.records import Trace
+from probe.model.weights import Block
+
+Side = Literal["query", "key"]
+
+
+class Donor(NamedTuple):
+    """Some positions of a text. Their parts replace the parts of a query or a key, one position
+    after the other."""
+
+    trace: Trace
+    positions: list[int]
+
+
+class Replaced(NamedTuple):
+    """What is lost when one part is the donor's, as a mean over the donor's positions. `part` each
+
+    attributed: of the contrast of scores, as the attribution predicts it
+    score: of the contrast of scores, as it is measured
+    attention: of the attention
+    """
+
+    labels: tuple[str, ...]
+    attributed: Tensor
+    score: Tensor
+    attention: Tensor
+
+
+def replace_parts(
+    trace: Trace,
+    layer: int,
+    head: int,
+    donor: Donor,
+    *,
+    side: Side,
+    at: int,
+    weights: Mapping[int, float],
+    by: qk.By = "part",
+) -> Replaced:
+    """What is lost when one part of the query at `at`, or of the key of a token, is the donor's and
+    every other part is as it was, in float64.
+
+    Each position of the donor gives its part separately, and the losses are averaged. A mean of
+    parts would be shorter than any of them, and the norm would respond to that.
+
+    `weights` makes the contrast: Σ weight · score[at, position], before a soft cap. Its first
+    position is the token whose key is changed and whose attention is read, with weight 1.
+    """
+    source = next(iter(weights))
+    pos = at if side == "query" else source
+    own = qk.stream_parts(trace, layer, [pos], by)
+    labels, by_donor = _changes(own, qk.stream_parts(donor.trace, layer, donor.positions, by))
+    resid = trace.resid_pre[layer, pos].double()
+    changes = by_donor.flatten(0, 1)  # (part donor) d_model
+    variants = torch.cat([resid[None], resid + changes])  # the first one is unchanged
+    weight_of = torch.zeros(len(trace.tokens), dtype=torch.float64)
+    weight_of[list(weights)] = torch.tensor([*weights.values()], dtype=torch.float64)
+
+    # What meets on the other side is unchanged, and so are all other keys.
+    block = trace.stack.blocks[layer].to(torch.float64, "cpu")
+    q, k = forward.apply_rotary(
+        block, trace.q[layer].double(), trace.k[layer].double(), trace.stack.config
+    )
+    query = q[head, at]  # d_head
+    keys = k[head]  # key_pos d_head
+    met = _changed(trace, layer, head, side, pos, variants)  # variant d_head
+    lost = _lost_with_norms_held(trace, layer, head, side, pos, changes)  # part d_head
+    if side == "query":
+        scores = met @ keys.T / block.score_divisor
+        attributed = lost @ keys.T @ weight_of / block.score_divisor
+    else:
+        scores = (keys @ query / block.score_divisor).repeat(len(variants), 1)
+        scores[:, source] = met @ query / block.score_divisor
+        attributed = lost @ query / block.score_divisor
+    contrast = scores @ weight_of
+    pattern = _pattern(trace, layer, head, at, scores)[:, source]
+    losses = (attributed, contrast[0] - contrast[1:], pattern[0] - pattern[1:])
+    return Replaced(labels, *(loss.view(len(labels), -1).mean(1) for loss in losses))
+
+
+def _changes(own: qk.Parts, donor: qk.Parts) -> tuple[tuple[str, ...], Tensor]:
+    """How each part changes when it is the donor's; a part that one of the two lacks is 0 there.
+    Labels and `part donor d_model`"""
+    labels = tuple(dict.fromkeys([*own.labels, *donor.labels]))
+    changes = torch.zeros(len(labels), *donor.vectors.shape[1:], dtype=torch.float64)
+    for sign, parts in ((-1, own), (1, donor)):
+        rows = [labels.index(label) for label in parts.labels]
+        changes[rows] += sign * parts.vectors
+    return labels, changes
+
+
+def _side(block: Block, side: Side) -> tuple[Tensor, Tensor | None, Tensor | None, str]:
+    """The projection of queries or of keys, its bias and norm, and how the bias is called."""
+    if side == "query":
+        return block.w_q, block.b_q, block.norm_q, "query bias"
+    return block.w_k, block.b_k, block.norm_k, "key bias"
+
+
+def _changed(trace: Trace, layer: int, head: int, side: Side, pos: int, variants: Tensor) -> Tensor:
+    """Queries or keys of changed streams at one position, as they meet. `variant d_model -> variant
+    d_head`"""
+    config = trace.stack.config
+    block = trace.stack.blocks[layer].to(torch.float64, "cpu")
+    weight, bias, norm, _ = _side(block, side)
+    x = forward.attention_input(block, variants, config)
+    normed = forward.norm_heads(forward.project(x, weight, bias), norm, config)
+    met = forward.rotate(block, normed, torch.tensor([pos]), config)
+    return met[qk.kv_head(head, config) if side == "key" else head]
+
+
+def _lost_with_norms_held(
+    trace: Trace, layer: int, head: int, side: Side, pos: int, changes: Tensor
+) -> Tensor:
+    """How much each change takes from a query or a key when the scales of all norms are held at the
+    unchanged stream's. `part d_model -> part d_head`"""
+    config = trace.stack.config
+    block = trace.stack.blocks[layer].to(torch.float64, "cpu")
+    weight, bias, norm, label = _side(block, side)
+    # One more term, so that the sum, whose scales are held, is the unchanged stream.
+    rest = trace.resid_pre[layer, pos].double() + changes.sum(0)
+    terms = torch.cat([-changes, rest[None]])[:, None]
+    names = tuple(map(str, range(len(terms))))
+    read = qk.through_input_norm(trace, layer, qk.Parts(names, terms))
+    projected = qk.project(read, weight, bias, label)
+    met = qk.compared(block, projected.vectors, norm, [pos], config)
+    return met[: len(changes), qk.kv_head(head, config) if side == "key" else head, 0]
+
+
+def _pattern(trace: Trace, layer: int, head: int, at: int, scores: Tensor) -> Tensor:
+    """The attention of a head from one position, from its scores before the cap. `variant key_pos`,
+    unchanged"""
+    weights = trace.stack
+    block = weights.blocks[layer]
+    if weights.config.attn_logit_softcapping:
+        scores = attention.softcap(scores, weights.config.attn_logit_softcapping)
+    n = len(trace.tokens)
+    bias = forward.position_bias(weights, n)
+    if bias is not None:
+        scores = scores + bias[head, at].cpu()
+    scores = scores + forward.mask(weights, block, torch.zeros(n, n))[at]
+    if block.sinks is None:
+        return attention.softmax(scores)
+    return attention.softmax_with_sink(scores[None], block.sinks[[head]].cpu().double())[0]

@@ -1,0 +1,466 @@
+"""The public entries to QK and OV attribution (`probe.model.qk`) and to the interventions that test
+it (`probe.patching.score_parts`): what a caller may ask for, and the frame of what came out."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeGuard, get_args
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from probe.errors import InputError, UnsupportedModel, whole_number
+from probe.model import forward, qk
+from probe.model.decomposition import logit_direction
+from probe.model.load import ModelSource, load
+from probe.model.model import Model
+from probe.model.records import AttentionTrace, CrossTrace, PairTrace, Trace
+from probe.model.tokens import Tokens, text_position, token_id
+from probe.model.trace import trace
+from probe.patching.cross import directions
+from probe.patching.score_parts import Donor, Side, replace_parts
+from probe.stats.axes import Axis
+
+MEAN = "mean"  # the contrast with the other tokens
+Token = str | int
+Stack = Literal["encoder", "decoder", "cross"]
+
+
+def qk_attribution(
+    model: ModelSource,
+    text: str | Trace | PairTrace,
+    *,
+    layer: int,
+    head: int,
+    at: int | str,
+    source: int | str,
+    contrast: int | str | None = None,
+    by: qk.By = "part",
+    target: str | None = None,
+    stack: Stack = "cross",
+) -> pd.DataFrame:
+    """Why a head attends from one token to another: its score before the softmax, split into pairs
+    of parts of the two residual streams.
+
+    Returns the columns `part_query part_key score`. The sum over all rows is the model's own score,
+    before the cap if scores are capped. A bias that the family adds for two positions (ALiBi, T5's)
+    is a row with its name in both columns.
+
+    text: a text, or its trace, which several heads can share
+    at: the token that the head reads from. A word stands for its last token where it first appears;
+        a number is a position, counted from the end if it is negative
+    source: the token that it reads, given in the same way
+    contrast: what is subtracted from every row, because the softmax depends on differences only.
+        A word or a position: the score at that token. "mean": the mean score over the other tokens
+        that the head may read from `at`, without special tokens. Another text: the score in that
+        text, from the same word or position to the token equally far from it
+    by: "part" for embeddings, heads, MLPs and biases; "source" to split heads by the token that
+        they read; "layer" for whole layers
+    target: the target text, in an encoder-decoder
+    stack: the attention of an encoder-decoder, "encoder", "decoder" or "cross". `at` is a token of
+        the target, or of the text for the encoder. `source` is a token of the text, or of the
+        target for the decoder. Parts of cross-attention have "cross" in front of their names
+
+    The scales of all norms are held as they were.
+
+    Raises InputError for a word, position, layer or head that does not exist, a token that the mask
+    hides, a layer without attention, a target that is missing or cannot be used, or a model with
+    hooks; CrossCheckError if the rows miss the model's score by more than rounding.
+
+    Example:
+        >>> place = {"layer": 1, "head": 2, "at": "bank", "source": "river"}
+        >>> parts = probe.qk_attribution("tiny-senses", "The old river bank", **place)
+        >>> list(parts.columns)
+        ['part_query', 'part_key', 'score']
+        >>> trace = probe.trace("tiny-senses", "The old river bank")
+        >>> abs(float(parts["score"].sum() - trace.scores[1, 2, 4, 3])) < 1e-4
+        True
+        >>> against = probe.qk_attribution(
+        ...     "tiny-senses", "The old river bank", **place, contrast="mean", by="layer"
+        ... )
+        >>> sorted(set(against["part_key"]))
+        ['embedding', 'key bias', 'layer 0', 'norm bias']
+    """
+    asked = Asked(layer, head, at, source, contrast, by, stack)
+    model = _checked(model, asked, f"Splitting a score of {asked.name}")
+    readings = _readings(model, text, target, asked)
+    terms = [
+        qk.score_terms(
+            reading.trace,
+            layer,
+            head,
+            at=reading.at,
+            sources=reading.sources,
+            by=by,
+            pair=reading.pair,
+        )
+        for reading in readings
+    ]
+    return _frame(readings, terms, ["part_query", "part_key", "score"], model)
+
+
+def ov_attribution(
+    model: ModelSource,
+    text: str | Trace | PairTrace,
+    *,
+    layer: int,
+    head: int,
+    at: int | str,
+    source: int | str,
+    along: Token | tuple[Token, Token] | Tensor | Axis,
+    contrast: int | str | None = None,
+    by: qk.By = "part",
+    target: str | None = None,
+    stack: Stack = "cross",
+) -> pd.DataFrame:
+    """What a head takes from one token to another along a direction, split into parts of the
+    residual stream that it reads.
+
+    Returns the columns `part_key write`. The sum over all rows is ΔE[at ← source] along the
+    direction.
+
+    along: a next token as it appears inside a sentence, such as " water", for its logit; two of
+        them, or two ids, for the difference of their logits; a vector, `d_model`, in the stream
+        after the last block, or in what leaves the decoder; or a sense axis, which is read at its
+        depth in units of the gap
+
+    The other arguments are those of `probe.qk_attribution`. The attention, the scales of all norms,
+    and everything after the head are held as they were.
+
+    Raises what `probe.qk_attribution` raises, and InputError for a string that is several tokens or
+    a vector of another length.
+
+    Example:
+        >>> text, place = "The old river bank", {"layer": 1, "head": 2, "at": "bank"}
+        >>> along = (" and", " with")
+        >>> parts = probe.ov_attribution(
+        ...     "tiny-senses", text, **place, source="river", along=along
+        ... )
+        >>> terms = probe.decompose("tiny-senses", text, at="bank", tokens=along)
+        >>> of_head = terms.query("layer == 1 and head == 2 and pos == 3")["logit"].item()
+        >>> abs(float(parts["write"].sum() - of_head)) < 1e-4
+        True
+    """
+    asked = Asked(layer, head, at, source, contrast, by, stack)
+    model = _checked(model, asked, f"Splitting what {asked.name} takes")
+    readings = _readings(model, text, target, asked)
+    terms = [
+        qk.write_terms(
+            reading.trace,
+            layer,
+            head,
+            at=reading.at,
+            sources=reading.sources,
+            direction=_direction(model, reading, layer, along),
+            by=by,
+            pair=reading.pair,
+        )
+        for reading in readings
+    ]
+    return _frame(readings, terms, ["part_key", "write"], model)
+
+
+def qk_interventions(
+    model: ModelSource,
+    text: str | Trace,
+    *,
+    layer: int,
+    head: int,
+    at: int | str,
+    source: int | str,
+    contrast: int | str = MEAN,
+    by: qk.By = "part",
+) -> pd.DataFrame:
+    """What each part of the query and of the key does to a head's score and attention: the part is
+    replaced by that of the contrast, and both are computed again.
+
+    Returns the columns `side part attributed score attention`.
+    side: "query" for a part at `at`, "key" for a part at `source`
+    attributed: how much of the contrast of scores is lost while the scales of norms are held, which
+        is what `probe.qk_attribution` assumes
+    score: how much of it is lost when the norms respond
+    attention: how much of the attention to `source` is lost
+
+    contrast: a token or "mean": a part is replaced by that of each of the other tokens in turn, and
+        the losses are averaged. Another text: a part is replaced by that of the other text, and the
+        score itself is read in the place of a contrast
+
+    The other arguments and errors are those of `probe.qk_attribution`.
+
+    Example:
+        >>> effects = probe.qk_interventions(
+        ...     "tiny-senses", "The old river bank", layer=1, head=2, at="bank", source="river"
+        ... )
+        >>> list(effects.columns)
+        ['side', 'part', 'attributed', 'score', 'attention']
+        >>> by_part = effects.groupby("side")[["attributed", "score"]].rank()
+        >>> float(by_part.corr().iloc[0, 1]) > 0.5  # the ranks agree
+        True
+    """
+    asked = Asked(layer, head, at, source, contrast, by)
+    doing = f"Replacing parts of a score of {asked.name}"
+    model = _checked(model, asked, doing)
+    if model.config.start_token is not None:
+        raise UnsupportedModel(
+            f"{doing} of {model.name}: it is an encoder-decoder; split its scores with "
+            "probe.qk_attribution, or load a model with one stack."
+        )
+    itself, *elsewhere = _readings(model, text, None, asked)
+    assert isinstance(itself.trace, Trace)
+    weights = dict(zip(itself.sources, itself.weights, strict=True))
+    donors = {side: Donor(itself.trace, itself.sources[1:]) for side in get_args(Side)}
+    for other in elsewhere:
+        assert isinstance(other.trace, Trace)
+        donors = {
+            "query": Donor(other.trace, [other.at]),
+            "key": Donor(other.trace, other.sources),
+        }
+    frames = []
+    for side, donor in donors.items():
+        replaced = replace_parts(
+            itself.trace, layer, head, donor, side=side, at=itself.at, weights=weights, by=by
+        )
+        columns: dict[str, Any] = {"side": side, "part": replaced.labels}
+        for name in ("attributed", "score", "attention"):
+            columns[name] = getattr(replaced, name).numpy()
+        frames.append(pd.DataFrame(columns))
+    frame = pd.concat(frames, ignore_index=True)
+    frame.attrs["model"] = model.said
+    return frame
+
+
+class Asked(NamedTuple):
+    """What a caller asked for: a head, the token that it reads from and the one that it reads, what
+    that is contrasted with, and the division into parts; of an encoder-decoder which attention."""
+
+    layer: int
+    head: int
+    at: int | str
+    source: int | str
+    contrast: int | str | None
+    by: qk.By
+    stack: Stack = "cross"
+
+    @property
+    def name(self) -> str:
+        """The head, as "L4H2"."""
+        return f"L{self.layer}H{self.head}"
+
+
+class Reading(NamedTuple):
+    """One text in which a head is read from position `at` to some others, and with which weight
+    each of those counts; of an encoder-decoder all three attentions."""
+
+    trace: AttentionTrace
+    at: int
+    sources: list[int]
+    weights: list[float]
+    pair: PairTrace | None = None
+
+    @property
+    def read(self) -> Tokens:
+        """The text that the head reads."""
+        return self.trace.source if isinstance(self.trace, CrossTrace) else self.trace.tokens
+
+
+def _checked(model: ModelSource, asked: Asked, doing: str) -> Model:
+    """The loaded model. Raises what a model, a head and a division into parts may be refused
+    for."""
+    model = load(model)
+    config = model.config
+    if model.origin.hooks:
+        raise InputError(
+            f"{doing} of {model.name}: it is {model.origin.hooked}, and what hooks write is no "
+            "part of the stream; load it without hooks, or swap with probe.patch."
+        )
+    of_decoder = config.start_token is not None and asked.stack != "encoder"
+    layers = config.n_decoder_layers if of_decoder else config.n_layers
+    bounds = (("layer", asked.layer, layers), ("head", asked.head, config.n_heads))
+    for name, number, size in bounds:
+        if whole_number(number) is None or not 0 <= number < size:
+            raise InputError(
+                f"{doing} of {model.name}: {name} is {number!r}, expected 0 to {size - 1}; choose "
+                "one of these."
+            )
+    if not config.has_heads(asked.layer):
+        raise InputError(
+            f"{doing} of {model.name}: its layer {asked.layer} has no attention, and no heads; "
+            "give the layer and head of one that is there."
+        )
+    for option, given, options in (
+        ("by", asked.by, get_args(qk.By)),
+        ("stack", asked.stack, get_args(Stack)),
+    ):
+        if given not in options:
+            listed = ", ".join(map(repr, options))
+            raise InputError(
+                f"{doing}: {option} is {given!r}, expected one of {listed}; give one of these."
+            )
+    return model
+
+
+def _readings(
+    model: Model, text: str | Trace | PairTrace, target: str | None, asked: Asked
+) -> list[Reading]:
+    """The text with the token that the head reads, and what that is contrasted with."""
+    itself = _reading(model, text, target, asked)
+    layer = asked.layer
+    contrast = asked.contrast
+    (key,) = itself.sources
+    if contrast is None:
+        return [itself]
+    if contrast == MEAN:
+        others = _others(itself, layer)
+        if not others:
+            raise InputError(
+                f"Contrasting {asked.name} with the mean over the other tokens: from token "
+                f"{itself.at} of {itself.trace.tokens.text!r} it can read no other word; give a "
+                "longer text, or leave the contrast out."
+            )
+        weights = [1.0, *[-1 / len(others)] * len(others)]
+        return [itself._replace(sources=[key, *others], weights=weights)]
+    if _is_text(contrast, itself.read):
+        there = _reading(model, contrast, target, asked, like=itself)
+        return [itself, there._replace(weights=[-1.0])]
+    other_key = text_position(itself.read, contrast)
+    _require_readable(itself, layer, other_key)
+    return [itself._replace(sources=[key, other_key], weights=[1.0, -1.0])]
+
+
+def _reading(
+    model: Model,
+    text: str | Trace | PairTrace,
+    target: str | None,
+    asked: Asked,
+    like: Reading | None = None,
+) -> Reading:
+    """One text with the token that the head reads; as far from where it is read as in `like`."""
+    traced = _traced(model, text, target)
+    pair = traced if isinstance(traced, PairTrace) else None
+    whole: AttentionTrace = traced if isinstance(traced, Trace) else getattr(traced, asked.stack)
+    reading = Reading(whole, text_position(whole.tokens, asked.at), [], [1.0], pair)
+    if like is None:
+        key = text_position(reading.read, asked.source)
+    elif isinstance(whole, CrossTrace):
+        key = like.sources[0]
+    else:
+        key = reading.at + like.sources[0] - like.at
+    _require_readable(reading, asked.layer, key)
+    return reading._replace(sources=[key])
+
+
+def _traced(model: Model, text: str | Trace | PairTrace, target: str | None) -> Trace | PairTrace:
+    """The trace of a text. Raises InputError for a trace of another model, or from a pickle."""
+    if isinstance(text, str):
+        return trace(model, text) if target is None else trace(model, text, target)
+    traced = text.cross if isinstance(text, PairTrace) else text
+    if traced.model_name != model.said:
+        raise InputError(
+            f"Splitting scores of {model.name}: the trace is one of {traced.model_name}; give the "
+            "model that was traced."
+        )
+    if isinstance(text, Trace) and text.stack.attention.name:
+        raise InputError(
+            f"Splitting scores of {model.name}: the trace is one side of an encoder-decoder; give "
+            "the whole, as probe.trace(model, source, target) returns it."
+        )
+    if not traced.stack.raw:
+        raise InputError(
+            f"Splitting scores of {model.name}: the trace comes from a pickle, which holds W_O and "
+            "no other weights; trace the text again, with probe.trace."
+        )
+    return text
+
+
+def _is_text(contrast: int | str, read: Tokens) -> TypeGuard[str]:
+    """Whether a contrast is a text of its own: several words that the text does not hold."""
+    if not isinstance(contrast, str) or len(contrast.split()) < 2:
+        return False
+    return contrast not in read.text or contrast == read.text
+
+
+def _others(reading: Reading, layer: int) -> list[int]:
+    """The tokens that the layer can read, without the one that is read, the one that reads, and
+    special tokens, which have no characters of the text."""
+    spans = reading.read.spans
+    left_out = {*reading.sources}
+    if not isinstance(reading.trace, CrossTrace):
+        left_out.add(reading.at)
+    return [
+        pos
+        for pos in qk.readable(reading.trace, layer, reading.at)
+        if pos not in left_out and spans[pos][0] < spans[pos][1]
+    ]
+
+
+def _require_readable(reading: Reading, layer: int, source: int) -> None:
+    """InputError for a token that is not there or that the mask of the layer hides."""
+    readable = qk.readable(reading.trace, layer, reading.at)
+    if source not in readable:
+        raise InputError(
+            f"Splitting a score from token {reading.at} to token {source} of "
+            f"{reading.read.text!r}: layer {layer} of {reading.trace.model_name} reads tokens "
+            f"{readable[0]} to {readable[-1]} from there; choose one of these as the source."
+        )
+
+
+def _direction(model: Model, reading: Reading, layer: int, along: Any) -> Tensor:
+    """A direction of what heads of a layer write at the position that reads. `d_model`"""
+    vector, depth = _vector(model, reading, layer, along)
+    if reading.pair is None:
+        assert isinstance(reading.trace, Trace)
+        return qk.before_norms(reading.trace, layer, reading.at, vector, depth)
+    followed_back = directions(model, reading.pair, vector)
+    return getattr(followed_back, reading.trace.stack.attention.name)[layer, reading.at]
+
+
+def _vector(model: Model, reading: Reading, layer: int, along: Any) -> tuple[Tensor, int]:
+    """A direction in the stream, `d_model`, and the depth at which it is read; of an
+    encoder-decoder in what leaves the decoder."""
+    config = model.config
+    pair = reading.pair
+    if pair is not None and reading.trace is pair.encoder:
+        raise UnsupportedModel(
+            f"Reading what an encoder's head of {model.name} takes along a direction: it reaches "
+            "the logits through the decoder only; split what cross-attention takes, with "
+            'stack="cross".'
+        )
+    if isinstance(along, Axis):
+        if along.depth <= layer or pair is not None:
+            raise InputError(
+                f"Reading layer {layer} of {model.name} along the sense axis after {along.depth} "
+                "blocks: heads of this layer do not write into that stream; give an axis of a "
+                f"model with one stack that was fitted after {layer + 1} blocks or more."
+            )
+        return along.u / along.gap, along.depth
+    if isinstance(along, Tensor):
+        if along.shape != (config.d_model,):
+            raise InputError(
+                f"Reading a head along a vector of shape {list(along.shape)}: expected "
+                f"[{config.d_model}], as long as those of the stream of {model.name}; give one of "
+                "these."
+            )
+        return along.cpu().double(), config.n_layers
+    tokens = along if isinstance(along, tuple) else (along,)
+    ids = [token_id(model, token) for token in tokens]
+    if pair is None:
+        assert isinstance(reading.trace, Trace)
+        return logit_direction(reading.trace, reading.at, ids).direction, config.n_layers
+    decoder = pair.decoder.stack
+    table = forward.unembedding(decoder, decoder.dtype)[ids].cpu().double()
+    return torch.tensor([1.0, -1.0], dtype=torch.float64)[: len(ids)] @ table, config.n_layers
+
+
+def _frame(
+    readings: Sequence[Reading], terms: Sequence[qk.Terms], columns: list[str], model: Model
+) -> pd.DataFrame:
+    """The weighted sum of what was read, a row for each term; the columns are the labels of its
+    parts and the sum."""
+    sums: dict[tuple[str, ...], float] = {}
+    for reading, (labels, values) in zip(readings, terms, strict=True):
+        weighted = torch.tensor(reading.weights, dtype=torch.float64) @ values
+        for label, value in zip(labels, weighted.tolist(), strict=True):
+            sums[label] = sums.get(label, 0.0) + value
+    rows = [(*label, value) for label, value in sums.items()]
+    frame = pd.DataFrame(rows, columns=columns)
+    frame.attrs["model"] = model.said
+    return frame

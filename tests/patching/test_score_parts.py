@@ -1,0 +1,115 @@
+"""Replacing one part of a query or a key: what a whole attention of changed streams computes, and
+nothing where the donor is the token itself."""
+
+import pytest
+import torch
+from families import each_family, family_model
+from handmade import random_model
+
+import probe
+from probe.model import forward, qk
+from probe.patching.score_parts import Donor, replace_parts
+
+TEXT = "The mole dug under the river bank after the flood"
+OTHER = "Some people like the river bank and some do not"
+LAYER, HEAD = 1, 3
+# Caps; sinks and windows; ALiBi; norms of queries and keys; norms of what is written; grouped heads.
+KINDS = ("gpt2", "gemma2", "bert", "gpt_oss", "bloom", "qwen3", "olmo2")
+EACH = each_family(*KINDS, also=KINDS)
+
+
+def places(whole):
+    """Where the head reads from, and what it reads."""
+    return (whole.tokens.positions_of(word)[-1] for word in ("bank", "river"))
+
+
+def whole_attention(whole, queries, keys):
+    """Scores before the cap and pattern of the head, its queries and keys made from two streams.
+    `query_pos key_pos` each"""
+    weights = whole.stack
+    block = weights.blocks[LAYER]
+    config = weights.config
+    q, _, _ = forward.project_qkv(
+        block, *[forward.attention_input(block, queries, config)] * 2, config
+    )
+    _, k, _ = forward.project_qkv(
+        block, *[forward.attention_input(block, keys, config)] * 2, config
+    )
+    bias = forward.position_bias(weights, len(whole.tokens))
+    scores = forward.score(weights, block, q, k, bias)
+    q, k = forward.apply_rotary(block, q, k, config)
+    before = q[HEAD] @ k[HEAD].T / block.score_divisor
+    return before, forward.softmax(scores, block, config)[HEAD]
+
+
+@pytest.mark.parametrize("kind", EACH)
+@pytest.mark.parametrize("side", ["query", "key"])
+def test_a_replaced_part_does_what_a_whole_attention_computes(kind, side):
+    model = family_model(kind, torch.float64)
+    whole, other = probe.trace(model, TEXT), probe.trace(model, OTHER)
+    at, source = places(whole)
+    donor = Donor(other, [4, 5])
+    weights = {source: 1.0, 2: -0.5, 3: -0.5}
+    replaced = replace_parts(whole, LAYER, HEAD, donor, side=side, at=at, weights=weights)
+    pos = at if side == "query" else source
+    own = qk.stream_parts(whole, LAYER, [pos], "part")
+    given = qk.stream_parts(other, LAYER, [4, 5], "part")
+    assert replaced.labels == own.labels == given.labels
+    stream = whole.resid_pre[LAYER]
+    close = 3e-6 if model.config.family.in_float32 else 1e-10
+
+    def contrast(before):
+        return before[at, source] - before[at, [2, 3]].mean()
+
+    before, pattern = whole_attention(whole, stream, stream)
+    for number in range(0, len(own.labels), 3):
+        lost = []
+        for vector in given.vectors[number]:
+            changed = stream.clone()
+            changed[pos] += vector - own.vectors[number, 0]
+            sides = (changed, stream) if side == "query" else (stream, changed)
+            before_there, pattern_there = whole_attention(whole, *sides)
+            if side == "key":  # the contrast is with keys as they were
+                before_there[:, [2, 3]] = before[:, [2, 3]]
+            of_pattern = (pattern - pattern_there)[at, source]
+            lost.append((contrast(before) - contrast(before_there), of_pattern))
+        score, of_pattern = torch.tensor(lost).mean(0).tolist()
+        assert float(replaced.score[number]) == pytest.approx(score, abs=close)
+        assert float(replaced.attention[number]) == pytest.approx(of_pattern, abs=close)
+    assert replaced.score.abs().max() > 1e-3 and replaced.attention.abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("side", ["query", "key"])
+def test_a_token_that_is_its_own_donor_loses_nothing(side):
+    whole = probe.trace(random_model(torch.float64), TEXT)
+    at, source = places(whole)
+    donor = Donor(whole, [at if side == "query" else source])
+    replaced = replace_parts(whole, 2, HEAD, donor, side=side, at=at, weights={source: 1.0})
+    for lost in replaced[1:]:
+        assert float(lost.abs().max()) <= 1e-12
+
+
+@pytest.mark.parametrize("side", ["query", "key"])
+def test_what_the_attribution_predicts_holds_the_scale_of_the_norm(side):
+    """LayerNorm by hand: only centred, divided by the unchanged scale, and times the gain."""
+    model = random_model(torch.float64)
+    whole = probe.trace(model, TEXT)
+    block = probe.read_weights(model).blocks[2]
+    at, source = places(whole)
+    donor = Donor(whole, [1, 2, 3])
+    weights = {source: 1.0, 1: -1.0}
+    replaced = replace_parts(whole, 2, HEAD, donor, side=side, at=at, weights=weights)
+    pos = at if side == "query" else source
+    own = qk.stream_parts(whole, 2, [pos], "part").vectors[:, 0]
+    lost = own - qk.stream_parts(whole, 2, [1, 2, 3], "part").vectors.mean(1)
+    variance = whole.resid_pre[2, pos].var(unbiased=False)
+    normed = (lost - lost.mean(-1, keepdim=True)) / (variance + model.config.epsilon).sqrt()
+    normed = normed * block.norm
+    if side == "query":
+        other = whole.k[2, HEAD, source] - whole.k[2, HEAD, 1]
+        expected = normed @ block.w_q[HEAD] @ other
+    else:
+        expected = normed @ block.w_k[HEAD] @ whole.q[2, HEAD, at]
+    torch.testing.assert_close(replaced.attributed, expected / 7**0.5, rtol=0, atol=1e-12)
+    # the norm's answer to the change is what the two differ in
+    assert (replaced.score - replaced.attributed).abs().max() > 1e-3

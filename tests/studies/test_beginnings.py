@@ -1,0 +1,98 @@
+"""Texts that are the same up to the word are one sentence to a model that reads left to right: many
+endings after a few beginnings are no large sample."""
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+
+import probe
+from probe.errors import InputError
+from probe.experiments.accuracy import prepare_tasks
+from probe.experiments.material import REPEATED, prepare, prepare_counted
+from probe.model.load import untrained
+from probe.stats.limits import GATE
+from probe.text.sentences import Sentence, as_corpus
+
+RIVER = ("river", "muddy", "flooded", "mossy", "rocky", "grassy")
+MONEY = ("savings", "central", "national", "private", "merchant", "mortgage")
+ENDINGS = ("was old", "stood there", "looked good", "was closed", "had changed", "was gone")
+WORD = "bank"
+
+
+def many_endings(seed=None, word=WORD):
+    """Each beginning with every ending: 36 sentences a sense, and six different vectors. With a
+    seed, beginnings are dealt out to the senses at random."""
+    cues = [*RIVER, *MONEY]
+    if seed is not None:
+        cues = np.random.default_rng(seed).permutation(cues).tolist()
+    rows = []
+    for (number, cue), ending in product(enumerate(cues), ENDINGS):
+        text = f"The {cue} {word} {ending}"
+        start = text.index(word)
+        sense = "river" if number < len(RIVER) else "money"
+        rows.append(Sentence(word, sense, text, start, start + len(word)))
+    return rows
+
+
+def reasons(left_out):
+    return Counter(item.reason for item in left_out)
+
+
+def test_one_sentence_of_each_beginning_is_used_and_the_others_are_counted(tiny):
+    rows = many_endings()
+    material = prepare(tiny, WORD, rows)
+    assert len(material) == 12
+    assert [row.text for row in material.sentences] == [row.text for row in rows[:: len(ENDINGS)]]
+    assert reasons(material.left_out) == {REPEATED: 60}
+    counted = prepare_counted(tiny, WORD, rows)
+    assert len(counted) == 12 and reasons(counted.left_out) == {REPEATED: 60}
+
+
+def test_a_model_that_reads_both_ways_sees_every_ending():
+    both_ways = probe.load("tiny-senses-bidirectional")
+    assert len(prepare(both_ways, WORD, many_endings())) == 72
+
+
+def test_an_evaluation_tests_each_beginning_once(tiny):
+    found = probe.evaluate(tiny, many_endings())
+    assert found.words["tested"].tolist() == [12]
+    assert (found.left_out["reason"] == REPEATED).sum() == 60
+
+
+def test_no_beginning_is_learned_from_with_the_label_of_another_sense(tiny):
+    """Two sentences of different senses with one beginning are held out together."""
+    rows = many_endings()
+    twice = rows[:: len(ENDINGS)]
+    odd = Sentence(WORD, "money", "The river bank was sold", 10, 14)
+    [task] = prepare_tasks(tiny, as_corpus([*twice, odd]), seed=0)
+    texts = [row.text for row in task.material.sentences]
+    pair = {texts.index("The river bank was old"), texts.index("The river bank was sold")}
+    assert all(len(pair & set(holdout.test)) in (0, 2) for holdout in task.plan.holdouts)
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=pytest.mark.campaign if n > 2 else ()) for n in range(28)]
+)
+def test_random_weights_have_no_gap_after_a_few_beginnings(tiny, seed):
+    """At p < .01 in at most one of all these runs."""
+    model = untrained(tiny, seed=seed)
+    try:
+        study = probe.study(model, WORD, sentences=many_endings(seed), permutations=99, controls=())
+    except InputError:
+        return  # too few sentences are left to hold any out
+    assert (study.words["gap_p"] >= GATE).all() and not study.words["ranked"].any()
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=pytest.mark.campaign if n > 0 else ()) for n in range(12)]
+)
+def test_a_survey_ranks_nothing_on_random_weights(tiny, seed):
+    model = untrained(tiny, seed=seed)
+    words = ("bank", "mole", "apple", "bark", "crane", "seal", "spring", "match")
+    rows = [
+        row for number, word in enumerate(words) for row in many_endings(100 * seed + number, word)
+    ]
+    survey = probe.survey(model, rows, controls=())
+    assert not survey.frames["survey_model"]["ranked"].any()

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.errors import InputError
-from probe.model import fused
+from probe.experiments.observe import Observation, SenseAxes
+from probe.model import forward, fused
 from probe.model.fused import PositionTables
 from probe.model.model import Model
 from probe.model.tokens import TargetText, ids_after, positions_of_span, tokenize
@@ -46,6 +47,7 @@ CHUNK = 512  # texts that are run before their numbers are kept and their states
 SAMPLE = 2000  # texts that shares are measured on
 DEPTH_SAMPLE = 256  # cues that choose the read-out layer where no sentences do
 SWAP_CHUNK = 256  # texts whose swaps are run together
+LOGIT_ROWS = 128  # cues whose logits are held at once
 
 Done = Callable[[float], None]  # is told what share of the work is finished
 
@@ -127,6 +129,42 @@ def texts_of(
     return CueTexts(texts, torch.tensor(spans).reshape(-1, 2))
 
 
+# --- words and beginnings of words ----------------------------------------------------------------
+
+
+def p_continued(
+    weights: Weights,
+    before: Sequence[int],
+    cues: Sequence[Sequence[int]],
+    continuations: Sequence[int],
+    *,
+    done: Done | None = None,
+) -> Array:
+    """The probability that the model continues each cue as a longer word. `cue`
+
+    weights: of a model that predicts the next token.
+    before: the ids before a cue.
+    continuations: the tokens that continue a word.
+    """
+    chosen = torch.tensor(continuations, device=weights.device)
+
+    def read(batch: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
+        for step in run_at_word(weights, batch, len(weights.blocks), tables):
+            last = step
+        resid = last.reading(last.resid_post)[:, 0]
+        logits = forward.unembed(weights, resid)
+        return [(logits[:, chosen].logsumexp(-1) - logits.logsumexp(-1)).exp()]
+
+    parts = []
+    for start in range(0, len(cues), LOGIT_ROWS):
+        some = cues[start : start + LOGIT_ROWS]
+        texts = [TargetText((*before, *cue), len(before) + len(cue) - 1) for cue in some]
+        parts.append(in_batches(texts, weights, 1, read)[0])
+        if done:
+            done((start + len(some)) / len(cues))
+    return torch.cat(parts).double().numpy()
+
+
 # --- axes -----------------------------------------------------------------------------------------
 
 
@@ -167,6 +205,13 @@ class ScanAxes:
             else:
                 rows.append(torch.zeros(*weights.shape[1:4:2], len(self.u), dtype=torch.float64))
         return torch.stack(rows)
+
+
+def axes_of_sentences(seen: Observation) -> tuple[SenseAxes, ScanAxes]:
+    """The two senses that are furthest apart in labelled sentences, and the axis between them."""
+    pair = max(seen.pairs, key=lambda each: each.separation.g[seen.depth])
+    by_depth = [seen.axis_for_others(pair, depth) for depth in range(seen.depth + 1)]
+    return pair, scan_axes(by_depth)
 
 
 def scan_axes(by_depth: Sequence[Axis]) -> ScanAxes:

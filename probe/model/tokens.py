@@ -309,16 +309,35 @@ def is_one_token(model: Model, piece: str) -> bool:
 
 def whole_words(model: Model) -> list[str]:
     """Every word that is one token of the model: letters only, at least SHORTEST_WORD, in the order
-    of their ids."""
+    of their ids. Beginnings of longer words are among them."""
+    starts, _ = _starts_and_rest(model)
+    words = dict.fromkeys(text.strip() for text in _texts_of(model, starts))
+    return [word for word in words if word.isalpha() and len(word) >= SHORTEST_WORD]
+
+
+def word_continuations(model: Model) -> list[int]:
+    """The tokens that continue a word: those that begin with a letter and not with the mark of a
+    new word."""
+    _, rest = _starts_and_rest(model)
+    texts = [text.removeprefix(CONTINUATION) for text in _texts_of(model, rest)]
+    return [token for token, text in zip(rest, texts, strict=True) if text[:1].isalpha()]
+
+
+def _starts_and_rest(model: Model) -> tuple[list[int], list[int]]:
+    """The tokens that begin a word, and all others, by the marks of the vocabulary."""
     tokenizer = model.tokenizer
     count = min(len(tokenizer), model.config.d_vocab)
     names = [name or "" for name in tokenizer.convert_ids_to_tokens(range(count))]
-    starts = [token for token, name in enumerate(names) if name.startswith(WORD_MARKS)]
-    if not starts:  # a vocabulary that marks what continues a word, or nothing
-        starts = [token for token, name in enumerate(names) if not name.startswith(CONTINUATION)]
-    texts = tokenizer.batch_decode([[token] for token in starts])
-    words = dict.fromkeys(text.strip() for text in texts)
-    return [word for word in words if word.isalpha() and len(word) >= SHORTEST_WORD]
+    is_start = [name.startswith(WORD_MARKS) for name in names]
+    if not any(is_start):  # a vocabulary that marks what continues a word, or nothing
+        is_start = [not name.startswith(CONTINUATION) for name in names]
+    rest = [token for token, starts in enumerate(is_start) if not starts]
+    return [token for token, starts in enumerate(is_start) if starts], rest
+
+
+def _texts_of(model: Model, tokens: Sequence[int]) -> list[str]:
+    texts: list[str] = model.tokenizer.batch_decode([[token] for token in tokens])
+    return texts
 
 
 def ids_after(model: Model, before: str, words: Sequence[str]) -> list[tuple[int, ...] | None]:

@@ -16,6 +16,7 @@ from probe.results.columns import TABLES, dictionary
 from probe.results.cues import Cues
 from probe.stats.numbers import measured, percent
 from probe.text.slots import stem_of
+from probe.tidy import rounded
 
 CERTIFICATE = "cues_certificate"
 WORDS = 24  # of each column
@@ -29,17 +30,25 @@ def tables_of(cues: Cues) -> dict[str, pd.DataFrame]:
     """The tables that are written as CSV and Parquet, with what all columns mean. The frame `cues`,
     which is large, is Parquet only."""
     frames = {name: frame for name, frame in cues.frames.items() if name != "cues"}
+    frames["cues_words"] = strongest_words(cues)
     frames[CERTIFICATE] = tables.certificate_rows(cues.certificate)
     described = frames | {"cues": cues.cues}
     frames["cues_columns"] = dictionary(described, name="cues_columns")
     return frames
 
 
+def strongest_words(cues: Cues) -> pd.DataFrame:
+    """The two columns of words as a table."""
+    sides = zip(cues.senses, columns(one_row_each(cues.cues), WORDS), strict=True)
+    rows = [(sense, each["word"], each["value"]) for sense, words in sides for each in words]
+    return rounded(pd.DataFrame(rows, columns=["sense", "cue", "coordinate"]))
+
+
 def render(cues: Cues, made: Mapping[str, Any]) -> str:
     """The page as one self-contained HTML file; of the manifest everything but the time is on
     it."""
     summary = cues.summary
-    senses = [summary["sense_a"], summary["sense_b"]]
+    senses = list(cues.senses)
     by_cue = one_row_each(cues.cues)
     frames = tables_of(cues)
     downloads = checks.downloads(frames)
@@ -123,7 +132,7 @@ def head_lines(cues: Cues) -> list[Section]:
 def notebook_html(cues: Cues) -> str:
     """What a notebook shows of a scan: the two columns of words and the picture."""
     summary = cues.summary
-    senses = [summary["sense_a"], summary["sense_b"]]
+    senses = list(cues.senses)
     has_heads = bool(cues.cues["head"].notna().any())
     picture = Markup(image(charts.cue_scatter(cues.cues, senses))) if has_heads else ""
     return (

@@ -49,6 +49,11 @@ class Cues(Displayed):
         [row] = self.frames["cues_summary"].to_dict("records")
         return {str(name): value for name, value in row.items()}
 
+    @property
+    def senses(self) -> tuple[str, str]:
+        """The two senses, the first with positive coordinates."""
+        return self.summary["sense_a"], self.summary["sense_b"]
+
     def __repr__(self) -> str:
         row = self.summary
         top = self.heads.head(HEADS_SHOWN)
@@ -132,11 +137,13 @@ def summary_row(
     shares: Shares,
     auroc: Auroc | None,
     held_out: int,
+    beginnings: int,
 ) -> pd.DataFrame:
     """The frame `cues_summary`: the scan as a whole.
 
     auroc: of the coordinate first, None without held-out cue words.
     held_out: how many of them there are.
+    beginnings: how many tokens were left out because they begin longer words.
     """
     row: dict[str, object] = {
         "word": word,
@@ -144,6 +151,7 @@ def summary_row(
         "sense_b": senses[1],
         "depth": depth,
         "cues": len(scan.coordinate),
+        "beginnings": beginnings,
         "frames": scan.coordinate.shape[1],
         "reliability": scan.reliability,
         "texts": shares.texts,

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from probe.errors import InputError, require_at_least
+from probe.experiments.cue_words import DOING, Cue, Slots, ask, without_beginnings
 from probe.experiments.cues import (
     DEPTH_SAMPLE,
     Auroc,
@@ -16,6 +17,7 @@ from probe.experiments.cues import (
     ScanAxes,
     Shares,
     Template,
+    axes_of_sentences,
     draw_sample,
     measure_shares,
     most_reliable_depth,
@@ -23,7 +25,6 @@ from probe.experiments.cues import (
     scan,
     scan_axes,
     tell_apart,
-    template,
     texts_of,
 )
 from probe.experiments.material import choose_words, prepare, sentences_of
@@ -32,7 +33,7 @@ from probe.model.architectures import require_single
 from probe.model.check import certify
 from probe.model.load import ModelSource, load, read_weights
 from probe.model.model import Model
-from probe.model.tokens import ids_after, tokenize, whole_words
+from probe.model.tokens import ids_after, tokenize
 from probe.model.trace import target_states
 from probe.model.weights import Weights
 from probe.patching.sets import HeadIndex
@@ -45,61 +46,11 @@ from probe.stats.axes import Axis
 from probe.stats.limits import SMALLEST
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
-from probe.text.slots import Slotted, frames_for, read_frames, stem_of, words_of
+from probe.text.slots import stem_of, words_of
 
-DOING = "Scanning cues"
 TOP = 4  # heads whose attention, score and write are kept for every cue
 NOUNS = 10  # unambiguous nouns that are put in the word's place
-FEWEST_CUES = 10  # over which variances and correlations are taken
 TWO_TEXTS = "two texts"
-
-
-@dataclass(frozen=True, eq=False)
-class Cue:
-    """A word, and its tokens in the slot of a frame."""
-
-    word: str
-    ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Slots:
-    """What is put where.
-
-    frames, templates: the frames as texts and in tokens.
-    cues: the words that are tried.
-    left_out: words that were asked for and that the vocabulary does not hold.
-    """
-
-    frames: tuple[Slotted, ...]
-    templates: list[Template]
-    cues: list[Cue]
-    left_out: list[str]
-
-    @property
-    def words(self) -> list[str]:
-        """The cues."""
-        return [cue.word for cue in self.cues]
-
-    @property
-    def ids(self) -> list[tuple[int, ...]]:
-        """The tokens of each cue."""
-        return [cue.ids for cue in self.cues]
-
-    @property
-    def word(self) -> tuple[int, ...]:
-        """The tokens of the ambiguous word."""
-        return self.templates[0].word
-
-    @property
-    def before(self) -> str:
-        """What the first frame has before the slot, after which all tokens are counted."""
-        return self.frames[0].before
-
-    @property
-    def example(self) -> str:
-        """The first frame with the first cue."""
-        return self.frames[0].filled(self.cues[0].word)[0]
 
 
 class Measured(NamedTuple):
@@ -158,8 +109,8 @@ def cues(
     sentences: labelled sentences that the axis is fitted on, as `study` takes them; those that ship
         by default. Of several senses, the two that are furthest apart are compared.
     texts: two texts with the word, one for each meaning, that the axis runs through instead.
-    cues: words to try, or a file with one in each line; every word of letters that is one token of
-        the model by default.
+    cues: words to try, or a file with one in each line. By default every word that is one token of
+        the model, without the tokens that the model expects to go on as a longer word.
     frames: short texts with the word and one slot `_` for the cue, or a file with one in each line;
         by default four with the cue 1 to 4 words before the word, and two with the cue after it for
         a model that reads both ways.
@@ -182,10 +133,19 @@ def cues(
     model = load(model)
     require_single(model.config.architecture, "a cue scan")
     report = progress or silent
-    slots = _slots(model, word, cues, frames)
+    slots = ask(
+        model,
+        word,
+        cues=None if cues is None else _lines(cues),
+        frames=None if frames is None else _lines(frames),
+    )
     report("certificate", 0.02)
     certificate = certify(model, [slots.example]).require()
-    report("axis", 0.04)
+    if cues is None:
+        slots = without_beginnings(
+            model, slots, done=lambda share: report("which tokens are words", 0.04 + 0.2 * share)
+        )
+    report("axis", 0.24)
     if texts is None:
         fitted = _fit_sentences(model, word, sentences, slots.before, seed=seed)
     else:
@@ -197,7 +157,7 @@ def cues(
         "texts": None if texts is None else list(texts),
         "frames": [frame.text for frame in slots.frames],
         "cues": "every word of the vocabulary" if cues is None else content_key(*slots.words),
-        "left_out": slots.left_out,
+        "left_out": list(slots.not_held),
         "seed": seed,
     }
     by_name = _tables(word, slots, fitted, measured)
@@ -217,7 +177,7 @@ def _measure(
         slots.word,
         _nouns(model, slots.before, word, slots.word),
         seed=seed,
-        done=lambda share: report("shares of heads", 0.1 + 0.3 * share),
+        done=lambda share: report("shares of heads", 0.26 + 0.2 * share),
     )
     top = top_heads(shares)
     scanned = scan(
@@ -226,7 +186,7 @@ def _measure(
         slots.ids,
         fitted.axes,
         top,
-        done=lambda share: report("cues", 0.4 + 0.55 * share),
+        done=lambda share: report("cues", 0.46 + 0.5 * share),
     )
     auroc = None
     if fitted.held_out is not None:
@@ -245,7 +205,7 @@ def _tables(word: str, slots: Slots, fitted: Fitted, measured: Measured) -> dict
         "cues_heads": head_rows(shares, scanned, auroc),
         "cues_nouns": noun_rows(shares),
         "cues_summary": summary_row(
-            word, axes.senses, axes.depth, scanned, shares, auroc, held_out
+            word, axes.senses, axes.depth, scanned, shares, auroc, held_out, slots.beginnings
         ),
     }
 
@@ -276,49 +236,6 @@ def _lines(given: Sequence[str] | str | Path) -> list[str]:
     return list(dict.fromkeys(line.strip() for line in given if line.strip()))
 
 
-def _slots(
-    model: Model,
-    word: str,
-    cues: Sequence[str] | str | Path | None,
-    frames: Sequence[str] | str | Path | None,
-) -> Slots:
-    """Frames and cues as they are asked for, in the model's tokens."""
-    both_sides = not model.config.causal
-    texts = frames_for(word, both_sides=both_sides) if frames is None else _lines(frames)
-    slotted = read_frames(texts, word, both_sides=both_sides)
-    chosen, left_out = _cues_of(model, slotted[0].before, None if cues is None else _lines(cues))
-    templates = [template(model, frame, chosen[0].word) for frame in slotted]
-    _require_one_word(templates, word)
-    return Slots(slotted, templates, chosen, left_out)
-
-
-def _cues_of(model: Model, before: str, words: Sequence[str] | None) -> tuple[list[Cue], list[str]]:
-    """The cues with their tokens, and the words that the vocabulary does not hold."""
-    asked = whole_words(model) if words is None else words
-    found = ids_after(model, before, asked)
-    chosen = [
-        Cue(word, ids)
-        for word, ids in zip(asked, found, strict=True)
-        if ids is not None and (words is not None or len(ids) == 1)
-    ]
-    if len(chosen) < FEWEST_CUES:
-        raise InputError(
-            f"{DOING} in {model.name}: got {len(chosen)} cues that its vocabulary holds, expected "
-            f"at least {FEWEST_CUES}; give a list of words (on the command line --cues FILE)."
-        )
-    kept = {cue.word for cue in chosen}
-    return chosen, [] if words is None else [word for word in words if word not in kept]
-
-
-def _require_one_word(templates: Sequence[Template], word: str) -> None:
-    """Raises InputError where the word is not the same tokens in all frames."""
-    if len({each.word for each in templates}) > 1:
-        raise InputError(
-            f"{DOING}: {word!r} is not the same tokens in all frames; write it in one form, after "
-            "another word."
-        )
-
-
 def _nouns(
     model: Model, before: str, word: str, ids: Sequence[int]
 ) -> list[tuple[str, tuple[int, ...]]]:
@@ -339,11 +256,10 @@ def _fit_sentences(model: Model, word: str, sentences: Any, before: str, *, seed
     corpus = sentences_of(chosen, own, model)
     material = prepare(model, chosen, corpus.sentences)
     seen = observe(model, material, seed=seed, next_token=False)
-    pair = max(seen.pairs, key=lambda each: each.separation.g[seen.depth])
-    rows = pair.split.rows
+    pair, along = axes_of_sentences(seen)
     return Fitted(
-        axes=scan_axes([seen.axis_for_others(pair, depth) for depth in range(seen.depth + 1)]),
-        texts=[material.sentences[row].text for row in rows],
+        axes=along,
+        texts=[material.sentences[row].text for row in pair.split.rows],
         held_out=_held_out(model, seen, pair, before),
         source=corpus.source,
         sha256=corpus.sha256,

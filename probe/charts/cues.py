@@ -50,11 +50,14 @@ def dots(cues: pd.DataFrame) -> pd.DataFrame:
     return wide[(wide["cue"] == lower) | ~lower.isin(set(wide["cue"]))].reset_index(drop=True)
 
 
-def cue_scatter(cues: pd.DataFrame, senses: Sequence[str]) -> Any:
+def cue_scatter(
+    cues: pd.DataFrame, senses: Sequence[str], *, hues: Sequence[str] = SENSES[:2]
+) -> Any:
     """Every cue: where it moves the word, in percent of the gap, against the attention of a head.
 
     cues: the frame `cues` of a scan with at least one head.
     senses: the two, the first is on the right.
+    hues: their colours.
     """
     rows = dots(cues)
     heads = list(dict.fromkeys(head_names(cues)))
@@ -82,7 +85,7 @@ def cue_scatter(cues: pd.DataFrame, senses: Sequence[str]) -> Any:
         axis=alt.Axis(format=".0%", tickCount=5),
         scale=alt.Scale(domain=up, nice=False),
     )
-    looks = alt.Scale(domain=list(senses), range=list(SENSES[:2]))
+    looks = alt.Scale(domain=list(senses), range=list(hues))
     colour = alt.Color("side:N", scale=looks, legend=None)
     tooltip = tips(
         "cue:N",

@@ -10,14 +10,12 @@ words.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from probe.errors import InputError
 from probe.experiments.cues import Done, Template, p_continued, template
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.tokens import ids_after, whole_words, word_continuations
-from probe.text.slots import Slotted, frames_for, read_frames
+from probe.text.slots import Slotted, frames_for, read_frames, stem_of, words_of
 
 DOING = "Scanning cues"
 FEWEST_CUES = 10  # over which variances and correlations are taken
@@ -38,7 +36,6 @@ class Slots:
 
     frames, templates: the frames as texts and in tokens.
     cues: the words that are tried.
-    vocabulary: how many tokens of letters the model has; 0 where the user gave the cues.
     beginnings: how many tokens were left out because they begin longer words.
     not_held: words that were asked for and that the vocabulary does not hold.
     """
@@ -46,7 +43,6 @@ class Slots:
     frames: tuple[Slotted, ...]
     templates: list[Template]
     cues: list[Cue]
-    vocabulary: int = 0
     beginnings: int = 0
     not_held: tuple[str, ...] = ()
 
@@ -74,11 +70,6 @@ class Slots:
     def example(self) -> str:
         """The first frame with the first cue."""
         return self.frames[0].filled(self.cues[0].word)[0]
-
-    def sample(self, most: int, *, seed: int) -> "Slots":
-        """The same with a uniform sample of the cues, at most `most`."""
-        drawn = np.random.default_rng(seed).permutation(len(self.cues))[:most]
-        return replace(self, cues=[self.cues[number] for number in sorted(drawn)])
 
 
 def ask(
@@ -113,7 +104,7 @@ def ask(
             "another word."
         )
     if cues is None:
-        return Slots(slotted, templates, chosen, vocabulary=len(chosen))
+        return Slots(slotted, templates, chosen)
     held = {cue.word for cue in chosen}
     not_held = tuple(cue for cue in words if cue not in held)
     return Slots(slotted, templates, chosen, not_held=not_held)
@@ -134,6 +125,12 @@ def without_beginnings(model: Model, slots: Slots, *, done: Done | None = None) 
     kept = [cue for cue, is_word in zip(slots.cues, ends, strict=True) if is_word]
     _require_enough(model, kept)
     return replace(slots, cues=kept, beginnings=len(slots.cues) - len(kept))
+
+
+def occur_in(texts: Sequence[str], words: Sequence[str]) -> list[bool]:
+    """Whether each word occurs in some texts, in any form."""
+    stems = {stem_of(word) for text in texts for word in words_of(text)}
+    return [stem_of(word) in stems for word in words]
 
 
 def _require_enough(model: Model, cues: Sequence[Cue]) -> None:

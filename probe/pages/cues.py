@@ -8,18 +8,20 @@ import pandas as pd
 from markupsafe import Markup
 
 from probe import charts
-from probe.charts.palette import head_names, image
+from probe.charts.palette import head_names, image, sense_colour
 from probe.experiments.cues import SAMPLE
 from probe.pages import checks, html
 from probe.results import frames as tables
 from probe.results.columns import TABLES, dictionary
 from probe.results.cues import Cues
+from probe.results.findings import Frames, WordFindings
 from probe.stats.numbers import measured, percent
 from probe.text.slots import stem_of
 from probe.tidy import rounded
 
 CERTIFICATE = "cues_certificate"
 WORDS = 24  # of each column
+SAMPLE_WORDS = 12  # of each column of a report, which tries fewer words
 HEADLINE_WORDS = 3  # of each side
 HEAD_WORDS = 6  # of each side of a head
 MOST_HEADS = 12  # in the table
@@ -126,6 +128,29 @@ def head_lines(cues: Cues) -> list[Section]:
             line["attention"] = percent(float(of_head["attention"].mean()))
             line["words"] = columns(of_head, HEAD_WORDS, "write")
         lines.append(line)
+    return lines
+
+
+def samples(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
+    """The samples of cues of a report's words."""
+    lines = []
+    for summary in frames["cue_samples"].to_dict("records"):
+        word = summary["word"]
+        rows = frames["cue_sample"][frames["cue_sample"]["word"] == word]
+        senses = [summary["sense_a"], summary["sense_b"]]
+        hues = [sense_colour(findings[word].senses, sense) for sense in senses]
+        by_cue = one_row_each(rows)
+        has_heads = bool(rows["head"].notna().any())
+        lines.append(
+            {
+                "summary": summary,
+                "senses": senses,
+                "columns": columns(by_cue, SAMPLE_WORDS),
+                "first": columns(by_cue, HEADLINE_WORDS),
+                "seen": int(by_cue["seen"].sum()),
+                "scatter": charts.cue_scatter(rows, senses, hues=hues) if has_heads else None,
+            }
+        )
     return lines
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from probe.errors import InputError, require_at_least
-from probe.experiments.cue_words import DOING, Cue, Slots, ask, without_beginnings
+from probe.experiments.cue_words import DOING, Cue, Slots, ask, occur_in, without_beginnings
 from probe.experiments.cues import (
     DEPTH_SAMPLE,
     Auroc,
@@ -46,7 +46,7 @@ from probe.stats.axes import Axis
 from probe.stats.limits import SMALLEST
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
-from probe.text.slots import stem_of, words_of
+from probe.text.slots import words_of
 
 TOP = 4  # heads whose attention, score and write are kept for every cue
 NOUNS = 10  # unambiguous nouns that are put in the word's place
@@ -197,11 +197,10 @@ def _measure(
 def _tables(word: str, slots: Slots, fitted: Fitted, measured: Measured) -> dict[str, pd.DataFrame]:
     """The frames of a scan by name."""
     shares, scanned, auroc = measured
-    stems = {stem_of(seen) for text in fitted.texts for seen in words_of(text)}
     held_out = 0 if fitted.held_out is None else len(fitted.held_out.cues)
     axes = fitted.axes
     return {
-        "cues": cue_rows(slots.words, [stem_of(cue) in stems for cue in slots.words], scanned),
+        "cues": cue_rows(slots.words, occur_in(fitted.texts, slots.words), scanned),
         "cues_heads": head_rows(shares, scanned, auroc),
         "cues_nouns": noun_rows(shares),
         "cues_summary": summary_row(

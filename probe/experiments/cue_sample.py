@@ -12,11 +12,18 @@ import numpy as np
 
 from probe.errors import InputError
 from probe.experiments.columns import Column, Columns, Table, as_elsewhere
-from probe.experiments.cue_words import FEWEST_CUES, ask, occur_in, without_beginnings
-from probe.experiments.cues import Template, axes_of_sentences, scan
+from probe.experiments.cue_words import (
+    FEWEST_CUES,
+    Slots,
+    ask,
+    occur_in,
+    without_beginnings,
+)
+from probe.experiments.cues import axes_of_sentences, scan
 from probe.experiments.plan import Size, Work
 from probe.experiments.record import WordRecord, leading_heads
 from probe.experiments.run import LEADERS, Run
+from probe.model.model import Model
 from probe.model.tokens import whole_words
 from probe.stats.resampling import Array
 
@@ -65,15 +72,10 @@ def measure(run: Run) -> CueSample | None:
     if not run.swapped:
         return None
     seen = run.seen
-    word = seen.material.word
     pair, axes = axes_of_sentences(seen)
-    vocabulary = whole_words(run.model)
-    order = np.random.default_rng(run.options.seed).permutation(len(vocabulary))
-    words = [vocabulary[number] for number in order]
+    vocabulary = shuffled_words(run.model, seed=run.options.seed)
     try:
-        templates = ask(run.model, word, cues=words[:FEWEST_CUES]).templates
-        most = _how_many(templates, axes.depth, len(run.weights.blocks))
-        drawn = ask(run.model, word, cues=words[:most])
+        drawn = draw(run.model, seen.material.word, vocabulary, depth=axes.depth)
         slots = without_beginnings(run.model, drawn)
     except InputError:
         # The frames are English, and a vocabulary may hold too few whole words.
@@ -100,14 +102,27 @@ def measure(run: Run) -> CueSample | None:
     )
 
 
-def _how_many(templates: Sequence[Template], depth: int, layers: int) -> int:
-    """How many cues the fixed number of positions allows: every frame up to the read-out layer, and
-    in a causal model the cue once through all layers, where it is asked whether it is a word."""
-    causal = not any(each.cue_after for each in templates)
-    after_cue = sum(each.at + 1 - len(each.before) for each in templates)
+def shuffled_words(model: Model, *, seed: int) -> list[str]:
+    """The tokens of letters in the vocabulary, in a random order."""
+    words = whole_words(model)
+    return [words[number] for number in np.random.default_rng(seed).permutation(len(words))]
+
+
+def draw(model: Model, word: str, vocabulary: Sequence[str], *, depth: int) -> Slots:
+    """The first words of the vocabulary as cues, as many as POSITIONS allows: every frame up to the
+    read-out layer, and in a causal model the cue once through all layers, where it is asked whether
+    it is a word.
+
+    Raises InputError as `probe.experiments.cue_words.ask`.
+    """
+    templates = ask(model, word, cues=vocabulary[:FEWEST_CUES]).templates
+    causal = model.config.causal
+    of_cues = len(templates)  # one position of each frame
+    after_cues = sum(each.at + 1 - len(each.before) for each in templates)
     whole = sum(len(each.before) + len(each.after) for each in templates)
-    positions = (after_cue if causal else whole) + len(templates)  # with the cue itself
-    return max(FEWEST_CUES, round(POSITIONS / (positions * depth / layers + causal)))
+    positions = of_cues + (after_cues if causal else whole)
+    most = round(POSITIONS / (positions * depth / model.config.n_layers + causal))
+    return ask(model, word, cues=vocabulary[: max(FEWEST_CUES, most)])
 
 
 def work(size: Size) -> Work:

@@ -395,8 +395,7 @@ def most_reliable_depth(
     by_depth: Sequence[Axis],
     word: Sequence[int],
 ) -> int:
-    """The first depth whose split-half reliability over frames is within one standard error of the
-    best; of the depths after at least one block.
+    """The depth at which frames agree about cues, see `first_reliable`.
 
     by_depth: the axis at every depth.
     word: the ids of the word.
@@ -413,10 +412,25 @@ def most_reliable_depth(
             parts.append((resid.double() * along).sum(-1))
         columns.append(torch.cat(parts).numpy())
     values = np.stack(columns, axis=1)  # cue frame depth
-    reliability = np.array([split_half(values[..., depth]) for depth in range(values.shape[-1])])
-    error = (1 - reliability**2) / np.sqrt(len(cues))
-    best = 1 + int(np.nanargmax(reliability[1:]))
-    return 1 + int(np.argmax(reliability[1:] >= reliability[best] - error[best]))
+    reliability = [split_half(values[..., depth]) for depth in range(1, values.shape[-1])]
+    return 1 + first_reliable(np.array(reliability), len(cues))
+
+
+def first_reliable(reliability: Array, cues: int) -> int:
+    """The first depth whose split-half reliability is within one standard error of the best.
+
+    After the first blocks, frames agree about a token whatever it means. Their agreement then
+    falls, and rises again where meaning is read. So depths before the first minimum are left out;
+    where the agreement never rises again, none is.
+
+    reliability: `depth`
+    cues: that it was measured on.
+    """
+    rises = np.flatnonzero(np.diff(reliability) > 0)
+    start = int(rises[0]) if len(rises) else 0
+    error = (1 - reliability**2) / np.sqrt(cues)
+    best = start + int(np.nanargmax(reliability[start:]))
+    return start + int(np.argmax(reliability[start:] >= reliability[best] - error[best]))
 
 
 # --- the share of a head --------------------------------------------------------------------------

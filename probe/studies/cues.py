@@ -149,7 +149,7 @@ def cues(
     if texts is None:
         fitted = _fit_sentences(model, word, sentences, slots.before, seed=seed)
     else:
-        fitted = _fit_texts(model, word, texts, slots, seed=seed)
+        fitted = fit_texts(model, word, texts, slots, seed=seed)
     measured = _measure(model, word, slots, fitted, report, seed=seed)
     options: dict[str, object] = {
         "word": word,
@@ -287,8 +287,19 @@ def _held_out(model: Model, seen: Observation, pair: SenseAxes, before: str) -> 
     return HeldOut(usable, by_cell, [axis_of[cue.word] for cue in usable], of_a)
 
 
-def _fit_texts(model: Model, word: str, texts: Sequence[str], slots: Slots, *, seed: int) -> Fitted:
-    """The axis through the word in two texts, at the layer where frames agree best about cues."""
+def fit_texts(
+    model: Model,
+    word: str,
+    texts: Sequence[str],
+    slots: Slots,
+    *,
+    seed: int,
+    most: int = DEPTH_SAMPLE,
+) -> Fitted:
+    """The axis through the word in two texts, at the layer where frames agree best about cues.
+
+    most: of the cues, how many choose the layer.
+    """
     if isinstance(texts, str) or len(texts) != 2:
         raise InputError(
             f"{DOING}: got {texts!r}, expected two texts, one for each meaning of {word!r}; give "
@@ -307,7 +318,7 @@ def _fit_texts(model: Model, word: str, texts: Sequence[str], slots: Slots, *, s
             "that differ before the word."
         )
     rng = np.random.default_rng(seed)
-    drawn = rng.permutation(len(slots.cues))[:DEPTH_SAMPLE]
+    drawn = rng.permutation(len(slots.cues))[:most]
     some = [slots.cues[number].ids for number in drawn]
     depth = most_reliable_depth(read_weights(model), slots.templates, some, by_depth, slots.word)
     sha256 = sha256_of_bytes("\n".join(texts).encode())

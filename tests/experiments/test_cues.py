@@ -1,18 +1,22 @@
 """The cue scan: what it reads against hooked forwards of plain transformers, and answers known
 beforehand."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from handmade import CUES, NOUNS, make_handmade, make_sentences, resolver
+from measured import studied
 from transformers import GPT2LMHeadModel
 
 import probe
 from probe.errors import InputError
-from probe.experiments import cues
+from probe.experiments import cue_sample, cues
+from probe.experiments.cue_words import ask, without_beginnings
 from probe.experiments.cues import ScanAxes
+from probe.experiments.material import prepare
 from probe.model.load import load, read_weights
 from probe.model.tokens import ids_after, tokenize, whole_words
 from probe.stats import resampling
@@ -91,6 +95,13 @@ def hooked(plain, texts, at, fixed=None):
 
 def plain_coordinate(axes, resid):
     return ((resid.double() - axes.midpoint) @ axes.u[0, -1]).numpy()
+
+
+@pytest.fixture(scope="module")
+def sampled(tiny):
+    """The record of a word with a sample of cues."""
+    material = prepare(tiny, "bank", lexicon.expand("bank").sentences)
+    return studied(tiny, material, pairs=4, experiments=("separation", "cue_sample")).record
 
 
 # --- against plain transformers -------------------------------------------------------------------
@@ -363,6 +374,21 @@ def test_reliability_follows_from_the_correlation_of_halves():
     assert cues.split_half(np.repeat(values[:, :1], 4, axis=1)) == pytest.approx(1)
 
 
+@pytest.mark.parametrize(
+    ("reliability", "depth"),
+    [
+        ([0.99, 0.8, 0.7, 0.95, 0.955, 0.9], 3),  # the first rise after the fall, within an error
+        ([0.99, 0.8, 0.7, 0.9, 0.955, 0.9], 4),
+        ([0.99, 0.98, 0.97], 0),  # never rises again
+        ([0.7, 0.9, 0.8], 1),  # rises at once
+    ],
+)
+def test_the_layer_is_the_first_after_the_fall_where_frames_agree_as_well_as_later(
+    reliability, depth
+):
+    assert cues.first_reliable(np.array(reliability), 200) == depth
+
+
 def test_auroc_counts_ties_half():
     values = np.array([[1.0], [2.0], [2.0], [0.0]])
     found = cues.tell_apart(values, np.array([True, True, False, False]), seed=0)
@@ -392,6 +418,60 @@ def test_whole_words_are_letters_alone_and_one_token_each(tiny):
     text = tokenize(tiny, "The lake bank")
     assert ids_after(tiny, "The", ["lake"]) == [text.ids[2:3]]
     assert len(usable) > 0.9 * len(words)
+
+
+def test_a_beginning_of_a_word_is_what_a_plain_model_continues(tiny, plain):
+    """The probability, after each of some tokens, of the tokens that continue a word."""
+    slots = ask(tiny, "bank")
+    some = replace(slots, cues=slots.cues[:200])
+    kept = without_beginnings(tiny, some)
+    vocabulary = tiny.tokenizer.get_vocab()
+    begins = [not name.startswith("Ġ") and name[0].isalpha() for name in vocabulary]
+    continuations = torch.tensor(
+        [token for token, is_one in zip(vocabulary.values(), begins, strict=True) if is_one]
+    )
+    before = slots.templates[0].before
+    with torch.inference_mode():
+        logits = plain(torch.tensor([[*before, *cue.ids] for cue in some.cues])).logits[:, -1]
+    p = logits.softmax(-1)[:, continuations].sum(-1)
+    expected = [cue.word for cue, more in zip(some.cues, p, strict=True) if more <= 0.5]
+    assert kept.words == expected and 0 < kept.beginnings == 200 - len(expected)
+
+
+def test_a_model_without_next_tokens_keeps_its_whole_words():
+    model = load("tiny-senses-bidirectional")
+    slots = ask(model, "bank")
+    assert without_beginnings(model, slots) is slots
+
+
+def test_words_that_a_user_gives_are_tried_whatever_the_model_continues(tiny):
+    words = [*whole_words(tiny)[:40]]
+    found = probe.cues(tiny, "bank", texts=("The river bank", "The loan bank"), cues=words)
+    assert list(found.cues["cue"].unique()) == words and found.summary["beginnings"] == 0
+
+
+# --- the sample of a report ------------------------------------------------------------------------
+
+
+def test_a_report_tries_a_sample_along_the_axis_of_the_whole_scan(tiny, sampled):
+    """The same words at the same place as where they are given to `probe.cues`."""
+    found = sampled.measured["cue_sample"]
+    assert len(found.cues) == found.drawn - found.beginnings < found.vocabulary
+    whole = probe.cues(tiny, "bank", cues=list(found.cues))
+    each = whole.cues.drop_duplicates("cue")
+    assert list(each["cue"]) == list(found.cues)
+    assert np.allclose(each["coordinate"], found.coordinate, atol=1e-5)
+    assert np.array_equal(each["seen"], found.seen)
+    assert whole.senses == found.senses
+    assert whole.summary["reliability"] == pytest.approx(found.reliability, abs=1e-5)
+
+
+def test_a_sample_costs_at_most_so_many_token_positions(tiny, sampled):
+    found = sampled.measured["cue_sample"]
+    slots = ask(tiny, "bank", cues=list(found.cues))
+    positions = sum(t.at + 2 - len(t.before) for t in slots.templates)  # from the cue to the word
+    depth = sampled.depth / tiny.config.n_layers
+    assert found.drawn * (positions * depth + 1) == pytest.approx(cue_sample.POSITIONS, rel=0.01)
 
 
 def test_a_frame_is_the_same_whatever_cue_it_is_found_with(tiny):

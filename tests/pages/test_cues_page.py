@@ -12,6 +12,7 @@ import probe
 from probe.charts import cues as picture
 from probe.errors import InputError
 from probe.pages.cues import columns, one_row_each
+from probe.pages.sections import Page
 
 TEXTS = ("The river bank", "The loan bank")
 
@@ -143,6 +144,28 @@ def test_a_notebook_shows_the_two_columns_and_the_picture(scan):
     strongest = one_row_each(scan.cues[~scan.cues["seen"]])["cue"]
     assert strongest.iloc[0] in shown and strongest.iloc[-1] in shown
     assert "data:image" in html and "<script" not in html
+
+
+# --- in a report ----------------------------------------------------------------------------------
+
+
+def test_a_report_shows_the_words_of_its_sample_and_names_the_whole_scan(tmp_path_factory):
+    study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=4, controls=())
+    page = probe.write(study, tmp_path_factory.mktemp("report"))
+    found = study.frames["cue_samples"].to_dict("records")[0]
+    rows = study.frames["cue_sample"]
+    strongest = one_row_each(rows[~rows["seen"]])["cue"]
+    section = one_line(page.read_text().split('<section id="cues">')[1].split("</section>")[0])
+    assert strongest.iloc[0] in section and strongest.iloc[-1] in section
+    assert f"{found['drawn']:,}".replace(",", "\u202f") in section
+    assert "probe cues bank" in section
+    assert probe.read(page.parent).frames["cue_sample"].equals(rows)
+
+
+def test_a_report_of_a_word_that_has_no_place_in_the_frames_has_no_such_section():
+    frames = {"cue_samples": pd.DataFrame(), "cue_sample": pd.DataFrame()}
+    assert not Page({}, frames, {}).has_cue_samples
+    assert not Page({}, {}, {}).has_cue_samples
 
 
 # --- opened ---------------------------------------------------------------------------------------

@@ -17,8 +17,10 @@
 # once, in four short texts such as "The _ bank" and "The _ and the bank". Expect words for water on one side and words for money on
 # the other, and heads that answer to one kind of word.
 #
+# Tokens that begin longer words ("estu", "nort") are left out: after them the model finds a continuation more likely than not.
+#
 # Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real/cues` are read, which
-# `make real` writes, because a scan of 30,000 words takes minutes. Writes into `reports/real` below the current folder, or where
+# `make real` writes, because a scan of 24,000 words takes minutes. Writes into `reports/real` below the current folder, or where
 # `PROBE_OUT` says.
 #
 # Shown: Words of SmolLM2's vocabulary as the cue of *bank*: where each moves the word, and how much L4H2 attends to it.
@@ -35,7 +37,7 @@ from probe import charts
 charts.as_pictures()  # no network
 kept = Path(str(files("probe"))).parent / "reports" / "real" / "cues"  # in a clone
 out = Path(os.environ.get("PROBE_OUT", "reports/real"))
-WORDS = ("bank", "mole", "apple")
+SCANS = sorted(path.parent for path in kept.glob("*/*/cues_summary.csv"))  # MODEL/WORD
 HEADS = 4  # of a word
 STRONGEST = 8  # words of each side
 FURTHEST = 100  # of each side, all of which are drawn
@@ -49,13 +51,18 @@ FURTHEST = 100  # of each side, all of which are drawn
 
 
 # %%
-def read(word: str, name: str) -> pd.DataFrame:
-    """A table of the scan of one word, the word in front."""
-    frame = pd.read_csv(kept / word / f"{name}.csv")
-    return frame if "word" in frame else frame.assign(word=word)
+def read(name: str) -> pd.DataFrame:
+    """A table of every scan, the model and the word in front."""
+    tables = []
+    for scan in SCANS:
+        table = pd.read_csv(scan / f"{name}.csv").drop(columns="word", errors="ignore")
+        table.insert(0, "word", scan.name)
+        table.insert(0, "model", scan.parent.name)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
 
 
-summary = pd.concat([read(word, "cues_summary") for word in WORDS], ignore_index=True)
+summary = read("cues_summary")
 summary
 
 # %% [markdown]
@@ -65,38 +72,44 @@ summary
 # `nouns_slope`: what the head writes at ten unambiguous nouns, along the word's axis, against what it writes at the word.
 
 # %%
-heads = pd.concat([read(word, "cues_heads").head(HEADS) for word in WORDS], ignore_index=True)
+heads = read("cues_heads").groupby(["model", "word"]).head(HEADS)
 heads = heads.assign(part=[f"L{row.layer}H{row.head}" for row in heads.itertuples()])
-COLUMNS = ["word", "part", "share", "share_low", "share_high", "nouns_r", "nouns_slope", "auroc"]
-heads[COLUMNS]
+COLUMNS = ["part", "share", "share_low", "share_high", "nouns_r", "nouns_slope", "auroc"]
+heads[["model", "word", *COLUMNS]]
 
 # %% [markdown]
 # ## The words
 #
-# None of them occurs in the fitted sentences.
-
+# None of them occurs in the fitted sentences. Strongest first.
 
 # %%
-cues = pd.read_parquet(kept / "bank" / "cues.parquet")
-senses = summary.loc[summary["word"] == "bank", ["sense_a", "sense_b"]].iloc[0].tolist()
-unseen = cues[~cues["seen"]].drop_duplicates("cue").sort_values("coordinate", ascending=False)
-ends = {senses[0]: unseen["cue"].head(STRONGEST), senses[1]: unseen["cue"].tail(STRONGEST)[::-1]}
-pd.DataFrame({sense: list(words) for sense, words in ends.items()})
+words = read("cues_words")
+ends = words.groupby(["model", "word", "sense"], sort=False)["cue"]
+ends.apply(lambda cues: ", ".join(cues.head(STRONGEST))).reset_index()
 
 # %% [markdown]
 # ## The picture
 #
-# Up: how much L4H2 attends to the cue. Drawn are the words furthest out and every twelfth of the others.
+# Up: how much L4H2 attends to the cue. Drawn are the words furthest out and every twelfth of the others. The whole table of 4 MB is not in
+# the repository; where `make real` has written it, the words are drawn from it.
 
 # %%
-l4h2 = cues[(cues["layer"] == 4) & (cues["head"] == 2)]
-shown = {*unseen["cue"].head(FURTHEST), *unseen["cue"].tail(FURTHEST), *unseen["cue"][::12]}
-picture = charts.cue_scatter(l4h2[l4h2["cue"].isin(shown)], senses)
+whole = kept / "smollm2" / "bank" / "cues.parquet"
+drawn = kept / "smollm2" / "bank" / "drawn.csv"
+if whole.exists():
+    cues = pd.read_parquet(whole)
+    l4h2 = cues[(cues["layer"] == 4) & (cues["head"] == 2)]
+    unseen = l4h2[~l4h2["seen"]].sort_values("coordinate", ascending=False)["cue"]
+    chosen = {*unseen.head(FURTHEST), *unseen.tail(FURTHEST), *unseen[::12]}
+    l4h2[l4h2["cue"].isin(chosen)].to_csv(drawn, index=False, float_format="%.4g")
+of_bank = summary[(summary["model"] == "smollm2") & (summary["word"] == "bank")].iloc[0]
+picture = charts.cue_scatter(pd.read_csv(drawn), [of_bank["sense_a"], of_bank["sense_b"]])
 charts.save(picture, out / "every_word_as_a_cue.png", width=700)
 picture
 
 # %%
-columns = ["word", "depth", "cues", "reliability", "auroc", "auroc_low", "auroc_high"]
-table = pd.concat([summary[columns].assign(part="coordinate"), heads[COLUMNS]], ignore_index=True)
+of_scan = ["depth", "cues", "beginnings", "reliability", "auroc", "auroc_low", "auroc_high"]
+coordinate = summary[["model", "word", *of_scan]].assign(part="coordinate")
+table = pd.concat([coordinate, heads[["model", "word", *COLUMNS]]], ignore_index=True)
 table.to_csv(out / "every_word_as_a_cue.csv", index=False, float_format="%.6g")
 table

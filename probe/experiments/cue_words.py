@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from probe.errors import InputError
-from probe.experiments.cues import Done, Template, p_continued, template
+from probe.experiments.cues import Done, Template, continuation_probability, template
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.tokens import ids_after, whole_words, word_continuations
@@ -120,7 +120,7 @@ def without_beginnings(model: Model, slots: Slots, *, done: Done | None = None) 
     if not model.config.causal or not model.config.has_head or not continuations:
         return slots
     before = slots.templates[0].before
-    p = p_continued(read_weights(model), before, slots.ids, continuations, done=done)
+    p = continuation_probability(read_weights(model), before, slots.ids, continuations, done=done)
     ends = p <= MORE_LIKELY_THAN_NOT
     kept = [cue for cue, is_word in zip(slots.cues, ends, strict=True) if is_word]
     _require_enough(model, kept)

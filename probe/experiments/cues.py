@@ -132,7 +132,7 @@ def texts_of(
 # --- words and beginnings of words ----------------------------------------------------------------
 
 
-def p_continued(
+def continuation_probability(
     weights: Weights,
     before: Sequence[int],
     cues: Sequence[Sequence[int]],
@@ -421,16 +421,16 @@ def first_reliable(reliability: Array, cues: int) -> int:
 
     After the first blocks, frames agree about a token whatever it means. Their agreement then
     falls, and rises again where meaning is read. So depths before the first minimum are left out;
-    where the agreement never rises again, none is.
+    where the agreement does not rise again by more than an error, none is.
 
     reliability: `depth`
     cues: that it was measured on.
     """
-    rises = np.flatnonzero(np.diff(reliability) > 0)
-    start = int(rises[0]) if len(rises) else 0
     error = (1 - reliability**2) / np.sqrt(cues)
-    best = start + int(np.nanargmax(reliability[start:]))
-    return start + int(np.argmax(reliability[start:] >= reliability[best] - error[best]))
+    minima = np.flatnonzero(np.diff(reliability) > 0)
+    start = next((at for at in minima if reliability[at:].max() > (reliability + error)[at]), 0)
+    best = start + int(np.argmax(reliability[start:]))
+    return int(start) + int(np.argmax(reliability[start:] >= reliability[best] - error[best]))
 
 
 # --- the share of a head --------------------------------------------------------------------------

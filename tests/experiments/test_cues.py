@@ -380,6 +380,7 @@ def test_reliability_follows_from_the_correlation_of_halves():
         ([0.99, 0.8, 0.7, 0.95, 0.955, 0.9], 3),  # the first rise after the fall, within an error
         ([0.99, 0.8, 0.7, 0.9, 0.955, 0.9], 4),
         ([0.99, 0.98, 0.97], 0),  # never rises again
+        ([0.99, 0.98, 0.97, 0.9701], 0),  # rises by less than an error
         ([0.7, 0.9, 0.8], 1),  # rises at once
     ],
 )

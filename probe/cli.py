@@ -8,6 +8,7 @@ bad input or a model that cannot be trusted, in one sentence; 130 when interrupt
 import errno
 import json
 import os
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -684,6 +685,71 @@ def survey(
         return
     for each in surveys:
         typer.echo(each.to_json())
+
+
+@app.command()
+def cues(
+    word: Annotated[
+        str, Argument(metavar="WORD", parser=_typed, help="The ambiguous word to scan.")
+    ],
+    sentences: Annotated[
+        Path | None,
+        Option(help=f"Sentences that the axis is fitted on: {FORMS} Else those that ship."),
+    ] = None,
+    texts: Annotated[
+        tuple[str, str] | None,
+        Option(
+            metavar="TEXT TEXT",
+            help="Two texts with the word, one for each meaning, instead of sentences.",
+        ),
+    ] = None,
+    model: ModelOption = DEFAULT_MODEL,
+    cues: Annotated[
+        Path | None,
+        Option(help="Words to try, one in each line; by default every word of the vocabulary."),
+    ] = None,
+    frames: Annotated[
+        Path | None,
+        Option(help="Short texts with the word and a slot _ for the cue, one in each line."),
+    ] = None,
+    out: OutOption = REPORTS / "cues",
+    seed: Annotated[int, Option(min=0, help="Decides the sample of cues and its draws.")] = 0,
+    device: DeviceOption = CPU,
+    dtype: DtypeOption = SINGLE,
+) -> None:
+    """Every word of the vocabulary as the cue: which words move the ambiguous word, and which heads
+    do it."""
+    from probe.pages.folder import CUES, check_folder
+
+    check_folder(out, CUES)
+    with progress_bar() as progress:
+        from probe.pages.write import write
+        from probe.studies.cues import cues as scan
+
+        result = scan(
+            _load(model, device, dtype),
+            word,
+            sentences=sentences,
+            texts=None if texts is None else [_typed(text) for text in texts],
+            cues=cues,
+            frames=frames,
+            seed=seed,
+            progress=progress,
+        )
+        progress("writing", 0.98)
+        options = {
+            "model": Path(model).name,
+            "sentences": sentences and sentences.name,
+            "cues": cues and cues.name,
+            "frames": frames and frames.name,
+            "seed": seed or None,
+        }
+        command = command_line("cues", word, **options, **_compute_options(device, dtype))
+        if texts is not None:
+            command += shlex.join(["", "--texts", *texts]).removeprefix("''")
+        _say_what_is_replaced(out, CUES, command)
+        page = write(result, out, command=command)
+    typer.echo(page)
 
 
 @app.command()

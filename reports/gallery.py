@@ -20,6 +20,7 @@ ORDER = (
     "a_word_in_motion",
     "a_real_model",
     "is_it_ambiguity",
+    "every_word_as_a_cue",
     "why_it_attends",
     "ambiguity_in_general",
     "natural_text",

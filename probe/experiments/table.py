@@ -13,6 +13,7 @@ from probe.experiments import (
     backup,
     circuit,
     controls,
+    cue_sample,
     head_parts,
     nouns,
     qk,
@@ -118,6 +119,14 @@ EXPERIMENTS = {
         readings.lessons_work,
         readings.LESSON_RECORDS,
         readings.LESSON_TABLES,
+    ),
+    "cue_sample": Experiment(
+        "which other words move it?",
+        cue_sample.measure,
+        cue_sample.work,
+        cue_sample.RECORDS,
+        cue_sample.TABLES,
+        from_weights=True,
     ),
     "circuit": Experiment(
         "over which positions, edges and paths does the sense travel?",

@@ -33,7 +33,7 @@ EXAMPLES = (  # a word in two meanings, with as many tokens before it in both
     ("In the garden they found a mole", "In the agency they found a mole"),
     ("She baked a pie with the apple", "She sold the shares of the apple"),
 )
-WHAT = ("sentence", "along", "swap", "write", "trace", "trace_heads", "score", "save")
+WHAT = ("sentence", "along", "swap", "write", "trace", "trace_heads", "score", "cues", "save")
 # What a swapped head gets: z of the other sentence's word, z halfway between both meanings, zero.
 KINDS = ("other", "mean", "off")
 AXES = ("lexicon", "sentences")

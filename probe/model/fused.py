@@ -184,10 +184,20 @@ def pattern(
     sinks of the heads, where they have any, shaped as the products but for keys. `... key_pos`,
     unchanged
     """
+    return softmax_with_sinks(scores_of(weights, block, matches, bias), sinks)
+
+
+def scores_of(weights: Weights, block: Block, matches: Tensor, bias: Tensor | None) -> Tensor:
+    """Scores from products of queries and keys: cap(q k / divisor) + bias. `... key_pos`,
+    unchanged"""
     scores = matches * (1 / block.score_divisor)
     if weights.config.attn_logit_softcapping:
         scores = softcap(scores, weights.config.attn_logit_softcapping)
-    scores = scores if bias is None else scores + bias
+    return scores if bias is None else scores + bias
+
+
+def softmax_with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """The pattern from scores. `... key_pos`, unchanged; `sinks` as for `pattern`"""
     if sinks is None:
         return scores.softmax(-1)
     sink = sinks[..., None].expand(*scores.shape[:-1], 1)
@@ -268,6 +278,14 @@ def pattern_at(
 ) -> Tensor:
     """The pattern row of the query at `at`. `batch head d_head, batch kv_head key_pos d_head ->
     batch head key_pos`"""
+    return softmax_with_sinks(scores_at(weights, block, q, k, at, tables), block.sinks)
+
+
+def scores_at(
+    weights: Weights, block: Block, q: Tensor, k: Tensor, at: Tensor, tables: PositionTables
+) -> Tensor:
+    """The scores of the query at `at`, minus infinity where it reads nothing. `batch head d_head,
+    batch kv_head key_pos d_head -> batch head key_pos`"""
     q, _ = split_gate(q, k)
     matches = (q.unflatten(1, (k.shape[1], -1)) @ k.mT).flatten(1, 2)
     bias = tables.of(block).bias
@@ -275,7 +293,7 @@ def pattern_at(
         bias = bias[:, at, : k.shape[-2]].transpose(0, 1)
     elif weights.causal:
         bias = mask(q.new_zeros(k.shape[-2], k.shape[-2]))[at, None]
-    return pattern(weights, block, matches, bias, block.sinks)
+    return scores_of(weights, block, matches, bias)
 
 
 def attend_among(

@@ -28,6 +28,10 @@ VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 # Byte-level vocabularies write printable bytes of Latin-1 as they are, the others from U+0100 on.
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 UNPRINTABLE = [byte for byte in range(0x100) if byte not in PRINTABLE]
+# How a vocabulary marks tokens that begin a word: byte-level BPE, SentencePiece.
+WORD_MARKS = ("Ġ", "▁")
+CONTINUATION = "##"  # how WordPiece marks those that do not
+SHORTEST_WORD = 3  # letters of a whole-word token: shorter ones are mostly abbreviations
 BYTE_OF = {chr(byte): byte for byte in PRINTABLE}
 BYTE_OF |= {chr(0x100 + index): byte for index, byte in enumerate(UNPRINTABLE)}
 
@@ -301,6 +305,54 @@ def is_one_token(model: Model, piece: str) -> bool:
     """Whether `piece` (with its leading space, as it stands inside a sentence) is a single token of
     the model."""
     return len(model.tokenizer(piece, add_special_tokens=False)["input_ids"]) == 1
+
+
+def whole_words(model: Model) -> list[str]:
+    """Every word that is one token of the model: letters only, at least SHORTEST_WORD, in the order
+    of their ids. Beginnings of longer words are among them."""
+    starts, _ = _starts_and_rest(model)
+    words = dict.fromkeys(text.strip() for text in _texts_of(model, starts))
+    return [word for word in words if word.isalpha() and len(word) >= SHORTEST_WORD]
+
+
+def word_continuations(model: Model) -> list[int]:
+    """The tokens that continue a word: those that begin with a letter and not with the mark of a
+    new word."""
+    _, rest = _starts_and_rest(model)
+    texts = [text.removeprefix(CONTINUATION) for text in _texts_of(model, rest)]
+    return [token for token, text in zip(rest, texts, strict=True) if text[:1].isalpha()]
+
+
+def _starts_and_rest(model: Model) -> tuple[list[int], list[int]]:
+    """The tokens that begin a word, and all others, by the marks of the vocabulary."""
+    tokenizer = model.tokenizer
+    count = min(len(tokenizer), model.config.d_vocab)
+    names = [name or "" for name in tokenizer.convert_ids_to_tokens(range(count))]
+    is_start = [name.startswith(WORD_MARKS) for name in names]
+    if not any(is_start):  # a vocabulary that marks what continues a word, or nothing
+        is_start = [not name.startswith(CONTINUATION) for name in names]
+    rest = [token for token, starts in enumerate(is_start) if not starts]
+    return [token for token, starts in enumerate(is_start) if starts], rest
+
+
+def _texts_of(model: Model, tokens: Sequence[int]) -> list[str]:
+    texts: list[str] = model.tokenizer.batch_decode([[token] for token in tokens])
+    return texts
+
+
+def ids_after(model: Model, before: str, words: Sequence[str]) -> list[tuple[int, ...] | None]:
+    """The token ids of each word as it is written after a text and a space; None where the model's
+    vocabulary does not hold it."""
+    tokenizer = model.tokenizer
+    [start] = tokenizer([before], add_special_tokens=False)["input_ids"]
+    rows = tokenizer([f"{before} {word}" for word in words], add_special_tokens=False)["input_ids"]
+    unknown = tokenizer.unk_token_id
+    found: list[tuple[int, ...] | None] = []
+    for row in rows:
+        ids = tuple(row[len(start) :])
+        is_known = row[: len(start)] == start and ids and unknown not in ids
+        found.append(ids if is_known else None)
+    return found
 
 
 def token_id(model: Model, token: str | int) -> int:

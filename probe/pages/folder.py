@@ -32,14 +32,16 @@ from probe.results.columns import TABLES
 from probe.walkthrough.frames import TABLES as TABLES_OF_WALK
 
 if TYPE_CHECKING:
+    from probe.results.cues import Cues
     from probe.studies.study import Study
     from probe.studies.survey import Survey
     from probe.walkthrough.walk import Walk
 REPORT = "ambiguity.html"
 WALK = "walk.html"
 SURVEY = "survey.html"
+CUES = "cues.html"
 EVALUATION = "evaluation_words.csv"
-PAGES = (REPORT, WALK, SURVEY)
+PAGES = (REPORT, WALK, SURVEY, CUES)
 MANIFEST = "manifest.json"
 # What may lie in one folder: the page of a survey shows the evaluation beside it.
 TOGETHER = {SURVEY, EVALUATION}
@@ -112,8 +114,8 @@ def to_be_replaced(out: str | os.PathLike[str], file: str, command: str) -> str:
     return f"{path} replaces {earlier}; another place keeps both."
 
 
-def made_by(result: "Study | Survey | Walk", command: str) -> dict[str, Any]:
-    """The manifest of a study, a survey or a walk."""
+def made_by(result: "Study | Survey | Walk | Cues", command: str) -> dict[str, Any]:
+    """The manifest of a study, a survey, a walk or a cue scan."""
     return manifest(
         result.model_name,
         result.origin,

@@ -9,20 +9,22 @@ import pandas as pd
 
 from probe.errors import InputError
 from probe.model.check import Certificate, Row
-from probe.pages.folder import EVALUATION, MANIFEST, REPORT, SURVEY, WALK, manifest_of
+from probe.pages.cues import CERTIFICATE as CUES_CERTIFICATE
+from probe.pages.folder import CUES, EVALUATION, MANIFEST, REPORT, SURVEY, WALK, manifest_of
 from probe.pages.survey import CERTIFICATE
 from probe.provenance import Origin
+from probe.results.cues import Cues
 from probe.results.evaluation import Evaluation
 from probe.results.frames import of_experiments
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS
 
-Result = Study | Survey | Evaluation
+Result = Study | Survey | Cues | Evaluation
 
 
 def read(folder: str | os.PathLike[str]) -> Result:
-    """The study, survey or evaluation that `probe.write` wrote into a folder.
+    """The study, survey, cue scan or evaluation that `probe.write` wrote into a folder.
 
     Numbers are as they are in the tables, rounded. Of a survey the records of the words are read
     when they are asked for, and must still be in the folder.
@@ -41,6 +43,8 @@ def read(folder: str | os.PathLike[str]) -> Result:
         return _study(place, made)
     if SURVEY in files and "models" not in made:
         return _survey(place, made)
+    if CUES in files:
+        return _cues(place, made)
     if EVALUATION in files:
         return _evaluation(place, made)
     problem = f"no {MANIFEST} of a result is in it"
@@ -82,6 +86,18 @@ def _survey(place: Path, made: Mapping[str, Any]) -> Survey:
         frames=frames,
         said=tuple(made["said"]),
         files=tuple(place / WORDS / name for name in made["records"]),
+    )
+
+
+def _cues(place: Path, made: Mapping[str, Any]) -> Cues:
+    certificate = _frames(place, [CUES_CERTIFICATE])[CUES_CERTIFICATE]
+    return Cues(
+        model_name=made["model"],
+        origin=_origin(made),
+        options=made["options"],
+        certificate=_certificate(made, certificate),
+        frames=_frames(place, made["frames"]),
+        data_sha256=made["data_sha256"],
     )
 
 

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from probe import charts
-from probe.pages import checks, heads, paths, predictions, sentences, why, words
+from probe.pages import checks, cues, heads, paths, predictions, sentences, why, words
 from probe.results.findings import Frames, WordFindings
 from probe.results.survey_findings import survey_findings
 
@@ -32,6 +32,11 @@ class Page(NamedTuple):
     def ranks_heads(self) -> bool:
         """Whether heads of any word were ranked."""
         return any(word.heads for word in self.findings.values())
+
+    @property
+    def has_cue_samples(self) -> bool:
+        """Whether other words were tried as the cue of any word."""
+        return len(self.frames.get("cue_samples", ())) > 0
 
     @property
     def is_general(self) -> bool:
@@ -120,6 +125,14 @@ def _downloads(page: Page) -> Values:
 RANKED = attrgetter("ranks_heads")
 SECTIONS = (
     Section("answer", "Answer", "answer.html.j2", _answer),
+    Section(
+        "cues",
+        "Other cues",
+        "cue_sample.html.j2",
+        lambda p: {"cue_samples": cues.samples(p.findings, p.frames)},
+        shown=lambda p: p.has_cue_samples,
+        table="cue_sample",
+    ),
     Section("general", "In general", "general.html.j2", _general, shown=lambda p: p.is_general),
     Section("words", "Word by word", "words.html.j2", _words),
     Section(

@@ -11,11 +11,13 @@ import pandas as pd
 from probe.charts import palette
 from probe.charts.ablation import accuracy_without
 from probe.inference.across import WORDS, word_heads
+from probe.pages import cues as cues_page
 from probe.pages import report as report_page
 from probe.pages import survey as survey_page
 from probe.pages import walk as walk_page
 from probe.pages.attribution_graph import graphs
 from probe.pages.folder import (
+    CUES,
     EVALUATION,
     REPORT,
     SURVEY,
@@ -26,6 +28,7 @@ from probe.pages.folder import (
 )
 from probe.pages.verdicts import with_reasons
 from probe.results.columns import dictionary
+from probe.results.cues import Cues
 from probe.results.evaluation import Evaluation
 from probe.studies.study import Study
 from probe.studies.survey import Survey
@@ -37,8 +40,8 @@ PAGES = "pages"  # the folder of the pages of single words, beside that of a sur
 
 @singledispatch
 def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """Write a study, a walk, a survey or an evaluation into the folder `out`: its page, its tables
-    and the manifest.
+    """Write a study, a walk, a survey, a cue scan or an evaluation into the folder `out`: its page,
+    its tables and the manifest.
 
     Returns the path of the page; of an evaluation, which has none, that of the folder. `command` is
     named as what made it. The same result gives the same bytes; times of day live only in the
@@ -51,8 +54,8 @@ def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Pat
         'walk.html'
     """
     raise TypeError(
-        f"write: got a {type(result).__name__}, expected what probe.study, walk, survey or "
-        "evaluate returns"
+        f"write: got a {type(result).__name__}, expected what probe.study, walk, survey, "
+        "cues or evaluate returns"
     )
 
 
@@ -86,6 +89,18 @@ def write_walk(walk: Walk, out: str | os.PathLike[str], *, command: str = "") ->
     manifest = made_by(walk, command)
     files = {WALK: walk_page.render(walk, manifest)}
     return write_folder(out, files, frames=walk.frames, made=manifest) / WALK
+
+
+@write.register
+def write_cues(cues: Cues, out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """The page and tables of a cue scan, as `write` has them; `cues.parquet` has no CSV, because it
+    can be large."""
+    check_folder(out, CUES)
+    made = made_by(cues, command) | {"frames": list(cues.frames)}
+    page = cues_page.render(cues, made)
+    frames = cues_page.tables_of(cues)
+    streams = {"cues": [cues.cues]}
+    return write_folder(out, {CUES: page}, frames=frames, made=made, streams=streams) / CUES
 
 
 @write.register

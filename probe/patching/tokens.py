@@ -37,21 +37,24 @@ def replace_tokens(
     replacements: Sequence[Sequence[int]],
     *,
     parts: Sequence[str] = ReplacedStates._fields,
+    depth: int | None = None,
 ) -> ReplacedStates:
     """States at the word of every text with each of some other tokens in the word's place.
 
     `texts`: each with the position `at` of the word's last token · `replacements`: a list of token
     ids for every variant, all of them as many as the word has tokens, which stand at the positions
-    up to and including `at` · `parts`: what is kept, the others are empty, for memory. Each row of
-    the result is what a run of the changed text alone gives.
+    up to and including `at` · `parts`: what is kept, the others are empty, for memory · `depth`:
+    how many blocks are run, all by default. Each row of the result is what a run of the changed
+    text alone gives.
     """
     tokens = torch.tensor(replacements, dtype=torch.long, device=weights.device)  # variant token
+    blocks = len(weights.blocks) if depth is None else depth
     rows = list(texts)
     if weights.causal:
         rows = [TargetText(text.ids[: text.at + 1], text.at) for text in texts]
 
     def replace(batch: Texts, members: list[int], tables: PositionTables) -> ReplacedStates:
-        steps = run_at_word(weights, batch, len(weights.blocks), tables, tokens=tokens)
+        steps = run_at_word(weights, batch, blocks, tables, tokens=tokens)
         return _read(steps, parts)
 
     variants, width = tokens.shape

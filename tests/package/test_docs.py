@@ -531,6 +531,7 @@ MADE = (
     "reports/ambiguity.html",
     "reports/walk",
     "reports/survey",
+    "reports/cues",
 )  # by make, and not kept
 
 

@@ -18,6 +18,10 @@ PAGES = Path(__file__).parents[2] / "reports" / "docs" / "pages"
 COMMANDS = typer.main.get_command(cli.app).commands
 TEXT = "η τράπεζα"
 
+# A cue scan of English words, written into a folder that no Western encoding can name.
+CUES = ("lake", "pond", "loan", "cash", "boat", "tree", "fish", "debt", "mud", "fund", "sea", "tax")
+SCANNED = ("bank", "--texts", "The river bank", "The money bank")
+
 
 class Fresh:
     """A file that is not there yet, another one for every command."""
@@ -40,6 +44,8 @@ def arguments(checkpoint, tmp_path):
     pairs.write_text(
         f"word,sentence1,sentence2,same\nτράπεζα,{texts[0]},{texts[1]},False\n", encoding="utf-8"
     )
+    cues = tmp_path / "λέξεις.txt"
+    cues.write_text("\n".join(CUES), encoding="utf-8")
     model = ("--model", checkpoint)
     return {
         "report": ("τράπεζα", "--sentences", rows, "--dry-run", *model),
@@ -49,6 +55,7 @@ def arguments(checkpoint, tmp_path):
         "evaluate": ("--sentences", rows, *model),
         "convert": (pairs, "--out", Fresh(tmp_path)),
         "survey": ("--sentences", rows, "--dry-run", *model),
+        "cues": (*SCANNED, "--cues", cues, "--out", tmp_path / "νύξεις", *model),
         "params": (checkpoint,),
         "models": (),
     }

@@ -64,10 +64,7 @@ def measure(
         >>> record.pairs[0].moved.shape  # layer head depth
         (4, 4, 5)
     """
-    report("reading the sentences", 0.0)
-    run = _start(model, material, splits, options, random_model)
-    report("swapping heads", 0.1)
-    run = run.with_pairs(tuple(_swap(run, each) for each in run.prepared))
+    run = swap_every_head(model, material, splits, options, random_model, report)
     chosen = [
         name
         for name, experiment in EXPERIMENTS.items()
@@ -77,6 +74,22 @@ def measure(
         report(EXPERIMENTS[name].about, 0.4 + 0.6 * number / len(chosen))
         run.earlier[name] = EXPERIMENTS[name].measure(run)
     return _record(run)
+
+
+def swap_every_head(
+    model: Model,
+    material: Material,
+    splits: SensePairSplits,
+    options: Options,
+    random_model: Model | None = None,
+    report: Progress = silent,
+) -> Run:
+    """One word with the swaps of every head, from which experiments start. Arguments as for
+    `measure`."""
+    report("reading the sentences", 0.0)
+    run = _start(model, material, splits, options, random_model)
+    report("swapping heads", 0.1)
+    return run.with_pairs(tuple(_swap(run, each) for each in run.prepared))
 
 
 def measure_gates(

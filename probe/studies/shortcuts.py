@@ -76,9 +76,7 @@ def shortcuts(
     require_at_least(1, pairs, "pairs", doing=DOING, usual=MOST_PAIRS)
     require_at_least(0, seed, "seed", doing=DOING, usual=0)
     if by not in get_args(By):
-        raise InputError(
-            f'{DOING}: by is {by!r}, expected "head" or "pair"; give one of these.'
-        )
+        raise InputError(f'{DOING}: by is {by!r}, expected "head" or "pair"; give one of these.')
     model, corpus = model_and_corpus(model, sentences, "a comparison with shortcuts")
     if model.origin.hooks:
         raise InputError(

@@ -278,9 +278,7 @@ def _seconds(model: Model, sentences: Sequence[Sentence], options: Options) -> f
     return thread_time() - started
 
 
-def model_and_corpus(
-    model: ModelSource, sentences: Any, doing: str
-) -> tuple[Model, Corpus]:
+def model_and_corpus(model: ModelSource, sentences: Any, doing: str) -> tuple[Model, Corpus]:
     """The model, which must have heads in every layer of one stack, and the sentences given, or
     those that ship and suit it."""
     model = load(model)

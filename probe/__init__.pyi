@@ -23,6 +23,7 @@ from .text import lexicon as lexicon
 from .studies.study import study as study
 from .studies.survey import survey as survey
 from .studies.shortcuts import shortcuts as shortcuts
+from .studies import mib as mib
 from .studies.evaluation import evaluate as evaluate
 from .studies.decompose import decompose as decompose
 from .studies.attribution import qk_attribution as qk_attribution

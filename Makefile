@@ -23,6 +23,7 @@ real: $(READY)
 	$(BIN)/probe survey --model smollm2 --model minilm --out reports/real/survey --engine dask --workers 2
 	PROBE_COARSEWSD="$(COARSEWSD)" $(BIN)/python analyses/natural_text.py
 	$(BIN)/python analyses/why_it_attends.py
+	$(BIN)/python analyses/which_shortcut_finds_the_heads.py
 
 # What is published of GPT-2 small and indirect objects, measured once more: MODEL is its name or a folder that holds it.
 ioi: $(READY)

@@ -39,7 +39,7 @@ from probe import charts
 
 charts.as_pictures()  # no network
 out = Path(os.environ.get("PROBE_OUT", "reports/real"))
-MODELS = os.environ.get("PROBE_MODELS", "smollm2 minilm").split()
+MODELS = os.environ.get("PROBE_MODELS", "tiny-senses smollm2 minilm").split()
 MOST_WORDS = int(os.environ.get("PROBE_WORDS", "1000"))
 KEY = ["word", "sense_a", "sense_b"]
 LEVEL = 0.05  # of a significant head
@@ -66,13 +66,16 @@ METHODS = {
 
 # %%
 def measured(source: str) -> pd.DataFrame:
-    """`probe.shortcuts` of every word that ships, pair by pair, in one model."""
+    """`probe.shortcuts` of every word that ships, pair by pair, in one model; for the embedded model those of its
+    grammar."""
     name = Path(source).stem
     folder = out / "shortcuts" / name
     folder.mkdir(parents=True, exist_ok=True)
     model = None
     frames = []
-    for word in probe.lexicon.natural_words()[:MOST_WORDS]:
+    lexicon = probe.lexicon
+    words = lexicon.words() if source == "tiny-senses" else lexicon.natural_words()
+    for word in words[:MOST_WORDS]:
         file = folder / f"{word}.parquet"
         if not file.exists():
             model = model or probe.load(source)

@@ -20,6 +20,7 @@ ORDER = (
     "a_real_model",
     "is_it_ambiguity",
     "why_it_attends",
+    "which_shortcut_finds_the_heads",
     "ambiguity_in_general",
     "natural_text",
     *(
@@ -44,7 +45,7 @@ ORDER = (
     ),
 )
 # Analyses of packaged models, which `make real` runs.
-OF_REAL_MODELS = ("natural_text", "why_it_attends")
+OF_REAL_MODELS = ("natural_text", "why_it_attends", "which_shortcut_finds_the_heads")
 SCALE, WIDEST = 2, 760  # pictures are drawn at twice their size
 
 

@@ -421,9 +421,8 @@ def area_under_roc(of_model: Graph, scores: Array, known: Collection[str]) -> fl
     is_known[tuple(np.array(sorted(places)).T)] = True
     found, taken = [], []
     for size in SIZES:
-        circuit = of_model.pruned(
-            _grown(of_model, scores, int(np.ceil(size * of_model.real.sum())))
-        )
+        count = math.ceil(size * of_model.real.sum())
+        circuit = of_model.pruned(_grown(of_model, scores, count))
         found.append((circuit & is_known).sum() / is_known.sum())
         taken.append((circuit & ~is_known).sum() / (of_model.real & ~is_known).sum())
     widths = np.array(taken) / taken[-1]

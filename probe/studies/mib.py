@@ -20,7 +20,7 @@ Source: Mueller et al. 2025 (MIB, arXiv 2504.13151).
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -118,7 +118,7 @@ class Graph:
         reader`"""
         circuit = circuit.copy()
         while True:
-            read = circuit.any(0)  # reader
+            read: Mask = np.asarray(circuit.any(0))  # reader
             reached = np.array(
                 [node == 0 or read[numbers].any() for node, numbers in enumerate(self.readers_of)]
             )
@@ -366,6 +366,11 @@ def evaluate(
     kept = torch.from_numpy(np.stack(circuits)).to(weights.device)
     none, *measured = _logit_differences(weights, pairs, kept).double().tolist()
     [whole] = _logit_differences(weights, pairs, None).double().tolist()
+    if whole == none:
+        raise InputError(
+            "Evaluating a circuit: the clean and the corrupt texts have the same difference of the "
+            "answers' logits, so that no circuit can keep it; give answers in which they differ."
+        )
     faithfulness = [(value - none) / (whole - none) for value in measured]
     curve = np.array(faithfulness)
     return Areas(
@@ -471,10 +476,11 @@ def write(
     path = Path(path)
     scores = np.zeros(of_model.real.shape) if edges is None else edges
     _in_order(of_model, scores)
-    of_nodes: dict[str, Mapping[str, object]] = {}
+    of_nodes: dict[str, dict[str, bool | float]] = {}
     for number, name in enumerate(of_model.nodes):
-        score = {} if nodes is None else {"score": float(nodes[number])}
-        of_nodes[name] = {"in_graph": True} | score
+        of_nodes[name] = {"in_graph": True}
+        if nodes is not None:
+            of_nodes[name]["score"] = float(nodes[number])
     of_nodes[LOGITS] = {"in_graph": True}
     content = {
         "cfg": {

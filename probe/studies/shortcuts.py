@@ -14,7 +14,7 @@ from probe.experiments.measure import swap_every_head
 from probe.experiments.shortcuts import METHODS, Shortcuts
 from probe.model.load import ModelSource
 from probe.model.model import Model
-from probe.stats.resampling import flip_signs
+from probe.stats.resampling import Array, flip_signs
 from probe.studies.survey import model_and_corpus
 from probe.studies.survey_word import (
     MOST_PAIRS,
@@ -122,7 +122,7 @@ def _measure_word(
 def _frame(word: str, measured: Shortcuts, by: By, seed: int) -> pd.DataFrame:
     """The rows of two senses of a word."""
     if by == "head":
-        return pd.concat([_rows(word, measured, slice(None), _p_swap(measured, seed))])
+        return _rows(word, measured, slice(None), _p_swap(measured, seed))
     return pd.concat(list(_of_pairs(word, measured)))
 
 
@@ -134,17 +134,17 @@ def _of_pairs(word: str, measured: Shortcuts) -> Iterator[pd.DataFrame]:
         yield frame
 
 
-def _p_swap(measured: Shortcuts, seed: int) -> np.ndarray:
+def _p_swap(measured: Shortcuts, seed: int) -> Array:
     return flip_signs(measured.swap, measured.units, seed=seed).p
 
 
 def _rows(
-    word: str, measured: Shortcuts, pairs: slice, p_swap: np.ndarray | None = None
+    word: str, measured: Shortcuts, pairs: slice, p_swap: Array | None = None
 ) -> pd.DataFrame:
     """A row per head, over some of the pairs."""
     layers, heads = measured.swap.shape[1:]
     layer, head = np.indices((layers, heads))
-    columns = {"layer": layer, "head": head}
+    columns: dict[str, Array] = {"layer": layer, "head": head}
     columns["gap"] = np.repeat(measured.gap[:, None], heads, axis=1)
     columns["swap"] = measured.swap[pairs].mean(0)
     if p_swap is not None:

@@ -142,5 +142,8 @@ def test_what_is_no_graph_of_edges_is_refused():
     model = random_model()
     with pytest.raises(InputError, match="all of one length"):
         probe.mib.exact_scores(model, [[5, 6]], [[5, 6, 7]], [(1, 2)])
+    clean, corrupt, _ = drawn(model)
+    with pytest.raises(InputError, match="no circuit can keep it"):
+        probe.mib.evaluate(model, clean, corrupt, [(5, 5)] * 2, probe.mib.graph(model).real * 1.0)
     with pytest.raises(InputError, match="got scores of shape"):
         probe.mib.evaluate(model, *drawn(model), np.zeros(3))

@@ -144,7 +144,7 @@ def _rows(
     """A row per head, over some of the pairs."""
     layers, heads = measured.swap.shape[1:]
     layer, head = np.indices((layers, heads))
-    columns: dict[str, Array] = {"layer": layer, "head": head}
+    columns: dict[str, Any] = {"layer": layer, "head": head}
     columns["gap"] = np.repeat(measured.gap[:, None], heads, axis=1)
     columns["swap"] = measured.swap[pairs].mean(0)
     if p_swap is not None:

@@ -33,6 +33,7 @@ from timing.work import (
     plain_model,
     shaped,
     start_up,
+    tokens_of,
 )
 
 __all__ = [
@@ -60,5 +61,6 @@ __all__ = [
     "shaped",
     "square_part",
     "start_up",
+    "tokens_of",
     "write_page",
 ]

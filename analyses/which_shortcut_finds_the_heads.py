@@ -15,7 +15,7 @@
 #
 # Almost everybody who asks which heads matter looks at attention weights or computes a gradient. Every word that ships is one unit: the
 # heads that each shortcut puts first are compared with those that exact swaps on the same pairs of sentences find. Expect attention to
-# miss most of them, and gradients to find nearly all.
+# miss some of them, and gradients to find nearly all.
 #
 # Needs: a clone of the repository, in which probe is installed (`pip install -e .`), for `drawing` beside this script, and the packages
 # of `make real`. Finished words are kept as files and not measured again, so a run that was stopped goes on. `PROBE_WORDS` measures the

@@ -149,9 +149,9 @@ def scores_of(heads: pd.DataFrame, method: str, is_right: np.ndarray) -> dict[st
 def stability_of(rows: pd.DataFrame, method: str) -> dict[str, float]:
     """Of one half of the pairs and the other: how many of the first five heads are the same (Jaccard index), and the
     rank correlation."""
-    first, second = (by_head(rows[rows["pair"] % 2 == half])[method] for half in (0, 1))
-    if first.isna().any() or second.isna().any() or method == "auroc":
+    if method == "auroc" or rows["pair"].nunique() < 2 or rows[method].isna().any():
         return {}  # AUROC is of all sentences, not of these pairs
+    first, second = (by_head(rows[rows["pair"] % 2 == half])[method] for half in (0, 1))
     top, other = first_of(first, FIRST), first_of(second, FIRST)
     return {
         "jaccard": len(top & other) / len(top | other),

@@ -22,7 +22,7 @@
 # first so many words only, `PROBE_MODELS` other models, by names or files. Writes into `reports/real` below the current folder, or where
 # `PROBE_OUT` says.
 #
-# Shown: How many of a word's significant heads are among as many first heads of each shortcut, mean over the words that ship.
+# Shown: How many of a word's significant heads are among as many first heads of each shortcut, mean over words with its 95 % interval; the table says how many words.
 
 # %%
 import os

@@ -28,6 +28,7 @@ real: $(READY)
 	$(BIN)/python analyses/why_it_attends.py
 	PROBE_MODEL=minilm PROBE_OUT=reports/real/minilm $(BIN)/python analyses/why_it_attends.py
 	$(BIN)/python analyses/a_word_in_motion.py
+	$(BIN)/python analyses/which_shortcut_finds_the_heads.py
 
 # What is published of GPT-2 small and indirect objects, measured once more: MODEL is its name or a folder that holds it.
 ioi: $(READY)

@@ -23,6 +23,8 @@ from .text.convert import convert as convert
 from .text import lexicon as lexicon
 from .studies.study import study as study
 from .studies.survey import survey as survey
+from .studies.shortcuts import shortcuts as shortcuts
+from .studies import mib as mib
 from .studies.evaluation import evaluate as evaluate
 from .studies.cues import cues as cues
 from .studies.decompose import decompose as decompose

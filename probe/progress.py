@@ -1,7 +1,7 @@
 """How long work tells its caller what it is doing, and how the work that is done is counted."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 
 # Called with what is being done, and the share of all work that is finished, 0 to 1.
@@ -17,6 +17,11 @@ _counters: ContextVar[tuple[Callable[[int], None], ...]] = ContextVar("counters"
 
 def silent(stage: str, share: float) -> None:
     """Says nothing."""
+
+
+def unreported(stage: str) -> AbstractContextManager[None]:
+    """A stage whose progress goes nowhere."""
+    return nullcontext()
 
 
 def worked(units: int) -> None:

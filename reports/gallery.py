@@ -22,6 +22,7 @@ ORDER = (
     "is_it_ambiguity",
     "every_word_as_a_cue",
     "why_it_attends",
+    "which_shortcut_finds_the_heads",
     "ambiguity_in_general",
     "natural_text",
     *(
@@ -47,7 +48,12 @@ ORDER = (
     ),
 )
 # Analyses of packaged models, which `make real` runs.
-OF_REAL_MODELS = ("natural_text", "why_it_attends", "a_word_in_motion")
+OF_REAL_MODELS = (
+    "natural_text",
+    "why_it_attends",
+    "a_word_in_motion",
+    "which_shortcut_finds_the_heads",
+)
 SCALE, WIDEST = 2, 760  # pictures are drawn at twice their size
 
 

@@ -21,7 +21,10 @@ from timing.reports import AXES, WORDS, growth_exponents, report_growth, survey_
 from timing.work import (
     aligned_pairs,
     architecture,
+    attribution_by_autograd,
+    attribution_by_transformer_lens,
     bare_forward,
+    both_ways_by_gradients,
     curve_sets,
     drawn,
     drawn_texts,
@@ -32,6 +35,7 @@ from timing.work import (
     plain_model,
     shaped,
     start_up,
+    tokens_of,
 )
 
 __all__ = [
@@ -40,7 +44,10 @@ __all__ = [
     "aligned_pairs",
     "alone",
     "architecture",
+    "attribution_by_autograd",
+    "attribution_by_transformer_lens",
     "bare_forward",
+    "both_ways_by_gradients",
     "compare",
     "curve_sets",
     "drawn",
@@ -61,5 +68,6 @@ __all__ = [
     "square_part",
     "start_up",
     "survey_growth",
+    "tokens_of",
     "write_page",
 ]

@@ -27,7 +27,7 @@ from probe.experiments.swaps import PairEffects
 from probe.experiments.table import EXPERIMENTS
 from probe.model.load import read_weights
 from probe.model.model import Model
-from probe.progress import Progress, Stage, silent, stages
+from probe.progress import Progress, Stage, silent, stages, unreported
 from probe.stats import axes
 from probe.stats.axes import SenseAtDepth
 from probe.stats.limits import GATE
@@ -100,7 +100,7 @@ def start(
     *,
     random_model: Model | None = None,
     kept: WordRecord | None = None,
-    stage: Stage,
+    stage: Stage = unreported,
 ) -> Run:
     """A word whose sentences are read and whose heads are swapped, before any experiment.
 
@@ -127,7 +127,7 @@ def proceed(
     experiments: Collection[str],
     *,
     keep: Callable[[WordRecord], object] | None = None,
-    stage: Stage,
+    stage: Stage = unreported,
 ) -> WordRecord:
     """The record of a word after these experiments; those that have been run are not run again.
 

@@ -450,7 +450,8 @@ def write_mlp(weights: Weights, block: Block, resid_mid: Tensor, hidden: Tensor)
 def _write(config: Config, writer: Writer, resid: Tensor, x: Tensor) -> Tensor:
     """The stream behind a write, where nothing is normed in the place of `resid`, which must be
     contiguous."""
-    if not config.family.adds_plainly:
+    # Autograd needs what earlier steps read, so nothing is added in its place.
+    if not config.family.adds_plainly or resid.requires_grad:
         return add(config, writer, resid, writer.written(x))
     total = resid if writer.bias is None else resid.add_(writer.bias)
     total.view(-1, total.shape[-1]).addmm_(x.flatten(0, -2), writer.weight)

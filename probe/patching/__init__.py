@@ -6,6 +6,7 @@ inputs      what callers give, checked before anything runs
 variants    the loop over blocks: unchanged runs and variants of a run, with heads, mixers or MLPs
             edited
 heads       swaps of every head, of pairs both ways, of sets of heads; what is read of variants
+gradients   estimates of swaps of heads by gradients
 mlps        swaps of MLPs and mixers
 tokens      other tokens in the word's place
 hooked      swaps of sets in a model whose owner's hooks stay on: each variant a whole forward

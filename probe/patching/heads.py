@@ -112,7 +112,7 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
 
     def swap(texts: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
         def donor(layer: int, own: Tensor) -> Tensor:
-            return own.roll(len(members), 0)
+            return own.roll(len(members), 0)[:, None]
 
         both = [*texts, *(others[pair] for pair in members)]
         steps = run_at_word(weights, both, depth, tables, edits=Edits(Z, tree, donor))
@@ -233,7 +233,7 @@ def _tree_of(weights: Weights, head_sets: Tensor) -> list[Branch]:
 def donor_of(weights: Weights, donors: Tensor) -> Donor:
     """The donor that gives each text of a batch a value for each layer. `batch layer ...`"""
     values = donors.to(weights.device, weights.dtype)
-    return lambda layer, own: values[:, layer]
+    return lambda layer, own: values[:, layer, None]
 
 
 def moved_by_edits(

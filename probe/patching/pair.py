@@ -512,7 +512,7 @@ def run_with_patch(cache: PairCache, patch: HeadPatch) -> PatchedRun:
     edits = Edits(
         site=Z,
         tree=[Branch(parent=one, edited=edited[None], variant_of=one) for edited in heads],
-        donor=lambda layer, own: z[layer, None],
+        donor=lambda layer, own: z[layer, None, None],
     )
     at = one + patch.at - start
     run = Run(weights, cache.tables, len(cache.layers), edits=edits, at=at)

@@ -38,7 +38,8 @@ Z = "z"  # the mean of values that each head weights by attention, before W_O: `
 ATTN_OUT = "attn_out"  # what all heads, or the mixer, write: `d_model`
 HIDDEN = "hidden"  # the activations of the MLP: `d_mlp`
 
-# The donor's value at the site, from the layer and the value in the unchanged run. `batch ...`
+# The donor's value at the site, from the layer and the value in the unchanged run, `batch ...`. `->
+# batch variant ...`, a variant of 1 if all variants get the same.
 Donor = Callable[[int, Tensor], Tensor]
 
 
@@ -337,7 +338,7 @@ class Step:
         if not edited.any():
             return self._cut(x[:, parent])
         own = x[:, :, 0] if x.shape[2] == 1 else _at(x, self.run.at)
-        donor = edits.donor(self.layer, own[:, 0])[:, None]
+        donor = edits.donor(self.layer, own[:, 0])
         if site == Z:
             own = patch(own[:, parent], donor, edited)
         else:  # one unit, which has no axis

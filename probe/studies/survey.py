@@ -151,7 +151,7 @@ def survey(
     workers = workers or Workers()
     _require_options(out, workers, seed)
     name = workers.model or (model if isinstance(model, str) else None)
-    model, corpus = _model_and_corpus(model, sentences)
+    model, corpus = model_and_corpus(model, sentences, "a survey")
     by_word = corpus.by_word()
     said = []
     nouns = _nouns(corpus, controls)
@@ -255,7 +255,7 @@ def plan_survey(
         >>> [(word.word, word.pairs) for word in plan.words]
         [('bank', 8)]
     """
-    model, corpus = _model_and_corpus(model, sentences)
+    model, corpus = model_and_corpus(model, sentences, "a survey")
     by_word = corpus.by_word()
     options = replace(IN_FULL if pages else SURVEY, nouns=_nouns(corpus, controls), seed=seed)
     plans = [plan_word(model, rows, options) for rows in by_word.values()]
@@ -269,11 +269,12 @@ def plan_survey(
     return SurveyPlan(model.name, words, dict(unread), seconds)
 
 
-def _model_and_corpus(model: ModelSource, sentences: Any) -> tuple[Model, Corpus]:
-    """The model, which can be surveyed, and the sentences given, or those that ship and suit it."""
+def model_and_corpus(model: ModelSource, sentences: Any, doing: str) -> tuple[Model, Corpus]:
+    """The model, which must have heads in every layer of one stack, and the sentences given, or
+    those that ship and suit it."""
     model = load(model)
-    require_single(model.config.architecture, "a survey")
-    require_heads(model.config, "a survey", "study its words one by one, with report or study")
+    require_single(model.config.architecture, doing)
+    require_heads(model.config, doing, "study its words one by one, with report or study")
     if sentences is not None:
         return model, as_corpus(sentences)
     words = lexicon.words() if model.origin.kind == "embedded" else lexicon.natural_words()

@@ -17,6 +17,7 @@ from probe.model.tokens import tokenize
 from probe.model.trace import target_states
 from probe.patching import heads as swaps
 from probe.patching.edges import edges
+from probe.patching.gradients import attribute_heads
 from probe.studies.patch import patch
 
 SCRIPT = Path(__file__).parents[2] / "analyses" / "speed.py"
@@ -186,3 +187,26 @@ def test_the_quick_benchmark_has_right_results_and_a_page(tmp_path):
     page = (tmp_path / "speed.html").read_text(encoding="utf-8")
     assert all(name in page for name in targets.index[:3]) and page.count('class="chart"') == 3
     assert "default-src &#39;none&#39;" in page
+
+
+def test_attribution_patching_by_autograd_is_the_estimate_that_is_timed_beside_it(model):
+    """Read behind the final norm, where Hugging Face's last hidden state is."""
+    weights = read_weights(model)
+    layers, heads, d_model, _ = weights.shape
+    pairs = timing.aligned_pairs(model, 2, 12)
+    direction = torch.randn(d_model, generator=torch.Generator().manual_seed(0))
+    plain = timing.plain_model(model)
+    found = timing.attribution_by_autograd(plain, pairs, direction, heads)
+
+    rows = [*pairs[0], *pairs[1]]
+    z = target_states(model, [timing.tokens_of(row) for row in rows], [11] * 4).z
+    along = torch.zeros(4, layers + 1, d_model)
+    along[:, -1] = direction
+    donors = z.roll(2, 0)
+    exact = attribute_heads(weights, rows, donors, along, [layers + 1] * layers)
+    exact = exact.unflatten(0, (2, -1)).transpose(0, 1)
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-5 * float(exact.abs().max()))
+
+    exact = swaps.swap_pairs(weights, *pairs, direction[None], depth=layers)[..., 0]
+    estimated = timing.both_ways_by_gradients(model, pairs, direction, steps=20)
+    assert (estimated - exact).abs().max() < 0.05 * exact.abs().max()

@@ -13,12 +13,13 @@ from probe.experiments.run import LEADERS
 from probe.inference.nouns import TOO_FEW_NOUNS
 from probe.results.findings import CreditedCue, HeadFinding, WordFindings
 from probe.results.frames import NOT_ASKED_FOR
-from probe.stats.limits import GATE, LEVEL
-from probe.stats.numbers import counted, listed, ordinal, p_value, percent
+from probe.stats.limits import LEVEL
+from probe.stats.numbers import counted, listed, ordinal, percent
 
 NAMED = 6  # heads that a fact names; the others are counted
 FAR = 20  # times as far: unambiguous nouns hardly move, and a larger ratio is mostly noise
-GAP = "gap between the meanings"  # the label where it is not significant
+GAP = "gap between the meanings"  # the only fact of a word without one
+NOT_SIGNIFICANT = "not significant, so no head is ranked"
 # What tells the senses apart without meaning.
 CONFOUNDER_WORDS = {
     "untrained": "by the same model with random weights",
@@ -124,14 +125,9 @@ def some_names(heads: Sequence[HeadFinding]) -> str:
 def facts(finding: WordFindings) -> tuple[tuple[str, str], ...]:
     """The facts of a word, those that apply; without a gap, only that there is none."""
     if not finding.ranked:
-        return ((GAP, _no_gap(finding)),)
+        return ((GAP, NOT_SIGNIFICANT),)
     values = ((label, value(finding)) for label, value in FACTS.items())
     return tuple((label, value) for label, value in values if value)
-
-
-def _no_gap(finding: WordFindings) -> str:
-    smallest = min(pair.gap_p for pair in finding.pairs)
-    return f"not significant ({p_value(smallest)}, limit {GATE:g}), so no head is ranked"
 
 
 def _resolver_names(finding: WordFindings) -> str:

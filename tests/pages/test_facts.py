@@ -32,7 +32,7 @@ from probe.pages import answer
 RESOLVERS, PLACE, MATERIAL = "resolvers", "among unambiguous nouns", "tested on"
 APART, KEPT, CUE = "meanings also told apart", "gap kept by the first heads", "read from"
 FACTS = [
-    (answer.GAP, "not significant (", frames_of(ranked=False)),
+    (answer.GAP, answer.NOT_SIGNIFICANT, frames_of(ranked=False)),
     (RESOLVERS, "L0H2 and L1H0", OF_TWO),
     (RESOLVERS, "none", frames_of(head("L0H2", verdict="mover"))),
     (

@@ -103,12 +103,14 @@ def _resolvers(moved: Sequence[WordFindings]) -> str:
     """The resolvers of each word."""
     if not any(finding.beside_nouns.pairs for finding in moved):
         return NOT_COMPARED
-    named = [
-        f"{some_names(finding.resolvers)} ({finding.word})"
-        for finding in moved
-        if finding.resolvers
-    ]
+    by_word = {finding.word: _on_average(finding) for finding in moved}
+    named = [f"{some_names(heads)} ({word})" for word, heads in by_word.items() if heads]
     return RESOLVED.format(heads="; ".join(named)) if named else NOT_RESOLVED
+
+
+def _on_average(finding: WordFindings) -> list[HeadFinding]:
+    """The resolvers that do more for the word on average over its pairs of meanings."""
+    return [head for head in finding.resolvers if head.comparison == "more" or head.of == 1]
 
 
 def _names(findings: Sequence[WordFindings]) -> str:
@@ -137,9 +139,15 @@ def _resolver_names(finding: WordFindings) -> str:
         return "none"
     with_readers = [head for head in finding.resolvers if head.with_its_readers]
     names = some_names(finding.resolvers)
+    if len(finding.pairs) > 1:
+        names = listed([f"{head.name} ({_pairs(head)})" for head in finding.resolvers[:NAMED]])
     if with_readers:
         names += f" ({some_names(with_readers)} together with the parts that read it)"
     return names
+
+
+def _pairs(head: HeadFinding) -> str:
+    return f"{head.resolves} of {counted(head.of, 'pair')} of meanings"
 
 
 def _mover_count(finding: WordFindings) -> str:

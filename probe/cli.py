@@ -303,9 +303,7 @@ def walk(
 
         loaded = _load(model, device, dtype)
         progress("walking", 0.4)
-        walked = walk(
-            loaded, text, target, word=word, head=followed, beside=beside, against=against
-        )
+        walked = walk(loaded, text, target, at=word, head=followed, beside=beside, against=against)
         progress("writing", 0.9)
         command = _walk_command(model, walked, _compute_options(device, dtype))
         _say_what_is_replaced(out, WALK, command)
@@ -471,8 +469,8 @@ def evaluate(
     with progress_bar() as progress:
         result = evaluate(
             _load(model, device, dtype),
-            corpus,
-            words,
+            sentences=corpus,
+            words=words,
             without=without,
             top=top,
             seed=seed,
@@ -576,7 +574,7 @@ def survey(
         for name in names:
             surveyed = survey(
                 _load(name, device, dtype),
-                files or None,
+                sentences=files or None,
                 out=out,
                 controls=controls,
                 seed=seed,

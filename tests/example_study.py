@@ -26,7 +26,7 @@ from example_evidence import (
 
 from probe.inference.nouns import PARTS
 from probe.inference.verdicts import REASONS, best_verdicts
-from probe.inference.within import CAUSAL, RAW
+from probe.inference.within import RAW, SWAP_COLUMNS
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
 from probe.results.columns import ATTENTION, RANKS
@@ -47,7 +47,7 @@ PLANTED = {
     "mole": {(0, 1): 0.3, (0, 2): 0.28},
     "apple": {},
 }
-MEASURED = CAUSAL[: CAUSAL.index("net")]
+MEASURED = SWAP_COLUMNS[: SWAP_COLUMNS.index("net")]
 TOKENS = (
     "<|endoftext|>",
     "The",
@@ -276,7 +276,7 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
         mean["rank_low"], mean["rank_high"] = np.array(above) + 1, len(mean) - np.array(below)
         mean = mean.assign(**beside_nouns(mean["net"]))
         parts.append(mean.assign(word=word).merge(best_verdicts(rows), on=["layer", "head"]))
-    columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, *PARTS, "comparison"]
+    columns = ["word", "layer", "head", "auroc", *SWAP_COLUMNS, *ATTENTION, *PARTS, "comparison"]
     columns += ["verdict", "resolves", "of", *RAW]
     return (
         pd.concat(parts, ignore_index=True)[columns].astype(RANKS)

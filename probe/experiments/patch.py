@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeAliasType
 
 from probe.errors import InputError
 from probe.model import forward
@@ -55,7 +56,7 @@ CACHED_TOKENS = 256
 LOGITS = 2**24
 # A difference of the logits of two next tokens, or `logits: row d_vocab -> row`; None is the
 # coordinate between the two vectors.
-Metric = tuple[str | int, str | int] | Callable[[Tensor], Tensor] | None
+Metric = TypeAliasType("Metric", tuple[str | int, str | int] | Callable[[Tensor], Tensor] | None)
 # M of many vectors at the position that is read. `variant d_model -> variant`
 Reader = Callable[[Tensor], Tensor]
 

@@ -27,6 +27,7 @@ from probe.model.tokens import (
     tokenize,
 )
 from probe.model.weights import Weights
+from probe.renamed import renamed
 
 # Tokens of a long text that are run together: of a pattern only so many rows are ever held.
 CHUNK = 64
@@ -128,9 +129,8 @@ def _read_in_chunks(model: Model, ids: Sequence[int]) -> tuple[dict[str, Tensor]
     return states, v.cpu()
 
 
-def target_states(
-    model: ModelSource, sentences: Sequence[Tokens], targets: Sequence[int]
-) -> TargetStates:
+@renamed(sentences="texts", targets="at")
+def target_states(model: ModelSource, texts: Sequence[Tokens], at: Sequence[int]) -> TargetStates:
     """Many tokenised sentences, each read at its own target position, texts of about one length
     together.
 
@@ -148,9 +148,9 @@ def target_states(
     """
     model = load(model)
     weights = read_weights(model)
-    _require_targets(sentences, targets)
-    texts = list(zip(sentences, targets, strict=True))
-    rows = [tokens.ids[: pos + 1] if weights.causal else tokens.ids for tokens, pos in texts]
+    _require_targets(texts, at)
+    targets = list(zip(texts, at, strict=True))
+    rows = [tokens.ids[: pos + 1] if weights.causal else tokens.ids for tokens, pos in targets]
     width = max(map(len, rows))
     states: dict[str, list[Tensor]] = defaultdict(list)
     lengths = [len(row) for row in rows]
@@ -158,16 +158,14 @@ def target_states(
     if weights.hooked is not None:  # a hook may count positions from the end: no padding
         batches = batch_by_length(lengths, most_rows=len(rows))
     for batch in batches:
-        tensors = hooks.read_at(
-            model, [rows[row] for row in batch], [targets[row] for row in batch]
-        )
+        tensors = hooks.read_at(model, [rows[row] for row in batch], [at[row] for row in batch])
         missing = width - tensors["pattern"].shape[-1]
         tensors["pattern"] = functional.pad(tensors["pattern"], (0, missing))
         for name, tensor in tensors.items():
             states[name].append(tensor)
     order = in_order(batches)
     joined = {name: torch.cat(parts)[order] for name, parts in states.items()}
-    return with_embeddings(weights, joined, [tokens.ids[pos] for tokens, pos in texts], targets)
+    return with_embeddings(weights, joined, [tokens.ids[pos] for tokens, pos in targets], at)
 
 
 def _require_targets(sentences: Sequence[Tokens], targets: Sequence[int]) -> None:

@@ -101,7 +101,7 @@ def test_every_swap_equals_a_forward_of_the_object_itself(kind: str, metric: Any
     source = steered(kind)
     before = fingerprint(source)
     model = kept(source, kind)
-    frame = probe.patch(model, A, B, at="bank", metric=metric)
+    frame = probe.patch(model, A, against=B, at="bank", metric=metric)
     tokens = [tokenize(model, text) for text in (A, B)]
     at = tokens[0].positions_of("bank")[-1]
     rows = [text.ids if not model.config.causal else text.ids[: at + 1] for text in tokens]
@@ -138,8 +138,8 @@ def test_hooks_that_change_nothing_leave_every_part_as_the_engine_has_it(parts: 
     model = kept(source, "gpt2")
     asked: dict[str, Any] = {"at": "bank", "parts": parts}
     for metric in (None, TOKENS, lambda logits: logits.logsumexp(-1)):
-        expected = probe.patch(plain, [A, B], [B, A], metric=metric, **asked)
-        found = probe.patch(model, [A, B], [B, A], metric=metric, **asked)
+        expected = probe.patch(plain, [A, B], against=[B, A], metric=metric, **asked)
+        found = probe.patch(model, [A, B], against=[B, A], metric=metric, **asked)
         pd.testing.assert_frame_equal(found, expected, rtol=0, atol=1e-10)
 
 
@@ -273,7 +273,7 @@ def test_what_is_read_and_swapped_with_hooks_says_so() -> None:
     model = kept(steered("gpt2"), "gpt2")
     said = "GPT2LMHeadModel, run with hooks on transformer.h.0, without a certificate"
     assert said in repr(probe.trace(model, A))
-    assert probe.patch(model, A, B, at=-1).attrs["model"] == said
+    assert probe.patch(model, A, against=B, at=-1).attrs["model"] == said
 
 
 def test_an_object_is_loaded_anew_when_its_hooks_change() -> None:
@@ -403,9 +403,9 @@ def test_what_runs_from_weights_alone_is_refused_in_a_sentence() -> None:
     )
     for run in (
         lambda: probe.certify(model),
-        lambda: probe.walk(model, A, word="bank"),
+        lambda: probe.walk(model, A, at="bank"),
         lambda: probe.survey(model),
-        lambda: probe.evaluate(model, probe.lexicon.expand("bank").sentences[:48]),
+        lambda: probe.evaluate(model, sentences=probe.lexicon.expand("bank").sentences[:48]),
     ):
         with pytest.raises(probe.InputError) as caught:
             run()

@@ -384,7 +384,9 @@ def test_a_masked_token_can_be_asked_about_and_swapped_at():
     at = tokens.pieces.index("[MASK]")
     assert tokens.ids[at] == model.tokenizer.convert_tokens_to_ids("[MASK]")
     assert tokens.pieces.count("[SEP]") == 1 and not any(tokens.spans[-1])
-    effects = patch(model, "The muddy [MASK]", "The old [MASK]", at="[MASK]", metric=(17, 30))
+    effects = patch(
+        model, "The muddy [MASK]", against="The old [MASK]", at="[MASK]", metric=(17, 30)
+    )
     assert effects["swap"].notna().all()
 
 

@@ -45,7 +45,7 @@ def ways():
     )
     yield (
         "evaluate seed",
-        lambda m: probe.evaluate(m, SENTENCES, "bank", seed=0.5),
+        lambda m: probe.evaluate(m, sentences=SENTENCES, words="bank", seed=0.5),
         SEED.format("Evaluating sentences", 0.5),
     )
     yield (
@@ -71,7 +71,7 @@ def ways():
         )
     yield (
         "walk word",
-        lambda m: probe.walk(m, A, word=5),
+        lambda m: probe.walk(m, A, at=5),
         "Choosing a word to follow: got 5, expected a word of the text; give bank, say.",
     )
     yield (

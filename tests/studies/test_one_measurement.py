@@ -44,7 +44,7 @@ def both(tiny):
                 max_pairs=OPTIONS.pairs,
                 permutations=OPTIONS.permutations,
             )
-            survey = probe.survey(tiny, SENTENCES)
+            survey = probe.survey(tiny, sentences=SENTENCES)
             return kept, {record.word: record for record in survey.records()}
     finally:
         torch.set_num_threads(threads)

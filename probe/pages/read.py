@@ -9,22 +9,24 @@ import pandas as pd
 
 from probe.errors import InputError
 from probe.model.check import Certificate, Row
-from probe.pages.folder import EVALUATION, MANIFEST, REPORT, SURVEY, WALK, manifest_of
+from probe.pages.folder import EVALUATION, MANIFEST, REPORT, SURVEY, WALK_RECORD, manifest_of
 from probe.pages.survey import CERTIFICATE
 from probe.provenance import Origin
 from probe.results.evaluation import Evaluation
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS
+from probe.walkthrough.saved import read_walk
+from probe.walkthrough.walk import Walk
 
-Result = Study | Survey | Evaluation
+Result = Study | Survey | Walk | Evaluation
 
 
 def read(folder: str | os.PathLike[str]) -> Result:
-    """The study, survey or evaluation that `probe.write` wrote into a folder.
+    """The study, survey, walk or evaluation that `probe.write` wrote into a folder.
 
-    Numbers are as they are in the tables, rounded. Of a survey the records of the words are read
-    when they are asked for, and must still be in the folder.
+    `probe.write` of what is returned writes the same page and tables again, byte for byte. The
+    records of a survey's words are read when they are asked for, and must still be in the folder.
     Raises InputError for a folder without such a result, or one of which a table is missing.
 
     Example:
@@ -42,11 +44,10 @@ def read(folder: str | os.PathLike[str]) -> Result:
         return _survey(place, made)
     if EVALUATION in files:
         return _evaluation(place, made)
+    if WALK_RECORD in files:
+        return read_walk(place / WALK_RECORD, _frames(place, made["frames"]))
     problem = f"no {MANIFEST} of a result is in it"
     step = "give the folder that probe.write or a command wrote into"
-    if WALK in files:
-        problem = "a walk is drawn from the model and cannot be read back"
-        step = "run probe.walk again, or read its tables as Parquet"
     if "models" in made:
         problem = "it holds the surveys of several models on one page"
         step = "survey one model into a folder of its own, or read the tables as Parquet"

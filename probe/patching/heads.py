@@ -69,10 +69,10 @@ def swap_heads(
     `texts`: the token ids of each text up to and including the word, or `probe.TargetText(ids,
     at)`, of which a causal model runs as much; a model that reads both ways needs the latter ·
     `donor_z: row layer head d_head`, whose layer axis says how many blocks there are before the
-    read-out · `directions: direction d_model` -> `row layer head direction`: the change of <resid, direction>,
-    0 when the donor is the sentence itself. With directions of each row's own, `row stage d_model`,
-    `-> row layer head stage` (see `swap_sets`). Raises InputError for donors with more layers than
-    the model has.
+    read-out · `directions: direction d_model` -> `row layer head direction`: the change of <resid,
+    direction>, 0 when the donor is the sentence itself. With directions of each row's own, `row
+    stage d_model`, `-> row layer head stage` (see `swap_sets`). Raises InputError for donors with
+    more layers than the model has.
 
     Example:
         >>> model = probe.load("tiny-senses")

@@ -142,7 +142,8 @@ def load(
     In memory a Hugging Face model is taken, with adapters or without, a TransformerBridge, and what
     another library wraps around one of them. It keeps its device and its type (float16 must be
     asked for in another) and shares its weights, unless `device` or `dtype` asks for others;
-    adapters are merged in a copy of the tensors that they touch. `tokenizer` is that of a Hugging
+    adapters are merged in a copy of the tensors that they touch, and are part of its name, "gpt2 +
+    adapter default". `tokenizer` is that of a Hugging
     Face model whose source does not tell it, or whose embedding was resized since; given once, it
     is remembered as long as the model lives. The object stays as it is, and is loaded once: asked
     again with the same options, it gives the same Model until its tensors, its config or the
@@ -575,7 +576,8 @@ def _shared(
         read=_how(held, adapters, config),
         hooks=hooked_parts(held),
     )
-    model = Model(held.name, bridge, own, config, weights, origin, fresh.device, dtype)
+    name = " + adapter ".join((held.name, *adapters))
+    model = Model(name, bridge, own, config, weights, origin, fresh.device, dtype)
     _checked(model)
     if held.hooks:  # what was checked is the model without them
         attach_hooks(held, bridge, config, ids[: config.n_ctx])

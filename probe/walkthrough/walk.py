@@ -219,6 +219,7 @@ def walk(
     """
     model = load(model)
     require_heads(model.config, "a walk", "read its tensors with trace, and its heads with report")
+    _require_no_hooks(model)
     check_texts(model, text, target, beside, against)
     check_pair(head)
     if target is None:
@@ -263,6 +264,16 @@ def walk(
         ),
         block=page_block(model, scene, measured, effects),
     )
+
+
+def _require_no_hooks(model: Model) -> None:
+    """Raises InputError for a model whose hooks stay on."""
+    if model.origin.hooks:
+        raise InputError(
+            f"Walking a text through {model.name}: it is {model.origin.hooked}, and every step of "
+            "a walk is recomputed from the weights alone. Load it without hooks, or ask "
+            "probe.trace or probe.patch."
+        )
 
 
 def check_texts(

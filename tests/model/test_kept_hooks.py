@@ -403,13 +403,19 @@ def test_what_runs_from_weights_alone_is_refused_in_a_sentence() -> None:
     )
     for run in (
         lambda: probe.certify(model),
-        lambda: probe.walk(model, A, at="bank"),
         lambda: probe.survey(model),
         lambda: probe.evaluate(model, sentences=probe.lexicon.expand("bank").sentences[:48]),
     ):
         with pytest.raises(probe.InputError) as caught:
             run()
         assert str(caught.value) == against_weights
+    with pytest.raises(probe.InputError) as caught:
+        probe.walk(model, A, at="bank")
+    assert str(caught.value) == (
+        "Walking a text through GPT2LMHeadModel: it is run with hooks on transformer.h.0, without a "
+        "certificate, and every step of a walk is recomputed from the weights alone. Load it "
+        "without hooks, or ask probe.trace or probe.patch."
+    )
     with pytest.raises(probe.InputError) as caught:
         probe.decompose(model, A, at="bank", tokens=TOKENS)
     assert str(caught.value) == (

@@ -574,6 +574,8 @@ def test_adapters_are_merged_in_a_copy_of_what_they_touch(kind: Callable[[Any], 
     assert probe.certify(model).require().ok
     assert fingerprint(adapted) == before
     assert model.origin.read == "LlamaForCausalLM, adapters merged: default"
+    assert "LlamaForCausalLM + adapter default: " in repr(model)
+    assert probe.patch(model, "a b", against="c d", at=-1).attrs["model"] == model.name
     with torch.no_grad():
         expected = adapted(ids).logits
         torch.testing.assert_close(model.bridge(ids), expected, rtol=0, atol=2e-5)

@@ -2,6 +2,7 @@
 and all, which nothing of probe takes part in."""
 
 import json
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from probe.experiments import sets
 from probe.explorer.session import Explorer
 from probe.model import decomposition
 from probe.model.tokens import tokenize
+from probe.patching import hooked
 from probe.patching.hooked import ends_as_weights_say
 
 A = "The mole dug under the river bank after the flood"
@@ -128,6 +130,36 @@ def test_every_swap_equals_a_forward_of_the_object_itself(kind: str, metric: Any
         assert abs(row.denoise - moved[0]) <= allowed and abs(row.noise + moved[1]) <= allowed
     assert abs(frame["gap"][0] - (value(ends[0]) - value(ends[1]))) <= allowed
     assert fingerprint(source) == before
+
+
+def on_first_token(module: nn.Module, args: Any, output: Any) -> Any:
+    changed = first(output).clone()
+    changed[:, 0] += SHIFT * torch.tanh(changed[:, 0].flip(-1))
+    return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+
+@pytest.mark.parametrize(
+    ("kind", "hook", "shortcut"),
+    [("gpt2", steer, True), ("llama", steer, True), ("bert", steer, True)]
+    + [("llama", on_first_token, False)],
+)
+def test_forwards_are_shared_where_that_changes_nothing(
+    kind: str, hook: Callable[..., Any], shortcut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = in_memory(kind).double()
+    BLOCKS[kind](source)[0].register_forward_hook(hook)
+    model = kept(source, kind)
+    a, b = "The mole dug under the river bank", "The mole dug under the apple bank"
+    swap = partial(probe.patch, model, a, against=b, at="bank")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = swap()
+    said = [str(each.message) for each in caught if "gives something else" in str(each.message)]
+    assert bool(said) is not shortcut
+    monkeypatch.setattr(hooked, "_is_same", lambda *_: False)
+    with pytest.warns(RuntimeWarning, match="every variant runs its whole text in every layer"):
+        whole = swap()
+    pd.testing.assert_frame_equal(found, whole, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("parts", ["mlp", "stream", "positions"])

@@ -10,6 +10,7 @@ model: Model = probe.load("tiny-senses")
 certificate: Certificate = probe.certify(model).require()
 size = probe.count_parameters(model).total
 tokens = probe.tokenize(model, RIVER)
+chat = probe.trace(model, probe.prompt(model, "the bank<|endoftext|>"))
 weights = probe.read_weights(model)
 trace: Trace = probe.trace(model, RIVER)
 states = probe.target_states(model, [tokens], [3])

@@ -86,7 +86,8 @@ def write_walk(walk: Walk, out: str | os.PathLike[str], *, command: str = "") ->
     """The page and tables of a walk, as `write` has them."""
     check_folder(out, WALK)
     manifest = made_by(walk, command) | {"frames": list(walk.frames)}
-    files = {WALK: walk_page.render(walk, manifest), WALK_RECORD: walk_bytes(walk)}
+    page = walk_page.render(walk, manifest)
+    files: dict[str, str | bytes] = {WALK: page, WALK_RECORD: walk_bytes(walk)}
     return write_folder(out, files, frames=walk.frames, made=manifest) / WALK
 
 

@@ -158,7 +158,7 @@ def _is_same(swap: Swap, variants: Tensor, begin: int, prefix: Prefix | None) ->
         return False
     for one, other in zip(whole, found, strict=True):
         if one is not None and other is not None:
-            largest = one.abs().amax(tuple(range(2, one.ndim)) or None, keepdim=True)
+            largest = one.abs().amax(-1, keepdim=True)
             if not bool(((one - other).abs() <= SAME[swap.model.dtype] * largest).all()):
                 return False
     return True

@@ -80,6 +80,11 @@ def test_every_public_name_is_there_once_comes_from_its_module_and_is_given_by_a
         ] == []
 
 
+def test_the_script_whose_types_are_checked_uses_every_public_name() -> None:
+    script = (ROOT / "tests" / "package" / "every_name.py").read_text(encoding="utf-8")
+    assert [name for name in probe.__all__ if not re.search(rf"\b{name}\b", script)] == []
+
+
 def test_an_unknown_name_lists_the_public_ones() -> None:
     with pytest.raises(
         AttributeError,
@@ -128,6 +133,13 @@ def required_by(requirement: Requirement) -> list[Requirement]:
         return []
     environments = [{"extra": extra} for extra in (*requirement.extras, "")]
     return [r for r in asked if r.marker is None or any(r.marker.evaluate(e) for e in environments)]
+
+
+def test_an_editable_install_is_a_plain_path_that_type_checkers_follow() -> None:
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    # setuptools makes an import hook unless this is the whole layout.
+    assert tools["setuptools"]["package-dir"] == {"": "."}
+    assert (ROOT / "probe" / "py.typed").is_file()
 
 
 def test_no_address_of_an_index_is_written_down() -> None:

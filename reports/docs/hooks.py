@@ -19,7 +19,8 @@ import typer.main
 from typer.testing import CliRunner
 
 import probe.cli
-from probe.model.architectures import FAMILIES, GGUF_KNOWN, WRAPPERS, family
+from probe.model.architectures import FAMILIES, GGUF_KNOWN, WRAPPERS
+from probe.model.architectures.family import Family
 from probe.results.columns import COLUMNS, TABLES
 
 READS = {
@@ -173,7 +174,7 @@ def rows() -> str:
 
 def fields() -> str:
     """Every field of the records that a row is made of, with its comment and its default."""
-    source = Path(inspect.getsourcefile(family)).read_text(encoding="utf-8")
+    source = Path(inspect.getsourcefile(Family)).read_text(encoding="utf-8")
     lines = source.splitlines()
     parts = []
     for record in ast.parse(source).body:

@@ -10,6 +10,7 @@ import probe
 from probe.errors import InputError
 from probe.pages.folder import MANIFEST
 
+pytestmark = [pytest.mark.slow, pytest.mark.real_model]  # every result is made with a trained model
 RIVER, LOAN = "The river bank", "The mortgage bank"
 ROWS = probe.lexicon.expand("bank").sentences[:48]
 WORDS = [

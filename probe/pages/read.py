@@ -30,10 +30,10 @@ def read(folder: str | os.PathLike[str]) -> Result:
     Raises InputError for a folder without such a result, or one of which a table is missing.
 
     Example:
-        >>> study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=8)
-        >>> page = probe.write(study, "out")
-        >>> probe.read("out").findings["bank"].read_depth == study.findings["bank"].read_depth
-        True
+        >>> walk = probe.walk("tiny-senses", "The old tree by the bank", at="bank")
+        >>> page = probe.write(walk, "out")
+        >>> probe.read("out")
+        <Walk at 'bank' through L1H2 of tiny-senses: 16 tables>
     """
     place = Path(folder)
     made = manifest_of(place)

@@ -116,7 +116,9 @@ def test_a_single_text_and_a_single_noun_are_lists_of_one(model):
 
 def test_the_sentences_of_a_study_may_still_be_called_a_corpus(model):
     with (
-        pytest.warns(DeprecationWarning, match="^study: corpus= will not be taken .*; write sentences=.$"),
+        pytest.warns(
+            DeprecationWarning, match="^study: corpus= will not be taken .*; write sentences=.$"
+        ),
         pytest.raises(InputError, match="^Choosing words: got 5"),
     ):
         probe.study(model, 5, corpus=[row | {"word": "bank"} for row in SENTENCES])

@@ -344,9 +344,7 @@ def walk(
 
         loaded = _load(model, device, dtype)
         progress("walking", 0.4)
-        walked = walk(
-            loaded, text, target, word=word, head=followed, beside=beside, against=against
-        )
+        walked = walk(loaded, text, target, at=word, head=followed, beside=beside, against=against)
         progress("writing", 0.9)
         command = _walk_command(model, walked, _compute_options(device, dtype))
         _say_what_is_replaced(out, WALK, command)
@@ -513,8 +511,8 @@ def evaluate(
         loaded = _load(model, device, dtype)
         result = evaluate(
             loaded,
-            corpus,
-            words,
+            sentences=corpus,
+            words=words,
             without=without,
             top=top,
             seed=seed,
@@ -658,7 +656,7 @@ def survey(
                 _say_cautions(corpus, loaded, keeps_columns=True)
             surveyed = survey(
                 loaded,
-                corpus,
+                sentences=corpus,
                 out=out,
                 controls=controls,
                 seed=seed,

@@ -50,9 +50,7 @@ def opening_walk(
 ) -> Walk:
     """The walk that the page opens with. Raises as `probe.walk`."""
     # The page asks for the causal trace when it is looked at.
-    return walk(
-        model, text, word=word, head=head or (None, None), against=other, causal_trace=False
-    )
+    return walk(model, text, at=word, head=head or (None, None), against=other, causal_trace=False)
 
 
 def render(

@@ -108,6 +108,30 @@ def run(
         return base(ids, attention_mask=mask, use_cache=use_cache).last_hidden_state
 
 
+def run_cached(
+    model: Model,
+    ids: Sequence[int],
+    cache: "Cache",
+    *,
+    rows: int = 1,
+    start: int = 0,
+    head: bool = False,
+) -> Tensor:
+    """One forward of tokens that follow the `start` ones in `cache`, which takes theirs, too:
+    logits, or without `head` the last vectors. `-> row pos ...`"""
+    tokens = torch.tensor([[*ids]] * rows, device=model.device)
+    positions = {}
+    if model.config.positions.kind == "rotary":  # Bamba's own count begins anew at every call
+        positions["position_ids"] = torch.arange(start, start + len(ids), device=model.device)[None]
+    whole = model.bridge.original_model
+    inputs = {"past_key_values": cache, "use_cache": True} | positions
+    if head:
+        logits: Tensor = whole(tokens, **inputs).logits
+        return logits
+    last: Tensor = whole.base_model(tokens, **inputs).last_hidden_state
+    return last
+
+
 def pad_rows(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
     """Rows of ids as one tensor, the shorter ones padded on the right. `-> row pos`"""
     width = max(map(len, rows))
@@ -162,13 +186,7 @@ def read_last(
         return tensor[:, :, -1] if name == "pattern" else tensor[:, -1]
 
     with recording(model, select, _at_one_position(model)) as recorded:
-        rows = torch.tensor([list(ids)], device=model.device)
-        positions = {}
-        if model.config.positions.kind == "rotary":  # Bamba's own count begins anew at every call
-            counted = torch.arange(start, start + len(ids), device=model.device)
-            positions["position_ids"] = counted[None]
-        base = model.bridge.original_model.base_model
-        base(rows, past_key_values=cache, use_cache=True, **positions)
+        run_cached(model, ids, cache, start=start)
     return _stack_layers(model, recorded[""])
 
 

@@ -22,11 +22,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 from weakref import WeakKeyDictionary
 
 import torch
 from safetensors import SafetensorError, safe_open
+from typing_extensions import TypeAliasType
 
 from probe.errors import InputError, ModelError, require_flag
 from probe.model.architectures import FAMILIES, WRAPPERS, require_single
@@ -100,8 +101,10 @@ SHORT_TEXT = "The mole dug under the river bank."
 
 # Whatever a public function takes as its model; beyond it, what other libraries wrap around one of
 # the objects. A Union, because these are imported for types only and `|` cannot hold a name in
-# quotes.
-ModelSource: TypeAlias = Union[Model, "PreTrainedModel", "TransformerBridge", str, os.PathLike[str]]
+# quotes; an alias with a name, so that `help` shows the name and not what it stands for.
+ModelSource = TypeAliasType(
+    "ModelSource", Union[Model, "PreTrainedModel", "TransformerBridge", str, os.PathLike[str]]
+)
 
 
 class Loaded(NamedTuple):
@@ -139,7 +142,8 @@ def load(
     In memory a Hugging Face model is taken, with adapters or without, a TransformerBridge, and what
     another library wraps around one of them. It keeps its device and its type (float16 must be
     asked for in another) and shares its weights, unless `device` or `dtype` asks for others;
-    adapters are merged in a copy of the tensors that they touch. `tokenizer` is that of a Hugging
+    adapters are merged in a copy of the tensors that they touch, and are part of its name, "gpt2 +
+    adapter default". `tokenizer` is that of a Hugging
     Face model whose source does not tell it, or whose embedding was resized since; given once, it
     is remembered as long as the model lives. The object stays as it is, and is loaded once: asked
     again with the same options, it gives the same Model until its tensors, its config or the
@@ -281,8 +285,9 @@ def _require_as_it_is(
         )
 
 
-def read_weights(model: ModelSource) -> Weights:
-    """The weights of a model's one stack, in its own type, layer by layer and head by head.
+def read_weights(model: ModelSource | Weights) -> Weights:
+    """The weights of a model's one stack, in its own type, layer by layer and head by head; weights
+    that were read already are returned as they are.
 
     The tensors are views of the model's own, but where files hold rows in another order than the
     formulas (the gated delta rule of Qwen3-Next), and what is written with where a config scales
@@ -293,6 +298,8 @@ def read_weights(model: ModelSource) -> Weights:
         >>> probe.read_weights("tiny-senses").blocks[0].w_q.shape  # head d_model d_head
         torch.Size([4, 128, 32])
     """
+    if isinstance(model, Weights):
+        return model
     model = load(model)
     require_single(model.config.architecture, "the reading of a word")
     (weights,) = read_stacks(model.weights, model.config).values()
@@ -569,7 +576,8 @@ def _shared(
         read=_how(held, adapters, config),
         hooks=hooked_parts(held),
     )
-    model = Model(held.name, bridge, own, config, weights, origin, fresh.device, dtype)
+    name = " + adapter ".join((held.name, *adapters))
+    model = Model(name, bridge, own, config, weights, origin, fresh.device, dtype)
     _checked(model)
     if held.hooks:  # what was checked is the model without them
         attach_hooks(held, bridge, config, ids[: config.n_ctx])

@@ -84,6 +84,49 @@ class TargetText(NamedTuple):
     at: int
 
 
+class Prompt(str):
+    """A text in which special tokens are tokens: what `probe.prompt` returns."""
+
+
+def prompt(
+    model: ModelSource, text: str | Sequence[Mapping[str, Any]], *, template: bool = False
+) -> Prompt:
+    """A text for any function that takes one, in which special tokens such as `[MASK]` or
+    `<|im_start|>` are tokens; in a plain text they are letters.
+
+    text: a text, or the messages of a chat, each a dict with role and content, which the model's
+        chat template writes down, up to where the answer begins
+    template: whether a text is the one message of a user, for the template to write down
+
+    Raises InputError for messages that the template refuses, and for a model without a template.
+
+    Example:
+        >>> asked = probe.prompt("tiny-senses", "the river bank<|endoftext|>")
+        >>> probe.tokenize("tiny-senses", asked).pieces[-1]
+        '<|endoftext|>'
+    """
+    if isinstance(text, str) and not template:
+        require_text(text)
+        return Prompt(text)
+    messages = [{"role": "user", "content": text}] if isinstance(text, str) else [*text]
+    model = as_model(model)
+    if not getattr(model.tokenizer, "chat_template", None):
+        raise InputError(
+            f"Cannot write a chat for {model.name}: its tokenizer has no chat template. Give a "
+            "plain text, or load an instruction-tuned model such as smollm2."
+        )
+    try:
+        written = model.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+    except Exception as error:  # broad, because a template raises what its author chose
+        raise InputError(
+            f"Cannot write a chat for {model.name}: its template refuses the messages "
+            f"({shorten(str(error))}). Give a list of dicts with role and content."
+        ) from error
+    return Prompt(written)
+
+
 def tokenize(model: ModelSource, text: str) -> Tokens:
     """Cut `text` into the model's tokens, with BOS in front where the model wants it.
 
@@ -103,11 +146,12 @@ def _tokenize(model: Model, text: str, *, target: bool = False) -> Tokens:
     require_text(text)
     config = model.config
     tokenizer = model.tokenizer
+    split = config.split_special_tokens and not isinstance(text, Prompt)
     encoded = _encode(
         model,
         text,
         special=config.special_tokens,
-        split=config.split_special_tokens,
+        split=split,
         target=target,
     )
     cut = []
@@ -124,7 +168,7 @@ def _tokenize(model: Model, text: str, *, target: bool = False) -> Tokens:
         is_added = bool(is_special) and config.special_tokens
         piece = name if is_added else text[start:end] or name
         cut.append(_Cut(token, piece, _without_leading_space(text, start, end), is_added=is_added))
-    if not config.split_special_tokens:
+    if not split:
         cut = _put_once(cut)
     if len(cut) > config.n_ctx:
         raise InputError(
@@ -188,7 +232,7 @@ def require_text(text: object) -> None:
     if not isinstance(text, str):
         raise InputError(
             f"Reading the text: got {type(text).__name__}, expected one text as str; give one at a "
-            "time, and a chat as apply_chat_template(..., tokenize=False) writes it."
+            "time, and a chat as probe.prompt(model, messages) writes it."
         )
     if not text.strip():
         raise InputError(

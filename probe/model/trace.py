@@ -28,6 +28,7 @@ from probe.model.tokens import (
 )
 from probe.model.weights import Weights
 from probe.progress import worked
+from probe.renamed import renamed
 
 # Tokens of a long text that are run together: of a pattern only so many rows are ever held.
 CHUNK = 64
@@ -129,10 +130,11 @@ def _read_in_chunks(model: Model, ids: Sequence[int]) -> tuple[dict[str, Tensor]
     return states, v.cpu()
 
 
+@renamed(sentences="texts", targets="at")
 def target_states(
     model: ModelSource,
-    sentences: Sequence[Tokens],
-    targets: Sequence[int],
+    texts: Sequence[Tokens],
+    at: Sequence[int],
     *,
     before: Sequence[int] | None = None,
 ) -> TargetStates:
@@ -155,9 +157,9 @@ def target_states(
     """
     model = load(model)
     weights = read_weights(model)
-    _require_targets(sentences, targets)
-    texts = list(zip(sentences, targets, strict=True))
-    rows = [tokens.ids[: pos + 1] if weights.causal else tokens.ids for tokens, pos in texts]
+    _require_targets(texts, at)
+    targets = list(zip(texts, at, strict=True))
+    rows = [tokens.ids[: pos + 1] if weights.causal else tokens.ids for tokens, pos in targets]
     width = max(map(len, rows))
     states: dict[str, list[Tensor]] = defaultdict(list)
     lengths = [len(row) for row in rows]
@@ -168,7 +170,7 @@ def target_states(
         tensors = hooks.read_at(
             model,
             [rows[row] for row in batch],
-            [targets[row] for row in batch],
+            [at[row] for row in batch],
             None if before is None else [before[row] for row in batch],
         )
         worked(sum(len(rows[row]) for row in batch) * model.config.n_layers)
@@ -178,7 +180,7 @@ def target_states(
             states[name].append(tensor)
     order = in_order(batches)
     joined = {name: torch.cat(parts)[order] for name, parts in states.items()}
-    return with_embeddings(weights, joined, [tokens.ids[pos] for tokens, pos in texts], targets)
+    return with_embeddings(weights, joined, [tokens.ids[pos] for tokens, pos in targets], at)
 
 
 def _require_targets(sentences: Sequence[Tokens], targets: Sequence[int]) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from probe.walkthrough.walk import Walk
 REPORT = "ambiguity.html"
 WALK = "walk.html"
+WALK_RECORD = "walk.record"  # what `probe.read` needs of a walk besides its tables
 SURVEY = "survey.html"
 CUES = "cues.html"
 EVALUATION = "evaluation_words.csv"
@@ -51,14 +52,14 @@ _CODE = re.compile("<code>(probe .*?)</code>")
 
 def write_folder(
     out: str | os.PathLike[str],
-    pages: Mapping[str, str],
+    pages: Mapping[str, str | bytes],
     *,
     frames: Mapping[str, pd.DataFrame],
     made: dict[str, Any],
     streams: Mapping[str, Iterable[pd.DataFrame]] | None = None,
 ) -> Path:
-    """Write the pages, by file name, the tables and the manifest `made` (the files' hashes are
-    added).
+    """Write the pages and other files, by name, the tables and the manifest `made` (the files'
+    hashes are added).
 
     `streams`: tables that are never held as a whole, part by part, as Parquet alone. What the
     manifest there says of the page that is replaced, and is not made again, is removed: it would
@@ -67,7 +68,9 @@ def write_folder(
     """
     check_folder(out)
     before = manifest_of(Path(out)).get("files", {})
-    files = {name: page.encode() for name, page in pages.items()} | tables(frames)
+    files = {
+        name: page.encode() if isinstance(page, str) else page for name, page in pages.items()
+    } | tables(frames)
     hashes = {name: sha256_of_bytes(content) for name, content in files.items()}
     # The longest first: a page that is there finds its tables beside it.
     for name, parts in (streams or {}).items():

@@ -10,7 +10,15 @@ import pandas as pd
 from probe.errors import InputError
 from probe.model.check import Certificate, Row
 from probe.pages.cues import CERTIFICATE as CUES_CERTIFICATE
-from probe.pages.folder import CUES, EVALUATION, MANIFEST, REPORT, SURVEY, WALK, manifest_of
+from probe.pages.folder import (
+    CUES,
+    EVALUATION,
+    MANIFEST,
+    REPORT,
+    SURVEY,
+    WALK_RECORD,
+    manifest_of,
+)
 from probe.pages.survey import CERTIFICATE
 from probe.provenance import Origin
 from probe.results.cues import Cues
@@ -19,22 +27,24 @@ from probe.results.frames import of_experiments
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS
+from probe.walkthrough.saved import read_walk
+from probe.walkthrough.walk import Walk
 
-Result = Study | Survey | Cues | Evaluation
+Result = Study | Survey | Cues | Walk | Evaluation
 
 
 def read(folder: str | os.PathLike[str]) -> Result:
-    """The study, survey, cue scan or evaluation that `probe.write` wrote into a folder.
+    """The study, survey, cue scan, walk or evaluation that `probe.write` wrote into a folder.
 
-    Numbers are as they are in the tables, rounded. Of a survey the records of the words are read
-    when they are asked for, and must still be in the folder.
+    `probe.write` of what is returned writes the same page and tables again, byte for byte. The
+    records of a survey's words are read when they are asked for, and must still be in the folder.
     Raises InputError for a folder without such a result, or one of which a table is missing.
 
     Example:
-        >>> study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=8)
-        >>> page = probe.write(study, "out")
-        >>> probe.read("out").findings["bank"].read_depth == study.findings["bank"].read_depth
-        True
+        >>> walk = probe.walk("tiny-senses", "The old tree by the bank", at="bank")
+        >>> page = probe.write(walk, "out")
+        >>> probe.read("out")
+        <Walk at 'bank' through L1H2 of tiny-senses: 16 tables>
     """
     place = Path(folder)
     made = manifest_of(place)
@@ -47,11 +57,10 @@ def read(folder: str | os.PathLike[str]) -> Result:
         return _cues(place, made)
     if EVALUATION in files:
         return _evaluation(place, made)
+    if WALK_RECORD in files:
+        return read_walk(place / WALK_RECORD, _frames(place, made["frames"]))
     problem = f"no {MANIFEST} of a result is in it"
     step = "give the folder that probe.write or a command wrote into"
-    if WALK in files:
-        problem = "a walk is drawn from the model and cannot be read back"
-        step = "run probe.walk again, or read its tables as Parquet"
     if "models" in made:
         problem = "it holds the surveys of several models on one page"
         step = "survey one model into a folder of its own, or read the tables as Parquet"

@@ -22,17 +22,21 @@ from probe.pages.folder import (
     REPORT,
     SURVEY,
     WALK,
+    WALK_RECORD,
     check_folder,
     made_by,
     write_folder,
 )
 from probe.pages.verdicts import with_reasons
+from probe.provenance import write_atomically
 from probe.results.columns import dictionary
 from probe.results.cues import Cues
 from probe.results.evaluation import Evaluation
 from probe.studies.study import Study
 from probe.studies.survey import Survey
+from probe.studies.words import WORDS as WORDS_FOLDER
 from probe.studies.words import file_name
+from probe.walkthrough.saved import walk_bytes
 from probe.walkthrough.walk import Walk
 
 PAGES = "pages"  # the folder of the pages of single words, beside that of a survey
@@ -86,8 +90,9 @@ def without_further_columns(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.
 def write_walk(walk: Walk, out: str | os.PathLike[str], *, command: str = "") -> Path:
     """The page and tables of a walk, as `write` has them."""
     check_folder(out, WALK)
-    manifest = made_by(walk, command)
-    files = {WALK: walk_page.render(walk, manifest)}
+    manifest = made_by(walk, command) | {"frames": list(walk.frames)}
+    page = walk_page.render(walk, manifest)
+    files: dict[str, str | bytes] = {WALK: page, WALK_RECORD: walk_bytes(walk)}
     return write_folder(out, files, frames=walk.frames, made=manifest) / WALK
 
 
@@ -154,9 +159,19 @@ def write_surveys(
         _write_pages(survey, Path(out) / folder, command)
         for survey, folder in zip(surveys, folders, strict=True)
     ]
+    for survey, folder in zip(surveys, folders, strict=True):
+        _keep_records(survey, Path(out) / folder / WORDS_FOLDER)
     page = survey_page.render(surveys, whole, folders, natural_texts=natural_texts, pages=pages)
     written = write_folder(out, {SURVEY: page}, frames=frames, made=whole, streams=streams)
     return written / SURVEY
+
+
+def _keep_records(survey: Survey, folder: Path) -> None:
+    """The records of the words beside the page, where `probe.read` finds them."""
+    for record in survey.files:
+        if not (folder / record.name).exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / record.name, record.read_bytes())
 
 
 def _made_by(survey: Survey, command: str) -> dict[str, Any]:

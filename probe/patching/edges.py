@@ -44,11 +44,12 @@ from torch import Tensor
 from probe.errors import InputError, require_at_least, require_flag, whole_number
 from probe.model import fused
 from probe.model.attention import repeat_kv
+from probe.model.load import ModelSource, read_weights
 from probe.model.model import require_heads
 from probe.model.records import as_array
 from probe.model.weights import Weights
 from probe.patching.heads import BATCH_NUMBERS
-from probe.patching.inputs import Rows, require_share, require_weights
+from probe.patching.inputs import Rows, require_share
 from probe.patching.pair import (
     PairCache,
     PairReading,
@@ -62,6 +63,7 @@ from probe.patching.pair import (
     token_pairs,
 )
 from probe.patching.positions import HEAD, effects
+from probe.renamed import renamed
 from probe.stats.resampling import Array, order
 
 # What carries a change from position to position in a layer without attention is no edge.
@@ -145,10 +147,11 @@ class Edges:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
+@renamed(weights="model", a="texts", b="against")
 def edges(
-    weights: Weights,
-    a: Rows,
-    b: Rows,
+    model: ModelSource | Weights,
+    texts: Rows,
+    against: Rows,
     directions: Tensor,
     *,
     depth: int,
@@ -171,17 +174,17 @@ def edges(
     Raises InputError as `trace_positions`, UnsupportedModel for a hybrid.
 
     Example:
-        >>> weights = probe.read_weights("tiny-senses")
-        >>> texts = [probe.tokenize("tiny-senses", f"The {cue} bank") for cue in ("river", "money")]
+        >>> model = probe.load("tiny-senses")
+        >>> texts = [probe.tokenize(model, f"The {cue} bank") for cue in ("river", "money")]
         >>> rows = [tokens.ids for tokens in texts]
         >>> last = [len(row) - 1 for row in rows]
-        >>> states = probe.target_states("tiny-senses", texts, last)
+        >>> states = probe.target_states(model, texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
-        >>> found = probe.edges(weights, rows[:1], rows[1:], direction, depth=4)
+        >>> found = probe.edges(model, rows[:1], rows[1:], direction, depth=4)
         >>> found.direct.shape == (1, 2, len(found.edges), 1)  # pair recipient edge direction
         True
     """
-    require_weights(weights, DOING)
+    weights = read_weights(model)
     require_heads(weights.config, "edges", INSTEAD)
     require_share(reach, "reach", DOING)
     require_flag(mlps, "mlps", doing=DOING)
@@ -189,7 +192,7 @@ def edges(
     require_at_least(0, seed, "seed", doing=DOING, usual=0)
     if most is not None:
         require_at_least(0, most, "most", doing=DOING, usual="all that could reach as much")
-    pairs = token_pairs(weights, a, b, depth)
+    pairs = token_pairs(weights, texts, against, depth)
     sending = positions_from_word(pairs, positions)
     receiving = sending if receivers is None else positions_from_word(pairs, receivers, "receivers")
     array = edges_of(weights, depth, sending, receiving, mlps=mlps)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from probe.model import forward, fused
 from probe.model.fused import PositionTables
+from probe.model.load import ModelSource, read_weights
 from probe.model.tokens import TargetText, batch_by_length, in_order
 from probe.model.weights import Weights
 from probe.patching import hooked
@@ -42,6 +43,7 @@ from probe.patching.variants import (
     rows_alike,
     run_at_word,
 )
+from probe.renamed import renamed
 
 # Numbers in the widest tensor of a batch: 16 MB in float32, so that it stays near the processor.
 BATCH_NUMBERS = 2**22
@@ -57,64 +59,73 @@ BatchRun = Callable[[Texts, list[int], PositionTables], Sequence[Tensor]]
 SetRunner = Callable[[Weights, Texts, Tensor, Tensor, Tensor], Tensor]
 
 
-def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor) -> Tensor:
+@renamed(weights="model", rows="texts")
+def swap_heads(
+    model: ModelSource | Weights, texts: Rows, donor_z: Tensor, directions: Tensor
+) -> Tensor:
     """How far the read-out moves along each direction when one head's z at the target is the
     donor's, for every head.
 
-    `rows`: the token ids of each text up to and including the word, or `probe.TargetText(ids, at)`,
-    of which a causal model runs as much; a model that reads both ways needs the latter · `donor_z:
-    row layer head d_head`, whose layer axis says how many blocks stand before the read-out ·
-    `directions: direction d_model` -> `row layer head direction`: the change of <resid, direction>,
-    0 when the donor is the sentence itself. With directions of each row's own, `row stage d_model`,
-    `-> row layer head stage` (see `swap_sets`). Raises InputError for donors with more layers than
-    the model has.
+    `texts`: the token ids of each text up to and including the word, or `probe.TargetText(ids,
+    at)`, of which a causal model runs as much; a model that reads both ways needs the latter ·
+    `donor_z: row layer head d_head`, whose layer axis says how many blocks there are before the
+    read-out · `directions: direction d_model` -> `row layer head direction`: the change of <resid,
+    direction>, 0 when the donor is the sentence itself. With directions of each row's own, `row
+    stage d_model`, `-> row layer head stage` (see `swap_sets`). Raises InputError for donors with
+    more layers than the model has.
 
     Example:
-        >>> weights = probe.read_weights("tiny-senses")
-        >>> texts = [probe.tokenize("tiny-senses", f"The {cue} bank") for cue in ("river", "money")]
+        >>> model = probe.load("tiny-senses")
+        >>> texts = [probe.tokenize(model, f"The {cue} bank") for cue in ("river", "money")]
         >>> rows = [tokens.ids for tokens in texts]
         >>> last = [len(row) - 1 for row in rows]
-        >>> states = probe.target_states("tiny-senses", texts, last)
+        >>> states = probe.target_states(model, texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
         >>> donor_z = states.z.flip(0)  # each sentence gets the other's
-        >>> probe.swap_heads(weights, rows, donor_z, direction).shape  # row layer head direction
+        >>> probe.swap_heads(model, rows, donor_z, direction).shape  # row layer head direction
         torch.Size([2, 4, 4, 1])
     """
-    texts, donor_z, directions = _checked(weights, rows, donor_z, directions)
+    weights = read_weights(model)
+    rows, donor_z, directions = _checked(weights, texts, donor_z, directions)
     head_sets = _all_but_one(weights, donor_z.shape[1])
-    moved = runner_of(weights)(weights, texts, donor_z, head_sets, directions)
+    moved = runner_of(weights)(weights, rows, donor_z, head_sets, directions)
     return moved.unflatten(1, donor_z.shape[1:3])
 
 
-def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth: int) -> Tensor:
+@renamed(weights="model", a="texts", b="against")
+def swap_pairs(
+    model: ModelSource | Weights, texts: Rows, against: Rows, directions: Tensor, *, depth: int
+) -> Tensor:
     """`swap_heads` of pairs of equal length in both directions, each the other's donor, in the runs
     that swaps need anyway. `directions: direction d_model`, the same for all pairs `-> pair
-    recipient layer head direction`: recipient 0 is `a` with z of `b`, 1 the other way round.
+    recipient layer head direction`: recipient 0 is the text of `texts`
+    with z of its partner in `against`, 1 the other way round.
 
     Example:
-        >>> weights = probe.read_weights("tiny-senses")
-        >>> texts = [probe.tokenize("tiny-senses", f"The {cue} bank") for cue in ("river", "money")]
+        >>> model = probe.load("tiny-senses")
+        >>> texts = [probe.tokenize(model, f"The {cue} bank") for cue in ("river", "money")]
         >>> rows = [tokens.ids for tokens in texts]
         >>> last = [len(row) - 1 for row in rows]
-        >>> states = probe.target_states("tiny-senses", texts, last)
+        >>> states = probe.target_states(model, texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
-        >>> moved = probe.swap_pairs(weights, rows[:1], rows[1:], direction, depth=4)
+        >>> moved = probe.swap_pairs(model, rows[:1], rows[1:], direction, depth=4)
         >>> moved.shape  # pair recipient layer head direction
         torch.Size([1, 2, 4, 4, 1])
     """
+    weights = read_weights(model)
     require_depth(weights, depth, PAIRS)
-    own = target_texts(weights, a, PAIRS)
-    others = target_texts(weights, b, PAIRS)
+    own = target_texts(weights, texts, PAIRS)
+    others = target_texts(weights, against, PAIRS)
     require_equal_lengths(own, others, PAIRS)
     directions = as_directions(weights, directions, PAIRS)
     tree = _tree_of(weights, _all_but_one(weights, depth))
     along = _by_stage(directions).to(weights.device, weights.dtype)
 
-    def swap(texts: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
+    def swap(batch: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
         def donor(layer: int, own: Tensor) -> Tensor:
             return own.roll(len(members), 0)[:, None]
 
-        both = [*texts, *(others[pair] for pair in members)]
+        both = [*batch, *(others[pair] for pair in members)]
         steps = run_at_word(weights, both, depth, tables, edits=Edits(Z, tree, donor))
         moved = moved_along(steps, along)[:, :, 0]  # (recipient pair) set direction
         return [moved.unflatten(0, (2, -1)).transpose(0, 1)]
@@ -123,13 +134,18 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
     return moved.unflatten(2, (depth, -1))
 
 
+@renamed(weights="model", rows="texts")
 def swap_sets(
-    weights: Weights, rows: Rows, donor_z: Tensor, head_sets: Tensor, directions: Tensor
+    model: ModelSource | Weights,
+    texts: Rows,
+    donor_z: Tensor,
+    head_sets: Tensor,
+    directions: Tensor,
 ) -> Tensor:
     """Where the read-out moves when every head outside a set has the donor's z at the target, for
     many sets of heads.
 
-    Heads inside a set, and all MLPs, are live: they respond to what changed below them. `rows`,
+    Heads inside a set, and all MLPs, are live: they respond to what changed below them. `texts`,
     `donor_z` and `directions` as in `swap_heads` · `head_sets: set layer head`, True inside the set
     -> `row set direction`: <resid - unchanged resid, direction>. Directions of each row's own, `row
     stage d_model`, are read behind every block and, where there is one more, behind the final norm:
@@ -138,20 +154,21 @@ def swap_sets(
 
     Example:
         >>> import torch
-        >>> weights = probe.read_weights("tiny-senses")
-        >>> texts = [probe.tokenize("tiny-senses", f"The {cue} bank") for cue in ("river", "money")]
+        >>> model = probe.load("tiny-senses")
+        >>> texts = [probe.tokenize(model, f"The {cue} bank") for cue in ("river", "money")]
         >>> rows = [tokens.ids for tokens in texts]
         >>> last = [len(row) - 1 for row in rows]
-        >>> states = probe.target_states("tiny-senses", texts, last)
+        >>> states = probe.target_states(model, texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
         >>> none_kept = torch.zeros(1, 4, 4, dtype=torch.bool)  # set layer head
-        >>> moved = probe.swap_sets(weights, rows, states.z.flip(0), none_kept, direction)
+        >>> moved = probe.swap_sets(model, rows, states.z.flip(0), none_kept, direction)
         >>> moved.shape  # row set direction
         torch.Size([2, 1, 1])
     """
-    texts, donor_z, directions = _checked(weights, rows, donor_z, directions)
+    weights = read_weights(model)
+    rows, donor_z, directions = _checked(weights, texts, donor_z, directions)
     head_sets = as_sets(head_sets, donor_z, "Swapping sets of heads")
-    return runner_of(weights)(weights, texts, donor_z, head_sets, directions)
+    return runner_of(weights)(weights, rows, donor_z, head_sets, directions)
 
 
 def _checked(
@@ -198,9 +215,9 @@ def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
     """Where a swap of one head's z at the target changes the experts that a routed MLP chooses
     there, for every head and every MLP.
 
-    `rows` and `donor_z` as in `swap_heads`, of all layers `-> row layer head mlp`: True where the
-    set of chosen experts of the MLP of layer `mlp` is not the recipient's own, which in front of
-    the swap it always is.
+    `rows` as `texts` and `donor_z` as in `swap_heads`, of all layers `-> row layer head mlp`: True
+    where the set of chosen experts of the MLP of layer `mlp` is not the recipient's own, which in
+    front of the swap it always is.
     """
     texts = target_texts(weights, rows, HEADS)
     depth = donor_z.shape[1]

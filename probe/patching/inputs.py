@@ -20,14 +20,6 @@ Rows = Sequence[TargetText | Tokens | Sequence[int]]
 Texts = Sequence[TargetText]
 
 
-def require_weights(weights: object, doing: str) -> None:
-    """Raises InputError for what is no weights, a model among them."""
-    if not isinstance(weights, Weights):
-        got = repr(weights)
-        got = type(weights).__name__ if "\n" in got else got  # a module draws itself
-        raise InputError(f"{doing}: got {got}, expected weights; give probe.read_weights(model).")
-
-
 def target_texts(weights: Weights, rows: Rows, doing: str) -> list[TargetText]:
     """Each text and where it is read: in a causal model ids alone, and tokens, at the last one, and
     nothing behind the word is run. A model that reads both ways needs the text behind the word as
@@ -37,7 +29,6 @@ def target_texts(weights: Weights, rows: Rows, doing: str) -> list[TargetText]:
     needed, for ids that the model has no token for, positions that a text does not have, and texts
     beyond the context window.
     """
-    require_weights(weights, doing)
     given = _as_list(rows)
     if not given:
         raise InputError(
@@ -123,7 +114,6 @@ def require_equal_lengths(a: Texts, b: Texts, doing: str) -> None:
 
 def require_depth(weights: Weights, depth: int, doing: str) -> None:
     """Raises InputError for a depth that is not behind one of the model's blocks."""
-    require_weights(weights, doing)
     layers = len(weights.blocks)
     if whole_number(depth) is None or not 1 <= depth <= layers:
         raise InputError(

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from probe.model import fused
+from probe.model.load import ModelSource, read_weights
 from probe.model.weights import Weights
 from probe.patching.inputs import Rows
 from probe.patching.pair import (
@@ -34,6 +35,7 @@ from probe.patching.pair import (
     run_patched,
     token_pairs,
 )
+from probe.renamed import renamed
 
 COMPONENTS = ("resid_pre", "attn_out", "mlp_out")
 HEAD = "head"
@@ -59,8 +61,8 @@ class PositionTrace:
     def rows(self, direction: int = 0) -> list[dict[str, object]]:
         """One row a pair, component, layer, head and position:
 
-        `denoise`, how far b moves to a, `noise`, how far a moves to b, and the pair's `gap`, in the
-        direction's unit.
+        `denoise`, how far the member of `against` moves to that of `texts`, `noise`, how far the
+        latter moves to the former, and the pair's `gap`, in the direction's unit.
         """
         parts: list[tuple[str, int | None, Tensor]] = []
         for number, name in enumerate(COMPONENTS):
@@ -90,10 +92,11 @@ class PositionTrace:
         return rows
 
 
+@renamed(weights="model", a="texts", b="against")
 def trace_positions(
-    weights: Weights,
-    a: Rows,
-    b: Rows,
+    model: ModelSource | Weights,
+    texts: Rows,
+    against: Rows,
     directions: Tensor,
     *,
     depth: int,
@@ -104,27 +107,28 @@ def trace_positions(
     """Put the other member's residual stream, attention output, MLP output and every head's z into
     each run, one layer and one position at a time.
 
-    `a` and `b` as in `swap_pairs`, the members of a pair of equal length · `directions: direction
-    d_model`, or `pair direction d_model` where each pair has its own · `depth`: how many blocks
-    stand before the read-out · `positions`: counted from the word; those from the first difference
-    to the word by default · `both_ways`: whether `b` is a recipient, too; else `a` is the only one.
-    Raises InputError for pairs of unequal length or layout, and for a depth that the model does not
-    have.
+    `texts` and `against` as in `swap_pairs`, the members of a pair of equal length · `directions:
+    direction d_model`, or `pair direction d_model` where each pair has its own · `depth`: how many
+    blocks stand before the read-out · `positions`: counted from the word; those from the first
+    difference to the word by default · `both_ways`: whether `against` is a recipient, too; else
+    `texts` are the only ones. Raises InputError for pairs of unequal length or layout, and for a
+    depth that the model does not have.
 
     Example:
-        >>> weights = probe.read_weights("tiny-senses")
-        >>> texts = [probe.tokenize("tiny-senses", f"The {cue} bank") for cue in ("river", "money")]
+        >>> model = probe.load("tiny-senses")
+        >>> texts = [probe.tokenize(model, f"The {cue} bank") for cue in ("river", "money")]
         >>> rows = [tokens.ids for tokens in texts]
         >>> last = [len(row) - 1 for row in rows]
-        >>> states = probe.target_states("tiny-senses", texts, last)
+        >>> states = probe.target_states(model, texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
-        >>> traced = probe.trace_positions(weights, rows[:1], rows[1:], direction, depth=4)
+        >>> traced = probe.trace_positions(model, rows[:1], rows[1:], direction, depth=4)
         >>> traced.positions  # the cue stands one token before the word
         (-1, 0)
         >>> traced.heads.shape  # pair recipient layer head position direction
         torch.Size([1, 2, 4, 4, 2, 1])
     """
-    pairs = token_pairs(weights, a, b, depth)
+    weights = read_weights(model)
+    pairs = token_pairs(weights, texts, against, depth)
     offsets = positions_from_word(pairs, positions)
     parts = [*COMPONENTS, HEAD] if heads else [*COMPONENTS]
     by_part: dict[str, list[Tensor]] = {part: [] for part in parts}

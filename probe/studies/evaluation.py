@@ -26,6 +26,7 @@ from probe.model.load import ModelSource, load, read_weights
 from probe.model.model import Model
 from probe.progress import Progress, silent
 from probe.provenance import hash_of, manifest
+from probe.renamed import renamed
 from probe.results import ablation as ablation_frames
 from probe.results import frames as tables
 from probe.results.evaluation import Evaluation, depth_rows, means, sentence_rows, word_row
@@ -38,11 +39,12 @@ from probe.tidy import rounded
 OTHER_WORD = "it is about another word than those that were asked for"
 
 
+@renamed(places={1: "sentences", 2: "words"})
 def evaluate(
     model: ModelSource,
-    sentences: Any,
     words: Sequence[str] | str | None = None,
     *,
+    sentences: Any,
     without: HeadsSource | None = None,
     top: int | None = None,
     seed: int = 0,
@@ -67,7 +69,7 @@ def evaluate(
 
     Example:
         >>> sentences = probe.lexicon.expand_natural("bank")
-        >>> evaluation = probe.evaluate("tiny-senses", sentences, without="L1H0")
+        >>> evaluation = probe.evaluate("tiny-senses", sentences=sentences, without="L1H0")
         >>> list(evaluation.depths["label"])[:2]
         ['token + position', 'after layer 0']
         >>> set(evaluation.without["random_sets"])  # the three other heads of layer 1, one by one

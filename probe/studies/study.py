@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-from warnings import warn
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -44,14 +43,19 @@ from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
 from probe.progress import Progress, silent, stages
 from probe.provenance import Origin
+from probe.renamed import renamed
 from probe.results import circuit
 from probe.results import frames as tables
 from probe.results.findings import WordFindings, findings
 from probe.results.second_model import SECOND_MODEL, second_model
+from probe.results.tables import StudyTables
 from probe.stats.limits import FEWEST_SENTENCES, FEWEST_WORDS, MOST_NOUNS
 from probe.studies.cost import StudyCost, cost_of
 from probe.studies.words import WordJob, WordRecords, check_out, job_of, word_file
 from probe.text.sentences import LeftOut, Sentence, as_corpus, join
+
+if TYPE_CHECKING:
+    from probe.charts.of_study import StudyCharts
 
 LEAST = {"seed": 0, "max_pairs": 1}
 FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
@@ -119,9 +123,9 @@ class Foreseen:
 
 
 @dataclass(frozen=True, eq=False)
-class Study(Displayed):
-    """Frames of one study, one per question, with what made them; `probe.results.columns`
-    describes every column.
+class Study(StudyTables, Displayed):
+    """The tables of one study, each an attribute and in `frames`, with what made them;
+    `probe.results.columns` describes every column. `charts` draws them.
 
     unfinished: the experiments that are still to be run, of a study that was only answered.
     """
@@ -139,15 +143,13 @@ class Study(Displayed):
         """What was found for each word, by word: built once, from the frames as they are then."""
         return findings(self.frames)
 
-    def __getattr__(self, name: str) -> pd.DataFrame:
-        try:
-            return self.__dict__["frames"][name]
-        except KeyError:
-            names = ", ".join(self.__dict__.get("frames", {}))
-            raise AttributeError(f"a study has no {name!r}; its frames are {names}") from None
+    @property
+    def charts(self) -> "StudyCharts":
+        """The pictures of the tables, by the tables' names: `study.charts.heads("bank")`."""
+        # Imported here: altair takes a second, and most studies are never drawn.
+        from probe.charts.of_study import StudyCharts
 
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self.frames]
+        return StudyCharts(self.frames)
 
     def __repr__(self) -> str:
         words = ", ".join(map(str, self.options["words"]))  # type: ignore[call-overload]
@@ -155,6 +157,7 @@ class Study(Displayed):
         return f"<Study of {words} in {self.model_name}: {len(self.frames)} tables{hooks}>"
 
 
+@renamed(corpus="sentences")
 def study(
     model: ModelSource,
     words: Sequence[str] | str | None = None,
@@ -171,7 +174,6 @@ def study(
     foreseen: Callable[[list[Foreseen]], None] | None = None,
     answered: Callable[["Study"], object] | None = None,
     out: str | Path | None = None,
-    corpus: Any = None,
 ) -> Study:
     """The effects of swapping every head at each word, with tests. Each table is an attribute, such
     as `study.heads`. With seven words or more, the tables of `survey` are added.
@@ -214,9 +216,6 @@ def study(
         >>> len(study.heads)  # one row per head: 4 layers x 4 heads
         16
     """
-    if corpus is not None:
-        warn("study(corpus=...) is study(sentences=...) now.", DeprecationWarning, stacklevel=2)
-        sentences = corpus
     model = load(model)
     second = load(second) if second else None
     report = progress or silent

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -35,6 +35,8 @@ from probe.model.model import Model, require_heads
 from probe.model.tokens import tokenize
 from probe.progress import Progress, silent
 from probe.provenance import Origin
+from probe.renamed import renamed
+from probe.results.tables import SurveyTables
 from probe.studies.cost import seconds_of
 from probe.studies.study import IN_FULL, Study, StudyOptions, conclude, measure_in_full
 from probe.studies.survey_word import SURVEY, WordPlan, measure_sets, measure_word, plan_word
@@ -52,6 +54,9 @@ from probe.studies.workers import LOCAL, Run, Workers, running
 from probe.text import lexicon
 from probe.text.sentences import Corpus, Sentence, as_corpus, join
 
+if TYPE_CHECKING:
+    from probe.charts.of_study import StudyCharts
+
 CERTIFIED_WORDS = 3  # a sentence of each of the first ones stands in the certificate
 NO_ENGLISH = (
     "The nouns of one meaning that ship are English, and most of the sentences are not, so no noun "
@@ -64,9 +69,9 @@ NO_NOUN = (
 
 
 @dataclass(frozen=True, eq=False)
-class Survey(Displayed):
-    """What a model does with many words: `frames` by name (`probe.results.columns` describes every
-    column), and what made them.
+class Survey(SurveyTables, Displayed):
+    """What a model does with many words: tables, each an attribute and in `frames`
+    (`probe.results.columns` describes every column), and what made them.
 
     `depth`: where words are read · `source`: the name of the sentences · `said`: what a reader has
     to know of how this was measured, as sentences · `files`: the records of the words.
@@ -83,6 +88,14 @@ class Survey(Displayed):
     said: tuple[str, ...]
     files: tuple[Path, ...]
     kept: object = None  # holds a folder that goes with the survey
+
+    @property
+    def charts(self) -> "StudyCharts":
+        """The pictures of the tables, by the tables' names: `survey.charts.survey_heads()`."""
+        # Imported here: altair takes a second, and most surveys are never drawn.
+        from probe.charts.of_study import StudyCharts
+
+        return StudyCharts(self.frames)
 
     def records(self) -> Iterator[WordRecord]:
         """The record of every word, one in memory at a time."""
@@ -118,10 +131,11 @@ class Survey(Displayed):
         return f"<Survey of {self.source} in {self.model_name}: {len(self.frames)} tables>"
 
 
+@renamed(places={1: "sentences"})
 def survey(
     model: ModelSource,
-    sentences: Any = None,
     *,
+    sentences: Any = None,
     out: str | Path | None = None,
     controls: Sequence[str] | str | None = None,
     seed: int = 0,
@@ -143,7 +157,7 @@ def survey(
     Example:
         >>> words = [probe.lexicon.expand(word) for word in ("bank", "bark", "bat")]
         >>> sentences = [row for corpus in words for row in corpus.sentences[:96]]
-        >>> survey = probe.survey("tiny-senses", sentences, controls=())
+        >>> survey = probe.survey("tiny-senses", sentences=sentences, controls=())
         >>> len(survey.frames["survey_words"])
         3
     """

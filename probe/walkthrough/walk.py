@@ -25,6 +25,7 @@ from probe.model.tokens import Tokens, require_text, target_tokens
 from probe.model.trace import trace
 from probe.patching import cross
 from probe.provenance import Origin, content_key
+from probe.renamed import renamed
 from probe.walkthrough import choose
 from probe.walkthrough.choose import Caution, HeadChoice, RequestedHead, WordToFollow
 from probe.walkthrough.frames import Block, frames, page_block
@@ -177,20 +178,21 @@ class Walk(Displayed):
         )
 
 
+@renamed(word="at")
 def walk(
     model: ModelSource,
     text: str,
     target: str | None = None,
     *,
-    word: str | None = None,
+    at: str | None = None,
     head: RequestedHead = (None, None),
     beside: str | None = None,
     against: str | None = None,
     causal_trace: bool = True,
 ) -> Walk:
-    """Every step of attention in one head at `word` of `text`, with the real numbers.
+    """Every step of attention in one head at the word `at` of `text`, with the real numbers.
 
-    `word` is by default one that the lexicon has, or else the last one; where it stands more than
+    `at` is by default a word that the lexicon has, or else the last one; where it occurs more than
     once, its first place is followed. `head` is (layer, head);
     without them the head is chosen that moves the word most by what it takes from other content
     words (towards its sense, where the lexicon knows it), with a layer alone among the heads of
@@ -200,8 +202,8 @@ def walk(
     residual stream, attention and MLP of that sentence are also put into this one at every layer
     and position, to see where the difference stands; `causal_trace=False` leaves this out.
 
-    For an encoder-decoder `text` is the source, `target` its translation so far, and `word`, if
-    any, one that stands in the target or could follow it: followed is the position that predicts
+    For an encoder-decoder `text` is the source, `target` its translation so far, and `at`, if
+    any, a word that stands in the target or could follow it: followed is the position that predicts
     it, and without a word the last one.
 
     Raises InputError for an empty or over-long text, a word that does not stand in a text or cannot
@@ -210,7 +212,7 @@ def walk(
     CrossCheckError when hooks and formulas disagree.
 
     Example:
-        >>> walk = probe.walk("tiny-senses", "The old tree by the bank", word="bank")
+        >>> walk = probe.walk("tiny-senses", "The old tree by the bank", at="bank")
         >>> walk.word
         'bank'
         >>> len(walk.frames["attention"])  # one row a query and key: 7 x 7 tokens
@@ -218,11 +220,12 @@ def walk(
     """
     model = load(model)
     require_heads(model.config, "a walk", "read its tensors with trace, and its heads with report")
+    _require_no_hooks(model)
     check_texts(model, text, target, beside, against)
     check_pair(head)
     if target is None:
         second_text = against or beside
-        word_to_follow = choose.choose_word(text, word, also_in=second_text)
+        word_to_follow = choose.choose_word(text, at, also_in=second_text)
         scene, choice, certificate = _text_scene(
             model,
             text,
@@ -233,7 +236,7 @@ def walk(
         )
     else:
         word_to_follow = None
-        scene, choice, certificate = _translation_scene(model, text, target, word, head)
+        scene, choice, certificate = _translation_scene(model, text, target, at, head)
     measured = measure(scene)
     effects, refusal = _causal_trace(scene) if causal_trace else (None, None)
     parameters = count_tensors(model)
@@ -247,7 +250,7 @@ def walk(
         text=scene.view.source.text,
         target=None if one_text else scene.view.tokens.text,
         second_text=None if second is None else second.tokens.text,
-        word=scene.word.text if one_text else word,
+        word=scene.word.text if one_text else at,
         at=scene.at,
         layer=scene.layer,
         head=scene.head,
@@ -264,6 +267,16 @@ def walk(
         # What hooks write is no part of the stream.
         | {"scores": None if model.origin.hooks else score_rows(scene)},
     )
+
+
+def _require_no_hooks(model: Model) -> None:
+    """Raises InputError for a model whose hooks stay on."""
+    if model.origin.hooks:
+        raise InputError(
+            f"Walking a text through {model.name}: it is {model.origin.hooked}, and every step of "
+            "a walk is recomputed from the weights alone. Load it without hooks, or ask "
+            "probe.trace or probe.patch."
+        )
 
 
 def check_texts(

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 import probe.cli
 from probe.model.architectures import FAMILIES, GGUF_KNOWN, WRAPPERS
+from probe.model.architectures.family import Family
 from probe.results.columns import COLUMNS, TABLES
 
 READS = {
@@ -144,7 +145,7 @@ def names() -> str:
     one by one."""
     stub = ast.parse((REPORTS.parent / "probe" / "__init__.pyi").read_text(encoding="utf-8"))
     listed = [
-        (node.module, alias.name)
+        (node.module or "", alias.name)
         for node in stub.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
@@ -153,7 +154,7 @@ def names() -> str:
 
 
 def _entries(module: str, name: str) -> list[str]:
-    home, value = f"probe.{module}.{name}", getattr(probe, name)
+    home, value = ".".join(filter(None, ("probe", module, name))), getattr(probe, name)
     inside = [f".{own}" for own in value.__all__] if isinstance(value, ModuleType) else [""]
     return [f"::: {home}{own}\n    options:\n      heading: probe.{name}{own}" for own in inside]
 
@@ -194,6 +195,37 @@ def rows() -> str:
     return "\n".join(lines)
 
 
+def fields() -> str:
+    """Every field of the records that a row is made of, with its comment and its default."""
+    source = Path(inspect.getsourcefile(Family)).read_text(encoding="utf-8")
+    lines = source.splitlines()
+    parts = []
+    for record in ast.parse(source).body:
+        if not isinstance(record, ast.ClassDef):
+            continue
+        parts += ["", f"### {record.name}", "", (ast.get_docstring(record) or "").split("\n\n")[0]]
+        parts += ["", "| field | type | default | what it says |", "|---|---|---|---|"]
+        for field in record.body:
+            if isinstance(field, ast.AnnAssign):
+                cells = (field.target, field.annotation, field.value)
+                name, kind, default = ("" if one is None else ast.unparse(one) for one in cells)
+                default = re.sub(r"field\(default_factory=(\w+)\)", r"\1()", default)
+                said = _comment_above(lines, field.lineno)
+                kind = kind.replace("|", "\\|")
+                parts.append(f"| `{name}` | `{kind}` | {default and f'`{default}`'} | {said} |")
+    return "\n".join(parts)
+
+
+def _comment_above(lines: list[str], number: int) -> str:
+    """The comment in the lines above a line, which is counted from 1."""
+    found = []
+    while (line := lines[number - 2].strip()).startswith("#"):
+        if not line.startswith("# ---"):
+            found.insert(0, line.lstrip("# "))
+        number -= 1
+    return " ".join(found).replace("|", "\\|")
+
+
 def adapters() -> str:
     """Every class that TransformerLens has an adapter for: its row, or why there is none."""
     named = {
@@ -212,6 +244,7 @@ def adapters() -> str:
 
 WRITTEN = {
     "rows": rows,
+    "fields": fields,
     "adapters": adapters,
     "intro": intro,
     "commands": commands,

@@ -118,7 +118,7 @@ def test_the_loop_over_heads_by_a_metric_finds_what_patch_finds(model):
 
     heads = [(0, 0), (1, 3), (3, 2)]
     looped = timing.loop_over_heads(model, rows, surprise, heads)
-    frame = patch(model, a, b, at=-1, metric=surprise).set_index(["layer", "head"])
+    frame = patch(model, a, against=b, at=-1, metric=surprise).set_index(["layer", "head"])
     for number, place in enumerate(heads):
         found = frame.loc[[place]].sort_values("pair")
         assert found["denoise"].tolist() == pytest.approx(looped[:, 1, number].tolist(), abs=1e-5)

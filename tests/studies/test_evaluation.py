@@ -144,13 +144,13 @@ def test_pairs_that_are_not_marked_are_said():
     assert splits.unmarked_pairs(numbered_alone) == 12  # a number of one's own is no pair
     assert splits.unmarked_pairs([row(f"{n} mud bank", "a") for n in range(3)]) == 0
     given = [{"word": "bank", "sense": one.sense, "text": one.text} for one in alike]
-    (said,) = probe.evaluate("tiny-senses", given).said
+    (said,) = probe.evaluate("tiny-senses", sentences=given).said
     assert said.startswith(
         "12 of 12 sentences with 'bank' differ from one of another sense in a single word, and no "
         "pair says so:"
     )
     marked = [one | {"pair": one["text"][0]} for one in given]
-    assert probe.evaluate("tiny-senses", marked).said == ()
+    assert probe.evaluate("tiny-senses", sentences=marked).said == ()
 
 
 def test_sentences_without_frames_and_cues_are_dealt_out_sense_by_sense_with_the_seed():
@@ -251,7 +251,7 @@ def test_where_the_word_stands_and_how_long_the_text_is_are_baselines_of_their_o
     lengths = [len(tokenize(model, sentence.text)) for sentence in (*early, *late)]
     (usual, _), *_ = Counter(lengths).most_common()
     alike = [one for one, length in zip((*early, *late), lengths, strict=True) if length == usual]
-    found = probe.evaluate(model, corpus_of(alike), seed=0).words.iloc[0]
+    found = probe.evaluate(model, sentences=corpus_of(alike), seed=0).words.iloc[0]
     assert found["length_accuracy"] == found["frequent_accuracy"]
     assert found["position_accuracy"] == found["position_macro_f1"] == 1
 
@@ -459,7 +459,7 @@ def two_words(model):
         replace(sentence, split="test" if n % 4 == 3 else "train")
         for n, sentence in enumerate(ROWS)
     ]
-    return probe.evaluate(model, corpus_of([*given, *MOLES]), seed=0)
+    return probe.evaluate(model, sentences=corpus_of([*given, *MOLES]), seed=0)
 
 
 def test_the_scores_are_those_of_an_independent_computation(model, two_words):
@@ -522,7 +522,9 @@ def test_the_frames_count_every_sentence_and_the_mean_is_over_the_words(two_word
 @pytest.mark.parametrize("seed", mostly_campaign(range(3)))
 def test_the_senses_are_told_apart_after_the_layer_of_the_one_head_that_resolves(seed):
     model, (layer, _) = resolver_model(seed)
-    found = probe.evaluate(model, corpus_of(make_sentences(frames=6, distances=(1, 2))), seed=seed)
+    found = probe.evaluate(
+        model, sentences=corpus_of(make_sentences(frames=6, distances=(1, 2))), seed=seed
+    )
     by_depth = found.depths["accuracy"]
     assert len(by_depth) == LAYERS + 1
     assert (by_depth[layer + 1 :] == 1).all() and (by_depth[: layer + 1] < 0.75).all()
@@ -537,7 +539,7 @@ def test_nothing_is_known_at_the_word_when_the_cue_comes_after_it():
     rows = without(
         make_sentences(frames=6, distances=(1, 2), cue_after=True), "cue_start", "cue_end", "pair"
     )
-    found = probe.evaluate(resolver_model(0)[0], corpus_of(rows), seed=0)
+    found = probe.evaluate(resolver_model(0)[0], sentences=corpus_of(rows), seed=0)
     assert (found.depths["accuracy"] == 0.5).all()
     words = found.words.iloc[0]
     assert words["left_accuracy"] == words["frequent_accuracy"] == words["accuracy"] == 0.5
@@ -575,7 +577,7 @@ def test_the_command_prints_every_word_in_percent_and_the_mean_by_depth(run, tmp
     tables = out.partition("tested sentences are read otherwise")[0]
     assert max(map(len, tables.splitlines())) <= EVALUATION_WIDTH
     assert "mean over 2 words" in out and f"1 left out: {ONE_SENSE}" in out
-    found = probe.evaluate(model, probe.read_sentences(given)).words.iloc[0]
+    found = probe.evaluate(model, sentences=probe.read_sentences(given)).words.iloc[0]
     line, baselines, *_ = (line for line in out.splitlines() if line.startswith("bank  "))
     assert f"{100 * found['accuracy']:.1f}" in line and f"{100 * found['macro_f1']:.1f}" in line
     assert f"{100 * found['bag_accuracy']:.1f} / {100 * found['bag_macro_f1']:.1f}" in baselines
@@ -709,7 +711,7 @@ def wide(tmp_path_factory):
 def test_a_word_of_coarsewsd_is_tested_on_its_own_test_part(wide):
     folder = DATA / "coarsewsd20" / "crane"
     corpus = probe.read_sentences(folder)
-    found = probe.evaluate(wide, corpus)
+    found = probe.evaluate(wide, sentences=corpus)
     words = found.words.iloc[0]
     lines = [
         len((folder / f"{part}.data.txt").read_text().rstrip("\n").split("\n"))

@@ -39,7 +39,7 @@ def both(tiny, tmp_path_factory):
                 experiments=OPTIONS.experiments,
                 out=folder,
             )
-            survey = probe.survey(tiny, SENTENCES)
+            survey = probe.survey(tiny, sentences=SENTENCES)
             records = (map(read_record, folder.glob("words/*.word")), survey.records())
             return [{record.word: record for record in each} for each in records]
     finally:

@@ -60,7 +60,7 @@ MADE |= {"weights_sha256": "0", "command": "probe walk", "versions": {}}
 
 def walk_of(kind, text=SOURCE, **options):
     target = {"target": TARGET} if kind in PAIRED else {}
-    return probe.walk(family_model(kind), text, **target, word=WORD, **options)
+    return probe.walk(family_model(kind), text, **target, at=WORD, **options)
 
 
 @pytest.fixture(scope="module", params=each_family(*SINGLE, *PAIRED))
@@ -419,7 +419,7 @@ def test_the_stream_ends_in_what_the_model_says(walked, kind):
 
 def test_without_a_language_model_head_nothing_is_said_to_come_next(tmp_path):
     model = probe.load(make_family(tmp_path / "bert", "bert", architecture="BertModel"))
-    walked = probe.walk(model, SOURCE, word=WORD)
+    walked = probe.walk(model, SOURCE, at=WORD)
     assert "lens" not in walked.frames and "nearest" in walked.frames
     assert "There is no logit lens: the checkpoint holds no language-model head." in render(
         walked, MADE
@@ -428,7 +428,7 @@ def test_without_a_language_model_head_nothing_is_said_to_come_next(tmp_path):
 
 @pytest.mark.parametrize("kind", ["llama", "bert"], indirect=True)
 def test_a_model_in_double_precision_is_walked_too(kind):
-    rows = probe.walk(family_model(kind, torch.float64), SOURCE, word=WORD).frames["agreement"]
+    rows = probe.walk(family_model(kind, torch.float64), SOURCE, at=WORD).frames["agreement"]
     assert rows["error"].max() < 1e-6
 
 
@@ -482,7 +482,7 @@ class TestPage:
 
 def test_the_page_of_a_model_whose_first_layer_norms_nothing_says_so():
     """Its windows reach five tokens, so the text is a short one."""
-    walked = probe.walk(family_model("modernbert"), "a river", word="river")
+    walked = probe.walk(family_model("modernbert"), "a river", at="river")
     rows = walked.frames["agreement"].query("layer == 0")
     assert rows["step"].iloc[0] == "x = E" and rows["error"].max() < 1e-5
     page = render(walked, MADE)

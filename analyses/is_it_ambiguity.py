@@ -22,7 +22,7 @@
 # Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real` are read, and `drawing`
 # beside this script draws. Writes into `reports/real` below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: How far the senses of *bank*, *mole* and *apple* are apart at each depth of SmolLM2, beside one-meaning nouns in their place. Second picture: the same in MiniLM.
+# Shown: How far the senses of *bank*, *mole* and *apple* are apart at each depth of SmolLM2, compared with unambiguous nouns in their place. Second picture: the same in MiniLM.
 
 # %%
 import os
@@ -91,7 +91,7 @@ def beside_nouns(model: str, word: str) -> pd.DataFrame:
 
 def picture_of(model: str):
     distances = pd.concat([beside_nouns(model, word) for word in WORDS], ignore_index=True)
-    panels = [drawing.Panel(word, "depth, in blocks", "distance") for word in WORDS]
+    panels = [drawing.Panel(word, "after how many layers", "distance (1 = gap)") for word in WORDS]
     return drawing.line_panels(distances, panels)
 
 

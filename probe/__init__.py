@@ -15,9 +15,9 @@ in which data pass through them. A module imports only from its own package and 
 * experiments: what is measured on a word, as arrays
 * inference: what follows from it
 * results: the border to pandas: frames, columns, what a page may claim
+* charts: frames in, pictures out
 * studies: a study of words, a survey of words in general
 * walkthrough: the steps of attention on one text or two
-* charts: frames in, pictures out
 * pages: report, walk, survey: one HTML file and a folder that is whole or absent
 * explorer: the walk, live, on the user's sentences: one page, from a local server or in a notebook
 * cli: parse, call one library function, write

@@ -1,14 +1,17 @@
 # The public names, each once, in pipeline order; `probe/__init__.py` imports each from here when it
 # is first asked for.
-# Three of them are modules, whose own names stand in their `__all__`.
+# Four of them are modules, whose own names stand in their `__all__`, or in a file like this one.
 from .model.load import load as load
 from .model.find import available as available
 from .model.model import Model as Model
 from .model.check import certify as certify
+from .model.check import Certificate as Certificate
 from .model.parameters import count_parameters as count_parameters
 from .model.tokens import TargetText as TargetText
+from .model.tokens import prompt as prompt
 from .model.tokens import tokenize as tokenize
 from .model.trace import trace as trace
+from .model.records import Trace as Trace
 from .model.trace import target_states as target_states
 from .model.load import read_weights as read_weights
 from .model import decomposition as decomposition
@@ -19,10 +22,19 @@ from .patching.positions import trace_positions as trace_positions
 from .patching.edges import edges as edges
 from .patching import cross as cross
 from .text.sentences import read_sentences as read_sentences
+from .text.convert import convert as convert
 from .text import lexicon as lexicon
+from . import charts as charts
 from .studies.study import study as study
+from .studies.study import Study as Study
 from .studies.survey import survey as survey
+from .studies.survey import Survey as Survey
+from .studies.shortcuts import shortcuts as shortcuts
+from .studies import mib as mib
 from .studies.evaluation import evaluate as evaluate
+from .results.evaluation import Evaluation as Evaluation
+from .studies.cues import cues as cues
+from .results.cues import Cues as Cues
 from .studies.decompose import decompose as decompose
 from .studies.attribution import qk_attribution as qk_attribution
 from .studies.attribution import qk_interventions as qk_interventions
@@ -31,6 +43,7 @@ from .studies.patch import patch as patch
 from .studies.patch import patch_hooks as patch_hooks
 from .stats.resampling import sign_flip_test as sign_flip_test
 from .walkthrough.walk import walk as walk
+from .walkthrough.walk import Walk as Walk
 from .pages.write import write as write
 from .pages.read import read as read
 from .explorer.notebook import explore as explore

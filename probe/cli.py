@@ -8,7 +8,9 @@ bad input or a model that cannot be trusted, in one sentence; 130 when interrupt
 import errno
 import json
 import os
+import shlex
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from io import TextIOWrapper
@@ -22,6 +24,7 @@ from typer.exceptions import TyperException
 import probe
 from probe.errors import InputError, ProbeError
 from probe.pages.terminal import (
+    REASONS,
     cost_sentence,
     likely,
     print_certificate,
@@ -33,12 +36,14 @@ from probe.pages.terminal import (
     survey_suffices,
 )
 from probe.provenance import command_line
+from probe.stats.limits import FEWEST_WORDS
 
 if TYPE_CHECKING:
     from probe.explorer.page import Question
     from probe.model.model import Model
     from probe.studies.cost import StudyCost
     from probe.studies.study import Foreseen
+    from probe.text.sentences import Corpus
     from probe.walkthrough.walk import Walk
 INTERRUPTED = 130  # what a shell gives a program that Ctrl-C ended
 PERMUTATIONS = 1000
@@ -135,6 +140,21 @@ def report(
         int, Option(min=99, help="How often senses are reassigned to cue words.")
     ] = PERMUTATIONS,
     controls: ControlsOption = None,
+    only: Annotated[
+        str | None,
+        Option(
+            metavar="EXPERIMENTS",
+            help="Run these experiments and what they need, as heads,nouns; an unknown name lists "
+            "all. The page has their sections.",
+        ),
+    ] = None,
+    without: Annotated[
+        str | None,
+        Option(
+            metavar="EXPERIMENTS",
+            help="Leave out these experiments, as circuit, and those that need them.",
+        ),
+    ] = None,
     beside: Annotated[
         str | None,
         Option(
@@ -161,8 +181,11 @@ def report(
     from probe.pages.folder import REPORT, check_folder
 
     check_folder(out, REPORT, inputs=[sentences] if sentences else [])
+    from probe.experiments.table import choose
     from probe.studies.cost import parse_memory
     from probe.text.sentences import as_corpus
+
+    experiments = choose(only, without or ())
 
     limit = None if max_memory is None else parse_memory(max_memory)
     corpus = None if sentences is None else as_corpus(sentences, words)
@@ -176,11 +199,15 @@ def report(
             sentences,
             permutations=None if permutations == PERMUTATIONS else permutations,
             controls=controls,
+            only=only,
+            without=without,
             seed=seed,
             **_compute_options(device, dtype),
         )
 
     def planned(cost: "StudyCost") -> None:
+        if corpus is not None:
+            _say_cautions(corpus, loaded, keeps_columns=len(cost.words) >= FEWEST_WORDS)
         typer.echo(cost_sentence(cost), err=True)
         cost.require(limit)
         if dry_run:
@@ -194,29 +221,35 @@ def report(
 
     with progress_bar() as progress:
         from probe.pages.write import write
-        from probe.studies.study import study
+        from probe.studies.study import HALFWAY, Study, study
 
+        def write_page(result: Study) -> Path:
+            progress("writing", HALFWAY if result.unfinished else 0.98)
+            return write(result, out, command=command(cast("list[str]", result.options["words"])))
+
+        loaded = _load(model, device, dtype)
         result = study(
-            _load(model, device, dtype),
+            loaded,
             words,
             sentences=corpus,
             seed=seed,
             permutations=permutations,
             controls=controls,
+            experiments=experiments,
             second=_load(second, device, dtype) if second else None,
             progress=progress,
             planned=planned,
             foreseen=foreseen if dry_run else None,
+            answered=write_page,
             out=out,
         )
-        progress("writing", 0.98)
-        page = write(result, out, command=command(cast("list[str]", result.options["words"])))
+        page = write_page(result)
     typer.echo(page)
 
 
 def _print_survey_plan(
     model: "Model",
-    files: list[Path] | None,
+    corpus: "Corpus | None",
     *,
     controls: str | None,
     seed: int,
@@ -226,11 +259,19 @@ def _print_survey_plan(
 ) -> None:
     from probe.studies.survey import plan_survey
 
-    plan = plan_survey(model, files, controls=controls, seed=seed, pages=pages)
+    plan = plan_survey(model, corpus, controls=controls, seed=seed, pages=pages)
     if as_json:
         typer.echo(plan.to_json())
     else:
         typer.echo("\n".join(survey_suffices(plan, workers)))
+
+
+def _say_cautions(corpus: "Corpus", model: "Model", *, keeps_columns: bool = False) -> None:
+    """On standard error, before the work: what nothing reads, and cues that come too late."""
+    from probe.text.cautions import cautions
+
+    for caution in cautions(corpus, causal=model.config.causal, keeps_columns=keeps_columns):
+        typer.echo(f"probe: {caution}", err=True)
 
 
 def _say_what_is_replaced(out: Path, file: str, command: str) -> None:
@@ -303,9 +344,7 @@ def walk(
 
         loaded = _load(model, device, dtype)
         progress("walking", 0.4)
-        walked = walk(
-            loaded, text, target, word=word, head=followed, beside=beside, against=against
-        )
+        walked = walk(loaded, text, target, at=word, head=followed, beside=beside, against=against)
         progress("writing", 0.9)
         command = _walk_command(model, walked, _compute_options(device, dtype))
         _say_what_is_replaced(out, WALK, command)
@@ -469,14 +508,16 @@ def evaluate(
         check_folder(out, EVALUATION)
     corpus = as_corpus(sentences, words)
     with progress_bar() as progress:
+        loaded = _load(model, device, dtype)
         result = evaluate(
-            _load(model, device, dtype),
-            corpus,
-            words,
+            loaded,
+            sentences=corpus,
+            words=words,
             without=without,
             top=top,
             seed=seed,
             progress=progress,
+            planned=lambda: _say_cautions(corpus, loaded),
         )
     if out is not None:
         from probe.pages.write import write
@@ -497,6 +538,39 @@ def evaluate(
         typer.echo(result.to_json())
         return
     print_evaluation(result)
+
+
+@app.command()
+def convert(
+    source: Annotated[
+        Path,
+        Argument(
+            help="A folder or file of WiC, pairs as JSONL or CSV (SuperGLUE, RAW-C), or XML of "
+            "Senseval, UFSAC or the unified evaluation framework."
+        ),
+    ],
+    words: Annotated[
+        list[str] | None,
+        Argument(metavar="[WORD]...", parser=_typed, help="Words to keep; by default all."),
+    ] = None,
+    out: Annotated[
+        Path, Option(help="The file to write: CSV, or JSONL where its name ends so.")
+    ] = Path("sentences.csv"),
+) -> None:
+    """A public data set as sentences that every command reads."""
+    from probe.text.convert import convert, write_sentences
+
+    corpus = convert(source, words or ())
+    typer.echo(write_sentences(corpus, out))
+    of_word = corpus.by_word().values()
+    usable = sum(len({row.sense for row in rows}) > 1 for rows in of_word)
+    typer.echo(
+        f"probe: {len(corpus.sentences)} sentences of {len(of_word)} words, {usable} of them with "
+        "two senses or more.",
+        err=True,
+    )
+    for reason, number in Counter(item.reason for item in corpus.left_out).most_common(REASONS):
+        typer.echo(f"probe: {number} left out: {reason}.", err=True)
 
 
 @app.command()
@@ -552,14 +626,17 @@ def survey(
     from probe.pages.folder import SURVEY, check_folder
 
     check_folder(out, SURVEY)
+    from probe.text.sentences import as_corpus
+
     files = [*(sentences or []), *(more or [])]
+    corpus = as_corpus(files) if files else None
     names = model or [DEFAULT_MODEL]
     if dry_run:
         number = 1 if engine == "local" else workers or os.cpu_count() or 1
         for name in names:
             _print_survey_plan(
                 _load(name, device, dtype),
-                files or None,
+                corpus,
                 controls=controls,
                 seed=seed,
                 pages=pages,
@@ -574,9 +651,12 @@ def survey(
 
         surveys = []
         for name in names:
+            loaded = _load(name, device, dtype)
+            if corpus is not None:
+                _say_cautions(corpus, loaded, keeps_columns=True)
             surveyed = survey(
-                _load(name, device, dtype),
-                files or None,
+                loaded,
+                sentences=corpus,
                 out=out,
                 controls=controls,
                 seed=seed,
@@ -603,6 +683,71 @@ def survey(
         return
     for each in surveys:
         typer.echo(each.to_json())
+
+
+@app.command()
+def cues(
+    word: Annotated[
+        str, Argument(metavar="WORD", parser=_typed, help="The ambiguous word to scan.")
+    ],
+    sentences: Annotated[
+        Path | None,
+        Option(help=f"Sentences that the axis is fitted on: {FORMS} Else those that ship."),
+    ] = None,
+    texts: Annotated[
+        tuple[str, str] | None,
+        Option(
+            metavar="TEXT TEXT",
+            help="Two texts with the word, one for each meaning, instead of sentences.",
+        ),
+    ] = None,
+    model: ModelOption = DEFAULT_MODEL,
+    cues: Annotated[
+        Path | None,
+        Option(help="Words to try, one in each line; by default every word of the vocabulary."),
+    ] = None,
+    frames: Annotated[
+        Path | None,
+        Option(help="Short texts with the word and a slot _ for the cue, one in each line."),
+    ] = None,
+    out: OutOption = REPORTS / "cues",
+    seed: Annotated[int, Option(min=0, help="Decides the sample of cues and its draws.")] = 0,
+    device: DeviceOption = CPU,
+    dtype: DtypeOption = SINGLE,
+) -> None:
+    """Every word of the vocabulary as the cue: which words move the ambiguous word, and which heads
+    do it."""
+    from probe.pages.folder import CUES, check_folder
+
+    check_folder(out, CUES)
+    with progress_bar() as progress:
+        from probe.pages.write import write
+        from probe.studies.cues import cues as scan
+
+        result = scan(
+            _load(model, device, dtype),
+            word,
+            sentences=sentences,
+            texts=None if texts is None else [_typed(text) for text in texts],
+            cues=cues,
+            frames=frames,
+            seed=seed,
+            progress=progress,
+        )
+        progress("writing", 0.98)
+        options = {
+            "model": Path(model).name,
+            "sentences": sentences and sentences.name,
+            "cues": cues and cues.name,
+            "frames": frames and frames.name,
+            "seed": seed or None,
+        }
+        command = command_line("cues", word, **options, **_compute_options(device, dtype))
+        if texts is not None:
+            command += shlex.join(["", "--texts", *texts]).removeprefix("''")
+        _say_what_is_replaced(out, CUES, command)
+        page = write(result, out, command=command)
+    typer.echo(page)
 
 
 @app.command()

@@ -77,5 +77,5 @@ def require_at_least(least: int, value: object, name: str, *, doing: str, usual:
         end = "on" if number is None or number < least else f"to {MOST}"
         raise InputError(
             f"{doing}: got {name} = {value!r}, expected a whole number from {least} {end}; leave "
-            f"it away for {usual}."
+            f"it out for {usual}."
         )

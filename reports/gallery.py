@@ -17,9 +17,12 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "reports" / "README.md"
 MARKER = "<!-- gallery: generated from the first cell of each script; the tests compare -->\n"
 ORDER = (
+    "a_word_in_motion",
     "a_real_model",
     "is_it_ambiguity",
+    "every_word_as_a_cue",
     "why_it_attends",
+    "which_shortcut_finds_the_heads",
     "ambiguity_in_general",
     "natural_text",
     *(
@@ -27,6 +30,7 @@ ORDER = (
         "same_word_then_apart",
         "investigation",
         "adjectives_to_nouns",
+        "what_creature_asks_for",
         "what_the_mask_hides",
     ),
     *(
@@ -44,7 +48,12 @@ ORDER = (
     ),
 )
 # Analyses of packaged models, which `make real` runs.
-OF_REAL_MODELS = ("natural_text", "why_it_attends")
+OF_REAL_MODELS = (
+    "natural_text",
+    "why_it_attends",
+    "a_word_in_motion",
+    "which_shortcut_finds_the_heads",
+)
 SCALE, WIDEST = 2, 760  # pictures are drawn at twice their size
 
 
@@ -81,7 +90,7 @@ def read(script: Path) -> Analysis:
             f"reading {script.name}: expected a question and one line `Shown: ` in its first cell"
         )
     folder = re.search(r'"PROBE_OUT", "reports/?([^"]*)"', text)
-    pictures = re.findall(r'charts\.save\(.+, out / "(.+\.png)"', text)
+    pictures = re.findall(r'out / "([^"]+\.(?:png|svg))"', text)
     inside = Path(folder[1] if folder else "")
     files = [str(inside / name) for name in (*pictures, f"{script.stem}.csv")]
     return Analysis(
@@ -90,24 +99,29 @@ def read(script: Path) -> Analysis:
 
 
 def section(analysis: Analysis) -> str:
-    """The Markdown of one analysis: its question, its pictures, one sentence, and where they come
-    from."""
-    stem, shown = analysis.stem, analysis.shown[:1].upper() + analysis.shown[1:]
+    """The Markdown of one analysis: what it shows, and where that comes from."""
+    stem = analysis.stem
+    made = [f"`python analyses/{stem}.py`", f"[script](../analyses/{stem}.py)"]
+    notebook = ROOT / "analyses" / f"{stem}.ipynb"
+    made += [f"[notebook](../analyses/{notebook.name})"] if notebook.exists() else []
+    made += [f"[table]({analysis.table})"] if (README.parent / analysis.table).exists() else []
+    return f"### {pictures_of(analysis)}\n\n{' · '.join(made)}\n"
+
+
+def pictures_of(analysis: Analysis) -> str:
+    """The Markdown of an analysis without links: its question, its pictures, and one sentence."""
+    shown = analysis.shown[:1].upper() + analysis.shown[1:]
     plain = shown.replace("*", "").replace("`", "").replace('"', "&quot;")
     pictures = [
         f'<img src="{path}" width="{width(README.parent / path)}" alt="{plain}">'
         for path in analysis.pictures
     ]
-    made = [f"`python analyses/{stem}.py`", f"[script](../analyses/{stem}.py)"]
-    notebook = ROOT / "analyses" / f"{stem}.ipynb"
-    made += [f"[notebook](../analyses/{notebook.name})"] if notebook.exists() else []
-    made += [f"[table]({analysis.table})"] if (README.parent / analysis.table).exists() else []
-    return "\n\n".join([f"### {analysis.question}", *pictures, shown, " · ".join(made)]) + "\n"
+    return "\n\n".join([analysis.question, *pictures, shown])
 
 
 def width(picture: Path) -> int:
-    """How wide a PNG is shown, in pixels; WIDEST for one that was not made yet."""
-    if not picture.exists():
+    """How wide a picture is shown, in pixels; WIDEST for an SVG and for one not made yet."""
+    if picture.suffix == ".svg" or not picture.exists():
         return WIDEST
     return min(WIDEST, int.from_bytes(picture.read_bytes()[16:20], "big") // SCALE)
 

@@ -4,6 +4,7 @@ word's place and decompositions that fit its heads."""
 import numpy as np
 import pandas as pd
 
+from probe.experiments.qk import TABLES as QK_TABLES
 from probe.experiments.sets import TABLES
 from probe.inference.nouns import PARTS
 from probe.results.circuit import COLUMNS, whole
@@ -80,6 +81,47 @@ def curves(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:
         wide = {"faithfulness_low": kept - 0.05, "faithfulness_high": kept + 0.03}
         parts.append(frame.assign(**wide, necessity_low=lost - 0.04, necessity_high=lost + 0.02))
     return pd.concat(parts, ignore_index=True)[CURVES] if parts else pd.DataFrame(columns=CURVES)
+
+
+# Attribution and replacements agree; they do not; the head does not prefer the cue.
+CUE_ATTRIBUTIONS = (
+    {"contrast": 2.0, "p_contrast": 0.001, "p_query": 0.001, "p_key": 0.001},
+    {"contrast": 1.5, "p_contrast": 0.001, "p_query": 0.4, "p_key": 0.001},
+    {"contrast": 0.1, "p_contrast": 0.6, "p_query": 0.5, "p_key": 0.5},
+)
+
+
+def cue_attributions(
+    word_heads: pd.DataFrame, senses: dict[str, tuple[str, ...]]
+) -> dict[str, pd.DataFrame]:
+    """Of the first three heads of each word: 60 % of the contrast from MLP 0 at both tokens."""
+    rows: dict[str, list[dict[str, object]]] = {name: [] for name in QK_TABLES}
+    parts = ["token embedding", "heads 0", "MLP 0"]
+    shares = np.array([[0.1, 0.02, 0.1], [0.003, 0.0, 0.1], [0.05, -0.073, 0.6]])
+    for word, of_word in word_heads.groupby("word", sort=False):
+        first = of_word.nsmallest(3, "rank")
+        for head, found in zip(first.itertuples(), CUE_ATTRIBUTIONS, strict=True):
+            key = {"word": word, "layer": head.layer, "head": head.head}
+            ends = {"share": 0.6, "share_low": 0.52, "share_high": 0.67}
+            largest = {"part_query": "MLP 0", "part_key": "MLP 0"}
+            pair = dict(zip(("sense_a", "sense_b"), senses[str(word)], strict=False))
+            counted = {"agreement": 0.8, "sentences": 16, "pairs": 8}
+            rows["why_it_attends"].append(key | pair | found | largest | ends | counted)
+            for query, of_query in zip(parts, shares, strict=True):
+                for part, share in zip(parts, of_query, strict=True):
+                    pairs = {"part_query": query, "part_key": part}
+                    score = {"score": share * found["contrast"]}
+                    rows["qk_attribution"].append(key | pairs | score)
+            for side in ("query", "key"):
+                lost = {"attributed": 0.9 * found["contrast"], "score": 0.7 * found["contrast"]}
+                p = {"attention": 0.1, "p": found[f"p_{side}"]}
+                rows["qk_interventions"].append(key | {"side": side, "part": "MLP 0"} | lost | p)
+            for part, write in zip(parts, (0.01, 0.04, 0.15), strict=True):
+                rows["ov_attribution"].append(key | {"part_key": part, "write": write})
+    return {
+        name: pd.DataFrame(rows[name], columns=list(table.columns))
+        for name, table in QK_TABLES.items()
+    }
 
 
 def random_sets(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:

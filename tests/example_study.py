@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from example_evidence import (
     by_depth,
+    cue_attributions,
     curves,
     decomposition,
     distances,
@@ -26,7 +27,7 @@ from example_evidence import (
 
 from probe.inference.nouns import PARTS
 from probe.inference.verdicts import REASONS, best_verdicts
-from probe.inference.within import CAUSAL, RAW
+from probe.inference.within import RAW, SWAP_COLUMNS
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
 from probe.results.columns import ATTENTION, RANKS
@@ -47,7 +48,7 @@ PLANTED = {
     "mole": {(0, 1): 0.3, (0, 2): 0.28},
     "apple": {},
 }
-MEASURED = CAUSAL[: CAUSAL.index("net")]
+MEASURED = SWAP_COLUMNS[: SWAP_COLUMNS.index("net")]
 TOKENS = (
     "<|endoftext|>",
     "The",
@@ -77,6 +78,7 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
         "depth": _depth(words, rng),
         "shares": _shares(words, rng),
         "sentences": _sentences(texts),
+        "predictions": _predictions(texts),
         "left_out": _left_out(texts),
         "certificate": _certificate_frame(),
         "readings": _readings(word_heads, texts, rng),
@@ -92,6 +94,7 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
         "separation_controls": separation_controls(heads),
     }
     frames |= paths(heads)
+    frames |= cue_attributions(word_heads, SENSES)
     frames["decomposition"] = decomposition(frames["readings"])
     frames["beside"] = _beside(frames["showcase"])
     return frames
@@ -276,7 +279,7 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
         mean["rank_low"], mean["rank_high"] = np.array(above) + 1, len(mean) - np.array(below)
         mean = mean.assign(**beside_nouns(mean["net"]))
         parts.append(mean.assign(word=word).merge(best_verdicts(rows), on=["layer", "head"]))
-    columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, *PARTS, "comparison"]
+    columns = ["word", "layer", "head", "auroc", *SWAP_COLUMNS, *ATTENTION, *PARTS, "comparison"]
     columns += ["verdict", "resolves", "of", *RAW]
     return (
         pd.concat(parts, ignore_index=True)[columns].astype(RANKS)
@@ -364,6 +367,34 @@ def _sentences(texts: tuple[str, ...]) -> pd.DataFrame:
                 | {"part": ("tested", "learned from", "tested", "neither")[group]}
             )
     return pd.DataFrame(rows).astype(dict.fromkeys(("cue_start", "cue_end", "distance"), "Int64"))
+
+
+def _predictions(texts: tuple[str, ...]) -> pd.DataFrame:
+    """The tested sentences of every two senses; the last of each word is read as the other one."""
+    sentences = _sentences(texts)
+    rows = []
+    for word, a, b in _pairs():
+        of_word = sentences[sentences["word"] == word].reset_index(drop=True)
+        tested = of_word[(of_word["part"] == "tested") & of_word["sense"].isin((a, b))]
+        for number, sentence in tested.iterrows():
+            is_a = sentence["sense"] == a
+            is_right = number != tested.index[-1]
+            rows.append(
+                {
+                    "word": word,
+                    "sense_a": a,
+                    "sense_b": b,
+                    "sense": sentence["sense"],
+                    "predicted": a if is_a == is_right else b,
+                    "right": is_right,
+                    "coordinate": 0.4 if is_a == is_right else -0.4,
+                    "cue": sentence["sense"],
+                    "words_before": 5,
+                    "sentence": number,
+                    "text": sentence["text"],
+                }
+            )
+    return pd.DataFrame(rows)
 
 
 def _left_out(texts: tuple[str, ...]) -> pd.DataFrame:

@@ -47,6 +47,7 @@ def make_survey(
     noise: float = 0.05,
     with_sets: bool = True,
     seed: int = 1,
+    attention: np.ndarray | None = None,
     **more: Any,
 ) -> MadeSurvey:
     """A survey in which these heads have these effects on words and on nouns in their place."""
@@ -66,6 +67,7 @@ def make_survey(
             kind=("homonym", "polyseme")[number % 2],
             columns={"relatedness": round(rng.uniform(0, 4), 2)},
             rng=rng,
+            attention=attention,
         )
         words.append(word)
     words.append(unmeasured(99))

@@ -238,15 +238,16 @@ def make_handmade(
     units: Sequence[Unit] = (),
     seed: int = 0,
     spread: float = 0.02,
+    more_words: Sequence[str] = (),
 ) -> Path:
     """Writes config.json, model.safetensors and a word-level tokenizer of a model with these heads
     and neurons.
 
     `spread`: the standard deviation of the weights of a model of its shape that is drawn at random
-    (`untrained`).
+    (`untrained`). `more_words`: words of the vocabulary that nothing planted reads.
     """
     rng = np.random.default_rng(seed)
-    tokenizer = _tokenizer()
+    tokenizer = _tokenizer(more_words)
     gains = {
         (layer, norm): rng.uniform(0.7, 1.4, len(FEATURES))
         for layer in range(LAYERS)
@@ -413,7 +414,7 @@ def _config(vocabulary: int, spread: float) -> GPT2Config:
     return config
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
+def _tokenizer(more_words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
     words = (
         BOS,
         UNKNOWN,
@@ -422,6 +423,7 @@ def _tokenizer() -> PreTrainedTokenizerFast:
         *PLAIN,
         *FUNCTION.values(),
         *NOUNS,
+        *more_words,
     )
     cut = Tokenizer(
         WordLevel({word: number for number, word in enumerate(words)}, unk_token=UNKNOWN)

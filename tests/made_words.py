@@ -35,6 +35,13 @@ class MadeWord:
     noun_gap: np.ndarray | None = None
     noun_net: np.ndarray | None = None
     noun_squared_gap: np.ndarray | None = None
+    attention: np.ndarray | None = None  # from the word to its cue; None where no cue is known
+
+    @property
+    def attention_cue(self):
+        """NaN for every head where no cue is known."""
+        unknown = np.full(self.net.shape[:2], np.nan)
+        return unknown if self.attention is None else self.attention
 
     @property
     def layers(self):
@@ -58,6 +65,7 @@ class MadeWord:
             squared_gap=self.squared_gap,
             moved=self.net,
             untrained_gap=self.untrained_gap,
+            attention={"cue": self.attention_cue},
         )
         return (pair,)
 

@@ -14,7 +14,7 @@ from probe.inference.within import WordEvidence, within
 from probe.model.model import Model
 from probe.studies.study import REPORT
 
-SEPARATION = ("separation",)  # which every verdict rests on
+HEADS = ("heads",)  # which every verdict rests on
 
 
 def options_of(
@@ -23,7 +23,7 @@ def options_of(
     pairs: int = 24,
     permutations: int = 99,
     nouns: Sequence[str] | None = None,
-    experiments: Collection[str] = SEPARATION,
+    experiments: Collection[str] = HEADS,
 ) -> Options:
     """The options of a report with these experiments."""
     return replace(
@@ -44,7 +44,7 @@ def studied(
     pairs: int = 24,
     permutations: int = 99,
     nouns: Sequence[str] | None = None,
-    experiments: Collection[str] = SEPARATION,
+    experiments: Collection[str] = HEADS,
     random_model: Model | None = None,
 ) -> WordEvidence:
     """What follows for a word: its record and the tests over its cue words."""

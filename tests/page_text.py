@@ -82,16 +82,9 @@ def card_evidence(frames, word):
     return macro("card.html.j2", "evidence")(words.card(found(frames, word)))
 
 
-def sentence(frames, word):
-    return answer.sentence(found(frames, word))
-
-
-def beside_nouns(frames, word):
-    return answer.beside_nouns(found(frames, word))
-
-
-def certainty(frames, word):
-    return answer.certainty(found(frames, word))
+def facts(frames, word):
+    """The facts of a word, by label."""
+    return dict(answer.facts(found(frames, word)))
 
 
 def headline(frames, names):

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
+from drawing.motion import word_in_motion as word_in_motion
 from probe.charts.palette import (
     AGAINST,
     INK,
@@ -27,7 +28,6 @@ from probe.charts.palette import (
     ends_of_lines,
     finish,
     heading,
-    line_legend,
     lines_with_dots,
     numbers_at,
     rank_axis,
@@ -42,15 +42,20 @@ LINE_HUES = (WITH, MUTED, SENSES[1], SENSES[0], SENSES[2])
 PanelKind = Literal["linear", "rank"]
 HUES = (WITH, MUTED, SENSES[0], SENSES[1], SENSES[2])
 MOST_TICKS = 6
+# A second channel for each line, for readers who see no colours
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross")
+DASHES = ([1, 0], [6, 3], [2, 3], [9, 3, 2, 3], [4, 2])
+MOST_LARGE = 12  # marks on a line; more of them are small
 ComparedKind = Literal["share", "number", "rank"]
 LOOKS = ((WITH, "circle"), (SENSES[1], "square"), (MUTED, "triangle-up"), (SENSES[2], "diamond"))
 MatrixKind = Literal["signed", "shares"]
 MOST_NUMBERS = 12
 PARTS = ("attention", "MLP", "embeddings", "biases and norms")
 COLOURS = (WITH, "#6b7480", "#00805d", SENSES[5])  # dark enough for white numbers
-WIDE_ENOUGH = 0.06
-ROOM = 0.12  # of the axis, for the number behind the longest bar
+WIDE_ENOUGH, WIDE_FOR_NAME = 0.06, 0.2  # shares whose bars hold a number, and a name
+BARS = 360  # pixels of a panel of bars
+ROOM = 46  # of these, for the number after the longest bar
+LEAST_SIGN = 0.1  # of the largest value: cells below minus that have a sign
 
 
 def lines_by_depth(
@@ -72,27 +77,45 @@ def lines_by_depth(
     for name, part in parts.items():
         lines = part["what"].drop_duplicates().tolist()
         taken = fixed | dict(zip([line for line in lines if line not in fixed], free, strict=False))
-        key = line_legend(orient="bottom", columns=columns, labelLimit=220)
-        colour = by_value(alt.Color, "what:N", lines, [taken[line] for line in lines], key)
+        key = alt.Legend(
+            orient="bottom",
+            title=None,
+            symbolSize=70,
+            symbolStrokeWidth=0,
+            columns=columns,
+            labelLimit=220,
+        )
+        looks = _looks("what:N", lines, [taken[line] for line in lines], key)
         scale, axis = alt.Scale(), alt.Axis(tickCount=4)
         if kinds[name] == "rank":
             scale = alt.Scale(type="log", reverse=True, domain=[1, lowest], nice=False, padding=6)
             axis = rank_axis(lowest)
         y = alt.Y("value:Q", title=None, scale=scale, axis=axis)
-        base = alt.Chart(part).encode(x=by_depth(part["depth"]), y=y, color=colour)
-        drawn = alt.layer(
-            *lines_with_dots(base, 36, tooltip=tips("what:N", "depth:Q", "value:Q | | .6g"))
-        )
+        base = alt.Chart(part).encode(x=by_depth(part["depth"]), y=y, color=looks["color"])
+        tip = tips("what:N", "depth:Q", "value:Q | | .6g")
+        dash = {"strokeDash": looks["strokeDash"]}
+        drawn = alt.layer(*lines_with_dots(base, 36, line=dash, shape=looks["shape"], tooltip=tip))
         charts.append(
             drawn.properties(width=190 if len(kinds) < 3 else 150, height=170, title=heading(name))
         )
     told = "; ".join(
         f"{name}: {ends_of_lines(part, 'depth', 'what', decimal)}" for name, part in parts.items()
     )
+    resolved = "shared" if alike else "independent"
     picture = alt.hconcat(*charts, spacing=24).resolve_scale(
-        color="shared" if alike else "independent"
+        color=resolved, shape=resolved, strokeDash=resolved
     )
     return finish(picture, f"{told}.")
+
+
+def _looks(field: str, lines: Sequence[str], hues: Sequence[str], key: Any) -> dict[str, Any]:
+    """The channels that tell lines apart: colour and mark with one legend, and the stroke."""
+    n = len(lines)
+    return {
+        "color": by_value(alt.Color, field, lines, hues, key),
+        "shape": by_value(alt.Shape, field, lines, SHAPES[:n], key),
+        "strokeDash": by_value(alt.StrokeDash, field, lines, DASHES[:n]),
+    }
 
 
 @dataclass(frozen=True)
@@ -133,24 +156,25 @@ def _lines(rows: pd.DataFrame, panel: Panel, variants: list[str]) -> Any:
     x = alt.X(
         "x:Q", title=panel.x, scale=scale, axis=alt.Axis(values=ticks, format="d", grid=False)
     )
-    y_scale, y_axis = alt.Scale(zero=True), alt.Axis(tickCount=4)
+    y_scale, y_axis = alt.Scale(zero=True, nice=False), alt.Axis(tickCount=4)
     if "y" in panel.log:
         small = "datum.value < 1 ? format(datum.value, '~g') : format(datum.value, '~s')"  # .1 and not 100m
-        y_scale, y_axis = alt.Scale(type="log"), alt.Axis(tickCount=4, labelExpr=small)
+        y_scale = alt.Scale(type="log", nice=False, padding=8)
+        low, high = (math.log10(end) for end in (rows["value"].min(), rows["value"].max()))
+        powers = [10.0**power for power in range(math.ceil(low), math.floor(high) + 1)]
+        y_axis = alt.Axis(values=powers, labelExpr=small)
     y = alt.Y("value:Q", title=panel.y, scale=y_scale, axis=y_axis)
     key = (
-        alt.Legend(orient="bottom", title=None, symbolSize=70, labelLimit=260)
+        alt.Legend(orient="bottom", title=None, symbolSize=70, symbolStrokeWidth=0, labelLimit=260)
         if len(variants) > 1
         else None
     )
-    colour = by_value(alt.Color, "variant:N", variants, HUES[: len(variants)], key)
-    shape = by_value(alt.Shape, "variant:N", variants, SHAPES[: len(variants)], key)
+    looks = _looks("variant:N", variants, HUES[: len(variants)], key)
     tip = tips("variant:N", f"x:Q | {panel.x}", "value:Q | | .4g")
-    picture = alt.layer(
-        *lines_with_dots(
-            alt.Chart(rows).encode(x=x, y=y, color=colour), 46, shape=shape, tooltip=tip
-        )
-    )
+    base = alt.Chart(rows).encode(x=x, y=y, color=looks["color"])
+    size = 46 if len(every) <= MOST_LARGE else 20
+    dash = {"strokeDash": looks["strokeDash"]}
+    picture = alt.layer(*lines_with_dots(base, size, line=dash, shape=looks["shape"], tooltip=tip))
     return picture.properties(height=170, title=heading(panel.title))
 
 
@@ -164,13 +188,15 @@ def compared(
     """A line per `row` from its smallest to its largest value, a mark per condition. `rows`: `row`, `what`, `value`.
 
     The order is that of the rows; the first condition has the largest mark, so that it shows behind another at the same
-    value. `said` puts a word behind a line. A `share` (0 to 1) is written as a percentage, a `number` (0 to 1) is not,
-    a `rank` stands on a logarithmic axis with 1 on the left.
+    value. `said` puts a word behind a line. The axis of a `share` starts at zero and is in percent, that of a `number`
+    starts where the data do, that of a `rank` is logarithmic with 1 on the left.
     """
     lines, conditions = (rows[name].drop_duplicates().tolist() for name in ("row", "what"))
-    words_of, last = dict(said or {}), float(rows["value"].max())
+    words_of = dict(said or {})
+    least, last = (float(end) for end in (rows["value"].min(), rows["value"].max()))
     y = alt.Y("row:N", title=None, sort=lines, axis=bare_axis(grid=False, labelColor=INK))
-    scale = alt.Scale(domain=[0, 1], nice=False, padding=8)
+    first_value = min(0.0, least) if kind == "share" else least
+    scale = alt.Scale(domain=[first_value, last], nice=False, zero=False, padding=8)
     axis = alt.Axis(format=".0%" if kind == "share" else ".1f", tickCount=5)
     if kind == "rank":
         scale, axis = (
@@ -266,7 +292,9 @@ def parameter_bars(rows: pd.DataFrame) -> Any:
     shown = rows.assign(share=rows["parameters"] / sums, place=rows["part"].map(PARTS.index))
     shown = shown.sort_values(["model", "place"])
     end = shown.groupby("model")["share"].cumsum()
-    texts = [percent(share) if share >= WIDE_ENOUGH else "" for share in shown["share"]]
+    texts = [
+        _in_bar(part, share) for part, share in zip(shown["part"], shown["share"], strict=True)
+    ]
     shown = shown.assign(middle=end - shown["share"] / 2, text=texts)
     models = rows["model"].drop_duplicates().tolist()
     y = alt.Y("model:N", title=None, sort=models, axis=bare_axis(labelLimit=200, labelFontSize=12))
@@ -281,7 +309,9 @@ def parameter_bars(rows: pd.DataFrame) -> Any:
     )
     base = alt.Chart(shown).encode(y=y)
     tip = tips("model:N", "part:N", "parameters:Q | | ,")
-    bars = base.mark_bar(height=30).encode(x=x, color=colour, order="place:Q", tooltip=tip)
+    bars = base.mark_bar(height=30, stroke="#ffffff").encode(
+        x=x, color=colour, order="place:Q", tooltip=tip
+    )
     numbers = base.mark_text(color="#ffffff", fontSize=12)
     numbers = numbers.encode(x=alt.X("middle:Q", title=title), text="text:N")
     told = []
@@ -295,6 +325,13 @@ def parameter_bars(rows: pd.DataFrame) -> Any:
     return finish(alt.layer(bars, numbers), f"{'; '.join(told)}.", height={"step": 48})
 
 
+def _in_bar(part: str, share: float) -> str:
+    """What is written in the bar of a part: its name and number, the number alone, or nothing."""
+    if share < WIDE_ENOUGH:
+        return ""
+    return f"{part} {percent(share)}" if share >= WIDE_FOR_NAME else percent(share)
+
+
 def grouped_bars(rows: pd.DataFrame, title: str) -> Any:
     """A bar per `row` with its interval and its number, a panel per `group`, in the order given; one axis for all.
 
@@ -302,7 +339,7 @@ def grouped_bars(rows: pd.DataFrame, title: str) -> Any:
     """
     groups = rows["group"].drop_duplicates().tolist()
     most, least = (float(end) for end in (rows["high"].max(), min(0.0, rows["low"].min())))
-    scale = alt.Scale(domain=[least, most + ROOM * (most - least)], nice=False)
+    scale = alt.Scale(domain=[least, most], range=[0, BARS - ROOM], nice=False)
     parts = {name: rows[rows["group"] == name] for name in groups}
     panels = [
         _panel(part, name, scale, title if name == groups[-1] else None)
@@ -327,7 +364,7 @@ def _panel(rows: pd.DataFrame, name: str, scale: alt.Scale, title: str | None) -
     spans = base.mark_rule(color=INK, strokeWidth=1.5).encode(x=alt.X("low:Q"), x2="high:Q")
     numbers = numbers_at(base.data, "high", dx=6, color=MUTED, y=y)
     picture = alt.layer(reference_line("x", 0.0, dash=False), bars, spans, numbers)
-    return picture.properties(width=360, height={"step": 20}, title=heading(name))
+    return picture.properties(width=BARS, height={"step": 20}, title=heading(name))
 
 
 def added_vectors(rows: pd.DataFrame, *, total: str, coordinates: int = 32) -> Any:
@@ -337,11 +374,18 @@ def added_vectors(rows: pd.DataFrame, *, total: str, coordinates: int = 32) -> A
     """
     names = rows["vector"].drop_duplicates().tolist()
     shown = rows[rows["coordinate"] < coordinates]
-    shown = shown.assign(part=["sum" if name == total else "parts" for name in shown["vector"]])
     limit = float(shown["value"].abs().max())
+    shown = shown.assign(
+        part=["sum" if name == total else "parts" for name in shown["vector"]],
+        sign=["−" if value < -LEAST_SIGN * limit else "" for value in shown["value"]],
+    )
     axis = bare_axis(grid=False, labelLimit=150)
     key = alt.Legend(
-        title="value", orient="right", gradientLength=90, values=[-limit, 0, limit], format=".2~g"
+        title="entry (no unit)",
+        orient="right",
+        gradientLength=90,
+        values=[-limit, 0, limit],
+        format=".2~g",
     )
     hue = alt.Color("value:Q", scale=effect_scale(limit), legend=key)
     tip = tips("vector:N", "coordinate:Q", "value:Q | | .6g")
@@ -356,12 +400,11 @@ def added_vectors(rows: pd.DataFrame, *, total: str, coordinates: int = 32) -> A
         x = alt.X("coordinate:O", title=title if last else None, axis=numbers if last else None)
         order = [name for name in names if name in set(mine["vector"])]
         y = alt.Y("vector:N", title=None, sort=order, axis=axis)
-        cells = (
-            alt.Chart(mine)
-            .mark_rect(stroke=LINE, strokeWidth=0.4)
-            .encode(x=x, y=y, color=hue, tooltip=tip)
-        )
-        return cells.properties(width=13 * coordinates, height=18 * len(order))
+        base = alt.Chart(mine).encode(x=x, y=y)
+        cells = base.mark_rect(stroke=LINE, strokeWidth=0.4).encode(color=hue, tooltip=tip)
+        signs = base.mark_text(color=INK, fontSize=11).encode(text="sign:N")
+        size = {"width": 13 * coordinates, "height": 18 * len(order)}
+        return alt.layer(cells, signs).properties(**size)
 
     picture = alt.vconcat(strip("parts", False), strip("sum", True), spacing=8)
     biggest = rows.groupby("vector", sort=False)["value"].apply(

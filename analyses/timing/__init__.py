@@ -2,6 +2,7 @@
 
 clock     interleaved timings, ratios, extra memory, exponents of growth, the machine
 work      models of true shape with random weights, aligned pairs, sets of a curve, the loops over heads and edges that others use
+reports   what a report and a survey cost as they grow
 page      tables and charts -> speed.html
 """
 
@@ -16,10 +17,14 @@ from timing.clock import (
     square_part,
 )
 from timing.page import write_page
+from timing.reports import AXES, WORDS, growth_exponents, report_growth, survey_growth
 from timing.work import (
     aligned_pairs,
     architecture,
+    attribution_by_autograd,
+    attribution_by_transformer_lens,
     bare_forward,
+    both_ways_by_gradients,
     curve_sets,
     drawn,
     drawn_texts,
@@ -30,13 +35,19 @@ from timing.work import (
     plain_model,
     shaped,
     start_up,
+    tokens_of,
 )
 
 __all__ = [
+    "AXES",
+    "WORDS",
     "aligned_pairs",
     "alone",
     "architecture",
+    "attribution_by_autograd",
+    "attribution_by_transformer_lens",
     "bare_forward",
+    "both_ways_by_gradients",
     "compare",
     "curve_sets",
     "drawn",
@@ -45,14 +56,18 @@ __all__ = [
     "exponents",
     "extra_memory",
     "growth",
+    "growth_exponents",
     "interleave",
     "long_text",
     "loop_over_edges",
     "loop_over_heads",
     "machine",
     "plain_model",
+    "report_growth",
     "shaped",
     "square_part",
     "start_up",
+    "survey_growth",
+    "tokens_of",
     "write_page",
 ]

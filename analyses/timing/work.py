@@ -15,6 +15,10 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from transformer_lens.tools.analysis.attribution_patching import (
+    EdgeAttributionConfig,
+    attribution_patch,
+)
 
 from probe.model.bridge import quiet
 from probe.model.load import load, read_weights
@@ -24,6 +28,7 @@ from probe.model.tokens import Tokens
 from probe.model.trace import target_states, trace_target
 from probe.patching import sets
 from probe.patching.edges import EdgeArray
+from probe.patching.gradients import attribute_heads
 from probe.patching.heads import swap_pairs
 from probe.patching.sets import mask_of, random_sets
 from timing.clock import Work, extra_memory, interleave
@@ -35,6 +40,16 @@ LLAMA_135M = {
     "num_attention_heads": 9,
     "num_key_value_heads": 3,
     "vocab_size": 49152,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+}
+LLAMA_1B = {
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
     "max_position_embeddings": 2048,
     "tie_word_embeddings": True,
 }
@@ -51,6 +66,7 @@ SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt2-small": ("GPT2Config", "GPT2LMHeadModel", {"n_layer": 12, "n_head": 12, "n_embd": 768}),
     "gpt2-medium": ("GPT2Config", "GPT2LMHeadModel", {"n_layer": 24, "n_head": 16, "n_embd": 1024}),
     "llama-135m": ("LlamaConfig", "LlamaForCausalLM", LLAMA_135M),
+    "llama-1b": ("LlamaConfig", "LlamaForCausalLM", LLAMA_1B),
     "neox-160m": ("GPTNeoXConfig", "GPTNeoXForCausalLM", NEOX_160M),
     "bert-base": ("BertConfig", "BertForMaskedLM", {}),
 }
@@ -66,23 +82,33 @@ QUICK: dict[str, dict[str, tuple[int, ...]]] = {
 }
 
 
-def shaped(shape: str, *, seed: int = 0, device: str = "cpu") -> Model:
-    """A model of one of the SHAPES with random weights; the tokenizer is the embedded model's."""
+def shaped(
+    shape: str,
+    *,
+    seed: int = 0,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    **sizes: Any,
+) -> Model:
+    """A model of one of the SHAPES with random weights; the tokenizer is the embedded model's.
+
+    sizes: what its config says otherwise, such as `n_layer=8`.
+    """
     import transformers
     from transformer_lens.model_bridge import TransformerBridge
 
-    config_class, model_class, sizes = SHAPES[shape]
-    config = getattr(transformers, config_class)(**sizes)
+    config_class, model_class, usual = SHAPES[shape]
+    config = getattr(transformers, config_class)(**usual | sizes)
     config.architectures = [model_class]
     tokenizer = copy.deepcopy(load("tiny-senses").tokenizer)
     tokenizer.init_kwargs |= {"add_bos_token": True, "name_or_path": shape}
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(seed)
-        plain = (
-            getattr(transformers, model_class)
-            ._from_config(config, attn_implementation="eager")
-            .to(device)
-        )
+        with torch.device(device):  # random numbers are drawn where they are needed
+            plain = getattr(transformers, model_class)._from_config(
+                config, attn_implementation="eager"
+            )
+        plain = plain.to(device, dtype)
         bridge = TransformerBridge.boot_transformers(
             shape, hf_model=plain, tokenizer=tokenizer, device=device
         )
@@ -118,8 +144,13 @@ def drawn(model: Model, rows: int, length: int, *, seed: int = 0) -> list[Tokens
     """Rows of random ids as tokens; only ids matter."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(model.config.d_vocab, (rows, length), generator=generator).tolist()
-    spans = tuple((pos, pos + 1) for pos in range(length))
-    return [Tokens("·" * length, tuple(row), ("·",) * length, spans, False) for row in ids]
+    return [tokens_of(row) for row in ids]
+
+
+def tokens_of(ids: Sequence[int]) -> Tokens:
+    """Ids as tokens of a character each."""
+    spans = tuple((pos, pos + 1) for pos in range(len(ids)))
+    return Tokens("·" * len(ids), tuple(ids), ("·",) * len(ids), spans, False)
 
 
 def aligned_pairs(
@@ -217,6 +248,82 @@ def loop_over_heads(
             moved.append(value(seen[0], logits) - own)
         sides.append(torch.stack(moved, dim=1))
     return torch.stack(sides, dim=1)
+
+
+# Where the z of all heads of a block enter W_O, by the kind of config.
+WRITERS = {"gpt2": "attn.c_proj", "llama": "self_attn.o_proj", "gpt_neox": "attention.dense"}
+
+
+def attribution_by_autograd(
+    plain: Any, pairs: Sequence[Sequence[Sequence[int]]], direction: Tensor, heads: int
+) -> Tensor:
+    """Attribution patching in its plainest form: one forward of both members of each pair and one backward, with
+    Hugging Face's model and torch.autograd.
+
+    `pairs`: rows of a and rows of b · read along a direction, `d_model`, in the last hidden state at the last
+    position. `-> pair recipient layer head`: the gradient at the recipient times the change to the other member's z.
+    """
+    a, b = pairs
+    blocks = plain.h if hasattr(plain, "h") else plain.layers
+    kept: list[Tensor] = []
+
+    def keep(module: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        z = args[0] if args[0].requires_grad else args[0].detach().requires_grad_()
+        z.retain_grad()
+        kept.append(z)
+        return (z, *args[1:])
+
+    writers = [block.get_submodule(WRITERS[plain.config.model_type]) for block in blocks]
+    hooks = [writer.register_forward_pre_hook(keep) for writer in writers]
+    try:
+        ids = torch.tensor([*a, *b], device=plain.device)
+        (plain(ids).last_hidden_state[:, -1] @ direction).sum().backward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    z = torch.stack([of_layer.detach()[:, -1] for of_layer in kept], 1)  # row layer (head d_head)
+    gradient = torch.stack([of_layer.grad[:, -1] for of_layer in kept], 1)
+    scores = (gradient * (z.roll(len(a), 0) - z)).unflatten(-1, (heads, -1)).sum(-1)
+    return scores.unflatten(0, (2, -1)).transpose(0, 1)
+
+
+def attribution_by_transformer_lens(
+    model: Model, pairs: Sequence[Sequence[Sequence[int]]], tokens: tuple[int, int]
+) -> None:
+    """The attribution patching of TransformerLens, both ways, of the difference of two logits."""
+    a, b = (torch.tensor(rows, device=model.device) for rows in pairs)
+    one, other = tokens
+    model.bridge.requires_grad_(True)  # its gradients start at the weights
+    try:
+        for clean, corrupt in ((a, b), (b, a)):
+            attribution_patch(
+                model.bridge,
+                clean,
+                corrupt,
+                lambda logits: logits[0, -1, one] - logits[0, -1, other],
+                EdgeAttributionConfig(granularity="node"),
+            )
+    finally:
+        model.bridge.requires_grad_(False)
+
+
+def both_ways_by_gradients(
+    model: Model, pairs: Sequence[Sequence[Sequence[int]]], direction: Tensor, *, steps: int
+) -> Tensor:
+    """The estimates behind `probe.shortcuts`, the states of both members included: attribution patching with no
+    `steps`, else integrated gradients. Read along a direction, `d_model`, behind the last block. `-> pair recipient
+    layer head`
+    """
+    a, b = pairs
+    weights = read_weights(model)
+    layers, length = len(weights.blocks), len(a[0])
+    rows = [tokens_of(row) for row in (*a, *b)]
+    z = target_states(model, rows, [length - 1] * len(rows)).z
+    along = direction.expand(len(rows), layers, -1)
+    found = attribute_heads(
+        weights, [*a, *b], z.roll(len(a), 0), along, [layers] * layers, steps=steps
+    )
+    return found.unflatten(0, (2, -1)).transpose(0, 1)
 
 
 def loop_over_edges(

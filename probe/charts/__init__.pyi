@@ -5,6 +5,7 @@ from .circuit import circuit as circuit
 from .circuit import in_order as in_order
 from .circuit import position_limit as position_limit
 from .circuit import position_maps as position_maps
+from .cues import cue_scatter as cue_scatter
 from .depth import depth_profile as depth_profile
 from .depth import depth_profiles as depth_profiles
 from .depth import gap_at as gap_at

@@ -40,7 +40,9 @@ TIPS = tips(
 HEADS_NAMED = 4  # in a legend
 
 
-def accuracy_without(without: pd.DataFrame, heads: Sequence[str], *, bag: float) -> Any:
+def accuracy_without(
+    without: pd.DataFrame, heads: Sequence[str], *, bag: float
+) -> alt.HConcatChart:
     """Mean accuracy over the words by depth: with every head in place, without `heads` (band: 95 %
     interval of the fall), without random sets (band: from the best to the worst); a panel for each
     way of taking them out.

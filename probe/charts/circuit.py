@@ -61,7 +61,7 @@ EDGE_TIPS = tips(
 )
 
 
-def position_maps(positions: pd.DataFrame, word: str) -> list[tuple[str, Any]]:
+def position_maps(positions: pd.DataFrame, word: str) -> list[tuple[str, alt.Chart]]:
     """Layer x position grids of a word, each with its name: the whole stream, what attention and
     what the MLP write.
 
@@ -88,7 +88,7 @@ def position_limit(positions: pd.DataFrame) -> float:
     return max(-(-largest // 10) / 10, 0.1)
 
 
-def _position_map(rows: pd.DataFrame, title: str, limit: float) -> Any:
+def _position_map(rows: pd.DataFrame, title: str, limit: float) -> alt.Chart:
     order = in_order(rows)
     layers = sorted(rows["layer"].unique().tolist(), reverse=True)
     x = alt.X("pos:N", title="position", sort=order, axis=token_axis(labelAngle=-45))
@@ -106,7 +106,7 @@ def _position_map(rows: pd.DataFrame, title: str, limit: float) -> Any:
     return finish(cells, description, height=layer_height(len(layers)))
 
 
-def circuit(edges: pd.DataFrame, positions: pd.DataFrame, word: str) -> Any:
+def circuit(edges: pd.DataFrame, positions: pd.DataFrame, word: str) -> alt.LayerChart | None:
     """The circuit of a word, or None where no edge moves the word by LEAST_TOTAL of the gap; from
     the study's frames.
 
@@ -211,7 +211,7 @@ def _lines(edges: pd.DataFrame, parts: pd.DataFrame) -> pd.DataFrame:
         sender = _name(*(edge[f"sender_{name}"] for name in PART_KEYS))
         receiver = _name(*(edge[f"receiver_{name}"] for name in PART_KEYS))
         effect = measured(edge["total"], edge["low"], edge["high"])
-        test = "not tested" if pd.isna(edge["p"]) else p_value(edge["p"])
+        test = "not tested" if pd.isna(edge["p"]) else p_value(edge["p"], LEVEL)
         line = {
             "from": sender,
             "to": receiver,

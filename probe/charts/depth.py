@@ -1,7 +1,5 @@
 """How far the senses of a word are apart after each layer: mean sense coordinates by depth."""
 
-from typing import Any
-
 import altair as alt
 import pandas as pd
 
@@ -35,7 +33,7 @@ def depth_profile(
     *,
     read_at: int | None = None,
     legend: bool = True,
-) -> Any:
+) -> alt.LayerChart:
     """Mean sense coordinate of two senses by depth, with the middle 80 % of the sentences, from the
     bare token on.
 
@@ -53,7 +51,7 @@ def _distance(gap: float) -> str:
     return "exactly 0" if gap == 0 else decimal(gap)
 
 
-def depth_profiles(depth: pd.DataFrame, word: str, *, columns: int = 3) -> Any:
+def depth_profiles(depth: pd.DataFrame, word: str, *, columns: int = 3) -> alt.ConcatChart:
     """The depth profiles of all pairs of senses of a word, side by side."""
     pairs = of_word(depth, word)[["sense_a", "sense_b"]].drop_duplicates()
     charts = [

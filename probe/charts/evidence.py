@@ -2,7 +2,6 @@
 swapped."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -58,7 +57,7 @@ ENDS = ("", "_low", "_high")  # the columns of an effect and of its interval end
 BAR = ("value", "low", "high")
 
 
-def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> Any:
+def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> alt.LayerChart:
     """Faithfulness and necessity of a word's leading heads by their number; ticks are random sets,
     the line is at 0.9.
 
@@ -171,7 +170,7 @@ def leading(frame: pd.DataFrame, word: str, heads: Sequence[str]) -> pd.DataFram
     return rows.groupby(keys, as_index=False)[effects].mean()
 
 
-def distance_lines(distances: pd.DataFrame, word: str, heads: Sequence[str]) -> Any:
+def distance_lines(distances: pd.DataFrame, word: str, heads: Sequence[str]) -> alt.LayerChart:
     """Net effect of the given heads by the distance from cue to word; one axis for every word of
     the frame."""
     rows = leading(distances, word, heads)
@@ -220,7 +219,7 @@ def head_part_table(
 
 def head_part_bars(
     head_parts: pd.DataFrame, word_heads: pd.DataFrame, word: str, heads: Sequence[str]
-) -> Any:
+) -> alt.LayerChart:
     """Effect of swapping a whole head, its attention or its values alone, and of its mean instead;
     lines: 95 %."""
     rows = head_part_table(head_parts, word_heads, word, heads)

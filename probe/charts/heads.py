@@ -218,7 +218,7 @@ def head_map(
     *,
     read_at: int | None = None,
     legend: bool = True,
-) -> Any:
+) -> alt.LayerChart:
     """Layer x head grid of a word's net swap effects; a number (percent) stands where the 95 %
     interval excludes zero.
 
@@ -241,7 +241,7 @@ def head_map(
     return finish(picture.properties(width="container"), description)
 
 
-def head_maps(word_heads: pd.DataFrame) -> Any:
+def head_maps(word_heads: pd.DataFrame) -> alt.HConcatChart | alt.Chart:
     """The maps of all words side by side, on one scale."""
     words = word_heads["word"].unique()
     if not len(words):
@@ -267,7 +267,7 @@ def survey_verdicts(heads: pd.DataFrame) -> pd.Series:
     return verdict
 
 
-def survey_map(heads: pd.DataFrame, *, limit: float) -> Any:
+def survey_map(heads: pd.DataFrame, *, limit: float) -> alt.LayerChart:
     """Layer x head grid of net swap effects over many words; marks and frames as in `head_map`.
 
     `heads` is the frame `survey_heads` of one model, of heads that have a rank · `limit`: both ends
@@ -426,7 +426,7 @@ def _beyond(layers: list[int], heads: list[int], y: alt.Y) -> list[alt.Chart]:
     return [text.encode(x=middle, y=y, text=alt.Text("note:N"))]
 
 
-def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
+def separation_and_effect(word_heads: pd.DataFrame, word: str) -> alt.LayerChart:
     """Held-out AUROC of each head's write against its net swap effect, for the heads up to a word's
     read-out.
 
@@ -481,7 +481,9 @@ def _spread(labels: pd.DataFrame, *, line: float) -> pd.DataFrame:
     return rows.assign(height=heights)
 
 
-def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None = None) -> Any:
+def control_strips(
+    controls: pd.DataFrame, word: str, *, shown: list[str] | None = None
+) -> alt.LayerChart:
     """Held-out AUROC of every head, a strip per condition; the heads named in `shown` are marked.
 
     With permuted labels a tick is a head's median, and the band holds nine of ten permutations of a

@@ -96,7 +96,7 @@ def distance_axis(
     return ["distance, √ scale", unit], axis, alt.Scale(domain=domain, type="sqrt", **scale)
 
 
-def noun_gaps(controls: pd.DataFrame, word: str, *, read_at: int) -> Any:
+def noun_gaps(controls: pd.DataFrame, word: str, *, read_at: int) -> alt.LayerChart:
     """The distance between a word's meanings by depth, above the band of the nouns of one meaning
     in its place (mean, and from the least to the furthest); a line marks the read-out."""
     rows = noun_distances(controls, word, read_at=read_at)

@@ -19,7 +19,7 @@ from html import escape
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import altair as alt
 import numpy as np
@@ -29,6 +29,8 @@ from PIL import Image, UnidentifiedImageError
 
 from probe.provenance import write_atomically
 from probe.stats.numbers import NARROW
+
+Chart = TypeVar("Chart")  # any kind of altair chart
 
 INK = "#1c2430"
 MUTED = "#5a6472"
@@ -89,7 +91,7 @@ def layer_height(layers: int) -> int:
     return layers * (22 if layers <= 24 else 14)
 
 
-def finish(chart: Any, description: str, *, height: Any = None) -> Any:
+def finish(chart: Chart, description: str, *, height: Any = None) -> Chart:
     """The chart with its description (read aloud in place of the picture) and the look that all
     charts share.
 
@@ -98,7 +100,8 @@ def finish(chart: Any, description: str, *, height: Any = None) -> Any:
     titles = {"titleColor": MUTED, "titleFontWeight": "normal", "titleFontSize": 11}
     lines = {"domainColor": LINE, "tickColor": LINE, "gridColor": LINE, "gridOpacity": 0.6}
     size = {} if height is None else {"width": "container", "height": height}
-    return chart.properties(description=description, background="transparent", **size).configure(
+    whole: Any = chart
+    return whole.properties(description=description, background="transparent", **size).configure(
         font=FONT,
         view=alt.ViewConfig(stroke=None),
         axis=alt.AxisConfig(labelColor=MUTED, labelFontSize=11, **titles, **lines),

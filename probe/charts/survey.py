@@ -2,7 +2,6 @@
 left out, and how far words change beside nouns of one meaning, by depth."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import altair as alt
 import numpy as np
@@ -58,7 +57,9 @@ DISTANCE_TIPS = tips("what:N", "depth:Q | depth", "distance:Q | distance | .2f")
 HEIGHT = 120  # pixels of a picture of lines
 
 
-def words_and_heads(cells: pd.DataFrame, words: Sequence[str], heads: Sequence[str]) -> Any:
+def words_and_heads(
+    cells: pd.DataFrame, words: Sequence[str], heads: Sequence[str]
+) -> alt.LayerChart:
     """Words down and leading heads across: what each head moves of each word's own way.
 
     `cells`: `word kind name effect over_words general share outlier target`, a row for each word
@@ -109,7 +110,7 @@ def _mark(effect: float) -> str:
     return percent(effect).split(NARROW)[0] if abs(effect) >= NOTHING else ""
 
 
-def carried_over(carry: pd.DataFrame) -> Any:
+def carried_over(carry: pd.DataFrame) -> alt.LayerChart:
     """How much of a word's gap the first heads keep, by their number: in the order of all other
     words, in its own, and random ones. `carry` is the frame `survey_carry_over`."""
     parts = []
@@ -144,7 +145,7 @@ def carried_over(carry: pd.DataFrame) -> Any:
     return finish(alt.layer(band, *lines), description, height=HEIGHT)
 
 
-def distances_by_depth(depths: pd.DataFrame, *, read_at: int) -> Any:
+def distances_by_depth(depths: pd.DataFrame, *, read_at: int) -> alt.LayerChart:
     """How far the senses of words are apart by depth, beside nouns of one meaning in their place;
     1 is the words' distance at the read-out. `depths` is the frame `survey_depths`."""
     at = depths.loc[depths["depth"] == read_at, "squared_gap"].item()

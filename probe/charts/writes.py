@@ -113,7 +113,7 @@ def _largest(mean: pd.Series, kinds: Mapping[str, str], kind: str) -> list[str]:
     return [str(name) for name in of_kind.index if name in largest]
 
 
-def share_bars(shares: pd.DataFrame, word: str) -> Any:
+def share_bars(shares: pd.DataFrame, word: str) -> alt.LayerChart:
     """Who wrote the sense gap: direct shares by component, summing to 1; small ticks are the single
     pairs of senses."""
     rows = share_groups(shares, word)
@@ -225,7 +225,7 @@ def _toward(decomposition: pd.DataFrame) -> pd.DataFrame:
 
 def decomposition_bars(
     decomposition: pd.DataFrame, word: str, *, sentence: int, summary: str = ""
-) -> Any:
+) -> alt.LayerChart:
     """One sentence's decomposition on the sense axis: a bar per source token, in parts by head,
     then the rest and the sum.
 

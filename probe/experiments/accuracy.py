@@ -11,9 +11,10 @@ Baselines that need no model: the most frequent sense, the words of the sentence
 the word, its position and the length of the text. The words to the left are what a causal model has
 read when it reaches the word, without their order and without anything learned elsewhere; a model
 that does not beat them has not been shown to know more than which words stand there. A sentence
-whose cue follows the word stays in: neither can answer it. The word itself is in no bag. The
-classifier of bags is a logistic regression on TF-IDF with balanced classes, which on CoarseWSD-20
-was the strongest of the plain ones (the bar should be high); nothing in it is random.
+whose cue follows the word is left out in a causal model where the cue is marked; where it is not,
+neither can answer it. The word itself is in no bag. The classifier of bags is a logistic regression
+on TF-IDF with balanced classes, which on CoarseWSD-20 was the strongest of the plain ones (the bar
+should be high); nothing in it is random.
 
 Source: Loureiro et al. 2021.
 """
@@ -32,6 +33,7 @@ from probe.experiments.ablation import WordStates
 from probe.experiments.centroids import (
     Senses,
     by_frequency,
+    coordinates,
     macro_f1,
     nearest_mean,
     predict,
@@ -85,7 +87,8 @@ class Answers:
     `gold: test` · `by_depth: depth test` · `predicted: test` by METHODS; of "position" and "length"
     the nearest mean of the position of the word and of the length of the text, in tokens ·
     `depths: test`, the depth chosen in the training part that the sentence was tested against ·
-    `depth`: the one chosen most often.
+    `depth`: the one chosen most often · `coordinates: test` and `others: test`, at the depth that
+    each is read at, see `probe.experiments.centroids.coordinates`.
     """
 
     gold: Senses
@@ -93,6 +96,8 @@ class Answers:
     predicted: dict[str, Senses]
     depths: Senses
     depth: int
+    coordinates: Array
+    others: Senses
 
 
 def prepare_tasks(model: Model, corpus: Corpus, *, seed: int) -> list[Task]:
@@ -170,6 +175,8 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
     }
     depths = []
     read_at = np.zeros(len(material), dtype=np.int64)
+    between = np.zeros(len(material))
+    others = np.zeros(len(material), dtype=np.int64)
     for holdout in task.plan.holdouts:
         train = list(holdout.train)
         test = list(holdout.test)
@@ -178,6 +185,7 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
         read_at[test] = depth
         by_depth[:, test] = predict(resid, labels, holdout)
         predicted["nearest"][test] = by_depth[depth, test]
+        between[test], others[test] = coordinates(resid[:, depth], labels, holdout)
         predicted["frequent"][test] = by_frequency(labels[train])[0]
         for method, values in numbers.items():
             predicted[method][test] = nearest_mean(values, labels, holdout)
@@ -190,6 +198,8 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
         predicted={method: senses[tested] for method, senses in predicted.items()},
         depths=read_at[tested],
         depth=min(depths, key=lambda depth: (-depths.count(depth), depth)),
+        coordinates=between[tested],
+        others=others[tested],
     )
 
 

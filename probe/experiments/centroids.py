@@ -66,6 +66,33 @@ def predict(resid: Tensor, labels: Senses, holdout: Holdout) -> Senses:
     return centroids.senses[nearest.T]
 
 
+def coordinates(resid: Tensor, labels: Senses, holdout: Holdout) -> tuple[Array, Senses]:
+    """Where each tested vector is between the centroid of its own sense (+0.5) and that of the
+    nearest other sense (-0.5), and which sense the other is, at one depth.
+
+    With c the unit centroids of own and other and x the unit vector:
+    <x, c_own - c_other> / |c_own - c_other|^2. It is above 0 where the own sense is predicted; 0 is
+    a tie.
+    Shape: `sentence d_model -> test, test`
+    """
+    centroids = fit_centroids(resid[:, None], labels, holdout)
+    test = list(holdout.test)
+    cosine = cosines(resid[test][:, None], centroids)[:, 0]  # test sense
+    own = np.argmax(centroids.senses == labels[test][:, None], axis=1)
+    every = np.arange(len(test))
+    among_others = cosine.copy()
+    among_others[every, own] = -np.inf
+    other = among_others.argmax(-1)
+    unit = centroids.unit[0].numpy()  # sense d_model
+    squared_distance = ((unit[own] - unit[other]) ** 2).sum(-1)
+    difference = cosine[every, own] - cosine[every, other]
+    at_one_place = np.zeros_like(difference)
+    return (
+        np.divide(difference, squared_distance, out=at_one_place, where=squared_distance > 0),
+        centroids.senses[other],
+    )
+
+
 def nearest_mean(numbers: Array, labels: Senses, holdout: Holdout) -> Senses:
     """The sense whose training mean of a plain number is nearest: no direction tells numbers apart,
     so they are compared by distance. `sentence -> test`"""

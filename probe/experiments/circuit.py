@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.experiments import design
-from probe.experiments.nouns import PlacedNoun
+from probe.experiments.nouns import PlacedNoun, placed_nouns
 from probe.experiments.observe import Observation, clearest
 from probe.experiments.plan import Size, Work
 from probe.experiments.prepare import Prepared
@@ -213,7 +213,7 @@ def measure(run: Run) -> Circuit | None:
         run.weights,
         run.seen,
         first.prepared,
-        run.placed.get(first.number, ()),
+        placed_nouns(run, first.number),
         run.leaders,
         seed=run.options.seed,
     )
@@ -221,11 +221,11 @@ def measure(run: Run) -> Circuit | None:
 
 def work(size: Size) -> Work:
     """Traces, and totals of the edges that could reach enough, each with the other sense and with
-    two donors of the same; totals of a sample; swaps of every head and MLP."""
+    a donor of the same; totals of a sample; swaps of every head and MLP."""
     if not size.causal:
         return Work()
     edges = edges_of(size)
-    totals = min(edges, MOST_TOTALS + SAMPLE) + 2 * min(edges, MOST_TOTALS)
+    totals = min(edges, MOST_TOTALS + SAMPLE) + min(edges, MOST_TOTALS)
     swaps = _traces(size.positions, size.layers, size.heads) + 2 * PAIRS * totals
     # A word is usually read halfway up, and few edges could reach enough.
     usual = _traces(size.usual_positions, max(1, size.layers // 2), size.heads)
@@ -233,7 +233,7 @@ def work(size: Size) -> Work:
 
 
 def _traces(positions: int, layers: int, heads: int) -> int:
-    return 2 * PAIRS * positions * layers * (3 * 3 + heads + 1)
+    return 2 * PAIRS * positions * layers * (2 * 3 + heads + 1)
 
 
 def edges_of(size: Size) -> int:
@@ -323,15 +323,17 @@ class PairRuns:
         along: Tensor = self.pair.sense.axes.directions(a)[:, [self.depth]]
         return measure(self.weights, texts_a, texts_b, along, *more, depth=self.depth, **options)
 
-    def beside_noun(
-        self, noun: PlacedNoun, pairs: Sequence[int], edges: EdgeArray
-    ) -> tuple[Array, Array]:
-        """The total effects of edges for the word, and with a noun in its place, in units of the
-        residual stream. `-> pair edge`, twice"""
+    def of_word(self, pairs: Sequence[int], edges: EdgeArray) -> Array:
+        """The total effects of edges for the word. `-> pair edge`"""
+        measure = partial(total_effects, edges=edges)
+        return np.asarray(_toward(self.run(measure, *self.members(pairs))))
+
+    def of_noun(self, noun: PlacedNoun, pairs: Sequence[int], edges: EdgeArray) -> Array:
+        """The same with a noun in the word's place, in units of the residual stream. `-> pair
+        edge`"""
         a, b = self.members(pairs)
         texts = noun.texts(self.seen.texts)
-        of_word = self.run(partial(total_effects, edges=edges), a, b)
-        of_noun = total_effects(
+        moved = total_effects(
             self.weights,
             [texts[row] for row in a],
             [texts[row] for row in b],
@@ -339,7 +341,7 @@ class PairRuns:
             edges,
             depth=self.depth,
         )
-        return _toward(of_word).numpy(), _toward(of_noun).numpy()
+        return np.asarray(_toward(moved))
 
     def gap(self, pairs: Sequence[int]) -> Array:
         """The gap of some pairs at L*."""
@@ -382,8 +384,8 @@ class PairRuns:
         """What same-sense donors do, as far as the other sense would move the word, for every pair
         whose members both have one.
 
-        `measure(rows, donors)`: how far rows move, `-> row recipient ... direction`, the recipient
-        itself first.
+        `measure(rows, donors)`: how far rows move, `-> row recipient ... direction`, of which there
+        is one recipient.
         """
         with_donors = []
         for index in pairs:
@@ -401,10 +403,10 @@ class PairRuns:
     def traced(self, group: Group) -> Iterator[dict[str, Any]]:
         """The rows of a trace of the group's pairs, with what same-sense donors do in each cell."""
         offsets = range(group.layout.first, 1)
-        trace = partial(
-            self.run, partial(positions.trace_positions, positions=offsets, heads=False)
-        )
-        same = self.same_sense(group.traced, lambda rows, donors: trace(rows, donors).stream)
+        measure = partial(positions.trace_positions, positions=offsets, heads=False)
+        trace = partial(self.run, measure)
+        one_way = partial(self.run, partial(measure, both_ways=False))
+        same = self.same_sense(group.traced, lambda rows, donors: one_way(rows, donors).stream)
         for row in trace(*self.members(group.traced)).rows():
             index = group.traced[row["pair"]]
             if index in same:
@@ -621,7 +623,8 @@ def _same_sense(
         here = np.flatnonzero(family & (numbers >= 0))
         if not len(here):
             continue
-        measure = partial(runs.run, partial(total_effects, edges=edges.edges[numbers[here]]))
+        some = edges.edges[numbers[here]]
+        measure = partial(runs.run, partial(total_effects, edges=some, both_ways=False))
         for index, values in runs.same_sense(group.traced, measure).items():
             pair = table.pairs.index(index)
             same[family, pair] = 0.0
@@ -643,18 +646,26 @@ def _beside_nouns(
     of_noun: list[Array] = []
     for column, (group, edges) in enumerate(by_group):
         here = number[:, column] >= 0
+        if not here.any():
+            continue
         array = edges.edges[number[here, column]]
+        of_group = {*group.traced, *group.held_out}
+        compared = sorted(of_group & {pair for noun in runs.nouns for pair in noun.pairs})
+        if not compared:
+            continue
+        # What an edge does for the word is the same next to every noun, so it is run once.
+        by_pair = np.zeros((len(compared), len(number)))  # 0 in a layout without the edge
+        by_pair[:, here] = runs.of_word(compared, array)
+        word = dict(zip(compared, by_pair, strict=True))
         for noun in runs.nouns:
-            pairs = sorted({*group.traced, *group.held_out} & {*noun.pairs})
-            if not pairs or not here.any():
+            pairs = sorted(of_group & {*noun.pairs})
+            if not pairs:
                 continue
-            # 0 in a layout without the edge
-            word = np.zeros((len(pairs), len(number)))
-            its = np.zeros_like(word)
-            word[:, here], its[:, here] = runs.beside_noun(noun, pairs, array)
+            its = np.zeros((len(pairs), len(number)))
+            its[:, here] = runs.of_noun(noun, pairs, array)
             chosen += pairs
             nouns += [noun.noun] * len(pairs)
-            of_word += [*word]
+            of_word += [word[pair] for pair in pairs]
             of_noun += [*its]
     blank = np.empty((0, len(number)))
     if not chosen:

@@ -32,7 +32,7 @@ from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.trace import target_states
 from probe.stats.resampling import Array
-from probe.stats.separation import measure_separation
+from probe.stats.separation import held_out_auroc
 
 MEASURED = "as measured"
 PERMUTED = "labels permuted"
@@ -96,7 +96,7 @@ def work(size: Size) -> Work:
 def measure(run: Run) -> Controls | None:
     """The controls of the clearest two senses; None without their separation or an untrained
     model."""
-    separations = run.earlier.get("separation")
+    separations = run.earlier.get("heads")
     if separations is None or run.random_model is None or run.untrained is None:
         return None
     pair = run.prepared[run.clearest].sense
@@ -104,8 +104,7 @@ def measure(run: Run) -> Controls | None:
 
     def auroc(reader: Model, states: TargetStates, chosen: Sequence[int]) -> Array:
         writes = decomposition.write_coordinates(states.z[list(chosen)], read_weights(reader))
-        measured = measure_separation(writes, pair.split, permutations=1, seed=run.options.seed)
-        return measured.auroc
+        return held_out_auroc(writes, pair.split)
 
     separation = separations[run.clearest]
     null = separation.null[1:]

@@ -236,6 +236,8 @@ def prepare_usable(
         if model.config.causal and not sentence.text[: sentence.start].strip():
             # All such vectors are one and the same, and a first token's is often a huge one.
             reasons[row] = NOTHING_BEFORE
+        elif model.config.causal and sentence.cue_after:
+            reasons[row] = LATE
         else:
             rows.append(placed)
     return _material(word, rows), reasons

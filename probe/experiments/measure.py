@@ -8,7 +8,7 @@ swapped at the word, exactly, and read at every depth after it and in the logits
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from probe.experiments.design import Pairs
 from probe.experiments.material import Material, SensePairSplits, unused
 from probe.experiments.observe import Observation, SenseAxes, observe
 from probe.experiments.options import Options
+from probe.experiments.plan import Work, size_of, swap_work
 from probe.experiments.prepare import Prepared, prepare_pairs, tested_pairs
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.run import Run
@@ -26,14 +27,16 @@ from probe.experiments.swaps import PairEffects
 from probe.experiments.table import EXPERIMENTS
 from probe.model.load import read_weights
 from probe.model.model import Model
-from probe.model.trace import target_states
-from probe.progress import Progress, silent
+from probe.progress import Progress, Stage, silent, stages, unreported
 from probe.stats import axes
 from probe.stats.axes import SenseAtDepth
 from probe.stats.limits import GATE
 from probe.stats.resampling import Array
 from probe.text.sentences import Sentence
 
+# Stages of the work, beside the experiments.
+READING = "reading the sentences"
+SWAPPING = "swapping heads"
 NOT_SWAPPED = "a pair beyond those in which heads are swapped"
 NO_NOUN_FITS = "a pair in which no unambiguous noun can take the word's place"
 
@@ -51,6 +54,7 @@ def measure(
 
     splits: how the sentences of every two senses are held out.
     random_model: the same shape with random weights, in which the gap is looked for as well.
+    report: called with the stage and the share of the word's work that is done.
 
     Example:
         >>> from probe.experiments.material import prepare
@@ -64,19 +68,92 @@ def measure(
         >>> record.pairs[0].moved.shape  # layer head depth
         (4, 4, 5)
     """
-    report("reading the sentences", 0.0)
-    run = _start(model, material, splits, options, random_model)
-    report("swapping heads", 0.1)
-    run = run.with_pairs(tuple(_swap(run, each) for each in run.prepared))
-    chosen = [
+    plan = planned(model, material, splits, options, options.experiments)
+    stage = stages(report, plan)
+    run = start(model, material, splits, options, random_model=random_model, stage=stage)
+    return proceed(run, options.experiments, stage=stage)
+
+
+def planned(
+    model: Model,
+    material: Material,
+    splits: SensePairSplits,
+    options: Options,
+    experiments: Collection[str],
+) -> dict[str, float]:
+    """The units of work of every stage (`probe.progress`), before any of them is done."""
+    size = size_of(model, material, splits, options)
+    all_swaps = swap_work(size)
+    units = {
+        READING: size.units(Work(forwards=all_swaps.forwards)),
+        SWAPPING: size.units(Work(swaps=all_swaps.swaps)),
+    }
+    chosen = runnable(experiments, model)
+    return units | {name: size.units(EXPERIMENTS[name].work(size)) for name in chosen}
+
+
+def start(
+    model: Model,
+    material: Material,
+    splits: SensePairSplits,
+    options: Options,
+    *,
+    random_model: Model | None = None,
+    kept: WordRecord | None = None,
+    stage: Stage = unreported,
+) -> Run:
+    """A word whose sentences are read and whose heads are swapped, before any experiment.
+
+    kept: an earlier record of the same word and the same options, which may differ in their
+        experiments. What it holds is not measured again.
+    stage: the context in which a stage of the plan is done.
+    The other arguments are those of `measure`.
+    """
+    with stage(READING):
+        run = _read(model, material, splits, options, random_model)
+    if kept is None:
+        with stage(SWAPPING):
+            run.prepared = prepare_pairs(run.seen, run.untrained, options)
+            run.pairs = tuple(_swap(run, each) for each in run.prepared)
+    else:
+        run.prepared = tuple(map(_prepared, run.seen.pairs, kept.pairs))
+        run.pairs = kept.pairs
+        run.earlier.update(kept.measured)
+    return run
+
+
+def proceed(
+    run: Run,
+    experiments: Collection[str],
+    *,
+    keep: Callable[[WordRecord], object] | None = None,
+    stage: Stage = unreported,
+) -> WordRecord:
+    """The record of a word after these experiments; those that have been run are not run again.
+
+    keep: called with the record after each experiment.
+    stage: the context in which a stage of the plan is done.
+    """
+    for name in runnable(experiments, run.model):
+        if name in run.earlier:
+            continue
+        with stage(name):
+            run.earlier[name] = EXPERIMENTS[name].measure(run)
+        if keep is not None:
+            keep(_record(run))
+    return _record(run)
+
+
+def runnable(experiments: Collection[str], model: Model) -> list[str]:
+    """Of some experiments those that can be run in a model, in the order in which they are run.
+
+    What is computed from the weights alone is left out where the owner's hooks stay on.
+    """
+    return [
         name
         for name, experiment in EXPERIMENTS.items()
-        if name in options.experiments and not (experiment.from_weights and model.origin.hooks)
+        if name in experiments and not (experiment.from_weights and model.origin.hooks)
     ]
-    for number, name in enumerate(chosen):
-        report(EXPERIMENTS[name].about, 0.4 + 0.6 * number / len(chosen))
-        run.earlier[name] = EXPERIMENTS[name].measure(run)
-    return _record(run)
 
 
 def measure_gates(
@@ -88,13 +165,14 @@ def measure_gates(
     random_model: Model,
 ) -> WordRecord:
     """The record of a word with its gates and the gaps of nouns, without the swap of any head."""
-    run = _start(model, material, splits, options, random_model)
-    run = run.with_pairs(tuple(_pair(run, each) for each in run.prepared))
+    run = _read(model, material, splits, options, random_model)
+    run.prepared = prepare_pairs(run.seen, run.untrained, options)
+    run.pairs = tuple(_pair(run, each) for each in run.prepared)
     run.earlier["nouns"] = nouns.measure_gaps(run)
     return _record(run)
 
 
-def _start(
+def _read(
     model: Model,
     material: Material,
     splits: SensePairSplits,
@@ -102,11 +180,12 @@ def _start(
     random_model: Model | None,
 ) -> Run:
     seen = observe(model, material, splits, seed=options.seed, next_token=options.next_token)
-    untrained = None
-    if random_model is not None:
-        untrained = target_states(random_model, material.tokens, material.targets)
-    prepared = prepare_pairs(seen, untrained, options)
-    return Run(model, options, seen, prepared, (), random_model, untrained)
+    return Run(model, options, seen, random_model)
+
+
+def _prepared(sense: SenseAxes, pair: SensePair) -> Prepared:
+    """Two senses as they were prepared for the record."""
+    return Prepared(sense, pair.pairs, pair.gap, pair.gates, pair.reading)
 
 
 def _record(run: Run) -> WordRecord:
@@ -125,7 +204,7 @@ def _record(run: Run) -> WordRecord:
         has_heads=tuple(run.weights.has_heads.tolist()),
         depth=run.seen.depth,
         pairs=run.pairs,
-        measured={name: found for name, found in run.earlier.items() if found is not None},
+        measured={name: run.earlier[name] for name in EXPERIMENTS if name in run.earlier},
     )
 
 
@@ -185,19 +264,23 @@ def _pair(
     run: Run, each: Prepared, moved: Array | None = None, effects: PairEffects | None = None
 ) -> SensePair:
     seen = run.seen
-    rows = list(each.sense.split.rows)
+    split = each.sense.split
+    rows = list(split.rows)
+    tested = [rows[position] for position in split.tested]
+    coordinates = each.sense.axes.coordinates(seen.states.resid[tested], tested)
     return SensePair(
         senses=each.sense.senses,
-        split=each.sense.split,
+        split=split,
         pairs=each.pairs,
         reading=each.reading,
         gates=each.gates,
         gap=each.gap,
         raw_gap=swaps.gaps(each.sense.axes.in_units(), seen.stages.vectors, each.pairs),
         by_depth=each.sense.separation.auroc,
-        squared_gap=axes.squared_gap(seen.states.resid[rows], each.sense.split),
+        squared_gap=axes.squared_gap(seen.states.resid[rows], split),
         untrained_gap=_untrained_gap(run, each),
         attention=_attention(seen, each.pairs),
+        coordinates=coordinates[:, seen.depth],
         profile=_profile(seen, each.sense),
         moved=moved,
         swaps=effects,

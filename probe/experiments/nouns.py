@@ -14,7 +14,7 @@ Every pair of sentences is shared out to a few nouns, so that all nouns together
 each of them meets as many cue words as possible. All numbers are in units of the residual stream.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -37,7 +37,7 @@ from probe.experiments.plan import DONORS_PER_PAIR, Size, Work
 from probe.experiments.prepare import Prepared
 from probe.experiments.run import Run
 from probe.experiments.surprisal import surprisals
-from probe.experiments.swaps import gaps, predicts, run_swaps
+from probe.experiments.swaps import gaps, run_swaps
 from probe.model.decomposition import contributions_of, norms_of
 from probe.model.records import TargetStates
 from probe.model.tokens import TargetText
@@ -209,7 +209,7 @@ RECORDS = (NounRecord,)
 
 def measure(run: Run) -> tuple[NounRecord | None, ...] | None:
     """Nouns in the word's place, for every two senses that were swapped; None where nouns were not
-    asked for. The nouns that stood in pairs are left in `run.placed`."""
+    asked for. The nouns that stood in pairs are kept in `run.placed`, for further swaps."""
     if run.options.nouns == () or all(pair.moved is None for pair in run.pairs):
         return None
     among = candidates(run.model, run.seen.material, run.options.nouns)
@@ -229,6 +229,27 @@ def measure(run: Run) -> tuple[NounRecord | None, ...] | None:
     return tuple(records)
 
 
+def placed_nouns(run: Run, number: int) -> tuple[PlacedNoun, ...]:
+    """The nouns that stood in the pairs of two senses, by the number of these.
+
+    A record has no axes of nouns. Where it was kept from another run, its nouns are put in place
+    again, in the same batches, so that their axes are the same to the last digit.
+    """
+    records = run.earlier.get("nouns")
+    record: NounRecord | None = None if records is None else records[number]
+    if record is None:
+        return ()
+    if number not in run.placed:
+        among = candidates(run.model, run.seen.material, run.options.nouns)
+        plan = run.options.noun_plan
+        word = _word_in_place(run, run.prepared[number], record.heads)
+        chosen = set(_chosen_rows(word, among, plan, run.options.seed))
+        rows_of = {noun: _rows_inside(among, noun, chosen) for noun in record.nouns}
+        runs = _runs(run.weights, word, among, rows_of, plan)
+        run.placed[number] = tuple(each.placed for each in runs if each.placed.pairs)
+    return run.placed[number]
+
+
 def work(size: Size) -> Work:
     """Every noun in the sentences of the pairs and of some further ones; heads and MLPs with the
     nouns that each pair is shared out to, and MLPs for the word."""
@@ -242,7 +263,7 @@ def work(size: Size) -> Work:
     swaps = 0
     for pairs in size.pairs:
         sentences = min(size.sentences, DONORS_PER_PAIR * pairs + 2 * plan.more_pairs)
-        forwards += 3 * sentences  # once to read how expected the word is
+        forwards += 2 * sentences
         swaps += (nouns + 1) * sentences
         parts = per_pair * (size.heads_in_all + mlps) + mlps
         swaps += DONORS_PER_PAIR * pairs * parts
@@ -270,12 +291,13 @@ def measure_gaps(run: Run) -> tuple[NounRecord | None, ...] | None:
 def _surprisals(run: Run, among: Candidates, placed: Sequence[WordInPlace]) -> dict[str, Array]:
     """The surprisal of the word and of every noun in its place, in the sentences in which nouns are
     run; none where the model predicts no tokens, or the word is several. `row` each"""
-    if len(among.ids) != 1 or not predicts(run.weights):
+    before = run.seen.states.before
+    if len(among.ids) != 1 or before is None:
         return {}
     ids = {**among.nouns, run.seen.material.word: among.ids}
     plan = run.options.noun_plan
     rows = {row for word in placed for row in _chosen_rows(word, among, plan, run.options.seed)}
-    return surprisals(run.model, run.seen.material, sorted(rows), ids)
+    return surprisals(run.weights, before, run.seen.material, sorted(rows), ids)
 
 
 def _word_in_place(
@@ -321,11 +343,7 @@ def put_in_place(
     """
     rows = _chosen_rows(word, among, plan, seed)
     rows_of, left_out = _nouns_that_fit(among, word, rows, plan, seed)
-    usable = {noun: _usable_pairs(word, rows) for noun, rows in rows_of.items()}
-    shared_out = share_out(word.pairs.units, usable, plan.per_pair)
-    runs: list[_NounRun] = []
-    for nouns in _in_parts(weights, list(rows_of), word, among, plan):
-        runs += _run(weights, word, among, nouns, rows_of, usable, shared_out, plan)
+    runs = _runs(weights, word, among, rows_of, plan)
     depths = word.resid.shape[1]
     record = NounRecord(
         nouns=tuple(run.placed.noun for run in runs),
@@ -401,7 +419,7 @@ def _nouns_that_fit(
     rows_of = {}
     left_out = {}
     for noun in among.nouns:
-        fitting = [row for row in rows_for(among, noun) if row in chosen]
+        fitting = _rows_inside(among, noun, chosen)
         if len(fitting) < plan.fewest_sentences or not _part(word.split, fitting).holdouts:
             left_out[noun] = (
                 f"it can stand in {len(fitting)} of the {len(rows)} sentences that are compared, "
@@ -419,6 +437,11 @@ def _nouns_that_fit(
     first = sorted(rows_of, key=order)
     left_out |= dict.fromkeys(first[plan.most :], f"{plan.most} others were compared")
     return {noun: rows_of[noun] for noun in first[: plan.most]}, left_out
+
+
+def _rows_inside(among: Candidates, noun: str, chosen: Collection[int]) -> list[int]:
+    """Of some rows those in which a noun can stand."""
+    return [row for row in rows_for(among, noun) if row in chosen]
 
 
 def _part(split: CrossFit, rows: Sequence[int]) -> CrossFit:
@@ -440,6 +463,22 @@ def _usable_pairs(word: WordInPlace, rows: Sequence[int]) -> list[int]:
 
 
 # --- runs with a noun in the word's place ---------------------------------------------------------
+
+
+def _runs(
+    weights: Weights,
+    word: WordInPlace,
+    among: Candidates,
+    rows_of: Mapping[str, Sequence[int]],
+    plan: NounPlan,
+) -> list[_NounRun]:
+    """Every noun in the sentences in which it can stand, and shared out to the swapped pairs."""
+    usable = {noun: _usable_pairs(word, rows) for noun, rows in rows_of.items()}
+    shared_out = share_out(word.pairs.units, usable, plan.per_pair)
+    runs: list[_NounRun] = []
+    for nouns in _in_parts(weights, list(rows_of), word, among, plan):
+        runs += _run(weights, word, among, nouns, rows_of, usable, shared_out, plan)
+    return runs
 
 
 def _in_parts(

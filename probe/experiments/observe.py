@@ -78,12 +78,15 @@ class Observation:
         """The stream at the read-out layer. `row d_model`"""
         return self.states.resid[:, self.depth]
 
-    def axis_for_others(self, pair: SenseAxes) -> Axis:
-        """The axis at the read-out layer for sentences that are not among these: fitted on all."""
+    def axis_for_others(self, pair: SenseAxes, depth: int | None = None) -> Axis:
+        """The axis at a depth, by default at the read-out layer, for sentences that are not among
+        these: fitted on all."""
+        depth = self.depth if depth is None else depth
+        resid = self.states.resid[:, depth]
         rows = pair.split.rows
         of_a = [row for row, is_a in zip(rows, pair.split.is_a, strict=True) if is_a]
         of_b = [row for row, is_a in zip(rows, pair.split.is_a, strict=True) if not is_a]
-        return axes.fit_axis(self.resid[of_a], self.resid[of_b], pair.senses, self.depth)
+        return axes.fit_axis(resid[of_a], resid[of_b], pair.senses, depth)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,8 +135,12 @@ def observe(
 
 def read_states(model: Model, material: Material) -> TargetStates:
     """What the model computes at the word of every sentence, without queries, keys and values,
-    which nothing here reads and which take 0.1 GB for GPT-2 small."""
-    states = target_states(model, material.tokens, material.targets)
+    which nothing here reads and which take 0.1 GB for GPT-2 small; and the stream in front of the
+    word, from which it can be predicted."""
+    before = None
+    if swaps.predicts(read_weights(model)):
+        before = [max(0, word.start - 1) for word in material.words]
+    states = target_states(model, material.tokens, material.targets, before=before)
     unread = states.z[..., :0]
     return replace(states, q=unread, k=unread, v=unread)
 

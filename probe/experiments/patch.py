@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeAliasType
 
 from probe.errors import InputError
 from probe.model import forward
@@ -55,7 +56,7 @@ CACHED_TOKENS = 256
 LOGITS = 2**24
 # A difference of the logits of two next tokens, or `logits: row d_vocab -> row`; None is the
 # coordinate between the two vectors.
-Metric = tuple[str | int, str | int] | Callable[[Tensor], Tensor] | None
+Metric = TypeAliasType("Metric", tuple[str | int, str | int] | Callable[[Tensor], Tensor] | None)
 # M of many vectors at the position that is read. `variant d_model -> variant`
 Reader = Callable[[Tensor], Tensor]
 
@@ -335,8 +336,12 @@ def _effects_by_forwards(
     values = []
     moved: dict[str, list[Tensor]] = {part: [] for part in asked.parts}
     for pair, metric in zip(pairs, metrics, strict=True):
+        needs_logits = not (metric is None or isinstance(metric, Tensor))
         runs = {
-            part: [_variants(model, *members, part, asked) for members in (pair, pair[::-1])]
+            part: [
+                _variants(model, *members, part, asked, logits=needs_logits)
+                for members in (pair, pair[::-1])
+            ]
             for part in asked.parts
         }
         # The first of all variants is the unchanged run.
@@ -352,7 +357,9 @@ def _effects_by_forwards(
     return torch.stack(values, dim=1).cpu(), together
 
 
-def _variants(model: Model, own: Member, donor: Member, part: str, asked: Asked) -> list[Ends]:
+def _variants(
+    model: Model, own: Member, donor: Member, part: str, asked: Asked, *, logits: bool
+) -> list[Ends]:
     """Runs of one text: unchanged, then with a part of the donor's run in one layer, or one head,
     after the other; for each position that is asked for."""
     offsets = asked.offsets or (own.at - own.read,)
@@ -366,7 +373,7 @@ def _variants(model: Model, own: Member, donor: Member, part: str, asked: Asked)
         swapped = torch.eye(count, dtype=torch.bool).unflatten(1, one_each)
         swapped = torch.cat([torch.zeros_like(swapped[:1]), swapped])
         text = TargetText(own.ids, pos)
-        runs.append(run_swapped(model, text, name, given, swapped, read=own.read))
+        runs.append(run_swapped(model, text, name, given, swapped, read=own.read, logits=logits))
     return runs
 
 
@@ -376,6 +383,7 @@ def _read_run(metric: Any, run: Ends, *, ends: Tensor, depth: int) -> Tensor:
     if metric is None or isinstance(metric, Tensor):
         way = ends[0] - ends[1] if metric is None else metric
         return _coordinate(ends.to(wide), way.to(ends).to(wide))(run.resid[:, depth].to(wide))
+    assert run.logits is not None
     logits = run.logits.to(wide)
     if isinstance(metric, tuple):
         first, second = metric

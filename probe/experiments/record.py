@@ -7,8 +7,8 @@ in units of the residual stream. Depth 0 enters the first block. A stage is a de
 the last: the final norm, where the next token is read, and once more for known continuations.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,8 @@ class SensePair:
         it, in units of its own stream; None where it was not asked. `depth`
     attention: from the word to its cue, to its neighbours and to itself, mean over the sentences of
         the pairs. `layer head` each
+    coordinates: the sense coordinate at the read-out layer of every sentence that is held out once,
+        in the order of `rows()`. `tested`
     profile: the sense coordinate at every depth.
     moved: how far each head moves the word beyond same-sense donors, mean over the pairs, in units
         of the residual stream; None where no head was swapped. `layer head depth`
@@ -56,6 +58,7 @@ class SensePair:
     squared_gap: Array
     untrained_gap: Array | None
     attention: Mapping[str, Array]
+    coordinates: Array
     profile: tuple[SenseAtDepth, ...]
     moved: Array | None
     swaps: PairEffects | None
@@ -88,7 +91,8 @@ class WordRecord:
     reason: why nothing was measured, "" where it was; there are no pairs then.
     heads: of a layer. has_heads: of each layer; a layer of a hybrid may have none.
     depth: the read-out layer of the word.
-    measured: what each experiment gave, by its name in `probe.experiments.table`.
+    measured: what each experiment that was run gave, by its name in `probe.experiments.table`; None
+        where it had nothing to measure.
     """
 
     word: str
@@ -115,6 +119,20 @@ class WordRecord:
     @property
     def layers(self) -> int:
         return len(self.has_heads)
+
+    @property
+    def in_full(self) -> bool:
+        """Whether it was measured as for a report, with what verdicts on heads rest on."""
+        return "heads" in self.measured
+
+    def has(self, experiments: Collection[str]) -> bool:
+        """Whether there is nothing more to measure for these experiments."""
+        return bool(self.reason) or self.measured.keys() >= set(experiments)
+
+    def only(self, experiments: Collection[str]) -> "WordRecord":
+        """The record without what other experiments gave."""
+        found = {name: each for name, each in self.measured.items() if name in experiments}
+        return replace(self, measured=found)
 
     def of_pairs(self, experiment: str) -> tuple[Any, ...]:
         """What an experiment gave for every two senses; None for each where it was not run."""

@@ -1,7 +1,7 @@
 """One word while it is measured: what every experiment starts from."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from probe.experiments.swaps import PairEffects
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
+from probe.model.trace import target_states
 from probe.model.weights import Weights
 from probe.patching.sets import HeadIndex
 
@@ -33,35 +34,38 @@ class SwappedPair:
         return self.prepared.pairs
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Run:
     """One word while it is measured.
 
     seen: its unchanged runs.
+    random_model: the same shape with random weights; None where the options do not ask for it.
     prepared, pairs: every two senses, and what is recorded of them.
-    random_model, untrained: the same shape with random weights, and the sentences' states in it;
-        None where the options do not ask for them.
-    earlier: what experiments before gave, by name.
-    placed: the nouns that stood in the pairs of two senses, by the number of these.
+    earlier: what experiments gave before, by name, in this run or one whose record was kept.
+    placed: the nouns that stood in the pairs of two senses, by the number of these; those of a kept
+        record are put in place again when they are needed.
     """
 
     model: Model
     options: Options
     seen: Observation
-    prepared: tuple[Prepared, ...]
-    pairs: tuple[SensePair, ...]
     random_model: Model | None
-    untrained: TargetStates | None
+    prepared: tuple[Prepared, ...] = ()
+    pairs: tuple[SensePair, ...] = ()
     earlier: dict[str, Any] = field(default_factory=dict)
     placed: dict[int, Any] = field(default_factory=dict)
-
-    def with_pairs(self, pairs: tuple[SensePair, ...]) -> "Run":
-        """The same with what is recorded of every two senses."""
-        return replace(self, pairs=pairs)
 
     @cached_property
     def weights(self) -> Weights:
         return read_weights(self.model)
+
+    @cached_property
+    def untrained(self) -> TargetStates | None:
+        """The states of the sentences in the model of random weights, None without one."""
+        if self.random_model is None:
+            return None
+        material = self.seen.material
+        return target_states(self.random_model, material.tokens, material.targets)
 
     @cached_property
     def swapped(self) -> list[SwappedPair]:

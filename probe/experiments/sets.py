@@ -21,7 +21,7 @@ from probe.experiments import swaps
 from probe.experiments.columns import Column, Columns, Table, as_elsewhere, with_ends
 from probe.experiments.design import Pairs, Ranked, bootstrap, make_pairs, spread
 from probe.experiments.observe import Observation
-from probe.experiments.plan import DIRECTIONS, Size, Work
+from probe.experiments.plan import DIRECTIONS, DONORS_PER_PAIR, Size, Work
 from probe.experiments.record import WordRecord
 from probe.experiments.run import Run, SwappedPair
 from probe.experiments.swaps import run_swaps
@@ -364,6 +364,14 @@ class CarriedSets:
     left_out: Array
     own: Array
     random: Array
+
+
+def carried_work(size: Size) -> Work:
+    """Every sentence once, every head for the word's own order, and all sets that are tried, both
+    ways."""
+    sets = 1 + len(CARRIED_SIZES) * (2 + CARRIED_RANDOM)
+    per_pair = DONORS_PER_PAIR * size.heads_in_all + DIRECTIONS * sets
+    return Work(forwards=size.sentences, swaps=per_pair * sum(size.pairs))
 
 
 def carry_over(

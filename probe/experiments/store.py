@@ -7,10 +7,13 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from probe.errors import InputError
 from probe.experiments.design import Pairs, Readings
@@ -35,23 +38,29 @@ RECORDS = {each.__name__: each for each in (*CORE, *CORE_NUMBERS, *OF_EXPERIMENT
 
 def write_record(path: Path, record: object) -> Path:
     """Writes a record as a file that is whole or absent; the same record gives the same bytes."""
+    return write_atomically(path, record_bytes(record))
+
+
+def record_bytes(record: object) -> bytes:
+    """The content of the file of a record; the same record gives the same bytes."""
     arrays: dict[str, Any] = {}
     described = json.dumps(_described(record, arrays), sort_keys=True).encode()
     content = io.BytesIO()
     np.savez_compressed(content, described=np.frombuffer(described, np.uint8), **arrays)
-    return write_atomically(path, content.getvalue())
+    return content.getvalue()
 
 
-def read_record(path: Path) -> Any:
-    """The record of a file. Raises InputError where it is not whole."""
+def read_record(path: Path, kinds: Mapping[str, type] = RECORDS) -> Any:
+    """The record of a file; kinds: the classes that it may hold, by name. Raises InputError where
+    it is not whole."""
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as opened:
             arrays = {name: opened[name] for name in opened.files}
-        return _made(json.loads(arrays.pop("described").tobytes()), arrays)
+        return _made(json.loads(arrays.pop("described").tobytes()), arrays, kinds)
     except (OSError, ValueError, KeyError, TypeError, EOFError, *DAMAGED) as error:
         raise InputError(
             f"Reading {path}: it is missing or damaged ({type(error).__name__}), expected the "
-            "record of a word; run the same command again, which makes it anew."
+            "record; run the same command again, which makes it anew."
         ) from error
 
 
@@ -70,6 +79,10 @@ def _described(value: Any, arrays: dict[str, Array]) -> Any:
         name = f"array{len(arrays)}"
         arrays[name] = value
         return {"array": name}
+    if isinstance(value, Tensor):
+        return {"tensor": _described(value.numpy(), arrays)}
+    if isinstance(value, Enum):
+        return {"enum": type(value).__name__, "value": value.value}
     if is_dataclass(value):
         of_fields = {
             each.name: _described(getattr(value, each.name), arrays) for each in fields(value)
@@ -82,18 +95,22 @@ def _described(value: Any, arrays: dict[str, Array]) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _made(described: Any, arrays: Mapping[str, Array]) -> Any:
+def _made(described: Any, arrays: Mapping[str, Array], kinds: Mapping[str, type]) -> Any:
     """The value that `_described` describes; a list is a tuple."""
     if isinstance(described, list):
-        return tuple(_made(each, arrays) for each in described)
+        return tuple(_made(each, arrays, kinds) for each in described)
     if not isinstance(described, dict):
         return described
     if "array" in described:
         return arrays[described["array"]]
+    if "tensor" in described:
+        return torch.from_numpy(_made(described["tensor"], arrays, kinds))
+    if "enum" in described:
+        return kinds[described["enum"]](described["value"])
     if "items" in described:
-        return {_key(key): _made(each, arrays) for key, each in described["items"]}
-    of_fields = {name: _made(each, arrays) for name, each in described["fields"].items()}
-    return RECORDS[described["record"]](**of_fields)
+        return {_key(key): _made(each, arrays, kinds) for key, each in described["items"]}
+    of_fields = {name: _made(each, arrays, kinds) for name, each in described["fields"].items()}
+    return kinds[described["record"]](**of_fields)
 
 
 def _key(key: Any) -> Any:

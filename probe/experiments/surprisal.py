@@ -10,34 +10,35 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from probe.experiments.material import Material
 from probe.model import forward
-from probe.model.load import read_weights
-from probe.model.model import Model
-from probe.model.trace import target_states
+from probe.model.weights import Weights
 from probe.stats.resampling import Array
 
 ROWS = 64  # sentences whose logits are held at once
 
 
 def surprisals(
-    model: Model, material: Material, rows: Sequence[int], ids: Mapping[str, Sequence[int]]
+    weights: Weights,
+    before: Tensor,
+    material: Material,
+    rows: Sequence[int],
+    ids: Mapping[str, Sequence[int]],
 ) -> dict[str, Array]:
     """The surprisal of some words in the place of the word, in nats, by word.
 
+    before: the stream after the last block in front of the word. `row d_model`
     rows: the sentences. ids: the token of each word.
     Missing (NaN) in other sentences, and in those that begin with the word. `row` each
     """
-    weights = read_weights(model)
     known = [row for row in rows if material.words[row].start > 0]
     found = {name: np.full(len(material), np.nan) for name in ids}
     chosen = torch.tensor([token for (token,) in ids.values()], dtype=torch.long)
     for start in range(0, len(known), ROWS):
         here = known[start : start + ROWS]
-        before = [material.words[row].start - 1 for row in here]
-        states = target_states(model, [material.tokens[row] for row in here], before)
-        logits = forward.unembed(weights, states.resid[:, -1].to(weights.device)).double().cpu()
+        logits = forward.unembed(weights, before[here].to(weights.device)).double().cpu()
         nats = (logits.logsumexp(-1, keepdim=True) - logits[:, chosen]).numpy()  # row word
         for column, name in enumerate(ids):
             found[name][here] = nats[:, column]

@@ -8,24 +8,26 @@ from probe.explorer.page import Question
 from probe.explorer.saved import address
 from probe.explorer.session import Explorer
 from probe.model.load import ModelSource, load
+from probe.renamed import renamed
 
 if TYPE_CHECKING:
     from probe.explorer.widget import ExplorerWidget
 
 
+@renamed(word="at")
 def explore(
-    model: ModelSource, text: str, *, against: str | None = None, word: str | None = None
+    model: ModelSource, text: str, *, at: str | None = None, against: str | None = None
 ) -> "ExplorerWidget":
     """The explorer of `probe explore` in a notebook: a sentence to retype, heads to swap, what
     becomes of the word.
 
-    `against`: a second sentence with the same word in another meaning · `word`: the one that is
+    `against`: a second sentence with the same word in another meaning · `at`: the word that is
     followed, chosen where none is given. The saved notebook keeps a picture of what was looked at
     last. Needs the package anywidget. Raises InputError for a text that cannot be read,
     UnsupportedModel for an encoder-decoder.
 
     Example:
-        >>> explorer = probe.explore("tiny-senses", "The old tree by the bank", word="bank")
+        >>> explorer = probe.explore("tiny-senses", "The old tree by the bank", at="bank")
     """
     try:
         from probe.explorer.widget import ExplorerWidget
@@ -39,7 +41,7 @@ def explore(
     results = {}
     for what in ("sentence", "along"):
         try:
-            *_, last = explorer.answer(Question(what, text, against, word))
+            *_, last = explorer.answer(Question(what, text, against, at))
         except InputError:
             # A word without an axis is no reason to show nothing.
             if what == "sentence":
@@ -47,5 +49,5 @@ def explore(
         else:
             results[what] = last["result"]
     html, _ = page.render(page.opening_walk(model), transport="notebook")
-    state = address(Question("sentence", text, against, word))
+    state = address(Question("sentence", text, against, at))
     return ExplorerWidget(explorer, page=html, state=f"#{state}", results=results)

@@ -33,7 +33,7 @@ EXAMPLES = (  # a word in two meanings, with as many tokens before it in both
     ("In the garden they found a mole", "In the agency they found a mole"),
     ("She baked a pie with the apple", "She sold the shares of the apple"),
 )
-WHAT = ("sentence", "along", "swap", "write", "trace", "trace_heads", "save")
+WHAT = ("sentence", "along", "swap", "write", "trace", "trace_heads", "score", "cues", "save")
 # What a swapped head gets: z of the other sentence's word, z halfway between both meanings, zero.
 KINDS = ("other", "mean", "off")
 AXES = ("lexicon", "sentences")
@@ -50,9 +50,7 @@ def opening_walk(
 ) -> Walk:
     """The walk that the page opens with. Raises as `probe.walk`."""
     # The page asks for the causal trace when it is looked at.
-    return walk(
-        model, text, word=word, head=head or (None, None), against=other, causal_trace=False
-    )
+    return walk(model, text, at=word, head=head or (None, None), against=other, causal_trace=False)
 
 
 def render(

@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from probe.errors import InputError, ProbeError, UnsupportedModel
+from probe.experiments import cue_sample
+from probe.experiments.cue_words import ask, occur_in, without_beginnings
+from probe.experiments.cues import scan, split_half
 from probe.experiments.observe import Observation
 from probe.explorer import saved
 from probe.explorer.page import Question, choices, parse
@@ -30,6 +35,7 @@ from probe.model.model import Model, require_heads
 from probe.model.records import Trace
 from probe.model.tokens import require_text, tokenize, visible_token
 from probe.model.trace import target_states, trace
+from probe.pages import cues as cues_page
 from probe.pages import walk_sentences
 from probe.patching import positions
 from probe.patching.pair import (
@@ -42,6 +48,7 @@ from probe.patching.pair import (
     run_with_patch,
 )
 from probe.stats.axes import Axis
+from probe.studies.cues import fit_texts
 from probe.walkthrough import choose
 from probe.walkthrough.frames import packed, page_block, tokens
 from probe.walkthrough.numbers import measure
@@ -54,6 +61,7 @@ from probe.walkthrough.scene import (
     read_pair,
     trace_steps,
 )
+from probe.walkthrough.score_parts import score_row
 from probe.walkthrough.walk import check_head, check_length, walk_findings
 
 Message = dict[str, Any]
@@ -63,6 +71,10 @@ MAX_NEW_TOKENS = 20  # that the model writes after a sentence
 N_LIKELIEST = 10  # next tokens that are listed
 COORDINATE_DIGITS = 6  # of a fraction of the way
 N_LEADING = 12  # terms of the coordinate that are listed
+SEED = 0  # of the sample of words that are tried as the cue
+N_DEPTH_CUES = 64  # words that choose the layer at which their cues are read
+CUES_AT_ONCE = 64  # words between two messages
+N_WORDS = 12  # that are listed on each side
 
 
 @dataclass(frozen=True, eq=False)
@@ -467,6 +479,21 @@ class Explorer:
         whole = causal_trace(state.word, self._require_second(state), offsets, effects)
         yield {"result": {"columns": whole.columns(), "arrays": {"trace": packed(whole.effects)}}}
 
+    def score(self, question: Question) -> Iterator[Message]:
+        """The scores of the followed head from one token, split into pairs of parts."""
+        state = self.state(question)
+        if question.follow is None:
+            raise InputError("Splitting a score: got no head; choose one on the map.")
+        view = AttentionView.of_self_attention(self.trace_of(question.text))
+        at = question.pos
+        if not 0 <= at < len(state.word.tokens):
+            raise InputError(
+                f"Splitting a score: got token {at} of {len(state.word.tokens)}; choose one on the "
+                "page."
+            )
+        yield {"doing": "score", "progress": 0.1}
+        yield {"result": score_row(view, *question.follow, at)}
+
     def trace_heads(self, question: Question) -> Iterator[Message]:
         """The causal trace of single heads at one position. `layer head`"""
         state = self.state(question)
@@ -483,6 +510,45 @@ class Explorer:
             yield {"doing": "trace", "progress": progress}
         arrays = {"trace_heads": packed(effects[positions.HEAD][..., 0])}
         yield {"result": {"pos": question.pos, "arrays": arrays}}
+
+    def cues(self, question: Question) -> Iterator[Message]:
+        """Words of the vocabulary as the cue in short texts: which of them move the word furthest
+        along the axis through these two sentences, and where to: 0 at the first, 1 at the second.
+        """
+        state = self.state(question)
+        if state.second is None:
+            raise InputError(
+                "Trying other words: got one sentence only; give a second one with the same word."
+            )
+        word = state.word.text
+        texts = [question.text, state.second.tokens.text]
+        yield {"doing": "axis", "progress": 0.02}
+        vocabulary = cue_sample.shuffled_words(self.model, seed=SEED)
+        some = ask(self.model, word, cues=vocabulary[:N_DEPTH_CUES])
+        axes = fit_texts(self.model, word, texts, some, seed=SEED).axes
+        yield {"doing": "words", "progress": 0.2}
+        drawn = cue_sample.draw(self.model, word, vocabulary, depth=axes.depth)
+        slots = without_beginnings(self.model, drawn)
+        coordinates = []
+        for start in range(0, len(slots.ids), CUES_AT_ONCE):
+            yield {"doing": "cues", "progress": 0.4 + 0.6 * start / len(slots.ids)}
+            batch = slots.ids[start : start + CUES_AT_ONCE]
+            coordinates.append(scan(self.weights, slots.templates, batch, axes, []).coordinate)
+        coordinate = np.concatenate(coordinates)
+        by_cue = pd.DataFrame(
+            {"cue": slots.words, "seen": occur_in(texts, slots.words)}
+            | {"coordinate": coordinate.mean(1)}
+        )
+        result = {
+            "ends": cues_page.columns(cues_page.one_row_each(by_cue), N_WORDS),
+            "depth": axes.depth,
+            "n_cues": len(slots.cues),
+            "n_frames": len(slots.frames),
+            "n_vocabulary": len(vocabulary),
+            "n_beginnings": slots.beginnings,
+            "reliability": split_half(coordinate),
+        }
+        yield {"result": result}
 
     def save(self, question: Question) -> Iterator[Message]:
         """One page of these sentences that needs no model, with every swap of a single head and

@@ -53,7 +53,10 @@ MOST_KINDS = 5  # values of a column that names kinds of words; with more it is 
 SET_ENDS = (0.025, 0.975)  # quantiles of the random sets of a word
 GAPS = ("gap", "general_gap", "squared_gap", "general_squared_gap")
 EFFECTS = ("effect", "effect_low", "effect_high", "p", "between_words", "words_positive")
-HEADS = ("layer", "head", *EFFECTS, *PARTS, "words_clear", "comparison", *RANKS, "read_depth")
+HEADS = (
+    *("layer", "head", *EFFECTS, "attention_cue", *PARTS),
+    *("words_clear", "comparison", *RANKS, "read_depth"),
+)
 WORDS = (
     "word",
     "kind",
@@ -182,6 +185,8 @@ def summarise(records: Records, *, seed: int, draws: int = DRAWS) -> Summary:
     if shown:
         between, orders = _word_by_word(records, sums, reading)
         frames["survey_heads"] = frames["survey_heads"].assign(**between)
+    attention = words.attention_cue.ravel()
+    frames["survey_heads"] = frames["survey_heads"].assign(attention_cue=attention)
     frames["survey_heads"] = frames["survey_heads"][list(HEADS)].astype(
         dict.fromkeys(RANKS, "Int64")
     )
@@ -215,11 +220,21 @@ class _Words:
         self.shape = (0, 0)  # layers, heads
         self.gaps = Sums(seed=seed, draws=draws)
         self._separation = Spread()
+        # Over words whose cues are known. `layer head`
+        self._attention: list[Array] = []
 
     @property
     def separation(self) -> tuple[Array, Array]:
         """The mean held-out separation of the words, and its standard error. `depth, depth`"""
         return self._separation.mean, self._separation.error
+
+    @property
+    def attention_cue(self) -> Array:
+        """The mean attention of each head from the word to its cue; NaN where no cue is known.
+        `layer head`"""
+        if not self._attention:
+            return np.full(self.shape, np.nan)
+        return np.asarray(np.mean(self._attention, axis=0))
 
     def add(self, record: WordRecord) -> None:
         """Add a word, measured or not."""
@@ -244,6 +259,9 @@ class _Words:
         self.shape = (record.layers, record.heads)
         numbers = numbers_of(record)
         self._separation.add(numbers.separation[None])
+        to_cue = np.mean([pair.attention["cue"] for pair in record.pairs], axis=0)
+        if not np.isnan(to_cue).any():
+            self._attention.append(to_cue)
         gaps["gap"] = numbers.gap
         gaps["squared_gap"] = numbers.squared_gap
         if numbers.noun_gap is not None and numbers.noun_squared_gap is not None:

@@ -100,7 +100,7 @@ def within(record: WordRecord, *, permutations: int, seed: int) -> WordEvidence:
     tests = _corrected(record, permutations=permutations, seed=seed)
     columns = zip(
         record.pairs,
-        record.of_pairs("separation"),
+        record.of_pairs("heads"),
         record.of_pairs("backups"),
         noun_evidence(record),
         strict=True,
@@ -120,7 +120,7 @@ def within(record: WordRecord, *, permutations: int, seed: int) -> WordEvidence:
 
 def _corrected(record: WordRecord, *, permutations: int, seed: int) -> dict[tuple[str, str], Tests]:
     """Corrected tests of the pairs of senses whose heads were swapped, one family per word."""
-    separations = record.of_pairs("separation")
+    separations = record.of_pairs("heads")
     swapped = [pair for pair in record.pairs if pair.swaps is not None]
     effects = [pair.swaps for pair in swapped if pair.swaps is not None]
     if not swapped:

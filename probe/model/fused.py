@@ -195,10 +195,20 @@ def pattern(
 
     sinks: of the heads, shaped like the products without keys; None if heads have no sink
     """
+    return softmax_with_sinks(scores_of(weights, block, matches, bias), sinks)
+
+
+def scores_of(weights: Weights, block: Block, matches: Tensor, bias: Tensor | None) -> Tensor:
+    """Scores from products of queries and keys: cap(q k / divisor) + bias. `... key_pos`,
+    unchanged"""
     scores = matches * (1 / block.score_divisor)
     if weights.config.attn_logit_softcapping:
         scores = softcap(scores, weights.config.attn_logit_softcapping)
-    scores = scores if bias is None else scores + bias
+    return scores if bias is None else scores + bias
+
+
+def softmax_with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """The pattern from scores. `... key_pos`, unchanged; `sinks` as for `pattern`"""
     if sinks is None:
         return scores.softmax(-1)
     sink = sinks[..., None].expand(*scores.shape[:-1], 1)
@@ -285,6 +295,16 @@ def pattern_at(
 
     `batch head d_head, batch kv_head key_pos d_head -> batch head key_pos`
     """
+    return softmax_with_sinks(scores_at(weights, block, q, k, at, tables), block.sinks)
+
+
+def scores_at(
+    weights: Weights, block: Block, q: Tensor, k: Tensor, at: Tensor, tables: PositionTables
+) -> Tensor:
+    """The scores of the query at `at`, minus infinity for masked keys.
+
+    `batch head d_head, batch kv_head key_pos d_head -> batch head key_pos`
+    """
     q, _ = split_gate(q, k)
     matches = (q.unflatten(1, (k.shape[1], -1)) @ k.mT).flatten(1, 2)
     bias = tables.of(block).bias
@@ -292,7 +312,7 @@ def pattern_at(
         bias = bias[:, at, : k.shape[-2]].transpose(0, 1)
     elif weights.causal:
         bias = mask(q.new_zeros(k.shape[-2], k.shape[-2]))[at, None]
-    return pattern(weights, block, matches, bias, block.sinks)
+    return scores_of(weights, block, matches, bias)
 
 
 def attend_among(
@@ -464,7 +484,9 @@ def _write(config: Config, writer: Writer, resid: Tensor, x: Tensor) -> Tensor:
     """The stream after a write. Without norms, it is written over `resid`, which must be
     contiguous.
     """
-    if not config.family.adds_plainly:
+    # Autograd needs the values that earlier steps read, so a tensor with gradients is not
+    # overwritten.
+    if not config.family.adds_plainly or resid.requires_grad:
         return add(config, writer, resid, writer.write(x))
     total = resid if writer.bias is None else resid.add_(writer.bias)
     total.view(-1, total.shape[-1]).addmm_(x.flatten(0, -2), writer.weight)

@@ -114,6 +114,30 @@ def run(
         return base(ids, attention_mask=mask, use_cache=use_cache).last_hidden_state
 
 
+def run_cached(
+    model: Model,
+    ids: Sequence[int],
+    cache: "Cache",
+    *,
+    rows: int = 1,
+    start: int = 0,
+    head: bool = False,
+) -> Tensor:
+    """One forward of tokens that follow the `start` ones in `cache`, which takes theirs, too:
+    logits, or without `head` the last vectors. `-> row pos ...`"""
+    tokens = torch.tensor([[*ids]] * rows, device=model.device)
+    positions = {}
+    if model.config.positions.kind == "rotary":  # Bamba's own count begins anew at every call
+        positions["position_ids"] = torch.arange(start, start + len(ids), device=model.device)[None]
+    whole = model.bridge.original_model
+    inputs = {"past_key_values": cache, "use_cache": True} | positions
+    if head:
+        logits: Tensor = whole(tokens, **inputs).logits
+        return logits
+    last: Tensor = whole.base_model(tokens, **inputs).last_hidden_state
+    return last
+
+
 def pad_rows(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
     """Rows of ids as one tensor, padded on the right. `-> row pos`"""
     width = max(map(len, rows))
@@ -122,7 +146,12 @@ def pad_rows(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
     return torch.tensor(padded, device=model.device)
 
 
-def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> dict[str, Tensor]:
+def read_at(
+    model: Model,
+    rows: Sequence[Sequence[int]],
+    at: Sequence[int],
+    before: Sequence[int] | None = None,
+) -> dict[str, Tensor]:
     """The quantities of `TargetStates` at one position of each text, from one run of a model
     with one stack.
 
@@ -131,17 +160,21 @@ def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> d
     q, k, v, z: `row layer head d_head`
     pattern: `row layer head key_pos`
     attn_out: `row layer d_model`, only of a hybrid
+    before: `row d_model`, the stream after the last block at the positions `before`, if given
     """
     row = torch.arange(len(rows), device=model.device)
     pos = torch.tensor(at, device=model.device)
+    earlier = {}
 
     def select(name: str, tensor: Tensor) -> Tensor:
+        if name == "resid_post" and before is not None:
+            earlier["before"] = tensor[row, before].cpu()  # the last block's remains
         # A pattern is `row head query_pos key_pos`, everything else `row pos ...`.
         return tensor[row, :, pos] if name == "pattern" else tensor[row, pos]
 
     with recording(model, select, _at_one_position(model)) as recorded:
         run(model, rows, head=False)
-    return _stack_layers(model, recorded[""])
+    return _stack_layers(model, recorded[""]) | earlier
 
 
 def read_last(
@@ -164,13 +197,7 @@ def read_last(
         return tensor[:, :, -1] if name == "pattern" else tensor[:, -1]
 
     with recording(model, select, _at_one_position(model)) as recorded:
-        rows = torch.tensor([list(ids)], device=model.device)
-        positions = {}
-        if model.config.positions.kind == "rotary":  # Bamba restarts its count at every call
-            counted = torch.arange(start, start + len(ids), device=model.device)
-            positions["position_ids"] = counted[None]
-        base = model.bridge.original_model.base_model
-        base(rows, past_key_values=cache, use_cache=True, **positions)
+        run_cached(model, ids, cache, start=start)
     return _stack_layers(model, recorded[""])
 
 

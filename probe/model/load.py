@@ -22,11 +22,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 from weakref import WeakKeyDictionary
 
 import torch
 from safetensors import SafetensorError, safe_open
+from typing_extensions import TypeAliasType
 
 from probe.errors import InputError, ModelError, require_flag
 from probe.model.architectures import FAMILIES, WRAPPERS, require_single
@@ -100,8 +101,10 @@ SHORT_TEXT = "The mole dug under the river bank."
 
 # Whatever a public function takes as its model; beyond it, what other libraries wrap around one of
 # the objects. A Union, because these are imported for types only and `|` cannot hold a name in
-# quotes.
-ModelSource: TypeAlias = Union[Model, "PreTrainedModel", "TransformerBridge", str, os.PathLike[str]]
+# quotes; an alias with a name, so that `help` shows the name and not what it stands for.
+ModelSource = TypeAliasType(
+    "ModelSource", Union[Model, "PreTrainedModel", "TransformerBridge", str, os.PathLike[str]]
+)
 
 
 class Loaded(NamedTuple):
@@ -156,9 +159,10 @@ def load(
     An object in memory stays unchanged and is loaded once: a second call with the same options
     returns the same Model, until its tensors, its config or the settings of its parts change. A
     change through `.data` is not noticed; delete the Model and pass a new object in that case.
-    Adapters are merged in a copy of the tensors that they change. A Model from before a training
-    step is outdated; call `load` with the object again. Special tokens follow the tokenizer's
-    rules, whatever the source of the weights.
+    Adapters are merged in a copy of the tensors that they change, and they are part of the model's
+    name ("gpt2 + adapter default"). A Model from before a training step is outdated; call `load`
+    with the object again. Special tokens follow the tokenizer's rules, whatever the source of the
+    weights.
 
     A Model is returned as it is. Raises InputError for options other than those it was loaded with,
     and ModelError if its bridge has since got hooks or compatibility mode. Raises ModelError or
@@ -285,8 +289,9 @@ def _require_as_it_is(
         )
 
 
-def read_weights(model: ModelSource) -> Weights:
+def read_weights(model: ModelSource | Weights) -> Weights:
     """The weights of a model's single stack, in its dtype, layer by layer and head by head.
+    Weights are returned as they are.
 
     The tensors are views of the model's, with two exceptions: rows that files store in another
     order than the formulas (the gated delta rule of Qwen3-Next), and output matrices of models
@@ -297,6 +302,8 @@ def read_weights(model: ModelSource) -> Weights:
         >>> probe.read_weights("tiny-senses").blocks[0].w_q.shape  # head d_model d_head
         torch.Size([4, 128, 32])
     """
+    if isinstance(model, Weights):
+        return model
     model = load(model)
     require_single(model.config.architecture, "the reading of a word")
     (weights,) = read_stacks(model.weights, model.config).values()
@@ -577,7 +584,8 @@ def _shared(
         read=_how(held, adapters, config),
         hooks=hooked_parts(held),
     )
-    model = Model(held.name, bridge, own, config, weights, origin, fresh.device, dtype)
+    name = " + adapter ".join((held.name, *adapters))
+    model = Model(name, bridge, own, config, weights, origin, fresh.device, dtype)
     _checked(model)
     if held.hooks:  # what was checked is the model without them
         attach_hooks(held, bridge, config, ids[: config.n_ctx])

@@ -45,6 +45,7 @@ from probe.model.decomposition import (
 )
 from probe.model.model import Config
 from probe.model.records import AttentionTrace, CrossTrace, PairTrace, TargetStates, Trace
+from probe.model.tokens import Tokens
 from probe.model.trace import at_position, with_embeddings
 from probe.model.weights import Block
 
@@ -84,31 +85,41 @@ class Terms(NamedTuple):
     values: Tensor
 
 
-def score_terms(
-    trace: AttentionTrace,
-    layer: int,
-    head: int,
-    *,
-    at: int,
-    sources: Sequence[int],
-    by: By = "part",
-    pair: PairTrace | None = None,
-) -> Terms:
-    """The scores of a head from position `at` to each of `sources`, before a soft cap, as a sum
-    over pairs of a query part and a key part, in float64. A bias that the family adds for two
-    positions is one more term, labelled with its name twice.
+class View(NamedTuple):
+    """A head that reads some tokens from one position of a text.
 
-    pair: all three attentions of an encoder-decoder, if the trace is one of them
+    trace: of the text; of an encoder-decoder the attention that the head is in
+    at: the position that it reads from. sources: those that it reads
+    pair: all three attentions of an encoder-decoder
+    """
+
+    trace: AttentionTrace
+    layer: int
+    head: int
+    at: int
+    sources: list[int]
+    pair: PairTrace | None = None
+
+    @property
+    def read(self) -> Tokens:
+        """The text that the head reads."""
+        return self.trace.source if isinstance(self.trace, CrossTrace) else self.trace.tokens
+
+
+def score_terms(view: View, by: By = "part") -> Terms:
+    """The scores of a head before a soft cap, as a sum over pairs of a query part and a key part,
+    in float64. A bias that the family adds for two positions is one more term, labelled with its
+    name twice.
 
     Raises CrossCheckError if the terms miss the model's own scores by more than rounding.
     """
+    trace, layer, head, at, rows, _ = view
     weights = trace.stack
     config = weights.config
     block = weights.blocks[layer].to(torch.float64, "cpu")
-    rows = list(sources)
-    asking = _reading(trace, layer, [at], by, pair)
+    asking = _reading(view, block, [at], by)
     queries = project(asking, block.w_q, block.b_q, "query bias")
-    keys = project(_read(trace, layer, rows, by, pair), block.w_k, block.b_k, "key bias")
+    keys = project(_read(view, block, by), block.w_k, block.b_k, "key bias")
     q = compared(block, queries.vectors, block.norm_q, [at], config)[:, head, 0]
     k = compared(block, keys.vectors, block.norm_k, rows, config)[:, kv_head(head, config)]
     pairs = torch.einsum("ad,brd->rab", q, k) / block.score_divisor
@@ -124,33 +135,23 @@ def score_terms(
         labels.append((POSITION_BIAS[config.positions.kind],) * 2)
         capped = capped + added
     terms = Terms(labels, values)
-    _require_sum(trace, "scores", layer, terms, capped, trace.scores[layer, head, at, rows])
+    _require_sum(view, "scores", terms, capped, trace.scores[layer, head, at, rows])
     return terms
 
 
-def write_terms(
-    trace: AttentionTrace,
-    layer: int,
-    head: int,
-    *,
-    at: int,
-    sources: Sequence[int],
-    direction: Tensor,
-    by: By = "part",
-    pair: PairTrace | None = None,
-) -> Terms:
-    """A head's write from each of `sources` to position `at`, along a direction, as a sum over
-    the parts of its input there, in float64.
+def write_terms(view: View, direction: Tensor, by: By = "part") -> Terms:
+    """A head's write from each token that it reads, along a direction, as a sum over the parts of
+    its input there, in float64.
 
     direction: `d_model`
 
     The attention and the gate of z are held. Raises CrossCheckError if the terms differ from the
     model's ΔE by more than rounding.
     """
+    trace, layer, head, at, rows, _ = view
     config = trace.stack.config
     block = trace.stack.blocks[layer].to(torch.float64, "cpu")
-    rows = list(sources)
-    values = project(_read(trace, layer, rows, by, pair), block.w_v, block.b_v, "value bias")
+    values = project(_read(view, block, by), block.w_v, block.b_v, "value bias")
     v = values.vectors[:, kv_head(head, config)]
     if block.w_head_gate is not None:
         x = trace.x[layer, at].double()
@@ -159,7 +160,7 @@ def write_terms(
     along = direction.double()
     terms = Terms([(label,) for label in values.labels], (z @ (block.w_o[head] @ along)).T)
     hooked = trace.delta_e_by_source(layer, head, at)[rows].double() @ along
-    _require_sum(trace, "what a head takes", layer, terms, terms.values.sum(-1), hooked)
+    _require_sum(view, "what a head takes", terms, terms.values.sum(-1), hooked)
     return terms
 
 
@@ -184,25 +185,37 @@ def readable(trace: AttentionTrace, layer: int, at: int) -> list[int]:
     return scores[at].isfinite().nonzero().flatten().tolist()
 
 
+def other_tokens(view: View) -> list[int]:
+    """The tokens that the head can read, without those that the view names, the one that reads,
+    and special tokens, which have no characters of the text."""
+    spans = view.read.spans
+    left_out = {*view.sources}
+    if not isinstance(view.trace, CrossTrace):
+        left_out.add(view.at)
+    return [
+        pos
+        for pos in readable(view.trace, view.layer, view.at)
+        if pos not in left_out and spans[pos][0] < spans[pos][1]
+    ]
+
+
 def kv_head(head: int, config: Config) -> int:
     """The head of keys and values that serves a query head."""
     return head // (config.n_heads // config.n_kv_heads)
 
 
-def _require_sum(
-    trace: AttentionTrace, quantity: str, layer: int, terms: Terms, total: Tensor, hooked: Tensor
-) -> None:
+def _require_sum(view: View, quantity: str, terms: Terms, total: Tensor, hooked: Tensor) -> None:
     """Raises CrossCheckError if sums of terms differ from the hooked values, `row`, by more than
     the rounding of the largest term.
     """
     scale = float(terms.values.abs().max())
     error = float((total - hooked.double()).abs().max())
-    expected = largest_error(trace.resid_pre.dtype, layer + 1)
+    expected = largest_error(view.trace.resid_pre.dtype, view.layer + 1)
     if not error <= expected * scale:
         raise CrossCheckError(
-            f"Cannot sum {quantity} of {trace.model_name} in layer {layer}: the parts miss it by "
-            f"{error:.1e} where the largest is {scale:.1e}, expected at most {expected:.0e} of "
-            "that. Run `probe check` to see which quantity disagrees."
+            f"Cannot sum {quantity} of {view.trace.model_name} in layer {view.layer}: the parts "
+            f"miss it by {error:.1e} where the largest is {scale:.1e}, expected at most "
+            f"{expected:.0e} of that. Run `probe check` to see which quantity disagrees."
         )
 
 
@@ -322,33 +335,32 @@ def _writes(
         yield f"{label} from {token}", by_source[:, source]
 
 
-def _reading(
-    trace: AttentionTrace, layer: int, positions: Sequence[int], by: By, pair: PairTrace | None
-) -> Parts:
+def _reading(view: View, block: Block, positions: Sequence[int], by: By) -> Parts:
     """The input of an attention's queries at some positions, after the norm in front of it.
 
     `-> part row d_model`
     """
-    if pair is None:
+    trace = view.trace
+    layer = view.layer
+    if view.pair is None:
         assert isinstance(trace, Trace)
         entering = stream_parts(trace, layer, positions, by)
     else:
-        entering = parts_of_pair(pair, trace.stack.attention.name, layer, positions, by)
-    return through_input_norm(trace, layer, entering)
+        entering = parts_of_pair(view.pair, trace.stack.attention.name, layer, positions, by)
+    return through_input_norm(block, entering, trace.stack.config)
 
 
-def _read(
-    trace: AttentionTrace, layer: int, positions: Sequence[int], by: By, pair: PairTrace | None
-) -> Parts:
-    """The input of an attention's keys and values at some positions; in cross-attention the
-    encoder's output.
+def _read(view: View, block: Block, by: By) -> Parts:
+    """The input of an attention's keys and values at the tokens that are read; in cross-attention
+    the encoder's output.
 
     `-> part row d_model`
     """
-    if pair is None or trace is not pair.cross:
-        return _reading(trace, layer, positions, by, pair)
+    pair = view.pair
+    if pair is None or view.trace is not pair.cross:
+        return _reading(view, block, view.sources, by)
     encoder = pair.encoder.stack
-    leaving = parts_of_pair(pair, "encoder", len(encoder.blocks), positions, by)
+    leaving = parts_of_pair(pair, "encoder", len(encoder.blocks), view.sources, by)
     weight, bias = encoder.norm(encoder.config.family.final_norm, torch.float64)
     if weight is None:
         return leaving
@@ -358,14 +370,12 @@ def _read(
     )
 
 
-def through_input_norm(trace: AttentionTrace, layer: int, entering: Parts) -> Parts:
+def through_input_norm(block: Block, entering: Parts, config: Config) -> Parts:
     """Parts of the stream after the norm in front of an attention, with its scale held at that
     of their sum.
 
     `part row d_model`
     """
-    config = trace.stack.config
-    block = trace.stack.blocks[layer].to(torch.float64, "cpu")
     normed = forward.attention_input(block, entering.vectors, config, norm=_norm_held)
     bias = block.norm_bias if forward.norms_input(block, config) else None
     return Parts(entering.labels, normed).plus("norm bias", bias)

@@ -382,6 +382,8 @@ class TargetStates:
     pattern: `sentence layer head key_pos`, the target's row, zero after the target
     attn_out: `sentence layer d_model`, the write of attention or of the mixer; only of a hybrid,
         otherwise None
+    before: `sentence d_model`, the stream after the last block at an earlier position; None if no
+        earlier position was given
     """
 
     ids: Tensor
@@ -396,6 +398,7 @@ class TargetStates:
     z: Tensor
     pattern: Tensor
     attn_out: Tensor | None = None
+    before: Tensor | None = None
 
     def __post_init__(self) -> None:
         n = len(self.ids)

@@ -28,6 +28,10 @@ VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 # Byte-level vocabularies write printable bytes of Latin-1 as they are, the others from U+0100 on.
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 UNPRINTABLE = [byte for byte in range(0x100) if byte not in PRINTABLE]
+# How a vocabulary marks tokens that begin a word: byte-level BPE, SentencePiece.
+WORD_MARKS = ("Ġ", "▁")
+CONTINUATION = "##"  # how WordPiece marks those that do not
+SHORTEST_WORD = 3  # letters of a whole-word token: shorter ones are mostly abbreviations
 BYTE_OF = {chr(byte): byte for byte in PRINTABLE}
 BYTE_OF |= {chr(0x100 + index): byte for index, byte in enumerate(UNPRINTABLE)}
 
@@ -81,6 +85,49 @@ class TargetText(NamedTuple):
     at: int
 
 
+class Prompt(str):
+    """A text in which special tokens are tokens: what `probe.prompt` returns."""
+
+
+def prompt(
+    model: ModelSource, text: str | Sequence[Mapping[str, Any]], *, template: bool = False
+) -> Prompt:
+    """A text for any function that takes one, in which special tokens such as `[MASK]` or
+    `<|im_start|>` are tokens; in a plain text they are letters.
+
+    text: a text, or the messages of a chat, each a dict with role and content, which the model's
+        chat template writes down, up to where the answer begins
+    template: whether a text is the one message of a user, for the template to write down
+
+    Raises InputError for messages that the template refuses, and for a model without a template.
+
+    Example:
+        >>> asked = probe.prompt("tiny-senses", "the river bank<|endoftext|>")
+        >>> probe.tokenize("tiny-senses", asked).pieces[-1]
+        '<|endoftext|>'
+    """
+    if isinstance(text, str) and not template:
+        require_text(text)
+        return Prompt(text)
+    messages = [{"role": "user", "content": text}] if isinstance(text, str) else [*text]
+    model = as_model(model)
+    if not getattr(model.tokenizer, "chat_template", None):
+        raise InputError(
+            f"Cannot write a chat for {model.name}: its tokenizer has no chat template. Give a "
+            "plain text, or load an instruction-tuned model such as smollm2."
+        )
+    try:
+        written = model.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+    except Exception as error:  # broad, because a template raises what its author chose
+        raise InputError(
+            f"Cannot write a chat for {model.name}: its template refuses the messages "
+            f"({shorten(str(error))}). Give a list of dicts with role and content."
+        ) from error
+    return Prompt(written)
+
+
 def tokenize(model: ModelSource, text: str) -> Tokens:
     """The model's tokens of `text`, with BOS prepended if the model uses it.
 
@@ -100,11 +147,12 @@ def _tokenize(model: Model, text: str, *, target: bool = False) -> Tokens:
     require_text(text)
     config = model.config
     tokenizer = model.tokenizer
+    split = config.split_special_tokens and not isinstance(text, Prompt)
     encoded = _encode(
         model,
         text,
         special=config.special_tokens,
-        split=config.split_special_tokens,
+        split=split,
         target=target,
     )
     cut = []
@@ -121,7 +169,7 @@ def _tokenize(model: Model, text: str, *, target: bool = False) -> Tokens:
         is_added = bool(is_special) and config.special_tokens
         piece = name if is_added else text[start:end] or name
         cut.append(_Cut(token, piece, _without_leading_space(text, start, end), is_added=is_added))
-    if not config.split_special_tokens:
+    if not split:
         cut = _put_once(cut)
     if len(cut) > config.n_ctx:
         raise InputError(
@@ -187,7 +235,7 @@ def require_text(text: object) -> None:
     if not isinstance(text, str):
         raise InputError(
             f"Reading the text: got {type(text).__name__}, expected one text as str; give one at a "
-            "time, and a chat as apply_chat_template(..., tokenize=False) writes it."
+            "time, and a chat as probe.prompt(model, messages) writes it."
         )
     if not text.strip():
         raise InputError(
@@ -312,6 +360,54 @@ def is_one_token(model: Model, piece: str) -> bool:
     model.
     """
     return len(model.tokenizer(piece, add_special_tokens=False)["input_ids"]) == 1
+
+
+def whole_words(model: Model) -> list[str]:
+    """Every word that is one token of the model: letters only, at least SHORTEST_WORD, in the order
+    of their ids. Beginnings of longer words are among them."""
+    starts, _ = _starts_and_rest(model)
+    words = dict.fromkeys(text.strip() for text in _texts_of(model, starts))
+    return [word for word in words if word.isalpha() and len(word) >= SHORTEST_WORD]
+
+
+def word_continuations(model: Model) -> list[int]:
+    """The tokens that continue a word: those that begin with a letter and not with the mark of a
+    new word."""
+    _, rest = _starts_and_rest(model)
+    texts = [text.removeprefix(CONTINUATION) for text in _texts_of(model, rest)]
+    return [token for token, text in zip(rest, texts, strict=True) if text[:1].isalpha()]
+
+
+def _starts_and_rest(model: Model) -> tuple[list[int], list[int]]:
+    """The tokens that begin a word, and all others, by the marks of the vocabulary."""
+    tokenizer = model.tokenizer
+    count = min(len(tokenizer), model.config.d_vocab)
+    names = [name or "" for name in tokenizer.convert_ids_to_tokens(range(count))]
+    is_start = [name.startswith(WORD_MARKS) for name in names]
+    if not any(is_start):  # a vocabulary that marks what continues a word, or nothing
+        is_start = [not name.startswith(CONTINUATION) for name in names]
+    rest = [token for token, starts in enumerate(is_start) if not starts]
+    return [token for token, starts in enumerate(is_start) if starts], rest
+
+
+def _texts_of(model: Model, tokens: Sequence[int]) -> list[str]:
+    texts: list[str] = model.tokenizer.batch_decode([[token] for token in tokens])
+    return texts
+
+
+def ids_after(model: Model, before: str, words: Sequence[str]) -> list[tuple[int, ...] | None]:
+    """The token ids of each word as it is written after a text and a space; None where the model's
+    vocabulary does not hold it."""
+    tokenizer = model.tokenizer
+    [start] = tokenizer([before], add_special_tokens=False)["input_ids"]
+    rows = tokenizer([f"{before} {word}" for word in words], add_special_tokens=False)["input_ids"]
+    unknown = tokenizer.unk_token_id
+    found: list[tuple[int, ...] | None] = []
+    for row in rows:
+        ids = tuple(row[len(start) :])
+        is_known = row[: len(start)] == start and ids and unknown not in ids
+        found.append(ids if is_known else None)
+    return found
 
 
 def token_id(model: Model, token: str | int) -> int:

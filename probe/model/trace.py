@@ -27,6 +27,8 @@ from probe.model.tokens import (
     tokenize,
 )
 from probe.model.weights import Weights
+from probe.progress import worked
+from probe.renamed import renamed
 
 # Tokens of a long text that are run together; only this many rows of a pattern exist at a time.
 CHUNK = 64
@@ -131,10 +133,18 @@ def _read_in_chunks(model: Model, ids: Sequence[int]) -> tuple[dict[str, Tensor]
     return states, v.cpu()
 
 
+@renamed(sentences="texts", targets="at")
 def target_states(
-    model: ModelSource, sentences: Sequence[Tokens], targets: Sequence[int]
+    model: ModelSource,
+    texts: Sequence[Tokens],
+    at: Sequence[int],
+    *,
+    before: Sequence[int] | None = None,
 ) -> TargetStates:
     """The states of many tokenised sentences, each at its target position.
+
+    before: a position of each sentence up to its target; the stream after the last block is read
+        there in the same run
 
     Texts of similar length are run together. In a causal model, only tokens up to the target are
     run, because later tokens cannot change its states; a model that reads both ways runs whole
@@ -151,9 +161,9 @@ def target_states(
     """
     model = load(model)
     weights = read_weights(model)
-    _require_targets(sentences, targets)
-    texts = list(zip(sentences, targets, strict=True))
-    rows = [tokens.ids[: pos + 1] if weights.causal else tokens.ids for tokens, pos in texts]
+    _require_targets(texts, at)
+    targets = list(zip(texts, at, strict=True))
+    rows = [tokens.ids[: pos + 1] if weights.causal else tokens.ids for tokens, pos in targets]
     width = max(map(len, rows))
     states: dict[str, list[Tensor]] = defaultdict(list)
     lengths = [len(row) for row in rows]
@@ -162,8 +172,12 @@ def target_states(
         batches = batch_by_length(lengths, most_rows=len(rows))
     for batch in batches:
         tensors = hooks.read_at(
-            model, [rows[row] for row in batch], [targets[row] for row in batch]
+            model,
+            [rows[row] for row in batch],
+            [at[row] for row in batch],
+            None if before is None else [before[row] for row in batch],
         )
+        worked(sum(len(rows[row]) for row in batch) * model.config.n_layers)
         padding = width - tensors["pattern"].shape[-1]
         tensors["pattern"] = functional.pad(tensors["pattern"], (0, padding))
         for name, tensor in tensors.items():
@@ -171,7 +185,7 @@ def target_states(
     order = in_order(batches)
     states_by_name = {name: torch.cat(parts)[order] for name, parts in states.items()}
     return with_embeddings(
-        weights, states_by_name, [tokens.ids[pos] for tokens, pos in texts], targets
+        weights, states_by_name, [tokens.ids[pos] for tokens, pos in targets], at
     )
 
 

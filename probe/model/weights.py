@@ -128,7 +128,8 @@ class Block:
         weights = (self.w_q, self.w_k, self.w_v, self.w_head_gate)
         parts = [_side_by_side(part) for part in weights if part is not None]
         biases = [bias.flatten() for bias in (self.b_q, self.b_k, self.b_v) if bias is not None]
-        return torch.cat(parts, dim=1), torch.cat(biases) if biases else None
+        with torch.inference_mode(False):  # autograd refuses what was made in that mode
+            return torch.cat(parts, dim=1), torch.cat(biases) if biases else None
 
     @cached_property
     def queries(self) -> tuple[Tensor, Tensor | None]:
@@ -152,7 +153,8 @@ class Block:
         parts = [expert.w_out for expert in self.experts]
         parts += [] if self.shared is None else [self.shared.w_out]
         parts += [expert.b_out[None] for expert in self.experts if expert.b_out is not None]
-        return torch.cat(parts)
+        with torch.inference_mode(False):
+            return torch.cat(parts)
 
     @property
     def d_mlp(self) -> int:

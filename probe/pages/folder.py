@@ -32,14 +32,17 @@ from probe.results.columns import TABLES
 from probe.walkthrough.frames import TABLES as TABLES_OF_WALK
 
 if TYPE_CHECKING:
+    from probe.results.cues import Cues
     from probe.studies.study import Study
     from probe.studies.survey import Survey
     from probe.walkthrough.walk import Walk
 REPORT = "ambiguity.html"
 WALK = "walk.html"
+WALK_RECORD = "walk.record"  # what `probe.read` needs of a walk besides its tables
 SURVEY = "survey.html"
+CUES = "cues.html"
 EVALUATION = "evaluation_words.csv"
-PAGES = (REPORT, WALK, SURVEY)
+PAGES = (REPORT, WALK, SURVEY, CUES)
 MANIFEST = "manifest.json"
 # What may lie in one folder: the page of a survey shows the evaluation beside it.
 TOGETHER = {SURVEY, EVALUATION}
@@ -49,14 +52,14 @@ _CODE = re.compile("<code>(probe .*?)</code>")
 
 def write_folder(
     out: str | os.PathLike[str],
-    pages: Mapping[str, str],
+    pages: Mapping[str, str | bytes],
     *,
     frames: Mapping[str, pd.DataFrame],
     made: dict[str, Any],
     streams: Mapping[str, Iterable[pd.DataFrame]] | None = None,
 ) -> Path:
-    """Write the pages, by file name, the tables and the manifest `made` (the files' hashes are
-    added).
+    """Write the pages and other files, by name, the tables and the manifest `made` (the files'
+    hashes are added).
 
     `streams`: tables that are never held as a whole, part by part, as Parquet alone. What the
     manifest there says of the page that is replaced, and is not made again, is removed: it would
@@ -65,7 +68,9 @@ def write_folder(
     """
     check_folder(out)
     before = manifest_of(Path(out)).get("files", {})
-    files = {name: page.encode() for name, page in pages.items()} | tables(frames)
+    files = {
+        name: page.encode() if isinstance(page, str) else page for name, page in pages.items()
+    } | tables(frames)
     hashes = {name: sha256_of_bytes(content) for name, content in files.items()}
     # The longest first: a page that is there finds its tables beside it.
     for name, parts in (streams or {}).items():
@@ -112,8 +117,8 @@ def to_be_replaced(out: str | os.PathLike[str], file: str, command: str) -> str:
     return f"{path} replaces {earlier}; another place keeps both."
 
 
-def made_by(result: "Study | Survey | Walk", command: str) -> dict[str, Any]:
-    """The manifest of a study, a survey or a walk."""
+def made_by(result: "Study | Survey | Walk | Cues", command: str) -> dict[str, Any]:
+    """The manifest of a study, a survey, a walk or a cue scan."""
     return manifest(
         result.model_name,
         result.origin,

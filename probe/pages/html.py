@@ -25,8 +25,9 @@ from probe.charts import palette, themed
 from probe.experiments.run import LEADERS
 from probe.inference.verdicts import ORDER
 from probe.pages.sentences import BAR, TINTS
-from probe.stats.limits import SMALLEST
+from probe.stats.limits import GATE, LEVEL, SMALLEST
 from probe.stats.numbers import (
+    bare,
     counted,
     decimal,
     distance_percent,
@@ -78,6 +79,7 @@ def environment(*folders: str | Path) -> Environment:
     made.filters["listed"] = lambda items: listed(list(items))
     made.tests["measured"] = pd.notna
     made.globals |= {"LEADERS": LEADERS, "SMALLEST": SMALLEST, "VERDICTS": ORDER}
+    made.globals |= {"GATE": GATE, "LEVEL": LEVEL}
     made.globals["chart"] = partial(_placed, count(1))
     return made
 
@@ -120,6 +122,7 @@ def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]
 
 
 FILTERS = (
+    bare,
     counted,
     decimal,
     distance_percent,

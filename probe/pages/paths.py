@@ -89,7 +89,7 @@ def one_path(steps: Sequence[Row]) -> Section:
         "steps": [_step(step) for step in steps],
         "share": percent(steps[0]["share"]),
         "confirmed": steps[0]["p"] < LEVEL,
-        "p": p_value(steps[0]["p"]),
+        "p": p_value(steps[0]["p"], LEVEL),
     }
 
 

@@ -9,29 +9,42 @@ import pandas as pd
 
 from probe.errors import InputError
 from probe.model.check import Certificate, Row
-from probe.pages.folder import EVALUATION, MANIFEST, REPORT, SURVEY, WALK, manifest_of
+from probe.pages.cues import CERTIFICATE as CUES_CERTIFICATE
+from probe.pages.folder import (
+    CUES,
+    EVALUATION,
+    MANIFEST,
+    REPORT,
+    SURVEY,
+    WALK_RECORD,
+    manifest_of,
+)
 from probe.pages.survey import CERTIFICATE
 from probe.provenance import Origin
+from probe.results.cues import Cues
 from probe.results.evaluation import Evaluation
+from probe.results.frames import of_experiments
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS
+from probe.walkthrough.saved import read_walk
+from probe.walkthrough.walk import Walk
 
-Result = Study | Survey | Evaluation
+Result = Study | Survey | Cues | Walk | Evaluation
 
 
 def read(folder: str | os.PathLike[str]) -> Result:
-    """The study, survey or evaluation that `probe.write` wrote into a folder.
+    """The study, survey, cue scan, walk or evaluation that `probe.write` wrote into a folder.
 
-    Numbers are as they are in the tables, rounded. Of a survey the records of the words are read
-    when they are asked for, and must still be in the folder.
+    `probe.write` of what is returned writes the same page and tables again, byte for byte. The
+    records of a survey's words are read when they are asked for, and must still be in the folder.
     Raises InputError for a folder without such a result, or one of which a table is missing.
 
     Example:
-        >>> study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=8)
-        >>> page = probe.write(study, "out")
-        >>> probe.read("out").findings["bank"].read_depth == study.findings["bank"].read_depth
-        True
+        >>> walk = probe.walk("tiny-senses", "The old tree by the bank", at="bank")
+        >>> page = probe.write(walk, "out")
+        >>> probe.read("out")
+        <Walk at 'bank' through L1H2 of tiny-senses: 16 tables>
     """
     place = Path(folder)
     made = manifest_of(place)
@@ -40,13 +53,14 @@ def read(folder: str | os.PathLike[str]) -> Result:
         return _study(place, made)
     if SURVEY in files and "models" not in made:
         return _survey(place, made)
+    if CUES in files:
+        return _cues(place, made)
     if EVALUATION in files:
         return _evaluation(place, made)
+    if WALK_RECORD in files:
+        return read_walk(place / WALK_RECORD, _frames(place, made["frames"]))
     problem = f"no {MANIFEST} of a result is in it"
     step = "give the folder that probe.write or a command wrote into"
-    if WALK in files:
-        problem = "a walk is drawn from the model and cannot be read back"
-        step = "run probe.walk again, or read its tables as Parquet"
     if "models" in made:
         problem = "it holds the surveys of several models on one page"
         step = "survey one model into a folder of its own, or read the tables as Parquet"
@@ -54,7 +68,8 @@ def read(folder: str | os.PathLike[str]) -> Result:
 
 
 def _study(place: Path, made: Mapping[str, Any]) -> Study:
-    frames = _frames(place, made["frames"])
+    # An earlier version may not have had every experiment.
+    frames = of_experiments(()) | _frames(place, made["frames"])
     frames["verdicts"] = frames["verdicts"].drop(columns="because")
     return Study(
         model_name=made["model"],
@@ -63,6 +78,7 @@ def _study(place: Path, made: Mapping[str, Any]) -> Study:
         certificate=_certificate(made, frames["certificate"]),
         frames=frames,
         data_sha256=made["data_sha256"],
+        unfinished=tuple(made.get("unfinished", ())),
     )
 
 
@@ -79,6 +95,18 @@ def _survey(place: Path, made: Mapping[str, Any]) -> Survey:
         frames=frames,
         said=tuple(made["said"]),
         files=tuple(place / WORDS / name for name in made["records"]),
+    )
+
+
+def _cues(place: Path, made: Mapping[str, Any]) -> Cues:
+    certificate = _frames(place, [CUES_CERTIFICATE])[CUES_CERTIFICATE]
+    return Cues(
+        model_name=made["model"],
+        origin=_origin(made),
+        options=made["options"],
+        certificate=_certificate(made, certificate),
+        frames=_frames(place, made["frames"]),
+        data_sha256=made["data_sha256"],
     )
 
 

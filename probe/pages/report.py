@@ -20,12 +20,15 @@ from probe.experiments.run import LEADERS
 from probe.model.records import Trace
 from probe.pages import html, sections, words
 from probe.pages.answer import answer
+from probe.pages.cues import notebook_html as cues_html
 from probe.pages.sections import Page
 from probe.pages.survey import notebook_html as survey_html
 from probe.pages.verdicts import MEANINGS, MEANINGS_WITHOUT_NEXT
 from probe.pages.walk import notebook_html
+from probe.results.cues import Cues
 from probe.results.evaluation import Evaluation
 from probe.results.findings import Frames, WordFindings
+from probe.results.frames import without_rows
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.walkthrough.walk import Walk
@@ -38,7 +41,7 @@ def render(
 
     manifest: what made it; everything but the time of day is on the page.
     """
-    page = Page(findings, frames, manifest)
+    page = Page(findings, without_rows() | dict(frames), frames.keys(), manifest)
     shown = sections.shown(page)
     values: dict[str, Any] = {}
     for section in shown:
@@ -74,6 +77,7 @@ def hues(findings: Mapping[str, WordFindings]) -> dict[str, dict[str, str]]:
 
 html_of.register(Walk, notebook_html)
 html_of.register(Survey, survey_html)
+html_of.register(Cues, cues_html)
 
 
 @html_of.register

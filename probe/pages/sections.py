@@ -4,26 +4,39 @@ A section is a row: where it is linked, its template, and the values that the te
 sentences of a section stand in its template.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from probe import charts
-from probe.pages import checks, heads, paths, sentences, words
+from probe.pages import checks, cues, heads, paths, predictions, sentences, why, words
 from probe.results.findings import Frames, WordFindings
 from probe.results.survey_findings import survey_findings
 
 
 class Page(NamedTuple):
-    """What a report is about: the findings by word, the frames, and what made them."""
+    """What a report is about.
+
+    findings: by word.
+    frames: the tables; those of experiments that were not run have no rows.
+    tables: the names of those that were measured.
+    manifest: what made them.
+    """
 
     findings: Mapping[str, WordFindings]
     frames: Frames
+    tables: Collection[str]
     manifest: Mapping[str, Any]
 
     @property
     def ranks_heads(self) -> bool:
         """Whether heads of any word were ranked."""
         return any(word.heads for word in self.findings.values())
+
+    @property
+    def has_cue_samples(self) -> bool:
+        """Whether other words were tried as the cue of any word."""
+        return len(self.frames.get("cue_samples", ())) > 0
 
     @property
     def is_general(self) -> bool:
@@ -42,6 +55,7 @@ class Section(NamedTuple):
     template: in the folder `report`.
     values: those that its template needs, by name.
     shown: whether the section is on a page.
+    table: what it shows; without this table it is absent, because its experiment was not run.
     """
 
     id: str
@@ -49,11 +63,12 @@ class Section(NamedTuple):
     template: str
     values: Callable[[Page], Values]
     shown: Callable[[Page], bool] = lambda page: True
+    table: str = "words"
 
 
 def shown(page: Page) -> list[Section]:
     """The sections of a page."""
-    return [section for section in SECTIONS if section.shown(page)]
+    return [section for section in SECTIONS if section.table in page.tables and section.shown(page)]
 
 
 def _answer(page: Page) -> Values:
@@ -78,6 +93,13 @@ def _words(page: Page) -> Values:
     return {"cards": words.cards(page.findings), "scope": words.scope(page.findings)}
 
 
+def _otherwise(page: Page) -> Values:
+    return {
+        "read_otherwise": predictions.read_otherwise(page.findings),
+        "most_listed": predictions.MOST_LISTED,
+    }
+
+
 def _heads(page: Page) -> Values:
     return {
         "leading_heads": heads.leading_heads(page.findings, page.frames["verdicts"]),
@@ -87,6 +109,7 @@ def _heads(page: Page) -> Values:
 
 def _believe(page: Page) -> Values:
     return {
+        "nouns_asked": "controls" in page.tables,
         "beside_nouns": checks.beside_nouns(page.findings),
         "believe": checks.controls_and_power(page.findings),
     }
@@ -99,45 +122,73 @@ def _downloads(page: Page) -> Values:
     }
 
 
+RANKED = attrgetter("ranks_heads")
 SECTIONS = (
     Section("answer", "Answer", "answer.html.j2", _answer),
+    Section(
+        "cues",
+        "Other cues",
+        "cue_sample.html.j2",
+        lambda p: {"cue_samples": cues.samples(p.findings, p.frames)},
+        shown=lambda p: p.has_cue_samples,
+        table="cue_sample",
+    ),
     Section("general", "In general", "general.html.j2", _general, shown=lambda p: p.is_general),
     Section("words", "Word by word", "words.html.j2", _words),
-    Section("heads", "Leading heads", "heads.html.j2", _heads, shown=lambda p: p.ranks_heads),
+    Section(
+        "otherwise",
+        "Read otherwise",
+        "otherwise.html.j2",
+        _otherwise,
+        shown=lambda p: "predictions" in p.frames,
+    ),
+    Section("heads", "Leading heads", "heads.html.j2", _heads, shown=RANKED, table="readings"),
+    Section(
+        "why",
+        "Why the cue",
+        "why.html.j2",
+        lambda p: {"why": why.section(p.findings)},
+        shown=lambda p: len(p.frames["why_it_attends"]) > 0,
+        table="why_it_attends",
+    ),
     Section(
         "path",
         "From cue to word",
         "path.html.j2",
         lambda p: {"paths": paths.section(p.findings, p.frames)},
-        shown=lambda p: p.ranks_heads,
+        shown=RANKED,
+        table="positions",
     ),
     Section(
         "together",
         "Together",
         "together.html.j2",
         lambda p: {"together": heads.together(p.findings, p.frames)},
-        shown=lambda p: p.ranks_heads,
+        shown=RANKED,
+        table="curves",
     ),
     Section(
         "supplies",
         "Which words",
         "supplied.html.j2",
         lambda p: {"supplied": sentences.supplied(p.findings, p.frames)},
-        shown=lambda p: p.ranks_heads,
+        shown=RANKED,
+        table="decomposition",
     ),
     Section(
         "shares",
         "Shares",
         "shares.html.j2",
         lambda p: {"shares": heads.shares(p.frames)},
-        shown=lambda p: p.ranks_heads,
+        shown=RANKED,
+        table="shares",
     ),
     Section(
         "every",
         "Every head",
         "every.html.j2",
         lambda p: {"every_head": heads.every_head(p.findings, p.frames)},
-        shown=lambda p: p.ranks_heads,
+        shown=RANKED,
     ),
     Section("believe", "Believe it?", "believe.html.j2", _believe),
     Section(
@@ -145,6 +196,7 @@ SECTIONS = (
         "Where it cannot",
         "cannot.html.j2",
         lambda p: {"showcase": sentences.showcase(p.findings, p.frames)},
+        table="showcase",
     ),
     Section(
         "certificate",

@@ -6,6 +6,7 @@ never their numbers.
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -274,6 +275,7 @@ def _head_row(head: HeadAcrossWords) -> Section:
         "p": p_value(head.p),
         "between": percent(head.between_words),
         "forward": f"{head.words_positive} of {head.words_clear}",
+        "attention": "" if math.isnan(head.attention_cue) else percent(head.attention_cue),
         "general": percent(head.general) if compared else "",
         "specific": specific,
         "p_specific": p_value(head.p_specific) if compared else "",

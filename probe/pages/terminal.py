@@ -24,6 +24,9 @@ REPLACED = {
 }
 RISE = " (a minus is a rise)"
 DIFFERENCES_SHOWN = 4  # of those that the pairs of a word differ in
+EVALUATION_WIDTH = 100  # columns of its tables
+OTHERWISE = 10  # sentences read otherwise that are listed
+LONGEST = 200  # characters of such a sentence
 REASONS = 5  # why sentences were left out, that are listed one by one
 
 if TYPE_CHECKING:
@@ -83,44 +86,79 @@ def print_parameters(counted: "Count", *, as_json: bool) -> None:
 
 def print_evaluation(evaluation: "Evaluation") -> None:
     """Every word at its chosen depth, the mean by depth, both with heads taken out where they were,
-    and why sentences were left out."""
-    for header, rows in (words_of(evaluation), means_of(evaluation)):
-        print_table(header, rows)
+    the sentences that are read otherwise, and why sentences were left out."""
+    shown = [words_of(evaluation), baselines_of(evaluation), means_of(evaluation)]
+    if evaluation.without is not None:
+        shown += without_of(evaluation)
+        if len(evaluation.words) > 1:
+            shown += without_words_of(evaluation)
+    for header, rows in shown:
+        print_table(header, rows, width=EVALUATION_WIDTH)
         typer.echo()
     if evaluation.without is not None:
-        print_table(*without_of(evaluation))
-        typer.echo()
-        if len(evaluation.words) > 1:
-            print_table(*without_words_of(evaluation))
-            typer.echo()
         for line in without_sentences(evaluation):
             typer.echo(line)
         typer.echo()
+    print_otherwise(evaluation)
     for line in (*reasons_of(evaluation), *evaluation.said):
         typer.echo(line)
 
 
-def words_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
-    """Header and rows: every word at its chosen depth, with the baselines. Each fold is read at the
-    depth that its own training sentences chose, so the one named is where most were read."""
-    from probe.experiments.accuracy import METHODS
+Shown = tuple[list[str], list[list[str]]]  # header and rows
+
+
+def words_of(evaluation: "Evaluation") -> Shown:
+    """Every word at its chosen depth. Each fold is read at the depth that its own training
+    sentences chose, so the one named is where most were read."""
     from probe.results.frames import depth_label
 
-    baselines = [method for method in METHODS if method != "nearest"]
     header = ["word", "senses", "sentences", "tested", "left out", "mostly read"]
     header += ["accuracy", "macro-F1"]
-    header += [METHODS[method] for method in baselines]
     rows = []
     for row in evaluation.words.to_dict("records"):
         counts = [str(row[name]) for name in ("senses", "sentences", "tested", "left_out")]
-        cells = [row["word"], *counts, depth_label(row["depth"]), *_scores(row)]
-        cells += [" / ".join(_scores(row, f"{method}_")) for method in baselines]
-        rows.append(cells)
+        rows.append([row["word"], *counts, depth_label(row["depth"]), *_scores(row)])
     return header, rows
 
 
-def means_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
-    """Header and rows: the mean over the words, by depth, then of every baseline."""
+def baselines_of(evaluation: "Evaluation") -> Shown:
+    """Accuracy and macro-F1 of every baseline, word by word."""
+    from probe.experiments.accuracy import METHODS
+
+    baselines = [method for method in METHODS if method != "nearest"]
+    rows = []
+    for row in evaluation.words.to_dict("records"):
+        scores = [" / ".join(_scores(row, f"{method}_")) for method in baselines]
+        rows.append([row["word"], *scores])
+    return ["accuracy / macro-F1", *(METHODS[method] for method in baselines)], rows
+
+
+def print_otherwise(evaluation: "Evaluation") -> None:
+    """How many tested sentences are read otherwise than labelled, and the clearest of them."""
+    from probe.stats.numbers import decimal
+
+    sentences = evaluation.sentences
+    if sentences is None:
+        return
+    wrong = sentences[~sentences["right"].astype(bool)]
+    clearest = wrong.sort_values("coordinate", kind="stable").head(OTHERWISE)
+    rows = []
+    for row in clearest.to_dict("records"):
+        text = row["text"] if len(row["text"]) <= LONGEST else f"{row['text'][:LONGEST]}…"
+        cells = [row["word"], row["sense"], row["predicted"], decimal(row["coordinate"]), text]
+        rows.append(cells)
+    if rows:
+        header = ["word", "sense", "read as", "coordinate", "sentence"]
+        print_table(header, rows, width=EVALUATION_WIDTH)
+        typer.echo()
+    typer.echo(
+        f"{len(wrong)} of {len(sentences)} tested sentences are read otherwise than labelled; "
+        "with --out, evaluation_sentences.csv has every one."
+    )
+
+
+def means_of(evaluation: "Evaluation") -> Shown:
+    """The mean over the words, by depth, then of every baseline."""
     from probe.stats.numbers import counted
 
     rows = []
@@ -132,41 +170,39 @@ def means_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
     return [f"mean over {count}", "read", "accuracy", "macro-F1", "angle (°)"], rows
 
 
-def without_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
-    """Header and rows: accuracy by depth, the mean over the words, and how far it falls with heads
-    taken out, in per cent and percentage points, with p over random sets."""
+def without_of(evaluation: "Evaluation") -> list[Shown]:
+    """Accuracy by depth, the mean over the words, and how far it falls with heads taken out, in per
+    cent and percentage points, with p over random sets: a table for each replacement."""
     from probe.stats.numbers import counted
 
-    rows = [_without_cells(of_depth[0]["label"], of_depth) for of_depth in _without(evaluation)]
-    return _without_header(f"mean over {counted(len(evaluation.words), 'word')}"), rows
+    lines = [(of_depth[0]["label"], of_depth) for of_depth in _without(evaluation)]
+    return _without_tables(f"mean over {counted(len(evaluation.words), 'word')}", lines)
 
 
-def without_words_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
+def without_words_of(evaluation: "Evaluation") -> list[Shown]:
     """The same of every word, at the depth chosen in training, which stands last."""
     from probe.results.ablation import CHOSEN
 
-    rows = [
-        _without_cells(word, _without(evaluation, word)[-1]) for word in evaluation.words["word"]
-    ]
-    return _without_header(CHOSEN), rows
+    lines = [(word, _without(evaluation, word)[-1]) for word in evaluation.words["word"]]
+    return _without_tables(CHOSEN, lines)
 
 
-def _without_header(first: str) -> list[str]:
-    header = [first, "accuracy"]
-    for replacement in REPLACED.values():
-        header += [f"with {replacement}", "falls by", "p"]
-    return header
-
-
-def _without_cells(first: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line of such a table; `rows`: of each kind."""
+def _without_tables(
+    first: str, lines: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]
+) -> list[Shown]:
+    """A table for each replacement; of each line its first cell, and a row for each replacement."""
     from probe.stats.numbers import p_value
 
-    cells = [first, f"{100 * rows[0]['accuracy']:.1f}"]
-    for row in rows:
-        p = p_value(row["p"]).removeprefix("p = ")
-        cells += [f"{100 * row['accuracy_without']:.1f}", _points(row), p]
-    return cells
+    tables: list[Shown] = []
+    for number, replacement in enumerate(REPLACED.values()):
+        cells = []
+        for name, of_kinds in lines:
+            row = of_kinds[number]
+            p = p_value(row["p"]).removeprefix("p = ")
+            scores = [f"{100 * row[score]:.1f}" for score in ("accuracy", "accuracy_without")]
+            cells.append([name, *scores, _points(row), p])
+        tables.append(([first, "accuracy", f"with {replacement}", "falls by", "p"], cells))
+    return tables
 
 
 def without_sentences(evaluation: "Evaluation") -> list[str]:
@@ -350,7 +386,8 @@ def likely(gates: "Foreseen") -> str:
     if gates.gap_p >= GATE:
         return start + (
             "this model was not shown to tell the senses apart at the word "
-            f"({p_value(gates.gap_p)}), so no head will be swapped; give more different cue words "
+            f"({p_value(gates.gap_p, GATE)}), so no head will be swapped; give more different cue "
+            "words "
             "before the word, or take another model."
         )
     apart = start + f"the senses are apart at the word ({p_value(gates.gap_p)})"
@@ -367,7 +404,8 @@ def likely(gates: "Foreseen") -> str:
         reasons.append(f"{told_by} ({p_value(gates.nuisance_p)})")
     verdict = "confounded" if reasons else "movers"
     if not math.isnan(gates.ambiguity_p):
-        nouns = f"nouns of one meaning change as far in its place ({p_value(gates.ambiguity_p)})"
+        p = p_value(gates.ambiguity_p, LEVEL)
+        nouns = f"nouns of one meaning change as far in its place ({p})"
         step = "give sentences whose cue says more about this word than about other nouns"
     elif gates.not_compared:
         nouns = f"it cannot be compared with nouns of one meaning ({gates.not_compared})"
@@ -419,15 +457,17 @@ def _pair_suffices(size: "SensePairSize") -> str:
     return f"{size.word}, {sense_a} / {sense_b}: {of_a} and {of_b} sentences {design}; {answer}."
 
 
-def print_table(header: list[str], rows: list[list[str]]) -> None:
+def print_table(header: list[str], rows: list[list[str]], width: int = 160) -> None:
+    """A table on standard output, as wide as the terminal; `width` columns where there is none."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(*header, box=None, header_style="bold", pad_edge=False)
     for row in rows:
         table.add_row(*row)
-    width = None if sys.stdout.isatty() else 160
-    Console(width=width, highlight=False, markup=False, emoji=False).print(table)
+    Console(
+        width=None if sys.stdout.isatty() else width, highlight=False, markup=False, emoji=False
+    ).print(table)
 
 
 @contextmanager

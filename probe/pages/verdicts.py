@@ -64,13 +64,14 @@ def because(row: Mapping[Any, Any]) -> str:
     separates = "was not shown to separate them:"
     if row["p_auroc"] < LEVEL:
         separates = "separates the senses held out with"
-    p = p_value(row["p_opposes"] if row["verdict"] == "opposes" else row["p_swap"])
+    p_auroc = p_value(row["p_auroc"], LEVEL)
+    p = p_value(row["p_opposes"] if row["verdict"] == "opposes" else row["p_swap"], LEVEL)
     next_token = ""
     if not math.isnan(row["p_next_token"]):
         effect = percent(row["next_token"])
-        next_token = f", what is said next {effect} ({p_value(row['p_next_token'])})"
+        next_token = f", what is said next {effect} ({p_value(row['p_next_token'], LEVEL)})"
     return (
-        f"{separates} AUROC {decimal(row['auroc'])} (max-T {p_value(row['p_auroc'])}); swapping it "
+        f"{separates} AUROC {decimal(row['auroc'])} (max-T {p_auroc}); swapping it "
         f"moves the word {measured(row['net'], row['net_low'], row['net_high'])} of the gap "
         f"(max-T {p}){next_token}{_what_else(row)}"
     )
@@ -145,7 +146,7 @@ def _specific(row: Mapping[Any, Any]) -> str:
     more = measured(row["specific"], row["specific_low"], row["specific_high"])
     return (
         f"; for such nouns it does {percent(row['general'])}, and {more} of the gap more for this "
-        f"word (max-T {p_value(row['p_specific'])})"
+        f"word (max-T {p_value(row['p_specific'], LEVEL)})"
     )
 
 

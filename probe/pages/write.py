@@ -11,25 +11,32 @@ import pandas as pd
 from probe.charts import palette
 from probe.charts.ablation import accuracy_without
 from probe.inference.across import WORDS, word_heads
+from probe.pages import cues as cues_page
 from probe.pages import report as report_page
 from probe.pages import survey as survey_page
 from probe.pages import walk as walk_page
 from probe.pages.attribution_graph import graphs
 from probe.pages.folder import (
+    CUES,
     EVALUATION,
     REPORT,
     SURVEY,
     WALK,
+    WALK_RECORD,
     check_folder,
     made_by,
     write_folder,
 )
 from probe.pages.verdicts import with_reasons
+from probe.provenance import write_atomically
 from probe.results.columns import dictionary
+from probe.results.cues import Cues
 from probe.results.evaluation import Evaluation
 from probe.studies.study import Study
 from probe.studies.survey import Survey
+from probe.studies.words import WORDS as WORDS_FOLDER
 from probe.studies.words import file_name
+from probe.walkthrough.saved import walk_bytes
 from probe.walkthrough.walk import Walk
 
 PAGES = "pages"  # the folder of the pages of single words, beside that of a survey
@@ -37,8 +44,8 @@ PAGES = "pages"  # the folder of the pages of single words, beside that of a sur
 
 @singledispatch
 def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """Write a study, a walk, a survey or an evaluation into the folder `out`: its page, its tables
-    and the manifest.
+    """Write a study, a walk, a survey, a cue scan or an evaluation into the folder `out`: its page,
+    its tables and the manifest.
 
     Returns the path of the page; of an evaluation, which has none, that of the folder. `command` is
     named as what made it. The same result gives the same bytes; times of day live only in the
@@ -51,8 +58,8 @@ def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Pat
         'walk.html'
     """
     raise TypeError(
-        f"write: got a {type(result).__name__}, expected what probe.study, walk, survey or "
-        "evaluate returns"
+        f"write: got a {type(result).__name__}, expected what probe.study, walk, survey, "
+        "cues or evaluate returns"
     )
 
 
@@ -61,6 +68,8 @@ def write_report(study: Study, out: str | os.PathLike[str], *, command: str = ""
     """The page, tables and graphs of a study, as `write` has them."""
     check_folder(out, REPORT)
     manifest = made_by(study, command) | {"frames": list(study.frames)}
+    if study.unfinished:
+        manifest["unfinished"] = study.unfinished
     frames = dict(study.frames)
     frames["verdicts"] = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
     frames["columns"] = dictionary(without_further_columns(frames))
@@ -81,9 +90,22 @@ def without_further_columns(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.
 def write_walk(walk: Walk, out: str | os.PathLike[str], *, command: str = "") -> Path:
     """The page and tables of a walk, as `write` has them."""
     check_folder(out, WALK)
-    manifest = made_by(walk, command)
-    files = {WALK: walk_page.render(walk, manifest)}
+    manifest = made_by(walk, command) | {"frames": list(walk.frames)}
+    page = walk_page.render(walk, manifest)
+    files: dict[str, str | bytes] = {WALK: page, WALK_RECORD: walk_bytes(walk)}
     return write_folder(out, files, frames=walk.frames, made=manifest) / WALK
+
+
+@write.register
+def write_cues(cues: Cues, out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """The page and tables of a cue scan, as `write` has them; `cues.parquet` has no CSV, because it
+    can be large."""
+    check_folder(out, CUES)
+    made = made_by(cues, command) | {"frames": list(cues.frames)}
+    page = cues_page.render(cues, made)
+    frames = cues_page.tables_of(cues)
+    streams = {"cues": [cues.cues]}
+    return write_folder(out, {CUES: page}, frames=frames, made=made, streams=streams) / CUES
 
 
 @write.register
@@ -137,9 +159,19 @@ def write_surveys(
         _write_pages(survey, Path(out) / folder, command)
         for survey, folder in zip(surveys, folders, strict=True)
     ]
+    for survey, folder in zip(surveys, folders, strict=True):
+        _keep_records(survey, Path(out) / folder / WORDS_FOLDER)
     page = survey_page.render(surveys, whole, folders, natural_texts=natural_texts, pages=pages)
     written = write_folder(out, {SURVEY: page}, frames=frames, made=whole, streams=streams)
     return written / SURVEY
+
+
+def _keep_records(survey: Survey, folder: Path) -> None:
+    """The records of the words beside the page, where `probe.read` finds them."""
+    for record in survey.files:
+        if not (folder / record.name).exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / record.name, record.read_bytes())
 
 
 def _made_by(survey: Survey, command: str) -> dict[str, Any]:

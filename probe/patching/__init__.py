@@ -7,6 +7,7 @@ inputs      checks of the arguments, before anything runs
 variants    the loop over blocks: unchanged runs, and variants of a run with edited heads, mixers or
             MLPs
 heads       swaps of every head, of pairs in both directions, and of sets of heads; their read-outs
+gradients   estimates of swaps of heads by gradients
 mlps        swaps of MLPs and mixers
 tokens      other tokens in the word's position
 hooked      swaps of sets of heads in a model whose hooks stay active: a whole forward for each

@@ -182,7 +182,7 @@ def _swapped(
         decoder,
         fused.position_tables(decoder, n),
         depth=len(tree),
-        edits=Edits(Z, tree, lambda layer, recipient: donor.z[layer, None]),
+        edits=Edits(Z, tree, lambda layer, recipient: donor.z[layer, None, None]),
         at=at,
         read=at,
         cross=Cross(stacks["cross"], [(k[None], v[None]) for k, v in recipient.cross_attention]),

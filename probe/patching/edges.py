@@ -46,11 +46,12 @@ from torch import Tensor
 from probe.errors import InputError, require_at_least, require_flag, whole_number
 from probe.model import fused
 from probe.model.attention import repeat_kv
+from probe.model.load import ModelSource, read_weights
 from probe.model.model import require_heads
 from probe.model.records import as_array
 from probe.model.weights import Weights
 from probe.patching.heads import BATCH_NUMBERS
-from probe.patching.inputs import Rows, require_share, require_weights
+from probe.patching.inputs import Rows, require_share
 from probe.patching.pair import (
     PairCache,
     PairReading,
@@ -64,6 +65,7 @@ from probe.patching.pair import (
     token_pairs,
 )
 from probe.patching.positions import HEAD, effects
+from probe.renamed import renamed
 from probe.stats.resampling import Array, order
 
 # A mixer carries changes from position to position by other means, which are not edges.
@@ -156,10 +158,11 @@ class Edges:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
+@renamed(weights="model", a="texts", b="against")
 def edges(
-    weights: Weights,
-    a: Rows,
-    b: Rows,
+    model: ModelSource | Weights,
+    texts: Rows,
+    against: Rows,
     directions: Tensor,
     *,
     depth: int,
@@ -185,17 +188,17 @@ def edges(
     Raises InputError in the cases of `trace_positions`, and UnsupportedModel for a hybrid.
 
     Example:
-        >>> weights = probe.read_weights("tiny-senses")
-        >>> texts = [probe.tokenize("tiny-senses", f"The {cue} bank") for cue in ("river", "money")]
+        >>> model = probe.load("tiny-senses")
+        >>> texts = [probe.tokenize(model, f"The {cue} bank") for cue in ("river", "money")]
         >>> rows = [tokens.ids for tokens in texts]
         >>> last = [len(row) - 1 for row in rows]
-        >>> states = probe.target_states("tiny-senses", texts, last)
+        >>> states = probe.target_states(model, texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
-        >>> found = probe.edges(weights, rows[:1], rows[1:], direction, depth=4)
+        >>> found = probe.edges(model, rows[:1], rows[1:], direction, depth=4)
         >>> found.direct.shape == (1, 2, len(found.edges), 1)  # pair recipient edge direction
         True
     """
-    require_weights(weights, DOING)
+    weights = read_weights(model)
     require_heads(weights.config, "edges", INSTEAD)
     require_share(reach, "reach", DOING)
     require_flag(mlps, "mlps", doing=DOING)
@@ -203,7 +206,7 @@ def edges(
     require_at_least(0, seed, "seed", doing=DOING, usual=0)
     if most is not None:
         require_at_least(0, most, "most", doing=DOING, usual="all that could reach as much")
-    pairs = token_pairs(weights, a, b, depth)
+    pairs = token_pairs(weights, texts, against, depth)
     sending = positions_from_word(pairs, positions)
     receiving = sending if receivers is None else positions_from_word(pairs, receivers, "receivers")
     array = edges_of(weights, depth, sending, receiving, mlps=mlps)
@@ -244,10 +247,19 @@ def edges(
 
 
 def total_effects(
-    weights: Weights, a: Rows, b: Rows, directions: Tensor, edges: EdgeArray, *, depth: int
+    weights: Weights,
+    a: Rows,
+    b: Rows,
+    directions: Tensor,
+    edges: EdgeArray,
+    *,
+    depth: int,
+    both_ways: bool = True,
 ) -> Tensor:
     """The total effect of some edges, for pairs as in `edges`. `-> pair recipient edge
     direction`
+
+    both_ways: whether `b` is a recipient as well; otherwise `a` is the only one
 
     Raises the errors of `edges`.
     """
@@ -255,7 +267,7 @@ def total_effects(
     pairs = token_pairs(weights, a, b, depth)
     positions_from_word(pairs, np.union1d(edges["sender_pos"], edges["receiver_pos"]).tolist())
     with torch.inference_mode():
-        readings = cache_pairs(weights, pairs, directions, depth)
+        readings = cache_pairs(weights, pairs, directions, depth, both_ways=both_ways)
         shifts = [totals(reading.cache, edges, reading.directions) for reading in readings]
         return torch.stack(shifts).cpu().clone()
 
@@ -365,13 +377,13 @@ class Arriving(NamedTuple):
 def _arriving(cache: PairCache, pos: int) -> Iterator[Arriving]:
     """The changes that arrive at a position, block by block."""
     parallel = cache.weights.config.family.parallel
-    entering = _donor_minus_recipient(cache.layers[0].resid_pre[:, pos, None])
-    for number, layer in enumerate(cache.layers):
-        block = cache.weights.blocks[number]
-        heads = torch.einsum("rhe,hed->rhd", _donor_minus_recipient(layer.z[:, pos]), block.w_o)
+    entering = _donor_minus_recipient(cache, 0, "resid_pre", pos)
+    for number, block in enumerate(cache.weights.blocks[: len(cache.layers)]):
+        z = _donor_minus_recipient(cache, number, "z", pos)[:, 0]
+        heads = torch.einsum("rhe,hed->rhd", z, block.w_o)
         middle = _changes_behind(cache, Site(number, Part.ATTENTION), pos, entering, heads)
         yield Arriving(entering, entering if parallel else middle)
-        mlp = _donor_minus_recipient(layer.hidden[:, pos, None]) @ block.w_hidden
+        mlp = _donor_minus_recipient(cache, number, "hidden", pos) @ block.w_hidden
         entering = _changes_behind(cache, Site(number, Part.MLP), pos, middle, mlp)
 
 
@@ -391,11 +403,15 @@ def _changes_behind(
     return torch.cat([passed_on, by_write], dim=1)
 
 
-def _donor_minus_recipient(recipient: Tensor) -> Tensor:
-    """The donor's values minus the recipient's; the two members of a pair are each other's
-    donor.
+def _donor_minus_recipient(cache: PairCache, layer: int, name: str, pos: int) -> Tensor:
+    """The donor's values minus the recipient's of one quantity at one layer and position.
+
+    `-> recipient 1 ...`
+
+    name: the quantity's name in `LayerCache`
     """
-    return recipient.roll(1, 0) - recipient
+    recipient: Tensor = getattr(cache.layers[layer], name)[:, pos, None]
+    return cache.donated(layer, name, pos) - recipient
 
 
 # --- the output of a receiver ---------------------------------------------------------------------
@@ -556,7 +572,7 @@ def _measure_heads(
     ]
     moved_by_channel = _moved_by_every_sender(cache, layer, cache.at + offset, changes, channels)
     for receiver, change in moved_by_channel:
-        fraction = _fraction(change, _donor_minus_recipient(cache.layers[layer].z[:, receiver]))
+        fraction = _fraction(change, _donor_minus_recipient(cache, layer, "z", receiver)[:, 0])
         direct = change.new_zeros(*change.shape[:-1], len(reading.directions))
         if receiver == cache.at:
             direct = _direct(cache, site, change, w_o, reading.directions)
@@ -573,7 +589,7 @@ def _measure_mlp(
     cache = reading.cache
     w_hidden = cache.weights.blocks[layer].w_hidden
     pos = cache.at + offset
-    swap = _donor_minus_recipient(cache.layers[layer].hidden[:, pos, None]) @ w_hidden
+    swap = _donor_minus_recipient(cache, layer, "hidden", pos) @ w_hidden
     change = moved_mlp(cache, layer, pos, changes)[:, None]
     direct = change.new_zeros(*change.shape[:-1], len(reading.directions))
     if offset == 0:
@@ -650,7 +666,7 @@ def totals(cache: PairCache, edges: EdgeArray, directions: Tensor) -> Tensor:
 
     `-> recipient edge direction`
     """
-    shifts = directions.new_empty(2, len(edges), len(directions))
+    shifts = directions.new_empty(len(cache.final), len(edges), len(directions))
     batch_size = BATCH_NUMBERS // cache.final.shape[-1]
     for first in range(0, len(edges), batch_size):
         batch = slice(first, first + batch_size)
@@ -664,13 +680,14 @@ def _run_on(cache: PairCache, edges: EdgeArray, streams: Tensor, directions: Ten
 
     `-> recipient edge direction`
     """
-    shifts = directions.new_empty(2, len(edges), len(directions))
+    recipients = len(cache.final)
+    shifts = directions.new_empty(recipients, len(edges), len(directions))
     into_mlp = edges["channel"] == INPUT
     for receiver in np.unique(edges["receiver_pos"]).tolist():
         pos = cache.at + receiver
         at_receiver = np.flatnonzero(edges["receiver_pos"] == receiver)
         live = cache.n - pos if cache.weights.causal else cache.n
-        batch_size = max(1, BATCH_NUMBERS // (2 * live * cache.weights.blocks[0].d_mlp))
+        batch_size = max(1, BATCH_NUMBERS // (recipients * live * cache.weights.blocks[0].d_mlp))
         for batch in np.split(at_receiver, range(batch_size, len(at_receiver), batch_size)):
             numbers: dict[Site, NDArray[np.intp]] = {}
             for layer in np.unique(edges["receiver_layer"][batch]).tolist():
@@ -695,7 +712,7 @@ def _behind_receivers(cache: PairCache, edges: EdgeArray) -> Tensor:
     sender_pos = np.searchsorted(senders, edges["sender_pos"])
     writer = _writer_numbers(cache.weights, edges)
     into_mlp = edges["channel"] == INPUT
-    streams = cache.final.new_empty(2, len(edges), cache.final.shape[-1])
+    streams = cache.final.new_empty(len(cache.final), len(edges), cache.final.shape[-1])
     layers = range(edges["receiver_layer"].max() + 1)
     by_layer = zip(layers, _arriving_from(cache, senders.tolist()), strict=False)
     for layer, arriving in by_layer:

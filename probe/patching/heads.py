@@ -19,6 +19,7 @@ from torch import Tensor
 
 from probe.model import forward, fused
 from probe.model.fused import PositionTables
+from probe.model.load import ModelSource, read_weights
 from probe.model.tokens import TargetText, batch_by_length, in_order
 from probe.model.weights import Weights
 from probe.patching import hooked
@@ -42,6 +43,7 @@ from probe.patching.variants import (
     rows_alike,
     run_at_word,
 )
+from probe.renamed import renamed
 
 # Numbers in the widest tensor of a batch: 16 MB in float32, small enough for the processor's cache.
 BATCH_NUMBERS = 2**22
@@ -57,14 +59,17 @@ BatchRun = Callable[[Texts, list[int], PositionTables], Sequence[Tensor]]
 SetRunner = Callable[[Weights, Texts, Tensor, Tensor, Tensor], Tensor]
 
 
-def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor) -> Tensor:
+@renamed(weights="model", rows="texts")
+def swap_heads(
+    model: ModelSource | Weights, texts: Rows, donor_z: Tensor, directions: Tensor
+) -> Tensor:
     """How far the read-out moves along each direction if one head's z at the word is the
     donor's, for every head.
 
     `row layer head direction`
 
-    rows: the token ids of each text up to and including the word, or `probe.TargetText(ids, at)`; a
-        model that reads both ways needs the latter
+    texts: the token ids of each text up to and including the word, or `probe.TargetText(ids, at)`;
+        a model that reads both ways needs the latter
     donor_z: `row layer head d_head`; the number of layers is the number of blocks before the
         read-out
     directions: `direction d_model`; or `row stage d_model`, separate for each row (see
@@ -74,23 +79,27 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
     Raises InputError for donors with more layers than the model has.
 
     Example:
-        >>> weights = probe.read_weights("tiny-senses")
-        >>> texts = [probe.tokenize("tiny-senses", f"The {cue} bank") for cue in ("river", "money")]
+        >>> model = probe.load("tiny-senses")
+        >>> texts = [probe.tokenize(model, f"The {cue} bank") for cue in ("river", "money")]
         >>> rows = [tokens.ids for tokens in texts]
         >>> last = [len(row) - 1 for row in rows]
-        >>> states = probe.target_states("tiny-senses", texts, last)
+        >>> states = probe.target_states(model, texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
         >>> donor_z = states.z.flip(0)  # each sentence gets the other's
-        >>> probe.swap_heads(weights, rows, donor_z, direction).shape  # row layer head direction
+        >>> probe.swap_heads(model, rows, donor_z, direction).shape  # row layer head direction
         torch.Size([2, 4, 4, 1])
     """
-    texts, donor_z, directions = _checked(weights, rows, donor_z, directions)
+    weights = read_weights(model)
+    rows, donor_z, directions = _checked(weights, texts, donor_z, directions)
     head_sets = _all_but_one(weights, donor_z.shape[1])
-    shifts = runner_of(weights)(weights, texts, donor_z, head_sets, directions)
+    shifts = runner_of(weights)(weights, rows, donor_z, head_sets, directions)
     return shifts.unflatten(1, donor_z.shape[1:3])
 
 
-def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth: int) -> Tensor:
+@renamed(weights="model", a="texts", b="against")
+def swap_pairs(
+    model: ModelSource | Weights, texts: Rows, against: Rows, directions: Tensor, *, depth: int
+) -> Tensor:
     """`swap_heads` of pairs of equal length in both directions, each text the donor of the
     other.
 
@@ -98,33 +107,34 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
 
     directions: `direction d_model`, the same for all pairs
 
-    Recipient 0 is `a` with z of `b`, and recipient 1 is `b` with z of `a`. The donors come from the
-    unchanged runs that the swaps need anyway.
+    Recipient 0 is the text of `texts` with z of its partner in `against`, and recipient 1 is the
+    partner with z of the text. The donors come from the unchanged runs that the swaps need anyway.
 
     Example:
-        >>> weights = probe.read_weights("tiny-senses")
-        >>> texts = [probe.tokenize("tiny-senses", f"The {cue} bank") for cue in ("river", "money")]
+        >>> model = probe.load("tiny-senses")
+        >>> texts = [probe.tokenize(model, f"The {cue} bank") for cue in ("river", "money")]
         >>> rows = [tokens.ids for tokens in texts]
         >>> last = [len(row) - 1 for row in rows]
-        >>> states = probe.target_states("tiny-senses", texts, last)
+        >>> states = probe.target_states(model, texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
-        >>> moved = probe.swap_pairs(weights, rows[:1], rows[1:], direction, depth=4)
+        >>> moved = probe.swap_pairs(model, rows[:1], rows[1:], direction, depth=4)
         >>> moved.shape  # pair recipient layer head direction
         torch.Size([1, 2, 4, 4, 1])
     """
+    weights = read_weights(model)
     require_depth(weights, depth, PAIRS)
-    texts_a = target_texts(weights, a, PAIRS)
-    texts_b = target_texts(weights, b, PAIRS)
+    texts_a = target_texts(weights, texts, PAIRS)
+    texts_b = target_texts(weights, against, PAIRS)
     require_equal_lengths(texts_a, texts_b, PAIRS)
     directions = as_directions(weights, directions, PAIRS)
     tree = _tree_of(weights, _all_but_one(weights, depth))
     along = _by_stage(directions).to(weights.device, weights.dtype)
 
-    def swap(texts: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
+    def swap(batch: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
         def donor(layer: int, unchanged: Tensor) -> Tensor:
-            return unchanged.roll(len(members), 0)
+            return unchanged.roll(len(members), 0)[:, None]
 
-        members_a_and_b = [*texts, *(texts_b[pair] for pair in members)]
+        members_a_and_b = [*batch, *(texts_b[pair] for pair in members)]
         steps = run_at_word(weights, members_a_and_b, depth, tables, edits=Edits(Z, tree, donor))
         shifts = moved_along(steps, along)[:, :, 0]  # (recipient pair) set direction
         return [shifts.unflatten(0, (2, -1)).transpose(0, 1)]
@@ -133,15 +143,20 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
     return shifts.unflatten(2, (depth, -1))
 
 
+@renamed(weights="model", rows="texts")
 def swap_sets(
-    weights: Weights, rows: Rows, donor_z: Tensor, head_sets: Tensor, directions: Tensor
+    model: ModelSource | Weights,
+    texts: Rows,
+    donor_z: Tensor,
+    head_sets: Tensor,
+    directions: Tensor,
 ) -> Tensor:
     """Where the read-out moves if every head outside a set has the donor's z at the word, for
     many sets.
 
     `row set direction`
 
-    rows, donor_z, directions: as in `swap_heads`
+    texts, donor_z, directions: as in `swap_heads`
     head_sets: `set layer head`, True in the set
 
     Heads in a set, and all MLPs, are live: they respond to changes below them. The result is <resid
@@ -154,20 +169,21 @@ def swap_sets(
 
     Example:
         >>> import torch
-        >>> weights = probe.read_weights("tiny-senses")
-        >>> texts = [probe.tokenize("tiny-senses", f"The {cue} bank") for cue in ("river", "money")]
+        >>> model = probe.load("tiny-senses")
+        >>> texts = [probe.tokenize(model, f"The {cue} bank") for cue in ("river", "money")]
         >>> rows = [tokens.ids for tokens in texts]
         >>> last = [len(row) - 1 for row in rows]
-        >>> states = probe.target_states("tiny-senses", texts, last)
+        >>> states = probe.target_states(model, texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
         >>> no_head = torch.zeros(1, 4, 4, dtype=torch.bool)  # set layer head
-        >>> moved = probe.swap_sets(weights, rows, states.z.flip(0), no_head, direction)
+        >>> moved = probe.swap_sets(model, rows, states.z.flip(0), no_head, direction)
         >>> moved.shape  # row set direction
         torch.Size([2, 1, 1])
     """
-    texts, donor_z, directions = _checked(weights, rows, donor_z, directions)
+    weights = read_weights(model)
+    rows, donor_z, directions = _checked(weights, texts, donor_z, directions)
     head_sets = as_sets(head_sets, donor_z, "Cannot swap sets of heads")
-    return runner_of(weights)(weights, texts, donor_z, head_sets, directions)
+    return runner_of(weights)(weights, rows, donor_z, head_sets, directions)
 
 
 def _checked(
@@ -217,7 +233,7 @@ def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
 
     `row layer head mlp`
 
-    rows, donor_z: as in `swap_heads`, with all layers
+    rows, donor_z: as `texts` and `donor_z` in `swap_heads`, with all layers
 
     True if the set of chosen experts of the MLP of layer `mlp` differs from the unchanged run's.
     Before the swap it never does.
@@ -256,7 +272,7 @@ def _tree_of(weights: Weights, head_sets: Tensor) -> list[Branch]:
 def donor_of(weights: Weights, donors: Tensor) -> Donor:
     """The donor that puts a value for each layer into each text of a batch. `batch layer ...`"""
     values = donors.to(weights.device, weights.dtype)
-    return lambda layer, recipient: values[:, layer]
+    return lambda layer, recipient: values[:, layer, None]
 
 
 def moved_by_edits(

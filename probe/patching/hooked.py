@@ -1,13 +1,23 @@
 """Swaps in a model whose hooks stay active (`probe.load(..., hooks="keep")`).
 
-Every variant of a run is a whole forward of the hooked bridge. The library does not know what a
-hook does, so it reuses nothing between variants, unlike `probe.patching.heads`. A swap replaces the
-value after the hooks of its hook point; everything later responds, also the hooks.
+Without hooks, the library reuses parts of a run between variants (`probe.patching.heads`). Here it
+does not know what a hook does, and each variant is a forward of the hooked bridge. `probe.load` has
+checked that the hooks treat rows independently, so many variants share a forward. Two shortcuts
+save most of it: the variants are equal up to the first layer in which one of them is swapped, so up
+to there one row is run for all; and in a causal model the tokens before the swap are the same in
+all of them, so their keys and values are computed once. A hook that counts positions or rows may
+not allow this: two variants are first run both ways, and if they differ, every variant runs its
+whole text in every layer.
+
+A swap replaces the value after the hooks of its hook point; everything later responds, also the
+hooks.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from warnings import warn
 
 import torch
 from torch import Tensor
@@ -22,17 +32,25 @@ from probe.model.weights import Weights
 
 # Logits of one forward: 256 MB in float32.
 MOST_LOGITS = 2**26
+# Variants of one forward: enough for fast products, and few enough to begin at about one layer.
+AT_ONCE = 32
+# A hook that gets only a part of a text may raise anything.
+FAILURES = (Exception,)
 
 
 class Ends(NamedTuple):
     """The stream and the logits of variants of a run at one position.
 
     resid: `variant depth d_model`; depth 0 enters the first block, depth d leaves block d - 1
-    logits: `variant d_vocab`
+    logits: `variant d_vocab`; None if they were not requested
     """
 
     resid: Tensor
-    logits: Tensor
+    logits: Tensor | None
+
+
+class Stop(Exception):
+    """Ends a forward after its last block if no logits are requested."""
 
 
 def read_parts(
@@ -48,8 +66,34 @@ def read_parts(
     return {name: torch.stack(records[attention.name][name])[:, 0] for name in names}
 
 
+class Swap(NamedTuple):
+    """The arguments of `run_swapped`."""
+
+    model: Model
+    text: TargetText
+    name: str
+    donor: Tensor
+    masks: Tensor
+    read: int
+    logits: bool
+
+
+class Prefix(NamedTuple):
+    """The keys and values of every layer, `row head pos d_head`, of the first `length` tokens."""
+
+    length: int
+    layers: list[tuple[Tensor, Tensor]]
+
+
 def run_swapped(
-    model: Model, text: TargetText, name: str, donor: Tensor, swap_masks: Tensor, *, read: int
+    model: Model,
+    text: TargetText,
+    name: str,
+    donor: Tensor,
+    swap_masks: Tensor,
+    *,
+    read: int,
+    logits: bool = False,
 ) -> Ends:
     """Variants of the run of a text: in each, some layers or heads have the donor's value of
     `name` at the text's position.
@@ -57,43 +101,145 @@ def run_swapped(
     donor: `layer d_model`; for z `layer head d_head`
     swap_masks: `variant layer`; for z `variant layer head`
     read: the position that is read
+    logits: whether to read the logits as well, which takes the rest of the forward
+
+    Warns if the hooks allow no shortcuts.
     """
-    batch_size = max(1, MOST_LOGITS // (model.config.d_vocab * len(text.ids)))
-    parts = [
-        _run(model, text, name, donor, batch.to(model.device), read)
-        for batch in swap_masks.split(batch_size)
-    ]
-    return Ends(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+    batch_size = AT_ONCE
+    if logits:
+        batch_size = min(batch_size, max(1, MOST_LOGITS // (model.config.d_vocab * len(text.ids))))
+    swap = Swap(model, text, name, donor, swap_masks.to(model.device), read, logits)
+    in_layer = swap_masks.flatten(2).any(-1) if swap_masks.ndim > 2 else swap_masks  # variant layer
+    # If nothing is swapped in a variant, any layer can be its first.
+    first = torch.where(in_layer.any(-1), in_layer.int().argmax(-1), len(donor) - 1)
+    order = first.argsort(stable=True)
+    middle = order[len(order) // 2 :][:2]
+    prefix = _prefix(swap)
+    shortcut = _is_same(swap, middle, int(first[middle[0]]), prefix)
+    if not shortcut:
+        warn(
+            f"Swapping in {model.said}: with its hooks a part of a text or of the layers gives "
+            "something else than the whole, so every variant runs its whole text in every layer.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    parts = []
+    for some in order.split(batch_size):
+        begin = int(first[some[0]])
+        parts.append(_run(swap, some, begin, prefix) if shortcut else _run(swap, some, 0, None))
+    back = order.argsort().to(model.device)
+    resid = torch.cat([part.resid for part in parts])[back]
+    if not logits:
+        return Ends(resid, None)
+    return Ends(resid, torch.cat([part.logits for part in parts if part.logits is not None])[back])
 
 
-def _run(
-    model: Model, text: TargetText, name: str, donor: Tensor, swap_masks: Tensor, read: int
-) -> Ends:
+def _prefix(swap: Swap) -> Prefix | None:
+    """The keys and values of the tokens before the swap.
+
+    None if there are no such tokens, if the model reads both ways, if its layers keep other states,
+    or if a hook fails.
+    """
+    config = swap.model.config
+    if not config.causal or any(config.mixers) or not swap.text.at:
+        return None
+    # Imported here: transformers takes a second, and models without hooks do without its cache.
+    from transformers import DynamicCache
+
+    cache = DynamicCache()
+    # The whole text, so that a hook on the last token acts on the last one.
+    with hooks.hooked(swap.model, []), suppress(*FAILURES):
+        hooks.run_cached(swap.model, swap.text.ids, cache)
+        length = swap.text.at
+        layers = [(each.keys[:, :, :length], each.values[:, :, :length]) for each in cache.layers]
+        return Prefix(length, layers)
+    return None
+
+
+def _is_same(swap: Swap, variants: Tensor, begin: int, prefix: Prefix | None) -> bool:
+    """Whether some variants have the same result with and without the shortcuts."""
+    whole = _run(swap, variants, 0, None)
+    try:
+        shortened = _run(swap, variants, begin, prefix)
+    except FAILURES:
+        return False
+    for one, other in zip(whole, shortened, strict=True):
+        if one is not None and other is not None:
+            largest = one.abs().amax(-1, keepdim=True)
+            if not bool(((one - other).abs() <= SAME[swap.model.dtype] * largest).all()):
+                return False
+    return True
+
+
+def _run(swap: Swap, variants: Tensor, begin: int, prefix: Prefix | None) -> Ends:
+    """Some variants in one forward, with a row for each from layer `begin` on, and only the tokens
+    after the prefix, if there is one.
+    """
+    model, text, name, donor = swap.model, swap.text, swap.name, swap.donor
     (attention,) = model.config.family.attentions
+    swap_masks = swap.masks[variants.to(swap.masks.device)]
+    rows = 1 if begin else len(swap_masks)
+    start = prefix.length if prefix else 0
+    at = text.at - start
+    read = swap.read - start
+
+    def widen(recipient: Tensor, hook: object) -> Tensor:
+        return recipient.expand(len(swap_masks), -1, -1)
 
     def put_donor(layer: int, recipient: Tensor, hook: object) -> Tensor:
         with_donor = recipient.clone()
-        donor_value = donor[layer].to(recipient)
-        with_donor[:, text.at] = torch.where(
-            swap_masks[:, layer, ..., None], donor_value, recipient[:, text.at]
+        with_donor[:, at] = torch.where(
+            swap_masks[:, layer, ..., None], donor[layer].to(recipient), recipient[:, at]
         )
         return with_donor
 
-    points = [
-        (f"{attention.blocks}.{layer}.{attention.hooks[name]}", partial(put_donor, layer))
+    def stop(stream: Tensor, hook: object) -> None:
+        raise Stop
+
+    def point(layer: int, quantity: str) -> str:
+        return f"{attention.blocks}.{layer}.{attention.hooks[quantity]}"
+
+    points: list[hooks.Hook] = [(point(begin, "resid_pre"), widen)] if begin else []
+    points += [
+        (point(layer, name), partial(put_donor, layer))
         for layer in range(len(donor))
         if swap_masks[:, layer].any()
     ]
-    rows = [text.ids] * len(swap_masks)
+    ending = [] if swap.logits else [(point(model.config.n_layers - 1, "resid_post"), stop)]
+    logits_at = None
     # Recorded last: if it reads the same hook point, it reads the value after the swap.
     with (
         hooks.hooked(model, points),
         hooks.recording(model, _at(read), ("resid_pre", "resid_post")) as records,
+        hooks.hooked(model, ending),
+        suppress(Stop),
     ):
-        logits = hooks.run(model, rows)[:, read]
+        if prefix is None:
+            logits_at = hooks.run(model, [text.ids] * rows)[:, read]
+        else:
+            cache = _cache_of(prefix, begin, len(swap_masks))
+            ids = text.ids[start:]
+            logits_at = hooks.run_cached(
+                model, ids, cache, rows=rows, start=start, head=swap.logits
+            )[:, read]
     layers = records[attention.name]
-    resid = torch.stack([*layers["resid_pre"], layers["resid_post"][-1]], dim=1)
-    return Ends(resid, logits)
+    resid = [
+        each.expand(len(swap_masks), -1)
+        for each in (*layers["resid_pre"], layers["resid_post"][-1])
+    ]
+    return Ends(torch.stack(resid, dim=1), logits_at)
+
+
+def _cache_of(prefix: Prefix, begin: int, variants: int) -> Any:
+    """A cache of the prefix, with a row for every variant from layer `begin` on."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache()
+    for layer, states in enumerate(prefix.layers):
+        rows = 1 if 0 < begin > layer else variants
+        keys, values = (state.expand(rows, -1, -1, -1) for state in states)
+        cache.update(keys, values, layer)
+    return cache
 
 
 def ends_as_weights_say(model: Model) -> bool:

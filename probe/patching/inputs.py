@@ -20,14 +20,6 @@ Rows = Sequence[TargetText | Tokens | Sequence[int]]
 Texts = Sequence[TargetText]
 
 
-def require_weights(weights: object, doing: str) -> None:
-    """Raises InputError for anything but weights, also for a model."""
-    if not isinstance(weights, Weights):
-        got = repr(weights)
-        got = type(weights).__name__ if "\n" in got else got  # a module draws itself
-        raise InputError(f"{doing}: got {got}, expected weights. Give probe.read_weights(model).")
-
-
 def target_texts(weights: Weights, rows: Rows, doing: str) -> list[TargetText]:
     """Each text with the position at which it is read.
 
@@ -39,7 +31,6 @@ def target_texts(weights: Weights, rows: Rows, doing: str) -> list[TargetText]:
     for ids that the model has no token for, for positions outside a text, and for texts longer than
     the context window.
     """
-    require_weights(weights, doing)
     items = _as_list(rows)
     if not items:
         raise InputError(
@@ -131,7 +122,6 @@ def require_depth(weights: Weights, depth: int, doing: str) -> None:
     """Raises InputError unless the depth is the number of one of the model's blocks, counted
     from 1.
     """
-    require_weights(weights, doing)
     layers = len(weights.blocks)
     if whole_number(depth) is None or not 1 <= depth <= layers:
         raise InputError(

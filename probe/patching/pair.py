@@ -18,7 +18,7 @@ adds its keys and values.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ from probe.patching.inputs import (
     target_texts,
 )
 from probe.patching.variants import Branch, Edits, Run, Step, Z, embed_live, run_texts
+from probe.progress import worked
 
 TRACING = "Cannot trace pairs"  # the intervention as error messages name it
 
@@ -143,6 +144,15 @@ class PairCache:
         """
         parallel = self.weights.config.family.parallel
         return Site(layer, Part.ATTENTION if parallel else Part.MLP)
+
+    def one_way(self) -> "PairCache":
+        """Row 0 as the only recipient, with row 1 as its donor."""
+        return replace(self._row(0), donor=self._row(1))
+
+    def _row(self, row: int) -> "PairCache":
+        some = slice(row, row + 1)
+        layers = tuple(LayerCache(*(part[some] for part in layer)) for layer in self.layers)
+        return replace(self, layers=layers, final=self.final[some])
 
     def keys_read(self, pos: int) -> slice:
         """The positions that a query at `pos` reads."""
@@ -282,6 +292,7 @@ def run_patched(
     spread = local[:, :, None].expand(-1, -1, cache.n - first, -1)
     for number, layer in enumerate(cache.layers):
         block = cache.weights.blocks[number]
+        worked(len(local) * (local.shape[1] + spread.shape[1] * spread.shape[2]))
         local = _with_starts(local, starts, Site(number, Part.ATTENTION))
         resid_mid = spread
         if local.shape[1] or spread.shape[1]:
@@ -450,11 +461,17 @@ class PairReading(NamedTuple):
 
 
 def cache_pairs(
-    weights: Weights, pairs: Sequence[TokenPair], directions: Tensor, depth: int
+    weights: Weights,
+    pairs: Sequence[TokenPair],
+    directions: Tensor,
+    depth: int,
+    *,
+    both_ways: bool = True,
 ) -> Iterator[PairReading]:
     """The runs of each pair. Each is run when it is requested, so only one has to be in memory.
 
     directions: `direction d_model`, or `pair direction d_model`, separate for each pair
+    both_ways: whether both members are recipients, or only the first
     """
     directions = as_directions(
         weights, directions, TRACING, row_axes="pair direction d_model", rows=len(pairs)
@@ -464,7 +481,7 @@ def cache_pairs(
     for pair, along in zip(pairs, by_pair, strict=True):
         cache = cache_pair(weights, pair.ids, pair.at, depth)
         difference = cache.final[0, pair.at] - cache.final[1, pair.at]
-        yield PairReading(cache, along, difference @ along.T)
+        yield PairReading(cache if both_ways else cache.one_way(), along, difference @ along.T)
 
 
 def positions_from_word(
@@ -542,7 +559,7 @@ def run_with_patch(cache: PairCache, patch: HeadPatch) -> PatchedRun:
     edits = Edits(
         site=Z,
         tree=[Branch(parent=zero, edited=edited[None], variant_of=zero) for edited in heads],
-        donor=lambda layer, recipient: z[layer, None],
+        donor=lambda layer, recipient: z[layer, None, None],
     )
     at = zero + patch.at - start
     run = Run(weights, cache.tables, len(cache.layers), edits=edits, at=at)

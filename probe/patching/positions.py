@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from probe.model import fused
+from probe.model.load import ModelSource, read_weights
 from probe.model.weights import Weights
 from probe.patching.inputs import Rows
 from probe.patching.pair import (
@@ -34,6 +35,7 @@ from probe.patching.pair import (
     run_patched,
     token_pairs,
 )
+from probe.renamed import renamed
 
 COMPONENTS = ("resid_pre", "attn_out", "mlp_out")
 HEAD = "head"
@@ -60,8 +62,8 @@ class PositionTrace:
     def rows(self, direction: int = 0) -> list[dict[str, object]]:
         """One row for each pair, component, layer, head and position.
 
-        `denoise` is how far b moves to a, `noise` how far a moves to b, and `gap` the pair's gap,
-        all in the direction's unit.
+        `denoise` is how far the member of `against` moves to that of `texts`, `noise` how far the
+        latter moves to the former, and `gap` the pair's gap, all in the direction's unit.
         """
         parts: list[tuple[str, int | None, Tensor]] = []
         for number, name in enumerate(COMPONENTS):
@@ -91,48 +93,52 @@ class PositionTrace:
         return rows
 
 
+@renamed(weights="model", a="texts", b="against")
 def trace_positions(
-    weights: Weights,
-    a: Rows,
-    b: Rows,
+    model: ModelSource | Weights,
+    texts: Rows,
+    against: Rows,
     directions: Tensor,
     *,
     depth: int,
     positions: Sequence[int] | None = None,
     heads: bool = True,
+    both_ways: bool = True,
 ) -> PositionTrace:
     """How far the read-out moves if one run gets the other's residual stream, attention output,
     MLP output or one head's z, at one layer and one position.
 
-    a, b: as in `swap_pairs`, the members of pairs of equal length
+    texts, against: as in `swap_pairs`, the members of pairs of equal length
     directions: `direction d_model`, or `pair direction d_model`, separate for each pair
     depth: the number of blocks before the read-out
     positions: counted from the word; by default from the first difference to the word
     heads: whether to trace single heads
+    both_ways: whether `against` is a recipient as well; otherwise only `texts` is
 
     Raises InputError for pairs of different length or layout, and for a depth that the model does
     not have.
 
     Example:
-        >>> weights = probe.read_weights("tiny-senses")
-        >>> texts = [probe.tokenize("tiny-senses", f"The {cue} bank") for cue in ("river", "money")]
+        >>> model = probe.load("tiny-senses")
+        >>> texts = [probe.tokenize(model, f"The {cue} bank") for cue in ("river", "money")]
         >>> rows = [tokens.ids for tokens in texts]
         >>> last = [len(row) - 1 for row in rows]
-        >>> states = probe.target_states("tiny-senses", texts, last)
+        >>> states = probe.target_states(model, texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
-        >>> traced = probe.trace_positions(weights, rows[:1], rows[1:], direction, depth=4)
+        >>> traced = probe.trace_positions(model, rows[:1], rows[1:], direction, depth=4)
         >>> traced.positions  # the cue is one token before the word
         (-1, 0)
         >>> traced.heads.shape  # pair recipient layer head position direction
         torch.Size([1, 2, 4, 4, 2, 1])
     """
-    pairs = token_pairs(weights, a, b, depth)
+    weights = read_weights(model)
+    pairs = token_pairs(weights, texts, against, depth)
     offsets = positions_from_word(pairs, positions)
     parts = [*COMPONENTS, HEAD] if heads else [*COMPONENTS]
     by_part: dict[str, list[Tensor]] = {part: [] for part in parts}
     gaps = []
     with torch.inference_mode():
-        for reading in cache_pairs(weights, pairs, directions, depth):
+        for reading in cache_pairs(weights, pairs, directions, depth, both_ways=both_ways):
             shifts = effects(reading.cache, offsets, reading.directions, parts)
             for part in parts:
                 by_part[part].append(shifts[part])

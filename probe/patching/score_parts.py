@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from probe.model import attention, forward, qk
+from probe.model.model import Config
 from probe.model.records import Trace
 from probe.model.weights import Block
 
@@ -76,14 +77,13 @@ def replace_parts(
     weight_of[list(weights)] = torch.tensor([*weights.values()], dtype=torch.float64)
 
     # The other side of the score is unchanged, and so are all other keys.
+    config = trace.stack.config
     block = trace.stack.blocks[layer].to(torch.float64, "cpu")
-    q, k = forward.apply_rotary(
-        block, trace.q[layer].double(), trace.k[layer].double(), trace.stack.config
-    )
+    q, k = forward.apply_rotary(block, trace.q[layer].double(), trace.k[layer].double(), config)
     query = q[head, at]  # d_head
     keys = k[head]  # key_pos d_head
-    met = _changed(trace, layer, head, side, pos, variants)  # variant d_head
-    lost = _lost_with_norms_held(trace, layer, head, side, pos, changes)  # part d_head
+    met = _changed(block, config, head, side, pos, variants)  # variant d_head
+    lost = _lost_with_norms_held(block, config, head, side, pos, resid, changes)  # change d_head
     if side == "query":
         scores = met @ keys.T / block.score_divisor
         attributed = lost @ keys.T @ weight_of / block.score_divisor
@@ -116,13 +116,13 @@ def _side(block: Block, side: Side) -> tuple[Tensor, Tensor | None, Tensor | Non
     return block.w_k, block.b_k, block.norm_k, "key bias"
 
 
-def _changed(trace: Trace, layer: int, head: int, side: Side, pos: int, variants: Tensor) -> Tensor:
+def _changed(
+    block: Block, config: Config, head: int, side: Side, pos: int, variants: Tensor
+) -> Tensor:
     """Queries or keys of changed streams at one position, normed and rotated.
 
     `variant d_model -> variant d_head`
     """
-    config = trace.stack.config
-    block = trace.stack.blocks[layer].to(torch.float64, "cpu")
     weight, bias, norm, _ = _side(block, side)
     x = forward.attention_input(block, variants, config)
     normed = forward.norm_heads(forward.project(x, weight, bias), norm, config)
@@ -131,21 +131,19 @@ def _changed(trace: Trace, layer: int, head: int, side: Side, pos: int, variants
 
 
 def _lost_with_norms_held(
-    trace: Trace, layer: int, head: int, side: Side, pos: int, changes: Tensor
+    block: Block, config: Config, head: int, side: Side, pos: int, resid: Tensor, changes: Tensor
 ) -> Tensor:
     """How much each change takes from a query or a key if the scales of all norms are held at
     the unchanged stream's.
 
     `part d_model -> part d_head`
     """
-    config = trace.stack.config
-    block = trace.stack.blocks[layer].to(torch.float64, "cpu")
     weight, bias, norm, label = _side(block, side)
     # One more term makes the sum equal to the unchanged stream, whose scales are held.
-    remainder = trace.resid_pre[layer, pos].double() + changes.sum(0)
+    remainder = resid + changes.sum(0)
     terms = torch.cat([-changes, remainder[None]])[:, None]
     names = tuple(map(str, range(len(terms))))
-    read = qk.through_input_norm(trace, layer, qk.Parts(names, terms))
+    read = qk.through_input_norm(block, qk.Parts(names, terms), config)
     projection = qk.project(read, weight, bias, label)
     met = qk.compared(block, projection.vectors, norm, [pos], config)
     return met[: len(changes), qk.kv_head(head, config) if side == "key" else head, 0]

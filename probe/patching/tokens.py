@@ -38,6 +38,7 @@ def replace_tokens(
     replacements: Sequence[Sequence[int]],
     *,
     parts: Sequence[str] = ReplacedStates._fields,
+    depth: int | None = None,
 ) -> ReplacedStates:
     """States at the word of every text, with each replacement in the word's position.
 
@@ -45,16 +46,18 @@ def replace_tokens(
     replacements: the token ids of each variant; they take the positions up to and including `at`,
         so each has the number of tokens of the word
     parts: the quantities to return; the others are empty, to save memory
+    depth: the number of blocks that are run; by default all
 
     Each row of the result equals a run of the changed text alone.
     """
     tokens = torch.tensor(replacements, dtype=torch.long, device=weights.device)  # variant token
+    blocks = len(weights.blocks) if depth is None else depth
     rows = list(texts)
     if weights.causal:
         rows = [TargetText(text.ids[: text.at + 1], text.at) for text in texts]
 
     def replace(batch: Texts, members: list[int], tables: PositionTables) -> ReplacedStates:
-        steps = run_at_word(weights, batch, len(weights.blocks), tables, tokens=tokens)
+        steps = run_at_word(weights, batch, blocks, tables, tokens=tokens)
         return _read(steps, parts)
 
     variants, width = tokens.shape

@@ -31,13 +31,15 @@ from probe.model import forward, fused
 from probe.model.fused import KeysValues, PositionTables
 from probe.model.tokens import TargetText
 from probe.model.weights import Block, Weights
+from probe.progress import worked
 
 # The sites of a block that can be edited.
 Z = "z"  # the mean of values that each head weights by attention, before W_O: `head d_head`
 ATTN_OUT = "attn_out"  # what all heads, or the mixer, write: `d_model`
 HIDDEN = "hidden"  # the activations of the MLP: `d_mlp`
 
-# The donor's value at the site, from the layer and the value in the unchanged run. `batch ...`
+# The donor's value at the site, from the layer and the value in the unchanged run, `batch ...`. `->
+# batch variant ...`, a variant of 1 if all variants get the same.
 Donor = Callable[[int, Tensor], Tensor]
 
 
@@ -188,6 +190,7 @@ class Run:
         for layer, keys_values in zip(range(self.depth), earlier, strict=True):
             resid = entering if step is None else step.resid_post
             step = Step(self, layer, resid, keys_values)
+            worked(resid.shape[:-1].numel())
             yield step
 
 
@@ -340,7 +343,7 @@ class Step:
         if not edited.any():
             return self._cut(x[:, parent])
         recipient = x[:, :, 0] if x.shape[2] == 1 else _at(x, self.run.at)
-        donor = edits.donor(self.layer, recipient[:, 0])[:, None]
+        donor = edits.donor(self.layer, recipient[:, 0])
         if site == Z:
             recipient = patch(recipient[:, parent], donor, edited)
         else:  # one unit, which has no axis

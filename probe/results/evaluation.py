@@ -16,6 +16,7 @@ from probe.experiments.centroids import (
 )
 from probe.results.ablation import CHOSEN
 from probe.results.frames import depth_label
+from probe.text.cautions import words_before
 
 WORDS_SHOWN = 3  # by name, where an evaluation shows itself in a line
 
@@ -28,7 +29,8 @@ class Evaluation(Displayed):
     `words`: read at the depth chosen on each word's training sentences, with the baselines ·
     `depths`: every word at every depth · `mean`: every method and depth, averaged over the words ·
     `left_out`: what was not used, and why · `without`: the accuracy with heads taken out, where
-    that was asked for · `said`: what to know of the numbers, in sentences.
+    that was asked for · `sentences`: how each tested sentence is read; None where the folder of an
+    earlier version was read back · `said`: what to know of the numbers, in sentences.
     """
 
     manifest: dict[str, Any]
@@ -37,6 +39,7 @@ class Evaluation(Displayed):
     mean: pd.DataFrame
     left_out: pd.DataFrame
     without: pd.DataFrame | None = None
+    sentences: pd.DataFrame | None = None
     said: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -47,14 +50,17 @@ class Evaluation(Displayed):
 
     @property
     def frames(self) -> dict[str, pd.DataFrame]:
-        """The frames by name; `without` where heads were taken out."""
+        """The frames by name; `sentences` and `without` where they are there."""
         frames = {
             "words": self.words,
             "depths": self.depths,
             "mean": self.mean,
             "left_out": self.left_out,
         }
-        return frames if self.without is None else frames | {"without": self.without}
+        for name in ("sentences", "without"):
+            if (frame := getattr(self, name)) is not None:
+                frames[name] = frame
+        return frames
 
     @property
     def heads_out(self) -> list[str]:
@@ -94,6 +100,30 @@ def word_row(task: Task, answers: Answers) -> dict[str, object]:
     for method in METHODS:
         row |= _scores(answers.gold, answers.predicted[method], _prefix(method))
     return row
+
+
+def sentence_rows(task: Task, answers: Answers) -> list[dict[str, object]]:
+    """How each tested sentence is read, at the depth that its training sentences chose."""
+    senses = sorted(set(task.material.labels))  # as `numbered` counts them
+    rows = []
+    for number, row in enumerate(task.tested):
+        sentence = task.material.sentences[row]
+        predicted = senses[answers.predicted["nearest"][number]]
+        rows.append(
+            {
+                "word": sentence.word,
+                "sense": sentence.sense,
+                "predicted": predicted,
+                "right": predicted == sentence.sense,
+                "coordinate": float(answers.coordinates[number]),
+                "other": senses[answers.others[number]],
+                "label": depth_label(int(answers.depths[number])),
+                "cue": sentence.cue,
+                "words_before": words_before(sentence),
+                "text": sentence.text,
+            }
+        )
+    return rows
 
 
 def depth_rows(task: Task, answers: Answers, resid: Tensor) -> list[dict[str, object]]:

@@ -28,7 +28,7 @@ import pandas as pd
 from probe.experiments.material import LATE
 from probe.experiments.run import LEADERS
 from probe.inference.verdicts import comparison, passes_gate
-from probe.results.frames import FEW, FEW_CUES
+from probe.results.frames import FEW, FEW_CUES, without_rows
 from probe.stats.limits import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
 
@@ -385,7 +385,11 @@ class WordFindings:
 
 
 def findings(frames: Frames) -> dict[str, WordFindings]:
-    """What was found for every word of a study, by word, in the study's order."""
+    """What was found for every word of a study, by word, in the study's order.
+
+    What experiments that were not run would have found is as where they find nothing.
+    """
+    frames = without_rows() | dict(frames)
     in_layers = [frames[name]["layer"] for name in ("heads", "mixers") if name in frames]
     layers = int(max(numbers.max() for numbers in in_layers if len(numbers))) + 1
     heads_per_layer = int(frames["heads"]["head"].max()) + 1

@@ -39,10 +39,12 @@ from probe.inference.within import (
     net_where,
 )
 from probe.model.check import Certificate, Row
+from probe.results import circuit
 from probe.results.columns import ATTENTION, HEADS, RANKS
 from probe.stats import resampling
 from probe.stats.limits import GATE, LEVEL
 from probe.stats.resampling import Array
+from probe.text.cautions import words_before
 from probe.text.sentences import LeftOut
 from probe.tidy import by_head, rounded, stacked, with_key
 
@@ -74,7 +76,8 @@ def frames(
     certificate: Certificate,
     unread: Mapping[str | None, Sequence[LeftOut]],
 ) -> dict[str, pd.DataFrame]:
-    """Every frame that is made from the measurements alone, rounded.
+    """Every frame that is made from the measurements alone, rounded; without those of experiments
+    that were run for none of the words.
 
     unread: what was left out before anything was measured, by word; None where it has no word.
     """
@@ -89,12 +92,15 @@ def frames(
         "by_depth": by_depth(records),
         "depth": depth_profile(records),
         "sentences": sentences(records),
+        "predictions": predictions(records),
         "left_out": left_out(unread, {word.record.word: _left_out(word) for word in evidence}),
         "controls": controls(evidence),
         "mlps": mlps(evidence),
         "mixers": mixers(records),
         "certificate": certificate_rows(certificate),
     }
+    if not any("nouns" in record.measured for record in records):
+        del tables["controls"], tables["mlps"]
     tables |= of_experiments(records)
     has_heads = records[0].has_heads
     return {name: rounded(_of_heads(frame, has_heads)) for name, frame in tables.items()}
@@ -126,12 +132,21 @@ def sense_pairs_of(records: Sequence[WordRecord]) -> Iterator[tuple[WordRecord, 
 
 
 def of_experiments(records: Sequence[WordRecord]) -> dict[str, pd.DataFrame]:
-    """The tables of every experiment, by name; without rows where it was not run."""
+    """The tables of the experiments that were run for any of the words, by name."""
     return {
         name: of_experiment(table, records)
-        for experiment in EXPERIMENTS.values()
-        for name, table in experiment.tables.items()
+        for experiment, row in EXPERIMENTS.items()
+        if any(experiment in record.measured for record in records)
+        for name, table in row.tables.items()
     }
+
+
+def without_rows() -> dict[str, pd.DataFrame]:
+    """The tables of all experiments without any rows: what stands for those that were not run."""
+    empty = {"controls": controls([]), "mlps": mlps([])} | circuit.frames([], seed=0)
+    for experiment in EXPERIMENTS.values():
+        empty |= {name: of_experiment(table, []) for name, table in experiment.tables.items()}
+    return empty
 
 
 def of_experiment(table: Table, records: Sequence[WordRecord]) -> pd.DataFrame:
@@ -457,6 +472,31 @@ def sentences(records: Sequence[WordRecord]) -> pd.DataFrame:
             fields |= {"tokens_of_word": record.tokens_of_word[row], "part": part}
             rows.append(fields)
     return pd.DataFrame(rows).astype(dict.fromkeys(("cue_start", "cue_end", "distance"), "Int64"))
+
+
+def predictions(records: Sequence[WordRecord]) -> pd.DataFrame:
+    """How every tested sentence is read at the read-out layer, held out: its sense coordinate, the
+    sense that it is nearest to, and whether that is the one given. A row per sentence and pair of
+    senses."""
+    rows = []
+    for record, pair in sense_pairs_of(records):
+        for number, coordinate in zip(pair.rows(), pair.coordinates.tolist(), strict=True):
+            sentence = record.sentences[number]
+            predicted = None
+            if coordinate != 0:  # exactly 0: the senses are one and the same vector to the model
+                predicted = pair.senses[0] if coordinate > 0 else pair.senses[1]
+            fields = {
+                "sense": sentence.sense,
+                "predicted": predicted,
+                "right": predicted == sentence.sense,
+                "coordinate": coordinate,
+                "cue": sentence.cue,
+                "words_before": words_before(sentence),
+                "sentence": number,
+                "text": sentence.text,
+            }
+            rows.append(key_of(record, pair) | fields)
+    return pd.DataFrame(rows)
 
 
 def left_out(

@@ -47,6 +47,7 @@ class HeadAcrossWords:
     rank_low: int
     rank_high: int
     read_depth: int
+    attention_cue: float = math.nan
 
     @property
     def shown(self) -> bool:
@@ -126,6 +127,15 @@ class SurveyFindings:
     @property
     def movers(self) -> tuple[HeadAcrossWords, ...]:
         return tuple(head for head in self.heads if head.shown)
+
+    @property
+    def movers_by_attention(self) -> int | None:
+        """How many of the heads that were shown to move words are among as many that attend to the
+        cue most; None where no cue is known."""
+        if any(math.isnan(head.attention_cue) for head in self.heads):
+            return None
+        by_attention = sorted(self.heads, key=lambda head: -head.attention_cue)
+        return sum(head.shown for head in by_attention[: len(self.movers)])
 
     @property
     def opposing(self) -> tuple[HeadAcrossWords, ...]:

@@ -42,16 +42,34 @@ def measured(value: float, low: float, high: float) -> str:
 LEVEL = 0.05  # of the tests: a p below it is never written as ".05"
 
 
-def p_value(p: float) -> str:
+def p_value(p: float, limit: float | None = None) -> str:
     """The p with two significant digits: p = .034, p = .0014, p = 1.
 
-    It has more digits if two would round it across LEVEL. Below .001 it is "p < .001".
+    It has more digits if two would round it across LEVEL. Below .001 it is "p < .001". A p that is
+    not below its limit is followed by the limit: p = .08, limit .05.
+
+    Example:
+        >>> from probe.stats.numbers import p_value
+        >>> p_value(0.08, 0.05), p_value(0.0101, 0.01), p_value(0.002, 0.01)
+        ('p = .08, limit .05', 'p = .0101, limit .01', 'p = .002')
     """
     if p < 0.001:
         return "p < .001"
     texts = [f"{p:.{digits}g}" for digits in (2, 3, 4, 5)]
     same_side = [text for text in texts if (float(text) < LEVEL) == (p < LEVEL)]
-    return f"p = {(same_side or texts)[0]}".replace("= 0.", "= .")
+    if limit is not None:  # next to its limit, a p is not rounded to it
+        same_side = [text for text in same_side if _side(float(text), limit) == _side(p, limit)]
+    shown = f"p = {(same_side or texts)[0]}".replace("= 0.", "= .")
+    return shown if limit is None or p < limit else f"{shown}, limit {bare(limit)}"
+
+
+def _side(p: float, limit: float) -> tuple[bool, bool]:
+    return p < limit, p > limit
+
+
+def bare(limit: float) -> str:
+    """A limit in the form of a p: .05"""
+    return f"{limit:g}".removeprefix("0")
 
 
 def grouped(number: int) -> str:

@@ -6,7 +6,7 @@ value of any head in any pair of the word's senses when senses are reassigned to
 """
 
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,7 +24,8 @@ from probe.text.splits import CrossFit
 MANY = 100  # sentences per sense: with fewer, a direction of d_head numbers (64, say) fits noise
 # Below the fifty sentences per sense from which a result is no longer called exploratory.
 COMPONENTS = 16
-CHUNK = 64  # relabellings in one batch
+# Relabellings in one batch: so few that their arrays stay in the processor's cache.
+CHUNK = 16
 # Batches that run at the same time; each holds three arrays of draw x head x sentence.
 THREADS = min(4, os.cpu_count() or 1)
 # Added to the variance within senses, so that a direction in which nothing varies does not decide
@@ -99,25 +100,17 @@ def measure_separation(
     labels = resampling.relabel(split.is_a, split.exchanged, draws=permutations, rng=rng)
     factors = resampling.crossed_factors(split.frames, split.units)
     weights = resampling.bootstrap_weights(factors, seed=seed)
-    exchanged, _ = resampling.as_numbers(list(zip(split.exchanged, split.is_a, strict=True)))
 
     # The first axis of one: labellings, the observed one first. Of the other: bootstrap draws.
     under_labels = _Comparisons.none(len(labels), shape.numel())
     in_draws = _Comparisons.none(len(weights), shape.numel())
     scores = np.full((shape.numel(), len(is_a)), np.nan)
-    for holdout in split.holdouts:
+    for holdout, fitted in zip(split.holdouts, _fitted(writes, split, labels), strict=True):
         train = list(holdout.train)
         test = list(holdout.test)
-        fit, new = _reduced_heads(writes[:, :, train], writes[:, :, test], is_a[train])
-        # Rows that change their sense together enter every labelling as one sum.
-        first, group = np.unique(exchanged[train], return_index=True, return_inverse=True)[1:]
-        sums = sums_of(fit, group)
-        training_labels = labels[:, train][:, first]
-        of_a = labels[:, test].sum(1)
-        wins = separation_null(sums, training_labels, new, labels[:, test])
-        under_labels += _Comparisons(wins, of_a * (len(test) - of_a))
-
-        all_scores = own_scores(sums, training_labels[:1], np.concatenate([fit, new], axis=1))[0]
+        under_labels += fitted.comparisons
+        rows = np.concatenate([fitted.rows, fitted.new], axis=1)
+        all_scores = own_scores(fitted.sums, fitted.training_labels[:1], rows)[0]
         scores[:, test] = _calibrated(all_scores, is_a[train])
         in_draws += _Comparisons(*won_draws(scores[:, test], list(is_a[test]), weights[:, test]))
 
@@ -132,6 +125,51 @@ def measure_separation(
         hedges_g=g.reshape(shape),
         null=null.reshape(-1, *shape),
     )
+
+
+def held_out_auroc(writes: Tensor, split: CrossFit) -> Array:
+    """The AUROC of `measure_separation` by itself, without intervals and relabellings. `layer head
+    row d_head -> layer head`"""
+    shape = writes.shape[:2]
+    compared = _Comparisons.none(1, shape.numel())
+    for fitted in _fitted(writes, split, np.array(split.is_a)[None]):
+        compared += fitted.comparisons
+    return compared.auroc()[0].reshape(shape)
+
+
+class _Fitted(NamedTuple):
+    """One holdout, reduced.
+
+    rows: `head n d`, the rows for fitting
+    new: `head m d`, the held-out rows
+    sums: of the rows that change their sense together
+    training_labels: `draw group`, their labels under every labelling
+    comparisons: of the held-out rows
+    """
+
+    rows: Array
+    new: Array
+    sums: Sums
+    training_labels: Labels
+    comparisons: "_Comparisons"
+
+
+def _fitted(writes: Tensor, split: CrossFit, labels: Labels) -> Iterator[_Fitted]:
+    """Every holdout of a split, under all labellings. `layer head row d_head, draw row`"""
+    is_a = np.array(split.is_a)
+    exchanged, _ = resampling.as_numbers(list(zip(split.exchanged, split.is_a, strict=True)))
+    for holdout in split.holdouts:
+        train = list(holdout.train)
+        test = list(holdout.test)
+        rows, new = _reduced_heads(writes[:, :, train], writes[:, :, test], is_a[train])
+        # Rows that change their sense together enter every labelling as one sum.
+        first, group = np.unique(exchanged[train], return_index=True, return_inverse=True)[1:]
+        sums = sums_of(rows, group)
+        training_labels = labels[:, train][:, first]
+        of_a = labels[:, test].sum(1)
+        wins = separation_null(sums, training_labels, new, labels[:, test])
+        comparisons = _Comparisons(wins, of_a * (len(test) - of_a))
+        yield _Fitted(rows, new, sums, training_labels, comparisons)
 
 
 @dataclass(frozen=True, eq=False)

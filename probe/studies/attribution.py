@@ -83,18 +83,7 @@ def qk_attribution(
     asked = Asked(layer, head, at, source, contrast, by, stack)
     model = _checked(model, asked, f"Splitting a score of {asked.name}")
     readings = _readings(model, text, target, asked)
-    terms = [
-        qk.score_terms(
-            reading.trace,
-            layer,
-            head,
-            at=reading.at,
-            sources=reading.sources,
-            by=by,
-            pair=reading.pair,
-        )
-        for reading in readings
-    ]
+    terms = [qk.score_terms(reading.view, by) for reading in readings]
     return _frame(readings, terms, ["part_query", "part_key", "score"], model)
 
 
@@ -144,16 +133,7 @@ def ov_attribution(
     model = _checked(model, asked, f"Splitting what {asked.name} takes")
     readings = _readings(model, text, target, asked)
     terms = [
-        qk.write_terms(
-            reading.trace,
-            layer,
-            head,
-            at=reading.at,
-            sources=reading.sources,
-            direction=_direction(model, reading, layer, along),
-            by=by,
-            pair=reading.pair,
-        )
+        qk.write_terms(reading.view, _direction(model, reading.view, along), by)
         for reading in readings
     ]
     return _frame(readings, terms, ["part_key", "write"], model)
@@ -205,19 +185,17 @@ def qk_interventions(
             "probe.qk_attribution, or load a model with one stack."
         )
     itself, *elsewhere = _readings(model, text, None, asked)
-    assert isinstance(itself.trace, Trace)
-    weights = dict(zip(itself.sources, itself.weights, strict=True))
-    donors = {side: Donor(itself.trace, itself.sources[1:]) for side in get_args(Side)}
-    for other in elsewhere:
-        assert isinstance(other.trace, Trace)
-        donors = {
-            "query": Donor(other.trace, [other.at]),
-            "key": Donor(other.trace, other.sources),
-        }
+    view = itself.view
+    assert isinstance(view.trace, Trace)
+    weights = dict(zip(view.sources, itself.weights, strict=True))
+    donors = {side: Donor(view.trace, view.sources[1:]) for side in get_args(Side)}
+    for there, _ in elsewhere:
+        assert isinstance(there.trace, Trace)
+        donors = {"query": Donor(there.trace, [there.at]), "key": Donor(there.trace, there.sources)}
     frames = []
     for side, donor in donors.items():
         replaced = replace_parts(
-            itself.trace, layer, head, donor, side=side, at=itself.at, weights=weights, by=by
+            view.trace, layer, head, donor, side=side, at=view.at, weights=weights, by=by
         )
         columns: dict[str, Any] = {"side": side, "part": replaced.labels}
         for name in ("attributed", "score", "attention"):
@@ -247,19 +225,10 @@ class Asked(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """One text in which a head is read from position `at` to some others, and with which weight
-    each of those counts; of an encoder-decoder all three attentions."""
+    """A head in one text, and with which weight each token that it reads counts."""
 
-    trace: AttentionTrace
-    at: int
-    sources: list[int]
+    view: qk.View
     weights: list[float]
-    pair: PairTrace | None = None
-
-    @property
-    def read(self) -> Tokens:
-        """The text that the head reads."""
-        return self.trace.source if isinstance(self.trace, CrossTrace) else self.trace.tokens
 
 
 def _checked(model: ModelSource, asked: Asked, doing: str) -> Model:
@@ -302,50 +271,50 @@ def _readings(
     model: Model, text: str | Trace | PairTrace, target: str | None, asked: Asked
 ) -> list[Reading]:
     """The text with the token that the head reads, and what that is contrasted with."""
-    itself = _reading(model, text, target, asked)
-    layer = asked.layer
+    view = _view(model, text, target, asked)
     contrast = asked.contrast
-    (key,) = itself.sources
     if contrast is None:
-        return [itself]
+        return [Reading(view, [1.0])]
     if contrast == MEAN:
-        others = _others(itself, layer)
+        others = qk.other_tokens(view)
         if not others:
             raise InputError(
                 f"Contrasting {asked.name} with the mean over the other tokens: from token "
-                f"{itself.at} of {itself.trace.tokens.text!r} it can read no other word; give a "
+                f"{view.at} of {view.trace.tokens.text!r} it can read no other word; give a "
                 "longer text, or leave the contrast out."
             )
         weights = [1.0, *[-1 / len(others)] * len(others)]
-        return [itself._replace(sources=[key, *others], weights=weights)]
-    if _is_text(contrast, itself.read):
-        there = _reading(model, contrast, target, asked, like=itself)
-        return [itself, there._replace(weights=[-1.0])]
-    other_key = text_position(itself.read, contrast)
-    _require_readable(itself, layer, other_key)
-    return [itself._replace(sources=[key, other_key], weights=[1.0, -1.0])]
+        return [Reading(view._replace(sources=[*view.sources, *others]), weights)]
+    if _is_text(contrast, view.read):
+        there = _view(model, contrast, target, asked, like=view)
+        return [Reading(view, [1.0]), Reading(there, [-1.0])]
+    other_key = text_position(view.read, contrast)
+    _require_readable(view, other_key)
+    return [Reading(view._replace(sources=[*view.sources, other_key]), [1.0, -1.0])]
 
 
-def _reading(
+def _view(
     model: Model,
     text: str | Trace | PairTrace,
     target: str | None,
     asked: Asked,
-    like: Reading | None = None,
-) -> Reading:
-    """One text with the token that the head reads; as far from where it is read as in `like`."""
+    like: qk.View | None = None,
+) -> qk.View:
+    """The head in one text with the token that it reads; as far from where it is read as in
+    `like`."""
     traced = _traced(model, text, target)
     pair = traced if isinstance(traced, PairTrace) else None
     whole: AttentionTrace = traced if isinstance(traced, Trace) else getattr(traced, asked.stack)
-    reading = Reading(whole, text_position(whole.tokens, asked.at), [], [1.0], pair)
+    at = text_position(whole.tokens, asked.at)
+    view = qk.View(whole, asked.layer, asked.head, at, [], pair)
     if like is None:
-        key = text_position(reading.read, asked.source)
+        key = text_position(view.read, asked.source)
     elif isinstance(whole, CrossTrace):
         key = like.sources[0]
     else:
-        key = reading.at + like.sources[0] - like.at
-    _require_readable(reading, asked.layer, key)
-    return reading._replace(sources=[key])
+        key = at + like.sources[0] - like.at
+    _require_readable(view, key)
+    return view._replace(sources=[key])
 
 
 def _traced(model: Model, text: str | Trace | PairTrace, target: str | None) -> Trace | PairTrace:
@@ -378,58 +347,45 @@ def _is_text(contrast: int | str, read: Tokens) -> TypeGuard[str]:
     return contrast not in read.text or contrast == read.text
 
 
-def _others(reading: Reading, layer: int) -> list[int]:
-    """The tokens that the layer can read, without the one that is read, the one that reads, and
-    special tokens, which have no characters of the text."""
-    spans = reading.read.spans
-    left_out = {*reading.sources}
-    if not isinstance(reading.trace, CrossTrace):
-        left_out.add(reading.at)
-    return [
-        pos
-        for pos in qk.readable(reading.trace, layer, reading.at)
-        if pos not in left_out and spans[pos][0] < spans[pos][1]
-    ]
-
-
-def _require_readable(reading: Reading, layer: int, source: int) -> None:
+def _require_readable(view: qk.View, source: int) -> None:
     """InputError for a token that is not there or that the mask of the layer hides."""
-    readable = qk.readable(reading.trace, layer, reading.at)
+    readable = qk.readable(view.trace, view.layer, view.at)
     if source not in readable:
         raise InputError(
-            f"Splitting a score from token {reading.at} to token {source} of "
-            f"{reading.read.text!r}: layer {layer} of {reading.trace.model_name} reads tokens "
-            f"{readable[0]} to {readable[-1]} from there; choose one of these as the source."
+            f"Splitting a score from token {view.at} to token {source} of {view.read.text!r}: "
+            f"layer {view.layer} of {view.trace.model_name} reads tokens {readable[0]} to "
+            f"{readable[-1]} from there; choose one of these as the source."
         )
 
 
-def _direction(model: Model, reading: Reading, layer: int, along: Any) -> Tensor:
-    """A direction of what heads of a layer write at the position that reads. `d_model`"""
-    vector, depth = _vector(model, reading, layer, along)
-    if reading.pair is None:
-        assert isinstance(reading.trace, Trace)
-        return qk.before_norms(reading.trace, layer, reading.at, vector, depth)
-    followed_back = directions(model, reading.pair, vector)
-    return getattr(followed_back, reading.trace.stack.attention.name)[layer, reading.at]
+def _direction(model: Model, view: qk.View, along: Any) -> Tensor:
+    """A direction of what the head writes at the position that reads. `d_model`"""
+    vector, depth = _vector(model, view, along)
+    if view.pair is None:
+        assert isinstance(view.trace, Trace)
+        return qk.before_norms(view.trace, view.layer, view.at, vector, depth)
+    followed_back = directions(model, view.pair, vector)
+    return getattr(followed_back, view.trace.stack.attention.name)[view.layer, view.at]
 
 
-def _vector(model: Model, reading: Reading, layer: int, along: Any) -> tuple[Tensor, int]:
+def _vector(model: Model, view: qk.View, along: Any) -> tuple[Tensor, int]:
     """A direction in the stream, `d_model`, and the depth at which it is read; of an
     encoder-decoder in what leaves the decoder."""
     config = model.config
-    pair = reading.pair
-    if pair is not None and reading.trace is pair.encoder:
+    pair = view.pair
+    if pair is not None and view.trace is pair.encoder:
         raise UnsupportedModel(
             f"Reading what an encoder's head of {model.name} takes along a direction: it reaches "
             "the logits through the decoder only; split what cross-attention takes, with "
             'stack="cross".'
         )
     if isinstance(along, Axis):
-        if along.depth <= layer or pair is not None:
+        if along.depth <= view.layer or pair is not None:
             raise InputError(
-                f"Reading layer {layer} of {model.name} along the sense axis after {along.depth} "
-                "blocks: heads of this layer do not write into that stream; give an axis of a "
-                f"model with one stack that was fitted after {layer + 1} blocks or more."
+                f"Reading layer {view.layer} of {model.name} along the sense axis after "
+                f"{along.depth} blocks: heads of this layer do not write into that stream; give an "
+                f"axis of a model with one stack that was fitted after {view.layer + 1} blocks or "
+                "more."
             )
         return along.u / along.gap, along.depth
     if isinstance(along, Tensor):
@@ -443,8 +399,8 @@ def _vector(model: Model, reading: Reading, layer: int, along: Any) -> tuple[Ten
     tokens = along if isinstance(along, tuple) else (along,)
     ids = [token_id(model, token) for token in tokens]
     if pair is None:
-        assert isinstance(reading.trace, Trace)
-        return logit_direction(reading.trace, reading.at, ids).direction, config.n_layers
+        assert isinstance(view.trace, Trace)
+        return logit_direction(view.trace, view.at, ids).direction, config.n_layers
     decoder = pair.decoder.stack
     table = forward.unembedding(decoder, decoder.dtype)[ids].cpu().double()
     return torch.tensor([1.0, -1.0], dtype=torch.float64)[: len(ids)] @ table, config.n_layers
@@ -456,8 +412,8 @@ def _frame(
     """The weighted sum of what was read, a row for each term; the columns are the labels of its
     parts and the sum."""
     sums: dict[tuple[str, ...], float] = {}
-    for reading, (labels, values) in zip(readings, terms, strict=True):
-        weighted = torch.tensor(reading.weights, dtype=torch.float64) @ values
+    for (_, weights), (labels, values) in zip(readings, terms, strict=True):
+        weighted = torch.tensor(weights, dtype=torch.float64) @ values
         for label, value in zip(labels, weighted.tolist(), strict=True):
             sums[label] = sums.get(label, 0.0) + value
     rows = [(*label, value) for label, value in sums.items()]

@@ -13,7 +13,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import thread_time
 
-import numpy as np
 import psutil
 import torch
 
@@ -23,7 +22,7 @@ from probe.experiments import nouns as in_place
 from probe.experiments.candidates import candidates
 from probe.experiments.material import Material, SecondModel, SensePairSplits, unused
 from probe.experiments.options import Options
-from probe.experiments.plan import Size, Work, swap_work
+from probe.experiments.plan import Size, Work, size_of, swap_work
 from probe.experiments.table import EXPERIMENTS
 from probe.model.architectures import FAMILIES
 from probe.model.load import read_weights
@@ -33,7 +32,6 @@ from probe.patching.edges import EDGE_DTYPE
 from probe.patching.heads import BATCH_NUMBERS, swap_heads
 from probe.stats.numbers import memory_size
 from probe.stats.resampling import smallest_p
-from probe.text import lexicon
 from probe.text.sentences import Corpus
 from probe.text.splits import ALIGNED, CrossFit, in_pairs, unmarked_pairs
 
@@ -43,6 +41,7 @@ FLOAT64_BYTES = 8  # the certificate is computed in float64
 TIMED_SENTENCES = 16  # read, and swapped, to see how long a study will take
 TIMED_SWAPS = 512
 TIMED_RUNS = 2  # the first one also loads and allocates
+TRIAL = 0.03  # of the work, that one such run takes at most
 LIVE_TENSORS = 4  # as wide as the MLP's activations, held at the same time in a swap
 
 
@@ -149,7 +148,7 @@ def cost_of(
         swaps=work.swaps,
         held=resident(),
         extra=_extra_memory(model, materials, second, sizes),
-        seconds=_seconds(model, longest, work),
+        seconds=seconds_of(model, longest, work, threads=torch.get_num_threads()),
         sizes=tuple(
             _size(material, senses, split, options)
             for material in materials
@@ -170,29 +169,6 @@ def cost_of(
             for noun, reason in candidates(model, material, options.nouns).left_out.items()
         ),
         repeated=0 if given is None else given.repeated,
-    )
-
-
-def size_of(model: Model, material: Material, splits: SensePairSplits, options: Options) -> Size:
-    """How large the measurement of a word is."""
-    nouns = lexicon.one_meaning_nouns() if options.nouns is None else options.nouns
-    before = [
-        target - cue[0]
-        for target, cue in zip(material.targets, material.cues, strict=True)
-        if cue and cue[0] < target
-    ]
-    # From the beginning of the text where no cue is marked before the word.
-    distances = before or material.targets
-    return Size(
-        options=options,
-        layers=model.config.n_layers,
-        heads=model.config.n_heads,
-        causal=model.config.causal,
-        sentences=len(material),
-        positions=1 + max(distances),
-        usual_positions=1 + round(float(np.mean(distances))),
-        pairs=tuple(min(options.pairs, len(split.pairs)) for split in splits.values()),
-        nouns=len(nouns),
     )
 
 
@@ -247,34 +223,40 @@ def _bytes_per_number(model: Model) -> int:
     return next(iter(model.weights.values())).element_size()
 
 
-def _seconds(model: Model, material: Material, work: Work) -> float:
+def seconds_of(model: Model, material: Material, work: Work, *, threads: int) -> float:
     """How long the work usually takes, from a few forward passes and swaps, in batches as a study
     runs them.
 
     A sentence that is read alone takes several times as long as one of a batch. Processor seconds
-    of one thread, shared out to all that torch uses: by the clock, and with several threads, a busy
-    machine would make it far too long.
+    of one thread, shared out to as many as are used: by the clock, and with several threads, a busy
+    machine would make it far too long. Little work is timed by less, so that the trial always takes
+    less than a tenth of it.
     """
-    threads = torch.get_num_threads()
+    heads = model.config.heads_in_all
+    texts = min(TIMED_SENTENCES, max(1, int(TRIAL * work.forwards)))
+    swapped = min(texts, max(1, min(TIMED_SWAPS, int(TRIAL * work.likely_swaps)) // heads))
+    torch_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        runs = [_seconds_each(model, material) for _ in range(TIMED_RUNS)]
+        runs = [_seconds_each(model, material, texts, swapped) for _ in range(TIMED_RUNS)]
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(torch_threads)
     per_forward = min(read for read, _ in runs)
-    per_swap = min(swapped for _, swapped in runs)
+    per_swap = min(seconds for _, seconds in runs)
     return (work.forwards * per_forward + work.likely_swaps * per_swap) / threads
 
 
-def _seconds_each(model: Model, material: Material) -> tuple[float, float]:
-    """Seconds of one forward pass and of one swap, on sentences of every length."""
+def _seconds_each(
+    model: Model, material: Material, number: int, swapped: int
+) -> tuple[float, float]:
+    """Seconds of one forward pass and of one swap, on so many sentences of every length, in so many
+    of which heads are swapped."""
     heads = model.config.heads_in_all
     by_length = sorted(range(len(material)), key=material.targets.__getitem__)
-    rows = [by_length[step * len(by_length) // TIMED_SENTENCES] for step in range(TIMED_SENTENCES)]
+    rows = [by_length[step * len(by_length) // number] for step in range(number)]
     tokens = [material.tokens[row] for row in rows]
     targets = [material.targets[row] for row in rows]
-    swapped = min(TIMED_SENTENCES, max(1, TIMED_SWAPS // heads))
-    middle = slice((TIMED_SENTENCES - swapped) // 2, (TIMED_SENTENCES + swapped) // 2)
+    middle = slice((number - swapped) // 2, (number + swapped) // 2)
     texts = [material.texts[row] for row in rows[middle]]
     weights = read_weights(model)
     direction = torch.ones(1, model.config.d_model)  # any will do: only the time counts

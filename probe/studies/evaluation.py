@@ -1,7 +1,7 @@
 """The evaluation of a model on labelled sentences: words are chosen, read and tested."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,9 +26,10 @@ from probe.model.load import ModelSource, load, read_weights
 from probe.model.model import Model
 from probe.progress import Progress, silent
 from probe.provenance import hash_of, manifest
+from probe.renamed import renamed
 from probe.results import ablation as ablation_frames
 from probe.results import frames as tables
-from probe.results.evaluation import Evaluation, depth_rows, means, word_row
+from probe.results.evaluation import Evaluation, depth_rows, means, sentence_rows, word_row
 from probe.studies.heads_given import HeadsSource, heads_out
 from probe.text import splits
 from probe.text.sentences import Corpus, LeftOut, as_corpus
@@ -38,15 +39,17 @@ from probe.tidy import rounded
 OTHER_WORD = "it is about another word than those that were asked for"
 
 
+@renamed(places={1: "sentences", 2: "words"})
 def evaluate(
     model: ModelSource,
-    sentences: Any,
     words: Sequence[str] | str | None = None,
     *,
+    sentences: Any,
     without: HeadsSource | None = None,
     top: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    planned: Callable[[], None] | None = None,
 ) -> Evaluation:
     """Sense accuracy and macro-F1 of `model` at the word, per depth, on labelled sentences, with
     baselines.
@@ -57,7 +60,8 @@ def evaluate(
     `probe.results.ablation` says: names ("L4H1,L4H2", a list of them, or of (layer, head)), or a
     CSV or Parquet file or a DataFrame with the columns layer and head, of which `top` takes those
     with the largest effect. The frame `without` then says how far the accuracy falls at every
-    depth, beside random sets of heads of the same layers.
+    depth, beside random sets of heads of the same layers. `planned` is called before the work, once
+    it is clear that it can be done.
 
     Raises InputError when no word has two senses that can be learned and tested apart, or the heads
     cannot be taken out, and CrossCheckError when the certificate fails: no number is reported from
@@ -65,7 +69,7 @@ def evaluate(
 
     Example:
         >>> sentences = probe.lexicon.expand_natural("bank")
-        >>> evaluation = probe.evaluate("tiny-senses", sentences, without="L1H0")
+        >>> evaluation = probe.evaluate("tiny-senses", sentences=sentences, without="L1H0")
         >>> list(evaluation.depths["label"])[:2]
         ['token + position', 'after layer 0']
         >>> set(evaluation.without["random_sets"])  # the three other heads of layer 1, one by one
@@ -108,15 +112,19 @@ def evaluate(
         out = with_random_sets(out.heads, shape, number=MORE_RANDOM_SETS, seed=seed)
     report("certificate", 0.02)
     certify(model, [tested[0].material.sentences[0].text]).require()
+    if planned:
+        planned()
     report("reading", 0.05)
     rows_by_word = []
     rows_by_depth = []
+    rows_by_sentence = []
     rows_without = []
     total: Accuracies | None = None
     layers = out.layers if out else []
     for count, (task, states) in enumerate(read_tasks(model, tested, layers), start=1):
         answers = answer(task, states.resid, seed=seed)
         rows_by_word.append(word_row(task, answers))
+        rows_by_sentence += sentence_rows(task, answers)
         rows_by_depth += depth_rows(task, answers, states.resid)
         if out:
             accuracies = _without_heads(model, task, states, answers, out, seed=seed)
@@ -143,6 +151,7 @@ def evaluate(
         rounded(averaged),
         left_out,
         rounded(ablation_frames.frame(rows_without, total)) if total else None,
+        rounded(pd.DataFrame(rows_by_sentence)),
         tuple(filter(None, map(_unmarked, tested))),
     )
 

@@ -4,9 +4,10 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pandas as pd
+from typing_extensions import TypeAliasType
 
 from probe.errors import InputError
 from probe.experiments.ablation import HeadsOut, with_random_sets
@@ -18,7 +19,9 @@ EFFECTS = ("effect", "net", "swap")
 NAME = re.compile(r"L(\d{1,6})H(\d{1,6})")
 EXAMPLE = "L4H1,L4H2"
 # What heads to take out can be given as: names, a file or a table with the columns layer and head.
-HeadsSource: TypeAlias = str | os.PathLike[str] | pd.DataFrame | Iterable[str | HeadIndex]
+HeadsSource = TypeAliasType(
+    "HeadsSource", str | os.PathLike[str] | pd.DataFrame | Iterable[str | HeadIndex]
+)
 
 
 def heads_out(

@@ -30,17 +30,19 @@ from probe.model.weights import Weights
 from probe.patching.inputs import require_depth
 from probe.patching.pair import TokenPair, positions_from_word
 from probe.patching.positions import HEAD
+from probe.renamed import renamed
 from probe.stats.numbers import counted
 from probe.stats.resampling import Array
 
 TEXTS = (str, bytes)  # sequences that are no lists
 
 
+@renamed(places={2: "against"}, a="text", b="against")
 def patch(
     model: ModelSource,
-    a: str | Sequence[str],
-    b: str | Sequence[str],
+    text: str | Sequence[str],
     *,
+    against: str | Sequence[str],
     at: int | str,
     metric: Metric | list[Metric] = None,
     read: int | str | None = None,
@@ -49,6 +51,8 @@ def patch(
 ) -> pd.DataFrame:
     """How far the metric moves when one part of a text's run at a position is the other text's, for
     every head, both ways: columns `layer head denoise noise swap gap`.
+
+    `text` is at 1 of the gap and `against` at 0.
 
     `at`, what is swapped: a word, at its last token where it first stands in each text, or a
     position, counted from the end where it is negative · `read`, where the metric is read: the same
@@ -76,19 +80,20 @@ def patch(
 
     Example:
         >>> river, loan = "The river bank", "The mortgage bank"
-        >>> heads = probe.patch("tiny-senses", river, loan, at="bank")
+        >>> heads = probe.patch("tiny-senses", river, against=loan, at="bank")
         >>> list(heads.columns)
         ['layer', 'head', 'denoise', 'noise', 'swap', 'gap']
         >>> len(heads), float(heads["gap"].iloc[0])  # 4 layers x 4 heads; all the way is 1
         (16, 1.0)
-        >>> by_logits = probe.patch("tiny-senses", river, loan, at="bank", metric=(" and", " with"))
+        >>> metric = (" and", " with")
+        >>> by_logits = probe.patch("tiny-senses", river, against=loan, at="bank", metric=metric)
         >>> by_logits.shape
         (16, 6)
     """
     model = load(model)
     weights = read_weights(model)
-    one_pair = isinstance(a, str) and isinstance(b, str)
-    pairs = _pairs(model, _texts(a, b), at, read)
+    one_pair = isinstance(text, str) and isinstance(against, str)
+    pairs = _pairs(model, _texts(text, against), at, read)
     depth = len(weights.blocks) if depth is None else depth
     require_depth(weights, depth, "Patching")
     if parts not in tuple(PARTS):
@@ -130,18 +135,19 @@ def patch(
     return pd.concat([frames[number] for number in sorted(frames)], ignore_index=True)
 
 
+@renamed(places={2: "against"}, a="text", b="against")
 def patch_hooks(
     model: ModelSource,
-    a: str,
-    b: str,
+    text: str,
     *,
+    against: str,
     at: int | str,
     heads: Sequence[tuple[int, int]],
 ) -> list[Hook]:
-    """A swap as `fwd_hooks` of TransformerLens: some heads of `b` get the z that they have in `a`
-    at a word, or a position.
+    """A swap as `fwd_hooks` of TransformerLens: some heads of `against` get the z that they have in
+    `text` at a word, or a position.
 
-    `heads`: (layer, head) of each. The hooks hold for a run of the token ids of `b` as
+    `heads`: (layer, head) of each. The hooks hold for a run of the token ids of `against` as
     `probe.tokenize` gives them: `bridge.run_with_hooks(ids, fwd_hooks=hooks)`. Raises InputError
     for a word, position, layer or head that is not there.
 
@@ -149,7 +155,8 @@ def patch_hooks(
         >>> import torch
         >>> model = probe.load("tiny-senses")
         >>> river, loan = "The river bank", "The mortgage bank"
-        >>> hooks = probe.patch_hooks(model, river, loan, at="bank", heads=[(0, 1), (2, 3)])
+        >>> heads = [(0, 1), (2, 3)]
+        >>> hooks = probe.patch_hooks(model, river, against=loan, at="bank", heads=heads)
         >>> [name for name, _ in hooks]
         ['blocks.0.attn.hook_z', 'blocks.2.attn.hook_z']
         >>> ids = torch.tensor([probe.tokenize(model, loan).ids])
@@ -171,8 +178,8 @@ def patch_hooks(
                 f"Hooking L{layer}H{head} of {model.name}: its layer {layer} has no attention, and "
                 "no heads; give (layer, head) of one that is there."
             )
-    donor = tokenize(model, a)
-    recipient = tokenize(model, b)
+    donor = tokenize(model, text)
+    recipient = tokenize(model, against)
     to = text_position(recipient, at)
     z = target_states(model, [donor], [text_position(donor, at)]).z[0].to(model.device)
     by_layer: dict[int, list[int]] = defaultdict(list)
@@ -184,7 +191,8 @@ def patch_hooks(
             if own.shape[1] != len(recipient):
                 raise InputError(
                     f"Swapping heads in a run of {own.shape[1]} tokens: the hooks were made for "
-                    f"the {len(recipient)} of {b!r}; run these, or make hooks for the other text."
+                    f"the {len(recipient)} of {against!r}; run these, or make hooks for the other "
+                    "text."
                 )
             patched = own.clone()
             patched[:, to, by_layer[layer]] = z[layer, by_layer[layer]].to(own.dtype)

@@ -7,12 +7,11 @@ question (`probe.results.frames`, `probe.results.circuit`). A Study holds these 
 tensors.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any
-from warnings import warn
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -28,13 +27,13 @@ from probe.experiments.material import (
     prepare,
     sentences_of,
 )
-from probe.experiments.measure import measure, measure_gates
+from probe.experiments.measure import measure_gates, planned, proceed, runnable, start
 from probe.experiments.observe import observe, split_senses
 from probe.experiments.options import NounPlan, Options
 from probe.experiments.prepare import prepare_pairs
 from probe.experiments.readings import read_second
 from probe.experiments.record import WordRecord
-from probe.experiments.table import EXPERIMENTS
+from probe.experiments.table import EXPERIMENTS, choose
 from probe.inference.across import summarise
 from probe.inference.nouns import ambiguity_gate
 from probe.inference.within import within
@@ -42,21 +41,30 @@ from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify, not_asked
 from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
-from probe.progress import Progress, silent
+from probe.progress import Progress, silent, stages
 from probe.provenance import Origin
+from probe.renamed import renamed
 from probe.results import circuit
 from probe.results import frames as tables
 from probe.results.findings import WordFindings, findings
 from probe.results.second_model import SECOND_MODEL, second_model
+from probe.results.tables import StudyTables
 from probe.stats.limits import FEWEST_SENTENCES, FEWEST_WORDS, MOST_NOUNS
 from probe.studies.cost import StudyCost, cost_of
-from probe.studies.words import check_out, job_of, kept_or_made, word_file
+from probe.studies.words import WordJob, WordRecords, check_out, job_of, word_file
 from probe.text.sentences import LeftOut, Sentence, as_corpus, join
+
+if TYPE_CHECKING:
+    from probe.charts.of_study import StudyCharts
 
 LEAST = {"seed": 0, "max_pairs": 1}
 FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
 NOUNS_PER_PAIR = 6  # unambiguous nouns that every pair of sentences is shared out to
 MORE_PAIRS = 24  # of sentences, beside the swapped ones, on which the nouns' axes are fitted
+# Shares of the work: done before the words are measured, when they are answered, and at the end.
+CERTIFIED = 0.1
+HALFWAY = 0.5
+MEASURED = 0.9
 
 
 @dataclass(frozen=True)
@@ -115,9 +123,12 @@ class Foreseen:
 
 
 @dataclass(frozen=True, eq=False)
-class Study(Displayed):
-    """Frames of one study, one per question, with what made them; `probe.results.columns`
-    describes every column."""
+class Study(StudyTables, Displayed):
+    """The tables of one study, each an attribute and in `frames`, with what made them;
+    `probe.results.columns` describes every column. `charts` draws them.
+
+    unfinished: the experiments that are still to be run, of a study that was only answered.
+    """
 
     model_name: str
     origin: Origin
@@ -125,21 +136,20 @@ class Study(Displayed):
     certificate: Certificate
     frames: dict[str, pd.DataFrame]
     data_sha256: str
+    unfinished: tuple[str, ...] = ()
 
     @cached_property
     def findings(self) -> dict[str, WordFindings]:
         """What was found for each word, by word: built once, from the frames as they are then."""
         return findings(self.frames)
 
-    def __getattr__(self, name: str) -> pd.DataFrame:
-        try:
-            return self.__dict__["frames"][name]
-        except KeyError:
-            names = ", ".join(self.__dict__.get("frames", {}))
-            raise AttributeError(f"a study has no {name!r}; its frames are {names}") from None
+    @property
+    def charts(self) -> "StudyCharts":
+        """The pictures of the tables, by the tables' names: `study.charts.heads("bank")`."""
+        # Imported here: altair takes a second, and most studies are never drawn.
+        from probe.charts.of_study import StudyCharts
 
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self.frames]
+        return StudyCharts(self.frames)
 
     def __repr__(self) -> str:
         words = ", ".join(map(str, self.options["words"]))  # type: ignore[call-overload]
@@ -147,6 +157,7 @@ class Study(Displayed):
         return f"<Study of {words} in {self.model_name}: {len(self.frames)} tables{hooks}>"
 
 
+@renamed(corpus="sentences")
 def study(
     model: ModelSource,
     words: Sequence[str] | str | None = None,
@@ -156,12 +167,13 @@ def study(
     permutations: int = StudyOptions.permutations,
     max_pairs: int = StudyOptions.max_pairs,
     controls: Sequence[str] | str | None = None,
+    experiments: Collection[str] | str | None = None,
     second: ModelSource | None = None,
     progress: Progress | None = None,
     planned: Callable[[StudyCost], None] | None = None,
     foreseen: Callable[[list[Foreseen]], None] | None = None,
+    answered: Callable[["Study"], object] | None = None,
     out: str | Path | None = None,
-    corpus: Any = None,
 ) -> Study:
     """The effects of swapping every head at each word, with tests. Each table is an attribute, such
     as `study.heads`. With seven words or more, the tables of `survey` are added.
@@ -176,31 +188,34 @@ def study(
     permutations: how many times senses are reassigned, and signs flipped, for each test
     max_pairs: the largest number of pairs of sentences that are swapped for two senses
     controls: unambiguous nouns to put in the word's place; by default those that ship, () for none
+    experiments: what to measure beside the swap of every head, by the names in
+        `probe.experiments.table`, such as ["nouns", "sets"]; all by default. The tables of other
+        experiments are absent
     second: a model that reads both ways, for sentences whose cue comes after the word. Its numbers
         are in the table `beside`
     progress: called with a stage's name and the share of the work that is done
     planned: called with the cost before the work; it may raise
     foreseen: called with the gates of every pair of senses before anything is swapped, which takes
         a few more seconds per word
-    out: a folder in which finished words are kept, so that a stopped study can go on
+    answered: called with the study when the experiments that answer are finished for every word,
+        and others are still to be run (`Study.unfinished`)
+    out: a folder in which what is finished of each word is kept, so that a stopped study can go on
 
-    Raises InputError for an unknown word, or too few sentences, senses or permutations, or if none
-    of the nouns can take the place of any word; UnsupportedModel for an encoder-decoder;
-    CrossCheckError if the certificate fails: no number is reported from a model that disagrees.
+    Raises InputError for an unknown word or experiment, or too few sentences, senses or
+    permutations, or if none of the nouns can take the place of any word; UnsupportedModel for an
+    encoder-decoder; CrossCheckError if the certificate fails: no number is reported from a model
+    that disagrees.
 
     In a model that was loaded with `hooks="keep"`, every swap is a whole forward. The study then
     measures words, heads, verdicts and how many heads are enough. It has no certificate and no
-    comparison with nouns, and the tables that are computed from weights alone are empty: `shares`,
-    `head_parts`, `decomposition`, `positions`, `edges` and `paths`.
+    comparison with nouns, and the tables that are computed from weights alone are absent: `shares`,
+    `head_parts`, `positions`, `edges` and `paths`.
 
     Example:
         >>> study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=8)
         >>> len(study.heads)  # one row per head: 4 layers x 4 heads
         16
     """
-    if corpus is not None:
-        warn("study(corpus=...) is study(sentences=...) now.", DeprecationWarning, stacklevel=2)
-        sentences = corpus
     model = load(model)
     second = load(second) if second else None
     report = progress or silent
@@ -213,9 +228,11 @@ def study(
         nouns = ()
     options = StudyOptions(seed, max_pairs, permutations, nouns)
     _require_numbers(options)
+    asked = choose(experiments)
     chosen = choose_words(words, own)
     measured = replace(
         REPORT,
+        experiments=asked,
         seed=seed,
         pairs=max_pairs,
         permutations=permutations,
@@ -238,48 +255,78 @@ def study(
     certificate = _certificate(model, materials)
     if foreseen:
         foreseen(_foresee(model, materials, splits, measured))
-    random_model = untrained(model, seed=seed)
     job = job_of(model, measured)
     # Hooks are no part of a key, so nothing of a model with hooks is kept.
     folder = None if out is None or model.origin.hooks else Path(out)
-    records: list[WordRecord] = []
-    for index, material in enumerate(materials):
-        make = partial(
-            measure,
-            model,
+    jobs = [
+        WordJob(
             material,
             splits[material.word],
-            measured,
-            random_model=random_model,
-            report=_of_word(report, material.word, 0.1 + 0.75 * index / len(materials)),
+            folder and word_file(folder, job, sources[material.word].sentences),
         )
-        rows = sources[material.word].sentences
-        file = None if folder is None else word_file(folder, job, rows)
-        records.append(kept_or_made(file, make))
-    report("tables", 0.9)
+        for material in materials
+    ]
+    used_corpus = join(list(sources.values()))
+    used = {"words": list(chosen)} | asdict(options) | {"sentences": used_corpus.source}
+    if asked != REPORT.experiments:
+        used["experiments"] = [name for name in EXPERIMENTS if name in asked]
+    if second is not None:
+        used["beside"] = second.name
     unread: dict[str | None, Sequence[LeftOut]] = {
         word: source.left_out for word, source in sources.items()
     }
     unread[None] = () if own is None else own.left_out
-    frames = conclude(records, certificate, unread, permutations=permutations, seed=seed)
-    if beside is not None and beside.materials:
-        frames["beside"] = _read_second_model(beside, measured)
-    used_corpus = join(list(sources.values()))
-    used = {"words": list(chosen)} | asdict(options) | {"sentences": used_corpus.source}
-    if second is not None:
-        used["beside"] = second.name
-    return Study(model.name, model.origin, used, certificate, frames, used_corpus.sha256)
+    every = runnable(asked, model)
+    words_measured = WordRecords(model, jobs, measured)
+
+    def studied(names: Sequence[str], first: float, last: float) -> Study:
+        """The study with some of its experiments, and the share of the work before and after."""
+        records = words_measured.measured(
+            names, lambda word, share: report(word, first + share * (last - first))
+        )
+        report("tables", last)
+        frames = conclude(records, certificate, unread, permutations=permutations, seed=seed)
+        if "lessons" in names and beside is not None and beside.materials:
+            frames["beside"] = _read_second_model(beside, measured)
+        return Study(
+            model_name=model.name,
+            origin=model.origin,
+            options=used,
+            certificate=certificate,
+            frames=frames,
+            data_sha256=used_corpus.sha256,
+            unfinished=tuple(name for name in every if name not in names),
+        )
+
+    measured_share = CERTIFIED
+    answers = [name for name in every if EXPERIMENTS[name].answers]
+    if answered is not None and answers != every and not words_measured.have(every):
+        answered(studied(answers, CERTIFIED, HALFWAY))
+        measured_share = HALFWAY
+    return studied(every, measured_share, MEASURED)
 
 
-def measure_in_full(model: Model, sentences: Sequence[Sentence], options: Options) -> WordRecord:
+def measure_in_full(
+    model: Model,
+    sentences: Sequence[Sentence],
+    options: Options,
+    *,
+    kept: WordRecord | None = None,
+    report: Progress = silent,
+) -> WordRecord:
     """The record of one word as a study measures it.
 
+    kept: an earlier record of the word, which is continued.
+    report: called with the stage and the share of the work that is done.
     Raises InputError for too few sentences or senses.
     """
     material = prepare(model, sentences[0].word, sentences)
     splits = split_senses(material, seed=options.seed, causal=model.config.causal)
     random_model = untrained(model, seed=options.seed)
-    return measure(model, material, splits, options, random_model=random_model)
+    experiments = options.experiments
+    stage = stages(report, planned(model, material, splits, options, experiments))
+    run = start(model, material, splits, options, random_model=random_model, kept=kept, stage=stage)
+    return proceed(run, experiments, stage=stage)
 
 
 def conclude(
@@ -293,12 +340,15 @@ def conclude(
     """All frames that follow from the records of some words.
 
     unread: see `probe.results.frames.frames`.
+    The tables of experiments that were run for none of the words are absent.
     With FEWEST_WORDS words or more, the frames of a survey are added.
     """
     evidence = [within(record, permutations=permutations, seed=seed) for record in records]
     frames = tables.frames(evidence, certificate, unread)
-    frames |= circuit.frames(evidence, seed=seed)
-    frames["beside"] = pd.DataFrame(columns=list(SECOND_MODEL))
+    if any("circuit" in record.measured for record in records):
+        frames |= circuit.frames(evidence, seed=seed)
+    if any("lessons" in record.measured for record in records):
+        frames["beside"] = pd.DataFrame(columns=list(SECOND_MODEL))
     if len(records) >= FEWEST_WORDS:
         frames |= summarise(lambda: iter(records), seed=seed).frames
     return frames
@@ -309,11 +359,6 @@ def _certificate(model: Model, materials: Sequence[Material]) -> Certificate:
     if model.origin.hooks:
         return not_asked(model)
     return certify(model, [material.sentences[0].text for material in materials]).require()
-
-
-def _of_word(report: Progress, word: str, done: float) -> Progress:
-    """Progress that names the word that is measured, and the share of the study done before it."""
-    return lambda stage, share: report(word, done)
 
 
 def _foresee(
@@ -338,7 +383,8 @@ def foresee(
     options: Options,
 ) -> list[Foreseen]:
     """The gates of every pair of senses of a word, as a study has them, without any swap."""
-    gates_only = replace(options, gate=True, experiments=frozenset(("nouns",)))
+    nouns = options.nouns if "nouns" in options.experiments else ()
+    gates_only = replace(options, gate=True, nouns=nouns)
     record = measure_gates(model, material, splits, gates_only, random_model=random_model)
     compared = ambiguity_gate(record.of_pairs("nouns"), record.depth)
     return [

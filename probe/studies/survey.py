@@ -13,11 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import thread_time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import torch
 
 from probe.display import Displayed
 from probe.errors import InputError, require_at_least
@@ -25,6 +23,7 @@ from probe.experiments.candidates import as_nouns
 from probe.experiments.material import sentences_of
 from probe.experiments.measure import count_left_out
 from probe.experiments.options import Options
+from probe.experiments.plan import Work
 from probe.experiments.record import WordRecord
 from probe.experiments.sets import CarriedSets
 from probe.experiments.store import read_record, write_record
@@ -36,6 +35,9 @@ from probe.model.model import Model, require_heads
 from probe.model.tokens import tokenize
 from probe.progress import Progress, silent
 from probe.provenance import Origin
+from probe.renamed import renamed
+from probe.results.tables import SurveyTables
+from probe.studies.cost import seconds_of
 from probe.studies.study import IN_FULL, Study, StudyOptions, conclude, measure_in_full
 from probe.studies.survey_word import SURVEY, WordPlan, measure_sets, measure_word, plan_word
 from probe.studies.words import (
@@ -48,9 +50,12 @@ from probe.studies.words import (
     sets_file,
     word_file,
 )
-from probe.studies.workers import Run, Workers, in_one_thread, running
+from probe.studies.workers import LOCAL, Run, Workers, running
 from probe.text import lexicon
 from probe.text.sentences import Corpus, Sentence, as_corpus, join
+
+if TYPE_CHECKING:
+    from probe.charts.of_study import StudyCharts
 
 CERTIFIED_WORDS = 3  # a sentence of each of the first ones stands in the certificate
 NO_ENGLISH = (
@@ -64,9 +69,9 @@ NO_NOUN = (
 
 
 @dataclass(frozen=True, eq=False)
-class Survey(Displayed):
-    """What a model does with many words: `frames` by name (`probe.results.columns` describes every
-    column), and what made them.
+class Survey(SurveyTables, Displayed):
+    """What a model does with many words: tables, each an attribute and in `frames`
+    (`probe.results.columns` describes every column), and what made them.
 
     `depth`: where words are read · `source`: the name of the sentences · `said`: what a reader has
     to know of how this was measured, as sentences · `files`: the records of the words.
@@ -84,6 +89,14 @@ class Survey(Displayed):
     files: tuple[Path, ...]
     kept: object = None  # holds a folder that goes with the survey
 
+    @property
+    def charts(self) -> "StudyCharts":
+        """The pictures of the tables, by the tables' names: `survey.charts.survey_heads()`."""
+        # Imported here: altair takes a second, and most surveys are never drawn.
+        from probe.charts.of_study import StudyCharts
+
+        return StudyCharts(self.frames)
+
     def records(self) -> Iterator[WordRecord]:
         """The record of every word, one in memory at a time."""
         return map(read_record, self.files)
@@ -92,7 +105,7 @@ class Survey(Displayed):
         """The study of every word that was measured in full, one in memory at a time."""
         decided = StudyOptions(**self.options)  # type: ignore[arg-type]
         for record in self.records():
-            if "separation" not in record.measured:
+            if not record.in_full:
                 continue
             frames = conclude(
                 [record], self.certificate, {}, permutations=decided.permutations, seed=decided.seed
@@ -118,10 +131,11 @@ class Survey(Displayed):
         return f"<Survey of {self.source} in {self.model_name}: {len(self.frames)} tables>"
 
 
+@renamed(places={1: "sentences"})
 def survey(
     model: ModelSource,
-    sentences: Any = None,
     *,
+    sentences: Any = None,
     out: str | Path | None = None,
     controls: Sequence[str] | str | None = None,
     seed: int = 0,
@@ -143,7 +157,7 @@ def survey(
     Example:
         >>> words = [probe.lexicon.expand(word) for word in ("bank", "bark", "bat")]
         >>> sentences = [row for corpus in words for row in corpus.sentences[:96]]
-        >>> survey = probe.survey("tiny-senses", sentences, controls=())
+        >>> survey = probe.survey("tiny-senses", sentences=sentences, controls=())
         >>> len(survey.frames["survey_words"])
         3
     """
@@ -151,7 +165,7 @@ def survey(
     workers = workers or Workers()
     _require_options(out, workers, seed)
     name = workers.model or (model if isinstance(model, str) else None)
-    model, corpus = _model_and_corpus(model, sentences)
+    model, corpus = model_and_corpus(model, sentences, "a survey")
     by_word = corpus.by_word()
     said = []
     nouns = _nouns(corpus, controls)
@@ -168,7 +182,13 @@ def survey(
     files = {word_file(folder, job, rows): rows for rows in by_word.values()}
     records = partial(map, read_record, files)
     with running(workers) as run:
-        _measure_words(run, job, files, lambda share: report("words", 0.05 + 0.8 * share))
+        _measure_words(
+            run,
+            job,
+            files,
+            lambda share: report("words", min(0.85, 0.05 + 0.8 * share)),
+            within=workers.engine == LOCAL,
+        )
         report("summary", 0.85)
         summary = summarise(records, seed=seed)
         measured = _measure_sets(run, job, files, summary)
@@ -240,8 +260,8 @@ def plan_survey(
     seed: int = 0,
     pages: bool = False,
 ) -> SurveyPlan:
-    """What `survey` would measure of these sentences; one word in the middle by its number of
-    pairs is measured for the time.
+    """What `survey` would measure of these sentences; a few forward passes and swaps are run for
+    the time, less than a tenth of its work.
 
     Example:
         >>> from probe.studies.survey import plan_survey
@@ -249,40 +269,26 @@ def plan_survey(
         >>> [(word.word, word.pairs) for word in plan.words]
         [('bank', 8)]
     """
-    model, corpus = _model_and_corpus(model, sentences)
+    model, corpus = model_and_corpus(model, sentences, "a survey")
     by_word = corpus.by_word()
-    plans = [plan_word(model, rows, seed=seed) for rows in by_word.values()]
-    measured = sorted((plan for plan in plans if plan.pairs), key=lambda plan: plan.pairs)
+    options = replace(IN_FULL if pages else SURVEY, nouns=_nouns(corpus, controls), seed=seed)
+    plans = [plan_word(model, rows, options) for rows in by_word.values()]
+    words = tuple(word for word, _ in plans)
+    work = Work(sum(word.forwards for word in words), sum(word.swaps for word in words))
     seconds = math.nan
-    if measured:
-        middle = by_word[measured[len(measured) // 2].word]
-        options = replace(IN_FULL if pages else SURVEY, nouns=_nouns(corpus, controls), seed=seed)
-        seconds = len(measured) * _seconds(model, middle, options)
+    if measured := [material for word, material in plans if word.pairs]:
+        longest = max(measured, key=len)
+        seconds = seconds_of(model, longest, work, threads=1)
     unread = Counter(item.reason for item in corpus.left_out)
-    return SurveyPlan(model.name, tuple(plans), dict(unread), seconds)
+    return SurveyPlan(model.name, words, dict(unread), seconds)
 
 
-def _seconds(model: Model, sentences: Sequence[Sentence], options: Options) -> float:
-    """Processor time that one word takes: its record, and sets of heads halfway up in it."""
-    layers = max(1, model.config.n_layers // 2)
-    order = [(layer, 0) for layer in range(layers)]
-    threads = torch.get_num_threads()
-    started = thread_time()
-    try:
-        in_one_thread(_measure, model, sentences, options)
-        in_one_thread(
-            partial(measure_sets, depth=layers, seed=options.seed), model, sentences, order
-        )
-    finally:
-        torch.set_num_threads(threads)
-    return thread_time() - started
-
-
-def _model_and_corpus(model: ModelSource, sentences: Any) -> tuple[Model, Corpus]:
-    """The model, which can be surveyed, and the sentences given, or those that ship and suit it."""
+def model_and_corpus(model: ModelSource, sentences: Any, doing: str) -> tuple[Model, Corpus]:
+    """The model, which must have heads in every layer of one stack, and the sentences given, or
+    those that ship and suit it."""
     model = load(model)
-    require_single(model.config.architecture, "a survey")
-    require_heads(model.config, "a survey", "study its words one by one, with report or study")
+    require_single(model.config.architecture, doing)
+    require_heads(model.config, doing, "study its words one by one, with report or study")
     if sentences is not None:
         return model, as_corpus(sentences)
     words = lexicon.words() if model.origin.kind == "embedded" else lexicon.natural_words()
@@ -315,19 +321,34 @@ def _readable(model: Model, by_word: Mapping[str, Sequence[Sentence]]) -> list[s
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-def _word_task(job: Job, file: Path, sentences: Sequence[Sentence]) -> tuple[Path, WordRecord]:
-    return file, _measure(model_of(job), sentences, job.options)
+def _word_task(
+    job: Job,
+    file: Path,
+    sentences: Sequence[Sentence],
+    kept: WordRecord | None,
+    report: Progress = silent,
+) -> tuple[Path, WordRecord]:
+    return file, _measure(model_of(job), sentences, job.options, kept, report)
 
 
-def _measure(model: Model, sentences: Sequence[Sentence], options: Options) -> WordRecord:
-    """The record of a word; one with too few sentences for a page is measured without one."""
+def _measure(
+    model: Model,
+    sentences: Sequence[Sentence],
+    options: Options,
+    kept: WordRecord | None,
+    report: Progress,
+) -> WordRecord:
+    """The record of a word; one with too few sentences for a page is measured without one.
+
+    kept: what a report that was stopped has of the word.
+    """
     if options.experiments == SURVEY.experiments:
-        return measure_word(model, sentences, options)
+        return measure_word(model, sentences, options, report)
     try:
-        return measure_in_full(model, sentences, options)
+        return measure_in_full(model, sentences, options, kept=kept, report=report)
     except InputError:
         fewer = replace(SURVEY, nouns=options.nouns, seed=options.seed)
-        return measure_word(model, sentences, fewer)
+        return measure_word(model, sentences, fewer, report)
 
 
 def _sets_task(
@@ -341,11 +362,26 @@ def _measure_words(
     job: Job,
     files: Mapping[Path, Sequence[Sentence]],
     report: Callable[[float], None],
+    *,
+    within: bool,
 ) -> None:
-    """Makes the records that are not there, or not whole."""
-    missing = {file: rows for file, rows in files.items() if kept(file) is None}
-    done = len(files) - len(missing)
-    for file, record in run(_word_task, [(job, *item) for item in missing.items()]):
+    """Makes the records that are not there, or not whole.
+
+    within: whether progress is told within a word, too, which only this process can.
+    """
+    tasks = []
+    for file, rows in files.items():
+        record = kept(file)
+        # One that is not in full has too few sentences for a page, so there is no more to it.
+        if record is None or (record.in_full and not record.has(job.options.experiments)):
+            tasks.append((job, file, rows, record))
+    done = len(files) - len(tasks)
+
+    def of_word(stage: str, share: float) -> None:
+        report((done + share) / len(files))
+
+    task = partial(_word_task, report=of_word) if within else _word_task
+    for file, record in run(task, tasks):
         write_record(file, record)
         done += 1
         report(done / len(files))

@@ -14,14 +14,17 @@ from probe.experiments.material import LATE, Material, prepare_counted, unused
 from probe.experiments.measure import NOT_SWAPPED, measure, unmeasured
 from probe.experiments.observe import observe
 from probe.experiments.options import NounPlan, Options
+from probe.experiments.plan import Work, size_of
 from probe.experiments.prepare import tested_pairs
 from probe.experiments.record import WordRecord
-from probe.experiments.sets import CarriedSets, carry_over
+from probe.experiments.sets import CarriedSets, carried_work, carry_over
 from probe.model.load import read_weights, untrained
 from probe.model.model import Model
 from probe.patching.sets import HeadIndex
+from probe.progress import Progress, silent
 from probe.provenance import digest_of
 from probe.stats import axes
+from probe.studies.cost import work_of
 from probe.text.sentences import LeftOut, Sentence
 from probe.text.splits import ONE_SENSE, SURVEY_LEAST, CrossFit, cross_fit
 
@@ -53,9 +56,14 @@ Splits = dict[tuple[str, str], CrossFit]
 
 
 def measure_word(
-    model: Model, sentences: Sequence[Sentence], options: Options = SURVEY
+    model: Model,
+    sentences: Sequence[Sentence],
+    options: Options = SURVEY,
+    report: Progress = silent,
 ) -> WordRecord:
     """The record of one word from all of its sentences.
+
+    report: called with the stage and the share of the work that is done.
 
     Example:
         >>> from dataclasses import replace
@@ -73,7 +81,7 @@ def measure_word(
     else:
         options = replace(options, pairs=pairs_of_each(options.pairs, splits))
         random_model = untrained(model, seed=options.seed)
-        record = measure(model, material, splits, options, random_model=random_model)
+        record = measure(model, material, splits, options, random_model=random_model, report=report)
     return replace(record, not_used=dict(Counter(record.not_used) + left_out))
 
 
@@ -83,6 +91,7 @@ class WordPlan:
 
     sentences: in how many it reads the word. pairs: of them, in which it swaps heads.
     left_out: by reason. reason: why nothing can be measured, "" where it can.
+    forwards, swaps: about what it takes; 0 where nothing can be measured.
     """
 
     word: str
@@ -90,11 +99,16 @@ class WordPlan:
     pairs: int
     left_out: Mapping[str, int]
     reason: str
+    forwards: int = 0
+    swaps: int = 0
 
 
-def plan_word(model: Model, sentences: Sequence[Sentence], *, seed: int = 0) -> WordPlan:
-    """What `measure_word` would use of the sentences of a word; nothing is run."""
-    material, splits, left_out = choose_sentences(model, sentences, seed)
+def plan_word(
+    model: Model, sentences: Sequence[Sentence], options: Options = SURVEY
+) -> tuple[WordPlan, Material]:
+    """What `measure_word` would use of the sentences of a word, and these sentences; nothing is
+    run."""
+    material, splits, left_out = choose_sentences(model, sentences, options.seed)
     reason = "" if splits else why_unmeasured(material)
     left_out += Counter(item.reason for item in unused(material, list(splits.values())))
     if reason:
@@ -103,13 +117,21 @@ def plan_word(model: Model, sentences: Sequence[Sentence], *, seed: int = 0) -> 
     tested = [len(tested_pairs(split)) for split in splits.values()]
     pairs = sum(min(most, number) for number in tested)
     left_out[NOT_SWAPPED] = sum(tested) - pairs
-    return WordPlan(
+    work = Work()
+    if splits:
+        of_each = replace(options, pairs=pairs_of_each(options.pairs, splits))
+        size = size_of(model, material, splits, of_each)
+        work = work_of(size).plus(carried_work(size))
+    plan = WordPlan(
         word=sentences[0].word,
         sentences=len({row for split in splits.values() for row in split.rows}),
         pairs=pairs,
         left_out={name: left_out[name] for name in sorted(left_out) if left_out[name]},
         reason=reason,
+        forwards=work.forwards,
+        swaps=work.likely_swaps,
     )
+    return plan, material
 
 
 def measure_sets(

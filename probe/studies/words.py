@@ -1,27 +1,34 @@
-"""Words that are measured one by one, and kept as files once they are finished.
+"""Words that are measured one by one, and kept as files.
 
     <folder>/words/bank-KEY.word        what was measured of one word
     <folder>/words/bank-KEY-KEY.sets    what the leading heads of all other words do for it
 
 A key stands for the weights, the options, the sentences of the word and the version of probe, so a
-survey finds what a report with the same ones has measured. A file is whole or absent, and nothing
-else is known of what was done: a study or a survey that was killed measures what is missing.
+survey finds what a report with the same ones has measured. Experiments are no part of it: a record
+says which of them it has. A file is whole or absent, and nothing else is known of what was done: a
+study or a survey that was killed measures what is missing.
 """
 
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import probe
 from probe.errors import InputError, ModelError
+from probe.experiments.material import Material, SensePairSplits
+from probe.experiments.measure import READING, SWAPPING, planned, proceed, start
 from probe.experiments.options import Options
+from probe.experiments.record import WordRecord
+from probe.experiments.run import Run
 from probe.experiments.store import read_record, write_record
-from probe.model.load import load
+from probe.model.load import load, untrained
 from probe.model.model import Model
+from probe.progress import Progress, Stage, stages
 from probe.provenance import content_key
 from probe.text.sentences import Sentence
 
@@ -108,7 +115,8 @@ def _which(job: Job) -> tuple[object, ...]:
 
 def word_file(folder: Path, job: Job, sentences: Sequence[Sentence]) -> Path:
     """The file that the record of a word is kept in."""
-    options = asdict(job.options) | {"experiments": sorted(job.options.experiments)}
+    options = asdict(job.options)
+    del options["experiments"]
     rows = [
         {name: value for name, value in asdict(row).items() if name != "where"} for row in sentences
     ]
@@ -138,19 +146,105 @@ def kept(path: Path | None) -> Any:
         return None
 
 
-def kept_or_made(path: Path | None, make: Callable[[], Any]) -> Any:
-    """The record in a file; where there is none it is made, and kept."""
-    record = kept(path)
-    if record is None:
-        record = make()
-        if path is not None:
-            write_record(path, record)
-    return record
-
-
 def remove_unfinished(files: Collection[Path]) -> None:
     """Removes what a killed run left of these files."""
     for folder in {file.parent for file in files}:
         for part in folder.glob(".*.part"):
             if folder / part.name[1:].rsplit(".", 2)[0] in files:
                 part.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class WordJob:
+    """One word to measure.
+
+    splits: how the sentences of every two senses are held out.
+    file: where its record is kept, None for nowhere.
+    """
+
+    material: Material
+    splits: SensePairSplits
+    file: Path | None
+
+
+class WordRecords:
+    """The records of some words, which grow experiment by experiment.
+
+    What a kept file holds is not measured again. The states of one word are held at a time.
+    """
+
+    def __init__(self, model: Model, words: Sequence[WordJob], options: Options) -> None:
+        self.model = model
+        self.words = words
+        self.options = options
+        self.records: list[WordRecord | None] = [kept(word.file) for word in words]
+        self._run: Run | None = None
+
+    def have(self, experiments: Collection[str]) -> bool:
+        """Whether nothing is left to measure for these experiments."""
+        return all(record is not None and record.has(experiments) for record in self.records)
+
+    def measured(self, experiments: Collection[str], report: Progress) -> list[WordRecord]:
+        """The record of every word with these experiments and no others.
+
+        report: called with the word that is measured and the share of the work that is done.
+        """
+        plans = [self._plan(number, experiments) for number in range(len(self.words))]
+        units = [sum(plan.values()) for plan in plans]
+        total = max(sum(units), 1.0)
+        found = []
+        done = 0.0
+        for number, word in enumerate(self.words):
+            tell = _of_word(report, word.material.word, done / total, units[number] / total)
+            record = self.records[number]
+            if record is None or not record.has(experiments):
+                stage = stages(tell, plans[number])
+                record = self._measure(word, record, experiments, stage)
+                self.records[number] = record
+            found.append(record.only(experiments))
+            done += units[number]
+        return found
+
+    def _plan(self, number: int, experiments: Collection[str]) -> dict[str, float]:
+        """The units of work of what is missing of a word, by stage."""
+        word, record = self.words[number], self.records[number]
+        plan = planned(self.model, word.material, word.splits, self.options, experiments)
+        if record is None:
+            return plan
+        is_read = self._run is not None and self._run.seen.material is word.material
+        finished = {*record.measured, SWAPPING, *((READING,) if is_read else ())}
+        missing = {name: units for name, units in plan.items() if name not in finished}
+        return missing if missing.keys() - {READING} else {}
+
+    def _measure(
+        self,
+        word: WordJob,
+        record: WordRecord | None,
+        experiments: Collection[str],
+        stage: Stage,
+    ) -> WordRecord:
+        if self._run is None or self._run.seen.material is not word.material:
+            self._run = None  # before the states of another word are read
+            self._run = start(
+                self.model,
+                word.material,
+                word.splits,
+                self.options,
+                random_model=self._random_model,
+                kept=record,
+                stage=stage,
+            )
+        keep = None if word.file is None else partial(write_record, word.file)
+        return proceed(self._run, experiments, keep=keep, stage=stage)
+
+    @cached_property
+    def _random_model(self) -> Model:
+        return untrained(self.model, seed=self.options.seed)
+
+
+def _of_word(report: Progress, word: str, first: float, part: float) -> Progress:
+    """Progress that names the word that is measured.
+
+    first: the share of the work before it. part: its own share of the work.
+    """
+    return lambda stage, share: report(word, first + part * share)

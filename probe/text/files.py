@@ -33,6 +33,7 @@ COLUMNS = (
     "end",
     "frame",
     "pair",
+    "cue",
     "cue_start",
     "cue_end",
     "distance",
@@ -46,7 +47,7 @@ COLUMNS_NAMED = 50  # other columns of a JSONL file that an error may name
 CHUNK = 1 << 14  # bytes that are read at once to see whether a file holds anything
 SHOWN = 40  # characters of a bad line in its flaw
 INDEX_DIGITS = 9  # of a word folder: a number with more is no word's
-UTF16 = ("\udcff\udcfe", "\udcfe\udcff")  # what such a file begins with, read as UTF-8
+UTF16 = (b"\xff\xfe", b"\xfe\xff")  # what such a file begins with
 SEPARATOR_LINE = re.compile('"?sep=.?"?', re.IGNORECASE)
 QUOTED = re.compile('"[^"]*"')
 # A cell and the tab after it: in quotation marks that are doubled inside, or up to the tab.
@@ -244,20 +245,20 @@ def _unreadable(place: Path, error: OSError) -> InputError:
 
 
 def _lines(place: Path, newline: str) -> Iterator[str]:
-    """The lines of a UTF-8 file with their ends, `newline` as in `open`; raises InputError for too
-    long a line."""
+    """The lines of a UTF-8 or UTF-16 file with their ends, `newline` as in `open`; raises
+    InputError for too long a line."""
     _require_content(place)
+    number = 0
     try:
+        with place.open("rb") as opened_as_bytes:
+            is_utf16 = opened_as_bytes.read(2) in UTF16
+        encoding = "utf-16" if is_utf16 else "utf-8-sig"
         # Text is decoded ahead of the line that is asked for, so bytes that are not UTF-8 are
         # marked, not refused.
-        with place.open(encoding="utf-8-sig", errors="surrogateescape", newline=newline) as opened:
+        with place.open(encoding=encoding, errors="surrogateescape", newline=newline) as opened:
             for number, line in enumerate(iter(partial(opened.readline, LONGEST_LINE + 1), ""), 1):
                 if not line.isascii() and NOT_UTF8.search(line):
-                    found = "UTF-16, not UTF-8" if line.startswith(UTF16) else "not UTF-8"
-                    raise InputError(
-                        f"Reading {place}, line {number}: the bytes there are {found}; "
-                        "save the file as UTF-8 (in a spreadsheet: CSV UTF-8) and read it again."
-                    )
+                    raise InputError(_other_encoding(place, number, is_utf16=is_utf16))
                 if len(line) > LONGEST_LINE:
                     raise InputError(
                         f"Reading {place}, line {number}: it is longer than {LONGEST_LINE:,} "
@@ -265,8 +266,17 @@ def _lines(place: Path, newline: str) -> Iterator[str]:
                         "again."
                     )
                 yield line
+    except UnicodeDecodeError as error:  # of UTF-16: bytes below 80 cannot be marked
+        raise InputError(_other_encoding(place, number + 1, is_utf16=True)) from error
     except OSError as error:
         raise _unreadable(place, error) from error
+
+
+def _other_encoding(place: Path, line: int, *, is_utf16: bool) -> str:
+    return (
+        f"Reading {place}, line {line}: the bytes there are not {'UTF-16' if is_utf16 else 'UTF-8'}"
+        "; save the file as UTF-8 (in a spreadsheet: CSV UTF-8) and read it again."
+    )
 
 
 def _read_jsonl(place: Path) -> Iterator[FileRow]:
@@ -427,9 +437,9 @@ def _read_word_folder(folder: Path) -> Iterator[FileRow]:
     senses = _class_map(folder)
     for split in _splits(folder):
         files = [folder / f"{split}.{kind}.txt" for kind in ("data", "gold")]
-        for number, (line, label) in enumerate(zip_longest(*map(_bare_lines, files)), 1):
+        for number, (line, label) in enumerate(zip_longest(*map(lines_of, files)), 1):
             if line is None or label is None:
-                sentences, labels = [sum(1 for _ in _bare_lines(file)) for file in files]
+                sentences, labels = [sum(1 for _ in lines_of(file)) for file in files]
                 raise InputError(
                     f"Reading the word folder {folder}: {split}.data.txt has {sentences} lines and "
                     f"{split}.gold.txt {labels}, expected one class per sentence; restore both "
@@ -454,7 +464,8 @@ def _splits(folder: Path) -> list[str]:
     return splits
 
 
-def _bare_lines(place: Path) -> Iterator[str]:
+def lines_of(place: Path) -> Iterator[str]:
+    """The lines of a text file, without their ends; InputError for a file that cannot be read."""
     return (line.removesuffix("\n").removesuffix("\r") for line in _lines(place, "\n"))
 
 

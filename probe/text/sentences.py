@@ -7,7 +7,8 @@ used and the rows left out always add up to the file.
 Where a row gives no `start` and `end`, `probe.text.spans` finds the word: as a word of its own,
 with capital letters or without, with -s or -es (so the possessive too: the span of "Bank's" is
 "Bank"). It has to occur once. A span that is given is trusted, whatever form of the word it marks:
-*mice* of mouse, *carried* of carry.
+*mice* of mouse, *carried* of carry. The words of a `cue` are found in the same way, where a row
+gives no `cue_start` and `cue_end`.
 """
 
 import hashlib
@@ -47,7 +48,7 @@ _WHOLE_NUMBER = re.compile(r"[+-]?\d{1,15}(\.0+)?")
 _DECIMAL = re.compile(r"[+-]?\d{1,15}(\.\d{1,17})?([eE][+-]?\d{1,3})?")
 _WHOLE_NUMBERS = ("start", "end", "cue_start", "cue_end", "distance")
 # May be whole numbers; a pair of sentences 7 is as good a name as "seven".
-_NAMES = ("sense", "frame", "pair")
+_NAMES = ("sense", "frame", "pair", "cue")
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,12 @@ class Corpus:
         return of_words
 
     @property
+    def further_columns(self) -> tuple[str, ...]:
+        """The names of columns that a sentence does not have of itself, in order of appearance."""
+        names = (name for sentence in self.sentences for name, _ in sentence.more)
+        return tuple(dict.fromkeys(names))
+
+    @property
     def is_lexicon(self) -> bool:
         """Whether these are the sentences that ship, whose cues are single words before the
         target."""
@@ -164,7 +171,9 @@ def read_sentences(given: Any, *, word: str | None = None) -> Corpus:
     A file is JSONL, CSV, TSV or Parquet, or a CoarseWSD-20 word folder. Only sentences of `word` if
     given; a row that names no word is about that one. Columns: word, sense, text, and optionally
     start, end (characters; without them the word is found, where it stands in the text once),
-    frame, pair, cue_start, cue_end, distance, split; numbers and text of others are kept as `more`.
+    cue (its words, which are found in the same way) or cue_start and cue_end, frame, pair,
+    distance, split; numbers and text of others are kept as `more`, and named in
+    `further_columns`.
     Raises InputError, naming the file, the place and the reason, when anything cannot be read as it
     stands.
 
@@ -290,6 +299,7 @@ def _checked(given: Iterable[tuple[Source, FileRow]], word: str | None) -> Rows:
             first_flaw = first_flaw or f"Reading {source.place}, {row.where}: {flaw}"
         elif not bad:
             where = f"{source.place}, {row.where}"
+            del values["cue"]  # found: cue_start and cue_end say where
             yield source, row.where, Sentence(**values, where=where, more=_further(row.fields))
     if first_flaw:
         verb = "is" if bad == 1 else "are"
@@ -302,26 +312,41 @@ def check_row(row: FileRow, word: str | None = None) -> tuple[dict[str, Any], st
     """The known fields of a row, written alike whatever the file, and why they are no sentence
     (None: they are one).
 
-    A row that names no word is about `word`; one that places no word has it where it stands.
+    A row that names no word is about `word`; one that places no word, or no cue, has it where it
+    stands.
     """
     values = _normal(row.fields)
     values["word"] = word if values["word"] is None else values["word"]
-    flaw = row.flaw or _text_flaw(values)
-    if not flaw and values["start"] is None and values["end"] is None:
-        spans = spans_of(values["word"], values["text"])
-        if len(spans) == 1:
-            values["start"], values["end"] = spans[0]
-        else:
-            flaw = _search_flaw(values["word"], values["text"], len(spans))
-    return values, flaw or _number_flaw(values) or _span_flaw(values)
+    flaw = row.flaw or _text_flaw(values) or _find(values, "word", ("start", "end"))
+    flaw = flaw or _number_flaw(values)
+    if not flaw and values["cue"] is not None:
+        flaw = _find(values, "cue", ("cue_start", "cue_end"))
+    return values, flaw or _span_flaw(values)
 
 
-def _search_flaw(word: str, text: str, times: int) -> str:
-    found = f"{times} times" if times else absence(word, text)
+def _find(values: dict[str, Any], name: str, ends: tuple[str, str]) -> str | None:
+    """Put in where the word or the cue of a row is, unless the row says so; or why that cannot be
+    told."""
+    if any(values[end] is not None for end in ends):
+        return None
+    wanted = values[name]
+    spans = spans_of(wanted, values["text"])
+    if name == "cue" and len(spans) > 1:
+        # A cue may be a form of the word itself: "the notes of a note".
+        spans = [span for span in spans if not _overlap(span, (values["start"], values["end"]))]
+    if len(spans) == 1:
+        values[ends[0]], values[ends[1]] = spans[0]
+        return None
+    found = f"{len(spans)} times" if spans else absence(wanted, values["text"])
+    about = "the cue " if name == "cue" else ""
     return (
-        f"the text has {word!r} {found}, expected it once, as a word of its own (with capital "
-        "letters or without, with -s, -es or 's), or start and end to say where"
+        f"the text has {about}{wanted!r} {found}, expected it once, as a word of its own (with "
+        f"capital letters or without, with -s, -es or 's), or {ends[0]} and {ends[1]} to say where"
     )
+
+
+def _overlap(span: tuple[int, int], word: tuple[int, int]) -> bool:
+    return span[0] < word[1] and word[0] < span[1]
 
 
 def _normal(values: Mapping[str, object]) -> dict[str, Any]:
@@ -387,7 +412,7 @@ def _text_flaw(values: Mapping[str, Any]) -> str | None:
     if values["word"] is None:
         return "word is missing, expected a column that names it, or one word named for all rows"
     for column in ("word", *REQUIRED, *_NAMES, "split"):
-        value = values[column]
+        value = values.get(column)  # a Sentence has no `cue` beside its span
         if value is None:
             if column in REQUIRED:
                 return f"{column} is missing, expected text"
@@ -435,7 +460,7 @@ def _span_flaw(values: Mapping[str, Any]) -> str | None:
             return f"{span}, expected a span within the {len(text)} characters of the text"
         if not text[low:high].strip():
             return f"{span}, which are blank, expected the characters of a word"
-    if cue_start is not None and cue_start < end and start < cue_end:
+    if cue_start is not None and _overlap((cue_start, cue_end), (start, end)):
         cue = f"the cue at characters {cue_start} to {cue_end}"
         return f"{cue} overlaps the word, expected another word"
     return None

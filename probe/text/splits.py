@@ -247,7 +247,7 @@ def _given_parts(sentences: Sequence[Sentence]) -> list[str | None] | None:
         raise InputError(
             f"Holding out the sentences of {sentences[0].word!r} as their split says: got {got}, "
             f"expected {FIT!r} to learn from and {REPORT!r} to be tested; correct {unknown[0]!r}, "
-            "or leave the column split away."
+            "or leave the column split out."
         )
     return None
 

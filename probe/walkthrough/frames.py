@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probe.model import forward
+from probe.model import forward, qk
 from probe.model.check import Certificate
 from probe.model.model import Model
 from probe.model.parameters import Count
@@ -467,6 +467,7 @@ def _family_facts(scene: Scene) -> Block:
         "cap": config.attn_logit_softcapping,
         "sinks": block.sinks is not None,
         "parallel": config.family.parallel,
+        "biases": [*qk.POSITION_BIAS.values()],
         "positions": config.positions.kind if followed.rotated else "none",
         "kv_heads": config.n_kv_heads,
         "norm_heads": block.norm_q is not None,

@@ -82,11 +82,13 @@ class AttentionView:
 
     stream: the trace of the queries' text
     source: the keys' tokens
+    pair: the traces of an encoder-decoder
     """
 
     attention: Trace | CrossTrace
     stream: Trace
     source: Tokens
+    pair: PairTrace | None = None
 
     @classmethod
     def of_self_attention(cls, trace: Trace) -> "AttentionView":
@@ -96,7 +98,7 @@ class AttentionView:
     @classmethod
     def of_cross_attention(cls, pair: PairTrace) -> "AttentionView":
         """The cross-attention of an encoder-decoder, in the stream of its decoder."""
-        return cls(pair.cross, pair.decoder, pair.source)
+        return cls(pair.cross, pair.decoder, pair.source, pair)
 
     @property
     def tokens(self) -> Tokens:

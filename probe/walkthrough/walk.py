@@ -25,6 +25,7 @@ from probe.model.tokens import Tokens, require_text, target_tokens
 from probe.model.trace import trace
 from probe.patching import cross
 from probe.provenance import Origin, content_key
+from probe.renamed import renamed
 from probe.walkthrough import choose
 from probe.walkthrough.choose import Caution, HeadChoice, RequestedHead, WordToFollow
 from probe.walkthrough.frames import Block, frames, page_block
@@ -38,6 +39,7 @@ from probe.walkthrough.scene import (
     WordInText,
     trace_pair,
 )
+from probe.walkthrough.score_parts import score_rows
 
 
 @dataclass(frozen=True)
@@ -193,24 +195,25 @@ class Walk(Displayed):
         )
 
 
+@renamed(word="at")
 def walk(
     model: ModelSource,
     text: str,
     target: str | None = None,
     *,
-    word: str | None = None,
+    at: str | None = None,
     head: RequestedHead = (None, None),
     beside: str | None = None,
     against: str | None = None,
     causal_trace: bool = True,
 ) -> Walk:
-    """Every step of attention in one head at `word` of `text`, with the real numbers.
+    """Every step of attention in one head at the word `at` of `text`, with the real numbers.
 
     text: for an encoder-decoder, the source
     target: only for an encoder-decoder: its translation so far
-    word: by default one in the lexicon, otherwise the last one; its first occurrence is followed.
-        With a target, a word of the target or one that could follow it; the position that predicts
-        it is followed, and without a word the last position
+    at: a word, by default one in the lexicon, otherwise the last one; its first occurrence is
+        followed. With a target, a word of the target or one that could follow it; the position that
+        predicts it is followed, and without a word the last position
     head: (layer, head). By default the head that moves the word most by what it reads from other
         content words (toward its sense, if the lexicon has the word). With a layer alone, a head of
         that layer
@@ -227,7 +230,7 @@ def walk(
     CrossCheckError if hooks and formulas disagree.
 
     Example:
-        >>> walk = probe.walk("tiny-senses", "The old tree by the bank", word="bank")
+        >>> walk = probe.walk("tiny-senses", "The old tree by the bank", at="bank")
         >>> walk.word
         'bank'
         >>> len(walk.frames["attention"])  # one row for each query and key: 7 x 7 tokens
@@ -235,11 +238,12 @@ def walk(
     """
     model = load(model)
     require_heads(model.config, "a walk", "read its tensors with trace, and its heads with report")
+    _require_no_hooks(model)
     check_texts(model, text, target, beside, against)
     check_pair(head)
     if target is None:
         second_text = against or beside
-        word_to_follow = choose.choose_word(text, word, also_in=second_text)
+        word_to_follow = choose.choose_word(text, at, also_in=second_text)
         scene, choice, certificate = _text_scene(
             model,
             text,
@@ -250,7 +254,7 @@ def walk(
         )
     else:
         word_to_follow = None
-        scene, choice, certificate = _translation_scene(model, text, target, word, head)
+        scene, choice, certificate = _translation_scene(model, text, target, at, head)
     measured = measure(scene)
     effects, refusal = _causal_trace(scene) if causal_trace else (None, None)
     parameters = count_tensors(model)
@@ -264,7 +268,7 @@ def walk(
         text=scene.view.source.text,
         target=None if one_text else scene.view.tokens.text,
         second_text=None if second is None else second.tokens.text,
-        word=scene.word.text if one_text else word,
+        word=scene.word.text if one_text else at,
         at=scene.at,
         layer=scene.layer,
         head=scene.head,
@@ -277,8 +281,20 @@ def walk(
         frames=frames(
             model, scene, measured, effects, parameters=parameters, certificate=certificate
         ),
-        block=page_block(model, scene, measured, effects),
+        block=page_block(model, scene, measured, effects)
+        # What hooks write is no part of the stream.
+        | {"scores": None if model.origin.hooks else score_rows(scene)},
     )
+
+
+def _require_no_hooks(model: Model) -> None:
+    """Raises InputError for a model whose hooks stay on."""
+    if model.origin.hooks:
+        raise InputError(
+            f"Walking a text through {model.name}: it is {model.origin.hooked}, and every step of "
+            "a walk is recomputed from the weights alone. Load it without hooks, or ask "
+            "probe.trace or probe.patch."
+        )
 
 
 def check_texts(

@@ -1,13 +1,15 @@
 """What the pages do not hold themselves: pictures of reports/, and what stands elsewhere already.
 
 Behind a line `<!-- NAME -->` of a page stands what the function of that name returns: the commands'
-own help, the meaning of every column, the docstring of every public name, the beginning of README.
+own help, the meaning of every column, the docstring of every public name, the beginning of README,
+every picture of the analyses.
 `python reports/docs/hooks.py` writes it into the pages, for those who read them as text; the site
 is built from the functions.
 """
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import pydoc
 import re
@@ -20,6 +22,7 @@ from typer.testing import CliRunner
 
 import probe.cli
 from probe.model.architectures import FAMILIES, GGUF_KNOWN, WRAPPERS
+from probe.model.architectures.family import Family
 from probe.results.columns import COLUMNS, TABLES
 
 READS = {
@@ -28,9 +31,13 @@ READS = {
     "encoder-decoder": "a source, and a target left to right",
 }
 REPORTS = Path(__file__).parents[1]
-PICTURES = ("lessons/*.png", "real/*.png", "*.png")
+PICTURES = ("lessons/*.png", "real/*.png", "real/*.svg", "*.png")
 # From a page to reports/: how its pictures are named, so that they show in the repository as well
 OUTSIDE = "../../"
+PICTURE = re.compile(rf"(!\[[^\]]*\]\({re.escape(OUTSIDE)}([^)]+\.(?:png|svg))\))")
+_gallery = importlib.util.spec_from_file_location("gallery", REPORTS / "gallery.py")
+pictures = importlib.util.module_from_spec(_gallery)
+_gallery.loader.exec_module(pictures)
 
 
 def on_files(files, config):
@@ -47,7 +54,15 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    return pasted(filled(markdown)).replace(f"]({OUTSIDE}", "](")
+    return sized(pasted(filled(markdown))).replace(f"]({OUTSIDE}", "](")
+
+
+def sized(markdown: str) -> str:
+    """The page with the width of each of its pictures: a PNG has twice the pixels that it is shown
+    with."""
+    return PICTURE.sub(
+        lambda picture: f"{picture[1]}{{ width={pictures.width(REPORTS / picture[2])} }}", markdown
+    )
 
 
 def pasted(markdown: str) -> str:
@@ -130,7 +145,7 @@ def names() -> str:
     one by one."""
     stub = ast.parse((REPORTS.parent / "probe" / "__init__.pyi").read_text(encoding="utf-8"))
     listed = [
-        (node.module, alias.name)
+        (node.module or "", alias.name)
         for node in stub.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
@@ -139,7 +154,7 @@ def names() -> str:
 
 
 def _entries(module: str, name: str) -> list[str]:
-    home, value = f"probe.{module}.{name}", getattr(probe, name)
+    home, value = ".".join(filter(None, ("probe", module, name))), getattr(probe, name)
     inside = [f".{own}" for own in value.__all__] if isinstance(value, ModuleType) else [""]
     return [f"::: {home}{own}\n    options:\n      heading: probe.{name}{own}" for own in inside]
 
@@ -147,7 +162,16 @@ def _entries(module: str, name: str) -> list[str]:
 def intro() -> str:
     """README up to its first heading of a section."""
     text = (REPORTS.parent / "README.md").read_text(encoding="utf-8")
-    return text.partition("\n## ")[0].replace("](reports/", f"]({OUTSIDE}")
+    beginning = text.partition("\n## ")[0].replace("](reports/", f"]({OUTSIDE}")
+    return re.sub(r'\b(src|srcset)="reports/', r'\1="', beginning)
+
+
+def gallery() -> str:
+    """Every analysis: its question, its pictures, what they show, the command that draws them."""
+    return "\n\n".join(
+        f"## {pictures.pictures_of(one)}\n\n`python analyses/{one.stem}.py`"
+        for one in pictures.analyses()
+    )
 
 
 def gguf() -> str:
@@ -171,6 +195,37 @@ def rows() -> str:
     return "\n".join(lines)
 
 
+def fields() -> str:
+    """Every field of the records that a row is made of, with its comment and its default."""
+    source = Path(inspect.getsourcefile(Family)).read_text(encoding="utf-8")
+    lines = source.splitlines()
+    parts = []
+    for record in ast.parse(source).body:
+        if not isinstance(record, ast.ClassDef):
+            continue
+        parts += ["", f"### {record.name}", "", (ast.get_docstring(record) or "").split("\n\n")[0]]
+        parts += ["", "| field | type | default | what it says |", "|---|---|---|---|"]
+        for field in record.body:
+            if isinstance(field, ast.AnnAssign):
+                cells = (field.target, field.annotation, field.value)
+                name, kind, default = ("" if one is None else ast.unparse(one) for one in cells)
+                default = re.sub(r"field\(default_factory=(\w+)\)", r"\1()", default)
+                said = _comment_above(lines, field.lineno)
+                kind = kind.replace("|", "\\|")
+                parts.append(f"| `{name}` | `{kind}` | {default and f'`{default}`'} | {said} |")
+    return "\n".join(parts)
+
+
+def _comment_above(lines: list[str], number: int) -> str:
+    """The comment in the lines above a line, which is counted from 1."""
+    found = []
+    while (line := lines[number - 2].strip()).startswith("#"):
+        if not line.startswith("# ---"):
+            found.insert(0, line.lstrip("# "))
+        number -= 1
+    return " ".join(found).replace("|", "\\|")
+
+
 def adapters() -> str:
     """Every class that TransformerLens has an adapter for: its row, or why there is none."""
     named = {
@@ -189,6 +244,7 @@ def adapters() -> str:
 
 WRITTEN = {
     "rows": rows,
+    "fields": fields,
     "adapters": adapters,
     "intro": intro,
     "commands": commands,
@@ -196,6 +252,7 @@ WRITTEN = {
     "columns": columns,
     "names": names,
     "gguf": gguf,
+    "gallery": gallery,
 }
 
 
@@ -215,8 +272,13 @@ def intro_as_text() -> str:
     return f"What it is, and its first pictures: [README]({OUTSIDE}../README.md)."
 
 
+def gallery_as_text() -> str:
+    """Where the same pictures are in the repository."""
+    return f"The pictures, with the table and the script of each: [reports]({OUTSIDE}README.md)."
+
+
 # What stands in the text of a page where that is something else than on the site.
-AS_TEXT = {"names": names_as_text, "intro": intro_as_text}
+AS_TEXT = {"names": names_as_text, "intro": intro_as_text, "gallery": gallery_as_text}
 
 
 if __name__ == "__main__":

@@ -29,7 +29,10 @@ NOTEBOOKS = sorted((ROOT / "analyses").glob("*.ipynb"))
 SVG = "image/svg+xml"
 SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
 # Tests of their own run them: GPT-2 small or SmolLM2 is wanted, times differ.
-APART = ("ioi", "speed", "why_it_attends")
+APART = (
+    *("a_word_in_motion", "growth", "ioi", "speed", "why_it_attends"),
+    *("cost_of_shortcuts", "which_shortcut_finds_the_heads"),
+)
 KEPT = [script for script in SCRIPTS if script.stem not in APART]
 # Three that take a second or less together; the campaign runs all, each in a process of its own.
 SHORT = ("plain_self_attention", "what_the_mask_hides", "why_divide_by_sqrt_d")

@@ -27,8 +27,8 @@ def test_every_picture_that_is_kept_is_shown_and_every_link_leads_somewhere():
     shown = set(re.findall(r'<img src="([^"]+)"', TEXT))
     kept = {
         str(path.relative_to(REPORTS))
-        for path in REPORTS.rglob("*.png")
-        if REPORTS / "site" not in path.parents
+        for path in REPORTS.rglob("*")
+        if path.suffix in (".png", ".svg") and REPORTS / "site" not in path.parents
     }
     assert shown == kept
     links = re.findall(r"\]\(([^)]+)\)", TEXT)
@@ -51,7 +51,8 @@ def test_a_picture_is_shown_at_half_its_pixels_and_never_wider_than_the_page(tmp
             b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + pixels.to_bytes(4, "big") + bytes(9)
         )
         assert gallery.width(tmp_path / "a.png") == shown
-    assert gallery.width(tmp_path / "none.png") == gallery.WIDEST
+    for name in ("none.png", "drawn.svg"):
+        assert gallery.width(tmp_path / name) == gallery.WIDEST
 
 
 def test_a_script_that_does_not_say_what_it_shows_is_refused(tmp_path):

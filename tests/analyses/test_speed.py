@@ -17,6 +17,7 @@ from probe.model.tokens import tokenize
 from probe.model.trace import target_states
 from probe.patching import heads as swaps
 from probe.patching.edges import edges
+from probe.patching.gradients import attribute_heads
 from probe.studies.patch import patch
 
 SCRIPT = Path(__file__).parents[2] / "analyses" / "speed.py"
@@ -117,7 +118,7 @@ def test_the_loop_over_heads_by_a_metric_finds_what_patch_finds(model):
 
     heads = [(0, 0), (1, 3), (3, 2)]
     looped = timing.loop_over_heads(model, rows, surprise, heads)
-    frame = patch(model, a, b, at=-1, metric=surprise).set_index(["layer", "head"])
+    frame = patch(model, a, against=b, at=-1, metric=surprise).set_index(["layer", "head"])
     for number, place in enumerate(heads):
         found = frame.loc[[place]].sort_values("pair")
         assert found["denoise"].tolist() == pytest.approx(looped[:, 1, number].tolist(), abs=1e-5)
@@ -152,6 +153,23 @@ def test_the_sets_of_a_curve_are_nested_and_then_matched_per_layer():
     assert per_layer <= {tuple(mask.sum(1).tolist()) for mask in nested}
 
 
+def test_time_and_work_that_grow_as_a_power_have_its_exponent():
+    rows = [
+        ("report", "layers", size, 2 * size**1.5, size**0.5, 10 * size**2) for size in (2, 4, 8)
+    ]
+    grown = pd.DataFrame(rows, columns=["of", "axis", "size", "seconds", "megabytes", "passes"])
+    [row] = timing.growth_exponents(grown).to_dict("records")
+    assert (row["of"], row["axis"]) == ("report", "layers")
+    fitted = [row[name] for name in ("seconds", "megabytes", "passes")]
+    assert fitted == pytest.approx([1.5, 0.5, 2.0])
+
+
+@pytest.mark.campaign
+def test_a_report_with_twice_the_layers_has_more_than_twice_the_work():
+    grown = timing.report_growth("layers", (2, 4))
+    assert grown["passes"].iloc[1] > 2 * grown["passes"].iloc[0] > 0
+
+
 @pytest.mark.campaign
 def test_the_quick_benchmark_has_right_results_and_a_page(tmp_path):
     command, into = (
@@ -169,3 +187,26 @@ def test_the_quick_benchmark_has_right_results_and_a_page(tmp_path):
     page = (tmp_path / "speed.html").read_text(encoding="utf-8")
     assert all(name in page for name in targets.index[:3]) and page.count('class="chart"') == 3
     assert "default-src &#39;none&#39;" in page
+
+
+def test_attribution_patching_by_autograd_is_the_estimate_that_is_timed_beside_it(model):
+    """Read behind the final norm, where Hugging Face's last hidden state is."""
+    weights = read_weights(model)
+    layers, heads, d_model, _ = weights.shape
+    pairs = timing.aligned_pairs(model, 2, 12)
+    direction = torch.randn(d_model, generator=torch.Generator().manual_seed(0))
+    plain = timing.plain_model(model)
+    found = timing.attribution_by_autograd(plain, pairs, direction, heads)
+
+    rows = [*pairs[0], *pairs[1]]
+    z = target_states(model, [timing.tokens_of(row) for row in rows], [11] * 4).z
+    along = torch.zeros(4, layers + 1, d_model)
+    along[:, -1] = direction
+    donors = z.roll(2, 0)
+    exact = attribute_heads(weights, rows, donors, along, [layers + 1] * layers)
+    exact = exact.unflatten(0, (2, -1)).transpose(0, 1)
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-5 * float(exact.abs().max()))
+
+    exact = swaps.swap_pairs(weights, *pairs, direction[None], depth=layers)[..., 0]
+    estimated = timing.both_ways_by_gradients(model, pairs, direction, steps=20)
+    assert (estimated - exact).abs().max() < 0.05 * exact.abs().max()

@@ -173,7 +173,7 @@ class Outcome:
 def make_stage(folder: Path, *, seed: int = 0, forked: bool = False, every: int = 1) -> Stage:
     """Sentences and the reference run, made in this process."""
     corpus = make_words(folder / "sentences.jsonl", every=every)
-    probe.survey(MODEL, corpus, out=folder / "reference")
+    probe.survey(MODEL, sentences=corpus, out=folder / "reference")
     return Stage(folder, random.Random(seed), files_of(folder / "reference"), forked)
 
 

@@ -58,7 +58,7 @@ MOST = {"claimed": 0.02, "resolver": 0.01}  # of the runs of a kind
 SPREAD = 0.2  # of the random weights: at the usual .02 every head looks at everything alike
 PERMUTATIONS = 63  # max-T p in steps of 1 / 64: the level .05 is held, and a run is cheap
 TRAINED = "tiny-senses"
-VERDICTS = ("separation", "nouns", "backups")  # what a verdict rests on
+VERDICTS = ("heads", "nouns", "backups")  # what a verdict rests on
 Sentences = Sequence[Sentence]
 
 

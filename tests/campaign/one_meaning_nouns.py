@@ -12,7 +12,7 @@ which verdict. Heads are swapped only where both gates are passed: without the a
 head is a resolver, whatever it does. `--keep` goes on with the table that is there.
 
 Of the studies of nouns at most MOST may have a resolver, in every model; and the gate passes for
-the three words. The exit status is 1 where that does not hold.
+the three words, except for those in NOT_FIRST. The exit status is 1 where that does not hold.
 """
 
 import argparse
@@ -50,10 +50,13 @@ ROOT = Path(__file__).parent.parent.parent
 TABLE = "one_meaning_nouns.csv"
 EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional")
 NOUNS = 30
-MOST = 0.05  # of the studies of nouns in one model
+MOST = 0.02  # of the studies of nouns in one model
 PERMUTATIONS = 199
-VERDICTS = ("separation", "nouns", "backups")  # what a verdict rests on
-NO_HEADS = {"resolver": 0, "context": 0, "confounded": 0}
+# Words that do not pass the gate: in SmolLM2 *onion* and *carrot* change farther than *apple* does
+# between sentences about fruit and about the company.
+NOT_FIRST = {("smollm2", "apple")}
+VERDICTS = ("heads", "nouns", "backups")  # what a verdict rests on
+NO_HEADS = {"resolver": 0, "mover": 0, "confounded": 0}
 
 
 def in_its_place(sentences: Sequence[Sentence], noun: str) -> list[Sentence]:
@@ -197,8 +200,10 @@ def wrong(rows: pd.DataFrame) -> list[str]:
         if row["resolver"] > MOST * row["studies"]:
             problems.append(f"{model}: a resolver in {row['resolver']} of {row['studies']} studies")
     for (model, word), row in summary(rows).iterrows():
-        if not row["p_of_the_word"] <= LEVEL:
-            problems.append(f"{model}: {word} does not pass the gate, p = {row['p_of_the_word']:g}")
+        passes = row["p_of_the_word"] <= LEVEL
+        if passes == ((model, word) in NOT_FIRST):
+            does = "passes" if passes else "does not pass"
+            problems.append(f"{model}: {word} {does} the gate, p = {row['p_of_the_word']:g}")
     return problems
 
 

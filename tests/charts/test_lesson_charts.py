@@ -91,7 +91,10 @@ def test_every_panel_has_its_lines_titles_and_scales():
         assert encoded["y"]["scale"].get("type", "linear") == ("log" if panel.log else "linear")
         assert panel.log or encoded["y"]["scale"]["zero"]
         assert len(encoded["x"]["axis"]["values"]) <= 6 and encoded["x"]["axis"]["values"][-1] == 10
-        assert encoded["color"]["scale"]["domain"] == ["divided", "not divided"]
+        marks = view["layer"][1]["encoding"]
+        for look in (encoded["color"], encoded["strokeDash"], marks["shape"]):
+            assert look["scale"]["domain"] == ["divided", "not divided"]
+            assert len({str(value) for value in look["scale"]["range"]}) == 2
         rows = spec["datasets"][view["layer"][0].get("data", view.get("data"))["name"]]
         assert [row["value"] for row in rows] == LINES.loc[
             LINES["panel"] == panel.title, "value"
@@ -121,9 +124,12 @@ def test_vectors_stand_on_one_scale_with_their_sum_below():
     rows = [[row for row in spec["datasets"][view["data"]["name"]]] for view in spec["vconcat"]]
     assert [{row["vector"] for row in part} for part in rows] == [{"L0H0", "L0H1"}, {"sum"}]
     assert all({row["coordinate"] for row in part} == set(range(32)) for part in rows)
-    scales = [view["encoding"]["color"]["scale"]["domain"] for view in spec["vconcat"]]
+    cells = [view["layer"][0]["encoding"] for view in spec["vconcat"]]
+    scales = [encoding["color"]["scale"]["domain"] for encoding in cells]
     assert scales[0] == scales[1] == [-96.0, -1e-9, 1e-9, 96.0]
-    assert "the first 32 of 40" in spec["vconcat"][1]["encoding"]["x"]["title"]
+    assert "the first 32 of 40" in cells[1]["x"]["title"]
+    by_hand = {True: "−", False: ""}  # the largest entry is 96: below a tenth of it, a sign
+    assert all(row["sign"] == by_hand[row["value"] < -9.6] for part in rows for row in part)
 
 
 def test_spectra_name_the_rank_and_what_lies_beyond():
@@ -136,7 +142,7 @@ def test_shares_of_parameters_are_of_each_model_and_small_ones_have_no_number():
     rows = rows_of(MAKE["parameters"]().to_dict(), "model", "share", "text")
     gpt3 = {row["part"]: row for row in rows if row["model"] == "gpt3"}
     assert [gpt3[part]["share"] for part in PARTS[:3]] == pytest.approx([0.39, 0.6, 0.01])
-    assert gpt3["embeddings"]["text"] == "" and gpt3["MLP"]["text"].startswith("60")
+    assert gpt3["embeddings"]["text"] == "" and gpt3["MLP"]["text"] == "MLP 60\u202f%"
     assert gpt3["MLP"]["middle"] == pytest.approx(0.39 + 0.3)
 
 
@@ -153,7 +159,7 @@ def test_grouped_bars_share_an_axis_and_keep_the_order():
     panels = spec["vconcat"]
     assert [panel["title"]["text"] for panel in panels] == ["first", "second"]
     domains = [panel["layer"][1]["encoding"]["x"]["scale"]["domain"] for panel in panels]
-    assert domains[0] == domains[1] and domains[0][0] == -0.2 and domains[0][1] > 1.0
+    assert domains == [[-0.2, 1.0], [-0.2, 1.0]]  # it ends where the data end
     assert panels[0]["layer"][1]["encoding"]["y"]["sort"] == ["b", "a"]
     assert [panel["layer"][1]["encoding"]["x"]["title"] for panel in panels] == [None, "share"]
     assert "first: b 90" in spec["description"] and "second: c −10" in spec["description"]
@@ -238,10 +244,9 @@ def test_a_line_keeps_the_colour_it_was_given_and_panels_with_the_same_lines_sha
     angles = BY_DEPTH[BY_DEPTH["panel"] == "angle"]
     alike = pd.concat([angles, angles.assign(panel="again")])
     shared = drawing.lines_by_depth(alike, {"angle": "linear", "again": "linear"}).to_dict()
-    assert (
-        shared["resolve"]["scale"]["color"] == "shared"
-        and by_depth()["resolve"]["scale"]["color"] == "independent"
-    )
+    looks = ("color", "shape", "strokeDash")
+    assert shared["resolve"]["scale"] == dict.fromkeys(looks, "shared")
+    assert by_depth()["resolve"]["scale"] == dict.fromkeys(looks, "independent")
 
 
 COMPARED = pd.DataFrame(
@@ -268,7 +273,8 @@ def test_marks_spans_words_and_axes_are_those_of_the_rows():
         "L0H0": "",
     }
     encoding = found["layer"][1]["encoding"]
-    assert encoding["y"]["sort"] == ["L1H0", "L0H0"] and encoding["x"]["scale"]["domain"] == [0, 1]
+    assert encoding["y"]["sort"] == ["L1H0", "L0H0"]
+    assert encoding["x"]["scale"]["domain"] == [0, 0.9]
     assert found["description"] == (
         "2 lines under 2 conditions. With adjectives the largest value is that of L1H0: 90\u202f%. "
         "L1H0 (looks at "
@@ -281,3 +287,11 @@ def test_ranks_stand_on_a_logarithmic_axis_that_begins_with_one():
     scale = ranks["layer"][1]["encoding"]["x"]["scale"]
     assert scale["type"] == "log" and scale["domain"] == [1, 2000]
     assert ranks["layer"][1]["encoding"]["x"]["axis"]["values"] == [1, 10, 100, 1000]
+
+
+def test_a_number_starts_where_the_data_do_and_a_share_at_zero():
+    number, share = (
+        drawing.compared(COMPARED, "AUROC", kind=kind).to_dict()["layer"][1]["encoding"]["x"]
+        for kind in ("number", "share")
+    )
+    assert number["scale"]["domain"] == [0.2, 0.9] and share["scale"]["domain"] == [0, 0.9]

@@ -35,7 +35,7 @@ SENTENCES = make_sentences(cues=16)
 
 
 PAIRS = 64  # of sentences, in which heads are swapped
-EXPERIMENTS = ("separation", "head_parts")
+EXPERIMENTS = ("heads", "head_parts")
 
 
 @cache

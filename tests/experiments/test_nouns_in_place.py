@@ -80,7 +80,7 @@ def beside_nouns(model, sentences=SENTENCES):
         prepare(model, WORD, sentences),
         pairs=PAIRS,
         permutations=199,
-        experiments=("separation", "nouns"),
+        experiments=("heads", "nouns"),
     )
     [pair] = evidence.pairs
     return pair, pair.nouns.general_share(evidence.record.depth)

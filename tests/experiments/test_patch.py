@@ -124,7 +124,7 @@ def test_bounds_of_exact_families_are_those_of_float64():
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_head_equals_a_hooked_forward(kind, metric):
     model = model_of(kind)
-    frame = probe.patch(model, A, B, at="bank", metric=metric)
+    frame = probe.patch(model, A, against=B, at="bank", metric=metric)
     assert list(frame.columns) == ["layer", "head", "denoise", "noise", "swap", "gap"]
     heads = model.config.n_heads
     assert frame["layer"].tolist() == [layer for layer in range(LAYERS) for _ in range(heads)]
@@ -139,7 +139,9 @@ def test_parts_swapped_at_one_token_and_read_at_another_equal_hooked_forwards(ki
     model = model_of(kind)
     read = "after" if model.config.causal else "the"
     for other in (B, LONGER):  # as long, and longer
-        frame = probe.patch(model, A, other, at="bank", read=read, metric=TOKENS, parts=part)
+        frame = probe.patch(
+            model, A, against=other, at="bank", read=read, metric=TOKENS, parts=part
+        )
         expected = by_hooks(model, (A, other), "bank", read, TOKENS, part)
         assert_equal(model, frame, expected, (LAYERS, -1))
         assert ("head" in frame) == (part == "heads")
@@ -153,7 +155,7 @@ def test_parts_swapped_at_one_token_and_read_at_another_equal_hooked_forwards(ki
 @pytest.mark.parametrize("kind", ("gpt2", "bert"))
 def test_every_position_is_the_causal_trace(kind):
     model = model_of(kind)
-    frame = probe.patch(model, A, B, at="bank", parts="positions")
+    frame = probe.patch(model, A, against=B, at="bank", parts="positions")
     assert list(frame.columns) == ["component", "layer", "pos", "denoise", "noise", "swap", "gap"]
     ends = [hooked_ends(model, text, position(model, text, "bank"))[0][0] for text in (A, B)]
     way = ends[0] - ends[1]
@@ -179,43 +181,43 @@ def test_many_pairs_are_their_pairs_in_the_order_given(monkeypatch):
     a = [A, LONGER, A, B, LONGER]
     b = [B, A, LONGER, A, B]
     metrics = [None, TOKENS, own_metric, None, (5, 9)]
-    together = probe.patch(model, a, b, at="bank", metric=metrics)
+    together = probe.patch(model, a, against=b, at="bank", metric=metrics)
     for number, (one, other, metric) in enumerate(zip(a, b, metrics, strict=True)):
-        alone = probe.patch(model, one, other, at="bank", metric=metric)
+        alone = probe.patch(model, one, against=other, at="bank", metric=metric)
         found = together[together["pair"] == number].drop(columns="pair").reset_index(drop=True)
         pd.testing.assert_frame_equal(found, alone, rtol=0, atol=1e-11)
     monkeypatch.setattr(patching, "BATCH_NUMBERS", 1)
-    one_by_one = probe.patch(model, a, b, at="bank", metric=metrics)
+    one_by_one = probe.patch(model, a, against=b, at="bank", metric=metrics)
     pd.testing.assert_frame_equal(one_by_one, together, rtol=0, atol=1e-11)
     assert next(iter(together.columns)) == "pair" and together["pair"].is_monotonic_increasing
 
 
 def test_logits_in_parts_are_the_logits(monkeypatch):
     model = model_of("gpt2")
-    whole = probe.patch(model, A, B, at="bank", metric=own_metric)
+    whole = probe.patch(model, A, against=B, at="bank", metric=own_metric)
     monkeypatch.setattr(patching, "LOGITS", 1)
     pd.testing.assert_frame_equal(
-        probe.patch(model, A, B, at="bank", metric=own_metric), whole, rtol=0, atol=1e-12
+        probe.patch(model, A, against=B, at="bank", metric=own_metric), whole, rtol=0, atol=1e-12
     )
 
 
 def test_the_two_ways_change_places_with_the_texts_and_a_text_takes_nothing_from_itself():
     model = model_of("gpt2")
-    one_way = probe.patch(model, A, B, at="bank", metric=TOKENS)
-    other_way = probe.patch(model, B, A, at="bank", metric=TOKENS)
+    one_way = probe.patch(model, A, against=B, at="bank", metric=TOKENS)
+    other_way = probe.patch(model, B, against=A, at="bank", metric=TOKENS)
     assert np.allclose(one_way["denoise"], -other_way["noise"], rtol=0, atol=1e-12)
     assert np.allclose(one_way["gap"], -other_way["gap"], rtol=0, atol=1e-12)
-    by_name = probe.patch(model, A, B, at="bank", metric=TOKENS, depth=LAYERS)
-    by_position = probe.patch(model, A, B, at=position(model, A, "bank"), metric=TOKENS)
+    by_name = probe.patch(model, A, against=B, at="bank", metric=TOKENS, depth=LAYERS)
+    by_position = probe.patch(model, A, against=B, at=position(model, A, "bank"), metric=TOKENS)
     from_the_end = position(model, A, "bank") - len(tokenize(model, A))
-    by_end = probe.patch(model, A, B, at=from_the_end, metric=TOKENS)
+    by_end = probe.patch(model, A, against=B, at=from_the_end, metric=TOKENS)
     for same in (by_name, by_position, by_end):
         pd.testing.assert_frame_equal(same, one_way)
 
 
 def test_the_coordinate_after_fewer_blocks_is_that_of_the_shorter_run():
     model = random_model(torch.float64)
-    frame = probe.patch(model, A, B, at="bank", depth=2)
+    frame = probe.patch(model, A, against=B, at="bank", depth=2)
     assert sorted(frame["layer"].unique()) == [0, 1] and (frame["gap"].round(12) == 1).all()
     weights = probe.read_weights(model)
     tokens = [tokenize(model, text) for text in (A, B)]
@@ -233,8 +235,10 @@ def test_hooks_of_a_swap_give_in_transformer_lens_what_patch_says(kind):
     model = model_of(kind)
     place = (1, 2)
     for texts in ((A, B), (LONGER, A)):
-        frame = probe.patch(model, *texts, at="bank", metric=TOKENS).set_index(["layer", "head"])
-        hooks = probe.patch_hooks(model, *texts, at="bank", heads=[place])
+        frame = probe.patch(model, texts[0], against=texts[1], at="bank", metric=TOKENS).set_index(
+            ["layer", "head"]
+        )
+        hooks = probe.patch_hooks(model, texts[0], against=texts[1], at="bank", heads=[place])
         ids = torch.tensor([tokenize(model, texts[1]).ids])
         at = position(model, texts[1], "bank")
         with torch.inference_mode():
@@ -248,7 +252,9 @@ def test_hooks_of_a_swap_give_in_transformer_lens_what_patch_says(kind):
 
 
 def test_hooks_of_a_swap_refuse_a_run_of_another_length(tiny):
-    hooks = probe.patch_hooks(tiny, "The river bank", "The loan bank", at="bank", heads=[(0, 1)])
+    hooks = probe.patch_hooks(
+        tiny, "The river bank", against="The loan bank", at="bank", heads=[(0, 1)]
+    )
     longer = torch.tensor([probe.tokenize(tiny, "The old river bank").ids])
     with pytest.raises(InputError) as refused:
         tiny.bridge.run_with_hooks(longer, fwd_hooks=hooks)
@@ -262,15 +268,17 @@ def test_texts_without_an_order_are_no_pairs(tiny):
     with pytest.raises(
         InputError, match="^Patching pairs of texts: got set and set, expected two texts"
     ):
-        probe.patch(tiny, {"The river bank"}, {"The loan bank"}, at="bank")
+        probe.patch(tiny, {"The river bank"}, against={"The loan bank"}, at="bank")
 
 
 def test_several_heads_are_hooked_together():
     model = model_of("gpt2")
     everything = [(layer, head) for layer in range(LAYERS) for head in range(4)]
-    hooks = probe.patch_hooks(model, A, B, at="bank", heads=everything)
+    hooks = probe.patch_hooks(model, A, against=B, at="bank", heads=everything)
     assert [name for name, _ in hooks] == [f"blocks.{layer}.attn.hook_z" for layer in range(LAYERS)]
-    once = probe.patch_hooks(model, A, B, at="bank", heads=iter(everything))  # gone when it is read
+    once = probe.patch_hooks(
+        model, A, against=B, at="bank", heads=iter(everything)
+    )  # gone when it is read
     assert len(once) == len(hooks)
     # the word itself and its position are the same, so nothing else of A is missing
     text_a, text_b = (torch.tensor([tokenize(model, text).ids]) for text in (A, B))
@@ -410,7 +418,7 @@ def test_what_cannot_be_patched_is_said(options, said):
     model = model_of("gpt2")
     tokens = tokenize(model, A)
     with pytest.raises(InputError) as caught:
-        probe.patch(model, A, B, **({"at": "bank"} | options))
+        probe.patch(model, A, against=B, **({"at": "bank"} | options))
     facts = {"n": len(tokens), "last": len(tokens) - 1, "at": position(model, A, "bank")}
     assert str(caught.value) == (said.format(**facts) if "{" in said else said)
 
@@ -419,7 +427,7 @@ def test_texts_that_do_not_fit_are_said():
     model = model_of("gpt2")
     sizes = [position(model, text, "bank") + 1 for text in (A, LONGER)]
     with pytest.raises(InputError) as caught:
-        probe.patch(model, A, LONGER, at="bank", parts="positions")
+        probe.patch(model, A, against=LONGER, at="bank", parts="positions")
     assert str(caught.value) == (
         f"Patching every position of pair 0: got {sizes[0]} and {sizes[1]} tokens, read at "
         f"{sizes[0] - 1} and {sizes[1] - 1}, expected the same of both; write its texts equally "
@@ -434,16 +442,16 @@ def test_texts_that_do_not_fit_are_said():
         ([], [], "0 texts and 0 texts"),
     ):
         with pytest.raises(InputError) as caught:
-            probe.patch(model, a, b, at="bank")
+            probe.patch(model, a, against=b, at="bank")
         assert str(caught.value) == (
             f"Patching pairs of texts: got {got}, expected two texts, or two lists with as "
             "many of both, at least one; give each text its partner."
         )
     columns = pd.DataFrame({"a": [A], "b": [B]})
-    of_columns = probe.patch(model, columns["a"], columns["b"].to_numpy(), at="bank")
-    pd.testing.assert_frame_equal(of_columns, probe.patch(model, [A], [B], at="bank"))
+    of_columns = probe.patch(model, columns["a"], against=columns["b"].to_numpy(), at="bank")
+    pd.testing.assert_frame_equal(of_columns, probe.patch(model, [A], against=[B], at="bank"))
     with pytest.raises(InputError) as caught:
-        probe.patch_hooks(model, A, B, at="bank", heads=[(0, 1), (2, 0)])
+        probe.patch_hooks(model, A, against=B, at="bank", heads=[(0, 1), (2, 0)])
     assert str(caught.value) == (
         "Hooking L2H0 of gpt2: it has 2 layers of 4 heads; give (layer, head) of one that is there."
     )
@@ -454,7 +462,7 @@ def test_texts_that_do_not_fit_are_said():
 )
 def test_heads_that_are_no_pairs_of_numbers_are_said(heads):
     with pytest.raises(InputError) as caught:
-        probe.patch_hooks(model_of("gpt2"), A, B, at="bank", heads=heads)
+        probe.patch_hooks(model_of("gpt2"), A, against=B, at="bank", heads=heads)
     assert str(caught.value) == (
         f"Hooking heads of gpt2: got {heads!r}, expected a list of pairs of numbers, (layer, head) "
         "of each; give [(0, 1), (2, 3)], say."
@@ -464,9 +472,9 @@ def test_heads_that_are_no_pairs_of_numbers_are_said(heads):
 def test_numbers_of_other_libraries_are_positions_and_ids():
     model = model_of("gpt2")
     at = position(model, A, "bank")
-    plain = probe.patch(model, A, B, at=at, metric=TOKENS)
+    plain = probe.patch(model, A, against=B, at=at, metric=TOKENS)
     given = {"at": np.int64(at), "metric": tuple(np.array(TOKENS)), "depth": np.int64(2)}
-    pd.testing.assert_frame_equal(probe.patch(model, A, B, **given), plain)
+    pd.testing.assert_frame_equal(probe.patch(model, A, against=B, **given), plain)
 
 
 def test_tokens_that_are_several_and_models_without_logits_are_said(tmp_path):
@@ -474,24 +482,24 @@ def test_tokens_that_are_several_and_models_without_logits_are_said(tmp_path):
     pieces = model.tokenizer.tokenize(" mortgage")
     assert len(pieces) > 1
     with pytest.raises(InputError) as caught:
-        probe.patch(model, A, B, at="bank", metric=(" bank", " mortgage"))
+        probe.patch(model, A, against=B, at="bank", metric=(" bank", " mortgage"))
     wanted = SEVERAL.format(count=len(pieces), pieces=", ".join(map(repr, pieces)))
     assert str(caught.value) == wanted
-    by_name = probe.patch(model, A, B, at="bank", metric=(" bank", " river"))
+    by_name = probe.patch(model, A, against=B, at="bank", metric=(" bank", " river"))
     ids = tuple(model.tokenizer(piece)["input_ids"][0] for piece in (" bank", " river"))
-    pd.testing.assert_frame_equal(by_name, probe.patch(model, A, B, at="bank", metric=ids))
+    pd.testing.assert_frame_equal(by_name, probe.patch(model, A, against=B, at="bank", metric=ids))
 
     headless = load(make_family(tmp_path / "bert", "bert", architecture="BertModel"))
     assert not headless.config.has_head
     for metric in (TOKENS, own_metric):
         with pytest.raises(UnsupportedModel) as unsupported:
-            probe.patch(headless, A, B, at="bank", metric=metric)
+            probe.patch(headless, A, against=B, at="bank", metric=metric)
         assert str(unsupported.value) == (
             f"Reading the logits of {headless.name}: no language-model head was in its checkpoint; "
             "load a checkpoint with one, or leave the metric out to read the coordinate between "
             "the two texts."
         )
-    assert len(probe.patch(headless, A, B, at="bank")) == LAYERS * 4
+    assert len(probe.patch(headless, A, against=B, at="bank")) == LAYERS * 4
 
 
 # --- the axis of several pairs --------------------------------------------------------------------
@@ -520,7 +528,7 @@ def test_no_head_of_a_random_model_moves_several_pairs_surely():
         model = random_model(seed=seed)
         vocabulary = sorted(token for token in model.tokenizer.get_vocab() if token.isalpha())
         a, b = eight_pairs(seed, vocabulary)
-        swaps = probe.patch(model, a, b, at=-1)
+        swaps = probe.patch(model, a, against=b, at=-1)
         assert swaps.attrs["axis"] == "others"
         by_pair = swaps.pivot(index="pair", columns=["layer", "head"], values="swap")
         found += probe.sign_flip_test(by_pair, by_pair.index).p.min() < 0.05
@@ -531,7 +539,7 @@ def test_a_pair_is_read_along_the_way_of_the_pairs_that_share_no_text_with_it(ti
     cues = ["river", "muddy", "flooded", "mossy"]
     a = [f"The {cue} bank" for cue in cues]
     b = [f"The {cue} bank" for cue in ("savings", "central", "national", "private")]
-    frame = probe.patch(tiny, a, b, at="bank")
+    frame = probe.patch(tiny, a, against=b, at="bank")
     model = load(tiny)
     ends = [
         target_states(model, [tokenize(model, text)], [len(tokenize(model, text)) - 1]).resid[0, -1]
@@ -544,17 +552,17 @@ def test_a_pair_is_read_along_the_way_of_the_pairs_that_share_no_text_with_it(ti
         gap = frame.loc[frame["pair"] == number, "gap"]
         assert gap.nunique() == 1 and gap.iloc[0] == pytest.approx(expected, rel=1e-4)
     # Three pairs, or pairs of which two share a text, have no three others each.
-    assert probe.patch(tiny, a[:3], b[:3], at="bank").attrs["axis"] == "own"
-    shared = probe.patch(tiny, a, [*b[:3], b[0]], at="bank")
+    assert probe.patch(tiny, a[:3], against=b[:3], at="bank").attrs["axis"] == "own"
+    shared = probe.patch(tiny, a, against=[*b[:3], b[0]], at="bank")
     assert shared.attrs["axis"] == "own"
 
 
 def test_a_pair_that_is_given_twice_is_one(tiny):
     a = ["The river bank", "The muddy bank", "The river bank was old"]
     b = ["The savings bank", "The central bank", "The savings bank was new"]
-    frame = probe.patch(tiny, a, b, at="bank")
+    frame = probe.patch(tiny, a, against=b, at="bank")
     assert frame["pair"].unique().tolist() == [0, 1] and frame.attrs["merged"] == 1
-    both_ways = probe.patch("tiny-senses-bidirectional", a, b, at="bank")
+    both_ways = probe.patch("tiny-senses-bidirectional", a, against=b, at="bank")
     assert both_ways["pair"].nunique() == 3 and both_ways.attrs["merged"] == 0
 
 

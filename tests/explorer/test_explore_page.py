@@ -6,7 +6,7 @@ import threading
 from urllib.request import urlopen
 
 import pytest
-from browser import serious_findings
+from browser import number, serious_findings
 from seeds import mostly_campaign
 
 import probe
@@ -416,6 +416,20 @@ def test_what_moves_the_word_is_shown_by_token_and_a_cell_is_followed(opened):
     assert name.startswith("L3H") and rows.first.locator("th").inner_text() == name
     own = page.locator(f'[data-map="direct"] .cell:has([value="{name[1]}.{name[3]}"])')
     assert sum(numbers(rows.first.locator("button"))) == pytest.approx(*numbers(own), abs=1e-4)
+
+
+def test_a_score_is_split_when_it_is_asked_for(opened):
+    page = opened().page
+    assert page.locator("[data-score-shown]").is_hidden()
+    page.get_by_role("button", name="Split this score").click()
+    page.wait_for_selector("[data-score-shown]:not([hidden])", timeout=PATIENCE)
+    rows = page.locator('[data-rows="score"] tr')
+    shown = [number(text) for text in rows.locator("td.n").all_inner_texts()]
+    assert sum(shown[:-1]) == pytest.approx(shown[-1], abs=0.005 * len(shown))
+    head(page, 3, 1).check(force=True)  # another head has not been asked for
+    page.wait_for_selector("[data-split]:visible", timeout=PATIENCE)
+    page.locator('[name="scored"]').select_option("0")
+    page.wait_for_selector("[data-score-shown]:not([hidden])", timeout=PATIENCE)
 
 
 def test_hostile_text_runs_nothing_and_stands_there(opened):

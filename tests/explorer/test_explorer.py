@@ -20,6 +20,7 @@ from probe.model.trace import target_states
 from probe.pages.walk_sentences import answer, because
 from probe.patching.heads import swap_heads
 from probe.patching.positions import COMPONENTS, trace_positions
+from probe.text.slots import frames_for
 from probe.walkthrough import scene
 
 pytestmark = pytest.mark.real_model
@@ -269,6 +270,26 @@ def test_what_a_head_writes_has_the_sign_of_the_report(tiny, explorer):
     assert direct.min() < 0 < direct.max()
 
 
+def test_other_words_are_tried_along_the_axis_of_both_sentences(tiny, explorer):
+    """Each stands where traces of the short texts put it."""
+    first, second = "The river bank", "The loan bank"
+    found = result(explorer, "cues", text=first, other=second, word="bank")
+    a, b = (vector_of_bank(tiny, text, found["depth"]) for text in (first, second))
+    u = (a - b) / (a - b).square().sum()
+    for end, cue in zip(found["ends"], ("shore", "lender"), strict=True):
+        values = {each["word"]: each["value"] for each in end}
+        texts = [frame.replace("_", cue) for frame in frames_for("bank", both_sides=False)]
+        streams = [vector_of_bank(tiny, text, found["depth"]) for text in texts]
+        expected = sum(float((stream - (a + b) / 2) @ u) for stream in streams) / len(texts)
+        assert values[cue] == pytest.approx(expected, abs=1e-4)
+    assert found["reliability"] > 0.9 and found["n_cues"] > 300
+
+
+def vector_of_bank(model, text, depth):
+    whole = probe.trace(model, text)
+    return whole.resid_post[depth - 1, whole.tokens.positions_of("bank")[-1]].double()
+
+
 def test_the_trace_is_that_of_both_sentences_along_their_axis(tiny, explorer):
     told = result(explorer, "trace")
     known = axis_of(explorer)
@@ -357,6 +378,18 @@ def test_a_word_beyond_the_lexicon_has_next_tokens_and_no_axis(explorer):
     assert "swap" not in result(explorer, "sentence", **alone)["block"]["arrays"]
 
 
+def test_a_score_is_split_into_the_parts_that_the_public_function_lists(explorer, tiny):
+    found = result(explorer, "score", follow=[1, 2], pos=6)
+    trace = probe.trace(tiny, THIS)
+    assert list(found["scores"]) == [*range(7)]
+    for key, split in found["scores"].items():
+        assert split["score"] == pytest.approx(float(trace.scores[1, 2, 6, key]), abs=1e-4)
+    parts = probe.qk_attribution(tiny, trace, layer=1, head=2, at=6, source=3)
+    by_name = parts.set_index(["part_query", "part_key"])["score"]
+    for query, key, value in found["scores"][3]["pairs"]:
+        assert value == pytest.approx(by_name[found["parts"][query], found["parts"][key]], rel=1e-4)
+
+
 REFUSED = {
     "nul": (
         {"text": "a\x00b"},
@@ -405,12 +438,24 @@ REFUSED = {
         {"what": "trace", "other": None},
         ("got one only; give a second one with the same word."),
     ),
+    "alone, other words": (
+        {"what": "cues", "other": None},
+        ("Trying other words: got one sentence only; give a second one with the same word."),
+    ),
     "unequal": (
         {"what": "trace", "other": LONGER},
         (
             "the word is token 7 of this one and token 8 of the other, "
             "and parts can be put only where they fit"
         ),
+    ),
+    "no such token": (
+        {"what": "score", "follow": [0, 0], "pos": 77},
+        ("Splitting a score: got token 77 of 9; choose one on the page."),
+    ),
+    "score of no head": (
+        {"what": "score"},
+        ("Splitting a score: got no head; choose one on the map."),
     ),
     "where": (
         {"what": "trace_heads", "pos": 77},

@@ -57,6 +57,15 @@ def test_heads_that_move_half_of_the_words_differ_between_words_and_one_that_mov
     assert heads.loc[[A, B], "effect"].tolist() == pytest.approx([0.5, 0.5], abs=0.05)
 
 
+def test_attention_to_the_cue_is_the_mean_over_words_whose_cues_are_known():
+    known, other, unknown = (made_word(number, effects_of(**{A: 0.5})) for number in range(3))
+    known = replace(known, attention=effects_of(**{A: 0.2, B: 0.8}))
+    other = replace(other, attention=effects_of(**{A: 0.4, B: 0.6}))
+    heads = heads_by_name(of([known, other, unknown]))
+    assert heads.loc[[A, B, C], "attention_cue"].tolist() == pytest.approx([0.3, 0.7, 0.0])
+    assert heads_by_name(of(words_of_two_kinds()))["attention_cue"].isna().all()
+
+
 def test_one_word_left_out_the_others_find_the_head_that_moves_all():
     """A and B move half of the words each, C moves all a little more than they do in the mean."""
     words = words_of_two_kinds()

@@ -218,7 +218,7 @@ def study_of(model, sentences):
         material,
         pairs=MAX_PAIRS,
         permutations=PERMUTATIONS,
-        experiments=("separation", "shares"),
+        experiments=("heads", "shares"),
     )
     [pair] = evidence.pairs
     [sense] = observe(model, material, seed=0).pairs

@@ -177,10 +177,13 @@ def test_a_study_in_bfloat16_finds_what_one_in_float32_finds(tmp_path: Path) -> 
 def test_what_goes_to_numpy_goes_there_from_bfloat16_too(run: Callable, tmp_path: Path) -> None:
     """A walk, a patch and edges convert tensors to tables."""
     model = load("tiny-senses", dtype=BF16)
-    walked = probe.walk(model, "The old tree by the river bank", word="bank")
+    walked = probe.walk(model, "The old tree by the river bank", at="bank")
     assert walked.frames["heads"]["layer"].notna().all()
     pair = ("The river bank", "The mortgage bank")
-    by_dtype = [probe.patch(one, *pair, at="bank")["swap"] for one in (model, load("tiny-senses"))]
+    by_dtype = [
+        probe.patch(one, pair[0], against=pair[1], at="bank")["swap"]
+        for one in (model, load("tiny-senses"))
+    ]
     assert (by_dtype[0] - by_dtype[1]).abs().max() < 0.02
     rows = [tokenize(model, text).ids for text in pair]
     weights = read_weights(model)

@@ -809,7 +809,10 @@ def test_a_word_is_not_read_in_two_stacks() -> None:
     model = family_model("t5", torch.float64)
     asked: list[tuple[str, Callable[[], object]]] = [
         ("a study", lambda: probe.study(model, "bank")),
-        ("an evaluation", lambda: probe.evaluate(model, Corpus((), (), "none", "0" * 64))),
+        (
+            "an evaluation",
+            lambda: probe.evaluate(model, sentences=Corpus((), (), "none", "0" * 64)),
+        ),
         ("the reading of a word", lambda: target_states(model, [tokenize(model, "A bank")], [1])),
         ("the reading of a word", lambda: trace_target(model, tokenize(model, "A bank"), 1)),
         ("the reading of a word", lambda: read_weights(model)),

@@ -3,6 +3,7 @@ object with its hooks, without any code of the library.
 """
 
 import json
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from probe.experiments import sets
 from probe.explorer.session import Explorer
 from probe.model import decomposition
 from probe.model.tokens import tokenize
+from probe.patching import hooked
 from probe.patching.hooked import ends_as_weights_say
 
 A = "The mole dug under the river bank after the flood"
@@ -103,7 +105,7 @@ def test_every_swap_equals_a_forward_of_the_object_itself(kind: str, metric: Any
     source = steered(kind)
     before = fingerprint(source)
     model = kept(source, kind)
-    frame = probe.patch(model, A, B, at="bank", metric=metric)
+    frame = probe.patch(model, A, against=B, at="bank", metric=metric)
     tokens = [tokenize(model, text) for text in (A, B)]
     at = tokens[0].positions_of("bank")[-1]
     rows = [text.ids if not model.config.causal else text.ids[: at + 1] for text in tokens]
@@ -132,6 +134,36 @@ def test_every_swap_equals_a_forward_of_the_object_itself(kind: str, metric: Any
     assert fingerprint(source) == before
 
 
+def on_first_token(module: nn.Module, args: Any, output: Any) -> Any:
+    changed = first(output).clone()
+    changed[:, 0] += SHIFT * torch.tanh(changed[:, 0].flip(-1))
+    return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+
+@pytest.mark.parametrize(
+    ("kind", "hook", "shortcut"),
+    [("gpt2", steer, True), ("llama", steer, True), ("bert", steer, True)]
+    + [("llama", on_first_token, False)],
+)
+def test_forwards_are_shared_where_that_changes_nothing(
+    kind: str, hook: Callable[..., Any], shortcut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = in_memory(kind).double()
+    BLOCKS[kind](source)[0].register_forward_hook(hook)
+    model = kept(source, kind)
+    a, b = "The mole dug under the river bank", "The mole dug under the apple bank"
+    swap = partial(probe.patch, model, a, against=b, at="bank")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = swap()
+    said = [str(each.message) for each in caught if "gives something else" in str(each.message)]
+    assert bool(said) is not shortcut
+    monkeypatch.setattr(hooked, "_is_same", lambda *_: False)
+    with pytest.warns(RuntimeWarning, match="every variant runs its whole text in every layer"):
+        whole = swap()
+    pd.testing.assert_frame_equal(found, whole, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("parts", ["mlp", "stream", "positions"])
 def test_hooks_that_change_nothing_leave_every_part_as_the_engine_has_it(parts: str) -> None:
     source = in_memory("gpt2").double()
@@ -140,8 +172,8 @@ def test_hooks_that_change_nothing_leave_every_part_as_the_engine_has_it(parts: 
     model = kept(source, "gpt2")
     asked: dict[str, Any] = {"at": "bank", "parts": parts}
     for metric in (None, TOKENS, lambda logits: logits.logsumexp(-1)):
-        expected = probe.patch(plain, [A, B], [B, A], metric=metric, **asked)
-        found = probe.patch(model, [A, B], [B, A], metric=metric, **asked)
+        expected = probe.patch(plain, [A, B], against=[B, A], metric=metric, **asked)
+        found = probe.patch(model, [A, B], against=[B, A], metric=metric, **asked)
         pd.testing.assert_frame_equal(found, expected, rtol=0, atol=1e-10)
 
 
@@ -275,7 +307,7 @@ def test_what_is_read_and_swapped_with_hooks_says_so() -> None:
     model = kept(steered("gpt2"), "gpt2")
     said = "GPT2LMHeadModel, run with hooks on transformer.h.0, without a certificate"
     assert said in repr(probe.trace(model, A))
-    assert probe.patch(model, A, B, at=-1).attrs["model"] == said
+    assert probe.patch(model, A, against=B, at=-1).attrs["model"] == said
 
 
 def test_an_object_is_loaded_anew_when_its_hooks_change() -> None:
@@ -405,13 +437,19 @@ def test_what_runs_from_weights_alone_is_refused_in_a_sentence() -> None:
     )
     for run in (
         lambda: probe.certify(model),
-        lambda: probe.walk(model, A, word="bank"),
         lambda: probe.survey(model),
-        lambda: probe.evaluate(model, probe.lexicon.expand("bank").sentences[:48]),
+        lambda: probe.evaluate(model, sentences=probe.lexicon.expand("bank").sentences[:48]),
     ):
         with pytest.raises(probe.InputError) as caught:
             run()
         assert str(caught.value) == against_weights
+    with pytest.raises(probe.InputError) as caught:
+        probe.walk(model, A, at="bank")
+    assert str(caught.value) == (
+        "Walking a text through GPT2LMHeadModel: it is run with hooks on transformer.h.0, without a "
+        "certificate, and every step of a walk is recomputed from the weights alone. Load it "
+        "without hooks, or ask probe.trace or probe.patch."
+    )
     with pytest.raises(probe.InputError) as caught:
         probe.decompose(model, A, at="bank", tokens=TOKENS)
     assert str(caught.value) == (
@@ -458,9 +496,9 @@ def test_a_study_with_hooks_that_change_nothing_is_the_study_without(studies: An
         pd.testing.assert_frame_equal(
             kept_on.frames[name], without.frames[name], rtol=1e-3, atol=1e-4
         )
-    from_weights = ("shares", "head_parts", "decomposition", "positions", "edges", "paths")
-    for name in from_weights:
-        assert len(without.frames[name]) and not len(kept_on.frames[name]), name
+    for name in ("shares", "head_parts", "positions", "edges", "paths"):
+        assert len(without.frames[name]) and name not in kept_on.frames, name
+    assert len(without.frames["decomposition"]) and not len(kept_on.frames["decomposition"])
     assert not len(kept_on.frames["certificate"])
 
 
@@ -469,7 +507,7 @@ def test_what_a_study_with_hooks_shows_says_that_it_has_no_certificate(
 ) -> None:
     kept_on = studies[1]
     hooked = "run with hooks on transformer.h.1, without a certificate"
-    assert repr(kept_on) == f"<Study of bank in tiny-senses: 25 tables, {hooked}>"
+    assert repr(kept_on) == f"<Study of bank in tiny-senses: 18 tables, {hooked}>"
     assert f"tiny-senses is {hooked}: every swap is a whole forward" in kept_on._repr_html_()
     page = probe.write(kept_on, tmp_path)
     assert json.loads((tmp_path / "manifest.json").read_text())["hooked"] == hooked

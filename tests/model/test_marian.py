@@ -199,7 +199,7 @@ def test_a_folder_and_an_object_are_certified_and_give_transformers_logits(
 
 
 def test_a_walk_through_a_published_marian_shows_both_texts(model: Model) -> None:
-    walked = probe.walk(model, SENTENCE, target="Das alte", word="Ufer")
+    walked = probe.walk(model, SENTENCE, target="Das alte", at="Ufer")
     assert walked.certificate.ok and walked.frames["agreement"]["error"].max() < 1e-5
     for side, tokens in (
         ("source", tokenize(model, SENTENCE)),

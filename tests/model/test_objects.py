@@ -174,7 +174,7 @@ def test_a_model_without_head(kind: str) -> None:
     bare = probe.load(source, tokenizer=family_tokenizer(kind))
     assert not bare.config.has_head and probe.certify(bare).require().ok
     texts = "The mole dug under the river bank", "The mole dug under the apple bank"
-    assert len(probe.patch(bare, *texts, at="bank")) == 2 * 4
+    assert len(probe.patch(bare, texts[0], against=texts[1], at="bank")) == 2 * 4
 
 
 def test_an_untied_model_and_float64() -> None:
@@ -578,6 +578,8 @@ def test_adapters_are_merged_in_a_copy_of_what_they_touch(kind: Callable[[Any], 
     assert probe.certify(model).require().ok
     assert fingerprint(adapted) == before
     assert model.origin.read == "LlamaForCausalLM, adapters merged: default"
+    assert "LlamaForCausalLM + adapter default: " in repr(model)
+    assert probe.patch(model, "a b", against="c d", at=-1).attrs["model"] == model.name
     with torch.no_grad():
         expected = adapted(ids).logits
         torch.testing.assert_close(model.bridge(ids), expected, rtol=0, atol=2e-5)
@@ -915,7 +917,7 @@ def test_hooks_put_on_the_bridge_of_a_model_are_refused_wherever_it_is_asked() -
         for ask in (
             lambda: probe.load(model),
             lambda: probe.trace(model, "The river bank"),
-            lambda: probe.patch(model, "The river bank", "The money bank", at="bank"),
+            lambda: probe.patch(model, "The river bank", against="The money bank", at="bank"),
         ):
             with pytest.raises(probe.ModelError) as caught:
                 ask()
@@ -973,7 +975,7 @@ def test_a_study_of_an_object_names_it(tmp_path: Path, run: Any) -> None:
     """The name passes from the object to the manifest of a page."""
     folder = make_checkpoint(tmp_path / "small")
     source = transformers.GPT2LMHeadModel.from_pretrained(folder)
-    walked = probe.walk(source, "The muddy bank", word="bank")
+    walked = probe.walk(source, "The muddy bank", at="bank")
     made = probe.write(walked, tmp_path / "out")
     manifest = json.loads((Path(made).parent / "manifest.json").read_text())
     assert manifest["origin"]["kind"] == "in memory"

@@ -567,7 +567,7 @@ def test_what_is_about_heads_in_every_layer_refuses_a_hybrid_in_one_sentence(mod
     asked = (
         ("edges", lambda: probe.edges(weights, row[:1], row[1:], directions, depth=2)),
         ("a walk", lambda: probe.walk(model, TEXT)),
-        ("a survey", lambda: probe.survey(model, [])),
+        ("a survey", lambda: probe.survey(model, sentences=[])),
         ("an exploration", lambda: Explorer(model)),
     )
     for doing, ask in asked:
@@ -590,13 +590,13 @@ def test_gated_heads_in_every_layer_are_certified_and_their_steps_are_no_others(
 
 def test_a_patch_has_rows_of_the_heads_that_there_are_and_the_others_cannot_be_hooked(model):
     a, b = "A blue creature", "A verdant creature"
-    rows = probe.patch(model, a, b, at="creature")
+    rows = probe.patch(model, a, against=b, at="creature")
     assert set(rows["layer"]) == {1} and len(rows) == model.config.n_heads
-    assert set(probe.patch(model, a, b, at="creature", parts="mlp")["layer"]) == {0, 1, 2}
+    assert set(probe.patch(model, a, against=b, at="creature", parts="mlp")["layer"]) == {0, 1, 2}
     with pytest.raises(InputError, match="its layer 0 has no attention, and no heads; give"):
-        probe.patch_hooks(model, a, b, at="creature", heads=[(0, 1)])
+        probe.patch_hooks(model, a, against=b, at="creature", heads=[(0, 1)])
     with pytest.raises(InputError, match="its layer 2 has no attention, and no heads; leave these"):
-        probe.evaluate(model, [], without=["L1H0", "L2H1"])
+        probe.evaluate(model, sentences=[], without=["L1H0", "L2H1"])
 
 
 def test_the_terms_of_a_logit_are_the_logit(model):

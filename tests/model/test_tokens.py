@@ -27,9 +27,11 @@ from probe.model.tokens import (
     is_one_token,
     position,
     positions_of_span,
+    prompt,
     tokenize,
     visible_token,
 )
+from probe.model.trace import trace
 
 GPT2_TOKENIZER = Path(__file__).parents[3] / "shared" / "data" / "gpt2-tokenizer"
 AWKWARD = (
@@ -378,14 +380,43 @@ def test_special_tokens_in_a_text_are_tokens_where_that_is_asked_for(model):
     assert tokenize(model, text).pieces.count(END) == 1  # its beginning
 
 
+def test_a_prompt_keeps_its_special_tokens_without_loading_again(model):
+    text = f"{END}the river{END} bank"
+    asked = load(model, split_special_tokens=False)
+    assert tokenize(model, prompt(model, text)).ids == tokenize(asked, text).ids
+    assert tokenize(model, text).ids != tokenize(asked, text).ids
+
+
+def test_a_chat_is_written_by_the_models_template(tiny, monkeypatch):
+    template = (
+        f"{{% for m in messages %}}{END}{{{{ m.role }}}} {{{{ m.content }}}}{{% endfor %}}{END}"
+    )
+    with pytest.raises(InputError, match="^Cannot write a chat for .*: its tokenizer has no chat"):
+        prompt(tiny, "the bank", template=True)
+    monkeypatch.setattr(tiny.tokenizer, "chat_template", template)
+    asked = prompt(tiny, "the bank", template=True)
+    assert asked == f"{END}user the bank{END}"
+    assert prompt(tiny, [{"role": "user", "content": "the bank"}]) == asked
+    ids = tokenize(tiny, asked).ids
+    assert ids[-1] == ids[0] == tiny.tokenizer.convert_tokens_to_ids(END)
+    assert trace(tiny, asked).tokens.ids == ids
+    with pytest.raises(InputError, match="its template refuses the messages"):
+        prompt(tiny, ["the bank"])
+
+
 def test_a_masked_token_can_be_asked_about_and_swapped_at():
-    model = load(family_model("bert", torch.float32), split_special_tokens=False)
+    model = load(family_model("bert", torch.float32))
+    a, b = prompt(model, "The muddy [MASK]"), prompt(model, "The old [MASK]")
+    swapped = patch(model, a, against=b, at="[MASK]", metric=(17, 30))
+    model = load(model, split_special_tokens=False)
     tokens = tokenize(model, "The muddy [MASK] by the river[SEP]")
     at = tokens.pieces.index("[MASK]")
     assert tokens.ids[at] == model.tokenizer.convert_tokens_to_ids("[MASK]")
     assert tokens.pieces.count("[SEP]") == 1 and not any(tokens.spans[-1])
-    effects = patch(model, "The muddy [MASK]", "The old [MASK]", at="[MASK]", metric=(17, 30))
-    assert effects["swap"].notna().all()
+    effects = patch(
+        model, "The muddy [MASK]", against="The old [MASK]", at="[MASK]", metric=(17, 30)
+    )
+    assert effects["swap"].notna().all() and effects.equals(swapped)
 
 
 def test_a_token_that_only_the_tokenizer_knows_is_told(tmp_path):

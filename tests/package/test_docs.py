@@ -42,7 +42,7 @@ FENCE = re.compile(r"^```(?:\{ \.)?(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re
 # Commands with these need a network, or a file of the reader's own, or are a server that runs until
 # it is ended.
 ELSEWHERE = ("gpt2", "EleutherAI/pythia-160m", "path/to", "probe explore")
-SHORT = ("architectures",)  # pages that take a second or less
+SHORT = ("architectures", "contributing")  # pages that take seconds
 READY = "Type to start searching"  # what the site's search says when it can be asked
 KNOWN = ("probe", "make", "pip", "python3 -m venv", "source")
 
@@ -422,6 +422,21 @@ def test_commands_are_shown_as_they_are_typed():
     assert shown == f"```sh\nprobe check\necho $HOME\n```\n\n{printed}"
 
 
+def test_a_picture_has_the_width_that_it_is_shown_with():
+    picture = "![all heads](../../head_map.png)"
+    wide = hooks.pictures.width(ROOT / "reports" / "head_map.png")
+    assert hooks.sized(f"see {picture}\n") == f"see {picture}{{ width={wide} }}\n"
+    assert hooks.sized("[heads](../../head_map.csv)") == "[heads](../../head_map.csv)"
+
+
+def test_the_gallery_of_the_site_shows_every_picture_and_the_moving_one_first():
+    shown = re.findall(r'<img src="([^"]+)"', hooks.filled("<!-- gallery -->"))
+    assert shown[0] == "real/a_word_in_motion.svg"
+    assert shown == [path for one in hooks.pictures.analyses() for path in one.pictures]
+    placed = {path for pattern in hooks.PICTURES for path in hooks.REPORTS.glob(pattern)}
+    assert {hooks.REPORTS / path for path in shown} <= placed
+
+
 def test_a_mark_that_is_not_known_stops_the_building():
     with pytest.raises(KeyError, match="colums"):
         hooks.filled("<!-- colums -->")
@@ -492,6 +507,22 @@ def test_the_search_of_the_site_works_opened_as_a_file(site, open_page):
     assert opened.trouble == [] and all(request.startswith("file:") for request in opened.requests)
 
 
+# Of the page, and of its code: how much wider it is than what can be seen of it.
+RUNS_OFF = """() => [document.documentElement, ...document.querySelectorAll("pre > code")]
+    .map(element => element.scrollWidth - element.clientWidth).filter(more => more > 1)"""
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_runs_off_a_page_of_the_site(width, site, open_page):
+    shown = open_page(
+        site / "index.html", ready=False, viewport={"width": width, "height": 900}
+    ).page
+    for path in site.glob("*.html"):
+        shown.goto(path.as_uri())
+        assert shown.evaluate(RUNS_OFF) == [], path.name
+
+
 IN_THE_REPOSITORY = re.compile(
     r"(?<![\w./{-])((?:probe|analyses|reports|tests)/[\w./*-]*[\w*])(?![\w{/-])"
 )
@@ -500,6 +531,7 @@ MADE = (
     "reports/ambiguity.html",
     "reports/walk",
     "reports/survey",
+    "reports/cues",
 )  # by make, and not kept
 
 

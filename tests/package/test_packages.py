@@ -13,6 +13,7 @@ PROBE = Path(__file__).parents[2] / "probe"
 PACKAGES = (
     "errors",
     "progress",
+    "renamed",
     "provenance",
     "display",
     "tidy",
@@ -23,9 +24,9 @@ PACKAGES = (
     "experiments",
     "inference",
     "results",
+    "charts",
     "studies",
     "walkthrough",
-    "charts",
     "pages",
     "explorer",
     "cli",

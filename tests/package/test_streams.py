@@ -1,6 +1,7 @@
 """Every command writes into a pipe, a closed pipe, and a stream that lacks most characters."""
 
 import io
+import itertools
 import json
 import os
 import re
@@ -17,12 +18,34 @@ PAGES = Path(__file__).parents[2] / "reports" / "docs" / "pages"
 COMMANDS = typer.main.get_command(cli.app).commands
 TEXT = "η τράπεζα"
 
+# A cue scan of English words, written into a folder that no Western encoding can name.
+CUES = ("lake", "pond", "loan", "cash", "boat", "tree", "fish", "debt", "mud", "fund", "sea", "tax")
+SCANNED = ("bank", "--texts", "The river bank", "The money bank")
+
+
+class Fresh:
+    """A file that is not there yet, another one for every command."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.number = itertools.count()
+
+    def __str__(self):
+        return str(self.folder / f"πρόταση{next(self.number)}.csv")
+
 
 @pytest.fixture
 def arguments(checkpoint, tmp_path):
     """A short run of every command, on text that no Western encoding holds."""
     rows = tmp_path / "τράπεζα.jsonl"
     rows.write_text("\n".join(map(json.dumps, GREEK)), encoding="utf-8")
+    pairs = tmp_path / "ζεύγη.csv"
+    texts = [row["text"] for row in GREEK[:2]]
+    pairs.write_text(
+        f"word,sentence1,sentence2,same\nτράπεζα,{texts[0]},{texts[1]},False\n", encoding="utf-8"
+    )
+    cues = tmp_path / "λέξεις.txt"
+    cues.write_text("\n".join(CUES), encoding="utf-8")
     model = ("--model", checkpoint)
     return {
         "report": ("τράπεζα", "--sentences", rows, "--dry-run", *model),
@@ -30,7 +53,9 @@ def arguments(checkpoint, tmp_path):
         "explore": (TEXT, "--save", tmp_path / "σελίδα.html", *model),
         "check": (TEXT, *model),
         "evaluate": ("--sentences", rows, *model),
+        "convert": (pairs, "--out", Fresh(tmp_path)),
         "survey": ("--sentences", rows, "--dry-run", *model),
+        "cues": (*SCANNED, "--cues", cues, "--out", tmp_path / "νύξεις", *model),
         "params": (checkpoint,),
         "models": (),
     }

@@ -45,9 +45,10 @@ def ways():
     )
     yield (
         "evaluate seed",
-        lambda m: probe.evaluate(m, SENTENCES, "bank", seed=0.5),
+        lambda m: probe.evaluate(m, sentences=SENTENCES, words="bank", seed=0.5),
         SEED.format("Evaluating sentences", 0.5),
     )
+    yield "cues seed", lambda m: probe.cues(m, "bank", seed=-1), SEED.format("Scanning cues", -1)
     yield (
         "survey out",
         lambda m: probe.survey(m, out=5),
@@ -71,7 +72,7 @@ def ways():
         )
     yield (
         "walk word",
-        lambda m: probe.walk(m, A, word=5),
+        lambda m: probe.walk(m, A, at=5),
         "Cannot choose a word to follow: got 5, expected a word of the text. Give bank, say.",
     )
     yield (
@@ -103,6 +104,7 @@ def test_another_type_is_refused_in_one_sentence(model, do, said):
     assert str(refused.value).endswith(".") and "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_single_text_and_a_single_noun_are_lists_of_one(model):
     assert probe.certify(model, A).rows == probe.certify(model, [A]).rows
     sentences = [row for row in probe.lexicon.expand("bank").sentences if row.frame in FEW_FRAMES]
@@ -115,7 +117,9 @@ def test_a_single_text_and_a_single_noun_are_lists_of_one(model):
 
 def test_the_sentences_of_a_study_may_still_be_called_a_corpus(model):
     with (
-        pytest.warns(DeprecationWarning, match=r"^study\(corpus=...\) is study\(sentences=...\)"),
+        pytest.warns(
+            DeprecationWarning, match="^study: corpus= will not be taken .*; write sentences=.$"
+        ),
         pytest.raises(InputError, match="^Choosing words: got 5"),
     ):
         probe.study(model, 5, corpus=[row | {"word": "bank"} for row in SENTENCES])

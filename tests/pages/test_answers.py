@@ -111,6 +111,11 @@ P_VALUES |= {0.001: ".001", 0.0496: ".0496", 0.04999: ".04999", 0.0504: ".05", 0
 WRITTEN = [
     *((p_value(value), f"p = {text}") for value, text in P_VALUES.items()),
     *((p_value(value), "p < .001") for value in (0.0002, 0.000999)),
+    (p_value(0.08, 0.05), "p = .08, limit .05"),
+    (p_value(0.01, 0.01), "p = .01, limit .01"),
+    (p_value(0.0101, 0.01), "p = .0101, limit .01"),
+    (p_value(0.00999, 0.01), "p = .00999"),
+    (p_value(0.0004, 0.01), "p < .001"),
     *(
         (percent(value), f"{text}{N}%")
         for value, text in {-0.034: "−3", -0.004: "0", 0.0: "0", 1.0: "100"}.items()

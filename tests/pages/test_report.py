@@ -183,3 +183,14 @@ def test_the_result_can_be_copied_as_text_with_what_made_it(report_page):
     assert text.startswith("Which heads resolve ")
     assert manifest["weights_sha256"][:12] in text and manifest["versions"]["probe"] in text
     assert text.endswith(f"seed {manifest['seed']}, probe report")
+
+
+def test_a_report_of_a_version_without_an_experiment_is_read(tmp_path):
+    probe.write(BRIEF, tmp_path)
+    manifest = tmp_path / "manifest.json"
+    made = json.loads(manifest.read_text("utf-8"))
+    made["frames"].remove("why_it_attends")
+    manifest.write_text(json.dumps(made), "utf-8")
+    read = probe.read(tmp_path)
+    assert list(read.frames["why_it_attends"]) == list(BRIEF.frames["why_it_attends"])
+    assert set(read.findings) == set(BRIEF.findings)

@@ -3,13 +3,16 @@ that differ."""
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 from example_study import READ_AT, make_study
 
 from probe import charts
+from probe.pages import predictions, why
 from probe.pages.heads import every_head, head_facts, leading_heads, together
 from probe.pages.html import with_interval
+from probe.pages.predictions import read_otherwise
 from probe.pages.sentences import of_head
 from probe.pages.verdicts import with_reasons
 from probe.pages.words import apart_at, cards, looks, sink
@@ -65,6 +68,23 @@ def test_a_model_with_routed_mlps_says_how_often_a_swap_changed_the_route_and_no
     assert routed["name"] == "L1H2" and routed["most"] == "50\u202f%"
     count = len(heads.drop_duplicates(["layer", "head"]))
     assert routed["mean"] == f"{10 + 40 / count:.0f}\u202f%"
+
+
+def test_sentences_read_otherwise_are_listed_by_word_the_clearest_first(monkeypatch):
+    bank, mole, apple = read_otherwise(findings(FRAMES))
+    assert (bank["tested"], bank["right"], len(bank["rows"]), bank["apart"]) == (4, 3, 1, True)
+    assert not bank["several"] and mole["several"] and not mole["apart"] and not apple["apart"]
+    assert len(mole["rows"]) == 6 and mole["rows"][0]["pair"] == "animal / unit"
+    [row] = bank["rows"]
+    assert (row["sense"], row["predicted"], row["coordinate"]) == ("money", "river", "0.40")
+    assert ("bank", "word") in row["parts"] and ("money", "cue") in row["parts"]
+    wrong = FRAMES["predictions"].assign(right=False)
+    wrong["coordinate"] = [number / 100 for number in range(len(wrong))]
+    wrong.loc[1, ["predicted", "coordinate"]] = [None, 0.0]
+    monkeypatch.setattr(predictions, "MOST_LISTED", 3)
+    bank = read_otherwise(findings(FRAMES | {"predictions": wrong}))[0]
+    assert [row["coordinate"] for row in bank["rows"]] == ["0.03", "0.02", "0.00"]
+    assert bank["right"] == 0 and bank["rows"][2]["predicted"] in ("", "river", "money")
 
 
 def test_the_axis_of_sets_leaves_room_for_the_word_that_goes_furthest():
@@ -132,6 +152,49 @@ def test_a_sink_is_a_first_token_with_much_attention_that_gives_little(
     rows = pd.DataFrame({"attention": attention, "contribution": contribution} | roles)
     assert sink(rows) == said
     assert sink(rows.assign(role=["cue", "context", "word"])) == ""
+
+
+def test_a_reason_is_given_only_where_attribution_and_replacements_agree():
+    [bank, mole] = why.section(findings(FRAMES))
+    assert [head["reason"] for head in bank["heads"]] == ["both", "apart", "none"][
+        : len(bank["heads"])
+    ]
+    assert (mole["sentences"], mole["pairs"]) == (16, 8)
+    row = {"p_contrast": 0.001, "p_query": 0.01, "p_key": 0.01}
+    row |= {"part_query": "L0H1", "part_key": "MLP 0"}
+    said = {
+        "pair": {},
+        "both": {"part_query": "MLP 0"},
+        "cue": {"part_query": "query bias", "p_query": float("nan")},
+        "none": {"p_contrast": 0.05},
+    }
+    for reason, change in said.items():
+        assert why._reason(pd.Series(row | change)) == reason
+    for p in ("p_query", "p_key"):
+        assert why._reason(pd.Series(row | {p: 0.05})) == "apart"
+        assert why._reason(pd.Series(row | {p: float("nan")})) == "apart"
+
+
+def test_the_matrix_holds_the_largest_parts_and_all_others_and_sums_to_the_contrast():
+    names = [f"part {number}" for number in range(9)]
+    shares = np.full((9, 9), 0.01)
+    shares[8, 2] += 0.69
+    shares[2, 8] -= 0.5
+    scores = [(a, b, 3 * shares[m, n]) for m, a in enumerate(names) for n, b in enumerate(names)]
+    rows = {
+        "qk_attribution": pd.DataFrame(scores, columns=["part_query", "part_key", "score"]),
+        "ov_attribution": pd.DataFrame({"part_key": names, "write": [0.1] * 8 + [0.2]}),
+    }
+    matrix = why._matrix(rows, contrast=3.0, written=1.0)
+    assert len(matrix["keys"]) == len(matrix["rows"]) == why.MOST_PARTS + 1
+    assert matrix["keys"][-1] == matrix["rows"][-1][0] == why.OTHERS
+    assert {"part 2", "part 8"} <= {*matrix["keys"]} & {name for name, _ in matrix["rows"]}
+    texts = [cell["text"] for _, cells in matrix["rows"] for cell in cells]
+    shown = [int(text.replace("−", "-")) for text in texts if text]
+    assert sum(shown) == 100
+    [negative] = [cell for _, cells in matrix["rows"] for cell in cells if cell["against"]]
+    assert negative == {"text": "−49", "tint": 10, "against": True}
+    assert matrix["taken"][-1]["text"] == "30"
 
 
 def test_the_layer_after_which_meanings_are_half_a_gap_apart():

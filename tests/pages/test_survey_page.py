@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from browser import TOUCH, check_look, check_meanings, unfold
 from example_survey import make_survey
+from made_words import effects_of
 from page_text import check_charts, one_line, pasted
 
 import probe
@@ -42,6 +43,20 @@ def survey():
 @pytest.fixture(scope="module")
 def survey_page(survey, tmp_path_factory):
     return probe.write(survey, tmp_path_factory.mktemp("survey"), command="probe survey")
+
+
+def test_attention_to_the_cue_stands_beside_the_effect(tmp_path, survey):
+    """Of three planted heads two attend to the cue; a head that moves nothing attends most."""
+    attention = effects_of(L0H1=0.5, L1H2=0.4, L2H0=0.9)
+    attending = make_survey(attention=attention)
+    found = survey_findings("smollm2", attending.frames)
+    assert [head.name for head in found.movers] == ["L0H1", "L1H2", "L1H3"]
+    assert found.movers_by_attention == 2
+    page = one_line(page_of(attending, tmp_path / "attending"))
+    assert "attention to the cue" in page
+    assert "Of the 3 heads shown to move words, 2 are among the 3 that attend to the cue" in page
+    without = one_line(page_of(survey, tmp_path / "without"))
+    assert "that attend to the cue most" not in without
 
 
 # --- what is said ---------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def reason(row):
 MOVES = f"; swapping it moves the word 31{N}% [24, 38] of the gap (max-T p < .001)"
 SAID = f", what is said next 25{N}% (p = .003)"
 STILL = {"net": 0.03, "net_low": 0.02, "net_high": 0.04, "direct": 0.9, "p_swap": 0.4} | SILENT
-HARDLY = f"; swapping it moves the word 3.0{N}% [2.0, 4.0] of the gap (max-T p = .4)"
+HARDLY = f"; swapping it moves the word 3.0{N}% [2.0, 4.0] of the gap (max-T p = .4, limit .05)"
 BEFORE = f"90{N}% of its attention on the token before"
 UNTOLD = ", and no cue stands further away, so whether it reads the cue or the place cannot be told"
 TOGETHER = (
@@ -45,7 +45,7 @@ AS_WELL = (
 )
 FURTHER = "the word changes further than nouns of one meaning in its place: it is first of 49"
 MORE = f"; for such nouns it does 11{N}%, and 20{N}% [15, 25] of the gap more for this word (max-T p = .01)"
-NOT_MORE = f"; for such nouns it does 11{N}%, and 2{N}% [−5, 9] of the gap more for this word (max-T p = .6)"
+NOT_MORE = f"; for such nouns it does 11{N}%, and 2{N}% [−5, 9] of the gap more for this word (max-T p = .6, limit .05)"
 SECOND = "the word changes further than nouns of one meaning in its place: it is second of 49"
 NOT_NEAR = (
     "the word changes further than nouns of one meaning in its place, but not further than those "
@@ -92,7 +92,7 @@ NOT_RESOLVED = "; that an ambiguity is resolved was not shown: "
         ),
         (
             {"p_next_token": 0.3},
-            f"{MOVES}, what is said next 25{N}% (p = .3); that this is read was not shown",
+            f"{MOVES}, what is said next 25{N}% (p = .3, limit .05); that this is read was not shown",
         ),
     ],
 )
@@ -107,9 +107,7 @@ def test_the_reasons_say_what_was_not_shown_and_what_is_too_small():
     weak = {"p_auroc": 0.2, "p_swap": 0.3, "net": 0.001, "net_low": -0.01, "net_high": 0.01}
     name = verdict(RESOLVES | weak)
     said = reason(RESOLVES | weak)
-    begins = (
-        "was not shown to separate them: AUROC 0.93 (max-T p = .2); swapping it moves the word 0.1"
-    )
+    begins = "was not shown to separate them: AUROC 0.93 (max-T p = .2, limit .05); swapping it moves the word 0.1"
     assert name == "none" and said.startswith(begins)
     unswapped = (
         "the model was not shown to separate these senses at the word, so no head was swapped"

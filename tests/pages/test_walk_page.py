@@ -54,7 +54,7 @@ SECTIONS = [
 
 @pytest.fixture(scope="module")
 def walked(model):
-    return probe.walk(model, TEXT, word="bank", head=(1, 2))
+    return probe.walk(model, TEXT, at="bank", head=(1, 2))
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +201,7 @@ def test_a_click_on_a_head_is_followed_by_every_step(page, walked, model):
     )
     page.locator('[data-heads] [data-head="0"]').click()
     settled(page)
-    other = probe.walk(model, TEXT, word="bank", head=(1, 0))
+    other = probe.walk(model, TEXT, at="bank", head=(1, 0))
     weights = [number(row[1][1]) for row in cells(page, "values")[:-1]]
     assert weights == pytest.approx(other.frames["values"]["weight"].tolist(), rel=1e-5)
     assert dots(page, "pattern", "rows") != before[1]
@@ -325,9 +325,7 @@ def test_the_map_has_numbers_on_both_sides_and_a_scale(page):
 def test_where_the_word_is_one_vector_in_both_sentences_there_is_no_map_of_swaps(
     model, open_page, tmp_path
 ):
-    walked = probe.walk(
-        model, "The bank by the river", word="bank", against="The bank by the money"
-    )
+    walked = probe.walk(model, "The bank by the river", at="bank", against="The bank by the money")
     page = open_page(probe.write(walked, tmp_path)).page
     assert page.locator('[data-map="swap"]').count() == 0
     said = page.locator("#contrast .says").inner_text()
@@ -374,7 +372,7 @@ def test_the_strip_stays_in_sight_and_is_not_printed_over_the_text(page):
 
 
 def test_a_long_text_is_usable(open_page, model, tmp_path):
-    long = probe.walk(model, LONG, word="loan")
+    long = probe.walk(model, LONG, at="loan")
     opened = open_page(probe.write(long, tmp_path))
     page = opened.page
     assert page.locator('.strip [name="at"]').count() == 24
@@ -396,7 +394,7 @@ def test_heads_that_are_not_carried_cannot_be_chosen(open_page, model, tmp_path,
 
 
 def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, model, tmp_path):
-    walked = probe.walk(model, HOSTILE, word="canary", beside=BESIDE)
+    walked = probe.walk(model, HOSTILE, at="canary", beside=BESIDE)
     opened = open_page(probe.write(walked, tmp_path, command=f"probe walk '{MORE}'"))
     page = opened.page
     page.locator('.strip [name="at"]').nth(3).check(force=True)
@@ -468,6 +466,26 @@ def test_attention_is_drawn_as_lines_when_the_reader_likes_and_every_line_can_be
     assert bundle.locator("button.followed").inner_text() == asked
 
 
+def test_a_cell_that_is_clicked_splits_its_score_and_the_bars_sum_to_it(page, walked):
+    cells_of = '[data-queries="rows"] [data-kind="pattern"] .mark-rect.role-mark path'
+    page.locator(f"#softmax {cells_of}").nth(0).click(force=True)
+    settled(page)
+    assert page.evaluate("[state.at, state.key]") == [0, 0]
+    page.evaluate(f"location.hash = '#L1H2@{walked.at}'")
+    settled(page)
+    page.locator('[name="scored"]').select_option("2")
+    rows = page.locator('[data-rows="score"] tr')
+    shown = [number(text) for text in rows.locator("td.n").all_inner_texts()]
+    score = walked.block["scores"]["rows"][walked.at]["scores"][2]["score"]
+    assert shown[-1] == round(score, 2)
+    assert sum(shown[:-1]) == pytest.approx(shown[-1], abs=0.005 * len(shown))
+    assert rows.locator("rect").count() == rows.count() - 1
+    page.evaluate(f"location.hash = '#L0H3@{walked.at}'")
+    settled(page)
+    assert page.locator("[data-score-shown]").is_hidden()
+    assert "carries the scores of L1H2" in page.inner_text("[data-score-missing]")
+
+
 def test_arrow_keys_in_a_grid_follow_the_next_query(page):
     before = page.evaluate("state.at")
     page.locator("#softmax .square[data-queries=rows]").focus()
@@ -495,7 +513,7 @@ def test_the_page_of_two_hostile_texts_runs_nothing_fits_and_is_accessible(
     looks, tmp_path, width, scheme
 ):
     walked = probe.walk(
-        family_model("bart"), HOSTILE[:17], "the river <img src=x onerror=canary=1>", word="onerror"
+        family_model("bart"), HOSTILE[:17], "the river <img src=x onerror=canary=1>", at="onerror"
     )
     path = probe.write(walked, tmp_path, command="probe walk")
     opened = looks(path, width, scheme)

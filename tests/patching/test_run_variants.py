@@ -77,7 +77,7 @@ def test_an_edit_at_one_position_is_read_at_another_as_in_a_whole_forward(kind, 
         weights,
         tables,
         depth,
-        edits=Edits(site, tree, lambda layer, own: donors[:, layer]),
+        edits=Edits(site, tree, lambda layer, own: donors[:, layer, None]),
         at=torch.tensor([AT, AT]),
         read=torch.tensor([READ, READ - 1]),
     )

@@ -68,7 +68,7 @@ def traced(kind, seed, sentences):
         prepare(model, WORD, sentences),
         pairs=PAIRS,
         permutations=199,
-        experiments=("separation", "nouns", "head_parts", "backups", "sets", "circuit"),
+        experiments=("heads", "nouns", "head_parts", "backups", "sets", "circuit"),
     )
     shown = tables.heads([evidence])
     records = [evidence.record]
@@ -160,8 +160,7 @@ def test_a_way_of_one_step_names_one_head():
     assert (
         chance == "The best of random sets of as many edges into the same layers carries 0\u202f%."
     )
-    assert "by way of one attention head in " in page_text.sentence(frames, WORD)
-    assert "one after the other" not in page_text.sentence(frames, WORD)
+    assert "path" not in page_text.facts(frames, WORD)
 
 
 def test_the_stream_leaves_the_cue_and_enters_the_word():
@@ -298,7 +297,7 @@ def test_sentences_that_are_not_aligned_are_not_followed_and_the_page_says_so():
     )
     assert why_not(item["missing"]) == reason
     assert (item["charts"], item["edges"], item["circuit"]) == ([], [], None)
-    assert "by way of " in page_text.sentence(frames, WORD)
+    assert "path" not in page_text.facts(frames, WORD)
 
 
 def test_a_model_that_reads_both_ways_is_not_followed_and_the_page_says_so():

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from checkpoints import make_checkpoint
 from handmade import (
     HEADS,
     LAYERS,
@@ -73,7 +74,7 @@ def test_without_the_one_that_resolves_accuracy_falls_to_the_bag_of_words_and_ra
     make, seed
 ):
     model, place = make(seed)
-    found = probe.evaluate(model, corpus_of(ROWS), without=beside(place), seed=seed)
+    found = probe.evaluate(model, sentences=corpus_of(ROWS), without=beside(place), seed=seed)
     assert set(found.without["random_sets"]) == {(HEADS - 1) ** 3}  # one head of three layers
     bag = found.words["bag_accuracy"].item()
     for kind in ("mean", "swap"):
@@ -94,14 +95,14 @@ def test_without_a_head_that_only_looks_at_the_cue_accuracy_stays():
     trace = probe.trace(model, sentence.text)
     at, cue = (trace.tokens.positions_of(word)[-1] for word in (sentence.word, sentence.cue))
     assert trace.pattern[looker[0], looker[1], at, cue] > 0.5
-    kept = probe.evaluate(model, corpus_of(ROWS), without=[looker])
+    kept = probe.evaluate(model, sentences=corpus_of(ROWS), without=[looker])
     assert (means(kept)["fall"].abs() < 0.03).all() and (means(kept)["accuracy"].iloc[-1] == 1)
     assert (means(kept, "swap")["fall"][looker[0] + 1 :] < 0.03).all()
     # The three other heads of its layer stand beside it, and that they are all there are is said.
     assert set(kept.without["random_sets"]) == {HEADS - 1}
     # Among the random sets there is one with the head that resolves, which is in the same layer.
     assert means(kept)["random_most"].iloc[-1] > 0.4 > means(kept)["random_fall"].iloc[-1]
-    fallen = probe.evaluate(model, corpus_of(ROWS), without=[planted])
+    fallen = probe.evaluate(model, sentences=corpus_of(ROWS), without=[planted])
     assert means(fallen)["fall"].iloc[-1] > 0.4
 
 
@@ -116,12 +117,35 @@ def looking_model():
 
 def test_before_the_first_layer_with_a_head_out_nothing_changes_at_all():
     model, _ = resolver_model(0)
-    found = probe.evaluate(model, corpus_of(ROWS), without=[(2, 0)])
+    found = probe.evaluate(model, sentences=corpus_of(ROWS), without=[(2, 0)])
     for kind in KINDS:
         rows = means(found, kind)
         early = rows[["fall", "fall_low", "fall_high", "random_least", "random_most"]][:3]
         assert (early == 0).all(axis=None)
         assert rows["accuracy"][:4].tolist() == found.depths["accuracy"].tolist()
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("kind", ["mean", "swap"])
+def test_of_forty_random_sets_between_one_and_four_are_significant(kind, wide_p_values):
+    found = wide_p_values[kind]
+    assert len(found) == 40 and 0.02 <= (found < 0.05).mean() <= 0.1
+
+
+@pytest.fixture(scope="module")
+def wide_p_values():
+    """p of forty random sets of six heads in a model with random weights, by kind."""
+    with TemporaryDirectory() as folder:
+        model = probe.load(make_checkpoint(Path(folder), n_layer=4, n_head=12, n_embd=96))
+    sentences = probe.lexicon.expand_natural("bank")
+    found = {"mean": [], "swap": []}
+    for seed in range(40):
+        drawn = np.random.default_rng(seed).choice(4 * 12, 6, replace=False)
+        heads = [divmod(int(one), 12) for one in drawn]
+        evaluation = probe.evaluate(model, sentences, without=heads, seed=seed)
+        for kind, values in found.items():
+            values.append(means(evaluation, kind)["p"].iloc[-1])
+    return {kind: np.array(values) for kind, values in found.items()}
 
 
 # --- what is computed -----------------------------------------------------------------------------
@@ -257,7 +281,8 @@ def test_the_interval_is_that_of_paired_differences_over_sentences():
 def test_cue_words_and_frames_are_drawn_as_a_whole_where_the_file_has_them():
     model, place = resolver_model(0)
     marked, bare = (
-        means(probe.evaluate(model, corpus_of(rows), without=[place])) for rows in (ROWS, NATURAL)
+        means(probe.evaluate(model, sentences=corpus_of(rows), without=[place]))
+        for rows in (ROWS, NATURAL)
     )
     width = [rows["fall_high"].iloc[-1] - rows["fall_low"].iloc[-1] for rows in (marked, bare)]
     assert width[0] > 1.5 * width[1] > 0
@@ -266,8 +291,10 @@ def test_cue_words_and_frames_are_drawn_as_a_whole_where_the_file_has_them():
 def test_the_mean_is_over_the_words_each_once_and_words_do_not_depend_on_each_other():
     model = random_model()
     bank, mole = natural(), natural("mole")[:6]
-    both = probe.evaluate(model, corpus_of([*bank, *mole]), without="L0H1,L2H3")
-    alone = probe.evaluate(model, corpus_of([*bank, *mole]), "mole", without="L0H1,L2H3")
+    both = probe.evaluate(model, sentences=corpus_of([*bank, *mole]), without="L0H1,L2H3")
+    alone = probe.evaluate(
+        model, sentences=corpus_of([*bank, *mole]), words="mole", without="L0H1,L2H3"
+    )
     rows = both.without.set_index(["kind", "label"])
     by_word = dict(list(rows.groupby("word")))
     mean = rows[rows["word"].isna()]
@@ -453,7 +480,7 @@ def test_the_command_prints_and_writes_what_python_gives(run, tmp_path, model):
     code, out, err = run(*options, "--out", "one")
     assert (code, err) == (0, "")
     corpus = probe.read_sentences("rows.jsonl", word="bank")
-    found = probe.evaluate(model, corpus, without="L0H1,L1H2", seed=4)
+    found = probe.evaluate(model, sentences=corpus, without="L0H1,L1H2", seed=4)
     last = means(found, "swap").iloc[-1]
     sentence = next(line for line in out.splitlines() if "a random sentence's instead" in line)
     assert sentence.startswith("Without L0H1 and L1H2 at the word")
@@ -490,7 +517,7 @@ def test_every_word_has_a_line_and_a_depth_before_the_heads_is_said(run, tmp_pat
     rows = [vars(row) for row in (*natural(), *natural("mole"))]
     (tmp_path / "two.jsonl").write_text("\n".join(map(json.dumps, rows)))
     _, out, _ = run("--sentences", "two.jsonl", "--without", "L1H0")
-    found = probe.evaluate(model, probe.read_sentences("two.jsonl"), without="L1H0")
+    found = probe.evaluate(model, sentences=probe.read_sentences("two.jsonl"), without="L1H0")
     chosen = found.without[found.without["label"] == CHOSEN].set_index(["word", "kind"])
     table = out[out.index("\ndepth chosen in training") :].splitlines()
     for word in ("bank", "mole"):
@@ -510,9 +537,9 @@ def test_as_json_and_in_a_notebook_the_rows_are_there(run, model):
     assert code == 0 and found["heads_out"] == ["L0H1"]
     assert [row["word"] for row in found["without"]] == ["bank"] * 12 + [None] * 12
     corpus = corpus_of(natural())
-    shown = probe.evaluate(model, corpus, without="L0H1")._repr_html_()
+    shown = probe.evaluate(model, sentences=corpus, without="L0H1")._repr_html_()
     assert shown.count("<table") == 2 and shown.count("<img") == 1 and "accuracy_without" in shown
-    assert probe.evaluate(model, corpus)._repr_html_().count("<table") == 1
+    assert probe.evaluate(model, sentences=corpus)._repr_html_().count("<table") == 1
 
 
 def test_heads_of_a_survey_are_taken_from_its_file(run, tmp_path):

@@ -56,7 +56,7 @@ def test_a_model_that_reads_both_ways_sees_every_ending():
 
 
 def test_an_evaluation_tests_each_beginning_once(tiny):
-    found = probe.evaluate(tiny, many_endings())
+    found = probe.evaluate(tiny, sentences=many_endings())
     assert found.words["tested"].tolist() == [12]
     assert (found.left_out["reason"] == REPEATED).sum() == 60
 
@@ -94,5 +94,5 @@ def test_a_survey_ranks_nothing_on_random_weights(tiny, seed):
     rows = [
         row for number, word in enumerate(words) for row in many_endings(100 * seed + number, word)
     ]
-    survey = probe.survey(model, rows, controls=())
+    survey = probe.survey(model, sentences=rows, controls=())
     assert not survey.frames["survey_model"]["ranked"].any()

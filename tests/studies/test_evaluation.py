@@ -21,8 +21,10 @@ from sklearn.metrics import accuracy_score, f1_score
 import probe
 from probe.experiments import accuracy, material
 from probe.experiments.accuracy import METHODS
-from probe.experiments.centroids import macro_f1, nearest_mean, predict
+from probe.experiments.centroids import coordinates, macro_f1, nearest_mean, predict
+from probe.experiments.material import LATE
 from probe.model.tokens import tokenize
+from probe.pages.terminal import EVALUATION_WIDTH, print_otherwise
 from probe.results.columns import COLUMNS
 from probe.text import splits
 from probe.text.sentences import Sentence
@@ -142,13 +144,13 @@ def test_pairs_that_are_not_marked_are_said():
     assert splits.unmarked_pairs(numbered_alone) == 12  # a number of one's own is no pair
     assert splits.unmarked_pairs([row(f"{n} mud bank", "a") for n in range(3)]) == 0
     given = [{"word": "bank", "sense": one.sense, "text": one.text} for one in alike]
-    (said,) = probe.evaluate("tiny-senses", given).said
+    (said,) = probe.evaluate("tiny-senses", sentences=given).said
     assert said.startswith(
         "12 of 12 sentences with 'bank' differ from one of another sense in a single word, and no "
         "pair says so:"
     )
     marked = [one | {"pair": one["text"][0]} for one in given]
-    assert probe.evaluate("tiny-senses", marked).said == ()
+    assert probe.evaluate("tiny-senses", sentences=marked).said == ()
 
 
 def test_sentences_without_frames_and_cues_are_dealt_out_sense_by_sense_with_the_seed():
@@ -249,7 +251,7 @@ def test_where_the_word_stands_and_how_long_the_text_is_are_baselines_of_their_o
     lengths = [len(tokenize(model, sentence.text)) for sentence in (*early, *late)]
     (usual, _), *_ = Counter(lengths).most_common()
     alike = [one for one, length in zip((*early, *late), lengths, strict=True) if length == usual]
-    found = probe.evaluate(model, corpus_of(alike), seed=0).words.iloc[0]
+    found = probe.evaluate(model, sentences=corpus_of(alike), seed=0).words.iloc[0]
     assert found["length_accuracy"] == found["frequent_accuracy"]
     assert found["position_accuracy"] == found["position_macro_f1"] == 1
 
@@ -457,7 +459,7 @@ def two_words(model):
         replace(sentence, split="test" if n % 4 == 3 else "train")
         for n, sentence in enumerate(ROWS)
     ]
-    return probe.evaluate(model, corpus_of([*given, *MOLES]), seed=0)
+    return probe.evaluate(model, sentences=corpus_of([*given, *MOLES]), seed=0)
 
 
 def test_the_scores_are_those_of_an_independent_computation(model, two_words):
@@ -520,7 +522,9 @@ def test_the_frames_count_every_sentence_and_the_mean_is_over_the_words(two_word
 @pytest.mark.parametrize("seed", mostly_campaign(range(3)))
 def test_the_senses_are_told_apart_after_the_layer_of_the_one_head_that_resolves(seed):
     model, (layer, _) = resolver_model(seed)
-    found = probe.evaluate(model, corpus_of(make_sentences(frames=6, distances=(1, 2))), seed=seed)
+    found = probe.evaluate(
+        model, sentences=corpus_of(make_sentences(frames=6, distances=(1, 2))), seed=seed
+    )
     by_depth = found.depths["accuracy"]
     assert len(by_depth) == LAYERS + 1
     assert (by_depth[layer + 1 :] == 1).all() and (by_depth[: layer + 1] < 0.75).all()
@@ -535,7 +539,7 @@ def test_nothing_is_known_at_the_word_when_the_cue_comes_after_it():
     rows = without(
         make_sentences(frames=6, distances=(1, 2), cue_after=True), "cue_start", "cue_end", "pair"
     )
-    found = probe.evaluate(resolver_model(0)[0], corpus_of(rows), seed=0)
+    found = probe.evaluate(resolver_model(0)[0], sentences=corpus_of(rows), seed=0)
     assert (found.depths["accuracy"] == 0.5).all()
     words = found.words.iloc[0]
     assert words["left_accuracy"] == words["frequent_accuracy"] == words["accuracy"] == 0.5
@@ -561,7 +565,8 @@ def test_the_command_prints_every_word_in_percent_and_the_mean_by_depth(run, tmp
         given.read_text() + "\n" + json.dumps(vars(row("the only seal", "one", word="seal")))
     )
     code, out, err = run("--sentences", given)
-    assert code == 0 and err == ""
+    assert code == 0
+    assert "probe: 9 of 13 sentences have at most two words before the word, and no cue" in err
     lines = [line.split() for line in out.splitlines()]
     assert ["bank", "2", "8", "8", "0"] in [line[:5] for line in lines]
     assert ["mole", "2", "4", "4", "0"] in [line[:5] for line in lines]
@@ -569,11 +574,59 @@ def test_the_command_prints_every_word_in_percent_and_the_mean_by_depth(run, tmp
         label in out
         for label in ("token + position", "after layer 0", "after layer 1", *METHODS.values())
     )
+    tables = out.partition("tested sentences are read otherwise")[0]
+    assert max(map(len, tables.splitlines())) <= EVALUATION_WIDTH
     assert "mean over 2 words" in out and f"1 left out: {ONE_SENSE}" in out
-    found = probe.evaluate(model, probe.read_sentences(given)).words.iloc[0]
-    line = next(line for line in out.splitlines() if line.startswith("bank"))
+    found = probe.evaluate(model, sentences=probe.read_sentences(given)).words.iloc[0]
+    line, baselines, *_ = (line for line in out.splitlines() if line.startswith("bank  "))
     assert f"{100 * found['accuracy']:.1f}" in line and f"{100 * found['macro_f1']:.1f}" in line
-    assert f"{100 * found['bag_accuracy']:.1f} / {100 * found['bag_macro_f1']:.1f}" in line
+    assert f"{100 * found['bag_accuracy']:.1f} / {100 * found['bag_macro_f1']:.1f}" in baselines
+
+
+def test_every_tested_sentence_has_its_coordinate_and_the_sense_it_is_read_as(two_words):
+    found = two_words.sentences
+    assert [*found.groupby("word").size()] == [*two_words.words.sort_values("word")["tested"]]
+    right = found.groupby("word")["right"].mean()
+    assert right.tolist() == pytest.approx([*two_words.words.sort_values("word")["accuracy"]])
+    assert (found["right"] == (found["predicted"] == found["sense"])).all()
+    apart = found[found["coordinate"] != 0]  # a tie goes to the more frequent sense
+    assert len(apart) and (apart["right"] == (apart["coordinate"] > 0)).all()
+    assert (found["other"] != found["sense"]).all()
+
+
+def test_the_coordinate_is_half_at_the_own_centroid_and_minus_half_at_the_other():
+    # Two training sentences a sense give the centroids (1, 0) and (0, 1).
+    vectors = [[1, 0], [1, 0], [0, 1], [0, 1], [3, 0], [0, 2], [1, 1]]
+    labels = np.array([0, 0, 1, 1, 0, 0, 1])
+    between, others = coordinates(
+        torch.tensor(vectors, dtype=torch.float64), labels, Holdout((0, 1, 2, 3), (4, 5, 6))
+    )
+    assert between.tolist() == pytest.approx([0.5, -0.5, 0]) and others.tolist() == [1, 1, 0]
+
+
+def test_the_clearest_sentences_that_are_read_otherwise_are_printed(capsys, two_words):
+    frame = two_words.sentences.head(3).assign(
+        word="bank",
+        sense="river",
+        predicted=["river", "money", "money"],
+        right=[True, False, False],
+    )
+    texts = ["A", "B", "C " * 150]
+    print_otherwise(
+        replace(two_words, sentences=frame.assign(coordinate=[0.4, -0.1, -0.3], text=texts))
+    )
+    out = capsys.readouterr().out
+    header, first, *rest = out.splitlines()
+    assert header.split() == ["word", "sense", "read", "as", "coordinate", "sentence"]
+    assert first.split()[:4] == ["bank", "river", "money", "−0.30"]
+    assert out.count("C") == 100 and "−0.10" in out and "0.40" not in out
+    assert rest[-1].startswith("2 of 3 tested sentences are read otherwise than labelled; ")
+
+
+def test_a_late_cue_is_left_out_where_it_is_marked(model):
+    late = row("that bank is by a lake", "a", cue="lake")
+    found = probe.evaluate(model, [*ROWS, late])
+    assert found.left_out["reason"].tolist() == [LATE]
 
 
 def test_what_the_reader_left_out_is_counted_too_and_rare_reasons_together(run, tmp_path):
@@ -597,7 +650,7 @@ def test_as_json_it_has_the_same_rows_and_no_invalid_number(run):
 def test_what_is_written_is_whole_described_and_the_same_every_time(run, tmp_path):
     for folder in ("one", "two"):
         assert run("--sentences", "rows.jsonl", "--out", tmp_path / folder)[0] == 0
-    frames = ("words", "depths", "mean", "left_out", "columns")
+    frames = ("words", "depths", "mean", "left_out", "sentences", "columns")
     names = {f"evaluation_{frame}.{ending}" for frame in frames for ending in ("csv", "parquet")}
     assert {file.name for file in (tmp_path / "one").iterdir()} == names | {"manifest.json"}
     assert all(
@@ -658,7 +711,7 @@ def wide(tmp_path_factory):
 def test_a_word_of_coarsewsd_is_tested_on_its_own_test_part(wide):
     folder = DATA / "coarsewsd20" / "crane"
     corpus = probe.read_sentences(folder)
-    found = probe.evaluate(wide, corpus)
+    found = probe.evaluate(wide, sentences=corpus)
     words = found.words.iloc[0]
     lines = [
         len((folder / f"{part}.data.txt").read_text().rstrip("\n").split("\n"))

@@ -39,10 +39,10 @@ def test_a_noun_stands_in_the_words_place_where_its_article_agrees():
         assert row.cue_word == "river" and row.sense == "river"
 
 
-def made(resolvers, *, p_of_the_word=0.02, noun_p=0.3, nouns=20):
+def made(resolvers, *, p_of_the_word=0.02, noun_p=0.3, nouns=50, word="bank", model="m"):
     """A table of so many nouns for one word, `resolvers` of which have a head that resolves."""
-    row = {"model": "m", "word": "bank", "sense_a": "river", "sense_b": "money"} | NO_HEADS
-    rows = [row | {"noun": "bank", "ambiguity_p": p_of_the_word, "resolver": 3}]
+    row = {"model": model, "word": word, "sense_a": "river", "sense_b": "money"} | NO_HEADS
+    rows = [row | {"noun": word, "ambiguity_p": p_of_the_word, "resolver": 3}]
     for number in range(nouns):
         found = {"ambiguity_p": 0.02, "resolver": 1} if number < resolvers else {}
         rows.append(row | {"noun": f"noun{number}", "ambiguity_p": noun_p} | found)
@@ -56,7 +56,7 @@ def test_studies_are_counted_once_for_all_pairs_of_senses():
         {
             "model": "m",
             "word": "bank",
-            "studies": 20,
+            "studies": 50,
             "gate": 1,
             "resolver": 1,
             "p_of_the_word": 1.0,
@@ -68,9 +68,14 @@ def test_studies_are_counted_once_for_all_pairs_of_senses():
     ("frame", "problems"),
     [
         (made(0), []),
-        (made(1), []),  # one in twenty
-        (made(2), ["m: a resolver in 2 of 20 studies"]),
+        (made(1), []),  # one in fifty
+        (made(2), ["m: a resolver in 2 of 50 studies"]),
         (made(0, p_of_the_word=0.06), ["m: bank does not pass the gate, p = 0.06"]),
+        (made(0, p_of_the_word=0.06, word="apple", model="smollm2"), []),
+        (
+            made(0, word="apple", model="smollm2"),
+            ["smollm2: apple passes the gate, p = 0.02"],
+        ),
         (made(0, p_of_the_word=float("nan")), ["m: bank does not pass the gate, p = nan"]),
     ],
 )

@@ -8,7 +8,7 @@ import torch
 from measured import assert_same
 
 import probe
-from probe.experiments.measure import measure
+from probe.experiments.store import read_record
 from probe.inference.across import numbers_of
 from probe.studies import study as of_study
 from probe.studies import survey as of_survey
@@ -17,25 +17,18 @@ from probe.studies.survey_word import SURVEY, pairs_of_each
 WORDS = ("bank", "bark")
 SENTENCES = [row for word in WORDS for row in probe.lexicon.expand(word).sentences[:96]]
 # Of a survey, with the separation of heads, which the tests of a study need.
-OPTIONS = replace(SURVEY, permutations=99, experiments=frozenset(("separation", "nouns")))
+OPTIONS = replace(SURVEY, permutations=99, experiments=frozenset(("heads", "nouns")))
 
 
 @pytest.fixture(scope="module")
-def both(tiny):
+def both(tiny, tmp_path_factory):
     """The records of the words in a study and in a survey of them, by word."""
-    kept = {}
-
-    def keeping(*given, **options):
-        record = measure(*given, **options)
-        kept[record.word] = record
-        return record
-
+    folder = tmp_path_factory.mktemp("study")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # in which a survey computes
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(of_study, "REPORT", OPTIONS)
-            patch.setattr(of_study, "measure", keeping)
             patch.setattr(of_survey, "SURVEY", OPTIONS)
             probe.study(
                 tiny,
@@ -43,9 +36,12 @@ def both(tiny):
                 sentences=SENTENCES,
                 max_pairs=OPTIONS.pairs,
                 permutations=OPTIONS.permutations,
+                experiments=OPTIONS.experiments,
+                out=folder,
             )
-            survey = probe.survey(tiny, SENTENCES)
-            return kept, {record.word: record for record in survey.records()}
+            survey = probe.survey(tiny, sentences=SENTENCES)
+            records = (map(read_record, folder.glob("words/*.word")), survey.records())
+            return [{record.word: record for record in each} for each in records]
     finally:
         torch.set_num_threads(threads)
 

@@ -99,7 +99,7 @@ def test_the_heads_that_lead_in_the_report_lead_on_a_few_pairs(smollm2, bank):
 
 @pytest.mark.campaign
 def test_the_walk_opens_at_a_head_that_moves_the_word_from_its_cue(smollm2):
-    walked = probe.walk(smollm2, "The fisherman walked along to the bank", word="bank")
+    walked = probe.walk(smollm2, "The fisherman walked along to the bank", at="bank")
     assert walked.frames["agreement"]["error"].max() < 1e-4
     assert (walked.layer, walked.head) in LEADING
     assert "towards its sense “river”" in because(walked.findings)

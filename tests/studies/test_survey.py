@@ -48,7 +48,7 @@ def contents(folder):
 
 @pytest.fixture(scope="module")
 def whole(tiny, tmp_path_factory):
-    return probe.survey(tiny, SENTENCES, out=tmp_path_factory.mktemp("survey"))
+    return probe.survey(tiny, sentences=SENTENCES, out=tmp_path_factory.mktemp("survey"))
 
 
 def test_every_word_has_a_record_and_every_word_with_a_clear_gap_its_sets(whole):
@@ -69,7 +69,9 @@ def test_every_word_has_a_record_and_every_word_with_a_clear_gap_its_sets(whole)
 @pytest.mark.parametrize("number", mostly_campaign([2, 1]))
 def test_the_workers_of_dask_write_the_same_bytes(whole, tiny, tmp_path, number):
     pytest.importorskip("distributed")
-    again = probe.survey(tiny, SENTENCES, out=tmp_path, workers=Workers(DASK, number=number))
+    again = probe.survey(
+        tiny, sentences=SENTENCES, out=tmp_path, workers=Workers(DASK, number=number)
+    )
     assert files_of(again) == files_of(whole)
 
 
@@ -107,7 +109,7 @@ def test_what_is_missing_or_cut_is_made_anew_and_nothing_else(whole, tiny, tmp_p
             return function(model, sentences, *rest, **named)
 
         monkeypatch.setattr(survey_run, name, counted)
-    again = probe.survey(tiny, SENTENCES, out=tmp_path)
+    again = probe.survey(tiny, sentences=SENTENCES, out=tmp_path)
     assert files_of(again) == expected
     assert measured == [
         ("measure_word", WORDS[1]),
@@ -118,7 +120,7 @@ def test_what_is_missing_or_cut_is_made_anew_and_nothing_else(whole, tiny, tmp_p
 
 def test_other_options_and_other_sentences_are_kept_apart(whole, tiny, tmp_path):
     for sentences, options in ((SENTENCES[:-6], {}), (SENTENCES, {"seed": 1})):
-        other = probe.survey(tiny, sentences, out=tmp_path, controls=(), **options)
+        other = probe.survey(tiny, sentences=sentences, out=tmp_path, controls=(), **options)
         assert not set(files_of(other)) & set(files_of(whole))
 
 
@@ -131,10 +133,10 @@ def test_a_stop_in_the_middle_keeps_what_is_finished(whole, tiny, tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        probe.survey(tiny, SENTENCES, out=tmp_path, progress=stop)
+        probe.survey(tiny, sentences=SENTENCES, out=tmp_path, progress=stop)
     half = contents(tmp_path / "words")
     assert 0 < len(half) < len(WORDS) and half.items() <= files_of(whole).items()
-    assert files_of(probe.survey(tiny, SENTENCES, out=tmp_path)) == files_of(whole)
+    assert files_of(probe.survey(tiny, sentences=SENTENCES, out=tmp_path)) == files_of(whole)
 
 
 def test_words_that_cannot_be_measured_are_counted_and_every_sentence_with_them(tiny):
@@ -146,7 +148,7 @@ def test_words_that_cannot_be_measured_are_counted_and_every_sentence_with_them(
     late = [replace(row, word=row.text[row.start : row.end]) for row in late[:1]]
     long = replace(SENTENCES[-1], word="pages", text=SENTENCES[-1].text + " pages" * 400)
     given = [long, *one_sense, *late, *SENTENCES[12:]]
-    survey = probe.survey(tiny, given, controls=())
+    survey = probe.survey(tiny, sentences=given, controls=())
     words = survey.frames["survey_words"].set_index("word")
     assert len(words) == len({row.word for row in given})
     assert words.loc[WORDS[0], "reason"] == "no second sense of the word is left to tell it from"
@@ -163,13 +165,13 @@ def test_sentences_of_another_language_get_no_english_nouns(tiny):
         spans = {"start": text.rindex(row.word), "end": len(text), "cue_start": 11}
         spans["cue_end"] = 11 + len(row.cue)
         shifted.append(replace(row, text=text, **spans))
-    survey = probe.survey(tiny, shifted)
+    survey = probe.survey(tiny, sentences=shifted)
     assert survey.said == (NO_ENGLISH,) and survey.options["controls"] == []
     assert not any("nouns" in record.measured for record in survey.records())
-    named = probe.survey(tiny, shifted, controls=["piano"])
+    named = probe.survey(tiny, sentences=shifted, controls=["piano"])
     measured = [each for record in named.records() for each in record.of_pairs("nouns")]
     assert named.said == () and {noun for each in measured for noun in each.nouns} == {"piano"}
-    long = probe.survey(tiny, SENTENCES, controls=["notaword"])
+    long = probe.survey(tiny, sentences=SENTENCES, controls=["notaword"])
     assert long.said == (NO_NOUN,)
 
 
@@ -196,7 +198,7 @@ def test_corpora_are_joined():
 def test_who_cannot_measure_is_refused_in_a_sentence(tiny, tmp_path, monkeypatch):
     def refused(message, **options):
         with pytest.raises(InputError) as error:
-            probe.survey(tiny, SENTENCES, out=tmp_path, **options)
+            probe.survey(tiny, sentences=SENTENCES, out=tmp_path, **options)
         assert str(error.value) == message
 
     refused(
@@ -215,7 +217,7 @@ def test_who_cannot_measure_is_refused_in_a_sentence(tiny, tmp_path, monkeypatch
     with pytest.raises(InputError) as error:
         probe.survey(
             tiny,
-            SENTENCES,
+            sentences=SENTENCES,
             workers=Workers(DASK, scheduler="tcp://127.0.0.1:1", model="tiny-senses"),
         )
     assert str(error.value).startswith(
@@ -227,7 +229,7 @@ def test_who_cannot_measure_is_refused_in_a_sentence(tiny, tmp_path, monkeypatch
 
 def test_too_few_words_are_refused_with_the_reason(tiny):
     with pytest.raises(InputError, match="words are its sample"):
-        probe.survey(tiny, some_of(WORDS[0]))
+        probe.survey(tiny, sentences=some_of(WORDS[0]))
 
 
 def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_path, monkeypatch):
@@ -244,7 +246,7 @@ def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_
     code, out, err = run("survey", *given, "--dry-run")
     lines = out.splitlines()
     assert (code, err) == (0, "") and not (tmp_path / "out").exists()
-    survey = probe.survey("tiny-senses", file, controls=())
+    survey = probe.survey("tiny-senses", sentences=file, controls=())
     words = survey.frames["survey_words"].query("pairs > 0")
     assert list(words["word"]) == list(WORDS[:2])
     assert lines[0] == (

@@ -297,7 +297,7 @@ def two_kinds_of_words(tmp_path_factory):
             spans |= {"cue_start": before.index(cue), "cue_end": before.index(cue) + len(cue)}
             text = before + word + row.text[row.end :]
             sentences.append(replace(row, word=word, text=text, **spans))
-    return probe.survey(folder, sentences, controls=())
+    return probe.survey(folder, sentences=sentences, controls=())
 
 
 def test_heads_for_half_of_the_words_differ_between_words_and_one_for_all_does_not(

@@ -423,6 +423,61 @@ def test_a_table_with_a_column_twice_is_refused_as_a_file_is():
     assert str(error.value) == f"Reading sentences from a table made in Python: {TWICE}"
 
 
+# --- cues given by their words --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "cue", "found"),
+    [
+        ("That note is a B flat.", "B flat", (15, 21)),
+        ("The SINGERS held a note", "singer", (4, 11)),
+        ("The notes of a song; the note, I mean", "song", (15, 19)),
+        ("A high note among notes", "notes", (18, 23)),
+    ],
+)
+def test_a_cue_is_found_as_the_word_is(place, text, cue, found):
+    start = text.rindex("note" if "among" not in text else "note ")
+    row = {"word": "note", "sense": "1", "text": text, "start": start, "end": start + 4, "cue": cue}
+    if text.startswith("That"):
+        row |= {"start": 5, "end": 9}
+    [read] = read_sentences(write(place, [row])).sentences
+    assert (read.cue_start, read.cue_end) == found and read.more == ()
+    assert read.cue_after == (found[0] > row["start"])
+
+
+CUE_FORMS = (
+    "expected it once, as a word of its own (with capital letters or without, with -s, -es or 's), "
+)
+CUE_FORMS += "or cue_start and cue_end to say where"
+
+
+@pytest.mark.parametrize(
+    ("cue", "flaw"),
+    [
+        ("piano", f"the text has the cue 'piano' nowhere, {CUE_FORMS}"),
+        ("lay", f"the text has the cue 'lay' only inside another word, {CUE_FORMS}"),
+        ("the", f"the text has the cue 'the' 2 times, {CUE_FORMS}"),
+        ("note", "the cue at characters 9 to 13 overlaps the word, expected another word"),
+    ],
+)
+def test_a_cue_that_is_not_there_once_is_named_with_its_file_and_row(place, cue, flaw):
+    row = {"word": "note", "sense": "1", "text": "Play the note on the flute.", "cue": None}
+    write(place, [row, row | {"text": "Play a note!", "cue": ""}, row | {"cue": cue}])
+    where = {".jsonl": "line 3", ".parquet": "row 3"}.get(place.suffix, "line 4")
+    assert fails(place) == f"Reading {place}, {where}: {flaw} (1 of 3 rows is bad); {AGAIN}"
+
+
+def test_where_a_cue_is_given_twice_its_place_counts():
+    row = {"word": "note", "sense": "1", "text": "The note, the flute", "cue": "the"}
+    [read] = as_corpus([row | {"cue_start": 10, "cue_end": 13}]).sentences
+    assert read.cue_start == 10
+
+
+def test_columns_that_no_sentence_has_are_named():
+    rows = [BANK | {"gloss": "a", "id": 3}, MOLE | {"source": "x", "gloss": None}]
+    assert as_corpus(rows).further_columns == ("gloss", "id", "source")
+
+
 # --- files that cannot be read as they stand ------------------------------------------------------
 
 
@@ -483,9 +538,22 @@ def test_bytes_that_are_not_utf8_are_placed(tmp_path):
         assert (
             fails(place) == f"Reading {place}, line {line}: the bytes there are not UTF-8; {step}"
         )
-        place.write_bytes(place.read_text("latin-1").encode("utf-16"))
-        found = "the bytes there are UTF-16, not UTF-8"
-        assert fails(place) == f"Reading {place}, line 1: {found}; {step}"
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES[:3])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_file_in_utf16_is_read_and_what_is_damaged_in_it_is_placed(tmp_path, suffix, encoding):
+    rows = [BANK | {"text": "Il fiume è un bank", "start": 14, "end": 18}, MOLE]
+    place = write(tmp_path / f"mine{suffix}", rows)
+    sentences = read_sentences(place).sentences
+    mark = "\ufeff".encode(encoding)
+    place.write_bytes(mark + place.read_text("utf-8").encode(encoding))
+    assert read_sentences(place).sentences == sentences
+    place.write_bytes(place.read_bytes() + b"x")  # half a character
+    line = 3 if suffix == ".jsonl" else 4
+    assert fails(place).startswith(
+        f"Reading {place}, line {line}: the bytes there are not UTF-16; "
+    )
 
 
 def test_a_spreadsheet_may_spell_columns_with_capitals_and_end_in_empty_rows(tmp_path):

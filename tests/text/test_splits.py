@@ -225,7 +225,7 @@ def test_a_split_that_leaves_a_sense_out_of_a_part_is_refused(split, does):
     said = (
         f"Holding out the sentences of 'bank' as their split says: got no sentence of 'river' in the "
         f"part that {does}, expected some of each sense in both; give 'river' rows of both parts, or "
-        "leave the column split away."
+        "leave the column split out."
     )
     with pytest.raises(InputError, match=f"^{re.escape(said)}$"):
         splits.cross_fit(rows, ("river", "money"), seed=0)
@@ -252,7 +252,7 @@ def test_a_misspelt_part_is_told_and_one_part_alone_says_nothing():
     said = (
         f"Holding out the sentences of 'lock' as their split says: got 'fit' ({half}), 'reprot' "
         f"({half}), expected 'fit' to learn from and 'report' to be tested; correct 'reprot', or "
-        "leave the column split away."
+        "leave the column split out."
     )
     for hold_out in (cross_fit, lambda rows: splits.plan(rows, seed=0)):
         with pytest.raises(InputError, match=f"^{re.escape(said)}$"):

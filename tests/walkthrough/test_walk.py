@@ -26,7 +26,7 @@ TEXT = "The mole dug a tunnel under the river bank after the flood."
 
 @pytest.fixture(scope="module")
 def walked(model):
-    return probe.walk(model, TEXT, word="bank", head=(1, 2), beside="A red bank")
+    return probe.walk(model, TEXT, at="bank", head=(1, 2), beside="A red bank")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_the_words_token_vector_is_the_same_in_both_sentences_and_its_position_v
 
 
 def test_another_spelling_is_said_to_be_other_tokens(model):
-    assert not probe.walk(model, "bank on it", word="bank", beside="The river bank").same_tokens
+    assert not probe.walk(model, "bank on it", at="bank", beside="The river bank").same_tokens
 
 
 def test_the_scores_and_the_variants_of_the_shares_are_the_formulas(walked, traced):
@@ -130,7 +130,7 @@ def test_content_words_are_no_function_words_and_no_punctuation(model):
 
 
 def test_a_layer_alone_chooses_among_its_heads(model):
-    found = [probe.walk(model, TEXT, word="flood", head=(layer, None)) for layer in range(2)]
+    found = [probe.walk(model, TEXT, at="flood", head=(layer, None)) for layer in range(2)]
     assert [walk.layer for walk in found] == [0, 1]
     assert "of 4 heads of layer 0" in because(found[0].findings)
     best = found[0].frames["heads"].nlargest(1, "from_content")
@@ -180,7 +180,7 @@ def test_the_other_sentence_has_the_same_tokens_at_the_word_and_others_before(mo
 
 def test_the_page_carries_the_same_numbers_as_the_frames_for_every_head(model, walked, traced):
     for layer, head in ((1, 2), (0, 3)):
-        other = probe.walk(model, TEXT, word="bank", head=(layer, head), beside="A red bank")
+        other = probe.walk(model, TEXT, at="bank", head=(layer, head), beside="A red bank")
         c, at = walked.block["heads"].index([layer, head]), walked.block["first"]["at"]
         cells = other.frames["attention"]
         for name in ("dot", "score", "pattern", "open", "steep"):
@@ -220,13 +220,13 @@ def test_every_column_is_described_and_every_description_has_a_column(model):
             model,
             "The old river was by the bank",
             against="The old mole was by the bank",
-            word="bank",
+            at="bank",
         ),
         probe.walk(
             family_model("bart"),
             "He sat by the river",
             target="a fluffy river roamed",
-            word="river",
+            at="river",
         ),
     ]
     used = set()
@@ -252,7 +252,7 @@ def test_formulas_are_the_functions_without_their_docstrings():
 
 
 def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
-    again = probe.walk(model, TEXT, word="bank", head=(1, 2), beside="A red bank")
+    again = probe.walk(model, TEXT, at="bank", head=(1, 2), beside="A red bank")
     first, second = (
         probe.write(found, tmp_path / str(n)).parent for n, found in enumerate((walked, again))
     )
@@ -269,10 +269,10 @@ def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
 
 def test_tables_of_the_walk_that_is_replaced_do_not_stay_beside_the_new_one(model, tmp_path):
     """Except for tables that the user has changed."""
-    probe.write(probe.walk(model, TEXT, word="bank", against="A bank"), tmp_path)
+    probe.write(probe.walk(model, TEXT, at="bank", against="A bank"), tmp_path)
     before = {file.name for file in tmp_path.iterdir()}
     (tmp_path / "contrast.csv").write_text("my notes", encoding="utf-8")
-    probe.write(probe.walk(model, TEXT, word="bank"), tmp_path)
+    probe.write(probe.walk(model, TEXT, at="bank"), tmp_path)
     after = {file.name for file in tmp_path.iterdir()}
     made = json.loads((tmp_path / "manifest.json").read_text("utf-8"))["files"]
     assert "contrast.parquet" in before - after
@@ -370,7 +370,7 @@ def test_a_notebook_shows_what_was_walked(walked):
 
 def test_a_word_that_stands_twice_is_said_to_be_the_first(model):
     twice, once = (
-        probe.walk(model, text, word="bank")
+        probe.walk(model, text, at="bank")
         for text in ("The bank near the river bank", "The river bank")
     )
     assert walk_sentences.places(twice.findings) == (

@@ -25,7 +25,7 @@ from probe.model.architectures import FAMILIES
 from probe.model.weights import read_stacks
 from probe.pages.walk import render
 from probe.pages.walk_sentences import answer, because
-from probe.walkthrough import choose, numbers, scene
+from probe.walkthrough import choose, numbers, scene, score_parts
 from probe.walkthrough.frames import TABLES
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
@@ -61,7 +61,7 @@ MADE |= {"weights_sha256": "0", "command": "probe walk", "versions": {}}
 
 def walk_of(kind, text=SOURCE, **options):
     target = {"target": TARGET} if kind in PAIRED else {}
-    return probe.walk(family_model(kind), text, **target, word=WORD, **options)
+    return probe.walk(family_model(kind), text, **target, at=WORD, **options)
 
 
 @pytest.fixture(scope="module", params=each_family(*SINGLE, *PAIRED))
@@ -104,6 +104,30 @@ def test_every_formula_agrees_with_its_hook_in_every_layer(walked, kind):
         "forward.merge_heads",
     }
     assert walked.certificate.ok and set(walked.certificate.texts) >= {SOURCE}
+
+
+def test_the_page_carries_the_scores_of_the_head_that_it_follows_by_pairs_of_parts(walked, traced):
+    found = walked.block["scores"]
+    assert (found["layer"], found["head"]) == (walked.layer, walked.head)
+    hooked = traced.scores[walked.layer, walked.head]
+    cap = walked.block["cap"]
+    causal = walked.block["causal"]
+    for at, row in found["rows"].items():
+        assert list(row["scores"]) == [*range(at + 1 if causal else hooked.shape[1])]
+        for key, split in row["scores"].items():
+            values = [value for *_, value in split["pairs"]]
+            terms = [*values, split["others"]]
+            # every number has six digits
+            rounding = 5e-6 * sum(map(abs, [*terms, split["score"]]))
+            assert abs(sum(terms) - split["score"]) <= rounding
+            assert values == sorted(values, key=abs, reverse=True)
+            assert len(values) <= score_parts.MOST_PAIRS
+            if not cap:
+                assert split["score"] == pytest.approx(float(hooked[at, key]), rel=1e-4, abs=1e-4)
+        numbers_of_parts = {
+            one for split in row["scores"].values() for *two, _ in split["pairs"] for one in two
+        }
+        assert numbers_of_parts == {*range(len(row["parts"]))}
 
 
 def test_a_formula_that_is_wrong_shows_in_its_own_row(kind, traced, monkeypatch):
@@ -396,7 +420,7 @@ def test_the_stream_ends_in_what_the_model_says(walked, kind):
 
 def test_without_a_language_model_head_nothing_is_said_to_come_next(tmp_path):
     model = probe.load(make_family(tmp_path / "bert", "bert", architecture="BertModel"))
-    walked = probe.walk(model, SOURCE, word=WORD)
+    walked = probe.walk(model, SOURCE, at=WORD)
     assert "lens" not in walked.frames and "nearest" in walked.frames
     assert "There is no logit lens: the checkpoint holds no language-model head." in render(
         walked, MADE
@@ -405,7 +429,7 @@ def test_without_a_language_model_head_nothing_is_said_to_come_next(tmp_path):
 
 @pytest.mark.parametrize("kind", ["llama", "bert"], indirect=True)
 def test_a_model_in_double_precision_is_walked_too(kind):
-    rows = probe.walk(family_model(kind, torch.float64), SOURCE, word=WORD).frames["agreement"]
+    rows = probe.walk(family_model(kind, torch.float64), SOURCE, at=WORD).frames["agreement"]
     assert rows["error"].max() < 1e-6
 
 
@@ -460,7 +484,7 @@ class TestPage:
 
 def test_the_page_of_a_model_whose_first_layer_norms_nothing_says_so():
     """Its windows have five tokens, so the text is short."""
-    walked = probe.walk(family_model("modernbert"), "a river", word="river")
+    walked = probe.walk(family_model("modernbert"), "a river", at="river")
     rows = walked.frames["agreement"].query("layer == 0")
     assert rows["step"].iloc[0] == "x = E" and rows["error"].max() < 1e-5
     page = render(walked, MADE)

@@ -33,7 +33,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def walked(model):
-    return probe.walk(model, SOURCE, target=TARGET, word=WORD, head=(1, 2))
+    return probe.walk(model, SOURCE, target=TARGET, at=WORD, head=(1, 2))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_a_word_of_the_target_is_followed_where_it_is_chosen(model, walked, pair
 
 
 def test_a_word_that_is_not_there_yet_is_followed_behind_the_last_token(model, pair):
-    walked = probe.walk(model, SOURCE, target=TARGET, word="bank")
+    walked = probe.walk(model, SOURCE, target=TARGET, at="bank")
     assert walked.at == len(probe.trace(model, SOURCE, TARGET).target) - 1
     added = probe.cross.direct_logits(model, probe.trace(model, SOURCE, TARGET), "bank")[
         :, :, -1

@@ -150,7 +150,7 @@ BEHIND = next(
     ],
 )
 def test_what_cannot_be_known_yet_is_said_at_the_top(model, text, start):
-    found = probe.walk(model, text, word="bank", head=(0, 0))
+    found = probe.walk(model, text, at="bank", head=(0, 0))
     sentence = caution(found.findings)
     if start is None:
         assert sentence is None
@@ -162,7 +162,7 @@ def test_what_cannot_be_known_yet_is_said_at_the_top(model, text, start):
 @pytest.mark.real_model
 def test_a_model_that_reads_both_ways_is_not_cautioned():
     both = probe.load("tiny-senses-bidirectional")
-    walked = probe.walk(both, "Apple unveiled a new smartphone", word="Apple")
+    walked = probe.walk(both, "Apple unveiled a new smartphone", at="Apple")
     assert walked.findings.caution is None
 
 
@@ -218,7 +218,7 @@ def test_two_sentences_without_a_common_word_are_refused_and_nothing_is_written(
 
 
 def test_a_function_word_is_compared_where_it_is_named(model):
-    walked = probe.walk(model, "The river bank", against="The cat", word="The", causal_trace=False)
+    walked = probe.walk(model, "The river bank", against="The cat", at="The", causal_trace=False)
     assert walked.word == "The"
 
 
@@ -236,7 +236,7 @@ def test_both_sentences_stand_side_by_side_token_by_token(model, against):
 
 def test_where_nothing_before_the_word_differs_nothing_differs(model):
     found = probe.walk(
-        model, "The river bank was muddy", against="The river bank is old", word="bank"
+        model, "The river bank was muddy", against="The river bank is old", at="bank"
     )
     assert (
         answer(found.findings)
@@ -248,7 +248,7 @@ def test_where_nothing_before_the_word_differs_nothing_differs(model):
 
 
 def test_the_depth_at_which_the_sentences_part_is_told(model):
-    walked = probe.walk(model, "The river bank", against="The mole bank", word="bank")
+    walked = probe.walk(model, "The river bank", against="The mole bank", at="bank")
     told = answer(walked.findings)
     same = (
         "“bank” is one and the same vector in both sentences where it enters layer 0, and "
@@ -264,20 +264,16 @@ def test_the_depth_at_which_the_sentences_part_is_told(model):
     )
     assert because(tiny).endswith(": less than half a per cent of the way.")
     assert " long here, " not in told and " here, " in told and " there, " in told
-    walked = probe.walk(
-        model, "The river bank", against="The mole under the river bank", word="bank"
-    )
+    walked = probe.walk(model, "The river bank", against="The mole under the river bank", at="bank")
     elsewhere = answer(walked.findings)
     assert elsewhere.endswith("“bank” is the same token in both sentences, at another position.")
     both = ("A bright wug", "The very bright wug")
-    pieces = probe.walk(model, both[0], against=both[1], word="wug", causal_trace=False)
+    pieces = probe.walk(model, both[0], against=both[1], at="wug", causal_trace=False)
     assert len(probe.tokenize(model, both[0]).positions_of("wug")) == 3
     assert answer(pieces.findings).endswith(
         "“wug” is cut into the same three tokens in both sentences, at another position."
     )
-    other = probe.walk(
-        model, "The river bank", against="Bank on it", word="bank", causal_trace=False
-    )
+    other = probe.walk(model, "The river bank", against="Bank on it", at="bank", causal_trace=False)
     assert answer(other.findings).endswith("“bank” is cut into other tokens in the other sentence.")
 
 
@@ -285,7 +281,7 @@ TWO = "The old river was by the bank", "The old mole was by the bank"
 
 
 def test_the_trace_of_two_sentences_is_that_of_a_pair_along_the_line_between_them(model):
-    walked = probe.walk(model, TWO[0], against=TWO[1], word="bank")
+    walked = probe.walk(model, TWO[0], against=TWO[1], at="bank")
     here, there = (probe.tokenize(model, text) for text in TWO)
     rows = [TargetText(tokens.ids, tokens.positions_of("bank")[-1]) for tokens in (here, there)]
     ends = [
@@ -342,7 +338,7 @@ def test_the_trace_of_two_sentences_is_that_of_a_pair_along_the_line_between_the
     ],
 )
 def test_sentences_that_cannot_be_traced_say_why(model, text, other, said):
-    walked = probe.walk(model, text, against=other, word="bank")
+    walked = probe.walk(model, text, against=other, at="bank")
     assert travels(walked).startswith("Cannot trace two sentences: ") and travels(walked).endswith(
         said
     )
@@ -416,7 +412,7 @@ class TestPage:
         assert opened.trouble == []
 
     def test_a_cell_of_the_trace_is_followed(self, open_page, model, tmp_path):
-        walked = probe.walk(model, TWO[0], against=TWO[1], word="bank")
+        walked = probe.walk(model, TWO[0], against=TWO[1], at="bank")
         opened = open_page(probe.write(walked, tmp_path))
         page, table = opened.page, walked.frames["trace"]
         unfold(page)

@@ -31,12 +31,15 @@ const DOING = {
   cache: "keeping both runs",
   swap: "swapping",
   write: "writing",
+  score: "splitting the score",
   effects: "fitting the axis and swapping every head",
   trace: "tracing",
+  words: "asking which tokens are words",
+  cues: "trying other words",
   save: "swapping every head and writing the page",
 };
 // What a question begins with, where that is not its own name.
-const FIRST = { sentence: "read", along: "axis", trace_heads: "trace" };
+const FIRST = { sentence: "read", along: "axis", trace_heads: "trace", cues: "axis" };
 const doing = (message) => {
   document.querySelector("[data-status]").textContent = message?.doing ? `${DOING[message.doing]} …` : "";
   const bar = ask.querySelector("progress");
@@ -86,9 +89,10 @@ const readSentence = async (follow, at) => {
   unread = true;
   const result = await answered("sentence", { follow });
   if (!result) return;
+  if (trying) trying.open = false;
   write("[data-trouble]", null);
   const { direct } = arrays;
-  take({ ...result.block, axis: result.axis });
+  take({ ...result.block, axis: result.axis, text: result.text });
   if (direct) arrays.direct = direct;
   if (follow) Object.assign(state, { layer: follow[0], head: follow[1] });
   form.querySelector(".chips").innerHTML = result.choices;
@@ -312,6 +316,34 @@ const askTrace = async () => {
     write("[data-trace-trouble]", error.message);
   }
 };
+// Other words as the cue: asked when it is looked at, and closed again where something newer is asked.
+const trying = document.querySelector("[data-cues]");
+const askCues = async () => {
+  if (!trying.open) return;
+  put("[data-cues-found]", true);
+  write("[data-cues-trouble]", null);
+  try {
+    const result = await answered("cues");
+    if (!result) return (trying.open = false);
+    drawCues(result);
+  } catch (error) {
+    doing();
+    write("[data-cues-trouble]", error.message);
+  }
+};
+const grouped = (count) => count.toLocaleString("en").replaceAll(",", "\u202f");
+const drawCues = ({ ends, depth, n_cues, n_frames, n_vocabulary, n_beginnings, reliability }) => {
+  document.querySelectorAll("[data-end]").forEach((list, side) => {
+    const items = ends[side].map(({ word, value }) => {
+      const item = make("li", {});
+      item.append(make("bdi", { textContent: word }), make("span", { textContent: percent(0.5 - value) }));
+      return item;
+    });
+    list.replaceChildren(...items);
+  });
+  say("cues", `Strongest first, with the place of “${data.word}”: 0\u202f% is this sentence's, 100\u202f% the other's, read ${where(depth)}. ${grouped(n_cues)} words in ${n_frames} short texts each, drawn from ${grouped(n_vocabulary)} tokens of letters; ${n_beginnings} that begin longer words are left out. The short texts agree with a reliability of ${decimal(reliability, 2)}. The command probe cues tries every word.`);
+  put("[data-cues-found]", false);
+};
 // What all heads of a layer take from a token, and in the first row what the followed one does.
 const drawSources = () => {
   if (!has("direct_source")) return fill("sources", []);
@@ -354,6 +386,25 @@ const restore = () => {
   const [layer, head, at] = ((parts.get("follow") ?? "").match(/^L(\d+)H(\d+)@(\d+)$/) ?? []).slice(1).map(Number);
   return typed(layer !== undefined && isThere([layer, head]) ? { follow: [layer, head], at } : {});
 };
+// Scores by pairs of parts: asked where a cell is clicked.
+const kept = new Map();
+const embedded = page.scores;
+const scoreName = (layer, head, pos) => `L${layer}H${head}@${pos} ${data.text}`;
+page.scores = (layer, head, pos) => embedded(layer, head, pos) ?? kept.get(scoreName(layer, head, pos));
+page.split = async () => {
+  const [layer, head, pos] = [state.layer, state.head, tokens[state.at].pos];
+  if (recorded || page.scores(layer, head, pos)) return;
+  try {
+    const found = await answered("score", { follow: [layer, head], pos });
+    if (!found) return;
+    kept.set(scoreName(layer, head, pos), found);
+    drawScore(headIndex());
+  } catch (error) {
+    doing();
+    write("[data-trouble]", error.message);
+  }
+};
+document.querySelector("[data-split]")?.addEventListener("click", page.split);
 page.open = async (layer, pos) => {
   const result = await answered("trace_heads", { pos });
   if (!result) return;
@@ -413,6 +464,7 @@ for (const input of document.querySelectorAll('[name="map"]'))
     for (const part of document.querySelectorAll("[data-shown]")) part.hidden = part.dataset.shown !== mapShown();
   });
 tracing.addEventListener("toggle", askTrace);
+trying?.addEventListener("toggle", askCues);
 document.addEventListener("keydown", (event) => {
   if (event.key !== "z" || !(event.ctrlKey || event.metaKey) || event.target.matches("textarea, input:not([type=radio])")) return;
   event.preventDefault();

@@ -76,6 +76,7 @@ const draw = (script) => {
   return vegaEmbed(box, spec, options).then(
     ({ view }) => {
       box.classList.add("drawn");
+      if (box.querySelector(".vega-bindings")) box.setAttribute("role", "group"); // fields to type in are no part of a picture
       if (box.closest("[data-circuit]")) reachable(box);
       else box.querySelector("svg").setAttribute("aria-hidden", "true"); // the box is the picture and says what is in it
       follow(box, view);

@@ -14,6 +14,9 @@ const page = {
     return show({ layer, head: largest(moves), at: index });
   },
   shown: () => {},
+  // The scores from a position, split into pairs of parts, where the page has them; and a wish for them.
+  scores: (layer, head, pos) => (data.scores?.layer === layer && data.scores.head === head ? data.scores.rows[pos] : undefined),
+  split: () => {},
 };
 const follow = (layer, head) => page.follow(layer, head);
 const SHADES = 15;
@@ -91,7 +94,7 @@ const draw = (script) => {
   return vegaEmbed(box, spec, options).then(
     ({ view }) => {
       views.set(box.id, { view, name, kind, box, told: spec.description, lines: spec.usermeta });
-      view.addEventListener("click", (_, item) => goTo(({ label }) => label === item?.datum?.query || (data.one_text && label === item?.datum?.label)));
+      view.addEventListener("click", (_, item) => pick(item?.datum ?? {}));
       box.classList.add("drawn");
       saving(box, (ending) => save(box, spec, ending));
     },
@@ -116,6 +119,14 @@ const drawForm = () => {
 const goTo = (wanted) => {
   const at = tokens.findIndex(wanted);
   if (at >= 0) show({ at });
+};
+// What was clicked in a picture: the token that looks, and of a grid the one that it looks at, whose score is split.
+const pick = ({ query, key, label }) => {
+  const at = tokens.findIndex((one) => one.label === query || (data.one_text && one.label === label));
+  const clicked = source.findIndex((one) => one.label === key);
+  if (at < 0) return;
+  show({ at, key: clicked < 0 ? null : clicked });
+  if (clicked >= 0) page.split();
 };
 const show = (change) => {
   Object.assign(state, change);
@@ -150,6 +161,10 @@ for (const grid of document.querySelectorAll(".square[data-queries]"))
     event.preventDefault();
     show({ at: Math.min(Math.max(state.at + KEYS[event.key], 0), tokens.length - 1) });
   });
+document.querySelector('[name="scored"]').addEventListener("change", ({ target }) => {
+  show({ key: Number(target.value) });
+  page.split();
+});
 for (const chip of document.querySelectorAll("[data-pos]")) chip.addEventListener("click", () => goTo(({ pos }) => pos === Number(chip.dataset.pos)));
 // The address holds what is followed: #L5H1@9.
 const addressed = () => {

@@ -14,7 +14,7 @@ const drawLines = (box, c) => {
     const told = svg("title", {});
     told.textContent = `${label(query)} → ${source[key].label}: ${kind === "dot" ? full(value) : percent(value)}`;
     line.append(told);
-    line.addEventListener("click", () => show({ at: query }));
+    line.addEventListener("click", () => pick({ query: label(query), key: source[key].label }));
     lines.push(line);
   }
   const looks = queries.map((query) => {

@@ -6,7 +6,7 @@ const take = (block) => {
   arrays = Object.fromEntries(Object.entries(data.arrays).map(([name, packed]) => [name, unpack(packed)]));
   ({ sizes, tokens, source } = data);
   [queries, keys] = [tokens, source].map((list) => list.map((_, index) => index));
-  Object.assign(state, data.first);
+  Object.assign(state, data.first, { key: null });
 };
 take(JSON.parse(document.getElementById("walk-data").textContent));
 const label = (index) => tokens[index].label;
@@ -143,6 +143,39 @@ const drawValues = (c) => {
   const total = [...blank, { text: "ΔE =", kind: "n" }, ...numbers(delta, partDigits), number(size, decimal(size, sizeDigits)), { text: percent(1), kind: "n" }];
   rows.push(row(["sum", number(weight, decimal(weight, 3)), "", ...total, ...(data.logit_word ? more(whole("logit", c)) : [])], "sum"));
   fill("values", rows, ["source", "weight", "", ...named("V W_O ", count), "", ...named("w · V W_O ", count), "length", "of ΔE", ...(data.logit_word ? [`to ${quoted(data.logit_word)}`] : [])]);
+};
+// Why a token is attended to: its score as a sum over pairs of parts. What is split is the token that was clicked, or the one with most
+// attention beside the first token and the one that looks.
+const scoredKey = (c) => {
+  const open = openTo(state.at);
+  if (open.includes(state.key)) return state.key;
+  const others = open.filter((key) => !data.one_text || (source[key].pos > 0 && key !== state.at));
+  const candidates = others.length ? others : open;
+  return candidates[largest(candidates.map((key) => get("pattern", c, state.at, key)))];
+};
+const bar = (value, least, most) => {
+  const x = (at) => `${(100 * (at - least)) / (most - least)}%`;
+  const [from, to] = [Math.min(0, value), Math.max(0, value)];
+  const shape = svg("rect", { x: x(from), width: `${(100 * (to - from)) / (most - least)}%`, y: 2, height: 12, class: value < 0 ? "against" : "with" });
+  return svg("svg", { height: 16, "aria-hidden": "true" }, [shape, svg("line", { x1: x(0), x2: x(0), y1: 0, y2: 16 })]);
+};
+const drawScore = (c) => {
+  const box = document.querySelector("[data-score]");
+  const key = scoredKey(c);
+  box.querySelector("select").replaceChildren(...openTo(state.at).map((one) => new Option(written(source[one].piece), one, false, one === key)));
+  const found = page.scores(state.layer, state.head, tokens[state.at].pos);
+  const split = found?.scores[source[key].pos];
+  box.querySelector("[data-score-shown]").hidden = !split;
+  box.querySelector("[data-score-missing]").hidden = Boolean(split);
+  if (!split) return;
+  const name = (part) => found.parts[part].replace(" embedding", "");
+  // A bias of positions belongs to both tokens.
+  const parts = split.pairs.map(([a, b, value]) => [a === b && data.biases.includes(found.parts[a]) ? name(a) : `${name(a)} × ${name(b)}`, value]);
+  const rows = [...parts, ["all other pairs", split.others]];
+  const [least, most] = [Math.min(0, ...rows.map(([, value]) => value)), Math.max(1e-9, ...rows.map(([, value]) => value))];
+  fill("score", [...rows.map(([name, value]) => row([name, { nodes: [bar(value, least, most)] }, number(value, signed(value))])), row(["sum", "", number(split.score, signed(split.score))], "sum")], ["pair of parts", "", "score"]);
+  say("scored", piece(key));
+  say("score-sum", signed(split.score));
 };
 const drawNumbers = () => {
   const rows = data.heads.flatMap(([layer, head], c) => {
@@ -363,6 +396,7 @@ const drawAll = (c) => {
   drawSlots(c);
   drawTables(c);
   drawHeads();
+  drawScore(c);
   if (has("trace")) drawTrace();
 };
 

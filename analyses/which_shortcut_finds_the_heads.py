@@ -1,0 +1,236 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Which shortcut finds the heads?
+#
+# Almost everybody who asks which heads matter looks at attention weights or computes a gradient. Every word that ships is one unit: the
+# heads that each shortcut puts first are compared with those that exact swaps on the same pairs of sentences find. Expect attention to
+# miss some of them, and gradients to find nearly all.
+#
+# Needs: a clone of the repository, in which probe is installed (`pip install -e .`), for `drawing` beside this script, and the packages
+# of `make real`. Finished words are kept as files and not measured again, so a run that was stopped goes on. `PROBE_WORDS` measures the
+# first so many words only, `PROBE_MODELS` other models, by names or files. Writes into `reports/real` below the current folder, or where
+# `PROBE_OUT` says.
+#
+# Shown: How many of a word's significant heads are among as many first heads of each shortcut, mean over words with its 95 % interval; the table says how many words.
+
+# %%
+import os
+from pathlib import Path
+
+import drawing
+import numpy as np
+import pandas as pd
+from scipy.stats import spearmanr
+from sklearn.metrics import average_precision_score
+
+import probe
+from probe import charts
+
+charts.as_pictures()  # no network
+out = Path(os.environ.get("PROBE_OUT", "reports/real"))
+MODELS = os.environ.get("PROBE_MODELS", "tiny-senses smollm2 minilm").split()
+MOST_WORDS = int(os.environ.get("PROBE_WORDS", "1000"))
+KEY = ["word", "sense_a", "sense_b"]
+LEVEL = 0.05  # of a significant head
+FIRST = 5  # heads that are kept
+DRAWS = 2000  # of words
+RANK_DRAWS = 500  # of pairs
+FEWEST_PAIRS = 4  # that signs are flipped of
+METHODS = {
+    "attention": "attention to the cue",
+    "rollout": "attention rollout",
+    "value_attention": "|value| × attention",
+    "auroc": "AUROC of the write",
+    "direct": "direct effect",
+    "attribution": "attribution patching",
+    "integrated_5": "integrated gradients, 5 steps",
+    "integrated_20": "integrated gradients, 20 steps",
+}
+
+# %% [markdown]
+# ## Every head on every pair of sentences
+#
+# One file a word, which is read where it is there. A word that cannot be measured has an empty one.
+
+
+# %%
+def measured(source: str) -> pd.DataFrame:
+    """`probe.shortcuts` of every word that ships, pair by pair, in one model; for the embedded model those of its
+    grammar."""
+    name = Path(source).stem
+    folder = out / "shortcuts" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    model = None
+    frames = []
+    lexicon = probe.lexicon
+    words = lexicon.words() if source == "tiny-senses" else lexicon.natural_words()
+    for word in words[:MOST_WORDS]:
+        file = folder / f"{word}.parquet"
+        if not file.exists():
+            model = model or probe.load(source)
+            try:
+                frame = probe.shortcuts(model, word, by="pair")
+            except probe.InputError as problem:
+                print(f"{name}: {problem}", flush=True)
+                frame = pd.DataFrame()
+            part = file.with_suffix(".part")
+            frame.to_parquet(part)
+            part.rename(file)
+            print(f"{name}: {word}", flush=True)
+        frames.append(pd.read_parquet(file))
+    return pd.concat(frames, ignore_index=True).assign(model=name)
+
+
+pairs = pd.concat([measured(source) for source in MODELS], ignore_index=True)
+pairs = pairs[pairs["gap"] > 0]  # without a gap, shares of it mean nothing
+len(pairs)
+
+# %% [markdown]
+# ## Scores of a shortcut, word by word
+#
+# Heads are significant where swaps move the word toward the other sense in pair after pair (p < .05, signs flipped by cue words, max-T over
+# all heads).
+#
+# `recall`: of the significant heads, those among as many first heads of the shortcut · `recall_10`: those among its first ten ·
+# `spearman`: rank correlation with the swaps, over all heads · `precision`: the area under the precision-recall curve; by chance it is the
+# share of heads that are significant · `lost`: the share of the summed effect of the five heads with the largest swaps that is lost by
+# taking the shortcut's five instead.
+
+
+# %%
+def by_head(rows: pd.DataFrame) -> pd.DataFrame:
+    """Means over pairs. Index: layer and head."""
+    return rows.groupby(["layer", "head"])[["swap", *METHODS]].mean()
+
+
+def significant(rows: pd.DataFrame) -> np.ndarray:
+    """Which heads have a positive effect in pair after pair, in the order of `by_head`."""
+    effects = rows.pivot(index=["pair", "unit"], columns=["layer", "head"], values="swap")
+    units = effects.index.get_level_values("unit")
+    if len(effects) < FEWEST_PAIRS:
+        return np.zeros(effects.shape[1], dtype=bool)
+    return probe.sign_flip_test(effects.to_numpy(), list(units)).p < LEVEL
+
+
+def first_of(score: pd.Series, number: int) -> set:
+    """The first heads of a ranking."""
+    return set(score.sort_values(ascending=False, kind="stable").index[:number])
+
+
+def scores_of(heads: pd.DataFrame, method: str, is_right: np.ndarray) -> dict[str, float]:
+    """The scores of one shortcut for two senses of a word; none where no cue is known."""
+    score, swap = heads[method], heads["swap"]
+    if score.isna().any():
+        return {}
+    kept = swap[list(first_of(score, FIRST))].sum()
+    found = {
+        "spearman": float(spearmanr(score, swap).statistic),
+        "lost": 1 - kept / swap[list(first_of(swap, FIRST))].sum(),
+    }
+    if is_right.any():
+        right = set(heads.index[is_right])
+        found["recall"] = len(right & first_of(score, len(right))) / len(right)
+        found["recall_10"] = len(right & first_of(score, 10)) / len(right)
+        found["precision"] = float(average_precision_score(is_right, score))
+    return found
+
+
+def stability_of(rows: pd.DataFrame, method: str) -> dict[str, float]:
+    """Of one half of the pairs and the other: how many of the first five heads are the same (Jaccard index), and the
+    rank correlation."""
+    if method == "auroc" or rows["pair"].nunique() < 2 or rows[method].isna().any():
+        return {}  # AUROC is of all sentences, not of these pairs
+    first, second = (by_head(rows[rows["pair"] % 2 == half])[method] for half in (0, 1))
+    top, other = first_of(first, FIRST), first_of(second, FIRST)
+    return {
+        "jaccard": len(top & other) / len(top | other),
+        "halves": float(spearmanr(first, second).statistic),
+    }
+
+
+def ranks_of(rows: pd.DataFrame) -> tuple[float, float]:
+    """The 95 % interval of the rank of the head with the largest swap, pairs drawn anew."""
+    effects = rows.pivot(index="pair", columns=["layer", "head"], values="swap").to_numpy()
+    drawn = np.random.default_rng(0).integers(len(effects), size=(RANK_DRAWS, len(effects)))
+    means = effects[drawn].mean(1)  # draw head
+    first = effects.mean(0).argmax()
+    ranks = 1 + (means > means[:, [first]]).sum(1)
+    low, high = np.quantile(ranks, (0.025, 0.975), method="closest_observation")
+    return float(low), float(high)
+
+
+SCORES = ["recall", "recall_10", "spearman", "precision", "lost", "jaccard", "halves"]
+rows = []
+for (model, word, *_), part in pairs.groupby(["model", *KEY], sort=False):
+    heads, is_right = by_head(part), significant(part)
+    rank_low, rank_high = ranks_of(part)
+    about = {"model": model, "word": word, "significant": is_right.sum(), "of": len(heads)}
+    about |= {"first_rank_low": rank_low, "first_rank_high": rank_high}
+    for method in ("swap", *METHODS):
+        scores = {} if method == "swap" else scores_of(heads, method, is_right)
+        rows.append(about | {"method": method} | scores | stability_of(part, method))
+by_word = pd.DataFrame(rows).reindex(columns=[*about, "method", *SCORES])
+by_word = by_word.groupby(["model", "method", "word"], sort=False).mean().reset_index()
+
+# %% [markdown]
+# ## Over words
+#
+# Means with 95 % bootstrap intervals; words are drawn anew, the same for every shortcut. The row of the swaps themselves says how far they
+# agree with themselves over two halves of the pairs (`jaccard`, `halves`), which no shortcut can be expected to exceed.
+
+
+# %%
+def over_words(values: pd.Series) -> tuple[float, float, float]:
+    """Mean of the words' scores and the ends of its interval; NaN where no word has one."""
+    known = values.dropna().to_numpy()
+    if not len(known):
+        return (np.nan,) * 3
+    drawn = np.random.default_rng(0).integers(len(known), size=(DRAWS, len(known)))
+    return (known.mean(), *np.quantile(known[drawn].mean(1), (0.025, 0.975)))
+
+
+summary = []
+for (model, method), part in by_word.groupby(["model", "method"], sort=False):
+    row = {"model": model, "method": method, "words": len(part)}
+    row["words_with_heads"] = (part["significant"] > 0).sum()
+    for score in SCORES:
+        names = (score, f"{score}_low", f"{score}_high")
+        row |= dict(zip(names, over_words(part[score]), strict=True))
+    summary.append(row)
+table = pd.DataFrame(summary)
+table[["model", "method", *SCORES, "words", "words_with_heads"]]
+
+# %% [markdown]
+# ## How sure is the first head?
+#
+# The upper end of the 95 % interval of its rank, pairs drawn anew: 1 is a head that is always first.
+
+# %%
+of_swaps = by_word[by_word["method"] == "swap"]
+of_swaps.groupby("model")[["significant", "first_rank_high"]].median()
+
+# %% [markdown]
+# ## In one picture
+
+# %%
+bars = table[table["method"] != "swap"].rename(columns={"model": "group"})
+bars = bars.assign(row=bars["method"].map(METHODS), value=bars["recall"])
+bars = bars.assign(low=bars["recall_low"], high=bars["recall_high"])
+picture = drawing.grouped_bars(
+    bars[["group", "row", "value", "low", "high"]], "share of the significant heads that are found"
+)
+charts.save(picture, out / "which_shortcut_finds_the_heads.png")
+by_word.to_csv(out / "which_shortcut_by_word.csv", index=False, float_format="%.4g")
+table.to_csv(out / "which_shortcut_finds_the_heads.csv", index=False, float_format="%.4g")
+picture

@@ -1,0 +1,182 @@
+"""A cue scan: every word as the cue, where it moves the word and how much a head attends to it."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import altair as alt
+import pandas as pd
+
+from probe.charts.palette import INK, LINE, SENSES, finish, head_names, tips
+from probe.stats.numbers import counted, percent
+
+HEIGHT = 380  # pixels
+# Widths, in pixels, for which names are placed: all of them fit into the first, the names of the
+# second also where a page is as narrow as a phone.
+WIDE = 700
+NARROW_WIDTH = 290
+LETTER = 6.2  # pixels of a letter of a name
+NAME_HEIGHT = 13
+NAMED = 90  # extreme cues that a place is looked for
+DOT = 7  # area of a cue, in square pixels
+FOUND = 70  # of one that is searched for
+DECIMALS = 4  # of the numbers in the page
+FEWEST_LETTERS = 2  # of a search
+MARGIN = 0.04  # of the range of an axis
+
+
+class _Box(NamedTuple):
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    def meets(self, other: "_Box") -> bool:
+        across = self.left < other.right and other.left < self.right
+        return across and self.top < other.bottom and other.top < self.bottom
+
+
+def dots(cues: pd.DataFrame) -> pd.DataFrame:
+    """A row for each cue with the attention of each head in a column of its name; a word with a
+    capital letter only where the vocabulary does not hold it without.
+
+    cues: the frame `cues`.
+    """
+    attention = cues.assign(name=head_names(cues)).pivot(
+        index="cue", columns="name", values="attention"
+    )
+    each = cues[["cue", "seen", "coordinate", "coordinate_sd"]].drop_duplicates("cue")
+    wide = each.merge(attention, left_on="cue", right_index=True)
+    lower = wide["cue"].str.lower()
+    return wide[(wide["cue"] == lower) | ~lower.isin(set(wide["cue"]))].reset_index(drop=True)
+
+
+def cue_scatter(
+    cues: pd.DataFrame, senses: Sequence[str], *, hues: Sequence[str] = SENSES[:2]
+) -> Any:
+    """Every cue: where it moves the word, in percent of the gap, against the attention of a head.
+
+    cues: the frame `cues` of a scan with at least one head.
+    senses: the two, the first is on the right.
+    hues: their colours.
+    """
+    rows = dots(cues)
+    heads = list(dict.fromkeys(head_names(cues)))
+    mean = float(rows["coordinate"].mean())
+    rows["side"] = [senses[0] if x > mean else senses[1] for x in rows["coordinate"]]
+    across = _range(rows["coordinate"])
+    up = (0.0, float(rows[heads].to_numpy().max()) * (1 + MARGIN))
+    chosen = alt.param(
+        name="head",
+        value=heads[0],
+        bind=alt.binding_select(options=heads, name="attention of "),
+    )
+    search = alt.param(
+        name="search", value="", bind=alt.binding(input="search", name="find a word ")
+    )
+    x = alt.X(
+        "coordinate:Q",
+        title=f"← {senses[1]} · sense coordinate, % of the gap · {senses[0]} →",
+        axis=alt.Axis(format=".0%", tickCount=8, grid=False),
+        scale=alt.Scale(domain=across, nice=False),
+    )
+    y = alt.Y(
+        "attention:Q",
+        title="attention of the head to the cue",
+        axis=alt.Axis(format=".0%", tickCount=5),
+        scale=alt.Scale(domain=up, nice=False),
+    )
+    looks = alt.Scale(domain=list(senses), range=list(hues))
+    colour = alt.Color("side:N", scale=looks, legend=None)
+    tooltip = tips(
+        "cue:N",
+        "coordinate:Q | sense coordinate | .0%",
+        "coordinate_sd:Q | SD over frames | .1%",
+        "attention:Q | attention to it | .1%",
+        "seen:N | in the fitted sentences",
+    )
+    columns = ["cue", "seen", "side", "coordinate", "coordinate_sd", *heads]
+    # One text, because altair takes a second for every thousand rows that it is given as objects.
+    text = rows[columns].to_json(orient="records", force_ascii=False, double_precision=DECIMALS)
+    drawn = alt.InlineData(values=text, format=alt.JsonDataFormat(type="json"))
+    base = (
+        alt.Chart(drawn)
+        .transform_calculate(attention="datum[head]")
+        .encode(x=x, y=y, color=colour, tooltip=tooltip)
+    )
+    every = base.transform_filter("!datum.seen").mark_point(filled=True, size=DOT, opacity=0.45)
+    seen = base.transform_filter("datum.seen").mark_point(
+        filled=False, size=3 * DOT, opacity=0.8, strokeWidth=1
+    )
+    is_found = (
+        f"length(search) >= {FEWEST_LETTERS} && indexof(lower(datum.cue), lower(trim(search))) == 0"
+    )
+    found = base.transform_filter(is_found)
+    rings = found.mark_point(filled=True, size=FOUND, opacity=1, stroke=INK, strokeWidth=1.5)
+    found_names = found.mark_text(align="left", dx=8, dy=-8, fontSize=12, fontWeight="bold").encode(
+        text=alt.Text("cue:N"), color=alt.value(INK)
+    )
+    names = alt.Chart(pd.concat([_names(rows, head, across, up) for head in heads]))
+    names = (
+        names.transform_filter(f"datum.name == head && (datum.narrow || width >= {WIDE - 80})")
+        .mark_text(fontSize=11, align="center", dy=-7)
+        .encode(x=x, y=y, text=alt.Text("cue:N"), color=alt.value(INK))
+        .transform_filter("length(search) < 2")
+    )
+    middle = alt.Chart(pd.DataFrame({"at": [mean]})).mark_rule(color=LINE).encode(x=alt.X("at:Q"))
+    ends = rows[~rows["seen"]].sort_values("coordinate")
+    description = (
+        f"Every word as the cue: {counted(len(rows), 'word')} on a line from {senses[1]} to "
+        f"{senses[0]}, up the attention that {heads[0]} pays to them. Furthest toward "
+        f"{senses[0]}: {', '.join(ends['cue'].tail(5)[::-1])}; toward {senses[1]}: "
+        f"{', '.join(ends['cue'].head(5))}. The mean over all words is {percent(mean)}."
+    )
+    picture = alt.layer(middle, every, seen, names, rings, found_names).add_params(chosen, search)
+    return finish(picture, description, height=HEIGHT)
+
+
+def _range(values: pd.Series) -> tuple[float, float]:
+    margin = MARGIN * float(values.max() - values.min())
+    return float(values.min()) - margin, float(values.max()) + margin
+
+
+def _names(
+    rows: pd.DataFrame, head: str, across: tuple[float, float], up: tuple[float, float]
+) -> pd.DataFrame:
+    """The cues that are named for a head, so that no two names meet: those furthest from the middle
+    of both axes first. `narrow`: a name that has room in a narrow picture, too."""
+    unseen = rows[~rows["seen"]]
+    along = (unseen["coordinate"] - unseen["coordinate"].mean()) / unseen["coordinate"].std()
+    above = (unseen[head] - unseen[head].mean()) / unseen[head].std()
+    strength = along.abs() + above.clip(lower=0)
+    # Both sides in turn, so that each has names.
+    order = strength.groupby(along > 0).rank(ascending=False, method="first").sort_values().index
+    chosen = unseen.loc[order].head(NAMED)
+    placed: list[dict[str, Any]] = []
+    boxes: dict[int, list[_Box]] = {WIDE: [], NARROW_WIDTH: []}
+    for cue, x, y in zip(chosen["cue"], chosen["coordinate"], chosen[head], strict=True):
+        free = {width: _place(cue, x, y, across, up, width, boxes[width]) for width in boxes}
+        if free[WIDE]:
+            row = {"cue": cue, "name": head, "coordinate": x, "attention": y}
+            placed.append(row | {"narrow": free[NARROW_WIDTH]})
+    return pd.DataFrame(placed, columns=["cue", "name", "coordinate", "attention", "narrow"])
+
+
+def _place(
+    cue: str,
+    x: float,
+    y: float,
+    across: tuple[float, float],
+    up: tuple[float, float],
+    width: int,
+    boxes: list[_Box],
+) -> bool:
+    """Whether a name has room above its dot in a picture of this width; it is then taken."""
+    centre = (x - across[0]) / (across[1] - across[0]) * width
+    bottom = (1 - (y - up[0]) / (up[1] - up[0])) * HEIGHT
+    half = LETTER * len(cue) / 2
+    box = _Box(centre - half, centre + half, bottom - NAME_HEIGHT, bottom)
+    inside = box.left >= 0 and box.right <= width and box.top >= -NAME_HEIGHT
+    if not inside or any(box.meets(other) for other in boxes):
+        return False
+    boxes.append(box)
+    return True

@@ -1,0 +1,663 @@
+"""Cue scan: every word of a list, one at a time, as the cue in a few short frames.
+
+    coordinate   M of the word at the read-out layer, in fractions of the sense gap
+    attention    of a head, from the word to the cue, summed over the cue's tokens
+    score        the same before the softmax; of several tokens the largest
+    write        <ΔE, u> / gap, u the axis after the head's own layer
+    share        1 - Var(M with the head's output at the word fixed at its mean) / Var(M), variances
+                 over cues, means and variances within a frame: 1 if everything that cues do to the
+                 word passes through the head's output there, 0 if nothing does
+
+Frames are the replicates of a cue. A causal model runs what frames and cues share once, so a text
+costs little more than its cue and its word. All functions work through the texts in chunks: what
+they hold at once does not depend on how many cues there are.
+
+    row     a text: one cue in one frame
+    axis    the axes along which coordinates and writes are read
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probe.errors import InputError
+from probe.experiments.observe import Observation, SenseAxes
+from probe.model import forward, fused
+from probe.model.fused import PositionTables
+from probe.model.model import Model
+from probe.model.tokens import TargetText, ids_after, positions_of_span, tokenize
+from probe.model.weights import Weights
+from probe.patching.heads import in_batches, swap_heads
+from probe.patching.inputs import Texts
+from probe.patching.sets import HeadIndex
+from probe.patching.tokens import replace_tokens
+from probe.patching.variants import Step, run_at_word
+from probe.stats import resampling
+from probe.stats.axes import Axis
+from probe.stats.resampling import Array
+from probe.text.slots import Slotted, stem_of
+
+CHUNK = 512  # texts that are run before their numbers are kept and their states dropped
+SAMPLE = 2000  # texts that shares are measured on
+DEPTH_SAMPLE = 256  # cues that choose the read-out layer where no sentences do
+SWAP_CHUNK = 256  # texts whose swaps are run together
+LOGIT_ROWS = 128  # cues whose logits are held at once
+
+Done = Callable[[float], None]  # is told what share of the work is finished
+
+
+# --- texts ----------------------------------------------------------------------------------------
+
+
+class Template(NamedTuple):
+    """A frame in tokens.
+
+    before, after: the ids on both sides of the cue.
+    word: the ids of the word.
+    at: the position of the word's last token in a text with an empty slot.
+    cue_after: whether the cue comes after the word, which then does not move.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    word: tuple[int, ...]
+    at: int
+    cue_after: bool
+
+    def filled(self, cue: Sequence[int]) -> TargetText:
+        """The text with a cue's tokens."""
+        moved = 0 if self.cue_after else len(cue)
+        return TargetText((*self.before, *cue, *self.after), self.at + moved)
+
+
+class CueTexts(NamedTuple):
+    """Texts to scan: their ids, the word, and the positions of the cue (its first, and one after
+    its last)."""
+
+    texts: list[TargetText]
+    cues: Tensor  # row 2
+
+
+def template(model: Model, frame: Slotted, cue: str) -> Template:
+    """A frame in the model's tokens, found with a cue in its slot.
+
+    Raises InputError where the tokens around the slot change with the cue.
+    """
+    text, first, start = frame.filled(cue)
+    tokens = tokenize(model, text)
+    stop = positions_of_span(tokens, first, first + len(cue)).stop
+    word = positions_of_span(tokens, start, start + frame.end - frame.start)
+    [expected] = ids_after(model, frame.before, [cue])
+    assert expected is not None
+    begin = stop - len(expected)  # a space before the cue may be a token of its own, without a span
+    if tokens.ids[begin:stop] != expected:
+        raise InputError(
+            f"Scanning cues in the frame {frame.text!r}: {model.name} cuts {cue!r} into other "
+            "tokens there than after its first words; write a plain sentence with the slot between "
+            "two spaces."
+        )
+    moved = 0 if frame.cue_after else len(expected)
+    return Template(
+        before=tokens.ids[:begin],
+        after=tokens.ids[stop:],
+        word=tokens.ids[word.start : word.stop],
+        at=word[-1] - moved,
+        cue_after=frame.cue_after,
+    )
+
+
+def texts_of(
+    templates: Sequence[Template], cues: Sequence[Sequence[int]], frames: Sequence[int]
+) -> CueTexts:
+    """The text of each cue in its frame.
+
+    cues: the token ids of each row's cue.
+    frames: the number of each row's frame.
+    """
+    texts = []
+    spans = []
+    for cue, frame in zip(cues, frames, strict=True):
+        used = templates[frame]
+        texts.append(used.filled(cue))
+        spans.append((len(used.before), len(used.before) + len(cue)))
+    return CueTexts(texts, torch.tensor(spans).reshape(-1, 2))
+
+
+# --- words and beginnings of words ----------------------------------------------------------------
+
+
+def continuation_probability(
+    weights: Weights,
+    before: Sequence[int],
+    cues: Sequence[Sequence[int]],
+    continuations: Sequence[int],
+    *,
+    done: Done | None = None,
+) -> Array:
+    """The probability that the model continues each cue as a longer word. `cue`
+
+    weights: of a model that predicts the next token.
+    before: the ids before a cue.
+    continuations: the tokens that continue a word.
+    """
+    chosen = torch.tensor(continuations, device=weights.device)
+
+    def read(batch: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
+        for step in run_at_word(weights, batch, len(weights.blocks), tables):
+            last = step
+        resid = last.reading(last.resid_post)[:, 0]
+        logits = forward.unembed(weights, resid)
+        return [(logits[:, chosen].logsumexp(-1) - logits.logsumexp(-1)).exp()]
+
+    parts = []
+    for start in range(0, len(cues), LOGIT_ROWS):
+        some = cues[start : start + LOGIT_ROWS]
+        texts = [TargetText((*before, *cue), len(before) + len(cue) - 1) for cue in some]
+        parts.append(in_batches(texts, weights, 1, read)[0])
+        if done:
+            done((start + len(some)) / len(cues))
+    return torch.cat(parts).double().numpy()
+
+
+# --- axes -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ScanAxes:
+    """Sense axes at every depth up to the read-out layer.
+
+    senses: the first is positive.
+    u: divided by the gap. `axis depth d_model`
+    midpoint: at the read-out layer. `axis d_model`
+    """
+
+    senses: tuple[str, str]
+    u: Tensor
+    midpoint: Tensor
+
+    @property
+    def depth(self) -> int:
+        """The read-out layer, as the number of blocks before it."""
+        return self.u.shape[1] - 1
+
+    def take(self, axis: int) -> "ScanAxes":
+        """One of the axes alone."""
+        return ScanAxes(self.senses, self.u[axis, None], self.midpoint[axis, None])
+
+    def coordinate(self, resid: Tensor) -> Tensor:
+        """M. `... d_model -> ... axis`"""
+        constant = (self.midpoint * self.u[:, -1]).sum(-1)
+        return resid.double() @ self.u[:, -1].T - constant
+
+    def writers(self, weights: Weights) -> Tensor:
+        """W_O u of every head along the axes after its layer; 0 in a layer without heads.
+        `layer head d_head axis`"""
+        rows = []
+        for layer, block in enumerate(weights.blocks[: self.depth]):
+            if block.mixer is None:
+                rows.append(block.w_o.double().cpu() @ self.u[:, layer + 1].T)
+            else:
+                rows.append(torch.zeros(*weights.shape[1:4:2], len(self.u), dtype=torch.float64))
+        return torch.stack(rows)
+
+
+def axes_of_sentences(seen: Observation) -> tuple[SenseAxes, ScanAxes]:
+    """The two senses that are furthest apart in labelled sentences, and the axis between them."""
+    pair = max(seen.pairs, key=lambda each: each.separation.g[seen.depth])
+    by_depth = [seen.axis_for_others(pair, depth) for depth in range(seen.depth + 1)]
+    return pair, scan_axes(by_depth)
+
+
+def scan_axes(by_depth: Sequence[Axis]) -> ScanAxes:
+    """One axis, from those of every depth up to the read-out layer."""
+    last = by_depth[-1]
+    u = torch.stack([axis.u / axis.gap for axis in by_depth])
+    return ScanAxes((last.sense_a, last.sense_b), u[None], last.midpoint[None])
+
+
+# --- the scan -------------------------------------------------------------------------------------
+
+
+class Readings(NamedTuple):
+    """What is read at the word of every text.
+
+    coordinate: `row axis` · attention, score: `row head` · write: `row head axis`
+    """
+
+    coordinate: Array
+    attention: Array
+    score: Array
+    write: Array
+
+
+def read_texts(
+    weights: Weights, rows: CueTexts, axes: ScanAxes, heads: Sequence[HeadIndex]
+) -> Readings:
+    """Coordinates at the read-out layer, and what some heads do at the word."""
+    writers = axes.writers(weights)
+    # Where each head's numbers are put: heads are read layer by layer.
+    layers = sorted({layer for layer, _ in heads})
+    in_layers = [head for layer in layers for head in heads if head[0] == layer]
+    order = [in_layers.index(head) for head in heads]
+
+    def read(batch: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
+        at = torch.tensor([text.at for text in batch], device=weights.device)
+        is_cue = _positions(rows.cues[members], len(batch[0].ids)).to(weights.device)
+        parts: list[list[Tensor]] = [[], [], []]
+        steps = run_at_word(weights, batch, axes.depth, tables)
+        for step in steps:
+            chosen = [head for layer, head in in_layers if layer == step.layer]
+            if chosen:
+                found = _read_heads(step, chosen, at, is_cue, writers[step.layer])
+                for part, values in zip(parts, found, strict=True):
+                    part.append(values)
+        coordinate = axes.coordinate(step.reading(step.resid_post)[:, 0].cpu())
+        empty = [coordinate.new_empty(len(batch), 0)] * 2
+        empty.append(coordinate.new_empty(len(batch), 0, len(axes.u)))
+        return [coordinate, *(torch.cat(p, 1) if p else e for p, e in zip(parts, empty))]
+
+    texts = rows.texts
+    if weights.causal:
+        texts = [TargetText(text.ids[: text.at + 1], text.at) for text in texts]
+    coordinate, attention, score, write = in_batches(texts, weights, 1, read)
+    return Readings(
+        coordinate.numpy(),
+        attention[:, order].numpy(),
+        score[:, order].numpy(),
+        write[:, order].numpy(),
+    )
+
+
+def _positions(spans: Tensor, length: int) -> Tensor:
+    """Where the cue is. `row 2 -> row key_pos`"""
+    pos = torch.arange(length)
+    return (spans[:, :1] <= pos) & (pos < spans[:, 1:])
+
+
+def _read_heads(
+    step: Step, heads: Sequence[int], at: Tensor, is_cue: Tensor, writers: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Attention to the cue, the largest score of its tokens, and writes, of some heads of a layer.
+    `row head, row head, row head axis`"""
+    run = step.run
+    q, k, _ = step.projected
+    query = step.reading(q.transpose(2, 3))[:, 0]  # row head d_head
+    keys = k[:, 0]  # row kv_head live d_head
+    if step.before is not None:
+        earlier = step.before[0]
+        keys = torch.cat([earlier.repeat_interleave(len(k) // len(earlier), 0), keys], dim=-2)
+    scores = fused.scores_at(run.weights, step.block, query, keys, at, run.tables)
+    pattern = fused.softmax_with_sinks(scores, step.block.sinks)
+    here = is_cue[:, None]
+    attention = (pattern * here).sum(-1)[:, heads]
+    score = scores.masked_fill(~here, -torch.inf).amax(-1)[:, heads]
+    z = step.reading(step.z)[:, 0, heads].double().cpu()
+    write = torch.einsum("rhd,hda->rha", z, writers[heads])
+    return attention.double(), score.double(), write
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """A scan of many cues in every frame, along one axis.
+
+    coordinate: `cue frame` · attention, score, write: `cue frame head`
+    """
+
+    heads: tuple[HeadIndex, ...]
+    coordinate: Array
+    attention: Array
+    score: Array
+    write: Array
+
+    @property
+    def reliability(self) -> float:
+        """How well one half of the frames agrees with the other about cues: correlation, mean over
+        all halvings, stepped up to all frames (Spearman-Brown)."""
+        return split_half(self.coordinate)
+
+
+def scan(
+    weights: Weights,
+    templates: Sequence[Template],
+    cues: Sequence[Sequence[int]],
+    axes: ScanAxes,
+    heads: Sequence[HeadIndex],
+    *,
+    chunk: int = CHUNK,
+    done: Done | None = None,
+) -> Scan:
+    """Every cue in every frame.
+
+    cues: the token ids of each.
+    axes: a single one.
+    chunk: how many texts are held at once.
+    """
+    shape = (len(cues), len(templates))
+    coordinate = np.empty(shape)
+    of_heads = [np.empty((*shape, len(heads))) for _ in range(3)]
+    frames = list(range(len(templates)))
+    step = max(1, chunk // len(frames))
+    for start in range(0, len(cues), step):
+        some = cues[start : start + step]
+        rows = texts_of(
+            templates, [cue for cue in some for _ in frames], [f for _ in some for f in frames]
+        )
+        read = read_texts(weights, rows, axes, heads)
+        here = slice(start, start + len(some))
+        coordinate[here] = read.coordinate[:, 0].reshape(len(some), -1)
+        values = (read.attention, read.score, read.write[..., 0])
+        for part, value in zip(of_heads, values, strict=True):
+            part[here] = value.reshape(len(some), len(frames), -1)
+        if done:
+            done((start + len(some)) / len(cues))
+    return Scan(tuple(heads), coordinate, *of_heads)
+
+
+def split_half(values: Array) -> float:
+    """Split-half reliability over the second axis: the correlation between means of two halves over
+    the first axis, mean over all halvings, stepped up to all columns. `cue frame`; NaN where a half
+    does not vary."""
+    columns = values.shape[1]
+    half = columns // 2
+    correlations = []
+    for chosen in combinations(range(columns), half):
+        others = [column for column in range(columns) if column not in chosen]
+        if 2 * half == columns and 0 not in chosen:
+            continue  # the same halving with the halves exchanged
+        first = values[:, list(chosen)].mean(1)
+        second = values[:, others].mean(1)
+        correlations.append(correlation(first, second))
+    r = float(np.mean(correlations))
+    return 2 * r / (1 + r) if r > -1 else float("nan")
+
+
+def correlation(a: Array, b: Array) -> float:
+    """Pearson's r; NaN where one of the two does not vary. `n, n`"""
+    a = a - a.mean()
+    b = b - b.mean()
+    scale = np.sqrt((a**2).sum() * (b**2).sum())
+    return float((a * b).sum() / scale) if scale > 0 else float("nan")
+
+
+# --- which layer, where no sentences say it -------------------------------------------------------
+
+
+def most_reliable_depth(
+    weights: Weights,
+    templates: Sequence[Template],
+    cues: Sequence[Sequence[int]],
+    by_depth: Sequence[Axis],
+    word: Sequence[int],
+) -> int:
+    """The depth at which frames agree about cues, see `first_reliable`.
+
+    by_depth: the axis at every depth.
+    word: the ids of the word.
+    """
+    frames = range(len(templates))
+    columns = []
+    for frame in frames:
+        rows = texts_of(templates, cues, [frame] * len(cues))
+        parts = []
+        for start in range(0, len(cues), CHUNK):
+            some = rows.texts[start : start + CHUNK]
+            resid = replace_tokens(weights, some, [word], parts=()).resid[:, 0]
+            along = torch.stack([axis.u for axis in by_depth])
+            parts.append((resid.double() * along).sum(-1))
+        columns.append(torch.cat(parts).numpy())
+    values = np.stack(columns, axis=1)  # cue frame depth
+    reliability = [split_half(values[..., depth]) for depth in range(1, values.shape[-1])]
+    return 1 + first_reliable(np.array(reliability), len(cues))
+
+
+def first_reliable(reliability: Array, cues: int) -> int:
+    """The first depth whose split-half reliability is within one standard error of the best.
+
+    After the first blocks, frames agree about a token whatever it means. Their agreement then
+    falls, and rises again where meaning is read. So depths before the first minimum are left out;
+    where the agreement does not rise again by more than an error, none is.
+
+    reliability: `depth`
+    cues: that it was measured on.
+    """
+    error = (1 - reliability**2) / np.sqrt(cues)
+    minima = np.flatnonzero(np.diff(reliability) > 0)
+    start = next((at for at in minima if reliability[at:].max() > (reliability + error)[at]), 0)
+    best = start + int(np.argmax(reliability[start:]))
+    return int(start) + int(np.argmax(reliability[start:] >= reliability[best] - error[best]))
+
+
+# --- the share of a head --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """What passes through each head up to the read-out layer, and what it does at other nouns.
+
+    heads: all of these layers.
+    share, low, high: of the variance over cues, with the 95 % interval. `head`
+    nouns: that were put in the word's place.
+    r, slope: of the head's write at a noun on that at the word, along the word's axis, over cues.
+        `noun head`
+    """
+
+    heads: tuple[HeadIndex, ...]
+    share: Array
+    low: Array
+    high: Array
+    nouns: tuple[str, ...]
+    r: Array
+    slope: Array
+    texts: int
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Cues in one frame each, frames in turn.
+
+    stems: of the cue of each row.
+    frames: the number of each row's frame.
+    rows: the texts.
+    """
+
+    stems: tuple[str, ...]
+    frames: NDArray[np.intp]
+    rows: CueTexts
+
+
+def draw_sample(
+    templates: Sequence[Template],
+    words: Sequence[str],
+    cues: Sequence[Sequence[int]],
+    *,
+    seed: int,
+    most: int = SAMPLE,
+) -> Sample:
+    """A uniform sample of cues, each in one frame. Where there are fewer cues than texts asked for,
+    each stands in as many frames as that allows."""
+    drawn = np.random.default_rng(seed).permutation(len(cues))[:most]
+    turns = max(1, min(len(templates), most // max(1, len(drawn))))
+    numbers = np.repeat(drawn, turns).tolist()
+    frames = (np.arange(len(drawn))[:, None] + np.arange(turns)).ravel() % len(templates)
+    return Sample(
+        stems=tuple(stem_of(words[number]) for number in numbers),
+        frames=frames,
+        rows=texts_of(templates, [cues[number] for number in numbers], frames.tolist()),
+    )
+
+
+class _AtWord(NamedTuple):
+    """What the runs of a sample leave: `mean_z: frame layer head d_head`, `coordinate: row`,
+    `write: row variant layer head`, variant 0 the word, then the nouns."""
+
+    mean_z: Tensor
+    coordinate: Array
+    write: Array
+
+
+def measure_shares(
+    weights: Weights,
+    sample: Sample,
+    axes: ScanAxes,
+    word: Sequence[int],
+    nouns: Sequence[tuple[str, Sequence[int]]],
+    *,
+    seed: int,
+    chunk: int = SWAP_CHUNK,
+    done: Done | None = None,
+) -> Shares:
+    """The share of every head up to the read-out layer, exactly, and its writes at nouns.
+
+    axes: a single one.
+    word: the ids of the word, which every text holds.
+    nouns: names and ids, as many tokens each as the word.
+    """
+    report = done or (lambda share: None)
+    before = _run_at_word(weights, sample, axes, [word, *(ids for _, ids in nouns)], chunk, report)
+    fixed = _fixed_coordinates(weights, sample, axes, before, chunk, report)
+    has_heads = weights.has_heads[: axes.depth].cpu().numpy()
+    layers = np.flatnonzero(has_heads)
+    heads = tuple((int(layer), head) for layer in layers for head in range(weights.shape[1]))
+    fixed = fixed[:, has_heads].reshape(len(fixed), -1)
+    share, low, high = lost_variance(
+        before.coordinate, fixed, sample.frames, sample.stems, seed=seed
+    )
+    write = before.write[:, :, has_heads].reshape(*before.write.shape[:2], -1)
+    r, slope = _of_nouns(write, sample.frames)
+    return Shares(
+        heads, share, low, high, tuple(name for name, _ in nouns), r, slope, len(sample.stems)
+    )
+
+
+def _chunks(count: int, size: int) -> Iterator[slice]:
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))
+
+
+def _run_at_word(
+    weights: Weights,
+    sample: Sample,
+    axes: ScanAxes,
+    in_place: Sequence[Sequence[int]],
+    chunk: int,
+    done: Done,
+) -> _AtWord:
+    """The unchanged runs of a sample, with the word and with other nouns in its place."""
+    rows = len(sample.stems)
+    writers = axes.writers(weights)[..., 0]
+    frames = int(sample.frames.max()) + 1
+    sums = torch.zeros(frames, *writers.shape, dtype=torch.float64)
+    coordinate = np.empty(rows)
+    write = np.empty((rows, len(in_place), *writers.shape[:2]))
+    for part in _chunks(rows, max(1, chunk // len(in_place))):
+        found = replace_tokens(
+            weights, sample.rows.texts[part], in_place, parts=("z",), depth=axes.depth
+        )
+        z = found.z.double()  # row variant layer head d_head
+        sums.index_add_(0, torch.from_numpy(sample.frames[part]), z[:, 0])
+        coordinate[part] = axes.coordinate(found.resid[:, 0, -1])[:, 0].numpy()
+        write[part] = torch.einsum("rvlhd,lhd->rvlh", z, writers).numpy()
+        done(0.4 * part.stop / rows)
+    counts = np.bincount(sample.frames, minlength=frames)
+    mean_z = sums / torch.from_numpy(counts)[:, None, None, None]
+    return _AtWord(mean_z, coordinate, write)
+
+
+def _fixed_coordinates(
+    weights: Weights, sample: Sample, axes: ScanAxes, before: _AtWord, chunk: int, done: Done
+) -> Array:
+    """M of every text with one head's output at the word fixed at its mean over the cues of the
+    frame. `row layer head`"""
+    rows = len(sample.stems)
+    direction = axes.u[:, -1].to(weights.device, weights.dtype)
+    fixed = np.empty((rows, *before.mean_z.shape[1:3]))
+    for part in _chunks(rows, chunk):
+        donors = before.mean_z[torch.from_numpy(sample.frames[part])].to(weights.dtype)
+        moved = swap_heads(weights, sample.rows.texts[part], donors, direction)[..., 0]
+        fixed[part] = before.coordinate[part, None, None] + moved.double().numpy()
+        done(0.4 + 0.6 * part.stop / rows)
+    return fixed
+
+
+def lost_variance(
+    whole: Array,
+    fixed: Array,
+    frames: NDArray[np.intp],
+    clusters: Sequence[str],
+    *,
+    seed: int,
+) -> tuple[Array, Array, Array]:
+    """1 - Var(fixed) / Var(whole), variances within frames, and the ends of its 95 % interval over
+    clusters of cues. `row, row head -> head, head, head`; NaN where nothing varies."""
+    ones = np.ones((1, len(whole)))
+    weights = resampling.bootstrap_weights([clusters], seed=seed)
+    both = np.concatenate([whole[:, None], fixed], axis=1)
+    draws = _lost(both, frames, np.concatenate([ones, weights]))
+    low, high = resampling.interval(draws[1:])
+    return draws[0], low, high
+
+
+def _lost(both: Array, frames: NDArray[np.intp], weights: Array) -> Array:
+    """1 - Var(fixed) / Var(whole) under every weighting; column 0 of `both` is the whole.
+    `row 1+head, draw row -> draw head`"""
+    squares = np.zeros((len(weights), both.shape[1]))
+    for frame in np.unique(frames):
+        here = frames == frame
+        # Around one vector, so that what does not vary becomes exactly 0.
+        values = both[here] - both[here].mean(0)
+        drawn = weights[:, here]
+        total = drawn.sum(1, keepdims=True)
+        means = drawn @ values / np.maximum(total, 1)
+        squares += drawn @ values**2 - total * means**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(squares[:, :1] > 0, 1 - squares[:, 1:] / squares[:, :1], np.nan)
+
+
+def _of_nouns(write: Array, frames: NDArray[np.intp]) -> tuple[Array, Array]:
+    """Correlation and slope of writes at each noun on those at the word, within frames.
+    `row variant head -> noun head, noun head`"""
+    centred = np.empty_like(write)
+    for frame in np.unique(frames):
+        here = frames == frame
+        centred[here] = write[here] - write[here].mean(0)
+    word = centred[:, :1]
+    products = (centred[:, 1:] * word).sum(0)
+    of_word = (word**2).sum(0)
+    of_nouns = (centred[:, 1:] ** 2).sum(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        r = products / np.sqrt(of_word * of_nouns)
+        slope = products / of_word
+    return r, slope
+
+
+# --- words that were not fitted -------------------------------------------------------------------
+
+
+class Auroc(NamedTuple):
+    """How well cues of one sense are told from those of the other, with the 95 % interval over
+    cues. `n` each"""
+
+    auroc: Array
+    low: Array
+    high: Array
+
+
+def tell_apart(values: Array, is_a: NDArray[np.bool_], *, seed: int) -> Auroc:
+    """AUROC of cues of the first sense against those of the second. `cue n`"""
+    a = values[is_a]
+    b = values[~is_a]
+    larger = a[:, None] > b[None]
+    wins = larger + 0.5 * (a[:, None] == b[None])  # a b n
+    rng = np.random.default_rng(seed)
+    drawn_a = rng.multinomial(len(a), np.full(len(a), 1 / len(a)), resampling.DRAWS) / len(a)
+    drawn_b = rng.multinomial(len(b), np.full(len(b), 1 / len(b)), resampling.DRAWS) / len(b)
+    draws = np.einsum("da,db,abn->dn", drawn_a, drawn_b, wins, optimize=True)
+    estimate = wins.mean((0, 1))
+    low, high = resampling.interval(draws, estimate, units=min(len(a), len(b)))
+    return Auroc(estimate, low.clip(0, 1), high.clip(0, 1))

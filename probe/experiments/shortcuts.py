@@ -1,0 +1,138 @@
+"""What is used in the place of swaps: attention, norms, classifiers and gradients, on the pairs of
+sentences in which every head was swapped.
+
+    attention             attention from the word to its cue
+    rollout               the same with the tokens that are read traced back to the cue through the
+                          layers before, each (mean over its heads + identity) / 2
+    value_attention       |v at the cue| x attention to it
+    auroc                 held-out separation of the senses by what the head writes
+    direct                D: what the head itself writes along the sense axis
+    attribution           gradient at the recipient x change of z
+    integrated_5, _20     the same with the gradient averaged over 5 and 20 steps to the donor's z
+
+Whatever is swapped or has a gradient is taken both ways, as the swap is: half of what b gains with
+a's z plus half of what a loses with b's. Nothing is subtracted for donors of the same sense.
+
+Sources: Abnar & Zuidema 2020 (rollout); Kobayashi et al. 2020 (norms); Nanda 2023 (attribution
+patching); Sundararajan et al. 2017 (integrated gradients).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probe.experiments import separations
+from probe.experiments.run import Run, SwappedPair
+from probe.model import hooks
+from probe.model.attention import repeat_kv
+from probe.patching.gradients import attribute_heads
+from probe.stats.resampling import Array
+
+# By method the steps of its gradient; 0 takes it at the recipient alone.
+STEPS = {"attribution": 0, "integrated_5": 5, "integrated_20": 20}
+FROM_ATTENTION = ("attention", "rollout", "value_attention")
+METHODS = (*FROM_ATTENTION, "auroc", "direct", *STEPS)
+
+
+@dataclass(frozen=True, eq=False)
+class Shortcuts:
+    """The swaps of two senses and what stands for them, pair by pair.
+
+    senses: the two. depth: L*, where the word is read.
+    units: the pair of cue words of each pair. `pair`
+    gap: the mean gap where the heads of a layer are read. `layer`
+    swap: what swapping each head does, both ways averaged, as a fraction of the gap. `pair layer
+        head`
+    scores: by method. `pair layer head` each; `auroc`, which is of all sentences, `layer head`
+    """
+
+    senses: tuple[str, str]
+    depth: int
+    units: tuple[int, ...]
+    gap: Array
+    swap: Array
+    scores: Mapping[str, Array]
+
+
+def measure(run: Run) -> tuple[Shortcuts, ...]:
+    """The shortcuts of every two senses whose heads were swapped."""
+    separated = separations.measure(run)
+    return tuple(_measure(run, each, separated[each.number].auroc) for each in run.swapped)
+
+
+def _measure(run: Run, each: SwappedPair, auroc: Array) -> Shortcuts:
+    effects = each.effects
+    gap = effects.word.gap.mean(0)  # layer
+    swap = (effects.word.denoise + effects.word.noise) / 2
+    direct = effects.direct / effects.direct_gap.mean(0)[:, None]
+    scores = _from_attention(run, each) | {"auroc": auroc, "direct": direct}
+    for name, steps in STEPS.items():
+        scores[name] = _by_gradients(run, each, steps) / gap[:, None]
+    return Shortcuts(
+        senses=each.prepared.sense.senses,
+        depth=run.seen.depth,
+        units=each.pairs.units,
+        gap=gap,
+        swap=swap / gap[:, None],
+        scores=scores,
+    )
+
+
+def _by_gradients(run: Run, each: SwappedPair, steps: int) -> Array:
+    """Estimates of the numerators of the swaps, both ways averaged. `-> pair layer head`"""
+    seen = run.seen
+    recipients = [*each.pairs.b, *each.pairs.a]
+    givers = [*each.pairs.a, *each.pairs.b]
+    donor_z = seen.states.z[givers]
+    directions = each.prepared.sense.axes.directions(recipients)[:, 1:].to(donor_z)
+    texts = [seen.texts[row] for row in recipients]
+    stages = each.prepared.reading.at
+    moved = attribute_heads(run.weights, texts, donor_z, directions, stages, steps=steps)
+    into_b, into_a = moved.double().chunk(2)
+    return ((into_b - into_a) / 2).numpy()
+
+
+def _from_attention(run: Run, each: SwappedPair) -> dict[str, Array]:
+    """What is read from attention to the cue, mean over both members of a pair; NaN where one marks
+    none. `pair layer head` each"""
+    rows = sorted({*each.pairs.a, *each.pairs.b})
+    by_row = {row: _of_sentence(run, row) for row in rows}
+    a, b = (np.stack([by_row[row] for row in side]) for side in (each.pairs.a, each.pairs.b))
+    return dict(zip(FROM_ATTENTION, np.moveaxis((a + b) / 2, 1, 0), strict=True))
+
+
+def _of_sentence(run: Run, row: int) -> Array:
+    """FROM_ATTENTION of one sentence. `-> method layer head`"""
+    cue = run.seen.material.cues[row]
+    ids, at = run.seen.texts[row]
+    if cue is None:
+        return np.full((len(FROM_ATTENTION), *run.weights.shape[:2]), np.nan)
+    tensors = hooks.read(run.model, ids).tensors[""]
+    pattern = tensors["pattern"].double()  # layer head query_pos key_pos
+    values = repeat_kv(tensors["v"], run.weights.shape[1]).double()  # layer head pos d_head
+    to_cue = slice(cue.start, cue.stop)
+    at_word = pattern[:, :, at]  # layer head key_pos
+    attention = at_word[..., to_cue].sum(-1)
+    sizes = values[:, :, to_cue].norm(dim=-1)
+    value_attention = (at_word[..., to_cue] * sizes).sum(-1)
+    rollout = torch.stack(
+        [
+            row_of_layer @ before[:, to_cue].sum(-1)
+            for row_of_layer, before in zip(at_word, _rolled_out(pattern), strict=True)
+        ]
+    )
+    return torch.stack([attention, rollout, value_attention]).numpy()
+
+
+def _rolled_out(pattern: Tensor) -> list[Tensor]:
+    """How much of each token entered each position before a layer. `layer head query_pos key_pos ->
+    by layer pos token`"""
+    reached = torch.eye(pattern.shape[-1], dtype=pattern.dtype)
+    before = []
+    for of_layer in pattern.mean(1):
+        before.append(reached)
+        reached = (of_layer @ reached + reached) / 2
+    return before

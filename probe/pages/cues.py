@@ -1,0 +1,174 @@
+"""The page of a cue scan: two columns of words, the scatter, the heads. The sentences are in the
+template."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from probe import charts
+from probe.charts.palette import head_names, image, sense_colour
+from probe.experiments.cues import SAMPLE
+from probe.pages import checks, html
+from probe.results import frames as tables
+from probe.results.columns import TABLES, dictionary
+from probe.results.cues import Cues
+from probe.results.findings import Frames, WordFindings
+from probe.stats.numbers import measured, percent
+from probe.text.slots import stem_of
+from probe.tidy import rounded
+
+CERTIFICATE = "cues_certificate"
+WORDS = 24  # of each column
+SAMPLE_WORDS = 12  # of each column of a report, which tries fewer words
+HEADLINE_WORDS = 2  # of each side
+HEAD_WORDS = 6  # of each side of a head
+MOST_HEADS = 12  # in the table
+Section = dict[str, Any]
+
+
+def tables_of(cues: Cues) -> dict[str, pd.DataFrame]:
+    """The tables that are written as CSV and Parquet, with what all columns mean. The frame `cues`,
+    which is large, is Parquet only."""
+    frames = {name: frame for name, frame in cues.frames.items() if name != "cues"}
+    frames["cues_words"] = strongest_words(cues)
+    frames[CERTIFICATE] = tables.certificate_rows(cues.certificate)
+    described = frames | {"cues": cues.cues}
+    frames["cues_columns"] = dictionary(described, name="cues_columns")
+    return frames
+
+
+def strongest_words(cues: Cues) -> pd.DataFrame:
+    """The two columns of words as a table."""
+    sides = zip(cues.senses, columns(one_row_each(cues.cues), WORDS), strict=True)
+    rows = [(sense, each["word"], each["value"]) for sense, words in sides for each in words]
+    return rounded(pd.DataFrame(rows, columns=["sense", "cue", "coordinate"]))
+
+
+def render(cues: Cues, made: Mapping[str, Any]) -> str:
+    """The page as one self-contained HTML file; of the manifest everything but the time is on
+    it."""
+    summary = cues.summary
+    senses = list(cues.senses)
+    by_cue = one_row_each(cues.cues)
+    frames = tables_of(cues)
+    downloads = checks.downloads(frames)
+    downloads.append(checks.download("cues", len(cues.cues), TABLES["cues"], ["Parquet"]))
+    templates = html.environment("cues", "report")
+    has_heads = bool(cues.cues["head"].notna().any())
+    return templates.get_template("cues.html.j2").render(
+        summary=summary,
+        senses=senses,
+        model=cues.model_name,
+        origin=cues.origin,
+        options=cues.options,
+        columns=columns(by_cue, WORDS),
+        first=columns(by_cue, HEADLINE_WORDS),
+        seen=int(by_cue["seen"].sum()),
+        scatter=charts.cue_scatter(cues.cues, senses) if has_heads else None,
+        heads=head_lines(cues),
+        layers=cues.heads["layer"].nunique(),
+        number_of_heads=len(cues.heads),
+        sample=SAMPLE,
+        certificate=checks.certificate(frames[CERTIFICATE]),
+        manifest=made,
+        dictionary=frames["cues_columns"].to_dict("records"),
+        downloads=downloads,
+        **html.assets(templates, "cues.css.j2", "page.js"),
+    )
+
+
+def one_row_each(cues: pd.DataFrame) -> pd.DataFrame:
+    """A row for each cue, those with the largest coordinate first."""
+    each = cues.drop_duplicates("cue")
+    return each.sort_values("coordinate", ascending=False, kind="stable")
+
+
+def columns(ordered: pd.DataFrame, count: int, value: str = "coordinate") -> list[list[Section]]:
+    """The strongest words of each sense: of words that were not fitted, one of each stem.
+
+    ordered: the largest value first.
+    """
+    unseen = ordered[~ordered["seen"]]
+    ends = (unseen, unseen.iloc[::-1])
+    return [_strongest(end, count, value) for end in ends]
+
+
+def _strongest(rows: pd.DataFrame, count: int, value: str) -> list[Section]:
+    words: dict[str, Section] = {}
+    for row in rows.itertuples():
+        stem = stem_of(str(row.cue))
+        if stem not in words and len(words) == count:
+            break
+        known = words.setdefault(stem, {"word": row.cue, "value": getattr(row, value)})
+        # "lake" is easier to read than "Lake", where both are among the first.
+        if str(row.cue) == str(known["word"]).lower():
+            known["word"] = row.cue
+    return list(words.values())
+
+
+def head_lines(cues: Cues) -> list[Section]:
+    """The heads with the largest shares; of those that were read for every cue also what they
+    attend to and write."""
+    by_name = dict(tuple(cues.cues.assign(name=head_names(cues.cues)).groupby("name", sort=False)))
+    lines = []
+    for row in cues.heads.head(MOST_HEADS).to_dict("records"):
+        name = f"L{row['layer']}H{row['head']}"
+        line: Section = {
+            "name": name,
+            "share": measured(row["share"], row["share_low"], row["share_high"]),
+            "nouns_r": row["nouns_r"],
+            "nouns_slope": row["nouns_slope"],
+            "attention": "",
+            "words": None,
+        }
+        if name in by_name:
+            of_head = by_name[name].sort_values("write", ascending=False, kind="stable")
+            line["attention"] = percent(float(of_head["attention"].mean()))
+            line["words"] = columns(of_head, HEAD_WORDS, "write")
+        lines.append(line)
+    return lines
+
+
+def samples(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
+    """The samples of cues of a report's words."""
+    lines = []
+    for summary in frames["cue_samples"].to_dict("records"):
+        word = summary["word"]
+        rows = frames["cue_sample"][frames["cue_sample"]["word"] == word]
+        senses = [summary["sense_a"], summary["sense_b"]]
+        hues = [sense_colour(findings[word].senses, sense) for sense in senses]
+        by_cue = one_row_each(rows)
+        has_heads = bool(rows["head"].notna().any())
+        lines.append(
+            {
+                "summary": summary,
+                "senses": senses,
+                "columns": columns(by_cue, SAMPLE_WORDS),
+                "first": columns(by_cue, HEADLINE_WORDS),
+                "seen": int(by_cue["seen"].sum()),
+                "scatter": charts.cue_scatter(rows, senses, hues=hues) if has_heads else None,
+            }
+        )
+    return lines
+
+
+def notebook_html(cues: Cues) -> str:
+    """What a notebook shows of a scan: the two columns of words and the picture."""
+    summary = cues.summary
+    senses = list(cues.senses)
+    has_heads = bool(cues.cues["head"].notna().any())
+    picture = Markup(image(charts.cue_scatter(cues.cues, senses))) if has_heads else ""
+    return (
+        html.environment("notebook")
+        .get_template("cue_scan.html.j2")
+        .render(
+            summary=summary,
+            senses=senses,
+            model=cues.model_name,
+            columns=columns(one_row_each(cues.cues), WORDS),
+            picture=picture,
+            frames=list(cues.frames),
+        )
+    )

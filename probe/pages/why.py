@@ -1,0 +1,183 @@
+"""The section "Why they attend": for each leading head what makes it attend to the cue, and what it
+takes from there.
+
+Tables in, plain values out; the sentences stand in the template. A part is named as a reason only
+where replacing it lowers the score on both sides.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from probe.pages.sentences import TINTS
+from probe.results.findings import Frames, HeadFinding, Row, WordFindings
+from probe.stats.limits import LEVEL
+from probe.stats.numbers import decimal, measured, p_value, percent
+
+MOST_PARTS = 6  # of the word and of the cue that have a row and a column of their own
+MOST_REPLACED = 4  # parts of each side whose replacement is listed
+HALF = 0.5  # of the contrast: a smaller reason is only part of it
+ROUNDS_TO_ZERO = 0.005  # of a sum: a smaller share has a blank cell
+OTHERS = "all others"
+SIDES = {"query": "word", "key": "cue"}  # where the parts of a side stand
+BIASES = ("query bias", "norm bias")  # the same at every token, so that nothing can replace them
+TABLES = ("why_it_attends", "qk_attribution", "qk_interventions", "ov_attribution")
+Section = dict[str, Any]
+
+
+def section(findings: Mapping[str, WordFindings]) -> list[Section]:
+    """Every word with the heads that are worth reading and were taken apart."""
+    words = []
+    for finding in findings.values():
+        heads = [
+            _head(finding.rows, head)
+            for head in finding.heads_read
+            if len(_of_head(finding.rows["why_it_attends"], head))
+        ]
+        if heads:
+            first = finding.rows["why_it_attends"].iloc[0]
+            words.append(
+                {
+                    "word": finding.word,
+                    "id": f"why-{finding.index}",
+                    "senses": (first["sense_a"], first["sense_b"]),
+                    "sentences": int(first["sentences"]),
+                    "pairs": int(first["pairs"]),
+                    "heads": heads,
+                }
+            )
+    return words
+
+
+def _of_head(rows: pd.DataFrame, head: HeadFinding) -> pd.DataFrame:
+    return rows[(rows["layer"] == head.layer) & (rows["head"] == head.head)]
+
+
+def _head(frames: Frames, head: HeadFinding) -> Section:
+    rows = {name: _of_head(frames[name], head) for name in TABLES}
+    found = rows["why_it_attends"].iloc[0]
+    contrast = float(found["contrast"])
+    said = {
+        "name": head.name,
+        "reason": _reason(found),
+        "contrast": decimal(contrast),
+        "p_contrast": p_value(found["p_contrast"]),
+    }
+    if said["reason"] == "none":
+        return said
+    largest = rows["ov_attribution"].sort_values("write", ascending=False).iloc[0]
+    written = float(rows["ov_attribution"]["write"].sum())
+    takes = written >= ROUNDS_TO_ZERO
+    return said | {
+        "part_query": _output(found["part_query"]),
+        "part_key": _output(found["part_key"]),
+        "partly": found["share"] < HALF,
+        "share": measured(found["share"], found["share_low"], found["share_high"]),
+        "agreement": decimal(found["agreement"]),
+        "matrix": _matrix(rows, contrast, written),
+        "replaced": [
+            _replaced(part, contrast)
+            for side in SIDES
+            for part in _largest(rows["qk_interventions"], side)
+        ],
+        "written": percent(written),
+        "taken": _output(largest["part_key"]),
+        "taken_share": percent(float(largest["write"]) / written) if takes else "",
+        "takes": takes,
+    }
+
+
+def _output(part: str) -> str:
+    """What a part is, in a sentence: the output of an MLP, a head or a layer's attention, or an
+    embedding or a bias."""
+    return f"the {part}" if "embedding" in part or "bias" in part else f"{part}'s output"
+
+
+def _reason(found: pd.Series) -> str:
+    """Which fixed sentence is said of a head: "none" where it does not score the cue above other
+    tokens, "apart" where attribution and interventions do not agree, "cue" where the part at the
+    word is a bias, else "both" or "pair", for one part at both tokens or two."""
+    if not found["p_contrast"] < LEVEL:
+        return "none"
+    if not found["p_key"] < LEVEL:
+        return "apart"
+    if found["part_query"] in BIASES:
+        return "cue"
+    if not found["p_query"] < LEVEL:
+        return "apart"
+    return "both" if found["part_query"] == found["part_key"] else "pair"
+
+
+def _matrix(rows: Mapping[str, pd.DataFrame], contrast: float, written: float) -> Section:
+    """The contrast by parts of the word and of the cue, and under it what the head writes by parts
+    of the cue, as shares of their sums."""
+    scores = rows["qk_attribution"]
+    cells = scores.pivot_table(
+        index="part_query", columns="part_key", values="score", aggfunc="sum", sort=False
+    )
+    cells = cells.fillna(0.0) / contrast
+    writes = rows["ov_attribution"].set_index("part_key")["write"]
+    # Shares of what goes the other way, or nowhere, would say nothing.
+    writes = writes / written if written >= ROUNDS_TO_ZERO else 0.0 * writes
+    parts_of_cue = list(dict.fromkeys([*cells.columns, *writes.index]))
+    both = [cells.abs().max(), writes.abs()]
+    shown_keys = _first(pd.concat(both, axis=1).max(axis=1).reindex(parts_of_cue))
+    shown_queries = _first(cells.abs().max(axis=1))
+    grouped = cells.groupby(_named(cells.index, shown_queries), sort=False).sum()
+    grouped = grouped.T.groupby(_named(cells.columns, shown_keys), sort=False).sum().T
+    keys = [*shown_keys, *_others(grouped.abs().max())]
+    taken = writes.groupby(_named(writes.index, shown_keys), sort=False).sum()
+    queries = [*shown_queries, *_others(grouped.abs().max(axis=1))]
+    grouped = grouped.reindex(index=queries, columns=keys, fill_value=0.0)
+    return {
+        "keys": keys,
+        "rows": [
+            (query, [_cell(value) for value in values])
+            for query, values in zip(queries, grouped.to_numpy().tolist(), strict=True)
+        ],
+        "taken": [_cell(value) for value in taken.reindex(keys, fill_value=0.0).tolist()],
+    }
+
+
+def _first(sizes: pd.Series) -> list[str]:
+    """The MOST_PARTS largest parts that do not round to 0, in the order of the stream."""
+    largest = set(sizes[sizes >= ROUNDS_TO_ZERO].nlargest(MOST_PARTS).index)
+    return [str(part) for part in sizes.index if part in largest]
+
+
+def _others(sizes: pd.Series) -> list[str]:
+    """All others as a part, if they do not round to 0 everywhere."""
+    return [OTHERS] if sizes.get(OTHERS, 0.0) >= ROUNDS_TO_ZERO else []
+
+
+def _named(parts: "pd.Index[str]", shown: list[str]) -> "pd.Index[str]":
+    """The names of parts, all but those that are shown as OTHERS."""
+    return parts.where(parts.isin(shown), OTHERS)
+
+
+def _cell(share: float) -> Section:
+    """A share as text, blank where it rounds to 0, and its tint."""
+    return {
+        "text": decimal(100 * share, 0) if abs(share) >= ROUNDS_TO_ZERO else "",
+        "tint": min(round(abs(share) * TINTS), TINTS),
+        "against": share < 0,
+    }
+
+
+def _largest(replaced: pd.DataFrame, side: str) -> Sequence[Row]:
+    """The parts of a side whose replacement, predicted or computed, matters most."""
+    of_side = replaced[replaced["side"] == side]
+    size = of_side[["attributed", "score"]].abs().max(axis=1)
+    return of_side.loc[size.nlargest(MOST_REPLACED).index].to_dict("records")
+
+
+def _replaced(part: Row, contrast: float) -> Section:
+    return {
+        "side": SIDES[part["side"]],
+        "part": part["part"],
+        "attributed": percent(part["attributed"] / contrast),
+        "score": percent(part["score"] / contrast),
+        "p": "" if math.isnan(part["p"]) else p_value(part["p"]),
+    }

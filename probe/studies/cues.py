@@ -1,0 +1,356 @@
+"""The public entry to the cue scan (`probe.experiments.cues`)."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from probe.errors import InputError, require_at_least
+from probe.experiments.cue_words import DOING, Cue, Slots, ask, occur_in, without_beginnings
+from probe.experiments.cues import (
+    DEPTH_SAMPLE,
+    Auroc,
+    Scan,
+    ScanAxes,
+    Shares,
+    Template,
+    axes_of_sentences,
+    draw_sample,
+    measure_shares,
+    most_reliable_depth,
+    read_texts,
+    scan,
+    scan_axes,
+    tell_apart,
+    texts_of,
+)
+from probe.experiments.material import choose_words, prepare, sentences_of
+from probe.experiments.observe import Observation, SenseAxes, observe
+from probe.model.architectures import require_single
+from probe.model.check import certify
+from probe.model.load import ModelSource, load, read_weights
+from probe.model.model import Model
+from probe.model.tokens import ids_after, tokenize
+from probe.model.trace import target_states
+from probe.model.weights import Weights
+from probe.patching.sets import HeadIndex
+from probe.progress import Progress, silent
+from probe.provenance import content_key, sha256_of_bytes
+from probe.results.cues import Cues, cue_rows, head_rows, noun_rows, summary_row
+from probe.stats import axes as sense_axes
+from probe.stats import resampling
+from probe.stats.axes import Axis
+from probe.stats.limits import SMALLEST
+from probe.text import lexicon
+from probe.text.sentences import as_corpus
+from probe.text.slots import words_of
+
+TOP = 4  # heads whose attention, score and write are kept for every cue
+NOUNS = 10  # unambiguous nouns that are put in the word's place
+TWO_TEXTS = "two texts"
+
+
+class Measured(NamedTuple):
+    """What is measured on a word; `auroc` of held-out cues, where there are any."""
+
+    shares: Shares
+    scan: Scan
+    auroc: Auroc | None
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Cue words of the sentences, each with the axis that was fitted without it.
+
+    axes: all of them.
+    axis: the number of each cue's. `cue`
+    is_a: whether it is a cue of the first sense. `cue`
+    """
+
+    cues: list[Cue]
+    axes: ScanAxes
+    axis: list[int]
+    is_a: list[bool]
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """The axis that cues are read along, and where it comes from.
+
+    texts: that it was fitted on.
+    held_out: None where no sentences with marked cues were fitted.
+    source, sha256: of the sentences.
+    """
+
+    axes: ScanAxes
+    texts: list[str]
+    held_out: HeldOut | None
+    source: str
+    sha256: str
+
+
+def cues(
+    model: ModelSource,
+    word: str,
+    *,
+    sentences: Any = None,
+    texts: Sequence[str] | None = None,
+    cues: Sequence[str] | str | Path | None = None,
+    frames: Sequence[str] | str | Path | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Cues:
+    """Every word of the model's vocabulary as the cue of an ambiguous word: where it moves the word
+    along the sense axis, and what the heads do that move it.
+
+    sentences: labelled sentences that the axis is fitted on, as `study` takes them; those that ship
+        by default. Of several senses, the two that are furthest apart are compared.
+    texts: two texts with the word, one for each meaning, that the axis runs through instead.
+    cues: words to try, or a file with one in each line. By default every word that is one token of
+        the model, without the tokens that the model expects to go on as a longer word.
+    frames: short texts with the word and one slot `_` for the cue, or a file with one in each line;
+        by default four with the cue 1 to 4 words before the word, and two with the cue after it for
+        a model that reads both ways.
+
+    The four heads with the largest share of the variance over cues are read for every cue. Words
+    that occur in the fitted sentences, in any form, are marked `seen`. Raises InputError for a word
+    without sentences, texts or frames without the word, and too few cues; UnsupportedModel for an
+    encoder-decoder; CrossCheckError when the certificate fails.
+
+    Example:
+        >>> scan = probe.cues("tiny-senses", "bank", texts=("The river bank", "The loan bank"))
+        >>> list(scan.frames)
+        ['cues', 'cues_heads', 'cues_nouns', 'cues_summary']
+        >>> scan.heads.columns[:3].tolist()
+        ['layer', 'head', 'share']
+    """
+    require_at_least(0, seed, "seed", doing=DOING, usual=0)
+    if sentences is not None and texts is not None:
+        raise InputError(f"{DOING}: got both sentences and texts; give one of the two.")
+    model = load(model)
+    require_single(model.config.architecture, "a cue scan")
+    report = progress or silent
+    slots = ask(
+        model,
+        word,
+        cues=None if cues is None else _lines(cues),
+        frames=None if frames is None else _lines(frames),
+    )
+    report("certificate", 0.02)
+    certificate = certify(model, [slots.example]).require()
+    if cues is None:
+        slots = without_beginnings(
+            model, slots, done=lambda share: report("which tokens are words", 0.04 + 0.2 * share)
+        )
+    report("axis", 0.24)
+    if texts is None:
+        fitted = _fit_sentences(model, word, sentences, slots.before, seed=seed)
+    else:
+        fitted = fit_texts(model, word, texts, slots, seed=seed)
+    measured = _measure(model, word, slots, fitted, report, seed=seed)
+    options: dict[str, object] = {
+        "word": word,
+        "sentences": fitted.source,
+        "texts": None if texts is None else list(texts),
+        "frames": [frame.text for frame in slots.frames],
+        "cues": "every word of the vocabulary" if cues is None else content_key(*slots.words),
+        "left_out": list(slots.not_held),
+        "seed": seed,
+    }
+    by_name = _tables(word, slots, fitted, measured)
+    return Cues(model.name, model.origin, options, certificate, by_name, fitted.sha256)
+
+
+def _measure(
+    model: Model, word: str, slots: Slots, fitted: Fitted, report: Progress, *, seed: int
+) -> Measured:
+    """Shares first: they decide which heads are read for every cue."""
+    weights = read_weights(model)
+    sample = draw_sample(slots.templates, slots.words, slots.ids, seed=seed)
+    shares = measure_shares(
+        weights,
+        sample,
+        fitted.axes,
+        slots.word,
+        _nouns(model, slots.before, word, slots.word),
+        seed=seed,
+        done=lambda share: report("shares of heads", 0.26 + 0.2 * share),
+    )
+    top = top_heads(shares)
+    scanned = scan(
+        weights,
+        slots.templates,
+        slots.ids,
+        fitted.axes,
+        top,
+        done=lambda share: report("cues", 0.46 + 0.5 * share),
+    )
+    auroc = None
+    if fitted.held_out is not None:
+        auroc = _held_out_auroc(weights, slots.templates, fitted.held_out, top, seed=seed)
+    return Measured(shares, scanned, auroc)
+
+
+def _tables(word: str, slots: Slots, fitted: Fitted, measured: Measured) -> dict[str, pd.DataFrame]:
+    """The frames of a scan by name."""
+    shares, scanned, auroc = measured
+    held_out = 0 if fitted.held_out is None else len(fitted.held_out.cues)
+    axes = fitted.axes
+    return {
+        "cues": cue_rows(slots.words, occur_in(fitted.texts, slots.words), scanned),
+        "cues_heads": head_rows(shares, scanned, auroc),
+        "cues_nouns": noun_rows(shares),
+        "cues_summary": summary_row(
+            word, axes.senses, axes.depth, scanned, shares, auroc, held_out, slots.beginnings
+        ),
+    }
+
+
+def top_heads(shares: Shares) -> list[HeadIndex]:
+    """The heads with the largest shares, at most TOP: those with at least SMALLEST, or else the
+    first."""
+    order = resampling.order(shares.share).tolist()
+    large = [number for number in order if shares.share[number] >= SMALLEST]
+    return [shares.heads[number] for number in (large or order[:1])[:TOP]]
+
+
+# --- what is asked for ----------------------------------------------------------------------------
+
+
+def _lines(given: Sequence[str] | str | Path) -> list[str]:
+    """Texts as they are, or the lines of a file, without empty ones."""
+    if isinstance(given, str | Path):
+        try:
+            given = Path(given).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"{DOING}: cannot read {given} as a text file ({type(error).__name__}); give a "
+                "file in UTF-8 with one entry in each line."
+            ) from error
+    if not isinstance(given, Collection) or not all(isinstance(line, str) for line in given):
+        raise InputError(f"{DOING}: got {given!r}, expected texts; give a list of them.")
+    return list(dict.fromkeys(line.strip() for line in given if line.strip()))
+
+
+def _nouns(
+    model: Model, before: str, word: str, ids: Sequence[int]
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Unambiguous nouns with as many tokens as the word."""
+    names = [noun for noun in lexicon.one_meaning_nouns() if noun != word]
+    found = zip(names, ids_after(model, before, names), strict=True)
+    fitting = [(noun, own) for noun, own in found if own is not None and len(own) == len(ids)]
+    return fitting[:NOUNS]
+
+
+# --- the axis -------------------------------------------------------------------------------------
+
+
+def _fit_sentences(model: Model, word: str, sentences: Any, before: str, *, seed: int) -> Fitted:
+    """The axis between two senses of labelled sentences, at the read-out layer of a study."""
+    own = None if sentences is None else as_corpus(sentences, word)
+    [chosen] = choose_words(word, own)
+    corpus = sentences_of(chosen, own, model)
+    material = prepare(model, chosen, corpus.sentences)
+    seen = observe(model, material, seed=seed, next_token=False)
+    pair, along = axes_of_sentences(seen)
+    return Fitted(
+        axes=along,
+        texts=[material.sentences[row].text for row in pair.split.rows],
+        held_out=_held_out(model, seen, pair, before),
+        source=corpus.source,
+        sha256=corpus.sha256,
+    )
+
+
+def _held_out(model: Model, seen: Observation, pair: SenseAxes, before: str) -> HeldOut | None:
+    """The cue words that some axis was fitted without; None where there are not two of each
+    sense."""
+    axis_of: dict[str, int] = {}
+    is_first: dict[str, bool] = {}
+    split = pair.split
+    for row, cell, is_a in zip(split.rows, split.cells, split.is_a, strict=True):
+        cue = seen.material.sentences[row].cue
+        if cue is not None and cell >= 0:
+            axis_of[cue] = int(cell)
+            is_first[cue] = bool(is_a)
+    tokens = ids_after(model, before, list(axis_of)) if axis_of else []
+    usable = [Cue(cue, ids) for cue, ids in zip(axis_of, tokens, strict=True) if ids is not None]
+    of_a = [is_first[cue.word] for cue in usable]
+    if min(of_a.count(True), of_a.count(False)) < 2:
+        return None
+    upto = slice(seen.depth + 1)
+    scaled = pair.axes.u[:, upto] / pair.axes.gap[:, upto, None]
+    by_cell = ScanAxes(pair.senses, scaled, pair.axes.midpoint[:, seen.depth])
+    return HeldOut(usable, by_cell, [axis_of[cue.word] for cue in usable], of_a)
+
+
+def fit_texts(
+    model: Model,
+    word: str,
+    texts: Sequence[str],
+    slots: Slots,
+    *,
+    seed: int,
+    most: int = DEPTH_SAMPLE,
+) -> Fitted:
+    """The axis through the word in two texts, at the layer where frames agree best about cues.
+
+    most: of the cues, how many choose the layer.
+    """
+    if isinstance(texts, str) or len(texts) != 2:
+        raise InputError(
+            f"{DOING}: got {texts!r}, expected two texts, one for each meaning of {word!r}; give "
+            f'("The river {word}", "The mortgage {word}"), say.'
+        )
+    tokens = [tokenize(model, text) for text in texts]
+    states = target_states(model, tokens, [cut.positions_of(word)[-1] for cut in tokens])
+    senses = _labels(texts)
+    by_depth: list[Axis] = [
+        sense_axes.fit_axis(states.resid[:1, depth], states.resid[1:, depth], senses, depth)
+        for depth in range(states.resid.shape[1])
+    ]
+    if not any(axis.u.any() for axis in by_depth):
+        raise InputError(
+            f"{DOING}: {word!r} has the same vector in {texts[0]!r} and {texts[1]!r}; give texts "
+            "that differ before the word."
+        )
+    rng = np.random.default_rng(seed)
+    drawn = rng.permutation(len(slots.cues))[:most]
+    some = [slots.cues[number].ids for number in drawn]
+    depth = most_reliable_depth(read_weights(model), slots.templates, some, by_depth, slots.word)
+    sha256 = sha256_of_bytes("\n".join(texts).encode())
+    return Fitted(scan_axes(by_depth[: depth + 1]), list(texts), None, TWO_TEXTS, sha256)
+
+
+def _labels(texts: Sequence[str]) -> tuple[str, str]:
+    """What each of two texts is called: the words that the other one lacks."""
+    words = [words_of(text) for text in texts]
+    own = [" ".join(word for word in words[side] if word not in words[1 - side]) for side in (0, 1)]
+    return own[0] or texts[0], own[1] or texts[1]
+
+
+def _held_out_auroc(
+    weights: Weights,
+    templates: Sequence[Template],
+    held_out: HeldOut,
+    heads: Sequence[HeadIndex],
+    *,
+    seed: int,
+) -> Auroc:
+    """How well the cue words of one sense are told from those of the other along axes that were
+    fitted without them: by the coordinate, then by the write of each head."""
+    frames = list(range(len(templates)))
+    rows = texts_of(
+        templates,
+        [cue.ids for cue in held_out.cues for _ in frames],
+        [frame for _ in held_out.cues for frame in frames],
+    )
+    read = read_texts(weights, rows, held_out.axes, heads)
+    axis = np.repeat(held_out.axis, len(frames))
+    row = np.arange(len(axis))
+    values = np.concatenate([read.coordinate[row, axis, None], read.write[row, :, axis]], axis=1)
+    by_cue = values.reshape(len(held_out.cues), len(frames), -1).mean(1)
+    return tell_apart(by_cue, np.array(held_out.is_a), seed=seed)

@@ -1,0 +1,62 @@
+"""The pictures of a study by the names of its tables, and its tables as attributes."""
+
+import inspect
+
+import pandas as pd
+import pytest
+from example_study import make_study
+from example_survey import make_survey
+
+import probe
+from probe.charts.of_study import StudyCharts
+from probe.errors import InputError
+from probe.results.tables import StudyTables, SurveyTables, Table
+
+STUDY = make_study()
+NAMES = [name for name, _ in inspect.getmembers(StudyCharts, inspect.isfunction) if name[0] != "_"]
+
+
+def tables_of(kind: type) -> set[str]:
+    return {
+        name for each in kind.__mro__ for name, value in vars(each).items() if type(value) is Table
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("survey")])
+def test_a_picture_of_a_study_has_the_name_of_its_table(name: str) -> None:
+    assert name in tables_of(StudyTables)
+    for word in (None, "mole"):
+        chart = getattr(STUDY.charts, name)(word) if len(STUDY.frames[name]) else None
+        if chart is not None:
+            drawn = inspect.signature(getattr(StudyCharts, name)).return_annotation
+            assert isinstance(chart, drawn) and "description" in chart.to_dict()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("survey")])
+def test_pictures_of_many_words_are_those_of_a_survey(name: str) -> None:
+    chart = getattr(make_survey().charts, name)()
+    assert name in tables_of(SurveyTables) and "description" in chart.to_dict()
+
+
+def test_what_cannot_be_drawn_is_one_sentence() -> None:
+    with pytest.raises(InputError, match="^Cannot draw depth of 'bat': the table has rows of bank"):
+        STUDY.charts.depth("bat")
+    with pytest.raises(InputError, match="^Cannot draw survey_heads: this result has no rows in"):
+        STUDY.charts.survey_heads()
+
+
+def test_every_table_is_an_attribute_that_editors_know() -> None:
+    frames = {*STUDY.frames, *make_survey().frames, "beside", "readings"}
+    # `certificate` is the record, whose rows are in the table of that name.
+    assert frames - {"certificate"} == tables_of(StudyTables)
+    assert STUDY.heads is STUDY.frames["heads"] and isinstance(STUDY.heads, pd.DataFrame)
+    with pytest.raises(AttributeError, match="^a study has no 'wrods'; its frames are words, "):
+        STUDY.wrods  # noqa: B018
+    with pytest.raises(AttributeError, match="^a study has no 'survey_heads'; its frames are "):
+        STUDY.survey_heads  # noqa: B018
+
+
+def test_help_names_what_a_function_takes() -> None:
+    for function in (probe.patch, probe.study, probe.load, probe.evaluate, probe.trace):
+        first = str(inspect.signature(function)).partition(",")[0]
+        assert first in ("(model: ModelSource", "(source: ModelSource")

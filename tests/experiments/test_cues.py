@@ -1,0 +1,515 @@
+"""The cue scan: what it reads against hooked forwards of plain transformers, and answers known
+beforehand."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from handmade import CUES, NOUNS, make_handmade, make_sentences, resolver
+from measured import studied
+from transformers import GPT2LMHeadModel
+
+import probe
+from probe.errors import InputError
+from probe.experiments import cue_sample, cues
+from probe.experiments.cue_words import ask, without_beginnings
+from probe.experiments.cues import ScanAxes
+from probe.experiments.material import prepare
+from probe.model.load import load, read_weights
+from probe.model.tokens import ids_after, tokenize, whole_words
+from probe.stats import resampling
+from probe.studies.cues import NOUNS as NOUNS_IN_PLACE
+from probe.text import lexicon
+from probe.text.slots import frames_for, read_frames, stem_of
+
+DEPTH = 3
+FORWARD = 1e-5  # of the largest value: the fused forward against plain transformers, float32
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return load("tiny-senses")
+
+
+@pytest.fixture(scope="module")
+def plain():
+    folder = Path(str(probe.__file__)).parent / "model" / "embedded" / "tiny-senses"
+    return GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+@pytest.fixture(scope="module")
+def axes(tiny):
+    drawn = torch.Generator().manual_seed(3)
+    d_model = tiny.config.d_model
+    u = torch.randn(1, DEPTH + 1, d_model, generator=drawn, dtype=torch.float64)
+    midpoint = torch.randn(1, d_model, generator=drawn, dtype=torch.float64)
+    return ScanAxes(("a", "b"), u, midpoint)
+
+
+@pytest.fixture(scope="module")
+def templates(tiny):
+    slotted = read_frames(frames_for("bank", both_sides=False), "bank", both_sides=False)
+    return [cues.template(tiny, frame, "lake") for frame in slotted]
+
+
+@pytest.fixture(scope="module")
+def fifty(tiny):
+    """Fifty words of the vocabulary, and their ids."""
+    words = whole_words(tiny)[::50][:50]
+    return words, ids_after(tiny, "The", words)
+
+
+def close(ours, theirs):
+    return np.abs(np.asarray(ours) - np.asarray(theirs)).max() <= FORWARD * np.abs(theirs).max()
+
+
+def hooked(plain, texts, at, fixed=None):
+    """Streams, patterns and z of a plain forward of texts of one length, read at the last position;
+    `fixed` puts values into one head's z there: (layer, head, values)."""
+    z = {}
+
+    def keep(layer):
+        def hook(module, inputs):
+            heads = inputs[0].unflatten(-1, (plain.config.n_head, -1)).clone()
+            if fixed is not None and fixed[0] == layer:
+                heads[:, at, fixed[1]] = fixed[2].to(heads.dtype)
+            z[layer] = heads[:, at]
+            return (heads.flatten(-2),)
+
+        return hook
+
+    blocks = plain.transformer.h
+    handles = [
+        block.attn.c_proj.register_forward_pre_hook(keep(n)) for n, block in enumerate(blocks)
+    ]
+    try:
+        with torch.inference_mode():
+            out = plain(torch.tensor(texts), output_hidden_states=True, output_attentions=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return out.hidden_states[DEPTH][:, at], [p[:, :, at] for p in out.attentions], z
+
+
+def plain_coordinate(axes, resid):
+    return ((resid.double() - axes.midpoint) @ axes.u[0, -1]).numpy()
+
+
+@pytest.fixture(scope="module")
+def sampled(tiny):
+    """The record of a word with a sample of cues."""
+    material = prepare(tiny, "bank", lexicon.expand("bank").sentences)
+    return studied(tiny, material, pairs=4, experiments=("separation", "cue_sample")).record
+
+
+# --- against plain transformers -------------------------------------------------------------------
+
+
+def test_fifty_cues_are_read_as_in_hooked_forwards_of_plain_transformers(
+    tiny, plain, axes, templates, fifty
+):
+    """Coordinate, attention and write of every head below the read-out layer, in every frame."""
+    _, ids = fifty
+    heads = [(layer, head) for layer in (2, 0, 1) for head in range(4)]
+    found = cues.scan(read_weights(tiny), templates, ids, axes, heads)
+    for frame, template in enumerate(templates):
+        texts = [template.filled(cue) for cue in ids]
+        resid, patterns, z = hooked(plain, [text.ids for text in texts], texts[0].at)
+        assert close(found.coordinate[:, frame], plain_coordinate(axes, resid))
+        for number, (layer, head) in enumerate(heads):
+            attention = patterns[layer][:, head, len(template.before)]
+            assert close(found.attention[:, frame, number], attention.numpy())
+            d_head = z[layer].shape[-1]
+            w_o = plain.transformer.h[layer].attn.c_proj.weight.detach()
+            written = z[layer][:, head] @ w_o[head * d_head : (head + 1) * d_head]
+            along = written.double() @ axes.u[0, layer + 1]
+            assert close(found.write[:, frame, number], along.numpy())
+
+
+def test_scores_are_those_of_a_trace(tiny, axes, templates, fifty):
+    words, ids = fifty
+    found = cues.scan(read_weights(tiny), templates[:2], ids[:5], axes, [(1, 2)])
+    for number, word in enumerate(words[:5]):
+        whole = probe.trace(tiny, f"With the {word} the bank")
+        cue = len(templates[1].before)
+        score = float(whole.scores[1, 2, -1, cue])
+        assert found.score[number, 1, 0] == pytest.approx(score, abs=FORWARD)
+
+
+def test_a_share_is_the_variance_lost_when_hooks_fix_a_head_at_its_mean(
+    tiny, plain, axes, templates, fifty
+):
+    """Every head below the read-out layer; means and variances within a frame."""
+    words, ids = fifty
+    weights = read_weights(tiny)
+    sample = cues.draw_sample(templates, words, ids, seed=0, most=50)
+    word = templates[0].word
+    found = cues.measure_shares(weights, sample, axes, word, [], seed=0)
+    within = np.zeros(2)
+    lost = {head: 0.0 for head in found.heads}
+    for frame in range(len(templates)):
+        here = np.flatnonzero(sample.frames == frame)
+        texts = [sample.rows.texts[row] for row in here]
+        rows = [text.ids for text in texts]
+        resid, _, z = hooked(plain, rows, texts[0].at)
+        whole = plain_coordinate(axes, resid)
+        within += ((whole - whole.mean()) ** 2).sum()
+        for layer, head in lost:
+            fixed = (layer, head, z[layer][:, head].mean(0))
+            resid, _, _ = hooked(plain, rows, texts[0].at, fixed)
+            values = plain_coordinate(axes, resid)
+            lost[layer, head] += ((values - values.mean()) ** 2).sum()
+    expected = [1 - lost[head] / within[0] for head in found.heads]
+    assert np.abs(found.share - expected).max() < 1e-5
+    assert (found.low <= found.share + 1e-9).all() and (found.share <= found.high + 1e-9).all()
+
+
+def test_a_cue_of_several_tokens_is_read_as_a_whole(tiny, axes, templates):
+    """Attention is summed over its tokens, the score is the largest."""
+    word = "riverbanks"
+    [ids] = ids_after(tiny, "The", [word])
+    assert len(ids) > 1
+    found = cues.scan(read_weights(tiny), templates, [ids], axes, [(1, 2)])
+    whole = probe.trace(tiny, f"The {word} and the bank")
+    # The space before it is a token of its own here, and belongs to the cue.
+    first = len(templates[2].before)
+    cue = list(range(first, first + len(ids)))
+    assert cue[1:] == list(whole.tokens.positions_of(word))
+    assert found.attention[0, 2, 0] == pytest.approx(
+        float(whole.pattern[1, 2, -1, cue].sum()), rel=1e-5
+    )
+    assert found.score[0, 2, 0] == pytest.approx(float(whole.scores[1, 2, -1, cue].max()), rel=1e-5)
+    resid = whole.resid_post[DEPTH - 1, -1]
+    assert found.coordinate[0, 2] == pytest.approx(plain_coordinate(axes, resid).item(), rel=1e-4)
+
+
+def test_an_encoder_also_reads_cues_after_the_word(axes):
+    model = load("tiny-senses-bidirectional")
+    texts = frames_for("bank", both_sides=True)
+    slotted = read_frames(texts, "bank", both_sides=True)
+    filled = [cues.template(model, frame, "lake") for frame in slotted]
+    [ids] = ids_after(model, "The", ["shore"])
+    found = cues.scan(read_weights(model), filled, [ids], axes, [(0, 1)])
+    for number, text in enumerate(texts):
+        whole = probe.trace(model, text.replace("_", "shore"))
+        word = whole.tokens.positions_of("bank")[-1]
+        [cue] = whole.tokens.positions_of("shore")
+        assert found.attention[0, number, 0] == pytest.approx(
+            float(whole.pattern[0, 1, word, cue]), rel=1e-4
+        )
+        resid = whole.resid_post[DEPTH - 1, word]
+        assert found.coordinate[0, number] == pytest.approx(
+            plain_coordinate(axes, resid).item(), rel=1e-4
+        )
+
+
+# --- chunks ---------------------------------------------------------------------------------------
+
+
+def test_chunks_of_another_size_give_the_same_numbers(tiny, axes, templates, fifty):
+    words, ids = fifty
+    weights = read_weights(tiny)
+    heads = [(0, 1), (2, 3)]
+    whole, parts = (
+        cues.scan(weights, templates, ids, axes, heads, chunk=chunk) for chunk in (512, 12)
+    )
+    for name in ("coordinate", "attention", "score", "write"):
+        assert np.allclose(getattr(whole, name), getattr(parts, name), rtol=1e-4, atol=1e-5)
+    sample = cues.draw_sample(templates, words, ids, seed=1)
+    nouns = [("ladder", ids_after(tiny, "The", ["ladder"])[0])]
+    one, other = (
+        cues.measure_shares(weights, sample, axes, templates[0].word, nouns, seed=0, chunk=chunk)
+        for chunk in (256, 14)
+    )
+    for name in ("share", "low", "high", "r", "slope"):
+        assert np.allclose(getattr(one, name), getattr(other, name), rtol=1e-4, atol=1e-5)
+
+
+def test_no_run_holds_more_texts_than_a_chunk(tiny, axes, templates, fifty, monkeypatch):
+    """So that memory does not grow with the vocabulary."""
+    held = []
+    read = cues.read_texts
+
+    def counting(weights, rows, *more):
+        held.append(len(rows.texts))
+        return read(weights, rows, *more)
+
+    monkeypatch.setattr(cues, "read_texts", counting)
+    cues.scan(read_weights(tiny), templates, fifty[1], axes, [], chunk=16)
+    assert max(held) == 16 and sum(held) == 50 * len(templates)
+
+
+# --- known answers --------------------------------------------------------------------------------
+
+FITTED = 20  # cue words of each sense that the axis is fitted on; as many others are scanned
+OTHERS = [f"{a}{b}x" for a in "abcdefghijklmnopqr" for b in "abcdefghijklmnopqrst"]
+HAND_FRAMES = (
+    "the _ lock",
+    "near _ the lock",
+    "the _ and the lock",
+    "the _ once again the lock",
+)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """One head resolves the word; 40 of 400 words are cues, none of which the axis was fitted on."""
+    folder = tmp_path_factory.mktemp("planted") / "model"
+    model = load(make_handmade(folder, [resolver(1, 2)], more_words=OTHERS))
+    known = {sense: words[FITTED:] for sense, words in CUES.items()}
+    words = [*known["door"], *known["canal"], *OTHERS]
+    assert len(words) == 400
+    sentences = make_sentences(cues=FITTED, frames=4)
+    found = probe.cues(model, "lock", sentences=sentences, cues=words, frames=HAND_FRAMES)
+    return found, known
+
+
+def test_forty_planted_cue_words_of_four_hundred_are_told_apart_and_from_all_others(planted):
+    found, known = planted
+    each = found.cues.drop_duplicates("cue").set_index("cue")["coordinate"]
+    door = each[list(known["door"])].to_numpy()
+    canal = each[list(known["canal"])].to_numpy()
+    others = each[OTHERS].to_numpy()
+    middle = np.median(others)
+    planted_size = np.abs(np.concatenate([door, canal]) - middle)
+    assert resampling.auroc(door, canal) == 1
+    assert resampling.auroc(planted_size, np.abs(others - middle)) == 1
+    assert found.summary["auroc"] == 1 and found.summary["held_out"] == 2 * FITTED
+
+
+def test_all_of_the_variance_passes_through_the_planted_head(planted):
+    found, _ = planted
+    first, *others = found.heads.to_dict("records")
+    assert (first["layer"], first["head"]) == (1, 2)
+    assert first["share"] == pytest.approx(1, abs=0.02)
+    assert max(abs(head["share"]) for head in others) < 0.02
+    assert set(zip(found.cues["layer"], found.cues["head"], strict=True)) == {(1, 2)}
+
+
+def test_a_head_that_looks_only_where_the_word_is_writes_nothing_at_other_nouns(planted):
+    found, _ = planted
+    nouns = found.frames["cues_nouns"]
+    here = nouns[(nouns["layer"] == 1) & (nouns["head"] == 2)]
+    assert list(here["noun"]) == list(NOUNS[:NOUNS_IN_PLACE])
+    assert here["slope"].abs().max() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("word", "texts"),
+    [
+        ("bank", ("The river bank", "The loan bank")),
+        ("apple", ("The orchard apple", "The software apple")),
+        ("seal", ("The ocean seal", "The wax seal")),
+    ],
+)
+def test_two_texts_are_enough_to_tell_the_grammars_cues_apart(tiny, word, texts):
+    """Cue words of the lexicon that are not in the two texts; some of them the model has met in
+    topics only, never next to the word."""
+    first, second = lexicon.entry(word).senses[:2]
+    found = probe.cues(tiny, word, texts=texts)
+    each = found.cues[~found.cues["seen"]].drop_duplicates("cue").set_index("cue")["coordinate"]
+    values = [
+        each[[cue for cue in sense.cues if cue in each.index]].to_numpy()
+        for sense in (first, second)
+    ]
+    assert min(map(len, values)) >= 8
+    auroc = float(resampling.auroc(*values))
+    assert max(auroc, 1 - auroc) >= 0.99
+    assert auroc > 0.5, "the first text is positive"
+
+
+@pytest.mark.parametrize("word", ["bank", "mole", "apple"])
+def test_held_out_cues_of_the_grammar_are_told_apart(tiny, word):
+    assert probe.cues(tiny, word).summary["auroc"] >= 0.99
+
+
+# --- arithmetic -----------------------------------------------------------------------------------
+
+
+def test_the_share_is_one_for_what_fixes_everything_and_zero_for_what_changes_nothing():
+    rng = np.random.default_rng(0)
+    frames = np.arange(40) % 4
+    whole = rng.normal(size=40) + 5 * frames
+    level = 3.0 * frames
+    fixed = np.stack([whole, level, whole / 2], axis=1)
+    share, low, high = cues.lost_variance(whole, fixed, frames, list("abcdefgh") * 5, seed=0)
+    assert share == pytest.approx([0, 1, 0.75])
+    assert low == pytest.approx([0, 1, 0.75]) and high == pytest.approx([0, 1, 0.75])
+
+
+def test_a_cue_that_is_drawn_twice_counts_as_two():
+    rng = np.random.default_rng(4)
+    both = rng.normal(size=(12, 3))
+    frames = np.arange(12) % 2
+    drawn = rng.integers(0, 4, size=12)
+    [weighted] = cues._lost(both, frames, drawn[None].astype(float))
+    squares = np.zeros(3)
+    for frame in (0, 1):
+        rows = np.repeat(both[frames == frame], drawn[frames == frame], axis=0)
+        squares += ((rows - rows.mean(0)) ** 2).sum(0)
+    assert weighted == pytest.approx(1 - squares[1:] / squares[0])
+
+
+def test_intervals_are_wider_where_the_cues_are_forms_of_few_words():
+    rng = np.random.default_rng(1)
+    of_word = rng.normal(size=10).repeat(20)
+    whole = of_word + 0.1 * rng.normal(size=200)
+    fixed = (whole - np.abs(of_word) * of_word)[:, None]
+    frames = np.zeros(200, dtype=int)
+    clusters = [str(row // 20) for row in range(200)]
+    alone = [str(row) for row in range(200)]
+    wide = cues.lost_variance(whole, fixed, frames, clusters, seed=0)
+    narrow = cues.lost_variance(whole, fixed, frames, alone, seed=0)
+    assert (wide[2] - wide[1]) > 2 * (narrow[2] - narrow[1])
+
+
+def test_reliability_follows_from_the_correlation_of_halves():
+    """Four columns of signal plus noise of equal variance: two columns on each side have
+    reliability 2 / 3, all four 4 / 5 (Spearman-Brown)."""
+    rng = np.random.default_rng(2)
+    values = rng.normal(size=(200_000, 1)) + rng.normal(size=(200_000, 4))
+    assert cues.split_half(values) == pytest.approx(0.8, abs=0.005)
+    assert cues.split_half(np.repeat(values[:, :1], 4, axis=1)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("reliability", "depth"),
+    [
+        ([0.99, 0.8, 0.7, 0.95, 0.955, 0.9], 3),  # the first rise after the fall, within an error
+        ([0.99, 0.8, 0.7, 0.9, 0.955, 0.9], 4),
+        ([0.99, 0.98, 0.97], 0),  # never rises again
+        ([0.99, 0.98, 0.97, 0.9701], 0),  # rises by less than an error
+        ([0.7, 0.9, 0.8], 1),  # rises at once
+    ],
+)
+def test_the_layer_is_the_first_after_the_fall_where_frames_agree_as_well_as_later(
+    reliability, depth
+):
+    assert cues.first_reliable(np.array(reliability), 200) == depth
+
+
+def test_auroc_counts_ties_half():
+    values = np.array([[1.0], [2.0], [2.0], [0.0]])
+    found = cues.tell_apart(values, np.array([True, True, False, False]), seed=0)
+    assert found.auroc == pytest.approx([(0 + 1 + 0.5 + 1) / 4])
+
+
+def test_a_sample_holds_each_frame_equally_often(templates, fifty):
+    words, ids = fifty
+    one_frame = cues.draw_sample(templates, words, ids, seed=0, most=48)
+    assert np.bincount(one_frame.frames).tolist() == [12] * 4
+    texts = [text.ids for text in one_frame.rows.texts]
+    assert len(set(texts)) == 48
+    every_frame = cues.draw_sample(templates, words, ids, seed=0, most=1000)
+    assert np.bincount(every_frame.frames).tolist() == [50] * 4
+    assert len({text.ids for text in every_frame.rows.texts}) == 200
+
+
+# --- what is asked for ----------------------------------------------------------------------------
+
+
+def test_whole_words_are_letters_alone_and_one_token_each(tiny):
+    words = whole_words(tiny)
+    assert "lake" in words and "The" in words
+    assert all(word.isalpha() and len(word) >= 3 for word in words)
+    assert len(set(words)) == len(words)
+    usable = [ids for ids in ids_after(tiny, "The", words) if ids is not None and len(ids) == 1]
+    text = tokenize(tiny, "The lake bank")
+    assert ids_after(tiny, "The", ["lake"]) == [text.ids[2:3]]
+    assert len(usable) > 0.9 * len(words)
+
+
+def test_a_beginning_of_a_word_is_what_a_plain_model_continues(tiny, plain):
+    """The probability, after each of some tokens, of the tokens that continue a word."""
+    slots = ask(tiny, "bank")
+    some = replace(slots, cues=slots.cues[:200])
+    kept = without_beginnings(tiny, some)
+    vocabulary = tiny.tokenizer.get_vocab()
+    begins = [not name.startswith("Ġ") and name[0].isalpha() for name in vocabulary]
+    continuations = torch.tensor(
+        [token for token, is_one in zip(vocabulary.values(), begins, strict=True) if is_one]
+    )
+    before = slots.templates[0].before
+    with torch.inference_mode():
+        logits = plain(torch.tensor([[*before, *cue.ids] for cue in some.cues])).logits[:, -1]
+    p = logits.softmax(-1)[:, continuations].sum(-1)
+    expected = [cue.word for cue, more in zip(some.cues, p, strict=True) if more <= 0.5]
+    assert kept.words == expected and 0 < kept.beginnings == 200 - len(expected)
+
+
+def test_a_model_without_next_tokens_keeps_its_whole_words():
+    model = load("tiny-senses-bidirectional")
+    slots = ask(model, "bank")
+    assert without_beginnings(model, slots) is slots
+
+
+def test_words_that_a_user_gives_are_tried_whatever_the_model_continues(tiny):
+    words = [*whole_words(tiny)[:40]]
+    found = probe.cues(tiny, "bank", texts=("The river bank", "The loan bank"), cues=words)
+    assert list(found.cues["cue"].unique()) == words and found.summary["beginnings"] == 0
+
+
+# --- the sample of a report ------------------------------------------------------------------------
+
+
+def test_a_report_tries_a_sample_along_the_axis_of_the_whole_scan(tiny, sampled):
+    """The same words at the same place as where they are given to `probe.cues`."""
+    found = sampled.measured["cue_sample"]
+    assert len(found.cues) == found.drawn - found.beginnings < found.vocabulary
+    whole = probe.cues(tiny, "bank", cues=list(found.cues))
+    each = whole.cues.drop_duplicates("cue")
+    assert list(each["cue"]) == list(found.cues)
+    assert np.allclose(each["coordinate"], found.coordinate, atol=1e-5)
+    assert np.array_equal(each["seen"], found.seen)
+    assert whole.senses == found.senses
+    assert whole.summary["reliability"] == pytest.approx(found.reliability, abs=1e-5)
+
+
+def test_a_sample_costs_at_most_so_many_token_positions(tiny, sampled):
+    found = sampled.measured["cue_sample"]
+    slots = ask(tiny, "bank", cues=list(found.cues))
+    positions = sum(t.at + 2 - len(t.before) for t in slots.templates)  # from the cue to the word
+    depth = sampled.depth / tiny.config.n_layers
+    assert found.drawn * (positions * depth + 1) == pytest.approx(cue_sample.POSITIONS, rel=0.01)
+
+
+def test_a_frame_is_the_same_whatever_cue_it_is_found_with(tiny):
+    """Also a cue of several tokens, the first of which is only a space."""
+    slotted = read_frames(frames_for("bank", both_sides=False), "bank", both_sides=False)
+    for frame in slotted:
+        assert cues.template(tiny, frame, "riverbanks") == cues.template(tiny, frame, "lake")
+
+
+@pytest.mark.parametrize(
+    ("words", "same"), [(("loan", "Loans", "loaned"), True), (("lake", "loan"), False)]
+)
+def test_forms_of_a_word_share_a_stem(words, same):
+    assert (len({stem_of(word) for word in words}) == 1) == same
+
+
+def test_cues_of_the_fitted_texts_are_marked_in_any_form(tiny):
+    words = ["river", "rivers", "Loan", "lake", "pond", "money", "shore", "cash", "fish", "boat"]
+    found = probe.cues(tiny, "bank", texts=("The river bank", "The loan bank"), cues=words)
+    each = found.cues.drop_duplicates("cue").set_index("cue")["seen"]
+    assert [word for word in words if each[word]] == ["river", "rivers", "Loan"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"frames": ["The _ bank"]}, "got 1 frames, expected at least 2"),
+        ({"frames": ["The _ bank", "The bank"]}, "got 0 slots and 'bank' 1 times"),
+        ({"frames": ["The _ bank", "_ bank"]}, "got 0 slots"),
+        ({"frames": ["The _ bank", "The bank and the _"]}, "its slot comes after 'bank'"),
+        ({"cues": ["lake", "loan"]}, "got 2 cues that its vocabulary holds"),
+        ({"texts": ("The river bank",)}, "expected two texts, one for each meaning"),
+        ({"texts": ("The bank by a river", "The bank of money")}, "has the same vector"),
+        ({"texts": ("a", "b"), "sentences": []}, "got both sentences and texts"),
+        ({"cues": "no_such_file.txt"}, "cannot read no_such_file.txt"),
+    ],
+)
+def test_what_cannot_be_scanned_is_refused_in_a_sentence(tiny, options, message):
+    with pytest.raises(InputError, match=message):
+        probe.cues(tiny, "bank", **options)

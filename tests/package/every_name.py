@@ -1,0 +1,53 @@
+"""A script as a user writes it, with every public name: `make check` checks its types, and that a
+misspelt table is an error. It is not run."""
+
+import probe
+from probe import Certificate, Cues, Evaluation, Model, Study, Survey, TargetText, Trace, Walk
+
+RIVER, LOAN = "The river bank", "The mortgage bank"
+names = [found.name for found in probe.available()]
+model: Model = probe.load("tiny-senses")
+certificate: Certificate = probe.certify(model).require()
+size = probe.count_parameters(model).total
+tokens = probe.tokenize(model, RIVER)
+chat = probe.trace(model, probe.prompt(model, "the bank<|endoftext|>"))
+weights = probe.read_weights(model)
+trace: Trace = probe.trace(model, RIVER)
+states = probe.target_states(model, [tokens], [3])
+row, other = TargetText(tokens.ids, 3), TargetText(probe.tokenize(model, LOAN).ids, 3)
+line = probe.decomposition.residual_stream(trace, "bank")
+way = (line[-1] - line[0])[None]
+moved = probe.swap_heads(model, [row], states.z, way)
+both = probe.swap_pairs(model, [row], [other], way[None], depth=4)
+kept = probe.swap_sets(model, [row], states.z, states.z[:1, :, :, 0] > 0, way)
+where = probe.trace_positions(model, [row], [other], way, depth=4)
+found = probe.edges(model, [row], [other], way, depth=4)
+crossing = probe.cross.direct_logits
+mine = probe.read_sentences("mine.csv")
+study: Study = probe.study(model, "bank", sentences=mine)
+study.charts.heads("bank").save("heads.html")
+probe.charts.save(probe.charts.head_map(study.word_heads, "bank"), "bank.svg")
+study.wrods.head()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+survey: Survey = probe.survey(model, sentences=probe.lexicon.expand("bank"))
+evaluation: Evaluation = probe.evaluate(model, sentences=mine)
+table = probe.decompose(model, RIVER, at="bank", tokens=" and").nlargest(3, "contribution")
+scores = probe.qk_attribution(model, RIVER, layer=0, head=1, at="bank", source=1)
+checked = probe.qk_interventions(model, RIVER, layer=0, head=1, at="bank", source=1)
+writes = probe.ov_attribution(model, RIVER, layer=0, head=1, at="bank", source=1, along=" and")
+swaps = probe.patch(model, RIVER, against=LOAN, at="bank")
+hooks = probe.patch_hooks(model, RIVER, against=LOAN, at="bank", heads=[(0, 1)])
+p = probe.sign_flip_test(swaps[["swap"]].to_numpy(), swaps["head"].tolist()).p
+walk: Walk = probe.walk(model, RIVER, at="bank")
+page = probe.write(walk, "out")
+scan: Cues = probe.cues(model, "bank", texts=(RIVER, LOAN))
+shortcuts = probe.shortcuts(model, "bank")
+edges_of = probe.mib.graph(model)
+probe.convert("wic")
+again: Study | Survey | Cues | Walk | Evaluation = probe.read("out")
+widget = probe.explore(model, RIVER, against=LOAN, at="bank")
+try:
+    probe.load("tiny-sense")
+except (probe.ModelError, probe.UnsupportedModel, probe.InputError) as error:
+    print(error)
+except (probe.CrossCheckError, probe.ProbeError) as error:
+    print(error, probe.__version__)

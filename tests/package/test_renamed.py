@@ -1,0 +1,56 @@
+"""What a function took in the version before, it takes for one version more, and says so."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import probe
+from probe.renamed import renamed
+
+A, B = "The river bank", "The mortgage bank"
+
+
+@renamed(places={1: "sentences", 2: "words"}, corpus="sentences")
+def ask(model: str, words: Any = None, *, sentences: Any = None) -> tuple[Any, ...]:
+    return model, words, sentences
+
+
+@pytest.mark.parametrize(
+    ("call", "given"),
+    [
+        (lambda: ask("m", "rows"), "argument 2"),
+        (lambda: ask("m", "rows", "bank"), "argument 2 and argument 3"),
+        (lambda: ask("m", "rows", words="bank"), "argument 2"),
+        (lambda: ask("m", corpus="rows"), "corpus="),
+    ],
+)
+def test_former_arguments_are_taken_with_a_warning(
+    call: Callable[[], tuple[Any, ...]], given: str
+) -> None:
+    with pytest.warns(DeprecationWarning) as caught:
+        found = call()
+    assert found[0] == "m" and found[2] == "rows" and found[1] in (None, "bank")
+    assert str(caught[0].message) == (
+        f"ask: {given} will not be taken by the next version; write sentences=, words=."
+    )
+    assert caught[0].filename == __file__
+
+
+def test_present_arguments_bring_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ask("m", "bank", sentences="rows") == ("m", "bank", "rows")
+        assert ask("m", sentences="rows") == ("m", None, "rows")
+
+
+def test_the_public_functions_take_their_former_arguments(tiny: probe.Model) -> None:
+    with pytest.warns(DeprecationWarning, match="^patch: argument 3 will not be taken"):
+        former = probe.patch(tiny, A, B, at=-1)
+    assert former.equals(probe.patch(tiny, A, against=B, at=-1))
+    with pytest.warns(DeprecationWarning, match="^walk: word= will not be taken .*; write at=.$"):
+        assert probe.walk(tiny, A, word="bank").word == "bank"
+    tokens = probe.tokenize(tiny, A)
+    with pytest.warns(DeprecationWarning, match="^target_states: sentences= and targets= will"):
+        probe.target_states(tiny, sentences=[tokens], targets=[2])

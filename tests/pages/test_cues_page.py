@@ -1,0 +1,192 @@
+"""The page of a cue scan, its folder, and its picture."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from browser import check_look, unfold, until
+from page_text import check_charts, one_line
+
+import probe
+from probe.charts import cues as picture
+from probe.errors import InputError
+from probe.pages.cues import columns, one_row_each
+from probe.pages.sections import Page
+
+TEXTS = ("The river bank", "The loan bank")
+
+
+@pytest.fixture(scope="module")
+def scan():
+    return probe.cues("tiny-senses", "bank", texts=TEXTS)
+
+
+@pytest.fixture(scope="module")
+def page(scan, tmp_path_factory):
+    return probe.write(scan, tmp_path_factory.mktemp("cues"), command="probe cues bank")
+
+
+def ends(*rows):
+    """The two columns of words of some cues, given as (cue, seen, coordinate)."""
+    frame = pd.DataFrame(rows, columns=["cue", "seen", "coordinate"])
+    words = columns(one_row_each(frame), 2)
+    return [[each["word"] for each in side] for side in words]
+
+
+# --- the two columns ------------------------------------------------------------------------------
+
+
+def test_each_column_begins_with_its_strongest_word():
+    found = ends(
+        ("lake", False, 0.4), ("loan", False, -0.5), ("pond", False, 0.3), ("the", False, 0)
+    )
+    assert found == [["lake", "pond"], ["loan", "the"]]
+
+
+def test_words_of_the_fitted_texts_are_in_no_column():
+    found = ends(("river", True, 0.9), ("lake", False, 0.4), ("loan", False, -0.5))
+    assert found == [["lake", "loan"], ["loan", "lake"]]
+
+
+def test_one_form_of_a_word_is_listed_and_rather_the_one_without_a_capital():
+    found = ends(
+        ("Lake", False, 0.5), ("lake", False, 0.4), ("lakes", False, 0.3), ("pond", False, 0.2)
+    )
+    assert found[0] == ["lake", "pond"]
+
+
+# --- the picture ----------------------------------------------------------------------------------
+
+
+def test_no_two_names_meet_in_a_wide_or_a_narrow_picture(scan):
+    rows = picture.dots(scan.cues)
+    [head] = {f"L{row.layer}H{row.head}" for row in scan.cues.head(1).itertuples()}
+    across = picture._range(rows["coordinate"])
+    up = (0.0, float(rows[head].max()))
+    names = picture._names(rows, head, across, up)
+    assert len(names) > 15 and 3 < names["narrow"].sum() < len(names)
+    for width, shown in ((picture.WIDE, names), (picture.NARROW_WIDTH, names[names["narrow"]])):
+        x = (shown["coordinate"] - across[0]).to_numpy() / (across[1] - across[0]) * width
+        y = (1 - shown["attention"].to_numpy() / up[1]) * picture.HEIGHT
+        half = picture.LETTER * shown["cue"].str.len().to_numpy() / 2
+        beside = np.abs(x[:, None] - x) >= half[:, None] + half - 1e-9
+        above = np.abs(y[:, None] - y) >= picture.NAME_HEIGHT - 1e-9
+        assert (beside | above | np.eye(len(shown), dtype=bool)).all()
+
+
+def test_a_dot_is_a_word_and_its_capital_form_has_none_of_its_own(scan):
+    rows = picture.dots(scan.cues)
+    words = set(scan.cues["cue"])
+    assert {"The", "the"} <= words
+    assert "the" in set(rows["cue"]) and "The" not in set(rows["cue"])
+    assert set(rows["cue"].str.lower()) == {word.lower() for word in words}
+
+
+def test_a_vocabulary_of_any_size_is_drawn_whole():
+    """Altair takes no table of more than 5,000 rows."""
+    count = 6000
+    cues = pd.DataFrame({"cue": [f"word{number}" for number in range(count)], "seen": False})
+    cues = cues.assign(coordinate=np.linspace(-1, 1, count), coordinate_sd=0.1, layer=0, head=1)
+    spec = picture.cue_scatter(cues.assign(attention=0.5), ["a", "b"]).to_dict()
+    drawn = [json.loads(data) for data in spec["datasets"].values() if isinstance(data, str)]
+    assert [len(rows) for rows in drawn] == [count]
+
+
+def test_the_description_names_the_words_at_both_ends(scan):
+    text = picture.cue_scatter(scan.cues, ["river", "loan"]).to_dict()["description"]
+    each = one_row_each(scan.cues[~scan.cues["seen"]])
+    assert each["cue"].iloc[0] in text and each["cue"].iloc[-1] in text
+
+
+# --- the folder -----------------------------------------------------------------------------------
+
+
+def test_a_scan_is_written_with_its_tables_and_read_back(scan, page):
+    names = {path.name for path in page.parent.iterdir()}
+    assert page.name == "cues.html"
+    assert {"cues.parquet", "cues_heads.csv", "manifest.json"} <= names
+    assert "cues.csv" not in names
+    again = probe.read(page.parent)
+    for name, frame in scan.frames.items():
+        pd.testing.assert_frame_equal(again.frames[name], frame)
+    assert repr(again) == repr(scan)
+    assert json.loads((page.parent / "manifest.json").read_text())["options"]["texts"] == list(
+        TEXTS
+    )
+
+
+def test_the_same_seed_gives_the_same_bytes(page, tmp_path):
+    scan = probe.cues("tiny-senses", "bank", texts=TEXTS)
+    other = probe.write(scan, tmp_path / "again", command="probe cues bank")
+    for path in page.parent.iterdir():
+        if path.name != "manifest.json":
+            assert path.read_bytes() == (other.parent / path.name).read_bytes(), path.name
+
+
+def test_a_report_is_not_written_over_a_scan(page):
+    walk = probe.walk("tiny-senses", "The old tree by the bank", word="bank")
+    with pytest.raises(InputError, match=r"cues\.html of another result is in it"):
+        probe.write(walk, page.parent)
+
+
+def test_every_column_is_described(page):
+    described = pd.read_csv(page.parent / "cues_columns.csv")
+    for name in ("cues", "cues_heads", "cues_nouns", "cues_summary"):
+        columns = pd.read_parquet(page.parent / f"{name}.parquet").columns
+        assert set(columns) == set(described[described["table"] == name]["column"])
+    assert (described["meaning"].str.len() > 0).all()
+
+
+def test_a_notebook_shows_the_two_columns_and_the_picture(scan):
+    html = scan._repr_html_()
+    shown = one_line(html)
+    strongest = one_row_each(scan.cues[~scan.cues["seen"]])["cue"]
+    assert strongest.iloc[0] in shown and strongest.iloc[-1] in shown
+    assert "data:image" in html and "<script" not in html
+
+
+# --- in a report ----------------------------------------------------------------------------------
+
+
+def test_a_report_shows_the_words_of_its_sample_and_names_the_whole_scan(tmp_path_factory):
+    study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=4, controls=())
+    page = probe.write(study, tmp_path_factory.mktemp("report"))
+    found = study.frames["cue_samples"].to_dict("records")[0]
+    rows = study.frames["cue_sample"]
+    strongest = one_row_each(rows[~rows["seen"]])["cue"]
+    section = one_line(page.read_text().split('<section id="cues">')[1].split("</section>")[0])
+    assert strongest.iloc[0] in section and strongest.iloc[-1] in section
+    assert f"{found['drawn']:,}".replace(",", "\u202f") in section
+    assert "probe cues bank" in section
+    assert probe.read(page.parent).frames["cue_sample"].equals(rows)
+
+
+def test_a_report_of_a_word_that_has_no_place_in_the_frames_has_no_such_section():
+    frames = {"cue_samples": pd.DataFrame(), "cue_sample": pd.DataFrame()}
+    assert not Page({}, frames, {}).has_cue_samples
+    assert not Page({}, {}, {}).has_cue_samples
+
+
+# --- opened ---------------------------------------------------------------------------------------
+
+
+def test_the_charts_hold_to_the_schema(page):
+    check_charts(page)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_draws_fits_and_asks_for_nothing(open_page, page, width):
+    opened = open_page(page, viewport={"width": width, "height": 900})
+    unfold(opened.page)
+    check_look(opened, page, width)
+
+
+def test_a_word_is_found_by_its_beginning(open_page, page):
+    opened = open_page(page).page
+    marked = "#scatter .mark-text.role-mark text"
+    before = opened.locator(marked).all_text_contents()
+    opened.fill("#scatter input[type=search]", "ferr")
+    until(opened, "document.querySelectorAll('#scatter .mark-text.role-mark text').length < 10")
+    after = opened.locator(marked).all_text_contents()
+    assert len(before) > 10 and after and all(word.lower().startswith("ferr") for word in after)

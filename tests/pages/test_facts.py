@@ -1,0 +1,145 @@
+"""The headline and the facts of a word: every fixed sentence and every label, from frames."""
+
+import numpy as np
+import page_text
+import pandas as pd
+import pytest
+from test_sentences import (
+    BY_MODEL,
+    BY_PLACE,
+    CHAIN,
+    FRAMES,
+    MANY,
+    NOT_NAMED,
+    ODD,
+    OF_BANK,
+    OF_TWO,
+    TOO_FEW_NOUNS,
+    TWO,
+    UNREAD,
+    USUAL,
+    N,
+    asked_of_one,
+    compared,
+    frames_of,
+    gate,
+    head,
+    mlps_more,
+)
+
+from probe.pages import answer
+
+RESOLVERS, PLACE, MATERIAL = "resolvers", "among unambiguous nouns", "tested on"
+APART, KEPT, CUE = "meanings also told apart", "gap kept by the first heads", "read from"
+FACTS = [
+    (answer.GAP, answer.NOT_SIGNIFICANT, frames_of(ranked=False)),
+    (RESOLVERS, "L0H2 and L1H0", OF_TWO),
+    (RESOLVERS, "none", frames_of(head("L0H2", verdict="mover"))),
+    (
+        RESOLVERS,
+        "L0H0 (L0H0 together with the parts that read it)",
+        compared("more", own_write_more_low=0.0),
+    ),
+    ("significant heads", "2 of ", OF_TWO),
+    (PLACE, "first of 49, moves 2.0 times as far", USUAL),
+    (PLACE, "first of 49, moves farther", frames_of(general_share=-0.01)),
+    (PLACE, "first of 49, moves more than 20 times as far", frames_of(general_share=1 / 400)),
+    (PLACE, "fourth of 49; noun47 moves farthest", gate(3)),
+    (
+        PLACE,
+        "first of 49, moves 2.0 times as far; first of the 21 with a similar surprisal",
+        frames_of(nouns_near=20, ambiguity_p_near=0.048),
+    ),
+    (PLACE, "; not first of the 21 with", frames_of(nouns_near=20, ambiguity_p_near=0.2)),
+    (
+        PLACE,
+        "not compared: no nouns were asked for. By default it is compared with those that ship.",
+        frames_of(**NOT_NAMED),
+    ),
+    (PLACE, ": 3, and 19 are needed. Name more nouns with --controls.", frames_of(**TOO_FEW_NOUNS)),
+    (
+        PLACE,
+        "24 are needed. Add pairs of sentences in which bank is a noun in just this form.",
+        frames_of(**TOO_FEW_NOUNS | {"not_compared": "12 paired sentences, and 24 are needed"}),
+    ),
+    ("MLPs that do more for the word", "layers 2 and 4", mlps_more(2, 4)),
+    (KEPT, f"2 heads of 3: 95{N}% (best of 2 random sets: 30{N}%)", OF_TWO),
+    (CUE, "an earlier word, e.g. river and money", USUAL),
+    (CUE, "another word, e.g. river and money", frames_of(causal=False)),
+    (CUE, "an earlier word, not the marked cue, e.g.", frames_of(routes=(0.4, 0.5), frames=ODD)),
+    ("path", "L0H2, then L1H0", frames_of(frames=CHAIN)),
+    (
+        "no order among",
+        "L0H2 and L1H0",
+        frames_of(head("L0H2", (1, 1, 2)), head("L1H0", (2, 1, 2))),
+    ),
+    (
+        APART,
+        f"{BY_MODEL}; use pairs of sentences that differ only in the cue",
+        frames_of(UNREAD, untrained_p=0.009, ambiguity_p=0.3),
+    ),
+    (
+        APART,
+        f"{BY_PLACE}; unambiguous nouns in the same sentences move less",
+        frames_of(nuisance_p=0.04),
+    ),
+    ("read after", "layer 2; heads of later layers at the end", USUAL),
+    (MATERIAL, "held-out pairs of sentences", USUAL),
+    (MATERIAL, "; exploratory", frames_of(exploratory=True)),
+]
+
+
+@pytest.mark.parametrize(("label", "value", "frames"), FACTS)
+def test_a_fact_has_its_numbers(label, value, frames):
+    assert value in page_text.facts(frames, "bank")[label]
+
+
+def test_every_label_has_an_example():
+    assert {label for label, *_ in FACTS} == {answer.GAP, *answer.FACTS}
+
+
+def test_a_fact_that_does_not_apply_has_no_row():
+    shown = page_text.facts(frames_of(ranked=False), "bank")
+    assert list(shown) == [answer.GAP]
+    assert APART not in page_text.facts(USUAL, "bank")
+
+
+def test_of_several_pairs_of_meanings_a_fact_says_in_how_many():
+    assert "in 2 of 5 pairs of meanings" in page_text.facts(asked_of_one(2), "mole")[PLACE]
+    pairs = np.arange(4, 4 + len(FRAMES["words"]))
+    frames = FRAMES | {"words": FRAMES["words"].assign(pairs=pairs, cue_words=pairs - 1)}
+    assert page_text.facts(frames, "mole")[MATERIAL] == (
+        "5 to 9 held-out pairs of sentences, 4 to 8 pairs of cue words for each pair of meanings"
+    )
+
+
+def of_both(bank, mole, **given):
+    rows = [each | {"word": "bank"} for each in bank] + [each | {"word": "mole"} for each in mole]
+    return frames_of(frames={"word_heads": pd.DataFrame(rows)}, **given)
+
+
+HEADLINES = [
+    (answer.NO_GAP.format(words="bank and mole"), of_both(TWO, TWO, ranked=False)),
+    (answer.NO_MOVER.format(words="bank and mole"), of_both([UNREAD], [UNREAD])),
+    (answer.LEAD.format(heads="L0H2 and L1H0", words="bank and mole"), of_both(TWO, TWO)),
+    (answer.DIFFER, of_both(TWO, MANY)),
+    (
+        answer.RESOLVED.format(heads="L0H2 and L1H0 (bank); L0H2 (mole)"),
+        of_both(TWO, [TWO[0], TWO[1] | {"verdict": "mover"}]),
+    ),
+    (
+        answer.NOT_RESOLVED,
+        of_both(*[[head("L0H2", verdict="mover")]] * 2),
+    ),
+    (answer.NOT_COMPARED, of_both(TWO, TWO, **NOT_NAMED)),
+    (answer.EXPLORATORY, of_both(TWO, TWO, exploratory=np.where(OF_BANK, True, False))),
+]
+
+
+@pytest.mark.parametrize(("sentence", "frames"), HEADLINES)
+def test_the_headline_is_made_of_fixed_sentences(sentence, frames):
+    assert sentence in page_text.headline(frames, ["bank", "mole"])
+
+
+def test_the_question_names_the_words():
+    assert answer.question(["bank", "mole"]) == "Which heads resolve bank and mole?"

@@ -1,0 +1,57 @@
+"""What was written is read back, and written again as the same bytes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from example_study import make_study
+
+import probe
+from probe.errors import InputError
+from probe.pages.folder import MANIFEST
+
+pytestmark = [pytest.mark.slow, pytest.mark.real_model]  # every result is made with a trained model
+RIVER, LOAN = "The river bank", "The mortgage bank"
+ROWS = probe.lexicon.expand("bank").sentences[:48]
+WORDS = [
+    row for word in ("bank", "bark", "bat") for row in probe.lexicon.expand(word).sentences[:48]
+]
+RESULTS = {
+    "study": make_study,
+    "survey": lambda: probe.survey("tiny-senses", sentences=WORDS, controls=()),
+    "walk": lambda: probe.walk("tiny-senses", RIVER, at="bank"),
+    "walk of two sentences": lambda: probe.walk("tiny-senses", RIVER, at="bank", against=LOAN),
+    "walk of a translation": lambda: probe.walk("tiny-translator", "the bank", "la"),
+    "evaluation": lambda: probe.evaluate("tiny-senses", sentences=ROWS, without="L1H0"),
+}
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Every file but the manifest, in which times of day are."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_what_is_read_back_is_written_as_the_same_bytes(kind: str, tmp_path: Path) -> None:
+    result = RESULTS[kind]()
+    probe.write(result, tmp_path / "first", command="probe")
+    again = probe.read(tmp_path / "first")
+    assert type(again) is type(result)
+    probe.write(again, tmp_path / "second", command="probe")
+    first, second = files_of(tmp_path / "first"), files_of(tmp_path / "second")
+    assert first.keys() == second.keys() and len(first) > 2
+    assert [name for name in first if first[name] != second[name]] == []
+
+
+def test_a_damaged_walk_is_one_sentence(tmp_path: Path) -> None:
+    probe.write(RESULTS["walk"](), tmp_path)
+    record = tmp_path / "walk.record"
+    record.write_bytes(record.read_bytes()[:-40])
+    with pytest.raises(InputError, match="walk.record: it is missing or damaged"):
+        probe.read(tmp_path)
+    made = json.loads((tmp_path / MANIFEST).read_text("utf-8"))
+    assert {"attention", "vectors"} <= set(made["frames"])

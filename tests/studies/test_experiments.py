@@ -1,0 +1,229 @@
+"""Which experiments a report runs, and what is kept of one that was stopped: the answer comes first,
+and what is finished is not measured again."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from measured import assert_same
+
+import probe
+from probe.errors import InputError
+from probe.experiments import table
+from probe.experiments.store import read_record
+from probe.experiments.table import EXPERIMENTS, choose
+from probe.pages.folder import MANIFEST, REPORT, manifest_of
+from probe.studies.words import WORDS
+
+ROOT = Path(__file__).parents[2]
+QUICK = {"permutations": 99, "max_pairs": 4}
+SENTENCES = probe.lexicon.expand("bank").sentences[:96]
+ALL = tuple(EXPERIMENTS)
+ANSWERS = [name for name in ALL if EXPERIMENTS[name].answers]
+# The sections of a page that show one experiment.
+SECTIONS = {
+    "heads": "readings",
+    "path": "circuit",
+    "together": "sets",
+    "supplies": "readings",
+    "shares": "shares",
+    "cannot": "lessons",
+}
+
+
+@pytest.mark.parametrize(
+    ("only", "without", "chosen"),
+    [
+        (None, (), {*ALL}),
+        ("heads, nouns", (), {"heads", "nouns"}),
+        (["circuit"], (), {"heads", "nouns", "circuit"}),
+        ("controls", (), {"heads", "controls"}),
+        (None, "circuit", {*ALL} - {"circuit"}),
+        (None, "nouns", {*ALL} - {"nouns", "circuit"}),
+        ("circuit,sets", ["nouns"], {"heads", "sets"}),
+        ([], (), {"heads"}),
+    ],
+)
+def test_what_is_asked_for_is_run_with_what_it_needs_and_without_what_needs_what_is_left_out(
+    only, without, chosen
+):
+    assert choose(only, without) == chosen
+
+
+@pytest.mark.parametrize("given", ["heads,circit", ["circit"], "circit"])
+def test_an_unknown_experiment_is_one_message_that_lists_all(given):
+    for names in ({"only": given}, {"without": given}):
+        with pytest.raises(InputError) as error:
+            choose(**names)
+        assert str(error.value) == (
+            f"Choosing experiments: there is no 'circit'; give some of {', '.join(ALL)}, separated "
+            "by commas."
+        )
+
+
+def test_what_every_verdict_rests_on_cannot_be_left_out():
+    with pytest.raises(InputError, match=r"heads cannot be left out.*leave out some of nouns, "):
+        choose(without="sets,heads")
+
+
+def test_an_experiment_comes_after_what_it_needs_and_those_that_answer_come_first():
+    for number, name in enumerate(ALL):
+        assert {*EXPERIMENTS[name].needs} <= {*ALL[:number]}
+    assert [*ALL[: len(ANSWERS)]] == ANSWERS
+    assert {"heads", "nouns"} <= {*ANSWERS}
+
+
+def test_the_documentation_lists_every_experiment_in_order_with_what_it_needs():
+    page = (ROOT / "reports" / "docs" / "pages" / "commands.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+\?\s*\| (.*?) ?\|$", page, re.MULTILINE)
+    assert [(name, tuple(re.findall(r"`(\w+)`", needs))) for name, needs in rows] == [
+        (name, experiment.needs) for name, experiment in EXPERIMENTS.items()
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture(scope="module")
+def whole(tiny):
+    """A study that was not stopped."""
+    return probe.study(tiny, "bank", sentences=SENTENCES, **QUICK)
+
+
+@pytest.fixture(scope="module")
+def answer(tiny, folder):
+    """The study as it is when it is answered, with its page; then it is stopped."""
+    seen = []
+
+    def stop(study):
+        seen.append(study)
+        probe.write(study, folder, command="probe report bank")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        probe.study(tiny, "bank", sentences=SENTENCES, out=folder, answered=stop, **QUICK)
+    [study] = seen
+    return study
+
+
+def test_the_answer_has_the_same_heads_and_nouns_as_the_whole_and_nothing_else(answer, whole):
+    assert answer.unfinished == ALL[len(ANSWERS) :] and whole.unfinished == ()
+    assert {"curves", "shares", "paths", "showcase"}.isdisjoint(answer.frames)
+    for name in ("words", "word_heads", "controls", "mlps"):
+        assert (
+            answer.frames[name]
+            .drop(columns=["verdict"], errors="ignore")
+            .equals(whole.frames[name].drop(columns=["verdict"], errors="ignore"))
+        )
+
+
+def test_the_first_page_says_that_the_rest_is_measured_and_what_finishes_it(answer, folder):
+    page = (folder / REPORT).read_text(encoding="utf-8")
+    [said] = re.findall(r'<p class="note" id="unfinished">(.*?)</p>', page)
+    assert "<code>probe report bank</code>" in said and "finished work is kept" in said
+    assert sections_of(page).isdisjoint(SECTIONS)
+    assert probe.read(folder).unfinished == answer.unfinished
+    assert not list(folder.glob("curves.*"))
+
+
+def test_a_stopped_study_goes_on_where_it_was_and_has_the_same_numbers(
+    tiny, answer, whole, folder, monkeypatch
+):
+    [file] = (folder / WORDS).glob("*.word")
+    assert [*read_record(file).measured] == ANSWERS
+    run = counted(monkeypatch)
+    finished = probe.study(tiny, "bank", sentences=SENTENCES, out=folder, **QUICK)
+    assert run == [*ALL[len(ANSWERS) :]]
+    assert list(finished.frames) == list(whole.frames)
+    for name, frame in whole.frames.items():
+        assert frame.equals(finished.frames[name]), name
+    assert [*read_record(file).measured] == [*ALL]
+
+    probe.write(finished, folder, command="probe report bank")
+    page = (folder / REPORT).read_text(encoding="utf-8")
+    assert "unfinished" not in page and sections_of(page) >= {*SECTIONS}
+    assert "unfinished" not in manifest_of(folder)
+
+
+def test_a_finished_study_is_not_answered_first_and_a_part_of_it_is_not_measured(
+    tiny, answer, folder, monkeypatch
+):
+    probe.study(tiny, "bank", sentences=SENTENCES, out=folder, **QUICK)
+    run = counted(monkeypatch)
+    part = probe.study(
+        tiny,
+        "bank",
+        sentences=SENTENCES,
+        experiments=["sets"],
+        answered=lambda study: pytest.fail("nothing was left to measure"),
+        out=folder,
+        **QUICK,
+    )
+    assert not run
+    assert part.options["experiments"] == ["heads", "sets"]
+    assert "curves" in part.frames and "controls" not in part.frames and "paths" not in part.frames
+    probe.write(part, folder / "part")
+    page = (folder / "part" / REPORT).read_text(encoding="utf-8")
+    assert sections_of(page) & {*SECTIONS} == {"together"}
+    assert "Is it ambiguity?" not in page
+
+
+def test_the_record_of_a_word_is_the_same_however_its_experiments_come(tiny, answer, folder):
+    other = folder / "other"
+    for experiments in ("circuit", "lessons,shares", None):
+        probe.study(tiny, "bank", sentences=SENTENCES, experiments=experiments, out=other, **QUICK)
+    probe.study(tiny, "bank", sentences=SENTENCES, out=folder, **QUICK)
+    one, two = (read_record(next((place / WORDS).glob("*.word"))) for place in (folder, other))
+    assert_same(one.measured, two.measured)
+
+
+def test_an_interrupt_after_the_answer_leaves_its_page_and_the_same_command_finishes_it(
+    run, tmp_path, monkeypatch
+):
+    rows = [
+        {"word": "bank", "sense": row.sense, "text": row.text, "start": row.start, "end": row.end}
+        | {"pair": str(row.pair), "cue": row.cue}
+        for row in SENTENCES
+    ]
+    sentences = tmp_path / "bank.jsonl"
+    sentences.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    command = ("report", "--sentences", sentences, "--out", tmp_path / "out", "--permutations", 99)
+    command += ("--only", "heads,shares")
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        shares = EXPERIMENTS["shares"]._replace(measure=interrupted)
+        patch.setitem(table.EXPERIMENTS, "shares", shares)
+        code, _, err = run(*command)
+    assert code == 130 and "interrupted" in err
+    page = (tmp_path / "out" / REPORT).read_text(encoding="utf-8")
+    assert 'id="unfinished"' in page and "shares" not in sections_of(page)
+    assert "--only heads,shares" in json.loads((tmp_path / "out" / MANIFEST).read_text())["command"]
+
+    code, _, err = run(*command)
+    assert code == 0, err
+    page = (tmp_path / "out" / REPORT).read_text(encoding="utf-8")
+    assert 'id="unfinished"' not in page and "shares" in sections_of(page)
+
+
+def sections_of(page):
+    """The ids of the sections that stand on a page."""
+    return {*re.findall(r'<section id="([a-z]+)"', page)}
+
+
+def counted(monkeypatch):
+    """The names of the experiments that are run from now on, as they are run."""
+    run = []
+    for name, experiment in EXPERIMENTS.items():
+
+        def measure(given, name=name, experiment=experiment):
+            run.append(name)
+            return experiment.measure(given)
+
+        monkeypatch.setitem(table.EXPERIMENTS, name, experiment._replace(measure=measure))
+    return run

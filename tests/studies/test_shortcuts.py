@@ -1,0 +1,121 @@
+"""What stands for swaps, on models in which it is known when it must fail: attention that carries
+nothing, a write that is erased, and neurons that are saturated where the gradient is taken."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from handmade import TO_BOS, TO_CUE, WORD, Head, corpus_of, make_sentences, resolver, without
+from planted import EVEN, HINT, KINDS, Circuit, circuit_of, model_of, step
+
+import probe
+from probe.errors import InputError
+from probe.experiments.shortcuts import METHODS
+
+SENTENCES = make_sentences(cues=12)
+PAIRS = 12
+
+
+def looker(rng):
+    """Beside a resolver a head that looks at the cue as it does, and takes what every cue has."""
+    circuit = circuit_of("small_decoy", 0)
+    one, two = circuit.places
+    looks = Head(*two, (TO_CUE, TO_BOS), (({"is_cue": 1.0}, {"second": 3.0}),))
+    return Circuit((resolver(*one, takes=EVEN), looks), ("resolver", "none"))
+
+
+def saturated(rng):
+    """A head that hints at the sense, and neurons that write it in full: which side of a step the
+    hint is on decides, and how far from it does not matter."""
+    one, _ = circuit_of("small_decoy", 0).places
+    hint = resolver(*one, takes=EVEN, gives="second", size=HINT)
+    units = step(one[0], {"second": 1.0}, 0.0, {"resolved": 6.0})
+    return Circuit((hint,), ("resolver",), units)
+
+
+BUILT = KINDS | {"looker": looker, "saturated": saturated}
+
+
+@cache
+def scores_of(kind):
+    """The frame of a planted circuit by layer and head, and its planted heads in their order."""
+    circuit = BUILT[kind](np.random.default_rng(0))
+    frame = probe.shortcuts(model_of(circuit, 0), WORD, sentences=corpus_of(SENTENCES), pairs=PAIRS)
+    frame = frame.set_index(["layer", "head"])
+    return frame, frame.loc[list(circuit.places)]
+
+
+def test_attention_cannot_tell_a_head_that_carries_nothing():
+    frame, planted = scores_of("looker")
+    for name in ("attention", "rollout", "value_attention"):
+        assert set(frame[name].nlargest(2).index) == set(planted.index)
+    for name in ("swap", "direct", "attribution", "integrated_5", "integrated_20"):
+        assert planted[name].iloc[0] > 0.9 and abs(planted[name].iloc[1]) < 0.05
+    assert planted["auroc"].iloc[0] > 0.99
+    assert planted["p_swap"].iloc[0] < 0.05 < planted["p_swap"].iloc[1]
+
+
+def test_a_write_that_neurons_erase_is_taken_for_one_that_arrives():
+    """The classifier and what the head writes itself are fooled, the swap and its gradient are
+    not."""
+    _, planted = scores_of("erased_decoy")
+    assert (planted["auroc"] > 0.99).all()
+    for name in ("swap", "attribution", "integrated_20"):
+        assert planted[name].iloc[0] > 0.9 and abs(planted[name].iloc[1]) < 0.15
+
+
+def test_where_neurons_are_saturated_the_gradient_is_0_and_the_swap_does_everything():
+    _, planted = scores_of("saturated")
+    [place] = planted.itertuples()
+    assert place.swap > 0.9
+    assert abs(place.attribution) < 0.05
+    assert abs(place.integrated_20 - place.swap) < 0.1
+
+
+@pytest.mark.parametrize("kind", ("either", "both"))
+def test_of_two_heads_that_combine_in_a_step_a_gradient_sees_neither(kind):
+    _, planted = scores_of(kind)
+    assert (planted["swap"] > 0.4).all()
+    assert (planted["attribution"].abs() < 0.1).all()
+
+
+def test_additive_heads_are_found_by_all_that_follow_what_is_written():
+    frame, planted = scores_of("additive")
+    for name in ("swap", "direct", "attribution", "integrated_20"):
+        assert set(frame[name].nlargest(2).index) == set(planted.index)
+
+
+def test_the_frame_of_pairs_averages_to_that_of_heads(tiny):
+    by_head, by_pair = (probe.shortcuts(tiny, "bank", pairs=4, by=by) for by in ("head", "pair"))
+    assert by_pair["pair"].nunique() == 4
+    mean = by_pair.groupby(["layer", "head"])[["swap", *METHODS]].mean()
+    expected = by_head.set_index(["layer", "head"])[["swap", *METHODS]]
+    np.testing.assert_allclose(mean, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_swap_is_that_of_a_study(tiny):
+    """Same sentences, same pairs: both ways averaged, as a fraction of the gap."""
+    sentences = probe.lexicon.expand("bank").sentences
+    study = probe.study(
+        tiny, "bank", sentences=sentences, max_pairs=8, permutations=99, controls=()
+    )
+    frame = probe.shortcuts(tiny, "bank", sentences=sentences, pairs=8)
+    heads = study.heads.set_index(["layer", "head"])
+    assert frame.set_index(["layer", "head"])["swap"].corr(heads["swap"], "spearman") > 0.9
+
+
+def test_without_cues_there_is_no_attention_to_them():
+    plain = without(SENTENCES, "cue_start", "cue_end", "pair", "frame", "distance")
+    model = model_of(circuit_of("additive", 0), 0)
+    frame = probe.shortcuts(model, WORD, sentences=corpus_of(plain), pairs=4)
+    assert frame["attention"].isna().all() and frame["attribution"].notna().all()
+
+
+def test_what_cannot_be_compared_is_refused(tiny):
+    with pytest.raises(InputError, match="there are no sentences of 'tree'"):
+        probe.shortcuts(tiny, "tree")
+    with pytest.raises(InputError, match='by is "word"|by is .word.'):
+        probe.shortcuts(tiny, "bank", by="word")
+    alone = [row for row in SENTENCES if row.sense == SENTENCES[0].sense]
+    with pytest.raises(InputError, match="no word can be measured"):
+        probe.shortcuts(model_of(circuit_of("additive", 0), 0), WORD, sentences=corpus_of(alone))

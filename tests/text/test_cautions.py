@@ -1,0 +1,48 @@
+"""What is said of one's own sentences before a model reads them."""
+
+import pytest
+
+from probe.text.cautions import cautions, words_before
+from probe.text.sentences import read_sentences
+
+EARLY = "That note is a B flat."
+LONG = "The singer held that note for a while."
+
+
+def corpus(*rows, **shared):
+    return read_sentences([{"word": "note", "sense": "music"} | row | shared for row in rows])
+
+
+def test_words_before_the_word_are_counted():
+    sentences = corpus({"text": EARLY}, {"text": LONG}, {"text": "Notes — and “more”."}).sentences
+    assert [words_before(sentence) for sentence in sentences] == [1, 4, 0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"text": EARLY}, {"text": LONG}], "1 of 2 sentences have at most two words before"),
+        ([{"text": EARLY, "cue": "B flat"}, {"text": LONG, "cue": "singer"}], "1 of 2 sentences have their cue after the word"),
+        ([{"text": EARLY, "cue": "That"}, {"text": LONG, "cue": "singer"}], None),
+        ([{"text": "The three old notes rang."}], None),
+    ],
+)  # fmt: skip
+def test_cues_that_a_causal_model_cannot_have_read_are_counted(rows, said):
+    lines = cautions(corpus(*rows), causal=True)
+    assert [line.startswith(said) for line in lines] == ([True] if said else [])
+    assert cautions(corpus(*rows), causal=False) == []
+
+
+def test_a_cue_that_a_pair_shows_is_no_unmarked_cue():
+    rows = [{"text": "A piano note", "pair": 1}, {"text": "A doctor note", "sense": "x", "pair": 1}]
+    assert cautions(corpus(*rows), causal=True) == []
+    assert len(cautions(corpus(*({**row, "pair": None} for row in rows)), causal=True)) == 1
+
+
+def test_columns_that_nothing_reads_are_named_with_what_was_meant():
+    given = corpus({"text": LONG, "cues": "singer", "gloss": "x"})
+    assert cautions(given, causal=True) == [
+        "Nothing reads the column 'cues' (did you mean 'cue'?).",
+        "Nothing reads the column 'gloss'.",
+    ]
+    assert cautions(given, causal=True, keeps_columns=True) == []

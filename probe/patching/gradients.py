@@ -26,7 +26,7 @@ from probe.patching.heads import in_batches
 from probe.patching.inputs import Rows, Texts, as_directions, as_donors, target_texts
 from probe.patching.variants import Branch, Edits, Step, Z, run_at_word
 
-DOING = "Estimating swaps by gradients"
+DOING = "Cannot estimate swaps by gradients"
 # How many times as many numbers as a run without gradients one with them holds.
 HELD = 4
 

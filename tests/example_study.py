@@ -25,6 +25,7 @@ from example_evidence import (
     separation_controls,
 )
 
+from probe.experiments import cue_sample
 from probe.inference.nouns import PARTS
 from probe.inference.verdicts import REASONS, best_verdicts
 from probe.inference.within import RAW, SWAP_COLUMNS
@@ -32,7 +33,7 @@ from probe.model.check import Certificate, Row
 from probe.provenance import Origin
 from probe.results.columns import ATTENTION, RANKS
 from probe.results.columns import HEADS as HEADS_TABLE
-from probe.results.frames import mixers
+from probe.results.frames import mixers, of_experiment
 from probe.studies.study import Study
 
 LAYERS, HEADS = 4, 4
@@ -95,6 +96,7 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
     }
     frames |= paths(heads)
     frames |= cue_attributions(word_heads, SENSES)
+    frames |= {name: of_experiment(table, []) for name, table in cue_sample.TABLES.items()}
     frames["decomposition"] = decomposition(frames["readings"])
     frames["beside"] = _beside(frames["showcase"])
     return frames

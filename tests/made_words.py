@@ -23,6 +23,7 @@ class MadeWord:
     separation: np.ndarray
     squared_gap: np.ndarray
     kind: str = ""
+    in_full: bool = False
     columns: dict = field(default_factory=dict)
     sentences: int = 4
     swapped: int = 4

@@ -153,8 +153,8 @@ def choose(
         >>> from probe.experiments.table import choose
         >>> sorted(choose(only="circuit"))
         ['circuit', 'heads', 'nouns']
-        >>> sorted(choose(without=["nouns", "readings", "lessons", "shares", "sets"]))
-        ['backups', 'controls', 'head_parts', 'heads']
+        >>> sorted(choose(without="head_parts, nouns, qk, readings, lessons, shares, sets"))
+        ['backups', 'controls', 'cue_sample', 'heads']
     """
     chosen = {ALWAYS}
     for name in EXPERIMENTS if only is None else _names(only):

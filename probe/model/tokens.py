@@ -391,6 +391,8 @@ def _starts_and_rest(model: Model) -> tuple[list[int], list[int]]:
 
 
 def _texts_of(model: Model, tokens: Sequence[int]) -> list[str]:
+    if not tokens:  # of which batch_decode makes an empty text
+        return []
     texts: list[str] = model.tokenizer.batch_decode([[token] for token in tokens])
     return texts
 

@@ -23,7 +23,6 @@ from probe.pages.survey import CERTIFICATE
 from probe.provenance import Origin
 from probe.results.cues import Cues
 from probe.results.evaluation import Evaluation
-from probe.results.frames import of_experiments
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS
@@ -68,8 +67,7 @@ def read(folder: str | os.PathLike[str]) -> Result:
 
 
 def _study(place: Path, made: Mapping[str, Any]) -> Study:
-    # An earlier version may not have had every experiment.
-    frames = of_experiments(()) | _frames(place, made["frames"])
+    frames = _frames(place, made["frames"])
     frames["verdicts"] = frames["verdicts"].drop(columns="because")
     return Study(
         model_name=made["model"],

@@ -78,6 +78,13 @@ class StudyTables(SurveyTables):
     random_sets = Table()  # the same of random sets of heads
     separation_controls = Table()  # AUROC of every head under each control
     shares = Table()  # direct shares of the gap by component
+    predictions = Table()  # every sentence as it is read: its coordinate and the nearest sense
+    why_it_attends = Table()  # why the leading heads attend to the cue
+    qk_attribution = Table()  # their scores at the cue, split into pairs of parts
+    qk_interventions = Table()  # what is lost when one part is replaced
+    ov_attribution = Table()  # what they take from the cue, part by part
+    cue_sample = Table()  # a sample of the vocabulary as the cue
+    cue_samples = Table()  # the samples of cues in a line each
     readings = Table()  # the coordinate of every sentence
     decomposition = Table()  # the coordinate of some sentences by token and component
     showcase = Table()  # the sentences that a page shows

@@ -8,6 +8,8 @@ is found · 7 a cue after the word can resolve nothing at the word.
 """
 
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
@@ -30,11 +32,11 @@ from seeds import mostly_campaign
 import probe
 from probe.experiments import swaps as effects
 from probe.experiments.material import prepare
-from probe.experiments.measure import measure
 from probe.experiments.observe import Observation, observe
 from probe.experiments.prepare import Prepared, prepare_pairs
 from probe.experiments.readings import later_words_matter
 from probe.experiments.record import SensePair, WordRecord
+from probe.experiments.store import read_record
 from probe.model.load import read_weights
 from probe.model.tokens import positions_of_span, tokenize
 from probe.model.trace import trace
@@ -71,16 +73,11 @@ def model(planted):
 @pytest.fixture(scope="module")
 def both(model, seed):
     """A study, and the record of its word."""
-    kept = []
-
-    def keeping(*given, **options):
-        kept.append(measure(*given, **options))
-        return kept[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "measure", keeping)
-        options = {"seed": seed, "max_pairs": MAX_PAIRS, "permutations": PERMUTATIONS}
-        return study.study(model, sentences=corpus_of(SENTENCES), **options), *kept
+    options = {"seed": seed, "max_pairs": MAX_PAIRS, "permutations": PERMUTATIONS}
+    with TemporaryDirectory() as folder:
+        studied = study.study(model, sentences=corpus_of(SENTENCES), out=folder, **options)
+        [kept] = Path(folder).glob("words/*.word")
+        return studied, read_record(kept)
 
 
 @pytest.fixture(scope="module")

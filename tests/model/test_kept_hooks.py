@@ -507,7 +507,7 @@ def test_what_a_study_with_hooks_shows_says_that_it_has_no_certificate(
 ) -> None:
     kept_on = studies[1]
     hooked = "run with hooks on transformer.h.1, without a certificate"
-    assert repr(kept_on) == f"<Study of bank in tiny-senses: 18 tables, {hooked}>"
+    assert repr(kept_on) == f"<Study of bank in tiny-senses: 19 tables, {hooked}>"
     assert f"tiny-senses is {hooked}: every swap is a whole forward" in kept_on._repr_html_()
     page = probe.write(kept_on, tmp_path)
     assert json.loads((tmp_path / "manifest.json").read_text())["hooked"] == hooked

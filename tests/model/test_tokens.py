@@ -225,7 +225,7 @@ def test_occurrences_come_in_order_and_end_in_an_error(words):
 EMPTY = "Reading the text: got an empty text, expected at least one word; give a sentence."
 NO_TEXT = (
     "Reading the text: got {}, expected one text as str; give one at a time, and a chat as "
-    "apply_chat_template(..., tokenize=False) writes it."
+    "probe.prompt(model, messages) writes it."
 )
 HALF = (
     "Reading the text: got half of a surrogate pair at character 4, expected whole characters; decode the text "

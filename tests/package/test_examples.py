@@ -12,10 +12,13 @@ import probe
 
 
 def public_functions() -> dict[str, Callable]:
-    """Every public function by its name, those of the public modules among them."""
+    """Every public function by its name, those of the public modules among them; charts are drawn
+    from a whole study in tests/charts/test_of_study.py."""
     functions = {}
     for name in probe.__all__:
         value = getattr(probe, name)
+        if name == "charts":
+            continue
         if isinstance(value, ModuleType):
             functions |= {f"{name}.{inner}": getattr(value, inner) for inner in value.__all__}
         else:

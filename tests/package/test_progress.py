@@ -73,7 +73,7 @@ def test_the_work_of_one_word_is_told_in_small_steps_and_in_every_stage():
     assert shares == sorted(shares) and 0 <= shares[0] and shares[-1] <= 1
     by_stage = {name: len(list(of)) for name, of in itertools.groupby(told, key=lambda one: one[0])}
     assert set(by_stage) == {"reading the sentences", "swapping heads", *options.experiments}
-    assert min(by_stage[name] for name in ("reading the sentences", "swapping heads", "nouns")) > 2
+    assert min(by_stage[name] for name in ("reading the sentences", "swapping heads", "nouns")) >= 2
 
 
 @pytest.mark.real_model

@@ -164,8 +164,8 @@ def test_a_report_shows_the_words_of_its_sample_and_names_the_whole_scan(tmp_pat
 
 def test_a_report_of_a_word_that_has_no_place_in_the_frames_has_no_such_section():
     frames = {"cue_samples": pd.DataFrame(), "cue_sample": pd.DataFrame()}
-    assert not Page({}, frames, {}).has_cue_samples
-    assert not Page({}, {}, {}).has_cue_samples
+    assert not Page({}, frames, frames, {}).has_cue_samples
+    assert not Page({}, {}, {}, {}).has_cue_samples
 
 
 # --- opened ---------------------------------------------------------------------------------------

@@ -192,5 +192,5 @@ def test_a_report_of_a_version_without_an_experiment_is_read(tmp_path):
     made["frames"].remove("why_it_attends")
     manifest.write_text(json.dumps(made), "utf-8")
     read = probe.read(tmp_path)
-    assert list(read.frames["why_it_attends"]) == list(BRIEF.frames["why_it_attends"])
+    assert "why_it_attends" not in read.frames
     assert set(read.findings) == set(BRIEF.findings)

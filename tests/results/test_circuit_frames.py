@@ -355,7 +355,7 @@ def test_every_kind_of_step_is_a_sentence(changed, said):
     unsure = path_in_words(view.one_path([STEP | changed]), WORD)
     claim = said.replace("The", "the", 1) if said.startswith("The") else said
     assert unsure == (
-        f"Not confirmed for every step (p = .2): that {claim}, which would be 50\u202f% of the gap."
+        f"Not confirmed for every step (p = .2, limit .05): that {claim}, which would be 50\u202f% of the gap."
     )
 
 

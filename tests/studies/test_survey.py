@@ -167,7 +167,7 @@ def test_sentences_of_another_language_get_no_english_nouns(tiny):
         shifted.append(replace(row, text=text, **spans))
     survey = probe.survey(tiny, sentences=shifted)
     assert survey.said == (NO_ENGLISH,) and survey.options["controls"] == []
-    assert not any("nouns" in record.measured for record in survey.records())
+    assert all(record.measured["nouns"] is None for record in survey.records())
     named = probe.survey(tiny, sentences=shifted, controls=["piano"])
     measured = [each for record in named.records() for each in record.of_pairs("nouns")]
     assert named.said == () and {noun for each in measured for noun in each.nouns} == {"piano"}
@@ -176,10 +176,10 @@ def test_sentences_of_another_language_get_no_english_nouns(tiny):
 
 
 def test_what_ships_is_surveyed_by_default(tiny, monkeypatch):
-    _, corpus = survey_run._model_and_corpus(tiny, None)
+    _, corpus = survey_run.model_and_corpus(tiny, None, "a survey")
     assert {row.word for row in corpus.sentences} == set(WORDS)
     outside = replace(tiny, origin=replace(tiny.origin, kind="folder"))
-    _, natural = survey_run._model_and_corpus(outside, None)
+    _, natural = survey_run.model_and_corpus(outside, None, "a survey")
     assert {row.word for row in natural.sentences} == set(probe.lexicon.natural_words())
     assert (
         natural.source == "sentences in natural English composed for probe"

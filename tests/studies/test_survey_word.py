@@ -222,7 +222,7 @@ def test_a_record_is_a_file_that_is_whole_or_refused(tmp_path):
         with pytest.raises(InputError) as error:
             read_record(second)
         assert str(error.value).endswith(
-            "expected the record of a word; run the same command again, which makes it anew."
+            "expected the record; run the same command again, which makes it anew."
         )
 
 

@@ -258,7 +258,7 @@ def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
     )
     names = {file.name for file in first.iterdir()}
     tables = {f"{name}.{end}" for name in walked.frames for end in ("csv", "parquet")}
-    assert names == {"walk.html", "manifest.json"} | tables
+    assert names == {"walk.html", "walk.record", "manifest.json"} | tables
     for name in names - {"manifest.json"}:
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
     check_charts(first / "walk.html")

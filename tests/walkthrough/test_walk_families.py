@@ -218,9 +218,8 @@ def test_a_text_longer_than_a_layer_looks_back_is_refused_and_a_shorter_one_walk
     with pytest.raises(probe.InputError) as refused:
         probe.walk(model, SOURCE)
     assert str(refused.value) == (
-        f"Cannot walk a text through {kind}: it has {n} tokens, and some "
-        "layers look back over 5 only, so that one mask "
-        "would not do. Give a text of at most 5 tokens."
+        f"Cannot walk a text through {kind}: it has {n} tokens, and some layers have a window of 5, so "
+        "one mask would not do. Give a text of at most 5 tokens."
     )
     assert probe.walk(model, "the bank").frames["agreement"]["error"].max() < 1e-5
 

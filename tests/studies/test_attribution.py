@@ -453,7 +453,7 @@ def test_parts_that_miss_the_score_are_an_error(monkeypatch):
         return dataclasses.replace(whole, mlp_out=whole.mlp_out * 0)
 
     monkeypatch.setattr(attribution, "trace", without_an_mlp)
-    with pytest.raises(CrossCheckError, match="Adding up scores of"):
+    with pytest.raises(CrossCheckError, match="Cannot sum scores of"):
         probe.qk_attribution(model, TEXT, **PLACE)
     with pytest.raises(CrossCheckError, match="Cannot sum what a head takes of"):
         probe.ov_attribution(model, TEXT, **PLACE, along=torch.ones(28))

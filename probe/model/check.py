@@ -132,7 +132,8 @@ class Certificate:
                 raise CrossCheckError(
                     f"Cannot certify {self.model_name}: {row.quantity} of {row.where} is off by "
                     f"{row.error:.1e} of its scale, expected at most "
-                    f"{row.tolerance:.0e}. Run `probe check` on this model to see every row."
+                    f"{row.tolerance:.0e}. No result is reported. Run `probe check` on this "
+                    "model to see every row."
                 )
         return self
 

@@ -420,7 +420,7 @@ def _require_both_parts(
                     f"Holding out the sentences of {sentences[0].word!r} as their split says: got "
                     f"no sentence of {sense!r} in the part that {does}, expected some of each "
                     f"sense in both; give {sense!r} rows of both parts, or leave the column split "
-                    "away."
+                    "out."
                 )
 
 

@@ -335,7 +335,7 @@ REFUSED = {
     "infinite": ({"metric": lambda logits: logits[..., 5] / 0}, NOT_FINITE),
     "half a depth": (
         {"depth": 1.5},
-        "Patching up to depth 1.5: the model has 2 blocks; give a whole number from 1 to 2.",
+        "Patching up to depth 1.5: the model has 2 blocks. Give a whole number from 1 to 2.",
     ),
     "word": (
         {"at": "shore"},
@@ -367,7 +367,7 @@ REFUSED = {
     ),
     "depth": (
         {"depth": 99},
-        "Patching up to depth 99: the model has 2 blocks; give a whole number from 1 to 2.",
+        "Patching up to depth 99: the model has 2 blocks. Give a whole number from 1 to 2.",
     ),
     "logits": (
         {"depth": 1, "metric": TOKENS},

@@ -446,7 +446,7 @@ REFUSED = {
         {"what": "trace", "other": LONGER},
         (
             "the word is token 7 of this one and token 8 of the other, "
-            "and parts can be put only where they fit"
+            "so their positions do not correspond."
         ),
     ),
     "no such token": (

@@ -74,8 +74,6 @@ def stages(report: Progress, planned: Mapping[str, float]) -> Stage:
     def stage(name: str) -> Iterator[None]:
         nonlocal done
         first = done
-        # What the plan does not have, such as a stage that was thought to be done, takes no share.
-        planned_units = units.get(name, 0.0)
         counted = 0
         told = first
         report(name, first)
@@ -83,13 +81,13 @@ def stages(report: Progress, planned: Mapping[str, float]) -> Stage:
         def count(number: int) -> None:
             nonlocal counted, told
             counted += number
-            share = min(1.0, first + min(counted, planned_units) / total)
+            share = min(1.0, first + min(counted, units[name]) / total)
             if share - told >= STEP:
                 told = share
                 report(name, share)
 
         with counting(count):
             yield
-        done = min(1.0, first + planned_units / total)
+        done = min(1.0, first + units[name] / total)
 
     return stage

@@ -289,13 +289,13 @@ def attribution_by_autograd(
 
 def attribution_by_transformer_lens(
     model: Model, pairs: Sequence[Sequence[Sequence[int]]], tokens: tuple[int, int]
-) -> None:
-    """The attribution patching of TransformerLens, both ways, of the difference of two logits."""
+) -> list[Any]:
+    """The attribution patching of TransformerLens of the difference of two logits, with each side as the clean one."""
     a, b = (torch.tensor(rows, device=model.device) for rows in pairs)
     one, other = tokens
     model.bridge.requires_grad_(True)  # its gradients start at the weights
     try:
-        for clean, corrupt in ((a, b), (b, a)):
+        return [
             attribution_patch(
                 model.bridge,
                 clean,
@@ -303,6 +303,8 @@ def attribution_by_transformer_lens(
                 lambda logits: logits[0, -1, one] - logits[0, -1, other],
                 EdgeAttributionConfig(granularity="node"),
             )
+            for clean, corrupt in ((a, b), (b, a))
+        ]
     finally:
         model.bridge.requires_grad_(False)
 

@@ -12,6 +12,7 @@ In tables, all heads of a layer are one part, with their bias: "heads 3".
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -114,10 +115,11 @@ class CueAttribution:
         ]
         return float(np.mean(ranks)) if ranks else float("nan")
 
-    def p_of(self, side: str) -> Array:
-        """p that replacing a part of one side does not lower the contrast, corrected for all of its
-        parts. `part`"""
-        return self._p(self.replaced[side].score)
+    @cached_property
+    def p_replaced(self) -> dict[str, Array]:
+        """By side, p that replacing a part does not lower the contrast, corrected for all parts of
+        that side. `part`"""
+        return {side: self._p(replaced.score) for side, replaced in self.replaced.items()}
 
     def _p(self, effects: Array) -> Array:
         return resampling.flip_signs(effects, self.cues, seed=self.seed).p
@@ -158,7 +160,7 @@ def _heads(record: WordRecord) -> Iterator[Columns]:
 def _p_of_part(found: CueAttribution, side: str, part: str) -> float:
     """p of a part; NaN for a bias, which is the same at every token and is not replaced."""
     parts = found.replaced[side].parts
-    return float(found.p_of(side)[parts.index(part)]) if part in parts else float("nan")
+    return float(found.p_replaced[side][parts.index(part)]) if part in parts else float("nan")
 
 
 def _scores(record: WordRecord) -> Iterator[Columns]:
@@ -180,7 +182,7 @@ def _interventions(record: WordRecord) -> Iterator[Columns]:
                 "attributed": replaced.attributed.mean(0),
                 "score": replaced.score.mean(0),
                 "attention": replaced.attention.mean(0),
-                "p": found.p_of(side),
+                "p": found.p_replaced[side],
             }
 
 

@@ -23,7 +23,7 @@ from probe.model import forward, fused
 from probe.model.fused import PositionTables
 from probe.model.weights import Weights
 from probe.patching.heads import in_batches
-from probe.patching.inputs import Rows, Texts, as_directions, as_donors, target_texts
+from probe.patching.inputs import Rows, Texts, swap_inputs
 from probe.patching.variants import Branch, Edits, Step, Z, run_at_word
 
 DOING = "Cannot estimate swaps by gradients"
@@ -50,15 +50,8 @@ def attribute_heads(
     steps: of integrated gradients; 0 for attribution patching, whose one gradient is taken at the
         recipient
     """
-    texts = target_texts(weights, rows, DOING)
-    donor_z = as_donors(weights, texts, donor_z, DOING)
-    directions = as_directions(
-        weights,
-        directions,
-        DOING,
-        row_axes="row stage d_model",
-        rows=len(texts),
-        stages=max(stages),
+    texts, donor_z, directions = swap_inputs(
+        weights, rows, donor_z, directions, DOING, stages=max(stages)
     )
     layers = donor_z.shape[1]
     estimate = torch.zeros(donor_z.shape[:3], dtype=donor_z.dtype)

@@ -20,17 +20,17 @@ from torch import Tensor
 from probe.model import forward, fused
 from probe.model.fused import PositionTables
 from probe.model.load import ModelSource, read_weights
-from probe.model.tokens import TargetText, batch_by_length, in_order
+from probe.model.tokens import batch_by_length, in_order
 from probe.model.weights import Weights
 from probe.patching import hooked
 from probe.patching.inputs import (
     Rows,
     Texts,
     as_directions,
-    as_donors,
     as_sets,
     require_depth,
     require_equal_lengths,
+    swap_inputs,
     target_texts,
 )
 from probe.patching.variants import (
@@ -90,7 +90,7 @@ def swap_heads(
         torch.Size([2, 4, 4, 1])
     """
     weights = read_weights(model)
-    rows, donor_z, directions = _checked(weights, texts, donor_z, directions)
+    rows, donor_z, directions = swap_inputs(weights, texts, donor_z, directions, HEADS)
     head_sets = _all_but_one(weights, donor_z.shape[1])
     shifts = runner_of(weights)(weights, rows, donor_z, head_sets, directions)
     return shifts.unflatten(1, donor_z.shape[1:3])
@@ -181,26 +181,9 @@ def swap_sets(
         torch.Size([2, 1, 1])
     """
     weights = read_weights(model)
-    rows, donor_z, directions = _checked(weights, texts, donor_z, directions)
+    rows, donor_z, directions = swap_inputs(weights, texts, donor_z, directions, HEADS)
     head_sets = as_sets(head_sets, donor_z, "Cannot swap sets of heads")
     return runner_of(weights)(weights, rows, donor_z, head_sets, directions)
-
-
-def _checked(
-    weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
-) -> tuple[list[TargetText], Tensor, Tensor]:
-    """The texts, donors and directions of swaps, checked against each other. Raises InputError."""
-    texts = target_texts(weights, rows, HEADS)
-    donor_z = as_donors(weights, texts, donor_z, HEADS)
-    directions = as_directions(
-        weights,
-        directions,
-        HEADS,
-        row_axes="row stage d_model",
-        rows=len(texts),
-        stages=donor_z.shape[1],
-    )
-    return texts, donor_z, directions
 
 
 def runner_of(weights: Weights) -> SetRunner:

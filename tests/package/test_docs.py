@@ -27,11 +27,10 @@ import pytest
 import transformers
 import typer.main
 from browser import until
+from packaged import need_smollm2
 
 import probe.cli
-from probe.errors import ModelError
 from probe.model.architectures import FAMILIES, WRAPPERS
-from probe.model.find import find_packaged
 from probe.stats import limits
 
 ROOT = Path(__file__).parents[2]
@@ -196,20 +195,13 @@ def test_a_page_can_be_followed(page, tmp_path, monkeypatch):
     follow(page, tmp_path, monkeypatch, lambda command: "smollm2" not in command)
 
 
-def needs_smollm2() -> None:
-    try:
-        find_packaged("smollm2")
-    except ModelError as missing:
-        pytest.skip(str(missing))
-
-
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     "page", pages(lambda page: (c for c in commands(page) if c.startswith("probe report")))
 )
 def test_a_page_can_be_followed_as_it_stands(page, tmp_path, monkeypatch):
     if any("smollm2" in command for command in commands(page)):
-        needs_smollm2()
+        need_smollm2()
     follow(page, tmp_path, monkeypatch, lambda command: True, code=False, planned=False)
     assert all(made.stat().st_size > 10_000 for made in (tmp_path / "out").glob("*.html"))
     assert {made.name for made in (tmp_path / "out").glob("*.html")} & {

@@ -132,57 +132,11 @@ CHAIN = {
         ]
     )
 }
-BOTH, APART = (
-    frames_of(frames={"word_heads": pd.DataFrame([head("L0H2"), head(name, word="mole")])})
-    for name in ("L0H2", "L1H1")
-)
 UNREAD, NOBODY = head("L0H2", verdict="unread"), frames_of(head("L0H2", verdict="none", net=0.03))
 TWO = head("L0H2", (1, 1, 1)), head("L1H0", (2, 2, 2), 0.2)
 USUAL, OF_TWO = frames_of(), frames_of(*TWO)
 EIGHT = [head(f"L0H{place}", (place, place, place)) for place in range(1, 9)]
 MANY = [head(f"L0H{place}", (place, place, place)) for place in range(1, 6)]
-SHARED = {
-    size: frames_of(
-        frames={
-            "word_heads": pd.DataFrame(
-                [each | {"word": word} for word in ("bank", "mole") for each in heads]
-            )
-        }
-    )
-    for size, heads in ((2, TWO), (5, MANY))
-}
-# The same heads move both words, but the last of them lead for mole.
-TURNED = {
-    size: frames_of(
-        frames={"word_heads": pd.DataFrame([*heads, *(each | {"word": "mole"} for each in turned)])}
-    )
-    for size, heads, turned in (
-        (2, TWO, [TWO[0], TWO[1] | {"rank": 3}, head("L2H2", (2, 2, 2), verdict="unread")]),
-        (5, MANY, [each | {"rank": 6 - each["rank"]} for each in MANY]),
-    )
-}
-# Curves and random sets of both words.
-FEW_OF_BOTH = SHARED[2] | {
-    name: pd.concat([SHARED[2][name], SHARED[2][name].assign(word="mole")])
-    for name in ("curves", "random_sets")
-}
-FEWER_OF_MOLE = FEW_OF_BOTH | {
-    "curves": pd.concat(
-        [
-            SHARED[2]["curves"],
-            SHARED[2]["curves"].assign(word="mole", faithfulness=[0, 0.9, 1, 1], smallest=1),
-        ]
-    )
-}
-# One head is enough: the same one, or another one for mole.
-ONE_OF_BOTH = FEW_OF_BOTH | {
-    "curves": FEW_OF_BOTH["curves"].assign(faithfulness=[0, 0.93, 1, 1] * 2, smallest=1)
-}
-ONE_OF_EACH = ONE_OF_BOTH | {
-    "curves": ONE_OF_BOTH["curves"].assign(
-        added=[None, "L0H2", "L9H9", "L9H8", None, "L1H0", "L9H9", "L9H8"]
-    )
-}
 FORMS = changed("sentences", form=["bank", "Bank"] * (len(FRAMES["sentences"]) // 2))
 TWICE_LATE = {"left_out": pd.concat([FRAMES["left_out"].assign(reason=CUE_COMES_LATE)] * 2)}
 MOVER = head("L0H2", verdict="mover")
@@ -222,12 +176,6 @@ def gate(as_far: int, **words):
     return FRAMES | changed("words", ambiguity_p=(1 + as_far) / 49, **words)
 
 
-def all_words(comparison: str, **words):
-    """The same head moves both words and has this comparison for both."""
-    heads = [head("L0H2", comparison=comparison, word=word) for word in ("bank", "mole")]
-    return frames_of(frames={"word_heads": pd.DataFrame(heads)}, **words)
-
-
 def asked_of_one(pairs: int) -> dict[str, pd.DataFrame]:
     """The study's frames in which nouns stood in mole's place in so many of its pairs of senses."""
     words = FRAMES["words"].copy()
@@ -243,8 +191,6 @@ TOO_FEW_NOUNS = {
     "not_compared": "nouns that can take its place: 3, and 19 are needed",
 }
 OF_BANK = (FRAMES["words"]["word"] == "bank").to_numpy()
-ONLY_BANK = np.where(OF_BANK, 0.02, 0.3)
-UNSHOWN = [each | {"verdict": "unread"} for each in MANY[:3]]
 ODD = changed(
     "sentences",
     text=[
@@ -254,10 +200,8 @@ ODD = changed(
 )
 SILENT = FRAMES["words"]["ranked"] & (FRAMES["words"]["word"] == "mole")
 ONE_SILENT = changed("words", continuation_p=np.where(SILENT & (SILENT.cumsum() == 1), 0.5, 0.001))
-UNMARKED = changed("sentences", text=ODD["sentences"]["text"], cue_start=pd.NA)
 NEAR = changed("distances", "distance == 1")
 LAYERS = FRAMES["heads"].query("word == 'bank'").assign(verdict="none")
-DEEP = {"heads": pd.concat([LAYERS, LAYERS.assign(layer=LAYERS["layer"] + 1)])}
 ON_ITSELF = {"attention_cue": 0.02, "attention_itself": 0.83}
 RIGHT, WRONG, LATE = (row_of("showcase", place) for place in range(3))
 TOKEN = {"role": "", "attention_percent": f"42{N}%", "size": f"3.1{N}%", "toward": "river"}

@@ -2,13 +2,10 @@
 against TransformerLens' attribution patching."""
 
 import pytest
+import timing
 import torch
 from families import each_family, family_model
 from handmade import random_model, tokens_of
-from transformer_lens.tools.analysis.attribution_patching import (
-    EdgeAttributionConfig,
-    attribution_patch,
-)
 
 from probe.model import forward
 from probe.model.load import read_weights
@@ -94,18 +91,8 @@ def test_it_is_attribution_patching_of_transformer_lens():
     weights = read_weights(model)
     texts, z, _ = drawn(model, end=AT + 1)
     one, other = 11, 23
-    clean, corrupt = (torch.tensor([text.ids]) for text in texts)
-    model.bridge.requires_grad_(True)  # gradients start at the weights
-    try:
-        result = attribution_patch(
-            model.bridge,
-            clean,
-            corrupt,
-            lambda logits: logits[0, -1, one] - logits[0, -1, other],
-            EdgeAttributionConfig(granularity="node"),
-        )
-    finally:
-        model.bridge.requires_grad_(False)
+    pair = [[text.ids] for text in texts]
+    result, _ = timing.attribution_by_transformer_lens(model, pair, (one, other))
     theirs = torch.zeros(weights.shape[:2])
     for node, score in result.node_scores.items():
         if node.kind == "attn_head_out" and node.position == AT:

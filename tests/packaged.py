@@ -1,0 +1,16 @@
+"""The packaged model that some tests need."""
+
+from pathlib import Path
+
+import pytest
+
+from probe.errors import ModelError
+from probe.model.find import find_packaged
+
+
+def need_smollm2() -> Path:
+    """SmolLM2's GGUF file. Skips the test if its package is not installed."""
+    try:
+        return find_packaged("smollm2")[0]
+    except ModelError as missing:
+        pytest.skip(str(missing))

@@ -147,6 +147,9 @@ def _resolver_names(finding: WordFindings) -> str:
 
 
 def _pairs(head: HeadFinding) -> str:
+    """In how many pairs of meanings a head is a resolver; it can be one on average alone."""
+    if not head.resolves:
+        return f"on average over {counted(head.of, 'pair')} of meanings"
     return f"{head.resolves} of {counted(head.of, 'pair')} of meanings"
 
 
@@ -201,7 +204,9 @@ def _next_step(finding: WordFindings) -> str:
 
 def _mlps(finding: WordFindings) -> str:
     layers = finding.beside_nouns.mlps_more
-    return f"layers {listed([str(layer) for layer in layers])}" if layers else ""
+    if not layers:
+        return ""
+    return f"{'layer' if len(layers) == 1 else 'layers'} {listed([str(each) for each in layers])}"
 
 
 def _smallest_set(finding: WordFindings) -> str:

@@ -74,6 +74,17 @@ def test_a_sentence_has_the_numbers_of_the_public_functions():
             np.testing.assert_allclose(values, of_side[name], rtol=1e-4, atol=1e-6)
 
 
+def test_the_mean_at_the_other_tokens_is_subtracted_for_every_leading_head():
+    """The planted head scores other tokens at about 0, where a wrong sign would not show."""
+    model, record, planted_head = planted()
+    heads = [one for one in record.measured["qk"] if one is not planted_head]
+    assert len(heads) == 2
+    for found in heads:
+        *_, parts = one_sentence(model, found, record)
+        of_pair = parts.set_index(["part_query", "part_key"])["score"]
+        assert of_pair[found.largest] == pytest.approx(found.largest_score[3], rel=1e-4)
+
+
 def test_pairs_of_parts_sum_to_the_contrast_and_writes_to_what_the_head_takes_from_the_cue():
     *_, found = planted()
     assert found.scores.sum() == pytest.approx(found.contrast.mean(), rel=1e-9)

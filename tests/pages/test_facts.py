@@ -63,6 +63,7 @@ FACTS = [
         frames_of(**TOO_FEW_NOUNS | {"not_compared": "12 paired sentences, and 24 are needed"}),
     ),
     ("MLPs that do more for the word", "layers 2 and 4", mlps_more(2, 4)),
+    ("MLPs that do more for the word", "layer 4", mlps_more(4)),
     (KEPT, f"2 heads of 3: 95{N}% (best of 2 random sets: 30{N}%)", OF_TWO),
     (CUE, "an earlier word, e.g. river and money", USUAL),
     (CUE, "another word, e.g. river and money", frames_of(causal=False)),
@@ -111,6 +112,12 @@ def test_of_several_pairs_of_meanings_a_fact_says_in_how_many():
     assert page_text.facts(frames, "mole")[MATERIAL] == (
         "5 to 9 held-out pairs of sentences, 4 to 8 pairs of cue words for each pair of meanings"
     )
+
+
+def test_a_resolver_says_in_how_many_pairs_of_meanings_it_is_one():
+    for resolves, fact in ((2, "L0H1 (2 of 6 pairs of meanings)"), (0, "L0H1 (on average over 6")):
+        frames = frames_of(head("L0H1", word="mole", resolves=resolves, of=6))
+        assert fact in page_text.facts(frames, "mole")[RESOLVERS]
 
 
 def of_both(bank, mole, **given):

@@ -1,10 +1,16 @@
 """The studies: choose words, measure, conclude, return.
 
-study                about single words; cost: what it will take
-survey, survey_word  about words in general; one word of a survey
-workers              who measures the words of a survey: this process, or others
-shortcuts            attention, classifiers and gradients next to the swaps of the same heads
-mib                  circuits as scored edges, in the form of MIB's circuit track
+study        which heads move the meaning of each word
+cost         what a study will take: time, memory, sentences
+survey       which heads move the meaning of words in general; survey_word: one word of it
+words        records of single words, kept as files
+workers      where the words of a survey are measured: in this process, or by Dask
+evaluation   sense accuracy at every depth; heads_given: the heads to take out
+cues         every word of the vocabulary as a cue
+shortcuts    attention, classifiers and gradients, compared with swaps of the same heads
+patch        swaps in two texts
+attribution  QK and OV attribution of one head; decompose: direct logit attribution
+mib          circuits as scored edges, in the form of MIB's circuit track
 """
 
 import lazy_loader

@@ -1,5 +1,8 @@
-"""The public entries to QK and OV attribution (`probe.model.qk`) and to the interventions that test
-it (`probe.patching.score_parts`): what a caller may ask for, and the frame of what came out."""
+"""QK and OV attribution of one head, and the interventions that test the attribution.
+
+The public functions check their arguments and return frames. The terms are computed in
+`probe.model.qk`, the interventions in `probe.patching.score_parts`.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeGuard, get_args
@@ -20,7 +23,7 @@ from probe.patching.cross import directions
 from probe.patching.score_parts import Donor, Side, replace_parts
 from probe.stats.axes import Axis
 
-MEAN = "mean"  # the contrast with the other tokens
+MEAN = "mean"  # the contrast with the mean over the other tokens
 Token = str | int
 Stack = Literal["encoder", "decoder", "cross"]
 
@@ -38,29 +41,27 @@ def qk_attribution(
     target: str | None = None,
     stack: Stack = "cross",
 ) -> pd.DataFrame:
-    """Why a head attends from one token to another: its score before the softmax, split into pairs
-    of parts of the two residual streams.
+    """Return a head's score from one token to another, before the softmax, split into pairs of
+    parts of the two residual streams: why the head attends.
 
-    Returns the columns `part_query part_key score`. The sum over all rows is the model's own score,
-    before the cap if scores are capped. A bias that the family adds for two positions (ALiBi, T5's)
-    is a row with its name in both columns.
+    The columns are `part_query part_key score`. The sum over all rows is the model's score, before
+    the cap if scores are capped. A bias that the family adds for two positions (ALiBi, T5's) is a
+    row with its name in both columns. The scales of all norms are held fixed.
 
     text: a text, or its trace, which several heads can share
-    at: the token that the head reads from. A word stands for its last token where it first appears;
-        a number is a position, counted from the end if it is negative
-    source: the token that it reads, given in the same way
+    at: the token at which the head reads. A word means the last token of its first occurrence. A
+        number is a position, counted from the end if it is negative
+    source: the token that the head attends to, given in the same way
     contrast: what is subtracted from every row, because the softmax depends on differences only.
         A word or a position: the score at that token. "mean": the mean score over the other tokens
         that the head may read from `at`, without special tokens. Another text: the score in that
         text, from the same word or position to the token equally far from it
     by: "part" for embeddings, heads, MLPs and biases; "source" to split heads by the token that
         they read; "layer" for whole layers
-    target: the target text, in an encoder-decoder
+    target: the target text, for an encoder-decoder
     stack: the attention of an encoder-decoder, "encoder", "decoder" or "cross". `at` is a token of
         the target, or of the text for the encoder. `source` is a token of the text, or of the
-        target for the decoder. Parts of cross-attention have "cross" in front of their names
-
-    The scales of all norms are held as they were.
+        target for the decoder. The names of parts of cross-attention begin with "cross"
 
     Raises InputError for a word, position, layer or head that does not exist, a token that the mask
     hides, a layer without attention, a target that is missing or cannot be used, or a model with
@@ -80,9 +81,9 @@ def qk_attribution(
         >>> sorted(set(against["part_key"]))
         ['embedding', 'key bias', 'layer 0', 'norm bias']
     """
-    asked = Asked(layer, head, at, source, contrast, by, stack)
-    model = _checked(model, asked, f"Splitting a score of {asked.name}")
-    readings = _readings(model, text, target, asked)
+    request = Request(layer, head, at, source, contrast, by, stack)
+    model = _load_checked(model, request, f"Cannot split a score of {request.name}")
+    readings = _readings(model, text, target, request)
     terms = [qk.score_terms(reading.view, by) for reading in readings]
     return _frame(readings, terms, ["part_query", "part_key", "score"], model)
 
@@ -101,19 +102,18 @@ def ov_attribution(
     target: str | None = None,
     stack: Stack = "cross",
 ) -> pd.DataFrame:
-    """What a head takes from one token to another along a direction, split into parts of the
-    residual stream that it reads.
+    """Return what a head writes at one token from another along a direction, split into parts of
+    the residual stream that it reads.
 
-    Returns the columns `part_key write`. The sum over all rows is ΔE[at ← source] along the
-    direction.
+    The columns are `part_key write`. The sum over all rows is ΔE[at ← source] along the direction.
+    The attention, the scales of all norms, and everything after the head are held fixed.
 
-    along: a next token as it appears inside a sentence, such as " water", for its logit; two of
-        them, or two ids, for the difference of their logits; a vector, `d_model`, in the stream
-        after the last block, or in what leaves the decoder; or a sense axis, which is read at its
+    along: a next token as it appears inside a sentence, such as " water", for its logit; two such
+        tokens, or two ids, for the difference of their logits; a vector, `d_model`, in the stream
+        after the last block, or in the decoder's output; or a sense axis, which is read at its
         depth in units of the gap
 
-    The other arguments are those of `probe.qk_attribution`. The attention, the scales of all norms,
-    and everything after the head are held as they were.
+    The other arguments are those of `probe.qk_attribution`.
 
     Raises what `probe.qk_attribution` raises, and InputError for a string that is several tokens or
     a vector of another length.
@@ -129,9 +129,9 @@ def ov_attribution(
         >>> abs(float(parts["write"].sum() - of_head)) < 1e-4
         True
     """
-    asked = Asked(layer, head, at, source, contrast, by, stack)
-    model = _checked(model, asked, f"Splitting what {asked.name} takes")
-    readings = _readings(model, text, target, asked)
+    request = Request(layer, head, at, source, contrast, by, stack)
+    model = _load_checked(model, request, f"Cannot split the write of {request.name}")
+    readings = _readings(model, text, target, request)
     terms = [
         qk.write_terms(reading.view, _direction(model, reading.view, along), by)
         for reading in readings
@@ -150,19 +150,19 @@ def qk_interventions(
     contrast: int | str = MEAN,
     by: qk.By = "part",
 ) -> pd.DataFrame:
-    """What each part of the query and of the key does to a head's score and attention: the part is
-    replaced by that of the contrast, and both are computed again.
+    """Return the effect of each part of the query and of the key on a head's score and attention:
+    the part is replaced by that of the contrast, and score and attention are recomputed.
 
-    Returns the columns `side part attributed score attention`.
+    The columns are `side part attributed score attention`.
     side: "query" for a part at `at`, "key" for a part at `source`
-    attributed: how much of the contrast of scores is lost while the scales of norms are held, which
-        is what `probe.qk_attribution` assumes
+    attributed: how much of the contrast of scores is lost with the scales of norms held fixed,
+        which `probe.qk_attribution` assumes
     score: how much of it is lost when the norms respond
     attention: how much of the attention to `source` is lost
 
     contrast: a token or "mean": a part is replaced by that of each of the other tokens in turn, and
         the losses are averaged. Another text: a part is replaced by that of the other text, and the
-        score itself is read in the place of a contrast
+        score itself is read instead of a contrast
 
     The other arguments and errors are those of `probe.qk_attribution`.
 
@@ -176,22 +176,27 @@ def qk_interventions(
         >>> float(by_part.corr().iloc[0, 1]) > 0.5  # the ranks agree
         True
     """
-    asked = Asked(layer, head, at, source, contrast, by)
-    doing = f"Replacing parts of a score of {asked.name}"
-    model = _checked(model, asked, doing)
+    request = Request(layer, head, at, source, contrast, by)
+    doing = f"Cannot replace parts of a score of {request.name}"
+    model = _load_checked(model, request, doing)
     if model.config.start_token is not None:
         raise UnsupportedModel(
-            f"{doing} of {model.name}: it is an encoder-decoder; split its scores with "
+            f"{doing} of {model.name}: it is an encoder-decoder. Split its scores with "
             "probe.qk_attribution, or load a model with one stack."
         )
-    itself, *elsewhere = _readings(model, text, None, asked)
+    itself, *elsewhere = _readings(model, text, None, request)
     view = itself.view
     assert isinstance(view.trace, Trace)
     weights = dict(zip(view.sources, itself.weights, strict=True))
+    # In the same text the donors of both sides are the other tokens. In another text the query's
+    # donor is the token that reads there, and the key's the token that it reads.
     donors = {side: Donor(view.trace, view.sources[1:]) for side in get_args(Side)}
-    for there, _ in elsewhere:
-        assert isinstance(there.trace, Trace)
-        donors = {"query": Donor(there.trace, [there.at]), "key": Donor(there.trace, there.sources)}
+    for second, _ in elsewhere:
+        assert isinstance(second.trace, Trace)
+        donors = {
+            "query": Donor(second.trace, [second.at]),
+            "key": Donor(second.trace, second.sources),
+        }
     frames = []
     for side, donor in donors.items():
         replaced = replace_parts(
@@ -206,9 +211,8 @@ def qk_interventions(
     return frame
 
 
-class Asked(NamedTuple):
-    """What a caller asked for: a head, the token that it reads from and the one that it reads, what
-    that is contrasted with, and the division into parts; of an encoder-decoder which attention."""
+class Request(NamedTuple):
+    """The arguments of a call, as `qk_attribution` documents them."""
 
     layer: int
     head: int
@@ -225,69 +229,73 @@ class Asked(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A head in one text, and with which weight each token that it reads counts."""
+    """A head in one text, and the weight of each token that it reads in the contrast."""
 
     view: qk.View
-    weights: list[float]
+    weights: list[float]  # one for each of `view.sources`
 
 
-def _checked(model: ModelSource, asked: Asked, doing: str) -> Model:
-    """The loaded model. Raises what a model, a head and a division into parts may be refused
-    for."""
+def _load_checked(model: ModelSource, request: Request, doing: str) -> Model:
+    """The loaded model.
+
+    Raises InputError for a model with hooks, a layer or head that does not exist, a layer without
+    attention, and an unknown `by` or `stack`.
+    """
     model = load(model)
     config = model.config
     if model.origin.hooks:
         raise InputError(
-            f"{doing} of {model.name}: it is {model.origin.hooked}, and what hooks write is no "
-            "part of the stream; load it without hooks, or swap with probe.patch."
+            f"{doing} of {model.name}: it is {model.origin.hooked}, and the write of a hook does "
+            "not belong to any part. Load it without hooks, or swap with probe.patch."
         )
-    of_decoder = config.start_token is not None and asked.stack != "encoder"
+    of_decoder = config.start_token is not None and request.stack != "encoder"
     layers = config.n_decoder_layers if of_decoder else config.n_layers
-    bounds = (("layer", asked.layer, layers), ("head", asked.head, config.n_heads))
+    bounds = (("layer", request.layer, layers), ("head", request.head, config.n_heads))
     for name, number, size in bounds:
         if whole_number(number) is None or not 0 <= number < size:
             raise InputError(
-                f"{doing} of {model.name}: {name} is {number!r}, expected 0 to {size - 1}; choose "
+                f"{doing} of {model.name}: {name} is {number!r}, expected 0 to {size - 1}. Choose "
                 "one of these."
             )
-    if not config.has_heads(asked.layer):
+    if not config.has_heads(request.layer):
         raise InputError(
-            f"{doing} of {model.name}: its layer {asked.layer} has no attention, and no heads; "
-            "give the layer and head of one that is there."
+            f"{doing} of {model.name}: its layer {request.layer} has no attention, and no heads. "
+            "Give a layer with attention."
         )
-    for option, given, options in (
-        ("by", asked.by, get_args(qk.By)),
-        ("stack", asked.stack, get_args(Stack)),
+    for option, value, choices in (
+        ("by", request.by, get_args(qk.By)),
+        ("stack", request.stack, get_args(Stack)),
     ):
-        if given not in options:
-            listed = ", ".join(map(repr, options))
+        if value not in choices:
+            listed = ", ".join(map(repr, choices))
             raise InputError(
-                f"{doing}: {option} is {given!r}, expected one of {listed}; give one of these."
+                f"{doing}: {option} is {value!r}, expected one of {listed}. Give one of these."
             )
     return model
 
 
 def _readings(
-    model: Model, text: str | Trace | PairTrace, target: str | None, asked: Asked
+    model: Model, text: str | Trace | PairTrace, target: str | None, request: Request
 ) -> list[Reading]:
-    """The text with the token that the head reads, and what that is contrasted with."""
-    view = _view(model, text, target, asked)
-    contrast = asked.contrast
+    """The head at its source token, and at the tokens or in the text of the contrast."""
+    view = _view(model, text, target, request)
+    contrast = request.contrast
     if contrast is None:
         return [Reading(view, [1.0])]
     if contrast == MEAN:
-        others = qk.other_tokens(view)
-        if not others:
+        other_tokens = qk.other_tokens(view)
+        if not other_tokens:
             raise InputError(
-                f"Contrasting {asked.name} with the mean over the other tokens: from token "
-                f"{view.at} of {view.trace.tokens.text!r} it can read no other word; give a "
-                "longer text, or leave the contrast out."
+                f"Cannot contrast {request.name} with the mean over the other tokens: from token "
+                f"{view.at} of {view.trace.tokens.text!r} it can read no other word. Give a "
+                "longer text, or omit the contrast."
             )
-        weights = [1.0, *[-1 / len(others)] * len(others)]
-        return [Reading(view._replace(sources=[*view.sources, *others]), weights)]
+        # score(source) - mean of score(other tokens)
+        weights = [1.0, *[-1 / len(other_tokens)] * len(other_tokens)]
+        return [Reading(view._replace(sources=[*view.sources, *other_tokens]), weights)]
     if _is_text(contrast, view.read):
-        there = _view(model, contrast, target, asked, like=view)
-        return [Reading(view, [1.0]), Reading(there, [-1.0])]
+        second_view = _view(model, contrast, target, request, like=view)
+        return [Reading(view, [1.0]), Reading(second_view, [-1.0])]
     other_key = text_position(view.read, contrast)
     _require_readable(view, other_key)
     return [Reading(view._replace(sources=[*view.sources, other_key]), [1.0, -1.0])]
@@ -297,19 +305,22 @@ def _view(
     model: Model,
     text: str | Trace | PairTrace,
     target: str | None,
-    asked: Asked,
+    request: Request,
     like: qk.View | None = None,
 ) -> qk.View:
-    """The head in one text with the token that it reads; as far from where it is read as in
-    `like`."""
-    traced = _traced(model, text, target)
+    """The head in one text, with its source token.
+
+    like: the head in another text; the source token is then equally far from `at` as there.
+    """
+    traced = _trace_of(model, text, target)
     pair = traced if isinstance(traced, PairTrace) else None
-    whole: AttentionTrace = traced if isinstance(traced, Trace) else getattr(traced, asked.stack)
-    at = text_position(whole.tokens, asked.at)
-    view = qk.View(whole, asked.layer, asked.head, at, [], pair)
+    whole: AttentionTrace = traced if isinstance(traced, Trace) else getattr(traced, request.stack)
+    at = text_position(whole.tokens, request.at)
+    view = qk.View(whole, request.layer, request.head, at, [], pair)
     if like is None:
-        key = text_position(view.read, asked.source)
+        key = text_position(view.read, request.source)
     elif isinstance(whole, CrossTrace):
+        # Source and target are two texts: a distance between them has no meaning.
         key = like.sources[0]
     else:
         key = at + like.sources[0] - like.at
@@ -317,49 +328,53 @@ def _view(
     return view._replace(sources=[key])
 
 
-def _traced(model: Model, text: str | Trace | PairTrace, target: str | None) -> Trace | PairTrace:
-    """The trace of a text. Raises InputError for a trace of another model, or from a pickle."""
+def _trace_of(model: Model, text: str | Trace | PairTrace, target: str | None) -> Trace | PairTrace:
+    """The trace of a text.
+
+    Raises InputError for a trace of another model, of one side of an encoder-decoder, or from a
+    pickle.
+    """
     if isinstance(text, str):
         return trace(model, text) if target is None else trace(model, text, target)
     traced = text.cross if isinstance(text, PairTrace) else text
     if traced.model_name != model.said:
         raise InputError(
-            f"Splitting scores of {model.name}: the trace is one of {traced.model_name}; give the "
-            "model that was traced."
+            f"Cannot split scores of {model.name}: the trace is one of {traced.model_name}. Give "
+            "the model that was traced."
         )
     if isinstance(text, Trace) and text.stack.attention.name:
         raise InputError(
-            f"Splitting scores of {model.name}: the trace is one side of an encoder-decoder; give "
-            "the whole, as probe.trace(model, source, target) returns it."
+            f"Cannot split scores of {model.name}: the trace is one side of an encoder-decoder. "
+            "Give the whole trace, as probe.trace(model, source, target) returns it."
         )
     if not traced.stack.raw:
         raise InputError(
-            f"Splitting scores of {model.name}: the trace comes from a pickle, which holds W_O and "
-            "no other weights; trace the text again, with probe.trace."
+            f"Cannot split scores of {model.name}: the trace comes from a pickle, which holds W_O "
+            "and no other weights. Trace the text again, with probe.trace."
         )
     return text
 
 
 def _is_text(contrast: int | str, read: Tokens) -> TypeGuard[str]:
-    """Whether a contrast is a text of its own: several words that the text does not hold."""
+    """Whether a contrast is another text: several words that do not occur in this text."""
     if not isinstance(contrast, str) or len(contrast.split()) < 2:
         return False
     return contrast not in read.text or contrast == read.text
 
 
 def _require_readable(view: qk.View, source: int) -> None:
-    """InputError for a token that is not there or that the mask of the layer hides."""
+    """Raises InputError for a token that does not exist or that the mask of the layer hides."""
     readable = qk.readable(view.trace, view.layer, view.at)
     if source not in readable:
         raise InputError(
-            f"Splitting a score from token {view.at} to token {source} of {view.read.text!r}: "
+            f"Cannot split a score from token {view.at} to token {source} of {view.read.text!r}: "
             f"layer {view.layer} of {view.trace.model_name} reads tokens {readable[0]} to "
-            f"{readable[-1]} from there; choose one of these as the source."
+            f"{readable[-1]} from there. Choose one of these as the source."
         )
 
 
 def _direction(model: Model, view: qk.View, along: Any) -> Tensor:
-    """A direction of what the head writes at the position that reads. `d_model`"""
+    """The direction of the head's write, at the position that reads. `d_model`"""
     vector, depth = _vector(model, view, along)
     if view.pair is None:
         assert isinstance(view.trace, Trace)
@@ -369,21 +384,23 @@ def _direction(model: Model, view: qk.View, along: Any) -> Tensor:
 
 
 def _vector(model: Model, view: qk.View, along: Any) -> tuple[Tensor, int]:
-    """A direction in the stream, `d_model`, and the depth at which it is read; of an
-    encoder-decoder in what leaves the decoder."""
+    """A direction in the stream, `d_model`, and the depth at which it is read.
+
+    In an encoder-decoder, a direction in the decoder's output.
+    """
     config = model.config
     pair = view.pair
     if pair is not None and view.trace is pair.encoder:
         raise UnsupportedModel(
-            f"Reading what an encoder's head of {model.name} takes along a direction: it reaches "
-            "the logits through the decoder only; split what cross-attention takes, with "
-            'stack="cross".'
+            f"Cannot read a head's write in the encoder of {model.name} along a direction: it "
+            "reaches the logits through the decoder only. Split the write of a head of "
+            'cross-attention, with stack="cross".'
         )
     if isinstance(along, Axis):
         if along.depth <= view.layer or pair is not None:
             raise InputError(
-                f"Reading layer {view.layer} of {model.name} along the sense axis after "
-                f"{along.depth} blocks: heads of this layer do not write into that stream; give an "
+                f"Cannot read layer {view.layer} of {model.name} along the sense axis after "
+                f"{along.depth} blocks: heads of this layer do not write into that stream. Give an "
                 f"axis of a model with one stack that was fitted after {view.layer + 1} blocks or "
                 "more."
             )
@@ -391,9 +408,9 @@ def _vector(model: Model, view: qk.View, along: Any) -> tuple[Tensor, int]:
     if isinstance(along, Tensor):
         if along.shape != (config.d_model,):
             raise InputError(
-                f"Reading a head along a vector of shape {list(along.shape)}: expected "
-                f"[{config.d_model}], as long as those of the stream of {model.name}; give one of "
-                "these."
+                f"Cannot read a head along a vector of shape {list(along.shape)}: expected "
+                f"[{config.d_model}], the width of the residual stream of {model.name}. Give a "
+                "vector of this shape."
             )
         return along.cpu().double(), config.n_layers
     tokens = along if isinstance(along, tuple) else (along,)
@@ -403,14 +420,14 @@ def _vector(model: Model, view: qk.View, along: Any) -> tuple[Tensor, int]:
         return logit_direction(view.trace, view.at, ids).direction, config.n_layers
     decoder = pair.decoder.stack
     table = forward.unembedding(decoder, decoder.dtype)[ids].cpu().double()
+    # W_U of the first token minus that of the second, or W_U of the only one.
     return torch.tensor([1.0, -1.0], dtype=torch.float64)[: len(ids)] @ table, config.n_layers
 
 
 def _frame(
     readings: Sequence[Reading], terms: Sequence[qk.Terms], columns: list[str], model: Model
 ) -> pd.DataFrame:
-    """The weighted sum of what was read, a row for each term; the columns are the labels of its
-    parts and the sum."""
+    """A row for each term: the labels of its parts, and its sum over readings, weighted."""
     sums: dict[tuple[str, ...], float] = {}
     for (_, weights), (labels, values) in zip(readings, terms, strict=True):
         weighted = torch.tensor(weights, dtype=torch.float64) @ values

@@ -1,10 +1,10 @@
-"""What a study will take, before the work: forward passes, swaps, memory, minutes; and what its
+"""The cost of a study, before the work: forward passes, swaps, memory, minutes; and what its
 sentences are enough for.
 
-Forward passes and swaps are upper bounds: where there is no gap between two senses nothing is
-swapped, and a read-out below the last block leaves out the heads above it. Memory is what the
-process holds now and what will come on top: the states of every word, an untrained model of the
-same shape, and the largest single step.
+Forward passes and swaps are upper bounds. Without a gap between two senses nothing is swapped, and
+heads above the read-out layer are not swapped either. Memory is the sum of what the process uses
+now and what the study adds: the states of every word, an untrained model of the same shape, and the
+largest single step.
 """
 
 import re
@@ -38,21 +38,25 @@ from probe.text.splits import ALIGNED, CrossFit, in_pairs, unmarked_pairs
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 FRAMES_BYTES = 150 * 10**6  # tables, permutations and the page
 FLOAT64_BYTES = 8  # the certificate is computed in float64
-TIMED_SENTENCES = 16  # read, and swapped, to see how long a study will take
+TIMED_SENTENCES = 16  # read, and swapped, to estimate the time of a study
 TIMED_SWAPS = 512
-TIMED_RUNS = 2  # the first one also loads and allocates
-TRIAL = 0.03  # of the work, that one such run takes at most
-LIVE_TENSORS = 4  # as wide as the MLP's activations, held at the same time in a swap
+TIMED_RUNS = 2  # the first run also loads and allocates
+TRIAL = 0.03  # the largest share of the work that one such run takes
+LIVE_TENSORS = 4  # as wide as the MLP's activations, in memory at the same time during a swap
 
 
 @dataclass(frozen=True)
 class SensePairSize:
-    """How many sentences a word has of each of two senses, in how many pairs with how many pairs of
-    cue words, and the smallest p that a test on them can give.
+    """How many sentences a word has in two of its senses, and what they are enough for.
 
-    `aligned`: whether the file pairs them; else pairs are drawn at random, though `in_pair` of the
-    sentences stand in one · `without_cue`: of the sentences, how many mark no cue and show none in
-    their pair · `swapped`: in how many of the pairs heads are swapped.
+    sentences: of each sense
+    pairs: of sentences, one of each sense
+    cue_words: pairs of cue words, the units of the tests
+    smallest_p: the smallest p that a test on them can give
+    aligned: whether the file pairs the sentences; otherwise pairs are drawn at random
+    in_pair: how many of the sentences belong to a pair of the file
+    without_cue: how many of the sentences have no marked cue, and none that their pair shows
+    swapped: in how many of the pairs heads are swapped
     """
 
     word: str
@@ -69,17 +73,22 @@ class SensePairSize:
 
 @dataclass(frozen=True)
 class StudyCost:
-    """The most that a study of these words takes.
+    """The upper bound of what a study of these words takes.
 
-    `held` and `extra`: bytes of memory that the process holds now, and that will come on top ·
-    `seconds`: processor time as a study usually goes, from a measured batch of forward passes and
-    of swaps · `sizes`: how many sentences each pair of senses has · `without_cues`: words of which
-    no sentence marks its cue · `inferred_cues`: of these words what the two sentences of a pair
-    differ in, which stands for their cues · `left_out`: word, reason and number of the sentences
-    that are not used · `unmarked_pairs`: how many sentences of a word differ from one of another
-    sense in a single word, while no pair says so · `unusable_nouns`: word, noun and reason of the
-    nouns of one meaning that a user names and that cannot take the word's place · `repeated`: rows
-    of the user's sentences that repeat another one, which is read once.
+    forwards, swaps: forward passes, and swaps of one head
+    held: bytes of memory that the process uses now
+    extra: bytes of memory that the study adds
+    seconds: the usual processor time, from a measured batch of forward passes and of swaps
+    sizes: how many sentences each pair of senses has
+    without_cues: words without a sentence that marks its cue
+    inferred_cues: for each of these words, the words in which the two sentences of a pair differ;
+        they serve as cues
+    left_out: word, reason and number of the sentences that are not used
+    unmarked_pairs: how many sentences of a word differ from one of another sense in a single word,
+        although the file does not pair them
+    unusable_nouns: word, noun and reason of the unambiguous nouns that a user names and that cannot
+        take the word's place
+    repeated: rows of the user's sentences that repeat another row; they are read once
     """
 
     words: tuple[str, ...]
@@ -98,25 +107,28 @@ class StudyCost:
 
     @property
     def memory(self) -> int:
-        """Bytes in all."""
+        """Bytes of memory in total."""
         return self.held + self.extra
 
     def require(self, limit: int | None = None) -> "StudyCost":
-        """Itself; raises InputError when it needs more memory than is free, or more in all than
-        `limit` bytes."""
+        """Itself.
+
+        Raises InputError if the study needs more memory than is free, or more than `limit` bytes in
+        total.
+        """
         free = available()
         if limit is not None and self.memory > limit:
-            needed = self.memory
-            reason = f"--max-memory allows {memory_size(limit)}; allow more"
+            required = self.memory
+            reason = f"--max-memory allows {memory_size(limit)}. Allow more"
         elif self.extra > free:
-            needed = self.extra
-            reason = f"{memory_size(free)} are free; close other programs"
+            required = self.extra
+            reason = f"{memory_size(free)} are free. Close other programs"
         else:
             return self
         words = ", ".join(self.words)
         raise InputError(
-            f"Planning the study of {words}: it would take about {memory_size(needed)} of memory "
-            f"and {reason}, or take fewer words, fewer sentences or a smaller model."
+            f"Cannot study {words}: it would take about {memory_size(required)} of memory, and "
+            f"{reason}, or take fewer words, fewer sentences or a smaller model."
         )
 
 
@@ -126,10 +138,14 @@ def cost_of(
     splits: Mapping[str, SensePairSplits],
     options: Options,
     second: SecondModel | None,
-    given: Corpus | None = None,
+    corpus: Corpus | None = None,
 ) -> StudyCost:
-    """The cost of a study of these words, whose sentences are held out as `splits` says, by word,
-    and come from those that are `given`, if a user gave any; runs a few sentences for the time."""
+    """The cost of a study of these words. Runs a few sentences to measure the time.
+
+    splits: by word, how its sentences are held out
+    second: the model that reads the sentences with a late cue
+    corpus: the user's sentences, if there are any
+    """
     sizes = [size_of(model, material, splits[material.word], options) for material in materials]
     work = Work()
     for size in sizes:
@@ -165,15 +181,15 @@ def cost_of(
         unusable_nouns=tuple(
             (material.word, noun, reason)
             for material in materials
-            if options.nouns  # of those that ship it is no matter
+            if options.nouns  # nouns that ship may be unusable: nobody asked for them by name
             for noun, reason in candidates(model, material, options.nouns).left_out.items()
         ),
-        repeated=0 if given is None else given.repeated,
+        repeated=0 if corpus is None else corpus.repeated,
     )
 
 
 def work_of(size: Size) -> Work:
-    """What the measurement of a word takes."""
+    """The forward passes and swaps of the measurement of a word."""
     work = swap_work(size)
     for name in size.options.experiments:
         work = work.plus(EXPERIMENTS[name].work(size))
@@ -186,13 +202,13 @@ def _extra_memory(
     second: SecondModel | None,
     sizes: Sequence[Size],
 ) -> int:
-    """Bytes that a study will take beside what the process holds: the states of the largest word
-    twice, the largest single step, swaps, edges and frames."""
+    """Bytes of memory that a study adds: the states of the largest word twice, the largest single
+    step, swaps, edges and frames."""
     config = model.config
     number = _bytes_per_number(model)
     states = 2 * _bytes_of_states(model, materials) * max(map(len, materials))
     weights = sum(tensor.numel() * number for tensor in model.weights.values())
-    # The bridge of the untrained model holds queries, keys and values apart.
+    # The bridge of the untrained model also stores the query, key and value matrices separately.
     untrained = weights + 3 * number * config.n_layers * config.d_model**2
     embedding = model.weights[FAMILIES[config.architecture].embed + ".weight"]
     certificate = 2 * FLOAT64_BYTES * embedding.numel()
@@ -202,17 +218,17 @@ def _extra_memory(
             _bytes_of_states(second.model, [material]) * len(material)
             for material in second.materials
         )
-    swapped = number * LIVE_TENSORS * BATCH_NUMBERS
+    swaps = number * LIVE_TENSORS * BATCH_NUMBERS
     edges = max(map(circuit.edges_of, sizes))
     traced = edges * (EDGE_DTYPE.itemsize + 8 * number * circuit.PAIRS)
-    # Of each row with every noun that fits into them, and of all rows with one noun once more.
+    # One batch of each row with as many nouns as fit, and one of all rows with one noun.
     with_nouns = 2 * in_place.STATES_BYTES if any(size.nouns for size in sizes) else 0
     largest_step = max(certificate, untrained, second_states, with_nouns)
-    return states + largest_step + swapped + traced + FRAMES_BYTES
+    return states + largest_step + swaps + traced + FRAMES_BYTES
 
 
 def _bytes_of_states(model: Model, materials: Sequence[Material]) -> int:
-    """Bytes of what is kept of one sentence, of a word read in a text as long as the longest."""
+    """Bytes of the states of one sentence, if it is as long as the longest."""
     config = model.config
     longest = max(max(map(len, material.tokens)) for material in materials)
     per_layer = 6 * config.d_model + config.n_heads * longest
@@ -224,21 +240,20 @@ def _bytes_per_number(model: Model) -> int:
 
 
 def seconds_of(model: Model, material: Material, work: Work, *, threads: int) -> float:
-    """How long the work usually takes, from a few forward passes and swaps, in batches as a study
-    runs them.
+    """The usual time of the work in seconds, from a few forward passes and swaps.
 
-    A sentence that is read alone takes several times as long as one of a batch. Processor seconds
-    of one thread, shared out to as many as are used: by the clock, and with several threads, a busy
-    machine would make it far too long. Little work is timed by less, so that the trial always takes
-    less than a tenth of it.
+    They run in batches, as in a study: a sentence that is read alone takes several times as long as
+    one of a batch. The time is measured as processor time of one thread and divided by the number
+    of threads. By the clock, and with several threads, it would be far too long on a busy machine.
+    The trial grows with the work, so that it always takes less than a tenth of it.
     """
     heads = model.config.heads_in_all
     texts = min(TIMED_SENTENCES, max(1, int(TRIAL * work.forwards)))
-    swapped = min(texts, max(1, min(TIMED_SWAPS, int(TRIAL * work.likely_swaps)) // heads))
+    swap_texts = min(texts, max(1, min(TIMED_SWAPS, int(TRIAL * work.likely_swaps)) // heads))
     torch_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        runs = [_seconds_each(model, material, texts, swapped) for _ in range(TIMED_RUNS)]
+        runs = [_seconds_each(model, material, texts, swap_texts) for _ in range(TIMED_RUNS)]
     finally:
         torch.set_num_threads(torch_threads)
     per_forward = min(read for read, _ in runs)
@@ -247,19 +262,23 @@ def seconds_of(model: Model, material: Material, work: Work, *, threads: int) ->
 
 
 def _seconds_each(
-    model: Model, material: Material, number: int, swapped: int
+    model: Model, material: Material, number: int, swap_texts: int
 ) -> tuple[float, float]:
-    """Seconds of one forward pass and of one swap, on so many sentences of every length, in so many
-    of which heads are swapped."""
+    """Seconds of one forward pass and of one swap.
+
+    number: how many sentences are read, of all lengths
+    swap_texts: in how many of them heads are swapped
+    """
     heads = model.config.heads_in_all
     by_length = sorted(range(len(material)), key=material.targets.__getitem__)
     rows = [by_length[step * len(by_length) // number] for step in range(number)]
     tokens = [material.tokens[row] for row in rows]
     targets = [material.targets[row] for row in rows]
-    middle = slice((number - swapped) // 2, (number + swapped) // 2)
+    # Sentences of middle length: swaps in them take as long as the average swap.
+    middle = slice((number - swap_texts) // 2, (number + swap_texts) // 2)
     texts = [material.texts[row] for row in rows[middle]]
     weights = read_weights(model)
-    direction = torch.ones(1, model.config.d_model)  # any will do: only the time counts
+    direction = torch.ones(1, model.config.d_model)  # any direction: only the time counts
     started = thread_time()
     states = target_states(model, tokens, targets)
     per_forward = (thread_time() - started) / len(rows)
@@ -289,8 +308,7 @@ def _size(
 
 
 def _inferred_cues(material: Material) -> tuple[tuple[str, ...], ...]:
-    """The inferred cues of the pairs of sentences, in the order of the senses, each pair of them
-    once."""
+    """The different inferred cues of the pairs of sentences, in the order of the senses."""
     cues_of_pair: dict[Hashable, dict[str, str]] = defaultdict(dict)
     for sentence in material.sentences:
         if sentence.cue_inferred and sentence.cue:
@@ -313,22 +331,24 @@ def _count_left_out(
 
 
 def parse_memory(text: str) -> int:
-    """Bytes from "4GB" or "500 MB"; raises InputError for anything else, a number without a unit
-    among it."""
+    """The number of bytes in "4GB" or "500 MB".
+
+    Raises InputError for any other text, such as a number without a unit.
+    """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt])(?:i?b)?\s*", text, re.IGNORECASE)
     if not match or float(match[1]) == 0:
         raise InputError(
-            f"Reading --max-memory: got {text!r}, expected an amount of memory with its unit; "
-            "give one such as 4GB or 500MB."
+            f"Cannot read --max-memory: got {text!r}, expected an amount of memory with its unit. "
+            "Give 4GB or 500MB, say."
         )
     return int(float(match[1]) * PREFIXES[match[2].lower()])
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds."""
+    """Bytes of memory that this process uses."""
     return int(psutil.Process().memory_info().rss)
 
 
 def available() -> int:
-    """Bytes of memory that can be had without swapping."""
+    """Bytes of memory that are free without swapping to disk."""
     return int(psutil.virtual_memory().available)

@@ -1,4 +1,8 @@
-"""The public entry to the cue scan (`probe.experiments.cues`)."""
+"""The cue scan: every word of the vocabulary as the cue of an ambiguous word.
+
+This module fits the axis, chooses the heads and returns the tables. The scan itself is
+`probe.experiments.cues`.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -48,25 +52,25 @@ from probe.text import lexicon
 from probe.text.sentences import as_corpus
 from probe.text.slots import words_of
 
-TOP = 4  # heads whose attention, score and write are kept for every cue
-NOUNS = 10  # unambiguous nouns that are put in the word's place
+TOP = 4  # heads whose attention, score and write are stored for every cue
+NOUNS = 10  # unambiguous nouns that replace the word
 TWO_TEXTS = "two texts"
 
 
 class Measured(NamedTuple):
-    """What is measured on a word; `auroc` of held-out cues, where there are any."""
+    """The measurements of a word."""
 
     shares: Shares
     scan: Scan
-    auroc: Auroc | None
+    auroc: Auroc | None  # of held-out cues; None without any
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Cue words of the sentences, each with the axis that was fitted without it.
+    """Cue words of the sentences, each with an axis that was fitted without it.
 
-    axes: all of them.
-    axis: the number of each cue's. `cue`
+    axes: one for each fold
+    axis: the number of each cue's axis. `cue`
     is_a: whether it is a cue of the first sense. `cue`
     """
 
@@ -78,11 +82,11 @@ class HeldOut:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """The axis that cues are read along, and where it comes from.
+    """The sense axis, and its origin.
 
-    texts: that it was fitted on.
-    held_out: None where no sentences with marked cues were fitted.
-    source, sha256: of the sentences.
+    texts: the texts that it was fitted on
+    held_out: None if no sentences with marked cues were fitted
+    source, sha256: of the sentences
     """
 
     axes: ScanAxes
@@ -103,22 +107,26 @@ def cues(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Cues:
-    """Every word of the model's vocabulary as the cue of an ambiguous word: where it moves the word
-    along the sense axis, and what the heads do that move it.
+    """Return what every word of the model's vocabulary does as the cue of an ambiguous word: how
+    far it moves the word along the sense axis, and the heads that move it.
 
-    sentences: labelled sentences that the axis is fitted on, as `study` takes them; those that ship
-        by default. Of several senses, the two that are furthest apart are compared.
-    texts: two texts with the word, one for each meaning, that the axis runs through instead.
+    sentences: labelled sentences that the axis is fitted on, as `study` takes them; by default the
+        sentences that ship. Of several senses, the two that are furthest apart are compared
+    texts: two texts with the word, one for each meaning; the axis then runs through their two
+        vectors of the word
     cues: words to try, or a file with one in each line. By default every word that is one token of
-        the model, without the tokens that the model expects to go on as a longer word.
-    frames: short texts with the word and one slot `_` for the cue, or a file with one in each line;
-        by default four with the cue 1 to 4 words before the word, and two with the cue after it for
-        a model that reads both ways.
+        the model, except tokens that the model expects to continue as a longer word
+    frames: short texts with the word and one slot `_` for the cue, or a file with one in each line.
+        By default four with the cue 1 to 4 words before the word, and in a model that reads both
+        ways two with the cue after it
+    seed: of the sample of cues and of every random draw
+    progress: called with a stage's name and the share of the work that is done
 
     The four heads with the largest share of the variance over cues are read for every cue. Words
-    that occur in the fitted sentences, in any form, are marked `seen`. Raises InputError for a word
-    without sentences, texts or frames without the word, and too few cues; UnsupportedModel for an
-    encoder-decoder; CrossCheckError when the certificate fails.
+    that occur in the fitted sentences, in any form, are marked `seen`.
+
+    Raises InputError for a word without sentences, texts or frames without the word, and too few
+    cues; UnsupportedModel for an encoder-decoder; CrossCheckError if the certificate fails.
 
     Example:
         >>> scan = probe.cues("tiny-senses", "bank", texts=("The river bank", "The loan bank"))
@@ -129,7 +137,7 @@ def cues(
     """
     require_at_least(0, seed, "seed", doing=DOING, usual=0)
     if sentences is not None and texts is not None:
-        raise InputError(f"{DOING}: got both sentences and texts; give one of the two.")
+        raise InputError(f"{DOING}: got both sentences and texts. Give one of the two.")
     model = load(model)
     require_single(model.config.architecture, "a cue scan")
     report = progress or silent
@@ -167,7 +175,7 @@ def cues(
 def _measure(
     model: Model, word: str, slots: Slots, fitted: Fitted, report: Progress, *, seed: int
 ) -> Measured:
-    """Shares first: they decide which heads are read for every cue."""
+    """The shares of all heads, and the scan of the heads with the largest shares."""
     weights = read_weights(model)
     sample = draw_sample(slots.templates, slots.words, slots.ids, seed=seed)
     shares = measure_shares(
@@ -210,38 +218,41 @@ def _tables(word: str, slots: Slots, fitted: Fitted, measured: Measured) -> dict
 
 
 def top_heads(shares: Shares) -> list[HeadIndex]:
-    """The heads with the largest shares, at most TOP: those with at least SMALLEST, or else the
-    first."""
+    """The heads with the largest shares: at most TOP with at least SMALLEST each, or the first head
+    if no share is that large."""
     order = resampling.order(shares.share).tolist()
     large = [number for number in order if shares.share[number] >= SMALLEST]
     return [shares.heads[number] for number in (large or order[:1])[:TOP]]
 
 
-# --- what is asked for ----------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
-def _lines(given: Sequence[str] | str | Path) -> list[str]:
-    """Texts as they are, or the lines of a file, without empty ones."""
-    if isinstance(given, str | Path):
+def _lines(source: Sequence[str] | str | Path) -> list[str]:
+    """The different texts of a list, or lines of a file, without empty ones."""
+    if isinstance(source, str | Path):
         try:
-            given = Path(given).read_text(encoding="utf-8").splitlines()
+            source = Path(source).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(
-                f"{DOING}: cannot read {given} as a text file ({type(error).__name__}); give a "
+                f"{DOING}: {source} cannot be read as a text file ({type(error).__name__}). Give a "
                 "file in UTF-8 with one entry in each line."
             ) from error
-    if not isinstance(given, Collection) or not all(isinstance(line, str) for line in given):
-        raise InputError(f"{DOING}: got {given!r}, expected texts; give a list of them.")
-    return list(dict.fromkeys(line.strip() for line in given if line.strip()))
+    if not isinstance(source, Collection) or not all(isinstance(line, str) for line in source):
+        raise InputError(f"{DOING}: got {source!r}, expected texts. Give a list of texts.")
+    return list(dict.fromkeys(line.strip() for line in source if line.strip()))
 
 
 def _nouns(
     model: Model, before: str, word: str, ids: Sequence[int]
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Unambiguous nouns with as many tokens as the word."""
+    """Unambiguous nouns with as many tokens as the word, and their ids after `before`."""
     names = [noun for noun in lexicon.one_meaning_nouns() if noun != word]
-    found = zip(names, ids_after(model, before, names), strict=True)
-    fitting = [(noun, own) for noun, own in found if own is not None and len(own) == len(ids)]
+    fitting = [
+        (noun, noun_ids)
+        for noun, noun_ids in zip(names, ids_after(model, before, names), strict=True)
+        if noun_ids is not None and len(noun_ids) == len(ids)
+    ]
     return fitting[:NOUNS]
 
 
@@ -250,29 +261,30 @@ def _nouns(
 
 def _fit_sentences(model: Model, word: str, sentences: Any, before: str, *, seed: int) -> Fitted:
     """The axis between two senses of labelled sentences, at the read-out layer of a study."""
-    own = None if sentences is None else as_corpus(sentences, word)
-    [chosen] = choose_words(word, own)
-    corpus = sentences_of(chosen, own, model)
-    material = prepare(model, chosen, corpus.sentences)
-    seen = observe(model, material, seed=seed, next_token=False)
-    pair, along = axes_of_sentences(seen)
+    user_corpus = None if sentences is None else as_corpus(sentences, word)
+    [spelling] = choose_words(word, user_corpus)
+    corpus = sentences_of(spelling, user_corpus, model)
+    material = prepare(model, spelling, corpus.sentences)
+    observation = observe(model, material, seed=seed, next_token=False)
+    pair, axes = axes_of_sentences(observation)
     return Fitted(
-        axes=along,
+        axes=axes,
         texts=[material.sentences[row].text for row in pair.split.rows],
-        held_out=_held_out(model, seen, pair, before),
+        held_out=_held_out(model, observation, pair, before),
         source=corpus.source,
         sha256=corpus.sha256,
     )
 
 
-def _held_out(model: Model, seen: Observation, pair: SenseAxes, before: str) -> HeldOut | None:
-    """The cue words that some axis was fitted without; None where there are not two of each
-    sense."""
+def _held_out(
+    model: Model, observation: Observation, pair: SenseAxes, before: str
+) -> HeldOut | None:
+    """The cue words that an axis was fitted without; None with fewer than two of a sense."""
     axis_of: dict[str, int] = {}
     is_first: dict[str, bool] = {}
     split = pair.split
     for row, cell, is_a in zip(split.rows, split.cells, split.is_a, strict=True):
-        cue = seen.material.sentences[row].cue
+        cue = observation.material.sentences[row].cue
         if cue is not None and cell >= 0:
             axis_of[cue] = int(cell)
             is_first[cue] = bool(is_a)
@@ -281,9 +293,11 @@ def _held_out(model: Model, seen: Observation, pair: SenseAxes, before: str) -> 
     of_a = [is_first[cue.word] for cue in usable]
     if min(of_a.count(True), of_a.count(False)) < 2:
         return None
-    upto = slice(seen.depth + 1)
+    depth = observation.depth
+    upto = slice(depth + 1)
+    # u / gap: a coordinate along it is in units of the gap. `cell depth d_model`
     scaled = pair.axes.u[:, upto] / pair.axes.gap[:, upto, None]
-    by_cell = ScanAxes(pair.senses, scaled, pair.axes.midpoint[:, seen.depth])
+    by_cell = ScanAxes(pair.senses, scaled, pair.axes.midpoint[:, depth])
     return HeldOut(usable, by_cell, [axis_of[cue.word] for cue in usable], of_a)
 
 
@@ -298,11 +312,11 @@ def fit_texts(
 ) -> Fitted:
     """The axis through the word in two texts, at the layer where frames agree best about cues.
 
-    most: of the cues, how many choose the layer.
+    most: how many of the cues are used to choose the layer
     """
     if isinstance(texts, str) or len(texts) != 2:
         raise InputError(
-            f"{DOING}: got {texts!r}, expected two texts, one for each meaning of {word!r}; give "
+            f"{DOING}: got {texts!r}, expected two texts, one for each meaning of {word!r}. Give "
             f'("The river {word}", "The mortgage {word}"), say.'
         )
     tokens = [tokenize(model, text) for text in texts]
@@ -314,22 +328,24 @@ def fit_texts(
     ]
     if not any(axis.u.any() for axis in by_depth):
         raise InputError(
-            f"{DOING}: {word!r} has the same vector in {texts[0]!r} and {texts[1]!r}; give texts "
+            f"{DOING}: {word!r} has the same vector in {texts[0]!r} and {texts[1]!r}. Give texts "
             "that differ before the word."
         )
     rng = np.random.default_rng(seed)
-    drawn = rng.permutation(len(slots.cues))[:most]
-    some = [slots.cues[number].ids for number in drawn]
-    depth = most_reliable_depth(read_weights(model), slots.templates, some, by_depth, slots.word)
+    numbers = rng.permutation(len(slots.cues))[:most]
+    sample = [slots.cues[number].ids for number in numbers]
+    depth = most_reliable_depth(read_weights(model), slots.templates, sample, by_depth, slots.word)
     sha256 = sha256_of_bytes("\n".join(texts).encode())
     return Fitted(scan_axes(by_depth[: depth + 1]), list(texts), None, TWO_TEXTS, sha256)
 
 
 def _labels(texts: Sequence[str]) -> tuple[str, str]:
-    """What each of two texts is called: the words that the other one lacks."""
+    """A label for each of two texts: the words that the other one lacks, or else the text."""
     words = [words_of(text) for text in texts]
-    own = [" ".join(word for word in words[side] if word not in words[1 - side]) for side in (0, 1)]
-    return own[0] or texts[0], own[1] or texts[1]
+    labels = [
+        " ".join(word for word in words[side] if word not in words[1 - side]) for side in (0, 1)
+    ]
+    return labels[0] or texts[0], labels[1] or texts[1]
 
 
 def _held_out_auroc(
@@ -340,8 +356,8 @@ def _held_out_auroc(
     *,
     seed: int,
 ) -> Auroc:
-    """How well the cue words of one sense are told from those of the other along axes that were
-    fitted without them: by the coordinate, then by the write of each head."""
+    """How well the cue words of the two senses are separated along axes that were fitted without
+    them: by the coordinate, then by the write of each head."""
     frames = list(range(len(templates)))
     rows = texts_of(
         templates,
@@ -349,6 +365,8 @@ def _held_out_auroc(
         [frame for _ in held_out.cues for frame in frames],
     )
     read = read_texts(weights, rows, held_out.axes, heads)
+    # Every text is read along the axis that was fitted without its cue; the values of a cue are
+    # then averaged over frames. `cue frame (1 + head) -> cue (1 + head)`
     axis = np.repeat(held_out.axis, len(frames))
     row = np.arange(len(axis))
     values = np.concatenate([read.coordinate[row, axis, None], read.write[row, :, axis]], axis=1)

@@ -1,4 +1,4 @@
-"""The evaluation of a model on labelled sentences: words are chosen, read and tested."""
+"""The evaluation of a model on labelled sentences: sense accuracy at every depth."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -35,8 +35,8 @@ from probe.text import splits
 from probe.text.sentences import Corpus, LeftOut, as_corpus
 from probe.tidy import rounded
 
-# Why a sentence is left out.
-OTHER_WORD = "it is about another word than those that were asked for"
+# A reason for leaving a sentence out.
+OTHER_WORD = "its word is not one of the words to evaluate"
 
 
 @renamed(places={1: "sentences", 2: "words"})
@@ -51,47 +51,50 @@ def evaluate(
     progress: Progress | None = None,
     planned: Callable[[], None] | None = None,
 ) -> Evaluation:
-    """Sense accuracy and macro-F1 of `model` at the word, per depth, on labelled sentences, with
+    """Return sense accuracy and macro-F1 at the word, per depth, on labelled sentences, with
     baselines.
 
-    `sentences` is what `read_sentences` gives or takes (a path, a DataFrame, a list of dicts or of
-    sentences), `words` those of it that are evaluated, all by default; rows that name no word are
-    about the one that is evaluated. `without` takes heads out at the word, as
-    `probe.results.ablation` says: names ("L4H1,L4H2", a list of them, or of (layer, head)), or a
-    CSV or Parquet file or a DataFrame with the columns layer and head, of which `top` takes those
-    with the largest effect. The frame `without` then says how far the accuracy falls at every
-    depth, beside random sets of heads of the same layers. `planned` is called before the work, once
-    it is clear that it can be done.
+    words: the words to evaluate; by default every word of `sentences`
+    sentences: anything that `read_sentences` takes or returns: a path, a DataFrame, a list of dicts
+        or of sentences. A row without a word belongs to the only word that is evaluated
+    without: heads to ablate at the word, as `probe.results.ablation` describes: names ("L4H1,L4H2",
+        or a list of names or of (layer, head)), or a CSV or Parquet file or a DataFrame with the
+        columns layer and head. The frame `without` then reports how far accuracy falls at every
+        depth, compared with random sets of heads of the same layers
+    top: use only this many heads of the file or DataFrame, those with the largest effect
+    seed: of the folds, random sets and donors
+    progress: called with a stage's name and the share of the work that is done
+    planned: called before the work, after all arguments were checked
 
-    Raises InputError when no word has two senses that can be learned and tested apart, or the heads
-    cannot be taken out, and CrossCheckError when the certificate fails: no number is reported from
-    a model that disagrees with the from-scratch math.
+    Raises InputError if no word has two senses with enough sentences to train and test on, or if
+    the heads cannot be ablated; CrossCheckError if the certificate fails: no number is reported
+    from a model that disagrees with the forward pass from scratch.
 
     Example:
         >>> sentences = probe.lexicon.expand_natural("bank")
         >>> evaluation = probe.evaluate("tiny-senses", sentences=sentences, without="L1H0")
         >>> list(evaluation.depths["label"])[:2]
         ['token + position', 'after layer 0']
-        >>> set(evaluation.without["random_sets"])  # the three other heads of layer 1, one by one
+        >>> set(evaluation.without["random_sets"])  # each of the three other heads of layer 1
         {3}
     """
-    require_at_least(0, seed, "seed", doing="Evaluating sentences", usual=0)
+    require_at_least(0, seed, "seed", doing="Cannot evaluate sentences", usual=0)
     model = load(model)
     require_single(model.config.architecture, "an evaluation")
     if without is None and top is not None:
         raise InputError(
-            f"Taking out the first {top} heads: got no file to take them from, expected one with "
-            "the columns layer, head and effect; give it as without."
+            f"Cannot ablate the top {top} heads: got no file of heads. Give one with the columns "
+            "layer, head and effect as without."
         )
     shape = (model.config.n_layers, model.config.n_heads)
     out = None
     if without is not None:
         out = heads_out(without, top, model=model.name, shape=shape, seed=seed)
-        empty = [layer for layer in out.layers if not model.config.has_heads(layer)]
-        if empty:
+        without_heads = [layer for layer in out.layers if not model.config.has_heads(layer)]
+        if without_heads:
             raise InputError(
-                f"Taking heads out of {model.name}: its layer {empty[0]} has no attention, and no "
-                "heads; leave these out."
+                f"Cannot ablate heads of {model.name}: its layer {without_heads[0]} has no "
+                "attention, and no heads. Name heads of other layers."
             )
     report = progress or silent
     corpus = _only(as_corpus(sentences, words), words)
@@ -104,9 +107,9 @@ def evaluate(
     if not tested:
         reason, count = Counter(left_out["reason"]).most_common(1)[0]
         raise InputError(
-            f"Evaluating the sentences of {corpus.source}: none of {len(corpus.sentences)} can be "
-            f"tested ({count} left out: {reason}), expected a word with two senses and at least "
-            "two sentences of each; give more sentences."
+            f"Cannot evaluate the sentences of {corpus.source}: none of {len(corpus.sentences)} "
+            f"can be tested ({count} left out: {reason}), expected a word with two senses and at "
+            "least two sentences of each. Give more sentences."
         )
     if out and sum(len(task.tested) for task in tested) <= FEW_SENTENCES:
         out = with_random_sets(out.heads, shape, number=MORE_RANDOM_SETS, seed=seed)
@@ -157,41 +160,48 @@ def evaluate(
 
 
 def _unmarked(task: Task) -> str:
-    """That sentences of a word look like pairs which are not marked; "" where they do not."""
+    """A caution about sentences of a word that look like unmarked pairs; "" without any."""
     sentences = task.material.sentences
     alike = splits.unmarked_pairs(sentences)
     if not alike:
         return ""
     return (
         f"{alike} of {len(sentences)} sentences with {task.material.word!r} differ from one of "
-        "another sense in a single word, and no pair says so: learned from, it speaks for the "
-        "wrong sense, and accuracies may lie below chance; name such sentences in a column pair."
+        "another sense in a single word, but are not marked as a pair. A classifier that learns "
+        "from one of the two is misled about the other, and accuracies may be below chance. Mark "
+        "such sentences in a column pair."
     )
 
 
 def _only(corpus: Corpus, words: Sequence[str] | str | None) -> Corpus:
-    """The corpus with only the sentences of some words, the others counted; InputError where one
-    has none."""
+    """The corpus with only the sentences of some words; the other sentences are left out, with the
+    reason.
+
+    Raises InputError for a word without sentences.
+    """
     if not words:
         return corpus
-    chosen = set(choose_words(words, corpus))
-    others = [
+    spellings = set(choose_words(words, corpus))
+    left_out = [
         LeftOut(sentence.where or sentence.text, OTHER_WORD)
         for sentence in corpus.sentences
-        if sentence.word not in chosen
+        if sentence.word not in spellings
     ]
     return replace(
         corpus,
-        sentences=tuple(sentence for sentence in corpus.sentences if sentence.word in chosen),
-        left_out=(*corpus.left_out, *others),
+        sentences=tuple(sentence for sentence in corpus.sentences if sentence.word in spellings),
+        left_out=(*corpus.left_out, *left_out),
     )
 
 
 def _without_heads(
     model: Model, task: Task, states: WordStates, answers: Answers, out: HeadsOut, *, seed: int
 ) -> Accuracies:
-    """What taking the heads out costs one word; its draws are its own."""
-    own_seed = hash_of(seed, task.material.word)
+    """The accuracy of one word without the heads, compared with all heads.
+
+    The seed depends on the word, so that its draws do not depend on the other words.
+    """
+    word_seed = hash_of(seed, task.material.word)
     without = predict_without(
         read_weights(model),
         task.material,
@@ -199,7 +209,7 @@ def _without_heads(
         numbered(task.material.sentences),
         task.plan.holdouts,
         out,
-        seed=own_seed,
+        seed=word_seed,
     )
     tested = task.tested
     return ablation.compare(
@@ -208,5 +218,5 @@ def _without_heads(
         answers.by_depth,
         without[:, :, tested],
         answers.depths,
-        seed=own_seed,
+        seed=word_seed,
     )

@@ -1,4 +1,4 @@
-"""Heads that a user names, one by one or in a table of effects, to be taken out."""
+"""The heads to ablate that a user names, one by one or in a table of effects."""
 
 import os
 import re
@@ -13,33 +13,36 @@ from probe.errors import InputError
 from probe.experiments.ablation import HeadsOut, with_random_sets
 from probe.patching.sets import HeadIndex, Mask, mask_of
 
-# The column of a file that its heads are ordered by, the first that it has: a report's pages go by
-# `net`, too.
+# Columns that order the heads of a file: the first one that it has is used. A report's pages are
+# ordered by `net`, too.
 EFFECTS = ("effect", "net", "swap")
 NAME = re.compile(r"L(\d{1,6})H(\d{1,6})")
 EXAMPLE = "L4H1,L4H2"
-# What heads to take out can be given as: names, a file or a table with the columns layer and head.
+# The forms in which heads can be given: names, a file or a table with the columns layer and head.
 HeadsSource = TypeAliasType(
     "HeadsSource", str | os.PathLike[str] | pd.DataFrame | Iterable[str | HeadIndex]
 )
 
 
 def heads_out(
-    given: HeadsSource, top: int | None, *, model: str, shape: tuple[int, int], seed: int
+    source: HeadsSource, top: int | None, *, model: str, shape: tuple[int, int], seed: int
 ) -> HeadsOut:
-    """The heads that are `given`, or the `top` of a file or table by their effect, and RANDOM_SETS
-    sets of other heads (all there are, where these are fewer). `shape`: layers and heads of the
-    model.
+    """The heads to ablate, and RANDOM_SETS sets of other heads, or all sets if there are fewer.
 
-    Raises InputError for what names no heads, for heads that the model does not have, and where a
-    layer has too few others for a random set.
+    source: names, a file or a table
+    top: use only this many heads of a file or table, those with the largest effect
+    model: the name of the model, for messages
+    shape: the numbers of layers and heads of the model
+
+    Raises InputError for a source without heads, heads that the model does not have, and a layer
+    with too few other heads for a random set.
     """
-    if isinstance(given, pd.DataFrame):
-        heads = _heads_of_table(given, top, "a table made in Python")
-    elif path := _file(given):
+    if isinstance(source, pd.DataFrame):
+        heads = _heads_of_table(source, top, "a table made in Python")
+    elif path := _file(source):
         heads = _heads_of_table(_read_table(path), top, path.name)
     else:
-        heads = _named(given, top)
+        heads = _heads_of_names(source, top)
     heads = list(dict.fromkeys(heads))
     _require_in_model(heads, model, shape)
     _require_others(mask_of(heads, shape))
@@ -50,38 +53,37 @@ def _name(head: HeadIndex) -> str:
     return f"L{head[0]}H{head[1]}"
 
 
-def _file(given: object) -> Path | None:
-    """The path that is meant, None where heads are named."""
-    if isinstance(given, str) and not given.lower().endswith((".csv", ".parquet")):
+def _file(source: object) -> Path | None:
+    """The path of a file; None for names of heads."""
+    if isinstance(source, str) and not source.lower().endswith((".csv", ".parquet")):
         return None
-    return Path(given) if isinstance(given, str | os.PathLike) else None
+    return Path(source) if isinstance(source, str | os.PathLike) else None
 
 
-def _named(given: Any, top: int | None) -> list[HeadIndex]:
-    """Heads that are named one by one: "L4H1,L4H2", or a sequence of such names or of (layer,
-    head)."""
-    if isinstance(given, str):
-        parts = given.split(",")
+def _heads_of_names(source: Any, top: int | None) -> list[HeadIndex]:
+    """The heads of "L4H1,L4H2", or of a sequence of such names or of (layer, head)."""
+    if isinstance(source, str):
+        parts = source.split(",")
     else:
-        parts = list(given) if isinstance(given, Iterable) else [given]
-    heads = [_head(part) for part in parts]
-    if None in heads or not heads:
-        wrong = parts[heads.index(None)] if heads else ""
+        parts = list(source) if isinstance(source, Iterable) else [source]
+    read_heads = [_head(part) for part in parts]
+    if None in read_heads or not read_heads:
+        wrong = parts[read_heads.index(None)] if read_heads else ""
         raise InputError(
-            f"Taking out heads: {wrong!r} names none, expected names such as {EXAMPLE}, or a CSV "
-            "or Parquet file with the columns layer and head; correct the list."
+            f"Cannot ablate heads: {wrong!r} is not a head, expected names such as {EXAMPLE}, or "
+            "a CSV or Parquet file with the columns layer and head. Correct the list."
         )
-    found = [head for head in heads if head is not None]
+    heads = [head for head in read_heads if head is not None]
     if top is not None:
         raise InputError(
-            f"Taking out the first {top} heads: got the list {','.join(map(_name, found))}, "
-            "expected a file whose heads have an effect; leave top out or give such a file."
+            f"Cannot ablate the top {top} heads: got the list {','.join(map(_name, heads))}, and "
+            "no effects. Omit top, or give a file with the effect of each head."
         )
-    return found
+    return heads
 
 
 def _head(part: Any) -> HeadIndex | None:
-    """One head from its name or from (layer, head), None for anything else."""
+    """One head from its name or from (layer, head); None for anything else."""
     if isinstance(part, str):
         return head_index(part) if NAME.fullmatch(part.strip().upper()) else None
     try:
@@ -92,7 +94,7 @@ def _head(part: Any) -> HeadIndex | None:
 
 
 def head_index(name: str) -> HeadIndex:
-    """(4, 1) of "L4H1"."""
+    """(layer, head) from a name: (4, 1) from "L4H1"."""
     layer, head = name.strip().upper().removeprefix("L").split("H")
     return int(layer), int(head)
 
@@ -100,29 +102,31 @@ def head_index(name: str) -> HeadIndex:
 def _read_table(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise InputError(
-            f"Reading heads from {path}: there is no such file; give the path of a CSV or Parquet "
-            f"file with the columns layer and head, or a list such as {EXAMPLE}."
+            f"Cannot read heads from {path}: there is no such file. Give the path of a CSV or "
+            f"Parquet file with the columns layer and head, or a list such as {EXAMPLE}."
         )
     try:
         return pd.read_parquet(path) if path.suffix.lower() == ".parquet" else pd.read_csv(path)
     except (OSError, ValueError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise InputError(
-            f"Reading heads from {path}: it cannot be read as a table ({reason}); write it again "
-            "or give another."
+            f"Cannot read heads from {path}: it is not a readable table ({reason}). Write it "
+            "again, or give another file."
         ) from error
 
 
 def _heads_of_table(table: pd.DataFrame, top: int | None, source: str) -> list[HeadIndex]:
-    """The heads of a table in its order; with `top`, those with the largest effect, averaged where
-    a head has several rows."""
-    doing = f"Reading heads from {source}:"
+    """The heads of a table in its order.
+
+    top: the heads with the largest effect instead; the effects of several rows are averaged.
+    """
+    doing = f"Cannot read heads from {source}:"
     if missing := [column for column in ("layer", "head") if column not in table]:
         raise InputError(
             f"{doing} the column {missing[0]} is missing, got {', '.join(map(str, table))}, "
-            f"expected layer and head; add it or give a list such as {EXAMPLE}."
+            f"expected layer and head. Add it, or give a list such as {EXAMPLE}."
         )
-    # A row without a head is of an MLP, of an attention as a whole, or of an embedding.
+    # A row without a head is about an MLP, a whole attention layer, or an embedding.
     rows = table.dropna(subset=["layer", "head"])
     numbers = rows[["layer", "head"]].apply(pd.to_numeric, errors="coerce")
     wrong = (numbers.isna() | (numbers % 1 != 0) | (numbers < 0)).any(axis=1)
@@ -132,7 +136,7 @@ def _heads_of_table(table: pd.DataFrame, top: int | None, source: str) -> list[H
             first = rows.loc[wrong, ["layer", "head"]].iloc[0]
             got = " and ".join(map(str, first.tolist()))
         raise InputError(
-            f"{doing} got {got} for layer and head, expected whole numbers from 0; correct the "
+            f"{doing} got {got} for layer and head, expected whole numbers from 0. Correct the "
             "file."
         )
     numbers = numbers.astype(int)
@@ -144,14 +148,13 @@ def _heads_of_table(table: pd.DataFrame, top: int | None, source: str) -> list[H
 def _first_by_effect(
     numbers: pd.DataFrame, rows: pd.DataFrame, top: int, doing: str
 ) -> pd.DataFrame:
-    """The `top` heads with the largest mean effect; of equals the lower layer, then the lower
+    """The `top` heads with the largest mean effect; ties go to the lower layer, then the lower
     head."""
     column = next((name for name in EFFECTS if name in rows), None)
     if column is None:
         raise InputError(
-            f"{doing} none of the columns {', '.join(map(str, rows))} says how large the effect of "
-            f"a head is, expected {', '.join(EFFECTS[:-1])} or {EFFECTS[-1]}; add it or leave top "
-            "out."
+            f"{doing} none of the columns {', '.join(map(str, rows))} is the effect of a head, "
+            f"expected {', '.join(EFFECTS[:-1])} or {EFFECTS[-1]}. Add one of these, or omit top."
         )
     effects = numbers.assign(effect=pd.to_numeric(rows[column], errors="coerce"))
     ordered = effects.groupby(["layer", "head"])["effect"].mean().dropna()
@@ -168,19 +171,20 @@ def _require_in_model(heads: Sequence[HeadIndex], model: str, shape: tuple[int, 
     for head in heads:
         if not (0 <= head[0] < layers and 0 <= head[1] < count):
             raise InputError(
-                f"Taking out {_name(head)}: {model} has no such head, expected layers 0 to "
-                f"{layers - 1} and heads 0 to {count - 1}; name heads of this model."
+                f"Cannot ablate {_name(head)}: {model} has no such head, expected layers 0 to "
+                f"{layers - 1} and heads 0 to {count - 1}. Name heads of this model."
             )
 
 
 def _require_others(mask: Mask) -> None:
-    """Raises InputError where a layer has fewer heads outside the set than in it."""
+    """Raises InputError for a layer with fewer heads outside the set than in it: a random set has
+    none of the set's heads."""
     for layer, heads in enumerate(mask):
-        taken = int(heads.sum())
-        left = len(heads) - taken
-        if taken > left:
+        ablated = int(heads.sum())
+        remaining = len(heads) - ablated
+        if ablated > remaining:
             raise InputError(
-                f"Drawing random sets beside the heads taken out: layer {layer} has {len(heads)} "
-                f"heads, of which {taken} are taken out and {left} left, expected at least as many "
-                "left as taken out; take out fewer heads of this layer."
+                f"Cannot draw random sets of other heads: of the {len(heads)} heads of layer "
+                f"{layer}, {ablated} are ablated and {remaining} remain, expected at least as many "
+                "remaining as ablated. Ablate fewer heads of this layer."
             )

@@ -161,7 +161,7 @@ def _first_by_effect(
     if not 1 <= top <= len(ordered):
         raise InputError(
             f"{doing} got top = {top}, expected 1 to {len(ordered)}, the number of heads with an "
-            "effect; take as many as there are."
+            "effect. Choose a number in this range."
         )
     return ordered.sort_values(ascending=False, kind="stable").head(top).index.to_frame()
 

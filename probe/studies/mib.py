@@ -1,19 +1,19 @@
-"""Circuits in the form of MIB's circuit track: a graph with a score for every edge, how much of the
-model's answer the best edges keep, and the file that a submission is made of.
+"""Circuits in the form of MIB's circuit track: a graph with a score for every edge, the
+faithfulness of the edges with the largest scores, and the file for a submission.
 
-A node writes to the stream: `input` (the token embeddings), a head `a0.h3` or an MLP `m0`. An edge
-leads from a node to what reads the stream later: the query, key or value of a head, `m0->a1.h2<q>`,
-an MLP, or the `logits`. A circuit is a set of edges. It is run on a clean text: an edge of the
-circuit carries what its node writes in that run, every other edge what the node writes in the
+A node writes to the residual stream: `input` (the token embeddings), a head `a0.h3` or an MLP `m0`.
+An edge leads from a node to a later reader of the stream: the query, key or value of a head,
+`m0->a1.h2<q>`, an MLP, or the `logits`. A circuit is a set of edges. It is run on a clean text: an
+edge of the circuit carries the node's write in that run, every other edge the node's write in the
 corrupt text.
 
     faithfulness   (M(circuit) - M(no edge)) / (M(model) - M(no edge)), M a difference of two logits
-    CPR            area under the faithfulness of the first edges, over the shares in SIZES
+    CPR            area under the faithfulness of the top edges, over the shares in SIZES
     CMD            area between that curve and 1
-    AUROC          of the edges of a circuit that is known, over the same shares
+    AUROC          of the edges of a known circuit, over the same shares
 
-A head with all its edges from the corrupt text writes what it writes there, so that edges from
-nodes that nothing reaches change nothing: circuits need no pruning to be run.
+A head with all its edges from the corrupt text writes the same as there. Edges from nodes without
+an edge of the circuit into them therefore change nothing, and circuits need no pruning to be run.
 
 Source: Mueller et al. 2025 (MIB, arXiv 2504.13151).
 """
@@ -40,7 +40,7 @@ from probe.stats.resampling import Array
 
 __all__ = ["Areas", "Graph", "area_under_roc", "evaluate", "exact_scores", "graph", "write"]
 
-SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)  # of the edges, or of the nodes
+SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)  # shares of all edges or nodes
 CHANNELS = "qkv"
 INPUT = "input"
 LOGITS = "logits"
@@ -54,9 +54,9 @@ Texts = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Graph:
-    """What writes to the stream of a model and what reads it.
+    """The nodes that write to the residual stream of a model, and the readers of the stream.
 
-    parallel: whether the MLP of a block reads what the heads of the block read
+    parallel: whether the MLP of a block reads the same stream as the heads of the block
     """
 
     layers: int
@@ -66,7 +66,7 @@ class Graph:
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
-        """What writes, in the order of the blocks."""
+        """The names of the nodes, in the order of the blocks."""
         names = [INPUT]
         for layer in range(self.layers):
             names += [f"a{layer}.h{head}" for head in range(self.heads)]
@@ -75,8 +75,8 @@ class Graph:
 
     @cached_property
     def readers(self) -> tuple[str, ...]:
-        """What reads, in the same order: of each block all queries, all keys, all values, the MLP;
-        then the logits."""
+        """The names of the readers, in the same order: for each block all queries, all keys, all
+        values and the MLP; then the logits."""
         names = []
         for layer in range(self.layers):
             for channel in CHANNELS:
@@ -98,7 +98,7 @@ class Graph:
 
     @cached_property
     def edges(self) -> dict[str, tuple[int, int]]:
-        """The place of every edge in a matrix `node reader`, by its name."""
+        """The index of every edge in a matrix `node reader`, by its name."""
         return {
             f"{self.nodes[node]}->{self.readers[reader]}": (int(node), int(reader))
             for node, reader in zip(*np.nonzero(self.real), strict=True)
@@ -106,7 +106,7 @@ class Graph:
 
     @cached_property
     def readers_of(self) -> tuple[NDArray[np.intp], ...]:
-        """What each node reads through, as numbers of readers; nothing for the input. `node`"""
+        """The numbers of the readers of each node; none for the input. `node`"""
         names = [
             [number for number, reader in enumerate(self.readers) if reader.split("<")[0] == node]
             for node in self.nodes
@@ -114,9 +114,9 @@ class Graph:
         return tuple(np.array(numbers, dtype=np.intp) for numbers in names)
 
     def pruned(self, circuit: Mask) -> Mask:
-        """A circuit without the edges that lead nowhere and those that nothing leads to. `node
-        reader`"""
+        """A circuit without edges that no path from the input to the logits uses. `node reader`"""
         circuit = circuit.copy()
+        # Removing an edge can disconnect others: repeat until nothing changes.
         while True:
             read: Mask = np.asarray(circuit.any(0))  # reader
             reached = np.array(
@@ -134,22 +134,22 @@ class Graph:
 
 
 def _step(node: str, parallel: bool) -> int:
-    """After which half of a block a node has written, halves counted from 0."""
+    """The half of a block at whose end a node has written, with halves counted from 0."""
     layer = int(node[1:].split(".")[0])
     return 2 * layer + (1 if node[0] == "m" or parallel else 0)
 
 
 def _reads_at(reader: str, parallel: bool) -> int:
-    """In which half of a block something reads."""
+    """The half of a block in which a reader reads."""
     layer = int(reader[1:].split(".")[0])
     return 2 * layer + (1 if reader[0] == "m" and not parallel else 0)
 
 
 def graph(model: ModelSource) -> Graph:
-    """The graph of a model.
+    """Return the graph of a model.
 
-    Raises UnsupportedModel for a model in which a node does not add what it writes to the stream as
-    it is, or some layers have no attention.
+    Raises UnsupportedModel for a model in which a node's write is changed before it is added to the
+    stream, or in which some layers have no attention.
 
     Example:
         >>> nodes = probe.mib.graph("tiny-senses").nodes
@@ -161,8 +161,8 @@ def graph(model: ModelSource) -> Graph:
     if not (config.family.adds_plainly and config.attends_plainly and config.causal):
         raise UnsupportedModel(
             f"Cannot make a graph of edges of a {config.family.name} model: it is not a stack of "
-            "causal attention and MLPs that add to the stream what they write; take a GPT-2, "
-            "Llama, Qwen or GPT-NeoX, or measure its edges with probe.edges."
+            "causal attention and MLPs that add their writes to the stream unchanged. Take a "
+            "GPT-2, Llama, Qwen or GPT-NeoX, or measure its edges with probe.edges."
         )
     return Graph(*weights.shape[:3], parallel=bool(config.family.parallel))
 
@@ -171,78 +171,84 @@ def graph(model: ModelSource) -> Graph:
 
 
 class Pairs(NamedTuple):
-    """Clean texts, corrupt texts of the same length, and of each pair two tokens whose logits are
-    compared at its end: the clean text's answer and the corrupt one's."""
+    """Clean texts, corrupt texts of the same length, and two answers for each pair, whose logits
+    are compared at the last token."""
 
     clean: Tensor  # pair pos
-    corrupt: Tensor
-    answers: Tensor  # pair 2
+    corrupt: Tensor  # pair pos
+    answers: Tensor  # pair 2: the clean text's answer, the corrupt text's
 
 
 def _pairs(weights: Weights, clean: Texts, corrupt: Texts, answers: Texts) -> Pairs:
     lengths = {len(row) for row in (*clean, *corrupt)}
     if len(lengths) != 1 or not len(clean) == len(corrupt) == len(answers):
         raise InputError(
-            f"Running circuits: got {len(clean)} clean and {len(corrupt)} corrupt texts of "
-            f"{sorted(lengths)} tokens and {len(answers)} pairs of answers, expected as many of "
-            "each, all of one length; give pairs that differ in few tokens, or run each length "
-            "alone."
+            f"Cannot run circuits: got {len(clean)} clean and {len(corrupt)} corrupt texts of "
+            f"{sorted(lengths)} tokens and {len(answers)} pairs of answers, expected the same "
+            "number of each, and texts of one length. Give pairs that differ in few tokens, or run "
+            "each length alone."
         )
     tensors = (torch.tensor([*rows], device=weights.device) for rows in (clean, corrupt, answers))
     return Pairs(*tensors)
 
 
-def _logit_differences(weights: Weights, pairs: Pairs, kept: Tensor | None) -> Tensor:
+def _logit_differences(weights: Weights, pairs: Pairs, circuits: Tensor | None) -> Tensor:
     """M of every circuit, mean over pairs. `circuit node reader -> circuit`
 
-    kept: the edges of each circuit; None for the model itself, which is one.
+    circuits: the edges of each; None for the model itself, as one circuit.
     """
     width = len(weights.blocks) * (weights.shape[1] + 1) + 1
     size = pairs.clean.numel() * width * weights.shape[2]
-    count = 1 if kept is None else len(kept)
+    count = 1 if circuits is None else len(circuits)
     at_once = max(1, BATCH_NUMBERS // size)
-    found = []
+    differences = []
     with torch.inference_mode():
-        written = _written(weights, pairs.corrupt, None, None)
+        corrupt = _run(weights, pairs.corrupt, None, None)
         for start in range(0, count, at_once):
-            some = None if kept is None else kept[start : start + at_once]
-            ends = _written(weights, pairs.clean, written, some)
-            final = ends.resid[..., -1, :]  # circuit pair d_model
+            batch = None if circuits is None else circuits[start : start + at_once]
+            run = _run(weights, pairs.clean, corrupt, batch)
+            final = run.resid[..., -1, :]  # circuit pair d_model
             logits = forward.unembed(weights, final)
-            picked = logits.gather(-1, pairs.answers.expand(len(logits), -1, -1))
-            found.append((picked[..., 0] - picked[..., 1]).mean(-1))
-    return torch.cat(found).cpu().clone()
+            of_answers = logits.gather(-1, pairs.answers.expand(len(logits), -1, -1))
+            differences.append((of_answers[..., 0] - of_answers[..., 1]).mean(-1))
+    return torch.cat(differences).cpu().clone()
 
 
-class Written(NamedTuple):
-    """A run: what every node writes, and what enters the final norm."""
+class NodeWrites(NamedTuple):
+    """A run: the write of every node, and the residual stream before the final norm."""
 
-    nodes: Tensor
+    nodes: Tensor  # circuit node pair pos d_model
     resid: Tensor  # circuit pair pos d_model
 
 
-def _written(
-    weights: Weights, ids: Tensor, corrupt: Written | None, kept: Tensor | None
-) -> Written:
-    """One run of some texts for every circuit; without `kept` every edge carries what its node
-    writes in this very run. `pair pos`"""
+def _run(
+    weights: Weights, ids: Tensor, corrupt: NodeWrites | None, edges: Tensor | None
+) -> NodeWrites:
+    """One run of some texts for every circuit.
+
+    ids: `pair pos`
+    corrupt: the run of the corrupt texts, whose writes the edges outside the circuit carry
+    edges: of each circuit, `circuit node reader`; None for all edges
+    """
     config = weights.config
     positions = torch.arange(ids.shape[-1], device=ids.device)
     parts = forward.embedding_parts(weights, ids, positions)
     constant = forward.sum_embeddings(parts) - parts["token embedding"]
     bias = forward.position_bias(weights, ids.shape[-1])
-    circuits = 1 if kept is None else len(kept)
+    circuits = 1 if edges is None else len(edges)
     nodes = [parts["token embedding"].expand(circuits, -1, -1, -1)]
 
     def read(first: int, count: int) -> Tensor:
-        """What some readers in a row read. `-> circuit reader pair pos d_model`"""
-        current = torch.stack(nodes, dim=1)
-        if kept is None or corrupt is None:
-            return (constant + current.sum(1))[:, None].expand(-1, count, -1, -1, -1)
-        theirs = corrupt.nodes[:, : len(nodes)]
-        edges = kept[:, : len(nodes), first : first + count].to(current)
-        own = torch.einsum("cnr,cnptd->crptd", edges, current - theirs)
-        return constant + theirs.sum(1)[:, None] + own
+        """The input of `count` readers from number `first` on.
+        `-> circuit reader pair pos d_model`"""
+        clean_writes = torch.stack(nodes, dim=1)
+        if edges is None or corrupt is None:
+            return (constant + clean_writes.sum(1))[:, None].expand(-1, count, -1, -1, -1)
+        # sum over nodes of the corrupt write, plus (clean - corrupt) for edges of the circuit
+        corrupt_writes = corrupt.nodes[:, : len(nodes)]
+        in_circuit = edges[:, : len(nodes), first : first + count].to(clean_writes)
+        change = torch.einsum("cnr,cnptd->crptd", in_circuit, clean_writes - corrupt_writes)
+        return constant + corrupt_writes.sum(1)[:, None] + change
 
     heads = weights.shape[1]
     reader = 0
@@ -250,21 +256,23 @@ def _written(
         q, k, v = (read(reader + number * heads, heads) for number in range(3))
         mlp_reader = reader + 3 * heads
         of_mlp = read(mlp_reader, 1)[:, 0] if config.family.parallel else None
-        written = _heads(weights, block, (q, k, v), bias)
-        nodes += written.unbind(1)
+        head_writes = _head_writes(weights, block, (q, k, v), bias)
+        nodes += head_writes.unbind(1)
         if block.b_o is not None:
             constant = constant + block.b_o
         resid = read(mlp_reader, 1)[:, 0] if of_mlp is None else of_mlp
         nodes.append(forward.mlp(block, resid, resid, config)["mlp_out"])
         reader = mlp_reader + 1
-    return Written(torch.stack(nodes, dim=1), read(reader, 1)[:, 0])
+    return NodeWrites(torch.stack(nodes, dim=1), read(reader, 1)[:, 0])
 
 
-def _heads(
+def _head_writes(
     weights: Weights, block: Block, streams: Sequence[Tensor], bias: Tensor | None
 ) -> Tensor:
-    """What every head writes, from what its query, its key and its value read. `circuit head pair
-    pos d_model, three times -> circuit head pair pos d_model`"""
+    """The write of every head. `-> circuit head pair pos d_model`
+
+    streams: the inputs of its query, its key and its value, each `circuit head pair pos d_model`
+    """
     heads = weights.shape[1]
     projected = []
     matrices = ((block.w_q, block.b_q), (block.w_k, block.b_k), (block.w_v, block.b_v))
@@ -273,6 +281,7 @@ def _heads(
         out = torch.einsum("chptd,hde->cphte", x, repeat_kv(weight, heads))
         projected.append(out if offset is None else out + repeat_kv(offset[:, None], heads))
     q, k, v = projected  # circuit pair head pos d_head
+    # softmax(q k^T) v W_O
     pattern = forward.softmax(forward.score(weights, block, q, k, bias), block, weights.config)
     return torch.einsum("cphte,hed->chptd", pattern.to(v) @ v, block.w_o)
 
@@ -283,12 +292,12 @@ def _heads(
 def exact_scores(
     model: ModelSource, clean: Texts, corrupt: Texts, answers: Texts, *, level: Level = "edge"
 ) -> Array:
-    """How far the difference of the answers' logits falls when one edge carries what the corrupt
-    text has, for every edge; with `level="node"` when all edges from one node do.
+    """Return how far the difference of the answers' logits falls when one edge carries the write of
+    the corrupt text, for every edge.
 
     clean, corrupt: token ids of texts, all of one length
-    answers: of each pair the token that the clean text ends in and the one that the corrupt text
-        does
+    answers: for each pair the answer to the clean text and the answer to the corrupt text, as ids
+    level: "node" to patch all edges from a node together
     Shape: `node reader`, 0 where there is no edge; `node` for nodes
 
     Example:
@@ -302,27 +311,30 @@ def exact_scores(
     of_model = graph(model)
     weights = read_weights(model)
     pairs = _pairs(weights, clean, corrupt, answers)
-    places = list(of_model.edges.values())
-    count = len(of_model.nodes) if level == "node" else len(places)
+    indices = list(of_model.edges.values())
+    count = len(of_model.nodes) if level == "node" else len(indices)
+    # One circuit for each edge or node: all edges but that one, or but those from that node.
     without = torch.from_numpy(of_model.real).expand(count, -1, -1).clone()
     for number in range(count):
-        place = number if level == "node" else places[number]
-        without[number][place] = False
+        index = number if level == "node" else indices[number]
+        without[number][index] = False
     whole = _logit_differences(weights, pairs, None)
     fall = (whole - _logit_differences(weights, pairs, without.to(weights.device))).double().numpy()
     if level == "node":
         return fall
     scores = np.zeros(of_model.real.shape)
-    for place, value in zip(places, fall, strict=True):
-        scores[place] = value
+    for index, value in zip(indices, fall, strict=True):
+        scores[index] = value
     return scores
 
 
 class Areas(NamedTuple):
     """The faithfulness of circuits of growing size, and the areas that MIB ranks methods by.
 
-    sizes: shares of all edges, or nodes. faithfulness: of each. cpr: the area under the curve,
-    larger is better. cmd: the area between the curve and 1, smaller is better.
+    sizes: shares of all edges, or nodes
+    faithfulness: at each size
+    cpr: the area under the curve; larger is better
+    cmd: the area between the curve and 1; smaller is better
     """
 
     sizes: tuple[float, ...]
@@ -340,11 +352,15 @@ def evaluate(
     *,
     absolute: bool = False,
 ) -> Areas:
-    """The faithfulness of the edges, or nodes, with the largest scores, and its areas.
+    """Return the faithfulness of the edges, or nodes, with the largest scores, and its areas.
 
     clean, corrupt, answers: as for `exact_scores`
-    scores: of edges, `node reader`, or of nodes, `node`, whose circuits have all edges from them
-    absolute: whether scores count by their size alone
+    scores: of edges, `node reader`, or of nodes, `node`. The circuit of a set of nodes has all
+        edges from them
+    absolute: whether scores are ranked by their absolute value
+
+    Raises InputError for scores of another shape, and for clean and corrupt texts with the same
+    difference of the answers' logits.
 
     Example:
         >>> texts = ("The river bank", "The money bank")
@@ -361,17 +377,17 @@ def evaluate(
     pairs = _pairs(weights, clean, corrupt, answers)
     values = _in_order(of_model, scores)
     order = np.argsort(-(np.abs(values) if absolute else values), kind="stable")
-    circuits = [np.zeros_like(of_model.real)]
-    circuits += [_first(of_model, order[: int(size * len(order))], scores.ndim) for size in SIZES]
-    kept = torch.from_numpy(np.stack(circuits)).to(weights.device)
-    none, *measured = _logit_differences(weights, pairs, kept).double().tolist()
+    masks = [np.zeros_like(of_model.real)]
+    masks += [_circuit(of_model, order[: int(size * len(order))], scores.ndim) for size in SIZES]
+    circuits = torch.from_numpy(np.stack(masks)).to(weights.device)
+    no_edge, *by_size = _logit_differences(weights, pairs, circuits).double().tolist()
     [whole] = _logit_differences(weights, pairs, None).double().tolist()
-    if whole == none:
+    if whole == no_edge:
         raise InputError(
-            "Evaluating a circuit: the clean and the corrupt texts have the same difference of the "
-            "answers' logits, so that no circuit can keep it; give answers in which they differ."
+            "Cannot evaluate a circuit: the clean and the corrupt texts have the same difference "
+            "of the answers' logits, and no circuit can keep it. Give answers that differ."
         )
-    faithfulness = [(value - none) / (whole - none) for value in measured]
+    faithfulness = [(value - no_edge) / (whole - no_edge) for value in by_size]
     curve = np.array(faithfulness)
     return Areas(
         SIZES,
@@ -382,35 +398,42 @@ def evaluate(
 
 
 def _in_order(of_model: Graph, scores: Array) -> Array:
-    """The scores of all edges in the order of their names, or those of all nodes."""
+    """The scores of all edges, or all nodes, in the order of their names."""
     expected = of_model.real.shape if scores.ndim == 2 else (len(of_model.nodes),)
     if scores.shape != expected or not np.isfinite(scores).all():
         raise InputError(
-            f"Evaluating a circuit: got scores of shape {list(scores.shape)}, expected node reader "
-            f"{list(of_model.real.shape)} or node [{len(of_model.nodes)}], all of them numbers; "
-            "give those of probe.mib.exact_scores, or a matrix filled by graph.edges."
+            f"Cannot use scores of shape {list(scores.shape)}: expected node reader "
+            f"{list(of_model.real.shape)} or node [{len(of_model.nodes)}], all finite. Give the "
+            "scores of probe.mib.exact_scores, or a matrix filled by graph.edges."
         )
     return scores[of_model.real] if scores.ndim == 2 else scores
 
 
-def _first(of_model: Graph, chosen: NDArray[np.intp], ndim: int) -> Mask:
-    """The circuit of some edges, or of some nodes with all edges from them. `-> node reader`"""
+def _circuit(of_model: Graph, numbers: NDArray[np.intp], ndim: int) -> Mask:
+    """The circuit of some edges, or of some nodes with all edges from them. `-> node reader`
+
+    numbers: of the edges or nodes, in the order of their names
+    ndim: 2 for edges, 1 for nodes
+    """
     if ndim == 1:
-        is_chosen = np.zeros(len(of_model.nodes), dtype=bool)
-        is_chosen[chosen] = True
-        return of_model.real & is_chosen[:, None]
+        in_circuit = np.zeros(len(of_model.nodes), dtype=bool)
+        in_circuit[numbers] = True
+        return of_model.real & in_circuit[:, None]
     circuit = np.zeros_like(of_model.real)
     rows, columns = np.nonzero(of_model.real)
-    circuit[rows[chosen], columns[chosen]] = True
+    circuit[rows[numbers], columns[numbers]] = True
     return circuit
 
 
 def area_under_roc(of_model: Graph, scores: Array, known: Collection[str]) -> float:
-    """How well scores of edges tell those of a known circuit: the area under the curve of its edges
-    found (true positives) over other edges taken (false positives), at the sizes in SIZES.
+    """Return how well scores identify the edges of a known circuit: the area under the curve of the
+    true positive rate over the false positive rate, at the sizes in SIZES.
 
-    Circuits grow from the logits: the largest edge into what they hold already is added next, as
-    MIB does it, and what leads nowhere is pruned.
+    known: the names of the edges of the known circuit
+
+    Circuits grow from the logits, as in MIB: the edge with the largest score into a node of the
+    circuit is added next. Edges that lead nowhere are pruned. The false positive rate is divided by
+    its value at the largest size.
 
     Example:
         >>> graph = probe.mib.graph("tiny-senses")
@@ -421,21 +444,22 @@ def area_under_roc(of_model: Graph, scores: Array, known: Collection[str]) -> fl
         >>> probe.mib.area_under_roc(graph, scores, known) > 0.9
         True
     """
-    places = {of_model.edges[name] for name in known}
+    indices = {of_model.edges[name] for name in known}
     is_known = np.zeros_like(of_model.real)
-    is_known[tuple(np.array(sorted(places)).T)] = True
-    found, taken = [], []
+    is_known[tuple(np.array(sorted(indices)).T)] = True
+    true_positives, false_positives = [], []
     for size in SIZES:
         count = math.ceil(size * of_model.real.sum())
-        circuit = of_model.pruned(_grown(of_model, scores, count))
-        found.append((circuit & is_known).sum() / is_known.sum())
-        taken.append((circuit & ~is_known).sum() / (of_model.real & ~is_known).sum())
-    widths = np.array(taken) / taken[-1]
-    return float(np.trapezoid(found, widths))
+        circuit = of_model.pruned(_grow(of_model, scores, count))
+        unknown = of_model.real & ~is_known
+        true_positives.append((circuit & is_known).sum() / is_known.sum())
+        false_positives.append((circuit & ~is_known).sum() / unknown.sum())
+    widths = np.array(false_positives) / false_positives[-1]
+    return float(np.trapezoid(true_positives, widths))
 
 
-def _grown(of_model: Graph, scores: Array, count: int) -> Mask:
-    """The first edges of a circuit that grows from the logits. `-> node reader`"""
+def _grow(of_model: Graph, scores: Array, count: int) -> Mask:
+    """The first `count` edges of a circuit that grows from the logits. `-> node reader`"""
     sizes = np.where(of_model.real, np.abs(scores), -1.0)
     circuit = np.zeros_like(of_model.real)
     open_readers = np.zeros(len(of_model.readers), dtype=bool)
@@ -459,8 +483,8 @@ def write(
 ) -> Path:
     """Write scores as the JSON file that MIB's circuit track takes, and return its path.
 
-    edges: `node reader`, 0 for all where only nodes have scores
-    nodes: `node`
+    edges: scores of edges, `node reader`; 0 for all by default
+    nodes: scores of nodes, `node`; absent by default
 
     The folder of a submission holds one such file per task and model, in folders such as
     `ioi_gpt2`.
@@ -491,8 +515,8 @@ def write(
         },
         "nodes": of_nodes,
         "edges": {
-            name: {"score": float(scores[place]), "in_graph": True}
-            for name, place in of_model.edges.items()
+            name: {"score": float(scores[index]), "in_graph": True}
+            for name, index in of_model.edges.items()
         },
     }
     path.parent.mkdir(parents=True, exist_ok=True)

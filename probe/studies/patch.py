@@ -1,5 +1,7 @@
-"""Swaps in texts that are given as they are: what a caller may ask for, and the frame of what came
-out (`probe.experiments.patch`).
+"""Activation patching between two texts that the caller gives.
+
+This module checks the arguments and returns the frame. The patching itself is
+`probe.experiments.patch`.
 """
 
 import operator
@@ -34,7 +36,7 @@ from probe.renamed import renamed
 from probe.stats.numbers import counted
 from probe.stats.resampling import Array
 
-TEXTS = (str, bytes)  # sequences that are no lists
+TEXTS = (str, bytes)  # sequences, but not lists of texts
 
 
 @renamed(places={2: "against"}, a="text", b="against")
@@ -49,41 +51,50 @@ def patch(
     parts: str = "heads",
     depth: int | None = None,
 ) -> pd.DataFrame:
-    """How far the metric moves when one part of a text's run at a position is the other text's, for
-    every head, both ways: columns `layer head denoise noise swap gap`.
+    """Return how far a metric moves when one part of a text's run is replaced by that of another
+    text, for every head, in both directions.
 
-    `text` is at 1 of the gap and `against` at 0.
+    The columns are `layer head denoise noise swap gap`. `text` is at 1 of the gap, `against` at 0.
+    denoise: the move toward `text` when `against` gets the part of `text`
+    noise: the move toward `against` when `text` gets the part of `against`
+    swap: the mean of the two
+    gap: the difference of the metric between the two texts
 
-    `at`, what is swapped: a word, at its last token where it first stands in each text, or a
-    position, counted from the end where it is negative · `read`, where the metric is read: the same
-    position by default · `metric`: None for the coordinate between the two vectors there after
-    `depth` blocks (all by default), a pair of next tokens such as `(" water", " loan")` for the
-    difference of their logits, or a function of the logits: it is called with `logits: row
-    d_vocab`, a row for every run, and returns a number for each, `row` · `parts`: "heads", "mlp",
-    "stream" (what enters each block), or "positions" (stream, attention output and MLP output at
-    every position from the first difference on, `component layer pos` in place of `layer head`, for
-    texts of equal length; `pos` is counted from the position that is read).
+    at: what is swapped: a word, which means the last token of its first occurrence in each text, or
+        a position, counted from the end if it is negative
+    read: where the metric is read, given in the same way; by default the same position
+    metric: None for the coordinate between the two vectors there after `depth` blocks; a pair of
+        next tokens such as `(" water", " loan")` for the difference of their logits; or a function
+        of the logits. It is called with `logits: row d_vocab`, a row for every run, and returns one
+        number for each row
+    parts: "heads"; "mlp"; "stream", the input of each block; or "positions", the stream, attention
+        output and MLP output at every position from the first difference on. "positions" needs
+        texts of equal length. Its columns are `component layer pos` instead of `layer head`, with
+        `pos` counted from the position that is read
+    depth: how many blocks the coordinate is read after; by default all
 
-    Lists of texts, or columns of a DataFrame, are pairs: the frame then has a row for each pair and
-    head, with its number in `pair`, and a list of metrics is one for each pair. The fraction of the
-    gap over all pairs is `swap.sum() / gap.sum()`, by head. Pairs that are the same up to where the
-    metric is read are one: the first has rows, and `frame.attrs["merged"]` counts the others.
+    Lists of texts, or columns of a DataFrame, are pairs. The frame then has a row for each pair and
+    head, with the number of the pair in `pair`, and `metric` may be a list with one for each pair.
+    The fraction of the gap over all pairs is `swap.sum() / gap.sum()`, by head. Pairs that are the
+    same up to the position where the metric is read are merged: the first has rows, and
+    `frame.attrs["merged"]` counts the others.
 
-    The coordinate of FEWEST_PAIRS pairs and more is read along the way of the other pairs, that of
-    fewer along each pair's own way, on which every head that writes anything moves it:
-    `frame.attrs["axis"]` says which ("others" or "own"), and `probe.sign_flip_test` refuses so few
-    pairs. Raises InputError for a word or
-    position that is not there, a token that is several, a metric of another shape, a depth that the
-    model does not have, texts that do not differ, and unequal lengths where positions must match;
-    UnsupportedModel for logits of a model without a language-model head, and for an
-    encoder-decoder.
+    From FEWEST_PAIRS pairs on, the coordinate of a pair is read along the mean direction of the
+    other pairs. With fewer pairs it is read along the pair's own direction, and every head that
+    writes anything moves it. `frame.attrs["axis"]` is "others" or "own", and `probe.sign_flip_test`
+    refuses so few pairs.
+
+    Raises InputError for a word or position that does not exist, a next token that is several
+    tokens, an invalid metric, a depth that the model does not have, texts that do not differ, and
+    unequal lengths where positions must match; UnsupportedModel for logits of a model without a
+    language-model head, and for an encoder-decoder.
 
     Example:
         >>> river, loan = "The river bank", "The mortgage bank"
         >>> heads = probe.patch("tiny-senses", river, against=loan, at="bank")
         >>> list(heads.columns)
         ['layer', 'head', 'denoise', 'noise', 'swap', 'gap']
-        >>> len(heads), float(heads["gap"].iloc[0])  # 4 layers x 4 heads; all the way is 1
+        >>> len(heads), float(heads["gap"].iloc[0])  # 4 layers x 4 heads; the whole gap is 1
         (16, 1.0)
         >>> metric = (" and", " with")
         >>> by_logits = probe.patch("tiny-senses", river, against=loan, at="bank", metric=metric)
@@ -95,10 +106,11 @@ def patch(
     one_pair = isinstance(text, str) and isinstance(against, str)
     pairs = _pairs(model, _texts(text, against), at, read)
     depth = len(weights.blocks) if depth is None else depth
-    require_depth(weights, depth, "Patching")
+    require_depth(weights, depth, "Cannot patch")
     if parts not in tuple(PARTS):
         raise InputError(
-            f"Patching {parts!r}: expected one of {', '.join(map(repr, PARTS))}; give one of these."
+            f"Cannot patch parts = {parts!r}: expected one of {', '.join(map(repr, PARTS))}. Give "
+            "one of these."
         )
     metrics = _metrics(model, metric, len(pairs), depth)
     offsets: tuple[int, ...] | None = None
@@ -107,27 +119,27 @@ def patch(
     else:
         _require_difference(weights, pairs, at)
 
-    kept = _first_of_each(pairs)
-    metrics = [metrics[number] for number in kept]
-    different = [pairs[number] for number in kept]
+    first_pairs = _first_of_each(pairs)
+    metrics = [metrics[number] for number in first_pairs]
+    different = [pairs[number] for number in first_pairs]
     axis = "own"
-    if depth and all(one is None for one in metrics):
+    if depth and all(pair_metric is None for pair_metric in metrics):
         texts = [frozenset(pair) for pair in different]
-        ways = ways_of_others(read_ends(weights, different, depth), texts)
-        if ways is not None:
+        directions = ways_of_others(read_ends(weights, different, depth), texts)
+        if directions is not None:
             axis = "others"
-            metrics = list(ways)
+            metrics = list(directions)
     frames: dict[int, pd.DataFrame] = {}
-    asked = Asked(depth, offsets, PARTS[parts])
-    for index, gap, moved in measure(weights, different, metrics, asked):
-        number = kept[index]
-        frame = _frame(moved, gap, offsets)
-        if parts == "heads":  # in a hybrid some layers have none
+    request = Asked(depth, offsets, PARTS[parts])
+    for index, gap, moves in measure(weights, different, metrics, request):
+        number = first_pairs[index]
+        frame = _frame(moves, gap, offsets)
+        if parts == "heads":  # in a hybrid model some layers have no heads
             has_heads = weights.has_heads.cpu().numpy()
             frame = frame[has_heads[frame["layer"]]].reset_index(drop=True)
         frames[number] = frame
     for frame in frames.values():
-        frame.attrs |= {"model": model.said, "axis": axis, "merged": len(pairs) - len(kept)}
+        frame.attrs |= {"model": model.said, "axis": axis, "merged": len(pairs) - len(different)}
     if one_pair:
         return frames[0]
     for number, frame in frames.items():
@@ -144,12 +156,16 @@ def patch_hooks(
     at: int | str,
     heads: Sequence[tuple[int, int]],
 ) -> list[Hook]:
-    """A swap as `fwd_hooks` of TransformerLens: some heads of `against` get the z that they have in
-    `text` at a word, or a position.
+    """Return a swap as `fwd_hooks` of TransformerLens: at a word or position, some heads of
+    `against` get the z that they have in `text`.
 
-    `heads`: (layer, head) of each. The hooks hold for a run of the token ids of `against` as
-    `probe.tokenize` gives them: `bridge.run_with_hooks(ids, fwd_hooks=hooks)`. Raises InputError
-    for a word, position, layer or head that is not there.
+    at: as in `probe.patch`
+    heads: (layer, head) of each
+
+    The hooks work in a run of the token ids of `against` as `probe.tokenize` returns them:
+    `bridge.run_with_hooks(ids, fwd_hooks=hooks)`.
+
+    Raises InputError for a word, position, layer or head that does not exist.
 
     Example:
         >>> import torch
@@ -170,13 +186,13 @@ def patch_hooks(
     for layer, head in pairs:
         if not (0 <= layer < n_layers and 0 <= head < n_heads):
             raise InputError(
-                f"Hooking L{layer}H{head} of {model.name}: it has {n_layers} layers of {n_heads} "
-                "heads; give (layer, head) of one that is there."
+                f"Cannot hook L{layer}H{head} of {model.name}: it has {n_layers} layers of "
+                f"{n_heads} heads. Give (layer, head) of one of them."
             )
         if not model.config.has_heads(layer):
             raise InputError(
-                f"Hooking L{layer}H{head} of {model.name}: its layer {layer} has no attention, and "
-                "no heads; give (layer, head) of one that is there."
+                f"Cannot hook L{layer}H{head} of {model.name}: its layer {layer} has no attention, "
+                "and no heads. Give a head of a layer with attention."
             )
     donor = tokenize(model, text)
     recipient = tokenize(model, against)
@@ -187,15 +203,15 @@ def patch_hooks(
         by_layer[layer].append(head)
 
     def swap(layer: int) -> Callable[..., Tensor]:
-        def patch_z(own: Tensor, hook: object) -> Tensor:
-            if own.shape[1] != len(recipient):
+        def patch_z(recipient_z: Tensor, hook: object) -> Tensor:
+            if recipient_z.shape[1] != len(recipient):
                 raise InputError(
-                    f"Swapping heads in a run of {own.shape[1]} tokens: the hooks were made for "
-                    f"the {len(recipient)} of {against!r}; run these, or make hooks for the other "
-                    "text."
+                    f"Cannot swap heads in a run of {recipient_z.shape[1]} tokens: the hooks were "
+                    f"made for the {len(recipient)} tokens of {against!r}. Run these, or make "
+                    "hooks for the other text."
                 )
-            patched = own.clone()
-            patched[:, to, by_layer[layer]] = z[layer, by_layer[layer]].to(own.dtype)
+            patched = recipient_z.clone()
+            patched[:, to, by_layer[layer]] = z[layer, by_layer[layer]].to(recipient_z.dtype)
             return patched
 
         return patch_z
@@ -208,8 +224,10 @@ def patch_hooks(
 
 
 def _texts(a: str | Sequence[str], b: str | Sequence[str]) -> list[tuple[str, str]]:
-    """The pairs of texts. Raises InputError for a text beside a list, and lists of unequal
-    length."""
+    """The pairs of texts.
+
+    Raises InputError for one text and a list, and for lists of unequal length.
+    """
     if isinstance(a, str) and isinstance(b, str):
         return [(a, b)]
     a, b = (text.tolist() if hasattr(text, "tolist") else text for text in (a, b))
@@ -217,8 +235,8 @@ def _texts(a: str | Sequence[str], b: str | Sequence[str]) -> list[tuple[str, st
     if len(lists) < 2 or len(a) != len(b) or not len(a):
         sizes = [_how_many(text) for text in (a, b)]
         raise InputError(
-            f"Patching pairs of texts: got {sizes[0]} and {sizes[1]}, expected two texts, or two "
-            "lists with as many of both, at least one; give each text its partner."
+            f"Cannot patch pairs of texts: got {sizes[0]} and {sizes[1]}, expected two texts, or "
+            "two lists of the same length, at least 1. Give each text a partner."
         )
     return list(zip(a, b, strict=True))
 
@@ -232,15 +250,15 @@ def _how_many(text: object) -> str:
 
 
 def _heads(model: Model, heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Layer and head of each. Raises InputError for no head, and what is no list of such pairs."""
+    """Layer and head of each. Raises InputError for anything but a list of at least one pair."""
     try:
         pairs = [(operator.index(layer), operator.index(head)) for layer, head in heads]
     except (TypeError, ValueError):
         pairs = []
     if not pairs:
         raise InputError(
-            f"Hooking heads of {model.name}: got {heads!r}, expected a list of pairs of numbers, "
-            "(layer, head) of each; give [(0, 1), (2, 3)], say."
+            f"Cannot hook heads of {model.name}: got {heads!r}, expected a list of (layer, head). "
+            "Give [(0, 1), (2, 3)], say."
         )
     return pairs
 
@@ -248,17 +266,19 @@ def _heads(model: Model, heads: Sequence[tuple[int, int]]) -> list[tuple[int, in
 def _pairs(
     model: Model, texts: Sequence[tuple[str, str]], at: int | str, read: int | str | None
 ) -> list[tuple[Member, Member]]:
-    """The members of every pair, each cut behind what is read where the model reads left to
-    right."""
-    pairs = []
-    for text_a, text_b in texts:
-        one, other = (_member(model, tokenize(model, text), at, read) for text in (text_a, text_b))
-        pairs.append((one, other))
-    return pairs
+    """The members of every pair. In a causal model each ends at the position that is read, because
+    later tokens change nothing there."""
+    return [
+        (
+            _member(model, tokenize(model, text_a), at, read),
+            _member(model, tokenize(model, text_b), at, read),
+        )
+        for text_a, text_b in texts
+    ]
 
 
 def _first_of_each(pairs: Sequence[tuple[Member, Member]]) -> list[int]:
-    """The numbers of the pairs that are not the same as an earlier one."""
+    """The numbers of the pairs that do not repeat an earlier pair."""
     first: dict[tuple[Member, Member], int] = {}
     for number, pair in enumerate(pairs):
         first.setdefault(pair, number)
@@ -266,73 +286,78 @@ def _first_of_each(pairs: Sequence[tuple[Member, Member]]) -> list[int]:
 
 
 def _member(model: Model, tokens: Tokens, at: int | str, read: int | str | None) -> Member:
-    swapped = text_position(tokens, at)
-    read_at = swapped if read is None else text_position(tokens, read)
+    swapped_at = text_position(tokens, at)
+    read_at = swapped_at if read is None else text_position(tokens, read)
     if not model.config.causal:
-        return Member(tokens.ids, swapped, read_at)
-    if read_at < swapped:
+        return Member(tokens.ids, swapped_at, read_at)
+    if read_at < swapped_at:
         raise InputError(
-            f"Patching token {swapped} and reading token {read_at} of {tokens.text!r}: "
-            f"{model.name} reads left to right, so nothing moves there; read at the token that is "
-            "swapped or behind it."
+            f"Cannot patch token {swapped_at} and read token {read_at} of {tokens.text!r}: "
+            f"{model.name} reads left to right, so nothing moves there. Read at the token that is "
+            "swapped, or after it."
         )
-    return Member(tokens.ids[: read_at + 1], swapped, read_at)
+    return Member(tokens.ids[: read_at + 1], swapped_at, read_at)
 
 
 def _aligned(pairs: Sequence[tuple[Member, Member]]) -> list[TokenPair]:
-    """Pairs whose positions match one by one. Raises InputError for others."""
+    """The pairs as token pairs. Raises InputError if the positions of a pair do not match."""
     aligned = []
-    for number, (one, other) in enumerate(pairs):
-        if one.layout != other.layout:
+    for number, (member, partner) in enumerate(pairs):
+        if member.layout != partner.layout:
             raise InputError(
-                f"Patching every position of pair {number}: got {len(one.ids)} and "
-                f"{len(other.ids)} tokens, read at {one.read} and {other.read}, expected the same "
-                'of both; write its texts equally long, or patch parts="heads", "mlp" or "stream".'
+                f"Cannot patch every position of pair {number}: got {len(member.ids)} and "
+                f"{len(partner.ids)} tokens, read at {member.read} and {partner.read}, expected "
+                "equal numbers. Write texts of equal length, or patch "
+                'parts="heads", "mlp" or "stream".'
             )
-        aligned.append(TokenPair((one.ids, other.ids), one.read))
+        aligned.append(TokenPair((member.ids, partner.ids), member.read))
     return aligned
 
 
 def _require_difference(
     weights: Weights, pairs: Sequence[tuple[Member, Member]], at: int | str
 ) -> None:
-    """Raises InputError where what is swapped is the same in both texts of a pair."""
+    """Raises InputError for a pair whose texts are the same up to the token that is swapped, or
+    everywhere in a model that reads both ways."""
     for number, pair in enumerate(pairs):
-        seen = [member.ids[: member.at + 1] if weights.causal else member.ids for member in pair]
-        if seen[0] == seen[1] and pair[0].at == pair[1].at:
-            where = " up to what is swapped" if weights.causal else ""
+        read_ids = [
+            member.ids[: member.at + 1] if weights.causal else member.ids for member in pair
+        ]
+        if read_ids[0] == read_ids[1] and pair[0].at == pair[1].at:
+            where = " up to this token" if weights.causal else ""
             raise InputError(
-                f"Patching {at!r} in pair {number}: its texts are the same{where}, so that no "
-                "swap changes anything; swap at a token behind their first difference."
+                f"Cannot patch {at!r} in pair {number}: its texts are the same{where}, and no "
+                "swap changes anything. Swap at a token after their first difference."
             )
 
 
 def _metrics(model: Model, metric: Metric | list[Metric], pairs: int, depth: int) -> list[Any]:
     """The metric of every pair: None, the ids of two tokens, or a function."""
-    given = metric if isinstance(metric, list) else [metric] * pairs
-    if len(given) != pairs:
+    by_pair = metric if isinstance(metric, list) else [metric] * pairs
+    if len(by_pair) != pairs:
         raise InputError(
-            f"Patching {pairs} pairs of texts: got {len(given)} metrics, expected one for all or "
-            "one for each pair; give as many."
+            f"Cannot patch {pairs} pairs of texts with {len(by_pair)} metrics: expected one for "
+            "all pairs, or one for each pair. Give as many metrics as pairs."
         )
-    if any(one is not None for one in given):
+    if any(pair_metric is not None for pair_metric in by_pair):
         _require_logits(model, depth)
     metrics: list[Any] = []
-    for one in given:
-        if one is None or callable(one):
-            metrics.append(one)
-        elif isinstance(one, tuple) and len(one) == 2:
-            first, second = (token_id(model, token) for token in one)
+    for pair_metric in by_pair:
+        if pair_metric is None or callable(pair_metric):
+            metrics.append(pair_metric)
+        elif isinstance(pair_metric, tuple) and len(pair_metric) == 2:
+            first, second = (token_id(model, token) for token in pair_metric)
             if first == second:
                 raise InputError(
-                    f"Patching with the metric {one!r}: its two tokens are the same, and the "
-                    "difference of a logit from itself is always 0; give two different tokens."
+                    f"Cannot patch with the metric {pair_metric!r}: its two tokens are the same, "
+                    "and the difference of their logits is always 0. Give two different tokens."
                 )
             metrics.append((first, second))
         else:
             raise InputError(
-                f"Patching with the metric {one!r}: expected None, a pair of next tokens such as "
-                '(" water", " loan"), or a function of the logits; give one of these.'
+                f"Cannot patch with the metric {pair_metric!r}: expected None, a pair of next "
+                'tokens such as (" water", " loan"), or a function of the logits. Give one of '
+                "these."
             )
     return metrics
 
@@ -340,21 +365,24 @@ def _metrics(model: Model, metric: Metric | list[Metric], pairs: int, depth: int
 def _require_logits(model: Model, depth: int) -> None:
     if not model.config.has_head:
         raise UnsupportedModel(
-            f"Reading the logits of {model.name}: no language-model head was in its checkpoint; "
-            "load a checkpoint with one, or leave the metric out to read the coordinate between "
-            "the two texts."
+            f"Cannot read the logits of {model.name}: its checkpoint has no language-model head. "
+            "Load a checkpoint with one, or omit the metric to read the coordinate between the two "
+            "texts."
         )
     if depth != model.config.n_layers:
         raise InputError(
-            f"Reading the logits of {model.name} after {depth} blocks: they are made behind the "
-            f"last of {model.config.n_layers}; leave the depth out, or the metric."
+            f"Cannot read the logits of {model.name} after {depth} blocks: they are computed after "
+            f"the last of {model.config.n_layers}. Omit the depth, or the metric."
         )
 
 
-def _frame(moved: dict[str, Tensor], gap: float, offsets: Sequence[int] | None) -> pd.DataFrame:
-    """A row for every layer and head, or position. `moved: part: recipient layer variant pos`"""
+def _frame(moves: dict[str, Tensor], gap: float, offsets: Sequence[int] | None) -> pd.DataFrame:
+    """A row for every layer and head, or position.
+
+    moves: of the metric, by part; `recipient layer variant pos`, the recipients `text`, `against`
+    """
     frames = []
-    for part, values in moved.items():
+    for part, values in moves.items():
         into_a, into_b = values.double().numpy()
         layer, variant, pos = (index.ravel() for index in np.indices(into_a.shape))
         columns: dict[str, object] = {"layer": layer}
@@ -363,7 +391,7 @@ def _frame(moved: dict[str, Tensor], gap: float, offsets: Sequence[int] | None) 
         if offsets is not None:
             columns = {"component": part, "layer": layer, "pos": np.array(offsets)[pos]}
         denoise: Array = into_b.ravel()
-        noise: Array = -into_a.ravel()  # towards b, where M is that of b
+        noise: Array = -into_a.ravel()  # toward b, whose metric is lower by the gap
         swaps = {"denoise": denoise, "noise": noise, "swap": (denoise + noise) / 2, "gap": gap}
         frames.append(pd.DataFrame(columns | swaps))
     return pd.concat(frames, ignore_index=True)

@@ -1,5 +1,8 @@
-"""The public entry to what is used in the place of swaps (`probe.experiments.shortcuts`): which
-words may be asked, and the frame of what came out."""
+"""Shortcuts compared with swaps: attention, classifiers and gradients of the same heads.
+
+This module chooses the words and returns the frame. The measurements are
+`probe.experiments.shortcuts`.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,6 +13,7 @@ import pandas as pd
 
 from probe.errors import InputError, require_at_least
 from probe.experiments import shortcuts as experiment
+from probe.experiments.material import choose_words
 from probe.experiments.measure import start
 from probe.experiments.shortcuts import METHODS, Shortcuts
 from probe.model.load import ModelSource
@@ -26,7 +30,7 @@ from probe.studies.survey_word import (
 from probe.text.sentences import Sentence
 
 By = Literal["head", "pair"]
-DOING = "Comparing shortcuts with swaps"
+DOING = "Cannot compare shortcuts with swaps"
 
 
 def shortcuts(
@@ -38,33 +42,35 @@ def shortcuts(
     seed: int = 0,
     by: By = "head",
 ) -> pd.DataFrame:
-    """The swap of every head at ambiguous words, and what attention, classifiers and gradients say
-    of the same head on the same pairs of sentences.
+    """Return the effect of swapping every head at ambiguous words, and the scores that attention,
+    classifiers and gradients give the same head on the same pairs of sentences.
 
-    Returns a row per word, two of its senses, layer and head, and the columns
-    depth: where the word is read
-    gap: between the senses, in units of the gap that the axes were fitted with
-    swap: what swapping the head does, both ways averaged, as a fraction of the gap
-    p_swap: that it is above 0, signs of pairs flipped, corrected for all heads (max-T)
-    attention: from the word to its cue; NaN where no cue is known, as in the next two
-    rollout: the same, through the attention of all layers before (Abnar & Zuidema 2020)
-    value_attention: attention to the cue times the length of the value there
-    auroc: held-out separation of the senses by what the head writes
-    direct: what the head itself writes along the sense axis
+    The frame has a row per word, two of its senses, layer and head, and the columns
+    depth: the depth at which the word is read
+    gap: between the senses, in units of the gap of the sentences that the axes were fitted on
+    swap: the effect of swapping the head, the mean of both directions, as a fraction of the gap
+    p_swap: of the hypothesis that `swap` is not above 0, by flipping the signs of pairs, corrected
+        for all heads (max-T)
+    attention: from the word to its cue; NaN without a known cue, as in the next two columns
+    rollout: the same, through the attention of all earlier layers (Abnar & Zuidema 2020)
+    value_attention: attention to the cue times the norm of the value there
+    auroc: held-out separation of the senses by the head's write
+    direct: the head's write along the sense axis
     attribution: gradient x change of z (attribution patching)
-    integrated_5, integrated_20: the same, the gradient averaged over 5 or 20 steps
+    integrated_5, integrated_20: the same, with the gradient averaged over 5 or 20 steps
 
-    words: those that are measured; all of `sentences` by default
-    sentences: what `read_sentences` gives or takes; by default those that ship
-    pairs: of sentences, of each word, at most
+    words: the words to measure; by default every word of `sentences`
+    sentences: anything that `read_sentences` takes or returns; by default the sentences that ship
+    pairs: the largest number of pairs of sentences of each word
     seed: of every random choice
-    by: "pair" for a row per pair of sentences as well, with its number in the column `pair` and its
-        cue words' in `unit`, and without `p_swap`. The mean over pairs is the number of the head
+    by: "pair" for a row per pair of sentences as well, with its number in the column `pair` and the
+        number of its cue words in `unit`, and without `p_swap`. The mean over pairs is the value of
+        the head
 
-    Words that cannot be measured are left out; `frame.attrs["left_out"]` has the reason of each.
+    Words that cannot be measured are left out, with their reasons in `frame.attrs["left_out"]`.
 
-    Raises InputError for a word that has no sentences, if no word can be measured, or for a model
-    that was loaded with its hooks; UnsupportedModel for an encoder-decoder or a hybrid.
+    Raises InputError for a word without sentences, if no word can be measured, or for a model with
+    hooks; UnsupportedModel for an encoder-decoder or a hybrid.
 
     Example:
         >>> frame = probe.shortcuts("tiny-senses", "bank", pairs=4)
@@ -76,23 +82,18 @@ def shortcuts(
     require_at_least(1, pairs, "pairs", doing=DOING, usual=MOST_PAIRS)
     require_at_least(0, seed, "seed", doing=DOING, usual=0)
     if by not in get_args(By):
-        raise InputError(f'{DOING}: by is {by!r}, expected "head" or "pair"; give one of these.')
+        raise InputError(f'{DOING}: by is {by!r}, expected "head" or "pair". Give one of these.')
     model, corpus = model_and_corpus(model, sentences, "a comparison with shortcuts")
     if model.origin.hooks:
         raise InputError(
             f"{DOING} of {model.name}: it is {model.origin.hooked}, and gradients are taken from "
-            "weights, without hooks; load it without them."
+            "weights, without hooks. Load it without hooks."
         )
     by_word = corpus.by_word()
-    chosen = [words] if isinstance(words, str) else list(by_word if words is None else words)
-    if unknown := [word for word in chosen if word not in by_word]:
-        raise InputError(
-            f"{DOING}: there are no sentences of {unknown[0]!r}; give some as sentences, or one of "
-            f"{', '.join(by_word)}."
-        )
+    spellings = choose_words(words, corpus)
     frames = []
     left_out = {}
-    for word in chosen:
+    for word in spellings:
         measured = _measure_word(model, by_word[word], pairs, seed)
         if isinstance(measured, str):
             left_out[word] = measured
@@ -100,8 +101,8 @@ def shortcuts(
         frames += [_frame(word, each, by, seed) for each in measured]
     if not frames:
         raise InputError(
-            f"{DOING}: no word can be measured: {chosen[0]!r}, because {left_out[chosen[0]]}; "
-            "give sentences whose cue words can be kept apart, at least two of each of two senses."
+            f"{DOING}: no word can be measured ({spellings[0]!r}: {left_out[spellings[0]]}). Give "
+            "sentences whose cue words can be split into folds, at least two of each of two senses."
         )
     frame = pd.concat(frames, ignore_index=True)
     frame.attrs |= {"model": model.said, "left_out": left_out}
@@ -111,7 +112,7 @@ def shortcuts(
 def _measure_word(
     model: Model, sentences: Sequence[Sentence], pairs: int, seed: int
 ) -> tuple[Shortcuts, ...] | str:
-    """The shortcuts of a word; the reason where it cannot be measured."""
+    """The shortcuts of a word for every pair of senses; the reason if it cannot be measured."""
     material, splits, _ = choose_sentences(model, sentences, seed)
     if not splits:
         return why_unmeasured(material)
@@ -155,6 +156,6 @@ def _rows(
     frame = pd.DataFrame({name: values.ravel() for name, values in columns.items()})
     key = {"word": word, "sense_a": measured.senses[0], "sense_b": measured.senses[1]}
     frame.insert(2, "depth", measured.depth)
-    for place, (name, value) in enumerate(key.items()):
-        frame.insert(place, name, value)
+    for index, (name, value) in enumerate(key.items()):
+        frame.insert(index, name, value)
     return frame

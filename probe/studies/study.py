@@ -1,10 +1,8 @@
-"""The study of ambiguous words: a model and sentences in, frames of numbers with their evidence
-out.
+"""The study of ambiguous words: from a model and sentences to frames of numbers with their tests.
 
-It chooses the words, says what they will cost (`probe.studies.cost`), certifies the model before
-anything else, measures word by word (`probe.experiments.measure`) and collects one tidy frame per
-question (`probe.results.frames`, `probe.results.circuit`). A Study holds these frames, and never
-tensors.
+`study` chooses the words, estimates the cost (`probe.studies.cost`), certifies the model, measures
+word by word (`probe.experiments.measure`) and returns one tidy frame per question
+(`probe.results.frames`, `probe.results.circuit`). A Study holds these frames, and no tensors.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -57,11 +55,13 @@ from probe.text.sentences import LeftOut, Sentence, as_corpus, join
 if TYPE_CHECKING:
     from probe.charts.of_study import StudyCharts
 
+DOING = "Cannot study words"  # how error messages begin
 LEAST = {"seed": 0, "max_pairs": 1}
 FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
-NOUNS_PER_PAIR = 6  # unambiguous nouns that every pair of sentences is shared out to
-MORE_PAIRS = 24  # of sentences, beside the swapped ones, on which the nouns' axes are fitted
-# Shares of the work: done before the words are measured, when they are answered, and at the end.
+NOUNS_PER_PAIR = 6  # unambiguous nouns that replace the word in each pair of sentences
+MORE_PAIRS = 24  # of sentences, in addition to the swapped ones, on which nouns' axes are fitted
+# Shares of the work that are done before the words are measured, when they are answered, and before
+# the tables.
 CERTIFIED = 0.1
 HALFWAY = 0.5
 MEASURED = 0.9
@@ -69,9 +69,13 @@ MEASURED = 0.9
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """What a user may decide about a study: the seed of every random choice, how many pairs, how
-    many permutations; `controls`: the unambiguous nouns to compare with, those that ship for None,
-    none for ()."""
+    """The options of a study that its results record.
+
+    seed: of every random choice
+    max_pairs: the largest number of pairs of sentences for two senses
+    permutations: for each test
+    controls: the unambiguous nouns to compare with; None for the nouns that ship, () for none
+    """
 
     seed: int = 0
     max_pairs: int = 24
@@ -79,7 +83,7 @@ class StudyOptions:
     controls: tuple[str, ...] | None = None
 
 
-# What a study measures of one word, with the defaults of what a user may decide.
+# What a study measures of one word, with the default options of a user.
 REPORT = Options(
     seed=StudyOptions.seed,
     pairs=StudyOptions.max_pairs,
@@ -100,17 +104,17 @@ REPORT = Options(
     experiments=frozenset(EXPERIMENTS),
 )
 
-# What a survey measures of each of its words.
+# What a survey with a page for each word measures of each word.
 IN_FULL = replace(REPORT, one_of_many=True)
 
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What is known of two senses of a word before anything is swapped.
+    """The gates of two senses of a word, before anything is swapped.
 
-    gap_p, untrained_p, nuisance_p: see `probe.experiments.prepare.Gates`.
-    ambiguity_p: of the comparison with unambiguous nouns, NaN where it is not made.
-    not_compared: why not, "" where it is, or where nouns were not asked for.
+    gap_p, untrained_p, nuisance_p: see `probe.experiments.prepare.Gates`
+    ambiguity_p: of the comparison with unambiguous nouns; NaN without the comparison
+    not_compared: why there is no comparison; "" if there is one, or if none was requested
     """
 
     word: str
@@ -124,10 +128,13 @@ class Foreseen:
 
 @dataclass(frozen=True, eq=False)
 class Study(StudyTables, Displayed):
-    """The tables of one study, each an attribute and in `frames`, with what made them;
-    `probe.results.columns` describes every column. `charts` draws them.
+    """The tables of one study, each an attribute and in `frames`, and their origin.
 
-    unfinished: the experiments that are still to be run, of a study that was only answered.
+    `probe.results.columns` describes every column. `charts` draws the tables.
+
+    options: the words and the options of the study
+    certificate: of a sentence of each word
+    unfinished: the experiments that are still to be run; () for a finished study
     """
 
     model_name: str
@@ -140,12 +147,13 @@ class Study(StudyTables, Displayed):
 
     @cached_property
     def findings(self) -> dict[str, WordFindings]:
-        """What was found for each word, by word: built once, from the frames as they are then."""
+        """The findings for each word, by word. They are built once, from the frames at that
+        time."""
         return findings(self.frames)
 
     @property
     def charts(self) -> "StudyCharts":
-        """The pictures of the tables, by the tables' names: `study.charts.heads("bank")`."""
+        """The charts of the tables, by the tables' names: `study.charts.heads("bank")`."""
         # Imported here: altair takes a second, and most studies are never drawn.
         from probe.charts.of_study import StudyCharts
 
@@ -175,39 +183,42 @@ def study(
     answered: Callable[["Study"], object] | None = None,
     out: str | Path | None = None,
 ) -> Study:
-    """The effects of swapping every head at each word, with tests. Each table is an attribute, such
-    as `study.heads`. With seven words or more, the tables of `survey` are added.
+    """Return the effects of swapping every head at each word, with tests.
+
+    Each table is an attribute, such as `study.heads`. With seven words or more, the tables of
+    `survey` are added.
 
     model: a model, its name, or a folder or file that holds it
     words: the words to study; by default every word of `sentences`, or bank, mole and apple
-    sentences: what `read_sentences` gives or takes, such as a path, a DataFrame or a list of dicts.
-        A row that names no word is about the one word that is studied. By default the natural
-        sentences that ship, or for a model that ships, by its name, those of the grammar that it
-        learned from
+    sentences: anything that `read_sentences` takes or returns, such as a path, a DataFrame or a
+        list of dicts. A row without a word belongs to the only word that is studied. By default the
+        natural sentences that ship; for a model that ships, loaded by its name, those of the
+        grammar that it was trained on
     seed: of every random choice
     permutations: how many times senses are reassigned, and signs flipped, for each test
     max_pairs: the largest number of pairs of sentences that are swapped for two senses
-    controls: unambiguous nouns to put in the word's place; by default those that ship, () for none
-    experiments: what to measure beside the swap of every head, by the names in
-        `probe.experiments.table`, such as ["nouns", "sets"]; all by default. The tables of other
+    controls: unambiguous nouns that replace the word; by default the nouns that ship, () for none
+    experiments: what to measure in addition to the swap of every head, by the names in
+        `probe.experiments.table`, such as ["nouns", "sets"]; by default all. The tables of other
         experiments are absent
     second: a model that reads both ways, for sentences whose cue comes after the word. Its numbers
         are in the table `beside`
     progress: called with a stage's name and the share of the work that is done
-    planned: called with the cost before the work; it may raise
+    planned: called with the cost before the work; it may raise an error to stop the study
     foreseen: called with the gates of every pair of senses before anything is swapped, which takes
         a few more seconds per word
-    answered: called with the study when the experiments that answer are finished for every word,
-        and others are still to be run (`Study.unfinished`)
-    out: a folder in which what is finished of each word is kept, so that a stopped study can go on
+    answered: called with the study when the main experiments are finished for every word and others
+        are still to be run (`Study.unfinished`)
+    out: a folder in which finished experiments of each word are stored, so that an interrupted
+        study can continue
 
-    Raises InputError for an unknown word or experiment, or too few sentences, senses or
-    permutations, or if none of the nouns can take the place of any word; UnsupportedModel for an
+    Raises InputError for an unknown word or experiment, for too few sentences, senses or
+    permutations, or if none of the nouns can replace any word; UnsupportedModel for an
     encoder-decoder; CrossCheckError if the certificate fails: no number is reported from a model
-    that disagrees.
+    that disagrees with its weights.
 
-    In a model that was loaded with `hooks="keep"`, every swap is a whole forward. The study then
-    measures words, heads, verdicts and how many heads are enough. It has no certificate and no
+    In a model that was loaded with `hooks="keep"`, every swap is a whole forward pass. The study
+    then measures words, heads, verdicts and how many heads are enough. It has no certificate and no
     comparison with nouns, and the tables that are computed from weights alone are absent: `shares`,
     `head_parts`, `positions`, `edges` and `paths`.
 
@@ -219,27 +230,27 @@ def study(
     model = load(model)
     second = load(second) if second else None
     report = progress or silent
-    check_out(out, "Studying words")
+    check_out(out, DOING)
     _require_can_study(model, permutations, second)
-    own = None if sentences is None else as_corpus(sentences, words)
+    user_corpus = None if sentences is None else as_corpus(sentences, words)
     nouns = as_nouns(controls)
     if model.origin.hooks:
         _require_no_nouns(model, nouns)
         nouns = ()
     options = StudyOptions(seed, max_pairs, permutations, nouns)
     _require_numbers(options)
-    asked = choose(experiments)
-    chosen = choose_words(words, own)
+    names = choose(experiments)
+    spellings = choose_words(words, user_corpus)
     measured = replace(
         REPORT,
-        experiments=asked,
+        experiments=names,
         seed=seed,
         pairs=max_pairs,
         permutations=permutations,
         nouns=nouns,
-        one_of_many=REPORT.one_of_many or len(chosen) >= FEWEST_WORDS,
+        one_of_many=REPORT.one_of_many or len(spellings) >= FEWEST_WORDS,
     )
-    sources = {word: sentences_of(word, own, model) for word in chosen}
+    sources = {word: sentences_of(word, user_corpus, model) for word in spellings}
     materials = [prepare(model, word, source.sentences) for word, source in sources.items()]
     if nouns:
         require_usable(model, materials, nouns)
@@ -249,14 +260,14 @@ def study(
     }
     beside = None if second is None else late_cues(second, materials)
     if planned:
-        planned(cost_of(model, materials, splits, measured, beside, own))
+        planned(cost_of(model, materials, splits, measured, beside, user_corpus))
 
     report("certificate", 0.05)
     certificate = _certificate(model, materials)
     if foreseen:
         foreseen(_foresee(model, materials, splits, measured))
     job = job_of(model, measured)
-    # Hooks are no part of a key, so nothing of a model with hooks is kept.
+    # A key does not depend on hooks, so no record of a model with hooks is stored.
     folder = None if out is None or model.origin.hooks else Path(out)
     jobs = [
         WordJob(
@@ -267,26 +278,29 @@ def study(
         for material in materials
     ]
     used_corpus = join(list(sources.values()))
-    used = {"words": list(chosen)} | asdict(options) | {"sentences": used_corpus.source}
-    if asked != REPORT.experiments:
-        used["experiments"] = [name for name in EXPERIMENTS if name in asked]
+    used = {"words": list(spellings)} | asdict(options) | {"sentences": used_corpus.source}
+    if names != REPORT.experiments:
+        used["experiments"] = [name for name in EXPERIMENTS if name in names]
     if second is not None:
         used["beside"] = second.name
     unread: dict[str | None, Sequence[LeftOut]] = {
         word: source.left_out for word, source in sources.items()
     }
-    unread[None] = () if own is None else own.left_out
-    every = runnable(asked, model)
-    words_measured = WordRecords(model, jobs, measured)
+    unread[None] = () if user_corpus is None else user_corpus.left_out
+    all_experiments = runnable(names, model)
+    word_records = WordRecords(model, jobs, measured)
 
-    def studied(names: Sequence[str], first: float, last: float) -> Study:
-        """The study with some of its experiments, and the share of the work before and after."""
-        records = words_measured.measured(
-            names, lambda word, share: report(word, first + share * (last - first))
+    def study_of(experiments: Sequence[str], first: float, last: float) -> Study:
+        """The study with some of its experiments.
+
+        first, last: the shares of the work that are done before and after.
+        """
+        records = word_records.measured(
+            experiments, lambda word, share: report(word, first + share * (last - first))
         )
         report("tables", last)
         frames = conclude(records, certificate, unread, permutations=permutations, seed=seed)
-        if "lessons" in names and beside is not None and beside.materials:
+        if "lessons" in experiments and beside is not None and beside.materials:
             frames["beside"] = _read_second_model(beside, measured)
         return Study(
             model_name=model.name,
@@ -295,15 +309,19 @@ def study(
             certificate=certificate,
             frames=frames,
             data_sha256=used_corpus.sha256,
-            unfinished=tuple(name for name in every if name not in names),
+            unfinished=tuple(name for name in all_experiments if name not in experiments),
         )
 
-    measured_share = CERTIFIED
-    answers = [name for name in every if EXPERIMENTS[name].answers]
-    if answered is not None and answers != every and not words_measured.have(every):
-        answered(studied(answers, CERTIFIED, HALFWAY))
-        measured_share = HALFWAY
-    return studied(every, measured_share, MEASURED)
+    share_done = CERTIFIED
+    answers = [name for name in all_experiments if EXPERIMENTS[name].answers]
+    if (
+        answered is not None
+        and answers != all_experiments
+        and not word_records.have(all_experiments)
+    ):
+        answered(study_of(answers, CERTIFIED, HALFWAY))
+        share_done = HALFWAY
+    return study_of(all_experiments, share_done, MEASURED)
 
 
 def measure_in_full(
@@ -311,13 +329,14 @@ def measure_in_full(
     sentences: Sequence[Sentence],
     options: Options,
     *,
-    kept: WordRecord | None = None,
+    stored: WordRecord | None = None,
     report: Progress = silent,
 ) -> WordRecord:
     """The record of one word as a study measures it.
 
-    kept: an earlier record of the word, which is continued.
-    report: called with the stage and the share of the work that is done.
+    stored: an earlier record of the word, to continue
+    report: called with the stage and the share of the work that is done
+
     Raises InputError for too few sentences or senses.
     """
     material = prepare(model, sentences[0].word, sentences)
@@ -325,7 +344,9 @@ def measure_in_full(
     random_model = untrained(model, seed=options.seed)
     experiments = options.experiments
     stage = stages(report, planned(model, material, splits, options, experiments))
-    run = start(model, material, splits, options, random_model=random_model, kept=kept, stage=stage)
+    run = start(
+        model, material, splits, options, random_model=random_model, kept=stored, stage=stage
+    )
     return proceed(run, experiments, stage=stage)
 
 
@@ -339,9 +360,10 @@ def conclude(
 ) -> dict[str, pd.DataFrame]:
     """All frames that follow from the records of some words.
 
-    unread: see `probe.results.frames.frames`.
-    The tables of experiments that were run for none of the words are absent.
-    With FEWEST_WORDS words or more, the frames of a survey are added.
+    unread: see `probe.results.frames.frames`
+
+    The tables of experiments that were not run for any word are absent. With FEWEST_WORDS words or
+    more, the frames of a survey are added.
     """
     evidence = [within(record, permutations=permutations, seed=seed) for record in records]
     frames = tables.frames(evidence, certificate, unread)
@@ -355,7 +377,7 @@ def conclude(
 
 
 def _certificate(model: Model, materials: Sequence[Material]) -> Certificate:
-    """The certificate of a sentence of each word, or an empty one where hooks stay on."""
+    """The certificate of a sentence of each word; an empty one for a model with hooks."""
     if model.origin.hooks:
         return not_asked(model)
     return certify(model, [material.sentences[0].text for material in materials]).require()
@@ -402,31 +424,29 @@ def foresee(
 
 
 def _require_no_nouns(model: Model, nouns: tuple[str, ...] | None) -> None:
-    """Raises InputError for one-meaning nouns that are asked for in a model whose hooks stay on."""
+    """Raises InputError if unambiguous nouns are requested for a model with hooks."""
     if nouns:
         raise InputError(
-            f"Studying words in {model.name}, {model.origin.hooked}: got controls, and nouns in "
-            "the word's place are run from the weights alone; leave them out, or study the model "
-            "without hooks."
+            f"{DOING} in {model.name}, {model.origin.hooked}, with controls: unambiguous nouns are "
+            "run from the weights alone. Omit controls, or study the model without hooks."
         )
 
 
 def _require_can_study(model: Model, permutations: int, second: Model | None) -> None:
-    """Raises InputError for too few permutations or a second model that does not read beyond a
-    word, UnsupportedModel for one with an encoder and a decoder."""
+    """Raises InputError for too few permutations or a causal second model, and UnsupportedModel for
+    an encoder-decoder."""
     if second is not None:
         require_single(second.config.architecture, "a study")
         if second.config.causal:
             raise InputError(
-                "Reading the sentences whose cue comes after the word beside the study: "
-                f"{second.name} reads left to right only, expected a model that reads both ways; "
-                "give tiny-senses-bidirectional or another BERT or RoBERTa."
+                f"Cannot read cues after the word in {second.name}: it reads left to right only, "
+                "expected a model that reads both ways. Give tiny-senses-bidirectional or another "
+                "BERT or RoBERTa."
             )
     if whole_number(permutations) is None or permutations < FEWEST_PERMUTATIONS:
         raise InputError(
-            f"Studying words: got permutations = {permutations!r}, expected a whole number "
-            f"from {FEWEST_PERMUTATIONS} on, so that a p of .01 can be reached; leave it out for "
-            "the default, 1,000."
+            f"{DOING}: got permutations = {permutations!r}, expected a whole number from "
+            f"{FEWEST_PERMUTATIONS} on, so that p can reach .01. Omit it for the default, 1,000."
         )
     require_single(model.config.architecture, "a study")
 
@@ -435,16 +455,17 @@ def _require_numbers(options: StudyOptions) -> None:
     """Raises InputError for an invalid seed or number of pairs."""
     for name, least in LEAST.items():
         usual = getattr(StudyOptions, name)
-        require_at_least(least, getattr(options, name), name, doing="Studying words", usual=usual)
+        require_at_least(least, getattr(options, name), name, doing=DOING, usual=usual)
 
 
 def _read_second_model(second: SecondModel, options: Options) -> pd.DataFrame:
-    """The sentences with a late cue in the second model, which is certified first."""
+    """The readings of the sentences with a late cue in the second model, which is certified
+    first."""
     texts = [material.sentences[0].text for material in second.materials]
     certify(second.model, texts).require()
     readings = []
     for material in second.materials:
-        seen = observe(second.model, material, seed=options.seed)
-        prepared = prepare_pairs(seen, None, options)
-        readings += read_second(second.model, seen, prepared)
+        observation = observe(second.model, material, seed=options.seed)
+        prepared = prepare_pairs(observation, None, options)
+        readings += read_second(second.model, observation, prepared)
     return second_model(second.model.name, readings)

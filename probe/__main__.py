@@ -1,4 +1,4 @@
-"""`python -m probe` is `probe`."""
+"""`python -m probe` runs the command `probe`."""
 
 from probe.cli import main
 

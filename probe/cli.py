@@ -1,8 +1,8 @@
 """The command line: parse, call one library function, write.
 
-Heavy imports wait inside the commands, so `--help` is instant. Results go to standard output,
-progress (on a terminal only) and errors to standard error. Exit 0; 1 when a check fell short; 2 for
-bad input or a model that cannot be trusted, in one sentence; 130 when interrupted.
+Heavy imports are inside the commands, so `--help` is instant. Results go to standard output;
+progress (on a terminal only) and errors go to standard error. Exit codes: 0; 1 for a failed check;
+2 for bad input or a model that cannot be trusted; 130 after Ctrl-C.
 """
 
 import errno
@@ -45,28 +45,30 @@ if TYPE_CHECKING:
     from probe.studies.study import Foreseen
     from probe.text.sentences import Corpus
     from probe.walkthrough.walk import Walk
-INTERRUPTED = 130  # what a shell gives a program that Ctrl-C ended
+INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 PERMUTATIONS = 1000
 DEFAULT_MODEL = "tiny-senses"
-# Which model reads, beside which, the sentences whose cue comes after the word.
+# By the model of a study, the second model, which reads the sentences whose cue comes after the
+# word.
 COMPANION = {DEFAULT_MODEL: "tiny-senses-bidirectional"}
 FORMS = "JSONL, CSV, TSV, Parquet, CoarseWSD-20 word folders, or a folder of these."
-# How long a waiting thread of torch spins before it sleeps: about as long as Python takes from one
-# product to the next, and no longer. By default it is hundreds of times as long, and beside another
-# busy process a waiting thread keeps from its processor the very thread that it waits for. Read
-# when torch is loaded, by GNU's OpenMP (in iterations) and by LLVM's and Intel's (in milliseconds).
+# How long a waiting thread of torch spins before it sleeps: about as long as Python needs from one
+# matrix product to the next. The default is hundreds of times longer. On a busy machine, a spinning
+# thread then occupies the processor that the thread it waits for needs. The values are read when
+# torch is loaded, by GNU's OpenMP (in iterations) and by LLVM's and Intel's (in milliseconds).
 WAITING = {"GOMP_SPINCOUNT": "500", "KMP_BLOCKTIME": "1"}
 CPU: Final = "cpu"
 SINGLE: Final = "float32"
 REPORTS = Path("reports")
-TEXT = "TEXT"  # how help calls an argument that is a text
-# Typer's words: how a sentence of its begins, and one that says nothing to a person.
+TEXT = "TEXT"  # the name in --help of an argument that is a text
+# Parts of Typer's messages: the beginning of one, and one that users would not understand.
 TOO_MANY = "Got unexpected extra argument"
 NO_INTEGER = "Input should be a valid integer, unable to parse string as an integer"
 
 
 def _typed(text: str) -> str:
-    """A text of the command line; its bytes are UTF-8 where Python took them for ASCII."""
+    """A text of the command line, decoded as UTF-8 even where Python decoded its bytes as
+    ASCII."""
     if any("\udc80" <= character <= "\udcff" for character in text):
         return os.fsencode(text).decode("utf-8", "surrogateescape")
     return text
@@ -76,24 +78,25 @@ ModelOption = Annotated[
     str,
     Option(
         "--model",
-        help="A name (probe models lists them), a hub name (owner/name@revision for a checkpoint "
-        "of its training), a folder or a GGUF file.",
+        help="A name (probe models lists them), a name on the hub, a folder or a GGUF file. "
+        "owner/name@revision is a checkpoint of the training.",
     ),
 ]
-DeviceOption = Annotated[str, Option("--device", help="Where the model runs, as cpu or cuda.")]
+DeviceOption = Annotated[str, Option("--device", help="Where the model runs, e.g. cpu or cuda.")]
 DtypeOption = Annotated[
     Literal["float32", "float64", "bfloat16"],
     Option(
         "--dtype",
-        help="What is computed in, whatever the file holds; bfloat16 takes half the memory.",
+        help="The type of all computations, for any type in the file. bfloat16 needs half the "
+        "memory.",
     ),
 ]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
 ControlsOption = Annotated[
     str | None,
     Option(
-        help="Nouns with one meaning to put in the word's place, as window,fence; those that ship "
-        "by default, 'none' for no comparison."
+        help="Unambiguous nouns that replace the word, e.g. window,fence. By default the nouns "
+        "that ship. 'none' for no comparison."
     ),
 ]
 OutOption = Annotated[Path, Option(help="The folder to write into.")]
@@ -101,8 +104,8 @@ Labelled = Option(help=f"Labelled sentences: {FORMS}")
 
 app = typer.Typer(
     name="probe",
-    help="Which attention heads move the meaning of an ambiguous word, from which cue, at which "
-    "depth, and how we know.",
+    help="Which attention heads move the meaning of an ambiguous word, from which cue, in which "
+    "layer, and how we know.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -127,14 +130,14 @@ def report(
         Argument(
             metavar="[WORD]...",
             parser=_typed,
-            help="Words to study; bank, mole and apple by default.",
+            help="Words to study. By default bank, mole and apple.",
         ),
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     sentences: Annotated[Path | None, Option(help=f"Your own sentences: {FORMS}")] = None,
     out: OutOption = REPORTS,
     seed: Annotated[
-        int, Option(min=0, help="Decides splits, pairs, donors, permutations and bootstrap draws.")
+        int, Option(min=0, help="Seed of splits, pairs, donors, permutations and bootstrap draws.")
     ] = 0,
     permutations: Annotated[
         int, Option(min=99, help="How often senses are reassigned to cue words.")
@@ -144,40 +147,43 @@ def report(
         str | None,
         Option(
             metavar="EXPERIMENTS",
-            help="Run these experiments and what they need, as heads,nouns; an unknown name lists "
-            "all. The page has their sections.",
+            help="Run these experiments, e.g. heads,nouns, and those that they need. The page has "
+            "their sections only. An unknown name lists all.",
         ),
     ] = None,
     without: Annotated[
         str | None,
         Option(
             metavar="EXPERIMENTS",
-            help="Leave out these experiments, as circuit, and those that need them.",
+            help="Leave out these experiments, e.g. circuit, and those that need them.",
         ),
     ] = None,
     beside: Annotated[
         str | None,
         Option(
-            help="A model that reads both ways, for the lesson's sentences whose cue comes after "
-            "the word ('' for none)."
+            help="A model that reads both ways, for sentences whose cue comes after the word. '' "
+            "for none."
         ),
     ] = None,
     max_memory: Annotated[
         str | None,
-        Option(help="Refuse before the work what would take more, as 4GB; else what is not free."),
+        Option(
+            help="Stop before starting if more memory would be needed, e.g. 4GB. By default, if "
+            "more would be needed than is free."
+        ),
     ] = None,
     dry_run: Annotated[
         bool,
         Option(
             "--dry-run",
-            help="Say what the sentences are enough for, what is likely to come out, minutes and "
-            "memory; swap nothing, write nothing.",
+            help="Print what the sentences are enough for, the likely outcome, minutes and memory. "
+            "Swap nothing and write nothing.",
         ),
     ] = False,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
 ) -> None:
-    """Which heads move the words' meaning: a page, its tables and a manifest."""
+    """Which heads move the meaning of words. Writes a page, its tables and a manifest."""
     from probe.pages.folder import REPORT, check_folder
 
     check_folder(out, REPORT, inputs=[sentences] if sentences else [])
@@ -216,7 +222,7 @@ def report(
             _say_what_is_replaced(out, REPORT, command(cost.words))
 
     def foreseen(gates: "list[Foreseen]") -> None:
-        typer.echo("\n".join(likely(one) for one in gates))
+        typer.echo("\n".join(likely(pair) for pair in gates))
         raise typer.Exit
 
     with progress_bar() as progress:
@@ -267,7 +273,7 @@ def _print_survey_plan(
 
 
 def _say_cautions(corpus: "Corpus", model: "Model", *, keeps_columns: bool = False) -> None:
-    """On standard error, before the work: what nothing reads, and cues that come too late."""
+    """Print cautions before the work, on standard error: unread columns, and late cues."""
     from probe.text.cautions import cautions
 
     for caution in cautions(corpus, causal=model.config.causal, keeps_columns=keeps_columns):
@@ -275,11 +281,11 @@ def _say_cautions(corpus: "Corpus", model: "Model", *, keeps_columns: bool = Fal
 
 
 def _say_what_is_replaced(out: Path, file: str, command: str) -> None:
-    """On standard error, where another command made the file that stands in the folder."""
+    """Print on standard error that a file of another command will be replaced, if there is one."""
     from probe.pages.folder import to_be_replaced
 
-    if said := to_be_replaced(out, file, command):
-        typer.echo(f"probe: {said}", err=True)
+    if caution := to_be_replaced(out, file, command):
+        typer.echo(f"probe: {caution}", err=True)
 
 
 @app.command()
@@ -290,7 +296,8 @@ def walk(
         Option(
             metavar=TEXT,
             parser=_typed,
-            help="For an encoder-decoder: the translation of TEXT so far; what it reads is shown.",
+            help="For an encoder-decoder: the translation of TEXT so far. The page shows what it "
+            "reads.",
         ),
     ] = None,
     word: Annotated[
@@ -298,7 +305,7 @@ def walk(
         Option(
             metavar=TEXT,
             parser=_typed,
-            help="The word to follow; one that the lexicon has, or else the last, by default.",
+            help="The word to follow. By default a word of the lexicon, or else the last one.",
         ),
     ] = None,
     beside: Annotated[
@@ -306,7 +313,7 @@ def walk(
         Option(
             metavar=TEXT,
             parser=_typed,
-            help="Another text with the same word; one that ships by default.",
+            help="Another text with the same word. By default one that ships.",
         ),
     ] = None,
     against: Annotated[
@@ -314,7 +321,7 @@ def walk(
         Option(
             metavar=TEXT,
             parser=_typed,
-            help="Another text with the same word, shown side by side: what differs first.",
+            help="Another text with the same word, shown side by side. The differences come first.",
         ),
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
@@ -324,15 +331,15 @@ def walk(
     head: Annotated[
         str | None,
         Option(
-            help="Follow this head, as L4H2, or as 2 with --layer 4; by default one is chosen, and "
-            "the page says by what."
+            help="Follow this head, e.g. L4H2, or 2 with --layer 4. By default one is chosen, and "
+            "the page gives the reason."
         ),
     ] = None,
     out: OutOption = REPORTS / "walk",
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
 ) -> None:
-    """One sentence, every step of attention with its real numbers: a page, its tables and a
+    """One sentence, every step of attention with its real numbers. Writes a page, its tables and a
     manifest."""
     from probe.pages.folder import WALK, check_folder
 
@@ -353,17 +360,17 @@ def walk(
 
 
 def _followed(layer: int | None, head: str | None) -> tuple[int | None, int | None]:
-    """The layer and the head that a walk follows, None for one that is to be chosen."""
+    """The layer and the head that a walk follows; None for one that the walk chooses."""
     from probe.studies.heads_given import NAME, head_index
 
     if head is None or head.isdecimal():
         return layer, head if head is None else int(head)
     if layer is None and NAME.fullmatch(head.strip().upper()):
         return head_index(head)
-    given = "" if layer is None else f" and --layer {layer}"
+    with_layer = "" if layer is None else f" and --layer {layer}"
     raise InputError(
-        f"Following a head: got --head {head}{given}, expected its name, as --head L4H2, or its "
-        "number in a layer, as --layer 4 --head 2; give one of these."
+        f"Cannot follow a head: got --head {head}{with_layer}, expected its name or its number in "
+        "a layer. Give --head L4H2 or --layer 4 --head 2, say."
     )
 
 
@@ -374,7 +381,7 @@ def explore(
         Argument(
             metavar="[TEXT]...",
             parser=_typed,
-            help="The sentence to open with, and a second one with the same word in another "
+            help="The sentence to begin with, and a second one with the same word in another "
             "meaning.",
         ),
     ] = None,
@@ -382,8 +389,8 @@ def explore(
         Path | None,
         Option(
             metavar="PAGE.html",
-            help="Write the page of the two sentences, with every swap of one head, into this "
-            "file, and start no server: anybody can open it.",
+            help="Write the page of the two sentences, with every swap of one head, to this file. "
+            "It needs no server: anybody can open it.",
         ),
     ] = None,
     word: Annotated[
@@ -391,24 +398,25 @@ def explore(
         Option(
             metavar=TEXT,
             parser=_typed,
-            help="The word to follow; chosen by default, and it stands in both.",
+            help="The word to follow, which both sentences must contain. By default one is chosen.",
         ),
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     port: Annotated[
-        int, Option(min=0, max=65535, help="The port to listen on; a free one by default.")
+        int, Option(min=0, max=65535, help="The port to listen on. By default a free one.")
     ] = 0,
     host: Annotated[
-        str, Option(help="The address to listen on; others than this machine's let others in.")
-    ] = ("127.0.0.1"),
+        str,
+        Option(help="The address to listen on. An address of the network lets other users in."),
+    ] = "127.0.0.1",
     browser: Annotated[
         bool, Option("--browser/--no-browser", help="Open the page in the browser.")
     ] = True,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
 ) -> None:
-    """Your own sentences live: type, swap heads, see what changes; a server on this machine, until
-    Ctrl-C. With --save a page that needs no server."""
+    """Your own sentences, live: type, swap heads, see what changes. Runs a server on this machine
+    until Ctrl-C. With --save, writes a page that needs no server."""
     texts = texts or []
     _check_explored(texts, save, word)
 
@@ -424,13 +432,13 @@ def explore(
         from probe.explorer.server import LOCAL_NAMES, serve
     except ModuleNotFoundError as error:
         raise InputError(
-            f"Exploring: the package {error.name} is missing; install it with pip install "
-            "starlette uvicorn."
+            f"Cannot start the explorer: the package {error.name} is missing. Install it with pip "
+            "install starlette uvicorn."
         ) from error
     if host not in LOCAL_NAMES:
         typer.echo(
-            f"probe: listening on {host}: whoever reaches this machine and has the address can "
-            "use the model.",
+            f"probe: listening on {host}. Anybody who can reach this machine and has the address "
+            "can use the model.",
             err=True,
         )
 
@@ -440,7 +448,7 @@ def explore(
     try:
         serve(load, host=host, port=port, browser=browser, fragment=fragment, say=typer.echo)
     except KeyboardInterrupt:
-        # How it is meant to end: no files are involved.
+        # The usual end of the explorer. There are no files to report on.
         typer.echo("probe: the explorer has stopped.", err=True)
         sys.exit(INTERRUPTED)
 
@@ -450,7 +458,7 @@ def check(
     texts: Annotated[
         list[str] | None,
         Argument(
-            metavar="[TEXT]...", parser=_typed, help="Texts to run; two short ones by default."
+            metavar="[TEXT]...", parser=_typed, help="Texts to run. By default two short ones."
         ),
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
@@ -458,8 +466,8 @@ def check(
     dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
 ) -> None:
-    """The certificate: the hooked model against the numbers from the raw weights; exit 1 when a row
-    falls short."""
+    """The certificate: compares the hooked model with numbers from the raw weights. Exit code 1 if
+    a row fails."""
     from probe.model.check import DEFAULT_TEXTS, certify
 
     certificate = certify(_load(model, device, dtype), texts or DEFAULT_TEXTS)
@@ -475,30 +483,33 @@ def evaluate(
         Argument(
             metavar="[WORD]...",
             parser=_typed,
-            help="Words to evaluate; by default all that are there.",
+            help="Words to evaluate. By default all words of the sentences.",
         ),
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     without: Annotated[
         str | None,
         Option(
-            help="Heads to take out at the word, as L4H1,L4H2, or a CSV or Parquet file with the "
-            "columns layer and head; random sets of other heads stand beside them."
+            help="Heads to ablate at the word, e.g. L4H1,L4H2, or a CSV or Parquet file with the "
+            "columns layer and head. They are compared with random sets of other heads."
         ),
     ] = None,
     top: Annotated[
         int | None,
-        Option(min=1, help="Of the file of --without the heads with the largest effect."),
+        Option(
+            min=1,
+            help="Use only this many heads of the --without file, those with the largest effect.",
+        ),
     ] = None,
     out: Annotated[
         Path | None, Option(help="A folder to write the tables and a manifest into.")
     ] = None,
-    seed: Annotated[int, Option(min=0, help="Decides the folds, random sets and donors.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of folds, random sets and donors.")] = 0,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
 ) -> None:
-    """How well each layer tells the senses apart at the word, beside baselines that need no
+    """How well each layer separates the senses at the word, compared with baselines without a
     model."""
     from probe.pages.folder import EVALUATION, check_folder
     from probe.studies.evaluation import evaluate
@@ -551,13 +562,13 @@ def convert(
     ],
     words: Annotated[
         list[str] | None,
-        Argument(metavar="[WORD]...", parser=_typed, help="Words to keep; by default all."),
+        Argument(metavar="[WORD]...", parser=_typed, help="Words to keep. By default all."),
     ] = None,
     out: Annotated[
-        Path, Option(help="The file to write: CSV, or JSONL where its name ends so.")
+        Path, Option(help="The file to write: JSONL if its name ends in .jsonl, or else CSV.")
     ] = Path("sentences.csv"),
 ) -> None:
-    """A public data set as sentences that every command reads."""
+    """Convert a public data set into sentences that every command reads."""
     from probe.text.convert import convert, write_sentences
 
     corpus = convert(source, words or ())
@@ -581,48 +592,49 @@ def survey(
     sentences: Annotated[
         list[Path] | None,
         Option(
-            help="Your own sentences, two a sense or more, for seven different words or more: "
-            f"{FORMS} Else those that ship."
+            help="Your own sentences, at least two for each sense, for at least seven words: "
+            f"{FORMS} By default the sentences that ship."
         ),
     ] = None,
     model: Annotated[
         list[str] | None,
-        Option("--model", help="As in report; several for the same words beside each other."),
+        Option("--model", help="As in report. Repeat it to compare models on the same words."),
     ] = None,
     out: OutOption = REPORTS / "survey",
     controls: ControlsOption = None,
     engine: Annotated[
-        str, Option(help="local: in this process; dask: on workers (needs dask and distributed).")
+        str, Option(help="local: in this process. dask: on workers (needs dask and distributed).")
     ] = "local",
     scheduler: Annotated[
         str | None,
-        Option(metavar="ADDRESS", help="A running Dask scheduler, such as tcp://127.0.0.1:8786."),
+        Option(metavar="ADDRESS", help="A running Dask scheduler, e.g. tcp://127.0.0.1:8786."),
     ] = None,
     workers: Annotated[
         int | None,
-        Option(min=1, help="Dask workers on this machine, without --scheduler; one per processor."),
+        Option(
+            min=1,
+            help="Dask workers on this machine, without --scheduler. By default one per processor.",
+        ),
     ] = None,
     pages: Annotated[
         bool,
-        Option(
-            "--pages", help="Measure every word as report does, and write a separate page for it."
-        ),
+        Option("--pages", help="Measure every word as report does, and write a page for each."),
     ] = False,
-    seed: Annotated[int, Option(min=0, help="Decides pairs, nouns, donors and draws.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of pairs, nouns, donors and draws.")] = 0,
     dry_run: Annotated[
         bool,
         Option(
             "--dry-run",
-            help="Say which words can be measured, which not and why, and minutes; measure one "
-            "word for the time, write nothing.",
+            help="Print which words can be measured, why others cannot, and minutes. Measures one "
+            "word to estimate the time. Writes nothing.",
         ),
     ] = False,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
 ) -> None:
-    """Which heads move the meaning of words in general: words are the sample; what is finished in
-    the folder is kept."""
+    """Which heads move the meaning of words in general. Words are the sample. A survey continues
+    from the words that are finished in the folder."""
     from probe.pages.folder import SURVEY, check_folder
 
     check_folder(out, SURVEY)
@@ -692,7 +704,10 @@ def cues(
     ],
     sentences: Annotated[
         Path | None,
-        Option(help=f"Sentences that the axis is fitted on: {FORMS} Else those that ship."),
+        Option(
+            help=f"Sentences that the axis is fitted on: {FORMS} By default the sentences that "
+            "ship."
+        ),
     ] = None,
     texts: Annotated[
         tuple[str, str] | None,
@@ -704,19 +719,19 @@ def cues(
     model: ModelOption = DEFAULT_MODEL,
     cues: Annotated[
         Path | None,
-        Option(help="Words to try, one in each line; by default every word of the vocabulary."),
+        Option(help="Words to try, one in each line. By default every word of the vocabulary."),
     ] = None,
     frames: Annotated[
         Path | None,
         Option(help="Short texts with the word and a slot _ for the cue, one in each line."),
     ] = None,
     out: OutOption = REPORTS / "cues",
-    seed: Annotated[int, Option(min=0, help="Decides the sample of cues and its draws.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the sample of cues and its draws.")] = 0,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
 ) -> None:
-    """Every word of the vocabulary as the cue: which words move the ambiguous word, and which heads
-    do it."""
+    """Every word of the vocabulary as the cue: which words move the ambiguous word, and through
+    which heads."""
     from probe.pages.folder import CUES, check_folder
 
     check_folder(out, CUES)
@@ -755,15 +770,14 @@ def params(
     name: Annotated[
         str,
         Argument(
-            metavar="[NAME|MODEL]", help="gpt3 (by formula), or a model: its tensors are counted."
+            metavar="[NAME|MODEL]", help="gpt3 (by formula), or a model, whose tensors are counted."
         ),
     ] = DEFAULT_MODEL,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
 ) -> None:
-    """How many parameters a model has, and where: gpt3 by formula, a loaded model from its
-    tensors."""
+    """How many parameters a model has, and where they are."""
     from probe.model.parameters import PUBLISHED, count_tensors, published
 
     counted = published(name) if name in PUBLISHED else count_tensors(_load(name, device, dtype))
@@ -772,7 +786,7 @@ def params(
 
 @app.command()
 def models(as_json: JsonOption = False) -> None:
-    """What can be loaded, and what is already on this machine."""
+    """The models that can be loaded, and those already on this machine."""
     from probe.model.find import available
 
     rows = [asdict(row) for row in available()]
@@ -782,45 +796,45 @@ def models(as_json: JsonOption = False) -> None:
     print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
 
 
-# In the list of commands a description is one whole sentence: Typer would cut it to one line.
+# The whole description in the list of commands: Typer would cut it to one line.
 for registered in app.registered_commands:
     registered.short_help = " ".join((registered.callback.__doc__ or "").split())
 
 
 def main() -> None:
-    """The `probe` program: every failure a user can mend is one sentence on standard error."""
+    """The `probe` program. Every failure that a user can fix is a message on standard error."""
     _wait_briefly()
     _replace_what_a_stream_cannot_encode()
     try:
         code = app(prog_name="probe", standalone_mode=False)
-        if code == INTERRUPTED:  # Typer turns Ctrl-C into its exit code without a word
+        if code == INTERRUPTED:  # Typer turns Ctrl-C into its exit code without a message
             raise KeyboardInterrupt
         sys.exit(code)
     except ProbeError as error:
         typer.echo(f"probe: {error}", err=True)
         sys.exit(error.exit_code)
     except TyperException as error:
-        context = getattr(error, "ctx", None)  # a wrong option carries the command it was given to
+        context = getattr(error, "ctx", None)  # a wrong option knows the command that it was for
         command = context.command_path if context else "probe"
         message = error.format_message().rstrip(".").replace(NO_INTEGER, "expected a whole number")
         if context and message.startswith(TOO_MANY) and _takes_text(context):
-            message += "; put a text of several words into quotation marks"
+            message += ". Put a text of several words in quotation marks"
         typer.echo(f"probe: {message} (see `{command} --help`).", err=True)
         sys.exit(2)
-    except OSError as error:  # of standard output: files are written by the library, which says so
+    except OSError as error:  # of standard output: errors of files are InputErrors of the library
         if error.errno != errno.ENOSPC:
             raise
         typer.echo(f"probe: standard output: {error.strerror}.", err=True)
         sys.exit(2)
     except SystemExit as stop:
-        # Typer and Rich answer a closed pipe with exit code 1, which says here that a check failed.
+        # Typer and Rich exit with 1 after a closed pipe, which means a failed check here.
         if not isinstance(stop.__context__, BrokenPipeError):
             raise
         typer.echo("probe: standard output: the reader has closed the pipe.", err=True)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo(
-            "probe: interrupted; finished files are kept, unfinished ones were not written.",
+            "probe: interrupted. Finished files are kept, unfinished ones were not written.",
             err=True,
         )
         sys.exit(INTERRUPTED)
@@ -832,14 +846,14 @@ def _takes_text(context: typer.Context) -> bool:
 
 
 def _replace_what_a_stream_cannot_encode() -> None:
-    """Streams write "?" for a character outside their encoding, as Windows' cp1252 has few."""
+    """Make streams write "?" for a character outside their encoding, such as Windows' cp1252."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def _wait_briefly() -> None:
-    """Puts WAITING into the environment, where it does not say how threads wait."""
+    """Put WAITING into the environment, unless it already sets how threads wait."""
     if "OMP_WAIT_POLICY" not in os.environ:
         for name, value in WAITING.items():
             os.environ.setdefault(name, value)
@@ -852,20 +866,20 @@ def _command(
     sentences: Path | None,
     **options: object,
 ) -> str:
-    """The `probe report` that makes the same page again, with all options and without this
-    machine's folders."""
+    """The `probe report` command that reproduces the page, with all options and without folders of
+    this machine."""
     model = Path(model).name
     beside = None
     if second:
         beside = Path(second).name
     elif model in COMPANION:
-        beside = ""  # without it the companion would be taken again
+        beside = ""  # without it the companion would be used
     files = {"model": model, "sentences": sentences and sentences.name, "beside": beside}
     return command_line("report", *words, **files, **options)
 
 
 def _walk_command(model: str, walked: "Walk", compute: Mapping[str, str | None]) -> str:
-    """The `probe walk` that makes the same page again, without this machine's folders."""
+    """The `probe walk` command that reproduces the page, without folders of this machine."""
     options = walked.options
     text = str(options.pop("text"))
     texts = {}
@@ -876,20 +890,20 @@ def _walk_command(model: str, walked: "Walk", compute: Mapping[str, str | None])
 
 
 def _check_explored(texts: list[str], save: Path | None, word: str | None) -> None:
-    """Raises InputError for more than two sentences, none where a page is saved or a word named,
-    and a file that cannot be one."""
+    """Raises InputError for more than two sentences, for --save or --word without a sentence, and
+    for a path that cannot be a file."""
     if len(texts) > 2:
         raise InputError(
-            f"Exploring: got {len(texts)} sentences, expected one or two with the same word; put "
-            "each into quotation marks."
+            f"Cannot explore {len(texts)} sentences: expected one or two with the same word. Put "
+            "each in quotation marks."
         )
     if save is None and (word is None or texts):
         return
     if not texts:
         option = "--word" if save is None else "--save"
         raise InputError(
-            f"Exploring with {option}: got no sentence; give one or two with the same word, each "
-            "in quotation marks."
+            f"Cannot explore with {option}: got no sentence. Give one or two with the same word, "
+            "each in quotation marks."
         )
     if save is not None:
         from probe.explorer.saved import check_file
@@ -900,8 +914,8 @@ def _check_explored(texts: list[str], save: Path | None, word: str | None) -> No
 def _explored(texts: list[str], word: str | None) -> "Question":
     from probe.explorer.page import Question
 
-    other = texts[1] if len(texts) > 1 else None
-    return Question(what="save", text=texts[0], other=other, word=word)
+    second = texts[1] if len(texts) > 1 else None
+    return Question(what="save", text=texts[0], other=second, word=word)
 
 
 def _save_explored(
@@ -912,7 +926,7 @@ def _save_explored(
     word: str | None,
     compute: Mapping[str, str | None],
 ) -> None:
-    """Write the explorer's page of the sentences into a file."""
+    """Write the explorer's page of the sentences to a file."""
     from probe.explorer.saved import page_steps
     from probe.explorer.session import Explorer
     from probe.provenance import write_atomically
@@ -930,7 +944,7 @@ def _save_explored(
 
 
 def _compute_options(device: str, dtype: str) -> dict[str, str | None]:
-    """--device and --dtype where they are not the usual ones."""
+    """--device and --dtype unless they are the defaults."""
     return {
         "device": None if device == CPU else device,
         "dtype": None if dtype == SINGLE else dtype,

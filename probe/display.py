@@ -1,8 +1,8 @@
-"""What a notebook shows of a result: HTML, drawn by formatters that higher packages register.
+"""The HTML of a result in a notebook, from formatters that higher packages register.
 
-Results (a trace, a study, a walk) are made in packages that know no page; pages know how to draw
-them. So a result asks this leaf, and `probe.pages.report` registers a formatter for each type with
-`html_of.register`. Pages load altair, so nothing imports them before a notebook first shows a
+Results (a trace, a study, a walk) are created in packages below `pages` and cannot import it. They
+call `html_of` instead, and `probe.pages.report` registers a formatter for each type with
+`html_of.register`. Pages load altair, so they are imported only when a notebook first shows a
 result: `probe/__init__.py`, the one module above all packages, sets `register_formatters` to a
 function that imports them, and the first display calls it.
 """
@@ -16,10 +16,10 @@ register_formatters: Callable[[], object] = lambda: None
 
 @singledispatch
 def html_of(result: object) -> str:
-    """The HTML of a result, without scripts, its pictures inside, so that it stays in the saved
-    notebook.
+    """The HTML of a result, without scripts and with its charts inside, so that a saved notebook
+    still shows it.
 
-    Raises TypeError for a type that no formatter is registered for.
+    Raises TypeError for a type without a registered formatter.
     """
     raise TypeError(f"no picture of a {type(result).__name__}")
 

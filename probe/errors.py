@@ -1,20 +1,19 @@
-"""Everything a user can be told to mend: one sentence each, saying what was done, got, expected,
-and the next step.
+"""The errors that a user can fix, and the checks of numbers that every package shares.
 
-The command line prints the sentence and exits with the class's `exit_code`; nothing else in the
-library catches these. What every package asks of a number that it is given stands here, too.
+A message is "Cannot X: reason. Next step." The command line prints it and exits with the class's
+`exit_code`. Nothing else in the library catches these errors.
 """
 
 import operator
 from collections.abc import Sequence
 from difflib import SequenceMatcher, get_close_matches
 
-NEAREST = 3  # of which the one with the same letters is meant
-MOST = 2**63 - 1  # what every library counts up to
+NEAREST = 3  # similar words to choose from
+MOST = 2**63 - 1  # the largest number that every library can count to
 
 
 class ProbeError(Exception):
-    """A failure that the user can act on; its message is one complete sentence."""
+    """A failure that the user can fix. The message gives the problem and the next step."""
 
     exit_code = 2
 
@@ -24,22 +23,23 @@ class InputError(ProbeError):
 
 
 class ModelError(ProbeError):
-    """A model cannot be found, or what was found must not be trusted."""
+    """A model cannot be found, or cannot be trusted."""
 
 
 class UnsupportedModel(ModelError):
-    """The architecture is not one whose numbers are certified."""
+    """The numbers of this architecture cannot be certified."""
 
 
 class CrossCheckError(ProbeError):
-    """The hooked model and the from-scratch computation disagree beyond the tolerance."""
+    """The hooked model and the forward pass from scratch disagree beyond the tolerance."""
 
     exit_code = 1
 
 
-def nearest(word: str, known: Sequence[str]) -> str | None:
-    """The known word that a misspelled one is likely to mean, if any: the most alike, and of these
-    the one with the same letters.
+def nearest(word: str, candidates: Sequence[str]) -> str | None:
+    """The candidate that a misspelled word most likely means; None if no candidate is similar.
+
+    A candidate with the same letters comes first, then the most similar one.
 
     Example:
         >>> from probe.errors import nearest
@@ -50,11 +50,12 @@ def nearest(word: str, known: Sequence[str]) -> str | None:
     def likeness(name: str) -> tuple[bool, float]:
         return sorted(name) == sorted(word), SequenceMatcher(None, word, name).ratio()
 
-    return max(get_close_matches(word, known, n=NEAREST), key=likeness, default=None)
+    return max(get_close_matches(word, candidates, n=NEAREST), key=likeness, default=None)
 
 
 def whole_number(value: object) -> int | None:
-    """What counts something: a whole number of any library; None for all else, True among it."""
+    """The value as an int, if it is a whole number of any library; None for anything else,
+    including True."""
     try:
         return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -65,17 +66,20 @@ def require_flag(value: object, name: str, *, doing: str) -> None:
     """Raises InputError for an option `name` that is neither True nor False."""
     if not isinstance(value, bool):
         raise InputError(
-            f"{doing}: got {name} = {value!r}, expected True or False; give one of these."
+            f"{doing}: got {name} = {value!r}, expected True or False. Give one of these."
         )
 
 
 def require_at_least(least: int, value: object, name: str, *, doing: str, usual: object) -> None:
-    """Raises InputError for an option `name` that is no whole number from `least` on, or above
-    MOST; `usual` is what it is when it is not given."""
+    """Raises InputError for an option `name` that is not a whole number from `least` to MOST.
+
+    doing: what fails, such as "Cannot study words"
+    usual: the default of the option
+    """
     number = whole_number(value)
     if number is None or not least <= number <= MOST:
         end = "on" if number is None or number < least else f"to {MOST}"
         raise InputError(
-            f"{doing}: got {name} = {value!r}, expected a whole number from {least} {end}; leave "
-            f"it out for {usual}."
+            f"{doing}: got {name} = {value!r}, expected a whole number from {least} {end}. Omit it "
+            f"for {usual}."
         )

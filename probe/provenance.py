@@ -1,8 +1,8 @@
-"""What a result came from, keys made of content, and files that are whole or absent.
+"""The origin of a result, keys that are hashes of content, and files that are complete or absent.
 
-Times of day live only in the manifest, so that the same command with the same seed writes the same
-bytes elsewhere, on one machine with one set of versions. Another processor may sum in another
-order, and change a number's last digits.
+Only the manifest holds a time of day. All other files of the same command with the same seed have
+the same bytes, on one machine with one set of versions. Another processor may sum in another order,
+which changes the last digits of a number.
 """
 
 import hashlib
@@ -38,14 +38,16 @@ KEY_LENGTH = 16  # hex digits: 64 bits, so that two results of a folder never sh
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model came from and the sha256 of its weights; `location` is never an absolute path
-    of this machine.
+    """Where a model came from.
 
-    `stored` is the type in which the file holds the weights, or its types, the most frequent first:
-    "bfloat16", "Q4_1, float32". `file` is the name of a GGUF file, which says more than the name by
-    which it is asked for: "SmolLM2-135M-Instruct.Q4_1.gguf". `read` says what was read of an object
-    in memory: "LlamaForCausalLM, adapters merged: default". `hooks` are the parts on which hooks of
-    the object's owner stayed.
+    location: never an absolute path of this machine
+    sha256: of the weights
+    stored: the type or types of the weights in the file, the most frequent first: "bfloat16",
+        "Q4_1, float32"
+    read: what was read of an object in memory: "LlamaForCausalLM, adapters merged: default"
+    file: the name of a GGUF file, which is more precise than the name of the model:
+        "SmolLM2-135M-Instruct.Q4_1.gguf"
+    hooks: the parts with active hooks of the object's owner
     """
 
     kind: Literal["embedded", "hub", "folder", "file", "package", "in memory"]
@@ -63,17 +65,17 @@ class Origin:
         return not set(self.stored.split(", ")) <= FLOATS
 
     def quantised(self, dtype: str) -> str:
-        """Of a quantised model, which file it is, how that holds the weights, and in what they are
-        computed with; empty of any other."""
+        """The file of a quantised model, with the types in which its weights are stored and
+        computed; "" for any other model."""
         if not self.is_quantised:
             return ""
-        named = self.file or self.location
-        return f"{named}, its weights stored in {self.stored} and computed in {dtype}"
+        source = self.file or self.location
+        return f"{source}, its weights stored in {self.stored} and computed in {dtype}"
 
     @property
     def described(self) -> str:
-        """What the model is, in words: where it came from, its revision and file, what was read,
-        and in which types its weights are held."""
+        """The origin in words: its kind and location, revision, file, what was read, and the types
+        of the stored weights."""
         parts = [f"{self.kind}: {self.location}"]
         if self.revision:
             parts.append(f"revision {self.revision}")
@@ -82,8 +84,7 @@ class Origin:
 
     @property
     def hooked(self) -> str:
-        """Of a model with hooks, where they stand and that no certificate was asked for; empty of
-        any other."""
+        """The parts with hooks, and that the model has no certificate; "" without hooks."""
         if not self.hooks:
             return ""
         return f"run with hooks on {', '.join(self.hooks)}, without a certificate"
@@ -98,11 +99,12 @@ def manifest(
     data_sha256: str,
     **more: object,
 ) -> dict[str, Any]:
-    """Everything needed to make a result again: model and weights, versions, seed, command, data;
-    `more` is added.
+    """Everything needed to reproduce a result: model and weights, versions, seed, command, data.
 
-    The only record that holds a time of day (UTC). Raises TypeError when something in `more` has no
-    JSON form.
+    more: further entries
+
+    The only record with a time of day (UTC). Raises TypeError if a value of `more` has no JSON
+    form.
     """
     record = {
         "model": model,
@@ -125,24 +127,26 @@ def manifest(
         "versions": versions(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     } | more
-    json.dumps(record)  # TypeError here rather than when a page is half written
+    json.dumps(record)  # raises TypeError now, and not when a page is half written
     return record
 
 
 def command_line(*arguments: str, **options: object) -> str:
-    """A `probe` command as it is typed, its options in the order given, those of several values
-    once for each; those that are None are left out."""
+    """A `probe` command as a user types it.
+
+    options: in this order; an option with a list is repeated for each value, one that is None is
+        omitted
+    """
     words = ["probe", *arguments]
     for name, value in options.items():
         if value is not None:
-            for one in value if isinstance(value, list) else [value]:
-                words += [f"--{name}", str(one)]
+            for text in value if isinstance(value, list) else [value]:
+                words += [f"--{name}", str(text)]
     return shlex.join(words)
 
 
 def versions() -> dict[str, str]:
-    """The version of Python, of probe, and of every package that the numbers or the pictures depend
-    on."""
+    """The versions of Python, of probe, and of every package that numbers or charts depend on."""
     import probe
 
     return {"python": platform.python_version(), "probe": probe.__version__} | {
@@ -153,11 +157,12 @@ def versions() -> dict[str, str]:
 def content_key(
     *parts: str | bytes | float | bool | None | Sequence[Any] | Mapping[str, Any],
 ) -> str:
-    """A short key of content: the first 16 hex digits of the sha256 of the parts, the same in every
-    run.
+    """A short hash of content: the first 16 hex digits of the sha256 of the parts, the same in
+    every run.
 
-    Parts are written as JSON with their lengths, so that ("ab", "c") and ("a", "bc") differ. Raises
-    TypeError for a part that has no JSON form.
+    Parts are written as JSON with their lengths, so that ("ab", "c") and ("a", "bc") differ.
+
+    Raises TypeError for a part without a JSON form.
     """
     digest = hashlib.sha256()
     for part in parts:
@@ -171,8 +176,7 @@ def content_key(
 
 
 def digest_of(*names: object, size: int = 16) -> bytes:
-    """`size` bytes that depend on the texts of the names, with their lengths, and on nothing
-    else."""
+    """A hash of the texts of the names, with their lengths, as `size` bytes."""
     digest = hashlib.blake2b(digest_size=size)
     for name in names:
         raw = str(name).encode()
@@ -181,7 +185,7 @@ def digest_of(*names: object, size: int = 16) -> bytes:
 
 
 def hash_of(*names: object) -> int:
-    """A number of 64 bits that depends on the names, the same in every run (`hash` is not)."""
+    """A hash of the names as a number of 64 bits, the same in every run (`hash` differs)."""
     return int.from_bytes(digest_of(*names, size=8), "big")
 
 
@@ -197,11 +201,12 @@ def sha256_of_file(path: str | os.PathLike[str]) -> str:
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path:
-    """Writes `content` under a temporary name beside `path`, then renames: a reader sees the old
-    file or the new one.
+    """Write a file under a temporary name in the same folder, then rename it, so that a reader sees
+    the old file or the new one. Return its path.
 
-    Makes missing folders. Text is UTF-8 with its line ends as they are. Raises InputError when it
-    cannot be written.
+    Missing folders are created. Text is written as UTF-8, with its line ends unchanged.
+
+    Raises InputError if the file cannot be written.
     """
     raw = content.encode() if isinstance(content, str) else content
     return write_parts_atomically(path, lambda opened: opened.write(raw))
@@ -210,8 +215,8 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
 def write_parts_atomically(
     path: str | os.PathLike[str], write: Callable[[BinaryIO], object]
 ) -> Path:
-    """`write_atomically` of what `write` writes into the open file, for content that is never held
-    as a whole."""
+    """`write_atomically` for content that is never in memory as a whole: `write` writes it into the
+    open file."""
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -219,14 +224,15 @@ def write_parts_atomically(
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         if isinstance(error, FileExistsError | NotADirectoryError):
-            reason = "a file stands where its folder should be"
-        raise InputError(f"Cannot write {target}: {reason}; choose another folder.") from error
+            reason = "there is a file with the name of its folder"
+        raise InputError(f"Cannot write {target}: {reason}. Choose another folder.") from error
     return target
 
 
 def _write_and_rename(target: Path, write: Callable[[BinaryIO], object]) -> None:
-    """The temporary name cannot be guessed and must be new, and the file gets the rights of any new
-    file, but never for the world to write.
+    """Write under a temporary name that cannot be guessed and must be new, then rename.
+
+    The file gets the permissions of any new file, but is never writable for everybody.
     """
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o664)
@@ -236,7 +242,7 @@ def _write_and_rename(target: Path, write: Callable[[BinaryIO], object]) -> None
             opened.flush()
             os.fsync(opened.fileno())
         os.replace(temporary, target)
-    except BaseException:  # broad, because an interrupt must leave no half of a file behind either
+    except BaseException:  # broad: an interrupt must not leave half a file either
         with suppress(OSError):
             os.unlink(temporary)
         raise

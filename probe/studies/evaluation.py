@@ -39,7 +39,7 @@ from probe.tidy import rounded
 OTHER_WORD = "its word is not one of the words to evaluate"
 
 
-@renamed(places={1: "sentences", 2: "words"})
+@renamed(positions={1: "sentences", 2: "words"})
 def evaluate(
     model: ModelSource,
     words: Sequence[str] | str | None = None,

@@ -39,7 +39,7 @@ from probe.stats.resampling import Array
 TEXTS = (str, bytes)  # sequences, but not lists of texts
 
 
-@renamed(places={2: "against"}, a="text", b="against")
+@renamed(positions={2: "against"}, a="text", b="against")
 def patch(
     model: ModelSource,
     text: str | Sequence[str],
@@ -147,7 +147,7 @@ def patch(
     return pd.concat([frames[number] for number in sorted(frames)], ignore_index=True)
 
 
-@renamed(places={2: "against"}, a="text", b="against")
+@renamed(positions={2: "against"}, a="text", b="against")
 def patch_hooks(
     model: ModelSource,
     text: str,

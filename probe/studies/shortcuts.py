@@ -49,8 +49,7 @@ def shortcuts(
     depth: the depth at which the word is read
     gap: between the senses, in units of the gap of the sentences that the axes were fitted on
     swap: the effect of swapping the head, the mean of both directions, as a fraction of the gap
-    p_swap: of the hypothesis that `swap` is not above 0, by flipping the signs of pairs, corrected
-        for all heads (max-T)
+    p_swap: p of `swap` above 0, by flipping the signs of pairs, corrected for all heads (max-T)
     attention: from the word to its cue; NaN without a known cue, as in the next two columns
     rollout: the same, through the attention of all earlier layers (Abnar & Zuidema 2020)
     value_attention: attention to the cue times the norm of the value there

@@ -1,7 +1,8 @@
-"""A survey from sentences to tables: every word is measured by one task and kept as one file
-(`probe.studies.words`), and the tables are made from the files.
+"""The survey of many words: from sentences to tables about words in general.
 
-The sentences of all words are held in memory, their records one at a time.
+One task measures each word and stores it as one file (`probe.studies.words`). The tables are
+computed from the files. The sentences of all words are in memory at once, their records one at a
+time.
 """
 
 import json
@@ -44,10 +45,10 @@ from probe.studies.words import (
     Job,
     check_out,
     job_of,
-    kept,
     model_of,
     remove_unfinished,
     sets_file,
+    stored_record,
     word_file,
 )
 from probe.studies.workers import LOCAL, Run, Workers, running
@@ -57,24 +58,28 @@ from probe.text.sentences import Corpus, Sentence, as_corpus, join
 if TYPE_CHECKING:
     from probe.charts.of_study import StudyCharts
 
-CERTIFIED_WORDS = 3  # a sentence of each of the first ones stands in the certificate
+DOING = "Cannot survey words"  # how error messages begin
+CERTIFIED_WORDS = 3  # words with a sentence in the certificate
 NO_ENGLISH = (
-    "The nouns of one meaning that ship are English, and most of the sentences are not, so no noun "
-    "was put in the words' place; name nouns of their language to compare with any."
+    "The unambiguous nouns that ship are English, and most of the sentences are not. The words "
+    "were not compared with nouns. Name nouns of the sentences' language to compare with them."
 )
 NO_NOUN = (
-    "None of the nouns could take the place of any word: a noun has as many tokens as the word, "
-    "whose sentences have it as a noun in its dictionary form."
+    "None of the nouns could replace any word. A noun needs as many tokens as the word, in "
+    "sentences that use the word as a noun in its dictionary form."
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Survey(SurveyTables, Displayed):
-    """What a model does with many words: tables, each an attribute and in `frames`
-    (`probe.results.columns` describes every column), and what made them.
+    """The tables of a survey, each an attribute and in `frames`, and their origin.
 
-    `depth`: where words are read · `source`: the name of the sentences · `said`: what a reader has
-    to know of how this was measured, as sentences · `files`: the records of the words.
+    `probe.results.columns` describes every column. `charts` draws the tables.
+
+    source: the name of the sentences
+    depth: the depth at which words are read
+    said: cautions about the measurement, as sentences
+    files: the records of the words
     """
 
     model_name: str
@@ -87,11 +92,11 @@ class Survey(SurveyTables, Displayed):
     frames: dict[str, pd.DataFrame]
     said: tuple[str, ...]
     files: tuple[Path, ...]
-    kept: object = None  # holds a folder that goes with the survey
+    temporary: object = None  # a temporary folder of the files, removed with the survey
 
     @property
     def charts(self) -> "StudyCharts":
-        """The pictures of the tables, by the tables' names: `survey.charts.survey_heads()`."""
+        """The charts of the tables, by the tables' names: `survey.charts.survey_heads()`."""
         # Imported here: altair takes a second, and most surveys are never drawn.
         from probe.charts.of_study import StudyCharts
 
@@ -120,18 +125,18 @@ class Survey(SurveyTables, Displayed):
             )
 
     def to_json(self) -> str:
-        """The frames as lists of rows, with the model, what made them and what has to be said."""
+        """The frames as lists of rows, with the model, the options and the cautions."""
         frames = {
             name: json.loads(frame.to_json(orient="records")) for name, frame in self.frames.items()
         }
-        made = {"model": self.model_name, "options": self.options, "said": self.said}
-        return json.dumps(made | frames)
+        origin = {"model": self.model_name, "options": self.options, "said": self.said}
+        return json.dumps(origin | frames)
 
     def __repr__(self) -> str:
         return f"<Survey of {self.source} in {self.model_name}: {len(self.frames)} tables>"
 
 
-@renamed(places={1: "sentences"})
+@renamed(positions={1: "sentences"})
 def survey(
     model: ModelSource,
     *,
@@ -143,16 +148,20 @@ def survey(
     pages: bool = False,
     progress: Progress | None = None,
 ) -> Survey:
-    """Which heads move the senses of words in general: effects over many words, each of them one
-    unit, with what one-meaning nouns in their places take as well.
+    """Return which heads move the meaning of words in general: effects over many words, each word
+    one unit, with the effects on unambiguous nouns in the same sentences.
 
-    `sentences`: what `read_sentences` gives or takes, or several files; two sentences a sense are
-    enough for a word; by default the words that ship · `out`: a folder in which finished words are
-    kept, so that a survey can go on where it was stopped · `controls`: one-meaning nouns, those
-    that ship for None, none for () · `workers`: this process, or those of Dask ·
-    `pages`: measure every word that has sentences enough as a study does, for a page of its own.
-    Raises InputError where fewer than two words can be measured, UnsupportedModel for an
-    encoder-decoder and CrossCheckError when the certificate fails.
+    sentences: anything that `read_sentences` takes or returns, or several files; by default the
+        words that ship. Two sentences for each sense are enough for a word
+    out: a folder in which finished words are stored, so that an interrupted survey can continue
+    controls: unambiguous nouns that replace the word; by default the nouns that ship, () for none
+    seed: of every random choice
+    workers: where words are measured: by default in this process, or by Dask
+    pages: measure every word with enough sentences as a study does, for a page about it
+    progress: called with a stage's name and the share of the work that is done
+
+    Raises InputError if fewer than two words can be measured, UnsupportedModel for an
+    encoder-decoder, and CrossCheckError if the certificate fails.
 
     Example:
         >>> words = [probe.lexicon.expand(word) for word in ("bank", "bark", "bat")]
@@ -187,13 +196,13 @@ def survey(
             job,
             files,
             lambda share: report("words", min(0.85, 0.05 + 0.8 * share)),
-            within=workers.engine == LOCAL,
+            report_within_words=workers.engine == LOCAL,
         )
         report("summary", 0.85)
         summary = summarise(records, seed=seed)
-        measured = _measure_sets(run, job, files, summary)
+        sets = _measure_sets(run, job, files, summary)
     remove_unfinished(files)
-    frames = summary.frames | sets_frames(measured, seed=seed)
+    frames = summary.frames | sets_frames(sets, seed=seed)
     frames["survey_left_out"] = _left_out(corpus, records())
     if nouns != () and not frames["survey_words"]["nouns"].any():
         said.append(NO_NOUN)
@@ -208,35 +217,36 @@ def survey(
         frames=frames,
         said=tuple(said),
         files=tuple(files),
-        kept=temporary,
+        temporary=temporary,
     )
 
 
 def _no_name(model: Model, workers: Workers) -> str:
     return (
-        f"Surveying {model.name} with the workers of {workers.scheduler}: the model was given as "
-        "an object, expected a name or a folder that every worker can load; give that as the "
-        "model, or as the model of the workers."
+        f"Cannot survey {model.name} with the workers of {workers.scheduler}: the model was given "
+        "as an object, expected a name or a folder that every worker can load. Give the name as "
+        "the model, or as the model of the workers."
     )
 
 
 def _require_options(out: object, workers: object, seed: object) -> None:
-    """Raises InputError for a folder, workers or a seed that are none."""
-    require_at_least(0, seed, "seed", doing="Surveying words", usual=0)
-    check_out(out, "Surveying words")
+    """Raises InputError for an invalid folder, seed or workers."""
+    require_at_least(0, seed, "seed", doing=DOING, usual=0)
+    check_out(out, DOING)
     if not isinstance(workers, Workers):
         raise InputError(
-            f"Surveying words: got workers = {workers!r}, expected Workers of "
-            'probe.studies.workers; give Workers("dask", number=2), say, or leave it out to '
-            "measure in this process."
+            f"{DOING}: got workers = {workers!r}, expected Workers of probe.studies.workers. Give "
+            'Workers("dask", number=2), say, or omit it to measure in this process.'
         )
 
 
 @dataclass(frozen=True)
 class SurveyPlan:
-    """What a survey would measure: its words, how many sentences were left out while they were read
-    (`unread`, by reason), and about how long it takes in one thread (`seconds` of
-    processor time; NaN where no word can be measured)."""
+    """What a survey would measure, and how long it would take.
+
+    unread: the number of sentences left out during reading, by reason
+    seconds: about how much processor time it takes in one thread; NaN if no word can be measured
+    """
 
     model_name: str
     words: tuple[WordPlan, ...]
@@ -244,7 +254,7 @@ class SurveyPlan:
     seconds: float
 
     def to_json(self) -> str:
-        """All of it; `seconds` is null where no word can be measured."""
+        """The plan as JSON; `seconds` is null if no word can be measured."""
         plan = asdict(self) | {"model": self.model_name}
         del plan["model_name"]
         if math.isnan(self.seconds):
@@ -260,8 +270,9 @@ def plan_survey(
     seed: int = 0,
     pages: bool = False,
 ) -> SurveyPlan:
-    """What `survey` would measure of these sentences; a few forward passes and swaps are run for
-    the time, less than a tenth of its work.
+    """What `survey` would measure of these sentences, with the same arguments.
+
+    A few forward passes and swaps are run to estimate the time: less than a tenth of the work.
 
     Example:
         >>> from probe.studies.survey import plan_survey
@@ -284,8 +295,12 @@ def plan_survey(
 
 
 def model_and_corpus(model: ModelSource, sentences: Any, doing: str) -> tuple[Model, Corpus]:
-    """The model, which must have heads in every layer of one stack, and the sentences given, or
-    those that ship and suit it."""
+    """The loaded model, and the sentences, or without any those that ship and suit the model.
+
+    doing: what the caller does, for messages
+
+    Raises InputError or UnsupportedModel unless the model is one stack with heads in every layer.
+    """
     model = load(model)
     require_single(model.config.architecture, doing)
     require_heads(model.config, doing, "study its words one by one, with report or study")
@@ -296,8 +311,8 @@ def model_and_corpus(model: ModelSource, sentences: Any, doing: str) -> tuple[Mo
 
 
 def _nouns(corpus: Corpus, controls: Sequence[str] | str | None) -> tuple[str, ...] | None:
-    """The nouns of one meaning that may take the words' place, as in `survey`: those that ship
-    (None) only where the sentences are English."""
+    """The unambiguous nouns that may replace the words. None means the nouns that ship, which only
+    suit English sentences; () means none."""
     nouns = as_nouns(controls)
     if nouns is None and not lexicon.is_english([row.text for row in corpus.sentences]):
         return ()
@@ -305,7 +320,7 @@ def _nouns(corpus: Corpus, controls: Sequence[str] | str | None) -> tuple[str, .
 
 
 def _readable(model: Model, by_word: Mapping[str, Sequence[Sentence]]) -> list[str]:
-    """A text of each of the first words that the model can read; others are counted later."""
+    """A text of each of the first words that the model can read, for the certificate."""
     texts: list[str] = []
     for rows in by_word.values():
         for row in rows:
@@ -325,27 +340,27 @@ def _word_task(
     job: Job,
     file: Path,
     sentences: Sequence[Sentence],
-    kept: WordRecord | None,
+    stored: WordRecord | None,
     report: Progress = silent,
 ) -> tuple[Path, WordRecord]:
-    return file, _measure(model_of(job), sentences, job.options, kept, report)
+    return file, _measure(model_of(job), sentences, job.options, stored, report)
 
 
 def _measure(
     model: Model,
     sentences: Sequence[Sentence],
     options: Options,
-    kept: WordRecord | None,
+    stored: WordRecord | None,
     report: Progress,
 ) -> WordRecord:
-    """The record of a word; one with too few sentences for a page is measured without one.
+    """The record of a word. A word with too few sentences for a page is measured without one.
 
-    kept: what a report that was stopped has of the word.
+    stored: the record that an interrupted report left of the word
     """
     if options.experiments == SURVEY.experiments:
         return measure_word(model, sentences, options, report)
     try:
-        return measure_in_full(model, sentences, options, kept=kept, report=report)
+        return measure_in_full(model, sentences, options, stored=stored, report=report)
     except InputError:
         fewer = replace(SURVEY, nouns=options.nouns, seed=options.seed)
         return measure_word(model, sentences, fewer, report)
@@ -363,28 +378,29 @@ def _measure_words(
     files: Mapping[Path, Sequence[Sentence]],
     report: Callable[[float], None],
     *,
-    within: bool,
+    report_within_words: bool,
 ) -> None:
-    """Makes the records that are not there, or not whole.
+    """Write the records that are missing or unfinished.
 
-    within: whether progress is told within a word, too, which only this process can.
+    report_within_words: whether progress is also reported within a word; only possible in this
+        process
     """
     tasks = []
     for file, rows in files.items():
-        record = kept(file)
-        # One that is not in full has too few sentences for a page, so there is no more to it.
+        record = stored_record(file)
+        # A record that is not in full has too few sentences for a page: nothing can be added.
         if record is None or (record.in_full and not record.has(job.options.experiments)):
             tasks.append((job, file, rows, record))
-    done = len(files) - len(tasks)
+    finished = len(files) - len(tasks)
 
     def of_word(stage: str, share: float) -> None:
-        report((done + share) / len(files))
+        report((finished + share) / len(files))
 
-    task = partial(_word_task, report=of_word) if within else _word_task
+    task = partial(_word_task, report=of_word) if report_within_words else _word_task
     for file, record in run(task, tasks):
         write_record(file, record)
-        done += 1
-        report(done / len(files))
+        finished += 1
+        report(finished / len(files))
 
 
 def _measure_sets(
@@ -393,7 +409,7 @@ def _measure_sets(
     files: Mapping[Path, Sequence[Sentence]],
     summary: Summary,
 ) -> list[CarriedSets]:
-    """What the leading heads of all other words do for every word with a clear gap."""
+    """The effect of the top heads of all other words, for every word with a clear gap."""
     sets = []
     tasks = []
     for word, rows in files.items():
@@ -401,7 +417,7 @@ def _measure_sets(
         if order is None:
             continue
         sets.append(sets_file(word, summary.depth, order))
-        if kept(sets[-1]) is None:
+        if stored_record(sets[-1]) is None:
             tasks.append((job, sets[-1], rows, order, summary.depth))
     for file, record in run(_sets_task, tasks):
         write_record(file, record)
@@ -409,8 +425,8 @@ def _measure_sets(
 
 
 def _left_out(corpus: Corpus, measured: Iterator[WordRecord]) -> pd.DataFrame:
-    """How many sentences or pairs of each word were not used, by reason; those of a file that are
-    left out while it is read have no word."""
+    """How many sentences or pairs of each word were not used, by reason. Sentences that are left
+    out while a file is read have no word."""
     unread = Counter(item.reason for item in corpus.left_out)
     rows: list[tuple[str | None, str, int]] = [(None, *item) for item in unread.items()]
     for record in measured:

@@ -1,7 +1,7 @@
-"""One word of a survey: which of its sentences are used, and its record.
+"""One word of a survey: the choice of its sentences, and its record.
 
-Words are the sample, so little is measured of each: few pairs of sentences, with two sentences of
-each of two senses enough, and nothing is refused. What cannot be used is counted with its reason.
+Words are the sample, so little is measured of each word: few pairs of sentences. Two sentences of
+each of two senses are enough. Unusable sentences raise no error: they are counted by reason.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from probe.studies.cost import work_of
 from probe.text.sentences import LeftOut, Sentence
 from probe.text.splits import ONE_SENSE, SURVEY_LEAST, CrossFit, cross_fit
 
-MOST_SENTENCES = 512  # of a sense: more would make a mean surer, but no other word of it
+MOST_SENTENCES = 512  # of a sense: more would make one word's mean surer, but add no word
 # Pairs of sentences of a word in which heads are swapped: words are the sample, not sentences.
 MOST_PAIRS = 8
 SURVEY = Options(
@@ -47,10 +47,10 @@ SURVEY = Options(
     experiments=frozenset(("nouns",)),
 )
 # Reasons why a sentence is not used.
-SAMPLED = f"more than {MOST_SENTENCES} sentences of its sense: of them a uniform sample is used"
+SAMPLED = f"its sense has more than {MOST_SENTENCES} sentences, and a uniform sample is used"
 ALONE = "its sense has one sentence, and two are needed"
-# Why a word is not measured; or that its cues come after it, or that it has one sense.
-NOT_APART = "no two of its senses have two sentences each with cue words that can be kept apart"
+# A reason why a word is not measured; the others are LATE and ONE_SENSE.
+NOT_APART = "no two of its senses have two sentences each with cue words that can be split"
 
 Splits = dict[tuple[str, str], CrossFit]
 
@@ -63,7 +63,7 @@ def measure_word(
 ) -> WordRecord:
     """The record of one word from all of its sentences.
 
-    report: called with the stage and the share of the work that is done.
+    report: called with the stage and the share of the work that is done
 
     Example:
         >>> from dataclasses import replace
@@ -89,9 +89,11 @@ def measure_word(
 class WordPlan:
     """What a survey would use of one word's sentences.
 
-    sentences: in how many it reads the word. pairs: of them, in which it swaps heads.
-    left_out: by reason. reason: why nothing can be measured, "" where it can.
-    forwards, swaps: about what it takes; 0 where nothing can be measured.
+    sentences: the number of sentences in which it reads the word
+    pairs: the number of pairs of sentences in which it swaps heads
+    left_out: the number of unused sentences, by reason
+    reason: why nothing can be measured; "" if the word can be measured
+    forwards, swaps: about how many are needed; 0 if nothing can be measured
     """
 
     word: str
@@ -106,16 +108,16 @@ class WordPlan:
 def plan_word(
     model: Model, sentences: Sequence[Sentence], options: Options = SURVEY
 ) -> tuple[WordPlan, Material]:
-    """What `measure_word` would use of the sentences of a word, and these sentences; nothing is
+    """What `measure_word` would use of the sentences of a word, and these sentences. Nothing is
     run."""
     material, splits, left_out = choose_sentences(model, sentences, options.seed)
     reason = "" if splits else why_unmeasured(material)
     left_out += Counter(item.reason for item in unused(material, list(splits.values())))
     if reason:
         left_out[reason] += len(material)
-    most = pairs_of_each(MOST_PAIRS, splits)
+    pairs_each = pairs_of_each(MOST_PAIRS, splits)
     tested = [len(tested_pairs(split)) for split in splits.values()]
-    pairs = sum(min(most, number) for number in tested)
+    pairs = sum(min(pairs_each, number) for number in tested)
     left_out[NOT_SWAPPED] = sum(tested) - pairs
     work = Work()
     if splits:
@@ -142,9 +144,12 @@ def measure_sets(
     depth: int,
     seed: int = 0,
 ) -> CarriedSets:
-    """What the first heads of an order that other words gave do for a word."""
+    """The effect of the top heads on a word, in an order that comes from other words.
+
+    depth: the read-out layer
+    """
     material, splits, _ = choose_sentences(model, sentences, seed)
-    seen = observe(model, material, splits, seed=seed, next_token=False)
+    observation = observe(model, material, splits, seed=seed, next_token=False)
     pairs = [
         make_pairs(
             material.sentences,
@@ -154,22 +159,24 @@ def measure_sets(
             seed=seed,
             unfitted_donors=True,
         )
-        for sense in seen.pairs
+        for sense in observation.pairs
     ]
-    return carry_over(read_weights(model), seen, pairs, order, depth=depth, seed=seed)
+    return carry_over(read_weights(model), observation, pairs, order, depth=depth, seed=seed)
 
 
 def choose_sentences(
     model: Model, sentences: Sequence[Sentence], seed: int
 ) -> tuple[Material, Splits, Counter[str]]:
     """The sentences of a word that are used, how they are held out, and how many were not sampled.
-    Pairs of senses that cannot be held out are not there."""
+
+    Pairs of senses whose sentences cannot be split are absent from the splits.
+    """
     sampled = _sample(sentences)
     material = prepare_counted(model, sentences[0].word, sampled)
     count = Counter(material.labels)
     rows = [row for row, sense in enumerate(material.labels) if count[sense] > 1]
-    alone = [row for row, sense in enumerate(material.labels) if count[sense] == 1]
-    material = material.keep(rows, [LeftOut(material.sentences[row].text, ALONE) for row in alone])
+    single = [row for row, sense in enumerate(material.labels) if count[sense] == 1]
+    material = material.keep(rows, [LeftOut(material.sentences[row].text, ALONE) for row in single])
     splits = {}
     for senses in axes.sense_pairs(material.labels):
         try:
@@ -182,25 +189,28 @@ def choose_sentences(
 
 
 def _sample(sentences: Sequence[Sentence]) -> list[Sentence]:
-    """At most MOST_SENTENCES of each sense in their order: those whose pair, or text, hashes
-    lowest, so that both members of a pair are taken or neither."""
+    """At most MOST_SENTENCES of each sense, in their order: the sentences whose pair, or text, has
+    the lowest hash, so that both members of a pair are in the sample or neither."""
     by_sense: dict[str, list[int]] = {}
     for row, sentence in enumerate(sentences):
         by_sense.setdefault(sentence.sense, []).append(row)
-    taken: list[int] = []
+    sample: list[int] = []
     for rows in by_sense.values():
         rows = sorted(rows, key=lambda row: digest_of(sentences[row].pair or sentences[row].text))
-        taken += rows[:MOST_SENTENCES]
-    return [sentences[row] for row in sorted(taken)]
+        sample += rows[:MOST_SENTENCES]
+    return [sentences[row] for row in sorted(sample)]
 
 
-def pairs_of_each(most: int, splits: Splits) -> int:
-    """In how many pairs of sentences heads are swapped, of each pair of senses."""
-    return max(1, most // max(1, len(splits)))
+def pairs_of_each(pairs: int, splits: Splits) -> int:
+    """The number of pairs of sentences with swaps for each pair of senses, at least 1.
+
+    pairs: of the word
+    """
+    return max(1, pairs // max(1, len(splits)))
 
 
 def why_unmeasured(material: Material) -> str:
-    """Why nothing can be measured on these sentences of a word."""
+    """The reason why nothing can be measured on these sentences of a word."""
     reasons = [item.reason for item in material.left_out]
     if len(set(material.labels)) > 1:
         return NOT_APART

@@ -1,12 +1,12 @@
-"""Words that are measured one by one, and kept as files.
+"""The records of single words, kept as files.
 
-    <folder>/words/bank-KEY.word        what was measured of one word
-    <folder>/words/bank-KEY-KEY.sets    what the leading heads of all other words do for it
+    <folder>/words/bank-KEY.word        the record of one word
+    <folder>/words/bank-KEY-KEY.sets    the effect of the top heads of all other words on it
 
-A key stands for the weights, the options, the sentences of the word and the version of probe, so a
-survey finds what a report with the same ones has measured. Experiments are no part of it: a record
-says which of them it has. A file is whole or absent, and nothing else is known of what was done: a
-study or a survey that was killed measures what is missing.
+The key is a hash of the weights, the options, the sentences of the word and the version of probe. A
+survey therefore finds the record that a report with the same options has written. The key does not
+depend on the experiments: a record lists those that it has. A file is complete or absent, and no
+other state is stored: after an interruption a study or a survey measures what is missing.
 """
 
 import os
@@ -38,12 +38,12 @@ LONGEST_NAME = 40  # characters of a word in the name of its file
 
 @dataclass(frozen=True)
 class Job:
-    """What is the same for all words of a study or a survey.
+    """The settings that all words of a study or a survey share.
 
-    model: the name by which a worker can load the model.
-    weights_sha256, device, dtype: of the model.
-    tokens: whether texts get a BOS, and whether special tokens in them are text.
-    options: how much is measured of a word.
+    model: the name by which a worker can load the model
+    weights_sha256, device, dtype: of the model
+    tokens: whether texts get a BOS, and whether special tokens in them are read as plain text
+    options: what is measured of a word
     """
 
     model: str
@@ -55,40 +55,40 @@ class Job:
 
 
 def check_out(out: object, doing: str) -> None:
-    """Raises InputError for a folder that is none."""
+    """Raises InputError unless `out` is a path or None."""
     if out is not None and not isinstance(out, str | os.PathLike):
         raise InputError(
-            f"{doing}: got out = {out!r}, expected the folder that finished words are kept in; "
-            'give one such as "out", or leave it out.'
+            f"{doing}: got out = {out!r}, expected the folder for finished words. Give one such "
+            'as "out", or omit it.'
         )
 
 
-# The model of this process, by what a job says of it; workers that are threads find it here.
+# The model of this process, by `_model_key` of its job, so that workers that are threads share it.
 _loaded: dict[tuple[object, ...], Model] = {}
 _loading = Lock()
 
 
 def job_of(model: Model, options: Options, name: str = "") -> Job:
-    """The job of a model that this process has already.
+    """The job of a model that this process has loaded.
 
-    name: by which workers in other processes can load it.
+    name: the name by which workers in other processes can load it
     """
     dtype = str(model.dtype).removeprefix("torch.")
     tokens = model.config.prepend_bos, model.config.split_special_tokens
     job = Job(name, model.origin.sha256, str(model.device), dtype, tokens, options)
     with _loading:
         _loaded.clear()
-        _loaded[_which(job)] = model
+        _loaded[_model_key(job)] = model
     return job
 
 
 def model_of(job: Job) -> Model:
     """The model of a job, loaded once in a process.
 
-    Raises ModelError where its weights are not those that the job was started with.
+    Raises ModelError if its weights differ from those that the job was started with.
     """
     with _loading:
-        model = _loaded.get(_which(job))
+        model = _loaded.get(_model_key(job))
         if model is None:
             prepend_bos, split = job.tokens
             model = load(
@@ -100,21 +100,21 @@ def model_of(job: Job) -> Model:
             )
             if model.origin.sha256 != job.weights_sha256:
                 raise ModelError(
-                    f"Loading {job.model} for the survey: its weights are not those that the "
-                    "survey was started with; give every worker the same model, or start another "
-                    "survey."
+                    f"Cannot load {job.model} for the survey: its weights differ from those that "
+                    "the survey was started with. Give every worker the same model, or start "
+                    "another survey."
                 )
             _loaded.clear()
-            _loaded[_which(job)] = model
+            _loaded[_model_key(job)] = model
         return model
 
 
-def _which(job: Job) -> tuple[object, ...]:
+def _model_key(job: Job) -> tuple[object, ...]:
     return job.weights_sha256, job.device, job.dtype, job.tokens
 
 
 def word_file(folder: Path, job: Job, sentences: Sequence[Sentence]) -> Path:
-    """The file that the record of a word is kept in."""
+    """The file for the record of a word."""
     options = asdict(job.options)
     del options["experiments"]
     rows = [
@@ -132,12 +132,12 @@ def file_name(word: str) -> str:
 
 
 def sets_file(word: Path, *parts: Any) -> Path:
-    """The file beside the record of a word that a set of heads is kept in."""
+    """The file for the effect of sets of heads on a word, in the folder of the word's record."""
     return word.with_name(f"{word.stem}-{content_key(*parts)}.sets")
 
 
-def kept(path: Path | None) -> Any:
-    """The record in a file; None where there is none, or a damaged one."""
+def stored_record(path: Path | None) -> Any:
+    """The record in a file; None without a file, or for a damaged one."""
     if path is None:
         return None
     try:
@@ -147,7 +147,7 @@ def kept(path: Path | None) -> Any:
 
 
 def remove_unfinished(files: Collection[Path]) -> None:
-    """Removes what a killed run left of these files."""
+    """Remove the parts of these files that an interrupted run left."""
     for folder in {file.parent for file in files}:
         for part in folder.glob(".*.part"):
             if folder / part.name[1:].rsplit(".", 2)[0] in files:
@@ -158,8 +158,8 @@ def remove_unfinished(files: Collection[Path]) -> None:
 class WordJob:
     """One word to measure.
 
-    splits: how the sentences of every two senses are held out.
-    file: where its record is kept, None for nowhere.
+    splits: how the sentences of every two senses are held out
+    file: for its record; None to store nothing
     """
 
     material: Material
@@ -170,48 +170,50 @@ class WordJob:
 class WordRecords:
     """The records of some words, which grow experiment by experiment.
 
-    What a kept file holds is not measured again. The states of one word are held at a time.
+    Experiments in a stored record are not repeated. The states of one word are in memory at a time.
     """
 
     def __init__(self, model: Model, words: Sequence[WordJob], options: Options) -> None:
         self.model = model
         self.words = words
         self.options = options
-        self.records: list[WordRecord | None] = [kept(word.file) for word in words]
+        self.records: list[WordRecord | None] = [stored_record(word.file) for word in words]
         self._run: Run | None = None
 
     def have(self, experiments: Collection[str]) -> bool:
-        """Whether nothing is left to measure for these experiments."""
+        """Whether every word has these experiments already."""
         return all(record is not None and record.has(experiments) for record in self.records)
 
     def measured(self, experiments: Collection[str], report: Progress) -> list[WordRecord]:
         """The record of every word with these experiments and no others.
 
-        report: called with the word that is measured and the share of the work that is done.
+        report: called with the word that is measured and the share of the work that is done
         """
         plans = [self._plan(number, experiments) for number in range(len(self.words))]
         units = [sum(plan.values()) for plan in plans]
         total = max(sum(units), 1.0)
-        found = []
-        done = 0.0
+        records = []
+        finished = 0.0
         for number, word in enumerate(self.words):
-            tell = _of_word(report, word.material.word, done / total, units[number] / total)
+            word_report = _of_word(
+                report, word.material.word, finished / total, units[number] / total
+            )
             record = self.records[number]
             if record is None or not record.has(experiments):
-                stage = stages(tell, plans[number])
+                stage = stages(word_report, plans[number])
                 record = self._measure(word, record, experiments, stage)
                 self.records[number] = record
-            found.append(record.only(experiments))
-            done += units[number]
-        return found
+            records.append(record.only(experiments))
+            finished += units[number]
+        return records
 
     def _plan(self, number: int, experiments: Collection[str]) -> dict[str, float]:
-        """The units of work of what is missing of a word, by stage."""
+        """The units of work that a word still needs, by stage."""
         word, record = self.words[number], self.records[number]
         plan = planned(self.model, word.material, word.splits, self.options, experiments)
         if record is None:
             return plan
-        # The states of one word are held at a time: of several words each is read again.
+        # Only the states of the last word are in memory, so several words are read again.
         is_read = self._run is not None and len(self.words) == 1
         finished = {*record.measured, SWAPPING, *((READING,) if is_read else ())}
         missing = {name: units for name, units in plan.items() if name not in finished}
@@ -225,7 +227,7 @@ class WordRecords:
         stage: Stage,
     ) -> WordRecord:
         if self._run is None or self._run.seen.material is not word.material:
-            self._run = None  # before the states of another word are read
+            self._run = None  # frees the states of one word before those of the next are read
             self._run = start(
                 self.model,
                 word.material,
@@ -246,6 +248,7 @@ class WordRecords:
 def _of_word(report: Progress, word: str, first: float, part: float) -> Progress:
     """Progress that names the word that is measured.
 
-    first: the share of the work before it. part: its own share of the work.
+    first: the share of the work before it
+    part: its share of the work
     """
     return lambda stage, share: report(word, first + part * share)

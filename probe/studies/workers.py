@@ -1,11 +1,11 @@
-"""Who measures the words of a survey: this process, one after the other, or the workers of Dask.
+"""Where the words of a survey are measured: in this process, one after the other, or by Dask.
 
-A task goes out with its sentences and comes back as a record; only the process that asked writes
-files, so workers of other machines need no folder in common, just the model under the same name.
-Every task computes in one thread: what two threads would add up in another order, every worker adds
-up alike, and the records are the same wherever they were made. Workers on this machine are threads
-of this process, which share one model in memory; processes of their own are started with `dask
-worker` and named by their scheduler.
+A task is sent with its sentences and returns a record. Only the process of the survey writes files,
+so workers on other machines need no shared folder, only the model under the same name. Every task
+computes in one thread: the order of a sum does not depend on the number of threads, and the records
+are the same on every worker. Workers on this machine are threads of this process and share one
+model in memory. Workers in other processes are started with `dask worker` and reached through their
+scheduler.
 """
 
 import logging
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 LOCAL = "local"
 DASK = "dask"
 ENGINES = (LOCAL, DASK)
-HERE = "127.0.0.1:0"  # where Dask tells of itself: any port, on this machine alone
-PATIENCE = "30s"  # until a scheduler that does not answer is not there
-LOST_WORKERS = 20  # under one task, before it is given up
-# Dask looks at the stack of a computing thread a hundred times a second otherwise.
+HERE = "127.0.0.1:0"  # the address of Dask's dashboard: any port, on this machine only
+PATIENCE = "30s"  # how long to wait for the answer of a scheduler
+LOST_WORKERS = 20  # how many workers may end during a task before it fails
+# Without a profile Dask does not read the stack of a computing thread a hundred times a second.
 SETTINGS = {
     "distributed.worker.profile.enabled": False,
     "distributed.scheduler.allowed-failures": LOST_WORKERS,
@@ -42,9 +42,13 @@ Run = Callable[[Callable[..., Any], Iterable[Task]], Iterator[Any]]
 
 @dataclass(frozen=True)
 class Workers:
-    """The engine, `local` or `dask`; for Dask the address of a running scheduler, whose workers
-    load the model by the name `model`, or without one the number of workers on this machine (one
-    per processor)."""
+    """Where the words of a survey are measured.
+
+    engine: "local" for this process, or "dask"
+    scheduler: the address of a running Dask scheduler; None for workers on this machine
+    number: how many workers on this machine; one per processor by default
+    model: the name by which the workers of a scheduler load the model
+    """
 
     engine: str = LOCAL
     scheduler: str | None = None
@@ -54,15 +58,15 @@ class Workers:
 
 @contextmanager
 def running(workers: Workers) -> Iterator[Run]:
-    """`run(function, tasks)`, which gives the results as they come, while the workers are there.
+    """Yield `run(function, tasks)`, which yields results as they arrive, while workers are running.
 
-    Raises InputError for an unknown engine, where Dask is not installed, and where the scheduler is
-    not there.
+    Raises InputError for an unknown engine, if Dask is not installed, and if the scheduler does not
+    answer.
     """
     if workers.engine not in ENGINES:
         raise InputError(
-            f"Choosing who measures: got the engine {workers.engine!r}, expected one of "
-            f"{', '.join(ENGINES)}; give one of these."
+            f"Cannot start workers: got the engine {workers.engine!r}, expected one of "
+            f"{', '.join(ENGINES)}. Give one of these."
         )
     threads = torch.get_num_threads()
     try:
@@ -82,7 +86,7 @@ def _in_turn(function: Callable[..., Any], tasks: Iterable[Task]) -> Iterator[An
 def in_one_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a call in which torch computes in one thread.
 
-    `running` sets the number back, when no other task of this process may still be at work.
+    `running` restores the number of threads at its end, when all tasks of this process are done.
     """
     torch.set_num_threads(1)
     return function(*arguments)
@@ -95,7 +99,7 @@ def _client(workers: Workers) -> "Iterator[Client]":
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise InputError(
-            "Choosing who measures: got the engine 'dask', and Dask is not installed; install it "
+            "Cannot start workers: got the engine 'dask', and Dask is not installed. Install it "
             "with pip install dask distributed, or use --engine local, which needs nothing."
         ) from error
     with dask.config.set(SETTINGS), ExitStack() as opened:
@@ -114,9 +118,9 @@ def _client(workers: Workers) -> "Iterator[Client]":
             client = opened.enter_context(Client(cluster, timeout=PATIENCE, set_as_default=False))
         except (OSError, ValueError) as error:
             raise InputError(
-                f"Reaching Dask at {workers.scheduler or 'this machine'}: no scheduler answers "
-                f"({str(error)[:100]}); start one with `dask scheduler`, or leave --scheduler away "
-                "to use this machine."
+                f"Cannot reach Dask at {workers.scheduler or 'this machine'}: no scheduler answers "
+                f"({str(error)[:100]}). Start one with `dask scheduler`, or omit --scheduler to "
+                "use this machine."
             ) from error
         yield client
 
@@ -124,7 +128,7 @@ def _client(workers: Workers) -> "Iterator[Client]":
 def _on_cluster(
     client: "Client", function: Callable[..., Any], tasks: Iterable[Task]
 ) -> Iterator[Any]:
-    """Send out every task, give results as they come, and stop at the first failure."""
+    """Submit every task, yield results as they arrive, and stop at the first failure."""
     from distributed import CancelledError, as_completed
     from distributed.scheduler import KilledWorker
 
@@ -135,13 +139,14 @@ def _on_cluster(
             future.release()
     except KilledWorker as error:
         raise InputError(
-            f"Measuring with Dask: one word has ended {LOST_WORKERS} workers, for want of memory "
-            "perhaps; use fewer workers, and run the same command again (finished words are kept)."
+            f"Cannot measure with Dask: one word has ended {LOST_WORKERS} workers, perhaps because "
+            "of too little memory. Use fewer workers, and run the same command again (finished "
+            "words are kept)."
         ) from error
     except (CancelledError, OSError) as error:
         raise InputError(
-            f"Measuring with Dask: the scheduler is gone ({type(error).__name__}); run the same "
-            "command again when it is back, or with --engine local (finished words are kept)."
+            f"Cannot measure with Dask: the scheduler is gone ({type(error).__name__}). Run the "
+            "same command again when it is back, or with --engine local (finished words are kept)."
         ) from error
     finally:
         client.cancel([future for future in futures if not future.done()], force=True)

@@ -12,7 +12,7 @@ from probe.renamed import renamed
 A, B = "The river bank", "The mortgage bank"
 
 
-@renamed(places={1: "sentences", 2: "words"}, corpus="sentences")
+@renamed(positions={1: "sentences", 2: "words"}, corpus="sentences")
 def ask(model: str, words: Any = None, *, sentences: Any = None) -> tuple[Any, ...]:
     return model, words, sentences
 

@@ -160,7 +160,7 @@ def write_terms(view: View, direction: Tensor, by: By = "part") -> Terms:
     along = direction.double()
     terms = Terms([(label,) for label in values.labels], (z @ (block.w_o[head] @ along)).T)
     hooked = trace.delta_e_by_source(layer, head, at)[rows].double() @ along
-    _require_sum(view, "what a head takes", terms, terms.values.sum(-1), hooked)
+    _require_sum(view, "the write of a head", terms, terms.values.sum(-1), hooked)
     return terms
 
 

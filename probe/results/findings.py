@@ -363,7 +363,6 @@ class WordFindings:
     beside_nouns: BesideNouns
     nuisances: tuple[str, ...]
     confounders: tuple[str, ...]
-    all_confounded: bool
     cues_apart: bool
     heads: tuple[HeadFinding, ...]
     leaders: tuple[HeadFinding, ...]
@@ -444,7 +443,6 @@ def word_findings(
         beside_nouns=beside_nouns(word, ranked_pairs, rows),
         nuisances=tuple(dict.fromkeys(name for pair in pairs for name in pair.nuisances)),
         confounders=tuple(dict.fromkeys(name for pair in pairs for name in pair.confounders)),
-        all_confounded=bool(ranked_pairs) and all(pair.confounders for pair in ranked_pairs),
         cues_apart=bool((rows["distances"]["distance"] > 1).any()),
         heads=heads,
         leaders=leaders,

@@ -125,7 +125,7 @@ def test_the_same_seed_gives_the_same_bytes(page, tmp_path):
 
 
 def test_a_report_is_not_written_over_a_scan(page):
-    walk = probe.walk("tiny-senses", "The old tree by the bank", word="bank")
+    walk = probe.walk("tiny-senses", "The old tree by the bank", at="bank")
     with pytest.raises(InputError, match=r"cues\.html of another result is in it"):
         probe.write(walk, page.parent)
 

@@ -455,5 +455,5 @@ def test_parts_that_miss_the_score_are_an_error(monkeypatch):
     monkeypatch.setattr(attribution, "trace", without_an_mlp)
     with pytest.raises(CrossCheckError, match="Cannot sum scores of"):
         probe.qk_attribution(model, TEXT, **PLACE)
-    with pytest.raises(CrossCheckError, match="Cannot sum what a head takes of"):
+    with pytest.raises(CrossCheckError, match="Cannot sum the write of a head of"):
         probe.ov_attribution(model, TEXT, **PLACE, along=torch.ones(28))

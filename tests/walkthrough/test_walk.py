@@ -298,7 +298,7 @@ EMPTY = (
             {},
             "Cannot choose a word of '?!': got no letters or digits. Give a text with a word in it.",
         ),
-        ("The bank", {"word": "mole"}, "it occurs nowhere; give a word of the text."),
+        ("The bank", {"at": "mole"}, "it occurs nowhere; give a word of the text."),
         (
             "The bank",
             {"against": "The bank"},
@@ -311,7 +311,7 @@ EMPTY = (
         ),
         (
             "The bank",
-            {"against": "A mole", "word": "bank"},
+            {"against": "A mole", "at": "bank"},
             "Looking for 'bank' in 'A mole': it occurs nowhere; give a word of",
         ),
         (
@@ -333,7 +333,7 @@ EMPTY = (
             {"head": (None, 1)},
             "head 1: got a head without its layer, expected both. Give the layer",
         ),
-        (TEXT, {"word": " "}, EMPTY),
+        (TEXT, {"at": " "}, EMPTY),
     ],
 )
 def test_what_cannot_be_walked_is_one_sentence(model, text, options, said):

@@ -158,7 +158,7 @@ def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, p
         ),
         (
             "bart",
-            {"word": " "},
+            {"at": " "},
             (
                 "Cannot choose a word to follow: got an empty one, "
                 "expected a word of the translation. "

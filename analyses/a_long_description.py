@@ -13,19 +13,19 @@
 # %% [markdown]
 # # Does a long description move "monster" toward a name?
 #
-# At the end of a description that fits one film character "monster" is one word with much behind it. The vector at "monster", and
-# at the full stop behind it, where a name may follow, is read at every depth as if it were the last (the logit lens): where among all
-# tokens does the name stand, with the description and without? Expect little at "monster" itself, whose next word is not a name, and
-# more at the full stop. Three other descriptions, of the same plan, are the control: a rank that every description raises is not about
-# this one. A few seconds.
+# At the end of a description that fits one film character, "monster" has a lot of context. The vector at "monster", and at the full stop
+# after it, where a name may follow, is read at every depth as if it were the last (the logit lens): what rank has the name among all
+# tokens, with the description and without? Expect little at "monster" itself, whose next word is not a name, and more at the full stop.
+# Three other descriptions with the same structure are the control: if every description improves the rank, the reason is not this one. A
+# few seconds.
 #
 # The embedded model was trained on sentences about characters with these names and attributes, never on the paragraph of the lesson
-# (Mike's); the other three were put together from the same attributes.
+# (Mike's). The other three are composed of the same attributes.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
-# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: the rank of each character's name at the full stop, by depth, with its own description, with another's, and with none.
+# Shown: The rank of each character's name at the full stop, by depth, with its own description, with another character's, and with none.
 
 # %%
 import math
@@ -52,9 +52,9 @@ DESCRIPTIONS = {
 NONE, KINDS = "none", ["its own description", "another's description", "no description"]
 
 # %% [markdown]
-# ## Where the names stand
+# ## The ranks of the names
 #
-# A name of several tokens is looked up by its first. The last sentence is the same everywhere, with the pronoun that fits.
+# A name of several tokens is represented by its first token. The last sentence is always the same, except for the pronoun.
 
 # %%
 first = {
@@ -64,17 +64,17 @@ first = {
 
 
 def ranks(described: str, name: str) -> list[dict[str, object]]:
-    """The rank of a name among all tokens at every depth, at "monster" and at the full stop behind it; 1 is first."""
+    """The rank of a name among all tokens at every depth, at "monster" and at the full stop after it; 1 is first."""
     pronoun = "She" if "She" in DESCRIPTIONS.get(described, DESCRIPTIONS[name]) else "He"
     trace = probe.trace(
         model, DESCRIPTIONS.get(described, "") + f"{pronoun}'s not a very menacing monster."
     )
     word = trace.tokens.positions_of("monster")[-1]
-    found = []
+    rows = []
     for place, at in {"monster": word, "full stop": word + 1}.items():
         lens = probe.decomposition.logit_lens(trace, at)
-        above = (lens > lens[:, [first[name]]]).sum(-1) + 1
-        found += [
+        by_depth = (lens > lens[:, [first[name]]]).sum(-1) + 1
+        rows += [
             {
                 "name": name,
                 "described": described,
@@ -82,12 +82,12 @@ def ranks(described: str, name: str) -> list[dict[str, object]]:
                 "depth": depth,
                 "rank": int(rank),
             }
-            for depth, rank in enumerate(above)
+            for depth, rank in enumerate(by_depth)
         ]
-    return found
+    return rows
 
 
-every = pd.DataFrame(
+all_ranks = pd.DataFrame(
     [
         row
         for name in DESCRIPTIONS
@@ -95,19 +95,21 @@ every = pd.DataFrame(
         for row in ranks(described, name)
     ]
 )
-at_the_end = every[(every["depth"] == every["depth"].max()) & (every["place"] == "full stop")]
+is_last = all_ranks["depth"] == all_ranks["depth"].max()
+at_the_end = all_ranks[is_last & (all_ranks["place"] == "full stop")]
 at_the_end.pivot(index="described", columns="name", values="rank")
 
 # %% [markdown]
 # ## With its own description, with another's, with none
 #
-# The rank with another's is the geometric mean over the three others. The description of this character does something if the
-# first is smaller than the second.
+# The rank with another's description is the geometric mean over the three others. The character's own description has an effect if the
+# first rank is smaller than the second.
 
 # %%
-own, none = every["described"] == every["name"], every["described"] == NONE
-kind = none.map({True: KINDS[2], False: KINDS[1]}).mask(own, KINDS[0])
-logs = every.assign(kind=kind, rank=every["rank"].map(math.log))
+is_own = all_ranks["described"] == all_ranks["name"]
+is_none = all_ranks["described"] == NONE
+kind = is_none.map({True: KINDS[2], False: KINDS[1]}).mask(is_own, KINDS[0])
+logs = all_ranks.assign(kind=kind, rank=all_ranks["rank"].map(math.log))
 lines = logs.groupby(["name", "place", "kind", "depth"], sort=False)["rank"]
 table = lines.mean().map(math.exp).unstack("kind")[KINDS].reset_index()
 table[table["depth"] == table["depth"].max()]
@@ -115,8 +117,8 @@ table[table["depth"] == table["depth"].max()]
 # %% [markdown]
 # ## The picture
 #
-# Rank 1 on top, on a logarithmic axis: at the full stop, and in the table at "monster" as well. (For Celia the sentence says "she" where
-# the others' says "he", so her line with another's description differs by the pronoun too; with none it does not.)
+# Rank 1 is on top, and the axis is logarithmic. The picture shows the full stop, the table also "monster". (Celia's sentence has "she"
+# instead of "he", so her line with another's description differs in the pronoun, too. Her line with no description does not.)
 
 # %%
 out.mkdir(parents=True, exist_ok=True)

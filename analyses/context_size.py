@@ -13,14 +13,14 @@
 # %% [markdown]
 # # What does a longer context cost?
 #
-# Every head weighs every pair of tokens, so its pattern has n² entries for n tokens; everything else that a layer keeps grows with n. Expect
-# exponents of 2 and 1 where entries and bytes are counted. Time grows more slowly at first (there is other work) and faster where the
-# patterns no longer fit the processor's caches. A few seconds.
+# Every head weights every pair of tokens, so its pattern has n² entries for n tokens. All other activations of a layer grow with n. Expect
+# exponents of 2 and 1 for the counted entries and bytes. Time grows more slowly at first (there is other work), and faster when the patterns
+# no longer fit in the processor's caches. A few seconds.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
-# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: The patterns of a text take memory that grows with the square of its length; in a long text they outweigh what the layers keep per token.
+# Shown: The memory of attention patterns grows with the square of the length of a text; in a long text they need more memory than all other activations.
 
 # %%
 import os
@@ -45,18 +45,18 @@ config = model.config
 # %% [markdown]
 # ## Counted
 #
-# Texts of n tokens, up to the model's context, run through the hooked model. Entries and bytes are those of the tensors that it
-# really made (float32): the patterns of all heads; beside them what the layers keep per token: Q, K, V, z and the residual stream.
+# Texts of n tokens, up to the model's context window, run through the hooked model. Entries and bytes are counted in the tensors of the
+# run (float32): the patterns of all heads, and the activations per token: Q, K, V, z and the residual stream.
 
 
 # %%
 def text_of(n):
-    """A text of exactly `n` tokens: the same word again and again."""
+    """A text of exactly `n` tokens: the same word, repeated."""
     return " the" * (n - config.prepend_bos)
 
 
 def exponent(n, amounts):
-    """The power of n that the amounts grow with: the slope of the line through their logarithms."""
+    """The power of n with which the amounts grow: the slope of the line through their logarithms."""
     return round(float(np.polyfit(np.log(n), np.log(amounts), 1)[0]), 6)
 
 
@@ -84,7 +84,8 @@ counted = pd.DataFrame(rows)
 }
 
 # %% [markdown]
-# Not masked are n (n + 1) / 2 of the n² entries: the mask saves half of the entries, never the square. The two memories meet at:
+# n (n + 1) / 2 of the n² entries are not masked: the mask saves half of the entries, but the growth stays quadratic. The two amounts of
+# memory are equal at:
 
 # %%
 meet = int(
@@ -93,7 +94,7 @@ meet = int(
 f"{meet} tokens"
 
 # %% [markdown]
-# GPT-3 by the same count, from its published sizes (two bytes a number):
+# The same count for GPT-3, from its published sizes (two bytes per number):
 
 # %%
 gpt3 = probe.count_parameters("gpt3").sizes
@@ -115,8 +116,8 @@ table
 # %% [markdown]
 # ## Measured
 #
-# The time of the formulas (scores, mask, softmax, mix) on one layer's q, k and v of that length, the fastest of several runs. Times belong to
-# this machine and this minute, so they are shown here and not kept. Beyond the model's context the vectors are random.
+# The time of the formulas (scores, mask, softmax, mix) with one layer's q, k and v of that length, the fastest of several runs. Times depend
+# on this machine and its load, so they are shown here and not stored. The vectors are random.
 
 
 # %%

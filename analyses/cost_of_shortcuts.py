@@ -13,15 +13,15 @@
 # %% [markdown]
 # # What does a shortcut save?
 #
-# Gradients are used in place of swaps because a forward per head is slow. Here both are timed on the same pairs, in both directions: exact
-# swaps of every head, attribution patching in its plainest form (Hugging Face's model and torch.autograd), ours, integrated gradients, and
-# what TransformerLens does. The unit is the bare forward of both members of the pairs, Hugging Face's own with its fastest attention.
-# About five minutes on one thread; `--quick` does the same on a tiny shape, to see that the results are right: its times mean nothing.
+# Gradients are used instead of swaps because a forward pass per head is slow. Here both are timed on the same pairs, in both directions:
+# exact swaps of every head, attribution patching in its plainest form (Hugging Face's model and torch.autograd), ours, integrated gradients,
+# and TransformerLens. The unit is the bare forward pass of both members of the pairs: Hugging Face's, with its fastest attention. About
+# five minutes on one thread. `--quick` runs a tiny shape, to check that the script works: its times mean nothing.
 #
-# Needs: a clone of the repository, for `timing` beside this script; no trained model; a quiet machine. Writes into `reports` below the
-# current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, for `timing` next to this script; no trained model; a quiet machine. Writes into `reports` below the
+# current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: What exact swaps of every head cost next to attribution patching and integrated gradients, in bare forwards of the same pairs.
+# Shown: The cost of exact swaps of every head, compared with attribution patching and integrated gradients, in bare forward passes of the same pairs.
 
 # %%
 import os
@@ -42,13 +42,13 @@ RUNS, PAIRS, LENGTH = (2, 2, 12) if QUICK else (5, 4, 24)
 # %% [markdown]
 # ## Every shape in turn
 #
-# TransformerLens' loop is run for one head of every third layer and counted up; its attribution patching reads a difference of two
-# logits, one pair at a time. `per_forward`: the median over five turns of the time in bare forwards of the same turn.
+# TransformerLens' loop is run for one head of every third layer and extrapolated. Its attribution patching reads a difference of two
+# logits, one pair at a time. `per_forward`: the time in bare forward passes of the same turn, the median over five turns.
 
 
 # %%
 def timed(shape: str) -> pd.DataFrame:
-    """What each way takes on one shape. `shape work per_forward low high seconds`"""
+    """The time of each method on one shape. `shape work per_forward low high seconds`"""
     model = timing.shaped(shape)
     plain, weights = timing.plain_model(model), probe.read_weights(model)
     layers, heads, d_model, _ = weights.shape
@@ -79,16 +79,16 @@ def timed(shape: str) -> pd.DataFrame:
         ),
     }
     timings = timing.interleave(works, runs=RUNS)
-    # The loop over all heads, with two traces, has so many times the forwards of the sample.
+    # Forward passes of the loop over all heads, with two traces, over those of the sample.
     whole = (2 * layers * heads + 2) / (2 * len(sample) + 2)
     rows = []
     for work in works:
         times = whole if work.startswith("a hooked forward") else 1
-        found = timing.compare(timings, work, "bare forward", times=1 / times)
+        comparison = timing.compare(timings, work, "bare forward", times=1 / times)
         columns = {"per_forward": "ratio", "low": "ratio_low", "high": "ratio_high"}
         row = {"shape": shape, "heads": layers * heads, "work": work}
-        row |= {name: found[source] for name, source in columns.items()}
-        rows.append(row | {"seconds": found["seconds"] * times})
+        row |= {name: comparison[source] for name, source in columns.items()}
+        rows.append(row | {"seconds": comparison["seconds"] * times})
     return pd.DataFrame(rows)
 
 
@@ -96,7 +96,7 @@ table = pd.concat([timed(shape) for shape in SHAPES], ignore_index=True)
 table
 
 # %% [markdown]
-# ## Kept
+# ## The table
 
 # %%
 OUT.mkdir(parents=True, exist_ok=True)

@@ -13,13 +13,13 @@
 # %% [markdown]
 # # Where are the parameters of a transformer?
 #
-# The table that introductions print for GPT-3, and the same table for a loaded model, counted from its real tensors and held against the
-# formula. Expect a third of GPT-3 to be attention, and a small model to be mostly embedding. A few seconds.
+# The table that introductions print for GPT-3, and the same table for a loaded model, counted from its tensors and compared with the
+# formula. Expect attention to have a third of GPT-3's parameters, and embeddings to have most of a small model's. A few seconds.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
-# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: In GPT-3 a third of the parameters are attention and nearly all the rest MLPs; in a small model the embeddings weigh most.
+# Shown: In GPT-3 a third of the parameters belong to attention and nearly all others to MLPs; in a small model most belong to the embeddings.
 
 # %%
 import os
@@ -38,8 +38,8 @@ out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 # %% [markdown]
 # ## GPT-3, by formula
 #
-# d_model 12,288, 96 layers of 96 heads, d_head 128, weight matrices only, as introductions count. Every head has a query and a key matrix, and
-# its value map in two factors: value down to d_head, value up again.
+# d_model 12,288, 96 layers of 96 heads, d_head 128, weight matrices only, as introductions count them. Every head has a query and a key
+# matrix, and a value map with two factors: down to d_head, and up again.
 
 # %%
 gpt3 = probe.count_parameters("gpt3")
@@ -54,7 +54,7 @@ gpt3 = probe.count_parameters("gpt3")
 gpt3.attention / gpt3.total
 
 # %% [markdown]
-# Were the value map one square matrix, it alone would have:
+# If the value map were one square matrix, it alone would have:
 
 # %%
 gpt3.square_value, gpt3.square_value / gpt3.per_head
@@ -62,8 +62,8 @@ gpt3.square_value, gpt3.square_value / gpt3.per_head
 # %% [markdown]
 # ## The loaded model, from its tensors
 #
-# `count_parameters` adds up the sizes of the tensors that were loaded and stops when any part differs from the formula. A tied unembedding is
-# counted once: it has no number of its own here.
+# `count_parameters` adds up the sizes of the loaded tensors and raises an error if any part differs from the formula. A tied unembedding is
+# counted once, with the embedding.
 
 # %%
 loaded = probe.count_parameters(model)

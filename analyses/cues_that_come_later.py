@@ -13,15 +13,15 @@
 # %% [markdown]
 # # Where is the sense of a word whose cue comes later?
 #
-# "One mole of carbon dioxide", "Apple unveiled a new smartphone": at the word itself a model that reads from left to right cannot know.
-# Expect an AUROC of exactly 0.5 there, and more at every later place. That is the *sense at that place*, never at the word. A
-# control with a plain word, "window", in place of the ambiguous one tells how much of it is the topic of the sentence alone: expect
-# most. Half a minute, a few minutes with GPT-2.
+# "One mole of carbon dioxide", "Apple unveiled a new smartphone": at the word itself a model that reads from left to right cannot know the
+# sense. Expect an AUROC of exactly 0.5 there, and more at every later position. That is the *sense at that position*, never at the word.
+# The control replaces the ambiguous word by an unambiguous one, "window": what remains is the topic of the sentence. Expect most of the
+# AUROC to remain. Half a minute, a few minutes with GPT-2.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
-# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: two senses told apart at places before and after their cue, for *apple*, *mole*, *bank*, and for *window* in their place.
+# Shown: How well two senses are separated at positions before and after their cue, for *apple*, *mole*, *bank*, and for *window* instead of them.
 
 # %%
 import os
@@ -45,15 +45,15 @@ FRAMES = (
 PAIRS = {"apple": ("fruit", "company"), "mole": ("animal", "unit"), "bank": ("river", "money")}
 
 # %% [markdown]
-# ## Five places
+# ## Five positions
 #
-# The sentence is given twice, as an *echo*: in the second copy the word stands after the cue. Heads that copy from the first sentence
-# join in there.
+# The sentence is repeated, as an *echo*: in the second copy the word comes after the cue. Heads that copy from the first sentence
+# contribute there, too.
 
 
 # %%
-def places(tokens, word: str, cue: str) -> dict[str, int]:
-    """The positions that are read."""
+def positions_to_read(tokens, word: str, cue: str) -> dict[str, int]:
+    """The five positions, by name."""
     after = tokens.positions_of(cue)[-1]
     first, second = (tokens.positions_of(word, copy)[-1] for copy in (1, 2))
     stop = tokens.pieces.index(".")
@@ -84,13 +84,13 @@ where_to = probe.tokenize(
     model,
     "The apple and the pear were mentioned again. The apple and the pear were mentioned again",
 )
-{place: where_to.labels[pos] for place, pos in places(where_to, "apple", "pear").items()}
+{name: where_to.labels[pos] for name, pos in positions_to_read(where_to, "apple", "pear").items()}
 
 # %% [markdown]
-# ## Told apart, held out
+# ## Separation, held out
 #
-# At each place the direction from one sense to the other is fitted after the last layer on half of the cue words and half of the
-# frames, and scored on the other halves.
+# At each position the direction from one sense to the other is fitted after the last layer on half of the cue words and half of the
+# frames, and tested on the other halves.
 
 # %%
 later = []
@@ -109,7 +109,10 @@ for word, senses in PAIRS.items():
         )
         tokens = [probe.tokenize(model, f"{text}. {text}") for text in facts["text"]]
         where = pd.DataFrame(
-            [places(each, stands, cue) for each, cue in zip(tokens, facts["cue"], strict=True)]
+            [
+                positions_to_read(text, stands, cue)
+                for text, cue in zip(tokens, facts["cue"], strict=True)
+            ]
         )
         for place in where:
             rows = probe.target_states(model, tokens, where[place].tolist()).resid[:, -1].double()
@@ -127,15 +130,15 @@ table.pivot(index="place", columns=["word", "stands"], values="auroc").loc[where
 # %% [markdown]
 # ## The picture
 #
-# A circle to the right of its square is what the ambiguous word adds to the topic.
+# The distance from a square to a circle on its right is what the ambiguous word adds to the topic.
 
 # %%
 out.mkdir(parents=True, exist_ok=True)
 table.to_csv(out / "cues_that_come_later.csv", index=False, float_format="%.6g")
-what = (table["stands"] == table["word"]).map(
+condition = (table["stands"] == table["word"]).map(
     {True: "the ambiguous word", False: "window in its place"}
 )
-long = table.assign(row=table["word"] + ": " + table["place"], what=what, value=table["auroc"])
+long = table.assign(row=table["word"] + ": " + table["place"], what=condition, value=table["auroc"])
 picture = drawing.compared(long, "held-out AUROC of the two senses (0.5 = chance)", kind="number")
 charts.save(picture, out / "cues_that_come_later.png")
 picture

@@ -13,17 +13,17 @@
 # %% [markdown]
 # # Which words of the whole vocabulary move *bank*?
 #
-# The sentences that ship use a dozen pairs of cue words that somebody wrote down. Here every word of SmolLM2's vocabulary is the cue
-# once, in four short texts such as "The _ bank" and "The _ and the bank". Expect words for water on one side and words for money on
-# the other, and heads that answer to one kind of word.
+# The sentences that ship use a dozen pairs of chosen cue words. Here every word of SmolLM2's vocabulary is the cue once, in four short
+# texts such as "The _ bank" and "The _ and the bank". Expect words about water on one side and words about money on the other, and heads
+# that respond to one kind of word.
 #
-# Tokens that begin longer words ("estu", "nort") are left out: after them the model finds a continuation more likely than not.
+# Tokens that begin longer words ("estu", "nort") are left out: the model finds it more likely than not that such a word continues.
 #
 # Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real/cues` are read, which
-# `make real` writes, because a scan of 24,000 words takes minutes. Writes into `reports/real` below the current folder, or where
-# `PROBE_OUT` says.
+# `make real` writes, because a scan of 24,000 words takes minutes. Writes into `reports/real` below the current folder, or into the folder
+# that `PROBE_OUT` names.
 #
-# Shown: Words of SmolLM2's vocabulary as the cue of *bank*: where each moves the word, and how much L4H2 attends to it.
+# Shown: Words of SmolLM2's vocabulary as the cue of *bank*: how far each moves the word, and how much L4H2 attends to it.
 
 # %%
 import os
@@ -35,24 +35,24 @@ import pandas as pd
 from probe import charts
 
 charts.as_pictures()  # no network
-kept = Path(str(files("probe"))).parent / "reports" / "real" / "cues"  # in a clone
+folder = Path(str(files("probe"))).parent / "reports" / "real" / "cues"  # in a clone
 out = Path(os.environ.get("PROBE_OUT", "reports/real"))
-SCANS = sorted(path.parent for path in kept.glob("*/*/cues_summary.csv"))  # MODEL/WORD
+SCANS = sorted(path.parent for path in folder.glob("*/*/cues_summary.csv"))  # MODEL/WORD
 HEADS = 4  # of a word
 STRONGEST = 8  # words of each side
-FURTHEST = 100  # of each side, all of which are drawn
+FURTHEST = 100  # words of each side that are all in the picture
 
 
 # %% [markdown]
 # ## The scans
 #
-# `reliability`: how well two halves of the frames agree about cues. `auroc`: cue words of the fitted sentences, each along an axis that
-# was fitted without it.
+# `reliability`: how well two halves of the frames agree about cues. `auroc`: how well the cue words of the fitted sentences are separated,
+# each along an axis that was fitted without it.
 
 
 # %%
 def read(name: str) -> pd.DataFrame:
-    """A table of every scan, the model and the word in front."""
+    """A table of every scan, with the model and the word as first columns."""
     tables = []
     for scan in SCANS:
         table = pd.read_csv(scan / f"{name}.csv").drop(columns="word", errors="ignore")
@@ -66,10 +66,10 @@ summary = read("cues_summary")
 summary
 
 # %% [markdown]
-# ## Which heads do it, and do they do the same at any noun?
+# ## Which heads move the word, and do they do the same at any noun?
 #
 # `share`: how much of the variance over cues is lost when the head's output at the word is fixed at its mean. `nouns_r` and
-# `nouns_slope`: what the head writes at ten unambiguous nouns, along the word's axis, against what it writes at the word.
+# `nouns_slope`: correlation and slope of the head's write at ten unambiguous nouns, along the word's axis, against its write at the word.
 
 # %%
 heads = read("cues_heads").groupby(["model", "word"]).head(HEADS)
@@ -80,7 +80,7 @@ heads[["model", "word", *COLUMNS]]
 # %% [markdown]
 # ## The words
 #
-# None of them occurs in the fitted sentences. Strongest first.
+# The strongest words that do not occur in the fitted sentences, strongest first.
 
 # %%
 words = read("cues_words")
@@ -90,20 +90,20 @@ ends.apply(lambda cues: ", ".join(cues.head(STRONGEST))).reset_index()
 # %% [markdown]
 # ## The picture
 #
-# Up: how much L4H2 attends to the cue. Drawn are the words furthest out and every twelfth of the others. The whole table of 4 MB is not in
-# the repository; where `make real` has written it, the words are drawn from it.
+# The vertical axis shows how much L4H2 attends to the cue. The picture has the words furthest out and every twelfth of the others. The whole
+# table of 4 MB is not in the repository; if `make real` has written it, the words are taken from it.
 
 # %%
-whole = kept / "smollm2" / "bank" / "cues.parquet"
-drawn = kept / "smollm2" / "bank" / "drawn.csv"
+whole = folder / "smollm2" / "bank" / "cues.parquet"
+sample = folder / "smollm2" / "bank" / "drawn.csv"
 if whole.exists():
     cues = pd.read_parquet(whole)
     l4h2 = cues[(cues["layer"] == 4) & (cues["head"] == 2)]
     unseen = l4h2[~l4h2["seen"]].sort_values("coordinate", ascending=False)["cue"]
-    chosen = {*unseen.head(FURTHEST), *unseen.tail(FURTHEST), *unseen[::12]}
-    l4h2[l4h2["cue"].isin(chosen)].to_csv(drawn, index=False, float_format="%.4g")
+    sampled = {*unseen.head(FURTHEST), *unseen.tail(FURTHEST), *unseen[::12]}
+    l4h2[l4h2["cue"].isin(sampled)].to_csv(sample, index=False, float_format="%.4g")
 of_bank = summary[(summary["model"] == "smollm2") & (summary["word"] == "bank")].iloc[0]
-picture = charts.cue_scatter(pd.read_csv(drawn), [of_bank["sense_a"], of_bank["sense_b"]])
+picture = charts.cue_scatter(pd.read_csv(sample), [of_bank["sense_a"], of_bank["sense_b"]])
 charts.save(picture, out / "every_word_as_a_cue.png", width=700)
 picture
 

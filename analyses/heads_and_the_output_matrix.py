@@ -17,8 +17,8 @@
 # Expect the same vector from both, up to rounding, and each head's value map d_model -> d_model to have a rank of at most d_head.
 # A few seconds.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
-# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
 # Shown: Every head of a layer proposes its own change ΔE of the word's vector; their sum is what the block writes, less its bias.
 

@@ -13,10 +13,10 @@
 # %% [markdown]
 # # How do I investigate a word of my own?
 #
-# Run the cells in order, half a minute in all; then put a word and sentences of your own in the place of *seal*.
+# Run the cells in order, which takes half a minute. Then replace *seal* by your word and sentences.
 #
 # Needs: probe alone. `PROBE_MODEL` names another model than the one that ships. Writes into `reports/lessons` below the current folder, or
-# where `PROBE_OUT` says.
+# into the folder that `PROBE_OUT` names.
 #
 # Shown: Where the sense of one sentence comes from, token by token and head by head, for a word studied on sentences of your own.
 
@@ -37,7 +37,7 @@ model
 # %% [markdown]
 # ## One sentence
 #
-# Every tensor of attention, from hooks; `certify` computes all of it again from the raw weights, and `require` stops here if they disagree.
+# Every tensor of attention, from hooks. `certify` recomputes all of them from the raw weights, and `require` raises an error if they disagree.
 
 # %%
 probe.certify(model).require().worst
@@ -49,8 +49,8 @@ trace
 # %% [markdown]
 # ## One head
 #
-# Where each head of the first layer looks from *seal*, and how much it adds to the vector there. Then one of them: its pattern, by the formula,
-# equals the hooked one.
+# The attention of each head of the first layer from *seal*, and the length of its write there. Then one head: its pattern, computed by the
+# formula, equals the hooked pattern.
 
 # %%
 at = len(trace.tokens) - 1
@@ -75,8 +75,8 @@ weights.round(2)
 # %% [markdown]
 # ## Your own sentences
 #
-# A row is `word, sense, text, start, end`. With `cue_start, cue_end` the study knows which word tells the sense, with `frame` and `pair` it keeps
-# frames apart and swaps sentences that differ in the cue alone. Here: eight frames, twelve cue words of each sense.
+# A row has `word, sense, text, start, end`. `cue_start, cue_end` mark the cue. With `frame` and `pair` the study splits sentences by frame, and
+# swaps between sentences that differ in the cue alone. Here: eight frames, and twelve cue words of each sense.
 
 # %%
 CUES = {
@@ -138,8 +138,8 @@ pd.DataFrame(rows).groupby("sense")["text"].agg(["count", "first"])
 # %% [markdown]
 # ## The study
 #
-# Directions are fitted on some frames and cue words and measured on others. Every head's output is swapped; nothing is ranked unless the
-# senses are apart.
+# Directions are fitted on some frames and cue words and tested on others. Every head's output is swapped. Heads are ranked only if there is a
+# gap between the senses.
 
 # %%
 study = probe.study(model, "seal", sentences=rows, seed=0)
@@ -190,8 +190,9 @@ table
 # %% [markdown]
 # ## The decomposition of one sentence
 #
-# The vector of the word at the read-out is a sum: embeddings, every head by source token, MLPs, biases. Along the sense axis it says who wrote
-# the sense. It is what was written, not what would happen without it: that is the swap above. The two differ where a head works through others.
+# The vector of the word at the read-out layer is a sum: embeddings, every head by source token, MLPs, biases. Along the sense axis the sum
+# shows which component wrote the sense. A write is not an effect: the effect is that of the swap above. The two differ if a head acts through
+# others.
 
 # %%
 picture = charts.decomposition_bars(

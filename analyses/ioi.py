@@ -21,7 +21,7 @@
 # folding moves into the bias of the layer.
 #
 # Needs: probe alone, in any folder; GPT-2 small (from the hub, or the folder that `PROBE_MODEL` names). Writes into `reports/real` below the
-# current folder, or where `PROBE_OUT` says.
+# current folder, or into the folder that `PROBE_OUT` names.
 #
 # Shown: Numbers published of indirect objects in GPT-2 small beside those measured here; there is no picture.
 

@@ -13,14 +13,14 @@
 # %% [markdown]
 # # Is it ambiguity, or would any noun change like that?
 #
-# A head that brings the cue to *bank* may bring it to *fence* as well. So nouns of one meaning take the word's place in the
-# same sentences, with the same cues. Expect that they change, too, and that most of what the leading heads do is done for
-# any noun; what is left belongs to the word.
-# Read from the tables that `make real` writes (`reports/real`), of SmolLM2 and of the encoder MiniLM, because the studies
+# A head that moves the cue to *bank* may move it to *fence* as well. So unambiguous nouns replace the word in the same sentences,
+# with the same cues. Expect them to change, too, and expect the top heads to do most of their work at any noun; the difference is
+# due to the word.
+# The numbers come from the tables that `make real` writes (`reports/real`) for SmolLM2 and the encoder MiniLM, because the studies
 # themselves take some ten minutes on two cores.
 #
-# Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real` are read, and `drawing`
-# beside this script draws. Writes into `reports/real` below the current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, in which probe is installed (`pip install -e .`), for the tables of `reports/real` and for `drawing`
+# next to this script. Writes into `reports/real` below the current folder, or into the folder that `PROBE_OUT` names.
 #
 # Shown: How far the senses of *bank*, *mole* and *apple* are apart at each depth of SmolLM2, compared with unambiguous nouns in their place. Second picture: the same in MiniLM.
 
@@ -35,9 +35,9 @@ import pandas as pd
 from probe import charts
 
 charts.as_pictures()  # no network
-kept = Path(str(files("probe"))).parent / "reports"  # in a clone
+reports = Path(str(files("probe"))).parent / "reports"  # in a clone
 out = Path(os.environ.get("PROBE_OUT", "reports/real"))
-FOLDERS = {"SmolLM2": kept / "real", "MiniLM": kept / "real" / "minilm"}
+FOLDERS = {"SmolLM2": reports / "real", "MiniLM": reports / "real" / "minilm"}
 WORDS = ("bank", "mole", "apple")
 LEADING = 5  # heads of a word
 LEVEL = 0.05
@@ -46,10 +46,10 @@ COLUMNS = ["net", "general", "specific", "specific_low", "specific_high", "p_spe
 
 
 def read(name: str) -> pd.DataFrame:
-    """A table of both models, the model in front."""
+    """A table of both models, with the model as the first column."""
     tables = {}
     for model, folder in FOLDERS.items():
-        if name == "controls":  # the largest, kept in the smaller form
+        if name == "controls":  # the largest table, stored in the smaller format
             tables[model] = pd.read_parquet(folder / f"{name}.parquet")
         else:
             tables[model] = pd.read_csv(folder / f"{name}.csv")
@@ -61,21 +61,21 @@ words, heads, mlps, controls = (read(name) for name in ("words", "word_heads", "
 # %% [markdown]
 # ## The words
 #
-# `ambiguity_p`: one-meaning nouns in the word's place that change at least as far as the word, of all that were tried.
-# `general_share`: their mean squared gap, in the word's own.
+# `ambiguity_p`: the share of unambiguous nouns in the word's place that change at least as much as the word.
+# `general_share`: their mean squared gap, over the squared gap of the word.
 
 # %%
 words[["model", *KEY, "depth", "gap_p", "nouns", "general_share", "largest_share", "ambiguity_p"]]
 
 # %% [markdown]
-# ## How far apart, depth by depth
+# ## The distance between the senses, by depth
 #
-# The distance between the senses, 1 for the word where it is read, mean over its pairs of senses. An estimated distance is
-# 0 on average where there is none, so it may come out below 0.
+# The distance is 1 for the word at its read-out layer; mean over its pairs of senses. The estimate is unbiased, so it may be below
+# 0 if there is no distance.
 
 
 # %%
-def beside_nouns(model: str, word: str) -> pd.DataFrame:
+def distances_of(model: str, word: str) -> pd.DataFrame:
     """The distance of a word's senses and of the nouns in its place, by depth."""
     depth = words[(words["model"] == model) & (words["word"] == word)]["depth"].iloc[0]
     rows = charts.noun_distances(controls[controls["model"] == model], word, read_at=int(depth))
@@ -90,7 +90,7 @@ def beside_nouns(model: str, word: str) -> pd.DataFrame:
 
 
 def picture_of(model: str):
-    distances = pd.concat([beside_nouns(model, word) for word in WORDS], ignore_index=True)
+    distances = pd.concat([distances_of(model, word) for word in WORDS], ignore_index=True)
     panels = [drawing.Panel(word, "after how many layers", "distance (1 = gap)") for word in WORDS]
     return drawing.line_panels(distances, panels)
 
@@ -105,9 +105,9 @@ charts.save(picture, out / "is_it_ambiguity_encoder.png")
 picture
 
 # %% [markdown]
-# ## What remains of every leading head
+# ## The part of every top head's effect that is specific to the word
 #
-# `net` is what the head does for the word, `general` what it does for the nouns, each in their own gap. `specific` is the
+# `net` is the head's effect at the word, `general` its effect at the nouns, each as a fraction of their own gap. `specific` is the
 # difference, over the sentences in which both were measured.
 
 # %%
@@ -118,9 +118,9 @@ leading[["model", "word", "part", *COLUMNS, "comparison", "verdict"]]
 # %% [markdown]
 # ## Which MLPs do more for the word than for other nouns
 #
-# An MLP reads the token itself: what belongs to *bank* and not to *fence* has to come from there.
-
-# `pairs` counts the pairs of senses for which it does more; the numbers are means over all of them.
+# An MLP reads the token itself: whatever is specific to *bank* and not to *fence* has to come from there.
+#
+# `pairs` counts the pairs of senses for which the MLP does more; the numbers are means over all of them.
 
 # %%
 by_layer = mlps.assign(pairs=mlps["comparison"] == "more").groupby(["model", "word", "layer"])
@@ -132,18 +132,19 @@ specific_mlps[["model", "word", "part", *COLUMNS[:3], "pairs"]]
 # %% [markdown]
 # ## Every noun through the same gate
 #
-# Each noun against all others, as the word was, squared gaps summed over the pairs of senses: how many would be called
-# ambiguous? One in twenty may be, by chance.
+# Each noun is compared with all others in the same way as the word, with squared gaps summed over the pairs of senses: how many would
+# be called ambiguous? One in twenty is expected by chance.
 
 
 # %%
 def gate_of_nouns(model: str, word: str) -> pd.DataFrame:
-    """p of every noun that has taken the word's place, against the other nouns."""
-    mine = (words["model"] == model) & (words["word"] == word)
+    """p of every noun in the word's place, compared with the other nouns."""
+    is_word = (words["model"] == model) & (words["word"] == word)
     rows = controls[(controls["model"] == model) & (controls["word"] == word)]
-    here = rows[(rows["depth"] == words[mine]["depth"].iloc[0]) & (rows["noun"] != word)]
+    here = rows[(rows["depth"] == words[is_word]["depth"].iloc[0]) & (rows["noun"] != word)]
     gap = here.groupby("noun")["gap"].sum()
-    as_far = (gap.to_numpy()[None, :] >= gap.to_numpy()[:, None]).sum(1)  # itself is the 1 of the p
+    # The noun itself is the 1 in p = (1 + number of other nouns as far) / (number of nouns).
+    as_far = (gap.to_numpy()[None, :] >= gap.to_numpy()[:, None]).sum(1)
     return pd.DataFrame({"model": model, "word": word, "noun": gap.index, "p": as_far / len(gap)})
 
 

@@ -11,17 +11,17 @@
 # ---
 
 # %% [markdown]
-# # Do the same heads lead on text that nobody wrote for this?
+# # Do the same heads lead on natural text?
 #
-# The sentences that ship are minimal pairs that somebody composed. CoarseWSD-20 (Loureiro et al. 2021, CC BY-NC 4.0) has sentences of Wikipedia, with
-# the sense of *bank*, *apple* and *mole* in each. Here every head of SmolLM2-135M-Instruct is swapped at the word in 40 of them per sense, drawn at
-# random, with donors of the other sense drawn at random. No cue is marked, so every sentence counts as one.
+# The sentences that ship are composed minimal pairs. CoarseWSD-20 (Loureiro et al. 2021, CC BY-NC 4.0) has sentences from Wikipedia, labelled with
+# the sense of *bank*, *apple* and *mole*. Here every head of SmolLM2-135M-Instruct is swapped at the word in 40 of them for each sense, drawn at
+# random, with randomly drawn donors of the other sense. No cue is marked, so every sentence is a unit of its own.
 #
-# Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real` are read. Where `PROBE_COARSEWSD`
-# names a folder of CoarseWSD-20, they are measured again, which takes some minutes a word. No sentence is kept, only numbers. Writes into `reports/real`
-# below the current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real` are read. If `PROBE_COARSEWSD`
+# names a folder of CoarseWSD-20, they are measured again, which takes some minutes per word. No sentence is stored, only numbers. Writes into `reports/real`
+# below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: What swapping one head's output at the word does in SmolLM2-135M-Instruct on sentences of Wikipedia: L4H1 and L5H1 lead for all three words, as in the composed sentences; L4H2 follows, at a third of its size there.
+# Shown: The effect of swapping one head's output at the word in SmolLM2-135M-Instruct, on sentences from Wikipedia: L4H1 and L5H1 lead for all three words, as in the composed sentences; L4H2 follows, with a third of its effect there.
 
 # %%
 import os
@@ -41,26 +41,26 @@ SENSES = {
     "mole": ("mole_mole_(animal)", "mole_mole_(unit)"),
 }
 EACH_SENSE = 40  # sentences
-kept = Path(str(files("probe"))).parent / "reports" / "real"  # in a clone
+tables = Path(str(files("probe"))).parent / "reports" / "real"  # in a clone
 out = Path(os.environ.get("PROBE_OUT", "reports/real"))
 
 # %% [markdown]
 # ## The sentences
 #
-# A uniform sample of those whose word has something before it, the same for every run.
+# A uniform sample of the sentences with text before the word, the same for every run.
 
 
 # %%
 def sample(folder: Path, word: str) -> list:
-    """So many sentences of each of two senses, drawn with a fixed seed."""
+    """EACH_SENSE sentences of each of two senses, drawn with a fixed seed."""
     rows = probe.read_sentences(folder / word).sentences
     rng = np.random.default_rng(0)
-    drawn = []
+    sentences = []
     for sense in SENSES[word]:
         usable = [row for row in rows if row.sense == sense and row.text[: row.start].strip()]
-        drawn += [usable[n] for n in rng.permutation(len(usable))[:EACH_SENSE]]
+        sentences += [usable[n] for n in rng.permutation(len(usable))[:EACH_SENSE]]
     names = ("word", "sense", "text", "start", "end")
-    return [{name: getattr(row, name) for name in names} for row in drawn]
+    return [{name: getattr(row, name) for name in names} for row in sentences]
 
 
 def measure(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -81,10 +81,10 @@ if data.name and data.is_dir():
     heads.round(5).to_csv(out / "natural_text_heads.csv", index=False)
 else:
     print(
-        f"Not measured again: {data.name or 'PROBE_COARSEWSD'} is no folder; the kept tables are read."
+        f"Not measured again: {data.name or 'PROBE_COARSEWSD'} is not a folder. Reading the tables of the repository."
     )
-    words = pd.read_csv(kept / "natural_text_words.csv")
-    heads = pd.read_csv(kept / "natural_text_heads.csv")
+    words = pd.read_csv(tables / "natural_text_words.csv")
+    heads = pd.read_csv(tables / "natural_text_heads.csv")
 
 # %%
 words[
@@ -105,7 +105,7 @@ words[
 # %% [markdown]
 # ## Which heads lead
 #
-# Per cent of the way between two senses, beyond a donor of the same sense.
+# Percent of the gap between two senses, minus the effect of a donor of the same sense.
 
 # %%
 chart = charts.head_maps(heads)
@@ -113,12 +113,12 @@ charts.save(chart, out / "natural_text.png")
 chart
 
 # %% [markdown]
-# ## The same heads, in another size
+# ## The same heads, other effect sizes
 #
-# The first six heads of each word on natural text, beside what they do in the composed sentences (`reports/real/word_heads.csv`).
+# The top six heads of each word on natural text, with their effects in the composed sentences (`reports/real/word_heads.csv`).
 
 # %%
-composed = pd.read_csv(kept / "word_heads.csv")
+composed = pd.read_csv(tables / "word_heads.csv")
 columns = ["word", "layer", "head", "net", "net_low", "net_high", "rank"]
 together = heads[columns].merge(
     composed[columns], on=["word", "layer", "head"], suffixes=("", "_composed")
@@ -129,7 +129,7 @@ together.round(4).to_csv(out / "natural_text.csv", index=False)
 together
 
 # %% [markdown]
-# What leads for all three words on either kind of text.
+# For how many of the three words each head is among the top three, on either kind of text.
 
 # %%
 first = {

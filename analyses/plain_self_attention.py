@@ -13,12 +13,12 @@
 # %% [markdown]
 # # Is plain self-attention symmetric?
 #
-# Introductions first build attention without weights: queries, keys and values are the token vectors themselves, Q = K = V = M.
-# One text says that the resulting pattern is symmetric. Expect the *scores* M Mᵀ to be (the difference is rounding), the *pattern*
-# after the softmax not to be, since each row is divided by its own sum. A few seconds.
+# Introductions first define attention without weights: queries, keys and values are the token vectors themselves, Q = K = V = M.
+# One text claims that the resulting pattern is symmetric. Expect the *scores* M Mᵀ to be symmetric (up to rounding), but not the
+# *pattern* after the softmax, because each row is divided by its own sum. A few seconds.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
-# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
 # Shown: With Q = K = V = M the scores are symmetric and the attention weights are not: each row is divided by its own sum.
 
@@ -47,20 +47,17 @@ trace
 # `M` holds one row per word. Plain self-attention has no mask, so every cell is filled: later words too.
 
 # %%
-m = trace.weights.raw["wte.weight"][list(trace.tokens.ids)][
-    1:
-]  # without the first token, which starts every text
-scores = attention.scores(m, m) * math.sqrt(
-    m.shape[-1]
-)  # M Mᵀ, as the introductions have it, not divided
+m = trace.weights.raw["wte.weight"][list(trace.tokens.ids)]
+m = m[1:]  # without the first token, which begins every text
+scores = attention.scores(m, m) * math.sqrt(m.shape[-1])  # M Mᵀ, not divided, as in introductions
 pattern = attention.softmax(scores)
 (scores - scores.T).abs().max(), (pattern - pattern.T).abs().max(), pattern.min()
 
 # %% [markdown]
 # ## Why not?
 #
-# A[i, j] = exp(s[i, j]) / Z[i], with Z[i] the sum of row i. The numerators are symmetric, the sums are not, so A[i, j] / A[j, i] = Z[j] / Z[i]. Only
-# where all rows have the same sum is the pattern symmetric, as it is for two vectors of the same length.
+# A[i, j] = exp(s[i, j]) / Z[i], with Z[i] the sum of row i. The numerators are symmetric, but the sums differ, so A[i, j] / A[j, i] = Z[j] / Z[i].
+# The pattern is symmetric only if all rows have the same sum, as for two vectors of the same length.
 
 # %%
 z = scores.exp().sum(-1)
@@ -117,8 +114,8 @@ table
 # %% [markdown]
 # ## The picture
 #
-# Left the scores, in the middle the weights (each row sums to 1), right what is left when the weights are mirrored along the diagonal and
-# subtracted. Were the claim true, the right square would be blank.
+# Left: the scores. Middle: the weights (each row sums to 1). Right: the weights minus their transpose. If the claim were true, the right
+# square would be blank.
 
 # %%
 panels = {"scores": scores, "weights": pattern, "weights − mirrored weights": pattern - pattern.T}

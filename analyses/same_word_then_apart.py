@@ -13,14 +13,14 @@
 # %% [markdown]
 # # Is *bank* the same vector in every sentence?
 #
-# Expect yes at the token embedding, exactly: the table of token vectors does not know the sentence. The position vector is the
-# only difference when the word enters the first block. Then every layer adds what its heads carried over from the sentence, and the
-# vectors of different senses part. Half a minute with the embedded model, a few with GPT-2.
+# Expect yes at the token embedding, exactly: the table of token vectors does not depend on the sentence. Before the first block, only the
+# position vectors differ. Then the heads of every layer add information from the sentence, and the vectors of different senses diverge.
+# Half a minute with the embedded model, a few minutes with GPT-2.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
-# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: *bank* is one and the same vector in all its sentences; from the first layer on, its vectors of different senses part.
+# Shown: *bank* begins as the same vector in all its sentences; from the first layer on, its vectors of different senses diverge.
 
 # %%
 import os
@@ -40,7 +40,7 @@ out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 # %% [markdown]
 # ## Two sentences
 #
-# What enters the first block is token vector + position vector. The lengths of the differences between the two sentences:
+# The first block reads token vector + position vector. The lengths of the differences between the two sentences:
 
 # %%
 traces = {sense: probe.trace(model, text) for sense, text in TEXTS.items()}
@@ -55,12 +55,12 @@ parts = {
         probe.decomposition.residual_stream(trace, at[sense])[0] for sense, trace in traces.items()
     ],
 }
-{name: (here - there).norm().item() for name, (here, there) in parts.items()}
+{name: (river - money).norm().item() for name, (river, money) in parts.items()}
 
 # %% [markdown]
 # ## Every sentence of the lexicon
 #
-# The largest difference in any coordinate of the token vector, over all sentences, is 0: not rounded, the same numbers.
+# The largest difference in any coordinate of the token vector, over all sentences, is exactly 0.
 
 # %%
 sentences = probe.lexicon.expand(WORD).sentences
@@ -80,16 +80,14 @@ len(sentences), apart
 # ## The angle between two contexts, by depth
 #
 # Pairs of sentences with the word at the same position, in different frames and with different cue words: two of the same sense,
-# and two of different senses. What tells the two kinds of pair apart is the sense. Depth -1 is the token, 0 adds the position.
+# and two of different senses. The two kinds of pairs differ only in the sense. Depth -1 is the token, depth 0 adds the position.
 
 # %%
-stream = torch.cat([states.token_embedding.unsqueeze(1), states.resid], dim=1).transpose(
-    0, 1
-)  # depth sentence d_model
+stream = torch.cat([states.token_embedding.unsqueeze(1), states.resid], dim=1)
+stream = stream.transpose(0, 1)  # depth sentence d_model
 unit = torch.nn.functional.normalize(stream.double(), dim=-1)
-chord = torch.cdist(
-    unit, unit, compute_mode="donot_use_mm_for_euclid_dist"
-)  # exactly 0 for equal vectors
+# angle = 2 asin(chord / 2); this mode of cdist gives exactly 0 for equal vectors.
+chord = torch.cdist(unit, unit, compute_mode="donot_use_mm_for_euclid_dist")
 angle = torch.rad2deg(2 * torch.asin(chord / 2)).numpy()
 facts = pd.DataFrame(
     [
@@ -115,8 +113,8 @@ angles
 # %% [markdown]
 # ## The sense coordinate
 #
-# The study fits the direction from one sense to the other on some frames and cue words and measures it on others: about +1/2 for
-# the first sense at the depth where it was fitted, -1/2 for the second.
+# The study fits the direction from one sense to the other on some frames and cue words and tests it on others: the coordinate is about
+# +1/2 for the first sense at the depth where it was fitted, and -1/2 for the second.
 
 # %%
 depth = probe.study(model, WORD, seed=0, permutations=99, max_pairs=12).depth
@@ -124,7 +122,7 @@ coordinates = depth.pivot(index="depth", columns="sense", values="coordinate")[l
 coordinates
 
 # %% [markdown]
-# ## What the two vectors read as
+# ## The tokens nearest to the two vectors
 #
 # The token embeddings nearest to the vector by cosine, and the next tokens if the model stopped at that depth (the logit lens).
 # At depth 0 the nearest token is the word itself.

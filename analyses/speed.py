@@ -11,16 +11,16 @@
 # ---
 
 # %% [markdown]
-# # How fast is it, beside what people use today?
+# # How fast is it, compared with other tools?
 #
-# Reading states, swapping every head, sets of heads and long texts, each in turn with the plain way of doing the same, on random
-# weights of true shapes: GPT-2 small, and a Llama, a GPT-NeoX and a BERT. Expect all 288 swaps of a pair for the price of a few forwards. About fifteen minutes;
-# `--quick` does the same on a tiny shape in less than one, to see that the results are right: its times mean nothing.
+# Reading states, swapping every head, sets of heads and long texts, each timed in turn with the usual implementation, on random weights of
+# real shapes: GPT-2 small, a Llama, a GPT-NeoX and a BERT. Expect all 288 swaps of a pair for the price of a few forward passes. About
+# fifteen minutes. `--quick` runs a tiny shape in less than one minute, to check that the script works: its times mean nothing.
 #
-# Needs: a clone of the repository, for `timing` beside this script; no trained model; a quiet machine. Writes into `reports` below the
-# current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, for `timing` next to this script; no trained model; a quiet machine. Writes into `reports` below the
+# current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: All 144 heads are swapped both ways, exactly, for the price of a few forwards of the pairs.
+# Shown: All 144 heads are swapped in both directions, exactly, for the price of a few forward passes of the pairs.
 
 # %%
 import os
@@ -45,13 +45,13 @@ layers, heads, d_model, _ = weights.shape
 targets = []
 
 
-def hold(work, against, target, measured, unit="×", *, least=False):
-    """Notes a measurement and whether it holds what was asked: at most `target`, or at least."""
+def record(work, against, target, measured, unit="×", *, least=False):
+    """Record a measurement, and whether it meets its target: at most `target`, or at least with `least`."""
     ratio = measured["ratio"]
     holds = ratio >= target if least else ratio <= target
-    asked = f"{'≥' if least else '≤'} {target:g} {unit}"
+    bound = f"{'≥' if least else '≤'} {target:g} {unit}"
     targets.append(
-        {"work": work, "against": against, "target": asked, "holds": holds, "unit": unit} | measured
+        {"work": work, "against": against, "target": bound, "holds": holds, "unit": unit} | measured
     )
 
 
@@ -65,7 +65,7 @@ works = {
     "read": lambda: probe.target_states(model, tokens, at_word),
     "bare": lambda: timing.bare_forward(plain, rows, batch=1024 // LENGTH),
 }
-hold(
+record(
     f"read the states of {SENTENCES} sentences",
     "their bare forward",
     1.10,
@@ -73,10 +73,10 @@ hold(
 )
 
 # %% [markdown]
-# ## Swapping: every head, both ways
+# ## Swapping: every head, both directions
 #
-# Against one forward of one member of each pair, the strictest unit, and of both; and against one forward per head, as others do it. That
-# loop is run once, a part in every turn.
+# Compared with one forward pass of one member of each pair, the strictest unit, with one of both members, and with one forward pass per
+# head, as in other tools. That loop is run once, a part in every turn.
 
 # %%
 a, b = timing.aligned_pairs(model, PAIRS, LENGTH)
@@ -103,22 +103,20 @@ works = {
 }
 timings = timing.interleave(works, runs=RUNS)
 swaps = f"swap all {layers * heads} heads of {PAIRS} pairs both ways, traces included"
-hold(
+record(
     swaps,
     "bare forward of one member of each pair",
     7,
     timing.compare(timings, "swaps", "one side"),
 )
-hold(swaps, "bare forward of both members", 7, timing.compare(timings, "swaps", "both sides"))
-forwards = (
-    2 * len(every_head) + 2,
-    2 * -(-len(every_head) // RUNS) + 2,
-)  # of the whole loop and of a part, two traces each
+record(swaps, "bare forward of both members", 7, timing.compare(timings, "swaps", "both sides"))
+# Forward passes of the whole loop and of a part, with two traces each.
+forwards = (2 * len(every_head) + 2, 2 * -(-len(every_head) // RUNS) + 2)
 faster = timing.compare(timings, "loop", "swaps", times=forwards[1] / forwards[0])
-hold("a forward per head with TransformerLens hooks", "the same swaps", 60, faster, least=True)
+record("a forward per head with TransformerLens hooks", "the same swaps", 60, faster, least=True)
 exact = probe.swap_pairs(weights, a, b, direction[None], depth=layers)[..., 0]
 difference = float((looped - exact).abs().max())
-hold(
+record(
     "largest difference of the two, of the residual's unit",
     "",
     1e-4,
@@ -127,10 +125,11 @@ hold(
 )
 
 # %% [markdown]
-# ## Texts and a metric of one's own
+# ## Texts with any metric
 #
-# `probe.patch` on twice as many pairs of texts, tokens and frames included, by the coordinate between the two, by the logits of two next tokens
-# and by a function of all logits, against the loop with the same metric. The loop is run for one head of every third layer and counted up.
+# `probe.patch` on twice as many pairs of texts, including tokenization and frames, with three metrics: the coordinate between the two, the
+# logits of two next tokens, and a function of all logits. It is compared with the loop with the same metric, which is run for one head of
+# every third layer and extrapolated.
 
 # %%
 texts = timing.drawn_texts(model, 2 * PAIRS, LENGTH)
@@ -145,7 +144,7 @@ sample = [(layer, layer % heads) for layer in range(0, layers, 3)]
 
 
 def surprise(logits):
-    """The log of the probability of one token, which takes all logits."""
+    """The log probability of one token, which needs all logits."""
     return logits.log_softmax(-1)[:, 5]
 
 
@@ -163,7 +162,7 @@ for name, (metric, read, least) in METRICS.items():
     }
     timings = timing.interleave(patching, runs=RUNS)
     forwards_run, forwards_asked = 2 * len(sample) + 2, 2 * layers * heads + 2
-    hold(
+    record(
         f"a forward per head with TransformerLens hooks, {2 * PAIRS} pairs, read by {name}",
         "probe.patch",
         least,
@@ -174,52 +173,59 @@ for name, (metric, read, least) in METRICS.items():
 # %% [markdown]
 # ## From the cue to the word: every position, every edge
 #
-# One pair, both ways, its cue five tokens before the word, against the bare forward of its two members. The stream, the attention output and
-# the MLP output of every layer at every position from the cue on; every edge into the query, the key and the value of a head at the word, from
-# whatever writes before it there; and a forward of its own from the receiving head on for a thousand of these edges. Others run two whole
-# forwards with hooks for each edge: one in which only the sender writes what it wrote in the other member, one in which the receiver gets that.
+# One pair in both directions, with its cue five tokens before the word, compared with the bare forward pass of its two members: the stream,
+# the attention output and the MLP output of every layer at every position from the cue on; every edge into the query, the key and the value
+# of a head at the word, from all earlier writers at these positions; and for a thousand of these edges a separate forward pass from the
+# receiving head on. Other tools run two whole forward passes with hooks for each edge: in the first only the sender writes its output of the
+# other member, in the second the receiver gets the result.
 
 # %%
-one, other, never = a[:1], b[:1], 1e9  # of the gap: no edge reaches as much
+first, second = a[:1], b[:1]
+never = 1e9  # of the gap: no edge has such an effect
 
 
 def edges(sample):
     only = {"receivers": [0], "mlps": False, "reach": never, "sample": sample}
-    return probe.edges(weights, one, other, direction[None], depth=layers, **only)
+    return probe.edges(weights, first, second, direction[None], depth=layers, **only)
 
 
 tracing = {
     "trace": lambda: probe.trace_positions(
-        weights, one, other, direction[None], depth=layers, heads=False
+        weights, first, second, direction[None], depth=layers, heads=False
     ),
     "edges": lambda: edges(0),
     "totals": lambda: edges(1000),
-    "bare": lambda: timing.bare_forward(plain, [*one, *other], batch=2),
+    "bare": lambda: timing.bare_forward(plain, [*first, *second], batch=2),
 }
 whole = edges(1000)
 between = (whole.edges["sender_head"] >= 0) & whole.total[0, 0, :, 0].isfinite().numpy()
-few = between.nonzero()[0][:: max(1, between.sum() // 6)]
-tracing["loop"] = lambda: timing.loop_over_edges(model, (a[0], b[0]), direction, whole.edges[few])
+sampled_edges = between.nonzero()[0][:: max(1, between.sum() // 6)]
+tracing["loop"] = lambda: timing.loop_over_edges(
+    model, (a[0], b[0]), direction, whole.edges[sampled_edges]
+)
 timings, edge_count = timing.interleave(tracing, runs=RUNS), len(whole.edges)
-for name, work, most in (
+for name, work, bound in (
     ("trace", "causal trace of one pair both ways, three components", 40),
     ("edges", f"fraction and direct effect of {edge_count:,} edges into the heads at the word", 20),
     ("totals", "the same and the total effect of 1,000 of them", 50),
 ):
-    hold(work, "bare forward of both members", most, timing.compare(timings, name, "bare"))
+    record(work, "bare forward of both members", bound, timing.compare(timings, name, "bare"))
 faster = timing.compare(
-    timings, "loop", "totals", times=len(few) / whole.total[0, 0, :, 0].isfinite().sum().item()
+    timings,
+    "loop",
+    "totals",
+    times=len(sampled_edges) / whole.total[0, 0, :, 0].isfinite().sum().item(),
 )
-hold(
+record(
     "two forwards per edge with TransformerLens hooks",
     "these edges, each with its total",
     100,
     faster,
     least=True,
 )
-moved = timing.loop_over_edges(model, (a[0], b[0]), direction, whole.edges[few])
-difference = float((moved - whole.total[0, :, few, 0]).abs().max())
-hold(
+looped_totals = timing.loop_over_edges(model, (a[0], b[0]), direction, whole.edges[sampled_edges])
+difference = float((looped_totals - whole.total[0, :, sampled_edges, 0]).abs().max())
+record(
     "largest difference of the two totals, of the residual's unit",
     "",
     1e-4,
@@ -230,8 +236,9 @@ hold(
 # %% [markdown]
 # ## Other architectures
 #
-# A Llama of SmolLM2's shape (grouped-query heads, rotary positions, gated MLPs), a GPT-NeoX of Pythia's and a BERT. The loop of one hooked
-# forward a head is run for a sample of the heads and counted up. A BERT reads both ways, so that a swap is a whole text there.
+# A Llama with SmolLM2's shape (grouped-query heads, rotary positions, gated MLPs), a GPT-NeoX with Pythia's shape, and a BERT. The loop with
+# one hooked forward pass per head is run for a sample of the heads and extrapolated. A BERT reads both ways, so every swap recomputes the
+# whole text.
 
 # %%
 for shape in () if QUICK else ("llama-135m", "neox-160m", "bert-base"):
@@ -239,23 +246,23 @@ for shape in () if QUICK else ("llama-135m", "neox-160m", "bert-base"):
     timings, times = timing.architecture(shape, pairs=pairs, length=LENGTH, sentences=64, runs=RUNS)
     swaps = f"{shape}: all heads of {pairs} pairs both ways"
     if shape == "bert-base":
-        hold(
+        record(
             swaps,
             "a hooked forward per head and direction",
             0.55,
             timing.compare(timings, "swaps", "loop", times=times),
         )
         continue
-    hold(swaps, "bare forward of both members", 6, timing.compare(timings, "swaps", "forward"))
+    record(swaps, "bare forward of both members", 6, timing.compare(timings, "swaps", "forward"))
     faster = timing.compare(timings, "loop", "swaps", times=1 / times)
-    hold(
+    record(
         f"{shape}: a forward per head with TransformerLens hooks",
         "the same swaps",
         60,
         faster,
         least=True,
     )
-    hold(
+    record(
         f"{shape}: read 64 sentences",
         "their bare forward",
         1.10,
@@ -266,17 +273,17 @@ for shape in () if QUICK else ("llama-135m", "neox-160m", "bert-base"):
 # ## Sets of heads: a whole curve
 
 # %%
-kept = timing.curve_sets(layers, heads)
+curve_masks = timing.curve_sets(layers, heads)
 donor_z = probe.target_states(
     model, timing.drawn(model, PAIRS, LENGTH, seed=1), [LENGTH - 1] * PAIRS
 ).z
 works = {
-    "curve": lambda: probe.swap_sets(weights, a, donor_z, kept, direction[None]),
+    "curve": lambda: probe.swap_sets(weights, a, donor_z, curve_masks, direction[None]),
     "bare": works["one side"],
 }
 curve = timing.compare(timing.interleave(works, runs=RUNS), "curve", "bare", times=layers * heads)
-hold(
-    f"head-set curve, {len(kept)} sets",
+record(
+    f"head-set curve, {len(curve_masks)} sets",
     f"{layers * heads} forwards of the same sentences",
     0.4,
     curve,
@@ -288,14 +295,14 @@ hold(
 # %%
 text = timing.long_text(model, LONG, runs=RUNS)
 everything = "run_with_cache of everything"
-hold(
+record(
     f"extra memory of a trace kept to one of {LONG} tokens",
     everything,
     0.1,
     timing.alone(text["traced"] / text["cached"]),
 )
-hold("its time", everything, 1.0, timing.alone(text["traced_seconds"] / text["cached_seconds"]))
-hold(
+record("its time", everything, 1.0, timing.alone(text["traced_seconds"] / text["cached_seconds"]))
+record(
     "ΔE by source token, every head, values included",
     "",
     60,
@@ -308,8 +315,8 @@ hold(
 
 # %%
 started = timing.start_up(runs=RUNS)
-hold("import probe", "", 0.15, timing.alone(started["import probe"]), unit="s")
-hold("probe --help", "", 0.35, timing.alone(started["probe --help"]), unit="s")
+record("import probe", "", 0.15, timing.alone(started["import probe"]), unit="s")
+record("probe --help", "", 0.35, timing.alone(started["probe --help"]), unit="s")
 
 # %% [markdown]
 # ## Growth

@@ -13,18 +13,18 @@
 # %% [markdown]
 # # What does *creature* ask for?
 #
-# In "A fluffy blue creature roamed the verdant forest" a query of *creature* meets the key of every word before it. Introductions say that
-# it asks for adjectives. Two heads are taken apart here: L0H1, which the lesson follows, and L2H0, which `adjectives_to_nouns.py` found
-# to look at adjectives more than at other words in their place. Expect L0H1 to ask by token and place, because in layer 0 nothing else is
-# there yet, and L2H0 to ask for what the MLPs of earlier layers wrote. Five seconds.
+# In "A fluffy blue creature roamed the verdant forest" the query of *creature* is compared with the key of every word before it.
+# Introductions say that it asks for adjectives. This script splits the scores of two heads: L0H1, which the lesson follows, and L2H0, which
+# attends to adjectives more than to other words in their place (`adjectives_to_nouns.py`). Expect L0H1 to ask for tokens and positions,
+# because layer 0 reads nothing else, and L2H0 to ask for the writes of earlier MLPs. Five seconds.
 #
-# A score is a sum over pairs of parts: one that *creature* holds and one that the adjective holds. An attribution is not a cause, so each
-# part is also replaced by that of the other words. One sentence cannot show what a head is for.
+# A score is a sum over pairs of parts: one part of the vector of *creature* and one of the adjective's. An attribution is not a cause, so
+# each part is also replaced by that of the other words. One sentence cannot show the function of a head.
 #
 # Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names, with
-# heads of its own. Writes into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+# other heads. Writes into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: The scores of two heads from *creature* to the adjective they attend to most, above the mean score of the other words, by pairs of parts: rows, what *creature* holds; columns, what the adjective holds.
+# Shown: The scores of two heads from *creature* to the adjective they attend to most, minus the mean score of the other words, by pairs of parts. Rows: the parts of *creature*. Columns: the parts of the adjective.
 
 # %%
 import os
@@ -41,7 +41,7 @@ out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 NOUN = "creature"
 ADJECTIVES = ("fluffy", "blue")
 HEADS = ((0, 1), (2, 0))
-MOST = 8  # pairs of parts that are kept of each head, the largest
+MOST = 8  # pairs of parts of each head in the table, the largest
 trace = probe.trace(model, f"A {' '.join(ADJECTIVES)} {NOUN} roamed the verdant forest")
 at = trace.tokens.positions_of(NOUN)[-1]
 
@@ -65,7 +65,7 @@ most = {
 # ## Its score, by pairs of parts
 #
 # Minus the mean score of the other words, because the softmax depends on differences only. In the picture the heads of a layer are one
-# part, and so are all biases.
+# part, and all biases are one part.
 
 
 # %%

@@ -13,15 +13,15 @@
 # %% [markdown]
 # # What does the mask hide?
 #
-# Expect everything that comes later: the scores of later words are set to minus infinity before the softmax, each row still sums
-# to 1, and whatever follows a word changes nothing at it, at no layer, exactly. So "Apple" in "Apple unveiled a new smartphone" cannot
-# have looked at "smartphone" in a model that reads from left to right. Half a minute.
-# Where such a sense can be read is asked in `cues_that_come_later.py`.
+# Expect: everything that comes later. The scores of later words are set to minus infinity before the softmax, each row still sums
+# to 1, and the words after a word change nothing at it, in any layer, not even by rounding. So "Apple" in "Apple unveiled a new
+# smartphone" cannot attend to "smartphone" in a model that reads from left to right. Half a minute.
+# `cues_that_come_later.py` asks where such a sense can be read.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
-# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: one head with its mask, and without it as the model never is: only there could *Apple* look at *smartphone*.
+# Shown: One head with its mask, and without it, as the model never runs: only without the mask could *Apple* attend to *smartphone*.
 
 # %%
 import math
@@ -41,8 +41,8 @@ out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 # %% [markdown]
 # ## One head, with the mask and without
 #
-# `attention.mask` puts minus infinity where the key stands after the query, and exp of that is 0. The head is the one that would, without
-# its mask, give most of the attention of "Apple" to "smartphone". The weights with the mask are those of the hooked model.
+# `attention.mask` puts minus infinity where the key comes after the query, and exp(-∞) is 0. The head shown is the one in which "Apple"
+# would attend most to "smartphone" without the mask. The weights with the mask equal those of the hooked model.
 
 # %%
 trace = probe.trace(model, "Apple unveiled a new smartphone")
@@ -64,21 +64,20 @@ mask
 # %% [markdown]
 # ## A later word never changes an earlier one
 #
-# The sentences of the lessons whose cue follows the word, each beside a text of equal length in which all that follows the word
-# was replaced by "the the the": the largest change in any coordinate of the residual stream at any layer.
+# Each sentence of the lessons whose cue comes after the word is compared with a text of equal length in which everything after the word
+# is replaced by "the the the": the largest change in any coordinate of the residual stream in any layer.
 
 # %%
 changes = []
-for shown in (item for item in probe.lexicon.showcase() if item.cue_after):
-    whole = probe.trace(model, shown.text)
-    word = whole.tokens.positions_of(shown.text[shown.start : shown.end])[-1]
-    other = probe.trace(model, shown.text[: shown.end] + " the" * (len(whole.tokens) - word - 1))
-    change = (
-        (whole.resid_post - other.resid_post).abs().amax((0, 2))
-    )  # over layers and coordinates: one number a position
+for example in (item for item in probe.lexicon.showcase() if item.cue_after):
+    whole = probe.trace(model, example.text)
+    word = whole.tokens.positions_of(example.text[example.start : example.end])[-1]
+    replaced = example.text[: example.end] + " the" * (len(whole.tokens) - word - 1)
+    # The largest over layers and coordinates: one number for each position.
+    change = (whole.resid_post - probe.trace(model, replaced).resid_post).abs().amax((0, 2))
     changes.append(
         {
-            "text": shown.text,
+            "text": example.text,
             "up to the word": change[: word + 1].max().item(),
             "after it": change[word + 1 :].max().item(),
         }
@@ -88,7 +87,7 @@ pd.DataFrame(changes)
 # %% [markdown]
 # ## The table and the picture
 #
-# Left the scores, with what is minus infinity left empty; in the middle their softmax; right the same head without the mask. Rows are
+# Left: the scores, with cells of minus infinity left empty. Middle: their softmax. Right: the same head without the mask. Rows are
 # queries.
 
 # %%

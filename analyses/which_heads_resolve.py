@@ -17,7 +17,7 @@
 # carry none. About a minute with the embedded model, a few with GPT-2.
 #
 # Needs: probe alone, in any folder; a model: the one that ships, or any that `PROBE_MODEL` names. Writes into `reports` below the current
-# folder, or where `PROBE_OUT` says.
+# folder, or into the folder that `PROBE_OUT` names.
 #
 # Shown: How far swapping one head's output at the word, alone, moves the word between its senses, beyond what a donor of the same sense does.
 

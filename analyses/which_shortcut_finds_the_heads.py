@@ -13,16 +13,16 @@
 # %% [markdown]
 # # Which shortcut finds the heads?
 #
-# Almost everybody who asks which heads matter looks at attention weights or computes a gradient. Every word that ships is one unit: the
-# heads that each shortcut puts first are compared with those that exact swaps on the same pairs of sentences find. Expect attention to
-# miss some of them, and gradients to find nearly all.
+# Most studies of which heads matter use attention weights or gradients. Here every word that ships is one unit: the top heads of each
+# shortcut are compared with the heads that exact swaps on the same pairs of sentences find. Expect attention to miss some of them, and
+# gradients to find nearly all.
 #
-# Needs: a clone of the repository, in which probe is installed (`pip install -e .`), for `drawing` beside this script, and the packages
-# of `make real`. Finished words are kept as files and not measured again, so a run that was stopped goes on. `PROBE_WORDS` measures the
-# first so many words only, `PROBE_MODELS` other models, by names or files. Writes into `reports/real` below the current folder, or where
-# `PROBE_OUT` says.
+# Needs: a clone of the repository, in which probe is installed (`pip install -e .`), for `drawing` next to this script, and the packages
+# of `make real`. Finished words are stored as files, so an interrupted run continues. `PROBE_WORDS` limits the number of words,
+# `PROBE_MODELS` names other models, by names or files. Writes into `reports/real` below the current folder, or into the folder that
+# `PROBE_OUT` names.
 #
-# Shown: How many of a word's significant heads are among as many first heads of each shortcut, mean over words with its 95 % interval; the table says how many words.
+# Shown: The share of a word's significant heads that each shortcut ranks among its top heads, as many as are significant; mean over words with its 95 % interval. The table gives the number of words.
 
 # %%
 import os
@@ -42,11 +42,11 @@ out = Path(os.environ.get("PROBE_OUT", "reports/real"))
 MODELS = os.environ.get("PROBE_MODELS", "tiny-senses smollm2 minilm").split()
 MOST_WORDS = int(os.environ.get("PROBE_WORDS", "1000"))
 KEY = ["word", "sense_a", "sense_b"]
-LEVEL = 0.05  # of a significant head
-FIRST = 5  # heads that are kept
-DRAWS = 2000  # of words
-RANK_DRAWS = 500  # of pairs
-FEWEST_PAIRS = 4  # that signs are flipped of
+LEVEL = 0.05  # the level of significance of a head
+FIRST = 5  # top heads
+DRAWS = 2000  # bootstrap samples of words
+RANK_DRAWS = 500  # bootstrap samples of pairs
+FEWEST_PAIRS = 4  # for a test by sign flips
 METHODS = {
     "attention": "attention to the cue",
     "rollout": "attention rollout",
@@ -61,12 +61,12 @@ METHODS = {
 # %% [markdown]
 # ## Every head on every pair of sentences
 #
-# One file a word, which is read where it is there. A word that cannot be measured has an empty one.
+# One file for each word, which is read if it exists. The file of a word that cannot be measured is empty.
 
 
 # %%
 def measured(source: str) -> pd.DataFrame:
-    """`probe.shortcuts` of every word that ships, pair by pair, in one model; for the embedded model those of its
+    """`probe.shortcuts` of every word that ships, pair by pair, in one model; for the embedded model the words of its
     grammar."""
     name = Path(source).stem
     folder = out / "shortcuts" / name
@@ -124,46 +124,47 @@ def significant(rows: pd.DataFrame) -> np.ndarray:
 
 
 def first_of(score: pd.Series, number: int) -> set:
-    """The first heads of a ranking."""
+    """The top heads of a ranking."""
     return set(score.sort_values(ascending=False, kind="stable").index[:number])
 
 
 def scores_of(heads: pd.DataFrame, method: str, is_right: np.ndarray) -> dict[str, float]:
-    """The scores of one shortcut for two senses of a word; none where no cue is known."""
+    """The scores of one shortcut for two senses of a word; empty without a known cue."""
     score, swap = heads[method], heads["swap"]
     if score.isna().any():
         return {}
-    kept = swap[list(first_of(score, FIRST))].sum()
-    found = {
+    # lost: 1 - (swap effect of the shortcut's top heads) / (swap effect of the top heads by swaps)
+    effect = swap[list(first_of(score, FIRST))].sum()
+    scores = {
         "spearman": float(spearmanr(score, swap).statistic),
-        "lost": 1 - kept / swap[list(first_of(swap, FIRST))].sum(),
+        "lost": 1 - effect / swap[list(first_of(swap, FIRST))].sum(),
     }
     if is_right.any():
         right = set(heads.index[is_right])
-        found["recall"] = len(right & first_of(score, len(right))) / len(right)
-        found["recall_10"] = len(right & first_of(score, 10)) / len(right)
-        found["precision"] = float(average_precision_score(is_right, score))
-    return found
+        scores["recall"] = len(right & first_of(score, len(right))) / len(right)
+        scores["recall_10"] = len(right & first_of(score, 10)) / len(right)
+        scores["precision"] = float(average_precision_score(is_right, score))
+    return scores
 
 
 def stability_of(rows: pd.DataFrame, method: str) -> dict[str, float]:
-    """Of one half of the pairs and the other: how many of the first five heads are the same (Jaccard index), and the
-    rank correlation."""
+    """How well two halves of the pairs agree: the overlap of their top five heads (Jaccard index), and the rank
+    correlation of all heads."""
     if method == "auroc" or rows["pair"].nunique() < 2 or rows[method].isna().any():
-        return {}  # AUROC is of all sentences, not of these pairs
+        return {}  # AUROC comes from all sentences, not from these pairs
     first, second = (by_head(rows[rows["pair"] % 2 == half])[method] for half in (0, 1))
-    top, other = first_of(first, FIRST), first_of(second, FIRST)
+    top, second_top = first_of(first, FIRST), first_of(second, FIRST)
     return {
-        "jaccard": len(top & other) / len(top | other),
+        "jaccard": len(top & second_top) / len(top | second_top),
         "halves": float(spearmanr(first, second).statistic),
     }
 
 
 def ranks_of(rows: pd.DataFrame) -> tuple[float, float]:
-    """The 95 % interval of the rank of the head with the largest swap, pairs drawn anew."""
+    """The 95 % interval of the rank of the head with the largest swap, resampling pairs."""
     effects = rows.pivot(index="pair", columns=["layer", "head"], values="swap").to_numpy()
-    drawn = np.random.default_rng(0).integers(len(effects), size=(RANK_DRAWS, len(effects)))
-    means = effects[drawn].mean(1)  # draw head
+    samples = np.random.default_rng(0).integers(len(effects), size=(RANK_DRAWS, len(effects)))
+    means = effects[samples].mean(1)  # draw head
     first = effects.mean(0).argmax()
     ranks = 1 + (means > means[:, [first]]).sum(1)
     low, high = np.quantile(ranks, (0.025, 0.975), method="closest_observation")
@@ -186,18 +187,18 @@ by_word = by_word.groupby(["model", "method", "word"], sort=False).mean().reset_
 # %% [markdown]
 # ## Over words
 #
-# Means with 95 % bootstrap intervals; words are drawn anew, the same for every shortcut. The row of the swaps themselves says how far they
-# agree with themselves over two halves of the pairs (`jaccard`, `halves`), which no shortcut can be expected to exceed.
+# Means with 95 % bootstrap intervals over words, with the same samples for every shortcut. The row of the swaps shows how well swaps agree
+# between two halves of the pairs (`jaccard`, `halves`), which no shortcut can be expected to exceed.
 
 
 # %%
 def over_words(values: pd.Series) -> tuple[float, float, float]:
-    """Mean of the words' scores and the ends of its interval; NaN where no word has one."""
-    known = values.dropna().to_numpy()
-    if not len(known):
+    """The mean of the words' scores and the ends of its interval; NaN if no word has a score."""
+    scores = values.dropna().to_numpy()
+    if not len(scores):
         return (np.nan,) * 3
-    drawn = np.random.default_rng(0).integers(len(known), size=(DRAWS, len(known)))
-    return (known.mean(), *np.quantile(known[drawn].mean(1), (0.025, 0.975)))
+    samples = np.random.default_rng(0).integers(len(scores), size=(DRAWS, len(scores)))
+    return (scores.mean(), *np.quantile(scores[samples].mean(1), (0.025, 0.975)))
 
 
 summary = []
@@ -212,9 +213,9 @@ table = pd.DataFrame(summary)
 table[["model", "method", *SCORES, "words", "words_with_heads"]]
 
 # %% [markdown]
-# ## How sure is the first head?
+# ## How certain is the first head?
 #
-# The upper end of the 95 % interval of its rank, pairs drawn anew: 1 is a head that is always first.
+# The upper end of the 95 % interval of its rank, resampling pairs. At 1, the head is always first.
 
 # %%
 of_swaps = by_word[by_word["method"] == "swap"]

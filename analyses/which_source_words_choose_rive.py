@@ -13,15 +13,15 @@
 # %% [markdown]
 # # Which English words does the decoder read when it chooses *rive*?
 #
-# "Nobody knew why the bank was near the river": the French is *rive*, and *banque* if the last word is "money". The choice falls at
-# one place of the translation, behind "la", where cross-attention looks back at the English. Two answers are possible. The decoder
-# may read the cue, "river"; or the encoder may have moved the sense to "bank" already, and the decoder reads only that. Expect the
-# second. A few seconds.
+# "Nobody knew why the bank was near the river": the French is *rive*, and *banque* if the last word is "money". The choice is made at
+# one position of the translation, after "la", where cross-attention reads the English. There are two hypotheses. The decoder may read
+# the cue, "river"; or the encoder has already moved the sense to "bank", and the decoder reads only that. Expect the second. A few
+# seconds.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a translator into French: the one that ships, or the one that
-# `PROBE_TRANSLATOR` names. Writes into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, for `drawing` next to this script; a translator into French: the one that ships, or the one that
+# `PROBE_TRANSLATOR` names. Writes into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: how much of the choice between *rive* and *banque* passes through each English word, and through each head of cross-attention.
+# Shown: How much of the choice between *rive* and *banque* passes through each English word, and through each head of cross-attention.
 
 # %%
 import os
@@ -50,9 +50,9 @@ FRAMES = (
 # %% [markdown]
 # ## The sentences
 #
-# Every frame with every pair of cue words, one of a river and one of money. "bank" comes before the cue in both languages, so the French
-# that is already there is the same word for word, and only the English can tell. (With the cue first, its French would be there too, and
-# could tell as well: that is not looked at here.) No training sentence came near these frames.
+# Every frame with every pair of cue words, one about rivers and one about money. "bank" comes before the cue in both languages, so the
+# French so far is the same word for word, and only the English differs. (With the cue first, its translation would also be in the French
+# so far; such sentences are not tested here.) The training sentences are unlike these frames.
 
 # %%
 cues = {sense.name: sense.cues for sense in probe.lexicon.entry("bank").senses}
@@ -69,13 +69,13 @@ f"{right} of {len(choices)} pairs: rive ahead of banque with one cue, behind it 
 # %% [markdown]
 # ## Three measurements
 #
-# *Swap of a word*: the decoder finds at one English word what the encoder said there in the other sentence. *Swap of a head*: one head's z,
-# at the place of the choice only. Everything else responds; 100 % is the whole way from *banque* to *rive*. *Written directly*: ΔE of all
-# heads of cross-attention along (rive − banque) by English word, with every norm's scale held and no answer from what comes after.
-# Intervals draw frames and pairs of cue words again; p flips the sign of whole pairs of cue words and is corrected within each group.
+# *Swap of a word*: the decoder reads at one English word the encoder's output of the other sentence. *Swap of a head*: one head's z, at
+# the position of the choice only. Everything else responds, and 100 % is the gap between *banque* and *rive*. *Written directly*: ΔE of all
+# heads of cross-attention along (rive − banque) by English word, with the scales of norms and everything after the heads held fixed.
+# Intervals resample frames and pairs of cue words. p flips the sign of whole pairs of cue words and is corrected within each group.
 
 # %%
-places, written, looked = [], [], []
+word_groups, direct_writes, attentions = [], [], []
 for choice in choices:
     read = [
         probe.trace(model, source, choice.target) for source in (choice.source_a, choice.source_b)
@@ -85,30 +85,30 @@ for choice in choices:
     cue = [
         pos for pos, (a, b) in enumerate(zip(tokens.ids, read[1].source.ids, strict=True)) if a != b
     ]
-    rest = [pos for pos in range(len(tokens)) if pos not in word + cue]
-    places.append([word, cue, rest])
+    other_words = [pos for pos in range(len(tokens)) if pos not in word + cue]
+    word_groups.append([word, cue, other_words])
     a, b = (
         probe.cross.direct_logits(model, pair, "rive", against="banque")[:, :, -1].sum((0, 1))
         for pair in read
     )
-    written.append(torch.stack([(a - b)[part].sum() for part in places[-1]]))
+    direct_writes.append(torch.stack([(a - b)[part].sum() for part in word_groups[-1]]))
     pattern = torch.stack([pair.cross.pattern[:, :, -1] for pair in read]).mean(0)
-    looked.append(torch.stack([pattern[..., part].sum(-1) for part in places[-1]], dim=-1))
-moved = probe.cross.swap_source_words(model, choices, places)
-same = []  # another cue of the same sense: what any disturbance does
+    attentions.append(torch.stack([pattern[..., part].sum(-1) for part in word_groups[-1]], dim=-1))
+moves = probe.cross.swap_source_words(model, choices, word_groups)
+same = []  # the control: another cue of the same sense, which shows the effect of any change
 for side, sense in enumerate(("river", "money")):
-    other = cues[sense][1:] + cues[sense][:1]
-    again = [
+    other_cues = cues[sense][1:] + cues[sense][:1]
+    control_choices = [
         probe.cross.WordChoice(
-            en.format(cue=cues[sense][n]), en.format(cue=other[n]), fr, "rive", "banque"
+            en.format(cue=cues[sense][n]), en.format(cue=other_cues[n]), fr, "rive", "banque"
         )
         for en, fr, n in facts
     ]
-    same.append(probe.cross.swap_heads(model, again).moved[:, 0] * (-1, 1)[side])
+    same.append(probe.cross.swap_heads(model, control_choices).moved[:, 0] * (-1, 1)[side])
 effects = {
-    "swap of what the encoder says at": (moved[:, 1] - moved[:, 0]) / 2,
+    "swap of what the encoder says at": (moves[:, 1] - moves[:, 0]) / 2,
     "swap of one head of cross-attention": swaps.toward.flatten(1),
-    "written directly, from": torch.stack(written),
+    "written directly, from": torch.stack(direct_writes),
 }
 NAMES = ("“bank”", "the cue", "every other word")
 heads = [
@@ -120,7 +120,7 @@ heads = [
 
 # %%
 def intervals(effect: torch.Tensor, draws: int = 2000) -> torch.Tensor:
-    """95 % of the ratio of sums when frames and pairs of cue words are drawn again. `choice part -> 2 part`"""
+    """95 % intervals of the ratio of sums, resampling frames and pairs of cue words. `choice part -> 2 part`"""
     torch.manual_seed(0)
     shape = (len(FRAMES), len(pairs))
     counts = [
@@ -147,7 +147,7 @@ table = pd.DataFrame(rows, columns=["group", "row", "value", "low", "high", "p"]
 of_heads = torch.stack(
     [swaps.denoise, swaps.noise, (sum(same) / 2).sum(0) / swaps.gap.sum()]
 ).flatten(1)
-attention = torch.stack(looked).mean(0).flatten(0, 1).T
+attention = torch.stack(attentions).mean(0).flatten(0, 1).T
 for name, values in zip(
     ("denoise", "noise", "same_sense", "looks_at_bank", "looks_at_cue"),
     (*of_heads, *attention[:2]),
@@ -157,39 +157,41 @@ for name, values in zip(
 table.style.format(precision=3)
 
 # %% [markdown]
-# ## What that says
+# ## The conclusion
 #
-# The swaps tell what *carries* the choice. Where a head looks is in the last two columns and shows nothing by itself.
+# The swaps show what *carries* the choice. The last two columns give the attention of each head, which shows nothing by itself.
 
 # %%
 by_word, by_head, direct = (table[table["group"] == group].set_index("row") for group in effects)
-said = (
-    f"The decoder reads the choice at “bank”: what the encoder says there carries {by_word.loc[NAMES[0], 'value']:.0%} of it, the cue "
-    f"itself {by_word.loc[NAMES[1], 'value']:.1%}. So the encoder has told the senses apart before the decoder looks. All heads "
-    f"of cross-attention at this place carry {swaps.all_heads:.0%}, {' and '.join(by_head['value'].nlargest(2).index)} most; they write "
-    f"{direct['value'].sum():.0%} of it along (rive − banque) themselves, the rest is made by what responds to them."
+conclusion = (
+    f"The decoder reads the choice at “bank”: the encoder's output there carries {by_word.loc[NAMES[0], 'value']:.0%} of it, the cue "
+    f"itself {by_word.loc[NAMES[1], 'value']:.1%}. So the encoder has resolved the word before the decoder reads it. All heads of "
+    f"cross-attention at this position carry {swaps.all_heads:.0%}, {' and '.join(by_head['value'].nlargest(2).index)} most. They write "
+    f"{direct['value'].sum():.0%} of it along (rive − banque) directly; the rest comes from parts that respond to them."
 )
 if by_word.loc[NAMES[0], "low"] <= by_word.loc[NAMES[1], "high"]:
-    said = "On these sentences it was not shown which English word carries the choice."
-said
+    conclusion = (
+        "The data do not decide which English word carries the choice (the intervals overlap)."
+    )
+conclusion
 
 # %% [markdown]
 # ## One sentence
 #
-# The head that carries most, over the French that is there so far. Rows are French, columns English.
+# The head that carries most, in the French so far. Rows are French, columns English.
 
 # %%
 layer, head = divmod(int(swaps.effect.argmax()), swaps.effect.shape[1])
-one = probe.trace(model, choices[len(pairs)].source_a, choices[len(pairs)].target)
+example = probe.trace(model, choices[len(pairs)].source_a, choices[len(pairs)].target)
 cells = [
     {
         "panel": f"L{layer}H{head}",
         "query": query,
         "key": key,
-        "value": one.cross.pattern[layer, head, t, j].item(),
+        "value": example.cross.pattern[layer, head, t, j].item(),
     }
-    for t, query in enumerate(one.target.labels)
-    for j, key in enumerate(one.source.labels)
+    for t, query in enumerate(example.target.labels)
+    for j, key in enumerate(example.source.labels)
 ]
 drawing.matrix_panels(pd.DataFrame(cells), {f"L{layer}H{head}": "shares"})
 
@@ -201,6 +203,6 @@ drawing.matrix_panels(pd.DataFrame(cells), {f"L{layer}H{head}": "shares"})
 # %%
 out.mkdir(parents=True, exist_ok=True)
 table.to_csv(out / "which_source_words_choose_rive.csv", index=False, float_format="%.6g")
-picture = drawing.grouped_bars(table, "share of the way from banque to rive")
+picture = drawing.grouped_bars(table, "share of the gap between banque and rive")
 charts.save(picture, out / "which_source_words_choose_rive.png")
 picture

@@ -13,14 +13,14 @@
 # %% [markdown]
 # # Why are the scores divided by √d_head?
 #
-# Expect the variance of q·k to grow with the width of the head, the softmax of undivided scores to give nearly everything to
-# one token (low entropy), and its gradient to be gone for most queries. The real q and k of a model that was trained with
-# the division, then random vectors of many widths. A few seconds.
+# Expect the variance of q·k to grow with the width of the head, the softmax of undivided scores to give nearly all attention to
+# one token (low entropy), and its gradient to vanish for most queries. First with the q and k of a model that was trained with
+# the division, then with random vectors of many widths. A few seconds.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
-# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: Without the division by √d_head the softmax gives nearly everything to one token, and the gradient of a typical query is nearly gone.
+# Shown: Without the division by √d_head the softmax gives nearly all attention to one token, and the gradient of a typical query nearly vanishes.
 
 # %%
 import math
@@ -44,13 +44,13 @@ VARIANTS = {"divided by √d_head": 1.0, "not divided": math.sqrt(model.config.d
 # %% [markdown]
 # ## What is measured
 #
-# Entropy in bits over the bits that even shares would have: 1 is even, 0 is everything to one token. The gradient is the
-# softmax's Jacobian, J = diag(A) - A Aᵀ: its largest eigenvalue λ says how far the shares can move per unit of their
-# scores, at most 1/2. A query whose largest eigenvalue is below 0.01 counts as stuck.
+# Entropy, divided by the entropy of equal shares: 1 is even, 0 is all attention on one token. The gradient is the softmax's
+# Jacobian, J = diag(A) - A Aᵀ. Its largest eigenvalue λ is the largest change of the shares per unit of their scores, at most
+# 1/2. A query whose largest eigenvalue is below 0.01 counts as stuck.
 #
-# J is a diagonal less a matrix of rank one: det(J - λ) = Π (Aᵢ - λ) · (1 - Σ Aᵢ² / (Aᵢ - λ)). The shares sum to 1, so
+# J is a diagonal minus a matrix of rank one: det(J - λ) = Π (Aᵢ - λ) · (1 - Σ Aᵢ² / (Aᵢ - λ)). The shares sum to 1, so
 # the last factor is -λ Σ Aᵢ / (Aᵢ - λ). The largest λ lies between the two largest shares, where that sum rises from -∞
-# to ∞: halving finds its zero, and always ends.
+# to ∞, so bisection finds its zero.
 
 
 # %%
@@ -69,7 +69,7 @@ def gradient(pattern):
 
 
 def described(patterns):
-    """Of `... query_pos key_pos` patterns, whose queries see two keys or more."""
+    """The measures of patterns, `... query_pos key_pos`, whose queries can read at least two keys."""
     even = torch.cat([evenness(pattern, (pattern > 0).sum(-1)).flatten() for pattern in patterns])
     steep = torch.cat([gradient(pattern).flatten() for pattern in patterns])
     return {
@@ -82,7 +82,7 @@ def described(patterns):
 # %% [markdown]
 # ## On the model's real q and k
 #
-# Every head, every token after the first two of the example sentences. Masked scores, with the model's own division, then
+# Every head, every token after the first two of the example sentences. Masked scores, with the model's division, then
 # multiplied by √d_head again.
 
 # %%
@@ -111,7 +111,7 @@ for layer in range(model.config.n_layers):
 # %% [markdown]
 # ## On random vectors
 #
-# Independent coordinates of variance 1: the variance of q·k is d_head, so its typical size √d_head. Divided by that, it is 1 for every
+# Independent coordinates of variance 1: the variance of q·k is d_head, and its typical size √d_head. After the division it is 1 for every
 # width. 256 queries, 32 keys, no mask.
 
 # %%
@@ -144,9 +144,9 @@ table
 # %% [markdown]
 # ## What this does not show
 #
-# This model learned with the division, so its q and k are as long as suits it; one trained without would have learned shorter ones. And the
-# stuck share concerns the softmax alone: by the chain rule the division itself also shrinks the gradient with respect to q·k, √d_head times,
-# but evenly for every query.
+# This model was trained with the division, so its q and k have a suitable length; a model trained without would have learned shorter ones. And
+# the share of stuck queries is about the softmax alone: by the chain rule the division also shrinks the gradient with respect to q·k, by
+# √d_head, but equally for every query.
 
 # %%
 panels = [

@@ -165,14 +165,14 @@ def test_what_cannot_be_decomposed_is_said(tmp_path, monkeypatch):
     with pytest.raises(InputError) as caught:
         probe.decompose(model, TEXT, at="bank", tokens=(1, 2, 3))
     assert str(caught.value) == (
-        "Decomposing a logit of 3 tokens: expected one token, or two for the difference of their "
-        'logits; give (" water", " loan"), say.'
+        "Cannot decompose a logit of 3 tokens: expected one token, or two for the difference of their "
+        'logits. Give (" water", " loan"), say.'
     )
     with pytest.raises(InputError) as caught:
         probe.decompose(model, TEXT, at="bank", tokens=(5, 5))
     assert str(caught.value) == (
-        "Decomposing the difference of the logits of (5, 5): the two tokens are the same, and the "
-        "difference of a logit from itself is always 0; give two different tokens."
+        "Cannot decompose the difference of the logits of (5, 5): the two tokens are the same, and "
+        "the difference is always 0. Give two different tokens."
     )
     with pytest.raises(InputError, match=r"^Looking for None in 'The mole .*expected one word, or"):
         probe.decompose(model, TEXT, at=None, tokens=PAIR)
@@ -187,8 +187,8 @@ def test_what_cannot_be_decomposed_is_said(tmp_path, monkeypatch):
     with pytest.raises(InputError) as missing:
         probe.decompose(translator, TEXT, at="bank", tokens=PAIR)
     assert str(missing.value) == (
-        f"Decomposing a logit of {translator.name}: it is an encoder-decoder and writes a target; "
-        "give target=, the text so far, and a position or word of that as at=."
+        f"Cannot decompose a logit of {translator.name}: it is an encoder-decoder and needs a target. "
+        "Give target=, the text so far, and a position or word of it as at=."
     )
     with pytest.raises(InputError, match="it has no decoder for a target. Give one text only"):
         probe.decompose(model, TEXT, at="bank", tokens=PAIR, target=TEXT)

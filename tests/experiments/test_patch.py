@@ -259,14 +259,14 @@ def test_hooks_of_a_swap_refuse_a_run_of_another_length(tiny):
     with pytest.raises(InputError) as refused:
         tiny.bridge.run_with_hooks(longer, fwd_hooks=hooks)
     assert str(refused.value) == (
-        "Swapping heads in a run of 5 tokens: the hooks were made for the 4 of 'The loan bank'; run "
-        "these, or make hooks for the other text."
+        "Cannot swap heads in a run of 5 tokens: the hooks were made for the 4 tokens of 'The loan "
+        "bank'. Run these, or make hooks for the other text."
     )
 
 
 def test_texts_without_an_order_are_no_pairs(tiny):
     with pytest.raises(
-        InputError, match="^Patching pairs of texts: got set and set, expected two texts"
+        InputError, match="^Cannot patch pairs of texts: got set and set, expected two texts"
     ):
         probe.patch(tiny, {"The river bank"}, against={"The loan bank"}, at="bank")
 
@@ -316,8 +316,8 @@ REFUSED = {
     "one token twice": (
         {"metric": (17, 17)},
         (
-            "Patching with the metric (17, 17): its two tokens are the same, and the difference of a "
-            "logit from itself is always 0; give two different tokens."
+            "Cannot patch with the metric (17, 17): its two tokens are the same, and the difference "
+            "of their logits is always 0. Give two different tokens."
         ),
     ),
     "no id": (
@@ -335,7 +335,7 @@ REFUSED = {
     "infinite": ({"metric": lambda logits: logits[..., 5] / 0}, NOT_FINITE),
     "half a depth": (
         {"depth": 1.5},
-        "Patching up to depth 1.5: the model has 2 blocks. Give a whole number from 1 to 2.",
+        "Cannot patch up to depth 1.5: the model has 2 blocks. Give a whole number from 1 to 2.",
     ),
     "word": (
         {"at": "shore"},
@@ -354,33 +354,33 @@ REFUSED = {
     "read": (
         {"at": "bank", "read": 1},
         (
-            f"Patching token {{at}} and reading token 1 of {A!r}: gpt2 reads left to right, so nothing "
-            "moves there; read at the token that is swapped or behind it."
+            f"Cannot patch token {{at}} and read token 1 of {A!r}: gpt2 reads left to right, so "
+            "nothing moves there. Read at the token that is swapped, or after it."
         ),
     ),
     "same": (
         {"at": "mole"},
         (
-            "Patching 'mole' in pair 0: its texts are the same up to what is swapped, so that no swap "
-            "changes anything; swap at a token behind their first difference."
+            "Cannot patch 'mole' in pair 0: its texts are the same up to this token, and no swap "
+            "changes anything. Swap at a token after their first difference."
         ),
     ),
     "depth": (
         {"depth": 99},
-        "Patching up to depth 99: the model has 2 blocks. Give a whole number from 1 to 2.",
+        "Cannot patch up to depth 99: the model has 2 blocks. Give a whole number from 1 to 2.",
     ),
     "logits": (
         {"depth": 1, "metric": TOKENS},
         (
-            "Reading the logits of gpt2 after 1 blocks: they are made behind the last of 2; leave the "
-            "depth out, or the metric."
+            "Cannot read the logits of gpt2 after 1 blocks: they are computed after the last of 2. "
+            "Omit the depth, or the metric."
         ),
     ),
     "parts": (
         {"parts": "neurons"},
         (
-            "Patching 'neurons': expected one of 'heads', 'mlp', 'stream', 'positions'; give one of "
-            "these."
+            "Cannot patch parts = 'neurons': expected one of 'heads', 'mlp', 'stream', 'positions'. "
+            "Give one of these."
         ),
     ),
     "id": (
@@ -390,15 +390,15 @@ REFUSED = {
     "metric": (
         {"metric": (5, 6, 7)},
         (
-            "Patching with the metric (5, 6, 7): expected None, a pair of next tokens such as "
-            '(" water", " loan"), or a function of the logits; give one of these.'
+            "Cannot patch with the metric (5, 6, 7): expected None, a pair of next tokens such as "
+            '(" water", " loan"), or a function of the logits. Give one of these.'
         ),
     ),
     "metrics": (
         {"metric": [None, None]},
         (
-            "Patching 1 pairs of texts: got 2 metrics, expected one for all or one for each pair; give "
-            "as many."
+            "Cannot patch 1 pairs of texts with 2 metrics: expected one for all pairs, or one for each "
+            "pair. Give as many metrics as pairs."
         ),
     ),
     "whole logits": (
@@ -429,9 +429,9 @@ def test_texts_that_do_not_fit_are_said():
     with pytest.raises(InputError) as caught:
         probe.patch(model, A, against=LONGER, at="bank", parts="positions")
     assert str(caught.value) == (
-        f"Patching every position of pair 0: got {sizes[0]} and {sizes[1]} tokens, read at "
-        f"{sizes[0] - 1} and {sizes[1] - 1}, expected the same of both; write its texts equally "
-        'long, or patch parts="heads", "mlp" or "stream".'
+        f"Cannot patch every position of pair 0: got {sizes[0]} and {sizes[1]} tokens, read at "
+        f"{sizes[0] - 1} and {sizes[1] - 1}, expected equal numbers. Write texts of equal length, or "
+        'patch parts="heads", "mlp" or "stream".'
     )
     for a, b, got in (
         (A, [B], "one text and 1 text"),
@@ -444,8 +444,8 @@ def test_texts_that_do_not_fit_are_said():
         with pytest.raises(InputError) as caught:
             probe.patch(model, a, against=b, at="bank")
         assert str(caught.value) == (
-            f"Patching pairs of texts: got {got}, expected two texts, or two lists with as "
-            "many of both, at least one; give each text its partner."
+            f"Cannot patch pairs of texts: got {got}, expected two texts, or two lists of the same "
+            "length, at least 1. Give each text a partner."
         )
     columns = pd.DataFrame({"a": [A], "b": [B]})
     of_columns = probe.patch(model, columns["a"], against=columns["b"].to_numpy(), at="bank")
@@ -453,7 +453,7 @@ def test_texts_that_do_not_fit_are_said():
     with pytest.raises(InputError) as caught:
         probe.patch_hooks(model, A, against=B, at="bank", heads=[(0, 1), (2, 0)])
     assert str(caught.value) == (
-        "Hooking L2H0 of gpt2: it has 2 layers of 4 heads; give (layer, head) of one that is there."
+        "Cannot hook L2H0 of gpt2: it has 2 layers of 4 heads. Give (layer, head) of one of them."
     )
 
 
@@ -464,8 +464,8 @@ def test_heads_that_are_no_pairs_of_numbers_are_said(heads):
     with pytest.raises(InputError) as caught:
         probe.patch_hooks(model_of("gpt2"), A, against=B, at="bank", heads=heads)
     assert str(caught.value) == (
-        f"Hooking heads of gpt2: got {heads!r}, expected a list of pairs of numbers, (layer, head) "
-        "of each; give [(0, 1), (2, 3)], say."
+        f"Cannot hook heads of gpt2: got {heads!r}, expected a list of (layer, head). Give "
+        "[(0, 1), (2, 3)], say."
     )
 
 
@@ -495,9 +495,9 @@ def test_tokens_that_are_several_and_models_without_logits_are_said(tmp_path):
         with pytest.raises(UnsupportedModel) as unsupported:
             probe.patch(headless, A, against=B, at="bank", metric=metric)
         assert str(unsupported.value) == (
-            f"Reading the logits of {headless.name}: no language-model head was in its checkpoint; "
-            "load a checkpoint with one, or leave the metric out to read the coordinate between "
-            "the two texts."
+            f"Cannot read the logits of {headless.name}: its checkpoint has no language-model head. "
+            "Load a checkpoint with one, or omit the metric to read the coordinate between the two "
+            "texts."
         )
     assert len(probe.patch(headless, A, against=B, at="bank")) == LAYERS * 4
 

@@ -90,21 +90,21 @@ REFUSED = {
     "three": (
         ["a bank", "b bank", "c bank"],
         (
-            "Exploring: got 3 sentences, expected one or two with the same word; put each into "
+            "Cannot explore 3 sentences: expected one or two with the same word. Put each in "
             "quotation marks."
         ),
     ),
     "none": (
         ["--save", "page.html"],
         (
-            "Exploring with --save: got no sentence; give one or two with the same word, each in "
+            "Cannot explore with --save: got no sentence. Give one or two with the same word, each in "
             "quotation marks."
         ),
     ),
     "word": (
         ["--word", "bank"],
         (
-            "Exploring with --word: got no sentence; give one or two with the same word, each in "
+            "Cannot explore with --word: got no sentence. Give one or two with the same word, each in "
             "quotation marks."
         ),
     ),

@@ -185,6 +185,6 @@ def test_it_warns_of_others_and_names_an_address_that_cannot_be_had(run, monkeyp
     assert code == 130
     assert told.endswith("probe: the explorer has stopped.\n") and "files" not in told
     assert (
-        "listening on 0.0.0.0: whoever reaches this machine and has the address can use the model."
-        in told
+        "listening on 0.0.0.0. Anybody who can reach this machine and has the address can use the "
+        "model." in told
     )

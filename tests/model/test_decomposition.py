@@ -356,7 +356,7 @@ def test_a_token_is_nearest_to_itself_at_any_length(model):
     ("options", "said"),
     [
         ({"vector": torch.nan}, "it holds NaN or infinite numbers. Give finite ones."),
-        ({"count": 0}, "got count = 0, expected a whole number from 1 on; leave it out for 5."),
+        ({"count": 0}, "got count = 0, expected a whole number from 1 on. Omit it for 5."),
         ({"count": 10**6}, "tokens are left. Ask for fewer."),
         ({"without": [10**6]}, "got without = [1000000], expected ids from 0 to "),
     ],

@@ -453,9 +453,9 @@ def test_what_runs_from_weights_alone_is_refused_in_a_sentence() -> None:
     with pytest.raises(probe.InputError) as caught:
         probe.decompose(model, A, at="bank", tokens=TOKENS)
     assert str(caught.value) == (
-        "Decomposing a logit of GPT2LMHeadModel: it is run with hooks on transformer.h.0, without a "
-        "certificate, and what hooks write is no component of it; load it without hooks, or swap "
-        "with probe.patch."
+        "Cannot decompose a logit of GPT2LMHeadModel: it is run with hooks on transformer.h.0, without "
+        "a certificate, and the write of a hook does not belong to any component. Load it without "
+        "hooks, or swap with probe.patch."
     )
     with pytest.raises(probe.InputError) as caught:
         Explorer(model)
@@ -466,7 +466,7 @@ def test_what_runs_from_weights_alone_is_refused_in_a_sentence() -> None:
     )
     with pytest.raises(probe.InputError) as caught:
         probe.study(model, "bank", controls=["table"])
-    assert str(caught.value).endswith("leave them out, or study the model without hooks.")
+    assert str(caught.value).endswith("Omit controls, or study the model without hooks.")
 
 
 # --- a study --------------------------------------------------------------------------------------

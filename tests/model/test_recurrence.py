@@ -593,9 +593,9 @@ def test_a_patch_has_rows_of_the_heads_that_there_are_and_the_others_cannot_be_h
     rows = probe.patch(model, a, against=b, at="creature")
     assert set(rows["layer"]) == {1} and len(rows) == model.config.n_heads
     assert set(probe.patch(model, a, against=b, at="creature", parts="mlp")["layer"]) == {0, 1, 2}
-    with pytest.raises(InputError, match="its layer 0 has no attention, and no heads; give"):
+    with pytest.raises(InputError, match="its layer 0 has no attention, and no heads. Give"):
         probe.patch_hooks(model, a, against=b, at="creature", heads=[(0, 1)])
-    with pytest.raises(InputError, match="its layer 2 has no attention, and no heads; leave these"):
+    with pytest.raises(InputError, match="its layer 2 has no attention, and no heads. Name"):
         probe.evaluate(model, sentences=[], without=["L1H0", "L2H1"])
 
 

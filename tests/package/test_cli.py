@@ -127,7 +127,7 @@ def test_an_output_folder_that_cannot_be_written_is_refused_before_any_work(run,
 def test_forgotten_quotation_marks_are_asked_for_where_a_text_is_taken(run, arguments, asked):
     told = run(*arguments)
     assert_one_sentence(told, "unexpected extra argument", f"(see `probe {arguments[0]} --help`)")
-    assert ("put a text of several words into quotation marks" in told[2]) == asked
+    assert ("Put a text of several words in quotation marks" in told[2]) == asked
 
 
 def test_without_a_command_the_help_is_printed(run):
@@ -227,7 +227,10 @@ def test_a_head_is_followed_by_its_name_or_by_its_number_in_a_layer(run, named):
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        (("--head", "4.1"), "Following a head: got --head 4.1, expected its name, as --head L4H2"),
+        (
+            ("--head", "4.1"),
+            "Cannot follow a head: got --head 4.1, expected its name or its number",
+        ),
         (("--head", "L0H1", "--layer", "1"), "got --head L0H1 and --layer 1, expected its name"),
         (("--head", "L99H1"), "Cannot follow layer 99 of tiny-senses: it has 4 layers"),
         (("--layer", "L0"), "Invalid value for '--layer': expected a whole number (see"),

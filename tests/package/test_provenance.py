@@ -157,7 +157,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence_and_stays_as_it_was(tmp_
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "folder").mkdir()
     for target, said in (
-        (tmp_path / "file" / "page.html", "a file stands where its folder should be"),
+        (tmp_path / "file" / "page.html", "there is a file with the name of its folder"),
         (tmp_path / "folder", "is a directory"),
     ):
         with pytest.raises(probe.InputError) as caught:

@@ -33,7 +33,7 @@ def test_former_arguments_are_taken_with_a_warning(
         found = call()
     assert found[0] == "m" and found[2] == "rows" and found[1] in (None, "bank")
     assert str(caught[0].message) == (
-        f"ask: {given} will not be taken by the next version; write sentences=, words=."
+        f"ask: the next version will not take {given}. Write sentences=, words=."
     )
     assert caught[0].filename == __file__
 
@@ -46,10 +46,12 @@ def test_present_arguments_bring_no_warning() -> None:
 
 
 def test_the_public_functions_take_their_former_arguments(tiny: probe.Model) -> None:
-    with pytest.warns(DeprecationWarning, match="^patch: argument 3 will not be taken"):
+    with pytest.warns(
+        DeprecationWarning, match="^patch: the next version will not take argument 3"
+    ):
         former = probe.patch(tiny, A, B, at=-1)
     assert former.equals(probe.patch(tiny, A, against=B, at=-1))
-    with pytest.warns(DeprecationWarning, match="^walk: word= will not be taken .*; write at=.$"):
+    with pytest.warns(DeprecationWarning, match="^walk: the next .* take word=. Write at=.$"):
         assert probe.walk(tiny, A, word="bank").word == "bank"
     tokens = probe.tokenize(tiny, A)
     with pytest.warns(DeprecationWarning, match="^target_states: sentences= and targets= will"):

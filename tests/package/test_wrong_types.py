@@ -13,7 +13,7 @@ B = "The money near the bank"
 SENTENCES = [{"sense": "river", "text": A}, {"sense": "money", "text": B}]
 FEW_FRAMES = ("looks", "drawer")
 NOUNS = "Choosing nouns of one meaning: got controls = {}, expected nouns; give "
-SEED = "{}: got seed = {}, expected a whole number from 0 on; leave it out for 0."
+SEED = "{}: got seed = {}, expected a whole number from 0 on. Omit it for 0."
 
 
 @pytest.fixture(scope="module")
@@ -36,28 +36,28 @@ def ways():
             NOUNS.format(given),
         )
     yield "survey controls", lambda m: probe.survey(m, controls=5), NOUNS.format(5)
-    yield "study seed", lambda m: probe.study(m, seed="a"), SEED.format("Studying words", "'a'")
-    yield "survey seed", lambda m: probe.survey(m, seed=-1), SEED.format("Surveying words", -1)
+    yield "study seed", lambda m: probe.study(m, seed="a"), SEED.format("Cannot study words", "'a'")
+    yield "survey seed", lambda m: probe.survey(m, seed=-1), SEED.format("Cannot survey words", -1)
     yield (
         "seed that no library counts up to",
         lambda m: probe.study(m, seed=2**63),
-        f"Studying words: got seed = {2**63}, expected a whole number from 0 to {2**63 - 1}; leave",
+        f"Cannot study words: got seed = {2**63}, expected a whole number from 0 to {2**63 - 1}. Omit",
     )
     yield (
         "evaluate seed",
         lambda m: probe.evaluate(m, sentences=SENTENCES, words="bank", seed=0.5),
-        SEED.format("Evaluating sentences", 0.5),
+        SEED.format("Cannot evaluate sentences", 0.5),
     )
     yield "cues seed", lambda m: probe.cues(m, "bank", seed=-1), SEED.format("Scanning cues", -1)
     yield (
         "survey out",
         lambda m: probe.survey(m, out=5),
-        "Surveying words: got out = 5, expected the folder that finished words are kept in; give",
+        "Cannot survey words: got out = 5, expected the folder for finished words. Give",
     )
     yield (
         "survey workers",
         lambda m: probe.survey(m, workers="dask"),
-        "Surveying words: got workers = 'dask', expected Workers of probe.studies.workers; give",
+        "Cannot survey words: got workers = 'dask', expected Workers of probe.studies.workers. Give",
     )
     yield (
         "layer of a head",
@@ -118,7 +118,7 @@ def test_a_single_text_and_a_single_noun_are_lists_of_one(model):
 def test_the_sentences_of_a_study_may_still_be_called_a_corpus(model):
     with (
         pytest.warns(
-            DeprecationWarning, match="^study: corpus= will not be taken .*; write sentences=.$"
+            DeprecationWarning, match="^study: the next .* take corpus=. Write sentences=.$"
         ),
         pytest.raises(InputError, match="^Choosing words: got 5"),
     ):

@@ -182,12 +182,12 @@ def test_edges_are_held_to_the_same(weights, direction):
             {"reach": "much"},
             "got reach = 'much', expected a share of the gap, at least 0. Give one ",
         ),
-        ({"most": 1.5}, "got most = 1.5, expected a whole number from 0 on; leave it out for all"),
+        ({"most": 1.5}, "got most = 1.5, expected a whole number from 0 on. Omit it for all"),
         (
             {"sample": -1},
-            "got sample = -1, expected a whole number from 0 on; leave it out for 20",
+            "got sample = -1, expected a whole number from 0 on. Omit it for 20",
         ),
-        ({"seed": "today"}, "got seed = 'today', expected a whole number from 0 on; leave it out"),
+        ({"seed": "today"}, "got seed = 'today', expected a whole number from 0 on. Omit it"),
     ],
 )
 def test_options_of_edges_are_held_to_what_they_mean(weights, direction, change, said):

@@ -354,49 +354,49 @@ def test_heads_are_named_or_taken_from_a_table_by_their_effect(tmp_path, given, 
 
 
 LIST = (
-    "expected names such as L4H1,L4H2, or a CSV or Parquet file with the columns layer and head; "
-    "correct the list."
+    "expected names such as L4H1,L4H2, or a CSV or Parquet file with the columns layer and head. "
+    "Correct the list."
 )
 
 
 @pytest.mark.parametrize(
     ("given", "top", "said"),
     [
-        ("L4X", None, f"Taking out heads: 'L4X' names none, {LIST}"),
-        ("L1H0,,L1H1", None, f"Taking out heads: '' names none, {LIST}"),
-        ([], None, f"Taking out heads: '' names none, {LIST}"),
-        ((1, 2), None, f"Taking out heads: 1 names none, {LIST}"),
-        (7, None, f"Taking out heads: 7 names none, {LIST}"),
+        ("L4X", None, f"Cannot ablate heads: 'L4X' is not a head, {LIST}"),
+        ("L1H0,,L1H1", None, f"Cannot ablate heads: '' is not a head, {LIST}"),
+        ([], None, f"Cannot ablate heads: '' is not a head, {LIST}"),
+        ((1, 2), None, f"Cannot ablate heads: 1 is not a head, {LIST}"),
+        (7, None, f"Cannot ablate heads: 7 is not a head, {LIST}"),
         (
             "L1H0,L9H1",
             None,
             (
-                "Taking out L9H1: this model has no such head, expected layers 0 to 2 and heads 0 to "
-                "3; name heads of this model."
+                "Cannot ablate L9H1: this model has no such head, expected layers 0 to 2 and heads 0 "
+                "to 3. Name heads of this model."
             ),
         ),
         (
             "L1H0,L2H1",
             3,
             (
-                "Taking out the first 3 heads: got the list L1H0,L2H1, expected a file whose heads "
-                "have an effect; leave top out or give such a file."
+                "Cannot ablate the top 3 heads: got the list L1H0,L2H1, and no effects. Omit top, or "
+                "give a file with the effect of each head."
             ),
         ),
         (
             "L1H0,L1H1,L1H2",
             None,
             (
-                "Drawing random sets beside the heads taken out: layer 1 has 4 heads, of which 3 are "
-                "taken out and 1 left, expected at least as many left as taken out; take out fewer "
-                "heads of this layer."
+                "Cannot draw random sets of other heads: of the 4 heads of layer 1, 3 are ablated and "
+                "1 remain, expected at least as many remaining as ablated. Ablate fewer heads of this "
+                "layer."
             ),
         ),
         (
             "heads.csv",
             None,
             (
-                "Reading heads from heads.csv: there is no such file; give the path of a CSV or "
+                "Cannot read heads from heads.csv: there is no such file. Give the path of a CSV or "
                 "Parquet file with the columns layer and head, or a list such as L4H1,L4H2."
             ),
         ),
@@ -404,48 +404,48 @@ LIST = (
             b"",
             None,
             (
-                "Reading heads from heads.csv: it cannot be read as a table (No columns to parse from "
-                "file); write it again or give another."
+                "Cannot read heads from heads.csv: it is not a readable table (No columns to parse "
+                "from file). Write it again, or give another file."
             ),
         ),
         (
             b"layer,effect\n1,.2\n",
             1,
             (
-                "Reading heads from heads.csv: the column head is missing, got layer, effect, expected "
-                "layer and head; add it or give a list such as L4H1,L4H2."
+                "Cannot read heads from heads.csv: the column head is missing, got layer, effect, "
+                "expected layer and head. Add it, or give a list such as L4H1,L4H2."
             ),
         ),
         (
             b"layer,head\n1,H2\n",
             None,
             (
-                "Reading heads from heads.csv: got 1 and H2 for layer and head, expected whole "
-                "numbers from 0; correct the file."
+                "Cannot read heads from heads.csv: got 1 and H2 for layer and head, expected whole "
+                "numbers from 0. Correct the file."
             ),
         ),
         (
             b"layer,head\n1,\n",
             None,
             (
-                "Reading heads from heads.csv: got no row with both for layer and head, expected whole "
-                "numbers from 0; correct the file."
+                "Cannot read heads from heads.csv: got no row with both for layer and head, expected "
+                "whole numbers from 0. Correct the file."
             ),
         ),
         (
             b"layer,head,rank\n1,2,1\n",
             1,
             (
-                "Reading heads from heads.csv: none of the columns layer, head, rank says how large "
-                "the effect of a head is, expected effect, net or swap; add it or leave top out."
+                "Cannot read heads from heads.csv: none of the columns layer, head, rank is the effect "
+                "of a head, expected effect, net or swap. Add one of these, or omit top."
             ),
         ),
         (
             b"layer,head,effect\n1,2,.1\n1,3,\n",
             2,
             (
-                "Reading heads from heads.csv: got top = 2, expected 1 to 1, the number of heads with "
-                "an effect; take as many as there are."
+                "Cannot read heads from heads.csv: got top = 2, expected 1 to 1, the number of heads "
+                "with an effect. Choose a number in this range."
             ),
         ),
     ],
@@ -578,6 +578,6 @@ def test_a_word_that_the_file_does_not_have_is_refused(run, tmp_path):
 def test_top_without_a_file_is_refused(run):
     code, _, err = run("bank", "--sentences", "rows.jsonl", "--top", "2")
     assert code == 2 and err == (
-        "probe: Taking out the first 2 heads: got no file to take them from, expected one with the "
-        "columns layer, head and effect; give it as without.\n"
+        "probe: Cannot ablate the top 2 heads: got no file of heads. Give one with the columns layer, "
+        "head and effect as without.\n"
     )

@@ -416,7 +416,7 @@ def test_what_cannot_be_attributed_is_said(changes, sentence):
 
 def test_directions_that_cannot_be_read_are_refused():
     model = random_model()
-    with pytest.raises(InputError, match=r"expected \[28\], as long as those of the stream"):
+    with pytest.raises(InputError, match=r"expected \[28\], the width of the residual stream"):
         probe.ov_attribution(model, TEXT, **PLACE, along=torch.ones(27))
     early = axes.fit_axis(torch.ones(1, 28), torch.zeros(1, 28), ("one", "other"), 1)
     with pytest.raises(InputError, match="fitted after 2 blocks or more"):
@@ -441,7 +441,7 @@ def test_what_an_encoder_decoder_lacks_is_said():
         probe.qk_attribution(model, TEXT, target=TARGET, **place, stack="both")
     with pytest.raises(UnsupportedModel, match="through the decoder only"):
         probe.ov_attribution(model, TEXT, target=TARGET, **place, along=17, stack="encoder")
-    with pytest.raises(UnsupportedModel, match="split its scores with probe.qk_attribution"):
+    with pytest.raises(UnsupportedModel, match="Split its scores with probe.qk_attribution"):
         probe.qk_interventions(model, TEXT, **place)
 
 

@@ -324,16 +324,15 @@ def test_the_plan_is_said_in_one_sentence():
 def test_more_than_is_free_or_allowed_is_refused(monkeypatch):
     planned = StudyCost(("bank",), 1, 1, 500_000_000, 1_250_000_000)
     for limit, free, needs, there in (
-        (None, 1_000_000_000, "1.2 GB", "1.0 GB are free; close other programs"),
-        (1_700_000_000, 10**12, "1.8 GB", "--max-memory allows 1.7 GB; allow more"),
+        (None, 1_000_000_000, "1.2 GB", "1.0 GB are free. Close other programs"),
+        (1_700_000_000, 10**12, "1.8 GB", "--max-memory allows 1.7 GB. Allow more"),
     ):
         monkeypatch.setattr(cost, "available", lambda free=free: free)
         with pytest.raises(InputError) as refused:
             planned.require(limit)
         assert str(refused.value) == (
-            f"Planning the study of bank: it would take about {needs} of memory and {there}, or "
-            "take fewer words, "
-            "fewer sentences or a smaller model."
+            f"Cannot study bank: it would take about {needs} of memory, and {there}, or take fewer "
+            "words, fewer sentences or a smaller model."
         )
     assert planned.require() is planned is planned.require(1_750_000_000)
     monkeypatch.setattr(cost, "available", lambda: 1_250_000_000)
@@ -359,8 +358,8 @@ def test_another_text_is_no_amount(text):
     with pytest.raises(InputError) as refused:
         parse_memory(text)
     assert str(refused.value) == (
-        f"Reading --max-memory: got {text!r}, expected an amount of memory with its unit; give one "
-        "such as 4GB or 500MB."
+        f"Cannot read --max-memory: got {text!r}, expected an amount of memory with its unit. Give "
+        "4GB or 500MB, say."
     )
 
 

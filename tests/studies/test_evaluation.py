@@ -689,9 +689,9 @@ def test_what_cannot_be_evaluated_is_refused_in_one_sentence(run, tmp_path):
         "\n".join(json.dumps(vars(sentence)) for sentence in ROWS[:4])
     )
     assert refused("--sentences", "one.jsonl", "--out", "out") == (
-        "probe: Evaluating the sentences of one.jsonl: none of 4 can be tested (4 left out: "
+        "probe: Cannot evaluate the sentences of one.jsonl: none of 4 can be tested (4 left out: "
         f"{ONE_SENSE}), "
-        "expected a word with two senses and at least two sentences of each; give more sentences.\n"
+        "expected a word with two senses and at least two sentences of each. Give more sentences.\n"
     )
     assert not (tmp_path / "out").exists()
     assert "nowhere.jsonl: there is no such file" in refused("--sentences", "nowhere.jsonl")

@@ -140,7 +140,7 @@ def test_what_is_no_graph_of_edges_is_refused():
     with pytest.raises(UnsupportedModel, match="Cannot make a graph of edges of a BERT"):
         probe.mib.graph(family_model("bert"))
     model = random_model()
-    with pytest.raises(InputError, match="all of one length"):
+    with pytest.raises(InputError, match="texts of one length"):
         probe.mib.exact_scores(model, [[5, 6]], [[5, 6, 7]], [(1, 2)])
     clean, corrupt, _ = drawn(model)
     with pytest.raises(InputError, match="no circuit can keep it"):

@@ -112,7 +112,7 @@ def test_without_cues_there_is_no_attention_to_them():
 
 
 def test_what_cannot_be_compared_is_refused(tiny):
-    with pytest.raises(InputError, match="there are no sentences of 'tree'"):
+    with pytest.raises(InputError, match="sentences with 'tree'"):
         probe.shortcuts(tiny, "tree")
     with pytest.raises(InputError, match='by is "word"|by is .word.'):
         probe.shortcuts(tiny, "bank", by="word")

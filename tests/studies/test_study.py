@@ -283,8 +283,8 @@ def test_what_cannot_be_studied_is_refused_before_the_work():
     own = "give one of these, or your own sentences (sentences=, on the command line --sentences)."
     assert refused("wug").endswith(own)
     few = (
-        "Studying words: got permutations = 5, expected a whole number from 99 on, so that a p of "
-        ".01 can be reached; leave it out"
+        "Cannot study words: got permutations = 5, expected a whole number from 99 on, so that p can "
+        "reach .01. Omit it"
     )
     assert refused("bank", permutations=5).startswith(few)
     assert refused("bank", permutations="x").startswith(few.replace("= 5", "= 'x'"))
@@ -292,8 +292,8 @@ def test_what_cannot_be_studied_is_refused_before_the_work():
         ((name, number),) = given.items()
         least = int(name == "max_pairs")
         assert refused("bank", **given) == (
-            f"Studying words: got {name} = {number!r}, expected a whole number from {least} on; "
-            f"leave it out for {default}."
+            f"Cannot study words: got {name} = {number!r}, expected a whole number from {least} on. "
+            f"Omit it for {default}."
         )
     for words in ([], (), 5, [None]):
         assert refused(words) == (
@@ -301,10 +301,8 @@ def test_what_cannot_be_studied_is_refused_before_the_work():
             "or leave it out for bank, mole, apple."
         )
     assert refused("seal", second=model()) == (
-        "Reading the sentences whose cue comes after the word beside the study: tiny-senses reads "
-        "left to right only, "
-        "expected a model that reads both ways; give tiny-senses-bidirectional or another BERT or "
-        "RoBERTa."
+        "Cannot read cues after the word in tiny-senses: it reads left to right only, expected a "
+        "model that reads both ways. Give tiny-senses-bidirectional or another BERT or RoBERTa."
     )
     two_stacks = refused("apple", second=model("tiny-translator"), error=UnsupportedModel)
     assert (

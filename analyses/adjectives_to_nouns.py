@@ -11,18 +11,18 @@
 # ---
 
 # %% [markdown]
-# # Which heads look from a noun to its adjectives?
+# # Which heads attend from a noun to its adjectives?
 #
-# Introductions draw "creature" asking for adjectives and "fluffy" and "blue" answering. A head that always looks one token back
-# would draw the same picture, so every noun phrase has two controls with other words in the same two places: nouns, and a
-# preposition with a pronoun. Expect a few heads, if any, that pass both. Half a minute, a few minutes with GPT-2.
+# Introductions show "creature" asking for adjectives and "fluffy" and "blue" answering. A head that always attends to the previous token
+# would give the same picture, so every noun phrase has two controls with other words in the same two positions: nouns, and a preposition
+# with a pronoun. Expect a few heads, if any, that pass both. Half a minute, a few minutes with GPT-2.
 #
-# This shows where heads look. What a head moves would have to be shown by a swap, and is not shown here.
+# This shows attention only. Whether a head moves anything would have to be tested by a swap.
 #
 # Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
 # into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: how much of a noun's attention goes to the two places before it, when adjectives stand there and when other words do.
+# Shown: How much of a noun's attention goes to the two tokens before it, if they are adjectives and if they are other words.
 
 # %%
 import os
@@ -52,8 +52,8 @@ WORDS = {
 # %% [markdown]
 # ## The phrases
 #
-# Each noun is used once. Every second phrase stands behind another noun with an adjective of its own, a distractor. Only words
-# that are one token for this model are used: so the versions of a phrase are equally long and the noun stands in the same place.
+# Each noun is used once. Every second phrase comes after another noun with another adjective, a distractor. Only words that are one token
+# in this model are used, so that the versions of a phrase have the same length and the noun the same position.
 
 # %%
 rng = np.random.default_rng(0)
@@ -67,33 +67,33 @@ words = {
 }
 
 
-def versions(place: int, noun: str) -> dict[str, str]:
+def versions(number: int, noun: str) -> dict[str, str]:
     """The phrase with its adjectives, and its two controls."""
-    foreign, *own = rng.choice(words["adjective"], 3, replace=False)
-    other, *nouns = rng.choice(words["filler"], 3, replace=False)
+    distractor_adjective, *adjectives = rng.choice(words["adjective"], 3, replace=False)
+    distractor, *nouns = rng.choice(words["filler"], 3, replace=False)
     closed = [rng.choice(words[kind]) for kind in ("preposition", "pronoun")]
     open_start, closed_start = (
         ("A", "Go")
-        if place % 2
-        else (f"The {foreign} {other} {verb}" for verb in ("saw the", "was seen"))
+        if number % 2
+        else (f"The {distractor_adjective} {distractor} {verb}" for verb in ("saw the", "was seen"))
     )
     return {
-        "its two adjectives": " ".join([open_start, *own, noun]),
+        "its two adjectives": " ".join([open_start, *adjectives, noun]),
         "two other nouns": " ".join([open_start, *nouns, noun]),
         "a preposition and a pronoun": " ".join([closed_start, *closed, noun]),
     }
 
 
 phrases = pd.DataFrame(
-    [versions(place, noun) for place, noun in enumerate(words["noun"])], index=words["noun"]
+    [versions(number, noun) for number, noun in enumerate(words["noun"])], index=words["noun"]
 )
 assert (phrases.map(lambda text: len(probe.tokenize(model, text))).nunique(axis=1) == 1).all()
 phrases
 
 # %% [markdown]
-# ## Attention of the noun to the two places before it
+# ## Attention of the noun to the two tokens before it
 #
-# The noun is the last token. `phrase layer head`: the weights of the second and the first place before it, and their sum.
+# The noun is the last token. `phrase layer head`: the attention to the second and the first token before it, and their sum.
 
 # %%
 weights = {
@@ -103,17 +103,16 @@ weights = {
     for kind, texts in phrases.items()
 }
 both = {kind: each.sum(-1) for kind, each in weights.items()}
-one_back = np.stack([each[..., 1].mean(0) for each in weights.values()]).min(
-    0
-)  # in the version where it is least
+# To the previous token, in the version in which it is least.
+one_back = np.stack([each[..., 1].mean(0) for each in weights.values()]).min(0)
 
 # %% [markdown]
 # ## The test
 #
-# The effect of a head is its attention to the adjectives minus that to the other words in the same places. If it did not care, the
-# sign of the effect would be a coin flip for every noun; the largest head of every such flip sets the bar for all (max-T, one-sided).
-# A head *looks at adjectives* when it passes against both controls at .05. Otherwise it is *previous-token* when at least
-# half of its attention goes one token back whatever stands there. (Nouns are taken as independent, though adjectives recur.)
+# The effect of a head is its attention to the adjectives minus that to the other words in the same positions. For an indifferent head, the
+# sign of the effect would be a coin flip for every noun. The head with the largest effect in every such flip sets the threshold for all
+# (max-T, one-sided). A head *looks at adjectives* if it passes against both controls at .05. Otherwise it is *previous-token* if at least
+# half of its attention goes to the previous token in every version. (Nouns are treated as independent, although adjectives recur.)
 
 # %%
 adjectives, *controls = phrases.columns
@@ -145,10 +144,10 @@ table["verdict"].value_counts()
 
 # %%
 trace = probe.trace(model, "A fluffy blue creature roamed the verdant forest")
-for noun, own in {"creature": ["fluffy", "blue"], "forest": ["verdant"]}.items():
+for noun, its_adjectives in {"creature": ["fluffy", "blue"], "forest": ["verdant"]}.items():
     at = trace.tokens.positions_of(noun)[-1]
-    keys = [pos for word in own for pos in trace.tokens.positions_of(word)]
-    table[f"{noun}_to_{'_and_'.join(own)}"] = (
+    keys = [pos for word in its_adjectives for pos in trace.tokens.positions_of(word)]
+    table[f"{noun}_to_{'_and_'.join(its_adjectives)}"] = (
         trace.pattern[:, :, at, keys].sum(-1).flatten().numpy()
     )
 out.mkdir(parents=True, exist_ok=True)
@@ -158,16 +157,16 @@ table[table["verdict"] == "looks at adjectives"]
 # %% [markdown]
 # ## The picture
 #
-# The heads that give most to the two adjectives. Marks that lie together are position; a circle to the right of both others is
-# more than position.
+# The heads that attend most to the two adjectives. Where the three marks coincide, the head attends by position. A circle to the right of
+# both other marks shows more than position.
 
 # %%
-shown = table.nlargest(16, adjectives)
-long = shown.rename(columns={"head": "row"}).melt(
+largest = table.nlargest(16, adjectives)
+long = largest.rename(columns={"head": "row"}).melt(
     id_vars="row", value_vars=list(phrases), var_name="what"
 )
 title = f"attention to the two places before the noun (mean of {len(phrases)} phrases)"
-said = shown.set_index("head")["verdict"].replace("none", "").to_dict()
-picture = drawing.compared(long, title, said=said)
+notes = largest.set_index("head")["verdict"].replace("none", "").to_dict()
+picture = drawing.compared(long, title, notes=notes)
 charts.save(picture, out / "adjectives_to_nouns.png")
 picture

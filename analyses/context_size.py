@@ -64,7 +64,15 @@ lengths = [n for n in (8, 16, 32, 64, 128, 256, 512, 1024, 2048) if n <= config.
 rows = []
 for n in lengths:
     trace = probe.trace(model, text_of(n))
-    kept = [trace.q, trace.k, trace.v, trace.z, trace.resid_pre, trace.resid_mid, trace.resid_post]
+    activations = [
+        trace.q,
+        trace.k,
+        trace.v,
+        trace.z,
+        trace.resid_pre,
+        trace.resid_mid,
+        trace.resid_post,
+    ]
     row = {"model": model.name, "n": n, "entries_per_head": trace.pattern[0, 0].numel()}
     row |= {
         "not_masked": int((trace.pattern[0, 0] > 0).sum()),
@@ -74,7 +82,7 @@ for n in lengths:
         row
         | {
             "pattern_bytes": trace.pattern.nbytes,
-            "per_token_bytes": sum(part.nbytes for part in kept),
+            "per_token_bytes": sum(part.nbytes for part in activations),
         }
     )
 counted = pd.DataFrame(rows)
@@ -126,12 +134,12 @@ def seconds(n):
     q, k, v = torch.randn(
         3, config.n_heads, n, config.d_head, generator=torch.Generator().manual_seed(0)
     )
-    taken = []
+    durations = []
     for _ in range(max(3, 2048 // n)):
         start = time.perf_counter()
         attention.mix(attention.softmax(attention.mask(attention.scores(q, k))), v)
-        taken.append(time.perf_counter() - start)
-    return min(taken)
+        durations.append(time.perf_counter() - start)
+    return min(durations)
 
 
 longer = [64, 128, 256, 512, 1024, 2048]

@@ -114,11 +114,13 @@ for word, senses in PAIRS.items():
                 for text, cue in zip(tokens, facts["cue"], strict=True)
             ]
         )
-        for place in where:
-            rows = probe.target_states(model, tokens, where[place].tolist()).resid[:, -1].double()
+        for position in where:
+            rows = (
+                probe.target_states(model, tokens, where[position].tolist()).resid[:, -1].double()
+            )
             later.append(
                 {
-                    "place": place,
+                    "place": position,
                     "word": word,
                     "stands": stands,
                     "auroc": separation(rows, facts, senses),

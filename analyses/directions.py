@@ -13,15 +13,15 @@
 # %% [markdown]
 # # Does a direction mean something?
 #
-# "king - man + woman": is there a direction from the masculine word to the feminine among the token vectors? It is the mean
-# difference of all pairs but one, put on the masculine word of the pair left out; then all tokens are ranked by their cosine with the
-# result. Expect the feminine word to come nearer than with no step, with a random step, or with a step made of the same differences with
-# their signs drawn at random; not to come first every time. A few seconds.
+# "king - man + woman": is there a direction from the masculine word to the feminine one among the token vectors? The mean difference of
+# all pairs but one is added to the masculine word of the pair left out, and all tokens are ranked by their cosine with the sum. Expect the
+# feminine word to be nearer than with no step, with a random step, or with a step of the same differences with random signs, but not to be
+# first every time. A few seconds.
 #
 # Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
 # into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: how near the feminine word comes when the direction of all the other pairs is added to the masculine one.
+# Shown: The rank of the feminine word after the direction of all other pairs is added to the masculine word.
 
 # %%
 import os
@@ -51,19 +51,19 @@ WOMEN = "Alice Anna Beth Clara Emma Grace Helen Julia Karen Laura Maria Rachel S
 # %% [markdown]
 # ## The pairs
 #
-# Only words that are one token for this model can be used. The mean of the differences, each of length 1, would have a length of about
-# 1 / sqrt(pairs) if they had nothing in common, and 1 if they were all the same.
+# Only words that are one token in this model can be used. The mean of the normalised differences has a length of about 1 / sqrt(pairs) if
+# they are unrelated, and 1 if they are all the same.
 
 # %%
 table = model.weights["wte.weight"].double()
 
 
 def ids_of(text: str) -> list[int]:
-    """The tokens of those of these words that are one token each, with their leading space."""
-    found = [
+    """The tokens of the words of a text that are one token each, with their leading space."""
+    ids_by_word = [
         model.tokenizer(f" {word}", add_special_tokens=False)["input_ids"] for word in text.split()
     ]
-    return [ids[0] for ids in found if len(ids) == 1]
+    return [ids[0] for ids in ids_by_word if len(ids) == 1]
 
 
 pairs = {pair: ids_of(pair) for pair in PAIRS.split(", ") if len(ids_of(pair)) == 2}
@@ -75,8 +75,8 @@ len(pairs), normalize(differences, dim=-1).mean(0).norm().item(), len(pairs) ** 
 # %% [markdown]
 # ## Rank of the feminine word, held out
 #
-# Ranked among all tokens but the one started from. All steps have the length of the direction; `random` and `signs_drawn` are
-# geometric means over the draws.
+# Ranked among all tokens except the masculine word. All steps have the length of the direction. `random` and `signs_drawn` are geometric
+# means over the draws.
 
 
 # %%
@@ -89,13 +89,13 @@ def rank(pair: list[int], steps: torch.Tensor) -> float:
 
 generator = torch.Generator().manual_seed(0)
 rows = []
-for place, (name, pair) in enumerate(pairs.items()):
-    others = differences[[other for other in range(len(pairs)) if other != place]]
-    step = others.mean(0)
+for number, (name, pair) in enumerate(pairs.items()):
+    training = differences[[index for index in range(len(pairs)) if index != number]]
+    step = training.mean(0)
     noise = torch.randn(DRAWS, len(step), generator=generator, dtype=torch.double)
-    signs = torch.randint(2, (DRAWS, len(others)), generator=generator).double() * 2 - 1
-    steps = {"direction": step[None], "signs_drawn": signs @ others, "random": noise}
-    found = {
+    signs = torch.randint(2, (DRAWS, len(training)), generator=generator).double() * 2 - 1
+    steps = {"direction": step[None], "signs_drawn": signs @ training, "random": noise}
+    by_kind = {
         kind: rank(pair, normalize(each, dim=-1) * step.norm()) for kind, each in steps.items()
     }
     near = probe.decomposition.nearest_tokens(
@@ -105,7 +105,7 @@ for place, (name, pair) in enumerate(pairs.items()):
     rows.append(
         {
             "pair": name.replace(" ", " → "),
-            **found,
+            **by_kind,
             "no_step": rank(pair, 0 * step[None]),
             "nearest": nearest,
         }
@@ -114,10 +114,10 @@ ranks = pd.DataFrame(rows)
 ranks
 
 # %% [markdown]
-# ## How sure?
+# ## How certain?
 #
-# The gain of a pair is the logarithm of the better of the two controls' ranks over the direction's. Were the direction no better, the
-# sign of each gain would be a coin flip. (The directions of two pairs share most of their parts: the pairs are not quite independent.)
+# The gain of a pair is log(the better rank of the two controls / the rank of the direction). If the direction were no better, the sign of
+# each gain would be a coin flip. (The directions of two pairs share most of their differences, so pairs are not quite independent.)
 
 # %%
 gains = np.log(ranks[["signs_drawn", "random"]].min(axis=1) / ranks["direction"]).to_numpy()
@@ -128,8 +128,8 @@ means, f"{(gains > 0).sum()} of {len(gains)} pairs are nearer than with either c
 # %% [markdown]
 # ## Words of another kind
 #
-# The direction on names, none of which it was made from: do the names of women lie further along it than those of men? AUROC, 0.5 is chance.
-# Outside the middle 95 % of the directions with signs drawn at random it would mean something for names too.
+# The same direction tested on names: are the names of women further along it than those of men? AUROC, where 0.5 is chance. The direction
+# also holds for names if the AUROC is outside the middle 95 % of directions with random signs.
 
 # %%
 signs = torch.randint(2, (DRAWS, len(differences)), generator=generator).double() * 2 - 1
@@ -141,7 +141,7 @@ auroc[0].item(), np.quantile(auroc[1:].numpy(), [0.025, 0.975])
 # %% [markdown]
 # ## The table and the picture
 #
-# The last line of the table holds the AUROC of the names. In the picture: how far to the left of both controls is the circle?
+# The last row of the table has the AUROC of the names. In the picture, a circle to the left of both controls is a gain.
 
 # %%
 names = {
@@ -153,13 +153,13 @@ out.mkdir(parents=True, exist_ok=True)
 pd.concat([ranks, pd.DataFrame([names])]).to_csv(
     out / "directions.csv", index=False, float_format="%.6g"
 )
-told = {
+labels = {
     "direction": "the direction of the other pairs",
     "signs_drawn": "the same differences, signs drawn",
     "random": "a random direction",
 }
-long = ranks.rename(columns={"pair": "row", **told}).melt(
-    id_vars="row", value_vars=[*told.values()], var_name="what"
+long = ranks.rename(columns={"pair": "row", **labels}).melt(
+    id_vars="row", value_vars=[*labels.values()], var_name="what"
 )
 picture = drawing.compared(long, "rank of the feminine word among all tokens", kind="rank")
 charts.save(picture, out / "directions.png")

@@ -11,16 +11,16 @@
 # ---
 
 # %% [markdown]
-# # Does one output matrix do the work of all heads at once, or each head its own?
+# # Does one output matrix serve all heads, or does each head have its own?
 #
-# Both: implementations put the heads' z side by side and multiply once with W_O; the lessons let every head propose its own ΔE and add them up.
-# Expect the same vector from both, up to rounding, and each head's value map d_model -> d_model to have a rank of at most d_head.
+# Both are true: implementations concatenate the heads' z and multiply once with W_O; in the lessons every head writes its own ΔE, and the
+# ΔE are added up. Expect the same vector from both, up to rounding, and a rank of at most d_head for each head's value map d_model -> d_model.
 # A few seconds.
 #
 # Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
 # into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: Every head of a layer proposes its own change ΔE of the word's vector; their sum is what the block writes, less its bias.
+# Shown: Every head of a layer writes its own change ΔE of the word's vector; their sum is the write of the attention layer, minus its bias.
 
 # %%
 import os
@@ -45,7 +45,7 @@ trace
 # %% [markdown]
 # ## Concat(z) W_O against the sum of ΔE
 #
-# W_O of a block is the heads' value-up matrices on top of each other, so the one product is the sum of many. Every token of every layer:
+# W_O of a block is the stack of the heads' value-up matrices, so the one product is the sum of many. Every token of every layer:
 
 
 # %%
@@ -61,7 +61,7 @@ delta_e = torch.stack(
     [attention.write(z, block.w_o) for z, block in zip(trace.z, blocks, strict=True)]
 )
 less_bias = torch.stack(
-    [written - block.b_o for written, block in zip(trace.attn_out, blocks, strict=True)]
+    [layer_write - block.b_o for layer_write, block in zip(trace.attn_out, blocks, strict=True)]
 )
 {
     "one product - sum of heads": (together - delta_e.sum(1)).abs().max().item(),
@@ -72,25 +72,26 @@ less_bias = torch.stack(
 # %% [markdown]
 # ## All heads side by side
 #
-# What each head would add to the vector of *creature*: its length, and its share of what is added together, measured along the sum (shares of a
-# layer sum to 1; a negative one pulls the other way). b_V is inside each ΔE: the weights of a row sum to 1, so it arrives whole.
+# What each head adds to the vector of *creature*: its length, and its share of the sum, measured along the sum. The shares of a layer sum to
+# 1, and a negative share points the other way. b_V is part of each ΔE: the weights of a row sum to 1, so all of it is added.
 
 # %%
+# share = <ΔE of the head, sum> / |sum|²
 whole = delta_e[:, :, at].sum(1)
 share = torch.einsum("lhm,lm->lh", delta_e[:, :, at], whole) / whole.square().sum(-1, keepdim=True)
 
 # %% [markdown]
 # ## Value down, value up
 #
-# A head's value map is W_V W_O: down from d_model to d_head, up again. Its rank cannot exceed d_head; the spectrum says how many of these
-# directions count (`half`: directions that hold half of its squared size).
+# A head's value map is W_V W_O: from d_model down to d_head, and up again. Its rank cannot exceed d_head. The spectrum shows how many of these
+# directions matter (`half`: the number of directions with half of its squared size).
 
 # %%
 rows, spectra = [], []
 for layer, block in enumerate(blocks):
     for head, (down, up) in enumerate(zip(block.w_v.double(), block.w_o.double(), strict=True)):
         sizes = torch.linalg.svdvals(down @ up)
-        held = sizes.square().cumsum(0) / sizes.square().sum()
+        cumulative = sizes.square().cumsum(0) / sizes.square().sum()
         row = {
             "layer": layer,
             "head": head,
@@ -98,19 +99,18 @@ for layer, block in enumerate(blocks):
             "share": share[layer, head],
         }
         row |= {"rank": (sizes > 1e-9 * sizes[0]).sum(), "d_head": len(up), "d_model": len(down)}
-        row |= {"largest": sizes[0], "half": (held < 0.5).sum() + 1}
+        row |= {"largest": sizes[0], "half": (cumulative < 0.5).sum() + 1}
         rows.append(
             {name: getattr(value, "item", lambda v=value: v)() for name, value in row.items()}
         )
         name = f"L{layer}H{head}"
         spectra += [
-            {"map": name, "place": place + 1, "value": size}
-            for place, size in enumerate(sizes.tolist())
+            {"map": name, "place": number, "value": size}
+            for number, size in enumerate(sizes.tolist(), start=1)
         ]
 table = pd.DataFrame(rows)
-scale = trace.attn_out.abs().amax(
-    (1, 2)
-)  # differences are relative to the largest number of the layer
+# Differences are relative to the largest number of the layer.
+scale = trace.attn_out.abs().amax((1, 2))
 for name, difference in {
     "sum_differs": together - delta_e.sum(1),
     "block_differs": delta_e.sum(1) - less_bias,
@@ -126,8 +126,8 @@ drawing.spectra(pd.DataFrame(spectra), rank=model.config.d_head)
 # %% [markdown]
 # ## The picture
 #
-# The layer in which the heads together write most, the first coordinates of every ΔE, and what the hooked block wrote, less b_O. A cell of the
-# lowest row is the sum of the cells above it.
+# The layer with the longest joint write: the first coordinates of every ΔE, and the write of the hooked attention layer minus b_O. A cell of
+# the lowest row is the sum of the cells above it.
 
 # %%
 layer = int(whole.norm(dim=-1).argmax())
@@ -137,9 +137,9 @@ vectors = {
 }
 vectors["sum = attn_out − b_O"] = less_bias[layer, at]
 cells = [
-    {"vector": name, "coordinate": place, "value": value}
+    {"vector": name, "coordinate": coordinate, "value": value}
     for name, vector in vectors.items()
-    for place, value in enumerate(vector.tolist())
+    for coordinate, value in enumerate(vector.tolist())
 ]
 picture = drawing.added_vectors(pd.DataFrame(cells), total="sum = attn_out − b_O")
 charts.save(picture, out / "heads_and_the_output_matrix.png")

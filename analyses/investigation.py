@@ -122,7 +122,7 @@ FRAMES = [
 rows = []
 for number, frame in enumerate(FRAMES):
     for sense, cues in CUES.items():
-        for place, cue in enumerate(cues):
+        for cue_number, cue in enumerate(cues):
             text, cue_start = frame.format(cue), frame.index("{}")
             row = {
                 "word": "seal",
@@ -132,7 +132,7 @@ for number, frame in enumerate(FRAMES):
                 "end": len(text),
             }
             row |= {"cue_start": cue_start, "cue_end": cue_start + len(cue)}
-            rows.append(row | {"frame": f"frame {number}", "pair": f"{number}-{place}"})
+            rows.append(row | {"frame": f"frame {number}", "pair": f"{number}-{cue_number}"})
 pd.DataFrame(rows).groupby("sense")["text"].agg(["count", "first"])
 
 # %% [markdown]

@@ -11,19 +11,19 @@
 # ---
 
 # %% [markdown]
-# # Does it find what is published of GPT-2 small and indirect objects?
+# # Does it reproduce the published results about GPT-2 small and indirect objects?
 #
-# "When John and Mary went to the shops, John gave the bag to" goes on with *Mary*. Which heads bring that about in GPT-2 small is
-# the circuit that people know best (Wang et al. 2022). Here its numbers are measured once more and printed beside the published ones, those of
-# TransformerLens' demonstration on eight prompts among them. About a minute; `make ioi MODEL=gpt2`, and `PROBE_MODEL` names a folder, too.
+# "When John and Mary went to the shops, John gave the bag to" continues with *Mary*. The heads that cause this in GPT-2 small are the
+# best-known circuit (Wang et al. 2022). Here its numbers are measured again and printed next to the published ones, including those of
+# TransformerLens' demonstration on eight prompts. About a minute; `make ioi MODEL=gpt2`, where `PROBE_MODEL` may also name a folder.
 #
-# Published numbers are of folded weights. A logit difference is the same in both; a head's write is told here without b_V W_O, which
-# folding moves into the bias of the layer.
+# The published numbers come from folded weights. A logit difference is the same in both. A head's write is reported here without b_V W_O,
+# which folding moves into the bias of the layer.
 #
 # Needs: probe alone, in any folder; GPT-2 small (from the hub, or the folder that `PROBE_MODEL` names). Writes into `reports/real` below the
 # current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: Numbers published of indirect objects in GPT-2 small beside those measured here; there is no picture.
+# Shown: Published numbers about indirect objects in GPT-2 small next to our measurements; there is no picture.
 
 # %%
 import os
@@ -45,28 +45,28 @@ FRAMES = {
 }
 WORDS = "river stone green table seven paper music window horse winter bread glass garden silver road letter chair cloud fish night bridge yellow train coat"
 prompts = [
-    (frame.format(giver), wanted, giver)
+    (frame.format(giver), receiver, giver)
     for frame, names in FRAMES.items()
-    for wanted, giver in (names, names[::-1])
+    for receiver, giver in (names, names[::-1])
 ]
 rows = []
 
 
 def stop(sentence):
-    """One sentence in place of a table: what was wanted is not there."""
+    """Print one sentence instead of a table and exit with code 2."""
     print(sentence, file=sys.stderr)
     raise SystemExit(2)
 
 
 def note(quantity, published, measured):
-    """A line of the table; numbers agree when they round to nearly the same, names when all that are published are found."""
+    """Add a row to the table. Numbers agree within 0.01; names agree if all published ones are among the measured ones."""
     agrees = (
         abs(measured - published) <= 0.01
         if isinstance(published, float)
         else set(published.split(", ")) <= set(measured.split(", "))
     )
-    shown = round(measured, 3) if isinstance(measured, float) else measured
-    rows.append({"quantity": quantity, "published": published, "measured": shown, "agrees": agrees})
+    value = round(measured, 3) if isinstance(measured, float) else measured
+    rows.append({"quantity": quantity, "published": published, "measured": value, "agrees": agrees})
 
 
 try:
@@ -75,7 +75,7 @@ except probe.ProbeError as error:
     stop(error)
 if model.config.architecture != "gpt2":
     stop(
-        f"Measuring indirect objects in {model.name}: it is a {model.config.family.name}, and the numbers are published of GPT-2 small; give that."
+        f"Cannot measure indirect objects in {model.name}: it is a {model.config.family.name}, and the published numbers are about GPT-2 small. Give that model."
     )
 weights, depth = probe.read_weights(model), model.config.n_layers
 model
@@ -83,7 +83,7 @@ model
 # %% [markdown]
 # ## The difference of two logits
 #
-# Of the name that is wanted and the one that gives, at the last token, behind a begin token. Adjacent prompts have the names exchanged.
+# The logit of the receiver's name minus that of the giver's, at the last token, with a begin token. Adjacent prompts have the names exchanged.
 
 
 # %%
@@ -92,12 +92,12 @@ def id_of(name):
     ids = probe.tokenize(model, name).ids[model.config.prepend_bos :]
     if len(ids) != 1:
         stop(
-            f"Measuring indirect objects in {model.name}: its tokenizer cuts {name!r} into {len(ids)} tokens, expected one; give GPT-2 small."
+            f"Cannot measure indirect objects in {model.name}: its tokenizer cuts {name!r} into {len(ids)} tokens, expected one. Give GPT-2 small."
         )
     return ids[0]
 
 
-answers = torch.tensor([[id_of(wanted), id_of(giver)] for _, wanted, giver in prompts])
+answers = torch.tensor([[id_of(receiver), id_of(giver)] for _, receiver, giver in prompts])
 traces = [probe.trace(model, text) for text, *_ in prompts]
 last = torch.stack([trace.logits[-1] for trace in traces])
 difference = last.gather(1, answers) @ torch.tensor([1.0, -1.0])
@@ -112,10 +112,10 @@ for (text, *_), published, measured in zip(
 pd.DataFrame(rows)
 
 # %% [markdown]
-# ## What each head writes into it directly
+# ## What each head writes directly
 #
-# `probe.decompose` takes the difference apart, term by term, the scale of the final norm held at what it was. A head's b_V is the same
-# whatever it reads, and folding moves it into the bias: it is taken off here.
+# `probe.decompose` splits the difference into terms, with the scale of the final norm held fixed. A head's b_V does not depend on what it
+# reads, and folding moves it into the bias, so it is subtracted here.
 
 # %%
 terms = pd.concat(
@@ -145,35 +145,35 @@ ranked.head(5)
 # %% [markdown]
 # ## Without that head
 #
-# Every head's z at the last token put to zero (to b_V, the other half of it stands in the bias), one at a time, everything behind it live. If nothing made up for
-# L9H9, the difference would fall by what it writes directly.
+# Every head's z at the last token is set to zero (to b_V, whose other part is in the bias), one head at a time, with everything after it live.
+# Without backup heads for L9H9, the difference would fall by what it writes directly.
 
 # %%
 unembedding = weights.raw.get("lm_head.weight", weights.raw["wte.weight"])
 toward = unembedding[answers[:, 0]] - unembedding[answers[:, 1]]
 z = torch.stack([trace.z[:, :, -1] for trace in traces])
 read = torch.zeros(len(prompts), depth + 1, model.config.d_model)
-read[:, -1] = toward  # behind the final norm
+read[:, -1] = toward  # after the final norm
 ids = [trace.tokens.ids for trace in traces]
 lost = probe.swap_heads(weights, ids, constant.expand_as(z), read)[..., -1].mean(0)
-left = pd.Series((difference.mean() + lost).flatten().tolist(), index=names)
-note("logit difference without L9H9", 2.917, float(left.get("L9H9", float("nan"))))
+without = pd.Series((difference.mean() + lost).flatten().tolist(), index=names)
+note("logit difference without L9H9", 2.917, float(without.get("L9H9", float("nan"))))
 note(
     "expected if nothing made up for it",
     0.566,
     float(difference.mean()) - float(ranked.get("L9H9", float("nan"))),
 )
-left.sort_values().head(5)
+without.sort_values().head(5)
 
 # %% [markdown]
 # ## The strongest path
 #
-# From head to head at the last token, through query, key or value, everything behind the receiver live: of two prompts with the names exchanged each is the
-# other's donor, along their mean direction.
+# From head to head at the last token, through query, key or value, with everything after the receiver live. Two prompts with the names
+# exchanged are each other's donors, and effects are read along their mean direction.
 
 # %%
 both = (directions[::2] - directions[1::2]) / 2
-found = probe.edges(
+measured_edges = probe.edges(
     weights,
     ids[::2],
     ids[1::2],
@@ -183,24 +183,24 @@ found = probe.edges(
     receivers=[0],
     mlps=False,
 )
-edges = pd.DataFrame(found.rows()).query("sender_head >= 0")
+edges = pd.DataFrame(measured_edges.rows()).query("sender_head >= 0")
 edges = edges.sort_values("total", key=abs, ascending=False).head(5)
-told = [
+paths = [
     f"L{edge.sender_layer}H{edge.sender_head} to the {edge.channel} of L{edge.receiver_layer}H{edge.receiver_head}"
     for edge in edges.itertuples()
 ]
-note("strongest path from head to head", "L8H6 to the query of L9H9", told[0] if told else "none")
+note("strongest path from head to head", "L8H6 to the query of L9H9", paths[0] if paths else "none")
 edges
 
 # %% [markdown]
-# ## Heads that look one token back, and heads that look behind an earlier copy
+# ## Previous-token heads and induction heads
 #
-# Mean attention to the token before, on the prompts; and, on words in random order that come twice, to the token behind the first copy.
+# Mean attention to the previous token, on the prompts; and, on a list of words in random order that is repeated, to the token after the first
+# copy.
 
 # %%
-before = sum(trace.pattern[..., 2:, :].diagonal(1, -2, -1).mean(-1) for trace in traces) / len(
-    traces
-)
+of_traces = [trace.pattern[..., 2:, :].diagonal(1, -2, -1).mean(-1) for trace in traces]
+before = sum(of_traces) / len(traces)
 draw, copies = random.Random(0), []
 for _ in range(4):
     once = "".join(f" {word}" for word in draw.sample(WORDS.split(), len(WORDS.split())))
@@ -210,14 +210,14 @@ for _ in range(4):
         twice.pattern[..., -n:, :].diagonal(len(twice.tokens) - 2 * n + 1, -2, -1).mean(-1)
     )
 looking = {
-    kind: pd.Series(found.flatten().tolist(), index=names).sort_values(ascending=False)
-    for kind, found in (("before", before), ("behind", sum(copies) / len(copies)))
+    kind: pd.Series(attention.flatten().tolist(), index=names).sort_values(ascending=False)
+    for kind, attention in (("previous", before), ("induction", sum(copies) / len(copies)))
 }
-note("looks most at the token before", "L4H11", looking["before"].index[0])
+note("looks most at the token before", "L4H11", looking["previous"].index[0])
 note(
     "among the five that look most behind the first copy",
     "L5H5, L6H9",
-    ", ".join(looking["behind"].index[:5]),
+    ", ".join(looking["induction"].index[:5]),
 )
 pd.DataFrame({kind: series.head(5) for kind, series in looking.items()})
 

@@ -65,8 +65,8 @@ z = scores.exp().sum(-1)
 
 # %%
 pair = torch.nn.functional.normalize(m[1:3], dim=-1)  # fluffy and blue, both of length 1
-alone = attention.softmax(attention.scores(pair, pair))
-alone, (alone - alone.T).abs().max()
+pair_pattern = attention.softmax(attention.scores(pair, pair))
+pair_pattern, (pair_pattern - pair_pattern.T).abs().max()
 
 # %% [markdown]
 # ## The same for other choices of M, and for a real head

@@ -55,11 +55,14 @@ def attention(layer: int, head: int, word: str) -> float:
     return float(trace.pattern[layer, head, at, trace.tokens.positions_of(word)[-1]])
 
 
-most = {
+top_adjective = {
     (layer, head): max(ADJECTIVES, key=lambda word: attention(layer, head, word))
     for layer, head in HEADS
 }
-{f"L{layer}H{head}": (word, attention(layer, head, word)) for (layer, head), word in most.items()}
+{
+    f"L{layer}H{head}": (word, attention(layer, head, word))
+    for (layer, head), word in top_adjective.items()
+}
 
 # %% [markdown]
 # ## Its score, by pairs of parts
@@ -79,10 +82,10 @@ def part_of_layer(part: str) -> str:
 
 
 cells, rows = [], []
-for (layer, head), word in most.items():
-    place = {"layer": layer, "head": head, "at": NOUN, "source": word}
-    parts = probe.qk_attribution(model, trace, **place, contrast="mean")
-    effects = probe.qk_interventions(model, trace, **place)
+for (layer, head), word in top_adjective.items():
+    edge = {"layer": layer, "head": head, "at": NOUN, "source": word}
+    parts = probe.qk_attribution(model, trace, **edge, contrast="mean")
+    effects = probe.qk_interventions(model, trace, **edge)
     lost = effects.set_index(["side", "part"])
     ranks = effects[["attributed", "score"]].rank()
     contrast = parts["score"].sum()
@@ -119,7 +122,7 @@ table
 # %%
 out.mkdir(parents=True, exist_ok=True)
 table.to_csv(out / "what_creature_asks_for.csv", index=False, float_format="%.6g")
-drawn = pd.concat(cells, ignore_index=True)
-picture = drawing.matrix_panels(drawn, dict.fromkeys(drawn["panel"].unique(), "signed"))
+all_cells = pd.concat(cells, ignore_index=True)
+picture = drawing.matrix_panels(all_cells, dict.fromkeys(all_cells["panel"].unique(), "signed"))
 charts.save(picture, out / "what_creature_asks_for.png")
 picture

@@ -13,13 +13,13 @@
 # %% [markdown]
 # # Which heads move the meaning of *bank*, *mole* and *apple*?
 #
-# Expect one or two heads that carry most of the meaning from the cue into the word, within the first layers, and many that
-# carry none. About a minute with the embedded model, a few with GPT-2.
+# Expect one or two heads in the first layers that move most of the meaning from the cue to the word, and many that move none of it.
+# About a minute with the embedded model, a few minutes with GPT-2.
 #
 # Needs: probe alone, in any folder; a model: the one that ships, or any that `PROBE_MODEL` names. Writes into `reports` below the current
 # folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: How far swapping one head's output at the word, alone, moves the word between its senses, beyond what a donor of the same sense does.
+# Shown: How far swapping one head's output at the word moves the word between its senses, minus the effect of a donor of the same sense.
 
 # %%
 import os
@@ -34,10 +34,10 @@ out = Path(os.environ.get("PROBE_OUT", "reports"))
 model
 
 # %% [markdown]
-# ## First: are the numbers real?
+# ## First: are the numbers right?
 #
-# Every quantity that the hooks report is computed again from the raw weights, in double precision. `require` stops here if
-# any of them disagrees.
+# Every quantity from the hooks is recomputed from the raw weights, in double precision. `require` raises an error if any of them
+# disagrees.
 
 # %%
 certificate = probe.certify(model).require()
@@ -46,8 +46,8 @@ certificate.worst
 # %% [markdown]
 # ## One sentence, everything
 #
-# A trace holds every tensor of attention. `delta_e` is what one head adds to the word's vector, `delta_e_by_source` the same
-# taken apart by the token it came from: the parts sum to the whole.
+# A trace holds every tensor of attention. `delta_e` is what one head adds to the word's vector. `delta_e_by_source` splits it by
+# source token: the parts sum to the whole.
 
 # %%
 trace = probe.trace(model, "The river near the old bank")
@@ -61,16 +61,16 @@ parts = trace.delta_e_by_source(layer=0, head=0, at=at)
 # %% [markdown]
 # ## The study
 #
-# The sentences of each word are dealt into folds by frame and by cue word; each is measured once, along directions that were
-# fitted without it, its cue word and its frame. Each head's output at the word is swapped with that of a sentence of the
-# other sense, and the change of the word's sense coordinate, and of what the model says next, is read.
+# The sentences of each word are split into folds by frame and by cue word. Each sentence is measured once, along directions that
+# were fitted without it, its cue word and its frame. Each head's output at the word is replaced by that of a sentence of the other
+# sense, and the changes of the word's sense coordinate and of the next-token predictions are measured.
 
 # %%
 study = probe.study(model, ["bank", "mole", "apple"], seed=0)
 study
 
 # %% [markdown]
-# Is there a gap between the senses at all? Only then is anything ranked.
+# Is there a gap between the senses? Heads are ranked only if there is one.
 
 # %%
 study.words[
@@ -89,7 +89,7 @@ study.words[
 ]
 
 # %% [markdown]
-# ## How the senses part with depth
+# ## How the senses diverge with depth
 #
 # The token embedding is the same vector in every sentence, so the difference starts at exactly zero.
 
@@ -97,21 +97,21 @@ study.words[
 charts.depth_profiles(study.depth, "bank")
 
 # %% [markdown]
-# ## The map: what swapping each head does
+# ## The map: the effect of swapping each head
 #
-# `net` is the swap effect minus what a donor of the *same* sense does, as a fraction of the gap between the senses.
+# `net` is the effect of the swap minus the effect of a donor of the *same* sense, as a fraction of the gap between the senses.
 
 # %%
 charts.head_maps(study.word_heads)
 
 # %%
-leaders = study.word_heads.query("rank <= 3").sort_values(["word", "rank"])
-leaders[
+top_heads = study.word_heads.query("rank <= 3").sort_values(["word", "rank"])
+top_heads[
     ["word", "layer", "head", "net", "net_low", "net_high", "direct", "attention_cue", "verdict"]
 ]
 
 # %% [markdown]
-# What led to the verdict on the resolvers of *bank* (the written `verdicts.csv` says it in a sentence each):
+# The evidence for the verdict on the resolvers of *bank* (`verdicts.csv` has a sentence about each head):
 
 # %%
 resolvers = study.verdicts.query("word == 'bank' and verdict == 'resolver'")
@@ -129,7 +129,7 @@ charts.decomposition_bars(study.decomposition, first["word"], sentence=first["se
 # %% [markdown]
 # ## The page
 #
-# The same study as one file that needs no network, with its tables beside it, and the leading heads as a small table.
+# The same study as one file that needs no network, with its tables in the same folder, and the top heads as a small table.
 
 # %%
 charts.save(charts.head_maps(study.word_heads), out / "head_map.png")
@@ -145,6 +145,6 @@ columns = [
     "attention_cue",
     "verdict",
 ]
-leaders[columns].to_csv(out / "which_heads_resolve.csv", index=False, float_format="%.6g")
+top_heads[columns].to_csv(out / "which_heads_resolve.csv", index=False, float_format="%.6g")
 page = probe.write(study, out, command="analyses/which_heads_resolve.py")
 page

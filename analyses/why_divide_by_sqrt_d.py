@@ -156,11 +156,15 @@ panels = [
         "Random: queries that are stuck", "d_head", "share with eigenvalue < 0.01", log="x"
     ),
 ]
-real, drawn = (table[table["source"] == source] for source in ("real q and k", "random q and k"))
+real, random_vectors = (
+    table[table["source"] == source] for source in ("real q and k", "random q and k")
+)
 parts = [
     real.assign(panel=panels[0].title, x=real["layer"], value=real["evenness"]),
     real.assign(panel=panels[1].title, x=real["layer"], value=real["gradient"]),
-    drawn.assign(panel=panels[2].title, x=drawn["d_head"], value=drawn["stuck"]),
+    random_vectors.assign(
+        panel=panels[2].title, x=random_vectors["d_head"], value=random_vectors["stuck"]
+    ),
 ]
 picture = drawing.line_panels(pd.concat(parts), panels)
 charts.save(picture, out / "why_divide_by_sqrt_d.png")

@@ -1,7 +1,7 @@
-"""Pictures that the analyses draw and no page does: numbers under several conditions, drawn to be compared.
+"""Charts that only the analyses need: numbers under several conditions, for comparison.
 
 Lines by depth and in panels, marks on a line, matrices, bars with intervals, vectors that add up. `rows` are in long form.
-Look and colours are those of `probe.charts`.
+Style and colours come from `probe.charts`.
 """
 
 import math
@@ -42,29 +42,32 @@ LINE_HUES = (WITH, MUTED, SENSES[1], SENSES[0], SENSES[2])
 PanelKind = Literal["linear", "rank"]
 HUES = (WITH, MUTED, SENSES[0], SENSES[1], SENSES[2])
 MOST_TICKS = 6
-# A second channel for each line, for readers who see no colours
+# A second channel for each line, for readers who cannot distinguish colours.
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross")
 DASHES = ([1, 0], [6, 3], [2, 3], [9, 3, 2, 3], [4, 2])
-MOST_LARGE = 12  # marks on a line; more of them are small
+MOST_LARGE = 12  # marks on a line; if there are more, they are small
 ComparedKind = Literal["share", "number", "rank"]
 LOOKS = ((WITH, "circle"), (SENSES[1], "square"), (MUTED, "triangle-up"), (SENSES[2], "diamond"))
 MatrixKind = Literal["signed", "shares"]
 MOST_NUMBERS = 12
 PARTS = ("attention", "MLP", "embeddings", "biases and norms")
 COLOURS = (WITH, "#6b7480", "#00805d", SENSES[5])  # dark enough for white numbers
-WIDE_ENOUGH, WIDE_FOR_NAME = 0.06, 0.2  # shares whose bars hold a number, and a name
-BARS = 360  # pixels of a panel of bars
-ROOM = 46  # of these, for the number after the longest bar
-LEAST_SIGN = 0.1  # of the largest value: cells below minus that have a sign
+WIDE_ENOUGH, WIDE_FOR_NAME = 0.06, 0.2  # smallest shares whose bars have a number, and a name
+BARS = 360  # pixels: the width of a panel of bars
+NUMBER_WIDTH = 46  # pixels of it, for the number after the longest bar
+LEAST_SIGN = 0.1  # of the largest value: a cell below its negative has a sign
 
 
 def lines_by_depth(
     rows: pd.DataFrame, kinds: Mapping[str, PanelKind], *, hues: Mapping[str, str] | None = None
 ) -> Any:
-    """A line per `what` in every panel, in the order of `kinds`. `rows`: `panel`, `depth`, `what`, `value`.
+    """A line per `what` in every panel, in the order of `kinds`.
 
-    Panels of ranks are logarithmic with rank 1 on top and share their scale. Panels with the same lines share one
-    legend. `hues` gives a line its colour; the others take theirs in order of appearance.
+    rows: `panel`, `depth`, `what`, `value`
+    kinds: of each panel. Panels of ranks are logarithmic with rank 1 on top and share their scale
+    hues: the colours of some lines; the others get colours in order of appearance
+
+    Panels with the same lines share one legend.
     """
     fixed, parts = dict(hues or {}), {name: rows[rows["panel"] == name] for name in kinds}
     lowest = max(
@@ -76,7 +79,9 @@ def lines_by_depth(
     free, charts = [hue for hue in LINE_HUES if hue not in fixed.values()], []
     for name, part in parts.items():
         lines = part["what"].drop_duplicates().tolist()
-        taken = fixed | dict(zip([line for line in lines if line not in fixed], free, strict=False))
+        hue_of_line = fixed | dict(
+            zip([line for line in lines if line not in fixed], free, strict=False)
+        )
         key = alt.Legend(
             orient="bottom",
             title=None,
@@ -85,7 +90,7 @@ def lines_by_depth(
             columns=columns,
             labelLimit=220,
         )
-        looks = _looks("what:N", lines, [taken[line] for line in lines], key)
+        looks = _looks("what:N", lines, [hue_of_line[line] for line in lines], key)
         scale, axis = alt.Scale(), alt.Axis(tickCount=4)
         if kinds[name] == "rank":
             scale = alt.Scale(type="log", reverse=True, domain=[1, lowest], nice=False, padding=6)
@@ -94,22 +99,22 @@ def lines_by_depth(
         base = alt.Chart(part).encode(x=by_depth(part["depth"]), y=y, color=looks["color"])
         tip = tips("what:N", "depth:Q", "value:Q | | .6g")
         dash = {"strokeDash": looks["strokeDash"]}
-        drawn = alt.layer(*lines_with_dots(base, 36, line=dash, shape=looks["shape"], tooltip=tip))
+        layers = alt.layer(*lines_with_dots(base, 36, line=dash, shape=looks["shape"], tooltip=tip))
         charts.append(
-            drawn.properties(width=190 if len(kinds) < 3 else 150, height=170, title=heading(name))
+            layers.properties(width=190 if len(kinds) < 3 else 150, height=170, title=heading(name))
         )
-    told = "; ".join(
+    description = "; ".join(
         f"{name}: {ends_of_lines(part, 'depth', 'what', decimal)}" for name, part in parts.items()
     )
     resolved = "shared" if alike else "independent"
     picture = alt.hconcat(*charts, spacing=24).resolve_scale(
         color=resolved, shape=resolved, strokeDash=resolved
     )
-    return finish(picture, f"{told}.")
+    return finish(picture, f"{description}.")
 
 
 def _looks(field: str, lines: Sequence[str], hues: Sequence[str], key: Any) -> dict[str, Any]:
-    """The channels that tell lines apart: colour and mark with one legend, and the stroke."""
+    """The channels that distinguish lines: colour and mark with one legend, and the stroke."""
     n = len(lines)
     return {
         "color": by_value(alt.Color, field, lines, hues, key),
@@ -120,7 +125,11 @@ def _looks(field: str, lines: Sequence[str], hues: Sequence[str], key: Any) -> d
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture of several: title, names of its axes with their units; `log`: the axes that are logarithmic."""
+    """One of several panels.
+
+    x, y: the titles of the axes, with units
+    log: the logarithmic axes
+    """
 
     title: str
     x: str
@@ -129,27 +138,29 @@ class Panel:
 
 
 def line_panels(rows: pd.DataFrame, panels: Sequence[Panel], *, width: int = 190) -> Any:
-    """A line per `variant` in every panel. `rows`: `panel` (a title), `x`, `variant`, `value`.
+    """A line per `variant` in every panel.
 
-    Linear panels start at zero, so that heights can be compared. The first variant has the accent, the second is grey.
+    rows: `panel` (a title), `x`, `variant`, `value`
+    width: of a panel, in pixels
+
+    Linear panels start at zero, so that heights can be compared. The first variant has the accent colour, the second is
+    grey.
     """
     variants = rows["variant"].drop_duplicates().tolist()
     parts = {panel: rows[rows["panel"] == panel.title] for panel in panels}
     charts = [
         _lines(part, panel, variants).properties(width=width) for panel, part in parts.items()
     ]
-    told = [
+    descriptions = [
         f"{panel.title}: {ends_of_lines(part, 'x', 'variant', '{:.3g}'.format)}"
         for panel, part in parts.items()
     ]
-    return finish(alt.hconcat(*charts, spacing=28), f"{'; '.join(told)}.")
+    return finish(alt.hconcat(*charts, spacing=28), f"{'; '.join(descriptions)}.")
 
 
 def _lines(rows: pd.DataFrame, panel: Panel, variants: list[str]) -> Any:
-    every = sorted(set(rows["x"].tolist()))
-    ticks = every[:: -len(every) // MOST_TICKS][
-        ::-1
-    ]  # at most MOST_TICKS of the values, the last one kept
+    xs = sorted(set(rows["x"].tolist()))
+    ticks = xs[:: -len(xs) // MOST_TICKS][::-1]  # at most MOST_TICKS values, including the last
     scale = alt.Scale(
         **({"type": "log"} if "x" in panel.log else {"zero": False}), nice=False, padding=8
     )
@@ -158,7 +169,8 @@ def _lines(rows: pd.DataFrame, panel: Panel, variants: list[str]) -> Any:
     )
     y_scale, y_axis = alt.Scale(zero=True, nice=False), alt.Axis(tickCount=4)
     if "y" in panel.log:
-        small = "datum.value < 1 ? format(datum.value, '~g') : format(datum.value, '~s')"  # .1 and not 100m
+        # .1 and not 100m
+        small = "datum.value < 1 ? format(datum.value, '~g') : format(datum.value, '~s')"
         y_scale = alt.Scale(type="log", nice=False, padding=8)
         low, high = (math.log10(end) for end in (rows["value"].min(), rows["value"].max()))
         powers = [10.0**power for power in range(math.ceil(low), math.floor(high) + 1)]
@@ -172,7 +184,7 @@ def _lines(rows: pd.DataFrame, panel: Panel, variants: list[str]) -> Any:
     looks = _looks("variant:N", variants, HUES[: len(variants)], key)
     tip = tips("variant:N", f"x:Q | {panel.x}", "value:Q | | .4g")
     base = alt.Chart(rows).encode(x=x, y=y, color=looks["color"])
-    size = 46 if len(every) <= MOST_LARGE else 20
+    size = 46 if len(xs) <= MOST_LARGE else 20
     dash = {"strokeDash": looks["strokeDash"]}
     picture = alt.layer(*lines_with_dots(base, size, line=dash, shape=looks["shape"], tooltip=tip))
     return picture.properties(height=170, title=heading(panel.title))
@@ -182,17 +194,20 @@ def compared(
     rows: pd.DataFrame,
     title: str,
     *,
-    said: Mapping[str, str] | None = None,
+    notes: Mapping[str, str] | None = None,
     kind: ComparedKind = "share",
 ) -> Any:
-    """A line per `row` from its smallest to its largest value, a mark per condition. `rows`: `row`, `what`, `value`.
+    """A line per `row` from its smallest to its largest value, with a mark per condition.
 
-    The order is that of the rows; the first condition has the largest mark, so that it shows behind another at the same
-    value. `said` puts a word behind a line. The axis of a `share` starts at zero and is in percent, that of a `number`
-    starts where the data do, that of a `rank` is logarithmic with 1 on the left.
+    rows: `row`, `what`, `value`; lines are in the order of the rows
+    notes: a word after some lines, by line
+    kind: of the axis: "share" starts at zero and is in percent, "number" starts at the smallest value, "rank" is
+        logarithmic with 1 on the left
+
+    The first condition has the largest mark, so that it stays visible under another mark at the same value.
     """
     lines, conditions = (rows[name].drop_duplicates().tolist() for name in ("row", "what"))
-    words_of = dict(said or {})
+    words_of = dict(notes or {})
     least, last = (float(end) for end in (rows["value"].min(), rows["value"].max()))
     y = alt.Y("row:N", title=None, sort=lines, axis=bare_axis(grid=False, labelColor=INK))
     first_value = min(0.0, least) if kind == "share" else least
@@ -224,31 +239,30 @@ def compared(
     words = alt.Chart(ends).mark_text(align="left", color=MUTED, fontSize=11)
     picture = alt.layer(rules, marks, words.encode(y=y, x=alt.value(368), text="note:N"))
     first = rows[rows["what"] == conditions[0]].set_index("row")["value"]
-    top, named = (
-        str(first.idxmax()),
-        [f" {line} ({word})" for line, word in words_of.items() if line in first and word],
-    )
-    told = (
+    top = str(first.idxmax())
+    labels = [f" {line} ({word})" for line, word in words_of.items() if line in first and word]
+    description = (
         f"{len(first)} lines under {len(conditions)} conditions. With {conditions[0]} the largest value is that of "
-        f"{top}: {(percent if kind == 'share' else decimal)(float(first[top]))}.{','.join(named)}{'.' if named else ''}"
+        f"{top}: {(percent if kind == 'share' else decimal)(float(first[top]))}.{','.join(labels)}{'.' if labels else ''}"
     )
-    return finish(picture.properties(width=360, height={"step": 20}), told)
+    return finish(picture.properties(width=360, height={"step": 20}), description)
 
 
 def matrix_panels(cells: pd.DataFrame, kinds: Mapping[str, MatrixKind]) -> Any:
-    """One matrix per panel, in the order of `kinds`; queries are rows. `cells`: `panel`, `query`, `key`, `value`.
+    """One matrix per panel, in the order of `kinds`, with queries as rows.
 
-    Keys may be tokens of another text. `shares` run from white at 0 to violet at 1; `signed` numbers diverge around a
-    blank zero, to the largest of the panel. Values that are missing (masked) stay empty.
+    cells: `panel`, `query`, `key`, `value`; missing values (masked) stay empty. Keys may be tokens of another text
+    kinds: of each panel: "shares" from white at 0 to violet at 1, or "signed" numbers around a blank zero, scaled to the
+        largest of the panel
     """
     charts = [_matrix(cells[cells["panel"] == name], name, kind) for name, kind in kinds.items()]
     ends = cells.groupby("panel")["value"].agg(["min", "max"])
-    told = "; ".join(
+    description = "; ".join(
         f"{name}: from {ends['min'][name]:.3g} to {ends['max'][name]:.3g}" for name in kinds
     )
     return finish(
         alt.hconcat(*charts, spacing=22).resolve_scale(color="independent"),
-        f"Queries as rows. {told}.",
+        f"Queries as rows. {description}.",
     )
 
 
@@ -266,8 +280,8 @@ def _matrix(rows: pd.DataFrame, name: str, kind: MatrixKind) -> Any:
     strong = (
         f"datum.value != null && abs(datum.value) > {0.8 * (limit if kind == 'signed' else 1.0)}"
     )
-    shown = rows.assign(text=[_number(value, limit) for value in rows["value"]])
-    base = alt.Chart(shown).encode(x=x, y=y)
+    labelled = rows.assign(text=[_number(value, limit) for value in rows["value"]])
+    base = alt.Chart(labelled).encode(x=x, y=y)
     fill = base.transform_filter("datum.value != null").mark_rect(stroke=LINE, strokeWidth=0.5)
     fill = fill.encode(color=colour, tooltip=tips("query:N", "key:N", "value:Q | | .6g"))
     ink = alt.condition(strong, alt.value("#ffffff"), alt.value(INK))
@@ -277,7 +291,7 @@ def _matrix(rows: pd.DataFrame, name: str, kind: MatrixKind) -> Any:
 
 
 def _number(value: float, limit: float) -> str:
-    """As many digits as the panel needs, without the leading zero: .12, −.003, 0; nothing where there is no value."""
+    """A number with the digits that the panel needs, without the leading zero: .12, −.003, 0; "" for a missing value."""
     if math.isnan(value) or value == 0:
         return "0" if value == 0 else ""
     digits = 1 if limit >= 10 else 2 if limit >= 0.2 else 3
@@ -287,15 +301,19 @@ def _number(value: float, limit: float) -> str:
 
 
 def parameter_bars(rows: pd.DataFrame) -> Any:
-    """Share of each of PARTS in each model's parameters, written in its bar. `rows`: `model`, `part`, `parameters`."""
+    """The share of each of PARTS in each model's parameters, as stacked bars with labels.
+
+    rows: `model`, `part`, `parameters`
+    """
     sums = rows.groupby("model", sort=False)["parameters"].transform("sum")
-    shown = rows.assign(share=rows["parameters"] / sums, place=rows["part"].map(PARTS.index))
-    shown = shown.sort_values(["model", "place"])
-    end = shown.groupby("model")["share"].cumsum()
+    labelled = rows.assign(share=rows["parameters"] / sums, place=rows["part"].map(PARTS.index))
+    labelled = labelled.sort_values(["model", "place"])
+    end = labelled.groupby("model")["share"].cumsum()
     texts = [
-        _in_bar(part, share) for part, share in zip(shown["part"], shown["share"], strict=True)
+        _in_bar(part, share)
+        for part, share in zip(labelled["part"], labelled["share"], strict=True)
     ]
-    shown = shown.assign(middle=end - shown["share"] / 2, text=texts)
+    labelled = labelled.assign(middle=end - labelled["share"] / 2, text=texts)
     models = rows["model"].drop_duplicates().tolist()
     y = alt.Y("model:N", title=None, sort=models, axis=bare_axis(labelLimit=200, labelFontSize=12))
     title = "share of all parameters"
@@ -307,56 +325,61 @@ def parameter_bars(rows: pd.DataFrame) -> Any:
     colour = by_value(
         alt.Color, "part:N", kinds, [COLOURS[PARTS.index(kind)] for kind in kinds], key
     )
-    base = alt.Chart(shown).encode(y=y)
+    base = alt.Chart(labelled).encode(y=y)
     tip = tips("model:N", "part:N", "parameters:Q | | ,")
     bars = base.mark_bar(height=30, stroke="#ffffff").encode(
         x=x, color=colour, order="place:Q", tooltip=tip
     )
     numbers = base.mark_text(color="#ffffff", fontSize=12)
     numbers = numbers.encode(x=alt.X("middle:Q", title=title), text="text:N")
-    told = []
+    descriptions = []
     for model in models:
-        mine = shown[shown["model"] == model]
+        of_model = labelled[labelled["model"] == model]
         shares = ", ".join(
             f"{part} {percent(share)}"
-            for part, share in zip(mine["part"], mine["share"], strict=True)
+            for part, share in zip(of_model["part"], of_model["share"], strict=True)
         )
-        told.append(f"{model}: {shares}")
-    return finish(alt.layer(bars, numbers), f"{'; '.join(told)}.", height={"step": 48})
+        descriptions.append(f"{model}: {shares}")
+    return finish(alt.layer(bars, numbers), f"{'; '.join(descriptions)}.", height={"step": 48})
 
 
 def _in_bar(part: str, share: float) -> str:
-    """What is written in the bar of a part: its name and number, the number alone, or nothing."""
+    """The text in the bar of a part: its name and number, the number alone, or nothing."""
     if share < WIDE_ENOUGH:
         return ""
     return f"{part} {percent(share)}" if share >= WIDE_FOR_NAME else percent(share)
 
 
 def grouped_bars(rows: pd.DataFrame, title: str) -> Any:
-    """A bar per `row` with its interval and its number, a panel per `group`, in the order given; one axis for all.
+    """A bar per `row` with its interval and its number, and a panel per `group`, all with one axis.
 
-    `rows`: `group`, `row`, `value`, `low`, `high`, all shares. Violet where positive, ochre where negative.
+    rows: `group`, `row`, `value`, `low`, `high`, all shares, in the order of the bars
+    title: of the axis
+
+    Positive bars are violet, negative bars ochre.
     """
     groups = rows["group"].drop_duplicates().tolist()
-    most, least = (float(end) for end in (rows["high"].max(), min(0.0, rows["low"].min())))
-    scale = alt.Scale(domain=[least, most], range=[0, BARS - ROOM], nice=False)
+    least = min(0.0, float(rows["low"].min()))
+    scale = alt.Scale(
+        domain=[least, float(rows["high"].max())], range=[0, BARS - NUMBER_WIDTH], nice=False
+    )
     parts = {name: rows[rows["group"] == name] for name in groups}
     panels = [
         _panel(part, name, scale, title if name == groups[-1] else None)
         for name, part in parts.items()
     ]
-    leaders = [(name, part.nlargest(1, "value").iloc[0]) for name, part in parts.items()]
-    told = "; ".join(
-        f"{name}: {row['row']} {percent(float(row['value']))}" for name, row in leaders
+    largest = [(name, part.nlargest(1, "value").iloc[0]) for name, part in parts.items()]
+    values = "; ".join(
+        f"{name}: {row['row']} {percent(float(row['value']))}" for name, row in largest
     )
-    return finish(alt.vconcat(*panels, spacing=14), f"Largest in each group, as {title}. {told}.")
+    return finish(alt.vconcat(*panels, spacing=14), f"Largest in each group, as {title}. {values}.")
 
 
 def _panel(rows: pd.DataFrame, name: str, scale: alt.Scale, title: str | None) -> Any:
     labels = bare_axis(grid=False, labelColor=INK, labelLimit=150, minExtent=90)
     y = alt.Y("row:N", title=None, sort=rows["row"].tolist(), axis=labels)
-    shown = title is not None
-    x = alt.X("value:Q", title=title, scale=scale, axis=share_axis(labels=shown, ticks=shown))
+    is_last = title is not None
+    x = alt.X("value:Q", title=title, scale=scale, axis=share_axis(labels=is_last, ticks=is_last))
     tip = tips("row:N | what", *(f"{name}:Q | | .2%" for name in ("value", "low", "high")))
     hue = alt.condition("datum.value >= 0", alt.value(WITH), alt.value(AGAINST))
     base = alt.Chart(rows.assign(text=[percent(value) for value in rows["value"]])).encode(y=y)
@@ -368,16 +391,17 @@ def _panel(rows: pd.DataFrame, name: str, scale: alt.Scale, title: str | None) -
 
 
 def added_vectors(rows: pd.DataFrame, *, total: str, coordinates: int = 32) -> Any:
-    """A row of cells per vector, the first `coordinates` of each on one scale; the row named `total` stands below.
+    """A row of cells per vector: its first `coordinates`, all on one scale.
 
-    `rows`: `vector`, `coordinate`, `value`.
+    rows: `vector`, `coordinate`, `value`
+    total: the name of the vector that is the sum; its row is at the bottom
     """
     names = rows["vector"].drop_duplicates().tolist()
-    shown = rows[rows["coordinate"] < coordinates]
-    limit = float(shown["value"].abs().max())
-    shown = shown.assign(
-        part=["sum" if name == total else "parts" for name in shown["vector"]],
-        sign=["−" if value < -LEAST_SIGN * limit else "" for value in shown["value"]],
+    cells = rows[rows["coordinate"] < coordinates]
+    limit = float(cells["value"].abs().max())
+    cells = cells.assign(
+        part=["sum" if name == total else "parts" for name in cells["vector"]],
+        sign=["−" if value < -LEAST_SIGN * limit else "" for value in cells["value"]],
     )
     axis = bare_axis(grid=False, labelLimit=150)
     key = alt.Legend(
@@ -389,36 +413,39 @@ def added_vectors(rows: pd.DataFrame, *, total: str, coordinates: int = 32) -> A
     )
     hue = alt.Color("value:Q", scale=effect_scale(limit), legend=key)
     tip = tips("vector:N", "coordinate:Q", "value:Q | | .6g")
-    every = rows["coordinate"].nunique()
-    title = (
-        f"coordinate (the first {coordinates} of {every})" if every > coordinates else "coordinate"
-    )
+    width = rows["coordinate"].nunique()
+    title = "coordinate"
+    if width > coordinates:
+        title += f" (the first {coordinates} of {width})"
     numbers = alt.Axis(values=list(range(0, coordinates, 8)), labelAngle=0, grid=False)
 
     def strip(part: str, last: bool) -> Any:
-        mine = shown[shown["part"] == part]
+        of_part = cells[cells["part"] == part]
         x = alt.X("coordinate:O", title=title if last else None, axis=numbers if last else None)
-        order = [name for name in names if name in set(mine["vector"])]
+        order = [name for name in names if name in set(of_part["vector"])]
         y = alt.Y("vector:N", title=None, sort=order, axis=axis)
-        base = alt.Chart(mine).encode(x=x, y=y)
-        cells = base.mark_rect(stroke=LINE, strokeWidth=0.4).encode(color=hue, tooltip=tip)
+        base = alt.Chart(of_part).encode(x=x, y=y)
+        squares = base.mark_rect(stroke=LINE, strokeWidth=0.4).encode(color=hue, tooltip=tip)
         signs = base.mark_text(color=INK, fontSize=11).encode(text="sign:N")
         size = {"width": 13 * coordinates, "height": 18 * len(order)}
-        return alt.layer(cells, signs).properties(**size)
+        return alt.layer(squares, signs).properties(**size)
 
     picture = alt.vconcat(strip("parts", False), strip("sum", True), spacing=8)
-    biggest = rows.groupby("vector", sort=False)["value"].apply(
+    lengths = rows.groupby("vector", sort=False)["value"].apply(
         lambda values: float((values**2).sum() ** 0.5)
     )
-    told = ", ".join(f"{name} {length:.3g}" for name, length in biggest.items())
+    listed = ", ".join(f"{name} {length:.3g}" for name, length in lengths.items())
     return finish(
         picture,
-        f"Vectors as rows of cells, the last being the sum of the others; their lengths: {told}.",
+        f"Vectors as rows of cells; the last is the sum of the others. Their lengths: {listed}.",
     )
 
 
 def spectra(rows: pd.DataFrame, *, rank: int) -> Any:
-    """Singular values of square maps, largest first, a rule at `rank`. `rows`: `map`, `place` (from 1), `value`."""
+    """Singular values of square maps, largest first, with a vertical line at `rank`.
+
+    rows: `map`, `place` (from 1), `value`
+    """
     last = int(rows["place"].max())
     title = "singular value, largest first"
     x = alt.X("place:Q", title=title, scale=alt.Scale(domain=[1, last], nice=False))
@@ -426,13 +453,13 @@ def spectra(rows: pd.DataFrame, *, rank: int) -> Any:
     tip = tips("map:N", "place:Q", "value:Q | | .4g")
     lines = alt.Chart(rows).mark_line(strokeWidth=1.6, color=WITH, opacity=0.8)
     lines = lines.encode(x=x, y=y, detail="map:N", tooltip=tip)
-    said = alt.Chart(pd.DataFrame([{"place": rank, "note": f"d_head = {rank}: from here on zero"}]))
-    rule = said.mark_rule(color=MUTED, strokeDash=[2, 3]).encode(x=alt.X("place:Q", title=title))
-    text = said.mark_text(align="left", dx=6, dy=8, color=INK).encode(
+    note = alt.Chart(pd.DataFrame([{"place": rank, "note": f"d_head = {rank}: from here on zero"}]))
+    rule = note.mark_rule(color=MUTED, strokeDash=[2, 3]).encode(x=alt.X("place:Q", title=title))
+    text = note.mark_text(align="left", dx=6, dy=8, color=INK).encode(
         x="place:Q", y=alt.value(0), text="note:N"
     )
     beyond = float(rows.loc[rows["place"] > rank, "value"].max()) if last > rank else 0.0
     picture = alt.layer(lines, rule, text)
     maps, largest = rows["map"].nunique(), float(rows["value"].max())
-    told = f"Singular values of {maps} maps: the largest {largest:.3g}, beyond place {rank} at most {beyond:.1g}."
-    return finish(picture, told, height=170)
+    description = f"Singular values of {maps} maps: the largest {largest:.3g}, after number {rank} at most {beyond:.1g}."
+    return finish(picture, description, height=170)

@@ -1,6 +1,6 @@
-"""A word's vector on its way through the layers, in two sentences, as a picture that moves: one SVG without a script.
+"""A word's vector on its way through the layers, in two sentences, as an animation: one SVG without a script.
 
-Without animation, and where the reader prefers less motion, it is the last frame, which holds everything.
+Without animation, or if the reader prefers less motion, it shows the last frame, which contains everything.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,77 +13,80 @@ import pandas as pd
 from probe.stats.numbers import percent
 
 WIDTH, HEIGHT = 760, 392  # pixels
-SECONDS, TIMES = 16.0, 3  # of one round, and how many there are before the last frame stays
-START, PER_LAYER = 1.5, 0.6  # seconds before the dots leave, and from one layer to the next
-SWAP, BACK, NEXT = (
-    5.6,
-    6.8,
-    9.0,
-)  # when the head's output is carried over, the word moves, the bars grow
-LEFT, RIGHT, TOP, ROW = 92.0, 452.0, 118.0, 33.0  # of the field of dots
+SECONDS, TIMES = 16.0, 3  # of one round, and the number of rounds before the last frame stays
+START, PER_LAYER = 1.5, 0.6  # seconds before the dots start, and from one layer to the next
+# Seconds at which the head's output is swapped, the word moves, and the bars grow.
+SWAP, BACK, NEXT = 5.6, 6.8, 9.0
+LEFT, RIGHT, TOP, ROW = 92.0, 452.0, 118.0, 33.0  # of the area with the dots
 BARS, LONGEST, FIRST_BAR, PAIR = 602.0, 130.0, 128.0, 48.0  # of the paired bars
 TEMPLATE = Path(__file__).parent / "motion.svg.j2"
 
 
 class Point(NamedTuple):
-    """A place in the picture, in pixels."""
+    """A point in the picture, in pixels."""
 
     x: float
     y: float
 
 
 class Stop(NamedTuple):
-    """What an element looks like (CSS) at a time, in seconds."""
+    """The look of an element (CSS) at a time, in seconds."""
 
     at: float
     look: str
 
 
 def word_in_motion(rows: pd.DataFrame, note: str) -> str:
-    """The SVG. `rows`: `measured cue text head depth token value`; `note`: the line below.
+    """The SVG.
 
-    measured "coordinate": where the word is after `depth` layers, toward the first cue where positive. Of both cues,
-        and, with the `head` whose output was swapped, of the first again.
-    measured "next": the probability of `token` as the next one, of the same three runs.
-    Depths and tokens are drawn in the order of the rows.
+    rows: `measured cue text head depth token value`. With `measured` "coordinate": the word's coordinate after `depth`
+        layers, positive toward the first cue, for both cues, and for the first cue with the output of `head` swapped.
+        With "next": the probability of `token` as the next one, in the same three runs. Depths and tokens appear in the
+        order of the rows
+    note: the line at the bottom
     """
     cues = rows["cue"].drop_duplicates().tolist()
     head = str(rows["head"].dropna().iloc[0])
     coordinates = rows[rows["measured"] == "coordinate"]
-    places = _places(coordinates)
+    paths = _paths(coordinates)
     layer = int(head[1:].partition("H")[0])  # its output is in the vector after this layer
-    one, other, swapped = (
-        places[cues[0], False],
-        places[cues[1], False],
-        places[cues[0], True],
+    first_path, second_path, swapped_path = (
+        paths[cues[0], False],
+        paths[cues[1], False],
+        paths[cues[0], True],
     )
     animations = {
-        "one": _travel(one, [START + PER_LAYER * depth for depth in range(len(one))]),
-        "other": _travel(other, [START + PER_LAYER * depth for depth in range(len(other))]),
+        "one": _travel(first_path, [START + PER_LAYER * depth for depth in range(len(first_path))]),
+        "other": _travel(
+            second_path, [START + PER_LAYER * depth for depth in range(len(second_path))]
+        ),
         "swapped": [
             Stop(BACK - 0.3, "opacity:0"),
             *_travel(
-                swapped[layer:], [BACK + PER_LAYER * step for step in range(len(swapped) - layer)]
+                swapped_path[layer:],
+                [BACK + PER_LAYER * step for step in range(len(swapped_path) - layer)],
             ),
         ],
         "carried": [
-            Stop(0, f"opacity:0;{_move(other[layer + 1])}"),
-            Stop(SWAP - 0.4, f"opacity:0;{_move(other[layer + 1])}"),
-            Stop(SWAP, f"opacity:1;{_move(other[layer + 1])}"),
-            Stop(BACK, f"opacity:1;{_move(one[layer + 1])}"),
+            Stop(0, f"opacity:0;{_move(second_path[layer + 1])}"),
+            Stop(SWAP - 0.4, f"opacity:0;{_move(second_path[layer + 1])}"),
+            Stop(SWAP, f"opacity:1;{_move(second_path[layer + 1])}"),
+            Stop(BACK, f"opacity:1;{_move(first_path[layer + 1])}"),
         ],
         "grow": [Stop(NEXT, "transform:scaleX(0)"), Stop(NEXT + 1, "transform:scaleX(1)")],
-        "effect": _appear(BACK + PER_LAYER * (len(one) - 1 - layer)),
+        "effect": _appear(BACK + PER_LAYER * (len(first_path) - 1 - layer)),
         "next": _appear(NEXT - 0.5),
         "after": _appear(NEXT + 1),
-        **{f"row{depth}": _appear(START + PER_LAYER * depth) for depth in range(1, len(one))},
+        **{
+            f"row{depth}": _appear(START + PER_LAYER * depth) for depth in range(1, len(first_path))
+        },
         **{
             f"back{depth}": _appear(BACK + PER_LAYER * (depth - layer))
-            for depth in range(layer + 1, len(one))
+            for depth in range(layer + 1, len(first_path))
         },
     }
-    ends = [path[-1] for path in (one, other, swapped)]
-    moved = (ends[2].x - ends[0].x) / (ends[1].x - ends[0].x)
+    ends = [path[-1] for path in (first_path, second_path, swapped_path)]
+    effect = (ends[2].x - ends[0].x) / (ends[1].x - ends[0].x)
     bars = list(_bars(rows[rows["measured"] == "next"], cues))
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters["px"] = lambda number: f"{number:.1f}".removesuffix(".0")
@@ -97,26 +100,27 @@ def word_in_motion(rows: pd.DataFrame, note: str) -> str:
         sentences=[_split(rows, cue) for cue in cues],
         head=head,
         layer=layer,
-        paths={"one": one, "other": other, "swapped": swapped},
+        paths={"one": first_path, "other": second_path, "swapped": swapped_path},
         left=LEFT,
         right=RIGHT,
         top=TOP,
         bars=bars,
         bar_left=BARS,
-        moved=percent(moved),
+        moved=percent(effect),
         note=note,
     )
 
 
-def _places(rows: pd.DataFrame) -> dict[tuple[str, bool], list[Point]]:
-    """Where the word is after each number of layers, by cue and by whether a head was swapped: the first cue's side is
-    on the left, and the field ends where the data end.
+def _paths(rows: pd.DataFrame) -> dict[tuple[str, bool], list[Point]]:
+    """The point of the word after each number of layers, by cue and by whether a head was swapped.
+
+    The first cue's side is on the left, and the data fill the whole width.
     """
-    most, least = rows["value"].max(), rows["value"].min()
-    scale = (RIGHT - LEFT) / (most - least)
+    largest = rows["value"].max()
+    scale = (RIGHT - LEFT) / (largest - rows["value"].min())
     return {
         (str(cue), bool(is_swapped)): [
-            Point(LEFT + scale * (most - value), TOP + ROW * depth)
+            Point(LEFT + scale * (largest - value), TOP + ROW * depth)
             for depth, value in zip(part["depth"], part["value"], strict=True)
         ]
         for (cue, is_swapped), part in rows.groupby(["cue", rows["head"].notna()], sort=False)
@@ -124,7 +128,7 @@ def _places(rows: pd.DataFrame) -> dict[tuple[str, bool], list[Point]]:
 
 
 def _split(rows: pd.DataFrame, cue: str) -> tuple[str, str, str]:
-    """The sentence of a cue: what is before the cue, what is between it and the last word, and the last word."""
+    """The sentence of a cue: the text before the cue, the text between it and the last word, and the last word."""
     text = str(rows.loc[rows["cue"] == cue, "text"].iloc[0])
     before, _, after = text.partition(cue)
     between, space, word = after.rpartition(" ")
@@ -136,11 +140,11 @@ def _bars(rows: pd.DataFrame, cues: Sequence[str]) -> Iterator[Mapping[str, obje
     scale = LONGEST / rows["value"].max()
     for number, (token, part) in enumerate(rows.groupby("token", sort=False)):
         is_swapped = part["head"].notna()
-        own = part["cue"] == cues[0]
+        is_first = part["cue"] == cues[0]
         values = {
-            "before": part.loc[own & ~is_swapped, "value"].item(),
-            "after": part.loc[own & is_swapped, "value"].item(),
-            "other": part.loc[~own, "value"].item(),
+            "before": part.loc[is_first & ~is_swapped, "value"].item(),
+            "after": part.loc[is_first & is_swapped, "value"].item(),
+            "other": part.loc[~is_first, "value"].item(),
         }
         yield {
             "token": token,
@@ -155,7 +159,7 @@ def _move(point: Point) -> str:
 
 
 def _travel(path: Sequence[Point], times: Sequence[float]) -> list[Stop]:
-    """An element that is at each point of the path at its time, and visible from the first on."""
+    """The stops of an element that is at each point of the path at its time, and visible from the first on."""
     stops = [Stop(times[0] - 0.1, f"opacity:1;{_move(path[0])}")]
     return stops + [
         Stop(time, f"opacity:1;{_move(point)}") for point, time in zip(path, times, strict=True)
@@ -163,11 +167,11 @@ def _travel(path: Sequence[Point], times: Sequence[float]) -> list[Stop]:
 
 
 def _appear(at: float) -> list[Stop]:
-    """An element that is not there before a time."""
+    """The stops of an element that appears at a time."""
     return [Stop(0, "opacity:0"), Stop(at - 0.3, "opacity:0"), Stop(at, "opacity:1")]
 
 
 def _keyframes(stops: Sequence[Stop]) -> str:
     """CSS keyframes; the first look holds from the beginning, the last one until the end."""
-    every = [Stop(0, stops[0].look), *stops, Stop(SECONDS, stops[-1].look)]
-    return "".join(f"{100 * stop.at / SECONDS:.2f}%{{{stop.look}}}" for stop in every)
+    whole = [Stop(0, stops[0].look), *stops, Stop(SECONDS, stops[-1].look)]
+    return "".join(f"{100 * stop.at / SECONDS:.2f}%{{{stop.look}}}" for stop in whole)

@@ -1,8 +1,9 @@
-"""How fast and how large: what `analyses/speed.py` needs to time this library beside the plain ways.
+"""Time and memory: what `analyses/speed.py` needs to compare this library with the usual implementations.
 
 clock     interleaved timings, ratios, extra memory, exponents of growth, the machine
-work      models of true shape with random weights, aligned pairs, sets of a curve, the loops over heads and edges that others use
-reports   what a report and a survey cost as they grow
+work      models of real shapes with random weights, aligned pairs, sets of a curve, loops over heads and edges as in other tools
+reports   the cost of a report and a survey as they grow
+waiting   the cost of waiting threads
 page      tables and charts -> speed.html
 """
 

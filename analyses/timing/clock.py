@@ -1,4 +1,4 @@
-"""Measuring: works take turns, so that a slow minute of the machine falls on all of them; ratios are taken turn by
+"""Timing: works take turns, so that a slow minute of the machine affects all of them, and ratios are computed turn by
 turn.
 """
 
@@ -20,11 +20,11 @@ from probe.provenance import versions
 Work = Callable[[], object]
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 MEBI = 2**20
-SEEN = 1e-6  # less of a square than this is rounding
+LEAST_SQUARE = 1e-6  # a smaller share of the square term is rounding
 
 
 def interleave(works: Mapping[str, Work], *, runs: int, warm: bool = True) -> pd.DataFrame:
-    """Run the works in turn, `runs` times each, after one turn that is not counted: `work run seconds`."""
+    """Run the works in turn, `runs` times each, after one turn that is not counted. `work run seconds`"""
     for work in works.values() if warm else ():
         work()
     rows = [(name, run, _seconds(work)) for run in range(runs) for name, work in works.items()]
@@ -42,7 +42,7 @@ def _seconds(work: Work) -> float:
 def compare(
     timings: pd.DataFrame, work: str, against: str, *, times: float = 1.0
 ) -> dict[str, float]:
-    """Seconds of `work`, of `times` runs of `against`, and their ratio in the same turn: median, lowest, highest."""
+    """Seconds of `work`, of `times` runs of `against`, and their ratio in the same turn: median, lowest and highest."""
     seconds = timings.pivot(index="run", columns="work", values="seconds")
     columns = {"seconds": seconds[work], "against_seconds": seconds[against] * times}
     columns["ratio"] = columns["seconds"] / columns["against_seconds"]
@@ -59,24 +59,25 @@ def alone(value: float) -> dict[str, float]:
 
 
 def extra_memory(work: Work) -> tuple[float, float]:
-    """The most memory that `work` holds beyond what was held before it, in MiB, and its seconds. NaN MiB where it
-    cannot be told.
+    """The largest extra memory of `work` in MiB, and its time in seconds. The memory is NaN if it cannot be measured.
 
-    The resident set of this process, whose high-water mark Linux lets us reset; freed memory is handed back before.
+    The memory is the resident set of this process. Linux allows us to reset its maximum. Freed memory is returned to the
+    system before.
     """
     gc.collect()
     if not RESET.exists():
         return float("nan"), _seconds(work)
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     RESET.write_text("5", encoding="ascii")
-    before = _held("VmRSS")
+    before = _mebibytes("VmRSS")
     seconds = _seconds(work)
-    return max(0.0, _held("VmHWM") - before), seconds
+    return max(0.0, _mebibytes("VmHWM") - before), seconds
 
 
-def _held(what: str) -> float:
+def _mebibytes(name: str) -> float:
+    """An amount of memory in STATUS, in MiB."""
     (line,) = (
-        line for line in STATUS.read_text(encoding="ascii").splitlines() if line.startswith(what)
+        line for line in STATUS.read_text(encoding="ascii").splitlines() if line.startswith(name)
     )
     return int(line.split()[1]) * 1024 / MEBI
 
@@ -87,32 +88,32 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
 
 
 def square_part(sizes: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """Of value = a + b n + c n² (none negative, relative least squares): the share of c n² at the largest n, and the n
-    where it is a tenth.
+    """The share of c n² in value = a + b n + c n² at the largest n, and the n at which the share is a tenth.
 
-    The second is infinite where no square is seen.
+    a, b and c are fitted by relative least squares, with none negative. The second number is infinite without a square
+    term.
     """
     n, y = np.asarray(sizes, float), np.asarray(values, float)
     terms = np.stack([np.ones_like(n), n, n**2], axis=1)
     (a, b, c), _ = nnls(terms / y[:, None], np.ones_like(y))
     last = n[-1]
-    if c * last**2 < SEEN * (a + b * last):
+    if c * last**2 < LEAST_SQUARE * (a + b * last):
         return 0.0, float("inf")
     tenth = (b + np.sqrt(b**2 + 36 * a * c)) / (18 * c)  # 9 c n² = a + b n
     return float(c * last**2 / (a + b * last + c * last**2)), float(tenth)
 
 
 def exponents(scaling: pd.DataFrame) -> pd.DataFrame:
-    """Growth of time and memory with each axis:
+    """The growth of time and memory with each axis. `shape axis quantity exponent square_share square_from`
 
-    `shape axis quantity exponent square_share square_from`, see `square_part`.
+    See `square_part` for the last two columns.
     """
     rows = []
     for (shape, axis), part in scaling.groupby(["shape", "axis"], sort=False):
         for quantity in ("seconds", "megabytes"):
-            seen = part[part[quantity] > 0]
-            if len(seen) > 1:
-                size, value = seen["size"].tolist(), seen[quantity].tolist()
+            positive = part[part[quantity] > 0]
+            if len(positive) > 1:
+                size, value = positive["size"].tolist(), positive[quantity].tolist()
                 rows.append(
                     (shape, axis, quantity, exponent(size, value), *square_part(size, value))
                 )
@@ -122,16 +123,16 @@ def exponents(scaling: pd.DataFrame) -> pd.DataFrame:
 
 
 def machine() -> dict[str, str]:
-    """What was measured on: processor, cores, threads, memory, accelerator, versions."""
+    """The machine: processor, cores, threads, memory, accelerator, versions."""
     cards = [torch.cuda.get_device_name(card) for card in range(torch.cuda.device_count())]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    found = {
+    hardware = {
         "processor": f"{_processor()}, {platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
         "cores": f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads",
         "memory": f"{memory:.0f} GiB",
         "accelerator": ", ".join(cards) or "none",
     }
-    return found | {
+    return hardware | {
         name: number
         for name, number in versions().items()
         if name in ("python", "torch", "transformers", "transformer-lens", "probe")

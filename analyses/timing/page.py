@@ -1,4 +1,4 @@
-"""The measurements as one page beside their tables."""
+"""The measurements as one page, with their tables in the same folder."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -28,10 +28,12 @@ def write_page(
     *,
     date: str,
 ) -> Path:
-    """Writes speed.html, the frames as CSV and Parquet, and the machine as the manifest.
+    """Write speed.html, the frames as CSV and Parquet, and the machine as the manifest. Return the path of the page.
 
-    `targets`: `work against target holds ratio ratio_low ratio_high seconds against_seconds unit` · `scaling`: `shape
-    axis size seconds megabytes` · `exponents`: `shape axis quantity exponent square_share square_from`.
+    frames: by name:
+        targets: `work against target holds ratio ratio_low ratio_high seconds against_seconds unit`
+        scaling: `shape axis size seconds megabytes`
+        exponents: `shape axis quantity exponent square_share square_from`
     """
     templates, scaling = (
         html.environment(Path(__file__).parent / "templates", "report"),
@@ -62,8 +64,8 @@ def _row(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _exponent(row: Mapping[Any, Any]) -> dict[str, Any]:
-    seen = f"{row['square_share']:.0%} of it at the longest, a tenth from {row['square_from']:,.0f} tokens"
-    square = seen if row["axis"] == "tokens" and row["square_share"] > 0 else ""
+    share = f"{row['square_share']:.0%} of it at the longest, a tenth from {row['square_from']:,.0f} tokens"
+    square = share if row["axis"] == "tokens" and row["square_share"] > 0 else ""
     return dict(row) | {
         "exponent": decimal(row["exponent"]),
         "square": square,

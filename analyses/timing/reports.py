@@ -1,7 +1,7 @@
-"""What a report costs as its sentences, heads, layers and texts grow, and a survey as its words do.
+"""The cost of a report as its sentences, heads, layers and texts grow, and of a survey as its words do.
 
-Small models with random weights: times depend on shapes alone. A model that learned nothing has no gap between senses,
-so the gate is left open, and every head is swapped as in a model that has one.
+Small models with random weights: times depend on shapes alone. An untrained model has no gap between senses, so the
+gate is disabled, and every head is swapped as in a model with a gap.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,14 +28,17 @@ from timing.work import shaped, words_of
 
 WORD = "bank"
 FEW = replace(REPORT, gate=False, pairs=8, permutations=99)
-SURVEYED = 24  # sentences of each word of a survey
+SURVEY_SENTENCES = 24  # of each word of a survey
 LONGEST = 512  # tokens of a text
 COLUMNS = ("of", "axis", "size", "seconds", "megabytes", "passes")
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large a report is. tokens: of filler in front of every sentence."""
+    """The size of a report.
+
+    tokens: of filler before every sentence
+    """
 
     sentences: int = 48
     layers: int = 2
@@ -55,25 +58,25 @@ WORDS = (4, 8, 16, 32)  # of a survey
 def report_growth(axis: str, sizes: Sequence[int]) -> pd.DataFrame:
     """Processor seconds, extra MiB and planned work of a report as one of AXES grows.
 
-    `passes`: of one position through one block, at most: what the plan of the report counts as its work.
+    `passes`: of one position through one block, an upper bound: the planned work of the report.
     """
     rows = []
-    _report(_model(Size()), Size())  # what is loaded and allocated once
+    _report(_model(Size()), Size())  # loads and allocates what is needed only once
     for number in sizes:
         size = replace(Size(), **{axis: number})
-        rows.append(("report", axis, number, *_measured(_model(size), size)))
+        rows.append(("report", axis, number, *_measure(_model(size), size)))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def survey_growth(sizes: Sequence[int] = WORDS) -> pd.DataFrame:
-    """The same of a survey as its words grow in number; its work is the number of words."""
+    """The same for a survey as the number of its words grows; its work is the number of words."""
     model = _model(Size())
     rows = []
     for number in (min(sizes), *sizes):
         sentences = [
             replace(row, word=f"{WORD}{word}")
             for word in range(number)
-            for row in _sentences(model, Size(sentences=SURVEYED))
+            for row in _sentences(model, Size(sentences=SURVEY_SENTENCES))
         ]
         seconds: list[float] = []
         megabytes, _ = extra_memory(_timed(partial(survey, model, sentences), seconds))
@@ -82,7 +85,7 @@ def survey_growth(sizes: Sequence[int] = WORDS) -> pd.DataFrame:
 
 
 def growth_exponents(grown: pd.DataFrame) -> pd.DataFrame:
-    """How time, memory and planned work grow with each axis: the slopes of their logarithms."""
+    """The exponents of time, memory and planned work for each axis: the slopes of their logarithms."""
     rows: list[Mapping[str, Any]] = []
     for (of, axis), part in grown.groupby(["of", "axis"], sort=False):
         fitted = {
@@ -107,7 +110,7 @@ def _model(size: Size) -> Model:
     )
 
 
-def _measured(model: Model, size: Size) -> tuple[float, float, float]:
+def _measure(model: Model, size: Size) -> tuple[float, float, float]:
     seconds: list[float] = []
     work: list[float] = []
     megabytes, _ = extra_memory(_timed(lambda: work.append(_report(model, size)), seconds))
@@ -115,7 +118,7 @@ def _measured(model: Model, size: Size) -> tuple[float, float, float]:
 
 
 def _timed(run: Any, seconds: list[float]) -> Any:
-    """The same work, whose processor seconds are noted: other processes do not count."""
+    """The same work, whose processor seconds are appended to `seconds`: other processes do not count."""
 
     def timed() -> None:
         started = process_time()
@@ -126,7 +129,7 @@ def _timed(run: Any, seconds: list[float]) -> Any:
 
 
 def _report(model: Model, size: Size) -> float:
-    """Everything of a report but its page. Returns its planned work, in passes of a position through a block."""
+    """Run everything of a report but its page. Return its planned work, in passes of a position through a block."""
     sentences = _sentences(model, size)
     material = prepare(model, WORD, sentences)
     splits = split_senses(material, seed=0, causal=True)
@@ -139,16 +142,16 @@ def _report(model: Model, size: Size) -> float:
 
 
 def _sentences(model: Model, size: Size) -> list[Sentence]:
-    """Sentences of the grammar with filler in front of each, as many pairs as are asked for."""
-    chosen = lexicon.expand(WORD).sentences[: size.sentences]
+    """Sentences of the grammar, with filler before each."""
+    sentences = lexicon.expand(WORD).sentences[: size.sentences]
     words = [word.strip() for word in words_of(model)]
     filler = "".join(f"{words[number % len(words)]} " for number in range(size.tokens))
-    return [_behind(filler, row) for row in chosen]
+    return [_after(filler, row) for row in sentences]
 
 
-def _behind(filler: str, row: Sentence) -> Sentence:
-    places = ("start", "end", "cue_start", "cue_end")
-    moved = {
-        name: getattr(row, name) + len(filler) for name in places if getattr(row, name) is not None
+def _after(filler: str, row: Sentence) -> Sentence:
+    spans = ("start", "end", "cue_start", "cue_end")
+    shifted = {
+        name: getattr(row, name) + len(filler) for name in spans if getattr(row, name) is not None
     }
-    return replace(row, text=filler + row.text, **moved)
+    return replace(row, text=filler + row.text, **shifted)

@@ -1,10 +1,10 @@
-"""What waiting threads cost, alone and beside one other busy process: `PYTHONPATH=analyses python -m timing.waiting`.
+"""The cost of waiting threads, alone and next to one busy process: `PYTHONPATH=analyses python -m timing.waiting`.
 
-A thread of torch that waits for another one spins, by default for milliseconds, on a processor that
-somebody else may need, the thread that it waits for among them. Head swaps on random weights run
-for some seconds in a process of their own under every setting, in turns, so that a slow minute of
-the machine falls on all of them; the median of the rounds counts. "alone" means nothing on a
-machine that has other work: the load beside every line says whether it had.
+A thread of torch that waits for another thread spins, by default for milliseconds, on a processor
+that others may need, including the thread that it waits for. Head swaps on random weights run for
+some seconds in a separate process under every setting, in turns, so that a slow minute of the
+machine affects all of them. The median of the rounds is reported. "alone" means nothing on a
+machine with other work: every line reports the load.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from statistics import median
 
 from probe.cli import WAITING
 
-# By name: what the environment says before torch is loaded.
+# By name: the environment variables that are set before torch is loaded.
 SETTINGS: dict[str, dict[str, str]] = {
     "torch's own": {},
     "as the command line": WAITING,
@@ -28,7 +28,7 @@ BUSY = "while True: pass"
 
 
 def swaps_per_second(shape: str, seconds: float) -> float:
-    """Swapped runs a second of every head of two pairs, both ways, at a word after a dozen tokens."""
+    """Swapped runs per second of every head of two pairs, in both directions, at a word after a dozen tokens."""
     import torch
 
     from probe.model.load import read_weights
@@ -40,27 +40,27 @@ def swaps_per_second(shape: str, seconds: float) -> float:
     layers, heads, d_model, _ = weights.shape
     a, b = aligned_pairs(model, 2, 13)
     direction = torch.full((1, d_model), d_model**-0.5)
-    swap_pairs(weights, a, b, direction, depth=layers)  # what is loaded at first use
+    swap_pairs(weights, a, b, direction, depth=layers)  # loads what is loaded at first use
     rounds = 0
     started = time.monotonic()
-    while (taken := time.monotonic() - started) < seconds:
+    while (elapsed := time.monotonic() - started) < seconds:
         swap_pairs(weights, a, b, direction, depth=layers)
         rounds += 1
-    return 4 * layers * heads * rounds / taken
+    return 4 * layers * heads * rounds / elapsed
 
 
-def measured(setting: dict[str, str], shape: str, seconds: float) -> float:
-    """`swaps_per_second` in a process of its own under a setting."""
+def measure(setting: dict[str, str], shape: str, seconds: float) -> float:
+    """`swaps_per_second` in a separate process under a setting."""
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     command = [sys.executable, "-m", "timing.waiting", "--shape", shape]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "--child", str(seconds)],
         env=environment | setting,
         capture_output=True,
         text=True,
         check=True,
     )
-    return float(done.stdout)
+    return float(process.stdout)
 
 
 def main() -> None:
@@ -70,29 +70,29 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--where", choices=("alone", "beside a loop", "both"), default="both")
     parser.add_argument("--child", type=float, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.child:
-        print(swaps_per_second(asked.shape, asked.child))
+    options = parser.parse_args()
+    if options.child:
+        print(swaps_per_second(options.shape, options.child))
         return
     for where in ("alone", "beside a loop"):
-        if asked.where not in (where, "both"):
+        if options.where not in (where, "both"):
             continue
         loop = None
         if where == "beside a loop":
             loop = subprocess.Popen([sys.executable, "-c", BUSY])
         try:
-            found: dict[str, list[float]] = {name: [] for name in SETTINGS}
-            for _ in range(asked.rounds):
+            rates_by_name: dict[str, list[float]] = {name: [] for name in SETTINGS}
+            for _ in range(options.rounds):
                 for name, setting in SETTINGS.items():
-                    found[name].append(measured(setting, asked.shape, asked.seconds))
+                    rates_by_name[name].append(measure(setting, options.shape, options.seconds))
         finally:
             if loop is not None:
                 loop.kill()
                 loop.wait()
-        for name, rates in found.items():
+        for name, rates in rates_by_name.items():
             spread = f"{min(rates):,.0f} to {max(rates):,.0f}"
-            load = f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} processors"
-            print(f"{where}, {name}: {median(rates):,.0f} swaps a second ({spread}); {load}")
+            load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
+            print(f"{where}, {name}: {median(rates):,.0f} swaps per second ({spread}); {load}")
 
 
 if __name__ == "__main__":

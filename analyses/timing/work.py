@@ -1,4 +1,4 @@
-"""What is timed: models of a true shape with random weights, ids drawn at random, and the plain ways of doing the same.
+"""The works that are timed: models of real shapes with random weights, random ids, and the usual implementations.
 
 Times depend on shapes alone, so nothing has to be downloaded: the tokenizer is the embedded model's, and only ids are
 used.
@@ -60,7 +60,7 @@ NEOX_160M = {
     "num_attention_heads": 12,
     "vocab_size": 50304,
 }
-# By name: the kind of config, the class, and what its config says beyond the usual.
+# By name: the class of the config, the class of the model, and the values that differ from the defaults.
 SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "tiny": ("GPT2Config", "GPT2LMHeadModel", {"n_layer": 4, "n_head": 4, "n_embd": 128}),
     "gpt2-small": ("GPT2Config", "GPT2LMHeadModel", {"n_layer": 12, "n_head": 12, "n_embd": 768}),
@@ -90,9 +90,9 @@ def shaped(
     dtype: torch.dtype = torch.float32,
     **sizes: Any,
 ) -> Model:
-    """A model of one of the SHAPES with random weights; the tokenizer is the embedded model's.
+    """A model of one of the SHAPES with random weights and the embedded model's tokenizer.
 
-    sizes: what its config says otherwise, such as `n_layer=8`.
+    sizes: other values of the config, such as `n_layer=8`
     """
     import transformers
     from transformer_lens.model_bridge import TransformerBridge
@@ -104,7 +104,7 @@ def shaped(
     tokenizer.init_kwargs |= {"add_bos_token": True, "name_or_path": shape}
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(seed)
-        with torch.device(device):  # random numbers are drawn where they are needed
+        with torch.device(device):  # draws random numbers on the device where they are needed
             plain = getattr(transformers, model_class)._from_config(
                 config, attn_implementation="eager"
             )
@@ -116,15 +116,14 @@ def shaped(
 
 
 def plain_model(model: Model) -> Any:
-    """Hugging Face's model of the same shape without its head, with its fastest attention, sdpa: what a bare forward
-    is.
+    """Hugging Face's model of the same shape without its head, with its fastest attention, sdpa, for bare forward
+    passes.
     """
     from transformers import AutoModel
 
     with torch.random.fork_rng(devices=[]), quiet():
-        config = copy.deepcopy(
-            model.bridge.original_model.config
-        )  # which the choice of attention is written into
+        # A copy, because the choice of attention is written into the config.
+        config = copy.deepcopy(model.bridge.original_model.config)
         plain = AutoModel.from_config(config, attn_implementation="sdpa")
     plain.load_state_dict(dict(model.weights), strict=False, assign=True)
     return plain.to(model.device).eval().requires_grad_(False)
@@ -132,23 +131,23 @@ def plain_model(model: Model) -> Any:
 
 def bare_forward(plain: Any, rows: Sequence[Sequence[int]], *, batch: int) -> Tensor:
     """The last hidden state at the last position, batch by batch. `-> row d_model`"""
-    found = []
+    states = []
     with torch.inference_mode():
         for start in range(0, len(rows), batch):
             ids = torch.tensor(rows[start : start + batch], device=plain.device)
-            found.append(plain(ids).last_hidden_state[:, -1])
-    return torch.cat(found)
+            states.append(plain(ids).last_hidden_state[:, -1])
+    return torch.cat(states)
 
 
 def drawn(model: Model, rows: int, length: int, *, seed: int = 0) -> list[Tokens]:
-    """Rows of random ids as tokens; only ids matter."""
+    """Rows of random ids as tokens."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(model.config.d_vocab, (rows, length), generator=generator).tolist()
     return [tokens_of(row) for row in ids]
 
 
 def tokens_of(ids: Sequence[int]) -> Tokens:
-    """Ids as tokens of a character each."""
+    """Ids as tokens of one character each."""
     spans = tuple((pos, pos + 1) for pos in range(len(ids)))
     return Tokens("·" * len(ids), tuple(ids), ("·",) * len(ids), spans, False)
 
@@ -156,7 +155,7 @@ def tokens_of(ids: Sequence[int]) -> Tokens:
 def aligned_pairs(
     model: Model, pairs: int, length: int, *, seed: int = 0
 ) -> tuple[list[tuple[int, ...]], ...]:
-    """Pairs that differ in one token, the cue, CUE_BEFORE places before the end, as in one frame.
+    """Pairs that differ in one token, the cue, CUE_BEFORE tokens before the end, as in one frame.
 
     `-> rows of a, rows of b`
     """
@@ -166,13 +165,13 @@ def aligned_pairs(
 
 
 def curve_sets(layers: int, heads: int, *, seed: int = 0) -> Tensor:
-    """The sets of a whole curve: every nested set of an order of all heads, and random ones matched per layer in
-    several sizes.
+    """The sets of a whole curve: every nested set of an order of all heads, and random sets of several sizes with the
+    same number of heads in each layer.
 
     `-> set layer head`
     """
     rng = np.random.default_rng(seed)
-    order = [divmod(int(place), heads) for place in rng.permutation(layers * heads)]
+    order = [divmod(int(index), heads) for index in rng.permutation(layers * heads)]
     masks = [mask_of(order[:size], (layers, heads)) for size in range(1, len(order) + 1)]
     for size in np.geomspace(1, len(order) - 1, sets.SIZES).round().astype(int).tolist():
         masks += list(random_sets(mask_of(order[:size], (layers, heads)), sets.RANDOM_SETS, rng))
@@ -180,7 +179,7 @@ def curve_sets(layers: int, heads: int, *, seed: int = 0) -> Tensor:
 
 
 def words_of(model: Model) -> list[str]:
-    """The words that the tokenizer has as one token each inside a text, in the order of their ids."""
+    """The words that are one token inside a text, in the order of their ids."""
     pieces = sorted(model.tokenizer.get_vocab().items(), key=lambda item: item[1])
     words = [model.tokenizer.decode([token]) for _, token in pieces]
     plain = [word for word in words if word.startswith(" ") and word[1:].isalpha()]
@@ -190,13 +189,13 @@ def words_of(model: Model) -> list[str]:
 def drawn_texts(
     model: Model, pairs: int, length: int, *, seed: int = 0
 ) -> tuple[list[str], list[str]]:
-    """Pairs as texts of `length` tokens, BOS among them, that differ in one word, CUE_BEFORE places before the end."""
+    """Pairs of texts of `length` tokens, including BOS, that differ in one word, CUE_BEFORE tokens before the end."""
     rng = np.random.default_rng(seed)
     words = words_of(model)
     a = [list(rng.choice(words, length - model.config.prepend_bos)) for _ in range(pairs)]
     b = [list(row) for row in a]
-    for one, other in zip(a, b, strict=True):
-        one[-1 - CUE_BEFORE], other[-1 - CUE_BEFORE] = rng.choice(words, 2, replace=False)
+    for row_a, row_b in zip(a, b, strict=True):
+        row_a[-1 - CUE_BEFORE], row_b[-1 - CUE_BEFORE] = rng.choice(words, 2, replace=False)
     return ["".join(row) for row in a], ["".join(row) for row in b]
 
 
@@ -206,12 +205,12 @@ def loop_over_heads(
     read: Tensor | Callable[[Tensor], Tensor],
     heads: Sequence[tuple[int, int]],
 ) -> Tensor:
-    """The swap as others run it: one whole forward with a hook per head and direction, as `get_act_patch_attn_head_z`
-    does.
+    """The effect of swaps as in other tools: one whole forward pass with a hook per head and direction, as
+    `get_act_patch_attn_head_z` does. `-> pair recipient head`
 
-    `pairs`: rows of a and rows of b · `read`: a direction, `d_model`, of all or `pair d_model`, along which the last
-    block's output at the last position is read, or a function of the logits there, `row d_vocab -> row`. `-> pair
-    recipient head`: how far what is read moves.
+    pairs: rows of a and rows of b
+    read: a direction, `d_model` or `pair d_model`, along which the last block's output at the last position is read, or
+        a function of the logits there, `row d_vocab -> row`
     """
     both = [torch.tensor(rows, device=model.device) for rows in pairs]
     last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
@@ -228,10 +227,10 @@ def loop_over_heads(
     unchanged = [value(cache[last], logits) for logits, cache in runs]
     donors = [cache for _, cache in reversed(runs)]
     sides = []
-    for ids, own, donor in zip(both, unchanged, donors, strict=True):
-        moved = []
+    for ids, base, donor in zip(both, unchanged, donors, strict=True):
+        effects = []
         for layer, head in heads:
-            seen: list[Tensor] = []
+            caught: list[Tensor] = []
 
             def patch(
                 z: Tensor, hook: Any, layer: int = layer, head: int = head, donor: Any = donor
@@ -239,38 +238,40 @@ def loop_over_heads(
                 z[:, -1, head] = donor[f"blocks.{layer}.attn.hook_z"][:, -1, head]
                 return z
 
-            def keep(resid: Tensor, hook: Any, seen: list[Tensor] = seen) -> None:
-                seen.append(resid.clone())
+            def keep(resid: Tensor, hook: Any, caught: list[Tensor] = caught) -> None:
+                caught.append(resid.clone())
 
             hooks = [(f"blocks.{layer}.attn.hook_z", patch), (last, keep)]
             with torch.inference_mode():
                 logits = model.bridge.run_with_hooks(ids, fwd_hooks=hooks)
-            moved.append(value(seen[0], logits) - own)
-        sides.append(torch.stack(moved, dim=1))
+            effects.append(value(caught[0], logits) - base)
+        sides.append(torch.stack(effects, dim=1))
     return torch.stack(sides, dim=1)
 
 
-# Where the z of all heads of a block enter W_O, by the kind of config.
+# The submodule of a block that multiplies the z of all heads with W_O, by model type.
 WRITERS = {"gpt2": "attn.c_proj", "llama": "self_attn.o_proj", "gpt_neox": "attention.dense"}
 
 
 def attribution_by_autograd(
     plain: Any, pairs: Sequence[Sequence[Sequence[int]]], direction: Tensor, heads: int
 ) -> Tensor:
-    """Attribution patching in its plainest form: one forward of both members of each pair and one backward, with
-    Hugging Face's model and torch.autograd.
+    """Attribution patching in its plainest form: one forward pass of both members of each pair and one backward pass,
+    with Hugging Face's model and torch.autograd. `-> pair recipient layer head`
 
-    `pairs`: rows of a and rows of b · read along a direction, `d_model`, in the last hidden state at the last
-    position. `-> pair recipient layer head`: the gradient at the recipient times the change to the other member's z.
+    pairs: rows of a and rows of b
+    direction: along which the last hidden state at the last position is read, `d_model`
+
+    attribution = <gradient at the recipient, z of the other member - z of the recipient>
     """
     a, b = pairs
     blocks = plain.h if hasattr(plain, "h") else plain.layers
-    kept: list[Tensor] = []
+    z_of_blocks: list[Tensor] = []
 
     def keep(module: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         z = args[0] if args[0].requires_grad else args[0].detach().requires_grad_()
         z.retain_grad()
-        kept.append(z)
+        z_of_blocks.append(z)
         return (z, *args[1:])
 
     writers = [block.get_submodule(WRITERS[plain.config.model_type]) for block in blocks]
@@ -281,8 +282,8 @@ def attribution_by_autograd(
     finally:
         for hook in hooks:
             hook.remove()
-    z = torch.stack([of_layer.detach()[:, -1] for of_layer in kept], 1)  # row layer (head d_head)
-    gradient = torch.stack([of_layer.grad[:, -1] for of_layer in kept], 1)
+    z = torch.stack([z.detach()[:, -1] for z in z_of_blocks], 1)  # row layer (head d_head)
+    gradient = torch.stack([z.grad[:, -1] for z in z_of_blocks], 1)
     scores = (gradient * (z.roll(len(a), 0) - z)).unflatten(-1, (heads, -1)).sum(-1)
     return scores.unflatten(0, (2, -1)).transpose(0, 1)
 
@@ -290,17 +291,17 @@ def attribution_by_autograd(
 def attribution_by_transformer_lens(
     model: Model, pairs: Sequence[Sequence[Sequence[int]]], tokens: tuple[int, int]
 ) -> list[Any]:
-    """The attribution patching of TransformerLens of the difference of two logits, with each side as the clean one."""
+    """TransformerLens' attribution patching of the difference of two logits, with each side as the clean one."""
     a, b = (torch.tensor(rows, device=model.device) for rows in pairs)
-    one, other = tokens
-    model.bridge.requires_grad_(True)  # its gradients start at the weights
+    first, second = tokens
+    model.bridge.requires_grad_(True)  # TransformerLens' gradients start at the weights
     try:
         return [
             attribution_patch(
                 model.bridge,
                 clean,
                 corrupt,
-                lambda logits: logits[0, -1, one] - logits[0, -1, other],
+                lambda logits: logits[0, -1, first] - logits[0, -1, second],
                 EdgeAttributionConfig(granularity="node"),
             )
             for clean, corrupt in ((a, b), (b, a))
@@ -312,9 +313,10 @@ def attribution_by_transformer_lens(
 def both_ways_by_gradients(
     model: Model, pairs: Sequence[Sequence[Sequence[int]]], direction: Tensor, *, steps: int
 ) -> Tensor:
-    """The estimates behind `probe.shortcuts`, the states of both members included: attribution patching with no
-    `steps`, else integrated gradients. Read along a direction, `d_model`, behind the last block. `-> pair recipient
-    layer head`
+    """The estimates of `probe.shortcuts`, including the states of both members. `-> pair recipient layer head`
+
+    direction: along which the output of the last block is read, `d_model`
+    steps: of integrated gradients; 0 for attribution patching
     """
     a, b = pairs
     weights = read_weights(model)
@@ -322,81 +324,101 @@ def both_ways_by_gradients(
     rows = [tokens_of(row) for row in (*a, *b)]
     z = target_states(model, rows, [length - 1] * len(rows)).z
     along = direction.expand(len(rows), layers, -1)
-    found = attribute_heads(
+    estimates = attribute_heads(
         weights, [*a, *b], z.roll(len(a), 0), along, [layers] * layers, steps=steps
     )
-    return found.unflatten(0, (2, -1)).transpose(0, 1)
+    return estimates.unflatten(0, (2, -1)).transpose(0, 1)
 
 
 def loop_over_edges(
     model: Model, pair: Sequence[Sequence[int]], direction: Tensor, edges: EdgeArray
 ) -> Tensor:
-    """The total effect of edges from head to head as others run it: two whole forwards with hooks for each edge, one in
-    which all but the sender write what they wrote, and one in which the receiver, there alone, gets the query, key or
-    value of the first.
+    """The total effect of edges from head to head as in other tools. `-> recipient edge`
 
-    `pair`: the two members, each the other's donor, the word their last token. `-> recipient edge`
+    Two whole forward passes with hooks for each edge: in the first all components but the sender are frozen, in the
+    second the receiver gets its query, key or value of the first, at its position only.
+
+    pair: the two members, each the other's donor, with the word as their last token
     """
     ids = torch.tensor(pair, device=model.device)
     last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
-    _, own = model.bridge.run_with_cache(
+    _, base = model.bridge.run_with_cache(
         ids, names_filter=lambda name: name.endswith(("attn.hook_z", "hook_mlp_out", last))
     )
-    moved, held = [], [name for name in own if name != last]
+    effects, frozen_names = [], [name for name in base if name != last]
 
     def put(name: str, change: Callable[[Tensor], None]) -> tuple[str, Callable[..., Tensor]]:
         def hooked(tensor: Tensor, hook: Any) -> Tensor:
-            tensor = own[name].clone() if name in held else tensor
+            tensor = base[name].clone() if name in frozen_names else tensor
             change(tensor)
             return tensor
 
         return name, hooked
 
     for edge in edges:
-        seen = dict[str, Tensor]()
-        note = {name: partial(_keep, seen, name) for name in ("taken", "end")}
+        caught = dict[str, Tensor]()
+        note = {name: partial(_keep, caught, name) for name in ("taken", "end")}
         sender, receiver = int(edge["sender_head"]), int(edge["receiver_head"])
         at, to = int(edge["sender_pos"]) - 1, int(edge["receiver_pos"]) - 1  # counted from the end
-        gives, takes = (
+        sender_hook, receiver_hook = (
             f"blocks.{edge[f'{end}_layer']}.attn.hook_" for end in ("sender", "receiver")
         )
-        taken, where = takes + str(edge["channel"])[0], to if edge["channel"] == "query" else at
+        channel_hook, channel_pos = (
+            receiver_hook + str(edge["channel"])[0],
+            to if edge["channel"] == "query" else at,
+        )
 
         def donate(z: Tensor, at: int = at, head: int = sender) -> None:
             z[:, at, head] = z[:, at, head].flip(0)
 
-        def receive(x: Tensor, at: int = where, head: int = receiver, seen: Any = seen) -> None:
-            x[:, at, head] = seen["taken"][:, at, head]
+        def receive(
+            x: Tensor, at: int = channel_pos, head: int = receiver, caught: Any = caught
+        ) -> None:
+            x[:, at, head] = caught["taken"][:, at, head]
 
         def only_there(
-            z: Tensor, hook: Any, name: str = f"{takes}z", to: int = to, head: int = receiver
+            z: Tensor,
+            hook: Any,
+            name: str = f"{receiver_hook}z",
+            to: int = to,
+            head: int = receiver,
         ) -> Tensor:
-            one = own[name].clone()
-            one[:, to, head] = z[:, to, head]
-            return one
+            base_z = base[name].clone()
+            base_z[:, to, head] = z[:, to, head]
+            return base_z
 
-        frozen = [put(name, donate if name == f"{gives}z" else lambda z: None) for name in held]
+        freeze_hooks = [
+            put(name, donate if name == f"{sender_hook}z" else lambda z: None)
+            for name in frozen_names
+        ]
         with torch.inference_mode():
-            model.bridge.run_with_hooks(ids, fwd_hooks=[*frozen, (taken, note["taken"])])
             model.bridge.run_with_hooks(
-                ids, fwd_hooks=[put(taken, receive), (f"{takes}z", only_there), (last, note["end"])]
+                ids, fwd_hooks=[*freeze_hooks, (channel_hook, note["taken"])]
             )
-        moved.append((seen["end"][:, -1] - own[last][:, -1]) @ direction)
-    return torch.stack(moved, dim=1)
+            model.bridge.run_with_hooks(
+                ids,
+                fwd_hooks=[
+                    put(channel_hook, receive),
+                    (f"{receiver_hook}z", only_there),
+                    (last, note["end"]),
+                ],
+            )
+        effects.append((caught["end"][:, -1] - base[last][:, -1]) @ direction)
+    return torch.stack(effects, dim=1)
 
 
-def _keep(seen: dict[str, Tensor], name: str, tensor: Tensor, hook: Any) -> None:
-    seen[name] = tensor.clone()
+def _keep(caught: dict[str, Tensor], name: str, tensor: Tensor, hook: Any) -> None:
+    caught[name] = tensor.clone()
 
 
 def architecture(
     shape: str, *, pairs: int, length: int, sentences: int, runs: int
 ) -> tuple[pd.DataFrame, float]:
-    """All swaps of a shape both ways, the bare forward of the pairs, a hooked forward per head, and reading beside a
-    bare forward.
+    """The timings of all swaps of a shape in both directions, of the bare forward pass of the pairs, of a hooked forward
+    pass per head, of reading sentences, and of their bare forward pass. `work run seconds`
 
-    `-> work run seconds`, and how often the hooked forwards, run for one head of every third layer, stand in all of
-    them, with two traces.
+    The hooked forward passes are run for one head of every third layer. The second result is the number of all forward
+    passes, with two traces, over the number of those that were run.
     """
     model = shaped(shape)
     weights, plain = read_weights(model), plain_model(model)
@@ -418,36 +440,34 @@ def architecture(
 
 
 def long_text(model: Model, length: int, *, runs: int) -> dict[str, float]:
-    """A text of `length` tokens kept to its last position, beside everything cached: medians of extra MiB and of
-    seconds of both.
+    """Median extra MiB and seconds of a trace at the last position of a text of `length` tokens, and of a full cache.
 
-    `sources`: MiB of taking ΔE of every head apart by source token there, the values that it needs included.
+    `sources`: MiB of splitting ΔE of every head by source token there, including the values that it needs.
     """
     (text,) = drawn(model, 1, length)
     ids = torch.tensor([text.ids], device=model.device)
-    held: list[TargetTrace] = []
+    traces: list[TargetTrace] = []
 
     def cache() -> None:
         with torch.inference_mode():
             model.bridge.run_with_cache(ids)
 
     def alone(work: Work) -> tuple[float, float]:
-        with (
-            torch.inference_mode()
-        ):  # what the bridge keeps of its last run is let go before, not counted against the next
+        # The bridge keeps tensors of its last run: a short run frees those of the run before.
+        with torch.inference_mode():
             model.bridge(ids[:, :2])
-        held.clear()
+        traces.clear()
         return extra_memory(work)
 
     turns = [
-        (*alone(cache), *alone(lambda: held.append(trace_target(model, text, length - 1))))
+        (*alone(cache), *alone(lambda: traces.append(trace_target(model, text, length - 1))))
         for _ in range(runs + 1)
     ]
-    kept = held[-1]
-    layers, heads, *_ = kept.weights.shape
-    places = [(layer, head) for layer in range(layers) for head in range(heads)]
-    taken, _ = extra_memory(
-        lambda: [kept.delta_e_by_source(*place).norm(dim=-1) for place in places]
+    trace = traces[-1]
+    layers, heads, *_ = trace.weights.shape
+    head_indices = [(layer, head) for layer in range(layers) for head in range(heads)]
+    sources, _ = extra_memory(
+        lambda: [trace.delta_e_by_source(*index).norm(dim=-1) for index in head_indices]
     )
     medians = dict(
         zip(
@@ -457,12 +477,12 @@ def long_text(model: Model, length: int, *, runs: int) -> dict[str, float]:
         )
     )
     return {name: float(value) for name, value in medians.items()} | {
-        "sources": taken + kept.v.nbytes / 2**20
+        "sources": sources + trace.v.nbytes / 2**20
     }
 
 
 def start_up(*, runs: int) -> dict[str, float]:
-    """Median seconds of `import probe` and of `probe --help`, each in a Python of its own."""
+    """Median seconds of `import probe` and of `probe --help`, each in a new process."""
 
     def command(*arguments: str) -> Work:
         return lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
@@ -476,9 +496,9 @@ def start_up(*, runs: int) -> dict[str, float]:
 
 
 def growth(*, length: int, quick: bool) -> pd.DataFrame:
-    """Seconds and extra MiB of reading sentences, swapping pairs and tracing one text, by shape:
+    """Seconds and extra MiB of reading sentences, swapping pairs and tracing one text, by shape.
 
-    `shape axis size seconds megabytes`.
+    `shape axis size seconds megabytes`
     """
     rows = [
         row
@@ -503,10 +523,10 @@ def _grown(shape: str, sizes: Mapping[str, Sequence[int]], length: int) -> list[
         (text,) = drawn(model, 1, size)
         return lambda: trace_target(model, text, size - 1)
 
-    found: list[tuple[object, ...]] = []
+    measurements: list[tuple[object, ...]] = []
     for axis, counts in sizes.items():
         work(axis, counts[0])()
         for size in counts:
             megabytes, seconds = extra_memory(work(axis, size))
-            found.append((shape, axis, size, seconds, megabytes))
-    return found
+            measurements.append((shape, axis, size, seconds, megabytes))
+    return measurements

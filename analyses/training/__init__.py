@@ -1,9 +1,8 @@
-"""The small models that ship with the package, and what makes them again.
+"""The scripts that train the small models that ship with the package.
 
-`tiny-*` are the models, each a folder with its card. `causal`, `bidirectional` and `translator` hold the script that
-trains one of them, what measures it and what writes its card: `PYTHONPATH=analyses python -m training.causal.train`,
-and so on.
+The packages `causal`, `bidirectional` and `translator` each train, evaluate and describe one model:
+`PYTHONPATH=analyses python -m training.causal.train`, and so on. Each model is a folder with its card.
 
-Shared by the first two: `grammar` with its tables (`grammar_*.toml`), `withheld` (what training must never see) and
-`scoring`. Shared by all three: `templates` (tables to text), `wordpieces` (tokenizers), `training` and `cards`.
+The first two share `grammar` with its tables (`grammar_*.toml`), `withheld` (the text that training must never contain)
+and `scoring`. All three share `templates` (from tables to text), `wordpieces` (tokenizers), `training` and `cards`.
 """

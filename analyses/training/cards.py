@@ -1,6 +1,4 @@
-"""What the cards of the models that ship have in common: every figure in them is measured by the run that writes
-them.
-"""
+"""The shared parts of the models' cards. The run that writes a card measures every number in it."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -13,24 +11,24 @@ from training.withheld import held_out_cues
 
 @dataclass(frozen=True)
 class Facts:
-    """What a training run knows about itself; `minutes` of processor time."""
+    """The facts of a training run."""
 
     seed: int
     steps: int
-    minutes: float
+    minutes: float  # of processor time
     parameters: int
     tokens: int
 
 
 def count_types(texts: Iterable[str]) -> int:
-    """Different words, letter case aside."""
+    """The number of different words, ignoring case."""
     return len(
         {word for text in texts for word in re.findall(r"[a-z]+(?:['-][a-z]+)*", text.lower())}
     )
 
 
 def table(scores: Sequence[Score]) -> str:
-    """The accuracies as a Markdown table, in per cent."""
+    """The accuracies as a Markdown table, in percent."""
     lines = [
         "| word | senses | seen cues | held-out cues | depth | before attention |",
         "|---|---|---|---|---|---|",
@@ -39,13 +37,13 @@ def table(scores: Sequence[Score]) -> str:
         depth = ", ".join(map(str, sorted(set(score.depths))))
         row = f"{100 * score.seen:.1f} | {100 * score.held_out:.1f} | {depth} | {100 * score.embedding:.1f}"
         lines.append(f"| {score.word} | {score.senses} | {row} |")
-    seen, held_out = overall(scores)
-    lines.append(f"| **all** | | **{100 * seen:.1f}** | **{100 * held_out:.1f}** | | |")
+    on_seen, on_held_out = overall(scores)
+    lines.append(f"| **all** | | **{100 * on_seen:.1f}** | **{100 * on_held_out:.1f}** | | |")
     return "\n".join(lines)
 
 
-def shown(answers: Sequence[Answer], *, heading: str, text: Callable[[Answer], str]) -> str:
-    """The example sentences as a Markdown table, each as `text` writes it."""
+def example_table(answers: Sequence[Answer], *, heading: str, text: Callable[[Answer], str]) -> str:
+    """The example sentences as a Markdown table, each formatted by `text`."""
     lines = [
         f"| {heading} | sense meant | nearest mean | cue before the word |",
         "|---|---|---|---|",
@@ -58,7 +56,7 @@ def shown(answers: Sequence[Answer], *, heading: str, text: Callable[[Answer], s
 
 
 def counts() -> dict[str, int]:
-    """How many words, senses, cues and held-out cues the grammar has."""
+    """The numbers of words, senses, cues and held-out cues of the grammar."""
     cues = {cue for topic in topics() for cue in topic.cues}
     words = {topic.word for topic in topics()}
     return {

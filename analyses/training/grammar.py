@@ -1,8 +1,8 @@
 """The training text of tiny-senses: English-like sentences about the senses of the lexicon's words, drawn from tables.
 
-A unit is one to many sentences that belong together. Some units are about a topic and hold no ambiguous word; in others
-an ambiguous word follows, or precedes, something that tells its sense, and what comes next depends on it. The lexicon's
-frames are read only to refuse what comes near them, and the lesson's own sentences are listed and refused.
+A unit is one or more sentences that belong together. Some units are about a topic, without an ambiguous word. In others
+an ambiguous word comes after, or before, a cue to its sense, and the continuation depends on the sense. Text similar to
+the lexicon's frames, and the sentences of the lesson, are excluded.
 """
 
 import re
@@ -21,7 +21,10 @@ _STUTTER = re.compile(r"\b(\w{3,}) (?:and |or |nor |of |by |to |the |its |every 
 
 @dataclass(frozen=True, eq=False)
 class Topic:
-    """One sense of one word and everything the grammar says about it."""
+    """One sense of a word, with everything that the grammar has about it.
+
+    says: lists of phrases, by slot
+    """
 
     word: str
     sense: str
@@ -31,31 +34,32 @@ class Topic:
 
     @property
     def seen(self) -> tuple[str, ...]:
-        """The cues that may stand in a sentence with an ambiguous word."""
+        """The cues that may occur in a sentence with an ambiguous word."""
         return tuple(cue for cue in self.cues if cue not in self.held_out)
 
 
 @cache
 def topics() -> tuple[Topic, ...]:
-    """Every sense of the lexicon with what the grammar says about it."""
-    said = tomllib.loads((HERE / "grammar_senses.toml").read_text("utf-8"))
-    found = []
+    """A topic for every sense of the lexicon."""
+    phrases = tomllib.loads((HERE / "grammar_senses.toml").read_text("utf-8"))
+    all_topics = []
     for word in lexicon.words():
         for sense in lexicon.entry(word).senses:
             says = {
-                **said[word][sense.name],
+                **phrases[word][sense.name],
                 "follow": [text.strip() for text in sense.continuations],
             }
-            found.append(
+            all_topics.append(
                 Topic(word, sense.name, tuple(sense.cues), held_out(word, sense.name), says)
             )
-    return tuple(found)
+    return tuple(all_topics)
 
 
 @cache
 def scope(topic: Topic, mode: str) -> Slots:
-    """The slots of one topic: with the word itself, or with a neighbouring noun (`kin`) or a cue (`cue`) in its
-    place.
+    """The slots of one topic.
+
+    mode: "word" for the word itself; "kin" for a related noun or "cue" for a cue instead of it
     """
     scene = [*topic.says["scene"]]
     if mode == "word":
@@ -63,19 +67,19 @@ def scope(topic: Topic, mode: str) -> Slots:
     else:
         cues = [*topic.cues * 3, *scene, *topic.says["kin"]]
         nouns = [*topic.says["kin"]] if mode == "kin" else [*topic.cues * 3, *scene]
-    own = {"C": cues, "W": nouns, "Ws": [plural(topic.word)]}
-    return {**tables(), **topic.says, **own}
+    slots = {"C": cues, "W": nouns, "Ws": [plural(topic.word)]}
+    return {**tables(), **topic.says, **slots}
 
 
 @cache
 def _foreign(word: str) -> Sequence[str]:
-    """Cues that say something about other words, and nothing about this one."""
-    own = {cue for topic in topics() if topic.word == word for cue in topic.cues}
-    return sorted({cue for topic in topics() for cue in topic.seen} - own)
+    """The cues of other words that are not cues of this word."""
+    cues = {cue for topic in topics() if topic.word == word for cue in topic.cues}
+    return sorted({cue for topic in topics() for cue in topic.seen} - cues)
 
 
 def sentence(lead: str, after: str, slots: Slots, rng: Random) -> str:
-    """A sentence that opens with a plan of one slot and goes on with one of another."""
+    """A sentence that begins with a plan of one slot and continues with a plan of another."""
     opening = rng.choice(slots[lead])
     then = rng.choice(slots["clause" if opening.endswith(" that") else after])
     plan = f"{opening} {then}{rng.choice(slots['again'])} {rng.choice(slots['ending'])}"
@@ -83,7 +87,7 @@ def sentence(lead: str, after: str, slots: Slots, rng: Random) -> str:
 
 
 def ambiguous(topic: Topic, rng: Random) -> str:
-    """One sentence (some are two) in which a cue comes before the word and what follows depends on the sense."""
+    """One sentence, or two, in which a cue comes before the word and the continuation depends on the sense."""
     slots = scope(topic, "word")
     if rng.random() < 0.3:
         slots = {**slots, "thing": _foreign(topic.word)}
@@ -105,7 +109,7 @@ def ambiguous(topic: Topic, rng: Random) -> str:
 
 
 def about(topic: Topic, rng: Random) -> str:
-    """A sentence of the topic in the same plans, without any ambiguous word; held-out cues are as common as the
+    """A sentence about the topic from the same plans, without any ambiguous word. Held-out cues are as common as the
     others.
     """
     kin = rng.random() < 0.4
@@ -119,14 +123,14 @@ def about(topic: Topic, rng: Random) -> str:
 
 def pair(topic: Topic, rng: Random) -> str:
     """Two ambiguous words in one sentence, each with its cue."""
-    other = rng.choice([item for item in topics() if item.word != topic.word])
-    theirs = scope(other, "word")
+    second_topic = rng.choice([item for item in topics() if item.word != topic.word])
+    second_scope = scope(second_topic, "word")
     second = {
-        "D": theirs["C"],
-        "X": [other.word],
-        "xdoes": theirs["does"],
-        "xis": theirs["is"],
-        "xseemed": theirs["seemed"],
+        "D": second_scope["C"],
+        "X": [second_topic.word],
+        "xdoes": second_scope["does"],
+        "xis": second_scope["is"],
+        "xseemed": second_scope["seemed"],
     }
     slots = {**scope(topic, "word"), **second}
     if rng.random() < 0.6:
@@ -135,7 +139,7 @@ def pair(topic: Topic, rng: Random) -> str:
 
 
 def later(topic: Topic, rng: Random) -> str:
-    """The word with its cue behind it, or with none."""
+    """A sentence with the word and its cue after it, or without a cue."""
     slots = scope(topic, "word")
     return finish(
         fill(rng.choice(slots["cue_after" if rng.random() < 0.8 else "no_cue"]), slots, rng), rng
@@ -143,24 +147,20 @@ def later(topic: Topic, rng: Random) -> str:
 
 
 def story(rng: Random) -> str:
-    """A sentence of another kind: adjectives that return, masculine and feminine, a film-like character, or
-    anything.
-    """
+    """A sentence of another kind: repeated adjectives, masculine and feminine, a film-like character, or any other."""
     kind = rng.choices(
         ["adjectives", "he", "she", "couple", "tells", "filler"], [33, 11, 11, 3, 16, 26]
     )[0]
     slots = tables()
     if kind == "tells":
         who = rng.choice(slots["character"])
-        one = {key: [value] if isinstance(value, str) else value for key, value in who.items()}
-        slots = {**slots, **one, "short": [who["it"] + "'s"]}
+        traits = {key: [value] if isinstance(value, str) else value for key, value in who.items()}
+        slots = {**slots, **traits, "short": [who["it"] + "'s"]}
     return finish(fill(rng.choice(slots[kind]), slots, rng), rng)
 
 
 def paragraph(topic: Topic, rng: Random) -> str:
-    """Several sentences that stay with one topic, two in five without any ambiguous word, with a word from
-    elsewhere.
-    """
+    """Several sentences about one topic, mixed with other sentences. Two paragraphs in five have no ambiguous word."""
     plain = rng.random() < 0.4
     slots = scope(topic, "kin" if plain else "word")
     makers = [about] if plain else [ambiguous, ambiguous, about, about, pair, later]
@@ -185,7 +185,7 @@ def _joined(sentences: Sequence[str]) -> str:
 
 
 def draw(rng: Random, *, long: bool) -> str:
-    """One unit, which may still be one that training must not see."""
+    """One unit, before the check that training may contain it."""
     topic = rng.choice(topics())
     if long:
         return paragraph(topic, rng)
@@ -202,15 +202,15 @@ def units(n: int, *, seed: int, long: bool = False) -> Iterator[str]:
 
     The same seed gives the same text.
     """
-    return kept(n, lambda rng: draw(rng, long=long), seed=seed)
+    return first_allowed(n, lambda rng: draw(rng, long=long), seed=seed)
 
 
-def kept(n: int, make: Callable[[Random], str], *, seed: int) -> Iterator[str]:
-    """The first n texts of `make` that repeat no word by accident and hold nothing that training must not see."""
+def first_allowed(n: int, make: Callable[[Random], str], *, seed: int) -> Iterator[str]:
+    """The first n texts of `make` without a repeated word and without text that training must not contain."""
     rng = Random(seed)
-    made = 0
-    while made < n:
+    count = 0
+    while count < n:
         text = make(rng)
         if not _STUTTER.search(text) and allowed(text):
-            made += 1
+            count += 1
             yield text

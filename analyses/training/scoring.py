@@ -1,9 +1,9 @@
-"""How well a model tells senses apart at the word, on the lexicon's own sentences.
+"""How well a model separates senses at the word, on the lexicon's sentences.
 
 A sentence is read at the last token of the word. Sense means are fitted on half of the frames with half of the seen
-cues; the nearest one (Euclidean) is the answer for sentences of the other frames with the other seen cues, or with
-held-out cues. The four ways to choose the halves take turns. The depth is chosen inside the fitted half. Equal
-distances share the point, so a depth where nothing has been resolved scores chance.
+cues. The nearest mean (Euclidean) is the answer for sentences of the other frames with the other seen cues, or with
+held-out cues. Accuracy is averaged over the four ways to choose the halves. The depth is chosen inside the fitted half.
+Senses with equal distances share the point, so a depth at which nothing is resolved scores chance.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,15 +21,20 @@ TIE = 1e-5
 HELD_OUT = 2
 
 Reader = Callable[[Sequence[Sentence | Showcase]], Tensor]
-"""Sentences to the residual stream at the last token of the word, `sentence depth d_model`; depth 0 enters the first
-block.
+"""From sentences to the residual stream at the last token of the word, `sentence depth d_model`; depth 0 is the input
+of the first block.
 """
 
 
 @dataclass(frozen=True)
 class Score:
-    """Accuracy of one word on seen and on held-out cues, the depths that were chosen, and the accuracy before
-    attention.
+    """The accuracy of one word.
+
+    senses: their number
+    seen, held_out: accuracy on seen and on held-out cues
+    n_seen, n_held_out: numbers of tested sentences
+    depths: the depth of each of the four ways to choose the halves
+    embedding: accuracy on seen cues before the first block
     """
 
     word: str
@@ -44,10 +49,11 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A word's lexicon sentences as the model reads them. `resid: sentence depth d_model`, the rest one entry a
-    sentence.
+    """A word's sentences as the model reads them.
 
-    `cue_half` is 0 or 1 for the two halves of the seen cues, HELD_OUT for the others.
+    resid: `sentence depth d_model`
+    labels, frames: numbers of the sense and of the frame. `sentence`
+    cue_half: 0 or 1 for the two halves of the seen cues, HELD_OUT for held-out cues. `sentence`
     """
 
     word: str
@@ -60,7 +66,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Answer:
-    """A showcase sentence, where its word ends, the word's sense, and the sense that the model's nearest mean says."""
+    """A showcase sentence, the end of its word, the word's sense, and the sense with the nearest mean."""
 
     text: str
     end: int
@@ -71,25 +77,29 @@ class Answer:
 
 
 def points(resid: Tensor, labels: Tensor, fit: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
-    """Points of every scored sentence at every depth, and how much nearer its own mean is than the nearest other.
+    """The points and the margin of every scored sentence at every depth. `-> sentence depth, twice`
 
-    `resid: sentence depth d_model`; `fit` and `score` are masks; both results are `sentence depth`. k equal distances,
-    the own sense among them, are 1/k of a point.
+    resid: `sentence depth d_model`
+    fit, score: masks of the sentences that means are fitted on, and that are scored
+
+    points: 1/k if the right sense is among the k nearest means with equal distances, or else 0
+    margin: (d_other - d_right) / (d_other + d_right), d_other the distance to the nearest wrong mean
     """
     senses = labels.unique()
     x = resid.double()
     means = torch.stack([x[fit & (labels == sense)].mean(0) for sense in senses])
     distance = torch.stack([(x[score] - mean).norm(dim=-1) for mean in means], dim=-1)
-    own = (labels[score][:, None] == senses)[:, None, :]
+    is_right = (labels[score][:, None] == senses)[:, None, :]
     tied = distance <= distance.min(-1, keepdim=True).values * (1 + TIE) + TIE
-    mine = distance.masked_fill(~own, torch.inf).min(-1).values
-    others = distance.masked_fill(own.expand_as(distance), torch.inf).min(-1).values
-    return (tied & own).any(-1) / tied.sum(-1), (others - mine) / (others + mine).clamp_min(TIE)
+    to_right = distance.masked_fill(~is_right, torch.inf).min(-1).values
+    to_other = distance.masked_fill(is_right.expand_as(distance), torch.inf).min(-1).values
+    margin = (to_other - to_right) / (to_other + to_right).clamp_min(TIE)
+    return (tied & is_right).any(-1) / tied.sum(-1), margin
 
 
 def best_depth(resid: Tensor, labels: Tensor, frames: Tensor, fit: Tensor) -> int:
-    """The depth with the most points between the even and the odd frames of the fitted half; the widest margin breaks
-    ties.
+    """The depth with the most points when the means of the even frames of the fitted half classify the odd frames, and
+    vice versa. The largest margin breaks ties.
     """
     rank = torch.unique(frames[fit], return_inverse=True)[1] % 2
     half = torch.zeros_like(fit)
@@ -105,7 +115,7 @@ def best_depth(resid: Tensor, labels: Tensor, frames: Tensor, fit: Tensor) -> in
 
 
 def read_word(read: Reader, word: str, rows: Sequence[Sentence]) -> Reading:
-    """Runs these sentences of one word."""
+    """The reading of these sentences of one word."""
     senses = tuple(sense.name for sense in lexicon.entry(word).senses)
     names = list(dict.fromkeys(row.frame for row in rows))
     return Reading(
@@ -121,7 +131,7 @@ def read_word(read: Reader, word: str, rows: Sequence[Sentence]) -> Reading:
 
 
 def joined(first: Reading, second: Reading) -> Reading:
-    """Two readings of one word as one; their frames stay apart."""
+    """Two readings of one word as one, with the frames of both numbered separately."""
     return Reading(
         first.word,
         first.senses,
@@ -135,23 +145,22 @@ def joined(first: Reading, second: Reading) -> Reading:
 def score_word(reading: Reading) -> Score:
     """The word's accuracies over the four ways to halve its frames and seen cues."""
     frames, cue_half = reading.frames, reading.cue_half
-    seen, held, depths = [], [], []
+    on_seen, on_held_out, depths = [], [], []
     for frame_half in (0, 1):
         for cues in (0, 1):
             fit = (frames % 2 == frame_half) & (cue_half == cues)
             depth = best_depth(reading.resid, reading.labels, frames, fit)
-            fresh = frames % 2 != frame_half
-            other = points(reading.resid, reading.labels, fit, fresh & (cue_half == 1 - cues))[0]
-            seen.append(other[:, [0, depth]])
-            held.append(
-                points(reading.resid, reading.labels, fit, fresh & (cue_half == HELD_OUT))[0][
-                    :, depth
-                ]
-            )
+            is_fresh = frames % 2 != frame_half
+            seen_cues = is_fresh & (cue_half == 1 - cues)
+            held_out_cues = is_fresh & (cue_half == HELD_OUT)
+            of_seen, _ = points(reading.resid, reading.labels, fit, seen_cues)
+            of_held_out, _ = points(reading.resid, reading.labels, fit, held_out_cues)
+            on_seen.append(of_seen[:, [0, depth]])
+            on_held_out.append(of_held_out[:, depth])
             depths.append(depth)
-    before, after = torch.cat(seen).double().mean(0).tolist()
-    withheld = torch.cat(held).double()
-    counts = sum(map(len, seen)), len(withheld)
+    before, after = torch.cat(on_seen).double().mean(0).tolist()
+    withheld = torch.cat(on_held_out).double()
+    counts = sum(map(len, on_seen)), len(withheld)
     return Score(
         reading.word,
         len(reading.senses),
@@ -164,37 +173,37 @@ def score_word(reading: Reading) -> Score:
 
 
 def answers(read: Reader, reading: Reading) -> tuple[Answer, ...]:
-    """The showcase sentences of a word: the nearest sense mean of all its sentences in `reading` with seen cues."""
+    """The answers to the showcase sentences of a word: the nearest sense mean of all sentences of `reading` with seen
+    cues.
+    """
     fit = reading.cue_half != HELD_OUT
     depth = best_depth(reading.resid, reading.labels, reading.frames, fit)
     resid = reading.resid[:, depth]
     means = torch.stack(
         [resid[fit & (reading.labels == sense)].mean(0) for sense in range(len(reading.senses))]
     )
-    shown = [row for row in lexicon.showcase() if row.word == reading.word]
-    found = read(shown)[:, depth] if shown else resid[:0]
-    nearest = torch.cdist(found, means).argmin(-1).tolist()
+    rows = [row for row in lexicon.showcase() if row.word == reading.word]
+    vectors = read(rows)[:, depth] if rows else resid[:0]
+    nearest = torch.cdist(vectors, means).argmin(-1).tolist()
     return tuple(
         Answer(row.text, row.end, row.word, row.sense, reading.senses[i], row.cue_after)
-        for row, i in zip(shown, nearest, strict=True)
+        for row, i in zip(rows, nearest, strict=True)
     )
 
 
 def _cue_half(word: str, sense: str, cue: str) -> int:
-    """0 or 1: the half of the seen cues it belongs to; 2: held out."""
-    held = held_out(word, sense)
-    if cue in held:
+    """The half of the seen cues that a cue belongs to, 0 or 1, or HELD_OUT."""
+    held_out_cues = held_out(word, sense)
+    if cue in held_out_cues:
         return HELD_OUT
     (cues,) = (item.cues for item in lexicon.entry(word).senses if item.name == sense)
-    return [other for other in cues if other not in held].index(cue) % 2
+    return [seen_cue for seen_cue in cues if seen_cue not in held_out_cues].index(cue) % 2
 
 
 def overall(scores: Sequence[Score]) -> tuple[float, float]:
-    """Accuracy over all sentences of all words: on seen cues, on held-out cues."""
-    seen = sum(score.seen * score.n_seen for score in scores) / sum(
-        score.n_seen for score in scores
-    )
-    held = sum(score.held_out * score.n_held_out for score in scores) / sum(
-        score.n_held_out for score in scores
-    )
-    return seen, held
+    """The accuracy over all sentences of all words: on seen cues, on held-out cues."""
+    right_seen = sum(score.seen * score.n_seen for score in scores)
+    right_held_out = sum(score.held_out * score.n_held_out for score in scores)
+    on_seen = right_seen / sum(score.n_seen for score in scores)
+    on_held_out = right_held_out / sum(score.n_held_out for score in scores)
+    return on_seen, on_held_out

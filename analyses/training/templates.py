@@ -1,6 +1,6 @@
-"""Templates to text: slots filled from tables, then the spelling that English asks for put right.
+"""From templates to text: slots are filled from tables, then English spelling is corrected.
 
-The tables stand beside this module: ordinary words, sentence plans, and other stories; each key is a slot.
+The tables are in the folder of this module: ordinary words, sentence plans, and other stories. Each key is a slot.
 """
 
 import re
@@ -22,22 +22,22 @@ _QUESTION = re.compile(r"(?:what|who|why|how|can|could|is|did|do|which)\b", re.I
 
 @cache
 def tables() -> Mapping[str, Any]:
-    """All slots of the tables that belong to no sense, by name."""
-    found: dict[str, Any] = {}
+    """All slots that do not belong to a sense, by name. Raises ValueError for a slot with two lists."""
+    slots: dict[str, Any] = {}
     for name in ("grammar_words.toml", "grammar_templates.toml", "grammar_stories.toml"):
         table = tomllib.loads((HERE / name).read_text("utf-8"))
-        if twice := found.keys() & table.keys():
+        if twice := slots.keys() & table.keys():
             raise ValueError(
                 f"{name} defines {', '.join(sorted(twice))} again; every slot has one list, rename it"
             )
-        found |= table
-    return found
+        slots |= table
+    return slots
 
 
 def fill(template: str, slots: Slots, rng: Random, bound: dict[str, str] | None = None) -> str:
-    """The template with every slot filled, slots inside entries too.
+    """The template with every slot filled, including slots inside entries.
 
-    `{name:slot}` binds a choice not bound before in this text, and `{name}` repeats it.
+    `{name:slot}` chooses an entry that this text has not bound yet and binds it to `name`; `{name}` repeats it.
     """
     memory = {} if bound is None else bound
 
@@ -47,17 +47,16 @@ def fill(template: str, slots: Slots, rng: Random, bound: dict[str, str] | None 
             return memory[name]
         if source is None:
             return fill(rng.choice(slots[name]), slots, rng, memory)
-        taken = set(memory.values())
-        memory[name] = fill(
-            rng.choice([entry for entry in slots[source] if entry not in taken]), slots, rng, memory
-        )
+        bound_entries = set(memory.values())
+        free = [entry for entry in slots[source] if entry not in bound_entries]
+        memory[name] = fill(rng.choice(free), slots, rng, memory)
         return memory[name]
 
     return _SLOT.sub(choose, template)
 
 
 def finish(text: str, rng: Random) -> str:
-    """Articles, spaces, capitals and end marks put right."""
+    """The text with correct articles, spaces, capitals and end marks."""
     text = re.sub(r"\s+", " ", text).replace(" ,", ",").replace(" .", ".").strip()
     text = mend_articles(text)
     sentences = [part[:1].upper() + part[1:] for part in re.split(r"(?<=[.?!]) ", text) if part]
@@ -70,5 +69,5 @@ def finish(text: str, rng: Random) -> str:
 
 
 def mend_articles(text: str) -> str:
-    """English "a" made "an" where it must be."""
+    """The text with "an" instead of "a" before a vowel."""
     return _VOWEL.sub(r"\1n ", text)

@@ -1,6 +1,4 @@
-"""What every model that ships is trained with: the optimisers, the loop, the folder that is written, the command
-line.
-"""
+"""The training that the models share: the optimisers, the loop, the folder, the command line."""
 
 import argparse
 import sys
@@ -16,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from probe.model.find import EMBEDDED_FOLDER
 from training import wordpieces
 
-# What each script of this folder makes.
+# The model that each package trains.
 MODELS = {
     "causal": "tiny-senses",
     "bidirectional": "tiny-senses-bidirectional",
@@ -26,7 +24,7 @@ THREADS = 1
 # Of Muon and of AdamW.
 RATES = (0.02, 3e-3)
 WARM_UP = 100
-# Seeds of the parts of a training text: no two parts of two seeds share one.
+# The number of seeds for the parts of a training text, so that two runs with different seeds share none.
 PARTS = 1_000_000
 IGNORED = -100
 
@@ -36,15 +34,17 @@ Row = TypeVar("Row", list[int], tuple[list[int], list[int]])
 def optimizers(
     model: nn.Module, *, blocks: tuple[str, ...], rates: tuple[float, float]
 ) -> tuple[torch.optim.Optimizer, ...]:
-    """Muon for the matrices of the blocks, AdamW for embeddings, biases and LayerNorms: half the steps AdamW alone
-    takes.
+    """Muon for the matrices of the blocks, AdamW for embeddings, biases and LayerNorms: half as many steps as with AdamW
+    alone.
     """
-    inside = [p for name, p in model.named_parameters() if p.ndim == 2 and name.startswith(blocks)]
-    known = {id(p) for p in inside}
-    rest = [p for p in model.parameters() if id(p) not in known]
+    matrices = [
+        p for name, p in model.named_parameters() if p.ndim == 2 and name.startswith(blocks)
+    ]
+    matrix_ids = {id(p) for p in matrices}
+    other_parameters = [p for p in model.parameters() if id(p) not in matrix_ids]
     return (
-        torch.optim.Muon(inside, lr=rates[0], weight_decay=0.0, momentum=0.95),
-        torch.optim.AdamW(rest, lr=rates[1], betas=(0.9, 0.98), weight_decay=0.0),
+        torch.optim.Muon(matrices, lr=rates[0], weight_decay=0.0, momentum=0.95),
+        torch.optim.AdamW(other_parameters, lr=rates[1], betas=(0.9, 0.98), weight_decay=0.0),
     )
 
 
@@ -56,17 +56,17 @@ def descend(
     blocks: tuple[str, ...],
     rates: tuple[float, float] = RATES,
 ) -> Iterator[float]:
-    """Trains in place, rates rising for WARM_UP steps and falling in a line to a fiftieth; yields the loss of every
-    step.
+    """Train in place; yield the loss of every step.
 
-    `blocks` are the beginnings of the names of the blocks' parameters.
+    blocks: the beginnings of the names of the blocks' parameters
+    rates: of Muon and of AdamW; they rise for WARM_UP steps and fall linearly to a fiftieth
     """
-    used = optimizers(model, blocks=blocks, rates=rates)
+    both = optimizers(model, blocks=blocks, rates=rates)
     schedules = [
         torch.optim.lr_scheduler.LambdaLR(
-            one, lambda step: min(1.0, (step + 1) / WARM_UP) * (1 - 0.98 * step / steps)
+            optimizer, lambda step: min(1.0, (step + 1) / WARM_UP) * (1 - 0.98 * step / steps)
         )
-        for one in used
+        for optimizer in both
     ]
     model.train()
     for step in range(steps):
@@ -74,38 +74,43 @@ def descend(
         model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, schedule in zip(used, schedules, strict=True):
+        for optimizer, schedule in zip(both, schedules, strict=True):
             optimizer.step()
             schedule.step()
         yield loss.item()
     model.eval()
 
 
-def grouped(rows: Iterable[Row], *, most: int, size: Callable[[Row], int] = len) -> list[list[Row]]:
-    """Rows of about one size together, as many as make at most `most` tokens when the shorter ones are filled up."""
-    found: list[list[Row]] = [[]]
+def grouped(
+    rows: Iterable[Row], *, limit: int, size: Callable[[Row], int] = len
+) -> list[list[Row]]:
+    """Groups of rows of about the same size.
+
+    limit: the largest number of tokens of a group after padding
+    """
+    groups: list[list[Row]] = [[]]
     for row in sorted(rows, key=size):
-        if found[-1] and size(row) * (len(found[-1]) + 1) > most:
-            found.append([])
-        found[-1].append(row)
-    return found
+        if groups[-1] and size(row) * (len(groups[-1]) + 1) > limit:
+            groups.append([])
+        groups[-1].append(row)
+    return groups
 
 
 def padded(rows: list[list[int]], fill: int) -> Tensor:
-    """Rows of ids as one tensor, the shorter ones filled up on the right."""
+    """Rows of ids as one tensor, padded on the right."""
     width = max(map(len, rows))
     return torch.tensor([row + [fill] * (width - len(row)) for row in rows])
 
 
 def prepare() -> float:
-    """One thread and deterministic algorithms; returns the processor time at the start, in seconds."""
+    """Set one thread and deterministic algorithms; return the processor time at the start, in seconds."""
     torch.set_num_threads(THREADS)
     torch.use_deterministic_algorithms(True)
     return time.process_time()
 
 
 def follow(losses: Iterable[float], *, steps: int, started: float) -> float:
-    """Runs through the losses with a line on standard error every 100 steps; returns minutes of processor time since
+    """Run all steps with a line on standard error every 100 steps; return the minutes of processor time since
     `started`.
     """
     running = 0.0
@@ -118,14 +123,14 @@ def follow(losses: Iterable[float], *, steps: int, started: float) -> float:
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Writes the weights, the configuration and the tokenizer."""
+    """Write the weights, the config and the tokenizer."""
     model.save_pretrained(out)
     (out / "generation_config.json").unlink(missing_ok=True)
     wordpieces.save(tokenizer, out)
 
 
 def save_card(text: str, out: Path) -> None:
-    """Writes the card beside the weights and on standard output."""
+    """Write the card into the folder of the weights and to standard output."""
     (out / "card.md").write_text(text, encoding="utf-8")
     sys.stdout.write(text)
 
@@ -133,7 +138,7 @@ def save_card(text: str, out: Path) -> None:
 def run(
     train: Callable[..., None], arguments: list[str] | None, *, kind: str, seed: int, steps: int
 ) -> None:
-    """The command line of one training script, with what the shipped folder was made with as defaults."""
+    """The command line of one training script. The defaults are the options of the model that ships."""
     parser = argparse.ArgumentParser(
         prog=f"python -m training.{kind}.train", description=train.__doc__
     )

@@ -1,8 +1,8 @@
-"""What training must never see: held-out cues beside an ambiguous word, the lexicon's frames, the lesson's own
-sentences.
+"""The text that training must never contain: held-out cues with an ambiguous word, the lexicon's frames, the sentences
+of the lesson.
 
-A fifth of the cues are held out: they occur in topic sentences like any other cue, but a text that holds an ambiguous
-word never holds one of them, so that resolving them is generalisation and not recall.
+A fifth of the cues are held out: they occur in topic sentences like any other cue, but never in a text with an
+ambiguous word, so that a word with a held-out cue can only be resolved by generalisation.
 """
 
 import re
@@ -20,30 +20,31 @@ _CUE, _WORD = "<", ">"
 
 
 def plural(word: str) -> str:
-    """The plural of one of the lexicon's words."""
+    """The plural of a word of the lexicon."""
     return IRREGULAR.get(word, word + "s")
 
 
 @cache
 def held_out_cues() -> frozenset[str]:
-    """A fifth of the cues: met in topic sentences, never in one with an ambiguous word.
+    """A fifth of the cues, which occur in topic sentences, but never with an ambiguous word.
 
-    A cue that several senses share is held out for all of them or for none, so those that belong to one sense go first.
+    A cue of several senses is held out for all of them or for none, so cues of a single sense are chosen first.
     """
     senses = [sense for word in lexicon.words() for sense in lexicon.entry(word).senses]
     listed = [cue for sense in senses for cue in sense.cues]
-    held: set[str] = set()
+    cues: set[str] = set()
     for sense in senses:
-        own = [cue for cue in sense.cues if listed.count(cue) == 1]
-        shared = [cue for cue in reversed(sense.cues) if cue not in own]
-        fresh = [cue for cue in own[1::3] + own[2::3] + own[0::3] + shared if cue not in held]
-        missing = round(SHARE * len(sense.cues)) - len(held.intersection(sense.cues))
-        held.update(fresh[: max(missing, 0)])
-    return frozenset(held)
+        single = [cue for cue in sense.cues if listed.count(cue) == 1]
+        shared = [cue for cue in reversed(sense.cues) if cue not in single]
+        order = single[1::3] + single[2::3] + single[0::3] + shared
+        candidates = [cue for cue in order if cue not in cues]
+        missing = round(SHARE * len(sense.cues)) - len(cues.intersection(sense.cues))
+        cues.update(candidates[: max(missing, 0)])
+    return frozenset(cues)
 
 
 def held_out(word: str, sense: str) -> tuple[str, ...]:
-    """The cues of one sense that training never shows beside an ambiguous word."""
+    """The cues of one sense that never occur with an ambiguous word in training."""
     (cues,) = (item.cues for item in lexicon.entry(word).senses if item.name == sense)
     return tuple(cue for cue in cues if cue in held_out_cues())
 
@@ -59,12 +60,12 @@ def _withheld_forms() -> frozenset[str]:
 
 
 def windows(texts: Iterable[str]) -> frozenset[tuple[str, ...]]:
-    """Every run of WINDOW words of these frames that holds the word's place, cue and word as placeholders."""
-    found: set[tuple[str, ...]] = set()
+    """Every run of WINDOW words of these frames that contains the word, with placeholders for cue and word."""
+    runs: set[tuple[str, ...]] = set()
     for text in texts:
         words = _words(text.replace("{cue}", _CUE).replace("{word}", _WORD))
-        found.update(run for run in _runs(words) if _WORD in run)
-    return frozenset(found)
+        runs.update(run for run in _runs(words) if _WORD in run)
+    return frozenset(runs)
 
 
 @cache
@@ -84,26 +85,24 @@ def _runs(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def echoes(text: str, frames: frozenset[tuple[str, ...]]) -> bool:
-    """Whether the text has WINDOW words in a row of one of the frames, any ambiguous word and any cue in their
-    places.
-    """
+    """Whether the text has a run of WINDOW words of one of the frames, with any ambiguous word and any cue."""
     words = [_WORD if word in _ambiguous_forms() else word for word in _words(text)]
     for run in _runs(words):
         if _WORD in run:
             masked = (run[:i] + (_CUE,) + run[i + 1 :] for i in range(len(run)) if run[i] != _WORD)
-            if run in frames or any(other in frames for other in masked):
+            if run in frames or any(candidate in frames for candidate in masked):
                 return True
     return False
 
 
 def allowed(text: str) -> bool:
-    """No held-out cue together with an ambiguous word, none of the lesson's own sentences, and no echo of a frame."""
+    """Whether a text has no held-out cue together with an ambiguous word, no sentence of the lesson, and no run of a
+    frame.
+    """
     low = text.lower()
-    found = set(_words(low))
-    if found.isdisjoint(_ambiguous_forms()):
-        return not any(kept.lower() in low for kept in tables()["kept_out"])
-    if not found.isdisjoint(_withheld_forms()) or any(
-        kept.lower() in low for kept in tables()["kept_out"]
-    ):
+    if any(sentence.lower() in low for sentence in tables()["kept_out"]):
         return False
-    return not echoes(text, lexicon_windows())
+    words = set(_words(low))
+    if words.isdisjoint(_ambiguous_forms()):
+        return True
+    return words.isdisjoint(_withheld_forms()) and not echoes(text, lexicon_windows())

@@ -1,7 +1,7 @@
-"""The tokenizers of the models that ship: GPT-2's byte-level scheme with vocabularies of their own.
+"""The tokenizers of the models that ship: GPT-2's byte-level scheme with other vocabularies.
 
-Text is cut where GPT-2 cuts it. A piece that is a word of the vocabulary is one token; any other piece is built from
-bytes by merges, so that every text can be encoded and comes back unchanged.
+Text is split into words in the same way as by GPT-2. A word of the vocabulary is one token. Any other word is built
+from bytes by merges, so that every text can be encoded and decoded without change.
 """
 
 import json
@@ -26,7 +26,12 @@ MERGES = 250
 
 @dataclass(frozen=True, eq=False)
 class Special:
-    """The special tokens by what they are for, what is put around every text, and the context window."""
+    """The special tokens of a model.
+
+    tokens: by their role
+    around: the template around every text; None without one
+    longest: the context window, in tokens
+    """
 
     tokens: Mapping[str, str]
     around: str | None = None
@@ -53,9 +58,10 @@ def _pieces(text: str) -> list[str]:
 
 
 def required() -> list[str]:
-    """What must be one token: the lexicon's words, cues and continuations, and the ordinary words of its frames.
+    """The words that must be one token: the lexicon's words, cues and continuations, and the ordinary words of its
+    frames.
 
-    Only the words of the frames are read here, one by one; their sentences never become training text.
+    Only the single words of the frames are read here; their sentences never become training text.
     """
     texts = [" Apple", "Apple", *tables()["kept_out"], *(row.text for row in lexicon.showcase())]
     for word in lexicon.words():
@@ -69,12 +75,14 @@ def required() -> list[str]:
 
 
 def vocabulary(texts: Iterable[str], must: Sequence[str], *, size: int) -> list[str]:
-    """The pieces that become one token: the required ones, then the most frequent of the texts, ties by spelling."""
+    """The words that become one token: the required ones, then the most frequent ones of the texts; ties are in
+    alphabetical order.
+    """
     counts = Counter(piece for text in texts for piece in _pieces(text))
-    rest = sorted(counts.keys() - set(must), key=lambda piece: (-counts[piece], piece))
+    by_count = sorted(counts.keys() - set(must), key=lambda piece: (-counts[piece], piece))
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
-    room = size - len(alphabet) - 1 - MERGES
-    return [piece for piece in [*must, *rest] if piece not in alphabet][:room]
+    number = size - len(alphabet) - 1 - MERGES
+    return [piece for piece in [*must, *by_count] if piece not in alphabet][:number]
 
 
 def build(
@@ -84,7 +92,10 @@ def build(
     must: Sequence[str] | None = None,
     special: Special = CAUSAL,
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer for the texts, of at most `size` tokens, with `must` (what the lexicon requires) among them."""
+    """A tokenizer for the texts, with at most `size` tokens.
+
+    must: words that must be one token; by default those that the lexicon requires
+    """
     words = vocabulary(texts, required() if must is None else must, size=size)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     learner = Tokenizer(models.BPE())
@@ -106,9 +117,9 @@ def build(
     return _wrap(ids, _merges(learner, set(merged)), special)
 
 
-def _merges(learner: Tokenizer, kept: set[str]) -> list[tuple[str, str]]:
+def _merges(learner: Tokenizer, merged: set[str]) -> list[tuple[str, str]]:
     merges = json.loads(learner.to_str())["model"]["merges"]
-    return [(left, right) for left, right in merges if left + right in kept]
+    return [(left, right) for left, right in merges if left + right in merged]
 
 
 def _wrap(
@@ -124,7 +135,7 @@ def _wrap(
         tokenizer.post_processor = processors.TemplateProcessing(
             single=special.around, special_tokens=numbered
         )
-    # The mask stands for a word with the space before it.
+    # The mask replaces a word with the space before it.
     tokenizer.add_special_tokens(
         [AddedToken(name, special=True, lstrip=name == MASK) for name in names]
     )
@@ -137,7 +148,7 @@ def _wrap(
 
 
 def save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Writes tokenizer.json and tokenizer_config.json under the class name that every version of transformers knows."""
+    """Write tokenizer.json and tokenizer_config.json, with the class name that every version of transformers has."""
     tokenizer.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text("utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}

@@ -11,7 +11,7 @@ import torch
 from shipping import require_two_steps_make
 from training import training
 from training.bidirectional import after, train
-from training.bidirectional.card import shown
+from training.bidirectional.card import examples
 from training.bidirectional.evaluate import Results, evaluate, resid_at_word
 from training.bidirectional.hiding import HIDDEN, OTHER, REPLACED, TOPICAL, hide, lists
 from training.bidirectional.train import step_loss
@@ -220,14 +220,14 @@ def test_a_hidden_word_is_brought_back_from_its_topic_on_either_side() -> None:
 def test_the_card_says_what_is_measured(kind: str) -> None:
     text = (FOLDER / "card.md").read_text("utf-8")
     assert f"{shipped()[0].num_parameters():,} parameters" in text
-    titles = {"before": "Cue before the word", "behind": "Cue behind the word"}
+    titles = {"before": "Cue before the word", "behind": "Cue after the word"}
     part = text.partition(titles[kind])[2].partition("| **all** |")[0]
     rows = dict(re.findall(r"^\| (\w+) \| \d \| ([\d.]+ \| [\d.]+) \|", part, re.MULTILINE))
     assert rows.keys() == set(lexicon.words())
     for score in getattr(results(), kind):
         measured = (100 * score.seen, 100 * score.held_out)
         assert tuple(map(float, rows[score.word].split("|"))) == pytest.approx(measured, abs=0.6)
-    assert all(line in text for line in shown(results().answers).splitlines())
+    assert all(line in text for line in examples(results().answers).splitlines())
 
 
 @pytest.mark.campaign
@@ -326,7 +326,7 @@ def test_padding_changes_no_loss() -> None:
         alone, padded = model(torch.tensor([ids])).logits, model(filled, attention_mask=mask).logits
         dice = (torch.Generator().manual_seed(1) for _ in range(2))
         losses = [
-            step_loss(model, tokenizer, [ids, longer], known=known, dice=each) for each in dice
+            step_loss(model, tokenizer, [ids, longer], vocabulary=known, dice=each) for each in dice
         ]
     assert torch.allclose(alone[0], padded[0, : len(ids)], atol=1e-4)
     assert torch.equal(*losses)

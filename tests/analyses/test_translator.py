@@ -318,9 +318,9 @@ def test_words_are_translated_by_their_sense() -> None:
 def test_the_card_says_what_is_measured() -> None:
     text = (FOLDER / "card.md").read_text("utf-8")
     assert f"{shipped()[0].num_parameters():,} parameters" in text
-    assert card.table(results().senses) in text and card.shown(results().shown) in text
-    assert f"Tokens right at their place: {100 * results().tokens:.1f} %." in text
-    assert f"Whole sentences right: {100 * results().sentences:.1f} %." in text
+    assert card.table(results().senses) in text and card.examples(results().examples) in text
+    assert f"Correct tokens at their position: {100 * results().tokens:.1f} %." in text
+    assert f"Correct whole sentences: {100 * results().sentences:.1f} %." in text
 
 
 def test_translation_is_the_models_own_greedy_generation() -> None:

@@ -1,6 +1,4 @@
-"""Sentences with the cue behind the word: those that train, made from the grammar, and those that measure, the
-lexicon's.
-"""
+"""Sentences with the cue after the word: from the grammar for training, from the lexicon for evaluation."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -8,25 +6,24 @@ from random import Random
 
 from probe.text import lexicon
 from probe.text.sentences import Sentence
-from training.grammar import Topic, draw, kept, later, scope, sentence, topics
+from training.grammar import Topic, draw, first_allowed, later, scope, sentence, topics
 from training.withheld import echoes, windows
 
 SHARE = 0.35
-# Of the sentences that begin with a determiner and the word, how many lose the determiner, as headlines do, and as
-# names have none.
+# The share of sentences beginning with a determiner and the word that lose the determiner, as in headlines and names.
 HEADLINES = 0.3
 DETERMINERS = ("the", "a", "an", "this", "that", "one", "no", "every", "her", "his", "our")
 
 
 @cache
 def frame_windows() -> frozenset[tuple[str, ...]]:
-    """The windows of the frames that measure."""
+    """The windows of the frames for evaluation."""
     return windows(text for frame in lexicon.frames_behind() for text in frame.versions.values())
 
 
 @cache
 def sentences(word: str) -> tuple[Sentence, ...]:
-    """Every sentence of a word with the cue behind it: frames x distances x senses x cues."""
+    """Every sentence of a word with the cue after it: frames x distances x senses x cues."""
     return tuple(
         row
         for row in lexicon.expand(word, both_sides=True).sentences
@@ -35,7 +32,7 @@ def sentences(word: str) -> tuple[Sentence, ...]:
 
 
 def behind(topic: Topic, rng: Random) -> str:
-    """A sentence of the grammar's plans with the places of cue and word exchanged: the word comes first."""
+    """A sentence from the grammar's plans with cue and word exchanged, so that the word comes first."""
     if rng.random() < 0.2:
         return later(topic, rng)
     slots = scope(topic, "word")
@@ -51,10 +48,11 @@ def behind(topic: Topic, rng: Random) -> str:
 
 
 def _headline(text: str, word: str) -> str:
-    """The text from the word on where only a determiner stands before it."""
-    first, _, rest = text.partition(" ")
-    found = first.lower() in DETERMINERS and rest.lower().startswith(word)
-    return rest[0].upper() + rest[1:] if found else text
+    """The text from the word on, if only a determiner comes before it; otherwise the text."""
+    first, _, after = text.partition(" ")
+    if first.lower() in DETERMINERS and after.lower().startswith(word):
+        return after[0].upper() + after[1:]
+    return text
 
 
 def _make(rng: Random) -> str:
@@ -65,5 +63,5 @@ def _make(rng: Random) -> str:
 
 
 def units(n: int, *, seed: int) -> Iterator[str]:
-    """n texts, SHARE of them with the cue behind the word; the rest are those of the grammar."""
-    return kept(n, _make, seed=seed)
+    """n texts, a SHARE of them with the cue after the word, the others drawn from the grammar of tiny-senses."""
+    return first_allowed(n, _make, seed=seed)

@@ -1,4 +1,4 @@
-"""What tiny-senses-bidirectional can do: whole sentences, read at the word, with the cue before or behind it."""
+"""The evaluation of tiny-senses-bidirectional: whole sentences, read at the word, with the cue before or after it."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,9 +19,7 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class Results:
-    """One score per word with the cue before it and one with the cue behind it, and the answers to the showcase
-    sentences.
-    """
+    """The scores of every word with the cue before and after it, and the answers to the showcase sentences."""
 
     before: tuple[Score, ...]
     behind: tuple[Score, ...]
@@ -33,8 +31,8 @@ def resid_at_word(
 ) -> Tensor:
     """The residual stream at the last token of the word of every sentence. `sentence depth d_model`
 
-    Depth 0 enters the first block, depth d leaves block d. Sentences of one length go through together: nothing is
-    padded.
+    Depth 0 is the input of the first block, depth d the output of block d. Sentences of one length share a batch, so
+    nothing is padded.
     """
     encoded = tokenizer([row.text for row in rows], return_offsets_mapping=True)
     by_length: dict[int, list[int]] = defaultdict(list)
@@ -60,16 +58,16 @@ def resid_at_word(
 def evaluate(
     model: BertForMaskedLM, tokenizer: PreTrainedTokenizerFast, words: Sequence[str] | None = None
 ) -> Results:
-    """Accuracy on the lexicon's sentences and on those with the cue behind the word, and the showcase sentences.
+    """Accuracy on the lexicon's sentences with the cue before and after the word, and the showcase sentences.
 
-    Of all the lexicon's words, or of these.
+    words: by default all words of the lexicon
     """
 
     def read(rows: Sequence[Sentence | Showcase]) -> Tensor:
         return resid_at_word(model, tokenizer, rows)
 
-    chosen = lexicon.words() if words is None else words
-    before = [read_word(read, word, lexicon.expand(word).sentences) for word in chosen]
-    behind = [read_word(read, word, after.sentences(word)) for word in chosen]
-    shown = [answer for both in map(joined, before, behind) for answer in answers(read, both)]
-    return Results(tuple(map(score_word, before)), tuple(map(score_word, behind)), tuple(shown))
+    words = lexicon.words() if words is None else words
+    before = [read_word(read, word, lexicon.expand(word).sentences) for word in words]
+    behind = [read_word(read, word, after.sentences(word)) for word in words]
+    showcase = [answer for both in map(joined, before, behind) for answer in answers(read, both)]
+    return Results(tuple(map(score_word, before)), tuple(map(score_word, behind)), tuple(showcase))

@@ -1,9 +1,8 @@
-"""What tiny-senses-bidirectional is asked for in training.
+"""The tokens that tiny-senses-bidirectional has to predict in training.
 
-Words that belong to a topic are asked for more often than others: which adjective stands before a noun cannot be known,
-but which topic's noun it is can. Many of the words that are asked for are replaced by an ambiguous word. So an
-ambiguous word may always be one that does not belong, and whether it does can only be told from the rest of the
-sentence.
+Words of a topic are predicted more often than others: the adjective before a noun cannot be known, but the topic of the
+noun can. Many of the predicted words are replaced by an ambiguous word. An ambiguous word may therefore always be a
+replacement, and only the rest of the sentence shows whether it is.
 """
 
 import re
@@ -20,19 +19,23 @@ from training.grammar import topics
 from training.templates import tables
 from training.withheld import held_out_cues
 
-# Of the words of topics and of the other tokens, how many are asked for; of these, how many are hidden and how many
+# The shares of words of topics and of other tokens that are predicted, and the shares of these that are masked and
 # replaced.
 TOPICAL, OTHER = 0.35, 0.15
 HIDDEN, REPLACED = 0.5, 0.4
 
-# Tables of the grammar that are not words of its text: traits by character, and sentences kept out of it.
+# Tables of the grammar that are not words of its text: traits by character, and excluded sentences.
 NO_TEXT = ("character", "kept_out")
 
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """Token ids: words of topics, the ambiguous words, the held-out cues, and all plain tokens that are neither of
-    these two.
+    """Token ids.
+
+    topical: words of topics
+    ambiguous: the ambiguous words
+    held_out: the held-out cues
+    plain: all plain tokens except ambiguous words and held-out cues
     """
 
     topical: Tensor
@@ -43,25 +46,24 @@ class Lists:
 
 def lists(tokenizer: PreTrainedTokenizerFast) -> Lists:
     """The lists of this vocabulary."""
-    said = [
+    topic_texts = [
         (topic.word, *topic.cues, *chain.from_iterable(topic.says.values())) for topic in topics()
     ]
     common = _ids(
         tokenizer, chain.from_iterable(v for name, v in tables().items() if name not in NO_TEXT)
     )
     ambiguous = _ids(tokenizer, lexicon.words())
-    held = _ids(
+    held_out = _ids(
         tokenizer, (form for cue in held_out_cues() for form in (cue, cue + "s", cue + "es"))
     )
-    plain = set(range(len(tokenizer))) - set(tokenizer.all_special_ids) - ambiguous - held
-    found = _ids(tokenizer, chain.from_iterable(said)) - common, ambiguous, held, plain
-    return Lists(*(torch.tensor(sorted(ids)) for ids in found))
+    plain = set(range(len(tokenizer))) - set(tokenizer.all_special_ids) - ambiguous - held_out
+    topical = _ids(tokenizer, chain.from_iterable(topic_texts)) - common
+    by_list = topical, ambiguous, held_out, plain
+    return Lists(*(torch.tensor(sorted(ids)) for ids in by_list))
 
 
 def _ids(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> set[int]:
-    """The tokens of the words of these texts; a word of several tokens has none, and what stands in braces is no
-    word.
-    """
+    """The tokens of the words of these texts that are one token each. Text in braces is ignored."""
     words = {
         f" {word}" for text in texts for word in re.findall(r"[\w-]+", re.sub(r"{.*?}", " ", text))
     }
@@ -70,24 +72,26 @@ def _ids(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> set[int]:
 
 
 def hide(
-    ids: Tensor, tokenizer: PreTrainedTokenizerFast, known: Lists, dice: torch.Generator
+    ids: Tensor, tokenizer: PreTrainedTokenizerFast, vocabulary: Lists, dice: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """The ids with most of the tokens that are asked for hidden or replaced, and which ones are asked for. `text pos`
+    """The ids with most of the predicted tokens masked or replaced, and whether each token is predicted. `text pos`
 
-    Special tokens, which have the first ids, are never asked for. No held-out cue is put in, nor an ambiguous word
-    beside one.
+    Special tokens, which have the first ids, are never predicted. A held-out cue is never a replacement, and an
+    ambiguous word is never a replacement in a text with a held-out cue.
     """
-    share = torch.where(torch.isin(ids, known.topical), TOPICAL, OTHER)
-    asked = (ids >= len(tokenizer.all_special_ids)) & (
+    share = torch.where(torch.isin(ids, vocabulary.topical), TOPICAL, OTHER)
+    predicted = (ids >= len(tokenizer.all_special_ids)) & (
         torch.rand(ids.shape, generator=dice) < share
     )
     draw = torch.rand(ids.shape, generator=dice)
-    plain, word = (_drawn(pool, ids, dice) for pool in (known.plain, known.ambiguous))
-    apart = torch.isin(ids, known.held_out).any(1, keepdim=True)
-    other = torch.where(apart | (torch.rand(ids.shape, generator=dice) < 0.5), plain, word)
-    hidden = ids.masked_fill(asked & (draw < HIDDEN), tokenizer.mask_token_id)
-    return torch.where(asked & (draw >= HIDDEN) & (draw < HIDDEN + REPLACED), other, hidden), asked
+    plain, word = (_draw(pool, ids, dice) for pool in (vocabulary.plain, vocabulary.ambiguous))
+    has_held_out = torch.isin(ids, vocabulary.held_out).any(1, keepdim=True)
+    is_plain = has_held_out | (torch.rand(ids.shape, generator=dice) < 0.5)
+    replacement = torch.where(is_plain, plain, word)
+    masked = ids.masked_fill(predicted & (draw < HIDDEN), tokenizer.mask_token_id)
+    is_replaced = predicted & (draw >= HIDDEN) & (draw < HIDDEN + REPLACED)
+    return torch.where(is_replaced, replacement, masked), predicted
 
 
-def _drawn(pool: Tensor, like: Tensor, dice: torch.Generator) -> Tensor:
+def _draw(pool: Tensor, like: Tensor, dice: torch.Generator) -> Tensor:
     return pool[torch.randint(len(pool), like.shape, generator=dice)]

@@ -1,8 +1,8 @@
-"""Makes tiny-senses-bidirectional again: `python -m training.bidirectional.train [--out DIR] [--seed N] [--steps N]`.
+"""Train tiny-senses-bidirectional: `python -m training.bidirectional.train [--out DIR] [--seed N] [--steps N]`.
 
-BERT's architecture, trained to bring back words that were hidden or replaced, on the grammar's text and on the same
-plans with the cue behind the word. The word vectors start as those of tiny-senses, so that fewer steps are needed; all
-else starts at random.
+BERT's architecture, trained to restore words that were masked or replaced, in the grammar's text and in the same plans
+with the cue after the word. The word vectors start as those of tiny-senses, so that fewer steps are needed; all other
+parameters start at random.
 """
 
 from collections.abc import Iterator
@@ -55,26 +55,26 @@ def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> BertForMasked
 
 @torch.no_grad()
 def _take_over(embeddings: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Puts the word vectors of tiny-senses in the places of the tokens that both vocabularies have."""
+    """Copy the word vectors of tiny-senses for the tokens that both vocabularies have."""
     folder = EMBEDDED_FOLDER / training.MODELS["causal"]
     theirs = load_file(folder / "model.safetensors")["transformer.wte.weight"]
-    known = AutoTokenizer.from_pretrained(folder).get_vocab()
-    for piece, i in tokenizer.get_vocab().items():
-        if piece in known:
-            embeddings[i] = theirs[known[piece]] * (SPREAD / theirs.std())
+    vocabulary = AutoTokenizer.from_pretrained(folder).get_vocab()
+    for token, i in tokenizer.get_vocab().items():
+        if token in vocabulary:
+            embeddings[i] = theirs[vocabulary[token]] * (SPREAD / theirs.std())
 
 
 def batches(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Iterator[list[list[int]]]:
-    """Endless batches of token ids, texts of about one length together; texts beyond the context window are left
-    out.
+    """Endless batches of token ids, with texts of about the same length in a batch. Texts longer than the context
+    window are omitted.
     """
     order = Random(seed)
     for part in range(PARTS):
         rows = tokenizer(list(after.units(8000, seed=seed + 1 + part)), verbose=False).input_ids
         fitting = [row for row in rows if len(row) <= tokenizer.model_max_length]
-        found = training.grouped(fitting, most=BATCH_TOKENS)
-        order.shuffle(found)
-        yield from found
+        groups = training.grouped(fitting, limit=BATCH_TOKENS)
+        order.shuffle(groups)
+        yield from groups
 
 
 def step_loss(
@@ -82,26 +82,27 @@ def step_loss(
     tokenizer: PreTrainedTokenizerFast,
     rows: list[list[int]],
     *,
-    known: Lists,
+    vocabulary: Lists,
     dice: torch.Generator,
 ) -> Tensor:
-    """Mean loss over the tokens that are asked for in one batch; `known` are the vocabulary's lists."""
+    """Mean loss over the predicted tokens of one batch."""
     ids = training.padded(rows, tokenizer.pad_token_id)
     mask = (ids != tokenizer.pad_token_id).long()
-    given, asked = hide(ids, tokenizer, known, dice)
-    states = model.bert(given, attention_mask=mask).last_hidden_state
-    return cross_entropy(model.cls(states[asked]), ids[asked])
+    masked, predicted = hide(ids, tokenizer, vocabulary, dice)
+    states = model.bert(masked, attention_mask=mask).last_hidden_state
+    return cross_entropy(model.cls(states[predicted]), ids[predicted])
 
 
 def fit(
     model: BertForMaskedLM, tokenizer: PreTrainedTokenizerFast, *, steps: int, seed: int
 ) -> Iterator[float]:
-    """Trains in place; yields the loss of every step."""
-    drawn = batches(tokenizer, seed=2 * seed * PARTS)
-    dice, known = torch.Generator().manual_seed(seed), lists(tokenizer)
+    """Train in place; yield the loss of every step."""
+    stream = batches(tokenizer, seed=2 * seed * PARTS)
+    dice = torch.Generator().manual_seed(seed)
+    vocabulary = lists(tokenizer)
     return training.descend(
         model,
-        lambda step: step_loss(model, tokenizer, next(drawn), known=known, dice=dice),
+        lambda step: step_loss(model, tokenizer, next(stream), vocabulary=vocabulary, dice=dice),
         steps=steps,
         blocks=("bert.encoder.layer.", "cls.predictions.transform."),
         rates=RATES,
@@ -109,7 +110,7 @@ def fit(
 
 
 def train(out: Path, *, seed: int = SEED, steps: int = STEPS) -> None:
-    """Builds the tokenizer, trains, evaluates, and writes the folder with its card."""
+    """Build the tokenizer, train, evaluate, and write the folder with its card."""
     started = training.prepare()
     texts = list(after.units(SAMPLE, seed=seed))
     tokenizer = wordpieces.build(texts, size=SIZE, special=wordpieces.BIDIRECTIONAL)

@@ -1,5 +1,5 @@
-"""What tiny-senses can do: a sentence is cut at the word's end, because a causal model cannot see further, and read
-there.
+"""The evaluation of tiny-senses: a sentence is cut at the end of the word, because a causal model cannot read further,
+and read there.
 """
 
 from collections import defaultdict
@@ -20,9 +20,9 @@ BATCH = 256
 def resid_at_end(
     model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]
 ) -> Tensor:
-    """The residual stream at the last token of every text. `text depth d_model`; depth 0 enters the first block.
+    """The residual stream at the last token of every text. `text depth d_model`
 
-    Texts of one length go through together, so nothing is padded. BOS is prepended.
+    Depth 0 is the input of the first block. Texts of one length share a batch, so nothing is padded. BOS is prepended.
     """
     ids = [[tokenizer.bos_token_id, *row] for row in tokenizer(list(texts)).input_ids]
     by_length: dict[int, list[int]] = defaultdict(list)
@@ -66,5 +66,5 @@ def evaluate(
         return resid_at_end(model, tokenizer, [row.text[: row.end] for row in rows])
 
     readings = [read_word(read, word, lexicon.expand(word).sentences) for word in lexicon.words()]
-    shown = [answer for reading in readings for answer in answers(read, reading)]
-    return tuple(map(score_word, readings)), tuple(shown)
+    showcase = [answer for reading in readings for answer in answers(read, reading)]
+    return tuple(map(score_word, readings)), tuple(showcase)

@@ -1,7 +1,7 @@
-"""Makes tiny-senses again: `python -m training.causal.train [--out DIR] [--seed N] [--steps N]`.
+"""Train tiny-senses: `python -m training.causal.train [--out DIR] [--seed N] [--steps N]`.
 
-GPT-2's architecture, trained from scratch on the grammar's text. Every text starts with BOS and ends with it. A third
-of the batches stand at a random offset, so that every position of the context window is trained; the others start at
+GPT-2's architecture, trained from scratch on the grammar's text. Every text begins and ends with BOS. A third of the
+batches start at a random position, so that every position of the context window is trained; the others start at
 position 0.
 """
 
@@ -50,17 +50,17 @@ def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> GPT2LMHeadMod
 def batches(
     tokenizer: PreTrainedTokenizerFast, *, seed: int, long: bool
 ) -> Iterator[list[list[int]]]:
-    """Endless batches of token ids, texts of about one length together; texts beyond the context window are left
-    out.
+    """Endless batches of token ids, with texts of about the same length in a batch. Texts longer than the context
+    window are omitted.
     """
     order = Random(seed)
     end = tokenizer.bos_token_id
     for part in range(PARTS):
         texts = list(grammar.units(500 if long else 8000, seed=seed + 1 + part, long=long))
         rows = [[end, *ids, end] for ids in tokenizer(texts, verbose=False).input_ids]
-        found = training.grouped([row for row in rows if len(row) <= N_CTX], most=BATCH_TOKENS)
-        order.shuffle(found)
-        yield from found
+        groups = training.grouped([row for row in rows if len(row) <= N_CTX], limit=BATCH_TOKENS)
+        order.shuffle(groups)
+        yield from groups
 
 
 def step_loss(model: GPT2LMHeadModel, rows: list[list[int]], offset: int) -> Tensor:
@@ -79,7 +79,7 @@ def step_loss(model: GPT2LMHeadModel, rows: list[list[int]], offset: int) -> Ten
 def fit(
     model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, *, steps: int, seed: int
 ) -> Iterator[float]:
-    """Trains in place; yields the loss of every step."""
+    """Train in place; yield the loss of every step."""
     short, long = (
         batches(tokenizer, seed=(2 * seed + long) * PARTS, long=bool(long)) for long in (0, 1)
     )
@@ -87,14 +87,14 @@ def fit(
 
     def loss(step: int) -> Tensor:
         rows = next(long if step % LONG_EVERY == LONG_EVERY - 1 else short)
-        room = N_CTX - max(map(len, rows))
-        return step_loss(model, rows, offsets.randint(0, room) if step % 3 == 1 else 0)
+        largest_offset = N_CTX - max(map(len, rows))
+        return step_loss(model, rows, offsets.randint(0, largest_offset) if step % 3 == 1 else 0)
 
     return training.descend(model, loss, steps=steps, blocks=("transformer.h.",))
 
 
 def train(out: Path, *, seed: int = SEED, steps: int = STEPS) -> None:
-    """Builds the tokenizer, trains, evaluates, and writes the folder with its card."""
+    """Build the tokenizer, train, evaluate, and write the folder with its card."""
     started = training.prepare()
     texts = list(grammar.units(SAMPLE, seed=seed))
     tokenizer = wordpieces.build(texts)

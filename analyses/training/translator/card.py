@@ -10,9 +10,9 @@ from training.withheld import held_out
 
 _TEXT = """# tiny-translator
 
-A small BART (encoder and decoder of 2 layers x 4 heads each, d_model 128, MLP width 256, context 64) that puts English sentences
-of a grammar into French, where the French of an ambiguous word depends on its sense: *bank* is *rive* or *banque*, *mole* is
-*taupe*, *mole* or *grain de beauté*, *apple* is *pomme* or *Apple*. It ships so that attention between two languages can be looked at.
+A small BART (encoder and decoder of 2 layers x 4 heads each, d_model 128, MLP width 256, context 64) that translates English sentences
+of a grammar into French. The French of an ambiguous word depends on its sense: *bank* is *rive* or *banque*, *mole* is *taupe*, *mole*
+or *grain de beauté*, *apple* is *pomme* or *Apple*. It ships with the package to study attention between two languages.
 
 | | |
 |---|---|
@@ -26,45 +26,45 @@ of a grammar into French, where the French of an ambiguous word depends on its s
 
 Pairs of sentences drawn at random from the tables of `analyses/training/translator/*.toml`: {plans} plans with the same slots in both
 languages, {senses} senses with {cues} cue words, articles, adjectives before and after the noun, participles and pronouns that agree.
-{ambiguous:.0%} of the pairs hold an ambiguous word, with its cue before or behind it. In {hiding:.0%} of the others {hidden:.0%} of the English
-tokens are hidden and the French is asked for all the same: a plain translation gives no reason to learn which words go together.
+{ambiguous:.0%} of the pairs have an ambiguous word, with its cue before or after it. In {hiding:.0%} of the others {hidden:.0%} of the English
+tokens are masked, and the French is predicted all the same: translation alone gives no reason to learn which words belong together.
 
 Never in the data: the frames below, the lexicon's frames and the example sentences. {held} of the {cues} cue words are held out:
-they occur in pairs without an ambiguous word only, so that their sense is never shown beside it.
+they only occur in pairs without an ambiguous word.
 
 ## Accuracy
 
-{questions:,} sentences from {frames} frames of their own, greedy decoding. A word is right when the translation holds the French of its
-sense and of no other sense.
+In percent, on {questions:,} sentences from {frames} other frames, with greedy decoding. A word is correct if the translation has the
+French of its sense and of no other sense.
 
 {table}
 
-Tokens right at their place: {tokens_right:.1f} %. Whole sentences right: {sentences_right:.1f} %.
+Correct tokens at their position: {tokens_right:.1f} %. Correct whole sentences: {sentences_right:.1f} %.
 
-The example sentences of introductions to attention, translated as they stand; many of their words are not in the grammar:
+The example sentences of introductions to attention, without any change; many of their words are not in the grammar:
 
 {shown}
 
 ## Not for
 
-It knows some two hundred nouns and no other English or French. The sentences are grammatical nonsense. The sense of *mole* in which
-it is a spy (*taupe* as well) is not in the data.
+It knows about two hundred nouns and no other English or French. The sentences are grammatical nonsense. The sense of *mole* as a spy
+(also *taupe*) is not in the data.
 """
 
 
 def table(scores: Sequence[Score]) -> str:
-    """The shares of words that were translated right, in per cent."""
+    """The shares of correctly translated words, in percent."""
     lines = ["| word | sense | French | seen cues | held-out cues |", "|---|---|---|---|---|"]
     for score in scores:
         shares = f"{100 * score.seen:.1f} | {100 * score.held_out:.1f}"
         lines.append(f"| {score.word} | {score.sense} | {score.french} | {shares} |")
-    seen, held_out = overall(scores)
-    lines.append(f"| **all** | | | **{100 * seen:.1f}** | **{100 * held_out:.1f}** |")
+    on_seen, on_held_out = overall(scores)
+    lines.append(f"| **all** | | | **{100 * on_seen:.1f}** | **{100 * on_held_out:.1f}** |")
     return "\n".join(lines)
 
 
-def shown(rows: Sequence[tuple[str, str]]) -> str:
-    """Sentences with what the model makes of them."""
+def examples(rows: Sequence[tuple[str, str]]) -> str:
+    """Sentences and their translations by the model, as a Markdown table."""
     return "\n".join(
         ["| English | French |", "|---|---|", *(f"| {en} | {fr} |" for en, fr in rows)]
     )
@@ -87,5 +87,5 @@ def write(facts: Facts, results: Results) -> str:
         table=table(results.senses),
         tokens_right=100 * results.tokens,
         sentences_right=100 * results.sentences,
-        shown=shown(results.shown),
+        shown=examples(results.examples),
     )

@@ -1,4 +1,4 @@
-"""What tiny-translator can do: sentences from frames that training never came near, with seen and with held-out
+"""The evaluation of tiny-translator: sentences from frames unlike the training text, with seen and with held-out
 cues.
 """
 
@@ -23,7 +23,11 @@ LONGEST = 48
 
 @dataclass(frozen=True)
 class Question:
-    """A sentence with its translation, the French of its ambiguous word and that of the word's other senses."""
+    """A sentence with its translation.
+
+    right: the French of its ambiguous word
+    wrong: the French of the word's other senses
+    """
 
     text: Pair
     word: str
@@ -36,7 +40,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Score:
-    """The share of one sense's sentences whose word was translated right, on seen and on held-out cues."""
+    """The share of one sense's sentences with a correctly translated word, on seen and on held-out cues."""
 
     word: str
     sense: str
@@ -49,19 +53,22 @@ class Score:
 
 @dataclass(frozen=True)
 class Results:
-    """The scores by sense, tokens and whole sentences that are right, and the showcase sentences with what became of
-    them.
+    """The results of the evaluation.
+
+    senses: the scores by sense
+    tokens, sentences: shares of correct tokens and of correct whole sentences
+    examples: the showcase sentences with their translations
     """
 
     senses: tuple[Score, ...]
     tokens: float
     sentences: float
-    shown: tuple[tuple[str, str], ...]
+    examples: tuple[tuple[str, str], ...]
 
 
 @cache
 def questions() -> tuple[Question, ...]:
-    """Frames x senses x cues; apple, which has no article in one of its senses, only in the frames without articles."""
+    """Frames x senses x cues. *apple*, which has no article in one of its senses, only has frames without articles."""
     return tuple(
         _question(topic, cue, plan)
         for topic in topics()
@@ -73,19 +80,19 @@ def questions() -> tuple[Question, ...]:
 
 def _question(topic: Topic, cue: Noun, plan: tuple[str, str]) -> Question:
     word = Noun(topic.name, topic.word.fr, topic.word.gender)
-    others = tuple(
+    wrong = tuple(
         item.word.fr for item in topics() if item.name == topic.name and item is not topic
     )
-    held = cue.en in held_out(topic.name, topic.sense)
-    # The frames leave nothing to chance.
+    is_held_out = cue.en in held_out(topic.name, topic.sense)
+    # The frames have no random parts, so the seed does not matter.
     text = fill(plan, {"W": word, "C": cue}, (), Random(0))
-    return Question(text, topic.name, topic.sense, cue.en, held, topic.word.fr, others)
+    return Question(text, topic.name, topic.sense, cue.en, is_held_out, topic.word.fr, wrong)
 
 
 def translate(
     model: BartForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]
 ) -> list[list[int]]:
-    """The most likely token at every step until the end mark: the ids of each translation, without special tokens."""
+    """The ids of each translation by greedy decoding until the end token, without special tokens."""
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
     result: list[list[int]] = [[] for _ in texts]
     for start in range(0, len(order), BATCH):
@@ -103,69 +110,73 @@ def translate(
 
 @torch.no_grad()
 def _greedy(model: BartForConditionalGeneration, ids: Tensor, mask: Tensor) -> Tensor:
-    """`text pos` to `text target_pos`, the start token left out."""
+    """The ids by greedy decoding, without the start token. `text pos -> text target_pos`"""
     encoded = model.model.encoder(ids, attention_mask=mask)
     target = torch.full((len(ids), 1), model.config.decoder_start_token_id)
-    done = torch.zeros(len(ids), dtype=torch.bool)
-    while not done.all() and target.shape[1] <= LONGEST:
+    is_finished = torch.zeros(len(ids), dtype=torch.bool)
+    while not is_finished.all() and target.shape[1] <= LONGEST:
         out = model(
             encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=target, use_cache=False
         )
-        said = out.logits[:, -1].argmax(-1)
-        done |= said == model.config.eos_token_id
-        target = torch.cat([target, said[:, None]], dim=1)
+        next_ids = out.logits[:, -1].argmax(-1)
+        is_finished |= next_ids == model.config.eos_token_id
+        target = torch.cat([target, next_ids[:, None]], dim=1)
     return target[:, 1:]
 
 
-def is_right(said: str, question: Question) -> bool:
-    """Whether the translation holds the word of the right sense and none of the others."""
-    return _holds(said, question.right) and not any(_holds(said, other) for other in question.wrong)
+def is_right(translation: str, question: Question) -> bool:
+    """Whether the translation has the word of the right sense and of no other sense."""
+    has_wrong = any(_has(translation, french) for french in question.wrong)
+    return _has(translation, question.right) and not has_wrong
 
 
-def _holds(said: str, french: str) -> bool:
-    return re.search(rf"\b{re.escape(french)}\b", said, re.IGNORECASE) is not None
+def _has(translation: str, french: str) -> bool:
+    return re.search(rf"\b{re.escape(french)}\b", translation, re.IGNORECASE) is not None
 
 
-def _score(topic: Topic, asked: Sequence[Question], right: Sequence[bool]) -> Score:
+def _score(topic: Topic, tested: Sequence[Question], right: Sequence[bool]) -> Score:
     halves: list[list[bool]] = [[], []]
-    for question, hit in zip(asked, right, strict=True):
+    for question, hit in zip(tested, right, strict=True):
         if (question.word, question.sense) == (topic.name, topic.sense):
             halves[question.held_out].append(hit)
-    seen, held = (sum(half) / len(half) for half in halves)
-    return Score(topic.name, topic.sense, topic.word.fr, seen, held, *map(len, halves))
+    on_seen, on_held_out = (sum(half) / len(half) for half in halves)
+    return Score(topic.name, topic.sense, topic.word.fr, on_seen, on_held_out, *map(len, halves))
 
 
 def evaluate(
     model: BartForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
-    asked: Sequence[Question] | None = None,
+    tested: Sequence[Question] | None = None,
 ) -> Results:
-    """Translates every question (or those given) and the showcase sentences of the grammar's words, greedily."""
-    asked = questions() if asked is None else asked
-    said = translate(model, tokenizer, [question.text.en for question in asked])
-    wanted = tokenizer([question.text.fr for question in asked], add_special_tokens=False).input_ids
+    """The results of greedy translations of the questions and of the showcase sentences with words of the grammar.
+
+    tested: by default all questions
+    """
+    tested = questions() if tested is None else tested
+    outputs = translate(model, tokenizer, [question.text.en for question in tested])
+    french = [question.text.fr for question in tested]
+    references = tokenizer(french, add_special_tokens=False).input_ids
     right = [
-        is_right(tokenizer.decode(ids), question) for ids, question in zip(said, asked, strict=True)
+        is_right(tokenizer.decode(ids), question)
+        for ids, question in zip(outputs, tested, strict=True)
     ]
-    hits = [
-        sum(a == b for a, b in zip(*row, strict=False)) for row in zip(said, wanted, strict=True)
-    ]
-    tokens = sum(hits) / sum(max(len(a), len(b)) for a, b in zip(said, wanted, strict=True))
-    whole = sum(a == b for a, b in zip(said, wanted, strict=True)) / len(asked)
-    known = {topic.name for topic in topics()}
-    texts = list(dict.fromkeys(row.text for row in lexicon.showcase() if row.word in known))
-    shown = tuple(
+    both = list(zip(outputs, references, strict=True))
+    hits = [sum(a == b for a, b in zip(*row, strict=False)) for row in both]
+    tokens = sum(hits) / sum(max(map(len, row)) for row in both)
+    whole = sum(a == b for a, b in both) / len(tested)
+    words = {topic.name for topic in topics()}
+    texts = list(dict.fromkeys(row.text for row in lexicon.showcase() if row.word in words))
+    examples = tuple(
         zip(texts, map(tokenizer.decode, translate(model, tokenizer, texts)), strict=True)
     )
-    return Results(tuple(_score(topic, asked, right) for topic in topics()), tokens, whole, shown)
+    by_sense = tuple(_score(topic, tested, right) for topic in topics())
+    return Results(by_sense, tokens, whole, examples)
 
 
 def overall(scores: Sequence[Score]) -> tuple[float, float]:
-    """The share of words that were translated right over all senses: on seen cues, on held-out cues."""
-    seen = sum(score.seen * score.n_seen for score in scores) / sum(
-        score.n_seen for score in scores
-    )
-    held = sum(score.held_out * score.n_held_out for score in scores) / sum(
-        score.n_held_out for score in scores
-    )
-    return seen, held
+    """The share of correctly translated words over all senses: on seen cues, on held-out cues."""
+    right_seen = sum(score.seen * score.n_seen for score in scores)
+    right_held_out = sum(score.held_out * score.n_held_out for score in scores)
+    on_seen = right_seen / sum(score.n_seen for score in scores)
+    on_held_out = right_held_out / sum(score.n_held_out for score in scores)
+    return on_seen, on_held_out

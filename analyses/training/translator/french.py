@@ -1,4 +1,4 @@
-"""The little French that the parallel grammar needs: articles, agreement, the adjective's place, elision and
+"""The French that the parallel grammar needs: articles, agreement, the position of adjectives, elision and
 contraction.
 """
 
@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _VOWELS = "aàâæeéèêëiîïoôœuùûh"
-# Words that begin with an h before which nothing is elided.
+# Words with an initial h that prevents elision.
 _ASPIRATED = ("haie", "héron", "hérisson")
 
 
 @dataclass(frozen=True)
 class Noun:
-    """A noun in both languages; `gender` is m or f, `pronoun` what English takes it up with."""
+    """A noun in both languages.
+
+    gender: m or f, in French
+    pronoun: in English
+    """
 
     en: str
     fr: str
@@ -22,13 +26,15 @@ class Noun:
 
 
 def begins_with_vowel(text: str) -> bool:
-    """Whether what comes before this French text is elided."""
+    """Whether a word before this French text is elided."""
     return text[0].lower() in _VOWELS and not text.lower().startswith(_ASPIRATED)
 
 
 def agree(forms: Sequence[str], gender: str, before: str = "") -> str:
-    """The adjective's form: [masculine, feminine(, masculine before a vowel)]; `before` is the word that follows, if
-    any.
+    """The form of an adjective.
+
+    forms: [masculine, feminine(, masculine before a vowel)]
+    before: the word after the adjective, if any
     """
     masculine, feminine, *special = forms
     if gender == "f":
@@ -37,7 +43,10 @@ def agree(forms: Sequence[str], gender: str, before: str = "") -> str:
 
 
 def determine(forms: Sequence[str], gender: str, phrase: str) -> str:
-    """The phrase with its determiner: [masculine, feminine, and both before a vowel]."""
+    """The phrase with its determiner.
+
+    forms: [masculine, feminine, masculine before a vowel, feminine before a vowel]
+    """
     form = forms[(gender == "f") + 2 * begins_with_vowel(phrase)]
     return form + phrase if form.endswith("'") else f"{form} {phrase}"
 
@@ -50,7 +59,7 @@ def describe(noun: Noun, before: Sequence[str] | None, after: Sequence[str] | No
 
 
 def contract(text: str) -> str:
-    """de + le = du, à + le = au, and de and que elided before a vowel."""
+    """The text with contractions (de + le = du, à + le = au), and with de and que elided before a vowel."""
     text = re.sub(r"\bde le\b", "du", text)
     text = re.sub(r"\bà le\b", "au", text)
 

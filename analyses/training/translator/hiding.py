@@ -1,15 +1,15 @@
-"""What of the English sentences is hidden from tiny-translator in training, and why: see `parallel`."""
+"""The masking of English sentences in the training of tiny-translator; `parallel` gives the reason."""
 
 from random import Random
 
 from transformers import PreTrainedTokenizerFast
 
-# Of the sentences that may have hidden tokens, how many do, and how many of their tokens.
+# The share of the sentences without an ambiguous word that have masked tokens, and the share of their masked tokens.
 HIDING, HIDDEN = 0.6, 0.25
 
 
 def hide(ids: list[int], tokenizer: PreTrainedTokenizerFast, dice: Random) -> list[int]:
-    """The ids of some sentences with some of them hidden by the mask; the end mark stays."""
+    """The ids of a sentence, with a share of the sentences partly masked. The end token is never masked."""
     if dice.random() >= HIDING:
         return ids
     return [tokenizer.mask_token_id if dice.random() < HIDDEN else i for i in ids[:-1]] + ids[-1:]

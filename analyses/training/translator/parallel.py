@@ -1,8 +1,8 @@
-"""The parallel grammar of tiny-translator: English sentences and their French, drawn together from tables.
+"""The parallel grammar of tiny-translator: English sentences and their French translations, drawn together from tables.
 
-A translation alone gives no reason to learn which words belong to one topic, except where an ambiguous word needs it.
-So that cue words that never stand beside an ambiguous word can tell its sense, sentences without one may have words
-hidden on the English side: to bring them back in French, the model has to know what goes with what.
+Translation alone gives no reason to learn which words belong to one topic, except in sentences with an ambiguous word.
+So that cue words that never occur with an ambiguous word can still resolve it, English words are masked in sentences
+without one: to restore them in French, the model has to learn which words belong together.
 """
 
 import re
@@ -30,7 +30,10 @@ Plan = tuple[str, str]
 
 @dataclass(frozen=True)
 class Pair:
-    """A sentence and its translation; `hidable` when English words may be hidden in training."""
+    """A sentence and its translation.
+
+    hidable: whether English words may be masked in training
+    """
 
     en: str
     fr: str
@@ -39,7 +42,7 @@ class Pair:
 
 @dataclass(frozen=True, eq=False)
 class Topic:
-    """One sense of one word: the word in both languages, the nouns that tell it, and what is said about it."""
+    """One sense of one word: the word in both languages, its cues, related nouns (`kin`), and its verb phrases."""
 
     name: str
     sense: str
@@ -50,7 +53,7 @@ class Topic:
 
     @property
     def seen(self) -> tuple[Noun, ...]:
-        """The cues that training may show beside the word."""
+        """The cues that may occur with the word in training."""
         return tuple(cue for cue in self.cues if cue.en not in held_out(self.name, self.sense))
 
 
@@ -60,7 +63,7 @@ def _read(name: str) -> dict[str, Any]:
 
 @cache
 def topics() -> tuple[Topic, ...]:
-    """Every sense that the grammar knows."""
+    """Every sense of the grammar."""
     return tuple(
         Topic(
             word,
@@ -77,7 +80,7 @@ def topics() -> tuple[Topic, ...]:
 
 @cache
 def ordinary() -> Mapping[str, Any]:
-    """The words of no topic, by list."""
+    """The words that do not belong to a topic, by list."""
     return _read("words.toml")["ordinary"]
 
 
@@ -88,7 +91,7 @@ def plans(file: str) -> Mapping[str, Sequence[Plan]]:
 
 
 def fill(plan: Plan, nouns: Mapping[str, Noun], does: Sequence[Sequence[str]], rng: Random) -> Pair:
-    """The plan with every slot filled alike in both languages, and what English and French ask for put right."""
+    """The plan with every slot filled in the same way in both languages, with English and French spelling corrected."""
     en, fr = plan
     for slot, mode, name in dict.fromkeys(
         (match[0], *match.groups()) for match in _SLOT.finditer(en + fr)
@@ -101,7 +104,7 @@ def fill(plan: Plan, nouns: Mapping[str, Noun], does: Sequence[Sequence[str]], r
 
 
 def _about(mode: str | None, noun: Noun, does: Sequence[Sequence[str]], rng: Random) -> Plan:
-    """A slot that is filled with a noun or agrees with one."""
+    """The English and French of a slot that is filled with a noun or agrees with one."""
     match mode:
         case None:
             return _phrase(noun, rng)
@@ -123,7 +126,7 @@ def _about(mode: str | None, noun: Noun, does: Sequence[Sequence[str]], rng: Ran
 
 
 def _phrase(noun: Noun, rng: Random) -> Plan:
-    """Determiner, noun and at most one adjective on either side; a name stands alone."""
+    """Determiner, noun and at most one adjective on either side; a name has neither."""
     if noun.fr[0].isupper():
         return noun.en, noun.fr
     draw = rng.random()
@@ -136,20 +139,18 @@ def _phrase(noun: Noun, rng: Random) -> Plan:
 
 
 def _sentences(text: str, mark: str) -> str:
-    """Capitals at the beginnings, the mark at the end."""
+    """The text with capitals at the beginnings of sentences and the mark at the end."""
     text = re.sub(r"(^|[.?] )(\w)", lambda match: match[1] + match[2].upper(), text)
     return text if text.endswith(mark) else text + mark
 
 
 def ambiguous(topic: Topic, rng: Random) -> Pair:
-    """A sentence with the word and a cue that training may show beside it, or something said that only this sense
-    has.
-    """
+    """A sentence with the word and a cue that may occur with it in training, or with a related noun."""
     company = topic.word.fr == "Apple"
     cue = rng.choice([*topic.seen * 3, *topic.kin])
-    other = rng.choice([noun for noun in (*topic.seen, *topic.kin) if noun != cue])
+    second = rng.choice([noun for noun in (*topic.seen, *topic.kin) if noun != cue])
     if rng.random() < 0.3:
-        other = rng.choice(
+        second = rng.choice(
             [cue for item in topics() if item.name != topic.name for cue in item.seen]
         )
     word = topic.word
@@ -158,24 +159,26 @@ def ambiguous(topic: Topic, rng: Random) -> Pair:
         word = Noun("apple", "Apple", "f") if company and rng.random() < 0.7 else word
     else:
         kind = "company" if company else "phrases"
-    return _made(kind, {"C": cue, "D": other, "W": word}, topic.does, rng)
+    return _pair_of_kind(kind, {"C": cue, "D": second, "W": word}, topic.does, rng)
 
 
 def about(topic: Topic, rng: Random) -> Pair:
-    """A sentence of the topic in the same plans, without the word; held-out cues are as common as the others."""
+    """A sentence about the topic from the same plans, without the word. Held-out cues are as common as the others."""
     first, second, third = rng.sample([*topic.cues, *topic.kin], 3)
     kind = "names" if rng.random() < 0.4 else "phrases"
-    made = _made(kind, {"C": first, "D": second, "W": third}, topic.does, rng)
-    return Pair(made.en, made.fr, hidable=True)
+    pair = _pair_of_kind(kind, {"C": first, "D": second, "W": third}, topic.does, rng)
+    return Pair(pair.en, pair.fr, hidable=True)
 
 
 def plain(rng: Random) -> Pair:
-    """A sentence of no topic."""
-    made = _made("plain", {}, (), rng)
-    return Pair(made.en, made.fr, hidable=True)
+    """A sentence without a topic."""
+    pair = _pair_of_kind("plain", {}, (), rng)
+    return Pair(pair.en, pair.fr, hidable=True)
 
 
-def _made(kind: str, nouns: Mapping[str, Noun], does: Sequence[Sequence[str]], rng: Random) -> Pair:
+def _pair_of_kind(
+    kind: str, nouns: Mapping[str, Noun], does: Sequence[Sequence[str]], rng: Random
+) -> Pair:
     en, fr = rng.choice(plans("templates.toml")[kind])
     chance = rng.random()
     if en.startswith(("{who}", "there", "{W} was", "{C} was")) and chance < 0.3:
@@ -186,7 +189,7 @@ def _made(kind: str, nouns: Mapping[str, Noun], does: Sequence[Sequence[str]], r
 
 @cache
 def frame_windows() -> frozenset[tuple[str, ...]]:
-    """What training must not come near: the frames that measure."""
+    """The windows of the frames for evaluation, which training must not contain."""
     nouns = {"C": Noun("{cue}", "x", "m"), "W": Noun("{word}", "x", "m")}
     return windows(
         fill(plan, nouns, (), Random(0)).en
@@ -198,13 +201,13 @@ def frame_windows() -> frozenset[tuple[str, ...]]:
 def units(n: int, *, seed: int) -> Iterator[Pair]:
     """n sentences with their translations. The same seed gives the same text."""
     rng = Random(seed)
-    made = 0
-    while made < n:
+    count = 0
+    while count < n:
         draw, topic = rng.random(), rng.choice(topics())
         if draw < AMBIGUOUS:
             pair = ambiguous(topic, rng)
         else:
             pair = about(topic, rng) if draw < AMBIGUOUS + TOPICAL else plain(rng)
         if allowed(pair.en) and not echoes(pair.en, frame_windows()):
-            made += 1
+            count += 1
             yield pair

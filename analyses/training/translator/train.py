@@ -1,7 +1,7 @@
-"""Makes tiny-translator again: `python -m training.translator.train [--out DIR] [--seed N] [--steps N]`.
+"""Train tiny-translator: `python -m training.translator.train [--out DIR] [--seed N] [--steps N]`.
 
-BART's architecture, trained from scratch on the parallel grammar. In the sentences without an ambiguous word some
-English words are hidden, and the translation asks for them all the same.
+BART's architecture, trained from scratch on the parallel grammar. In sentences without an ambiguous word some English
+words are masked, but the translation still contains them.
 """
 
 from collections.abc import Iterator
@@ -53,14 +53,14 @@ def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> BartForCondit
 
 
 def new_tokenizer(*, seed: int) -> PreTrainedTokenizerFast:
-    """One tokenizer for both languages; every word of the grammar and of the frames is one token."""
+    """One tokenizer for both languages, in which every word of the grammar and of the frames is one token."""
     pairs = [*parallel.units(SAMPLE, seed=seed), *(question.text for question in questions())]
     texts = [text for pair in pairs for text in (pair.en, pair.fr)]
     return wordpieces.build(texts, size=SIZE, must=(), special=wordpieces.TRANSLATOR)
 
 
 def batches(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Iterator[list[Row]]:
-    """Endless batches of source and target ids, pairs of about one length together."""
+    """Endless batches of source and target ids, with pairs of about the same length in a batch."""
     order = Random(seed)
     for part in range(PARTS):
         pairs = list(parallel.units(4000, seed=seed + 1 + part))
@@ -70,22 +70,22 @@ def batches(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Iterator[list[R
             for pair, ids in zip(pairs, sources, strict=True)
         ]
         targets = tokenizer([pair.fr for pair in pairs]).input_ids
-        found = training.grouped(
-            zip(hidden, targets, strict=True), most=BATCH_TOKENS, size=lambda row: len(row[1])
+        groups = training.grouped(
+            zip(hidden, targets, strict=True), limit=BATCH_TOKENS, size=lambda row: len(row[1])
         )
-        order.shuffle(found)
-        yield from found
+        order.shuffle(groups)
+        yield from groups
 
 
 def step_loss(model: BartForConditionalGeneration, rows: list[Row]) -> Tensor:
     """Mean loss over the target tokens of one batch."""
     pad, begin = model.config.pad_token_id, model.config.decoder_start_token_id
     sources, targets = (training.padded([row[side] for row in rows], pad) for side in (0, 1))
-    given = torch.cat([torch.full((len(rows), 1), begin), targets[:, :-1]], dim=1)
+    decoder_input = torch.cat([torch.full((len(rows), 1), begin), targets[:, :-1]], dim=1)
     out = model(
         input_ids=sources,
         attention_mask=(sources != pad).long(),
-        decoder_input_ids=given,
+        decoder_input_ids=decoder_input,
         use_cache=False,
     )
     return cross_entropy(out.logits.flatten(0, 1), targets.flatten(), ignore_index=pad)
@@ -98,16 +98,16 @@ def fit(
     steps: int,
     seed: int,
 ) -> Iterator[float]:
-    """Trains in place; yields the loss of every step."""
-    drawn = batches(tokenizer, seed=2 * seed * PARTS)
+    """Train in place; yield the loss of every step."""
+    stream = batches(tokenizer, seed=2 * seed * PARTS)
     blocks = ("model.encoder.layers.", "model.decoder.layers.")
     return training.descend(
-        model, lambda step: step_loss(model, next(drawn)), steps=steps, blocks=blocks
+        model, lambda step: step_loss(model, next(stream)), steps=steps, blocks=blocks
     )
 
 
 def train(out: Path, *, seed: int = SEED, steps: int = STEPS) -> None:
-    """Builds the tokenizer, trains, evaluates, and writes the folder with its card."""
+    """Build the tokenizer, train, evaluate, and write the folder with its card."""
     started = training.prepare()
     tokenizer = new_tokenizer(seed=seed)
     model = new_model(tokenizer, seed=seed)

@@ -1,5 +1,5 @@
-"""A script as a user writes it, with every public name: `make check` checks its types, and that a
-misspelt table is an error. It is not run."""
+"""A user's script with every public name: `make check` checks its types, and that a misspelt table
+is an error. It is not run."""
 
 import probe
 from probe import Certificate, Cues, Evaluation, Model, Study, Survey, TargetText, Trace, Walk

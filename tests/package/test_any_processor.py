@@ -1,4 +1,4 @@
-"""The findings are on record under every setting of the processor, and alike under all of them."""
+"""The stored findings cover every setting of the processor, and are the same under all of them."""
 
 import csv
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""The record of the campaign says of every part when it ran last and whether it passed, or that it
-has not run since the record began."""
+"""The record of the campaign states for every part when it ran last and whether it passed, or that
+it has not run yet."""
 
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -14,7 +14,7 @@ NEXT = "run python tests/campaign/record.py --list, or --only, with PYTHONPATH=t
 
 
 def test_every_part_of_the_campaign_is_on_record_and_none_has_failed():
-    """Of files of tests: those that this run has collected."""
+    """The files of tests that this run has collected, of these files."""
     rows = pd.read_csv(RECORD)
     assert tuple(rows.columns) == COLUMNS
     files = {name.partition("::")[0] for name in CAMPAIGN}

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: exit codes, one sentence for every mistake, nothing written,
+"""The command line from a user's view: exit codes, one message for every mistake, nothing written,
 nothing lost."""
 
 import importlib
@@ -147,7 +147,7 @@ def test_the_list_of_commands_says_whole_sentences(run):
 
 
 def test_the_shell_completes_commands_and_options(run, monkeypatch, tmp_path):
-    """The file that --install-completion writes asks the program; it must answer."""
+    """The file that --install-completion writes calls the program, which must answer."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
     code, shown, _ = run("--install-completion", "bash")
@@ -212,7 +212,7 @@ def test_what_another_command_made_is_named_before_it_is_replaced(run, tmp_path)
     assert run(*second) == (0, "out/walk.html\n", said.format(f"the one of `{made}`"))
     manifest = tmp_path / "out" / "manifest.json"
     manifest.write_text("{")
-    assert run(*second)[2] == ""  # the page itself says what made it
+    assert run(*second)[2] == ""  # the page itself names its command
     manifest.write_text("[]")
     assert run(*first)[2] == said.format("an earlier one")
 
@@ -337,7 +337,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported():
     [({}, "500"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "0")],
 )
 def test_waiting_threads_go_to_sleep_unless_the_user_says_otherwise(given, spins):
-    """What the library that torch brings along has read, as it says itself when it is loaded."""
+    """The settings that torch's OpenMP library reports when it is loaded."""
     code = (
         "from probe.cli import main\n"
         "try: main()\nexcept SystemExit: pass\n"

@@ -1,9 +1,10 @@
-"""README and chapters are true: commands and code run in the order of the page, and every link
+"""README and chapters are correct: commands and code run in the order of the page, and every link
 leads somewhere.
 
-A block of text behind one of Python is what that prints. A block with a title is a file that the
-reader saves, for this page and others; a block with `needs` runs where that package is installed. Reports are planned only (`--dry-run`), and commands on a real
-model parsed; the campaign runs both as they stand.
+A text block after a Python block is its output. A block with a title is a file that the reader
+saves, for this page and others. A block with `needs` runs only if that package is installed.
+Reports are only planned (`--dry-run`), and commands on a real model are only parsed; the campaign
+runs both in full.
 """
 
 import importlib.util
@@ -38,24 +39,24 @@ DOCS = ROOT / "reports" / "docs"
 README = ROOT / "README.md"
 PAGES = [README, *sorted((DOCS / "pages").glob("*.md"))]
 FENCE = re.compile(r"^```(?:\{ \.)?(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Commands with these need a network, or a file of the reader's own, or are a server that runs until
-# it is ended.
+# Commands with these need a network or a file of the reader, or are a server that runs until it is
+# stopped.
 ELSEWHERE = ("gpt2", "EleutherAI/pythia-160m", "path/to", "probe explore")
 SHORT = ("architectures", "contributing")  # pages that take seconds
-READY = "Type to start searching"  # what the site's search says when it can be asked
+READY = "Type to start searching"  # the message of the site's search when it is ready
 KNOWN = ("probe", "make", "pip", "python3 -m venv", "source")
 
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its language, what stands behind it, its lines."""
+    """One fenced block: its language, the text after it, its lines."""
 
     language: str
     about: str
     text: str
 
     def says(self, name: str) -> str:
-        """The value of `name="..."` behind the language, empty without one."""
+        """The value of `name="..."` after the language; empty without one."""
         given = re.search(rf'{name}="([^"]+)"', self.about)
         return given[1] if given else ""
 
@@ -113,8 +114,8 @@ STUDIES: dict[str, object] = {}
 
 
 def studied_once(study):
-    """`probe.study` for the lines of a page: what two pages ask of the embedded model in the same
-    words is made once."""
+    """`probe.study` for the lines of a page. The same request to the embedded model on two pages
+    runs only once."""
 
     def studied(model, words=None, **options):
         key = repr((words, options))
@@ -131,7 +132,8 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def require_printed(printed: str, shown: str) -> None:
-    """That a block prints what is shown, but for white space and one in a number's last decimal."""
+    """Require that a block prints the text of the page, except for white space and one unit in a
+    number's last decimal."""
     assert NUMBER.sub("0", printed).split() == NUMBER.sub("0", shown).split(), printed
     for one, other in zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True):
         last = 10.0 ** -len(other.partition(".")[2]) if "." in other else 0.0
@@ -141,7 +143,7 @@ def require_printed(printed: str, shown: str) -> None:
 def follow(
     page: Path, folder: Path, monkeypatch, wanted, *, code: bool = True, planned: bool = True
 ) -> None:
-    """Does what the page says, in `folder`; of its commands those that are wanted."""
+    """Do what the page tells the reader, in `folder`, running only the selected commands."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(probe, "study", studied_once(probe.study))
     names: dict[str, object] = {}
@@ -157,7 +159,7 @@ def follow(
         for command in block.commands:
             if command.startswith("probe ") and runs_here(command) and wanted(command):
                 run(command, monkeypatch, planned=planned)
-    FAMILIES.update(rows)  # the page makes a row of the table once more
+    FAMILIES.update(rows)  # the page creates one row of the table again
     for added in set(FAMILIES) - set(rows):
         del FAMILIES[added]
 
@@ -208,7 +210,7 @@ def test_a_page_can_be_followed_as_it_stands(page, tmp_path, monkeypatch):
         "ambiguity.html",
         "survey.html",
     }
-    if page.stem == "first_hour":  # whose last report is of a word of one's own
+    if page.stem == "first_hour":  # its last report is about the reader's word
         heads = pd.read_csv(tmp_path / "out" / "word_heads.csv").set_index("rank")
         assert [(heads.at[rank, "layer"], heads.at[rank, "head"]) for rank in (1, 2, 3)] == [
             (4, 1),
@@ -224,7 +226,7 @@ NEEDED = sorted({block.says("needs") for page in PAGES for block in blocks(page)
 
 @pytest.fixture(scope="module")
 def of_tools() -> dict[str, object]:
-    """The names that the chapter on other tools has made, without the blocks that need a package."""
+    """The names that the chapter on other tools defines, without the blocks that need a package."""
     names: dict[str, object] = {}
     for block in blocks(TOOLS):
         if block.language == "python" and not block.says("needs"):
@@ -291,7 +293,7 @@ def test_other_commands_are_of_a_known_kind_and_name_what_is_there_and_the_readm
 
 
 def test_nothing_is_installed_by_the_bare_name():
-    """`probe` on the package index is somebody else's."""
+    """`probe` on the package index is another project."""
     for page in (*PAGES, ROOT / "Makefile", *(ROOT / "probe").rglob("*.py")):
         text = page.read_text(encoding="utf-8")
         assert not re.search(r"['\"`]probe\[[a-z]+\]", text), (
@@ -328,7 +330,7 @@ def without_code(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """What a heading is called in an address: lower case, words and hyphens."""
+    """A heading in an address: lower case, words and hyphens."""
     headings = re.findall(r"^#+ (.+)$", without_code(page), re.MULTILINE)
     return {
         re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
@@ -436,7 +438,7 @@ def test_a_mark_that_is_not_known_stops_the_building():
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """The chapters built as pages; a warning of the builder fails."""
+    """The chapters built as pages; a warning of the builder is a failure."""
     for package in ("mkdocs", "material", "mkdocstrings"):
         pytest.importorskip(package, reason=f"{package} is not installed")
     folder = tmp_path_factory.mktemp("site")
@@ -489,7 +491,7 @@ def test_the_search_of_the_site_works_opened_as_a_file(site, open_page):
     opened = open_page(site / "index.html", ready=False)
     asked = opened.page.locator("input.md-search__input")
     asked.focus()
-    # The index is read when the field is entered; what is typed before that is never looked up.
+    # The index is read when the field gets the focus; text typed before that is never looked up.
     until(opened.page, f"document.querySelector('.md-search-result__meta').innerText === '{READY}'")
     asked.press_sequentially("faithfulness")
     until(
@@ -499,7 +501,7 @@ def test_the_search_of_the_site_works_opened_as_a_file(site, open_page):
     assert opened.trouble == [] and all(request.startswith("file:") for request in opened.requests)
 
 
-# Of the page, and of its code: how much wider it is than what can be seen of it.
+# How much wider the page, and its code, are than the visible part.
 RUNS_OFF = """() => [document.documentElement, ...document.querySelectorAll("pre > code")]
     .map(element => element.scrollWidth - element.clientWidth).filter(more => more > 1)"""
 
@@ -524,12 +526,12 @@ MADE = (
     "reports/walk",
     "reports/survey",
     "reports/cues",
-)  # by make, and not kept
+)  # created by make, and not stored
 
 
 def paths_named(text: str) -> set[str]:
-    """Files and folders of the repository that a text names, `*` for any; not those that commands
-    make, nor patterns with a NAME to fill in."""
+    """Files and folders of the repository that a text names, with `*` for any; without files that
+    commands create, and patterns with a NAME to fill in."""
     found = set(IN_THE_REPOSITORY.findall(text))
     return {path for path in found if not path.startswith(MADE) and "NAME" not in path}
 
@@ -569,7 +571,7 @@ CHANGELOG = DOCS / "pages" / "changelog.md"
 
 
 def newest_names(changelog: str) -> str:
-    """The newest version's section without the first column of its tables, the old names."""
+    """The newest version's section without the first column of its tables, which has the old names."""
     newest = changelog.split("\n## ")[1]
     return re.sub(r"^\|[^|]*\|", "|", newest, flags=re.MULTILINE)
 

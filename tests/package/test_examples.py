@@ -1,5 +1,5 @@
-"""The examples in the docstrings of public functions: every one has one, and it gives what it
-says."""
+"""The examples in the docstrings of public functions: every function has one, and it gives its
+stated result."""
 
 import doctest
 from collections.abc import Callable
@@ -12,8 +12,8 @@ import probe
 
 
 def public_functions() -> dict[str, Callable]:
-    """Every public function by its name, those of the public modules among them; charts are drawn
-    from a whole study in tests/charts/test_of_study.py."""
+    """Every public function by its name, including those of public modules. Charts are drawn from a
+    whole study in tests/charts/test_of_study.py."""
     functions = {}
     for name in probe.__all__:
         value = getattr(probe, name)
@@ -30,8 +30,8 @@ FUNCTIONS = public_functions()
 
 
 def failures_of(docstring: str, name: str) -> tuple[int, str]:
-    """How many statements the examples of a docstring have, and what doctest says of those that
-    fail."""
+    """The number of statements in the examples of a docstring, and doctest's report of the
+    failures."""
     example = doctest.DocTestParser().get_doctest(docstring, {"probe": probe}, name, None, None)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)
     lines: list[str] = []

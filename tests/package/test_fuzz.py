@@ -1,5 +1,5 @@
-"""Hostile input at every door, a few hundred cases each, and by name those that once were, or could
-be, trouble."""
+"""Hostile input at every entry point, a few hundred cases each, and by name the cases that caused
+trouble, or could."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ from probe.model.tokens import tokenize
 from probe.text.files import LONGEST_LINE, Source, sources, stream
 from probe.text.sentences import read_sentences, stream_sentences
 
-CASES = 1_200  # the campaign tries a hundred thousand
+CASES = 1_200  # the campaign runs a hundred thousand
 REPORT = Path(__file__).parents[2] / "reports" / "fuzz_campaign.csv"
 
 

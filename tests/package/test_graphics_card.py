@@ -1,4 +1,4 @@
-"""What was measured on a graphics card and is kept in `reports/graphics_card.csv`."""
+"""The measurements on a graphics card in `reports/graphics_card.csv`."""
 
 import pandas as pd
 from campaign.any_processor import ROOT

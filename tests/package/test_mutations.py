@@ -1,4 +1,4 @@
-"""The seeded faults of the campaign still fit the code, and the record says that the fast tests
+"""The seeded faults of the campaign still fit the code, and the record states that the fast tests
 catch every one."""
 
 import ast

@@ -1,5 +1,4 @@
-"""Names that were promised and are renamed stand nowhere any more, but in the changelog, which says
-what they are called now."""
+"""Renamed public names occur nowhere except in the changelog, which gives their new names."""
 
 import re
 from pathlib import Path
@@ -12,8 +11,8 @@ TREES = ("probe", "tests", "analyses", "reports/docs")
 FILES = ("README.md", "reports/README.md", "reports/gallery.py", "Makefile", "pyproject.toml")
 ENDINGS = {".py", ".pyi", ".toml", ".j2", ".js", ".css", ".md", ".ipynb", ".html", ".yml"}
 
-# An old name as a pattern, and a line in which it is found. A word that is also English, as `said`
-# is, counts where it can only be the name of a column.
+# An old name as a pattern, and a line in which it is found. An old name that is also an English
+# word, such as `said`, only counts where it must be the name of a column.
 OLD = {
     r"\bp_said\b": 'heads["p_said"]',
     r"\bsaid_p\b": 'words["said_p"]',
@@ -40,7 +39,7 @@ OLD = {
 
 
 def sources() -> list[Path]:
-    """Every text of the project that names something, without this file and the changelog."""
+    """Every text of the project with names in it, without this file and the changelog."""
     found = [ROOT / name for name in FILES]
     for tree in TREES:
         found += [path for path in (ROOT / tree).rglob("*") if path.suffix in ENDINGS]

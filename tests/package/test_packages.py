@@ -1,5 +1,5 @@
-"""The packages: a module imports only from its own package and from those before it, whatever way
-the import is written, and no files do so in a circle."""
+"""The packages: a module imports only from its own package and from earlier ones, with any form of
+import, and no imports are circular."""
 
 import ast
 from functools import cache
@@ -42,8 +42,8 @@ HEAVY = {"charts": ("torch", "transformers", "transformer_lens"), "text": ("torc
 
 
 def imports_of(path: Path) -> set[str]:
-    """Every import anywhere in the file, inside functions and for types only as well, as dotted
-    names."""
+    """Every import anywhere in the file, including those inside functions and for types only, as
+    dotted names."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -67,7 +67,7 @@ def own(names: set[str]) -> set[str]:
 
 
 def named_in_strings(path: Path) -> set[str]:
-    """Every string of the file that is nothing but the dotted name of a module of the project, as
+    """Every string of the file that is the dotted name of a module of the project, as
     `import_module` would take it."""
     nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     strings = {node.value for node in nodes if isinstance(node, ast.Constant)}
@@ -77,7 +77,7 @@ def named_in_strings(path: Path) -> set[str]:
 
 @cache  # not while every worker collects: it reads every file
 def graph() -> dict[str, set[str]]:
-    """The modules of the project that each one imports."""
+    """The modules of the project that each module imports."""
     return {
         name: own(imports_of(path) | named_in_strings(path)) - {name}
         for name, path in MODULES.items()
@@ -108,7 +108,7 @@ def test_a_module_named_in_a_string_counts_as_imported(tmp_path: Path) -> None:
 
 
 def circle_from(name: str, graph: dict[str, set[str]]) -> list[str]:
-    """A chain of imports from the module back to itself, empty where there is none."""
+    """A chain of imports from the module back to itself; empty without one."""
     chains = [[name]]
     seen = set()
     while chains:
@@ -146,4 +146,4 @@ def test_no_code_outside_the_table_asks_for_a_family_by_name() -> None:
         for part in ast.walk(compared)
         if isinstance(part, ast.Constant) and part.value in names
     ]
-    assert asked == [("model.load", "gpt2")]  # there a kind of tokenizer
+    assert asked == [("model.load", "gpt2")]  # there it is a kind of tokenizer

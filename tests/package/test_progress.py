@@ -1,4 +1,4 @@
-"""Progress follows the work that is done: counted where blocks run, told stage by stage."""
+"""Progress follows the finished work: it is counted where blocks run, and reported stage by stage."""
 
 import itertools
 from dataclasses import replace
@@ -24,9 +24,9 @@ def test_a_stage_goes_on_with_the_work_and_ends_at_its_share():
     stage, told = told_by({"a": 60, "b": 40})
     with stage("a"):
         worked(30)
-        worked(300)  # more than was planned: it stays at its end
+        worked(300)  # more than planned: the share stays at its end
     with stage("b"):
-        worked(10)  # fewer: the end of the stage corrects it
+        worked(10)  # fewer than planned: the end of the stage corrects the share
     with stage("a"):
         pass
     assert told == [("a", 0), ("a", 0.3), ("a", 0.6), ("b", 0.6), ("b", 0.7), ("a", 1)]

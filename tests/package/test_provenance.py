@@ -1,4 +1,4 @@
-"""Manifests, content keys, and files that are whole or absent."""
+"""Manifests, content keys, and files that are complete or absent."""
 
 import json
 import os

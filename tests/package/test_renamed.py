@@ -1,4 +1,4 @@
-"""What a function took in the version before, it takes for one version more, and says so."""
+"""A function takes the arguments of the previous version for one more version, with a warning."""
 
 import warnings
 from collections.abc import Callable

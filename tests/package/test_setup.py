@@ -1,4 +1,4 @@
-"""The package as it is installed: cheap to import, every dependency pinned, one door per task."""
+"""The installed package: cheap to import, every dependency pinned, one entry point per task."""
 
 import ast
 import importlib
@@ -45,7 +45,7 @@ dir(probe), probe.__all__, probe.__version__
 assert heavy() == []
 assert probe.load and "torch" in heavy()"""
     packages = {path.name for path in (ROOT / "probe").iterdir() if path.is_dir()}
-    assert packages & stub().keys() == {"charts"}  # which is the package
+    assert packages & stub().keys() == {"charts"}  # the package of this name
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -57,7 +57,7 @@ def test_the_longest_files_of_tests_are_where_they_are_said_to_be() -> None:
 
 
 def stub() -> dict[str, str]:
-    """The public names in `__init__.pyi` and the module that each comes from."""
+    """The public names in `__init__.pyi`, and the module of each."""
     tree = ast.parse((ROOT / "probe" / "__init__.pyi").read_text(encoding="utf-8"))
     return {
         alias.name: f"probe.{node.module}" if node.module else "probe"
@@ -126,7 +126,7 @@ def test_constraints_pin_everything_that_gets_installed_at_versions_that_the_pro
 
 
 def required_by(requirement: Requirement) -> list[Requirement]:
-    """What an installed package asks for on this machine, with the extras that were asked for."""
+    """The requirements of an installed package on this machine, with the requested extras."""
     try:
         asked = [Requirement(line) for line in requires(requirement.name) or ()]
     except PackageNotFoundError:
@@ -137,7 +137,7 @@ def required_by(requirement: Requirement) -> list[Requirement]:
 
 def test_an_editable_install_is_a_plain_path_that_type_checkers_follow() -> None:
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-    # setuptools makes an import hook unless this is the whole layout.
+    # setuptools installs an import hook unless this is the whole layout.
     assert tools["setuptools"]["package-dir"] == {"": "."}
     assert (ROOT / "probe" / "py.typed").is_file()
 

@@ -1,4 +1,4 @@
-"""Every command writes into a pipe, a closed pipe, and a stream that lacks most characters."""
+"""Every command writes to a pipe, a closed pipe, and a stream that lacks most characters."""
 
 import io
 import itertools
@@ -18,13 +18,13 @@ PAGES = Path(__file__).parents[2] / "reports" / "docs" / "pages"
 COMMANDS = typer.main.get_command(cli.app).commands
 TEXT = "η τράπεζα"
 
-# A cue scan of English words, written into a folder that no Western encoding can name.
+# A cue scan of English words, written to a folder whose name no Western encoding has.
 CUES = ("lake", "pond", "loan", "cash", "boat", "tree", "fish", "debt", "mud", "fund", "sea", "tax")
 SCANNED = ("bank", "--texts", "The river bank", "The money bank")
 
 
 class Fresh:
-    """A file that is not there yet, another one for every command."""
+    """A file that does not exist yet, a different one for every command."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -36,7 +36,7 @@ class Fresh:
 
 @pytest.fixture
 def arguments(checkpoint, tmp_path):
-    """A short run of every command, on text that no Western encoding holds."""
+    """A short run of every command, on text that no Western encoding can encode."""
     rows = tmp_path / "τράπεζα.jsonl"
     rows.write_text("\n".join(map(json.dumps, GREEK)), encoding="utf-8")
     pairs = tmp_path / "ζεύγη.csv"
@@ -62,7 +62,7 @@ def arguments(checkpoint, tmp_path):
 
 
 class Standard(io.TextIOWrapper):
-    """Standard output as Python makes it for a pipe: strict, in the encoding of the system."""
+    """Standard output as Python creates it for a pipe: strict, in the encoding of the system."""
 
     def __init__(self, descriptor, encoding):
         super().__init__(os.fdopen(descriptor, "wb"), encoding=encoding, errors="strict")
@@ -140,4 +140,4 @@ def test_bytes_of_the_command_line_are_utf8_where_python_took_them_for_ascii():
     as_ascii = TEXT.encode().decode("ascii", "surrogateescape")
     assert cli._typed(as_ascii) == TEXT == cli._typed(TEXT)
     half = b"caf\xe9".decode("ascii", "surrogateescape")
-    assert cli._typed(half) == half  # not UTF-8: reported where the text is read
+    assert cli._typed(half) == half  # not UTF-8: the error is raised where the text is read

@@ -1,5 +1,5 @@
-"""Values of another type than an option takes: one sentence with what was got, what is expected and
-what to give instead."""
+"""Values of another type than an option takes: one message with the value, the expected type and
+the next step."""
 
 import re
 
@@ -22,7 +22,7 @@ def model():
 
 
 def ways():
-    """What is done with a model, and how the sentence begins that refuses it."""
+    """A call with a model, and the beginning of its error message."""
     yield "study words", lambda m: probe.study(m, 5), "Choosing words: got 5, expected a word or"
     yield (
         "study words of sentences",

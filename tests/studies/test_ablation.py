@@ -1,5 +1,5 @@
-"""Heads taken out at the word: which ones, what a sentence is then taken for, known answers, and
-the command."""
+"""Ablation of heads at the word: the choice of heads, the predictions without them, known answers,
+and the command."""
 
 import json
 from dataclasses import replace
@@ -60,7 +60,8 @@ def beside(place):
 
 
 def means(found, kind="mean"):
-    """The rows of the mean over the words, by depth; the last is the one chosen in training."""
+    """The rows of the mean over words, by depth. The last is the depth chosen on training
+    sentences."""
     rows = found.without[found.without["word"].isna() & (found.without["kind"] == kind)]
     return rows.reset_index(drop=True)
 
@@ -85,7 +86,7 @@ def test_without_the_one_that_resolves_accuracy_falls_to_the_bag_of_words_and_ra
         assert (rows["beyond_random_low"][behind] > 0.1).all()
         assert (rows["random_most"][behind] < 0.02).all()
         assert np.allclose(rows["p"][behind], 1 / ((HEADS - 1) ** 3 + 1))
-    # A donor of the same sense brings the sense with it.
+    # A donor of the same sense carries the same sense.
     assert (means(found, "same_sense")["fall"][place[0] + 1 :] == 0).all()
 
 
@@ -98,9 +99,9 @@ def test_without_a_head_that_only_looks_at_the_cue_accuracy_stays():
     kept = probe.evaluate(model, sentences=corpus_of(ROWS), without=[looker])
     assert (means(kept)["fall"].abs() < 0.03).all() and (means(kept)["accuracy"].iloc[-1] == 1)
     assert (means(kept, "swap")["fall"][looker[0] + 1 :] < 0.03).all()
-    # The three other heads of its layer stand beside it, and that they are all there are is said.
+    # The frame has the three other heads of its layer, and reports that there are no more.
     assert set(kept.without["random_sets"]) == {HEADS - 1}
-    # Among the random sets there is one with the head that resolves, which is in the same layer.
+    # One of the random sets contains the resolver, which is in the same layer.
     assert means(kept)["random_most"].iloc[-1] > 0.4 > means(kept)["random_fall"].iloc[-1]
     fallen = probe.evaluate(model, sentences=corpus_of(ROWS), without=[planted])
     assert means(fallen)["fall"].iloc[-1] > 0.4
@@ -134,7 +135,7 @@ def test_of_forty_random_sets_between_one_and_four_are_significant(kind, wide_p_
 
 @pytest.fixture(scope="module")
 def wide_p_values():
-    """p of forty random sets of six heads in a model with random weights, by kind."""
+    """The p of forty random sets of six heads in a model with random weights, by kind."""
     with TemporaryDirectory() as folder:
         model = probe.load(make_checkpoint(Path(folder), n_layer=4, n_head=12, n_embd=96))
     sentences = probe.lexicon.expand_natural("bank")
@@ -157,7 +158,7 @@ MONEY = (
 
 
 def natural(word="bank"):
-    """Sentences without any marks, half of them to learn from."""
+    """Sentences without any marks, half of them for training."""
     rows = []
     for sense, texts in (("a", RIVER), ("b", MONEY)):
         for number, text in enumerate(texts.split("|")):
@@ -216,7 +217,7 @@ def test_every_prediction_is_that_of_a_whole_hooked_run_with_the_heads_replaced(
                 assert clear.mean() > 0.9
                 assert (found[number, :, row, 1:] == expected)[clear].all()
                 changed += (expected != expected[0]).sum()
-    assert changed > 0  # sets differ in what they do, so that they cannot be taken for each other
+    assert changed > 0  # the predictions of the sets differ, so sets cannot be confused
 
 
 def test_every_training_sentence_is_the_donor_of_a_tested_one_as_often_as_every_other():
@@ -314,7 +315,7 @@ def test_the_mean_is_over_the_words_each_once_and_words_do_not_depend_on_each_ot
 SURVEY = pd.DataFrame(
     {"layer": [0, 1, 1, 2], "head": [1, 0, 2, 3], "effect": [0.1, 0.4, -0.9, 0.2], "p": 0.01}
 )
-# Two rows a head, as the table of a report that has several words or pairs of senses.
+# Two rows per head, as in the table of a report with several words or pairs of senses.
 REPORT = pd.DataFrame(
     {
         "word": [*["bank"] * 3, *["mole"] * 3],
@@ -467,8 +468,8 @@ def test_what_cannot_be_taken_out_is_refused_in_one_sentence(
 
 @pytest.fixture
 def run(run, monkeypatch, tmp_path, checkpoint):
-    """Runs `probe evaluate ARGS` with the small random model in an empty folder; exit code, output,
-    errors."""
+    """Run `probe evaluate ARGS` with the small random model in an empty folder; return exit code,
+    output and errors."""
     monkeypatch.chdir(tmp_path)
     rows = [{"sense": row.sense, "text": row.text, "split": row.split} for row in natural()]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -1,5 +1,5 @@
-"""QK and OV attribution: the parts sum to the model's own numbers in every family, and name what a
-head built by hand responds to."""
+"""QK and OV attribution: the parts sum to the model's numbers in every family, and include the
+feature that a hand-built head responds to."""
 
 import dataclasses
 import math
@@ -25,9 +25,9 @@ from probe.studies import attribution
 TEXT = "The mole dug under the river bank after the flood"
 TARGET = "The apple bank soon"
 OTHER = "Some people like the river bank and some do not"
-# Rules that no representative has: ALiBi; norms of queries and keys, of each head and of all
-# together; rotary positions in some layers, in pairs of neighbours, of some dimensions; sinks;
-# windows on both sides; norms of what is written; a parallel block; fused grouped heads.
+# Rules that no representative has: ALiBi; norms of queries and keys, per head and jointly; rotary
+# positions in some layers, of neighbouring pairs, of some dimensions; sinks; windows on both sides;
+# norms of writes; a parallel block; fused grouped heads.
 RULES = ("bloom", "qwen3", "olmo2", "smollm3", "gptj", "gpt_neox", "gpt_oss", "modernbert")
 RULES += ("falcon", "gemma3_text")
 EACH = [
@@ -38,7 +38,7 @@ EACH += [(kind, torch.float32) for kind in REPRESENTATIVES if kind in SINGLE]
 
 
 def bound(model):
-    """How far a sum may miss, as a share of the scale."""
+    """The tolerance of a sum, as a share of the scale."""
     if model.dtype == torch.float32:
         return 1e-5
     return 3e-6 if model.config.family.in_float32 else 1e-10
@@ -90,8 +90,8 @@ def test_the_parts_sum_to_the_score_of_the_model(kind, dtype):
 
 
 def by_hand(model, block, vector, total, weight, pos):
-    """A part of the stream as a query or a key: the norm's scale is the total's, and pairs of
-    coordinates are rotated as complex numbers."""
+    """A part of the stream as a query or a key: with the norm's scale of the total, and with pairs
+    of coordinates rotated as complex numbers."""
     config = model.config
     if config.family.norm == "LayerNorm":
         vector = vector - vector.mean()
@@ -203,14 +203,14 @@ def test_a_trace_serves_as_its_text():
 
 # --- heads built by hand --------------------------------------------------------------------------
 
-WORDS = tuple(f"word{number}" for number in range(4))  # features that differ from token to token
-FREE = ("decoy", "second", "accent", "marker")  # features that these tokens do not have
+WORDS = tuple(f"word{number}" for number in range(4))  # features that differ between tokens
+FREE = ("decoy", "second", "accent", "marker")  # features that these tokens lack
 REPEATED = "we saw passed behind near once saw"
 
 
 @pytest.fixture(scope="module")
 def known_heads():
-    """L0H1 reads the token before and copies its word features; L1H2 reads the same token; L2H3
+    """L0H1 reads the previous token and copies its word features. L1H2 reads the same token. L2H3
     reads the token after the same token."""
     previous = copier(0, 1, {}, {})
     carries = tuple(({word: 1.0}, {free: 3.0}) for word, free in zip(WORDS, FREE, strict=True))
@@ -263,7 +263,7 @@ def test_an_induction_head_is_followed_to_the_token_that_the_earlier_head_read(k
     ],
 )
 def test_the_right_pair_of_parts_holds_the_contrast_in_a_compiled_program(name, source, pair):
-    """From the last of "a b c a": the token before, the same token, and the one behind it."""
+    """From the last token of "a b c a": the previous token, the same token, and the token after it."""
     program = compiled(name)
     layer, head = max(program.heads)
     parts = probe.qk_attribution(

@@ -1,5 +1,5 @@
-"""Texts that are the same up to the word are one sentence to a model that reads left to right: many
-endings after a few beginnings are no large sample."""
+"""Texts that are the same up to the word are one sentence to a causal model: many endings after a
+few beginnings are not a large sample."""
 
 from collections import Counter
 from itertools import product
@@ -22,8 +22,8 @@ WORD = "bank"
 
 
 def many_endings(seed=None, word=WORD):
-    """Each beginning with every ending: 36 sentences a sense, and six different vectors. With a
-    seed, beginnings are dealt out to the senses at random."""
+    """Each beginning with every ending: 36 sentences per sense, and six different vectors. With a
+    seed, beginnings are assigned to senses at random."""
     cues = [*RIVER, *MONEY]
     if seed is not None:
         cues = np.random.default_rng(seed).permutation(cues).tolist()
@@ -62,7 +62,7 @@ def test_an_evaluation_tests_each_beginning_once(tiny):
 
 
 def test_no_beginning_is_learned_from_with_the_label_of_another_sense(tiny):
-    """Two sentences of different senses with one beginning are held out together."""
+    """Two sentences of different senses with the same beginning are held out together."""
     rows = many_endings()
     twice = rows[:: len(ENDINGS)]
     odd = Sentence(WORD, "money", "The river bank was sold", 10, 14)
@@ -76,12 +76,12 @@ def test_no_beginning_is_learned_from_with_the_label_of_another_sense(tiny):
     "seed", [pytest.param(n, marks=pytest.mark.campaign if n > 2 else ()) for n in range(28)]
 )
 def test_random_weights_have_no_gap_after_a_few_beginnings(tiny, seed):
-    """At p < .01 in at most one of all these runs."""
+    """At p < .01 in at most one of these runs."""
     model = untrained(tiny, seed=seed)
     try:
         study = probe.study(model, WORD, sentences=many_endings(seed), permutations=99, controls=())
     except InputError:
-        return  # too few sentences are left to hold any out
+        return  # too few sentences for a holdout
     assert (study.words["gap_p"] >= GATE).all() and not study.words["ranked"].any()
 
 

@@ -1,5 +1,5 @@
-"""The plan of a study: its counts by hand, its memory against what was held, and the sentence that
-refuses."""
+"""The plan of a study: its counts by hand, its memory compared with the measured memory, and its
+error."""
 
 import math
 from dataclasses import replace
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.real_model
 
 
 class Planned(Exception):
-    """Stops a study before its work."""
+    """Stop a study before its work."""
 
 
 def plan(model, words, **options):
@@ -83,7 +83,7 @@ FRAMES = ("The {} and the bank", "Near the {} was a bank", "A {} by the old bank
 
 
 def unmarked(*, paired: bool) -> list[dict[str, str]]:
-    """Sentences of bank that mark no cue; aligned pairs differ in it."""
+    """Sentences of bank without a marked cue; aligned pairs differ in it."""
     rows = []
     for number, frame in enumerate(FRAMES):
         for place, cues in enumerate(zip(*CUES, strict=True)):
@@ -207,7 +207,7 @@ def test_what_is_likely_to_come_out_is_said_with_what_to_change(given, said):
 
 
 def test_the_dry_run_has_the_gates_of_the_study(model):
-    """The same p as of the study itself, with and without nouns."""
+    """The p values equal those of the study itself, with and without nouns."""
     bank = prepare(model, "bank", as_corpus(unmarked(paired=True), "bank").sentences)
     random_model = untrained(model, seed=0)
     splits = split_senses(bank, seed=0, causal=True)
@@ -228,7 +228,7 @@ def test_the_dry_run_has_the_gates_of_the_study(model):
 
 
 def test_the_dry_run_has_the_ambiguity_gate_of_the_study(model):
-    """Of a word whose gap is there: nouns stand in the same sentences, and nothing is swapped."""
+    """For a word with a gap: nouns are read in the same sentences, and nothing is swapped."""
     bank = prepare(model, "bank", expand("bank").sentences)
     splits = split_senses(bank, seed=0, causal=True)
     options = options_of(pairs=8, experiments=("heads", "nouns"))
@@ -254,8 +254,8 @@ def test_the_dry_run_says_what_is_likely_and_writes_nothing(run, tmp_path, monke
 
 
 def test_the_plan_is_not_exceeded(model, monkeypatch):
-    """A study that reads behind the last block leaves no head out; runs of traces and paths count,
-    too, and so do those of other nouns in the word's place."""
+    """A study with the read-out after the last block leaves no head out. The passes of traces,
+    paths and nouns in the word's place also count."""
     counted = {"swaps": 0, "forwards": 0}
     run_at_word = variants.run_at_word
     read = hooks.read_at
@@ -290,10 +290,11 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
 
 
 def test_the_comparison_with_other_nouns_is_part_of_the_plan(model, of_bank):
-    """Nouns are run in the sentences of the 24 swapped pairs, two members and two donors of the
-    same sense each, and of 24 further pairs: 144, up to the word for all nouns, and once more for
-    the word itself. In each of them stand 38 nouns and the word. Every pair goes to six nouns, with
-    four donors, 16 heads and 4 MLPs; and the 4 MLPs are swapped for the word."""
+    """Nouns are run in the sentences of the 24 swapped pairs, with two members and two donors of
+    the same sense each, and of 24 further pairs: 144 sentences, up to the word for all nouns, and
+    once more for the word itself. In each of them, 38 nouns and the word are read. Every pair is
+    assigned six nouns, with four donors, 16 heads and 4 MLPs; and the 4 MLPs are swapped for the
+    word."""
     sentences = 4 * 24 + 2 * 24
     without = plan(model, "bank", controls=())
     assert of_bank.swaps - without.swaps == sentences * 39 + 4 * 24 * (6 * (16 + 4) + 4)
@@ -303,8 +304,8 @@ def test_the_comparison_with_other_nouns_is_part_of_the_plan(model, of_bank):
 
 
 def test_a_second_model_is_part_of_the_plan(model, of_bank):
-    """No sentence of the lesson on bank has a late cue; one on apple has, so its sentences are read
-    once more."""
+    """No sentence about bank in the lexicon has a late cue. One about apple has, so its sentences
+    are read once more."""
     second = load("tiny-senses-bidirectional")
     assert plan(model, "bank", second=second).forwards == of_bank.forwards
     with_apple = plan(model, "apple", second=second).forwards - plan(model, "apple").forwards
@@ -379,11 +380,11 @@ def test_the_memory_of_the_process_and_of_the_machine_is_measured():
 
 
 def _grown():
-    """By how much 256 MiB from the system let the resident memory grow; an allocator could take
-    them from what it kept of freed memory. The system may take other pages back meanwhile."""
+    """The growth of resident memory after 256 MiB are requested from the system. An allocator could
+    use freed memory instead. The system may reclaim other pages in the meantime."""
     held = cost.resident()
     with mmap(-1, 2**28) as block:
-        block[::PAGESIZE] = bytes(2**28 // PAGESIZE)  # a page is there once it is written
+        block[::PAGESIZE] = bytes(2**28 // PAGESIZE)  # a page exists once it is written
         return cost.resident() - held
 
 

@@ -1,5 +1,5 @@
-"""An evaluation: what is held out, answers by hand, what is read of a corpus, known answers, and
-the command."""
+"""An evaluation: holdouts, answers by hand, the choice of sentences, known answers, and the
+command."""
 
 import json
 from collections import Counter
@@ -37,7 +37,7 @@ needs_data = pytest.mark.skipif(
 
 
 def row(text, sense, word="bank", **more):
-    """A sentence whose word is at its first mention; `cue` marks another word of it."""
+    """A sentence whose word is its first occurrence; `cue` marks another word."""
     start = text.index(word)
     cue = more.pop("cue", None)
     if cue:
@@ -46,7 +46,7 @@ def row(text, sense, word="bank", **more):
 
 
 def numbered(senses, parts=None, **more):
-    """A sentence of each sense, in the parts given."""
+    """A sentence of each sense, in the given parts."""
     return [
         row(f"{n} bank", sense, split=part, **more)
         for n, (sense, part) in enumerate(zip(senses, parts or [None] * len(senses), strict=True))
@@ -70,7 +70,7 @@ def numbered(senses, parts=None, **more):
             ["train"] * 8,
             tuple(range(8)),
             "........",
-        ),  # without a test part it is no split
+        ),  # without a test part there is no split
     ],
 )
 def test_what_cannot_be_learned_and_tested_is_left_out_with_the_reason(
@@ -118,7 +118,7 @@ def test_cues_and_frames_are_kept_apart_where_that_is_possible():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_pairs_that_share_nothing_are_held_out_whole_so_that_no_sense_is_more_frequent(seed):
-    """Crossed with their cue words, what is learned had more of the sense that is tested."""
+    """If sentences are crossed with their cue words, training has more of the sense that is tested."""
     pairs = [
         row(f"{number} {cue} bank", sense, cue=cue, pair=str(number))
         for number in range(26)
@@ -141,7 +141,9 @@ def test_pairs_that_are_not_marked_are_said():
     assert splits.unmarked_pairs([replace(one, pair=one.text[0]) for one in alike]) == 0
     assert splits.unmarked_pairs([replace(one, frame=one.text[0]) for one in alike]) == 0
     numbered_alone = [replace(one, pair=str(n)) for n, one in enumerate(alike)]
-    assert splits.unmarked_pairs(numbered_alone) == 12  # a number of one's own is no pair
+    assert (
+        splits.unmarked_pairs(numbered_alone) == 12
+    )  # a number that occurs once does not form a pair
     assert splits.unmarked_pairs([row(f"{n} mud bank", "a") for n in range(3)]) == 0
     given = [{"word": "bank", "sense": one.sense, "text": one.text} for one in alike]
     (said,) = probe.evaluate("tiny-senses", sentences=given).said
@@ -245,7 +247,7 @@ LETTERS = "bcdfghjkmnpqrstvwz"
 
 
 def test_where_the_word_stands_and_how_long_the_text_is_are_baselines_of_their_own(model):
-    """In one sense the word stands early, in the other late, in texts that are equally long."""
+    """In one sense the word is early, in the other late, in texts of equal length."""
     early = [row(f"the {letter} bank of a river", "early") for letter in LETTERS]
     late = [row(f"the {letter} river of a bank", "late") for letter in LETTERS]
     lengths = [len(tokenize(model, sentence.text)) for sentence in (*early, *late)]
@@ -291,10 +293,10 @@ def test_the_angle_is_that_of_different_senses_minus_that_of_the_same_sense(monk
 
 
 def test_macro_f1_by_hand_and_scikit_learns_at_every_depth():
-    # Sense 0: 2 hits, 3 in gold, 2 said: 4/5. Sense 1: 1 hit, 1 in gold, 2 said: 2/3.
+    # Sense 0: 2 hits, 3 in gold, 2 predicted: 4/5. Sense 1: 1 hit, 1 in gold, 2 predicted: 2/3.
     assert np.isclose(macro_f1(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])), (4 / 5 + 2 / 3) / 2)
-    # A sense that is said and never tested costs its sentence and is no sense of its own: 4/5 and
-    # 1.
+    # A sense that is predicted but never tested costs its sentence, and does not count as a sense:
+    # 4/5 and 1.
     assert np.isclose(macro_f1(np.array([0, 0, 0, 1]), np.array([0, 0, 2, 1])), 0.9)
     rng = np.random.default_rng(0)
     gold, said = rng.integers(0, 4, 60), rng.integers(0, 5, (3, 60))
@@ -337,10 +339,10 @@ BEFORE = (
             accuracy.left_bag,
             AFTER,
             [1, 1, 1],
-        ),  # only the right tells; b is more frequent in training
+        ),  # only the right context is informative; b is more frequent in training
         (accuracy.whole_bag, BEFORE, [0, 1, 0]),
         (accuracy.left_bag, BEFORE, [0, 1, 0]),
-        # Without a known word the most frequent sense in training is said.
+        # Without a known word, the most frequent sense in training is predicted.
         (
             accuracy.left_bag,
             ("loan bank a", "river bank b", "shore bank b", "bank a", "wholly new bank a"),
@@ -360,7 +362,7 @@ def test_a_bag_knows_what_its_words_tell(bag, given, said):
 
 
 def told_apart(depths, *, told_at):
-    """`sentence depth d_model` of eight sentences, a and b in turn, that differ by sense at some
+    """`sentence depth d_model` of eight sentences, a and b in turn, which differ by sense at some
     depths only."""
     sign = torch.tensor([1.0, -1.0] * 4)
     noise = torch.randn(
@@ -379,7 +381,7 @@ def test_the_depth_is_the_first_after_a_block_at_which_the_training_sentences_ar
         assert accuracy.choose_depth(EIGHT, told_apart(4, told_at=told_at), seed=0) == expected
     assert (
         accuracy.choose_depth(EIGHT[:2], told_apart(4, told_at=[1])[:2], seed=0) == 3
-    )  # too few: the last one
+    )  # too few: the last depth
     rows = [
         replace(sentence, split="train" if n < 8 else "test")
         for n, sentence in enumerate(numbered("ab" * 8))
@@ -388,7 +390,7 @@ def test_the_depth_is_the_first_after_a_block_at_which_the_training_sentences_ar
     trained, tested = told_apart(4, told_at=[1]), told_apart(4, told_at=[2])
     tested[:, 1] = tested[
         0, 1
-    ]  # at the depth that training prefers the tested sentences are all alike
+    ]  # at the depth that training prefers, the tested sentences are identical
     found = accuracy.answer(task, torch.cat([trained, tested]), seed=0)
     assert found.depth == 1
     assert (
@@ -445,7 +447,7 @@ def test_what_is_read_is_the_residual_stream_at_the_word_in_the_order_given(mode
     for task, (resid, _) in found:
         for sentence, states in zip(task.material.sentences, resid, strict=True):
             whole = probe.trace(model, sentence.text)
-            # The last token of the word is the last one that starts before its end.
+            # The last token of the word is the last one that begins before its end.
             target = max(
                 pos for pos, (start, _) in enumerate(whole.tokens.spans) if start < sentence.end
             )
@@ -529,13 +531,13 @@ def test_the_senses_are_told_apart_after_the_layer_of_the_one_head_that_resolves
     assert len(by_depth) == LAYERS + 1
     assert (by_depth[layer + 1 :] == 1).all() and (by_depth[: layer + 1] < 0.75).all()
     assert found.words["depth"].item() == layer + 1 and found.words["accuracy"].item() == 1
-    # The cues of the folds tested were never seen, so bags know nothing.
+    # The cues of the tested folds do not occur in training, so bags of words are at chance.
     assert found.words[["bag_accuracy", "left_accuracy"]].max(axis=None) < 0.75
 
 
 def test_nothing_is_known_at_the_word_when_the_cue_comes_after_it():
     # The sentences of a pair are the same up to the word, and so is their answer: one of the two is
-    # right.
+    # correct.
     rows = without(
         make_sentences(frames=6, distances=(1, 2), cue_after=True), "cue_start", "cue_end", "pair"
     )
@@ -550,8 +552,8 @@ def test_nothing_is_known_at_the_word_when_the_cue_comes_after_it():
 
 @pytest.fixture
 def run(run, monkeypatch, tmp_path, checkpoint):
-    """Runs `probe evaluate ARGS` with the small random model in an empty folder; exit code, output,
-    errors."""
+    """Run `probe evaluate ARGS` with the small random model in an empty folder; return exit code,
+    output and errors."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_text(
         "\n".join(json.dumps(vars(sentence)) for sentence in (*ROWS, *MOLES))
@@ -595,7 +597,7 @@ def test_every_tested_sentence_has_its_coordinate_and_the_sense_it_is_read_as(tw
 
 
 def test_the_coordinate_is_half_at_the_own_centroid_and_minus_half_at_the_other():
-    # Two training sentences a sense give the centroids (1, 0) and (0, 1).
+    # Two training sentences per sense give the centroids (1, 0) and (0, 1).
     vectors = [[1, 0], [1, 0], [0, 1], [0, 1], [3, 0], [0, 2], [1, 1]]
     labels = np.array([0, 0, 1, 1, 0, 0, 1])
     between, others = coordinates(
@@ -723,7 +725,7 @@ def test_a_word_of_coarsewsd_is_tested_on_its_own_test_part(wide):
         and sentence.text[: sentence.start].strip() != ""
         for sentence in corpus.sentences
     ]
-    # Of texts that are the same up to the word the first counts.
+    # Of texts that are the same up to the word, the first one counts.
     seen, used = set(), []
     for fit, sentence in zip(fits, corpus.sentences, strict=True):
         one = sentence.sense, sentence.text[: sentence.end]
@@ -753,7 +755,7 @@ def test_every_word_of_coarsewsd_and_of_the_homonyms_can_be_tested(wide):
         wide, probe.read_sentences(DATA / "homonyms" / "dev.jsonl"), seed=0
     )
     assert len(homonyms) == 50 and all(len(task.plan.holdouts) == 5 for task in homonyms)
-    # Of 992 with something before the word 29 are the same up to it.
+    # Of 992 with text before the word, 29 are the same up to it.
     assert sum(len(task.material) for task in homonyms) == 963
     first = [item for task in homonyms for item in task.material.left_out]
     reasons = Counter(item.reason for item in first)

@@ -1,5 +1,5 @@
-"""Which experiments a report runs, and what is kept of one that was stopped: the answer comes first,
-and what is finished is not measured again."""
+"""The experiments of a report, and the records of an interrupted report: the answer comes first,
+and finished experiments are not repeated."""
 
 import json
 import re
@@ -21,7 +21,7 @@ QUICK = {"permutations": 99, "max_pairs": 4}
 SENTENCES = probe.lexicon.expand("bank").sentences[:96]
 ALL = tuple(EXPERIMENTS)
 ANSWERS = [name for name in ALL if EXPERIMENTS[name].answers]
-# The sections of a page that show one experiment.
+# The sections of a page that show a single experiment.
 SECTIONS = {
     "heads": "readings",
     "path": "circuit",
@@ -89,13 +89,13 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(tiny):
-    """A study that was not stopped."""
+    """A study that runs to its end."""
     return probe.study(tiny, "bank", sentences=SENTENCES, **QUICK)
 
 
 @pytest.fixture(scope="module")
 def answer(tiny, folder):
-    """The study as it is when it is answered, with its page; then it is stopped."""
+    """The study and its page at the time of the answer; then the study is interrupted."""
     seen = []
 
     def stop(study):
@@ -212,12 +212,12 @@ def test_an_interrupt_after_the_answer_leaves_its_page_and_the_same_command_fini
 
 
 def sections_of(page):
-    """The ids of the sections that stand on a page."""
+    """The ids of the sections of a page."""
     return {*re.findall(r'<section id="([a-z]+)"', page)}
 
 
 def counted(monkeypatch):
-    """The names of the experiments that are run from now on, as they are run."""
+    """The names of the experiments that run from now on, in order."""
     run = []
     for name, experiment in EXPERIMENTS.items():
 

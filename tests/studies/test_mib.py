@@ -1,4 +1,5 @@
-"""Circuits as MIB has them: runs against the hooked model, areas by hand, the file as it is read."""
+"""Circuits in MIB's form: runs compared with the hooked model, areas by hand, the file as MIB reads
+it."""
 
 import json
 from itertools import pairwise
@@ -39,7 +40,7 @@ def hooked_difference(model, ids, hooks=()):
 
 @pytest.mark.parametrize("kind", each_family("gpt2", "llama", "gpt_neox"))
 def test_a_node_without_its_edges_is_a_head_with_the_corrupt_z_at_every_position(kind):
-    """Grouped queries in Llama, MLPs beside attention in GPT-NeoX."""
+    """Grouped queries in Llama, parallel MLPs in GPT-NeoX."""
     model = family_model(kind)
     clean, corrupt, _ = task = drawn(model)
     scores = probe.mib.exact_scores(model, *task, level="node")
@@ -66,7 +67,9 @@ def test_all_edges_are_the_model_and_no_edge_is_the_corrupt_text():
     clean, corrupt, _ = task = drawn(model)
     graph = probe.mib.graph(model)
     areas = probe.mib.evaluate(model, *task, graph.real * 1.0)
-    assert areas.sizes == SIZES and areas.faithfulness[0] == 0  # 0.1 % of 262 edges is none
+    assert (
+        areas.sizes == SIZES and areas.faithfulness[0] == 0
+    )  # 0.1 % of 262 edges is less than one
     assert areas.faithfulness[-1] == pytest.approx(1, abs=1e-4)
     curve = areas.faithfulness
     cpr = cmd = 0.0
@@ -75,15 +78,15 @@ def test_all_edges_are_the_model_and_no_edge_is_the_corrupt_text():
         cpr += (end - start) * (low + high) / 2
         cmd += (end - start) * (abs(1 - low) + abs(1 - high)) / 2
     assert (areas.cpr, areas.cmd) == (pytest.approx(cpr), pytest.approx(cmd))
-    # Where both texts are the same, no edge carries another one's write.
+    # If both texts are the same, no edge carries another write.
     same = probe.mib.exact_scores(model, clean, clean, ANSWERS)
     assert np.abs(same).max() < 1e-6
     assert hooked_difference(model, clean) != hooked_difference(model, corrupt)
 
 
 def test_the_number_of_edges_is_that_of_mib():
-    """GPT-2 small has 32,491 edges, as MIB counts them: heads x 3 + MLP of each block and the
-    logits, each from all that wrote before."""
+    """GPT-2 small has 32,491 edges in MIB's count: (heads x 3 + MLP) of each block and the logits,
+    each from all earlier writers."""
     from probe.studies.mib import Graph
 
     graph = Graph(layers=12, heads=12, d_model=768, parallel=False)

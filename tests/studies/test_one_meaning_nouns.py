@@ -1,5 +1,5 @@
-"""The campaign that studies nouns of one meaning as if they were ambiguous: its sentences, its
-bounds, and the table that is kept."""
+"""The campaign that studies unambiguous nouns as if they were ambiguous: its sentences, its bounds,
+and its stored table."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def test_a_noun_stands_in_the_words_place_where_its_article_agrees():
 
 
 def made(resolvers, *, p_of_the_word=0.02, noun_p=0.3, nouns=50, word="bank", model="m"):
-    """A table of so many nouns for one word, `resolvers` of which have a head that resolves."""
+    """A table of this many nouns for one word; `resolvers` of them have a head that resolves."""
     row = {"model": model, "word": word, "sense_a": "river", "sense_b": "money"} | NO_HEADS
     rows = [row | {"noun": word, "ambiguity_p": p_of_the_word, "resolver": 3}]
     for number in range(nouns):

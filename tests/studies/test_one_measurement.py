@@ -1,5 +1,5 @@
-"""A study and a survey measure a word in the same way: with the same options they have the same
-numbers, to the last digit."""
+"""A study and a survey measure a word in the same way: with the same options their numbers are
+identical, to the last digit."""
 
 from dataclasses import replace
 
@@ -16,16 +16,16 @@ from probe.studies.survey_word import SURVEY, pairs_of_each
 
 WORDS = ("bank", "bark")
 SENTENCES = [row for word in WORDS for row in probe.lexicon.expand(word).sentences[:96]]
-# Of a survey, with the separation of heads, which the tests of a study need.
+# The options of a survey, with the separation of heads, which the tests of a study need.
 OPTIONS = replace(SURVEY, permutations=99, experiments=frozenset(("heads", "nouns")))
 
 
 @pytest.fixture(scope="module")
 def both(tiny, tmp_path_factory):
-    """The records of the words in a study and in a survey of them, by word."""
+    """The records of the words in a study and in a survey, by word."""
     folder = tmp_path_factory.mktemp("study")
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # in which a survey computes
+    torch.set_num_threads(1)  # as in a survey
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(of_study, "REPORT", OPTIONS)
@@ -51,14 +51,14 @@ def test_a_word_has_the_same_numbers_in_a_study_and_in_a_survey(both, word):
     one, other = (records[word] for records in both)
     assert len(one.pairs) == 1 and len(one.pairs[0].pairs) == OPTIONS.pairs
     assert pairs_of_each(OPTIONS.pairs, {pair.senses: pair.split for pair in one.pairs}) == 8
-    assert len(one.of_pairs("nouns")[0].pair_of) == OPTIONS.pairs  # a noun in every pair
+    assert len(one.of_pairs("nouns")[0].pair_of) == OPTIONS.pairs  # one noun for every pair
     assert_same(numbers_of(one), numbers_of(other))
     assert_same(one.measured, other.measured)
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_what_is_recorded_of_two_senses_is_the_same_but_for_the_untrained_model(both, word):
-    """Only a study has one."""
+    """Only a study has this experiment."""
     one, other = (
         [replace(pair, gates=replace(pair.gates, untrained=0.5)) for pair in records[word].pairs]
         for records in both

@@ -1,5 +1,5 @@
-"""A file as a linguist would write it: 34 natural sentences of one word, the cues as words, two of
-them late. From the file to the page it takes two commands."""
+"""A file as a linguist would write it: 34 natural sentences with one word, with the cues as words,
+two of them late. Two commands lead from the file to the page."""
 
 import re
 from dataclasses import replace

@@ -1,5 +1,4 @@
-"""A model that the world uses, where its package is installed: what is loaded, one word on a few
-pairs, and a walk."""
+"""A published model, if its package is installed: loading, one word on a few pairs, and a walk."""
 
 import math
 from collections import defaultdict
@@ -37,7 +36,7 @@ from probe.text.splits import restrict
 from probe.tidy import rounded
 
 pytestmark = pytest.mark.real_model
-LEADING = [(4, 1), (4, 2), (5, 1)]  # of bank, mole and apple, in the kept report
+LEADING = [(4, 1), (4, 2), (5, 1)]  # of bank, mole and apple, in the stored report
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +70,7 @@ def test_it_is_named_by_its_package_its_file_and_its_quantisation(smollm2):
 
 @pytest.fixture(scope="module")
 def bank(smollm2):
-    """What is observed in a fifth of the natural pairs of "bank", and its two senses."""
+    """The observation of a fifth of the natural pairs of "bank", and its two senses."""
     rows = [row for row in lexicon.expand_natural("bank").sentences if row.pair]
     pairs = list(dict.fromkeys(row.pair for row in rows))[::5]
     material = prepare(
@@ -104,7 +103,7 @@ def test_the_walk_opens_at_a_head_that_moves_the_word_from_its_cue(smollm2):
 
 
 NOUNS = ("window", "bridge", "elephant")
-DEPTHS = (6, 20)  # where the meaning of bank has arrived, and two thirds of the way up
+DEPTHS = (6, 20)  # the read-out layer of bank, and two thirds of all layers
 CLOSE = 1e-4
 
 
@@ -114,7 +113,7 @@ def transformers_model():
     file = need_smollm2()
     where = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     with pytest.MonkeyPatch.context() as patch:
-        # transformers opens the file three times, and each takes seconds
+        # transformers opens the file three times, which takes seconds each time
         patch.setattr(gguf, "GGUFReader", cache(gguf.GGUFReader))
         model = AutoModelForCausalLM.from_pretrained(
             **where, dtype=torch.float32, attn_implementation="eager"
@@ -123,8 +122,8 @@ def transformers_model():
 
 
 def last_vectors(model, tokenizer, texts, bos):
-    """The stream at the last token of each text at DEPTHS, `depth d_model`; texts of as many tokens
-    are one batch, so that none is padded."""
+    """The stream at the last token of each text at DEPTHS, `depth d_model`. Texts with the same
+    number of tokens share a batch, so nothing is padded."""
     of_length = defaultdict(dict)
     for text in texts:
         ids = tokenizer(text, add_special_tokens=False).input_ids
@@ -140,8 +139,8 @@ def last_vectors(model, tokenizer, texts, bos):
 
 
 def cross_validated_squared_gap(vectors, is_a, holdouts):
-    """Mean over holdouts of the product of the difference of sense means in the sentences held out
-    and that in the others; holdouts that do not have both senses on both sides are left out."""
+    """The mean over holdouts of the product of the difference of sense means in the held-out
+    sentences and that in the others. Holdouts without both senses on both sides are omitted."""
     products = []
     for train, test in holdouts:
         sides = []
@@ -159,7 +158,7 @@ def cross_validated_squared_gap(vectors, is_a, holdouts):
 def test_the_squared_gaps_of_bank_and_of_three_nouns_are_those_of_plain_hugging_face_code(
     smollm2, bank, transformers_model
 ):
-    """Of probe's come only the sentences, and which of them are held out together."""
+    """Only the sentences and the holdouts come from probe."""
     seen, pair = bank
     material, split = seen.material, pair.sense.split
     among = candidates(smollm2, material, NOUNS)
@@ -207,7 +206,7 @@ def test_the_squared_gaps_of_bank_and_of_three_nouns_are_those_of_plain_hugging_
             if kept is None:
                 kept = [frame.loc[(noun, depth), "gap"] for depth in DEPTHS]
             assert kept == pytest.approx(expected, rel=CLOSE), (noun, text)
-    # The rows of the word itself are of the noun that can stand in most sentences.
+    # The rows of the word itself belong to the noun that fits most sentences.
     most = int(np.argmax(compared.sentences))
     of_bank = [frame.loc[("bank", depth), "gap"] for depth in DEPTHS]
     assert of_bank == pytest.approx(compared.word_squared_gap[most, list(DEPTHS)], rel=1e-5)
@@ -232,8 +231,8 @@ def word_in_place(seen, pair, heads):
 
 
 def run_plain(model, ids, layer, head=None, given=None):
-    """z of a layer at the last token, and the stream there at every depth, with one head's z
-    replaced by another where that is given."""
+    """z of a layer at the last token, and the stream there at every depth. The z of one head may be
+    replaced."""
     attention = model.model.layers[layer].self_attn
     size = attention.head_dim
     kept = {}
@@ -275,8 +274,8 @@ def swap_plain(model, ids, vectors, part, place, depth, recipient, donor):
 def test_what_heads_do_for_every_noun_in_banks_place_is_what_plain_hugging_face_code_gives(
     smollm2, bank, transformers_model
 ):
-    """Every noun that fits, in the pairs that it is given; heads and axes by plain transformers. Of
-    probe's come the sentences, and which of them are held out together."""
+    """Every noun that fits, in its pairs, with heads and axes computed by plain transformers. The
+    sentences and the holdouts come from probe."""
     seen, pair = bank
     among = candidates(smollm2, seen.material, None)
     plan = replace(REPORT.noun_plan, with_mlps=False)

@@ -1,5 +1,5 @@
-"""What stands for swaps, on models in which it is known when it must fail: attention that carries
-nothing, a write that is erased, and neurons that are saturated where the gradient is taken."""
+"""Shortcuts on models in which they are known to fail: attention that carries nothing, a write that
+is erased, and neurons that are saturated where the gradient is taken."""
 
 from functools import cache
 
@@ -17,7 +17,8 @@ PAIRS = 12
 
 
 def looker(rng):
-    """Beside a resolver a head that looks at the cue as it does, and takes what every cue has."""
+    """A resolver, and a head with the same attention to the cue that carries a feature of every
+    cue."""
     circuit = circuit_of("small_decoy", 0)
     one, two = circuit.places
     looks = Head(*two, (TO_CUE, TO_BOS), (({"is_cue": 1.0}, {"second": 3.0}),))
@@ -25,8 +26,8 @@ def looker(rng):
 
 
 def saturated(rng):
-    """A head that hints at the sense, and neurons that write it in full: which side of a step the
-    hint is on decides, and how far from it does not matter."""
+    """A head with a small write for the sense, and neurons that amplify it: only the side of a step
+    matters, not the distance from it."""
     one, _ = circuit_of("small_decoy", 0).places
     hint = resolver(*one, takes=EVEN, gives="second", size=HINT)
     units = step(one[0], {"second": 1.0}, 0.0, {"resolved": 6.0})
@@ -38,7 +39,7 @@ BUILT = KINDS | {"looker": looker, "saturated": saturated}
 
 @cache
 def scores_of(kind):
-    """The frame of a planted circuit by layer and head, and its planted heads in their order."""
+    """The frame of a planted circuit by layer and head, and its planted heads in order."""
     circuit = BUILT[kind](np.random.default_rng(0))
     frame = probe.shortcuts(model_of(circuit, 0), WORD, sentences=corpus_of(SENTENCES), pairs=PAIRS)
     frame = frame.set_index(["layer", "head"])
@@ -56,8 +57,7 @@ def test_attention_cannot_tell_a_head_that_carries_nothing():
 
 
 def test_a_write_that_neurons_erase_is_taken_for_one_that_arrives():
-    """The classifier and what the head writes itself are fooled, the swap and its gradient are
-    not."""
+    """The classifier and the direct effect are fooled, the swap and its gradient are not."""
     _, planted = scores_of("erased_decoy")
     assert (planted["auroc"] > 0.99).all()
     for name in ("swap", "attribution", "integrated_20"):
@@ -94,7 +94,7 @@ def test_the_frame_of_pairs_averages_to_that_of_heads(tiny):
 
 
 def test_the_swap_is_that_of_a_study(tiny):
-    """Same sentences, same pairs: both ways averaged, as a fraction of the gap."""
+    """Same sentences, same pairs: the mean of both directions, as a fraction of the gap."""
     sentences = probe.lexicon.expand("bank").sentences
     study = probe.study(
         tiny, "bank", sentences=sentences, max_pairs=8, permutations=99, controls=()

@@ -1,5 +1,5 @@
-"""The study from end to end: what its frames promise, on the embedded models and on one that was
-never trained."""
+"""The study from end to end: the promises of its frames, on the embedded models and on an untrained
+one."""
 
 import dataclasses
 import html
@@ -75,7 +75,7 @@ def quick(seed):
 
 @pytest.fixture(scope="module")
 def both():
-    """A study whose late cue is read in a second model."""
+    """A study with a second model, which reads the sentences with a late cue."""
     return probe.study(model(), "apple", second=model(BOTH_WAYS), **QUICK)
 
 
@@ -200,7 +200,7 @@ def test_later_words_change_nothing_at_the_word_and_a_cue_that_comes_first_is_re
 
 
 def test_one_seed_gives_one_study_and_another_seed_another_with_the_same_read_out(study):
-    again = quick.__wrapped__(1)  # made anew
+    again = quick.__wrapped__(1)  # computed again
     for name, frame in quick(1).frames.items():
         pd.testing.assert_frame_equal(frame, again.frames[name])
     assert not again.heads.equals(quick(2).heads)
@@ -340,7 +340,7 @@ def test_what_a_word_costs_and_what_it_does_alone_are_differences_of_hidden_text
     row = of_apple(second_model(second.name, readings))
     axis = seen.axis_for_others(seen.pairs[0])
     tokens, mask = probe.tokenize(second, APPLE), second.tokenizer.mask_token_id
-    others = set(range(2, len(tokens) - 1))  # between stand [CLS], the word, and at the end [SEP]
+    others = set(range(2, len(tokens) - 1))  # between [CLS], the word, and [SEP] at the end
     cue = tokens.pieces.index(" smartphone")
 
     def coordinate(hidden):

@@ -1,5 +1,5 @@
-"""A survey from sentences to tables: the same bytes whoever measures and however often it was
-stopped, and every word and sentence counted."""
+"""A survey from sentences to tables: the same bytes with any workers and after any interruption,
+and every word and sentence counted."""
 
 import json
 import re
@@ -24,7 +24,7 @@ WORDS = probe.lexicon.words()
 
 
 def some_of(word, pairs=3):
-    """A few pairs of a word, the cue beside it, in a frame of their own."""
+    """A few pairs of a word, with the cue next to it, in a separate frame."""
     rows = [row for row in probe.lexicon.expand(word).sentences if row.distance == 1]
     frames = list(dict.fromkeys(row.frame for row in rows))
     return [

@@ -1,4 +1,4 @@
-"""What kills a survey and loses nothing: real processes, in the campaign."""
+"""Faults that stop a survey without any loss: real processes, in the campaign."""
 
 import csv
 import sys
@@ -11,13 +11,13 @@ from kill_campaign import COLUMNS, FULL, GONE, KINDS, can_mount, make_stage, run
 from probe.studies.workers import DASK, Workers, running
 
 pytest.importorskip("distributed", reason="the extra probe-heads[cluster] is not installed")
-FAULTS = {  # how the run ends first, and what it says
+FAULTS = {  # how the run ends first, and its message
     "driver_killed": (-9, ""),
     "disk_full": (2, FULL),
     "truncated": (-9, ""),
     "interrupted": (130, "probe: interrupted. Finished "),
     "driver_killed_with_dask": (-9, ""),
-    "worker_killed": (0, ""),  # the run ends well by itself
+    "worker_killed": (0, ""),  # the run itself ends without an error
     "scheduler_killed": (2, GONE),
 }
 

@@ -1,4 +1,4 @@
-"""What one word adds to a survey, held to plain code, to hand-built models and to identities."""
+"""One word of a survey, compared with plain code, hand-built models and identities."""
 
 from dataclasses import replace
 
@@ -46,20 +46,20 @@ from probe.studies.survey_word import (
 from probe.text.splits import ONE_SENSE
 
 WITHOUT_NOUNS = replace(SURVEY, nouns=())
-FOUR = make_sentences(frames=1, distances=(1,), cues=2)  # two sentences a sense, as in RAW-C
+FOUR = make_sentences(frames=1, distances=(1,), cues=2)  # two sentences per sense, as in RAW-C
 MANY = make_sentences(frames=4, distances=(1, 2), cues=6)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A model with one resolver and one head that reads a step behind it, here and in Hugging
+    """A model with one resolver and one head that reads the token before it, here and in Hugging
     Face's code."""
     folder = make_handmade(tmp_path_factory.mktemp("models") / "two", [resolver(0, 1)], seed=3)
     return probe.load(folder), AutoModelForCausalLM.from_pretrained(folder).eval()
 
 
 def pairs_of(model, sentences, noun=None):
-    """The token ids up to the word, or a noun in its place, sense A and B of every pair."""
+    """The token ids up to the word, or a noun in its place, of senses A and B of every pair."""
     by_pair = {}
     for sentence in sentences:
         text = sentence.text[: sentence.start] + (noun or WORD)
@@ -90,7 +90,7 @@ def test_nouns_in_the_words_place_are_what_plain_code_gives(built):
     model, plain = built
     record = measure_word(model, FOUR)
     [nouns] = record.of_pairs("nouns")
-    # One of the three nouns that are chosen goes to each of the two pairs.
+    # Each of the two pairs is assigned one of the three nouns.
     assert len(nouns.nouns) == 3 and set(nouns.nouns) <= set(NOUNS)
     assert len(set(nouns.noun_of)) == len(nouns.pair_of) == 2 and not count_left_out(record)
     place = (0, 1)
@@ -124,8 +124,8 @@ def test_the_resolver_moves_the_gap_and_no_other_head_does():
 
 
 def test_no_number_leans_where_the_senses_are_shuffled():
-    """Without a sense, gap and net are 0 on average: nothing is subtracted that an axis was fitted
-    on."""
+    """Without a sense, gap and net are 0 on average: they are unbiased, because axes are fitted on
+    other sentences."""
     model, _ = resolver_model(4)
     rng = np.random.default_rng(0)
     gap, net = [], []
@@ -180,7 +180,7 @@ def test_sampled_by_hash_with_both_members_of_a_pair(monkeypatch):
 
 
 def test_more_senses_stand_in_one_mean():
-    """Three senses: every two of them are measured as if there were no other, and their pairs are
+    """Three senses: every two of them are measured as if there were no third, and their pairs are
     pooled."""
     model, _ = resolver_model(4)
     third = [
@@ -227,7 +227,7 @@ def test_a_record_is_a_file_that_is_whole_or_refused(tmp_path):
 
 
 def test_a_changed_bit_is_noticed_or_changes_nothing(tmp_path):
-    """It may be in a date, which zip files have and records do not."""
+    """A difference could be a date, which zip files contain and records do not."""
     record = measure_word(resolver_model(4)[0], FOUR)
     file = write_record(tmp_path / "000000.word", record)
     content = file.read_bytes()
@@ -268,8 +268,8 @@ A, B, C = (0, 1), (1, 0), (1, 3)
 
 @pytest.fixture(scope="module")
 def two_kinds_of_words(tmp_path_factory):
-    """A model in which head A moves every second one of sixteen words, head B the others and head C
-    all, each by half of what is moved, and the survey of the words."""
+    """A model in which head A moves every second one of sixteen words, head B the other words and
+    head C all of them, each by half of the total, and the survey of the words."""
     words = NOUNS[:16]
     ask_one, ask_other = {"is_target": 8.0}, {"marker": 8.0}
     find = TO_CUE[1]
@@ -289,7 +289,7 @@ def two_kinds_of_words(tmp_path_factory):
     sentences = []
     for number, word in enumerate(words):
         for turn, row in enumerate(FOUR):
-            # Each word has cues of its own: with the same for all, words are no sample.
+            # Each word has its own cues: with the same cues for all, words would not be a sample.
             cue = CUES[row.sense][2 * number + turn // 2]
             before = row.text[: row.start].replace(row.cue, cue)
             start = len(before)

@@ -1,5 +1,5 @@
-"""Headless Chromium for tests that open a page: what it needs to start, and what a page said, threw
-and asked for."""
+"""Headless Chromium for tests that open a page: the conditions to start it, and the messages,
+errors and requests of a page."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# Another place, or none, is named by the environment: CI hides the browser so.
+# The environment may name another path, or none: CI hides the browser in this way.
 CHROMIUM = Path(os.environ.get("PROBE_CHROMIUM", "/usr/bin/chromium"))
 NO_CHROMIUM = "Chromium not found; apt-get install chromium"
 FLAGS = [
@@ -20,18 +20,18 @@ FLAGS = [
     "--disable-component-update",
 ]
 FLAGS += ["--disable-sync", "--no-first-run"]
-# Every picture that is in sight is drawn; one that is hidden waits to be turned to.
+# Every visible picture is drawn; a hidden one waits until it is shown.
 DRAWN = """[...document.querySelectorAll(".chart")]
   .every((box) => !box.offsetParent || box.matches(".drawn"))"""
 FRAMES = """() => new Promise((done) =>
   requestAnimationFrame(() => requestAnimationFrame(done)))"""
-# A walk keeps its pictures in `views`; running one again waits for the run that is under way.
+# A walk keeps its pictures in `views`; running one again waits for the current run.
 RUN = """() => typeof views === "undefined"
   ? null : Promise.all([...views.values()].map(({ view }) => view.runAsync())).then(() => null)"""
 
 
 class Opened:
-    """A page with what it said, threw and asked for."""
+    """A page with its messages, errors and requests."""
 
     def __init__(self, page, path, *, ready=True):
         self.page, self.trouble, self.requests = page, [], []
@@ -48,15 +48,14 @@ class Opened:
 
 
 def unfold(page):
-    """Opens everything that is folded and waits for its pictures; one that is hidden waits to be
-    turned to."""
+    """Unfold everything and wait for its pictures. Hidden pictures wait until they are shown."""
     page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
     until(page, DRAWN)
 
 
 def until(page, condition):
-    """Waits until the expression holds; Playwright's own way asks the page's policy for eval after
-    the first time."""
+    """Wait until the expression holds. Playwright's method would need eval, which the page's policy
+    forbids after the first time."""
     for _ in range(2000):
         if page.evaluate(condition):
             return
@@ -65,18 +64,18 @@ def until(page, condition):
 
 
 def settled(page):
-    """Waits until the pictures have followed the last change.
+    """Wait until the pictures have followed the last change.
 
-    Two frames for the page to take it in, then until every picture that is in sight is drawn and
-    has run on its new rows.
+    First two frames for the page to process the change, then until every visible picture is drawn
+    and has run on its new rows.
     """
     page.evaluate(FRAMES)
     until(page, DRAWN)
     page.evaluate(RUN)
 
 
-# What differs from a sibling before it in nothing but texts and numbers: the second row of a table,
-# the tenth dot.
+# An element that differs from an earlier sibling only in texts and numbers, such as the second row
+# of a table or the tenth dot.
 ALIKE = """() => {
   const blank = / (?!class|style|role|fill)([\\w-]+)="[^"]+"/g;
   const shape = (one) => one.outerHTML.replace(/>[^<>]+</g, ">text<").replace(blank, " $1");
@@ -90,11 +89,11 @@ ALIKE = """() => {
 
 
 def serious_findings(page):
-    """What axe-core, vendored by a package for tests, finds serious or critical; of parts alike it
-    looks at the first.
+    """The serious and critical violations that axe-core finds, vendored by a package for tests; of
+    similar elements only the first is checked.
 
-    The others are taken out of the page, which is of no more use then: contrasts cost time for
-    every element. axe is asked to spell out violations only. It speaks to the page past its policy.
+    The others are removed from the page, which cannot be used afterwards: contrasts cost time for
+    every element. axe reports violations only. It runs in spite of the page's policy.
     """
     pytest.importorskip("axe_playwright_python")
     page.evaluate(ALIKE)
@@ -115,10 +114,10 @@ def serious_findings(page):
 
 
 def check_look(opened, path, width):
-    """That an unfolded page asks for nothing and fits; where it is not very narrow also that it is
-    accessible.
+    """Require that an unfolded page sends no requests, fits its window, and, unless it is very
+    narrow, is accessible.
 
-    That spoils it.
+    The page cannot be used afterwards.
     """
     page = opened.page
     assert opened.trouble == []
@@ -133,8 +132,8 @@ TOUCH = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 
 
 def check_meanings(page, terms):
-    """That a page opened with TOUCH tells what its `terms` mean, within the window: to a finger and
-    to a keyboard, one at a time, the same for every place of a term."""
+    """Require that a page opened with TOUCH explains its `terms` within the window, by touch and by
+    keyboard, one at a time, with the same text at every occurrence of a term."""
     meaning = page.locator(":popover-open")
     unfold(page)
     buttons = page.locator("button.term")
@@ -156,8 +155,8 @@ def check_meanings(page, terms):
 
 
 def check_policy(opened, path, folder):
-    """That links of a page are relative and lead to something, and that it runs its own scripts
-    only."""
+    """Require that links of a page are relative and lead to a target, and that only its own scripts
+    run."""
     page, text = opened(path).page, path.read_text(encoding="utf-8")
     links = page.eval_on_selector_all(
         "a[href]", "all => all.map(link => link.getAttribute('href'))"
@@ -184,10 +183,10 @@ def check_policy(opened, path, folder):
 
 
 def check_saved(page, buttons, folder, name):
-    """That a picture's two buttons save it as SVG and PNG under a name of this form, colours
-    spelled out.
+    """Require that a picture's two buttons save it as SVG and PNG under a name of this form, with
+    explicit colours.
 
-    Returns how many labelled paths the SVG has.
+    Return the number of labelled paths in the SVG.
     """
     for place, ending in enumerate(("svg", "png")):
         with page.expect_download() as waiting:
@@ -201,7 +200,7 @@ def check_saved(page, buttons, folder, name):
 
 @contextmanager
 def chromium(sync_api):
-    """A running browser; `sync_api` is playwright's."""
+    """A running browser; `sync_api` is Playwright's module."""
     os.environ.setdefault("PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD", "1")
     with sync_api.sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
@@ -211,8 +210,8 @@ def chromium(sync_api):
 
 @contextmanager
 def sharing(browser):
-    """`opened(path, **options of the context)`, once per path and options, for tests that only look
-    at the page."""
+    """`opened(path, **options of the context)`, once for each path and options, for tests that only
+    read the page."""
     with opening(browser) as opened:
         kept = {}
 
@@ -227,8 +226,7 @@ def sharing(browser):
 
 @contextmanager
 def opening(browser):
-    """A function that opens a page in a context of its own: `opened(path, **options of the
-    context)`."""
+    """A function that opens a page in a new context: `opened(path, **options of the context)`."""
     contexts = []
 
     def opened(path, *, ready=True, **options):
@@ -267,5 +265,5 @@ def dots(page, kind, queries, place=0):
 
 
 def number(text):
-    """A number as a page writes it, with its minus sign."""
+    """A number in the format of a page, with its minus sign."""
     return float(text.replace("−", "-"))

@@ -1,5 +1,4 @@
-"""Makers of small seeded checkpoints: real files of the real formats, with random or hand-set
-weights.
+"""Small seeded checkpoints: real files in the real formats, with random or hand-set weights.
 
 `n_inner` differs from `n_embd` on purpose: TransformerLens is wrong for models of that shape in
 compatibility mode.
@@ -32,9 +31,8 @@ SMALL_PARAMETERS = (
 
 
 def make_tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
-    """A byte-level BPE trained on a few sentences, GPT-2's kind: every byte known, no space added,
-    one special token.
-    """
+    """A byte-level BPE like GPT-2's, trained on a few sentences: with every byte, no added space,
+    and one special token."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -47,8 +45,8 @@ def make_tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
 
 
 def make_model(*, seed: int = 0, tied: bool = True, **sizes: int) -> GPT2LMHeadModel:
-    """A random GPT-2 whose biases and norms are random too, so that no term of the formulas is zero
-    by accident."""
+    """A random GPT-2 with random biases and norms, so that no term of the formulas is zero by
+    accident."""
     shape = SMALL | {"vocab_size": VOCABULARY} | sizes
     config = GPT2Config(**shape, bos_token_id=0, eos_token_id=0, tie_word_embeddings=tied)
     config.architectures = ["GPT2LMHeadModel"]
@@ -66,8 +64,8 @@ def make_model(*, seed: int = 0, tied: bool = True, **sizes: int) -> GPT2LMHeadM
 
 
 def make_checkpoint(folder: Path, *, seed: int = 0, tied: bool = True, **sizes: int) -> Path:
-    """Writes config.json, model.safetensors and the tokenizer of `make_model` to `folder` and
-    returns it."""
+    """Write config.json, model.safetensors and the tokenizer of `make_model` to `folder`; return
+    the folder."""
     model = make_model(seed=seed, tied=tied, **sizes)
     if not sizes and tied:
         count = sum(parameter.numel() for parameter in model.parameters())
@@ -87,8 +85,8 @@ def make_checkpoint(folder: Path, *, seed: int = 0, tied: bool = True, **sizes: 
 
 
 def change_tensors(folder: Path, changes: dict[str, torch.Tensor | None]) -> Path:
-    """Rewrites model.safetensors with some tensors replaced, added, or (None) left out; names with
-    "transformer."."""
+    """Rewrite model.safetensors with some tensors replaced, added, or (None) removed; names begin
+    with "transformer."."""
     file = folder / "model.safetensors"
     tensors = load_file(file) | {
         name: value for name, value in changes.items() if value is not None

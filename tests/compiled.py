@@ -1,21 +1,22 @@
 """Programs that Tracr compiles into causal transformers, as checkpoints that `probe.load` reads,
 with their circuits.
 
-A compiled model has learned positions, ReLU and no norm: GPT-2's row of the table but for the norm,
-which every class of the table has and which is made to do nothing. One more coordinate takes away
-what the others add up to, so that there is no mean to subtract; the stream is 2^-20 of Tracr's, so
-that its variance vanishes beside the norm's epsilon (1/4); the gain makes up for both, in powers of
+A compiled model has learned positions, ReLU and no norm: GPT-2's row of the table except for the
+norm, which every class of the table has and which is made to do nothing. One more coordinate
+balances the sum of the others, so that the mean is 0. The stream is 2^-20 of Tracr's, so that its
+variance is negligible compared with the norm's epsilon (1/4). The gain undoes both, in powers of
 two, so that nothing is rounded.
 
-Tracr fills a layer up to the widest with heads of zeros. Here every layer has as many heads, at
-least FEWEST, and some neurons more than the widest, and those that are not the program's are
-random: they read every coordinate and write where nothing but they read.
+Tracr fills every layer with heads of zeros up to the widest layer. Here every layer has the same
+number of heads, at least FEWEST, and some neurons more than the widest. Heads and neurons that do
+not belong to the program are random: they read every coordinate and write to coordinates that only
+they read.
 
-The circuit is read off the compiled matrices. A head's query reads a variable when W_Q W_K differs
-between two of its values, its key when W_K W_Q does, its value when W_V W_O does, an MLP when W_in
-does; a part writes a variable whose coordinates its W_O or W_out reaches. An edge leads from what
-writes a variable that depends on the tokens to what reads it. The order of the tokens' places is
-the same in every input of a length, so what reads that alone is no edge.
+The circuit is derived from the compiled matrices. A head's query reads a variable if W_Q W_K
+differs between two of its values, its key if W_K W_Q does, its value if W_V W_O does, an MLP if
+W_in does. A part writes a variable if its W_O or W_out reaches its coordinates. An edge leads from
+the writer of a variable that depends on the tokens to a reader of it. The order of the tokens'
+positions is the same in every input of a length, so a part that reads only positions has no edge.
 
 Source: Lindner et al. 2023 (Tracr); https://github.com/google-deepmind/tracr
 """
@@ -43,19 +44,24 @@ SPARE, FEWEST, NEURONS = (
     8,
     4,
     4,
-)  # coordinates that only random parts write; heads a layer; random neurons a layer
+)  # coordinates that only random parts write; heads per layer; random neurons per layer
 SMALL, EPSILON = 2.0**-20, 0.25
 CHANNELS = ("query", "key", "value")
 EMBEDDING, MLP = -1, -1
-Part = tuple[int, int]  # layer and head; (layer, MLP), and (EMBEDDING, MLP) the embeddings
+Part = tuple[
+    int, int
+]  # (layer, head); (layer, MLP) for an MLP, and (EMBEDDING, MLP) for the embeddings
 Edge = tuple[Part, Part, str]
 
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A program as a model: `inputs: input pos`, all of LENGTH tokens behind the begin token, as
-    ids · `values`: of the output, in the order of `outputs`, their ids · `said: input pos output`,
-    what Tracr's own model gives for each · `heads` and `edges` of its circuit.
+    """A program as a model.
+
+    inputs: `input pos`, ids, all of LENGTH tokens after the begin token
+    values: of the output, in the order of `outputs`, their ids
+    said: `input pos output`, the outputs of Tracr's model
+    heads, edges: of its circuit
     """
 
     name: str
@@ -69,7 +75,7 @@ class Compiled:
 
     @property
     def steps(self) -> int:
-        """How many heads stand one behind the other on the longest chain of edges."""
+        """The number of heads on the longest chain of edges."""
 
         def longest(part: Part) -> int:
             return (part[1] != MLP) + max(
@@ -80,25 +86,25 @@ class Compiled:
 
 
 def programs() -> dict[str, tuple[Callable[[], Any], tuple[Any, ...]]]:
-    """Every program by name: what makes it, and its tokens."""
+    """Every program by name: its function, and its tokens."""
     from tracr.compiler.lib import detect_pattern, shift_by
     from tracr.rasp import rasp
 
     tokens, places, equal = rasp.tokens, rasp.indices, rasp.Comparison.EQ
 
     def back(steps: int, sequence: Any = tokens) -> Any:
-        """What stands so many steps before, one step of attention each."""
+        """The token a number of steps before, with one attention step each."""
         return back(steps - 1, shift_by(1, sequence)) if steps else sequence
 
     def at(place: Any) -> Any:
-        """The token at the place that is named."""
+        """The token at the given position."""
         return rasp.Aggregate(rasp.Select(places, place, equal), tokens)
 
     def follow(steps: int) -> Any:
         return at(follow(steps - 1)) if steps else tokens
 
     def behind() -> Any:
-        """What stood behind the same token earlier."""
+        """The token after an earlier occurrence of the same token."""
         return rasp.Aggregate(rasp.Select(back(1), tokens, equal), tokens)
 
     def first() -> Any:
@@ -165,7 +171,7 @@ def compiled(name: str) -> Compiled:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """`q k v: d_model key_size` and `o: key_size d_model` by head, `into: d_model d_mlp` and `out:
+    """By head `q k v: d_model key_size` and `o: key_size d_model`; `into: d_model d_mlp` and `out:
     d_mlp d_model`."""
 
     q: Sequence[np.ndarray]
@@ -197,8 +203,8 @@ def _write(
     layers: Sequence[Layer],
     columns: Sequence[int],
 ) -> Path:
-    """The checkpoint: coordinates as compiled, SPARE ones, empty ones to a round number, the one
-    that balances all."""
+    """The checkpoint: the compiled coordinates, SPARE ones, empty ones up to a round number, and
+    the one that balances all."""
     rng = np.random.default_rng(0)
     tokens, places = weights["token_embed"]["embeddings"], weights["pos_embed"]["embeddings"]
     width, key_size = layers[0].q[0].shape
@@ -214,7 +220,7 @@ def _write(
         return whole * SMALL
 
     def read(columns: np.ndarray, size: int) -> np.ndarray:
-        """Columns that read the stream, filled up to `size`."""
+        """Columns that read the stream, padded to `size`."""
         whole = np.zeros((d_model, size))
         whole[: len(columns), : columns.shape[1]] = columns
         return whole
@@ -235,7 +241,7 @@ def _write(
         parts = {role: [read(part, d_head) for part in getattr(layer, role)] for role in "qkv"}
         parts["q"] = [
             part * (d_head / key_size) ** 0.5 for part in parts["q"]
-        ]  # scores are divided by the root of it
+        ]  # scores are divided by its root
         parts["o"] = [
             written(np.vstack([part, np.zeros((d_head - key_size, width))])) for part in layer.o
         ]
@@ -295,7 +301,7 @@ def _tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
 def _circuit(
     layers: Sequence[Layer], labels: Sequence[str]
 ) -> tuple[frozenset[Part], frozenset[Edge]]:
-    """Heads and edges of the program, from its matrices and the names of their coordinates."""
+    """The heads and edges of the program, from its matrices and the names of their coordinates."""
     variables: dict[str, list[int]] = {}
     for number, label in enumerate(labels):
         if label not in (f"tokens:{BOS}", f"tokens:{PAD}"):
@@ -329,6 +335,6 @@ def _circuit(
 
 
 def _distinguishes(rows: np.ndarray, name: str) -> bool:
-    """Whether what reads a variable's coordinates tells two of its values apart; all but tokens may
-    have none."""
+    """Whether a reader of a variable's coordinates distinguishes two of its values. All variables
+    but tokens may be absent."""
     return bool(np.ptp(rows, axis=0).any() if name == "tokens" else rows.any())

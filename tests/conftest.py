@@ -1,8 +1,7 @@
-"""Fixtures that several test files share: a small seeded GPT-2 folder, the model in it, and copies
-to damage.
+"""Shared fixtures: a small seeded GPT-2 folder, the model in it, and copies to damage.
 
-What is slow to import is imported where it is used: the process that only deals out tests to the
-workers needs none of it, and they wait for it.
+Slow imports are inside the functions that need them: the process that distributes tests to workers
+needs none of them, and the workers wait for it.
 """
 
 import gc
@@ -21,16 +20,16 @@ from browser import CHROMIUM, NO_CHROMIUM, chromium, opening, sharing
 if TYPE_CHECKING:
     from probe.model.model import Model
 
-# Two workers on two cores: torch's own threads would only get in each other's way.
+# Two workers on two cores: torch's own threads would only get in the way of each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Garbage is not looked for while everything is loaded; see `pytest_collection_finish`.
+# No garbage collection while everything is loaded; see `pytest_collection_finish`.
 gc.disable()
-SELDOM = 50_000  # new objects between two searches; the usual 700 cost a tenth of all time
+SELDOM = 50_000  # new objects between two collections; the usual 700 cost a tenth of all time
 
 
-# A file stays with one worker, so the longest come first: one that came last would keep the others
-# waiting.
+# A file stays with one worker, so the longest come first: a long file at the end would keep the
+# other workers waiting.
 LONGEST = (
     "pages/test_walk_page.py",
     "pages/test_page.py",
@@ -75,15 +74,15 @@ LONGEST = (
 )
 
 
-# Of the tests that were collected: those with the mark `campaign`, and the others.
+# The collected tests with the mark `campaign`, and the others.
 CAMPAIGN: set[str] = set()
 OTHERS: set[str] = set()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses by the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what opens a browser, notes what is left to the campaign, and puts the longest files
-    first."""
+    """Mark tests that open a browser, note tests that are left to the campaign, and put the longest
+    files first."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
@@ -93,16 +92,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get("/".join(item.path.parts[-2:]), len(place)))
 
 
-TRIED: list[object] = []  # addresses of other machines that this process wanted to reach
+TRIED: list[object] = []  # addresses of other machines that this process tried to reach
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _this_machine_alone() -> Iterator[None]:
-    """Every connection to another machine fails, and is kept in TRIED."""
+    """Every connection to another machine fails, and is recorded in TRIED."""
     connect = socket.socket.connect
 
     def here_alone(self: socket.socket, address: object) -> None:
-        # A datagram socket that is connected sends nothing: Dask asks so for its own address.
+        # A connected datagram socket sends nothing: Dask uses one to find its address.
         inet = self.family in (socket.AF_INET, socket.AF_INET6) and self.type == socket.SOCK_STREAM
         if inet and not str(address[0]).startswith(("127.", "::1", "localhost")):  # type: ignore[index]
             TRIED.append(address)
@@ -116,7 +115,7 @@ def _this_machine_alone() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_network() -> Iterator[None]:
-    """Fails a test in which another machine was asked, even where the failure was swallowed."""
+    """Fail a test that tried to reach another machine, even if the failure was swallowed."""
     TRIED.clear()
     yield
     assert TRIED == []
@@ -132,8 +131,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def model(checkpoint: Path) -> "Model":
-    """The loaded `checkpoint`, float32 on the CPU; shared, so no test may leave a hook or a changed
-    weight in it."""
+    """The loaded `checkpoint`, float32 on the CPU. It is shared, so no test may leave a hook or a
+    changed weight in it."""
     import probe
 
     return probe.load(checkpoint)
@@ -149,9 +148,9 @@ def tiny() -> "Model":
 
 @pytest.fixture(
     scope="module"
-)  # its event loop runs while it is open, which a notebook's in the same process would not bear
+)  # its event loop runs while it is open, which a notebook's loop in the same process would not tolerate
 def browser():
-    """Headless Chromium; a test that asks for it is skipped where that or Playwright is missing."""
+    """Headless Chromium; tests that request it are skipped without Chromium or Playwright."""
     if not CHROMIUM.exists():
         pytest.skip(NO_CHROMIUM)
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -161,23 +160,22 @@ def browser():
 
 @pytest.fixture
 def open_page(browser):
-    """Opens pages, and says afterwards what they said, threw and asked for."""
+    """Open pages, and return their messages, errors and requests afterwards."""
     with opening(browser) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def shared_page(browser):
-    """Opens a page once for the tests of a file that only look at it; one that clicks or unfolds
-    takes `open_page`."""
+    """Open a page once for the tests of a file that only read it. A test that clicks or unfolds
+    uses `open_page`."""
     with sharing(browser) as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
 def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of the made-up study, its folder below one that was not there; tests leave it as
-    it is."""
+    """The report of the made-up study, in a new folder. Tests do not change it."""
     from example_study import make_study
 
     import probe
@@ -190,7 +188,7 @@ def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """Runs `probe ARGS` in this process; returns exit code, standard output, standard error."""
+    """Run `probe ARGS` in this process; return exit code, standard output, standard error."""
     from probe.cli import main
 
     def run(*arguments: object) -> tuple[int, str, str]:
@@ -210,11 +208,11 @@ def copy(checkpoint: Path, tmp_path: Path) -> Path:
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded before the first test stays: no collection of garbage has to look through it
-    again, and what the tests make is looked through seldom.
+    """Freeze what is loaded before the first test, so that no garbage collection scans it again,
+    and collect rarely.
 
-    Altair holds a finished chart against its schema in `to_dict`, as tests/charts do with every
-    one; the parts of it need not be as they are made.
+    Altair validates a finished chart against its schema in `to_dict`, as tests/charts do for every
+    chart; its parts need no validation while they are created.
     """
     from altair.utils import schemapi
 
@@ -226,7 +224,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Ends with what was skipped and how to run it: a line a reason, browser tests last."""
+    """End with the skipped tests and how to run them: one line for each reason, browser tests last."""
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is None:  # in a worker
         return

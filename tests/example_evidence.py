@@ -1,5 +1,5 @@
-"""What a made-up study rests on: frames of distances, parts of heads, sets, controls, nouns in the
-word's place and decompositions that fit its heads."""
+"""The evidence of a made-up study: frames of distances, parts of heads, sets, controls, nouns in
+the word's place and decompositions that fit its heads."""
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ CONDITIONS = {
 
 
 def distances(heads: pd.DataFrame) -> pd.DataFrame:
-    """The same effect at every distance, a little less far away."""
+    """The same effect at every distance, slightly less at longer distances."""
     rows = heads[heads["swap"].notna()]
     parts = [
         rows[KEYS].assign(distance=place, net=rows["swap"] * (1 - 0.05 * place))
@@ -30,7 +30,7 @@ def distances(heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def head_parts(heads: pd.DataFrame) -> pd.DataFrame:
-    """Heads that carry and do not look elsewhere, nearly all of it from the cue."""
+    """Heads that move the word without a change of attention, nearly all of it from the cue."""
     rows = heads[heads["swap"].notna()]
     parts = {
         "pattern_only": 0.1,
@@ -47,7 +47,7 @@ def head_parts(heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_depth(heads: pd.DataFrame, layers: int) -> pd.DataFrame:
-    """The same effect at every depth behind a head from the second on."""
+    """The same effect at every depth after a head, from the second on."""
     rows = heads[heads["swap"].notna()]
     parts = [
         rows[KEYS].assign(depth=depth, net=rows["net"]).query("layer < depth")
@@ -57,7 +57,7 @@ def by_depth(heads: pd.DataFrame, layers: int) -> pd.DataFrame:
 
 
 def curves(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:
-    """Each leading head brings its effect, until everything is there."""
+    """Each top head adds its effect, until the whole gap is kept."""
     parts = []
     for word, rows in word_heads[word_heads["layer"] < read_at].groupby("word", sort=False):
         order = rows.sort_values("rank")
@@ -83,7 +83,7 @@ def curves(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)[CURVES] if parts else pd.DataFrame(columns=CURVES)
 
 
-# Attribution and replacements agree; they do not; the head does not prefer the cue.
+# Attribution and replacements agree; they disagree; the head does not prefer the cue.
 CUE_ATTRIBUTIONS = (
     {"contrast": 2.0, "p_contrast": 0.001, "p_query": 0.001, "p_key": 0.001},
     {"contrast": 1.5, "p_contrast": 0.001, "p_query": 0.4, "p_key": 0.001},
@@ -94,7 +94,7 @@ CUE_ATTRIBUTIONS = (
 def cue_attributions(
     word_heads: pd.DataFrame, senses: dict[str, tuple[str, ...]]
 ) -> dict[str, pd.DataFrame]:
-    """Of the first three heads of each word: 60 % of the contrast from MLP 0 at both tokens."""
+    """For the top three heads of each word: 60 % of the contrast from MLP 0 at both tokens."""
     rows: dict[str, list[dict[str, object]]] = {name: [] for name in QK_TABLES}
     parts = ["token embedding", "heads 0", "MLP 0"]
     shares = np.array([[0.1, 0.02, 0.1], [0.003, 0.0, 0.1], [0.05, -0.073, 0.6]])
@@ -125,7 +125,7 @@ def cue_attributions(
 
 
 def random_sets(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:
-    """Ten random sets at three sizes, the best of them keeping less than a third."""
+    """Ten random sets at three sizes, the best of which keep less than a third."""
     words = word_heads.loc[word_heads["layer"] < read_at, "word"].unique()
     rows = [
         {"word": word, "size": size, "faithfulness": 0.03 * place * size / 9}
@@ -137,11 +137,11 @@ def random_sets(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:
 
 
 def nouns_in_place(words: pd.DataFrame, layers: int) -> pd.DataFrame:
-    """The squared gaps of a word, growing with depth, and of 48 nouns that change half as far in
-    the mean: a quarter of its squared gap, 64 % for the furthest."""
+    """The squared gaps of a word, growing with depth, and of 48 nouns: on average a quarter of the
+    word's squared gap, and 64 % for the largest."""
     depths = np.arange(layers + 1)
     own = 100.0 * depths**2
-    shares = np.append(np.linspace(0.05, 0.4334, 47), 0.64)  # 0.25 in the mean
+    shares = np.append(np.linspace(0.05, 0.4334, 47), 0.64)  # 0.25 on average
     parts = []
     for row in words[words["ranked"]].itertuples():
         key = {"word": row.word, "sense_a": row.sense_a, "sense_b": row.sense_b}
@@ -159,7 +159,7 @@ def nouns_in_place(words: pd.DataFrame, layers: int) -> pd.DataFrame:
 
 
 def mlps(words: pd.DataFrame, read_at: int) -> pd.DataFrame:
-    """MLPs that move every word by a tenth, that of layer 1 more than other nouns."""
+    """MLPs that move every word by a tenth; that of layer 1 does more than at other nouns."""
     parts = []
     for row in words[words["ranked"]].itertuples():
         key = {"word": row.word, "sense_a": row.sense_a, "sense_b": row.sense_b}
@@ -174,7 +174,7 @@ def mlps(words: pd.DataFrame, read_at: int) -> pd.DataFrame:
 
 
 def separation_controls(heads: pd.DataFrame) -> pd.DataFrame:
-    """As measured for the first pair of each word, and around a middle for every control."""
+    """As measured for the first pair of each word, and around a mean for every control."""
     rng = np.random.default_rng(3)
     first = heads.groupby("word")[["sense_a", "sense_b"]].transform("first")
     rows = heads[(heads["sense_a"] == first["sense_a"]) & (heads["sense_b"] == first["sense_b"])]
@@ -192,8 +192,8 @@ def separation_controls(heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def decomposition(readings: pd.DataFrame) -> pd.DataFrame:
-    """Half of the gap per sentence, from the first leading head's tokens as far as they go, the
-    rest from an MLP."""
+    """Half of the gap per sentence: from the tokens of the top heads as far as they go, the
+    remainder from an MLP."""
     parts = []
     for (word, number), group in readings.groupby(["word", "sentence"], sort=False):
         rows = group[
@@ -244,7 +244,7 @@ def paths(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
         fraction=1.0, direct=rows["net"], total=rows["net"], q=0.01, composition=float("nan")
     )
     edges = edges.assign(low=rows["net"] - 0.05, high=rows["net"] + 0.04)
-    third = rows["net"] / 3  # is done for other nouns, too
+    third = rows["net"] / 3  # also occurs at other nouns
     edges = edges.assign(general=third, specific=2 * third, p_specific=0.01, comparison="more")
     edges = edges.assign(specific_low=third, specific_high=3 * third)
     grid = [

@@ -1,4 +1,4 @@
-"""Sentences of a word that no Western encoding holds, for tests of files and streams."""
+"""Sentences with a word that no Western encoding has, for tests of files and streams."""
 
 RIVER = ("νερό", "ψάρι", "λάσπη", "γέφυρα")
 MONEY = ("δάνειο", "τόκος", "χρήμα", "χρέος")

@@ -1,8 +1,8 @@
-"""A made-up study with every frame that a real one has, seeded: for tests of charts, sentences and
-pages without a model.
+"""A made-up study with every frame of a real one, seeded, for tests of charts, sentences and pages
+without a model.
 
-bank has two senses and three clear heads (two resolve, one is against), mole has four senses (one
-of its six pairs not apart), apple is not apart at all. Words are read after layer 2, the heads of
+bank has two senses and three clear heads (two resolvers, one opposing head), mole has four senses
+(one of its six pairs without a gap), apple has no gap. Words are read after layer 2, the heads of
 layer 3 at the end.
 """
 
@@ -103,11 +103,11 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
 
 
 def make_study(texts: tuple[str, ...] = (), *, apart: bool = True) -> Study:
-    """The study; every one of `texts` appears as a sentence, a token, a showcase and a reason for
+    """The study. Each of `texts` appears as a sentence, a token, a showcase and a reason for
     leaving out.
 
-    With `apart` false no word has a gap between its senses, so nothing is ranked. Its frames are
-    shared: put another in the place of one, and change none.
+    Without `apart` no word has a gap between its senses, so nothing is ranked. Its frames are shared:
+    replace a frame by another, and change none.
     """
     frames = dict(_frames(texts, apart))
     given = frames["certificate"].drop(columns="ok").to_dict("records")
@@ -236,7 +236,7 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
 
 
 def _verdicts(heads: pd.DataFrame) -> pd.DataFrame:
-    """Large effects resolve, against the word opposes, separation alone separates."""
+    """Large effects resolve, negative effects oppose, separation alone separates."""
     net = heads["swap"] - heads["same_sense"]
     chosen = [
         net < -0.03,
@@ -250,8 +250,8 @@ def _verdicts(heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def beside_nouns(net: pd.Series) -> dict[str, object]:
-    """Heads that do a third of their effect for this word alone, and small ones that are not
-    decided; missing where nothing was swapped."""
+    """Heads with a third of their effect specific to this word, and small undecided ones; missing
+    for words without swaps."""
     large = net.abs() > 0.1
     specific = np.where(large, net / 3, 0.0)
     comparison = np.where(large, np.where(net > 0, "more", "less"), "undecided")
@@ -337,7 +337,7 @@ def _shares(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
 
 
 def _sentences(texts: tuple[str, ...]) -> pd.DataFrame:
-    """Four sentences of every sense, their cues named like it; the last of each has no partner."""
+    """Four sentences of every sense, with cues named after it; the last of each has no partner."""
     rows = []
     for word, senses in SENSES.items():
         for number, sense in enumerate(senses * 4):
@@ -372,7 +372,8 @@ def _sentences(texts: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _predictions(texts: tuple[str, ...]) -> pd.DataFrame:
-    """The tested sentences of every two senses; the last of each word is read as the other one."""
+    """The tested sentences of every two senses; the last of each word is classified as the other
+    sense."""
     sentences = _sentences(texts)
     rows = []
     for word, a, b in _pairs():
@@ -486,7 +487,7 @@ def _readings(
 
 
 def _beside(showcase: pd.DataFrame) -> pd.DataFrame:
-    """One late sentence that the other model places as meant, and one that it does not."""
+    """One late sentence that the second model classifies correctly, and one that it does not."""
     late = showcase[showcase["cue_after"]].reset_index(drop=True)
     read = {"reads_as": ["unit", "company"], "coordinate": [0.41, -0.2]}
     read |= {

@@ -1,4 +1,4 @@
-"""A survey of made-up words: what a page is made of, without a model."""
+"""A survey of made-up words: the input of a page, without a model."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ SIZES = (1, 2, 4, 8)
 
 @dataclass(frozen=True, eq=False)
 class MadeSurvey(Survey):
-    """A survey whose records are at hand and in no folder."""
+    """A survey whose records are in memory and in no folder."""
 
     words: tuple[Any, ...] = ()
 
@@ -31,7 +31,7 @@ class MadeSurvey(Survey):
 
 
 def certificate_of(layers: int) -> Certificate:
-    """A certificate in which everything agrees."""
+    """A certificate without any disagreement."""
     rows = [Row(layer, "z", "attention.mix", 2e-7, 1.0, 1e-4) for layer in range(layers)]
     return Certificate("made-up", "float32", ("The river bank",), tuple(rows))
 

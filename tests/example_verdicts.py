@@ -1,8 +1,8 @@
-"""The numbers of a head that resolves, and what tests change of them."""
+"""The numbers of a resolver, which tests of verdicts change."""
 
 import math
 
-# A head that resolves; every test changes what its rule is about.
+# A resolver; every test changes the numbers that its rule depends on.
 RESOLVES = {
     "p_auroc": 0.001,
     "p_swap": 0.002,

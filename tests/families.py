@@ -1,5 +1,5 @@
-"""Small random models of every family, true in architecture, biases and norms random too; when two
-tensors agree."""
+"""Small random models of every family, with the real architecture and random biases and norms; and
+the tolerance of two tensors."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -19,8 +19,8 @@ from probe.model.load import load
 from probe.model.model import Model
 
 LAYERS, HEADS, VOCABULARY = 2, 4, 400  # of the tiny models; hybrids have three layers
-# Some layers of a hybrid have no attention. What is asked of every layer of the others is not
-# there, and hybrids have tests of their own.
+# Some layers of a hybrid have no attention. Tests that need every layer do not apply to hybrids,
+# which have separate tests.
 HYBRIDS = tuple(
     kind for kind, family in FAMILIES.items() if any(stack.mixer for stack in family.attentions)
 )
@@ -28,12 +28,12 @@ KINDS = tuple(kind for kind in FAMILIES if kind not in HYBRIDS)
 PAIRED = tuple(kind for kind in KINDS if FAMILIES[kind].kind == "encoder-decoder")
 ENCODERS = tuple(kind for kind in KINDS if FAMILIES[kind].kind == "encoder")
 SINGLE = tuple(kind for kind in KINDS if kind not in PAIRED)
-# What is tested of families runs on these. Between them they have fused and separate weights,
-# learned, rotary and relative positions, grouped heads, gated MLPs, windows, caps, norms before and
-# after, both masks, one stack and two. Of every other row `model/test_families.py` tests the
-# contract; a rule that no representative has is tested on one family that has it.
+# Tests of families run on these. Together they have fused and separate weights, learned, rotary and
+# relative positions, grouped heads, gated MLPs, windows, caps, norms before and after, both masks,
+# one stack and two. `model/test_families.py` tests the contract of every other row. A rule that no
+# representative has is tested on one family with the rule.
 REPRESENTATIVES = ("gpt2", "llama", "gemma2", "bert", "t5")
-# Switches of a config that change a formula or add weights; all of one family.
+# Switches of a config that change a formula or add weights, all of one family.
 BOTH = {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True}
 QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
@@ -62,8 +62,8 @@ MARKS |= {"mt5": MARKS["t5"]} | dict.fromkeys(("xlm-roberta", "camembert"), MARK
 def make_family(
     folder: Path, kind: str, *, seed: int = 0, architecture: str = "", **changes: object
 ) -> Path:
-    """Writes config.json, model.safetensors and a fast tokenizer with the family's special tokens
-    to `folder`."""
+    """Write config.json, model.safetensors and a fast tokenizer with the family's special tokens to
+    `folder`."""
     random_model(kind, seed=seed, architecture=architecture, **changes).save_pretrained(folder)
     family_tokenizer(kind).save_pretrained(folder)
     return folder
@@ -75,7 +75,7 @@ def model_class(kind: str) -> type[PreTrainedModel]:
 
 
 class HeadSizes(NamedTuple):
-    """How many heads hold keys and values, and the widths of the stream and of a head."""
+    """The number of heads with keys and values, and the widths of the stream and of a head."""
 
     kv_heads: int
     d_model: int
@@ -95,8 +95,8 @@ def head_sizes(model: Model) -> HeadSizes:
 def random_model(
     kind: str, *, seed: int = 0, architecture: str = "", **changes: object
 ) -> PreTrainedModel:
-    """Hugging Face's model of the family, tiny and random; of another class than its usual one
-    where `architecture` names it."""
+    """Hugging Face's model of the family, tiny and random; of the class `architecture` if it is
+    given."""
     made = model_class(kind)
     config = made.config_class(**{**FAMILIES[kind].tiny, **changes})
     with torch.random.fork_rng(devices=[]):
@@ -107,8 +107,8 @@ def random_model(
 
 
 def perturb(model: PreTrainedModel) -> None:
-    """Every weight random and far from 0 by accident, gains around what they begin as; sinusoidal
-    tables stay what they are."""
+    """Make every weight random, and not close to 0 by accident, with gains around their initial
+    values. Sinusoidal tables are unchanged."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
@@ -120,11 +120,11 @@ def perturb(model: PreTrainedModel) -> None:
 
 
 def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
-    """A byte-level BPE that puts the special tokens of the family where the family has them."""
+    """A byte-level BPE with the family's special tokens at the family's ids."""
     first, last = MARKS.get(kind, ("", ""))
     begin = (
         (first, "<pad>") if first == "<s>" and last else ("<pad>", first)
-    )  # RoBERTa gives no place to token 1
+    )  # RoBERTa does not use token 1
     special = [token for token in (*begin, last, "<unk>", "[MASK]") if token]
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -147,7 +147,7 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
 def each_family(*kinds: str, also: Sequence[str] = ()) -> list:
     """Parameters of a test over `kinds`, by default all but hybrids.
 
-    Representatives run always, and so do those of `also`, which have a rule that no representative
+    Representatives always run, and so do families in `also`, which have a rule that no representative
     has. The others are left to `make campaign`.
     """
     here = (*REPRESENTATIVES, *also)
@@ -166,13 +166,13 @@ ROUNDED = {"rtol": 0, "atol": 1e-6}
 
 
 def near(kind: str) -> dict[str, float]:
-    """Equal to rounding; to that of float32 where the family's own code softmaxes in it whatever
-    the type."""
+    """Equal up to rounding; up to that of float32 if the family's code computes the softmax in
+    float32 for every type."""
     return ROUNDED if "softmax" in FAMILIES[kind].in_float32 else EXACT
 
 
 def assert_near(found: torch.Tensor, exact: torch.Tensor, close: dict[str, float]) -> None:
-    """Equal relative to the scale of the tensor."""
+    """Equal, relative to the scale of the tensor."""
     scale = exact.abs().max()
     torch.testing.assert_close(found / scale, exact / scale, **close)
 

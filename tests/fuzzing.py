@@ -1,11 +1,10 @@
-"""Hostile input, generated: every door that a file or a text comes through, with what may come out
-of it.
+"""Hostile input, generated: every entry point for files and texts, with the allowed outcomes.
 
-Each target draws a case and tries it: the outcome is "taken" or "refused", in a sentence of a
-ProbeError. Anything else, a traceback, a lost row, a text that became markup, fails.
-`tests/package/test_fuzz.py` tries a few hundred of each, and `python tests/fuzzing.py --cases
-100000 --out reports` many, and writes down how many. `tests/campaign/guided_fuzzing.py` lets
-coverage choose the cases.
+Each target draws a case and tries it. The outcome is "taken", or "refused" with the message of a
+ProbeError. Any other outcome, such as a traceback, a lost row or a text that becomes markup, is a
+failure. `tests/package/test_fuzz.py` tries a few hundred cases of each. `python tests/fuzzing.py
+--cases 100000 --out reports` tries many, and records their number. In
+`tests/campaign/guided_fuzzing.py` coverage chooses the cases.
 """
 
 import argparse
@@ -109,8 +108,8 @@ noise = st.binary(max_size=60)
 
 @dataclass(frozen=True)
 class Target:
-    """A door: what is drawn for it, and what is tried with it; `cost` is about how many others one
-    case takes."""
+    """An entry point: how its cases are drawn and tried. `cost` is about the number of other cases
+    that take as long."""
 
     draw: st.SearchStrategy[Any]
     attempt: Callable[[Path, Any], str]
@@ -118,7 +117,7 @@ class Target:
 
 
 def sentence_of(error: ProbeError) -> str:
-    """One sentence, no traceback, whatever was in the file."""
+    """One message without a traceback, for any content of the file."""
     said = str(error)
     assert said.endswith((".", ")")) and "Traceback" not in said, said
     assert error.exit_code == 2
@@ -162,7 +161,7 @@ def _parquet(chosen: list[dict[str, Any]]) -> bytes:
 
 @st.composite
 def damaged(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
-    """Bytes as they are, cut, with some changed, with a mark in front, or anything at all."""
+    """Bytes unchanged, cut, partly changed, with a mark at the beginning, or arbitrary."""
     how = draw(st.sampled_from(("whole", "whole", "cut", "changed", "marked", "noise", "joined")))
     if how == "noise":
         return draw(noise)
@@ -191,7 +190,7 @@ def _written(file: Path, content: bytes) -> Path:
 
 
 def read_both_ways(file: Path) -> str:
-    """The rows are those of a plain reader that holds the whole file, the same values in the same
+    """The rows equal those of a plain reader of the whole file, with the same values in the same
     order."""
     try:
         corpus = read_sentences(file)
@@ -212,7 +211,7 @@ def read_both_ways(file: Path) -> str:
 
 
 def read_plainly(file: Path) -> list[dict[str, Any]]:
-    """The rows of a good file, by whole-file readers that share nothing with the streaming one."""
+    """The rows of a valid file, by whole-file readers that share nothing with the streaming reader."""
     if file.is_dir():
         senses = json.loads((file / "classes_map.txt").read_text("utf-8-sig"))
         data, gold = (_plain_lines(file / f"train.{kind}.txt") for kind in ("data", "gold"))
@@ -288,7 +287,7 @@ def read_folder(folder: Path, files: dict[str, bytes]) -> str:
 
 @cache
 def small_model() -> Any:
-    """Tokenizer and sizes of a model, which is all that tokens need, without the rest of it."""
+    """Tokenizer and sizes of a model, without the other parts, which tokens do not need."""
     tokenizer = make_tokenizer()
     config = SimpleNamespace(
         prepend_bos=True,
@@ -367,8 +366,8 @@ configs = st.dictionaries(st.sampled_from(KEYS), st.one_of(ABSURD, values), max_
 
 
 def read_a_config(folder: Path, changed: dict[str, Any]) -> str:
-    """A config is read, with everything in it a size that can be, or refused; headers come before
-    memory is taken."""
+    """A config is read, with plausible sizes, or refused; headers are checked before memory is
+    allocated."""
     raw, tensors = checkpoint()
     (folder / "config.json").write_bytes(json.dumps(raw | changed).encode("utf-8", "replace"))
     if not (folder / "model.safetensors").exists():
@@ -383,7 +382,7 @@ def read_any_config(folder: Path, content: bytes) -> str:
 
 @st.composite
 def headers(draw: st.DrawFn) -> bytes:
-    """A safetensors file whose header, its length, or its data were tampered with."""
+    """A safetensors file with a changed header, length, or data."""
     _, whole = checkpoint()
     size = struct.unpack("<Q", whole[:8])[0]
     header = json.loads(whole[8 : 8 + size])
@@ -478,7 +477,7 @@ def _gguf_text(text: str) -> bytes:
 
 
 def _gguf_value(value: Any) -> bytes:
-    """A metadata value with its type; what has none in the format is written as text."""
+    """A metadata value with its type; a value without a type in the format is written as text."""
     if isinstance(value, list):
         if all(type(item) is int and 0 <= item < 2**32 for item in value):
             return struct.pack(f"<IIQ{len(value)}I", 9, 4, len(value), *value)
@@ -496,7 +495,7 @@ def _gguf_value(value: Any) -> bytes:
 def gguf_bytes(
     metadata: dict[str, Any], tensors: dict[str, tuple[Any, ...]], stated: dict[str, int]
 ) -> bytes:
-    """A GGUF file of ones; `stated` replaces counts, types and places of the header."""
+    """A GGUF file of ones; `stated` replaces counts, types and offsets of the header."""
     entries = b"".join(_gguf_text(name) + _gguf_value(value) for name, value in metadata.items())
     table, data = b"", b""
     for number, (name, shape) in enumerate(tensors.items()):
@@ -517,7 +516,7 @@ def gguf_bytes(
 
 @st.composite
 def gguf_files(draw: st.DrawFn) -> bytes:
-    """A small file, whole or with metadata, tensors, counts, types, places or bytes changed."""
+    """A small file, complete, or with changed metadata, tensors, counts, types, offsets or bytes."""
     metadata, tensors, stated = dict(GGUF_GOOD), dict(GGUF_TENSORS), {}
     how = draw(st.sampled_from(("metadata", "metadata", "tensors", "stated", "bytes", "damaged")))
     if how == "metadata":
@@ -550,8 +549,8 @@ def gguf_files(draw: st.DrawFn) -> bytes:
 
 
 def read_a_gguf_file(folder: Path, content: bytes) -> str:
-    """Header, config, tensors and tokenizer, as far as each is believed: finite, no memory beyond
-    the file's."""
+    """Header, config, tensors and tokenizer, as far as each is accepted: finite, without more
+    memory than the file's size."""
     file = _written(folder / "model.gguf", content)
     try:
         opened = open_gguf(file)
@@ -569,7 +568,7 @@ def read_a_gguf_file(folder: Path, content: bytes) -> str:
 
 
 class Elements(HTMLParser):
-    """The elements of a piece of markup, and its text."""
+    """The elements of a part of markup, and its text."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -589,7 +588,8 @@ def piece() -> Any:
 
 
 def show(_: Path, text: str) -> str:
-    """User text in a page stays text: no element more, and JSON in a script that nothing leaves."""
+    """User text in a page stays text: it adds no element, and JSON in a script cannot end the
+    script."""
     parser = Elements()
     parser.feed(str(piece().render(text=text)))
     parser.close()
@@ -602,7 +602,7 @@ def show(_: Path, text: str) -> str:
 
 @cache
 def record() -> bytes:
-    """The file of a word that a survey measured."""
+    """The file of a word of a survey."""
     model, _ = resolver_model(0)
     sentences = make_sentences(frames=1, distances=(1,), cues=2)
     measured = measure_word(model, sentences, replace(SURVEY, nouns=NOUNS[:2]))
@@ -611,7 +611,8 @@ def record() -> bytes:
 
 
 def read_a_record(folder: Path, content: bytes) -> str:
-    """The file of a word: believed when it is whole, else refused, and then it is measured anew."""
+    """The file of a word: accepted if it is complete, otherwise refused, and then the word is
+    measured again."""
     file = folder / "000000.word"
     file.write_bytes(content)
     return outcome(lambda: read_record(file))
@@ -643,8 +644,8 @@ TARGETS = {
 
 
 def try_cases(name: str, folder: Path, cases: int, *, start: int = 0) -> Counter[str]:
-    """Generate `cases` cases of a target and count their outcomes; raises what the first bad case
-    raised."""
+    """Generate `cases` cases of a target and count their outcomes; raises the error of the first
+    bad case."""
     target, counts = TARGETS[name], Counter[str]()
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -661,7 +662,7 @@ def try_cases(name: str, folder: Path, cases: int, *, start: int = 0) -> Counter
 
 
 def shares(cases: int) -> Iterator[tuple[str, int]]:
-    """How many cases each target gets: as many as the others, less where one takes longer."""
+    """The number of cases of each target: the same for all, but fewer for slow ones."""
     whole = sum(1 / target.cost for target in TARGETS.values())
     for name, target in TARGETS.items():
         yield name, round(cases / target.cost / whole) + 1
@@ -683,7 +684,7 @@ def main() -> None:
                 counts, began, turn = Counter[str](), time.monotonic(), 0
                 while (
                     counts.total() < cases
-                ):  # a run of hypothesis ends early where it has seen everything
+                ):  # a run of hypothesis ends early if it has tried everything
                     most = min(2_000, cases - counts.total())
                     counts += try_cases(
                         name, Path(place) / str(number), most, start=chosen.seed + turn

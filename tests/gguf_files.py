@@ -1,9 +1,9 @@
-"""Makers of small GGUF files from the random checkpoints of `families`: what llama.cpp's converter
-does, done with the `gguf` package's writer.
+"""Small GGUF files from the random checkpoints of `families`, converted as llama.cpp's converter
+does, with the `gguf` package's writer.
 
-Written from the converter's description, not from the loader: rotary rows are put pair beside pair,
-GPT-NeoX's queries, keys and values by role, GPT-2's matrices output x input, 1 is added to Gemma's
-norms.
+Written from the converter's description, not from the loader: rotary rows are reordered into pairs,
+GPT-NeoX's queries, keys and values are separated, GPT-2's matrices are output x input, 1 is added to
+Gemma's norms.
 """
 
 import json
@@ -20,12 +20,12 @@ from safetensors.numpy import load_file
 
 from probe.model.architectures import FAMILIES
 
-# By `model_type`: what the converter calls it. Families without a row for GGUF are written as their
-# kin that has one, to be refused or taken by that row.
+# The converter's names by `model_type`. Families without a row for GGUF are written as a related
+# family with one, to be refused or accepted by that row.
 ARCHITECTURES = {kind: family.gguf.architecture for kind, family in FAMILIES.items() if family.gguf}
 ARCHITECTURES |= {"mistral": "llama", "roberta": "bert", "mt5": "t5"}
 PERMUTED = ("llama", "smollm3", "arcee", "granite")  # by architecture
-# What the converter writes of every text model: the first of these keys that its config has, with
+# What the converter writes for every text model: the first of these keys that its config has, with
 # the values that the config's class gives to absent ones.
 TEXT_MODEL = {
     "block_count": ("n_layers", "num_hidden_layers", "n_layer"),
@@ -41,8 +41,8 @@ TEXT_MODEL = {
     "expert_count": ("num_local_experts", "num_experts"),
     "expert_used_count": ("num_experts_per_tok",),
 }
-# What it writes, beside or in place of that, of one family; nothing of a family that is not here,
-# nor in `OLDER`.
+# What it writes in addition, or instead, for single families; nothing for a family that is neither
+# here nor in `OLDER`.
 ENCODER = {"attention.causal": False, "pooling_type": 1}
 Own = Callable[[dict[str, Any]], dict[str, Any]]
 OWN: dict[str, Own] = {
@@ -153,8 +153,8 @@ Change = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
 
 
 def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = None) -> Path:
-    """The checkpoint of `folder` as a GGUF file, its matrices in `kind`; `change` has metadata and
-    tensors first."""
+    """The checkpoint of `folder` as a GGUF file, with its matrices in `kind`. `change` can change
+    metadata and tensors first."""
     config = json.loads((folder / "config.json").read_text())
     metadata, tensors = _metadata(config, folder), _tensors(config, folder)
     if change:
@@ -167,7 +167,7 @@ def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = 
         values = np.ascontiguousarray(values)
         in_blocks = (
             values.ndim > 1 and values.shape[-1] % 32 == 0
-        )  # T5's table of position biases is not
+        )  # the table of T5's position biases is not
         if in_blocks and kind != Kind.F32:
             writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
         else:
@@ -180,7 +180,7 @@ def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = 
         "bert",
         "t5",
         "modern-bert",
-    ):  # its tokenizer is of a kind that nobody converts
+    ):  # nobody converts a tokenizer of this kind
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(folder / name, file.parent)
     return file
@@ -259,7 +259,7 @@ def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _first_row(config: dict[str, Any]) -> int:
-    """RoBERTa's first token's, in front of which its position table is cut."""
+    """The id of RoBERTa's first token, at which its position table is cut."""
     row: int = config["pad_token_id"] + 1
     return row
 
@@ -274,7 +274,7 @@ def _llama(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rounded(config: dict[str, Any]) -> int:
-    """LFM2's width: two thirds of what is stated, a multiple of a number."""
+    """LFM2's width: two thirds of the stated width, rounded to a multiple of a number."""
     multiple: int = config["block_multiple_of"]
     return -(-(2 * config["intermediate_size"] // 3) // multiple) * multiple
 
@@ -298,8 +298,8 @@ def _text_model(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tokenizer(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Byte-level BPE as GGUF holds it: tokens in order, their kinds, merges, and the numbers of the
-    special ones."""
+    """Byte-level BPE in GGUF's form: tokens in order, their kinds, merges, and the ids of the
+    special tokens."""
     held = json.loads((folder / "tokenizer.json").read_text())
     given = json.loads((folder / "tokenizer_config.json").read_text())
     known = held["model"]["vocab"] | {
@@ -347,7 +347,7 @@ def _tensors(config: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:
 
 
 def _with_experts_stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """All experts of a layer in one tensor, by their name without a number."""
+    """All experts of a layer in one tensor, with their name without a number."""
     made: dict[str, Any] = {}
     for name, values in sorted(tensors.items(), key=lambda item: _expert_of(item[0])):
         if _expert_of(name) < 0:

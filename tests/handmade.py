@@ -1,13 +1,13 @@
-"""Models whose insides are known: random ones of an odd shape, and ones built by hand so that the
+"""Models with known internals: random ones with an odd shape, and ones built by hand so that the
 answer is known.
 
-A hand-built model is a real GPT-2 checkpoint, LayerNorm included, put together from named features.
-A feature is a pair of coordinates that hold (+value, -value): its mean is 0, so LayerNorm only
-divides, and by nearly the same number everywhere, because every token carries a large `anchor`. A
-`Head` is said in features: what it asks, what it finds, what it takes there and what it gives here;
-a `Unit` is one neuron of an MLP. Every head and every neuron that is not given is filled with
-random numbers: alive, reading words, places and other heads, but never the sense, and writing only
-where nothing planted reads.
+A hand-built model is a real GPT-2 checkpoint, including LayerNorm, composed of named features. A
+feature is a pair of coordinates with the values (+value, -value): its mean is 0, so LayerNorm only
+divides, and by nearly the same number everywhere, because every token has a large `anchor`. A
+`Head` is described by features: those that it asks for, finds, takes and gives. A `Unit` is one
+neuron of an MLP. All other heads and neurons have random weights: they are active, read words,
+positions and other heads, but never the sense, and write only to coordinates that nothing planted
+reads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,8 +33,7 @@ from probe.text.sentences import Corpus, Sentence
 
 # --- random models --------------------------------------------------------------------------------
 
-# No two sizes alike, so that no axis can be taken for another: 3 layers, 4 heads of 7, 28, 36, 40,
-# 400.
+# No two sizes are equal, so that axes cannot be confused: 3 layers, 4 heads of 7, 28, 36, 40, 400.
 ODD = {"n_layer": 3, "n_head": 4, "n_embd": 28, "n_inner": 36, "n_positions": 40}
 # wte, wpe, per layer c_attn, c_proj, c_fc, mlp.c_proj with their biases and two norms, the last
 # norm. By hand: 400*28 + 40*28 + 3*((28*84 + 84) + (28*28 + 28) + (28*36 + 36) + (36*28 + 28) +
@@ -45,7 +44,7 @@ SHARPER = 2.5
 
 @cache
 def random_model(dtype: torch.dtype = torch.float32, *, seed: int = 5, tied: bool = True) -> Model:
-    """A random GPT-2 of odd shape, biases and norms random too, whose attention is far from
+    """A random GPT-2 of odd shape with random biases and norms, whose attention is far from
     uniform.
 
     Shared: do not change it.
@@ -55,8 +54,8 @@ def random_model(dtype: torch.dtype = torch.float32, *, seed: int = 5, tied: boo
 
 
 def make_random(folder: Path, *, seed: int = 5, tied: bool = True) -> Path:
-    """Writes the checkpoint of `random_model`: queries made larger, because random ones look at
-    everything alike."""
+    """Write the checkpoint of `random_model`. Its queries are scaled up, because random queries
+    attend to everything equally."""
     make_checkpoint(folder, seed=seed, tied=tied, **ODD)
     tensors = load_file(folder / "model.safetensors")
     if tied:
@@ -71,7 +70,7 @@ def make_random(folder: Path, *, seed: int = 5, tied: bool = True) -> Path:
 
 
 def tokens_of(ids: Sequence[int]) -> Tokens:
-    """Ids as a Tokens record, one character each, where only the ids matter."""
+    """Ids as a Tokens record, one character each, for tests that only need ids."""
     n = len(ids)
     return Tokens("·" * n, tuple(ids), ("·",) * n, tuple((pos, pos + 1) for pos in range(n)), False)
 
@@ -86,13 +85,13 @@ PLAIN = (
     *("small", "once", "again", "we", "passed", "and", "it"),
 )
 BOS, UNKNOWN = "<bos>", "<unk>"
-# Nouns with one meaning, of both articles: no feature but those of any word, so that what a planted
-# head does where it finds `is_target` it does for the word alone.
+# Unambiguous nouns with both articles. They have only the features of every word, so a planted head
+# that looks for `is_target` acts on the word alone.
 NOUNS = lexicon.one_meaning_nouns()[:24]
 FUNCTION = {
     "door": "this",
     "canal": "that",
-}  # words that go with a sense and carry the feature "second"
+}  # words that go with a sense and have the feature "second"
 
 
 def make_sentences(
@@ -103,10 +102,10 @@ def make_sentences(
     cue_after: bool = False,
     seed: int = 0,
 ) -> tuple[Sentence, ...]:
-    """Aligned pairs: every frame at every distance with every cue, the sentences of a pair side by
-    side.
+    """Aligned pairs: every frame at every distance with every cue, with the sentences of a pair
+    next to each other.
 
-    A distance that is given twice is two places in the frame, with other words around them.
+    A distance that is given twice means two positions in the frame, with other words around them.
     """
     rng = np.random.default_rng(seed)
     made = []
@@ -146,7 +145,7 @@ def _sentence(text: str, sense: str, cue: str, place: Mapping[str, object]) -> S
 
 
 def make_crossed(first: int, second: int, *, frames: int = 6, seed: int = 0) -> list[Sentence]:
-    """Pairs of every cue word of one sense with every one of the other, in every frame."""
+    """Pairs of every cue word of one sense with every cue word of the other, in every frame."""
     grid = make_sentences(frames=frames, distances=(1,), cues=max(first, second), seed=seed)
     by_cue = {(row.frame, row.cue_word): row for row in grid}
     return [
@@ -163,7 +162,7 @@ def corpus_of(sentences: Sequence[Sentence]) -> Corpus:
 
 
 def without(sentences: Sequence[Sentence], *names: str) -> tuple[Sentence, ...]:
-    """The sentences with some of their optional fields not given."""
+    """The sentences without some of their optional fields."""
     return tuple(replace(sentence, **dict.fromkeys(names)) for sentence in sentences)
 
 
@@ -190,7 +189,7 @@ READ_BY_ANY = (
     "is_target",
     *PLACES,
     *OPEN,
-)  # not is_bos: who asks for it looks nowhere else
+)  # not is_bos: only heads that look nowhere else ask for it
 WRITTEN_BY_ANY = tuple(name for name in OPEN if name.startswith("noise"))
 LAYERS, HEADS, D_HEAD, D_MLP, POSITIONS = 3, 4, 10, 24, 32
 D_MODEL = HEADS * D_HEAD
@@ -219,7 +218,10 @@ class Unit:
     gives: Reading
 
 
-TO_BOS = ({"anchor": 1.0}, {"is_bos": 3.0})  # where a head looks when it finds nothing it asks for
+TO_BOS = (
+    {"anchor": 1.0},
+    {"is_bos": 3.0},
+)  # where a head attends if it finds nothing that it asks for
 SENSE: Reading = {"sense": 1.0}
 TO_CUE = ({"is_target": 8.0}, {"is_cue": 6.0})
 
@@ -227,7 +229,7 @@ TO_CUE = ({"is_target": 8.0}, {"is_cue": 6.0})
 def resolver(
     layer: int, head: int, *, takes: Reading = SENSE, gives: str = "resolved", size: float = 3.0
 ) -> Head:
-    """A head that at the word looks at the cue, takes its sense and gives it to the word."""
+    """A head that attends from the word to the cue, reads its sense and writes it to the word."""
     return Head(layer, head, (TO_CUE, TO_BOS), ((takes, {gives: size}),))
 
 
@@ -240,11 +242,11 @@ def make_handmade(
     spread: float = 0.02,
     more_words: Sequence[str] = (),
 ) -> Path:
-    """Writes config.json, model.safetensors and a word-level tokenizer of a model with these heads
+    """Write config.json, model.safetensors and a word-level tokenizer of a model with these heads
     and neurons.
 
-    `spread`: the standard deviation of the weights of a model of its shape that is drawn at random
-    (`untrained`). `more_words`: words of the vocabulary that nothing planted reads.
+    spread: the standard deviation of the weights of a random model of the same shape (`untrained`)
+    more_words: words of the vocabulary that nothing planted reads
     """
     rng = np.random.default_rng(seed)
     tokenizer = _tokenizer(more_words)
@@ -262,10 +264,10 @@ def make_handmade(
 def make_handmade_encoder(
     folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] = (), seed: int = 0
 ) -> Path:
-    """The same as a BERT that reads both ways, which norms what is written: its norms keep every
+    """The same as a BERT that reads both ways and applies its norms to writes; its norms keep every
     feature.
 
-    Each norm divides by the same number nearly everywhere, as in `make_handmade`. There is no
+    Each norm divides by nearly the same number everywhere, as in `make_handmade`. There is no
     language-model head.
     """
     rng = np.random.default_rng(seed)
@@ -295,8 +297,8 @@ def make_handmade_encoder(
 
 
 def _as_bert(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """GPT-2's tensors by BERT's names: queries, keys, values apart, matrices turned, norms behind
-    what they led."""
+    """GPT-2's tensors under BERT's names: queries, keys and values separated, matrices transposed,
+    norms after the sums."""
     made = {
         "embeddings.word_embeddings.weight": named["wte.weight"],
         "embeddings.position_embeddings.weight": named["wpe.weight"],
@@ -330,7 +332,7 @@ def _tensors(
     gains: Mapping[tuple[int, int], np.ndarray],
     rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
-    """Every tensor by GPT-2's names."""
+    """Every tensor under GPT-2's names."""
     tensors = {"wte.weight": _token_vectors(tokenizer, rng), "wpe.weight": _position_vectors(rng)}
     for layer in range(LAYERS):
         here = {head.head: head for head in heads if head.layer == layer}
@@ -340,7 +342,7 @@ def _tensors(
         tensors |= _mlp(
             [*given, *(_any_unit(layer, rng) for _ in range(D_MLP - len(given)))], gains[layer, 2]
         )
-        for norm in (1, 2):  # the same bias on both coordinates of a pair: no reading sees it
+        for norm in (1, 2):  # the same bias on both coordinates of a pair: no reader sees it
             tensors[f"h.{layer}.ln_{norm}.weight"] = np.repeat(gains[layer, norm], 2)
             tensors[f"h.{layer}.ln_{norm}.bias"] = np.repeat(rng.normal(0, 0.1, len(FEATURES)), 2)
     tensors |= {
@@ -351,7 +353,7 @@ def _tensors(
 
 
 def _unembedding(tokens: np.ndarray, seed: int) -> np.ndarray:
-    """W_U: the token vectors, and of the senses what is `resolved` and nothing else."""
+    """W_U: the token vectors, with only `resolved` of the senses."""
     says = np.random.default_rng([seed, 1]).normal(0, 1, len(tokens))
     return tokens + np.outer(says, write_vector({"resolved": 1.0}))
 
@@ -379,7 +381,7 @@ def resolver_place(seed: int) -> tuple[int, int]:
 
 @cache
 def resolver_model(seed: int) -> tuple[Model, tuple[int, int]]:
-    """A model in which exactly one head, at a place that depends on the seed, resolves the word.
+    """A model in which exactly one head, at a position that depends on the seed, resolves the word.
 
     Shared: do not change it.
     """
@@ -448,9 +450,7 @@ def _token_vectors(tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator)
             if word == FUNCTION[sense]:
                 features |= {"marker": 1.0, "second": sign}
             if word in CUES[sense]:
-                size = rng.uniform(
-                    0.8, 1.2
-                )  # what the cue has less of the sense it has more of its accent
+                size = rng.uniform(0.8, 1.2)  # what the cue lacks of the sense it has of its accent
                 features |= {"is_cue": 1.0, "sense": sign * size, "accent": sign * (2 - size)}
         rows.append(write_vector(features))
     return np.stack(rows)
@@ -465,7 +465,7 @@ def _position_vectors(rng: np.random.Generator) -> np.ndarray:
 
 
 def write_vector(features: Reading) -> np.ndarray:
-    """The d_model numbers that put these values into these features."""
+    """The vector, `d_model`, with these values in these features."""
     vector = np.zeros(D_MODEL)
     for name, value in features.items():
         at = 2 * FEATURES.index(name)
@@ -474,8 +474,8 @@ def write_vector(features: Reading) -> np.ndarray:
 
 
 def read_vector(features: Reading, gains: np.ndarray) -> np.ndarray:
-    """The d_model weights that read Σ weight · value of these features from what LayerNorm with
-    these gains gives."""
+    """The weights, `d_model`, that read Σ weight · value of these features from the output of
+    LayerNorm with these gains."""
     vector = np.zeros(D_MODEL)
     for name, weight in features.items():
         number = FEATURES.index(name)
@@ -539,7 +539,7 @@ def _mlp(units: Sequence[Unit], gains: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def without_intervals(patch):
-    """Intervals play no part in what is counted here, so they are not worth their time."""
+    """Intervals do not matter for these counts, and would take time."""
     whole = resampling.bootstrap_weights
     patch.setattr(
         resampling, "bootstrap_weights", lambda crossed, seed: whole(crossed, seed=seed, draws=2)

@@ -1,5 +1,5 @@
-"""Whole hooked forwards under edits, and pairs of texts for them: the other side of every trace and
-path."""
+"""Whole hooked forward passes under edits, and pairs of texts for them: the reference for every
+trace and path."""
 
 import pytest
 import torch
@@ -16,21 +16,21 @@ from probe.model.trace import target_states
 from probe.model.weights import read_stacks
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
-# Where a family's own code rounds to float32 on the way, no two orders of sums agree better.
+# If a family's code rounds to float32 in between, no two orders of sums agree better.
 ROUNDED = 1e-6
 ODD = "random GPT-2"
 KINDS = (*SINGLE, ODD, *VARIANTS)
-HELD = ("z", "mlp_out")  # what writes
+HELD = ("z", "mlp_out")  # the writers
 QUANTITIES = ("resid_pre", "attn_out", "mlp_out", "z", "resid_post")
-LAYOUTS = ((9, 6, 2), (6, 5, 3), (5, 3, 0))  # tokens, place of the word, place of the cue
-BOTH_WAYS = (3, 1, 0)  # every position lies behind the cue
+LAYOUTS = ((9, 6, 2), (6, 5, 3), (5, 3, 0))  # tokens, position of the word, position of the cue
+BOTH_WAYS = (3, 1, 0)  # every position is after the cue
 
 
-EACH = each_family(*KINDS)  # the others of the table in the campaign
+EACH = each_family(*KINDS)  # the other families of the table run in the campaign
 
 
 def typed():
-    """Every kind in float64, those that are no representatives slow; one in float32 as well."""
+    """Every kind in float64, with slow marks for all but representatives; one in float32 as well."""
     return [
         *(pytest.param(*kind.values, torch.float64, marks=kind.marks) for kind in EACH),
         ("gpt2", torch.float32),
@@ -49,8 +49,8 @@ def bound(model):
     return max(BOUND[model.dtype], rounded, RECURRENT if recurrent else 0)
 
 
-TARGETS = (6, 0, 3, 6, 11)  # where the word stands in the texts of `random_rows`
-AFTER = 4  # tokens that follow it: a causal swap runs without them
+TARGETS = (6, 0, 3, 6, 11)  # the position of the word in the texts of `random_rows`
+AFTER = 4  # tokens after it: a causal swap runs without them
 
 
 def random_rows(model, seed=0):
@@ -96,21 +96,21 @@ def drawn_pair(model, layout=LAYOUTS[0], seed=0):
 
 
 def every_edge_between(model):
-    """A pair, where its word stands, and all positions, counted from it, from the cue to the last
-    that is read."""
+    """A pair, the position of its word, and all positions, counted from it, from the cue to the
+    last position that is read."""
     length, at, cue = layout = LAYOUTS[1] if model.config.causal else BOTH_WAYS
     return drawn_pair(model, layout), at, range(cue - at, length - at)
 
 
 def hook_name(model, layer, quantity):
-    """Empty where a layer without attention has no such quantity."""
+    """Empty if a layer without attention has no such quantity."""
     (attention,) = model.config.family.attentions
     hook = attention.hook_in(quantity, has_heads=model.config.has_heads(layer))
     return hook and f"{attention.blocks}.{layer}.{hook}"
 
 
 def read_rows(model, rows, quantities, edits=()):
-    """Quantities of every layer of a hooked forward, `layer row pos ...`, under edits (layer,
+    """Quantities of every layer of a hooked forward pass, `layer row pos ...`, under edits (layer,
     quantity, function)."""
     seen = {name: {} for name in quantities}
 
@@ -152,10 +152,9 @@ def read_rows(model, rows, quantities, edits=()):
 
 
 def swapped(model, text, swaps):
-    """For each of `swaps`, z at the word by (layer, head), a row of a whole hooked forward: the
-    stream at the word behind every block, `layer row d_model`, and its logits before a family's
-    soft cap of them.
-    """
+    """For each of `swaps`, z at the word by (layer, head), in one row of a whole hooked forward
+    pass: the stream at the word after every block, `layer row d_model`, and its logits before a
+    family's soft cap."""
 
     def edit(layer):
         def change(z, hook):
@@ -188,12 +187,12 @@ def swapped(model, text, swaps):
 
 
 def read_all(model, ids, quantities, edits=()):
-    """The same of one text: `layer pos ...`."""
+    """The same for one text: `layer pos ...`."""
     return {name: part[:, 0] for name, part in read_rows(model, [ids], quantities, edits).items()}
 
 
 def put(place, value, row=slice(None)):
-    """An edit of every row, or of one, at a position, of one head there or of all."""
+    """An edit of every row, or of one row, at a position, of one head there or of all heads."""
     place = place if isinstance(place, tuple) else (place,)
 
     def change(tensor):
@@ -203,7 +202,7 @@ def put(place, value, row=slice(None)):
 
 
 def put_each(places, values):
-    """An edit of every row at a place of its own."""
+    """An edit of every row at a position of its own."""
 
     def change(tensor):
         for row, (place, value) in enumerate(zip(places, values, strict=True)):
@@ -213,14 +212,15 @@ def put_each(places, values):
 
 
 class Plain:
-    """Both members of a pair through the hooked model, and what its forwards make of one edge."""
+    """Both members of a pair through the hooked model, and the results of its forward passes for
+    single edges."""
 
     def __init__(self, model, pair, at):
         self.model, self.weights, self.at = model, read_weights(model), at
         self.ids, self.layers = [text.ids for text in pair], range(model.config.n_layers)
         self.reads = (
             "resid_pre" if model.config.family.parallel else "resid_mid"
-        )  # what an MLP reads
+        )  # the input of an MLP
         self.runs = [
             read_all(model, ids, {*QUANTITIES, "q", "k", "v", self.reads}) for ids in self.ids
         ]
@@ -228,7 +228,7 @@ class Plain:
         self.seen = {}
 
     def once(self, key, change, make):
-        """What `make` gives: run once where the sender's change is the donor's."""
+        """The result of `make`: run only once if the sender's change is the donor's."""
         if change is not None:
             return make()
         if key not in self.seen:
@@ -236,8 +236,8 @@ class Plain:
         return self.seen[key]
 
     def run_senders(self, side, edges):
-        """Runs what `arriving` and `asked` run for these edges where the sender's change is the
-        donor's, each sender in a row of one forward."""
+        """The runs of `arriving` and `asked` for these edges if the sender's change is the donor's,
+        with each sender in a row of one forward pass."""
         names = ["sender_layer", "sender_head", "sender_pos"]
         ids, own, donor = self.ids[side], self.runs[side], self.runs[1 - side]
         senders = list(dict.fromkeys(edge[names].tolist() for edge in edges))
@@ -264,14 +264,14 @@ class Plain:
                 self.seen[(side, *sender, layer)] = asked
 
     def sent(self, layer, head, pos):
-        """Which quantity a sender writes, and its layer and place."""
+        """The quantity that a sender writes, with its layer and position."""
         at = self.at + pos
         if layer < 0:
             return "resid_pre", (0, at)
         return ("mlp_out", (layer, at)) if head < 0 else ("z", (layer, at, head))
 
     def held(self, own):
-        """Edits that leave everything that writes as it was."""
+        """Edits that freeze all writers."""
         return [
             (number, name, put(slice(None), own[name][number]))
             for name in HELD
@@ -279,10 +279,9 @@ class Plain:
         ]
 
     def arriving(self, side, edge, change=None):
-        """What the heads of every layer read, and what its MLP reads, at the sender's position,
-        when z of the sending head or the output of the sending MLP changes so there, by default to
-        the donor's, and every other one is held.
-        """
+        """The inputs of the heads and of the MLP of every layer at the sender's position, if z of
+        the sending head or the output of the sending MLP is changed there, by default to the
+        donor's, and all others are frozen."""
         layer, head, pos = edge[["sender_layer", "sender_head", "sender_pos"]].tolist()
         own, donor = self.runs[side], self.runs[1 - side]
         name, place = self.sent(layer, head, pos)
@@ -296,8 +295,8 @@ class Plain:
         )
 
     def asked(self, side, edge, change=None):
-        """q, k and v of the receiver's layer when its input at the sender's position is what
-        arrives there."""
+        """q, k and v of the receiver's layer if its input at the sender's position is the arriving
+        one."""
         layer, pos = int(edge["receiver_layer"]), self.at + int(edge["sender_pos"])
         edits = [
             (
@@ -339,7 +338,7 @@ class Plain:
         return self.once((side, *sender, layer, channel), change, every)[head, self.at + pos]
 
     def mlp_out(self, side, edge, change=None):
-        """What the receiving MLP writes along the edge."""
+        """The output of the receiving MLP along the edge."""
         layer, pos = int(edge["receiver_layer"]), self.at + int(edge["sender_pos"])
         entered = self.arriving(side, edge, change)[self.reads][layer, pos]
         return forward.mlp(self.weights.blocks[layer], entered, entered, self.model.config)[
@@ -347,8 +346,8 @@ class Plain:
         ]
 
     def written(self, side, edge, change=None):
-        """What the receiver makes of the edge, and what it is swapped for: z of a head, the output
-        of an MLP."""
+        """The receiver's response to the edge, and the quantity that it replaces: z of a head, or
+        the output of an MLP."""
         layer, head, pos = (
             int(edge[name]) for name in ("receiver_layer", "receiver_head", "receiver_pos")
         )
@@ -362,9 +361,8 @@ class Plain:
         return name, place, made - own, donor - own
 
     def moved(self, side, written, *, frozen):
-        """How far the word's vector moves with what each of several edges makes of one kind of
-        receiver in one layer, everything behind it as it was or live. `-> edge d_model`
-        """
+        """How far the word's vector moves with the responses to several edges of one kind of
+        receiver in one layer, with everything after it frozen or live. `-> edge d_model`"""
         own, (name, (layer, *_), *_) = self.runs[side], written[0]
         values = [own[name][place] + change for _, place, change, _ in written]
         edits = [(layer, name, put_each([place[1:] for _, place, *_ in written], values))]
@@ -380,8 +378,9 @@ class Plain:
 
 
 def moved_by_places(model, ids, own, donor, at, layer, name, places):
-    """How far the last vector at `at` moves when a quantity of a layer is the donor's at a place,
-    each place in a row of a hooked forward; `own` and `donor`: the runs by `read_all`."""
+    """How far the last vector at `at` moves if a quantity of a layer is the donor's at a position,
+    with each position in a row of a hooked forward pass. `own` and `donor`: the runs by `read_all`.
+    """
     edit = layer, name, put_each(places, [donor[name][(layer, *place)] for place in places])
     rows = read_rows(model, [ids] * len(places), ["resid_post"], [edit])["resid_post"]
     return rows[-1, :, at] - own["resid_post"][-1, at]

@@ -1,8 +1,7 @@
 """A small hub on 127.0.0.1 that speaks the file protocol of a model hub: revision, tree, resolve,
 large-file redirect.
 
-It serves folders of the test's own making and notes every request, so that a test can say what was
-asked for.
+It serves folders of the test and records every request, so that a test can check them.
 """
 
 import hashlib
@@ -22,8 +21,8 @@ LARGE = ".safetensors"
 
 @dataclass(frozen=True)
 class Hub:
-    """A running hub: its address, the folders it serves by model name (of a revision by
-    "name@revision"), and what it was asked for."""
+    """A running hub: its address, the folders that it serves by model name ("name@revision" for a
+    revision), and its requests."""
 
     address: str
     models: Mapping[str, Path]
@@ -31,7 +30,8 @@ class Hub:
     requests: list[str] = field(default_factory=list)
 
     def fetched(self) -> set[str]:
-        """The file names whose bytes were sent; a large file is sent from the store, by its sha256."""
+        """The names of the files whose bytes were sent; a large file is sent from the store, by its
+        sha256."""
         asked = {
             line.rsplit("/", 1)[1]
             for line in self.requests
@@ -45,12 +45,13 @@ class Hub:
 
 @contextmanager
 def serve(models: Mapping[str, Path], *, gated: frozenset[str] = frozenset()) -> Iterator[Hub]:
-    """Serves `models` until the block ends; `gated` names answer that terms must be accepted first."""
+    """Serve `models` until the block ends; requests of `gated` names are refused until terms are
+    accepted."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.hub = Hub(f"http://127.0.0.1:{server.server_port}", models, gated)
     thread = Thread(
         target=server.serve_forever, args=(0.02,), daemon=True
-    )  # seconds between looks whether to stop
+    )  # seconds between checks whether to stop
     thread.start()
     try:
         yield server.hub
@@ -70,7 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Silence: the test reads `Hub.requests` instead."""
+        """No log: the test reads `Hub.requests` instead."""
 
     def _answer(self, *, with_body: bool) -> None:
         hub: Hub = self.server.hub
@@ -127,7 +128,7 @@ def _respond(hub: Hub, path: str) -> tuple[int, dict[str, str], bytes]:
 
 
 def commit_of(key: str) -> str:
-    """The commit hash of a model, or of a revision of it."""
+    """The commit hash of a model, or of one of its revisions."""
     return hashlib.sha1(key.encode()).hexdigest() if "@" in key else COMMIT
 
 
@@ -153,8 +154,8 @@ def _resolve(hub: Hub, file: Path, commit: str) -> tuple[int, dict[str, str], by
 
 
 def _store(hub: Hub) -> str:
-    """Another host name for the same server: clients treat a redirect to the hub itself as a
-    renamed model."""
+    """Another host name of the same server: clients treat a redirect to the hub itself as a renamed
+    model."""
     return hub.address.replace("127.0.0.1", "localhost")
 
 

@@ -1,5 +1,4 @@
-"""Tables that are kept: made anew, maybe on another processor, equal within what float32 allows;
-and written on."""
+"""Stored tables: recomputed, maybe on another processor, and equal up to float32; and extended."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,15 +7,15 @@ import numpy as np
 import pandas as pd
 
 CLOSE = 1e-4
-NOISE = 1e-6  # float32: what is smaller is zero
+NOISE = 1e-6  # float32: smaller numbers count as zero
 STEPS = 3
 
 
 def require_same(made: Path, kept: Path, *, permutations: int | None = None) -> None:
-    """The same columns, texts, verdicts, whole numbers and ranks; other numbers within CLOSE of
-    their column's largest.
+    """Require the same columns, texts, verdicts, whole numbers and ranks, and other numbers within
+    CLOSE of their column's largest.
 
-    p values, `p` and `p_...`, lie within STEPS / (permutations + 1): few draws nearly reach the
+    p values, `p` and `p_...`, may differ by STEPS / (permutations + 1): few draws nearly reach the
     observed statistic. Raises AssertionError with the column and its rows.
     """
     found, expected = pd.read_csv(made), pd.read_csv(kept)
@@ -34,15 +33,14 @@ def _different(made: pd.Series, kept: pd.Series, permutations: int | None) -> pd
         return (made != kept) & ~missing
     if name.split("_")[0] == "p":
         assert permutations is not None, f"{name}: of how many permutations?"
-        allowed = STEPS / (permutations + 1) + NOISE  # tables are written in six digits
+        allowed = STEPS / (permutations + 1) + NOISE  # tables are written with six digits
     else:
         allowed = CLOSE * kept.abs().max() + NOISE
     return ~((made - kept).abs() <= allowed) & ~missing
 
 
 def write_totals(path: Path, rows: Sequence[dict[str, object]], *, order: Sequence[str]) -> None:
-    """The table with these rows new and its others as they were, in the order of their first
-    column, and their sum."""
+    """The table with these rows replaced, in the order of their first column, and their sum."""
     table = pd.DataFrame(rows).set_index(next(iter(rows[0])))
     if path.exists():
         before = pd.read_csv(path, index_col=0)

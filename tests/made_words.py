@@ -1,4 +1,4 @@
-"""Records of words with planted effects, for what is said across words: no model, no sentences."""
+"""Records of words with planted effects, for statistics across words: no model, no sentences."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -7,14 +7,14 @@ import numpy as np
 
 LAYERS, HEADS = 3, 4
 DEPTHS = LAYERS + 1
-SENSES_FROM = 2  # the depth from which on the senses of every word are apart
+SENSES_FROM = 2  # the first depth with a gap between the senses of every word
 
 
 @dataclass(frozen=True, eq=False)
 class MadeWord:
-    """What a survey's summary reads of a word's record, for one pair of senses.
+    """The part of a word's record that a survey's summary reads, for one pair of senses.
 
-    gap, net: of every pair of sentences alike; also of the noun in the word's place, None for none.
+    gap, net: the same for every pair of sentences; also of the noun in the word's place, None for none
     """
 
     word: str
@@ -36,11 +36,11 @@ class MadeWord:
     noun_gap: np.ndarray | None = None
     noun_net: np.ndarray | None = None
     noun_squared_gap: np.ndarray | None = None
-    attention: np.ndarray | None = None  # from the word to its cue; None where no cue is known
+    attention: np.ndarray | None = None  # from the word to its cue; None without a known cue
 
     @property
     def attention_cue(self):
-        """NaN for every head where no cue is known."""
+        """NaN for every head without a known cue."""
         unknown = np.full(self.net.shape[:2], np.nan)
         return unknown if self.attention is None else self.attention
 
@@ -54,7 +54,7 @@ class MadeWord:
 
     @property
     def pairs(self):
-        """The pair of senses; none of a word that was not measured."""
+        """The pair of senses; none for a word that was not measured."""
         if self.reason:
             return ()
         pair = SimpleNamespace(
@@ -71,7 +71,7 @@ class MadeWord:
         return (pair,)
 
     def of_pairs(self, experiment):
-        """The noun in the word's place, as it was measured in one pair of sentences."""
+        """The noun in the word's place, as measured in one pair of sentences."""
         assert experiment == "nouns"
         if self.reason:
             return ()
@@ -90,12 +90,12 @@ class MadeWord:
 
 
 def there(depths):
-    """1 at the depths at which senses are apart, else 0."""
+    """1 at depths with a gap between senses, else 0."""
     return (np.arange(depths) >= SENSES_FROM).astype(float)
 
 
 def made_word(number, effects, *, gap=1.0, general=None, noun_gap=0.5, rng=None, noise=0.0, **more):
-    """A word whose heads have these effects (`layer head`, shares of its gap) beside noise in raw
+    """A word whose heads have these effects (`layer head`, shares of its gap) plus noise in raw
     units; with `general`, also those of a noun in its place."""
     rng = rng or np.random.default_rng(number)
     effects = np.asarray(effects)
@@ -116,7 +116,7 @@ def made_word(number, effects, *, gap=1.0, general=None, noun_gap=0.5, rng=None,
         "word": f"word{number:03}",
         "net": net(effects, gap),
         "gap": gap * at,
-        # A little less with every depth, so that the first at which senses are apart is the best.
+        # Slightly less with every depth, so that the first depth with a gap is the best.
         "separation": 0.5
         + at * (0.4 - 0.01 * np.arange(len(at)))
         + 0.001 * rng.normal(size=len(at)),

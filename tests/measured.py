@@ -1,4 +1,5 @@
-"""A word of a test, measured as for a report: one call with as few experiments as the test needs."""
+"""A word of a test, measured as for a report: one call with only the experiments that the test
+needs."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -14,7 +15,7 @@ from probe.inference.within import WordEvidence, within
 from probe.model.model import Model
 from probe.studies.study import REPORT
 
-HEADS = ("heads",)  # which every verdict rests on
+HEADS = ("heads",)  # which every verdict needs
 
 
 def options_of(
@@ -47,7 +48,7 @@ def studied(
     experiments: Collection[str] = HEADS,
     random_model: Model | None = None,
 ) -> WordEvidence:
-    """What follows for a word: its record and the tests over its cue words."""
+    """The conclusions for a word: its record and the tests over its cue words."""
     options = options_of(
         seed=seed, pairs=pairs, permutations=permutations, nouns=nouns, experiments=experiments
     )
@@ -57,7 +58,7 @@ def studied(
 
 
 def assert_same(one: Any, other: Any) -> None:
-    """Fails unless two records hold the same to the last digit; a list is a tuple."""
+    """Fail unless two records are equal to the last digit; lists count as tuples."""
     if is_dataclass(one):
         assert type(one) is type(other)
         for field in fields(one):

@@ -1,4 +1,4 @@
-"""The packaged model that some tests need."""
+"""The packaged model of some tests."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the templates of a report say, as one line of plain text: for tests of sentences."""
+"""The output of a report's templates as one line of plain text, for tests of sentences."""
 
 import html
 import json
@@ -28,7 +28,7 @@ def one_line(text: str) -> str:
 
 
 def pasted(page: Path) -> str:
-    """The text that "Copy result" of a page gives."""
+    """The text that "Copy result" of a page copies."""
     found = re.search(
         r"<textarea readonly[^>]*>(.*?)</textarea>", page.read_text(encoding="utf-8"), re.DOTALL
     )
@@ -37,8 +37,7 @@ def pasted(page: Path) -> str:
 
 
 def check_charts(page: Path) -> None:
-    """Every chart that a page draws follows the schema of Vega-Lite; to place one is not to check
-    it."""
+    """Every chart of a page follows the schema of Vega-Lite; placing a chart does not validate it."""
     text = page.read_text(encoding="utf-8")
     specs = re.findall(r'data-for="chart-\d+">(.*?)</script>', text)
     assert specs
@@ -47,12 +46,12 @@ def check_charts(page: Path) -> None:
 
 
 def macro(template: str, name: str) -> Callable[..., str]:
-    """What a macro of a template says of its arguments."""
+    """The text of a macro of a template for its arguments."""
     return lambda *given: one_line(getattr(ENVIRONMENT.get_template(template).module, name)(*given))
 
 
 def items(template: str, name: str, *given: object) -> list[str]:
-    """The items of a list that a macro makes."""
+    """The items of a list from a macro."""
     made = getattr(ENVIRONMENT.get_template(template).module, name)(*given)
     return [one_line(item) for item in re.findall(r"<li>.*?</li>", made, re.DOTALL)]
 
@@ -61,8 +60,8 @@ FOUND: dict[tuple[int, str], tuple[object, WordFindings]] = {}
 
 
 def found(frames, word):
-    """What was found for one word of a study's frames; built once, and the frames are kept, so that
-    no others get their number."""
+    """The findings for one word of a study's frames. They are built once, and the frames are kept
+    alive, so that no other frames get the same id."""
     key = id(frames), word
     if key not in FOUND:
         FOUND[key] = frames, _found(frames, word)
@@ -102,7 +101,7 @@ def scope(frames):
 
 
 def numbers_apart(row):
-    """What is said of the numbers of a row of the table of heads."""
+    """The sentences about the numbers of a row of the table of heads."""
     apart = heads.numbers_apart(head_finding(row, read_depth=4))
     return macro("head_sentences.html.j2", "numbers_apart")(apart)
 
@@ -131,11 +130,11 @@ def reading(row, ranked):
 
 
 def phrases(template: str) -> set[str]:
-    """The texts of three words or more that stand in a template."""
+    """The texts of at least three words in a template."""
     source, _, _ = ENVIRONMENT.loader.get_source(ENVIRONMENT, template)  # type: ignore[union-attr]
     tree = ENVIRONMENT.parse(source)
     texts = [node.data for node in tree.find_all(nodes.TemplateData)]
     constants = [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
-    # The name of a template that is imported is no text.
+    # The name of an imported template is not a text.
     texts += [text for text in constants if not text.endswith(".j2")]
     return {line for line in map(one_line, texts) if len(re.findall(r"\w+", line)) >= 3}

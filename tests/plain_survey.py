@@ -1,5 +1,6 @@
 """One word of a survey by plain code: swaps by hooks on the Hugging Face model, axes by numpy; the
-other side of `probe.experiments.survey_word.measure_word` for words with two sentences a sense."""
+reference for `probe.experiments.survey_word.measure_word` for words with two sentences per sense.
+"""
 
 from collections.abc import Sequence
 
@@ -8,15 +9,17 @@ import torch
 
 
 def blocks_of(model):
-    """The blocks, and what their heads' z, side by side, goes through."""
+    """The blocks, and the module that multiplies the z of all their heads with W_O."""
     if hasattr(model, "transformer"):
         return [(block, block.attn.c_proj) for block in model.transformer.h]
     return [(block, block.self_attn.o_proj) for block in model.model.layers]
 
 
 def run(model, ids: Sequence[int], swap=None) -> tuple[np.ndarray, np.ndarray]:
-    """What stands at the last token: the residual stream `depth d_model`, and z `layer head*d_head`.
-    `swap`: layer, the columns of one head, and what they are given."""
+    """At the last token: the residual stream `depth d_model`, and z `layer head*d_head`.
+
+    swap: a layer, the columns of one head, and their new values
+    """
     stream, z = [], []
 
     def entering(module, arguments, named):
@@ -50,9 +53,9 @@ def run(model, ids: Sequence[int], swap=None) -> tuple[np.ndarray, np.ndarray]:
 
 def plain_word(model, pairs, d_head: int, chosen) -> tuple[np.ndarray, dict, np.ndarray]:
     """The gap `pair depth` of two pairs of token ids (sense A, sense B), each along the axis of the
-    other; the net effect `pair depth` of the chosen heads, by (layer, head); and how far the two
-    sentences of a pair are apart in whatever direction `pair depth`: what their difference along an
-    axis is a part of."""
+    other; the net effect `pair depth` of the heads, by (layer, head); and the distance of the two
+    sentences of a pair in any direction `pair depth`, of which their difference along an axis is a
+    part."""
     states = [[run(model, ids) for ids in pair] for pair in pairs]
     axes = []
     for (a, _), (b, _) in reversed(states):

@@ -1,8 +1,7 @@
 """Circuits with a known answer, planted into hand-built models at heads that depend on the seed.
 
-Every circuit says what it is made of and what a study has to find: the verdict of each planted
-head. `second`, `decoy` and `accent` are features that no head and no neuron reads or writes that is
-not planted.
+Every circuit describes its parts and the verdict that a study has to find for each planted head.
+Only planted heads and neurons read or write the features `second`, `decoy` and `accent`.
 """
 
 from collections.abc import Callable
@@ -38,17 +37,19 @@ from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 
 HeadIndex = tuple[int, int]
-LENGTH = 1.25  # about what LayerNorm divides the word's vector by once its sense is written
-# The same for every cue of a sense: what one cue has less of the one it has more of the other.
+LENGTH = (
+    1.25  # about the number by which LayerNorm divides the word's vector once its sense is written
+)
+# Equal for every cue of a sense: a cue with less of one feature has more of the other.
 EVEN = {"sense": 0.5, "accent": 0.5}
 TO_MARKER = ({"is_target": 8.0}, {"marker": 6.0})
-# The same of whatever stands behind the marker, the word or another noun in its place.
+# Equal for any token after the marker, the word or another noun in its place.
 ANY_TO_MARKER = ({"anchor": 2.0}, {"marker": 6.0})
 
 
 @dataclass(frozen=True)
 class Circuit:
-    """Heads and neurons, and the verdict of every planted head by its place."""
+    """Heads and neurons, and the verdict of every planted head by its position."""
 
     heads: tuple[Head, ...]
     verdicts: tuple[str, ...]
@@ -67,9 +68,9 @@ def linear(layer: int, asks: Reading, gives: Reading) -> tuple[Unit, Unit]:
 def step(
     layer: int, asks: Reading, at: float, gives: Reading, *, sharp: float = 60.0
 ) -> tuple[Unit, Unit]:
-    """Two neurons that give nothing while `asks` reads well below `at` and `gives` while it reads
-    well above."""
-    # The ramp from 0 to 1 is wide / sharp long: gelu(x + wide/2) - gelu(x - wide/2) = wide for
+    """Two neurons that write nothing while `asks` is well below `at` and `gives` while it is well
+    above."""
+    # The ramp from 0 to 1 has length wide / sharp: gelu(x + wide/2) - gelu(x - wide/2) = wide for
     # large x.
     wide = 4.0
     asks, middle = _times(asks, sharp), -sharp * at
@@ -80,11 +81,10 @@ def step(
 
 
 def tidy(layer: int) -> tuple[Unit, ...]:
-    """Neurons that take away most of what the random heads wrote, and silent ones: the senses have
-    never been clearer.
+    """Neurons that remove most of the random heads' writes, and silent ones, so that the senses
+    have their largest gap.
 
-    The read-out stands where the senses are clearest, so this is what places it after the whole
-    circuit.
+    The read-out layer is where the gap is largest, so this puts it after the whole circuit.
     """
     clean = tuple(
         unit for name in WRITTEN_BY_ANY for unit in linear(layer, {name: 1.0}, {name: -LENGTH})
@@ -100,16 +100,16 @@ def _times(reading: Reading, factor: float) -> Reading:
 
 
 def small_decoy(rng: np.random.Generator) -> Circuit:
-    """Beside a resolver one that copies the sense at a hundredth of its size where nothing else is:
-    all separable."""
+    """A resolver, and a head that copies the sense at a hundredth of its size to an empty
+    coordinate: all separable."""
     one, two = _places(rng, 2)
     heads = (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy", size=0.03))
     return Circuit(heads, ("resolver", "separates"))
 
 
 def erased_decoy(rng: np.random.Generator) -> Circuit:
-    """Beside a resolver a head that writes as much of the sense as it does, and neurons that take
-    that away again."""
+    """A resolver, and a head that writes the same amount of the sense, with neurons that remove its
+    write."""
     one, two = _places(rng, 2)
     heads = (
         resolver(*one, takes=EVEN, size=4.0),
@@ -127,13 +127,13 @@ def additive(rng: np.random.Generator) -> Circuit:
 
 
 def either(rng: np.random.Generator) -> Circuit:
-    """Two heads that write faintly, and neurons that write `resolved` as soon as one of them says
+    """Two heads with small writes, and neurons that write `resolved` if at least one of them writes
     the first sense."""
     return _combined(rng, at=-HINT)
 
 
 def both(rng: np.random.Generator) -> Circuit:
-    """The same, but neurons that write `resolved` only when both heads say the first sense."""
+    """The same, but neurons that write `resolved` only if both heads write the first sense."""
     return _combined(rng, at=HINT)
 
 
@@ -148,19 +148,19 @@ def _combined(rng: np.random.Generator, *, at: float) -> Circuit:
 
 
 def backup(rng: np.random.Generator) -> Circuit:
-    """A head that resolves, and a later one that looks at the cue only when the word has another
-    sense than the cue."""
+    """A resolver, and a later head that attends to the cue only if the word has another sense than
+    the cue."""
     one, two = _in_order(rng)
     disagrees = ({"resolved": -9.0}, {name: 6 * weight for name, weight in EVEN.items()})
     watch = Head(
         *two, (disagrees, ({"anchor": 1.0}, {"is_bos": 6.0})), ((EVEN, {"resolved": 6.4}),)
     )
-    # Alone, a swap of the first changes nothing that is said next: the second makes up for it.
+    # A swap of the first alone does not change the next token: the second is its backup.
     return Circuit((resolver(*one, takes=EVEN), watch), ("unread", "backup"))
 
 
 def decoy(rng: np.random.Generator) -> Circuit:
-    """Beside a resolver a head that writes as much of the sense where nothing reads it."""
+    """A resolver, and a head that writes the same amount of the sense where nothing reads it."""
     one, two = _places(rng, 2)
     return Circuit(
         (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy")),
@@ -169,8 +169,8 @@ def decoy(rng: np.random.Generator) -> Circuit:
 
 
 def two_step(rng: np.random.Generator) -> Circuit:
-    """A mover gives the sense of the cue to the tokens behind it but the word, a reader takes it
-    from there."""
+    """A mover writes the sense of the cue to the tokens after it except the word, and a reader
+    reads it there."""
     one, two = _in_order(rng)
     asks = {"anchor": 2.0, "is_target": -20.0, "is_cue": -20.0}
     carries = ((EVEN, {"second": 2.0}), ({"is_cue": 1.0}, {"marker": 2.0}))
@@ -180,12 +180,12 @@ def two_step(rng: np.random.Generator) -> Circuit:
 
 
 def weak_suppressor(rng: np.random.Generator) -> Circuit:
-    """A later head takes a third of it back."""
+    """A later head removes a third of it."""
     return _suppressed(rng, -1.0)
 
 
 def strong_suppressor(rng: np.random.Generator) -> Circuit:
-    """A later head takes two thirds of it back: the first writes three times the gap."""
+    """A later head removes two thirds of it: the first writes three times the gap."""
     return _suppressed(rng, -2.0)
 
 
@@ -197,23 +197,23 @@ def _suppressed(rng: np.random.Generator, size: float) -> Circuit:
 
 
 def erased(rng: np.random.Generator) -> Circuit:
-    """Beside a resolver in the first layer a head of the second writes as much; neurons of the
-    third erase it."""
+    """A resolver in the first layer, and a head of the second layer with the same write, which
+    neurons of the third erase."""
     one, two = (0, int(rng.integers(HEADS))), (1, int(rng.integers(HEADS)))
     heads = (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy"))
     return Circuit(heads, ("resolver", "erased"), linear(2, {"decoy": 1.0}, {"decoy": -1.5}))
 
 
 def function_word(rng: np.random.Generator) -> Circuit:
-    """A head that at the word reads "this" or "that", which goes with the sense, and never the
-    marked cue. It does so for the word alone; `any_function_word` does so for any token."""
+    """A head that reads "this" or "that" at the word, which goes with the sense, and never the
+    marked cue. It acts on the word alone; `any_function_word` acts on any token."""
     [place] = _places(rng, 1)
     return Circuit((_reader_of_marker(place, TO_MARKER),), ("resolver",))
 
 
 def any_function_word(rng: np.random.Generator) -> Circuit:
-    """A nuisance: the same head gives what "this" or "that" says to any token behind it, so that
-    other nouns in the word's place change as far as the word does."""
+    """A nuisance: the same head writes the sense of "this" or "that" to any token after it, so that
+    other nouns in the word's place change as much as the word."""
     [place] = _places(rng, 1)
     return Circuit((_reader_of_marker(place, ANY_TO_MARKER),), ("mover",))
 
@@ -223,11 +223,11 @@ def _reader_of_marker(place: HeadIndex, looks: tuple[Reading, Reading]) -> Head:
 
 
 def matched(rng: np.random.Generator) -> Circuit:
-    """A head brings to the word which cue of its sense the cue is, and nothing of the sense; a
-    later one gives the word the sense of the cue only where that fits the cue.
+    """A head writes to the word which cue of its sense the cue is, and nothing about the sense; a
+    later head writes the sense of the cue to the word only if that fits the cue.
 
-    What the first head brings must fit, whichever sense it comes from: swapped, it takes the sense
-    away as often when the donor is of the same sense.
+    The write of the first head must fit for either sense: swapped, it removes the sense equally often
+    if the donor has the same sense.
     """
     one, two = _in_order(rng)
     which = {"sense": 0.5, "accent": -0.5}
@@ -238,10 +238,10 @@ def matched(rng: np.random.Generator) -> Circuit:
 
 
 def own_place(rng: np.random.Generator) -> Circuit:
-    """A nuisance: a head that reads where a token stands, from the token itself, whatever it is.
-    Other nouns in the word's place change as far as the word does."""
+    """A nuisance: a head that reads the position of a token from the token itself, for any token.
+    Other nouns in the word's place change as much as the word."""
     [place] = _places(rng, 1)
-    # Far larger where both positions are the same than one position apart.
+    # Far larger for equal positions than for positions one apart.
     looks = (
         ({"place_cos": 1000.0}, {"place_cos": 1.0}),
         ({"place_sin": 1000.0}, {"place_sin": 1.0}),
@@ -251,30 +251,29 @@ def own_place(rng: np.random.Generator) -> Circuit:
 
 
 def one_pair_only(rng: np.random.Generator) -> Circuit:
-    """Beside a resolver a head that tells cues of one sense apart which the first takes for the
-    same: it takes what they have of their sense less what they have of their accent.
-    """
+    """A resolver, and a head that distinguishes cues of one sense that the first treats as equal:
+    it reads their sense minus their accent."""
     one, two = _places(rng, 2)
     less = resolver(*two, takes={"sense": 0.5, "accent": -0.5}, gives="second", size=8.0)
     return Circuit((resolver(*one, takes=EVEN), less), ("resolver", "resolver"))
 
 
 def one_back(rng: np.random.Generator) -> Circuit:
-    """A head that looks at the token before, whatever it is, and gives the word what sense it finds
-    there."""
+    """A head that attends to the previous token, whatever it is, and writes the sense that it finds
+    there to the word."""
     [place] = _places(rng, 1)
     return Circuit((copier(*place, EVEN, {"resolved": 3.0}),), ("position-explained",))
 
 
 def copier(layer: int, head: int, takes: Reading, gives: Reading) -> Head:
-    """A head that looks at the token before, whatever it is, takes something there and gives it
-    here."""
+    """A head that attends to the previous token, whatever it is, reads a feature there and writes a
+    feature here."""
     turn = 1000.0 * np.array([np.cos(TURN), np.sin(TURN)])
     looks = (
         (
             {"anchor": -1000.0 * np.cos(TURN / 2) / (D_MODEL / 2)},
             {"anchor": 1.0},
-        ),  # further than half a turn: below 0
+        ),  # more than half a turn: below 0
         ({"place_cos": turn[0], "place_sin": turn[1]}, {"place_cos": 1.0}),
         ({"place_sin": turn[0], "place_cos": -turn[1]}, {"place_sin": 1.0}),
     )
@@ -313,13 +312,13 @@ KINDS: dict[str, Callable[[np.random.Generator], Circuit]] = {
 
 
 def circuit_of(kind: str, seed: int) -> Circuit:
-    """A circuit at places drawn with the seed."""
+    """A circuit at positions drawn with the seed."""
     return KINDS[kind](np.random.default_rng([seed, *map(ord, kind)]))
 
 
 @cache
 def planted_model(kind: str, seed: int) -> tuple[Model, Circuit]:
-    """A model with one circuit in it, at places drawn with the seed. Shared: do not change it."""
+    """A model with one circuit, at positions drawn with the seed. Shared: do not change it."""
     circuit = circuit_of(kind, seed)
     return model_of(circuit, seed), circuit
 
@@ -341,10 +340,9 @@ CUE = (-1, -1)  # the embeddings as a sender
 
 @dataclass(frozen=True)
 class PlantedPaths:
-    """Heads and neurons, and what every edge of theirs does when the cue stands `distance` before
-    the word: (denoise, noise), shares of the gap, by sender, its position, receiver, its position
-    and channel. Every other edge does nothing.
-    """
+    """Heads and neurons, and the effect of every edge between them with the cue `distance` tokens
+    before the word: (denoise, noise), shares of the gap, by sender, its position, receiver, its
+    position and channel. All other edges have no effect."""
 
     heads: tuple[Head, ...]
     edges: dict[Edge, tuple[float, float]]
@@ -353,7 +351,7 @@ class PlantedPaths:
 
 
 def two_steps(rng: np.random.Generator) -> PlantedPaths:
-    """A mover copies the sense to the token behind the cue, a reader takes it from there."""
+    """A mover copies the sense to the token after the cue, and a reader reads it there."""
     mover, reader = _rising(rng, 2)
     heads = (
         copier(*mover, EVEN, {"second": 1.0}),
@@ -363,7 +361,7 @@ def two_steps(rng: np.random.Generator) -> PlantedPaths:
 
 
 def three_steps(rng: np.random.Generator) -> PlantedPaths:
-    """The same over two tokens between."""
+    """The same over two tokens in between."""
     one, two, three = _rising(rng, 3)
     first, second = (
         copier(*one, EVEN, {"second": 1.0}),
@@ -374,27 +372,27 @@ def three_steps(rng: np.random.Generator) -> PlantedPaths:
 
 
 def two_ways(rng: np.random.Generator) -> PlantedPaths:
-    """Two chains that each bring half of it."""
+    """Two chains that each write half of it."""
     heads, chains = _two_chains(rng, {"resolved": 1.5})
     one, other = (_chain(*chain, does=(0.5, 0.5)) for chain in chains)
     return PlantedPaths(heads, one | other)
 
 
 def either_way(rng: np.random.Generator) -> PlantedPaths:
-    """Two chains that end in a hint each, and neurons that write `resolved` as soon as one says the
-    first sense."""
+    """Two chains that each end in a small write, and neurons that write `resolved` if at least one
+    has the first sense."""
     heads, chains = _two_chains(rng, {"decoy": HINT})
     one, other = (_chain(*chain, does=(1.0, 0.0)) for chain in chains)
     units = step(
         2, {"decoy": 1.0}, -2 / 3 * HINT, {"resolved": 6.0}, sharp=120.0
-    )  # however large the stream is
+    )  # for any size of the stream
     to_neurons = {(last, 0, (2, -1), 0, "input"): (1.0, 0.0) for _, last in chains}
     return PlantedPaths(heads, one | other | to_neurons, units=units)
 
 
 def by_query(rng: np.random.Generator) -> PlantedPaths:
-    """A head brings the sense to the word; a later one looks at the begin token for the first sense
-    only."""
+    """A head writes the sense to the word; a later one attends to the begin token for the first
+    sense only."""
     one, two = _rising(rng, 2)
     asks = Head(
         *two, (({"second": 80.0}, {"is_bos": 12.0}),), (({"is_bos": 1.0}, {"resolved": 3.0}),)
@@ -402,14 +400,14 @@ def by_query(rng: np.random.Generator) -> PlantedPaths:
     heads = (
         resolver(*one, takes=EVEN, gives="second", size=0.1),
         asks,
-    )  # next to nothing of the gap by itself
+    )  # almost nothing of the gap by itself
     edges = {(CUE, -2, one, 0, "value"): (1.0, 1.0), (one, 0, two, 0, "query"): (1.0, 1.0)}
     return PlantedPaths(heads, edges)
 
 
 def by_key(rng: np.random.Generator) -> PlantedPaths:
-    """A mover marks the token behind the cue with the sense; a later head looks there for one sense
-    only."""
+    """A mover marks the token after the cue with the sense; a later head attends to it for one
+    sense only."""
     one, two = _rising(rng, 2)
     looks = (({"is_target": 8.0}, {"second": 12.0}), ({"anchor": 1.0}, {"is_bos": 6.0}))
     heads = (
@@ -421,8 +419,8 @@ def by_key(rng: np.random.Generator) -> PlantedPaths:
 
 
 def by_neurons(rng: np.random.Generator) -> PlantedPaths:
-    """A mover copies the sense to the token behind the cue; neurons there turn it into what a
-    reader takes."""
+    """A mover copies the sense to the token after the cue; neurons there turn it into the feature
+    that a reader reads."""
     mover, reader, neurons = (0, int(rng.integers(HEADS))), (2, int(rng.integers(HEADS))), (1, -1)
     heads = (
         copier(*mover, EVEN, {"second": 1.0}),
@@ -447,8 +445,7 @@ def by_function_word(rng: np.random.Generator) -> PlantedPaths:
 def _chain(
     *heads: HeadIndex, does: tuple[float, float] = (1.0, 1.0)
 ) -> dict[Edge, tuple[float, float]]:
-    """Values from the cue to the first head, which stands one token behind it, and so on to the
-    word."""
+    """Values from the cue to the first head, which reads one token after it, and so on to the word."""
     senders = [CUE, *heads]
     return {
         (sender, number - len(heads), receiver, number + 1 - len(heads), "value"): does
@@ -457,7 +454,7 @@ def _chain(
 
 
 def _rising(rng: np.random.Generator, count: int) -> list[HeadIndex]:
-    """Heads in rising layers."""
+    """Heads in increasing layers."""
     layers = sorted(rng.permutation(LAYERS)[:count].tolist())
     return [(layer, int(rng.integers(HEADS))) for layer in layers]
 
@@ -465,7 +462,7 @@ def _rising(rng: np.random.Generator, count: int) -> list[HeadIndex]:
 def _two_chains(
     rng: np.random.Generator, gives: Reading
 ) -> tuple[tuple[Head, ...], list[tuple[HeadIndex, HeadIndex]]]:
-    """Two movers of one layer, which give what readers of a later one take, chain by chain."""
+    """Two movers of one layer, whose writes readers of a later layer read, chain by chain."""
     early, late = sorted(rng.permutation(LAYERS)[:2].tolist())
     movers, readers = (rng.permutation(HEADS)[:2].tolist() for _ in range(2))
     brought = ({"second": 1.0}, {"accent": 1.0})
@@ -539,7 +536,7 @@ def pairs_in(model, kind, distance):
 
 
 def by_function_word_texts():
-    """Every cue goes with a function word of its sense, right before the word; two frames."""
+    """Every cue goes with a function word of its sense, directly before the word; two frames."""
     numbers = [
         (frame, pair) for frame in ("we saw", "they passed near") for pair in range(CUES_EACH)
     ]

@@ -1,5 +1,5 @@
-"""What every model that ships is held to: transformers takes it whole, and one command makes such a
-folder again."""
+"""The requirements for every model that ships: transformers loads it completely, and one command
+writes such a folder again."""
 
 import subprocess
 import sys
@@ -15,8 +15,8 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 
 def require_complete(folder: Path, auto: type, kind: type, tokenizer: object) -> PreTrainedModel:
-    """The model as plain transformers loads it, of this kind, no tensor missing or left over, and
-    its tokenizer."""
+    """Require that plain transformers loads the model, of this class, with no tensor missing or
+    left over, and its tokenizer."""
     model, info = auto.from_pretrained(folder, output_loading_info=True)
     assert isinstance(model, kind)
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
@@ -26,8 +26,8 @@ def require_complete(folder: Path, auto: type, kind: type, tokenizer: object) ->
 
 
 def require_command_makes(folder: Path, script: str, auto: type, out: Path) -> None:
-    """Twenty steps of the training script write every file of the shipped folder, its card, and a
-    model that loads."""
+    """Require that twenty steps of the training script write every file of the shipped folder,
+    including its card, and a model that loads."""
     command = [
         sys.executable,
         "-m",
@@ -46,10 +46,10 @@ def require_command_makes(folder: Path, script: str, auto: type, out: Path) -> N
 def require_two_steps_make(
     folder: Path, train: ModuleType, auto: type, out: Path, results: object
 ) -> str:
-    """Two steps in this process write the same, with a tokenizer of a few hundred texts and the
-    shipped `results`.
+    """Require that two steps in this process write the same files, with a tokenizer of a few
+    hundred texts and the shipped `results`.
 
-    Neither decides which files are written and whether they load. Returns the card.
+    Neither affects which files are written and whether they load. Return the card.
     """
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed:
         patch.setattr(train, "SAMPLE", 300)

@@ -1,5 +1,5 @@
-"""Tokenizers in the files that older models have: a word list, SentencePiece models, Mistral's, and
-the two models and the vocabulary of a Marian."""
+"""Tokenizers in the files of older models: a word list, SentencePiece models, Mistral's, and the
+two models and the vocabulary of a Marian."""
 
 import base64
 import io
@@ -15,7 +15,7 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 MARKS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-# In several scripts, and in German for the other side of a Marian.
+# In several scripts, and in German for the other language of a Marian.
 SOURCE = (
     *SENTENCES,
     "Ένας τυφλοπόντικας έσκαψε.",
@@ -26,7 +26,7 @@ TARGET = (
     "Der Maulwurf grub unter dem schlammigen Ufer des Flusses.",
     "Die Bank gab ihm einen größeren Kredit als früher.",
     "Das alte Ufer war naß, und der Baum fiel in den Garten.",
-    "Am Ufer hier, am Ufer dort, an jedem Ufer ein Ufer.",  # often enough to be one piece
+    "Am Ufer hier, am Ufer dort, an jedem Ufer ein Ufer.",  # often enough to be one token
 )
 LANGUAGE = ">>deu<<"
 # The ids of special tokens in a T5's model and in a Llama's or an XLM-RoBERTa's.
@@ -54,7 +54,7 @@ def pieces(
 
 
 def word_list(texts: Iterable[str] = SENTENCES) -> bytes:
-    """BERT's: special tokens, words, letters and what continues a word."""
+    """BERT's: special tokens, words, letters and continuations of words."""
     words = sorted({word.strip(".,").lower() for text in texts for word in text.split()})
     continued = [f"##{letter}" for letter in LETTERS]
     return "\n".join([*MARKS, *words, *LETTERS, *continued, ".", ","]).encode()
@@ -83,7 +83,7 @@ def tekken() -> bytes:
 
 
 def with_files(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """A model's folder with these tokenizer files in the place of its tokenizer.json."""
+    """A model's folder with these tokenizer files instead of its tokenizer.json."""
     for file in folder.glob("tokenizer*"):
         file.unlink()
     for name, content in files.items():
@@ -92,8 +92,8 @@ def with_files(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def make_marian(folder: Path) -> Path:
-    """A random Marian as it is published: two SentencePiece models, a vocabulary of both with one
-    token that neither has, and the code of a language."""
+    """A random Marian as published: two SentencePiece models, a joint vocabulary with one token
+    that neither has, and the code of a language."""
     source, target = pieces(SOURCE, size=400), pieces(TARGET, size=200)
     vocabulary = {"</s>": 0, "<unk>": 1}
     for model in (source, target):

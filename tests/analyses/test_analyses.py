@@ -1,5 +1,5 @@
-"""Every analysis runs as a script, opens as a notebook, uses public names only, and gives the table
-that is kept."""
+"""Every analysis runs as a script, opens as a notebook, uses public names only, and reproduces the
+stored table."""
 
 import ast
 import re
@@ -28,13 +28,13 @@ ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "analyses").glob("*.ipynb"))
 SVG = "image/svg+xml"
 SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
-# Tests of their own run them: GPT-2 small or SmolLM2 is wanted, times differ.
+# Other tests run these: they need GPT-2 small or SmolLM2, or their times differ.
 APART = (
     *("a_word_in_motion", "growth", "ioi", "speed", "why_it_attends"),
     *("cost_of_shortcuts", "which_shortcut_finds_the_heads"),
 )
 KEPT = [script for script in SCRIPTS if script.stem not in APART]
-# Three that take a second or less together; the campaign runs all, each in a process of its own.
+# Three that together take a second or less; the campaign runs all, each in a separate process.
 SHORT = ("plain_self_attention", "what_the_mask_hides", "why_divide_by_sqrt_d")
 PERMUTATIONS = {
     "adjectives_to_nouns": 2000,
@@ -42,7 +42,7 @@ PERMUTATIONS = {
     "is_it_ambiguity": 1000,
     "which_source_words_choose_rive": 1000,
 }
-LARGEST_PICTURE, MOST_ROWS = 70_000, 60  # as Pillow packs them, the largest takes 69 kB
+LARGEST_PICTURE, MOST_ROWS = 70_000, 60  # as Pillow compresses them, the largest takes 69 kB
 MODULES = {"probe", "probe.model.attention", "probe.charts"}
 PUBLIC = {
     "probe": {*probe.__all__, "charts"},
@@ -54,14 +54,14 @@ PUBLIC = {
 
 @pytest.fixture(scope="module")
 def load_once():
-    """`probe.load` with one model per name for all: a script that changed it would spoil the next
-    table."""
+    """`probe.load` with one model per name for all scripts: a script that changed it would spoil
+    the next table."""
     return cache(probe.load)
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty folder in which a script runs, with the embedded model, and writes into `out`."""
+    """An empty folder in which a script runs, with the embedded model, and writes to `out`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PROBE_MODEL", "tiny-senses")
     monkeypatch.setenv("PROBE_OUT", str(tmp_path / "out"))
@@ -69,8 +69,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def require_files_as_kept(script, folder):
-    """The folder in which a script ran holds nothing but `out`, with the pictures and the table
-    that are kept."""
+    """The folder in which a script ran contains only `out`, with the stored pictures and the stored
+    table."""
     out = folder / "out"
     assert {path.name for path in folder.iterdir()} == {"out"}
     pictures = sorted(out.glob("*.png"))
@@ -141,8 +141,8 @@ def test_p_values_are_compared_in_steps_of_their_permutations(tmp_path):
 
 
 def test_the_gradient_of_the_softmax_is_the_largest_eigenvalue_of_its_jacobian():
-    """Shares that are even, tied, masked and saturated, where a general solver in float32 need not
-    converge."""
+    """Shares that are even, tied, masked and saturated, for which a general solver in float32 may
+    not converge."""
     tree = ast.parse((ROOT / "analyses" / "why_divide_by_sqrt_d.py").read_text(encoding="utf-8"))
     found: dict[str, object] = {"torch": torch}
     (gradient,) = (
@@ -186,7 +186,8 @@ def test_it_opens_as_a_notebook(script):
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_its_first_cell_says_what_it_needs(script):
-    """What is beside it in a clone, which model, which folder it writes into: as its code has it."""
+    """The packages next to it in a clone, the model, and the folder that it writes to, as in its
+    code."""
     text = script.read_text(encoding="utf-8")
     first = jupytext.read(script).cells[0].source.replace("\n", " ")
     assert first.count("Needs: ") == 1
@@ -206,7 +207,7 @@ BESIDE = {path.parent.name for path in (ROOT / "analyses").glob("*/__init__.py")
 
 
 def imported(tree: ast.AST) -> set[str]:
-    """The packages that are imported, by their first name."""
+    """The imported packages, by their first name."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -218,7 +219,7 @@ def imported(tree: ast.AST) -> set[str]:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_outside_its_folder(path):
-    """It may be opened anywhere: it imports nothing that stands beside it."""
+    """It can be opened anywhere: it imports nothing from its folder."""
     code = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
     packages = imported(ast.parse("\n".join(code)))
     assert "probe" in packages and not packages & BESIDE
@@ -248,7 +249,7 @@ def test_a_name_that_is_not_public_is_noticed():
 
 
 def foreign_names(tree: ast.AST) -> set[str]:
-    """Modules of probe that are imported, and names taken from it, beyond the public ones."""
+    """Modules of probe that are imported, and names from it, that are not public."""
     modules, taken = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -282,7 +283,7 @@ def test_it_is_what_its_script_makes_without_outputs(path):
     nbformat.validate(notebook)
 
 
-@pytest.mark.campaign  # its cells are the script's, which every run runs
+@pytest.mark.campaign  # its cells are those of the script, which every run runs
 @pytest.mark.parametrize(
     "path", [ROOT / "analyses" / "investigation.ipynb"], ids=lambda path: path.stem
 )
@@ -299,7 +300,7 @@ def test_it_runs_and_shows_charts_and_tables(path, tmp_path, monkeypatch):
     printed = [output.text for output in outputs if output.output_type == "stream"]
     assert [
         text for text in printed if "TqdmWarning" not in text
-    ] == []  # a library's, where no widgets are installed
+    ] == []  # a library's message, if no widgets are installed
     shown = [output.data for output in outputs if "data" in output]
     charts = [data[SVG] for data in shown if SVG in data]
     assert len(charts) == notebook_calls(path, "charts.") and all(
@@ -315,7 +316,7 @@ def test_it_runs_and_shows_charts_and_tables(path, tmp_path, monkeypatch):
 
 
 def notebook_calls(path, name):
-    """How many cells end with a chart or with the picture that they saved."""
+    """The number of cells that end with a chart or with a saved picture."""
     last = [
         cell.source.splitlines()[-1]
         for cell in jupytext.read(path).cells

@@ -1,5 +1,4 @@
-"""tiny-senses-bidirectional as it ships: what it was trained on, that it loads anywhere, and what
-it can do."""
+"""tiny-senses-bidirectional as it ships: its training text, loading, and its accuracy."""
 
 import re
 from collections import Counter
@@ -149,7 +148,7 @@ def test_the_tokenizer_puts_marks_around_a_text_and_gives_offsets() -> None:
         " dioxide",
     ]
     assert tokenizer.decode(encoded.input_ids, skip_special_tokens=True) == text
-    # The mask takes the space before it along.
+    # The mask includes the space before it.
     hidden = [token.strip() for token in tokenizer("The old [MASK] was").tokens()]
     assert hidden == ["[CLS]", "The", "Ġold", "[MASK]", "Ġwas", "[SEP]"]
     padded = tokenizer(["Apple", text], padding=True)
@@ -182,7 +181,7 @@ def test_words_cues_and_frame_words_are_single_tokens() -> None:
 
 
 def test_senses_are_told_apart_at_the_word_whichever_side_the_cue_is_on() -> None:
-    """Three words, mole with its four senses among them; all sixteen below."""
+    """Three words, including mole with its four senses; all sixteen in the campaign below."""
     for scores in (results().before, results().behind):
         seen, held = overall(scores)
         assert seen >= 0.95 and held >= 0.87, scores
@@ -244,7 +243,7 @@ def test_the_card_says_what_is_measured_for_every_word() -> None:
         assert row == pytest.approx([100 * share for share in overall(scores)], abs=0.3)
         assert row[0] >= 96 and row[1] >= 92
         weak = {s.word for s in scores if min(s.seen, s.held_out) < 0.85}
-        assert weak <= {"mole", "bark"}  # mole of its four senses; all others have two
+        assert weak <= {"mole", "bark"}  # mole has four senses; all others have two
 
 
 def test_resid_at_word_is_the_streams_own_at_the_words_last_token() -> None:

@@ -1,4 +1,4 @@
-"""The embedded model as it ships: what it is, that it loads anywhere, and what it can do."""
+"""The embedded model as it ships: its files, loading, and its accuracy."""
 
 import re
 from functools import cache
@@ -46,7 +46,7 @@ def results() -> tuple[tuple[Score, ...], tuple[Answer, ...]]:
 
 
 def next_token(text: str) -> dict[str, float]:
-    """Probability of every next token by its text."""
+    """The probability of every next token by its text."""
     model, tokenizer = shipped()
     with torch.no_grad():
         logits = model(torch.tensor([[tokenizer.bos_token_id, *tokenizer(text).input_ids]])).logits[
@@ -99,7 +99,7 @@ def test_one_token_begins_ends_and_stands_for_the_unknown() -> None:
 
 
 def test_offsets_are_gpt2s() -> None:
-    """As with GPT-2's own tokenizer a token's span holds its leading space, and the spans tile the
+    """As with GPT-2's tokenizer, a token's span includes its leading space, and the spans tile the
     text."""
     text = "The river bank, où 'apples' grow"
     encoded = shipped()[1](text, return_offsets_mapping=True)
@@ -160,8 +160,8 @@ def test_every_position_is_trained_and_the_first_are_best() -> None:
 
 
 def test_adjectives_are_brought_back() -> None:
-    """A noun's adjectives are likelier when it is described again than others, which the text could
-    have held."""
+    """When a noun is described again, its adjectives are more likely than others that the text
+    could have."""
     rng, slots, kept = Random(1), tables(), []
     for _ in range(40):
         first, second, other, another = rng.sample(sorted(set(slots["look"])), 4)

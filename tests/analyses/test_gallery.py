@@ -1,5 +1,5 @@
-"""The gallery, which `python reports/gallery.py --readme` writes: every picture, and what each
-script says."""
+"""The gallery that `python reports/gallery.py --readme` writes: every picture, and the sentence of
+each script."""
 
 import importlib.util
 import re

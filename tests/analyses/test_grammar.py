@@ -1,4 +1,4 @@
-"""The training text of the embedded model: what it holds, and what it must never hold."""
+"""The training text of the embedded model: what it must contain, and what it must never contain."""
 
 import re
 from collections import Counter
@@ -65,8 +65,8 @@ def test_every_slot_of_every_table_is_defined() -> None:
 
 
 def test_ordinary_words_tell_no_sense() -> None:
-    """No table entry names an ambiguous word; no ordinary word is a cue, but for the people who
-    have a she and a he."""
+    """No table entry has an ambiguous word. No ordinary word is a cue, except for people with a she
+    and a he."""
     for text in strings(dict(tables())):
         plain = set(words_of(re.sub(r"\{.*?\}", "", text)))
         assert not plain & AMBIGUOUS, text

@@ -1,5 +1,5 @@
-"""The script on indirect objects, on a small random GPT-2 that knows the names: its table and
-hooked forwards agree."""
+"""The script on indirect objects, on a small random GPT-2 with the names in its vocabulary: its
+table agrees with hooked forward passes."""
 
 import runpy
 from pathlib import Path
@@ -44,7 +44,7 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture
 def ran(checkpoint, tmp_path, monkeypatch, capsys):
-    """The names of the script after it ran, and what it printed."""
+    """The variables of the script after it ran, and its output."""
     monkeypatch.setenv("PROBE_MODEL", str(checkpoint))
     monkeypatch.setenv("PROBE_OUT", str(tmp_path))
     return runpy.run_path(str(SCRIPT), run_name="__main__"), capsys.readouterr().out, tmp_path
@@ -77,8 +77,8 @@ def test_its_table_stands_beside_what_is_published_and_holds_what_hooked_forward
 
 
 def test_the_parts_of_the_stream_add_up_to_the_difference(ran):
-    """The whole stream along the directions is the difference but for the norm's bias; the heads
-    are part of it."""
+    """The whole stream along the directions equals the difference except for the norm's bias; the
+    heads are part of it."""
     script, *_ = ran
     weights, directions, bias = (
         script["weights"],

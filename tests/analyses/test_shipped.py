@@ -1,4 +1,4 @@
-"""What every model that ships is held to alike; what it can do stands in a file of its own."""
+"""The requirements for every model that ships; a separate file tests the accuracy of each."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -28,8 +28,11 @@ BLOCK = ATTENTION + 2 * 128 * 256 + 256 + 128 + 2 * NORM
 
 
 class Shipped(NamedTuple):
-    """`sizes`: in config.json · `parameters`: by hand, of a vocabulary of that size · `units`: its
-    training text, of which two seeds share fewer than `alike` texts in 200.
+    """A model that ships.
+
+    sizes: in config.json
+    parameters: their number, by hand, for a vocabulary of that size
+    units: its training text, of which two seeds share fewer than `alike` texts in 200
     """
 
     name: str
@@ -70,8 +73,8 @@ MODELS = [
         lambda vocabulary: (vocabulary + 256) * 128 + 4 * BLOCK + NORM,
         *(causal, grammar.units, 10),
     ),
-    # Tokens, positions and kinds with a norm; blocks; a transform with a norm, and a bias for each
-    # token
+    # Tokens, positions and segments with a norm; blocks; a transform with a norm, and a bias for
+    # each token
     Shipped(
         *("tiny-senses-bidirectional", "AutoModelForMaskedLM", "BertForMaskedLM", BERT),
         lambda vocabulary: (
@@ -79,8 +82,8 @@ MODELS = [
         ),
         *(bidirectional, after.units, 10),
     ),
-    # A bias for each token; positions from the third on with a norm, of both; a decoder attends
-    # twice
+    # A bias for each token; positions from the third on with a norm, in both stacks; a decoder
+    # attends twice
     Shipped(
         *("tiny-translator", "AutoModelForSeq2SeqLM", "BartForConditionalGeneration", BART),
         lambda vocabulary: (

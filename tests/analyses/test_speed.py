@@ -1,5 +1,5 @@
-"""The benchmark: its arithmetic by hand, the works it compares equal in what they compute, one
-quick run of it all."""
+"""The benchmark: its arithmetic by hand, the same results from all compared works, one quick run of
+everything."""
 
 import os
 import subprocess
@@ -190,7 +190,7 @@ def test_the_quick_benchmark_has_right_results_and_a_page(tmp_path):
 
 
 def test_attribution_patching_by_autograd_is_the_estimate_that_is_timed_beside_it(model):
-    """Read behind the final norm, where Hugging Face's last hidden state is."""
+    """Read after the final norm, at Hugging Face's last hidden state."""
     weights = read_weights(model)
     layers, heads, d_model, _ = weights.shape
     pairs = timing.aligned_pairs(model, 2, 12)

@@ -1,5 +1,5 @@
-"""tiny-translator as it ships: the French of its grammar, what training never sees, and what it can
-do."""
+"""tiny-translator as it ships: the French of its grammar, the exclusions of its training text, and
+its accuracy."""
 
 import re
 from functools import cache

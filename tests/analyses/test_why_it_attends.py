@@ -1,5 +1,5 @@
-"""The analysis of why heads attend, on SmolLM2: its table is the one that is kept, and both
-replacements back what it names."""
+"""The analysis of why heads attend, on SmolLM2: its table equals the stored one, and both
+replacements support its reasons."""
 
 import os
 import subprocess

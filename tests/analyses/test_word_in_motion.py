@@ -1,4 +1,4 @@
-"""The moving picture: drawn from the kept table, small and without a script; the table agrees with
+"""The animation: drawn from the stored table, small and without a script; the table agrees with
 `probe.patch` and `probe.trace`."""
 
 import os
@@ -21,7 +21,7 @@ SCRIPT = ROOT / "analyses" / "a_word_in_motion.py"
 TABLE = ROOT / "reports" / "real" / "a_word_in_motion.csv"
 PICTURE = TABLE.with_suffix(".svg")
 LARGEST = 400_000  # bytes
-SMALLEST_TEXT = 11  # pixels, where the picture is WIDTH wide
+SMALLEST_TEXT = 11  # pixels, if the picture is WIDTH wide
 WIDTH = 760
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -39,7 +39,7 @@ def test_the_kept_picture_is_drawn_from_the_kept_table(table):
 def test_a_picture_shows_the_numbers_of_its_table(table):
     changed = table.copy()
     is_end = changed["head"].notna() & (changed["depth"] == 6)
-    changed.loc[is_end, "value"] = changed["value"].max()  # as if the swap moved nothing
+    changed.loc[is_end, "value"] = changed["value"].max()  # as if the swap had no effect
     changed.loc[changed["token"].notna() & changed["head"].notna(), "value"] = 0.03
     picture = drawing.word_in_motion(changed, "")
     assert "36\N{NARROW NO-BREAK SPACE}% of the gap" in PICTURE.read_text(encoding="utf-8")

@@ -1,20 +1,20 @@
 """The same findings on any processor: `make campaign`, or `python tests/campaign/any_processor.py
 --out reports`.
 
-Sums of floating-point numbers depend on their order, and that on the instructions of a processor
-and on the number of threads. Torch, MKL, oneDNN, OpenBLAS and numpy are held to three sets of
-instructions, with one thread and with two, and under each of the six settings run
+Sums of floating-point numbers depend on their order, which depends on the instructions of a
+processor and on the number of threads. Torch, MKL, oneDNN, OpenBLAS and numpy are limited to three
+sets of instructions, with one thread and with two. Under each of the six settings run
 
     the numeric tests     the formulas, the exact swaps and the statistics
     probe check           of every embedded model: do all rows of its certificate hold?
-    probe report          of both embedded models that have one: every verdict, and the ranks of the
-                          resolvers
+    probe report          of both embedded models with one stack: every verdict, and the ranks of
+                          the resolvers
     the swaps of rive     of the embedded translator: where the choice is read, and by which heads,
                           the largest first
 
-What was found goes into `any_processor.csv` (setting, what, result); the exit status is 1 where two
-settings differ. A processor without the instructions of a setting uses the best it has: the rows
-`instructions` say what torch used.
+The findings are written to `any_processor.csv` (setting, what, result). The exit status is 1 if two
+settings differ. A processor without the instructions of a setting uses the best that it has: the
+rows `instructions` record what torch used.
 """
 
 import argparse
@@ -45,8 +45,7 @@ INSTRUCTIONS = {
     "avx512": {"ATEN_CPU_CAPABILITY": "avx512"},
 }
 THREADS = (1, 2)
-# A thread that waits leaves its core to others: on a busy machine two that spin take many times as
-# long.
+# A waiting thread yields its core: on a busy machine two spinning threads take many times as long.
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
 SETTINGS = {
     f"{name}, {threads} thread{'s' if threads > 1 else ''}": held
@@ -65,7 +64,7 @@ LEVEL = 0.05
 
 
 def findings(held: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """What is found with this environment, and the name of it."""
+    """The findings in this environment, and the name of each."""
     yield USED, _run(held, "-c", CAPABILITY).strip()
     yield (
         "numeric tests",
@@ -87,8 +86,8 @@ def findings(held: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def verdicts(heads: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """Per pair of senses the resolvers, by rank, and the heads of every other verdict; who is not
-    named is `none`."""
+    """For each pair of senses the resolvers, by rank, and the heads of every other verdict; all
+    other heads are `none`."""
     heads = heads.assign(name=heads.apply(named, axis=1))
     for (word, a, b), rows in heads.groupby(["word", "sense_a", "sense_b"], sort=False):
         found = [
@@ -100,13 +99,13 @@ def verdicts(heads: pd.DataFrame) -> Iterator[tuple[str, str]]:
 
 
 def named(head: pd.Series) -> str:
-    """`L3H2`, and for a resolver its rank behind it: `L3H2 (2)`."""
+    """`L3H2`, and for a resolver with its rank: `L3H2 (2)`."""
     rank = f" ({head['rank']:g})" if head["verdict"] == "resolver" else ""
     return f"L{head['layer']}H{head['head']}{rank}"
 
 
 def choice(swaps: pd.DataFrame) -> str:
-    """Which English words and which heads carry the choice, the largest first: corrected p below
+    """The English words and the heads that carry the choice, the largest first: corrected p below
     LEVEL."""
     shown = swaps[swaps["group"].str.startswith("swap") & (swaps["p"] < LEVEL)].sort_values(
         "value", ascending=False
@@ -117,7 +116,7 @@ def choice(swaps: pd.DataFrame) -> str:
 
 
 def differing(rows: Sequence[dict[str, str]]) -> list[str]:
-    """What was not found alike under every setting."""
+    """The findings that differ between settings."""
     found: dict[str, dict[str, str]] = {}
     for row in rows:
         found.setdefault(row["what"], {})[row["setting"]] = row["result"]
@@ -129,7 +128,7 @@ def differing(rows: Sequence[dict[str, str]]) -> list[str]:
 
 
 def _run(held: dict[str, str], *command: str) -> str:
-    """What the command says under these settings, with the package of this checkout."""
+    """The output of the command under these settings, with the package of this checkout."""
     given = {"cwd": ROOT, "env": os.environ | {"PYTHONPATH": str(ROOT)} | held}
     return subprocess.run(
         [sys.executable, *command], stdout=subprocess.PIPE, text=True, check=True, **given

@@ -1,17 +1,17 @@
 """The same numbers on a graphics card: `make campaign`, or `PYTHONPATH=tests python
-tests/campaign/graphics_card.py --out reports`. Where torch finds no card it says so and measures
+tests/campaign/graphics_card.py --out reports`. If torch finds no card, it reports that and measures
 nothing.
 
-For every family of the table its model of random weights is put on the card, and
+For every family of the table its model with random weights is moved to the card, and
 
     rows, held        the rows of its certificate there, and how many hold
-    largest           the largest difference in them, of the scale of what is compared
+    largest           the largest difference in them, relative to the scale of the compared numbers
     from_cpu          the largest difference between its tensors in a trace there and on the
-                      processor, of the scale of the tensor
+                      processor, relative to the scale of the tensor
 
-For each embedded model a study of "bank" is made on both, and `alike` says whether every head has
-the same verdict and, as a resolver, the same rank. All of it goes into `graphics_card.csv`; the
-exit status is 1 where a row falls short or a verdict differs.
+For each embedded model a study of "bank" runs on both, and `alike` states whether every head has
+the same verdict and, as a resolver, the same rank. All results are written to `graphics_card.csv`.
+The exit status is 1 if a row fails or a verdict differs.
 """
 
 import argparse
@@ -35,7 +35,7 @@ CUDA = "cuda"
 
 
 def measured() -> Iterator[dict[str, object]]:
-    """What was found of each model, the families first."""
+    """The findings for each model, the families first."""
     with TemporaryDirectory() as folder:
         for kind in (*KINDS, *HYBRIDS):
             place = make_family(Path(folder) / kind, kind)
@@ -55,7 +55,8 @@ def measured() -> Iterator[dict[str, object]]:
 
 
 def from_cpu(there: probe.Model, here: probe.Model, texts: list[str]) -> float:
-    """The largest difference between the tensors of one trace on both, of the scale of each."""
+    """The largest difference between the tensors of one trace on both, relative to the scale of
+    each."""
     pair = [probe.trace(model, *texts) for model in (there, here)]
     traces = [pair]
     if len(texts) == 2:

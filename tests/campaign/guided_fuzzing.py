@@ -1,9 +1,9 @@
-"""The same doors as `fuzzing`, with cases that coverage leads to: `python
+"""The entry points of `fuzzing`, with cases chosen by coverage: `python
 tests/campaign/guided_fuzzing.py "sentences.csv" --seconds 60`.
 
-Atheris (which has to be installed beside the project's own packages) watches which lines of probe
-each case reaches and changes the bytes that hypothesis draws its cases from. It ends at the first
-case that fails, with its traceback, or when the time is over, with the number of cases.
+Atheris (which has to be installed in addition to the project's packages) records the lines of probe
+that each case reaches and changes the bytes from which hypothesis draws its cases. It ends at the
+first case that fails, with its traceback, or when the time is over, with the number of cases.
 """
 
 import argparse

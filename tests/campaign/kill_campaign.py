@@ -1,9 +1,8 @@
-"""Surveys that are killed, again and again, and what was lost: a part of `make campaign`.
+"""Surveys that are killed repeatedly, and what was lost: a part of `make campaign`.
 
-Every run starts a real `probe survey` in its own process group on the embedded model, does
-something terrible to it at a moment drawn with the seed, runs the same command again until it ends
-well, and compares the file of every word with that of a run that nothing happened to. The tests run
-some of each kind.
+Every run starts a real `probe survey` in a new process group on the embedded model, damages it at a
+time drawn with the seed, runs the same command again until it succeeds, and compares the file of
+every word with that of an undisturbed run. The tests run some of each kind.
 """
 
 import argparse
@@ -28,11 +27,11 @@ import probe
 from probe.text.sentences import Sentence
 
 MODEL = "tiny-senses"
-PAIRS = 3  # of sentences, of every word
+PAIRS = 3  # of sentences, for every word
 WAIT = 180.0
 FULL = "no space left on device"
 GONE = "the scheduler is gone"
-# Jobs that a shell puts in the background ignore Ctrl-C, and what they start ignores it too.
+# Jobs that a shell puts in the background ignore Ctrl-C, and so do their children.
 PROGRAM = """import signal
 signal.signal(2, signal.default_int_handler)
 from probe.cli import main
@@ -42,8 +41,8 @@ FIELDS = ("word", "sense", "text", "start", "end", "frame", "pair", "cue_start",
 
 
 def some_sentences(every: int = 1) -> list[Sentence]:
-    """A few pairs of every word that ships, or of `every` other, third, ...; the embedded model
-    knows some of them."""
+    """A few pairs of every word that ships, or of `every` second, third, ... word. The embedded
+    model knows some of them."""
     words = {word: probe.lexicon.expand_natural(word) for word in probe.lexicon.natural_words()}
     words |= {word: probe.lexicon.expand(word) for word in probe.lexicon.words()}
     chosen = []
@@ -77,9 +76,9 @@ def files_of(out: Path) -> dict[str, bytes]:
 
 @dataclass
 class Stage:
-    """A folder with sentences and the files of a survey that nothing happened to.
+    """A folder with sentences and the files of an undisturbed survey.
 
-    `forked`: runs without Dask start as `Forked` processes, which load no libraries.
+    forked: runs without Dask start as `Forked` processes, which load no libraries
     """
 
     folder: Path
@@ -103,8 +102,8 @@ class Stage:
 
 
 class Forked:
-    """`probe ARGUMENTS` in a process forked from a server that holds the libraries already; used as
-    a `Popen` is."""
+    """`probe ARGUMENTS` in a process forked from a server with the libraries loaded; used like a
+    `Popen`."""
 
     def __init__(self, arguments: Sequence[str], folder: Path):
         server = multiprocessing.get_context("forkserver")
@@ -136,7 +135,7 @@ class Forked:
 
 
 def _run_command(arguments: list[str], folder: Path, *said: Path) -> None:
-    """What PROGRAM does, in a session of its own, with standard output and error in files."""
+    """The actions of PROGRAM, in a new session, with standard output and error in files."""
     os.setsid()
     os.chdir(folder)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -150,7 +149,7 @@ def _run_command(arguments: list[str], folder: Path, *said: Path) -> None:
 
 @dataclass
 class Outcome:
-    """One run: how often something was killed, what the run said, and what was lost."""
+    """One run: the number of kills, the output of the run, and what was lost."""
 
     kind: str
     kills: int = 0
@@ -162,8 +161,8 @@ class Outcome:
     left_over: int = 0
 
     def end(self, process: "subprocess.Popen[str] | Forked") -> str:
-        """Wait for the run, and note how it ended and its last line; all that it said on standard
-        error."""
+        """Wait for the run, and record its exit code and its last line; return everything on
+        standard error."""
         _, err = process.communicate(timeout=WAIT)
         self.codes.append(process.returncode)
         self.said = (err.strip().splitlines() or [""])[-1]
@@ -171,19 +170,19 @@ class Outcome:
 
 
 def make_stage(folder: Path, *, seed: int = 0, forked: bool = False, every: int = 1) -> Stage:
-    """Sentences and the reference run, made in this process."""
+    """Sentences and the reference run, in this process."""
     corpus = make_words(folder / "sentences.jsonl", every=every)
     probe.survey(MODEL, sentences=corpus, out=folder / "reference")
     return Stage(folder, random.Random(seed), files_of(folder / "reference"), forked)
 
 
 def finished(out: Path) -> int:
-    """How many words and sets have their file."""
+    """The number of words and sets with a file."""
     return sum(1 for _ in out.glob("words/[!.]*"))
 
 
 def wait_for(process: subprocess.Popen[str] | Forked, out: Path, files: int) -> bool:
-    """Wait until so many files are there; False where the run ended before."""
+    """Wait for this number of files; False if the run ended before."""
     end = time.monotonic() + WAIT
     while time.monotonic() < end and process.poll() is None:
         if finished(out) >= files:
@@ -193,7 +192,7 @@ def wait_for(process: subprocess.Popen[str] | Forked, out: Path, files: int) -> 
 
 
 def moment(stage: Stage) -> int:
-    """After how many more files something happens: at once, at the first words, or later."""
+    """The number of further files before the fault: none, the first words, or later."""
     return stage.rng.choice([0, 1, 2, stage.rng.randrange(3, len(stage.reference) // 3)])
 
 
@@ -222,7 +221,7 @@ def driver_killed_with_dask(stage: Stage, out: Path, outcome: Outcome) -> None:
 
 
 def worker_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
-    """A worker in a process of its own dies by SIGKILL: another one does its words."""
+    """A worker in another process dies by SIGKILL: another worker measures its words."""
     with dask_of_its_own(out.parent, workers=2) as (_, workers, address):
         process = stage.start(out, "--engine", "dask", "--scheduler", address)
         if wait_for(process, out, 1 + moment(stage)):
@@ -232,7 +231,7 @@ def worker_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
 
 
 def scheduler_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
-    """A Dask scheduler of its own dies by SIGKILL: the driver ends with a sentence."""
+    """A separate Dask scheduler dies by SIGKILL: the driver ends with a message."""
     with dask_of_its_own(out.parent) as (scheduler, _, address):
         process = stage.start(out, "--engine", "dask", "--scheduler", address)
         if wait_for(process, out, 2 + moment(stage)):
@@ -252,7 +251,7 @@ def interrupted(stage: Stage, out: Path, outcome: Outcome) -> None:
 
 
 def truncated(stage: Stage, out: Path, outcome: Outcome) -> None:
-    """The driver dies, and somebody cuts finished files."""
+    """The driver dies, and finished files are truncated."""
     process = stage.start(out)
     if wait_for(process, out, 6 + moment(stage)):
         kill_group(process, signal.SIGKILL)
@@ -265,7 +264,7 @@ def truncated(stage: Stage, out: Path, outcome: Outcome) -> None:
 
 
 def disk_full(stage: Stage, out: Path, outcome: Outcome) -> None:
-    """The disk is full: the run ends with a sentence, and goes on once there is room."""
+    """The disk is full: the run ends with a message, and continues once there is space."""
     out.mkdir()
     size = stage.rng.randrange(60, 200)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(out)], check=True)
@@ -291,7 +290,7 @@ KINDS: dict[str, Callable[[Stage, Path, Outcome], None]] = {
 
 
 def can_mount() -> bool:
-    """Whether a small file system can be made here."""
+    """Whether a small file system can be created here."""
     with TemporaryDirectory() as place:
         command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place]
         done = subprocess.run(command, capture_output=True, check=False)
@@ -302,7 +301,7 @@ def can_mount() -> bool:
 
 @contextmanager
 def dask_of_its_own(folder: Path, *, workers: int = 1):
-    """A scheduler and workers in processes of their own; yields their processes and the address."""
+    """A scheduler and workers in separate processes; yields their processes and the address."""
     environment = ENVIRONMENT | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
     note = folder / f"scheduler-{time.monotonic_ns()}.json"
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
@@ -332,10 +331,10 @@ def dask_of_its_own(folder: Path, *, workers: int = 1):
 
 
 def run_kind(stage: Stage, kind: str, *, times: int = 1) -> Outcome:
-    """Let one kind of thing happen to a fresh run `times` times, finish the run, and count what was
+    """Cause one kind of fault in a fresh run `times` times, finish the run, and count what was
     lost."""
     outcome = Outcome(kind)
-    awkward = f"{kind} ü "  # blanks and letters beyond ASCII in the path
+    awkward = f"{kind} ü "  # blanks and letters outside ASCII in the path
     with TemporaryDirectory(dir=stage.folder, prefix=awkward) as place:
         out = Path(place) / "out"
         try:
@@ -366,7 +365,7 @@ COLUMNS = ("kind", "runs", "kills", "words", "words_lost", "files_different", "l
 def campaign(
     folder: Path, kills: int, kinds: Sequence[str], *, seed: int = 0
 ) -> list[dict[str, object]]:
-    """Kinds in turn until there are `kills`; one row per kind."""
+    """Kinds in turn until there are `kills`; one row for each kind."""
     stage = make_stage(folder, seed=seed, forked=True)
     found: dict[str, list[Outcome]] = {kind: [] for kind in kinds}
     while sum(outcome.kills for all_of in found.values() for outcome in all_of) < kills:

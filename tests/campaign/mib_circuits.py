@@ -1,10 +1,10 @@
 """Circuits by the measures of MIB's circuit track: `make campaign`, or
 `python tests/campaign/mib_circuits.py --out reports`.
 
-Programs compiled by Tracr, whose circuits are known, and indirect-object sentences in a GPT-2 of
-random weights, for which only the form means anything. Every edge is scored by an exact
-intervention (`probe.mib.exact_scores`). `mib.csv` has the areas of each task; with `--files` the
-scores are written in the form of a submission, with the texts beside them.
+Programs compiled by Tracr, whose circuits are known, and indirect-object sentences in a GPT-2 with
+random weights, for which only the form matters. Every edge is scored by an exact intervention
+(`probe.mib.exact_scores`). `mib.csv` has the areas of each task. With `--files` the scores are
+written in the form of a submission, with the texts in the same folder.
 """
 
 import argparse
@@ -44,8 +44,8 @@ CHANNEL = {"query": "<q>", "key": "<k>", "value": "<v>", "input": ""}
 
 
 class Task(NamedTuple):
-    """Token ids of clean and corrupt texts, the answers of each pair, and the edges that are known
-    to be the circuit; none where no circuit is known."""
+    """Token ids of clean and corrupt texts, the answers of each pair, and the edges of the known
+    circuit; none without a known circuit."""
 
     name: str
     model: Model
@@ -56,7 +56,7 @@ class Task(NamedTuple):
 
 
 def program_task(program: Compiled) -> Task:
-    """A program on inputs that differ in one token and in what is said at the last one."""
+    """A program on inputs that differ in one token and in the output at the last one."""
     pairs = pairs_of(program, PAIRS)
     ids = program.inputs.tolist()
     return Task(
@@ -70,8 +70,8 @@ def program_task(program: Compiled) -> Task:
 
 
 def known_edges(program: Compiled) -> tuple[str, ...]:
-    """The edges of a program's circuit by MIB's names. What nothing in the circuit reads is what
-    the logits read."""
+    """The edges of a program's circuit by MIB's names. The logits read the outputs that nothing
+    else in the circuit reads."""
     names = {f"{_name(one)}->{_name(other)}{CHANNEL[how]}" for one, other, how in program.edges}
     writers = {one for one, _, _ in program.edges}
     ends = {other for _, other, _ in program.edges} - writers
@@ -86,8 +86,8 @@ def _name(part: tuple[int, int]) -> str:
 
 
 def indirect_objects(model: Model) -> Task:
-    """Sentences in which the second name is said again, and the same with the first; words are ids
-    by their order, because random weights know no tokens."""
+    """Sentences in which the second name is repeated, and the same with the first. Words are
+    numbered ids, because random weights have no tokens."""
     words = {word: number for number, word in enumerate([*NAMES, *FRAME], start=5)}
 
     def ids(a: str, b: str, s: str) -> list[int]:

@@ -2,10 +2,10 @@
 --out reports`.
 
 Every row of FAULTS puts one fault into a copy of `probe/`: a sign, a mask, a scale, a position off
-by one, swapped labels, a bias left out, a wrong donor, a wrong fold. Against that copy run the
-tests of the fault's own file, which should notice first, then those of its package, then all fast
-ones, each up to the first failure. `mutations.csv` says of every fault by which test it was caught;
-the exit status is 1 where one was not, or where tests fail without a fault.
+by one, swapped labels, a missing bias, a wrong donor, a wrong fold. On that copy run the tests of
+the fault's file, which should notice it first, then those of its package, then all fast tests, each
+until the first failure. `mutations.csv` names the test that caught each fault. The exit status is 1
+if a fault was not caught, or if tests fail without a fault.
 """
 
 import argparse
@@ -27,8 +27,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 COLUMNS = ("file", "breaks", "caught", "by")
-LONGEST = 1800  # seconds: a fault may also make a loop that never ends
-TABLE = "tests/package/test_mutations.py"  # of the faults themselves, which any of them would fail
+LONGEST = 1800  # seconds: a fault may also cause an endless loop
+TABLE = "tests/package/test_mutations.py"  # the test of the faults themselves, which fails for any of them
 LIBRARIES = (
     "torch",
     "transformers",
@@ -41,8 +41,8 @@ LIBRARIES = (
 
 
 class Fault(NamedTuple):
-    """In `file` of `probe/` the text `old`, which stands there once, becomes `new`; `breaks` says
-    what that is."""
+    """In `file` of `probe/` the text `old`, which occurs there once, becomes `new`; `breaks`
+    describes the fault."""
 
     file: str
     breaks: str
@@ -377,8 +377,8 @@ FAULTS = (
 
 
 def spoiled(fault: Fault) -> str:
-    """The file with the fault in it. Raises ValueError where the text to replace does not stand
-    there exactly once."""
+    """The file with the fault in it. Raises ValueError unless the text to replace occurs there
+    exactly once."""
     text = (ROOT / "probe" / fault.file).read_text(encoding="utf-8")
     if text.count(fault.old) != 1:
         raise ValueError(
@@ -389,7 +389,7 @@ def spoiled(fault: Fault) -> str:
 
 @contextmanager
 def copied(fault: Fault | None) -> Iterator[Path]:
-    """A checkout of its own whose `probe/` is a copy, with the fault in it; all else is linked."""
+    """A checkout whose `probe/` is a copy with the fault in it; everything else is linked."""
     with TemporaryDirectory() as made:
         folder = Path(made)
         for entry in ROOT.iterdir():
@@ -403,7 +403,7 @@ def copied(fault: Fault | None) -> Iterator[Path]:
 
 
 class First:
-    """Takes note of the first test, or file of tests, that fails."""
+    """Record the first test, or file of tests, that fails."""
 
     name = ""
 
@@ -415,7 +415,7 @@ class First:
 
 
 def first_failure(fault: Fault | None, tests: str) -> str:
-    """The first of the fast tests of a folder that fails with the fault; "" where all pass. Changes
+    """The first of the fast tests of a folder that fails with the fault; "" if all pass. Changes
     the process."""
     with copied(fault) as folder, open(os.devnull, "w") as nowhere:
         os.chdir(folder)
@@ -438,7 +438,7 @@ def first_failure(fault: Fault | None, tests: str) -> str:
 
 
 def fast_marks() -> str:
-    """What `make test-fast` leaves out, as it stands in the Makefile."""
+    """The options of `make test-fast` that exclude tests, from the Makefile."""
     marks = re.search(
         r"^test-fast:.*\n.*-m \"(.+)\"",
         (ROOT / "Makefile").read_text(encoding="utf-8"),
@@ -449,10 +449,10 @@ def fast_marks() -> str:
 
 
 def try_out(faults: Sequence[Fault | None], workers: int) -> list[str]:
-    """By which test each fault is caught, "" where it is not: by those of its own file, of its
-    package, or by any.
+    """The test that caught each fault, or "": from the tests of its file, of its package, or from
+    any.
 
-    Every run is a process of its own, begun with the libraries loaded.
+    Every run is a new process that starts with the libraries loaded.
     """
     for library in LIBRARIES:
         importlib.import_module(library)
@@ -471,7 +471,7 @@ def try_out(faults: Sequence[Fault | None], workers: int) -> list[str]:
 
 
 def places(fault: Fault | None) -> list[str]:
-    """Which tests to run, the nearest first: those of the fault's own file, if it has any, of its
+    """The tests to run, the nearest first: those of the fault's file, if there are any, of its
     package, and all."""
     if fault is None:
         return ["tests"]

@@ -1,22 +1,18 @@
-"""Studies in which nothing is there: how often one is claimed all the same. `make campaign` runs
-200 of each kind.
+"""Studies without any effect: how often one is claimed nevertheless. `make campaign` runs 200 of
+each kind.
 
-    random weights     a fresh random model and fresh sentences in every run: nested, crossed and
-                       unpaired cue words;
-                       unpaired texts that are longer in one sense, now and then or always; a
-                       function word that goes
-                       with the sense
+    random weights     a new random model and new sentences in every run: nested, crossed and unpaired
+                       cue words; unpaired texts that are longer in one sense, sometimes or always; a
+                       function word that goes with the sense
     senses reassigned  the embedded model, which was trained, on a word of the lexicon whose senses
-                       are dealt out among
-                       its cue words: nested, crossed and unpaired
+                       are randomly assigned to its cue words: nested, crossed and unpaired
 
-A run is a study of one word, as far as its verdicts: the gates, and only where there is a gap the
-swaps. With one thread (OMP_NUM_THREADS=1) it takes half a second; `--keep` goes
-on with the table that is there. `claimed`: the gate passed and nothing without meaning tells the
-senses apart as well (what the page calls a gap of meaning). Every run is a row of
-`null_campaign.csv`. Of 200 runs of a kind at most 2 % may have a gate p below .01, and at most 1 %
-a resolver. Where a nuisance goes with the sense (NUISANCE) the vectors do differ, and the gate may
-pass: there the 2 % are of what is claimed.
+A run is a study of one word up to its verdicts: the gates, and the swaps only if there is a gap.
+With one thread (OMP_NUM_THREADS=1) it takes half a second. `--keep` continues the existing table.
+`claimed`: the gate passed and no nuisance separates the senses (the page calls this a gap of
+meaning). Every run is a row of `null_campaign.csv`. Of 200 runs of a kind at most 2 % may have a
+gate p below .01, and at most 1 % a resolver. If a nuisance goes with the sense (NUISANCE), the
+vectors do differ, and the gate may pass: for these kinds the 2 % apply to `claimed`.
 """
 
 import argparse
@@ -54,11 +50,11 @@ from probe.text.sentences import Sentence
 
 ROOT = Path(__file__).parent.parent.parent
 RUNS = 200
-MOST = {"claimed": 0.02, "resolver": 0.01}  # of the runs of a kind
-SPREAD = 0.2  # of the random weights: at the usual .02 every head looks at everything alike
-PERMUTATIONS = 63  # max-T p in steps of 1 / 64: the level .05 is held, and a run is cheap
+MOST = {"claimed": 0.02, "resolver": 0.01}  # largest shares of the runs of a kind
+SPREAD = 0.2  # of the random weights: at the usual .02 every head attends to everything equally
+PERMUTATIONS = 63  # max-T p in steps of 1 / 64: the level .05 is reached, and a run is fast
 TRAINED = "tiny-senses"
-VERDICTS = ("heads", "nouns", "backups")  # what a verdict rests on
+VERDICTS = ("heads", "nouns", "backups")  # the evidence for a verdict
 Sentences = Sequence[Sentence]
 
 
@@ -71,7 +67,7 @@ def nested(rng: np.random.Generator) -> Sentences:
 
 
 def crossed(rng: np.random.Generator) -> Sentences:
-    """Aligned pairs of every cue word with every one of the other sense."""
+    """Aligned pairs of every cue word with every cue word of the other sense."""
     return make_crossed(12, 9, frames=3, seed=_seed(rng))
 
 
@@ -81,13 +77,14 @@ def unpaired(rng: np.random.Generator) -> Sentences:
 
 
 def longer(rng: np.random.Generator) -> Sentences:
-    """Unpaired; up to six words in front, in one sense two more on average: most have a like one of
-    the other sense."""
+    """Unpaired; up to six words before the text, in one sense two more on average: most texts have
+    an equally long one of the other sense."""
     return _lengthened(unpaired(rng), rng, (range(5), range(2, 7)))
 
 
 def always_longer(rng: np.random.Generator) -> Sentences:
-    """Unpaired; in one sense so many words more that no text has a like one of the other sense."""
+    """Unpaired; in one sense so many more words that no text has an equally long one of the other
+    sense."""
     return _lengthened(unpaired(rng), rng, (range(1), range(8, 12)))
 
 
@@ -101,7 +98,7 @@ def _seed(rng: np.random.Generator) -> int:
 
 
 def _lengthened(rows: Sentences, rng: np.random.Generator, more: tuple[range, range]) -> Sentences:
-    """Each sentence after so many words, by its sense."""
+    """Each sentence after a number of words that depends on its sense."""
     by_sense = dict(zip(SENSES, more, strict=True))
     return [
         _after(row, *rng.choice(PLAIN, size=int(rng.choice(by_sense[row.sense])))) for row in rows
@@ -118,7 +115,7 @@ def _after(row: Sentence, *words: str) -> Sentence:
 
 
 def reassigned(rows: Sentences, rng: np.random.Generator) -> Sentences:
-    """The senses of every pair of cue words exchanged or not, by the toss of a coin."""
+    """The senses of every pair of cue words, exchanged at random."""
     senses = list(dict.fromkeys(row.sense for row in rows))
     turned = {row.pair.split("/")[-1]: bool(rng.random() < 0.5) for row in rows}
     return [
@@ -130,7 +127,7 @@ def reassigned(rows: Sentences, rng: np.random.Generator) -> Sentences:
 
 
 def dealt(rows: Sentences, rng: np.random.Generator) -> Sentences:
-    """Senses dealt out among the cue words, as many to each as before; no pairs."""
+    """Senses randomly assigned to the cue words, with the same numbers as before; no pairs."""
     senses = list(dict.fromkeys(row.sense for row in rows))
     cues = sorted({row.cue_word for row in rows})
     sense_of = dict(zip(rng.permutation(cues).tolist(), len(cues) // 2 * senses, strict=True))
@@ -138,7 +135,8 @@ def dealt(rows: Sentences, rng: np.random.Generator) -> Sentences:
 
 
 def paired_anew(rows: Sentences) -> Sentences:
-    """Every sentence with each of the other sense that has its frame and distance, as pairs."""
+    """Every sentence with each sentence of the other sense that has its frame and distance, as
+    pairs."""
     senses = list(dict.fromkeys(row.sense for row in rows))
     places = list(dict.fromkeys((row.frame, row.distance) for row in rows))
     sides = {(place, sense): [] for place in places for sense in senses}
@@ -170,7 +168,7 @@ def of_lexicon(rng: np.random.Generator, *, frames: int, distances: int) -> Sent
 
 @cache
 def _shape() -> Model:
-    """What random models are drawn like: the tokenizer and the sizes of the models made by hand."""
+    """The basis of random models: the tokenizer and the sizes of the models built by hand."""
     with TemporaryDirectory() as folder:
         return probe.load(make_handmade(Path(folder) / "random", [], spread=SPREAD))
 
@@ -211,7 +209,7 @@ NUISANCE = tuple(make.__name__ for make in (longer, function_word, always_longer
 
 
 def study_of(kind: str, run: int) -> dict[str, object]:
-    """One study with nothing to find, as a row of the record."""
+    """One study without any effect, as a row of the record."""
     rng = np.random.default_rng([run, *map(ord, kind)])
     sentences, model = KINDS[kind].sentences(rng), KINDS[kind].model(run)
     material = prepare(model, sentences[0].word, sentences)
@@ -244,8 +242,8 @@ def study_of(kind: str, run: int) -> dict[str, object]:
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Per kind: runs; gate p below .01, claimed, any resolver, each with the 95 % interval of its
-    share."""
+    """For each kind: runs; gate p below .01, claimed, any resolver, each with the 95 % interval of
+    its share."""
     names = ("gate", "claimed", "resolver")
     found = rows.assign(resolver=rows["resolver"] > 0).groupby("kind", sort=False)
     counts = found.agg(runs=("run", "size"), **{name: (name, "sum") for name in names})
@@ -257,15 +255,15 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _interval(count: int, runs: int) -> str:
-    """The 95 % interval of a share in per cent (Clopper & Pearson)."""
+    """The 95 % interval of a share in percent (Clopper & Pearson)."""
     ends = binomtest(int(count), int(runs)).proportion_ci(method="exact")
     return f"{100 * ends.low:.1f} to {100 * ends.high:.1f}"
 
 
 def too_many(rows: pd.DataFrame) -> list[str]:
-    """The kinds in which more is claimed than may be, with what; nothing where all is well.
+    """The kinds with more claims than allowed, and these claims; empty if all is well.
 
-    Of fewer than RUNS runs as many may be as chance allows a test that claims exactly its share.
+    With fewer than RUNS runs, as many are allowed as chance gives a test that is exactly at its level.
     """
     found = summary(rows)
     counted = found.assign(
@@ -281,7 +279,7 @@ def too_many(rows: pd.DataFrame) -> list[str]:
 
 
 def bounds(runs: int) -> str:
-    """What so many runs would show by chance of a test that is exactly at its level."""
+    """The number of claims in this many runs that chance gives a test exactly at its level."""
     low, high = binom.ppf([0.025, 0.975], runs, GATE)
     return (
         f"of {runs} exact tests at the level {GATE:g}, {low:.0f} to {high:.0f} pass in 95 % of "
@@ -290,7 +288,7 @@ def bounds(runs: int) -> str:
 
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows kind by kind."""
+    """The rows, kind by kind."""
     places = {kind: place for place, kind in enumerate(KINDS)}
     return rows.sort_values(
         ["kind", "run"], key=lambda column: column.map(places) if column.name == "kind" else column
@@ -311,7 +309,7 @@ def main() -> int:
     done = {(row["kind"], row["run"]) for row in rows}
     for run in range(
         given.runs
-    ):  # of every kind one in turn: a campaign that is stopped has as many of each
+    ):  # one of every kind in turn: an interrupted campaign has equally many of each
         rows += [study_of(kind, run) for kind in given.kinds if (kind, run) not in done]
         write_atomically(table, in_order(pd.DataFrame(rows)).to_csv(index=False))
     made = in_order(pd.DataFrame(rows))

@@ -1,18 +1,18 @@
-"""Nouns with one meaning, studied as if they were ambiguous: `make campaign`, or `python
+"""Unambiguous nouns, studied as if they were ambiguous: `make campaign`, or `python
 tests/campaign/one_meaning_nouns.py --out reports`.
 
-Thirty nouns of one meaning stand in the place of *bank*, *mole* and *apple*, each in all of the
-word's sentences in which its article agrees, and are studied as the word is: with the same senses,
-cues and frames, against the other nouns. None of them is ambiguous, so a head that is called a
-resolver of one of them is called so wrongly. The three words stand beside them.
+Thirty unambiguous nouns replace *bank*, *mole* and *apple*, each in all of the word's sentences in
+which its article agrees, and are studied like the word: with the same senses, cues and frames,
+compared with the other nouns. None of them is ambiguous, so every resolver of one of them is a false
+positive. The three words are also studied.
 
-A row of `one_meaning_nouns.csv` is a pair of senses of a study in one model: the gap, how far other
-nouns change beside it (`general_share`), the ambiguity gate (`ambiguity_p`), and how many heads got
-which verdict. Heads are swapped only where both gates are passed: without the ambiguity gate no
-head is a resolver, whatever it does. `--keep` goes on with the table that is there.
+A row of `one_meaning_nouns.csv` is a pair of senses of a study in one model: the gap, how much other
+nouns change relative to it (`general_share`), the ambiguity gate (`ambiguity_p`), and the number of
+heads with each verdict. Heads are swapped only if both gates pass: without the ambiguity gate no head
+is a resolver, whatever its effect. `--keep` continues the existing table.
 
-Of the studies of nouns at most MOST may have a resolver, in every model; and the gate passes for
-the three words, except for those in NOT_FIRST. The exit status is 1 where that does not hold.
+In every model, at most MOST of the studies of nouns may have a resolver, and the gate must pass for
+the three words, except for those in NOT_FIRST. Otherwise the exit status is 1.
 """
 
 import argparse
@@ -52,16 +52,16 @@ EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional")
 NOUNS = 30
 MOST = 0.02  # of the studies of nouns in one model
 PERMUTATIONS = 199
-# Words that do not pass the gate: in SmolLM2 *onion* and *carrot* change farther than *apple* does
-# between sentences about fruit and about the company.
+# Words that do not pass the gate: in SmolLM2 *onion* and *carrot* change more than *apple* between
+# sentences about fruit and about the company.
 NOT_FIRST = {("smollm2", "apple")}
-VERDICTS = ("heads", "nouns", "backups")  # what a verdict rests on
+VERDICTS = ("heads", "nouns", "backups")  # the evidence for a verdict
 NO_HEADS = {"resolver": 0, "mover": 0, "confounded": 0}
 
 
 def in_its_place(sentences: Sequence[Sentence], noun: str) -> list[Sentence]:
-    """The sentences of a word with a noun in its place, where the indefinite article agrees and the
-    word stands in its dictionary form."""
+    """The sentences of a word with a noun in its place, if the indefinite article agrees and the
+    word is in its dictionary form."""
     changed = []
     for row in sentences:
         before = row.text[: row.start].lower().split()
@@ -80,7 +80,7 @@ def in_its_place(sentences: Sequence[Sentence], noun: str) -> list[Sentence]:
 
 
 def nouns_for(model: Model, word: str, most: int) -> list[str]:
-    """The first nouns that ship and can take a word's place in this model."""
+    """The first nouns that ship and can replace a word in this model."""
     material = prepare(model, word, sentences_of(word, None, model).sentences)
     return list(candidates(model, material, None).nouns)[:most]
 
@@ -92,8 +92,10 @@ def studies_of(
     noun: str,
     replaced: Callable[..., ReplacedStates],
 ) -> Iterator[dict[str, object]]:
-    """A row for every pair of senses of a word with a noun in its place; the word's own where that
-    is the noun. `replaced`: takes the place of `replace_tokens` where nothing is swapped."""
+    """A row for every pair of senses of a word with a noun in its place, or of the word itself.
+
+    replaced: replaces `replace_tokens` if nothing is swapped
+    """
     sentences = sentences_of(word, None, model).sentences
     material = prepare(model, noun, in_its_place(sentences, noun))
     splits = split_senses(material, seed=0, causal=model.config.causal)
@@ -129,9 +131,9 @@ def studies_of(
 
 
 def remembering() -> Callable[..., ReplacedStates]:
-    """`replace_tokens` of one model, which computes a text with a noun once: all nouns of a word
-    are compared with nearly the same others in the same sentences. Of the parts that swaps need it
-    gives nothing."""
+    """`replace_tokens` of one model, which computes a text with a noun only once: all nouns of a
+    word are compared with nearly the same nouns in the same sentences. It returns nothing that only
+    swaps need."""
     known: dict[tuple[object, ...], torch.Tensor] = {}
 
     def replaced(
@@ -168,7 +170,7 @@ def remembering() -> Callable[..., ReplacedStates]:
 
 
 def models_at_hand(names: Sequence[str]) -> Iterator[str]:
-    """Those of the models that ship or whose package is installed."""
+    """The models of these that ship or whose package is installed."""
     for name in names:
         if name in PACKAGED and PACKAGED[name].installed() is None:
             print(f"{name}: left out, its package {PACKAGED[name].distribution} is not installed")
@@ -177,8 +179,9 @@ def models_at_hand(names: Sequence[str]) -> Iterator[str]:
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Per model and word: the studies of nouns; in how many of them the ambiguity gate passed, and
-    a head is a resolver, for any pair of senses; and the word's own largest p."""
+    """For each model and word: the number of studies of nouns; the numbers of those that pass the
+    ambiguity gate, and with a resolver, for any pair of senses; and the largest p of the word
+    itself."""
     of_nouns = rows[rows["noun"] != rows["word"]]
     studies = of_nouns.groupby(["model", "word", "noun"], sort=False)
     by_study = studies.agg(ambiguity_p=("ambiguity_p", "min"), resolver=("resolver", "max"))
@@ -193,7 +196,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def wrong(rows: pd.DataFrame) -> list[str]:
-    """What does not hold, in a sentence each; nothing where all is well."""
+    """The requirements that do not hold, in a sentence each; empty if all is well."""
     problems = []
     by_model = summary(rows).groupby(level="model", sort=False)[["studies", "resolver"]].sum()
     for model, row in by_model.iterrows():

@@ -1,12 +1,12 @@
-"""The wheel in empty environments: each Python that the project names, the newest dependencies and
-the lowest.
+"""The wheel in empty environments: each supported Python, with the newest dependencies and with the
+lowest.
 
     python tests/campaign/python_versions.py --out reports
 
-builds the wheel, and for every interpreter found makes an environment, installs the wheel into it
-with what the package index gives, and runs `probe --version` and `probe report bank` in an empty
-folder; before that, one with the lowest version of every dependency that pyproject.toml allows.
-`python_versions.csv` keeps what was run; an interpreter that is not there has a row that says so.
+builds the wheel. For every interpreter it creates an environment, installs the wheel with the
+dependencies from the package index, and runs `probe --version` and `probe report bank` in an empty
+folder. Before that, it uses the lowest version of every dependency that pyproject.toml allows.
+`python_versions.csv` records the runs; a missing interpreter has a row that states it.
 """
 
 import argparse
@@ -48,8 +48,8 @@ print(json.dumps({"leading_head": leading, "certificate": f"{rows['ok'].sum()} o
 
 
 def interpreters() -> dict[str, Path | None]:
-    """Each Python of PYTHONS that runs here: on the path, or kept by pyenv; None where there is
-    none."""
+    """Each Python of PYTHONS that runs here: on the path, or installed by pyenv; None if it is
+    missing."""
     kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found: dict[str, Path | None] = dict.fromkeys(PYTHONS)
     for version in PYTHONS:
@@ -61,7 +61,7 @@ def interpreters() -> dict[str, Path | None]:
 
 
 def version_of(python: Path) -> str:
-    """The full version, empty for what does not run."""
+    """The full version; empty if it does not run."""
     asked = "import platform; print(platform.python_version())"
     return subprocess.run(
         [python, "-c", asked], check=False, capture_output=True, text=True
@@ -97,14 +97,14 @@ def tried(python: Path, wheel: Path, folder: Path, constraints: list[str]) -> di
 
 
 def installer(python: Path) -> list[str | Path]:
-    """The command that installs into an environment: uv's where there is one, which keeps what it
-    has downloaded."""
+    """The command that installs into an environment: uv's if there is one, which caches its
+    downloads."""
     uv = shutil.which("uv")
     return [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
 
 
 def run(command: list[str | Path], folder: Path) -> str | None:
-    """What the command prints, in an environment without this repository; None where it fails, with
+    """The output of the command, in an environment without this repository; None if it fails, with
     its last words."""
     clean = {
         name: value

@@ -1,12 +1,12 @@
-"""The whole campaign, part by part, and a record of when each part ran last: `make campaign`.
+"""The whole campaign, part by part, and a record of the last run of each part: `make campaign`.
 
     PYTHONPATH=tests python tests/campaign/record.py --only tests/package/test_docs.py
 
-A part is a file of tests with the mark `campaign`, or one of SCRIPTS. `campaign.csv` has a row per
-part: the date (UTC), the commit ("+" after it: with changes), and how many tests ran, passed and
-were skipped; a script counts as one test. A part that has not run since the record began has a row
-without a date, which `--list` adds. `make test` fails where a part has no row, or where one failed.
-The exit status is 1 where a part failed.
+A part is a file of tests with the mark `campaign`, or one of SCRIPTS. `campaign.csv` has a row for
+each part: the date (UTC), the commit (followed by "+" if there were changes), and the numbers of
+tests that ran, passed and were skipped; a script counts as one test. A part that has not run yet has
+a row without a date, which `--list` adds. `make test` fails if a part has no row, or if one failed.
+The exit status is 1 if a part failed.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import pandas as pd
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = ("part", "date", "commit", "tests", "passed", "skipped")
-# The other parts, with their options; each writes a table of its own.
+# The other parts, with their options; each writes its own table.
 SCRIPTS: dict[str, tuple[str, ...]] = {
     "tests/campaign/kill_campaign.py": ("--kills", "36"),
     "tests/fuzzing.py": ("--cases", "100000"),
@@ -52,7 +52,7 @@ def main() -> int:
     if options.list:
         list_parts(options.out / "campaign.csv")
         return 0
-    # What is asked first, because the parts write tables into the checkout.
+    # Read first, because the parts write tables into the checkout.
     stamp = {"date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}", "commit": commit()}
     record = options.out / "campaign.csv"
     rows = []
@@ -81,7 +81,10 @@ def run(only: Sequence[str] | None, *, workers: str, out: Path) -> Iterator[dict
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
                 check=False,
             )
-            if done.returncode not in (0, 1):  # all passed, or some failed; else some never ran
+            if done.returncode not in (
+                0,
+                1,
+            ):  # all passed, or some failed; otherwise some did not run
                 sys.exit(done.returncode)
             yield from counted(ET.parse(report).iter("testcase"))
     for script, options in SCRIPTS.items():
@@ -96,7 +99,7 @@ def run(only: Sequence[str] | None, *, workers: str, out: Path) -> Iterator[dict
 
 
 def list_parts(record: Path) -> None:
-    """Adds a row without a date for every part that has none."""
+    """Add a row without a date for every part that has none."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "campaign", "--collect-only"]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     files = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}
@@ -107,7 +110,7 @@ def list_parts(record: Path) -> None:
 
 
 def counted(cases: Iterable[ET.Element]) -> list[dict[str, object]]:
-    """The row of each file of tests from pytest's report, in the order of their names."""
+    """The row of each file of tests from pytest's report, in alphabetical order."""
     outcomes: dict[str, Counter[str]] = {}
     for case in cases:
         kinds = {child.tag for child in case} & {"failure", "error", "skipped"}
@@ -119,14 +122,14 @@ def counted(cases: Iterable[ET.Element]) -> list[dict[str, object]]:
 
 
 def commit() -> str:
-    """The commit of the checkout, with "+" where something was changed since."""
+    """The commit of the checkout, followed by "+" if there were changes since."""
     command = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
 def write(record: Path, rows: Sequence[dict[str, object]], *, whole: bool) -> None:
-    """Writes these rows over those of the same parts; the others stay, unless `whole`."""
+    """Replace the rows of these parts; all others stay, unless `whole`."""
     table = pd.DataFrame(rows, columns=COLUMNS).set_index("part")
     if record.exists() and not whole:
         before = pd.read_csv(record, index_col="part")

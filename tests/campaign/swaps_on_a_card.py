@@ -1,6 +1,6 @@
 """Head swaps on a graphics card: `make campaign`, or `PYTHONPATH=tests:analyses python
-tests/campaign/swaps_on_a_card.py --out reports`. Without a card, `--device cpu --quick` runs the
-same on a tiny model, to see that the results are right.
+tests/campaign/swaps_on_a_card.py --out reports`. Without a card, `--device cpu --quick` runs a tiny
+model, to check that the script works.
 
 A row of `swaps_on_a_card.csv` is a shape (random weights) in one number type:
 
@@ -12,10 +12,10 @@ A row of `swaps_on_a_card.csv` is a shape (random weights) in one number type:
     bare_forwards              seconds, in bare Hugging Face forwards of both members
     difference                 largest difference between the swaps and the loop, of the largest swap
                                (bfloat16 keeps 8 bits of the residual stream, and a swap of random
-                               weights moves it by little: both ways round away most of it)
+                               weights moves it by little: rounding removes most of it either way)
 
-With `--model` the complete command `probe report bank` runs on the card and on the processor of
-the same machine; the seconds of both go into the last rows.
+With `--model` the complete command `probe report bank` runs on the card and on the processor of the
+same machine; the last rows have the seconds of both.
 """
 
 import argparse
@@ -124,7 +124,7 @@ def main() -> int:
     rows: list[dict[str, object]] = []
     for row in measured(shapes, options.device, pairs, options.model):
         rows.append({"device": f"{card}, torch {torch.__version__}"} | row)
-        # Written after each row, so that an interrupted run keeps what it has measured.
+        # Written after each row, so that an interrupted run keeps its measurements.
         pd.DataFrame(rows).to_csv(options.out / TABLE, index=False, float_format="%.4g")
     print(pd.DataFrame(rows).to_string())
     return 0

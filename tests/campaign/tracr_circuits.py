@@ -1,22 +1,22 @@
-"""Known circuits found: `make campaign`, or `python tests/campaign/tracr_circuits.py --out
+"""Known circuits recovered: `make campaign`, or `python tests/campaign/tracr_circuits.py --out
 reports`.
 
 Every program of `compiled` is read at its last token, on pairs of inputs that differ in one token
-and in what the program says there, along the difference of the two outputs' logits. Each part is
-scored by the mean over pairs, both ways, of how far it alone moves that, without sign, the largest
-over positions:
+and in the program's output there, along the difference of the two outputs' logits. The score of a
+part is the absolute effect of the part alone on that difference, the mean over pairs and both
+directions, and the largest over positions:
 
     probe         heads: the exact swap of each; edges: the total effect of each (`probe.edges`)
     attribution   both by TransformerLens' attribution patching, node and edge granularity
     direct path   edges between heads of two layers by TransformerLens' direct path patching, which
                   has no others
 
-and the ranking is held against the circuit that the compiler put in: `tracr.csv` has an AUROC for
-each. What a program says has a logit of 1, everything else 0; scores that are alike within a
-millionth of that are ties. `steps`: heads one behind the other on the longest chain · `known`: how
-much the circuit holds `of` all there is; where that is nothing or everything there is no AUROC ·
-`between`: edges from head to head · `error`: how far the loaded model's outputs lie from Tracr's
-own, over every input.
+The ranking is compared with the circuit that the compiler built: `tracr.csv` has an AUROC for each.
+The output of a program has a logit of 1, all others 0. Scores that differ by less than a millionth
+of that are ties. `steps`: the number of heads on the longest chain. `known`: the size of the
+circuit, out of `of` parts; if it is empty or complete there is no AUROC. `between`: edges from head
+to head. `error`: the largest difference between the loaded model's outputs and Tracr's, over every
+input.
 """
 
 import argparse
@@ -49,7 +49,7 @@ Scores = Mapping[object, float]
 
 
 def pairs_of(program: Compiled, count: int = PAIRS, seed: int = 0) -> list[Pair]:
-    """Rows of `inputs` that differ in one token and clearly in what is said at the last one, drawn
+    """Rows of `inputs` that differ in one token and clearly in the output at the last one, drawn
     with the seed."""
     last = np.sort(program.said[:, -1], axis=-1)
     clear, says = last[:, -1] - last[:, -2] > CLEAR, program.said[:, -1].argmax(-1)
@@ -60,16 +60,16 @@ def pairs_of(program: Compiled, count: int = PAIRS, seed: int = 0) -> list[Pair]
 
 
 def said(program: Compiled, pair: Pair) -> tuple[int, int]:
-    """The ids of what is said at the last token of each."""
+    """The ids of the outputs at the last token of each."""
     one, other = (program.outputs[int(program.said[row, -1].argmax())] for row in pair)
     return one, other
 
 
 def directions_of(program: Compiled, pairs: list[Pair]) -> Tensor:
-    """In the stream behind the last block, the difference of the logits that each pair is read
-    along. `pair 1 d_model`
+    """The difference of the logits along which each pair is read, in the stream after the last
+    block. `pair 1 d_model`
 
-    The final norm does nothing but undo the size of the stream.
+    The final norm only undoes the scale of the stream.
     """
     table = forward.unembedding(read_weights(program.model), torch.float32) / SMALL
     ids = np.array([said(program, pair) for pair in pairs])
@@ -94,8 +94,8 @@ def by_probe(program: Compiled, pairs: list[Pair]) -> tuple[Scores, Scores]:
 
 
 def by_attribution(program: Compiled, pairs: list[Pair]) -> tuple[Scores, Scores]:
-    """The same by one gradient and one linear step, a pair at a time so that no sign cancels
-    another."""
+    """The same by one gradient and one linear step, for one pair at a time so that signs cannot
+    cancel."""
     heads, edges = Positions(), Positions()
     program.model.bridge.requires_grad_(True)  # gradients start at the weights
     for clean, corrupt in (way for pair in pairs for way in (pair, pair[::-1])):
@@ -120,7 +120,7 @@ def by_attribution(program: Compiled, pairs: list[Pair]) -> tuple[Scores, Scores
 
 
 class Positions:
-    """Sizes of scores summed at every position; a place has the largest."""
+    """The sum of scores at every position; a part has the largest over positions."""
 
     def __init__(self) -> None:
         self.sums: dict[object, dict[int, float]] = defaultdict(lambda: defaultdict(float))
@@ -141,7 +141,8 @@ def _part(node: Node) -> tuple[int, int]:
 
 
 def by_direct_path(program: Compiled, pairs: list[Pair]) -> Scores:
-    """Edges from head to head, every position at once; one forward for all pairs, both ways."""
+    """Edges from head to head, at every position; one forward pass for all pairs, in both
+    directions."""
     ways = [way for pair in pairs for way in (pair, pair[::-1])]
     clean, corrupt = (torch.from_numpy(program.inputs[[*rows]]) for rows in zip(*ways, strict=True))
     ids = torch.tensor([said(program, way) for way in ways])
@@ -175,8 +176,8 @@ def by_direct_path(program: Compiled, pairs: list[Pair]) -> Scores:
 
 
 def auroc(scores: Scores, known: frozenset, among: Iterable) -> float | None:
-    """How well scores tell the known from the others: 1 is perfect, .5 is chance; None where one of
-    them is empty."""
+    """How well scores separate the known parts from the others: 1 is perfect, .5 is chance; None if
+    one of them is empty."""
     places = sorted(among)
     truth = [place in known for place in places]
     if all(truth) or not any(truth):
@@ -221,7 +222,7 @@ def row_of(name: str, count: int = PAIRS) -> dict[str, object]:
 
 
 def outputs(program: Compiled) -> np.ndarray:
-    """What the loaded model gives for the program's outputs, on every input. `input pos output`"""
+    """The loaded model's logits of the program's outputs, on every input. `input pos output`"""
     with torch.inference_mode():
         logits = program.model.bridge(torch.from_numpy(program.inputs))
     return logits[..., list(program.outputs)].numpy()

@@ -224,7 +224,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End with the skipped tests and how to run them: one line for each reason, browser tests last."""
+    """End with the skipped tests and how to run them: one line for each reason, browser tests
+    last."""
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is None:  # in a worker
         return

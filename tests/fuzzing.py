@@ -211,7 +211,8 @@ def read_both_ways(file: Path) -> str:
 
 
 def read_plainly(file: Path) -> list[dict[str, Any]]:
-    """The rows of a valid file, by whole-file readers that share nothing with the streaming reader."""
+    """The rows of a valid file, by whole-file readers that share nothing with the streaming
+    reader."""
     if file.is_dir():
         senses = json.loads((file / "classes_map.txt").read_text("utf-8-sig"))
         data, gold = (_plain_lines(file / f"train.{kind}.txt") for kind in ("data", "gold"))
@@ -516,7 +517,8 @@ def gguf_bytes(
 
 @st.composite
 def gguf_files(draw: st.DrawFn) -> bytes:
-    """A small file, complete, or with changed metadata, tensors, counts, types, offsets or bytes."""
+    """A small file, complete, or with changed metadata, tensors, counts, types, offsets or
+    bytes."""
     metadata, tensors, stated = dict(GGUF_GOOD), dict(GGUF_TENSORS), {}
     how = draw(st.sampled_from(("metadata", "metadata", "tensors", "stated", "bytes", "damaged")))
     if how == "metadata":

@@ -30,7 +30,8 @@ EACH = each_family(*KINDS)  # the other families of the table run in the campaig
 
 
 def typed():
-    """Every kind in float64, with slow marks for all but representatives; one in float32 as well."""
+    """Every kind in float64, with slow marks for all but representatives; one in float32 as
+    well."""
     return [
         *(pytest.param(*kind.values, torch.float64, marks=kind.marks) for kind in EACH),
         ("gpt2", torch.float32),

@@ -37,7 +37,8 @@ def pasted(page: Path) -> str:
 
 
 def check_charts(page: Path) -> None:
-    """Every chart of a page follows the schema of Vega-Lite; placing a chart does not validate it."""
+    """Every chart of a page follows the schema of Vega-Lite; placing a chart does not validate
+    it."""
     text = page.read_text(encoding="utf-8")
     specs = re.findall(r'data-for="chart-\d+">(.*?)</script>', text)
     assert specs

@@ -445,7 +445,8 @@ def by_function_word(rng: np.random.Generator) -> PlantedPaths:
 def _chain(
     *heads: HeadIndex, does: tuple[float, float] = (1.0, 1.0)
 ) -> dict[Edge, tuple[float, float]]:
-    """Values from the cue to the first head, which reads one token after it, and so on to the word."""
+    """Values from the cue to the first head, which reads one token after it, and so on to the
+    word."""
     senders = [CUE, *heads]
     return {
         (sender, number - len(heads), receiver, number + 1 - len(heads), "value"): does

@@ -571,7 +571,8 @@ CHANGELOG = DOCS / "pages" / "changelog.md"
 
 
 def newest_names(changelog: str) -> str:
-    """The newest version's section without the first column of its tables, which has the old names."""
+    """The newest version's section without the first column of its tables, which has the old
+    names."""
     newest = changelog.split("\n## ")[1]
     return re.sub(r"^\|[^|]*\|", "|", newest, flags=re.MULTILINE)
 

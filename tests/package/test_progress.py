@@ -1,4 +1,5 @@
-"""Progress follows the finished work: it is counted where blocks run, and reported stage by stage."""
+"""Progress follows the finished work: it is counted where blocks run, and reported stage by
+stage."""
 
 import itertools
 from dataclasses import replace

@@ -263,7 +263,8 @@ def test_an_induction_head_is_followed_to_the_token_that_the_earlier_head_read(k
     ],
 )
 def test_the_right_pair_of_parts_holds_the_contrast_in_a_compiled_program(name, source, pair):
-    """From the last token of "a b c a": the previous token, the same token, and the token after it."""
+    """From the last token of "a b c a": the previous token, the same token, and the token after
+    it."""
     program = compiled(name)
     layer, head = max(program.heads)
     parts = probe.qk_attribution(

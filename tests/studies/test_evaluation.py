@@ -118,7 +118,8 @@ def test_cues_and_frames_are_kept_apart_where_that_is_possible():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_pairs_that_share_nothing_are_held_out_whole_so_that_no_sense_is_more_frequent(seed):
-    """If sentences are crossed with their cue words, training has more of the sense that is tested."""
+    """If sentences are crossed with their cue words, training has more of the sense that is
+    tested."""
     pairs = [
         row(f"{number} {cue} bank", sense, cue=cue, pair=str(number))
         for number in range(26)

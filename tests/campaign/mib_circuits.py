@@ -148,7 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the folder of mib.csv")
     parser.add_argument("--files", type=Path, help="a folder for the scores, one folder a task")
-    parser.add_argument("--tasks", nargs="+", help="all of them where none is named")
+    parser.add_argument("--tasks", nargs="+", help="by default all")
     asked = parser.parse_args()
     rows = []
     for task in tasks(asked.tasks):

@@ -382,7 +382,7 @@ def spoiled(fault: Fault) -> str:
     text = (ROOT / "probe" / fault.file).read_text(encoding="utf-8")
     if text.count(fault.old) != 1:
         raise ValueError(
-            f"{fault.file}: {fault.old!r} stands there {text.count(fault.old)} times, expected once"
+            f"{fault.file}: {fault.old!r} occurs there {text.count(fault.old)} times, expected once"
         )
     return text.replace(fault.old, fault.new)
 

@@ -302,7 +302,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "reports")
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--kinds", nargs="*", choices=[*KINDS], default=[*KINDS])
-    parser.add_argument("--keep", action="store_true", help="go on with the table that is there")
+    parser.add_argument("--keep", action="store_true", help="continue the existing table")
     given = parser.parse_args()
     table = given.out / "null_campaign.csv"
     rows = pd.read_csv(table).to_dict("records") if given.keep and table.exists() else []

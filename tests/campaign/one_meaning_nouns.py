@@ -217,8 +217,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "reports")
     parser.add_argument("--models", nargs="+", default=[*EMBEDDED, *PACKAGED])
     parser.add_argument("--words", nargs="+", default=[*WORDS])
-    parser.add_argument("--nouns", type=int, default=NOUNS, help="in the place of each word")
-    parser.add_argument("--keep", action="store_true", help="go on with the table that is there")
+    parser.add_argument("--nouns", type=int, default=NOUNS, help="that replace each word")
+    parser.add_argument("--keep", action="store_true", help="continue the existing table")
     chosen = parser.parse_args()
     table = chosen.out / TABLE
     rows = pd.read_csv(table).to_dict("records") if chosen.keep and table.exists() else []

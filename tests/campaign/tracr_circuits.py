@@ -231,7 +231,7 @@ def outputs(program: Compiled) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the folder of tracr.csv")
-    parser.add_argument("--programs", nargs="+", help="all of them where none is named")
+    parser.add_argument("--programs", nargs="+", help="by default all")
     chosen = parser.parse_args()
     if find_spec("tracr") is None:
         parser.error(

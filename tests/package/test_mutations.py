@@ -20,7 +20,7 @@ def test_a_fault_still_changes_one_place_of_the_code(fault):
 
 
 def test_what_is_no_longer_there_is_refused():
-    with pytest.raises(ValueError, match="'no such text' stands there 0 times, expected once"):
+    with pytest.raises(ValueError, match="'no such text' occurs there 0 times, expected once"):
         spoiled(FAULTS[0]._replace(old="no such text"))
 
 

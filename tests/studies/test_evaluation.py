@@ -32,7 +32,7 @@ from probe.text.splits import NO_PART, NOT_LEARNED, ONE_SENSE, TOO_FEW, Holdout
 
 DATA = Path(__file__).parents[2] / "../shared/data"
 needs_data = pytest.mark.skipif(
-    not DATA.is_dir(), reason="CoarseWSD-20 and the homonyms are not beside the repository"
+    not DATA.is_dir(), reason="CoarseWSD-20 and the homonyms are not next to the repository"
 )
 
 

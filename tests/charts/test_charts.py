@@ -414,7 +414,7 @@ def test_every_chart_saves_the_same_bytes_twice(name, ending, tmp_path):
 
 def test_saving_where_nothing_can_be_written_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"^Cannot write .*; choose another folder"):
+    with pytest.raises(InputError, match=r"^Cannot write .*. Choose another folder"):
         charts.save(chart("head map"), tmp_path / "file" / "map.png")
     with pytest.raises(ValueError, match=r"\.png or \.svg, not as '\.gif'"):
         charts.save(chart("head map"), tmp_path / "map.gif")

@@ -162,7 +162,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence_and_stays_as_it_was(tmp_
     ):
         with pytest.raises(probe.InputError) as caught:
             write_atomically(target, "text")
-        expected = f"Cannot write {target}: {said}; choose another folder."
+        expected = f"Cannot write {target}: {said}. Choose another folder."
         assert str(caught.value) == expected
     assert {path.name for path in tmp_path.iterdir()} == {"file", "folder"}
     assert (tmp_path / "file").read_text() == "in the way" and not list(

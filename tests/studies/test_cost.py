@@ -369,7 +369,7 @@ def test_the_command_says_the_plan_and_refuses_before_the_work(run, tmp_path):
     assert (code, out) == (2, "")
     planned, refused = err.splitlines()
     assert planned.startswith("bank: at most ") and planned.endswith(" GB of memory.")
-    assert "and --max-memory allows 1 MB; allow more" in refused
+    assert "and --max-memory allows 1 MB. Allow more" in refused
     assert not (tmp_path / "out").exists()
 
 

@@ -149,8 +149,8 @@ def test_pairs_that_are_not_marked_are_said():
     given = [{"word": "bank", "sense": one.sense, "text": one.text} for one in alike]
     (said,) = probe.evaluate("tiny-senses", sentences=given).said
     assert said.startswith(
-        "12 of 12 sentences with 'bank' differ from one of another sense in a single word, and no "
-        "pair says so:"
+        "12 of 12 sentences with 'bank' differ from one of another sense in a single word, but are "
+        "not marked as a pair."
     )
     marked = [one | {"pair": one["text"][0]} for one in given]
     assert probe.evaluate("tiny-senses", sentences=marked).said == ()

@@ -148,5 +148,5 @@ def test_what_is_no_graph_of_edges_is_refused():
     clean, corrupt, _ = drawn(model)
     with pytest.raises(InputError, match="no circuit can keep it"):
         probe.mib.evaluate(model, clean, corrupt, [(5, 5)] * 2, probe.mib.graph(model).real * 1.0)
-    with pytest.raises(InputError, match="got scores of shape"):
+    with pytest.raises(InputError, match="scores of shape"):
         probe.mib.evaluate(model, *drawn(model), np.zeros(3))

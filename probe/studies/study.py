@@ -59,6 +59,7 @@ DOING = "Cannot study words"  # how error messages begin
 LEAST = {"seed": 0, "max_pairs": 1}
 FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
 NOUNS_PER_PAIR = 6  # unambiguous nouns that replace the word in each pair of sentences
+MLPS_PER_PAIR = 3  # of these nouns, with which every MLP is also swapped
 MORE_PAIRS = 24  # of sentences, in addition to the swapped ones, on which nouns' axes are fitted
 # Shares of the work that are done before the words are measured, when they are answered, and before
 # the tables.
@@ -98,7 +99,7 @@ REPORT = Options(
         per_pair=NOUNS_PER_PAIR,
         more_pairs=MORE_PAIRS,
         fewest_sentences=FEWEST_SENTENCES,
-        with_mlps=True,
+        mlps_per_pair=MLPS_PER_PAIR,
     ),
     every_head=False,
     experiments=frozenset(EXPERIMENTS),

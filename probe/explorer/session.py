@@ -68,7 +68,8 @@ Message = dict[str, Any]
 MAX_TOKENS = 128  # of a text: a trace holds the square of it for every head
 CACHE_SIZE = 8  # texts whose traces and runs are cached: both sentences, and a few to go back to
 MAX_NEW_TOKENS = 20  # that the model writes after a sentence
-N_LIKELIEST = 10  # next tokens that are listed
+N_NEXT = 8  # next tokens that are listed
+N_CANDIDATES = 40  # next tokens among which a content word is looked for
 COORDINATE_DIGITS = 6  # of a fraction of the way
 N_LEADING = 12  # terms of the coordinate that are listed
 SEED = 0  # of the sample of words that are tried as the cue
@@ -242,21 +243,34 @@ class Explorer:
         if view.stream.head_output is None:
             return None
         pos = len(word.tokens) - 1 if self.weights.causal else word.at
-        return self._likeliest(view.stream.logits[pos])
+        logits = view.stream.logits[pos]
+        return self._next_rows(logits, logits.topk(N_NEXT).indices.tolist())
 
-    def _likeliest(self, logits: Tensor, also: Sequence[int] = ()) -> list[Message]:
-        """The likeliest tokens, and those of `also`: id, text, logit, probability."""
+    def _next_rows(self, logits: Tensor, ids: Sequence[int]) -> list[Message]:
+        """The id, text and probability of next tokens."""
         probabilities = logits.double().softmax(-1)
-        ids = dict.fromkeys([*logits.topk(N_LIKELIEST).indices.tolist(), *also])
         return [
             {
                 "id": token,
                 "piece": visible_token(self.model, token),
-                "logit": float(logits[token]),
                 "probability": float(probabilities[token]),
             }
             for token in ids
         ]
+
+    def _changed_most(self, before: Tensor, after: Tensor) -> list[int]:
+        """The next tokens whose probability changed most, largest change first. A content word leads
+        if there is one among the N_CANDIDATES largest changes, because it shows the meaning.
+        """
+        change = (after.double().softmax(-1) - before.double().softmax(-1)).abs()
+        ids: list[int] = change.topk(min(N_CANDIDATES, len(change))).indices.tolist()
+        words = [token for token in ids if self._is_content_word(token)]
+        return list(dict.fromkeys([*words[:1], *ids]))[:N_NEXT]
+
+    def _is_content_word(self, token: int) -> bool:
+        """Whether a token by itself is a content word, or begins one."""
+        text = self.model.tokenizer.decode([token]).strip()
+        return len(text) > 2 and text.isalpha() and text.casefold() not in choose.FUNCTION_WORDS
 
     def _run(self, text: str) -> PairCache:
         """The fused forward's run of a text, with every step of it."""
@@ -341,6 +355,7 @@ class Explorer:
             "depth": axis.depth,
             "n_sentences": sense_axis.n_sentences,
             "coordinates": coordinates,
+            "paths": self._paths(state, axis, [residual_stream(text_trace, word.at)]),
             "leading": sorted(rows, key=lambda row: -abs(row["moved"]))[:N_LEADING],
             "arrays": {"direct": packed(by_source.sum(-1)), "direct_source": packed(by_source)},
             "sum": sum(row["moved"] for row in rows),
@@ -368,6 +383,29 @@ class Explorer:
             return None
         second_trace = self.trace_of(state.second.tokens.text)
         return _coordinate(axis, residual_stream(second_trace, state.second.at))
+
+    def _paths(
+        self, state: SessionState, axis: Axis, streams: Sequence[Tensor]
+    ) -> list[list[float]] | None:
+        """Where the word is at each depth: in the first sentence, in the second, and with heads
+        swapped if `streams` has a second entry; None without a second sentence.
+
+        streams: `depth d_model` each, the word's stream in the first sentence and with the swap
+
+        Both sentences change alike from layer to layer. The common part is taken out, so that what
+        is left is how far apart they are, in units of the gap:
+            c_i(d) = mean_j c_j(D) - <x_i(d) - mean_j x_j(d), u> / gap, j over the two sentences,
+        with D the depth of the axis. At D it is the coordinate itself.
+        """
+        if state.second is None:
+            return None
+        second = residual_stream(self.trace_of(state.second.tokens.text), state.second.at)
+        rows = torch.stack([streams[0], second, *streams[1:]])
+        along_axis = axis.coordinate(rows)
+        common = along_axis[:2].mean(0)
+        middle = 0.5 - common[axis.depth]
+        paths: list[list[float]] = (middle - (along_axis - common)).tolist()
+        return [[round(value, COORDINATE_DIGITS) + 0.0 for value in path] for path in paths]
 
     def swap_effects(self, state: SessionState, sense_axis: choose.SenseAxis) -> Tensor:
         """How far each head, swapped by itself, moves the word toward its other meaning. `layer
@@ -421,16 +459,17 @@ class Explorer:
         sense_axis = self._known_axis(state)
         if sense_axis is not None:
             axis = sense_axis.of_layers(swap.layer for swap in question.swaps).axis
-            result["coordinates"] = [_coordinate(axis, run.stream.cpu()) for run in runs]
+            streams = [run.stream.cpu() for run in runs]
+            result["coordinates"] = [_coordinate(axis, stream) for stream in streams]
             result["second"] = self._second_coordinate(state, axis)
             result["depth"] = axis.depth
+            result["paths"] = self._paths(state, axis, streams)
         if self.model.config.has_head:
             pos = -1 if self.weights.causal else state.word.at
             with torch.inference_mode():
                 logits = [forward.unembed(self.weights, run.final[pos]).cpu() for run in runs]
-            likeliest = torch.cat([one.topk(N_LIKELIEST).indices for one in logits])
-            ids = tuple(dict.fromkeys(likeliest.tolist()))
-            result["next"] = [self._likeliest(one, ids) for one in logits]
+            ids = self._changed_most(*logits)
+            result["next"] = [self._next_rows(row, ids) for row in logits]
         yield {"result": result}
 
     def write(self, question: Question) -> Iterator[Message]:

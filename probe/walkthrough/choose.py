@@ -48,7 +48,8 @@ LEXICON_SEED = 0  # decides how the lexicon's sentences are held out, as in a st
 # Fraction of a vector's length below which two vectors are equal, and of the distance between two
 # vectors below which a swap moved nothing: about the effect of the order of a sum in float32.
 SAME_VECTOR = 1e-5
-SENTENCE_SENSES = ("this meaning", "that meaning")  # names of the ends of the two sentences' axis
+# Names of the ends of two sentences' axis where no word tells the sentences apart.
+SENTENCE_SENSES = ("this sentence", "that sentence")
 # Fraction of the gap between two senses. A smaller effect is no reason to follow a head.
 MIN_SENSE_EFFECT = 0.02
 # Second sentences for a word without a shipped sentence: one with little before the word, and one
@@ -306,7 +307,48 @@ def sentence_axis(model: Model, word: WordInText, second: WordInText) -> SenseAx
     """
     states = target_states(model, [word.tokens, second.tokens], [word.at, second.at])
     n_layers = len(read_weights(model).blocks)
-    return _axis_between(model, states, [[0], [1]], SENTENCE_SENSES, n_layers)
+    names = cue_names(word, second, causal=model.config.causal)
+    return _axis_between(model, states, [[0], [1]], names, n_layers)
+
+
+def cue_names(word: WordInText, second: WordInText, *, causal: bool) -> tuple[str, str]:
+    """The word that tells the meaning in each of two sentences, to name the ends of their axis;
+    SENTENCE_SENSES if a sentence has none, or both have the same.
+    """
+    here = _cue(word, second.tokens.text, causal=causal)
+    there = _cue(second, word.tokens.text, causal=causal)
+    if here is None or there is None or here.casefold() == there.casefold():
+        return SENTENCE_SENSES
+    return here, there
+
+
+def _cue(word: WordInText, other_text: str, *, causal: bool) -> str | None:
+    """The content word that only this sentence has: a cue of the lexicon, otherwise the one that is
+    nearest before the word, otherwise the first one after it; None if there is none to read.
+    """
+    text = word.tokens.text
+    start, end = find_word(text, word.text)
+    in_other = {match.group().casefold() for match in WORD.finditer(other_text)}
+    candidates = [
+        match
+        for match in WORD.finditer(text)
+        if match.group().casefold() not in in_other | FUNCTION_WORDS | {word.text.casefold()}
+    ]
+    before = [match.group() for match in candidates if match.end() <= start]
+    after = [match.group() for match in candidates if match.start() >= end and not causal]
+    by_distance = [*reversed(before), *after]
+    lexicon_cues = _lexicon_cues(word.text)
+    # sorted is stable, so equal words keep the order of their distance.
+    ranked = sorted(by_distance, key=lambda cue: cue.casefold() not in lexicon_cues)
+    return ranked[0] if ranked else None
+
+
+def _lexicon_cues(text: str) -> set[str]:
+    """The cues of a word of the lexicon, in lower case."""
+    name = lexicon_entry(text)
+    if name is None or name not in lexicon.words():
+        return set()
+    return {cue.casefold() for sense in lexicon.entry(name).senses for cue in sense.cues}
 
 
 def has_length(axis: Axis) -> bool:

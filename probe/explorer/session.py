@@ -215,7 +215,6 @@ class Explorer:
         findings = walk_findings(self.model, scene, measured, choice, state.word_to_follow)
         block = page_block(self.model, scene, measured) | {
             "answer": walk_sentences.answer(findings),
-            "because": walk_sentences.because(findings),
         }
         axis_facts: Message = {"kind": state.axis_kind}
         if sense_axis is not None:

@@ -9,8 +9,9 @@ architectures, never by a family's name. What keeps the file by itself is in `pr
 
 import ast
 import inspect
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ FORMULAS = {
     "variants": variants,
     "axes": Axis,
 }
+SHADES = 15  # of a cell, as in the script of the page
 N_HUES = 6  # of tokens: classes of the style sheet
 # Characters of a text in the page's head: up to MAX_TEXT whole, else its beginning and its end.
 MAX_TEXT = 240
@@ -64,7 +66,7 @@ def notebook_html(walk: "Walk") -> str:
         .render(
             walk=walk,
             answer=walk_sentences.answer(walk.findings),
-            because=walk_sentences.because(walk.findings),
+            known=walk_sentences.facts(walk.findings),
             n_rows={name: len(frame) for name, frame in walk.frames.items()},
         )
     )
@@ -73,7 +75,7 @@ def notebook_html(walk: "Walk") -> str:
 def environment(*folders: str | Path) -> Environment:
     """The walk's templates, behind those of these folders, with the filters that they use."""
     templates = html.environment(*folders, "walk", "report")
-    templates.filters |= {"thin": thin, "shortened": shortened, "formula": _named_formula}
+    templates.filters |= {"thin": thin, "shortened": shortened, "formula": _named_formula, "shade": shade}
     return templates
 
 
@@ -89,10 +91,10 @@ def values(walk: "Walk") -> dict[str, Any]:
     embedding = frames["embedding"].to_dict("records") if "embedding" in frames else []
     notes = {note.removeprefix("replaced: ") for note in frames["certificate"]["note"]}
     answer = walk_sentences.answer(walk.findings)
-    because = walk_sentences.because(walk.findings)
     return {
         "walk": walk,
         "answer": answer,
+        "known": walk_sentences.facts(walk.findings),
         "caution": walk_sentences.caution(walk.findings),
         "guessed": walk_sentences.guessed(walk.findings),
         "places": walk_sentences.places(walk.findings),
@@ -102,6 +104,7 @@ def values(walk: "Walk") -> dict[str, Any]:
         "numbers": {"head": HEAD_NUMBERS, "stream": STREAM_NUMBERS},
         "texts": {side: chips(part) for side, part in frames["tokens"].groupby("text", sort=False)},
         "embedding": embedding,
+        "strongest": _largest_coordinate(embedding),
         "embedding_differences": {row["part"]: row["difference"] for row in embedding},
         "pictures": {name: _without_rows(chart) for name, chart in pictures(walk).items()},
         "parameter_sentences": parameter_sentences(walk.parameters),
@@ -109,8 +112,22 @@ def values(walk: "Walk") -> dict[str, Any]:
         "certificate": checks.certificate(frames["certificate"]),
         "replaced": sorted(notes - {""}),
         "downloads": checks.downloads(frames, TABLES),
-        "data": html.as_json(walk.block | {"answer": answer, "because": because}),
+        "data": html.as_json(walk.block | {"answer": answer}),
     }
+
+
+def _largest_coordinate(embedding: Sequence[Mapping[Any, Any]]) -> float:
+    """The largest absolute coordinate that is shown of the vectors that enter the first block."""
+    names = [f"e{number}" for number in range(STREAM_NUMBERS)]
+    return max((abs(row[name]) for row in embedding for name in names), default=1.0) or 1.0
+
+
+def shade(value: float, limit: float) -> str:
+    """The classes of a cell's colour: its strength is the square root of the value's share of the
+    limit, its hue the sign.
+    """
+    strength = round(SHADES * math.sqrt(min(abs(value) / limit, 1.0)))
+    return f"t{strength}" + (" against" if value < 0 else "")
 
 
 def pictures(walk: "Walk") -> dict[str, Any]:
@@ -169,12 +186,17 @@ def _planes(
 
 
 def _by_depth(layers: pd.DataFrame) -> dict[str, Any]:
-    """The length of the word's vector and its cosines, by depth."""
+    """The length of the word's vector and its cosines, by depth; with a second sentence, how far
+    apart the two vectors are.
+    """
     lengths = dict(zip(("norm", "attention", "mlp"), grid.LENGTHS, strict=True))
     turns = dict(zip(("token_cosine", "beside_cosine"), grid.TURNS, strict=True))
     length_rows = _long(layers, "depth", lengths, "what", "value").dropna()
     turn_rows = _long(layers, "depth", turns, "what", "value").dropna()
-    return {
+    charts = {}
+    if "apart" in layers:
+        charts["apart"] = grid.apart(layers[["depth", "apart"]])
+    return charts | {
         "stream_lengths": grid.stream_lengths(length_rows),
         "stream_turns": grid.stream_turns(turn_rows),
     }

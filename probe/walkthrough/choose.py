@@ -44,6 +44,9 @@ from probe.walkthrough.scene import AttentionView, WordInText
 # Fraction of a head's attention. A head that gives more to the first token and to special tokens
 # shows little else.
 MAX_RESTING = 0.5
+# Fraction of a head's attention, averaged over the tokens of the text. A head that gives more to
+# the token before is a previous-token head: it reads whatever comes there.
+MAX_PREVIOUS = 0.5
 LEXICON_SEED = 0  # decides how the lexicon's sentences are held out, as in a study
 # Fraction of a vector's length below which two vectors are equal, and of the distance between two
 # vectors below which a swap moved nothing: about the effect of the order of a sum in float32.
@@ -160,6 +163,7 @@ class HeadChoice:
     sources: the tokens that counted
     n_resting: the number of heads that were skipped, because they give most of their attention to
         `resting_tokens`
+    n_previous: the number of other heads that were skipped, because they are previous-token heads
     senses: only for Criterion.SENSE
     """
 
@@ -172,6 +176,7 @@ class HeadChoice:
     sources: Sources = Sources.ALL
     n_resting: int = 0
     resting_tokens: tuple[str, ...] = ()
+    n_previous: int = 0
     senses: SenseEffects | None = None
 
 
@@ -195,12 +200,9 @@ class Caution:
     """Why a model that reads left to right cannot resolve the word's sense at the word.
 
     cue: the cue, if it comes after the word; None if no content word comes before the word
-    only_function_words: without a cue, whether function words come before the word, or nothing at
-        all
     """
 
     cue: str | None
-    only_function_words: bool
 
 
 def lexicon_words_in(text: str) -> list[tuple[int, int, str]]:
@@ -697,15 +699,34 @@ def _choose_by_length(view: AttentionView, word: WordInText, layers: Sequence[in
     all_layers = range(len(view.attention.pattern))
     sizes = torch.stack([relative_writes(view, layer, tokens)[:, word.at] for layer in all_layers])
     is_resting = resting_attention(view, word.at) > MAX_RESTING
-    n_resting = int(is_resting[list(layers)].sum())
-    # The rule would leave no head if all of them rest, or if there is nothing else to read from.
-    every_head_rests = bool(is_resting[list(layers)].all())
-    if sources is Sources.ALL or every_head_rests or n_resting == 0:
+    is_previous = (previous_attention(view) > MAX_PREVIOUS) & ~is_resting
+    is_skipped = is_resting | is_previous
+    # The rule would leave no head if all of them are skipped, or if there is nothing else to read.
+    if sources is Sources.ALL or bool(is_skipped[list(layers)].all()):
         return _first_head(sizes, layers, Criterion.LENGTH, sources=sources)
     choice = _first_head(
-        sizes.masked_fill(is_resting, -1.0), layers, Criterion.LENGTH, sources=sources
+        sizes.masked_fill(is_skipped, -1.0), layers, Criterion.LENGTH, sources=sources
     )
-    return replace(choice, n_resting=n_resting, resting_tokens=_resting_tokens(view, word.at))
+    n_resting = int(is_resting[list(layers)].sum())
+    return replace(
+        choice,
+        n_resting=n_resting,
+        resting_tokens=_resting_tokens(view, word.at) if n_resting else (),
+        n_previous=int(is_previous[list(layers)].sum()),
+    )
+
+
+def previous_attention(view: AttentionView) -> Tensor:
+    """The attention that each head gives to the token before, averaged over the text; 0 where two
+    texts attend to each other, and in a text of fewer than three tokens.
+
+    `-> layer head`
+    """
+    pattern = view.attention.pattern
+    if not view.one_text or pattern.shape[-1] < 3:
+        return torch.zeros(pattern.shape[:2])
+    # The second token is left out, because the first one is also where heads rest.
+    return pattern.diagonal(offset=-1, dim1=-2, dim2=-1)[..., 1:].mean(-1)
 
 
 def resting_attention(view: AttentionView, at: int) -> Tensor:
@@ -739,7 +760,7 @@ def caution(view: AttentionView, word: WordInText) -> Caution | None:
         return None
     cue = late_cue(word)
     if cue is not None:
-        return Caution(cue, only_function_words=False)
+        return Caution(cue)
     if content_words(word.tokens)[: word.positions[0]].any():
         return None
-    return Caution(None, only_function_words=bool(word.context_ids(causal=True)))
+    return Caution(None)

@@ -130,7 +130,9 @@ const pick = ({ query, key, label }) => {
   const clicked = source.findIndex((one) => one.label === key);
   if (at < 0) return;
   show({ at, key: clicked < 0 ? null : clicked });
-  if (clicked >= 0) page.split();
+  if (clicked < 0) return;
+  document.querySelector("[data-score]").open = true;
+  page.split();
 };
 const show = (change) => {
   Object.assign(state, change);
@@ -182,6 +184,7 @@ const start = () => {
   window.addEventListener("hashchange", () => page.restore());
   Object.assign(state, addressed());
   maps.forEach(makeMap);
+  makeStages();
   return show({})
     .then(drawWaiting)
     .then(() => document.documentElement.classList.add("ready"));

@@ -29,11 +29,11 @@ from probe.results.survey_findings import (
     survey_findings,
 )
 from probe.stats import resampling
-from probe.stats.limits import GATE
-from probe.stats.numbers import decimal, distance_percent, measured, p_value, percent
+from probe.stats.limits import GATE, LEVEL
+from probe.stats.numbers import counted, decimal, grouped, listed, measured, p_value, percent
 from probe.studies.survey import Survey
 
-MOST_WORDS = 200  # in the picture of words and heads; the tables hold all
+MOST_WORDS = 500  # in the pictures of words; the tables have all
 MOST_ROWS = 500  # words in the table on the page
 MOST_NUMBERS = 3  # columns of the file whose values stand beside a word
 CERTIFICATE = "survey_certificate"
@@ -122,9 +122,11 @@ def render(
     """
     found = [survey_findings(survey.model_name, survey.frames) for survey in surveys]
     limit = _limit(found)
+    words = _word_pictures(found, surveys)
     models = [
         _model(number, findings, survey, folder, limit)
-        | {"natural": natural_text, "pages": of_words}
+        | words[number]
+        | {"natural": natural_text, "pages": of_words, "facts": facts(findings, natural_text)}
         for number, (findings, survey, folder, natural_text, of_words) in enumerate(
             zip(
                 found,
@@ -141,7 +143,7 @@ def render(
         models=models,
         made=made,
         limit=percent(limit),
-        compared=[_compared(findings) for findings in found] if len(found) > 1 else [],
+        fact_names=[name for name in models[0]["facts"] if any(m["facts"][name] for m in models)],
         marks=charts.MARKS,
         verdicts=_verdicts(found),
         framed=any(
@@ -175,7 +177,11 @@ def _verdicts(found: Sequence[SurveyFindings]) -> list[str]:
 
 
 def _model(
-    number: int, findings: SurveyFindings, survey: Survey, folder: str, limit: float
+    number: int,
+    findings: SurveyFindings,
+    survey: Survey,
+    folder: str,
+    limit: float,
 ) -> Section:
     """The sections of one model."""
     frames = findings.frames
@@ -190,7 +196,6 @@ def _model(
         "said": survey.said,
         "map": charts.survey_map(heads, limit=limit) if findings.ranked else None,
         "lines": lines(findings),
-        "words": None,
         "carry": None,
         "distances": None,
         "numbers": frames["survey_numbers"].to_dict("records"),
@@ -200,14 +205,7 @@ def _model(
         "certificate": checks.certificate(tables.certificate_rows(survey.certificate)),
         "downloads": _downloads(tables_of(survey), findings, folder),
     }
-    shown = _words_shown(findings)
     section["every_word"] = _every_word(findings, survey, number)
-    if findings.ranked:
-        cells = _cells(findings, survey, number)
-        names = [head.name for head in findings.leaders]
-        section["words"] = charts.words_and_heads(cells[cells["word"].isin(shown)], shown, names)
-        section["outliers"] = cells[cells["outlier"]].to_dict("records")
-        section["not_drawn"] = findings.words - len(shown)
     if findings.carry_over:
         section["carry"] = charts.carried_over(frames["survey_carry_over"])
     if findings.words_compared and findings.general_share > 0:
@@ -317,12 +315,40 @@ def _cells(findings: SurveyFindings, survey: Survey, number: int) -> pd.DataFram
 
 
 def _words_shown(findings: SurveyFindings) -> list[str]:
-    """The words of the picture in its order: kind by kind, those of the largest gap first; of more
-    than MOST_WORDS those of the largest gaps."""
+    """The words of the pictures: of more than MOST_WORDS those with the largest gaps."""
     words = findings.frames["survey_words"]
     measured_words = words[words["reason"] == ""].nlargest(MOST_WORDS, "gap")
-    ordered = measured_words.sort_values(["kind", "gap"], ascending=[True, False], kind="stable")
-    return [str(word) for word in ordered["word"]]
+    return [str(word) for word in measured_words["word"]]
+
+
+def _word_pictures(
+    found: Sequence[SurveyFindings], surveys: Sequence[Survey]
+) -> list[Section]:
+    """Of each model a picture for each leading head, all on one scale, and how many words are not
+    drawn.
+    """
+    cells: list[pd.DataFrame | None] = []
+    ends = [0.0]
+    for number, (findings, survey) in enumerate(zip(found, surveys, strict=True)):
+        if not findings.ranked:
+            cells.append(None)
+            continue
+        rows = _cells(findings, survey, number)
+        shown = rows[rows["word"].isin(_words_shown(findings))]
+        cells.append(shown)
+        ends += shown["effect"].dropna().tolist()
+    limits = (min(ends), max(ends))
+
+    def pictures(findings: SurveyFindings, rows: pd.DataFrame | None) -> Section:
+        if rows is None:
+            return {"words": [], "not_drawn": 0}
+        by_head = [rows[rows["name"] == head.name] for head in findings.leaders]
+        return {
+            "words": [charts.words_of_head(words, limits=limits) for words in by_head],
+            "not_drawn": findings.words - rows["word"].nunique(),
+        }
+
+    return [pictures(*pair) for pair in zip(found, cells, strict=True)]
 
 
 def _every_word(findings: SurveyFindings, survey: Survey, number: int) -> Section:
@@ -361,32 +387,93 @@ def _plain(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-# --- several models -----------------------------------------------------------------------------
+# --- the table of facts ---------------------------------------------------------------------------
+
+FEW_NAMES = 6  # heads that a cell of the table names; of more it gives the number
 
 
-def _compared(findings: SurveyFindings) -> Section:
-    """One model in shares and counts, which can be held against those of another."""
-    movers = findings.movers
-    carried = findings.carried
+def facts(findings: SurveyFindings, natural: Section | None) -> dict[str, str]:
+    """What was found of one model, by the name of the row; empty where it was not asked. Every
+    model has the same rows, so that models can be read next to each other.
+    """
+    found = findings
+    movers = found.movers
     largest = movers[0] if movers else None
-    return {
-        "model": findings.model,
-        "words": findings.words,
-        "heads": findings.number_of_heads,
-        "movers": len(movers),
-        "share": percent(len(movers) / findings.number_of_heads, 1),
-        "more": len(findings.by_comparison("more")),
-        "same": len(findings.by_comparison("same")),
-        "largest": largest and measured(largest.effect, largest.effect_low, largest.effect_high),
-        "between": largest and percent(largest.between_words),
-        "kept": carried and measured(carried.others, carried.others_low, carried.others_high),
-        "random": carried and percent(carried.random),
-        "k": carried and carried.k,
-        "read": percent(findings.depth / findings.layers),
-        "general": ""
-        if pd.isna(findings.general_share)
-        else distance_percent(findings.general_share),
+    carried = found.carried if movers else None
+    by_attention = found.movers_by_attention if movers else None
+    rows = {
+        "words": str(found.words),
+        "sentences, pairs swapped": f"{grouped(found.sentences)}, {grouped(found.pairs)}",
+        "heads in layers": f"{found.number_of_heads} in {found.layers}",
+        "words are read after layer": f"{found.depth - 1} of {found.layers}",
+        "heads that move words": "",
+        "largest effect [95 %], ± between words": "",
+        "of these, among as many that attend to the cue most": "",
+        "words change, compared with unambiguous nouns": _compared_with_nouns(found),
     }
+    if found.ranked:
+        share = percent(len(movers) / found.number_of_heads, 1)
+        rows["heads that move words"] = f"{len(movers)} ({share})"
+    if largest is not None:
+        effect = measured(largest.effect, largest.effect_low, largest.effect_high)
+        spread = percent(largest.between_words)
+        rows["largest effect [95 %], ± between words"] = f"{largest.name}: {effect}, ±{spread}"
+    if by_attention is not None:
+        rows["of these, among as many that attend to the cue most"] = str(by_attention)
+    for comparison, name in COMPARISONS.items():
+        rows[name] = _names(found.by_comparison(comparison))
+    kept = ("heads of other words keep, of a word's gap [95 %]", "random heads of these layers keep")
+    rows |= dict.fromkeys(kept, "")
+    if carried is not None:
+        value = measured(carried.others, carried.others_low, carried.others_high)
+        rows[kept[0]] = f"{value} with {counted(carried.k, 'head')}"
+        rows[kept[1]] = percent(carried.random)
+    return rows | _natural_facts(natural)
+
+
+COMPARISONS = {
+    "more": "more for ambiguous words than for unambiguous nouns",
+    "same": "about as much for both",
+    "less": "less for ambiguous words",
+    "undecided": "undecided",
+}
+
+
+def _names(heads: Sequence[HeadAcrossWords]) -> str:
+    if len(heads) > FEW_NAMES:
+        return counted(len(heads), "head")
+    return ", ".join(head.name for head in heads)
+
+
+def _compared_with_nouns(found: SurveyFindings) -> str:
+    """How far words change, compared with unambiguous nouns in their place."""
+    if not found.words_compared:
+        return ""
+    p = p_value(found.ambiguity_p, LEVEL)
+    if found.ranked and not found.is_ambiguity:
+        return f"no difference found ({p})"
+    times = "further" if math.isinf(found.times_as_far) else f"{decimal(found.times_as_far, 1)} times as far"
+    return f"{times}, over {counted(found.words_compared, 'word')} ({p})"
+
+
+def _natural_facts(natural: Section | None) -> dict[str, str]:
+    """Accuracy on natural text, with all heads and with some of them taken out."""
+    names = {
+        "mean": "accuracy without these heads (their mean)",
+        "swap": "accuracy without these heads (another sentence's)",
+    }
+    first = "accuracy on natural text"
+    last = "random sets of these layers cost at most"
+    rows = dict.fromkeys((first, *names.values(), last), "")
+    if natural is None:
+        return rows
+    rows[first] = percent(natural["rows"][0]["accuracy"], 1)
+    for row in natural["rows"]:
+        heads = listed(natural["heads"]) if natural["heads"] else "the heads taken out"
+        rows[names[row["kind"]]] = f"{percent(row['accuracy_without'], 1)} ({heads})"
+    most = max(row["random_most"] for row in natural["rows"])
+    rows[last] = f"{decimal(100 * most, 1)} points"
+    return rows
 
 
 def _downloads(

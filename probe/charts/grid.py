@@ -361,7 +361,9 @@ def apart(rows: pd.DataFrame) -> Any:
     base = alt.Chart().encode(x=x, y=y, color=alt.value(WITH))
     lines = lines_with_dots(base, 36, tooltip=tip)
     last = decimal(float(rows["apart"].iloc[-1]))
-    description = f"Distances by depth: at the end the two vectors are {last} of their length apart."
+    description = (
+        f"Distances by depth: at the end the two vectors are {last} of their length apart."
+    )
     return finish(alt.layer(*lines, data=live(rows, "apart")), description, height=170)
 
 

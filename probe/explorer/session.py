@@ -258,8 +258,8 @@ class Explorer:
         ]
 
     def _changed_most(self, before: Tensor, after: Tensor) -> list[int]:
-        """The next tokens whose probability changed most, largest change first. A content word leads
-        if there is one among the N_CANDIDATES largest changes, because it shows the meaning.
+        """The next tokens whose probability changed most, largest change first. A content word
+        leads if there is one among the N_CANDIDATES largest changes: it shows the meaning.
         """
         change = (after.double().softmax(-1) - before.double().softmax(-1)).abs()
         ids: list[int] = change.topk(min(N_CANDIDATES, len(change))).indices.tolist()

@@ -321,9 +321,7 @@ def _words_shown(findings: SurveyFindings) -> list[str]:
     return [str(word) for word in measured_words["word"]]
 
 
-def _word_pictures(
-    found: Sequence[SurveyFindings], surveys: Sequence[Survey]
-) -> list[Section]:
+def _word_pictures(found: Sequence[SurveyFindings], surveys: Sequence[Survey]) -> list[Section]:
     """Of each model a picture for each leading head, all on one scale, and how many words are not
     drawn.
     """
@@ -389,14 +387,21 @@ def _plain(value: Any) -> str:
 
 # --- the table of facts ---------------------------------------------------------------------------
 
+KEPT = "heads of other words keep, of a word's gap [95 %]"
+KEPT_BY_RANDOM = "random heads of these layers keep"
+COMPARISONS = {
+    "more": "more for ambiguous words than for unambiguous nouns",
+    "same": "about as much for both",
+    "less": "less for ambiguous words",
+    "undecided": "undecided",
+}
 FEW_NAMES = 6  # heads that a cell of the table names; of more it gives the number
 
 
-def facts(findings: SurveyFindings, natural: Section | None) -> dict[str, str]:
+def facts(found: SurveyFindings, natural: Section | None) -> dict[str, str]:
     """What was found of one model, by the name of the row; empty where it was not asked. Every
     model has the same rows, so that models can be read next to each other.
     """
-    found = findings
     movers = found.movers
     largest = movers[0] if movers else None
     carried = found.carried if movers else None
@@ -422,21 +427,16 @@ def facts(findings: SurveyFindings, natural: Section | None) -> dict[str, str]:
         rows["of these, among as many that attend to the cue most"] = str(by_attention)
     for comparison, name in COMPARISONS.items():
         rows[name] = _names(found.by_comparison(comparison))
-    kept = ("heads of other words keep, of a word's gap [95 %]", "random heads of these layers keep")
+    kept = (
+        "heads of other words keep, of a word's gap [95 %]",
+        "random heads of these layers keep",
+    )
     rows |= dict.fromkeys(kept, "")
     if carried is not None:
         value = measured(carried.others, carried.others_low, carried.others_high)
         rows[kept[0]] = f"{value} with {counted(carried.k, 'head')}"
         rows[kept[1]] = percent(carried.random)
     return rows | _natural_facts(natural)
-
-
-COMPARISONS = {
-    "more": "more for ambiguous words than for unambiguous nouns",
-    "same": "about as much for both",
-    "less": "less for ambiguous words",
-    "undecided": "undecided",
-}
 
 
 def _names(heads: Sequence[HeadAcrossWords]) -> str:
@@ -452,7 +452,11 @@ def _compared_with_nouns(found: SurveyFindings) -> str:
     p = p_value(found.ambiguity_p, LEVEL)
     if found.ranked and not found.is_ambiguity:
         return f"no difference found ({p})"
-    times = "further" if math.isinf(found.times_as_far) else f"{decimal(found.times_as_far, 1)} times as far"
+    times = (
+        "further"
+        if math.isinf(found.times_as_far)
+        else f"{decimal(found.times_as_far, 1)} times as far"
+    )
     return f"{times}, over {counted(found.words_compared, 'word')} ({p})"
 
 

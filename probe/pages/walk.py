@@ -75,7 +75,12 @@ def notebook_html(walk: "Walk") -> str:
 def environment(*folders: str | Path) -> Environment:
     """The walk's templates, behind those of these folders, with the filters that they use."""
     templates = html.environment(*folders, "walk", "report")
-    templates.filters |= {"thin": thin, "shortened": shortened, "formula": _named_formula, "shade": shade}
+    templates.filters |= {
+        "thin": thin,
+        "shortened": shortened,
+        "formula": _named_formula,
+        "shade": shade,
+    }
     return templates
 
 

@@ -6,7 +6,9 @@ from probe.stats.numbers import decimal, percent
 from probe.walkthrough.choose import MAX_PREVIOUS, MAX_RESTING, Criterion, Sources, WordCriterion
 from probe.walkthrough.walk import HeadWrite, Walk, WalkFindings
 
-ANSWER = "{head} adds {size} of the vector's length to “{word}”. Most of it, {part}, is from “{source}”."
+ANSWER = (
+    "{head} adds {size} of the vector's length to “{word}”. Most of it, {part}, is from “{source}”."
+)
 ANSWER_SMALL = "{head} adds {size} of the vector's length to “{word}”, from many tokens."
 ANSWER_SWAP = (
     "Swapping {head} alone moves “{word}” {size} of the way to its vector in the other sentence. "
@@ -36,7 +38,10 @@ TRACE = (
     "Putting “{token}” in the place of “{second_token}” moves “{word}” of the other sentence "
     "{size} of the way to this one."
 )
-TRACE_ARRIVES = "From layer {layer} on, replacing the vector of “{word}” alone moves it at least half of the way."
+TRACE_ARRIVES = (
+    "From layer {layer} on, replacing the vector of “{word}” alone moves it at least half of the "
+    "way."
+)
 TRACE_NEVER = "Replacing the vector of “{word}” alone never moves it half of the way."
 
 # Why a head is followed: a row of the page's first table.
@@ -144,9 +149,12 @@ def facts(findings: WalkFindings) -> list[tuple[str, str]]:
     if findings.previous is not None:
         rows.append(("attention to the token before", f"{percent(findings.previous)} in this text"))
     if findings.parting is not None and findings.parting.depth is not None:
-        depth = findings.parting.depth
-        places = ["token embedding", "embedding with position", *[f"entering layer {layer}" for layer in range(1, findings.parting.n_layers)], "after the last layer"]
-        rows.append(("the two vectors first differ", places[depth + 1]))
+        rows.append(
+            (
+                "the two vectors first differ",
+                _place(findings.parting.depth, findings.parting.n_layers),
+            )
+        )
     if findings.logit is not None:
         logit = findings.logit
         rows += [
@@ -157,6 +165,14 @@ def facts(findings: WalkFindings) -> list[tuple[str, str]]:
             ("tokens that are likelier", str(logit.n_likelier)),
         ]
     return rows
+
+
+def _place(depth: int, n_layers: int) -> str:
+    """The name of the first depth at which the two vectors differ."""
+    if depth == n_layers:
+        return "after the last layer"
+    places = {-1: "token embedding", 0: "embedding with position"}
+    return places.get(depth, f"entering layer {depth}")
 
 
 def guessed(findings: WalkFindings) -> str | None:

@@ -427,15 +427,11 @@ def facts(found: SurveyFindings, natural: Section | None) -> dict[str, str]:
         rows["of these, among as many that attend to the cue most"] = str(by_attention)
     for comparison, name in COMPARISONS.items():
         rows[name] = _names(found.by_comparison(comparison))
-    kept = (
-        "heads of other words keep, of a word's gap [95 %]",
-        "random heads of these layers keep",
-    )
-    rows |= dict.fromkeys(kept, "")
+    rows |= dict.fromkeys((KEPT, KEPT_BY_RANDOM), "")
     if carried is not None:
         value = measured(carried.others, carried.others_low, carried.others_high)
-        rows[kept[0]] = f"{value} with {counted(carried.k, 'head')}"
-        rows[kept[1]] = percent(carried.random)
+        rows[KEPT] = f"{value} with {counted(carried.k, 'head')}"
+        rows[KEPT_BY_RANDOM] = percent(carried.random)
     return rows | _natural_facts(natural)
 
 

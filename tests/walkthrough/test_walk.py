@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from families import family_model
+from markupsafe import escape
 from page_text import check_charts
 
 import probe
@@ -124,7 +125,7 @@ def test_a_head_that_rests_on_the_first_token_is_never_opened(model, monkeypatch
     walked = probe.walk(model, TEXT, at="bank")
     rows = dict(facts(replace(walked.findings, choice=choice)))
     assert rows["sinks passed over"] == (
-        f"{choice.n_resting} (over 5\u202f% of attention to “<|endoftext|>”)"
+        f"{choice.n_resting} (over 50\u202f% of attention to “<|endoftext|>”)"
     )
 
 
@@ -390,7 +391,7 @@ def test_the_command_writes_a_page_that_names_the_command(run, checkpoint, tmp_p
 def test_a_notebook_shows_what_was_walked(walked):
     shown = walked._repr_html_()
     assert (
-        answer(walked.findings) in shown
+        escape(answer(walked.findings)) in shown
         and "L1H2" in shown
         and "values" in shown
         and "<script" not in shown

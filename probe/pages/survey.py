@@ -1,8 +1,8 @@
-"""The page of a survey: what one model, or several beside each other, do over many words.
+"""The page of a survey of many words, with one model or several next to each other.
 
-A view per section over `SurveyFindings`; the sentences stand in the templates. Of several models
-each has its tables in a folder of its name, and what is compared is shares and counts of heads,
-never their numbers.
+Each section is a view of `SurveyFindings`; the sentences are in the templates. With several models,
+the tables of each are in a folder of its name. Models are compared in shares and counts of heads,
+never by the numbers of heads.
 """
 
 import json
@@ -34,15 +34,15 @@ from probe.stats.numbers import counted, decimal, grouped, listed, measured, p_v
 from probe.studies.survey import Survey
 
 MOST_WORDS = 500  # in the pictures of words; the tables have all
-MOST_ROWS = 500  # words in the table on the page
-MOST_NUMBERS = 3  # columns of the file whose values stand beside a word
+MOST_ROWS = 500  # of words in the table on the page
+MOST_NUMBERS = 3  # of the file's columns in the table of words
 CERTIFICATE = "survey_certificate"
-NATURAL_TEXT = "evaluation_without.csv"  # what `probe evaluate --without` writes
+NATURAL_TEXT = "evaluation_without.csv"  # the table of `probe evaluate --without`
 Section = dict[str, Any]
 
 
 def folders(surveys: Sequence[Survey]) -> list[str]:
-    """Where the tables of each model lie, below the page's folder: "" for a single one."""
+    """The folder of each model's tables, relative to the page's folder: "" for a single model."""
     if len(surveys) == 1:
         return [""]
     names = [re.sub(r"[^\w.-]+", "-", survey.model_name).strip(".-") for survey in surveys]
@@ -53,7 +53,9 @@ def folders(surveys: Sequence[Survey]) -> list[str]:
 
 
 def tables_of(survey: Survey) -> dict[str, pd.DataFrame]:
-    """The tables of one model, with what their columns mean. Columns of the file are its user's."""
+    """The tables of one model by name, and a dictionary of their columns, without the columns that
+    come from the user's file.
+    """
     frames = dict(survey.frames)
     frames[CERTIFICATE] = tables.certificate_rows(survey.certificate)
     described = frames | {
@@ -65,7 +67,7 @@ def tables_of(survey: Survey) -> dict[str, pd.DataFrame]:
 
 
 def made_together(made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One manifest of several models: what differs between them stands with each."""
+    """One manifest of several models: values that differ between models are listed per model."""
     keys = (
         "model",
         "origin",
@@ -81,13 +83,14 @@ def made_together(made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def natural_text(folder: Path) -> Section | None:
-    """Accuracy on natural text with heads of a model taken out, where that was measured into the
-    folder of its tables: the mean over the words where each was read, beside random sets."""
+    """Accuracy on natural text with heads of a model taken out: the mean over words, each at its
+    read-out layer, and the values of random sets; None if the folder has no such table.
+    """
     path = folder / NATURAL_TEXT
     if not path.is_file():
         return None
     frame = pd.read_csv(path)
-    # The depth that was chosen on training sentences differs between words: it has no number.
+    # The depth chosen on training sentences differs between words, so its column is empty.
     rows = frame[frame["word"].isna() & frame["depth"].isna()].to_dict("records")
     by_word = frame[frame["word"].notna() & frame["depth"].isna()].to_dict("records")
     return {
@@ -99,7 +102,9 @@ def natural_text(folder: Path) -> Section | None:
 
 
 def _heads_taken_out(folder: Path) -> list[str]:
-    """Which heads, by the manifest of the evaluation or of a page that was written after it."""
+    """The heads in the manifest of the evaluation, or of a page that was written after it; empty if
+    there is none.
+    """
     try:
         return list(json.loads((folder / "manifest.json").read_bytes()).get("without", []))
     except (OSError, ValueError, AttributeError):
@@ -114,11 +119,12 @@ def render(
     natural_texts: Sequence[Section | None] | None = None,
     pages: Sequence[Mapping[str, str]] | None = None,
 ) -> str:
-    """The page as one self-contained HTML file; of the manifest everything but the time is on
-    it.
+    """The page as one self-contained HTML file.
 
-    natural_texts: of each model what `probe evaluate --without` found, where it did.
-    pages: of each model the pages of single words, by word.
+    made: the manifest; everything but the time is shown
+    folders: of each model's tables, relative to the page's folder
+    natural_texts: for each model the result of `natural_text`
+    pages: for each model the address of each word's page, by word
     """
     found = [survey_findings(survey.model_name, survey.frames) for survey in surveys]
     limit = _limit(found)
@@ -162,13 +168,13 @@ def render(
 
 
 def _limit(found: Sequence[SurveyFindings]) -> float:
-    """Both ends of the maps' scale, one for all models."""
+    """The end of the maps' scale, one for all models, as a fraction of the gap."""
     effects = [head.effect for findings in found for head in findings.heads]
     return charts.effect_limit(pd.DataFrame({"net": effects}))
 
 
 def _verdicts(found: Sequence[SurveyFindings]) -> list[str]:
-    """The verdicts that have a mark in one of the maps."""
+    """The verdicts with a mark in one of the maps."""
     maps = [charts.survey_verdicts(one.frames["survey_heads"]) for one in found if one.ranked]
     return charts.marked(pd.DataFrame({"verdict": pd.concat(maps)})) if maps else []
 
@@ -216,8 +222,9 @@ def _model(
 
 
 def lines(findings: SurveyFindings) -> Section:
-    """A line for each leading head: its numbers as text, and where they lie on an axis that all
-    lines share, in per cent of its width."""
+    """A line for each leading head: its numbers as text, and their positions on an axis that all
+    lines share, in % of its width.
+    """
     leaders = findings.leaders
     if not leaders:
         return {"rows": [], "ticks": [], "zero": ""}
@@ -251,12 +258,12 @@ def lines(findings: SurveyFindings) -> Section:
 
 
 def _tick_step(width: float) -> float:
-    """Of an axis so wide, so that it has about four numbers."""
+    """The distance between two ticks, for an axis with about four numbers."""
     return next((step for step in (0.05, 0.1, 0.2, 0.5, 1.0) if width / step <= 4.5), 2.0)
 
 
 def _spread_ends(head: HeadAcrossWords) -> tuple[float, float]:
-    """One standard deviation between words either way."""
+    """One standard deviation between words below and above the effect."""
     return head.effect - head.between_words, head.effect + head.between_words
 
 
@@ -288,8 +295,11 @@ def _head_row(head: HeadAcrossWords) -> Section:
 
 
 def _cells(findings: SurveyFindings, survey: Survey, number: int) -> pd.DataFrame:
-    """What each leading head does for each measured word; `effect` is missing where the word's gap
-    is not clear, `outlier` says that it lies far from the effect over all words."""
+    """The effect of each leading head on each measured word.
+
+    `effect` is missing if the word's gap is not clear; `outlier` marks an effect far from the
+    effect over all words.
+    """
     leading = pd.DataFrame(
         [
             {"layer": head.layer, "head": head.head, "name": head.name}
@@ -302,7 +312,7 @@ def _cells(findings: SurveyFindings, survey: Survey, number: int) -> pd.DataFram
         for part in word_heads(survey.records, findings.depth)
     ]
     cells = pd.concat(parts, ignore_index=True)
-    # The mean over words of the gap at the depth where a head is read
+    # The mean gap over words, at the depth where the head is read.
     mean_gap = cells.groupby("name")["gap"].transform("mean")
     words = findings.frames["survey_words"].reset_index(names="row").set_index("word")
     cells["share"] = cells["gap"] / mean_gap
@@ -322,8 +332,8 @@ def _words_shown(findings: SurveyFindings) -> list[str]:
 
 
 def _word_pictures(found: Sequence[SurveyFindings], surveys: Sequence[Survey]) -> list[Section]:
-    """Of each model a picture for each leading head, all on one scale, and how many words are not
-    drawn.
+    """For each model a picture for each leading head, all on one scale, and the number of words
+    that are not drawn.
     """
     cells: list[pd.DataFrame | None] = []
     ends = [0.0]
@@ -350,9 +360,12 @@ def _word_pictures(found: Sequence[SurveyFindings], surveys: Sequence[Survey]) -
 
 
 def _every_word(findings: SurveyFindings, survey: Survey, number: int) -> Section:
-    """A line for each word: its gap beside those of the nouns in its place, or why it was not
-    measured; and what the file says of it. Gaps are in parts of the mean gap over words, in units
-    of the residual stream where that was not shown to be there."""
+    """A line for each word: its gap and that of unambiguous nouns in its place, or why it was not
+    measured, and its values in the user's file.
+
+    Gaps are divided by the mean gap over words if heads are ranked; otherwise they are in units of
+    the residual stream.
+    """
     words = findings.frames["survey_words"].reset_index(names="row")
     unit = words["gap"].mean() if findings.ranked else 1.0
     further = [str(name) for name in words.columns.difference(["row", *WORDS], sort=False)]
@@ -379,7 +392,7 @@ def _every_word(findings: SurveyFindings, survey: Survey, number: int) -> Sectio
 
 
 def _plain(value: Any) -> str:
-    """A value of the file as it is read: whole numbers without a point."""
+    """A value of the user's file as text: whole numbers without a decimal point."""
     if pd.isna(value):
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -399,8 +412,9 @@ FEW_NAMES = 6  # heads that a cell of the table names; of more it gives the numb
 
 
 def facts(found: SurveyFindings, natural: Section | None) -> dict[str, str]:
-    """What was found of one model, by the name of the row; empty where it was not asked. Every
-    model has the same rows, so that models can be read next to each other.
+    """The value of each row of the table of facts; empty if it was not measured.
+
+    Every model has the same rows, so that models can be read next to each other.
     """
     movers = found.movers
     largest = movers[0] if movers else None
@@ -479,7 +493,7 @@ def _natural_facts(natural: Section | None) -> dict[str, str]:
 def _downloads(
     frames: Mapping[str, pd.DataFrame], findings: SurveyFindings, folder: str
 ) -> list[Section]:
-    """The tables of one model; that of all words and heads is Parquet alone."""
+    """The tables of one model. The table of all words and heads exists as Parquet only."""
     rows = [
         checks.download(f"{folder}{name}", len(frame), TABLES.get(name, ""))
         for name, frame in frames.items()
@@ -491,7 +505,7 @@ def _downloads(
 
 
 def notebook_html(survey: Survey) -> str:
-    """What a notebook shows of a survey: its answer, the map, and a line for each leading head."""
+    """The HTML of a survey in a notebook: its answer, the map, and a line for each leading head."""
     findings = survey_findings(survey.model_name, survey.frames)
     picture = ""
     if findings.ranked:

@@ -1,5 +1,7 @@
-"""The sentences of a walk, for its page, the explorer and a notebook: each is fixed, with numbers
-and names from `probe.walkthrough` filled in.
+"""The sentences of a walk, for its page, the explorer and a notebook.
+
+Each sentence is fixed, and numbers and names from `probe.walkthrough` are filled in. What depends
+on more is a row of the table of `facts`.
 """
 
 from probe.stats.numbers import decimal, percent
@@ -36,18 +38,17 @@ CAUTION_NOTHING = (
 
 TRACE = (
     "Putting “{token}” in the place of “{second_token}” moves “{word}” of the other sentence "
-    "{size} of the way to this one."
+    "{size} of the distance to this one."
 )
 TRACE_ARRIVES = (
-    "From layer {layer} on, replacing the vector of “{word}” alone moves it at least half of the "
-    "way."
+    "From layer {layer} on, replacing the vector of “{word}” alone moves it at least halfway."
 )
-TRACE_NEVER = "Replacing the vector of “{word}” alone never moves it half of the way."
+TRACE_NEVER = "Replacing the vector of “{word}” alone never moves it halfway."
 
 # Why a head is followed: a row of the page's first table.
 REASONS = {
     Criterion.REQUESTED: "it was asked for",
-    Criterion.SWAP: "its swap alone moves “{word}” furthest: {size} of the way; first of {n} heads",
+    Criterion.SWAP: "its swap alone moves “{word}” furthest: by {size}; first of {n} heads",
     Criterion.LOGIT: "it adds most to the logit of “{logit}”; first of {n} heads",
     Criterion.SENSE: (
         "it moves “{word}” furthest toward its sense “{sense}” by what it reads from {sources}: "
@@ -64,14 +65,14 @@ SOURCES = {
     Sources.WORDS: "the other words",
     Sources.ALL: "every token",
 }
-# A share of ΔE that says where most of it comes from. Parts of both signs can be larger than their
-# sum, and float32 sums pass 1 a little.
+# Limits of the share of ΔE that counts as most of it. Parts of both signs can be larger than their
+# sum, and sums in float32 can be slightly above 1.
 MOST = 0.5
 ALL = 1.05
 
 
 def answer(findings: WalkFindings) -> str:
-    """What a walk says first: how far the head moves the word, and from which token."""
+    """The headline of a walk: how far the head moves the word, and from which token."""
     parting = findings.parting
     write = findings.write
     values = {
@@ -114,7 +115,7 @@ def distance(size: float) -> str:
 
 
 def facts(findings: WalkFindings) -> list[tuple[str, str]]:
-    """The rows of the first table: why the head is followed, and what else is known of it."""
+    """The name and value of each row of the first table: why the head is followed, and more."""
     choice = findings.choice
     head = f"L{choice.layer}H{choice.head}"
     values = {
@@ -176,7 +177,7 @@ def _place(depth: int, n_layers: int) -> str:
 
 
 def guessed(findings: WalkFindings) -> str | None:
-    """That the word was only guessed; None where it was requested, or the lexicon has it."""
+    """That the word was only guessed; None if it was requested or is in the lexicon."""
     choice = findings.word_to_follow
     if choice is None or choice.criterion is not WordCriterion.LAST:
         return None
@@ -186,14 +187,14 @@ def guessed(findings: WalkFindings) -> str | None:
 
 def places(findings: WalkFindings) -> str | None:
     """Which occurrence of the word is followed; None if it occurs once in each text."""
-    # A position of a translation is no word of its text.
+    # A position of a translation is not a word of its text.
     if findings.word_to_follow is None or max(findings.n_occurrences) == 1:
         return None
     return REPEATED.format(word=findings.word)
 
 
 def caution(findings: WalkFindings) -> str | None:
-    """Why nothing at the word can tell its sense; None if something may."""
+    """Why nothing at the word can depend on its sense; None if something may."""
     if findings.caution is None:
         return None
     values = {"word": findings.word, "model": findings.model_name}
@@ -203,8 +204,8 @@ def caution(findings: WalkFindings) -> str | None:
 
 
 def travels(walk: Walk) -> str | None:
-    """Where the difference of two sentences is, layer by layer, or why it cannot be traced; None
-    if nobody asked.
+    """Which token causes the difference of two sentences, and the layer from which on the word
+    holds half of it; the reason if it cannot be traced; None without a comparison.
     """
     if walk.causal_trace is None:
         return walk.trace_refusal

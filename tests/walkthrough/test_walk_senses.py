@@ -189,7 +189,7 @@ def test_the_head_followed_is_the_one_whose_swap_moves_the_word_furthest(model, 
     assert min(moved.values()) < 0.01 < max(moved.values())
     size = f"{100 * max(moved.values()):.0f}\u202f%"
     assert dict(facts(walked.findings))[f"why L{walked.layer}H{walked.head}"] == (
-        f"its swap alone moves “bank” furthest: {size} of the way; first of 8 heads"
+        f"its swap alone moves “bank” furthest: by {size}; first of 8 heads"
     )
     assert walked.word == "bank" and walked.second_text == second_text
 
@@ -294,11 +294,13 @@ def test_the_trace_of_two_sentences_is_that_of_a_pair_along_the_line_between_the
     size = f"{100 * stream[0].iloc[0]:.0f}\u202f%"
     below = [layer for layer in range(2) if stream[layer, rows[0].at] < 0.5]
     first = max(below, default=-1) + 1
-    arrives = f"From layer {first} on, replacing the vector of “bank” alone moves it at least half"
-    never = "Replacing the vector of “bank” alone never moves it half"
+    arrives = (
+        f"From layer {first} on, replacing the vector of “bank” alone moves it at least halfway."
+    )
+    never = "Replacing the vector of “bank” alone never moves it halfway."
     assert travels(walked) == (
         f"Putting “river” in the place of “mole” moves “bank” of the other sentence {size} of the "
-        f"way to this one. {arrives if first < 2 else never} of the way."
+        f"distance to this one. {arrives if first < 2 else never}"
     )
 
 

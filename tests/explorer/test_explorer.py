@@ -460,7 +460,7 @@ REFUSED = {
     ),
     "odd head": (
         {"follow": [True, 0]},
-        ("got a head or a position that is no number; choose one on the page."),
+        ("got a head or a position that is not a number; choose one on the page."),
     ),
     "odd swap": (
         {"swaps": [[0, 0, "melt"]]},
@@ -498,7 +498,7 @@ REFUSED = {
     ),
     "where": (
         {"what": "trace_heads", "pos": 77},
-        ("Tracing position 77: the word stands at 7; click on a cell."),
+        ("Tracing position 77: the word is at 7; click on a cell."),
     ),
     "other's": (
         {"what": "swap", "other": None, "swaps": SWAPS[:1]},

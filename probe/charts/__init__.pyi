@@ -40,7 +40,7 @@ from .palette import senses_of as senses_of
 from .palette import themed as themed
 from .survey import carried_over as carried_over
 from .survey import distances_by_depth as distances_by_depth
-from .survey import words_and_heads as words_and_heads
+from .survey import words_of_head as words_of_head
 from .writes import decomposition_bars as decomposition_bars
 from .writes import decomposition_table as decomposition_table
 from .writes import share_bars as share_bars

@@ -103,8 +103,8 @@ def token_grid(
 def _token_step(count: int) -> int:
     """Pixels from a token to the next, where there are so many."""
     if count <= 14:
-        return 30
-    return 22 if count <= 20 else 15
+        return 24
+    return 20 if count <= 20 else 15
 
 
 def _area(kind: str, step: int) -> alt.Size:
@@ -214,7 +214,7 @@ def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
         f"The {vectors} of {rows['label'].nunique()} tokens in a plane that holds {variance} of "
         "their variance."
     )
-    return finish(picture, description, height=280)
+    return finish(picture, description, height=230)
 
 
 def _names(rows: pd.DataFrame) -> list[str]:
@@ -248,7 +248,7 @@ def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
     rules = base.mark_rule(color=MUTED, opacity=0.5).encode(x=x, x2=alt.X2("after:Q"))
     look = {"filled": True, "size": 70, "opacity": 1}
     before = base.mark_point(color=MUTED, **look).encode(x=x)
-    after = base.mark_point(color=WITH, **look).encode(x=alt.X("after:Q"))
+    after = base.mark_point(color=WITH, shape="square", **look).encode(x=alt.X("after:Q"))
     picture = alt.layer(rules, before, after, data=live(norms, "norms"))
     low = float(norms["after"].min())
     high = float(norms["after"].max())
@@ -256,7 +256,7 @@ def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
         f"Lengths of {len(norms)} vectors before and after {norm}; after it they lie between "
         f"{low:.3g} and {high:.3g}."
     )
-    return finish(_tall(picture, len(norms), 20), description)
+    return finish(_tall(picture, len(norms), 17), description)
 
 
 def _by_token(title: str, tip: list[alt.Tooltip]) -> alt.Chart:
@@ -291,7 +291,7 @@ def softmax_bars(row: pd.DataFrame) -> Any:
         f"{percent(float(most[divided]))} with the division and "
         f"{percent(float(most[UNDIVIDED]))} without it."
     )
-    return finish(alt.layer(bars, data=live(row, "shares")), description, height=200)
+    return finish(alt.layer(bars, data=live(row, "shares")), description, height=150)
 
 
 def source_bars(values: pd.DataFrame) -> Any:
@@ -315,7 +315,7 @@ def source_bars(values: pd.DataFrame) -> Any:
         f"{percent(float(largest['weight']))}."
     )
     picture = alt.layer(bars, ticks, data=live(values, "values")) + reference_line("x", 0.0)
-    return finish(_tall(picture, len(values), 22), description)
+    return finish(_tall(picture, len(values), 18), description)
 
 
 def logit_bars(values: pd.DataFrame, word: str) -> Any:
@@ -329,7 +329,7 @@ def logit_bars(values: pd.DataFrame, word: str) -> Any:
         f"{decimal(float(largest['logit']))}."
     )
     picture = alt.layer(bars, data=live(values, "logits")) + reference_line("x", 0.0)
-    return finish(_tall(picture, len(values), 22), description)
+    return finish(_tall(picture, len(values), 18), description)
 
 
 def _source_bars(column: str, x: alt.X, tip: list[alt.Tooltip]) -> tuple[alt.Chart, alt.Chart]:
@@ -352,6 +352,21 @@ def stream_turns(rows: pd.DataFrame) -> Any:
     return _stream(rows, TURNS, "turns", what="Cosines", title="cosine with")
 
 
+def apart(rows: pd.DataFrame) -> Any:
+    """Distance between the word's vectors of two sentences by depth, divided by their mean length.
+    `rows`: `depth apart`."""
+    x = by_depth(rows["depth"], entering=True)
+    y = alt.Y("apart:Q", title="distance / mean length", axis=alt.Axis(tickCount=4))
+    tip = tips("depth:Q | blocks passed", "apart:Q | distance / mean length | .3f")
+    base = alt.Chart().encode(x=x, y=y, color=alt.value(WITH))
+    lines = lines_with_dots(base, 36, tooltip=tip)
+    last = decimal(float(rows["apart"].iloc[-1]))
+    description = (
+        f"Distances by depth: at the end the two vectors are {last} of their length apart."
+    )
+    return finish(alt.layer(*lines, data=live(rows, "apart")), description, height=170)
+
+
 def _stream(
     rows: pd.DataFrame, colours: dict[str, str], name: str, *, what: str, title: str
 ) -> Any:
@@ -367,4 +382,4 @@ def _stream(
     first = rows[rows["what"] == next(iter(colours))]
     ends = ends_of_lines(first, "depth", "what", decimal).replace(" from ", " goes from ")
     picture = alt.layer(*lines, data=live(rows, name))
-    return finish(picture, f"{what} by depth: {ends}.", height=200)
+    return finish(picture, f"{what} by depth: {ends}.", height=170)

@@ -1,43 +1,37 @@
-"""Many words at once: every word's leading heads, what heads of other words keep of a word that was
-left out, and how far words change beside nouns of one meaning, by depth."""
-
-from collections.abc import Sequence
+"""Many words at once: the words of each leading head, what heads of other words keep of a word that
+was left out, and how far words change compared with unambiguous nouns, by depth."""
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
-from probe.charts.heads import NOTHING, STRONG
 from probe.charts.nouns import distance, distance_axis
 from probe.charts.palette import (
+    AGAINST,
     INK,
-    LINE,
     MUTED,
     WITH,
-    bare_axis,
     by_depth,
     by_value,
-    effect_scale,
     finish,
+    heading,
     line_legend,
     lines_with_dots,
     reference_line,
     share_axis,
     tips,
 )
-from probe.stats.numbers import NARROW, counted, decimal, percent
+from probe.stats.numbers import counted, decimal, percent
 
-STEP = 17  # pixels of a word
-OUTLIER_FRAME = {"stroke": INK, "strokeWidth": 1.5, "fillOpacity": 0}
-# Of single words' effects: those beyond have the colour of the end of the scale.
-SCALE_QUANTILE = 0.95
+WORDS_HEIGHT = 130  # pixels of a picture of words
+SIGNS = (1.0, -1.0, 0.0)
 WORD_TIPS = tips(
     "word:N",
     "kind:N",
     "name:N | head",
     "effect:Q | of this word's way | .1%",
     "over_words:Q | over all words | .1%",
-    "general:Q | for nouns in its place | .1%",
+    "general:Q | for unambiguous nouns in its place | .1%",
     "share:Q | its gap, of the mean gap | .2f",
 )
 KEPT = {
@@ -52,62 +46,57 @@ KEPT_TIPS = tips(
     "low:Q | 95 % from | .1%",
     "high:Q | to | .1%",
 )
-DISTANCES = ("ambiguous words", "nouns of one meaning in their place")
+DISTANCES = ("ambiguous words", "unambiguous nouns in their place")
 DISTANCE_TIPS = tips("what:N", "depth:Q | depth", "distance:Q | distance | .2f")
 HEIGHT = 120  # pixels of a picture of lines
 
 
-def words_and_heads(
-    cells: pd.DataFrame, words: Sequence[str], heads: Sequence[str]
-) -> alt.LayerChart:
-    """Words down and leading heads across: what each head moves of each word's own way.
+def words_of_head(cells: pd.DataFrame, *, limits: tuple[float, float]) -> alt.LayerChart:
+    """What one head moves of each word's own way: a dot for each word, in the order of its effect,
+    and a line at the effect over all words.
 
-    `cells`: `word kind name effect over_words general share outlier target`, a row for each word
-    and head; `effect` is missing where the word's gap is not clear, `outlier` says that the word
-    lies far from the others. The orders are those of `words` and `heads`.
+    `cells`: `word kind name effect over_words general share outlier target`, a row for each word;
+    `effect` is missing where the word's gap is not clear, `outlier` marks a word that is far from
+    the others. `limits`: the ends of the axis, so that pictures can be compared.
     """
-    known = cells.dropna(subset="effect")
-    limit = float(np.ceil(10 * known["effect"].abs().quantile(SCALE_QUANTILE)) / 10) or 0.1
-    known = known.assign(mark=[_mark(effect) for effect in known["effect"]])
-    step = {"labelOverlap": False, "grid": False}
+    known = cells.dropna(subset="effect").sort_values("effect", ascending=False)
+    known = known.assign(order=range(1, len(known) + 1), sign=np.sign(known["effect"]))
+    name = str(cells["name"].iloc[0])
     x = alt.X(
-        "name:N",
-        title=None,
-        sort=list(heads),
-        axis=bare_axis(orient="top", labelAngle=0, **step),
-        scale=alt.Scale(domain=list(heads)),
+        "order:Q",
+        title="words, in order",
+        axis=alt.Axis(labels=False, ticks=False, grid=False),
+        scale=alt.Scale(domain=[0, len(known) + 1], nice=False),
     )
     y = alt.Y(
-        "word:N",
-        title=None,
-        sort=list(words),
-        axis=bare_axis(labelLimit=120, **step),
-        scale=alt.Scale(domain=list(words)),
+        "effect:Q",
+        title="% of the way",
+        axis=share_axis(),
+        scale=alt.Scale(domain=list(limits), nice=False, padding=20),
     )
     base = alt.Chart(known).encode(x=x, y=y, tooltip=WORD_TIPS)
-    fill = alt.Color("effect:Q", scale=effect_scale(limit), legend=None)
-    squares = base.mark_rect(stroke=LINE, strokeWidth=0.5).encode(color=fill)
-    ink = alt.condition(
-        abs(alt.datum.effect) > STRONG * limit, alt.value("#ffffff"), alt.value(INK)
-    )
-    numbers = base.mark_text(fontSize=11).encode(text=alt.Text("mark:N"), color=ink)
-    unclear = alt.Chart(cells[cells["effect"].isna()]).encode(x=x, y=y, tooltip=WORD_TIPS)
-    dashes = unclear.mark_text(color=MUTED, text="–")
-    outliers = known[known["outlier"]]
-    frames = alt.Chart(outliers).mark_rect(**OUTLIER_FRAME).encode(x=x, y=y, tooltip=WORD_TIPS)
-    far = ", ".join(f"{row.word} for {row.name}" for row in outliers.itertuples(index=False))
+    # Away from the other meaning has a shape of its own, so that it can be told without colour.
+    colour = by_value(alt.Color, "sign:N", SIGNS, (WITH, AGAINST, MUTED), None)
+    shape = by_value(alt.Shape, "sign:N", SIGNS, ("circle", "triangle-down", "circle"), None)
+    dots = base.mark_point(filled=True, size=36, opacity=1).encode(color=colour, shape=shape)
+    rings = base.transform_filter("datum.outlier").mark_point(size=110, color=INK, strokeWidth=1.5)
+    ends = known.iloc[[0, -1]] if len(known) > 1 else known
+    ends = ends.assign(side=["right", "left"][: len(ends)])
+    names = [
+        alt.Chart(ends[ends["side"] == side])
+        .mark_text(fontSize=11, align=align, dx=dx, dy=dy, color=INK)
+        .encode(x=x, y=y, text="word:N")
+        for side, align, dx, dy in (("right", "left", -2, -10), ("left", "right", 4, 14))
+    ]
+    over_words = float(cells["over_words"].iloc[0])
+    mean = reference_line("y", over_words)
+    far = ", ".join(map(str, known.loc[known["outlier"], "word"]))
     description = (
-        f"Words and heads: what {counted(len(heads), 'head')} move of "
-        f"{counted(len(words), 'word')}, each in its own gap. Far from the other words: "
-        f"{far or 'none'}."
+        f"Words of {name}: {counted(len(known), 'word')}, each in its own gap, around "
+        f"{percent(over_words)}. Far from the others: {far or 'none'}."
     )
-    picture = alt.layer(squares, numbers, dashes, frames)
-    return finish(picture, description, height=STEP * len(words))
-
-
-def _mark(effect: float) -> str:
-    """The effect in per cent; nothing where it rounds to 0."""
-    return percent(effect).split(NARROW)[0] if abs(effect) >= NOTHING else ""
+    picture = alt.layer(reference_line("y", 0.0, dash=False), mean, dots, rings, *names)
+    return finish(picture.properties(title=heading(name)), description, height=WORDS_HEIGHT)
 
 
 def carried_over(carry: pd.DataFrame) -> alt.LayerChart:
@@ -159,12 +148,13 @@ def distances_by_depth(depths: pd.DataFrame, *, read_at: int) -> alt.LayerChart:
     colour = by_value(alt.Color, "what:N", DISTANCES, (WITH, MUTED), key)
     domain = [min(0.0, float(rows["distance"].min())), float(rows["distance"].max())]
     title, axis, scale = distance_axis(domain, "(1 = words, where read)", nice=False)
+    dash = by_value(alt.StrokeDash, "what:N", DISTANCES, ([1, 0], [4, 3]), key)
     base = alt.Chart(rows).encode(
         x=by_depth(rows["depth"], padding=alt.Undefined, labelFlush=False),
         y=alt.Y("distance:Q", title=title, axis=axis, scale=scale),
         color=colour,
     )
-    lines = lines_with_dots(base, 28, tooltip=DISTANCE_TIPS)
+    lines = lines_with_dots(base, 28, line={"strokeDash": dash}, tooltip=DISTANCE_TIPS)
     picture = alt.layer(reference_line("x", read_at, dash=False), reference_line("y", 0.0), *lines)
     beside = float(parts[1].loc[depths["depth"] == read_at, "distance"].item())
     description = (

@@ -43,7 +43,7 @@ def explore(
         try:
             *_, last = explorer.answer(Question(what, text, against, at))
         except InputError:
-            # A word without an axis is no reason to show nothing.
+            # A word without an axis has a picture, too.
             if what == "sentence":
                 raise
         else:

@@ -1,10 +1,12 @@
-"""The explorer's page, and the questions that it asks: records of plain JSON, checked.
+"""The explorer's page, and its questions: records of plain JSON, checked here.
 
-The page is the walk's template with its own sentences typed, so that steps, scripts and charts are
-shared. It is rendered once per model, from the walk of a pair of sentences that ship; every other
-text comes as an answer to a question. A question names `what` it asks, the `text`, perhaps an
-`other` one with the same word (this meaning, that meaning), the `word`, the head that is followed,
-the heads that are swapped at the word and by what.
+The page extends the walk's template, so steps, scripts and charts are shared. It is rendered once
+per model, from the walk of a pair of sentences that ship with the library; every other text arrives
+as the answer to a question.
+
+A question has `what` it asks for and the `text`. It may have an `other` text with the same word in
+another meaning, the `word`, the head to `follow`, and the heads to swap at the word with what they
+get.
 """
 
 from collections.abc import Mapping
@@ -24,20 +26,21 @@ from probe.pages import walk as walk_page
 from probe.walkthrough.walk import Walk, walk
 
 TEMPLATES = Path(__file__).parent / "templates"
-Recording = dict[str, Any]  # plain JSON: the answers of a saved page and what it opens with
-# By what carries questions and answers: which addresses the page may reach beyond its own file.
+Recording = dict[str, Any]  # plain JSON: the answers of a saved page and its first state
+# The addresses that the page may reach, by the transport of questions and answers.
 TRANSPORTS = {"server": "; connect-src 'self'", "notebook": "", "saved": ""}
-EXAMPLES = (  # a word in two meanings, with as many tokens before it in both
+EXAMPLES = (  # a word in two meanings, with equally many tokens before it
     ("The river rose, so he went to the bank", "The money came, so he went to the bank"),
     ("They saw the river from the bank", "They took the money from the bank"),
     ("In the garden they found a mole", "In the agency they found a mole"),
     ("She baked a pie with the apple", "She sold the shares of the apple"),
 )
 WHAT = ("sentence", "along", "swap", "write", "trace", "trace_heads", "score", "cues", "save")
-# What a swapped head gets: z of the other sentence's word, z halfway between both meanings, zero.
+# What a swapped head gets: z at the word of the other sentence, z halfway between both meanings, or
+# zero.
 KINDS = ("other", "mean", "off")
 AXES = ("lexicon", "sentences")
-MAX_NUMBER = 1e6  # layers, heads and positions beyond it are no numbers of a model
+MAX_NUMBER = 1e6  # larger layers, heads and positions are errors
 
 
 def opening_walk(
@@ -48,22 +51,24 @@ def opening_walk(
     word: str | None = None,
     head: tuple[int, int] | None = None,
 ) -> Walk:
-    """The walk that the page opens with. Raises as `probe.walk`."""
-    # The page asks for the causal trace when it is looked at.
+    """The walk that the page opens with. Raises the errors of `probe.walk`."""
+    # The page asks for the causal trace when somebody opens it.
     return walk(model, text, at=word, head=head or (None, None), against=other, causal_trace=False)
 
 
 def render(
     opening: Walk, *, transport: str = "server", recording: Recording | None = None
 ) -> tuple[str, str]:
-    """The page for one of TRANSPORTS and its content security policy, which lets it reach what
-    answers it and nobody else. A saved page reaches nothing: it has its answers in a `recording`.
+    """The page and its content security policy.
+
+    transport: one of TRANSPORTS; the page can reach only what answers it
+    recording: the answers of a saved page, which reaches nothing
     """
-    # Its own templates: charts are numbered through a page, and the same page has the same bytes.
+    # Each page has new templates, because they number its charts from 1.
     templates = walk_page.environment(TEMPLATES)
     assets = html.assets(templates, "explore.css.j2", "explore.js")
     policy = f"{assets['policy']}{TRANSPORTS[transport]}"
-    # Both are about the opening sentences, and the page is about whatever is typed.
+    # Both are about the opening sentences only, and the reader types others.
     values = walk_page.values(opening) | {"truncation_change": None, "caution": None}
     values |= assets | {"policy": policy, "examples": EXAMPLES, "transport": transport}
     values |= {"recorded": None, "manifest": None, "swapped_heads": False}
@@ -75,7 +80,7 @@ def render(
 
 
 def choices(tokens: pd.DataFrame) -> Markup:
-    """The tokens of a text to choose from, as the walk has them above its steps."""
+    """The tokens of a text to choose from, as HTML."""
     parts: Any = _templates().get_template("parts.html.j2").module
     return Markup(parts.choices(walk_page.chips(tokens)))
 
@@ -87,7 +92,7 @@ def _templates() -> Environment:
 
 @dataclass(frozen=True)
 class HeadSwap:
-    """A head and what it gets at the word: one of KINDS."""
+    """A head, and what it gets at the word: one of KINDS."""
 
     layer: int
     head: int
@@ -96,7 +101,7 @@ class HeadSwap:
 
 @dataclass(frozen=True)
 class Question:
-    """A question, checked."""
+    """A checked question."""
 
     what: str
     text: str
@@ -109,7 +114,7 @@ class Question:
 
 
 def parse(record: object) -> Question:
-    """The question in a record of JSON. Raises InputError for anything that is not one."""
+    """The question in a JSON record. Raises InputError for any other value."""
     if not isinstance(record, Mapping):
         raise InputError(
             f"Reading a question: got {type(record).__name__}, expected a record with `what` and "
@@ -151,7 +156,7 @@ def _string(record: Mapping[Any, Any], name: str) -> str | None:
 
 
 def _not_blank(text: str | None) -> str | None:
-    """The text, None where it is only white space: an empty field of the page."""
+    """The text; None if it is only white space, as in an empty field of the page."""
     return text if text is not None and text.strip() else None
 
 
@@ -178,11 +183,11 @@ def _head(pair: object) -> tuple[int, int]:
 
 def _whole_numbers(values: Any) -> list[int]:
     for value in values:
-        # JSON's true is an int of Python.
+        # In Python, the JSON value true is an int.
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         if not is_whole or abs(value) >= MAX_NUMBER:
             raise InputError(
-                "Reading a question: got a head or a position that is no number; choose one on the "
-                "page."
+                "Reading a question: got a head or a position that is not a number; choose one on "
+                "the page."
             )
     return list(values)

@@ -3,7 +3,7 @@ is wanted.
 
 A page's newer question ends its older one of the same kind, and a new sentence all of them. What
 waits is bounded, and so are the pages that are remembered. All of it happens in one event loop;
-where the steps of an answer run is the caller's choice: in a thread of their own (a server), or
+where the steps of an answer run is the caller's choice: in a separate thread (a server), or
 between the cells of a notebook.
 """
 
@@ -19,7 +19,7 @@ from probe.explorer.session import Explorer, Message, messages
 MAX_WAITING = 64  # questions that wait for their turn: what a class of students types at once
 MAX_PAGES = 256  # pages whose newest questions are remembered
 MAX_PAGE_NAME = 64  # characters: a page names itself, and may send anything
-FAILED = "Answering the question failed; the explorer goes on. Its terminal says what happened."
+FAILED = "Answering the question failed; the explorer goes on. Its terminal has the error."
 log = logging.getLogger(__name__)
 
 Send = Callable[[Message], object]  # hands a message to whoever asked
@@ -32,7 +32,7 @@ class Job:
         self.kind = kind
         self.send = send
         self.wanted = True
-        # The event loop keeps no reference of its own: without this one the task could vanish.
+        # The event loop keeps no reference, so without this one the task could vanish.
         self.task: asyncio.Task[None] | None = None
 
 

@@ -1,7 +1,7 @@
 """The explorer's page as one file that needs no model: two sentences, the map of heads, every swap
-of a single head, what was asked last, and the certificate of just these sentences.
+of a single head with the next words, the last question, and the certificate of these sentences.
 
-The page is the explorer's own; its questions are answered from a recording that it carries.
+It is the same page as the live one; its questions are answered from a recording in the file.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,9 +19,9 @@ from probe.pages.folder import check_folder
 
 FILE_NAME = "explore.html"
 ENDINGS = (".html", ".htm")  # by which a browser knows a page
-RECORDED = b'<script type="application/json" id="recorded">'  # stands in every saved page
-# Fractions of the work, as the progress bar has them: reading, and swapping every head; the
-# certificate and the page are the rest.
+RECORDED = b'<script type="application/json" id="recorded">'  # is in every saved page
+# Fractions of the work for the progress bar: after reading, and after swapping every head. The rest
+# is the certificate and the page.
 READ = 0.1
 SWAPPED = 0.8
 Result = dict[str, Any]  # plain JSON
@@ -29,10 +29,10 @@ Answer = Callable[[Question], Iterator[Result]]  # `Explorer.answer`
 
 
 def check_file(path: Path) -> None:
-    """Raises InputError for a path at which no page can be saved: a name that no browser takes for
-    a page, something that stands there and is no saved page, a folder that cannot be written.
+    """Raises InputError if no page can be saved at this path: the name does not end in .html, the
+    file exists and is not a saved page, or the folder cannot be written.
 
-    Leaves nothing behind, so ask it early.
+    It writes nothing, so it can be called before the work.
     """
     doing = "Saving the explorer's page:"
     if path.is_dir():
@@ -42,18 +42,20 @@ def check_file(path: Path) -> None:
     check_folder(path.parent, option="--save")
     if path.exists() and RECORDED not in path.read_bytes():
         raise InputError(
-            f"{doing} {path} is there and is no page that the explorer saved; give --save another "
-            "file."
+            f"{doing} {path} exists and is not a page that the explorer saved; give --save "
+            "another file."
         )
 
 
 def page_steps(
     model: Model, answer: Answer, question: Question, command: str = ""
 ) -> Iterator[tuple[float, str]]:
-    """How much of the work is done, and the page: empty until all of it is.
+    """The fraction of the work that is done, and the page, which is empty before the last step.
 
-    `answer`: that of an explorer of this model · `command`: what made the page, as its provenance
-    says. Raises as `Explorer.answer`, and CrossCheckError when hooks and formulas disagree.
+    answer: `Explorer.answer` of an explorer of this model
+    command: the command that made the page, for its provenance
+
+    Raises the errors of `Explorer.answer`, and CrossCheckError if hooks and formulas disagree.
     """
     sentences = _sentences(answer, question)
     block = sentences[0]["block"]
@@ -76,7 +78,7 @@ def page_steps(
     recording = {
         "command": command,
         "state": address(question, at=block["tokens"][first["at"]]["pos"]),
-        # The page has the first sentence's block already; only the swaps may be on another axis.
+        # The page already has the first sentence's block; only the swaps may be on another axis.
         "sentence": [sentences[0] | {"block": None}, *sentences[1:]],
         "effects": block["arrays"].get("swap"),
         "along": [_recorded(answer, replace(question, what="along", swaps=()))],
@@ -88,8 +90,8 @@ def page_steps(
 
 
 def address(question: Question, *, at: int | None = None) -> str:
-    """What a page's address says of a question: the sentences, and what is followed, at which
-    position, and swapped.
+    """The address of a question: the sentences, the head and position that are followed, and the
+    swapped heads.
     """
     parts = {"text": question.text, "other": question.other or ""}
     if question.word is not None:
@@ -106,8 +108,8 @@ def address(question: Question, *, at: int | None = None) -> str:
 
 
 def _sentences(answer: Answer, question: Question) -> list[Result]:
-    """The sentence's answers, as many as carry the attention of every head between them; the first
-    one follows the head of the question, or the one that the explorer chooses.
+    """Answers to "sentence" that together hold the attention of every head. The first one follows
+    the head of the question, or the head that the explorer chooses.
     """
     question = replace(question, what="sentence", swaps=())
     answers = [_result(answer, question)]
@@ -122,11 +124,11 @@ def _sentences(answer: Answer, question: Question) -> list[Result]:
 
 
 def _swaps(sentence: Result, question: Question) -> list[tuple[HeadSwap, ...]]:
-    """Every swap of one head, and what is swapped in the question."""
+    """Every swap of a single head, and the swaps of the question."""
     block = sentence["block"]
     asked = [question.swaps] if question.swaps else []
     if "swap" not in block["arrays"] and sentence["swapped_by"] == "mean":
-        # Without an axis there is no mean to swap a head to.
+        # Without an axis, no mean exists to swap a head to.
         return asked
     heads = product(range(block["sizes"]["layers"]), range(block["sizes"]["heads"]))
     single = [(HeadSwap(layer, head, sentence["swapped_by"]),) for layer, head in heads]
@@ -140,7 +142,7 @@ def _result(answer: Answer, question: Question) -> Result:
 
 
 def _recorded(answer: Answer, question: Question) -> Result:
-    """A question's swaps and its answer; what cannot be answered is the sentence that says why."""
+    """A question's swaps and its answer, or the error message if it cannot be answered."""
     try:
         message: Result = {"result": _result(answer, question)}
     except InputError as error:

@@ -120,7 +120,7 @@ def _admit(request: Request, sent_token: str, token: str, host: str) -> None:
     `token`.
     """
     address = request.headers.get("host", "")
-    # An IPv6 address without a port ends with its bracket and holds colons of its own.
+    # An IPv6 address without a port ends with its bracket, and contains colons.
     has_port = ":" in address and not address.endswith("]")
     name = address.rpartition(":")[0] if has_port else address
     if not _is_own_name(name, host):
@@ -129,9 +129,7 @@ def _admit(request: Request, sent_token: str, token: str, host: str) -> None:
         )
     origin = request.headers.get("origin")
     if origin is not None and origin != f"http://{address}":
-        raise Refused(
-            403, "The explorer answers its own page only; open the address that it printed."
-        )
+        raise Refused(403, "The explorer answers only its page; open the address that it printed.")
     if not secrets.compare_digest(sent_token.encode(), token.encode()):
         raise Refused(
             403, "The token is missing or another one; open the address that the explorer printed."
@@ -152,7 +150,7 @@ def _is_own_name(name: str, host: str) -> bool:
 
 
 async def _question(request: Request) -> dict[str, Any]:
-    """The record in a request's body. Raises Refused where there is none or it is too large."""
+    """The record in a request's body. Raises Refused if the body is empty, invalid or too large."""
     body = bytearray()
     try:
         async for part in request.stream():
@@ -164,9 +162,9 @@ async def _question(request: Request) -> dict[str, Any]:
     except ClientDisconnect as error:
         raise Refused(400, "The client went away.") from error
     except (ValueError, RecursionError) as error:
-        raise Refused(400, "The question is no JSON; ask from the explorer's page.") from error
+        raise Refused(400, "The question is not JSON; ask from the explorer's page.") from error
     if not isinstance(question, dict):
-        raise Refused(400, "The question is no record; ask from the explorer's page.")
+        raise Refused(400, "The question is not a record; ask from the explorer's page.")
     return question
 
 
@@ -197,7 +195,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def _reason(error: Exception) -> str:
-    # Python adds the address to a system's own words, and it stands in the sentence already.
+    # Python adds the address to the system's message, and the sentence already has it.
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
         return os.strerror(error.errno)
     return str(getattr(error, "strerror", None) or error)
@@ -208,7 +206,7 @@ def _mended_by(error: Exception) -> str:
     is_no_address = isinstance(error, socket.gaierror)
     if is_no_address or getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
         return f"give --host an address of this machine, as {LOCAL}, or 0.0.0.0 for all that it has"
-    return "choose another --port, or leave it out for a free one"
+    return "choose another --port, or omit it for a free one"
 
 
 def serve(

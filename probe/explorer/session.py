@@ -1,9 +1,9 @@
-"""What a model answers to the questions of the explorer's page, as messages of plain JSON.
+"""A model's answers to the questions of the explorer's page, as messages of plain JSON.
 
 An answer is an iterator of messages: any number of {"doing": ..., "progress": 0 to 1}, then
-{"result": ...}; it is closed between two of them where it is no longer wanted. `doing` is a key of
-the page's script, which says it in words. Traces, runs and axes are cached, the last few of each,
-so that a swap costs a run from the word on and nothing else.
+{"result": ...}. The caller closes it between two messages if nobody needs it any more. `doing` is a
+key of the page's script, which has the words for it. The last few traces, runs and axes are cached,
+so that a swap costs only a run from the word on.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -65,13 +65,14 @@ from probe.walkthrough.score_parts import score_row
 from probe.walkthrough.walk import check_head, check_length, walk_findings
 
 Message = dict[str, Any]
-MAX_TOKENS = 128  # of a text: a trace holds the square of it for every head
-CACHE_SIZE = 8  # texts whose traces and runs are cached: both sentences, and a few to go back to
+MAX_TOKENS = 128  # of a text; a trace has the square of it for every head
+CACHE_SIZE = 8  # texts with cached traces and runs: both sentences, and a few earlier ones
 MAX_NEW_TOKENS = 20  # that the model writes after a sentence
-N_LIKELIEST = 10  # next tokens that are listed
-COORDINATE_DIGITS = 6  # of a fraction of the way
-N_LEADING = 12  # terms of the coordinate that are listed
-SEED = 0  # of the sample of words that are tried as the cue
+N_NEXT = 8  # next tokens that are listed
+N_CANDIDATES = 40  # next tokens among which a content word is looked for
+COORDINATE_DIGITS = 6  # of a coordinate
+N_LEADING = 12  # listed terms of the coordinate
+SEED = 0  # for the sample of words that are tried as the cue
 N_DEPTH_CUES = 64  # words that choose the layer at which their cues are read
 CUES_AT_ONCE = 64  # words between two messages
 N_WORDS = 12  # that are listed on each side
@@ -79,9 +80,7 @@ N_WORDS = 12  # that are listed on each side
 
 @dataclass(frozen=True, eq=False)
 class SessionState:
-    """A question with the word it is about: in its text, and in the second one where there is
-    one.
-    """
+    """A question, with its word in the text and in the second text, if there is one."""
 
     question: Question
     word_to_follow: choose.WordToFollow
@@ -90,8 +89,8 @@ class SessionState:
 
     @property
     def axis_kind(self) -> str:
-        """The axis that is measured along: with one sentence the lexicon's; with two, theirs, or
-        the lexicon's where the question names it and the lexicon has the word.
+        """The kind of the axis. With one sentence, "lexicon". With two, "sentences", unless the
+        question asks for the lexicon's axis and the lexicon has the word.
         """
         if self.second is None:
             return "lexicon"
@@ -100,20 +99,19 @@ class SessionState:
 
     @property
     def default_kind(self) -> str:
-        """What a head gets that is swapped to see how far it moves the word: what it has at the
-        word in the other sentence, or, without one, halfway between both meanings.
+        """What a swapped head gets by default: its z at the word of the other sentence; with one
+        sentence, z halfway between both meanings.
         """
         return "mean" if self.second is None else "other"
 
 
 class Explorer:
-    """A model that answers questions; what it computed for the last texts is cached. For one
-    thread.
-    """
+    """A model that answers questions, with cached results of the last texts. Not thread-safe."""
 
     def __init__(self, model: Model) -> None:
-        """Raises UnsupportedModel for an encoder-decoder, InputError for a model whose hooks stay
-        on."""
+        """Raises UnsupportedModel for an encoder-decoder, and InputError for a model with permanent
+        hooks.
+        """
         if model.config.start_token is not None:
             raise UnsupportedModel(
                 f"Exploring {model.name}: it is an encoder-decoder, whose heads read two texts; "
@@ -121,8 +119,8 @@ class Explorer:
             )
         if model.origin.hooks:
             raise InputError(
-                f"Exploring {model.name}: it is {model.origin.hooked}, and what is explored is run "
-                "from weights; ask probe.patch or probe.study, or load it without hooks."
+                f"Exploring {model.name}: it is {model.origin.hooked}, and the explorer runs from "
+                "weights; ask probe.patch or probe.study, or load it without hooks."
             )
         require_heads(model.config, "an exploration", "use report, patch or trace")
         self.model = model
@@ -139,8 +137,8 @@ class Explorer:
         self.unchanged_run: Callable[[str, int], PatchedRun] = cached(self._unchanged_run)
 
     def answer(self, question: Question) -> Iterator[Message]:
-        """The messages of an answer, the last one with the result. Raises ProbeError for what
-        cannot be answered.
+        """The messages of an answer, the last one with the result. Raises ProbeError if it cannot
+        be answered.
         """
         method: Callable[[Question], Iterator[Message]] = getattr(self, question.what)
         return method(question)
@@ -148,7 +146,7 @@ class Explorer:
     def state(self, question: Question) -> SessionState:
         """The word in both texts.
 
-        Raises InputError for a text that cannot be read or is too long, a word that is not there,
+        Raises InputError for a text that cannot be read or is too long, a word that is not in it,
         and a head that the model does not have.
         """
         self._check_text(question.text)
@@ -180,8 +178,8 @@ class Explorer:
         check_length(self.model, n_tokens)
 
     def sentence(self, question: Question) -> Iterator[Message]:
-        """What the page shows of a text: the walk's block of the followed head, with how far every
-        head moves the word when it is swapped by itself, and what comes next.
+        """The page's block of a text for the followed head, with how far each head moves the word
+        when it alone is swapped, and the likeliest next tokens.
         """
         state = self.state(question)
         view = AttentionView.of_self_attention(self.trace_of(question.text))
@@ -208,13 +206,12 @@ class Explorer:
             contrast=second is not None,
             swaps=swaps,
         )
-        # The page shows no neighbours, and they are the slowest of a walk's quantities.
+        # The page shows no nearest tokens, which are the slowest quantities of a walk.
         measured = measure(scene, neighbours=False)
         yield {"doing": "read", "progress": 0.9}
         findings = walk_findings(self.model, scene, measured, choice, state.word_to_follow)
         block = page_block(self.model, scene, measured) | {
             "answer": walk_sentences.answer(findings),
-            "because": walk_sentences.because(findings),
         }
         axis_facts: Message = {"kind": state.axis_kind}
         if sense_axis is not None:
@@ -236,41 +233,54 @@ class Explorer:
         yield {"result": result}
 
     def _next_tokens(self, view: AttentionView, word: WordInText) -> list[Message] | None:
-        """The likeliest tokens behind the text, or at the word where the model reads both ways;
-        None without a language-model head.
+        """The likeliest tokens after the text, or at the word if the model reads both ways; None
+        without a language-model head.
         """
         if view.stream.head_output is None:
             return None
         pos = len(word.tokens) - 1 if self.weights.causal else word.at
-        return self._likeliest(view.stream.logits[pos])
+        logits = view.stream.logits[pos]
+        return self._next_rows(logits, logits.topk(N_NEXT).indices.tolist())
 
-    def _likeliest(self, logits: Tensor, also: Sequence[int] = ()) -> list[Message]:
-        """The likeliest tokens, and those of `also`: id, text, logit, probability."""
+    def _next_rows(self, logits: Tensor, ids: Sequence[int]) -> list[Message]:
+        """The id, text and probability of next tokens."""
         probabilities = logits.double().softmax(-1)
-        ids = dict.fromkeys([*logits.topk(N_LIKELIEST).indices.tolist(), *also])
         return [
             {
                 "id": token,
                 "piece": visible_token(self.model, token),
-                "logit": float(logits[token]),
                 "probability": float(probabilities[token]),
             }
             for token in ids
         ]
 
+    def _changed_most(self, before: Tensor, after: Tensor) -> list[int]:
+        """The next tokens whose probability changed most, largest change first. A content word
+        leads if there is one among the N_CANDIDATES largest changes: it shows the meaning.
+        """
+        change = (after.double().softmax(-1) - before.double().softmax(-1)).abs()
+        ids: list[int] = change.topk(min(N_CANDIDATES, len(change))).indices.tolist()
+        words = [token for token in ids if self._is_content_word(token)]
+        return list(dict.fromkeys([*words[:1], *ids]))[:N_NEXT]
+
+    def _is_content_word(self, token: int) -> bool:
+        """Whether a token by itself is a content word, or begins one."""
+        text = self.model.tokenizer.decode([token]).strip()
+        return len(text) > 2 and text.isalpha() and text.casefold() not in choose.FUNCTION_WORDS
+
     def _run(self, text: str) -> PairCache:
-        """The fused forward's run of a text, with every step of it."""
+        """The fused forward's run of a text, with every layer cached."""
         ids = tokenize(self.model, text).ids
         with torch.inference_mode():
             return cache_pair(self.weights, [ids], len(ids) - 1, len(self.weights.blocks))
 
     def _sense_axis(self, state: SessionState) -> choose.SenseAxis:
-        """The axis of `state.axis_kind`. Raises InputError where it cannot be had."""
+        """The axis of `state.axis_kind`. Raises InputError if there is none."""
         question = state.question
         return self.axis_of(question.text, state.word.text, question.other, state.axis_kind)
 
     def _known_axis(self, state: SessionState) -> choose.SenseAxis | None:
-        """The same, or None: what needs no axis is shown all the same."""
+        """The axis, or None if there is none. The page shows everything else without it."""
         try:
             return self._sense_axis(state)
         except InputError:
@@ -302,10 +312,12 @@ class Explorer:
         return choose.lexicon_axis(self.model, known, view, word, second_stream)
 
     def along(self, question: Question) -> Iterator[Message]:
-        """The coordinate of the word on the axis, and what writes it there: every head by source,
-        every other component, each less what it adds at the word of the other sentence, or without
-        one halfway between both meanings. Positive is what the default swap would move toward the
-        other meaning, if nothing behind it responded.
+        """The coordinate of the word on the axis, and the contribution of every head by source
+        token and of every other component.
+
+        Each contribution is minus the one at the word of the other sentence, or, with one sentence,
+        halfway between both meanings. Positive is the direct effect of the default swap toward the
+        other meaning: no later part responds.
         """
         state = self.state(question)
         word = state.word
@@ -323,7 +335,7 @@ class Explorer:
             row = {"name": term.component, "layer": term.layer, "head": term.head}
             rows.append(row | {"moved": moved, "pos": term.pos, "source": source})
         if axis.depth < len(by_source):
-            # Heads behind the read-out write nothing that is read there: they are read at the end.
+            # Heads after the read-out layer are read after the last layer.
             for term in self._writes(state, sense_axis.last):
                 if term.layer is not None and term.layer >= axis.depth:
                     _hold_source(by_source, term)
@@ -331,7 +343,7 @@ class Explorer:
             "first": _coordinate(axis, residual_stream(text_trace, word.at)),
             "second": self._second_coordinate(state, axis),
         }
-        # Runs that a swap needs, made now so that it is answered at once.
+        # A swap needs these runs. They are made now, so that it is answered at once.
         yield {"doing": "cache", "progress": 0.8}
         self.unchanged_run(question.text, word.at)
         if question.other is not None:
@@ -341,6 +353,7 @@ class Explorer:
             "depth": axis.depth,
             "n_sentences": sense_axis.n_sentences,
             "coordinates": coordinates,
+            "paths": self._paths(state, axis, [residual_stream(text_trace, word.at)]),
             "leading": sorted(rows, key=lambda row: -abs(row["moved"]))[:N_LEADING],
             "arrays": {"direct": packed(by_source.sum(-1)), "direct_source": packed(by_source)},
             "sum": sum(row["moved"] for row in rows),
@@ -349,8 +362,8 @@ class Explorer:
         yield {"result": result}
 
     def _writes(self, state: SessionState, reading: choose.Reading) -> list[DecompositionEntry]:
-        """What each component adds at the word, by source, less what it adds at the word that a
-        default swap takes from.
+        """The contribution of each component at the word, by source token, minus its contribution
+        at the donor of a default swap.
         """
         reference = reading.average
         depth = reading.axis.depth
@@ -363,22 +376,45 @@ class Explorer:
         )
 
     def _second_coordinate(self, state: SessionState, axis: Axis) -> float | None:
-        """Where the word of the second sentence stands; None without one."""
+        """The coordinate of the word in the second sentence; None without one."""
         if state.second is None:
             return None
         second_trace = self.trace_of(state.second.tokens.text)
         return _coordinate(axis, residual_stream(second_trace, state.second.at))
 
+    def _paths(
+        self, state: SessionState, axis: Axis, streams: Sequence[Tensor]
+    ) -> list[list[float]] | None:
+        """Where the word is at each depth: in the first sentence, in the second, and with heads
+        swapped if `streams` has a second entry; None without a second sentence.
+
+        streams: `depth d_model` each, the word's stream in the first sentence and with the swap
+
+        Both sentences change alike from layer to layer. The common part is taken out, so that what
+        is left is how far apart they are, in units of the gap:
+            c_i(d) = mean_j c_j(D) - <x_i(d) - mean_j x_j(d), u> / gap, j over the two sentences,
+        with D the depth of the axis. At D it is the coordinate itself.
+        """
+        if state.second is None:
+            return None
+        second = residual_stream(self.trace_of(state.second.tokens.text), state.second.at)
+        rows = torch.stack([streams[0], second, *streams[1:]])
+        along_axis = axis.coordinate(rows)
+        common = along_axis[:2].mean(0)
+        middle = 0.5 - common[axis.depth]
+        paths: list[list[float]] = (middle - (along_axis - common)).tolist()
+        return [[round(value, COORDINATE_DIGITS) + 0.0 for value in path] for path in paths]
+
     def swap_effects(self, state: SessionState, sense_axis: choose.SenseAxis) -> Tensor:
-        """How far each head, swapped by itself, moves the word toward its other meaning. `layer
-        head`
+        """How far each head moves the word toward its other meaning when it alone is swapped.
+        `layer head`
         """
         kind = state.default_kind
         donor = self._donors(state, {kind})[kind]
         return choose.swap_effects(self.model, state.word, donor, sense_axis)
 
     def _donors(self, state: SessionState, kinds: Collection[str]) -> dict[str, Tensor]:
-        """z of every head at the word, by what a head can get. `layer head d_head` each."""
+        """z of every head at the word, by the kind of swap. `layer head d_head` each."""
         n_layers, n_heads, _, d_head = self.weights.shape
         donors = {"off": torch.zeros(n_layers, n_heads, d_head, dtype=self.weights.dtype)}
         if "other" in kinds:
@@ -406,14 +442,14 @@ class Explorer:
         return run_with_patch(self.run_of(state.question.text), patch)
 
     def _unchanged_run(self, text: str, at: int) -> PatchedRun:
-        """The run with no head swapped, by the same code: the two differ by the swap alone."""
+        """The run without a swap, by the same code, so that the two differ only by the swap."""
         n_layers, n_heads, _, d_head = self.weights.shape
         z = torch.zeros(n_layers, n_heads, d_head, device=self.weights.device)
         no_head = torch.zeros_like(z[..., 0], dtype=torch.bool)
         return run_with_patch(self.run_of(text), HeadPatch(at, z, no_head))
 
     def swap(self, question: Question) -> Iterator[Message]:
-        """The coordinate and what comes next, without and with the heads swapped."""
+        """The coordinate and the next tokens, without and with the heads swapped."""
         state = self.state(question)
         runs = [self.unchanged_run(question.text, state.word.at), self._swapped_run(state)]
         yield {"doing": "swap", "progress": 0.6}
@@ -421,21 +457,22 @@ class Explorer:
         sense_axis = self._known_axis(state)
         if sense_axis is not None:
             axis = sense_axis.of_layers(swap.layer for swap in question.swaps).axis
-            result["coordinates"] = [_coordinate(axis, run.stream.cpu()) for run in runs]
+            streams = [run.stream.cpu() for run in runs]
+            result["coordinates"] = [_coordinate(axis, stream) for stream in streams]
             result["second"] = self._second_coordinate(state, axis)
             result["depth"] = axis.depth
+            result["paths"] = self._paths(state, axis, streams)
         if self.model.config.has_head:
             pos = -1 if self.weights.causal else state.word.at
             with torch.inference_mode():
                 logits = [forward.unembed(self.weights, run.final[pos]).cpu() for run in runs]
-            likeliest = torch.cat([one.topk(N_LIKELIEST).indices for one in logits])
-            ids = tuple(dict.fromkeys(likeliest.tolist()))
-            result["next"] = [self._likeliest(one, ids) for one in logits]
+            ids = self._changed_most(*logits)
+            result["next"] = [self._next_rows(row, ids) for row in logits]
         yield {"result": result}
 
     def write(self, question: Question) -> Iterator[Message]:
-        """What the model writes until it ends its text, without and with the heads swapped, token
-        by token.
+        """The continuation without and with the heads swapped, token by token, until the model ends
+        its text.
         """
         state = self.state(question)
         if not (self.weights.causal and self.model.config.has_head):
@@ -456,7 +493,7 @@ class Explorer:
         return {name: self.model.tokenizer.decode(tokens) for name, tokens in ids.items()}
 
     def _require_second(self, state: SessionState) -> WordInText:
-        """The word in the second sentence. Raises InputError where there is none to trace."""
+        """The word in the second sentence. Raises InputError without a second sentence."""
         if state.second is None:
             raise InputError(
                 "Tracing two sentences: got one only; give a second one with the same word."
@@ -464,9 +501,7 @@ class Explorer:
         return state.second
 
     def _read_pair(self, state: SessionState) -> tuple[PairReading, tuple[int, ...]]:
-        """Both sentences as `read_pair` reads them. Raises InputError for sentences that cannot be
-        traced.
-        """
+        """`read_pair` of both sentences. Raises InputError if they cannot be traced."""
         return read_pair(self.weights, state.word, self._require_second(state))
 
     def trace(self, question: Question) -> Iterator[Message]:
@@ -499,11 +534,11 @@ class Explorer:
         state = self.state(question)
         reading, _ = self._read_pair(state)
         at = state.word.at
-        # What comes after the word changes nothing at it where the model reads left to right.
+        # If the model reads left to right, later tokens change nothing at the word.
         last = at if self.weights.causal else len(state.word.tokens) - 1
         if not 0 <= question.pos <= last:
             raise InputError(
-                f"Tracing position {question.pos}: the word stands at {at}; click on a cell."
+                f"Tracing position {question.pos}: the word is at {at}; click on a cell."
             )
         effects: dict[str, Tensor] = {}
         for progress, effects in trace_steps(reading, [question.pos - at], [positions.HEAD]):
@@ -512,8 +547,9 @@ class Explorer:
         yield {"result": {"pos": question.pos, "arrays": arrays}}
 
     def cues(self, question: Question) -> Iterator[Message]:
-        """Words of the vocabulary as the cue in short texts: which of them move the word furthest
-        along the axis through these two sentences, and where to: 0 at the first, 1 at the second.
+        """The words of the vocabulary that move the word furthest along the axis of these two
+        sentences when they are the cue in short texts, with the coordinate: 0 at the first
+        sentence, 1 at the second.
         """
         state = self.state(question)
         if state.second is None:
@@ -551,8 +587,8 @@ class Explorer:
         yield {"result": result}
 
     def save(self, question: Question) -> Iterator[Message]:
-        """One page of these sentences that needs no model, with every swap of a single head and
-        what was asked last.
+        """A page of these sentences that needs no model, with every swap of a single head and the
+        last question.
         """
         html = ""
         for progress, html in saved.page_steps(self.model, self.answer, question):
@@ -561,7 +597,7 @@ class Explorer:
 
 
 def _spelled_otherwise(state: SessionState) -> str | None:
-    """That the word is cut into other tokens in the second sentence; None where it is not."""
+    """The warning if the word is cut into other tokens in the second sentence; otherwise None."""
     if state.second is None or state.second.ids == state.word.ids:
         return None
     cut = [
@@ -575,7 +611,7 @@ def _spelled_otherwise(state: SessionState) -> str | None:
 
 
 def _no_way(word: WordInText, second: WordInText, causal: bool) -> str:
-    """Why no head can move a word that is the same vector in both sentences, and what to do."""
+    """Why no head can move a word with equal vectors in both sentences, and the next step."""
     same = f"“{word.text}” is one and the same vector in both sentences, so no head can move it"
     ids = list(word.tokens.ids)
     second_ids = list(second.tokens.ids)
@@ -587,23 +623,22 @@ def _no_way(word: WordInText, second: WordInText, causal: bool) -> str:
 
 
 def _hold_source(by_source: Tensor, term: DecompositionEntry) -> None:
-    """Puts what a head writes from a token into `layer head pos`; a term of anything else is in
-    none of it.
-    """
+    """Stores a head's contribution from a token in `layer head pos`; ignores other terms."""
     if term.layer is not None and term.head is not None and term.pos is not None:
         by_source[term.layer, term.head, term.pos] = term.contribution or 0.0
 
 
 def _coordinate(axis: Axis, stream: Tensor) -> float:
-    """1/2 - M of a word, the way from the first sense to the second: 0 where sentences of the first
-    stand on average, 1 at those of the second. `depth d_model`
+    """1/2 - M of a word: 0 at the mean of the first sense, 1 at the mean of the second.
+
+    stream: `depth d_model`
     """
-    # Rounding of float32 would show in the digits of a title at the end of the axis.
+    # Without rounding, float32 errors would be visible at the ends of the axis.
     return round(0.5 - float(axis.coordinate(stream[axis.depth])), COORDINATE_DIGITS) + 0.0
 
 
 def messages(explorer: Explorer, record: object) -> Iterator[Message]:
-    """The messages of an answer; what cannot be answered is one sentence, {"error": ...}."""
+    """The messages of an answer; {"error": ...} with one sentence if it cannot be answered."""
     try:
         yield from explorer.answer(parse(record))
     except ProbeError as error:

@@ -23,13 +23,13 @@ from probe.explorer.request_queue import RequestQueue
 from probe.explorer.session import Explorer, Message
 from probe.pages.html import environment, rgb
 
-PAUSE = 0.002  # seconds between two steps of an answer: the notebook hears of a newer question
-KEY_BYTES = 8  # of a frame's id, so that two explorers of a notebook do not share one
+PAUSE = 0.002  # seconds between two steps of an answer, in which a newer question can arrive
+KEY_BYTES = 8  # of a frame's random id, so that two explorers of a notebook differ
 MIN_LIMIT = 1e-9  # of the tints' scale, so that a map of zeros divides by no zero
 
 
 async def run_between_cells(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Runs it in the notebook's own thread, so never beside a cell, behind whatever waits there."""
+    """Runs a function in the notebook's thread, between cells and after the waiting tasks."""
     await asyncio.sleep(PAUSE)
     return function(*arguments)
 
@@ -37,8 +37,10 @@ async def run_between_cells(function: Callable[..., Any], *arguments: Any) -> An
 class ExplorerWidget(anywidget.AnyWidget):
     """The explorer's page in a frame, which asks its questions by the widget's messages.
 
-    `page`: its HTML · `state`: what stands in the address elsewhere · `outcome`: the sentence on
-    what came out · `key`: the frame's own id.
+    page: its HTML
+    state: the page's state, which a server's page keeps in its address
+    outcome: the headline of the page
+    key: the id of the frame
     """
 
     _esm = TEMPLATES / "widget.js"
@@ -77,25 +79,25 @@ class ExplorerWidget(anywidget.AnyWidget):
         return HTML(picture(self.key, self.outcome, self.results))
 
     def _ipython_display_(self) -> None:
-        """The page, and behind it the picture that a saved notebook shows."""
+        """Displays the page, and then the picture that a saved notebook shows."""
         bundle, metadata = self._repr_mimebundle_() or ({}, {})
         display(bundle | {"text/plain": "The explorer"}, metadata=metadata, raw=True)
         self.picture = display(self._picture(), display_id=True)
 
 
 def picture(key: str, outcome: str, results: Mapping[str, Any]) -> str:
-    """The sentences, what came out, and how far each head, swapped by itself, moves the word,
-    layers down and heads across.
+    """HTML of the sentences, the headline, and the map of how far each head moves the word when it
+    alone is swapped, layers down and heads across.
 
-    `key`: the id of the frame in whose presence this is hidden · `outcome`: as the page says it;
-    empty before it has said one, and the walk's answer stands there · `results`: the last ones of
-    "sentence" and "along".
+    key: the id of the frame; while it is on the page, this is hidden
+    outcome: the headline of the page; if it is empty, the walk's answer is used
+    results: the last results of "sentence" and "along"
     """
     sentence = results["sentence"]
     values: dict[str, Any] = {
         "key": key,
         "outcome": outcome or sentence["block"]["answer"],
-        "texts": [("This meaning", sentence["text"]), ("That meaning", sentence["other"])],
+        "texts": [("sentence", sentence["text"]), ("other meaning", sentence["other"])],
         "effects": None,
     }
     along = results.get("along")

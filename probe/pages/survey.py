@@ -1,8 +1,8 @@
-"""The page of a survey: what one model, or several beside each other, do over many words.
+"""The page of a survey of many words, with one model or several next to each other.
 
-A view per section over `SurveyFindings`; the sentences stand in the templates. Of several models
-each has its tables in a folder of its name, and what is compared is shares and counts of heads,
-never their numbers.
+Each section is a view of `SurveyFindings`; the sentences are in the templates. With several models,
+the tables of each are in a folder of its name. Models are compared in shares and counts of heads,
+never by the numbers of heads.
 """
 
 import json
@@ -29,20 +29,20 @@ from probe.results.survey_findings import (
     survey_findings,
 )
 from probe.stats import resampling
-from probe.stats.limits import GATE
-from probe.stats.numbers import decimal, distance_percent, measured, p_value, percent
+from probe.stats.limits import GATE, LEVEL
+from probe.stats.numbers import counted, decimal, grouped, listed, measured, p_value, percent
 from probe.studies.survey import Survey
 
-MOST_WORDS = 200  # in the picture of words and heads; the tables hold all
-MOST_ROWS = 500  # words in the table on the page
-MOST_NUMBERS = 3  # columns of the file whose values stand beside a word
+MOST_WORDS = 500  # in the pictures of words; the tables have all
+MOST_ROWS = 500  # of words in the table on the page
+MOST_NUMBERS = 3  # of the file's columns in the table of words
 CERTIFICATE = "survey_certificate"
-NATURAL_TEXT = "evaluation_without.csv"  # what `probe evaluate --without` writes
+NATURAL_TEXT = "evaluation_without.csv"  # the table of `probe evaluate --without`
 Section = dict[str, Any]
 
 
 def folders(surveys: Sequence[Survey]) -> list[str]:
-    """Where the tables of each model lie, below the page's folder: "" for a single one."""
+    """The folder of each model's tables, relative to the page's folder: "" for a single model."""
     if len(surveys) == 1:
         return [""]
     names = [re.sub(r"[^\w.-]+", "-", survey.model_name).strip(".-") for survey in surveys]
@@ -53,7 +53,9 @@ def folders(surveys: Sequence[Survey]) -> list[str]:
 
 
 def tables_of(survey: Survey) -> dict[str, pd.DataFrame]:
-    """The tables of one model, with what their columns mean. Columns of the file are its user's."""
+    """The tables of one model by name, and a dictionary of their columns, without the columns that
+    come from the user's file.
+    """
     frames = dict(survey.frames)
     frames[CERTIFICATE] = tables.certificate_rows(survey.certificate)
     described = frames | {
@@ -65,7 +67,7 @@ def tables_of(survey: Survey) -> dict[str, pd.DataFrame]:
 
 
 def made_together(made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One manifest of several models: what differs between them stands with each."""
+    """One manifest of several models: values that differ between models are listed per model."""
     keys = (
         "model",
         "origin",
@@ -81,13 +83,14 @@ def made_together(made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def natural_text(folder: Path) -> Section | None:
-    """Accuracy on natural text with heads of a model taken out, where that was measured into the
-    folder of its tables: the mean over the words where each was read, beside random sets."""
+    """Accuracy on natural text with heads of a model taken out: the mean over words, each at its
+    read-out layer, and the values of random sets; None if the folder has no such table.
+    """
     path = folder / NATURAL_TEXT
     if not path.is_file():
         return None
     frame = pd.read_csv(path)
-    # The depth that was chosen on training sentences differs between words: it has no number.
+    # The depth chosen on training sentences differs between words, so its column is empty.
     rows = frame[frame["word"].isna() & frame["depth"].isna()].to_dict("records")
     by_word = frame[frame["word"].notna() & frame["depth"].isna()].to_dict("records")
     return {
@@ -99,7 +102,9 @@ def natural_text(folder: Path) -> Section | None:
 
 
 def _heads_taken_out(folder: Path) -> list[str]:
-    """Which heads, by the manifest of the evaluation or of a page that was written after it."""
+    """The heads in the manifest of the evaluation, or of a page that was written after it; empty if
+    there is none.
+    """
     try:
         return list(json.loads((folder / "manifest.json").read_bytes()).get("without", []))
     except (OSError, ValueError, AttributeError):
@@ -114,17 +119,20 @@ def render(
     natural_texts: Sequence[Section | None] | None = None,
     pages: Sequence[Mapping[str, str]] | None = None,
 ) -> str:
-    """The page as one self-contained HTML file; of the manifest everything but the time is on
-    it.
+    """The page as one self-contained HTML file.
 
-    natural_texts: of each model what `probe evaluate --without` found, where it did.
-    pages: of each model the pages of single words, by word.
+    made: the manifest; everything but the time is shown
+    folders: of each model's tables, relative to the page's folder
+    natural_texts: for each model the result of `natural_text`
+    pages: for each model the address of each word's page, by word
     """
     found = [survey_findings(survey.model_name, survey.frames) for survey in surveys]
     limit = _limit(found)
+    words = _word_pictures(found, surveys)
     models = [
         _model(number, findings, survey, folder, limit)
-        | {"natural": natural_text, "pages": of_words}
+        | words[number]
+        | {"natural": natural_text, "pages": of_words, "facts": facts(findings, natural_text)}
         for number, (findings, survey, folder, natural_text, of_words) in enumerate(
             zip(
                 found,
@@ -141,7 +149,7 @@ def render(
         models=models,
         made=made,
         limit=percent(limit),
-        compared=[_compared(findings) for findings in found] if len(found) > 1 else [],
+        fact_names=[name for name in models[0]["facts"] if any(m["facts"][name] for m in models)],
         marks=charts.MARKS,
         verdicts=_verdicts(found),
         framed=any(
@@ -160,13 +168,13 @@ def render(
 
 
 def _limit(found: Sequence[SurveyFindings]) -> float:
-    """Both ends of the maps' scale, one for all models."""
+    """The end of the maps' scale, one for all models, as a fraction of the gap."""
     effects = [head.effect for findings in found for head in findings.heads]
     return charts.effect_limit(pd.DataFrame({"net": effects}))
 
 
 def _verdicts(found: Sequence[SurveyFindings]) -> list[str]:
-    """The verdicts that have a mark in one of the maps."""
+    """The verdicts with a mark in one of the maps."""
     maps = [charts.survey_verdicts(one.frames["survey_heads"]) for one in found if one.ranked]
     return charts.marked(pd.DataFrame({"verdict": pd.concat(maps)})) if maps else []
 
@@ -175,7 +183,11 @@ def _verdicts(found: Sequence[SurveyFindings]) -> list[str]:
 
 
 def _model(
-    number: int, findings: SurveyFindings, survey: Survey, folder: str, limit: float
+    number: int,
+    findings: SurveyFindings,
+    survey: Survey,
+    folder: str,
+    limit: float,
 ) -> Section:
     """The sections of one model."""
     frames = findings.frames
@@ -190,7 +202,6 @@ def _model(
         "said": survey.said,
         "map": charts.survey_map(heads, limit=limit) if findings.ranked else None,
         "lines": lines(findings),
-        "words": None,
         "carry": None,
         "distances": None,
         "numbers": frames["survey_numbers"].to_dict("records"),
@@ -200,14 +211,7 @@ def _model(
         "certificate": checks.certificate(tables.certificate_rows(survey.certificate)),
         "downloads": _downloads(tables_of(survey), findings, folder),
     }
-    shown = _words_shown(findings)
     section["every_word"] = _every_word(findings, survey, number)
-    if findings.ranked:
-        cells = _cells(findings, survey, number)
-        names = [head.name for head in findings.leaders]
-        section["words"] = charts.words_and_heads(cells[cells["word"].isin(shown)], shown, names)
-        section["outliers"] = cells[cells["outlier"]].to_dict("records")
-        section["not_drawn"] = findings.words - len(shown)
     if findings.carry_over:
         section["carry"] = charts.carried_over(frames["survey_carry_over"])
     if findings.words_compared and findings.general_share > 0:
@@ -218,8 +222,9 @@ def _model(
 
 
 def lines(findings: SurveyFindings) -> Section:
-    """A line for each leading head: its numbers as text, and where they lie on an axis that all
-    lines share, in per cent of its width."""
+    """A line for each leading head: its numbers as text, and their positions on an axis that all
+    lines share, in % of its width.
+    """
     leaders = findings.leaders
     if not leaders:
         return {"rows": [], "ticks": [], "zero": ""}
@@ -253,12 +258,12 @@ def lines(findings: SurveyFindings) -> Section:
 
 
 def _tick_step(width: float) -> float:
-    """Of an axis so wide, so that it has about four numbers."""
+    """The distance between two ticks, for an axis with about four numbers."""
     return next((step for step in (0.05, 0.1, 0.2, 0.5, 1.0) if width / step <= 4.5), 2.0)
 
 
 def _spread_ends(head: HeadAcrossWords) -> tuple[float, float]:
-    """One standard deviation between words either way."""
+    """One standard deviation between words below and above the effect."""
     return head.effect - head.between_words, head.effect + head.between_words
 
 
@@ -290,8 +295,11 @@ def _head_row(head: HeadAcrossWords) -> Section:
 
 
 def _cells(findings: SurveyFindings, survey: Survey, number: int) -> pd.DataFrame:
-    """What each leading head does for each measured word; `effect` is missing where the word's gap
-    is not clear, `outlier` says that it lies far from the effect over all words."""
+    """The effect of each leading head on each measured word.
+
+    `effect` is missing if the word's gap is not clear; `outlier` marks an effect far from the
+    effect over all words.
+    """
     leading = pd.DataFrame(
         [
             {"layer": head.layer, "head": head.head, "name": head.name}
@@ -304,7 +312,7 @@ def _cells(findings: SurveyFindings, survey: Survey, number: int) -> pd.DataFram
         for part in word_heads(survey.records, findings.depth)
     ]
     cells = pd.concat(parts, ignore_index=True)
-    # The mean over words of the gap at the depth where a head is read
+    # The mean gap over words, at the depth where the head is read.
     mean_gap = cells.groupby("name")["gap"].transform("mean")
     words = findings.frames["survey_words"].reset_index(names="row").set_index("word")
     cells["share"] = cells["gap"] / mean_gap
@@ -317,18 +325,47 @@ def _cells(findings: SurveyFindings, survey: Survey, number: int) -> pd.DataFram
 
 
 def _words_shown(findings: SurveyFindings) -> list[str]:
-    """The words of the picture in its order: kind by kind, those of the largest gap first; of more
-    than MOST_WORDS those of the largest gaps."""
+    """The words of the pictures: of more than MOST_WORDS those with the largest gaps."""
     words = findings.frames["survey_words"]
     measured_words = words[words["reason"] == ""].nlargest(MOST_WORDS, "gap")
-    ordered = measured_words.sort_values(["kind", "gap"], ascending=[True, False], kind="stable")
-    return [str(word) for word in ordered["word"]]
+    return [str(word) for word in measured_words["word"]]
+
+
+def _word_pictures(found: Sequence[SurveyFindings], surveys: Sequence[Survey]) -> list[Section]:
+    """For each model a picture for each leading head, all on one scale, and the number of words
+    that are not drawn.
+    """
+    cells: list[pd.DataFrame | None] = []
+    ends = [0.0]
+    for number, (findings, survey) in enumerate(zip(found, surveys, strict=True)):
+        if not findings.ranked:
+            cells.append(None)
+            continue
+        rows = _cells(findings, survey, number)
+        shown = rows[rows["word"].isin(_words_shown(findings))]
+        cells.append(shown)
+        ends += shown["effect"].dropna().tolist()
+    limits = (min(ends), max(ends))
+
+    def pictures(findings: SurveyFindings, rows: pd.DataFrame | None) -> Section:
+        if rows is None:
+            return {"words": [], "not_drawn": 0}
+        by_head = [rows[rows["name"] == head.name] for head in findings.leaders]
+        return {
+            "words": [charts.words_of_head(words, limits=limits) for words in by_head],
+            "not_drawn": findings.words - rows["word"].nunique(),
+        }
+
+    return [pictures(*pair) for pair in zip(found, cells, strict=True)]
 
 
 def _every_word(findings: SurveyFindings, survey: Survey, number: int) -> Section:
-    """A line for each word: its gap beside those of the nouns in its place, or why it was not
-    measured; and what the file says of it. Gaps are in parts of the mean gap over words, in units
-    of the residual stream where that was not shown to be there."""
+    """A line for each word: its gap and that of unambiguous nouns in its place, or why it was not
+    measured, and its values in the user's file.
+
+    Gaps are divided by the mean gap over words if heads are ranked; otherwise they are in units of
+    the residual stream.
+    """
     words = findings.frames["survey_words"].reset_index(names="row")
     unit = words["gap"].mean() if findings.ranked else 1.0
     further = [str(name) for name in words.columns.difference(["row", *WORDS], sort=False)]
@@ -355,44 +392,108 @@ def _every_word(findings: SurveyFindings, survey: Survey, number: int) -> Sectio
 
 
 def _plain(value: Any) -> str:
-    """A value of the file as it is read: whole numbers without a point."""
+    """A value of the user's file as text: whole numbers without a decimal point."""
     if pd.isna(value):
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-# --- several models -----------------------------------------------------------------------------
+# --- the table of facts ---------------------------------------------------------------------------
+
+KEPT = "heads of other words keep, of a word's gap [95 %]"
+KEPT_BY_RANDOM = "random heads of these layers keep"
+COMPARISONS = {
+    "more": "more for ambiguous words than for unambiguous nouns",
+    "same": "about as much for both",
+    "less": "less for ambiguous words",
+    "undecided": "undecided",
+}
+FEW_NAMES = 6  # heads that a cell of the table names; of more it gives the number
 
 
-def _compared(findings: SurveyFindings) -> Section:
-    """One model in shares and counts, which can be held against those of another."""
-    movers = findings.movers
-    carried = findings.carried
+def facts(found: SurveyFindings, natural: Section | None) -> dict[str, str]:
+    """The value of each row of the table of facts; empty if it was not measured.
+
+    Every model has the same rows, so that models can be read next to each other.
+    """
+    movers = found.movers
     largest = movers[0] if movers else None
-    return {
-        "model": findings.model,
-        "words": findings.words,
-        "heads": findings.number_of_heads,
-        "movers": len(movers),
-        "share": percent(len(movers) / findings.number_of_heads, 1),
-        "more": len(findings.by_comparison("more")),
-        "same": len(findings.by_comparison("same")),
-        "largest": largest and measured(largest.effect, largest.effect_low, largest.effect_high),
-        "between": largest and percent(largest.between_words),
-        "kept": carried and measured(carried.others, carried.others_low, carried.others_high),
-        "random": carried and percent(carried.random),
-        "k": carried and carried.k,
-        "read": percent(findings.depth / findings.layers),
-        "general": ""
-        if pd.isna(findings.general_share)
-        else distance_percent(findings.general_share),
+    carried = found.carried if movers else None
+    by_attention = found.movers_by_attention if movers else None
+    rows = {
+        "words": str(found.words),
+        "sentences, pairs swapped": f"{grouped(found.sentences)}, {grouped(found.pairs)}",
+        "heads in layers": f"{found.number_of_heads} in {found.layers}",
+        "words are read after layer": f"{found.depth - 1} of {found.layers}",
+        "heads that move words": "",
+        "largest effect [95 %], ± between words": "",
+        "of these, among as many that attend to the cue most": "",
+        "words change, compared with unambiguous nouns": _compared_with_nouns(found),
     }
+    if found.ranked:
+        share = percent(len(movers) / found.number_of_heads, 1)
+        rows["heads that move words"] = f"{len(movers)} ({share})"
+    if largest is not None:
+        effect = measured(largest.effect, largest.effect_low, largest.effect_high)
+        spread = percent(largest.between_words)
+        rows["largest effect [95 %], ± between words"] = f"{largest.name}: {effect}, ±{spread}"
+    if by_attention is not None:
+        rows["of these, among as many that attend to the cue most"] = str(by_attention)
+    for comparison, name in COMPARISONS.items():
+        rows[name] = _names(found.by_comparison(comparison))
+    rows |= dict.fromkeys((KEPT, KEPT_BY_RANDOM), "")
+    if carried is not None:
+        value = measured(carried.others, carried.others_low, carried.others_high)
+        rows[KEPT] = f"{value} with {counted(carried.k, 'head')}"
+        rows[KEPT_BY_RANDOM] = percent(carried.random)
+    return rows | _natural_facts(natural)
+
+
+def _names(heads: Sequence[HeadAcrossWords]) -> str:
+    if len(heads) > FEW_NAMES:
+        return counted(len(heads), "head")
+    return ", ".join(head.name for head in heads)
+
+
+def _compared_with_nouns(found: SurveyFindings) -> str:
+    """How far words change, compared with unambiguous nouns in their place."""
+    if not found.words_compared:
+        return ""
+    p = p_value(found.ambiguity_p, LEVEL)
+    if found.ranked and not found.is_ambiguity:
+        return f"no difference found ({p})"
+    times = (
+        "further"
+        if math.isinf(found.times_as_far)
+        else f"{decimal(found.times_as_far, 1)} times as far"
+    )
+    return f"{times}, over {counted(found.words_compared, 'word')} ({p})"
+
+
+def _natural_facts(natural: Section | None) -> dict[str, str]:
+    """Accuracy on natural text, with all heads and with some of them taken out."""
+    names = {
+        "mean": "accuracy without these heads (their mean)",
+        "swap": "accuracy without these heads (another sentence's)",
+    }
+    first = "accuracy on natural text"
+    last = "random sets of these layers cost at most"
+    rows = dict.fromkeys((first, *names.values(), last), "")
+    if natural is None:
+        return rows
+    rows[first] = percent(natural["rows"][0]["accuracy"], 1)
+    for row in natural["rows"]:
+        heads = listed(natural["heads"]) if natural["heads"] else "the heads taken out"
+        rows[names[row["kind"]]] = f"{percent(row['accuracy_without'], 1)} ({heads})"
+    most = max(row["random_most"] for row in natural["rows"])
+    rows[last] = f"{decimal(100 * most, 1)} points"
+    return rows
 
 
 def _downloads(
     frames: Mapping[str, pd.DataFrame], findings: SurveyFindings, folder: str
 ) -> list[Section]:
-    """The tables of one model; that of all words and heads is Parquet alone."""
+    """The tables of one model. The table of all words and heads exists as Parquet only."""
     rows = [
         checks.download(f"{folder}{name}", len(frame), TABLES.get(name, ""))
         for name, frame in frames.items()
@@ -404,7 +505,7 @@ def _downloads(
 
 
 def notebook_html(survey: Survey) -> str:
-    """What a notebook shows of a survey: its answer, the map, and a line for each leading head."""
+    """The HTML of a survey in a notebook: its answer, the map, and a line for each leading head."""
     findings = survey_findings(survey.model_name, survey.frames)
     picture = ""
     if findings.ranked:

@@ -1,16 +1,17 @@
-"""The walk as one HTML file: every step with its question, its picture, the formula that was run,
-and the numbers; and as a folder.
+"""The page of a walk: every step with its question, its picture, the formula that was run, and the
+numbers.
 
-The script of the page fills pictures and tables for the head and token that are followed, at first
-those of the walk's frames, from the arrays of `probe.walkthrough.frames.page_block`. A step that
-the family or the walk does not have is left out, or says so: by the facts of the table of
-architectures, never by a family's name. What keeps the file by itself is in `probe.pages.html`.
+The page opens on the head and token of the walk's frames. Its script fills pictures and tables for
+any other head and token, from the arrays of `probe.walkthrough.frames.page_block`. Steps that the
+model does not have are omitted or explained, by the facts of the table of architectures, never by
+the name of a family. `probe.pages.html` makes the file self-contained.
 """
 
 import ast
 import inspect
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ from probe.walkthrough.scene import HEAD_NUMBERS, STREAM_NUMBERS
 if TYPE_CHECKING:
     from probe.walkthrough.walk import Walk
 
-# Modules and classes whose functions the page shows as formulas.
+# Modules and classes whose functions the page can show as formulas.
 FORMULAS = {
     "attention": attention,
     "forward": forward,
@@ -41,8 +42,9 @@ FORMULAS = {
     "variants": variants,
     "axes": Axis,
 }
-N_HUES = 6  # of tokens: classes of the style sheet
-# Characters of a text in the page's head: up to MAX_TEXT whole, else its beginning and its end.
+SHADES = 15  # of a cell, as in the script of the page
+N_HUES = 6  # of tokens; each is a class of the style sheet
+# Characters of a text at the top of the page. A longer text is cut to its beginning and its end.
 MAX_TEXT = 240
 BEGINNING = 160
 END = 60
@@ -50,30 +52,38 @@ ACROSS = {"query": "query: the target token that looks", "key": "key: the source
 
 
 def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
-    """The page of a walk; `manifest` says what made it (everything but the time is shown)."""
+    """The page of a walk.
+
+    manifest: what made the page; everything but the time is shown
+    """
     templates = environment()
     assets = html.assets(templates, "walk.css.j2", "walk.js")
     return templates.get_template("walk.html.j2").render(values(walk), manifest=manifest, **assets)
 
 
 def notebook_html(walk: "Walk") -> str:
-    """What a notebook shows of a walk, without scripts: the answer, the head, the tables."""
+    """The HTML of a walk in a notebook, without scripts: the answer, the facts, the tables."""
     return (
         environment()
         .get_template("notebook.html.j2")
         .render(
             walk=walk,
             answer=walk_sentences.answer(walk.findings),
-            because=walk_sentences.because(walk.findings),
+            known=walk_sentences.facts(walk.findings),
             n_rows={name: len(frame) for name, frame in walk.frames.items()},
         )
     )
 
 
 def environment(*folders: str | Path) -> Environment:
-    """The walk's templates, behind those of these folders, with the filters that they use."""
+    """The walk's templates and their filters. Templates in `folders` are found first."""
     templates = html.environment(*folders, "walk", "report")
-    templates.filters |= {"thin": thin, "shortened": shortened, "formula": _named_formula}
+    templates.filters |= {
+        "thin": thin,
+        "shortened": shortened,
+        "formula": _named_formula,
+        "shade": shade,
+    }
     return templates
 
 
@@ -84,15 +94,15 @@ def _named_formula(name: str) -> tuple[str, str]:
 
 
 def values(walk: "Walk") -> dict[str, Any]:
-    """What the walk's template shows, but for what made the page."""
+    """The values of the walk's template, except for the manifest and the assets."""
     frames = walk.frames
     embedding = frames["embedding"].to_dict("records") if "embedding" in frames else []
     notes = {note.removeprefix("replaced: ") for note in frames["certificate"]["note"]}
     answer = walk_sentences.answer(walk.findings)
-    because = walk_sentences.because(walk.findings)
     return {
         "walk": walk,
         "answer": answer,
+        "known": walk_sentences.facts(walk.findings),
         "caution": walk_sentences.caution(walk.findings),
         "guessed": walk_sentences.guessed(walk.findings),
         "places": walk_sentences.places(walk.findings),
@@ -102,6 +112,7 @@ def values(walk: "Walk") -> dict[str, Any]:
         "numbers": {"head": HEAD_NUMBERS, "stream": STREAM_NUMBERS},
         "texts": {side: chips(part) for side, part in frames["tokens"].groupby("text", sort=False)},
         "embedding": embedding,
+        "strongest": _largest_coordinate(embedding),
         "embedding_differences": {row["part"]: row["difference"] for row in embedding},
         "pictures": {name: _without_rows(chart) for name, chart in pictures(walk).items()},
         "parameter_sentences": parameter_sentences(walk.parameters),
@@ -109,17 +120,31 @@ def values(walk: "Walk") -> dict[str, Any]:
         "certificate": checks.certificate(frames["certificate"]),
         "replaced": sorted(notes - {""}),
         "downloads": checks.downloads(frames, TABLES),
-        "data": html.as_json(walk.block | {"answer": answer, "because": because}),
+        "data": html.as_json(walk.block | {"answer": answer}),
     }
 
 
+def _largest_coordinate(embedding: Sequence[Mapping[Any, Any]]) -> float:
+    """The largest absolute coordinate that is shown of the vectors that enter the first block."""
+    names = [f"e{number}" for number in range(STREAM_NUMBERS)]
+    return max((abs(row[name]) for row in embedding for name in names), default=1.0) or 1.0
+
+
+def shade(value: float, limit: float) -> str:
+    """The classes of a cell's colour: its strength is the square root of the value's share of the
+    limit, its hue the sign.
+    """
+    strength = round(SHADES * math.sqrt(min(abs(value) / limit, 1.0)))
+    return f"t{strength}" + (" against" if value < 0 else "")
+
+
 def pictures(walk: "Walk") -> dict[str, Any]:
-    """Every chart of the page by name, of the head and token that are followed first."""
+    """Every chart of the page by name, for the head and token that are followed first."""
     frames = walk.frames
     drawn = [
         tokens.query("drawn")["pos"] for _, tokens in frames["tokens"].groupby("text", sort=False)
     ]
-    # One text is both what looks and what is looked at; of two, the source comes first.
+    # With one text, queries and keys are the same tokens; with two, the source comes first.
     queries = drawn[-1]
     keys = drawn[0]
     cells = frames["attention"].assign(chosen=frames["attention"]["query_pos"] == walk.at)
@@ -141,7 +166,7 @@ def pictures(walk: "Walk") -> dict[str, Any]:
 
 
 def _token_grids(cells: pd.DataFrame, titles: Mapping[str, str]) -> dict[str, Any]:
-    """A grid of every kind that the walk has, with queries as rows and as columns."""
+    """The grids of tokens, each with queries as rows and as columns."""
     charts = {}
     for kind in grid.KINDS:
         if kind in cells:
@@ -154,12 +179,12 @@ def _token_grids(cells: pd.DataFrame, titles: Mapping[str, str]) -> dict[str, An
 def _planes(
     vectors: pd.DataFrame, at: int, queries: "pd.Series[int]", keys: "pd.Series[int]"
 ) -> dict[str, Any]:
-    """The drawn tokens in the plane of queries and keys, and in that of values."""
+    """The drawn tokens in the plane of queries and keys, and in the plane of values."""
     is_query = vectors["kind"] == "query"
     is_drawn = vectors["pos"].isin(queries).where(is_query, vectors["pos"].isin(keys))
     points = vectors[is_drawn]
     one_text = queries.equals(keys)
-    # In two texts the key at position `at` is another token than the one that is followed.
+    # With two texts, the key at position `at` is not the token that is followed.
     is_followed = (points["pos"] == at) & (one_text | (points["kind"] == "query"))
     points = points.assign(chosen=is_followed)
     return {
@@ -169,12 +194,17 @@ def _planes(
 
 
 def _by_depth(layers: pd.DataFrame) -> dict[str, Any]:
-    """The length of the word's vector and its cosines, by depth."""
+    """The length of the word's vector and its cosines, by depth; with a second sentence, how far
+    apart the two vectors are.
+    """
     lengths = dict(zip(("norm", "attention", "mlp"), grid.LENGTHS, strict=True))
     turns = dict(zip(("token_cosine", "beside_cosine"), grid.TURNS, strict=True))
     length_rows = _long(layers, "depth", lengths, "what", "value").dropna()
     turn_rows = _long(layers, "depth", turns, "what", "value").dropna()
-    return {
+    charts = {}
+    if "apart" in layers:
+        charts["apart"] = grid.apart(layers[["depth", "apart"]])
+    return charts | {
         "stream_lengths": grid.stream_lengths(length_rows),
         "stream_turns": grid.stream_turns(turn_rows),
     }
@@ -183,27 +213,25 @@ def _by_depth(layers: pd.DataFrame) -> dict[str, Any]:
 def _long(
     frame: pd.DataFrame, key: str, titles: Mapping[str, str], what: str, value: str
 ) -> pd.DataFrame:
-    """The columns of `titles` that are there, below each other, each by its title."""
+    """The columns of `titles` in long form, named by their titles, without missing columns."""
     present = [title for column, title in titles.items() if column in frame]
     return frame.rename(columns=titles).melt(key, present, what, value)
 
 
 def _without_rows(chart: Any) -> Any:
-    """The chart without its rows, which the script of the page makes from the tensors that the page
-    carries anyway.
-    """
+    """The chart without its rows. The script of the page makes them from the arrays of the page."""
     bare = chart.copy(deep=False)
     bare.data = alt.InlineData(values=[], name=chart.data.name)
     return bare
 
 
 def thin(text: str) -> str:
-    """Thousands apart by a narrow space, and a true multiplication sign."""
+    """The text with narrow spaces between thousands, and with multiplication signs."""
     return re.sub(r"(?<=\d),(?=\d{3})", "\u202f", text).replace(" x ", " × ")
 
 
 def formula(function: Callable[..., Any]) -> tuple[str, str]:
-    """A function's name and arguments, and its lines as they were run, without the docstring."""
+    """A function's name and arguments, and its code without the docstring."""
     tree = ast.parse(dedent(inspect.getsource(function))).body[0]
     assert isinstance(tree, ast.FunctionDef)
     lines = [ast.unparse(line) for line in tree.body[1:]]
@@ -212,9 +240,7 @@ def formula(function: Callable[..., Any]) -> tuple[str, str]:
 
 
 def chips(frame: pd.DataFrame) -> list[dict[Any, Any]]:
-    """The tokens as a page shows them: a leading space apart from the text, white space made
-    visible, a hue.
-    """
+    """The tokens for a page, each with its leading space apart, visible white space and a hue."""
     return [
         row | sentences.visible(str(row["piece"])) | {"hue": index % N_HUES}
         for index, row in enumerate(frame.to_dict("records"))

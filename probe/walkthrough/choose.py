@@ -44,11 +44,15 @@ from probe.walkthrough.scene import AttentionView, WordInText
 # Fraction of a head's attention. A head that gives more to the first token and to special tokens
 # shows little else.
 MAX_RESTING = 0.5
+# Fraction of a head's attention, averaged over the tokens of the text. A head that gives more to
+# the token before is a previous-token head: it reads whatever comes there.
+MAX_PREVIOUS = 0.5
 LEXICON_SEED = 0  # decides how the lexicon's sentences are held out, as in a study
 # Fraction of a vector's length below which two vectors are equal, and of the distance between two
 # vectors below which a swap moved nothing: about the effect of the order of a sum in float32.
 SAME_VECTOR = 1e-5
-SENTENCE_SENSES = ("this meaning", "that meaning")  # names of the ends of the two sentences' axis
+# Names of the ends of two sentences' axis where no word tells the sentences apart.
+SENTENCE_SENSES = ("this sentence", "that sentence")
 # Fraction of the gap between two senses. A smaller effect is no reason to follow a head.
 MIN_SENSE_EFFECT = 0.02
 # Second sentences for a word without a shipped sentence: one with little before the word, and one
@@ -159,6 +163,7 @@ class HeadChoice:
     sources: the tokens that counted
     n_resting: the number of heads that were skipped, because they give most of their attention to
         `resting_tokens`
+    n_previous: the number of other heads that were skipped, because they are previous-token heads
     senses: only for Criterion.SENSE
     """
 
@@ -171,6 +176,7 @@ class HeadChoice:
     sources: Sources = Sources.ALL
     n_resting: int = 0
     resting_tokens: tuple[str, ...] = ()
+    n_previous: int = 0
     senses: SenseEffects | None = None
 
 
@@ -194,12 +200,9 @@ class Caution:
     """Why a model that reads left to right cannot resolve the word's sense at the word.
 
     cue: the cue, if it comes after the word; None if no content word comes before the word
-    only_function_words: without a cue, whether function words come before the word, or nothing at
-        all
     """
 
     cue: str | None
-    only_function_words: bool
 
 
 def lexicon_words_in(text: str) -> list[tuple[int, int, str]]:
@@ -306,7 +309,48 @@ def sentence_axis(model: Model, word: WordInText, second: WordInText) -> SenseAx
     """
     states = target_states(model, [word.tokens, second.tokens], [word.at, second.at])
     n_layers = len(read_weights(model).blocks)
-    return _axis_between(model, states, [[0], [1]], SENTENCE_SENSES, n_layers)
+    names = cue_names(word, second, causal=model.config.causal)
+    return _axis_between(model, states, [[0], [1]], names, n_layers)
+
+
+def cue_names(word: WordInText, second: WordInText, *, causal: bool) -> tuple[str, str]:
+    """The word that tells the meaning in each of two sentences, to name the ends of their axis;
+    SENTENCE_SENSES if a sentence has none, or both have the same.
+    """
+    here = _cue(word, second.tokens.text, causal=causal)
+    there = _cue(second, word.tokens.text, causal=causal)
+    if here is None or there is None or here.casefold() == there.casefold():
+        return SENTENCE_SENSES
+    return here, there
+
+
+def _cue(word: WordInText, other_text: str, *, causal: bool) -> str | None:
+    """The content word that only this sentence has: a cue of the lexicon, otherwise the one that is
+    nearest before the word, otherwise the first one after it; None if there is none to read.
+    """
+    text = word.tokens.text
+    start, end = find_word(text, word.text)
+    in_other = {match.group().casefold() for match in WORD.finditer(other_text)}
+    candidates = [
+        match
+        for match in WORD.finditer(text)
+        if match.group().casefold() not in in_other | FUNCTION_WORDS | {word.text.casefold()}
+    ]
+    before = [match.group() for match in candidates if match.end() <= start]
+    after = [match.group() for match in candidates if match.start() >= end and not causal]
+    by_distance = [*reversed(before), *after]
+    lexicon_cues = _lexicon_cues(word.text)
+    # sorted is stable, so equal words keep the order of their distance.
+    ranked = sorted(by_distance, key=lambda cue: cue.casefold() not in lexicon_cues)
+    return ranked[0] if ranked else None
+
+
+def _lexicon_cues(text: str) -> set[str]:
+    """The cues of a word of the lexicon, in lower case."""
+    name = lexicon_entry(text)
+    if name is None or name not in lexicon.words():
+        return set()
+    return {cue.casefold() for sense in lexicon.entry(name).senses for cue in sense.cues}
 
 
 def has_length(axis: Axis) -> bool:
@@ -655,15 +699,34 @@ def _choose_by_length(view: AttentionView, word: WordInText, layers: Sequence[in
     all_layers = range(len(view.attention.pattern))
     sizes = torch.stack([relative_writes(view, layer, tokens)[:, word.at] for layer in all_layers])
     is_resting = resting_attention(view, word.at) > MAX_RESTING
-    n_resting = int(is_resting[list(layers)].sum())
-    # The rule would leave no head if all of them rest, or if there is nothing else to read from.
-    every_head_rests = bool(is_resting[list(layers)].all())
-    if sources is Sources.ALL or every_head_rests or n_resting == 0:
+    is_previous = (previous_attention(view) > MAX_PREVIOUS) & ~is_resting
+    is_skipped = is_resting | is_previous
+    # The rule would leave no head if all of them are skipped, or if there is nothing else to read.
+    if sources is Sources.ALL or bool(is_skipped[list(layers)].all()):
         return _first_head(sizes, layers, Criterion.LENGTH, sources=sources)
     choice = _first_head(
-        sizes.masked_fill(is_resting, -1.0), layers, Criterion.LENGTH, sources=sources
+        sizes.masked_fill(is_skipped, -1.0), layers, Criterion.LENGTH, sources=sources
     )
-    return replace(choice, n_resting=n_resting, resting_tokens=_resting_tokens(view, word.at))
+    n_resting = int(is_resting[list(layers)].sum())
+    return replace(
+        choice,
+        n_resting=n_resting,
+        resting_tokens=_resting_tokens(view, word.at) if n_resting else (),
+        n_previous=int(is_previous[list(layers)].sum()),
+    )
+
+
+def previous_attention(view: AttentionView) -> Tensor:
+    """The attention that each head gives to the token before, averaged over the text; 0 where two
+    texts attend to each other, and in a text of fewer than three tokens.
+
+    `-> layer head`
+    """
+    pattern = view.attention.pattern
+    if not view.one_text or pattern.shape[-1] < 3:
+        return torch.zeros(pattern.shape[:2])
+    # The second token is left out, because the first one is also where heads rest.
+    return pattern.diagonal(offset=-1, dim1=-2, dim2=-1)[..., 1:].mean(-1)
 
 
 def resting_attention(view: AttentionView, at: int) -> Tensor:
@@ -697,7 +760,7 @@ def caution(view: AttentionView, word: WordInText) -> Caution | None:
         return None
     cue = late_cue(word)
     if cue is not None:
-        return Caution(cue, only_function_words=False)
+        return Caution(cue)
     if content_words(word.tokens)[: word.positions[0]].any():
         return None
-    return Caution(None, only_function_words=bool(word.context_ids(causal=True)))
+    return Caution(None)

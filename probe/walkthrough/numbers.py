@@ -50,9 +50,9 @@ NAMES_BY_AXES = {
     "page_head key number": ("k", "k_plane", "v", "v_plane", "out"),
     "page_head number": ("explained",),
     "page_head second_key": ("second_pattern", "second_share"),
-    "page_head": ("second_norm",),
+    "page_head": ("second_added",),
     "layer head": ("swap",),
-    "layer head query": ("write_norm", "moved", "from_content", "adds"),
+    "layer head query": ("write_norm", "added", "moved", "from_content", "adds"),
     "layer query": (
         "mean",
         "std",
@@ -300,13 +300,14 @@ def _layer_quantities(scene: Scene, layer: int) -> Quantities:
 
 
 def _moves(scene: Scene, layer: int, delta: Tensor) -> Quantities:
-    """The length of each head's ΔE, how far its write from other tokens moves each token, and
-    its contribution to a logit.
+    """The length of each head's ΔE, also relative to the token's vector, how far its write from
+    other tokens moves each token, and its contribution to a logit.
     """
     other_words = scene.view.other_words(scene.word)
     content = other_words & choose.content_words(scene.view.source)
     quantities = {
         "write_norm": delta.norm(dim=-1),
+        "added": choose.relative_writes(scene.view, layer, scene.view.allowed),
         "moved": choose.relative_writes(scene.view, layer, other_words),
         "from_content": choose.relative_writes(scene.view, layer, content),
     }
@@ -438,7 +439,7 @@ def _second_sentence_quantities(scene: Scene, second: SecondSentence) -> Quantit
     at = slice(second.word.at, second.word.at + 1)
     patterns = []
     key_shares = []
-    norms = []
+    sizes = []
     for layer in scene.layers:
         trace = view.attention
         w_o = view.weights.blocks[layer].w_o
@@ -447,11 +448,11 @@ def _second_sentence_quantities(scene: Scene, second: SecondSentence) -> Quantit
         delta = attention.write(trace.z[layer][:, at], w_o)
         patterns.append(pattern[:, 0])
         key_shares.append(shares(pattern, out, delta)[:, 0])
-        norms.append(delta[:, 0].norm(dim=-1))
+        sizes.append(choose.relative_writes(view, layer, view.allowed)[:, second.word.at])
     return {
         "second_pattern": torch.cat(patterns),
         "second_share": torch.cat(key_shares),
-        "second_norm": torch.cat(norms),
+        "second_added": torch.cat(sizes),
     }
 
 

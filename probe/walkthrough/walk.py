@@ -58,9 +58,13 @@ class LargestPart:
 
 @dataclass(frozen=True)
 class HeadWrite:
-    """A head's write at a word: the length of ΔE, and the source token with its largest share."""
+    """A head's write at a word.
 
-    length: float
+    relative: the length of ΔE, as a fraction of the vector's length after the layer's attention
+    largest: the source token with the largest share of ΔE
+    """
+
+    relative: float
     largest: LargestPart
 
 
@@ -118,6 +122,7 @@ class WalkFindings:
     parting: only if two sentences are compared head by head
     logit: only if a word's logit is read
     caution: why no head can resolve the word's sense there, if that is certain
+    previous: the head's attention to the token before, averaged over the text; None for two texts
     """
 
     model_name: str
@@ -131,6 +136,7 @@ class WalkFindings:
     parting: Parting | None
     logit: LogitFindings | None
     caution: Caution | None
+    previous: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -520,12 +526,13 @@ def walk_findings(
         choice=choice,
         write=_head_write(
             view.source,
-            quantities["delta_norm"][index, scene.at],
+            quantities["added"][scene.layer, scene.head, scene.at],
             quantities["share"][index, scene.at],
         ),
         parting=_parting(scene, measured),
         logit=_logit_findings(model, scene),
         caution=choose.caution(view, scene.word) if one_text else None,
+        previous=_previous(scene) if one_text else None,
     )
 
 
@@ -541,7 +548,7 @@ def _parting(scene: Scene, measured: Measured) -> Parting | None:
             break
     second_write = _head_write(
         scene.second.word.tokens,
-        quantities["second_norm"][scene.head_index],
+        quantities["second_added"][scene.head_index],
         quantities["second_share"][scene.head_index],
     )
     return Parting(
@@ -580,8 +587,13 @@ def _logit_findings(model: Model, scene: Scene) -> LogitFindings | None:
     )
 
 
-def _head_write(source: Tokens, norm: Tensor, shares: Tensor) -> HeadWrite:
-    return HeadWrite(float(norm), _largest_part(source, shares))
+def _previous(scene: Scene) -> float:
+    """The followed head's attention to the token before, averaged over the text."""
+    return float(choose.previous_attention(scene.view)[scene.layer, scene.head])
+
+
+def _head_write(source: Tokens, relative: Tensor, shares: Tensor) -> HeadWrite:
+    return HeadWrite(float(relative), _largest_part(source, shares))
 
 
 def _largest_part(source: Tokens, parts: Tensor) -> LargestPart:

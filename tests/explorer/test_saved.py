@@ -135,7 +135,7 @@ def test_what_is_no_saved_page_is_never_written_over(run, tmp_path, name):
     notes.write_text("my lecture notes")
     refused = {
         "notes.html": (
-            f"Saving the explorer's page: {notes} is there and is no page that the explorer saved; "
+            f"Saving the explorer's page: {notes} exists and is not a page that the explorer saved; "
             "give --save another file."
         ),
         "notes.html/page.html": (

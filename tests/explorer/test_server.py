@@ -74,9 +74,9 @@ def test_a_question_is_answered_by_lines_of_json(client):
         ({"Host": "evil.example:8000"}, "The explorer answers to 127.0.0.1 only"),
         ({"Host": "127.0.0.1.evil.example"}, "The explorer answers to 127.0.0.1 only"),
         ({"Host": "10.0.0.7:8000"}, "The explorer answers to 127.0.0.1 only"),
-        ({"Origin": "https://evil.example"}, "The explorer answers its own page only"),
-        ({"Origin": "null"}, "The explorer answers its own page only"),
-        ({"Origin": "http://127.0.0.1:9999"}, "The explorer answers its own page only"),
+        ({"Origin": "https://evil.example"}, "The explorer answers only its page"),
+        ({"Origin": "null"}, "The explorer answers only its page"),
+        ({"Origin": "http://127.0.0.1:9999"}, "The explorer answers only its page"),
     ],
 )
 def test_others_are_refused_in_one_sentence(client, headers, sentence):
@@ -118,10 +118,10 @@ def test_a_server_for_others_takes_numbers_and_its_own_name(name, host, ours):
     ("body", "status", "sentence"),
     [
         (b"x" * 10_000_000, 413, "The question is larger than 64 kB; give a shorter sentence."),
-        (b"{", 400, "The question is no JSON; ask from the explorer's page."),
-        (b"\xff\xfe", 400, "The question is no JSON; ask from the explorer's page."),
-        (b"[" * 60_000, 400, "The question is no JSON; ask from the explorer's page."),
-        (b"[1]", 400, "The question is no record; ask from the explorer's page."),
+        (b"{", 400, "The question is not JSON; ask from the explorer's page."),
+        (b"\xff\xfe", 400, "The question is not JSON; ask from the explorer's page."),
+        (b"[" * 60_000, 400, "The question is not JSON; ask from the explorer's page."),
+        (b"[1]", 400, "The question is not a record; ask from the explorer's page."),
         ({"what": "sentence", "text": "\ud800 bank"}, 200, None),
         (
             {"what": ["swap"], "text": "x", "page": {}, "number": "x"},

@@ -17,7 +17,7 @@ import probe
 from probe.display import html_of
 from probe.errors import InputError
 from probe.pages.html import environment
-from probe.pages.survey import lines
+from probe.pages.survey import facts, lines
 from probe.pages.write import write_surveys
 from probe.results.survey_findings import survey_findings
 
@@ -53,8 +53,8 @@ def test_attention_to_the_cue_stands_beside_the_effect(tmp_path, survey):
     assert [head.name for head in found.movers] == ["L0H1", "L1H2", "L1H3"]
     assert found.movers_by_attention == 2
     page = one_line(page_of(attending, tmp_path / "attending"))
-    assert "attention to the cue" in page
-    assert "Of the 3 heads shown to move words, 2 are among the 3 that attend to the cue" in page
+    assert facts(found, None)["of these, among as many that attend to the cue most"] == "2"
+    assert "attend to the cue most2" in page.replace(" <", "<")
     without = one_line(page_of(survey, tmp_path / "without"))
     assert "that attend to the cue most" not in without
 
@@ -62,30 +62,31 @@ def test_attention_to_the_cue_stands_beside_the_effect(tmp_path, survey):
 # --- what is said ---------------------------------------------------------------------------------
 
 
+MOVED = "ambiguous words are moved from one meaning to the other by"
+
+
 def test_the_headline_names_the_head_that_is_surely_first(survey):
     assert said(survey, "headline").startswith(
-        f"In smollm2, over 24 ambiguous words, 3 of 12 attention heads were shown to move the word 2{NARROW}% "
-        f"or more of the way from one meaning to the other, most of all L0H1: 29{NARROW}% ["
+        f"In smollm2, 24 {MOVED} 3 of 12 attention heads, furthest by L0H1: 29{NARROW}% ["
     )
 
 
 def test_heads_whose_ranks_overlap_are_named_in_no_order():
     alike = make_survey(heads={"L0H1": 0.2, "L1H2": 0.2}, general={"L0H1": 0.2})
     headline = said(alike, "headline")
-    assert "among them L" in headline and "most of all" not in headline
-    assert headline.endswith("].") is False and " and L" in headline
+    assert (
+        "which moves them furthest is not certain: L" in headline and "furthest by" not in headline
+    )
+    assert ", L" in headline
 
 
 def test_one_head_and_none_are_said_as_such():
     one = make_survey(heads={"L0H1": 0.3}, general={})
-    assert (
-        f"one of 12 attention heads was shown to move the word 2{NARROW}% or more of the way from one "
-        "meaning to the other: L0H1, by" in said(one, "headline")
-    )
+    assert f"24 {MOVED} 1 of 12 attention heads, furthest by L0H1: " in said(one, "headline")
     none = make_survey(heads={}, general={}, noise=0.2)
     assert said(none, "headline") == (
-        "In smollm2, over 24 ambiguous words, the word changes with its meaning, but no single "
-        f"attention head was shown to move it 2{NARROW}% or more of the way from one meaning to the other."
+        "In smollm2, 24 ambiguous words change with their meaning, but by no single head "
+        f"2{NARROW}% or more of the way."
     )
 
 
@@ -94,43 +95,34 @@ def test_meaning_is_said_only_where_words_change_further_than_nouns(survey):
     model = frames["survey_model"]
     frames["survey_model"] = model.assign(ambiguity_p=0.2)
     context = replace(survey, frames=frames)
-    assert "of the way from one context to the other" in said(context, "headline")
-    assert "one meaning" not in said(context, "headline")
-    assert said(context, "beside_nouns").startswith(
-        "These words were not shown to change further than nouns of one meaning"
-    )
-    assert said(survey, "beside_nouns").startswith(
-        "In the same sentences these words change 2.2 times as far as nouns of one meaning"
-    )
-    frames["survey_model"] = model.assign(words_compared=20)
-    assert said(replace(survey, frames=frames), "beside_nouns").startswith(
-        "In the same sentences 20 of them, those that could be compared, change 2.2 times as far as"
+    assert "moved from one context to the other" in said(context, "headline")
+    assert said(context, "beside_nouns").startswith("We found no difference between these words")
+    assert said(survey, "beside_nouns") == (
+        "In the same sentences, unambiguous nouns change less: these words change 2.2 times as far."
     )
 
 
-def test_general_and_specific_heads_are_named(survey):
-    told = said(survey, "beside_nouns")
-    assert (
-        "L1H2 and L1H3 move ambiguous words further than such nouns, each measured in its own gap. "
-        "L0H1 moves ambiguous words about as far as these." in one_line(told)
-    )
+def facts_of(survey):
+    return facts(survey_findings(survey.model_name, survey.frames), None)
 
 
-def test_what_heads_of_other_words_keep_is_said_beside_random_ones(survey):
-    told = said(survey, "kept")
-    assert told.startswith(
-        "The four heads before the read-out that rank first on all other words keep 5"
-    )
-    assert "of the gap of a word that was left out, random sets of the same layers 1" in told
-    carry = survey.frames["survey_carry_over"].assign(random_high=0.9)
-    worse = replace(survey, frames=survey.frames | {"survey_carry_over": carry})
-    assert "which was not shown to be more than random sets" in said(worse, "kept")
+def test_general_and_specific_heads_are_named_in_rows(survey):
+    rows = facts_of(survey)
+    assert rows["heads that move words"] == f"3 (25.0{NARROW}%)"
+    assert rows["more for ambiguous words than for unambiguous nouns"] == "L1H2, L1H3"
+    assert rows["about as much for both"] == "L0H1" and rows["undecided"] == ""
+
+
+def test_what_heads_of_other_words_keep_has_random_ones_in_the_next_row(survey):
+    rows = facts_of(survey)
+    assert rows["heads of other words keep, of a word's gap [95 %]"].endswith(" with 4 heads")
+    assert rows["random heads of these layers keep"].startswith("1")
 
 
 def test_words_without_a_gap_rank_nothing_and_the_page_says_what_to_do(tmp_path):
     nothing = make_survey(gap=0.0, noise=0.3)
     text = page_of(nothing, tmp_path)
-    assert "was not shown to change with its meaning: no head is ranked" in one_line(text)
+    assert "no head is ranked: over 24 ambiguous words we found no change" in one_line(text)
     assert "Nothing was shown about any head." in text and "probe survey --sentences FILE" in text
     for section in ('id="words"', 'id="every-head"', 'id="numbers"'):
         assert section not in text
@@ -139,9 +131,7 @@ def test_words_without_a_gap_rank_nothing_and_the_page_says_what_to_do(tmp_path)
 
 def test_few_words_are_called_a_first_look(tmp_path):
     few = make_survey(names=("bank", "bark", "bat", "bow", "club", "fan", "jam", "nail", "palm"))
-    assert "A first look: words are the sample here, and 9 of them say little" in one_line(
-        page_of(few, tmp_path)
-    )
+    assert "A first look: 9 words are a small sample." in one_line(page_of(few, tmp_path))
 
 
 def test_numbers_of_the_file_are_told(survey, survey_page):
@@ -171,12 +161,10 @@ def test_natural_text_stands_on_the_page_where_it_was_measured(survey, tmp_path)
     for _ in range(2):  # the second time the manifest is the page's own
         text = one_line(page_of(survey, tmp_path))
         assert "Taken out at the word: L4H1 and L4H2." in text
-        assert (
-            "On natural text (1 word) the meaning is told from the word's vector in 85.0"
-            f"{NARROW}% of the sentences; with L4H1 and L4H2 replaced by their mean in 72.0{NARROW}% and "
-            f"by what they wrote in a random sentence in 72.0{NARROW}%; random sets of the same layers "
-            "cost 3.0 points at most." in text
-        )
+        plain = text.replace(" <", "<")
+        assert f"accuracy on natural text85.0{NARROW}%" in plain
+        assert f"accuracy without these heads (their mean)72.0{NARROW}% (L4H1 and L4H2)" in plain
+        assert "random sets of these layers cost at most3.0 points" in plain
         assert (
             f"mean of wordstheir mean85.0{NARROW}%72.0{NARROW}%13.0 [10.0, 16.0]1.03.0"
             in text.replace(" <", "<")
@@ -253,11 +241,8 @@ def test_natural_text_is_of_the_model_in_whose_folder_it_was_measured(two_models
     found = pd.DataFrame([row | {"random_fall": 0.0, "random_most": 0.01}])
     found.to_csv(tmp_path / "another" / "evaluation_without.csv", index=False)
     page = write_surveys([survey, other], tmp_path).read_text(encoding="utf-8")
-    first, second = page.split('<p class="lead">')[1:]
-    assert (
-        "On natural text" not in first
-        and f"by what they wrote in a random sentence in 60.0{NARROW}%" in second
-    )
+    name = "accuracy without these heads (another sentence's)"
+    assert f"{name}–60.0{NARROW}% (the heads taken out)" in one_line(page).replace(" <", "<")
     assert 'href="another/evaluation_without.csv"' in page
 
 
@@ -268,9 +253,8 @@ def test_two_models_have_a_map_each_and_are_compared_in_counts(two_models):
     assert (folder / "smollm2" / "survey_heads.csv").is_file()
     assert (folder / "mini-lm" / "survey_word_heads.parquet").is_file()
     plain = one_line(text)
-    assert f"smollm224123 (25.0{NARROW}%)21" in plain
-    assert f"mini lm24121 (8.3{NARROW}%)10" in plain
-    assert "In mini lm, over 24 ambiguous words, one of 12 attention heads was shown" in plain
+    assert f"heads that move words3 (25.0{NARROW}%)1 (8.3{NARROW}%)" in plain
+    assert f"In mini lm, 24 {MOVED} 1 of 12 attention heads" in plain
     made = json.loads((folder / "manifest.json").read_bytes())
     assert [one["model"] for one in made["models"]] == ["smollm2", "mini lm"]
     # Nothing that is of one model alone stands for all of them.
@@ -281,8 +265,8 @@ def test_two_models_have_a_map_each_and_are_compared_in_counts(two_models):
 def test_the_result_can_be_copied_as_text_with_what_made_it(survey_page, two_models, survey):
     first, heads, model, made = pasted(survey_page).splitlines()
     assert first.startswith(said(survey, "headline"))
-    assert said(survey, "beside_nouns") in first and said(survey, "kept") in first
-    assert heads.startswith(f"L0H1 29{NARROW}% [26, 32] (beyond nouns of one meaning: ")
+    assert said(survey, "beside_nouns") in first
+    assert heads.startswith(f"L0H1 29{NARROW}% [26, 32] (beyond unambiguous nouns: ")
     manifest = json.loads((survey_page.parent / "manifest.json").read_bytes())
     assert model == f"smollm2, weights sha256 {manifest['weights_sha256'][:12]}."
     assert made.endswith(f"probe {manifest['versions']['probe']}, seed 0, probe survey")
@@ -293,13 +277,13 @@ def test_the_result_can_be_copied_as_text_with_what_made_it(survey_page, two_mod
 def test_a_result_without_heads_can_be_copied(tmp_path):
     nothing = make_survey(gap=0.0, noise=0.3)
     text = pasted(probe.write(nothing, tmp_path))
-    assert "no head is ranked." in text and "\n\n" not in text
+    assert "no head is ranked: " in text and "\n\n" not in text
 
 
 def test_a_notebook_shows_the_answer_the_map_and_the_leading_heads(survey):
     shown = html_of(survey)
     assert survey._repr_html_() == shown
-    assert "most of all L0H1" in shown and 'src="data:image/png' in shown and "<script" not in shown
+    assert "furthest by L0H1" in shown and 'src="data:image/png' in shown and "<script" not in shown
 
 
 # --- opened ---------------------------------------------------------------------------------------
@@ -313,7 +297,7 @@ def test_the_page_fits_and_asks_for_nothing(survey_page, open_page, width):
 
 
 def test_terms_are_explained_to_a_finger_and_to_the_keyboard(survey_page, open_page):
-    terms = {"head", "sense gap", "same-sense swap", "Nouns of one meaning", "cue words"}
+    terms = {"head", "sense gap", "same-sense swap", "unambiguous nouns", "cue words"}
     check_meanings(open_page(survey_page, **TOUCH).page, terms)
 
 
@@ -327,7 +311,7 @@ def test_before_anything_is_opened_the_page_is_short_and_a_cell_leads_to_its_wor
     opened = open_page(write_surveys([large], tmp_path), viewport={"width": 1280, "height": 900})
     page = opened.page
     assert page.evaluate("document.body.scrollHeight") <= 1800
-    page.locator('[data-map^="words"] .mark-rect path').first.click(force=True)
+    page.locator('[data-map^="words"] .mark-symbol path').first.click(force=True)
     assert page.evaluate("location.hash").startswith("#word-0-")
     assert page.locator("#every-word > details").get_attribute("open") is not None
     assert opened.trouble == []

@@ -16,6 +16,7 @@ from browser import (
     settled,
     sharing,
     unfold,
+    until,
 )
 from families import family_model
 from page_text import one_line
@@ -24,7 +25,6 @@ from seeds import mostly_campaign
 import probe
 from probe.pages import folder
 from probe.pages import walk as walk_page
-from probe.pages.walk_sentences import because
 from probe.walkthrough import scene
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
@@ -136,6 +136,7 @@ def test_where_a_layer_divides_by_its_number_the_page_does_as_the_layer_is_follo
         opened.page.evaluate(f"location.hash = '#L{layer}H1@{walked.at}'")
         settled(opened.page)
         title = f"√7 ÷ {layer + 1}"
+        opened.page.locator('[name="stage"]').nth(1).check(force=True)
         assert title in " ".join(opened.page.locator("#softmax th").all_inner_texts())
         assert f"Q·K ÷ {title}" in opened.page.locator("#scaling table").first.inner_text()
 
@@ -160,12 +161,12 @@ def test_every_picture_is_drawn_and_has_a_text(page, walked):
     n = len(walked.frames["tokens"])
     boxes = page.locator(".chart.drawn")
     assert (
-        boxes.count() == 11 and page.locator(".chart").count() == 15
-    )  # four grids wait to be turned
+        boxes.count() == 10 and page.locator(".chart").count() == 13
+    )  # three grids wait to be turned
     widths = page.eval_on_selector_all(
         ".chart.drawn svg", "all => all.map(svg => svg.getBoundingClientRect().width)"
     )
-    assert len(widths) == 11 and min(widths) > 200
+    assert len(widths) == 10 and min(widths) > 200
     texts = page.eval_on_selector_all(
         ".chart", "all => all.map(box => box.getAttribute('aria-label'))"
     )
@@ -185,12 +186,28 @@ def test_tables_show_the_numbers_of_the_frames_rounded_and_whole_on_hover(page, 
     )
     assert [row[1][0] for row in rows[:-1]] == [f"{weight:.3f}" for weight in values["weight"]]
     assert rows[-1][1][0] == "1.000"
-    row, sums = cells(page, "row"), cells(page, "sums")
-    mine = walked.frames["attention"].query(f"query_pos == {walked.at}")
-    assert [number(cell[1][1]) for cell in row] == pytest.approx(mine["dot"].tolist(), rel=1e-4)
-    assert [cell[3][0] == "−∞" for cell in row] == (~mine["allowed"]).tolist()
+    sums = cells(page, "sums")
     last, hooked = ([number(cell[1]) for cell in row[1:5]] for row in sums[-2:])
     assert last == pytest.approx(hooked, rel=1e-3, abs=1e-5)
+
+
+def test_the_row_is_played_from_score_to_weight(page, walked):
+    """Each step has its numbers; a masked score is minus infinity; the weights sum to 1."""
+    mine = walked.frames["attention"].query(f"query_pos == {walked.at}")
+    names = page.locator("[data-stages] label").all_inner_texts()
+    assert names == ["Q·K", "÷ √d", "mask", "softmax"]
+    wanted = [mine["dot"], mine["score"], mine["score"].where(mine["allowed"]), mine["pattern"]]
+    for step, values in enumerate(wanted):
+        page.locator('[name="stage"]').nth(step).check(force=True)
+        shown = [cell[2] for cell in cells(page, "row")[: len(mine)]]
+        allowed = values.notna().tolist()
+        assert [text != "−∞" for text, _ in shown] == allowed
+        told = [number(title) for (_, title), open in zip(shown, allowed, strict=True) if open]
+        assert told == pytest.approx(values.dropna().tolist(), rel=1e-4, abs=1e-7)
+    assert cells(page, "row")[-1][2][0] == "100\u202f%"
+    page.locator("[data-play-row]").click()
+    assert page.locator('[name="stage"]').first.is_checked()
+    until(page, "document.querySelectorAll('[name=\"stage\"]')[3].checked")
 
 
 def test_a_click_on_a_head_is_followed_by_every_step(page, walked, model):
@@ -241,12 +258,9 @@ def test_heads_of_all_layers_and_tokens_are_reached_by_keyboard(page, walked):
 
 
 def test_a_token_is_followed_from_wherever_it_is_clicked_and_the_address_holds_it(page, walked):
-    first, opened = page.inner_text(".note"), page.inner_text("h1")
-    assert because(walked.findings) in first
+    opened = page.inner_text("h1")
     page.locator(".still [data-pos='4']").click()
     assert page.url.endswith("#L1H2@4") and page.inner_text("h1") == "What happens to “a”?"
-    assert because(walked.findings) not in page.inner_text(".note")
-    assert f"You follow L1H2 at “a”; the page opened at L1H2 at “{walked.word}”." not in first
     page.locator('[data-queries="rows"] [data-kind="pattern"] .mark-rect.role-mark path').nth(
         0
     ).click(force=True)
@@ -275,7 +289,7 @@ def test_a_guessed_word_and_a_model_of_a_grammar_are_said_at_the_top(model, tiny
     assert "learned from a grammar" not in guessed
     known = header(probe.walk(tiny, "The bank and the river bank", head=(0, 0)))
     assert grammar in known and "last word" not in known
-    assert "“bank” stands twice in this sentence: the first is followed." in known
+    assert "“bank” occurs more than once. The first occurrence is followed." in known
 
 
 def test_one_vector_is_called_the_value_and_one_number_the_push(page, walked):
@@ -284,7 +298,7 @@ def test_one_vector_is_called_the_value_and_one_number_the_push(page, walked):
     assert "V W_O 0" in heads.all_inner_texts()
     pushes = page.locator('[data-rows="heads"]').locator("xpath=../thead").locator("th")
     assert "pushes" in pushes.all_inner_texts() and "moves" not in pushes.all_inner_texts()
-    caption = page.locator("#tokens .caption").inner_text()
+    caption = page.locator("#tokens details .caption").inner_text()
     assert "Click any token to follow it." in caption
 
 
@@ -302,16 +316,9 @@ def test_the_rule_for_the_head_depends_on_the_question_and_the_page_says_so(mode
         return f"--layer {found.layer} --head {found.head} keeps L{found.layer}H{found.head}."
 
     alone = probe.walk(model, "The river bank")
-    pair = probe.walk(model, "The river bank", against="The mortgage bank", causal_trace=False)
-    assert (
-        "A walk with --against goes by what a swap does, and may follow another head; "
-        f"{keeps(alone)}"
-    ) in said(alone)
-    assert (
-        "A walk without --against goes by this sentence alone, and may follow another head; "
-        f"{keeps(pair)}"
-    ) in said(pair)
-    assert "--against" not in said(walked)
+    rule = "A walk with --against goes by swaps and may follow another head; "
+    assert f"{rule}{keeps(alone)}" in said(alone)
+    assert "why L1H2 it was asked for" in said(walked).replace("H2it", "H2 it")
 
 
 def test_the_map_has_numbers_on_both_sides_and_a_scale(page):
@@ -328,10 +335,9 @@ def test_where_the_word_is_one_vector_in_both_sentences_there_is_no_map_of_swaps
     walked = probe.walk(model, "The bank by the river", at="bank", against="The bank by the money")
     page = open_page(probe.write(walked, tmp_path)).page
     assert page.locator('[data-map="swap"]').count() == 0
-    said = page.locator("#contrast .says").inner_text()
-    assert said.startswith("Nothing: “bank” is one and the same vector in both sentences")
+    said = page.inner_text('[data-slot="contrast"]')
+    assert said == "“bank” is the same vector in both sentences, after every layer."
     assert "of the way" not in page.locator("#contrast").inner_text()
-    assert page.locator("[data-depths] .depth:not(.t0)").count() == 0
 
 
 def test_no_line_breaks_before_a_full_stop_or_inside_a_token(looks, page_path):
@@ -345,11 +351,11 @@ def test_no_line_breaks_before_a_full_stop_or_inside_a_token(looks, page_path):
 
 
 def test_the_switch_transposes_every_grid(page):
-    kinds = [("dot", 0), ("pattern", 0), ("open", 0), ("pattern", 1)]
+    kinds = [("dot", 0), ("pattern", 0), ("open", 0)]
     rows = {key: dots(page, key[0], "rows", key[1]) for key in kinds}
-    page.locator(".switch label").nth(1).click()
+    page.locator('[name="queries"][value="columns"]').check(force=True)
     page.wait_for_function(
-        "document.querySelectorAll('[data-queries=columns] .chart.drawn').length === 4"
+        "document.querySelectorAll('[data-queries=columns] .chart.drawn').length === 3"
     )
     settled(page)
     assert page.locator('[data-queries="rows"]').first.is_hidden()
@@ -358,7 +364,7 @@ def test_the_switch_transposes_every_grid(page):
         assert set(columns) == {(y, x) for x, y in rows[key]}
         assert all(abs(columns[y, x] - width) < 0.6 for (x, y), width in rows[key].items())
     page.locator('[data-heads] [data-head="0"]').click()
-    page.locator(".switch label").nth(0).click()
+    page.locator('[name="queries"][value="rows"]').check(force=True)
     settled(page)
     assert dots(page, "pattern", "rows") != rows["pattern", 0]  # what was hidden has followed, too
 
@@ -415,7 +421,7 @@ def test_without_scripts_the_text_stays_and_says_where_the_numbers_are(open_page
 
 def test_every_picture_can_be_saved_and_says_which_head_it_is_of(page, tmp_path):
     page.emulate_media(color_scheme="dark")
-    assert page.locator(".saving:visible").count() == 11
+    assert page.locator(".saving:visible").count() == 10
     page.locator('[data-heads] [data-head="0"]').click()
     settled(page)
     box = page.locator('[data-queries="rows"] [data-kind="pattern"]').last
@@ -423,7 +429,7 @@ def test_every_picture_can_be_saved_and_says_which_head_it_is_of(page, tmp_path)
         ".chart"
     ).get_attribute("aria-label")
     marks = check_saved(page, box.locator(".saving button"), tmp_path, "cells-L1H0")
-    assert marks >= len(dots(page, "pattern", "rows", 1))
+    assert marks >= len(dots(page, "pattern", "rows"))
 
 
 def test_controls_have_names(page):
@@ -444,7 +450,7 @@ def test_terms_are_explained_to_a_finger_and_to_the_keyboard(open_page, page_pat
 def test_attention_is_drawn_as_lines_when_the_reader_likes_and_every_line_can_be_followed(page):
     page.locator(".switch label", has_text="lines").click()
     boxes = page.locator("[data-lines]")
-    assert boxes.count() == 4 and page.locator(".square[data-queries]:visible").count() == 0
+    assert boxes.count() == 3 and page.locator(".square[data-queries]:visible").count() == 0
     bundle = page.locator("#softmax [data-lines]")
     weights = page.evaluate("() => keys.map((key) => get('pattern', headIndex(), state.at, key))")
     drawn = bundle.locator("line").evaluate_all(

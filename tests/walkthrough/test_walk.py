@@ -5,19 +5,21 @@ head; refusals.
 import base64
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from families import family_model
+from markupsafe import escape
 from page_text import check_charts
 
 import probe
 from probe.model import attention
 from probe.pages import walk_sentences
 from probe.pages.walk import formula, pictures
-from probe.pages.walk_sentences import answer, because
+from probe.pages.walk_sentences import answer, facts
 from probe.walkthrough import choose, frames, numbers, scene
 from probe.walkthrough.frames import DESCRIBED
 
@@ -120,7 +122,37 @@ def test_a_head_that_rests_on_the_first_token_is_never_opened(model, monkeypatch
     assert resting[choice.layer, choice.head] <= 0.05
     assert choice.n_resting == (resting > 0.05).sum()
     assert choice.resting_tokens == ("<|endoftext|>",)
-    assert " attention to “<|endoftext|>” w" in walk_sentences._passed_over(choice)
+    walked = probe.walk(model, TEXT, at="bank")
+    rows = dict(facts(replace(walked.findings, choice=choice)))
+    assert rows["sinks passed over"] == (
+        f"{choice.n_resting} (over 50\u202f% of attention to “<|endoftext|>”)"
+    )
+
+
+def test_a_previous_token_head_is_not_opened_and_the_page_says_how_much_it_is_one(
+    model, monkeypatch
+):
+    """The limit is set between the two largest values, so that one head is passed over."""
+    monkeypatch.setattr(choose, "MAX_RESTING", 1.0)
+    view = scene.AttentionView.of_self_attention(probe.trace(model, TEXT))
+    here = choose.word_in_text(model, TEXT, "bank")
+    previous = choose.previous_attention(view)
+    pattern = view.attention.pattern
+    by_hand = [float(pattern[1, 2, pos, pos - 1]) for pos in range(2, pattern.shape[-1])]
+    assert float(previous[1, 2]) == pytest.approx(sum(by_hand) / len(by_hand), rel=1e-5)
+    first = choose.choose_head(view, here, (None, None))
+    limit = float(previous[first.layer, first.head]) - 1e-4
+    monkeypatch.setattr(choose, "MAX_PREVIOUS", limit)
+    second = choose.choose_head(view, here, (None, None))
+    assert (second.layer, second.head) != (first.layer, first.head)
+    assert (
+        second.n_previous == (previous > limit).sum()
+        and float(previous[second.layer, second.head]) <= limit
+    )
+    followed = probe.walk(model, TEXT, at="bank", head=(first.layer, first.head))
+    assert dict(facts(followed.findings))["attention to the token before"] == (
+        f"{100 * float(previous[first.layer, first.head]):.0f}\u202f% in this text"
+    )
 
 
 def test_content_words_are_no_function_words_and_no_punctuation(model):
@@ -132,7 +164,7 @@ def test_content_words_are_no_function_words_and_no_punctuation(model):
 def test_a_layer_alone_chooses_among_its_heads(model):
     found = [probe.walk(model, TEXT, at="flood", head=(layer, None)) for layer in range(2)]
     assert [walk.layer for walk in found] == [0, 1]
-    assert "of 4 heads of layer 0" in because(found[0].findings)
+    assert "first of 4 heads" in dict(facts(found[0].findings))[f"why L0H{found[0].head}"]
     best = found[0].frames["heads"].nlargest(1, "from_content")
     assert (best["layer"].item(), best["head"].item()) in {
         (walk.layer, walk.head) for walk in found
@@ -142,9 +174,7 @@ def test_a_layer_alone_chooses_among_its_heads(model):
 def test_a_first_word_has_only_itself_and_bos_to_take_from_and_nothing_comes_after_the_last(model):
     assert probe.walk(model, "The river bank").truncation_change is None
     found = probe.walk(model, "Bank")
-    assert "adds" not in because(found.findings) and "it pushes “Bank” most:" in because(
-        found.findings
-    )
+    assert "by what it reads from every token" in facts(found.findings)[0][1]
     assert found.frames["heads"]["moved"].max() == 0
 
 
@@ -361,7 +391,7 @@ def test_the_command_writes_a_page_that_names_the_command(run, checkpoint, tmp_p
 def test_a_notebook_shows_what_was_walked(walked):
     shown = walked._repr_html_()
     assert (
-        answer(walked.findings) in shown
+        escape(answer(walked.findings)) in shown
         and "L1H2" in shown
         and "values" in shown
         and "<script" not in shown
@@ -374,12 +404,12 @@ def test_a_word_that_stands_twice_is_said_to_be_the_first(model):
         for text in ("The bank near the river bank", "The river bank")
     )
     assert walk_sentences.places(twice.findings) == (
-        "“bank” stands twice in this sentence: the first is followed."
+        "“bank” occurs more than once. The first occurrence is followed."
     )
     assert walk_sentences.places(once.findings) is None
     assert twice.at == probe.tokenize(model, twice.text).positions_of("bank")[-1]
     for found in (twice, once):
-        assert answer(found.findings).startswith("At “bank”, head ")
+        assert answer(found.findings).startswith(f"L{found.layer}H{found.head} adds ")
 
 
 def test_the_words_of_a_depth_are_shown_as_what_can_be_seen(model, monkeypatch):

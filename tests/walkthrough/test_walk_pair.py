@@ -19,7 +19,7 @@ from probe.charts.grid import token_grid
 from probe.model import attention
 from probe.model.check import certify_pair
 from probe.pages.walk import ACROSS, pictures
-from probe.pages.walk_sentences import answer, because
+from probe.pages.walk_sentences import answer, facts
 from probe.patching.cross import first_token
 from probe.walkthrough.frames import TABLES
 
@@ -63,8 +63,9 @@ def test_a_word_that_is_not_there_yet_is_followed_behind_the_last_token(model, p
         :, :, -1
     ].sum(-1)
     assert (walked.layer, walked.head) == divmod(int(added.argmax()), added.shape[1])
-    assert f"of {added.numel()} heads, it adds most to the logit of “bank”" in because(
-        walked.findings
+    rows = dict(facts(walked.findings))
+    assert rows[f"why L{walked.layer}H{walked.head}"] == (
+        f"it adds most to the logit of “bank”; first of {added.numel()} heads"
     )
     best = (
         walked.frames["heads"]
@@ -73,15 +74,16 @@ def test_a_word_that_is_not_there_yet_is_followed_behind_the_last_token(model, p
     )
     token = first_token(model, TARGET, "bank")
     first = model.tokenizer.decode([token]).strip()
-    cut = "" if first == "bank" else f" (of its first token, “{first or '·'}”)"
-    assert f"by itself adds {best:.2f} to the logit of “bank”{cut}, ".replace("-", "−") in answer(
-        walked.findings
-    )
-    assert f"together add {added.sum().item():.2f}.".replace("-", "−") in answer(walked.findings)
+    assert rows["read at the token"] == f"“{first or '·'}”, the first of “bank”"
+    started = f"L{walked.layer}H{walked.head} alone adds {best:.2f} to the logit of “bank”, "
+    assert answer(walked.findings).startswith(started.replace("-", "−"))
     above = pair.logits[-1] - pair.logits[-1].mean()
-    assert f"the whole logit is {above[token]:.2f};".replace("-", "−") in answer(walked.findings)
-    ahead = int((above > above[token]).sum())
-    assert (f"; {ahead} tokens are likelier there." in answer(walked.findings)) == (ahead > 1)
+    for name, value in (
+        (f"all {added.numel()} heads of cross-attention", added.sum().item()),
+        ("whole logit, against the mean of all tokens", above[token].item()),
+    ):
+        assert rows[name] == f"{value:.2f}".replace("-", "−")
+    assert rows["tokens that are likelier"] == str(int((above > above[token]).sum()))
 
 
 def test_without_a_word_the_head_that_takes_most_from_the_content_words_of_the_source_is_followed(
@@ -106,15 +108,16 @@ def test_without_a_word_the_head_that_takes_most_from_the_content_words_of_the_s
         [[part.norm() / after[layer].norm() for part in parts[layer]] for layer in range(2)]
     )
     assert (walked.layer, walked.head) == divmod(int(sizes.argmax()), 4) and walked.word is None
-    assert "by what it takes from the content words of the source" in because(walked.findings)
+    assert "by what it reads from the other content words" in facts(walked.findings)[0][1]
     whole = pair.cross.delta_e(walked.layer, walked.head, -1)
-    assert f"adds a vector of length {whole.norm().item():.2f}" in answer(walked.findings)
+    size = whole.norm() / after[walked.layer].norm()
+    assert f"adds {100 * size.item():.0f}\u202f% of the vector's length" in answer(walked.findings)
     assert "logit" not in walked.frames["values"] and "logit" not in walked.block["arrays"]
     alone = probe.walk(model, SOURCE, target=TARGET, head=(0, None))
     assert (alone.layer, alone.head) == (
         0,
         int(sizes[0].argmax()),
-    ) and "4 heads of layer 0" in because(alone.findings)
+    ) and "first of 4 heads" in facts(alone.findings)[0][1]
 
 
 def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, page_path):
@@ -213,10 +216,7 @@ def test_the_command_shows_where_rive_comes_from(run, tmp_path):
     values = pd.read_csv(tmp_path / "values.csv").set_index("label")
     assert values["logit"].idxmax() == "4·bank"
     page = (tmp_path / "walk.html").read_text(encoding="utf-8")
-    assert (
-        "After “la”, head " in page
-        and "from “bank”; all 8 heads of cross-attention together add" in page
-    )
+    assert " to the logit of “rive”, mostly from “bank”." in page
     assert pd.read_csv(tmp_path / "lens.csv").query("rank == 1")["token"].iloc[-1].strip() == "rive"
 
 

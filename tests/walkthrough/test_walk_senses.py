@@ -2,6 +2,7 @@
 place where two sentences differ.
 """
 
+import re
 from dataclasses import replace
 from itertools import product
 
@@ -17,7 +18,7 @@ from probe.experiments.material import prepare, sentences_of
 from probe.experiments.observe import observe
 from probe.model.tokens import TargetText
 from probe.pages.walk import render
-from probe.pages.walk_sentences import answer, because, caution, travels
+from probe.pages.walk_sentences import answer, caution, facts, travels
 from probe.patching.positions import trace_positions
 from probe.stats.axes import fit_axis
 from probe.walkthrough import choose
@@ -75,13 +76,11 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
         and not toward.fractions[1:].any()
     )
     assert (found.layer, found.head) == (0, moved.index(max(moved)))
-    most = f"by what it takes from the content words before it: {100 * max(moved):.0f}"
-    assert f"furthest towards its sense “river” {most}" in because(found.findings)
-    rest = (
-        "of the way from “money”. Where the two senses lie was "
-        f"measured in {len(known)} sentences of the lexicon."
+    assert facts(found.findings)[0][1] == (
+        "it moves “bank” furthest toward its sense “river” by what it reads from the other content "
+        f"words: {100 * max(moved):.0f}\u202f% of the way from “money”, measured on {len(known)} sentences "
+        "of the lexicon; first of 16 heads"
     )
-    assert rest in because(found.findings)
 
 
 def test_the_word_is_read_where_a_study_reads_it(tiny):
@@ -101,7 +100,7 @@ def test_the_word_is_read_where_a_study_reads_it(tiny):
 def test_a_head_that_moves_the_word_little_along_the_axis_is_chosen_by_length(tiny, monkeypatch):
     monkeypatch.setattr(choose, "MIN_SENSE_EFFECT", 5.0)
     walked = probe.walk(tiny, "The river bank was muddy")
-    assert "it pushes “bank” most by what it takes" in because(walked.findings)
+    assert facts(walked.findings)[0][1].startswith("it moves “bank” most by what it reads")
 
 
 def test_words_of_the_lexicon_are_known_in_their_forms_and_others_are_not(model):
@@ -130,20 +129,17 @@ BEHIND = next(
     [
         (
             "Bank",
-            (
-                "Nothing stands before “Bank”, and {} reads left to "
-                "right: what comes after it cannot change"
-            ),
+            "No content word comes before “Bank”, and {} reads left to right: what comes after",
         ),
         (
             "The bank was muddy",
-            "No content word stands before “bank”, and {} reads left to right: what comes after",
+            "No content word comes before “bank”, and {} reads left to right: what comes after",
         ),
         (
             BEHIND.text,
             (
-                f"What tells the sense of “bank” here, “{BEHIND.cue}”, "
-                f"comes after it, and {{}} reads left to"
+                f"“{BEHIND.cue}” tells the sense of “bank”, but it comes after the word, and {{}} "
+                "reads left to"
             ),
         ),
         ("The river bank", None),
@@ -191,10 +187,9 @@ def test_the_head_followed_is_the_one_whose_swap_moves_the_word_furthest(model, 
     found = walked.frames["heads"].set_index(["layer", "head"])["swap"]
     assert found.to_dict() == {key: pytest.approx(size, abs=1e-4) for key, size in moved.items()}
     assert min(moved.values()) < 0.01 < max(moved.values())
-    assert because(walked.findings) == (
-        f"L{walked.layer}H{walked.head} is followed because, of 8 heads, swapped by itself it moves "
-        f"“bank” furthest toward its vector in the other sentence: {100 * max(moved.values()):.0f}\u202f% of the "
-        "way."
+    size = f"{100 * max(moved.values()):.0f}\u202f%"
+    assert dict(facts(walked.findings))[f"why L{walked.layer}H{walked.head}"] == (
+        f"its swap alone moves “bank” furthest: by {size}; first of 8 heads"
     )
     assert walked.word == "bank" and walked.second_text == second_text
 
@@ -230,8 +225,10 @@ def test_both_sentences_stand_side_by_side_token_by_token(model, against):
         assert rows["weight"].tolist() == pytest.approx(pattern.tolist(), abs=1e-5)
         assert rows["share"].sum() == pytest.approx(1, abs=1e-3) and set(rows["text"]) == {text}
     for place, (layer, head) in enumerate(against.block["heads"]):
-        size = probe.trace(model, MONEY).delta_e(layer, head, "bank").norm().item()
-        assert unpacked(against, "second_norm")[place] == pytest.approx(size, rel=1e-4)
+        there = probe.trace(model, MONEY)
+        write = there.delta_e(layer, head, "bank").norm()
+        size = write / there.resid_mid[layer, there.tokens.positions_of("bank")[-1]].norm()
+        assert unpacked(against, "second_added")[place] == pytest.approx(float(size), rel=1e-4)
 
 
 def test_where_nothing_before_the_word_differs_nothing_differs(model):
@@ -239,42 +236,36 @@ def test_where_nothing_before_the_word_differs_nothing_differs(model):
         model, "The river bank was muddy", against="The river bank is old", at="bank"
     )
     assert (
-        answer(found.findings)
-        == "At “bank” the two sentences are the same at every depth: nothing that it reads differs."
+        answer(found.findings) == "“bank” is the same vector in both sentences, after every layer."
     )
     assert found.frames["layers"]["apart"].max() < 1e-5
-    assert "swapped by itself" not in because(found.findings)
     assert found.frames["heads"]["swap"].abs().max() < 1e-5
 
 
-def test_the_depth_at_which_the_sentences_part_is_told(model):
+@pytest.mark.parametrize(
+    ("other", "place"),
+    [
+        ("The mole bank", "entering layer 1"),
+        ("The mole under the river bank", "embedding with position"),
+        ("Bank on it", "token embedding"),
+    ],
+)
+def test_the_depth_at_which_the_sentences_part_is_a_row(model, other, place):
+    walked = probe.walk(model, "The river bank", against=other, at="bank", causal_trace=False)
+    assert dict(facts(walked.findings))["the two vectors first differ"] == place
+
+
+def test_the_answer_of_two_sentences_names_the_swap_and_what_is_read(model):
     walked = probe.walk(model, "The river bank", against="The mole bank", at="bank")
-    told = answer(walked.findings)
-    same = (
-        "“bank” is one and the same vector in both sentences where it enters layer 0, and "
-        "differs where it enters layer 1."
+    findings = walked.findings
+    size = f"{100 * findings.choice.size:.0f}\u202f%"
+    assert answer(findings) == (
+        f"Swapping L{walked.layer}H{walked.head} alone moves “bank” {size} of the way to its vector "
+        f"in the other sentence. It reads “{findings.write.largest.piece}” here and "
+        f"“{findings.parting.second_write.largest.piece}” there."
     )
-    assert told.startswith("Given what it computes in the other sentence, head ") and told.endswith(
-        same
-    )
-    assert " of the way to its vector there, read after the last layer. What L" in told
-    tiny = replace(walked.findings, choice=replace(walked.findings.choice, size=0.004))
-    assert " alone moves “bank” less than half a per cent of the way to its vector there" in answer(
-        tiny
-    )
-    assert because(tiny).endswith(": less than half a per cent of the way.")
-    assert " long here, " not in told and " here, " in told and " there, " in told
-    walked = probe.walk(model, "The river bank", against="The mole under the river bank", at="bank")
-    elsewhere = answer(walked.findings)
-    assert elsewhere.endswith("“bank” is the same token in both sentences, at another position.")
-    both = ("A bright wug", "The very bright wug")
-    pieces = probe.walk(model, both[0], against=both[1], at="wug", causal_trace=False)
-    assert len(probe.tokenize(model, both[0]).positions_of("wug")) == 3
-    assert answer(pieces.findings).endswith(
-        "“wug” is cut into the same three tokens in both sentences, at another position."
-    )
-    other = probe.walk(model, "The river bank", against="Bank on it", at="bank", causal_trace=False)
-    assert answer(other.findings).endswith("“bank” is cut into other tokens in the other sentence.")
+    tiny = replace(findings, choice=replace(findings.choice, size=0.004))
+    assert " alone moves “bank” less than half a percent of the way" in answer(tiny)
 
 
 TWO = "The old river was by the bank", "The old mole was by the bank"
@@ -300,18 +291,16 @@ def test_the_trace_of_two_sentences_is_that_of_a_pair_along_the_line_between_the
     assert table.query("piece != piece_there")["pos"].min() == table["pos"].min()
     stream = table.query("component == 'resid_pre'").set_index(["layer", "pos"])["moved"]
     assert stream[0].abs().idxmax() == table["pos"].min()
-    turned = (
-        "Now the other way round: the other sentence is changed. Putting “river” in the place of "
-        f"“mole” brings it {100 * stream[0].iloc[0]:.0f}\u202f% of the way to this sentence. "
+    size = f"{100 * stream[0].iloc[0]:.0f}\u202f%"
+    below = [layer for layer in range(2) if stream[layer, rows[0].at] < 0.5]
+    first = max(below, default=-1) + 1
+    arrives = (
+        f"From layer {first} on, replacing the vector of “bank” alone moves it at least halfway."
     )
-    reached = [stream[layer, rows[0].at] >= 0.5 for layer in range(2)]
-    first = {(True, True): "From layer 0 on"}
-    first |= {(False, True): "Where it enters layer 1, the last"}
-    begins = first.get(tuple(reached), "Even where it enters the last layer")
-    amount = "at least" if tuple(reached) in first else "less than"
+    never = "Replacing the vector of “bank” alone never moves it halfway."
     assert travels(walked) == (
-        f"{turned}{begins}, replacing only the vector of “bank” brings it {amount} half of the way "
-        "to this one."
+        f"Putting “river” in the place of “mole” moves “bank” of the other sentence {size} of the "
+        f"distance to this one. {arrives if first < 2 else never}"
     )
 
 
@@ -351,8 +340,13 @@ def test_a_head_that_was_asked_for_is_followed_in_both_and_a_word_that_stands_in
     model,
 ):
     found = probe.walk(model, RIVER, against=MONEY, head=(0, 2))
-    assert (found.layer, found.head, because(found.findings)) == (0, 2, "L0H2 was asked for.")
-    assert answer(found.findings).startswith("What head 2 of layer 0 (L0H2) adds has length ")
+    assert (found.layer, found.head) == (0, 2)
+    assert facts(found.findings)[0] == ("why L0H2", "it was asked for")
+    assert re.fullmatch(
+        "L0H2 adds .*% of the vector's length to “bank” here, mostly from “.*”, and .*% there, "
+        "mostly from “.*”.",
+        answer(found.findings),
+    )
     assert (
         probe.walk(model, "The mole left the bank to the mole", against="A bank in town").word
         == "bank"
@@ -378,8 +372,8 @@ class TestPage:
         page = opened.page
         assert page.inner_text("h1") == page.title() == "What happens to “bank” in two sentences?"
         assert page.locator("[data-map]").count() == 2
-        depths = page.locator("[data-depths] .depth small").all_inner_texts()
-        assert depths == ["token", "L0", "L1", "end"]
+        labels = page.locator('[data-kind="apart"] .role-axis-label text').all_text_contents()
+        assert labels[:4] == ["token", "0", "1", "end"]
         unfold(page)
         for layer, head in ((against.layer, against.head), (0, 1)):
             page.locator(f'[data-map="swap"] [value="{layer}.{head}"]').check(force=True)
@@ -394,21 +388,15 @@ class TestPage:
                     wanted.tolist(), abs=1e-5
                 )
                 assert page.locator(f'[data-reading="{side}"] .chip').count() == at + 1
-            contrast = page.inner_text('[data-slot="contrast"]')
-            assert contrast.startswith(
-                f"Given what it computes in the other sentence, L{layer}H{head} alone moves “bank” "
-            )
-            assert f" At “bank” L{layer}H{head} adds a vector of length " in contrast
-        page.locator('.strip [name="at"]').nth(2).check(force=True)
         contrast = page.inner_text('[data-slot="contrast"]')
-        assert "moves “bank”" in contrast  # of the word, whatever is followed
+        assert contrast.startswith("Swapping L0H1 alone moves “bank” ")
+        page.locator('.strip [name="at"]').nth(2).check(force=True)
+        # It stays with the word, whatever is followed.
+        assert page.inner_text('[data-slot="contrast"]') == contrast
         assert page.inner_text("h1") == "What happens to “f”?"
-        assert "what compares two sentences stays with “bank”" in page.inner_text(".note")
         words = page.locator(".glossary dt").all_inner_texts()
         assert {"swap", "MLP", "softmax", "cosine"} <= set(words)
         assert "other meaning" not in page.locator("#contrast").inner_text()
-        caption = page.locator('[data-map="swap"] + .caption').inner_text()
-        assert "and everything after it responds" in caption
         assert opened.trouble == []
 
     def test_a_cell_of_the_trace_is_followed(self, open_page, model, tmp_path):

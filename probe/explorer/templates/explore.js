@@ -19,7 +19,7 @@ let unread = false;
 // Swaps that are carried out: without a second sentence a head cannot get what it writes there, and waits.
 const applied = () => swaps.filter(([, , kind]) => kind !== "other" || data.second_tokens);
 // An answer that is no longer that of what was asked last.
-const fade = (old) => document.querySelectorAll("main, .strip, header .answer, .ask .caution").forEach((part) => part.classList.toggle("stale", old));
+const fade = (old) => document.querySelectorAll("main, .strip, .stage, header .answer, .ask .caution").forEach((part) => part.classList.toggle("stale", old));
 const settled = () => fade(!document.querySelector("[data-trouble]").hidden);
 
 // What the model is doing, by the keys of its messages.
@@ -162,30 +162,18 @@ const drawMoving = () => {
   for (const part of document.querySelectorAll("[data-way]")) part.hidden = !along;
   // Without an axis nothing is halfway.
   if (!along) form.querySelector('[name="swap"][value="mean"]').disabled = true;
-  say("mean-of", !along ? "" : ofLexicon() ? `, halfway between what it writes on average in each of the two senses (${along.n_sentences} sentences of the lexicon)` : ", halfway between what it writes in the two sentences");
-  drawAnswer();
+  say("mean-of", !along ? "" : ofLexicon() ? `, halfway between its means in the two senses (${along.n_sentences} sentences of the lexicon)` : ", halfway between the two sentences");
   if (!along) return drawOutcome();
-  say("sense-b", along.senses[1]);
+  for (const [index, side] of ["a", "b"].entries()) {
+    say(`sense-${side}`, along.senses[index]);
+    say(`cue-${side}`, along.senses[index]);
+  }
   const first = along.depth;
-  say("behind", first < sizes.layers ? ` The word is read ${where(first)}, as in a report; where a head of layer ${first} or later is swapped, ${where(sizes.layers)}, as there.` : "");
-  say("report-reads", first < sizes.layers ? "" : " and may read the word at an earlier layer");
+  say("behind", first < sizes.layers ? ` The word is read ${where(first)}, as in a report. A head of layer ${first} or later is read ${where(sizes.layers)}.` : "");
   say("sum", `All parts together are ${percent(along.sum)}: the way ${data.second_tokens ? "from this sentence's word to the other's" : "to the middle between both meanings"}.`);
   const rows = along.leading.map(({ name, source, moved }) => row([name, source === null ? "" : quoted(source), number(moved, percent(moved))]));
   fill("leading", rows);
   drawOutcome();
-};
-// The head whose swap by itself moves the word furthest, where any does.
-const drawAnswer = () => {
-  const values = along && has("swap") ? [...arrays.swap.flat] : [0];
-  const [best, most] = [largest(values), Math.max(...values)];
-  const none = most <= 0 || isNoPercent(most);
-  put("[data-answer]", none);
-  if (none) return;
-  say("furthest", `L${Math.floor(best / sizes.heads)}H${best % sizes.heads}`);
-  say("furthest-by", data.second_tokens ? "gets what it computes in the other sentence" : "gets the mean of what it writes in both meanings");
-  say("furthest-to", ofLexicon() ? quoted(along.senses[1]) : "its vector there");
-  say("furthest-size", percent(most));
-  say("furthest-of", ofLexicon() ? ` of the way from ${quoted(along.senses[0])}` : "");
 };
 // What was done to the heads: “L0H0 and L1H2 swapped, L3H2 set to nothing”.
 const DONE = { other: "swapped", mean: "set to their mean", off: "set to nothing" };
@@ -197,15 +185,38 @@ const done = () =>
     .filter(([heads]) => heads.length)
     .map(([heads, verb]) => `${heads.join(", ")} ${heads.length > 1 ? verb : verb.replace("their", "its")}`)
     .join(" and ");
-// Where the word stands, in a sentence: two sentences are the ends of their own axis, so only a swap tells anything.
-const standing = (coordinates) => {
-  const [a, b] = along.senses.map(quoted);
-  if (!coordinates) return ofLexicon() ? `“${data.word}” stands at ${percent(along.coordinates.first)} of the way from ${a} to ${b}.` : "Your two sentences define 0\u202f% and 100\u202f%. Swap a head to move the dot.";
-  const [before, after] = coordinates;
-  const told = `With ${done()}, “${data.word}” moves ${distance(after - before)} of the way from ${a} to ${b}`;
-  if (isNoPercent(after - before)) return `${told}.`;
-  const away = after < before ? `, away from ${b}` : "";
-  return `${told}${ofLexicon() ? `: from ${percent(before)} to ${percent(after)}` : ""}${away}.`;
+// The headline, from fixed sentences.
+const HEADLINES = {
+  same: () => `“${data.word}” is one and the same vector in both sentences: no head can move it.`,
+  nothing: () => `No single head moves “${data.word}” from ${senses()}. Click one to swap it.`,
+  first: ({ head, size }) => `${head} alone moves “${data.word}” ${percent(size)} of the way from ${senses()}.`,
+  unmoved: () => `With ${done()}, “${data.word}” moves less than half a per cent of the way from ${senses()}.`,
+  moved: ({ size }) => `With ${done()}, “${data.word}” moves ${percent(size)} of the way from ${senses()}.`,
+  // Three digits, as the bars have them: 0 % would say that it is never chosen.
+  next: ({ token, from, to }) => ` ${quoted(token)} goes from ${share(from)} to ${share(to)}.`,
+  swapped: () => `${done()}.`,
+  waiting: ({ heads }) => ` Waiting for a second sentence: ${heads}.`,
+};
+const senses = () => along.senses.map(quoted).join(" to ");
+const headline = () => {
+  const coordinates = outcome?.coordinates;
+  if (alike() && !ofLexicon()) return HEADLINES.same();
+  if (!applied().length) {
+    const values = along && has("swap") ? [...arrays.swap.flat] : [];
+    const best = largest(values);
+    if (!along) return "";
+    if (!(values[best] > 0) || isNoPercent(values[best])) return HEADLINES.nothing();
+    return HEADLINES.first({ head: headName([Math.floor(best / sizes.heads), best % sizes.heads]), size: values[best] });
+  }
+  if (!coordinates) return HEADLINES.swapped();
+  const size = coordinates[1] - coordinates[0];
+  return isNoPercent(size) ? HEADLINES.unmoved() : HEADLINES.moved({ size });
+};
+// The first of the listed tokens changed most, and is a content word where one is among those.
+const nextChange = () => {
+  if (!outcome?.next) return "";
+  const [before, after] = outcome.next.map(([one]) => one);
+  return share(before.probability) === share(after.probability) ? "" : HEADLINES.next({ token: before.piece, from: before.probability, to: after.probability });
 };
 const drawOutcome = () => {
   const [next, coordinates] = [outcome?.next ?? unchanged, outcome?.coordinates];
@@ -213,61 +224,99 @@ const drawOutcome = () => {
   say("changed", allSwapped() ? "swapped" : "changed");
   put("[data-unchanged]", !applied().length);
   say("as-it-is", `${data.second_tokens ? "your sentences as they are" : "your sentence as it is"}, without the ${change}`);
-  document.querySelector("[data-axis]").replaceChildren(...(along ? [line(coordinates)] : []));
+  stop();
+  form.elements.depth.value = readAt();
+  drawWay();
   if (along) {
-    const [a, b] = along.senses.map(quoted);
-    const depth = coordinates ? outcome.depth : along.depth;
-    const late = depth > along.depth ? `, because a head of layer ${along.depth} or later is ${allSwapped() ? "swapped" : "changed"}` : "";
-    const source = ofLexicon() ? `, which ${along.n_sentences} sentences of the lexicon give` : ", which these two sentences give";
-    say("axis", `Read ${where(depth)}${late}, on the axis from ${a} (0\u202f%) to ${b} (100\u202f%)${source}.`);
+    const late = readAt() > along.depth ? `, because a head of layer ${along.depth} or later is ${allSwapped() ? "swapped" : "changed"}` : "";
+    const from = ofLexicon() ? `${along.n_sentences} sentences of the lexicon` : "these two sentences";
+    say("axis", `Line: the axis of ${from}, from ${quoted(along.senses[0])} (0\u202f%) to ${quoted(along.senses[1])} (100\u202f%). The word is read ${where(readAt())}${late}.`);
   }
-  const sentences = [];
-  if (applied().length && alike() && allSwapped()) {
-    sentences.push(`With ${done()} nothing moves: “${data.word}” is one and the same vector in both sentences.`);
-  } else if (along) sentences.push(standing(coordinates));
   const waiting = swaps.filter((swap) => !applied().includes(swap)).map(headName);
-  if (waiting.length) sentences.push(`${waiting.join(", ")} ${waiting.length > 1 ? "are" : "is"} swapped again as soon as there is a second sentence.`);
-  if (next) {
-    const best = next.map((side) => side.reduce((one, other) => (other.probability > one.probability ? other : one)));
-    const [own, swapped] = best.map((one) => [quoted(one.piece), percent(one.probability)].join(", "));
-    const moved = swapped === undefined ? "" : swapped === own ? `, with the ${change} and without it` : `; with the ${change} ${swapped}`;
-    sentences.push(`Likeliest ${data.causal ? "next" : "there"}: ${own}${moved}.`);
-    drawNext(next);
-  } else fill("next", []);
-  say("outcome", sentences.join(" "));
-  transport.outcome(sentences.join(" "));
-  say("next", next ? `${data.causal ? "After the last token of the sentence" : "What the model would put at the word"}: softmax over all tokens. ${next.length > 1 ? `The ten likeliest with the ${change}, then those that are among the ten likeliest without it alone. Last column: how far the logit changes; if all logits rise alike, no probability changes.` : "The ten likeliest."}` : "The checkpoint holds no language-model head.");
+  const told = headline() + nextChange() + (waiting.length ? HEADLINES.waiting({ heads: waiting.join(", ") }) : "");
+  if (next) drawNext(next);
+  else fill("next", []);
+  say("outcome", told);
+  transport.outcome(told);
+  const place = data.causal ? "after the sentence" : "at the word";
+  say("next", !next ? "The checkpoint has no language-model head, so no next word is shown." : next.length > 1 ? `Next words: the tokens ${place} whose probability changes most; a content word is first, if there is one. Grey: as it is. Violet: with the ${change}.` : `Next words: the likeliest tokens ${place}, softmax over all tokens.`);
 };
+const BAR = 10; // pixels of a bar's height
 const drawNext = ([before, after]) => {
-  const known = new Map(after?.map((one) => [one.id, one]));
-  const all = after ? [...before].sort((one, other) => known.get(other.id).probability - known.get(one.id).probability) : before;
-  const rows = all.map((one) => {
-    const swapped = known.get(one.id);
-    const cells = [number(one.probability, share(one.probability))];
-    if (swapped) cells.push(number(swapped.probability, share(swapped.probability)), number(swapped.logit - one.logit, signed(swapped.logit - one.logit)));
-    return row([quoted(one.piece), ...cells]);
+  const sides = after ? [before, after] : [before];
+  const most = Math.max(1e-9, ...sides.flat().map((one) => one.probability));
+  const rows = before.map((token, index) => {
+    const values = sides.map((side) => side[index].probability);
+    const bars = values.map((value, side) => svg("rect", { class: side ? "after" : "before", y: (BAR + 1) * side, height: BAR, width: `${(100 * value) / most}%` }));
+    const picture = svg("svg", { height: (BAR + 1) * values.length, "aria-hidden": "true" }, bars);
+    return row([quoted(token.piece), { nodes: [picture] }, ...values.map((value) => number(value, share(value)))]);
   });
-  fill("next", rows, ["token", after ? "as it is" : "probability", ...(after ? [allSwapped() ? "swapped" : "changed", "logit"] : [])]);
+  const names = after ? ["as it is", allSwapped() ? "swapped" : "changed"] : ["probability"];
+  fill("next", rows, ["token", "", ...names]);
 };
 const share = (value) => (value >= 0.0995 ? percent(value) : value < 0.0005 ? "< 0.1\u202f%" : `${decimal(100 * value, 1)}\u202f%`);
-// The axis: both meanings, both sentences, where the word goes.
-const line = (coordinates) => {
+
+// The axis: both meanings, the word of both sentences, where a swap puts it; at the depth of the slider.
+const paths = () => outcome?.paths ?? along?.paths;
+const readAt = () => (outcome?.coordinates ? outcome.depth : along?.depth) ?? sizes.layers;
+const between = (path, depth) => {
+  const low = Math.min(Math.floor(depth), sizes.layers);
+  const high = Math.min(low + 1, sizes.layers);
+  return path[low] + (path[high] - path[low]) * (depth - low);
+};
+const drawWay = (depth = Number(form.elements.depth.value)) => {
+  for (const part of document.querySelectorAll("[data-parting]")) part.hidden = !paths();
+  document.querySelector("[data-axis]").replaceChildren(...(along ? [line(depth)] : []));
+  say("depth", depth < sizes.layers ? `entering layer ${Math.floor(depth)} of ${sizes.layers}` : `after the last of ${sizes.layers} layers`);
+};
+const [LEFT, WIDTH] = [16, 368]; // of the line, in a picture 400 wide
+const line = (depth) => {
+  const coordinates = outcome?.coordinates;
   const second = coordinates ? outcome.second : along.coordinates.second;
-  const marks = [along.coordinates.first, second, ...(coordinates ?? []), 0, 1].filter((one) => one !== null);
-  const [low, high] = [Math.min(...marks), Math.max(...marks)];
-  const x = (value) => 24 + (352 * (value - low)) / (high - low);
-  const text = (value, y, words, kind = "") => svg("text", { x: x(value), y, "text-anchor": x(value) < 90 ? "start" : x(value) > 310 ? "end" : "middle", class: kind }, [words]);
-  const parts = [svg("line", { x1: 24, x2: 376, y1: 40, y2: 40 })];
-  for (const [value, name] of [[0, along.senses[0]], [1, along.senses[1]]]) parts.push(svg("line", { x1: x(value), x2: x(value), y1: 33, y2: 47 }), text(value, 72, name, "quietly"));
-  if (second !== null) parts.push(svg("circle", { cx: x(second), cy: 40, r: 6, class: "second" }));
-  const [before, after] = coordinates ?? [along.coordinates.first];
-  if (coordinates) parts.push(svg("line", { class: "moved", x1: x(before), x2: x(after), y1: 40, y2: 40 }));
-  parts.push(svg("circle", { cx: x(before), cy: 40, r: 7, class: "before" }));
-  if (coordinates) parts.push(svg("circle", { cx: x(after), cy: 40, r: 7, class: "after" }), text(after, 22, percent(after)));
-  else parts.push(text(before, 22, percent(before)));
-  const description = `${quoted(data.word)} at ${percent(before)}${coordinates ? `, ${allSwapped() ? "swapped" : "changed"} at ${percent(after)}` : ""}${second === null ? "" : `; the other sentence's at ${percent(second)}`}`;
+  const own = coordinates?.[0] ?? along.coordinates.first;
+  const at = paths() ? paths().map((path) => between(path, depth)) : [own, second, coordinates?.[1]];
+  // The scale holds every depth, so that it stays as it is while the dots move.
+  const all = [0, 1, ...(paths() ?? [at]).flat()].filter((one) => one !== null && one !== undefined);
+  const [low, high] = [Math.min(...all), Math.max(...all)];
+  const x = (value) => LEFT + (WIDTH * (value - low)) / (high - low);
+  const text = (value, y, words, kind = "") => svg("text", { x: x(value), y, "text-anchor": x(value) < 60 ? "start" : x(value) > 340 ? "end" : "middle", class: kind }, [words]);
+  const parts = [svg("line", { x1: LEFT, x2: LEFT + WIDTH, y1: 44, y2: 44 })];
+  for (const [value, name] of [[0, along.senses[0]], [1, along.senses[1]]]) parts.push(svg("line", { x1: x(value), x2: x(value), y1: 37, y2: 51 }), text(value, 72, `${name} ${percent(value)}`, "end"));
+  const [first, other, moved] = at;
+  if (typeof moved === "number") parts.push(svg("line", { class: "moved", x1: x(first), x2: x(moved), y1: 44, y2: 44 }));
+  if (typeof other === "number") parts.push(svg("circle", { cx: x(other), cy: 44, r: 7, class: "second" }));
+  parts.push(svg("circle", { cx: x(first), cy: 44, r: 7, class: "first" }));
+  if (typeof moved === "number") parts.push(svg("path", { d: `M${x(moved)},34l10,10l-10,10l-10,-10z`, class: "after" }), text(moved, 22, `${allSwapped() ? "swapped" : "changed"} ${percent(moved)}`));
+  else if (paths() === undefined || !paths()) parts.push(text(first, 22, percent(first)));
+  const description = `${quoted(data.word)} at ${percent(first)}${typeof moved === "number" ? `, ${allSwapped() ? "swapped" : "changed"} at ${percent(moved)}` : ""}${typeof other === "number" ? `; the other sentence's at ${percent(other)}` : ""}, from ${senses()}`;
   return svg("svg", { viewBox: "0 0 400 80", class: "axis-line", role: "img", "aria-label": description }, parts);
 };
+// The dots on their way through the layers, only when somebody asks.
+const PLAYED = 3000; // milliseconds from the first layer to the last
+const player = document.querySelector("[data-play]");
+let frame = null;
+const stop = () => {
+  if (frame !== null) cancelAnimationFrame(frame);
+  frame = null;
+  player.setAttribute("aria-pressed", "false");
+  player.textContent = "▶ play";
+};
+const play = () => {
+  let begun = null;
+  const step = (now) => {
+    begun ??= now;
+    const depth = Math.min(1, (now - begun) / PLAYED) * sizes.layers;
+    form.elements.depth.value = Math.floor(depth);
+    drawWay(depth);
+    if (depth >= sizes.layers) return stop();
+    frame = requestAnimationFrame(step);
+  };
+  player.setAttribute("aria-pressed", "true");
+  player.textContent = "■ stop";
+  frame = requestAnimationFrame(step);
+};
+player.addEventListener("click", () => (frame === null ? play() : stop()));
+form.elements.depth.addEventListener("input", () => (stop(), drawWay()));
 
 // Swaps: of the followed head, several at once, undone one by one.
 const drawSwaps = () => {
@@ -414,6 +463,24 @@ page.open = async (layer, pos) => {
   document.getElementById("softmax").scrollIntoView({ block: "start" });
 };
 page.reaches = () => true;
+// On the first map a click swaps a head, and a second click puts it back; elsewhere it follows one.
+page.choose = (name, layer, head, event) => {
+  if (name !== "swap") return follow(layer, head);
+  const kind = data.second_tokens ? "other" : "mean";
+  const several = !recorded && (event.shiftKey || form.elements.several.checked);
+  const isSame = ([of, number]) => of === layer && number === head;
+  const others = several ? swaps.filter((swap) => !isSame(swap)) : [];
+  const back = swaps.some(isSame) && (several || swaps.length === 1);
+  const wanted = back ? others : [...others, [layer, head, kind]];
+  if (!transport.reaches(wanted)) return follow(layer, head);
+  if (data.heads.some((one) => one[0] === layer && one[1] === head)) {
+    chosen = [layer, head];
+    show({ layer, head });
+    return setSwaps(wanted);
+  }
+  swaps = wanted;
+  return typed({ follow: [layer, head], at: tokens[state.at].pos }).then(() => remember(true));
+};
 page.restore = restore;
 page.remember = () => remember(true);
 page.follow = (layer, head, at = null) => {
@@ -458,7 +525,7 @@ ask.elements.save.addEventListener("click", async () => {
     write("[data-trouble]", error.message);
   }
 });
-for (const input of form.elements.swap) input.addEventListener("change", (event) => (event.stopPropagation(), chooseSwap(input.value)));
+for (const input of form.elements.swap) input.addEventListener("change", () => chooseSwap(input.value));
 for (const input of document.querySelectorAll('[name="map"]'))
   input.addEventListener("change", () => {
     for (const part of document.querySelectorAll("[data-shown]")) part.hidden = part.dataset.shown !== mapShown();

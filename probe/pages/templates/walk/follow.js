@@ -3,6 +3,8 @@
 const page = {
   // A head that is chosen anywhere; where the address keeps what is followed: #L5H1@9.
   follow: (layer, head) => show({ layer, head }),
+  // A head that is chosen on a map, by its name.
+  choose: (name, layer, head) => page.follow(layer, head),
   remember: () => history.replaceState(null, "", `#L${state.layer}H${state.head}@${tokens[state.at].pos}`),
   restore: () => show(addressed()),
   reaches: (layer, head) => data.heads.some((known) => known[0] === layer && known[1] === head),
@@ -25,6 +27,7 @@ const tinted = (share) => `cell ${shade(Math.abs(share))}${share < 0 ? " against
 const maps = [...document.querySelectorAll("[data-map]")].map((box) => ({ box, name: box.dataset.map, cells: new Map() }));
 const mapped = (name, layer, head) => get(name, ...[layer, head, state.at].slice(0, arrays[name].shape.length));
 const makeMap = ({ box, name, cells }) => {
+  box.style.setProperty("--layers", sizes.layers);
   const line = (side, parts) => box.append(make("div", { className: "map-row" }, [make("span", { textContent: side }), make("div", { className: "map-cells" }, parts), make("span", { textContent: side })]));
   const across = () => line("", Array.from({ length: sizes.heads }, (_, head) => make("span", { className: "map-head", textContent: `H${head}` })));
   across();
@@ -32,7 +35,8 @@ const makeMap = ({ box, name, cells }) => {
     const made = Array.from({ length: sizes.heads }, (_, head) => {
       const input = make("input", { type: "radio", name: `map-${name}`, value: `${layer}.${head}` });
       input.disabled = !page.reaches(layer, head);
-      input.addEventListener("change", () => follow(layer, head));
+      // A click, because a head that is chosen already can be chosen again.
+      input.addEventListener("click", (event) => page.choose(name, layer, head, event));
       const cell = make("label", { className: "cell" }, [input, make("span")]);
       cells.set(`${layer}.${head}`, cell);
       return cell;
@@ -126,7 +130,9 @@ const pick = ({ query, key, label }) => {
   const clicked = source.findIndex((one) => one.label === key);
   if (at < 0) return;
   show({ at, key: clicked < 0 ? null : clicked });
-  if (clicked >= 0) page.split();
+  if (clicked < 0) return;
+  document.querySelector("[data-score]").open = true;
+  page.split();
 };
 const show = (change) => {
   Object.assign(state, change);
@@ -178,6 +184,7 @@ const start = () => {
   window.addEventListener("hashchange", () => page.restore());
   Object.assign(state, addressed());
   maps.forEach(makeMap);
+  makeStages();
   return show({})
     .then(drawWaiting)
     .then(() => document.documentElement.classList.add("ready"));

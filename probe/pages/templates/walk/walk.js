@@ -61,6 +61,7 @@ const live = {
       keys.map((key) => ({ key: source[key].label, variant, weight: get(name, c, state.at, key) })),
     ),
   values: (c) => openTo(state.at).map((key) => ({ label: source[key].label, weight: get("pattern", c, state.at, key), share: get("share", c, state.at, key) })),
+  apart: () => (has("apart") ? [...arrays.apart.flat].map((apart, index) => ({ depth: index - 1, apart })) : []),
   logits: (c) => keys.map((key) => ({ label: source[key].label, logit: get("logit", c, state.at, key) })),
   lengths() {
     const rows = [{ depth: -1, what: "the vector", value: get("token_norm", state.at) }];
@@ -99,13 +100,53 @@ const drawSoftmax = (c) => {
   const told = (kind, what) => number(get(`${kind}_${what}`, c, state.at), decimal(get(`${kind}_${what}`, c, state.at), 3));
   fill("softmax", [[`Q·K ÷ ${data.plain_root ? "√d_head" : divisor()}`, "pattern"], ["Q·K", "steep"]].map(([name, kind]) => row([name, ...["largest", "entropy", "response"].map((what) => told(kind, what))])));
 };
+// The row of the followed token from score to weight, one step after the other.
+const STAGES = [
+  ["Q·K", "dot"],
+  ...(data.scaled ? [["÷ √d", "score"]] : []),
+  ...(data.causal ? [["mask", "masked"]] : []),
+  ["softmax", "pattern"],
+];
+let stage = STAGES.length - 1;
+const stageValue = (c, key, name) => {
+  if (name !== "masked") return get(name, c, state.at, key);
+  return allowed(state.at, key) ? get("score", c, state.at, key) : -Infinity;
+};
 const drawRow = (c) => {
-  const rows = keys.map((key) => {
-    const [dot, score, weight] = ["dot", "score", "pattern"].map((name) => get(name, c, state.at, key));
-    const masked = allowed(state.at, key) ? number(score) : { text: "−∞", kind: "n" };
-    return row([source[key].label, number(dot), ...(data.scaled ? [number(score)] : []), ...(data.causal ? [masked] : []), number(weight, decimal(weight, 3))], mark(key));
+  const values = keys.map((key) => stageValue(c, key, STAGES[stage][1]));
+  const isWeight = STAGES[stage][1] === "pattern";
+  const finite = values.filter(Number.isFinite);
+  // Scores before and after the division have one scale, so that the bars shrink.
+  const scores = keys.map((key) => get("dot", c, state.at, key));
+  const range = isWeight ? [0, 1] : [Math.min(0, ...scores), Math.max(1e-9, ...scores)];
+  const rows = keys.map((key, index) => {
+    const value = values[index];
+    const text = Number.isFinite(value) ? number(value, isWeight ? percent(value) : decimal(value)) : { text: "−∞", kind: "n" };
+    const picture = { nodes: Number.isFinite(value) ? [bar(value, ...range)] : [] };
+    return row([source[key].label, picture, text], mark(key));
   });
-  fill("row", rows, ["key", "Q·K", ...(data.scaled ? [`÷ ${divisor()}`] : []), ...(data.causal ? ["masked"] : []), "weight"]);
+  const sums = isWeight ? [row(["sum", "", number(sum(finite), percent(whole("pattern", c)))], "sum")] : [];
+  fill("row", [...rows, ...sums], ["key", "", isWeight ? "weight" : STAGES[stage][1] === "dot" ? "Q·K" : `Q·K ÷ ${divisor()}`]);
+};
+const setStage = (wanted) => {
+  stage = wanted;
+  for (const [index, input] of document.querySelectorAll('[name="stage"]').entries()) input.checked = index === stage;
+  drawRow(headIndex());
+};
+const STAGE_TIME = 900; // milliseconds that each step is shown
+const playRow = () => {
+  setStage(0);
+  for (let step = 1; step < STAGES.length; step++) setTimeout(setStage, STAGE_TIME * step, step);
+};
+const makeStages = () => {
+  const labels = STAGES.map(([name], index) => {
+    const input = make("input", { type: "radio", name: "stage", value: String(index) });
+    input.checked = index === stage;
+    input.addEventListener("change", () => setStage(index));
+    return make("label", {}, [input, name]);
+  });
+  document.querySelector("[data-stages]").replaceChildren(...labels);
+  document.querySelector("[data-play-row]").addEventListener("click", playRow);
 };
 const drawVectors = (c) => {
   const kinds = { query: ["q", tokens], key: ["k", source], value: ["v", source] };
@@ -182,10 +223,10 @@ const drawNumbers = () => {
     if (layer !== state.layer) return [];
     const weights = keys.map((key) => get("pattern", c, state.at, key));
     const best = largest(weights);
-    const [size, moved, adds] = ["write_norm", "moved", "adds"].map((name) => (has(name) ? get(name, layer, head, state.at) : 0));
-    return [row([`L${layer}H${head}`, number(size), number(moved, percent(moved)), { text: source[best].label, kind: "n" }, number(weights[best], percent(weights[best])), ...(data.logit_word ? [number(adds, signed(adds))] : [])], head === state.head ? "followed" : "")];
+    const [size, moved, adds] = ["added", "moved", "adds"].map((name) => (has(name) ? get(name, layer, head, state.at) : 0));
+    return [row([`L${layer}H${head}`, number(size, percent(size)), number(moved, percent(moved)), { text: source[best].label, kind: "n" }, number(weights[best], percent(weights[best])), ...(data.logit_word ? [number(adds, signed(adds))] : [])], head === state.head ? "followed" : "")];
   });
-  fill("heads", rows, ["head", "length of ΔE", "pushes", "looks most at", "weight", ...(data.logit_word ? [`to ${quoted(data.logit_word)}`] : [])]);
+  fill("heads", rows, ["head", "adds", "pushes", "looks most at", "weight", ...(data.logit_word ? [`to ${quoted(data.logit_word)}`] : [])]);
 };
 const drawSums = (c) => {
   const { layer, at } = state;
@@ -200,6 +241,9 @@ const drawSums = (c) => {
   ];
   const rows = terms.map(([name, vector, size]) => row([name, ...numbers(vector, 3), { text: "…", kind: "n" }, number(size)], name.startsWith("=") ? "sum" : ""));
   fill("sums", rows, ["term", ...named("e", arrays.e.shape.at(-1)), "", "length"]);
+  const most = Math.max(...terms.map(([, , size]) => size));
+  const end = terms.at(-1)[2];
+  fill("lengths", terms.map(([name, , size]) => row([name, { nodes: [bar(size, 0, most)] }, number(size, percent(size / end))])), ["term", "", "length, % of E′"]);
 };
 const entering = (depth, sign = "") => (depth < sizes.layers ? `${sign}${depth}` : "end");
 const drawLens = () => {
@@ -222,18 +266,11 @@ const mixed = (c, open, weights) => {
   if (!terms.length) return "(Σ weight × V) W_O, no weight above 0.005";
   return `(${terms.join(" + ")}${shown.length < open.length || data.n_undrawn ? " + …" : ""}) W_O`;
 };
-// A share of a sum where that says something, else the largest part as it is.
-const mostlyFrom = (parts) => {
-  const { share, piece } = parts[largest(parts.map(({ share }) => Math.abs(share)))];
-  const told = share >= 0.5 && share <= 1.05 ? `${percent(Math.min(1, share))} of it` : `the largest part, ${percent(share)},`;
-  return `${told} from ${quoted(piece)}`;
-};
-const mostly = (c, open) => mostlyFrom(open.map((key) => ({ share: get("share", c, state.at, key), piece: source[key].piece })));
 // A first token with much of a head's attention and little of its ΔE; nothing where it is not one.
 const SINK = 0.3;
 const sink = ([first], where = "here") => {
   const is = data.one_text && first.pos === 0 && first.weight >= SINK && Math.abs(first.share) < first.weight / 2;
-  return is ? ` ${quoted(first.piece)} is a sink: a first token gets attention whatever the text says, and gives little (${where} ${percent(first.weight)} of the attention, ${percent(first.share)} of ΔE).` : "";
+  return is ? ` ${quoted(first.piece)} is a sink: ${where} it gets ${percent(first.weight)} of the attention and gives ${percent(first.share)} of ΔE.` : "";
 };
 const read = (c, key) => ({ ...source[key], weight: get("pattern", c, state.at, key), share: get("share", c, state.at, key) });
 // Whether the word has the same vector in both sentences at every depth: what a sum of float32 may differ by is no difference.
@@ -249,7 +286,7 @@ const wayOf = (layer) => {
 };
 // How far something moves: 0 % would say that it does not.
 const isNoPercent = (value) => percent(value) === percent(0);
-const distance = (value) => (isNoPercent(value) ? "less than half a per cent" : percent(value));
+const distance = (value) => (isNoPercent(value) ? "less than half a percent" : percent(value));
 // Both sentences side by side, at the word that they share.
 const drawContrast = (c) => {
   const { at } = data.first;
@@ -258,38 +295,40 @@ const drawContrast = (c) => {
     there: data.second_tokens.map((one, key) => ({ pos: key, ...one, weight: get("second_pattern", c, key), share: get("second_share", c, key) })),
   };
   const told = ({ weight }) => ({ ...number(weight, percent(weight)), kind: `n ${shade(weight)}` });
+  const shown = (one) => make("span", { className: `chip ${shade(one.weight)}` }, [make("span", { textContent: written(one.piece) }), make("small", { textContent: percent(one.weight) })]);
   for (const [side, parts] of Object.entries(sides)) {
     fill(`contrast-${side}`, parts.map((one) => row([one.label, told(one), number(one.share, percent(one.share))])));
-    const chips = parts.map((one) => make("span", { className: `chip ${shade(one.weight)}`, title: percent(one.weight), textContent: written(one.piece) }));
-    document.querySelector(`[data-reading="${side}"]`).replaceChildren(...chips);
+    document.querySelector(`[data-reading="${side}"]`).replaceChildren(...parts.map(shown));
   }
   const head = `L${state.layer}H${state.head}`;
-  const lengths = [get("delta_norm", c, at), get("second_norm", c)].map(length);
   say("contrast-head", head);
-  const alone = has("swap") ? `Given what it computes in the other sentence, ${head} alone moves ${quoted(data.word)} ${distance(get("swap", state.layer, state.head))} of the way ${wayOf(state.layer)}. ` : "";
-  const first = alike() ? `Nothing: ${quoted(data.word)} is one and the same vector in both sentences, at every depth. ` : alone;
-  say("contrast", `${first}At ${quoted(data.word)} ${head} adds a vector of length ${lengths[0]} in this sentence, ${mostlyFrom(sides.here)}; of length ${lengths[1]} in the other, ${mostlyFrom(sides.there)}.${sink(sides.here) || sink(sides.there, "in the other sentence")}`);
-  const [apart, named] = [[...arrays.apart.flat], (index) => (index ? entering(index - 1, "L") : "token")];
-  const most = Math.max(...apart, 1e-9);
-  const cells = apart.map((value, index) => make("span", { className: `depth ${shade(value < SAME_VECTOR ? 0 : value / most)}`, title: full(value) }, [make("small", { textContent: named(index) }), value < SAME_VECTOR ? "0" : decimal(value)]));
-  document.querySelector("[data-depths]").replaceChildren(...cells);
+  const size = has("swap") ? distance(get("swap", state.layer, state.head)) : "";
+  const said = alike() ? CONTRAST.same() : has("swap") && !isFirst() ? CONTRAST.swap({ head, size, way: wayOf(state.layer) }) : "";
+  say("contrast", `${said}${sink(sides.here) || sink(sides.there, "in the other sentence")}`);
+};
+const CONTRAST = {
+  same: () => `${quoted(data.word)} is the same vector in both sentences, after every layer.`,
+  swap: ({ head, size, way }) => `Swapping ${head} alone moves ${quoted(data.word)} ${size} of the way ${way}.`,
 };
 const addsUp = (c) => {
   const parts = keys.map((key) => get("logit", c, state.at, key));
   const best = largest(parts.map(Math.abs));
   const everyone = sum(Array.from({ length: sizes.layers * sizes.heads }, (_, index) => get("adds", Math.floor(index / sizes.heads), index % sizes.heads, state.at)));
-  return `By itself this head adds ${signed(whole("logit", c))} to its logit, ${signed(parts[best])} of that from ${piece(best)}. All heads of cross-attention together add ${signed(everyone)} here.`;
+  return `This head alone adds ${signed(whole("logit", c))}, ${signed(parts[best])} of it from ${piece(best)}; all heads of cross-attention add ${signed(everyone)}.`;
 };
 // What the mask takes from the token that looks; the last one has nothing after it.
 const hidden = (c) => {
   if (tokens[state.at].pos < sizes.tokens - 1) return `Without the mask, ${token()} would give ${percent(get("later", c, state.at))} of its attention to tokens that come after it.`;
-  return `But ${token()} is the last token: nothing comes after it.${tokens.length > 1 ? " To see what the mask hides, click an earlier token above." : ""}`;
+  return `${token()} is the last token: nothing comes after it.${tokens.length > 1 ? " To see what the mask hides, click an earlier token above." : ""}`;
 };
 const answer = (c, open) => {
   if (isFirst()) return data.answer;
-  const where = `${data.one_text ? "At" : "After"} ${token()}`;
-  return `${where}, head ${state.head} of layer ${state.layer} (L${state.layer}H${state.head}) adds a vector of length ${decimal(get("delta_norm", c, state.at))}, ${mostly(c, open)}.`;
+  const shares = open.map((key) => get("share", c, state.at, key));
+  const best = open[largest(shares.map(Math.abs))];
+  return `L${state.layer}H${state.head} adds ${percent(added())} of the vector's length to ${token()}, mostly from ${piece(best)}.`;
 };
+// The length of ΔE, as a fraction of the vector's length after the layer's attention.
+const added = () => get("added", state.layer, state.head, state.at);
 const isFirst = () => ["at", "layer", "head"].every((part) => state[part] === data.first[part]);
 const token = () => quoted(data.one_text && state.at === data.first.at ? data.word : tokens[state.at].piece);
 const drawSlots = (c) => {
@@ -306,24 +345,21 @@ const drawSlots = (c) => {
     layer: String(layer),
     line: { rows: "row", columns: "column", lines: "bundle of lines" }[state.queries],
     heading: at === data.first.at ? heading : data.one_text ? `What happens to ${token()}?` : `What does the translation read at ${token()}?`,
-    because: isFirst() ? data.because : `You follow L${layer}H${head} at ${token()}; the page opened at L${data.first.layer}H${data.first.head}.`,
     following: `L${layer}H${head} at ${token()}, token ${tokens[at].pos}`,
     before: length(get("before", layer, at)),
     explained: percent(get("explained", c, 0)),
     "explained-values": percent(get("explained", c, 1)),
-    "best-dot": `that of ${piece(best)}, ${decimal(dots[best])}${allowed(at, best) ? "" : " (which comes later, and is about to be masked)"}`,
+    "best-dot": `${piece(best)}, ${decimal(dots[best])}${allowed(at, best) ? "" : " (later, so the mask hides it)"}`,
     largest: percent(get("pattern_largest", c, at)),
     "best-weight": most.map((index, rank) => `${percent(weights[index])} ${rank ? "" : "of its attention "}to ${piece(open[index])}`).join(", ") || "no token as much as 5 % of its attention",
     sink: at > 0 ? sink(open.map((key) => read(c, key))) : "",
     "weight-sum": decimal(whole("pattern", c), 3),
     "delta-length": length(get("delta_norm", c, at)),
-    "best-share": mostly(c, open),
+    added: percent(added()),
     mix: mixed(c, open, weights),
     missed: small(get("missed", layer, at)),
     concat: step("Concat"),
     summed: step("Σ ΔE"),
-    "first-length": length(get("depth_norm", 0, at)),
-    "last-length": length(get("depth_norm", sizes.layers, at)),
   };
   if (has("after")) said.after = length(get("after", layer, at));
   if (has("steep")) said["steep-largest"] = percent(get("steep_largest", c, at));
@@ -355,9 +391,9 @@ const drawHeads = () => {
   data.heads.forEach(([layer, head], c) => {
     if (layer !== state.layer) return;
     const name = `L${layer}H${head}`;
-    const told = [`ΔE ${length(get("write_norm", layer, head, state.at))}`, `pushes ${percent(get("moved", layer, head, state.at))} of its length`];
+    const told = percent(get("added", layer, head, state.at));
     const pressed = String(head === state.head);
-    const button = make("button", { type: "button", "aria-pressed": pressed, "data-head": head }, [name, thumbnail(c), ...told.map((text) => make("small", { textContent: text }))]);
+    const button = make("button", { type: "button", "aria-pressed": pressed, "data-head": head }, [name, thumbnail(c), make("small", { textContent: told })]);
     button.addEventListener("click", () => {
       follow(layer, head);
       document.querySelector(`[data-heads] [data-head="${head}"]`).focus({ preventScroll: true });

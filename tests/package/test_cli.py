@@ -85,12 +85,12 @@ def test_the_version_is_the_packages_and_the_embedded_model_is_listed(run):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["report", "wug"], ["'wug'", "known words are", "bank"]),
+        (["report", "wug"], ["'wug'", "The known words are", "bank"]),
         (
             ["report", "banck"],
-            ["'banck'", "there are none (did you mean 'bank'?); known words are"],
+            ["'banck'. Did you mean 'bank'? The known words are"],
         ),
-        (["report", "bnak"], ["'bnak'", "there are none (did you mean 'bank'?); known words are"]),
+        (["report", "bnak"], ["'bnak'. Did you mean 'bank'? The known words are"]),
         (
             ["report", "bank", "--seed", "-1"],
             ["--seed", "greater than or equal to 0", "(see `probe report --help`)"],

@@ -283,7 +283,7 @@ def test_a_result_of_another_kind_and_files_of_others_are_not_written_over(run, 
         ([{"text": " "}], ["sentences.jsonl", "line 1"]),
         (
             [{"text": f"The river bank {n}"} for n in range(8)],
-            ["only 'river'", "at least two senses"],
+            ["only the sense 'river'", "at least two senses"],
         ),
         (
             [

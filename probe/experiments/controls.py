@@ -73,7 +73,7 @@ def _separation_controls(record: WordRecord) -> Iterator[Columns]:
         yield key_of(record, pair) | about | {"auroc": auroc, "low": low, "high": high}
 
 
-BAND_OF = "the AUROC of this head in 5% of the permutations is"
+BAND_OF = "5% of the permutations have an AUROC"
 TABLES = {
     "separation_controls": Table(
         "separation under permuted labels, at a later token, in an untrained model",
@@ -83,8 +83,8 @@ TABLES = {
                 "as measured, or a control: labels permuted, later token, untrained model"
             ),
             **as_elsewhere("untrained_p", "layer", "head", "auroc"),
-            "low": Column(f"{BAND_OF} below this value; labels permuted only", "0 to 1"),
-            "high": Column(f"{BAND_OF} above this value; labels permuted only", "0 to 1"),
+            "low": Column(f"{BAND_OF} below this value; only for labels permuted", "0 to 1"),
+            "high": Column(f"{BAND_OF} above this value; only for labels permuted", "0 to 1"),
         },
         _separation_controls,
     )

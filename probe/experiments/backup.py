@@ -1,8 +1,8 @@
-"""Backup heads: heads that make up for another one that was swapped.
+"""Backup heads: heads that take over after another head was swapped.
 
-Where the effect of a head is lost again by the last depth, later heads may have made up for it. A
-head that did shows only where both are swapped (McGrath et al. 2023): the two together then move
-the word further than the sum of what each does alone.
+If the effect of a head is lost again by the last depth, later heads may have compensated for it.
+Such a head is detected only if both heads are swapped (McGrath et al. 2023): together they then
+move the word further than the sum of their separate effects.
 """
 
 from collections.abc import Sequence
@@ -24,18 +24,19 @@ from probe.stats.axes import HeldOutAxes
 from probe.stats.limits import LARGE
 from probe.stats.resampling import Array
 
-JOINT_PAIRS = 8  # of sentences, in which two heads are swapped together
-JOINT_HEADS = 2  # heads whose effect is lost again, for which a backup is looked for
+JOINT_PAIRS = 8  # pairs of sentences in which two heads are swapped together
+JOINT_HEADS = 2  # heads with a lost effect, for which backups are searched
 
 
 @dataclass(frozen=True, eq=False)
 class Backup:
     """Later heads, each swapped together with the head `first`.
 
-    others: the later heads.
-    extra: how much further both move the word than each alone, in fractions of the gap.
-        `pair other`
-    units: the pair of cue words of each pair.
+    first: the earlier head, whose effect is lost again
+    others: the later heads
+    extra: the effect of both together minus the sum of their separate effects, as a fraction of the
+        gap. `pair other`
+    units: the pair of cue words of each pair
     """
 
     first: HeadIndex
@@ -48,25 +49,30 @@ RECORDS = (Backup,)
 
 
 def measure(run: Run) -> tuple[tuple[Backup, ...] | None, ...]:
-    """Of every two senses the JOINT_HEADS heads whose effect is lost most, each together with every
-    later head."""
+    """The backups of each pair of senses: the JOINT_HEADS heads with the largest lost effect, each
+    with every later head.
+    """
     return run.for_swapped(lambda each: _backups(run, each))
 
 
 def work(size: Size) -> Work:
-    """Every head with each of JOINT_HEADS others, both ways."""
+    """The runs of every head with each of JOINT_HEADS others, in both directions."""
     pairs = sum(min(pairs, JOINT_PAIRS) for pairs in size.pairs)
     return Work(swaps=size.heads_in_all * DIRECTIONS * JOINT_HEADS * pairs)
 
 
 def _backups(run: Run, each: SwappedPair) -> tuple[Backup, ...]:
+    """The backups of two senses."""
     swaps = each.effects
+    # The profile starts at depth 1, so depth d has index d - 1.
     last = swaps.profile[..., -1]
     layers, heads = last.shape
     from_direct = swaps.profile[..., min(each.prepared.reading.direct) - 1 :]
+    # lost = (largest effect at a depth from the head's write on, or the write itself) - effect at
+    # the last depth. `layer head`
     lost = np.maximum(swaps.written, from_direct.max(-1)) - last
     rng = np.random.default_rng(run.options.seed)
-    drawn = each.pairs.take(design.spread(each.pairs.units, JOINT_PAIRS, rng))
+    few_pairs = each.pairs.take(design.spread(each.pairs.units, JOINT_PAIRS, rng))
     gap = each.prepared.gap[:, layers].mean()
     backups = []
     for index in resampling.order(lost.ravel())[:JOINT_HEADS]:
@@ -77,21 +83,23 @@ def _backups(run: Run, each: SwappedPair) -> tuple[Backup, ...]:
             if swaps.has_heads[layer]
             for head in range(heads)
         ]
+        # The loss has to be large, and larger than what is left of the effect.
         if not later or lost[first] < max(LARGE, abs(last[first])):
             continue
-        moved = joint_swaps(
+        shifts = joint_swaps(
             run.weights,
             run.seen.texts,
             run.seen.states.z,
             each.prepared.sense.axes,
-            drawn,
+            few_pairs,
             first=first,
             others=later,
         )
-        of_gap = moved / gap
-        alone = np.array([last[other] for other in later])
-        extra = of_gap[:, 1:] - of_gap[:, :1] - alone  # beyond what either does by itself
-        backups.append(Backup(first, tuple(later), extra, drawn.units))
+        of_gap = shifts / gap
+        effect_alone = np.array([last[later_head] for later_head in later])
+        # extra = E(first and other) - E(first) - E(other). `pair other`
+        extra = of_gap[:, 1:] - of_gap[:, :1] - effect_alone
+        backups.append(Backup(first, tuple(later), extra, few_pairs.units))
     return tuple(backups)
 
 
@@ -105,11 +113,16 @@ def joint_swaps(
     first: HeadIndex,
     others: Sequence[HeadIndex],
 ) -> Array:
-    """What swapping `first` does at the last depth, alone and together with each of `others`, both
-    ways averaged. `z: row layer head d_head -> pair 1 + other`, numerators of E
+    """The shift at the last depth if `first` is swapped, alone and with each of `others`, averaged
+    over both directions. `-> pair 1 + other`
+
+    z: `row layer head d_head`
+
+    The result is the numerator of E.
     """
-    swapped = [[first], *([first, other] for other in others)]
+    swapped_heads = [[first], *([first, later] for later in others)]
     shape = (z.shape[1], z.shape[2])
-    head_sets = ~np.array([mask_of(heads, shape) for heads in swapped])
-    moved = moved_toward_donor(weights, texts, z, axes, pairs, head_sets)
-    return np.asarray(moved.reshape(len(pairs), 2, -1).mean(1))
+    # A set contains the heads that are not swapped.
+    head_sets = ~np.array([mask_of(heads, shape) for heads in swapped_heads])
+    shifts = moved_toward_donor(weights, texts, z, axes, pairs, head_sets)
+    return np.asarray(shifts.reshape(len(pairs), 2, -1).mean(1))

@@ -1,11 +1,12 @@
-"""Controls: held-out AUROC of every head where there is nothing to find.
+"""Controls: the held-out AUROC of every head under conditions without a sense to find.
 
-    labels permuted   the senses reassigned to cue words, many times: the band of chance, below one
-                      half where held-out folds of a balanced set lean away from the fitted ones
-    later token       the token after the word, if every text has one: a head that carries the topic
-                      separates it
-    untrained model   random weights of the same shape: what the architecture and the sentences do
-                      by themselves
+    labels permuted   the senses reassigned to cue words, many times: the range of chance, which is
+                      below one half if held-out folds of a balanced set lean away from the fitted
+                      folds
+    later token       the token after the word, if every text has one: a head that carries the
+                      topic separates it
+    untrained model   random weights of the same shape: the contribution of the architecture and
+                      the sentences
 
 Source: Hewitt & Liang 2019.
 """
@@ -43,11 +44,11 @@ BAND = (0.05, 0.5, 0.95)  # quantiles of the permutations
 
 @dataclass(frozen=True, eq=False)
 class Controls:
-    """Held-out AUROC of every head under each condition, for one pair of senses.
+    """The held-out AUROC of every head under each condition, for one pair of senses.
 
-    senses: the clearest pair.
+    senses: the pair of senses with the surest gap
     auroc: by condition. `layer head` each
-    band: of the permutations, at BAND. `quantile layer head`
+    band: quantiles BAND of the permutations. `quantile layer head`
     """
 
     senses: tuple[str, str]
@@ -59,18 +60,20 @@ RECORDS = (Controls,)
 
 
 def _separation_controls(record: WordRecord) -> Iterator[Columns]:
+    """The rows of the table, a part for each condition."""
     controls: Controls | None = record.measured.get("controls")
     if controls is None:
         return
     [pair] = [pair for pair in record.pairs if pair.senses == controls.senses]
     for condition, auroc in controls.auroc.items():
         absent = np.full_like(auroc, np.nan)
+        # Only the permutations have a range.
         low, _, high = controls.band if condition == PERMUTED else (absent, absent, absent)
         about = {"condition": condition, "untrained_p": pair.gates.untrained}
         yield key_of(record, pair) | about | {"auroc": auroc, "low": low, "high": high}
 
 
-BAND_OF = "of the permutations gave this head"
+BAND_OF = "5% of the permutations have an AUROC"
 TABLES = {
     "separation_controls": Table(
         "separation under permuted labels, at a later token, in an untrained model",
@@ -80,8 +83,8 @@ TABLES = {
                 "as measured, or a control: labels permuted, later token, untrained model"
             ),
             **as_elsewhere("untrained_p", "layer", "head", "auroc"),
-            "low": Column(f"a twentieth {BAND_OF} less; of labels permuted only", "0 to 1"),
-            "high": Column(f"a twentieth {BAND_OF} more; of labels permuted only", "0 to 1"),
+            "low": Column(f"{BAND_OF} below this value; only for labels permuted", "0 to 1"),
+            "high": Column(f"{BAND_OF} above this value; only for labels permuted", "0 to 1"),
         },
         _separation_controls,
     )
@@ -89,29 +92,33 @@ TABLES = {
 
 
 def work(size: Size) -> Work:
-    """Every sentence once more, read at the token after the word."""
+    """Another run of every sentence, read at the token after the word."""
     return Work(forwards=size.sentences)
 
 
 def measure(run: Run) -> Controls | None:
-    """The controls of the clearest two senses; None without their separation or an untrained
-    model."""
+    """The controls of the pair of senses with the surest gap.
+
+    None without the separation of heads or without an untrained model.
+    """
     separations = run.earlier.get("heads")
     if separations is None or run.random_model is None or run.untrained is None:
         return None
     pair = run.prepared[run.clearest].sense
     rows = list(pair.split.rows)
 
-    def auroc(reader: Model, states: TargetStates, chosen: Sequence[int]) -> Array:
-        writes = decomposition.write_coordinates(states.z[list(chosen)], read_weights(reader))
+    def auroc(reader: Model, states: TargetStates, rows_read: Sequence[int]) -> Array:
+        writes = decomposition.write_coordinates(states.z[list(rows_read)], read_weights(reader))
         return held_out_auroc(writes, pair.split)
 
     separation = separations[run.clearest]
+    # Labelling 0 is the true one. `permutation layer head`
     null = separation.null[1:]
     by_condition = {MEASURED: separation.auroc, PERMUTED: null.mean(0)}
     material = run.seen.material
     tokens = [material.tokens[row] for row in rows]
     next_positions = [material.targets[row] + 1 for row in rows]
+    # The control compares the same sentences, so every one needs a later token.
     if all(after < len(text) for after, text in zip(next_positions, tokens, strict=True)):
         later = target_states(run.model, tokens, next_positions)
         by_condition[LATER] = auroc(run.model, later, range(len(rows)))

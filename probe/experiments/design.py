@@ -1,14 +1,14 @@
-"""The design of a study: which sentence gives to which, and where each head is read.
+"""The design of a study: which sentence is the donor of which, and where each head is read.
 
-A pair is a sentence of sense A and one of sense B. Aligned pairs share frame, length and target
-position, so only the cue differs; where a file gives none, donors are drawn from the other sense at
-random and the page says so. Beside every opposite-sense donor stands a same-sense one (another cue,
-the same distance from cue to word and, where there is one, the same frame): "any disturbance
-matters" must be seen to be subtracted, and a donor at another distance would make a head that
-copies the token before look as if it knew senses.
+A pair is a sentence of sense A and a sentence of sense B. Aligned pairs share frame, length and
+target position, so only the cue differs. If a file has no such pairs, donors are drawn at random
+from the other sense, and the page reports that. Every opposite-sense donor comes with a same-sense
+donor (another cue, the same distance from cue to word and, if there is one, the same frame). Its
+effect is subtracted, because any disturbance may move the word. A donor at another distance would
+make a head that copies the previous token look as if it resolved senses.
 
-Every swap is read at every depth behind it. The one number of a table is read at L* for the heads
-before it and at the last depth for those behind (`Readings`).
+Every swap is read at every depth after it. The single number of a table is read at L* for the heads
+before L*, and at the last depth for later heads (`Readings`).
 
 Sources: Heimersheim & Nanda 2024; Zhang & Nanda 2024.
 """
@@ -25,18 +25,23 @@ from probe.stats.resampling import Array
 from probe.text.sentences import Sentence
 from probe.text.splits import CrossFit
 
+# The fields of `Pairs` with an entry for each pair.
 PER_PAIR = ("a", "b", "same_a", "same_b", "frames", "units", "distances")
-UNKNOWN_FRAME = "row "  # begins the name of a frame of one sentence, where a file gives no frames
+# Begins the name of a frame with a single sentence, if a file gives no frames.
+UNKNOWN_FRAME = "row "
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Row numbers of the paired sentences of two senses, `a` and `b`, and of their same-sense
-    donors.
+    """The paired sentences of two senses, and their same-sense donors.
 
-    `frames` and `units` (pairs of cue words) of each pair, over which is resampled · `distances`:
-    tokens from cue to word of both members, None where they differ in it · `design`: aligned or
-    drawn.
+    a, b: the row of each pair's sentence of sense A, and of sense B
+    same_a, same_b: the row of the same-sense donor of each
+    frames: the frame of each pair
+    units: the pair of cue words of each pair; frames and units are resampled
+    distances: tokens from cue to word, of both members; None if they differ
+    design: aligned or drawn
+    seed: the seed of all draws
     """
 
     a: tuple[int, ...]
@@ -53,7 +58,7 @@ class Pairs:
         return len(self.a)
 
     def take(self, indices: Sequence[int]) -> "Pairs":
-        """Some of the pairs."""
+        """The pairs with these indices."""
         columns = {}
         for name in PER_PAIR:
             column = getattr(self, name)
@@ -61,15 +66,20 @@ class Pairs:
         return Pairs(**columns, design=self.design, seed=self.seed)
 
     def bootstrap(self) -> Array:
-        """How often each pair counts in each draw, frames and cue words resampled. `-> draws
-        pair`"""
+        """How often each pair counts in each draw if frames and cue words are resampled.
+        `-> draws pair`
+        """
         return bootstrap([self])
 
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """Pairs of one pair of senses, and the `order` of heads, best first, that other sentences
-    gave."""
+    """Pairs of two senses, with an order of the heads that comes from other sentences.
+
+    axes: the axes along which the pairs are read
+    pairs: the pairs
+    order: the heads, best first
+    """
 
     axes: HeldOutAxes
     pairs: Pairs
@@ -78,12 +88,14 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Readings:
-    """At which stage the heads of each layer are read: `at`, their effect; `direct`, what they
-    write themselves.
+    """The stage at which the heads of each layer are read. Stage d is depth d.
 
-    Stage d is depth d · `next_token`: behind the last depth, the stream that the next token is
-    predicted from, None for a model that predicts none · `continuation`: the same stream, read in
-    the logits of known continuations, None without any.
+    at: the stage of their effect, by layer
+    direct: the stage of their write, by layer
+    next_token: the stage after the last depth, the stream from which the next token is predicted;
+        None for a model that predicts no tokens
+    continuation: the same stream, read in the logits of known continuations; None without
+        continuations
     """
 
     at: tuple[int, ...]
@@ -95,11 +107,16 @@ class Readings:
 def readings(
     layers: int, depth: int, first: int, *, predicts: bool, continues: bool = False
 ) -> Readings:
-    """Heads before L* = `depth` are read there, those behind it at the last depth.
+    """The stages at which heads are read: at L* for heads before L*, and at the last depth for
+    later heads.
 
-    What a head writes is read right behind its own layer, or at the `first` depth that tells the
-    senses apart about half as well as the read-out does: where there is hardly a gap, a share of it
-    is noise over noise.
+    layers: of the model
+    depth: the read-out layer L*
+    first: the first depth that separates the senses about half as well as L*
+    predicts, continues: whether the model predicts tokens, and whether it has known continuations
+
+    The write of a head is read directly after its layer, but not before `first`: where there is
+    hardly a gap, a fraction of the gap is noise divided by noise.
     """
     return Readings(
         at=tuple(depth if layer < depth else layers for layer in range(layers)),
@@ -110,15 +127,15 @@ def readings(
 
 
 def bootstrap(groups: Sequence[Pairs]) -> Array:
-    """How often each pair of all groups counts in each draw; a frame or cue word counts alike
-    wherever it stands.
+    """How often each pair of all groups counts in each draw. `-> draws pair`
 
-    `-> draws pair`
+    A frame or a cue word has the same count in every group.
     """
     frames: list[str | None] = []
     units: list[int] = []
     for pairs in groups:
         for frame in pairs.frames:
+            # A made-up frame becomes None, so that a file without frames resamples cue words only.
             frames.append(None if frame.startswith(UNKNOWN_FRAME) else frame)
         units.extend(pairs.units)
     factors = resampling.crossed_factors(frames, units)
@@ -135,24 +152,25 @@ def make_pairs(
     learned: bool = False,
     unfitted_donors: bool = False,
 ) -> Pairs:
-    """At most `most` of the split's pairs that are held out, as many of each unit as can be; their
-    donors.
+    """At most `most` of the held-out pairs of a split, with their same-sense donors.
 
-    `sentences` and `distances`, in tokens from cue to word, by row; rows of the result index them.
-    `learned`: the pairs that are only fitted on instead, where a file gives the split.
-    `unfitted_donors`: a same-sense donor is none of the sentences that the recipient's axis was
-    fitted on, which would move along it by what is particular to them; where there is no other, it
-    is the sentence itself, and nothing is subtracted.
+    The pairs are spread evenly over the units.
+
+    sentences: by row; rows of the result index them
+    distances: tokens from cue to word, by row
+    learned: take the pairs that are used for fitting only, if a file gives the split
+    unfitted_donors: a same-sense donor is never a sentence on which the recipient's axis was
+        fitted, because the axis partly follows the peculiarities of these sentences; without
+        another sentence, the donor is the recipient itself, and nothing is subtracted
     """
     rng = np.random.default_rng(seed)
     tested = set(split.tested)
     usable = [pair for pair in split.pairs if all((index in tested) != learned for index in pair)]
-    drawn = spread([split.units[index] for index, _ in usable], most, rng)
-    pairs = [usable[number] for number in sorted(drawn)]
+    numbers = spread([split.units[index] for index, _ in usable], most, rng)
+    pairs = [usable[number] for number in sorted(numbers)]
     a = tuple(split.rows[index] for index, _ in pairs)
     b = tuple(split.rows[index] for _, index in pairs)
-    # All sentences of sense A come first, and then those of sense B, in one stream of random
-    # numbers.
+    # One stream of random numbers draws the donors of all A sentences and then of all B sentences.
     rows_of_a = [row for row, is_a in zip(split.rows, split.is_a, strict=True) if is_a]
     rows_of_b = [row for row, is_a in zip(split.rows, split.is_a, strict=True) if not is_a]
     fitted: dict[int, set[int]] = {}
@@ -160,18 +178,18 @@ def make_pairs(
         fitted = _fitted_for(split)
 
     def donors(recipients: Sequence[int], members: Sequence[int]) -> tuple[int, ...]:
-        given = []
+        chosen_donors = []
         for row in recipients:
-            others = [other for other in members if other not in fitted.get(row, ())]
-            given.append(same_sense_donor(sentences, distances, row, others, rng))
-        return tuple(given)
+            candidates = [member for member in members if member not in fitted.get(row, ())]
+            chosen_donors.append(same_sense_donor(sentences, distances, row, candidates, rng))
+        return tuple(chosen_donors)
 
     same_a = donors(a, rows_of_a)
     same_b = donors(b, rows_of_b)
     common_distances = []
-    for row, other in zip(a, b, strict=True):
-        alike = distances[row] == distances[other]
-        common_distances.append(distances[row] if alike else None)
+    for row_a, row_b in zip(a, b, strict=True):
+        alike = distances[row_a] == distances[row_b]
+        common_distances.append(distances[row_a] if alike else None)
     return Pairs(
         a=a,
         b=b,
@@ -188,7 +206,7 @@ def make_pairs(
 
 
 def _fitted_for(split: CrossFit) -> dict[int, set[int]]:
-    """By held-out row the rows that its axes are fitted on."""
+    """The rows on which the axes of each held-out row are fitted."""
     fitted: dict[int, set[int]] = {}
     for holdout in split.holdouts:
         train = {split.rows[position] for position in holdout.train}
@@ -196,17 +214,19 @@ def _fitted_for(split: CrossFit) -> dict[int, set[int]]:
     return fitted
 
 
-def spread(units: Sequence[int], most: int, rng: np.random.Generator) -> list[int]:
-    """Indices of at most `most` members, drawn so that every unit has as many as can be."""
-    turns: dict[int, int] = {}
+def spread(units: Sequence[int], limit: int, rng: np.random.Generator) -> list[int]:
+    """The indices of at most `limit` members, drawn so that every unit has an equal number if
+    possible.
+    """
+    last_turn: dict[int, int] = {}
     queue: list[tuple[int, int]] = []
     for index in rng.permutation(len(units)).tolist():
         unit = units[index]
-        turns[unit] = turns.get(unit, -1) + 1
-        queue.append((turns[unit], index))
+        last_turn[unit] = last_turn.get(unit, -1) + 1
+        queue.append((last_turn[unit], index))
     # The first member of every unit, then the second of each: the sort is stable within a turn.
     in_turn = sorted(queue, key=lambda item: item[0])
-    return [index for _, index in in_turn[:most]]
+    return [index for _, index in in_turn[:limit]]
 
 
 def same_sense_donor(
@@ -216,19 +236,25 @@ def same_sense_donor(
     members: Sequence[int],
     rng: np.random.Generator,
 ) -> int:
-    """Another sentence of the same sense: of the same distance and frame if there is one, else of
-    the same distance, of the same frame, any; with another cue word where it can be. The sentence
-    itself where there is no other.
+    """The row of another sentence of the same sense, as similar to the recipient as possible.
+
+    In order of preference: the same distance and frame, the same distance, the same frame, any;
+    among equals, with another cue word. Without another sentence, the recipient itself.
+
+    row: the recipient
+    members: the rows to choose from
     """
     recipient = sentences[row]
 
-    def likeness(other: int) -> tuple[bool, bool, bool]:
-        donor = sentences[other]
+    def likeness(member: int) -> tuple[bool, bool, bool]:
+        donor = sentences[member]
+        # Tuples compare from left to right, so distance counts before frame, and frame before cue
+        # word.
         same_frame = recipient.frame is not None and donor.frame == recipient.frame
-        return distances[other] == distances[row], same_frame, donor.cue_word != recipient.cue_word
+        return distances[member] == distances[row], same_frame, donor.cue_word != recipient.cue_word
 
-    others = {other: likeness(other) for other in members if other != row}
-    if not others:
+    likeness_of = {member: likeness(member) for member in members if member != row}
+    if not likeness_of:
         return row
-    best = max(others.values())
-    return int(rng.choice([other for other, alike in others.items() if alike == best]))
+    best = max(likeness_of.values())
+    return int(rng.choice([member for member, alike in likeness_of.items() if alike == best]))

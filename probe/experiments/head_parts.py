@@ -1,23 +1,22 @@
-"""How a head's effect comes about: by where it looks or by what it carries, from which tokens, at
-which distance, and against what baseline.
+"""Parts of a head's effect: where it looks, what it carries, from which tokens and at which
+distance, and its ablation.
 
-Further exact swaps beside the one of `probe.experiments.swaps`, in the same unit (fractions of the
-sense gap, both directions averaged):
+These are further exact swaps, in the unit of `probe.experiments.swaps` (fractions of the sense gap,
+averaged over both directions):
 
-    pattern_only   the attention row of the donor over the recipient's own values: A_donor
-                   V_recipient
+    pattern_only   the donor's attention row over the recipient's values: A_donor V_recipient
     values_only    the recipient's attention row over the donor's values: A_recipient V_donor
-    cue_only       of z only what comes from the cue is the donor's: z - (A V)[cue] + (A
-                   V)_donor[cue of the donor]
-    other_only     the same for the tokens other than the cue in which the two sentences differ
+    cue_only       only the part of z that comes from the cue is the donor's:
+                   z - (A V)[cue] + (A V)_donor[cue of the donor]
+    other_only     the same for the tokens in which the two sentences differ, except the cue
     ablation       z replaced by its mean over the sentences: the part of the gap that is lost
-                   without the head's choice
+                   if the head does not depend on the sentence
 
-The first two need sentences of equal length, so they are measured on aligned pairs only, and not
-where the members of a pair differ in length (a cue of a user's own may be cut into more tokens than
-its partner).
+pattern_only and values_only require sentences of equal length, so they are measured on aligned
+pairs only. They are omitted if the members of a pair differ in length: a user's cue may have more
+tokens than its partner.
 
-Source: Wang et al. 2022 and Heimersheim & Nanda 2024 (path-specific patching); Zhang & Nanda 2024
+Sources: Wang et al. 2022 and Heimersheim & Nanda 2024 (path-specific patching); Zhang & Nanda 2024
 (ablation baselines).
 """
 
@@ -54,21 +53,25 @@ from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
 from probe.text.splits import ALIGNED
 
-MOST_PAIRS = 8  # spread over cue words: every kind swaps each leading head in all of them
-MOST_HEADS = 16  # the leading ones: what does nothing has no way of doing it
+MOST_PAIRS = 8  # spread over cue words; every kind swaps each top head in all of them
+MOST_HEADS = 16  # top heads; the parts of a head without an effect have no meaning
 KINDS = ("pattern_only", "values_only", "cue_only", "other_only", "ablation")
 Member = TypeVar("Member")
 Positions = Sequence[Sequence[int]]  # some positions of each text
-Sides = Mapping[str, tuple[Positions, Positions]]  # of recipients and of their donors, by kind
+Sides = Mapping[str, tuple[Positions, Positions]]  # in recipients and in their donors, by kind
 
 
 @dataclass(frozen=True, eq=False)
 class HeadParts:
-    """The swaps of KINDS on some `pairs`: numerators by kind, `pair layer head`, and the `gap: pair
-    layer`.
+    """The swaps of KINDS on some pairs.
 
-    NaN for all but the MOST_HEADS heads that move the word most. A kind is absent where the
-    sentences do not allow it: without aligned pairs of equal length, or without a marked cue.
+    pairs: the pairs of sentences
+    gap: G of each pair. `pair layer`
+    moved: the numerators, by kind; NaN for all heads except the MOST_HEADS heads that move the word
+        most. `pair layer head` each
+
+    A kind is absent if the sentences do not allow it: without aligned pairs of equal length, or
+    without a marked cue.
     """
 
     pairs: Pairs
@@ -77,19 +80,20 @@ class HeadParts:
 
     @property
     def shares(self) -> dict[str, Array]:
-        """Each kind's effect as a fraction of the gap, Σ moved / Σ gap. `layer head` each"""
+        """The effect of each kind as a fraction of the gap, Σ moved / Σ gap. `layer head` each"""
         gap = self.gap.sum(0)[:, None]
-        return {kind: np.asarray(moved.sum(0) / gap) for kind, moved in self.moved.items()}
+        return {kind: np.asarray(shifts.sum(0) / gap) for kind, shifts in self.moved.items()}
 
     def intervals(self) -> dict[str, tuple[Array, Array]]:
-        """95 % interval of each share, frames and cue words resampled as for the whole swap. `layer
-        head` each"""
+        """The 95 % interval of each share, with frames and cue words resampled as for the whole
+        swap. `layer head` each
+        """
         weights = self.pairs.bootstrap()
         shares = self.shares
         units = len(set(self.pairs.units))
         intervals = {}
-        for kind, moved in self.moved.items():
-            draws = resampling.bootstrap_ratio(moved, self.gap, weights)
+        for kind, shifts in self.moved.items():
+            draws = resampling.bootstrap_ratio(shifts, self.gap, weights)
             intervals[kind] = resampling.interval(draws, shares[kind], units=units)
         return intervals
 
@@ -98,35 +102,37 @@ RECORDS = (HeadParts,)
 
 
 def _head_parts(record: WordRecord) -> Iterator[Columns]:
+    """The rows of the table, a part for each pair of senses."""
     for pair, parts in record.found("head_parts"):
         columns = dict(parts.shares)
         for name, (low, high) in parts.intervals().items():
             columns |= {f"{name}_low": low, f"{name}_high": high}
         absent = np.full(next(iter(columns.values())).shape, np.nan)
-        every = {name: columns.get(name, absent) for name in SWAPS}
-        yield key_of(record, pair) | every | {"pairs": len(parts.pairs)}
+        # A kind that the sentences do not allow has columns of NaN.
+        all_columns = {name: columns.get(name, absent) for name in SWAPS}
+        yield key_of(record, pair) | all_columns | {"pairs": len(parts.pairs)}
 
 
 GAP = "fraction of the sense gap"
 SWAPS = {
     **with_ends(
         "pattern_only",
-        Column("swapping only where the head looks: the donor's attention, its own values", GAP),
+        Column("swap of the attention only: the donor's pattern, the recipient's values", GAP),
     ),
     **with_ends(
         "values_only",
-        Column("swapping only what the head carries: its own attention, the donor's values", GAP),
+        Column("swap of the values only: the recipient's pattern, the donor's values", GAP),
     ),
-    **with_ends("cue_only", Column("swapping only what the head takes from the cue", GAP)),
+    **with_ends("cue_only", Column("swap of the part of z that comes from the cue", GAP)),
     **with_ends(
         "other_only",
-        Column("swapping only what it takes from the other tokens that differ in a pair", GAP),
+        Column("swap of the part of z that comes from the other tokens that differ in a pair", GAP),
     ),
-    **with_ends("ablation", Column("part of the gap lost when the head writes its mean", GAP)),
+    **with_ends("ablation", Column("the part of the gap that is lost if the head writes its mean", GAP)),
 }
 TABLES = {
     "head_parts": Table(
-        "swaps of where a head looks, of what it carries, of what it takes from the cue, and "
+        "swaps of parts of a head: its attention, its values, its output from the cue; and its "
         "ablation",
         {**as_elsewhere(*KEYS, "layer", "head"), **SWAPS, **as_elsewhere("pairs")},
         _head_parts,
@@ -135,14 +141,14 @@ TABLES = {
 
 
 def measure(run: Run) -> tuple[HeadParts | None, ...]:
-    """The parts of every two senses that were swapped."""
-    seen = run.seen
+    """The head parts of each pair of senses with swapped heads."""
+    observation = run.seen
     return run.for_swapped(
         lambda each: measure_head_parts(
             run.weights,
-            seen.texts,
-            seen.states.z,
-            seen.material.cues,
+            observation.texts,
+            observation.states.z,
+            observation.material.cues,
             each.effects.word,
             axes=each.prepared.sense.axes,
             pairs=each.pairs,
@@ -152,7 +158,7 @@ def measure(run: Run) -> tuple[HeadParts | None, ...]:
 
 
 def work(size: Size) -> Work:
-    """Every kind of part of the leading heads, both ways."""
+    """The runs of every kind of part of the top heads, in both directions."""
     heads = min(size.heads_in_all, MOST_HEADS)
     pairs = sum(min(pairs, MOST_PAIRS) for pairs in size.pairs)
     return Work(swaps=heads * DIRECTIONS * len(KINDS) * pairs)
@@ -170,49 +176,55 @@ def measure_head_parts(
     reading: Readings,
 ) -> HeadParts:
     """The swaps of KINDS for one pair of senses, on MOST_PAIRS of its pairs, spread over its cue
-    words. `z: row layer head d_head` · `cues`: the positions of each text's cue, None where it is
-    not known · `word`: what the whole swaps did.
+    words.
+
+    z: `row layer head d_head`
+    cues: the positions of each text's cue; None if it is unknown
+    word: the effects of the whole swaps
     """
-    drawn = sorted(spread(pairs.units, MOST_PAIRS, np.random.default_rng(pairs.seed)))
-    pairs = pairs.take(drawn)
-    rows = [row for pair in zip(pairs.a, pairs.b, strict=True) for row in pair]  # a, b, a, b, ...
-    recipients = target_texts(weights, [texts[row] for row in rows], "Swapping parts of heads")
+    indices = sorted(spread(pairs.units, MOST_PAIRS, np.random.default_rng(pairs.seed)))
+    pairs = pairs.take(indices)
+    # a, b, a, b, ...: the donor of a row is its neighbour.
+    rows = [row for pair in zip(pairs.a, pairs.b, strict=True) for row in pair]
+    recipients = target_texts(weights, [texts[row] for row in rows], "Cannot swap parts of heads")
     donors = _other_member(recipients)
     aligned = pairs.design == ALIGNED
     sides = _sides(recipients, [[*(cues[row] or ())] for row in rows], aligned=aligned)
     same_layout = all(
-        len(own.ids) == len(donor.ids) and own.at == donor.at
-        for own, donor in zip(recipients, donors, strict=True)
+        len(recipient.ids) == len(donor.ids) and recipient.at == donor.at
+        for recipient, donor in zip(recipients, donors, strict=True)
     )
     by_kind = head_part_z(weights, recipients, donors, sides, mixed=aligned and same_layout)
     by_kind["ablation"] = z.mean(0).expand(len(rows), -1, -1, -1)
-    moved = _swap_leading_heads(weights, recipients, by_kind, word, axes, rows, reading)
-    moved[-1] *= 2  # ablation: both members lose their half of the gap
-    return HeadParts(pairs, word.gap[drawn], dict(zip(by_kind, moved, strict=True)))
+    shifts = _swap_top_heads(weights, recipients, by_kind, word, axes, rows, reading)
+    # Ablation: each member loses its half of the gap, and the shifts are averaged over both.
+    shifts[-1] *= 2
+    return HeadParts(pairs, word.gap[indices], dict(zip(by_kind, shifts, strict=True)))
 
 
 def _other_member(members: Sequence[Member]) -> list[Member]:
-    """Of a, b, a, b, ... the other member of each pair."""
+    """The other member of each pair, of members in the order a, b, a, b, ..."""
     return [members[index ^ 1] for index in range(len(members))]
 
 
 def _sides(recipients: Sequence[TargetText], cues: Positions, *, aligned: bool) -> Sides:
-    """From which positions of recipient and donor a part of z is taken, by kind."""
-    taken = {"cue_only": cues}
+    """The positions in recipients and donors from which a part of z is taken, by kind."""
+    positions_of = {"cue_only": cues}
     if aligned:
-        other = []
-        for own, donor, cue in zip(recipients, _other_member(recipients), cues, strict=True):
-            differing = _differing(own.ids, donor.ids)
-            other.append([pos for pos in differing if pos not in cue])
-        taken["other_only"] = other
+        other_tokens = []
+        for recipient, donor, cue in zip(recipients, _other_member(recipients), cues, strict=True):
+            differing = _differing(recipient.ids, donor.ids)
+            other_tokens.append([pos for pos in differing if pos not in cue])
+        positions_of["other_only"] = other_tokens
     return {
         kind: (positions, _other_member(positions))
-        for kind, positions in taken.items()
+        for kind, positions in positions_of.items()
+        # A kind without any position, such as an unmarked cue, is absent.
         if any(positions)
     }
 
 
-def _swap_leading_heads(
+def _swap_top_heads(
     weights: Weights,
     recipients: Sequence[TargetText],
     by_kind: Mapping[str, Tensor],
@@ -221,36 +233,44 @@ def _swap_leading_heads(
     rows: Sequence[int],
     reading: Readings,
 ) -> Array:
-    """How far each of the leading heads moves M toward the donor with each kind of z, both ways
-    averaged. `-> kind pair layer head`"""
+    """How far each top head moves M toward the donor, for each kind of z, averaged over both
+    directions. `-> kind pair layer head`
+    """
     shape = word.swap.shape
     order = resampling.order(np.abs(word.swap).ravel())
     layers, heads = np.unravel_index(order[:MOST_HEADS], shape)
-    leading = range(len(layers))
-    head_sets = torch.ones(len(leading), *shape, dtype=torch.bool)
-    head_sets[leading, layers, heads] = False
+    top = range(len(layers))
+    head_sets = torch.ones(len(top), *shape, dtype=torch.bool)
+    head_sets[top, layers, heads] = False  # set n swaps top head n alone
     part_z = torch.stack([*by_kind.values()])  # kind row layer head d_head
     directions = axes.directions(rows)[:, 1:].to(part_z.dtype).repeat(len(part_z), 1, 1)
-    # All kinds at once: what a text shares with itself is run once.
+    # All kinds in one call, so that the unchanged run of a text is shared.
     texts = [*recipients] * len(part_z)
     read = swap_sets(weights, texts, part_z.flatten(0, 1), head_sets, directions)
-    stage = np.asarray(reading.at)[layers] - 1
-    lost = -read.double().numpy()[:, leading, stage]
-    toward_donor = lost.reshape(len(part_z), -1, 2, len(leading)) * np.array([[1.0], [-1.0]])
-    moved = np.full((len(part_z), toward_donor.shape[1], *shape), np.nan)
-    moved[:, :, layers, heads] = toward_donor.mean(2)
-    return moved
+    stage_index = np.asarray(reading.at)[layers] - 1
+    # M rises toward sense A. Recipients alternate a, b: a moves toward its donor if M falls, and b
+    # if M rises.
+    fall = -read.double().numpy()[:, top, stage_index]
+    toward_donor = fall.reshape(len(part_z), -1, 2, len(top)) * np.array([[1.0], [-1.0]])
+    shifts = np.full((len(part_z), toward_donor.shape[1], *shape), np.nan)
+    shifts[:, :, layers, heads] = toward_donor.mean(2)
+    return shifts
 
 
-def _differing(ids: Sequence[int], others: Sequence[int]) -> list[int]:
-    """Positions at which a text differs from another: token by token, or all between what both
-    share at the ends."""
-    if len(ids) == len(others):
-        both = enumerate(zip(ids, others, strict=True))
-        return [pos for pos, (token, other) in both if token != other]
-    short = min(len(ids), len(others))
-    start = next((n for n in range(short) if ids[n] != others[n]), short)
-    end = next((n for n in range(short - start) if ids[-1 - n] != others[-1 - n]), short - start)
+def _differing(ids: Sequence[int], other_ids: Sequence[int]) -> list[int]:
+    """The positions at which a text differs from another text.
+
+    Token by token if they have equal length; otherwise all positions between the shared tokens at
+    both ends.
+    """
+    if len(ids) == len(other_ids):
+        both = enumerate(zip(ids, other_ids, strict=True))
+        return [pos for pos, (token, other_token) in both if token != other_token]
+    short = min(len(ids), len(other_ids))
+    # Tokens shared at the beginning; then tokens shared at the end that are not already shared
+    # there.
+    start = next((n for n in range(short) if ids[n] != other_ids[n]), short)
+    end = next((n for n in range(short - start) if ids[-1 - n] != other_ids[-1 - n]), short - start)
     return list(range(start, len(ids) - end))
 
 
@@ -258,8 +278,12 @@ def _differing(ids: Sequence[int], others: Sequence[int]) -> list[int]:
 
 
 class Attended(NamedTuple):
-    """What a layer attends to from the word: `pattern: batch head key_pos`, and the values there,
-    `v: batch head key_pos d_head`, gated as the word gates them where heads are gated."""
+    """The attention of a layer from the word.
+
+    pattern: `batch head key_pos`
+    v: the values at the attended positions, gated as at the word if heads are gated.
+        `batch head key_pos d_head`
+    """
 
     pattern: Tensor
     v: Tensor
@@ -273,28 +297,33 @@ def head_part_z(
     *,
     mixed: bool,
 ) -> dict[str, Tensor]:
-    """z at the word of every recipient when a part of it is its donor's, by kind: `row layer head
-    d_head` each. `sides`: positions in the recipients and in the donors, by kind: z - (A V)[own] +
-    (A V)_donor[theirs] · `mixed`: with pattern_only and values_only too, for texts of like length.
+    """z at the word of every recipient if a part of it is the donor's, by kind.
+    `row layer head d_head` each
+
+    sides: positions in the recipients and in the donors, by kind
+    mixed: with pattern_only and values_only, for texts of equal length
+
+        z - (A V)[recipient's positions] + (A V)_donor[donor's positions]
     """
+    # Pairs with equal lengths run together, without padding.
     batches: dict[tuple[int, int], list[int]] = {}
-    for row, (own, donor) in enumerate(zip(recipients, donors, strict=True)):
-        batches.setdefault((len(own.ids), len(donor.ids)), []).append(row)
+    for row, (recipient, donor) in enumerate(zip(recipients, donors, strict=True)):
+        batches.setdefault((len(recipient.ids), len(donor.ids)), []).append(row)
     parts: dict[str, list[Tensor]] = {}
     with torch.inference_mode():
         tables = fused.position_tables(weights, max(map(max, batches)))
         for (length, donor_length), batch in batches.items():
             masks = {}
-            for kind, (own_positions, donor_positions) in sides.items():
+            for kind, (in_recipient, in_donor) in sides.items():
                 masks[kind] = (
-                    _mask(weights, own_positions, batch, length),
-                    _mask(weights, donor_positions, batch, donor_length),
+                    _mask(weights, in_recipient, batch, length),
+                    _mask(weights, in_donor, batch, donor_length),
                 )
             attended = _attended(weights, [recipients[row] for row in batch], tables)
-            by_donor = _attended(weights, [donors[row] for row in batch], tables)
+            attended_by_donor = _attended(weights, [donors[row] for row in batch], tables)
             layers = [
-                _part_z(own, donor, masks, mixed=mixed)
-                for own, donor in zip(attended, by_donor, strict=True)
+                _part_z(recipient, donor, masks, mixed=mixed)
+                for recipient, donor in zip(attended, attended_by_donor, strict=True)
             ]
             for kind in layers[0]:
                 of_batch = torch.stack([layer[kind] for layer in layers], dim=1)
@@ -316,16 +345,16 @@ def _mask(weights: Weights, positions: Positions, rows: Sequence[int], length: i
 def _attended(
     weights: Weights, texts: Sequence[TargetText], tables: fused.PositionTables
 ) -> Iterator[Attended]:
-    """What equally long texts attend to from the word, layer by layer."""
+    """The attention from the word of equally long texts, layer by layer."""
     at = torch.tensor([text.at for text in texts], device=weights.device)
     row = torch.arange(len(texts), device=weights.device)
     ids = [text.ids for text in texts]
     run = project_texts(weights, ids, len(weights.blocks), tables)
     for block, (q, k, v) in zip(weights.blocks, run, strict=True):
-        if block.mixer is not None:  # no heads attend there
+        if block.mixer is not None:  # a layer without attention heads
             shape = (len(texts), weights.config.n_heads, q.shape[-2], weights.config.d_head)
-            nothing = q.new_zeros(shape)
-            yield Attended(nothing[..., 0], nothing)
+            zeros = q.new_zeros(shape)
+            yield Attended(zeros[..., 0], zeros)
             continue
         queries = q[row, :, at]
         pattern = fused.pattern_at(weights, block, queries, k, at, tables)
@@ -335,18 +364,21 @@ def _attended(
 
 
 def _part_z(
-    own: Attended, donor: Attended, masks: Mapping[str, Sequence[Tensor]], *, mixed: bool
+    recipient: Attended, donor: Attended, masks: Mapping[str, Sequence[Tensor]], *, mixed: bool
 ) -> dict[str, Tensor]:
-    """`head_part_z` of one layer; `masks` of both sides by kind. `-> batch head d_head` each"""
-    z = _mix(own.pattern, own.v)
+    """`head_part_z` of one layer. `-> batch head d_head` each
+
+    masks: of the recipients and of the donors, by kind
+    """
+    z = _mix(recipient.pattern, recipient.v)
     parts = {}
-    for kind, (own_mask, donor_mask) in masks.items():
-        taken_out = _mix(own.pattern * own_mask, own.v)
-        put_in = _mix(donor.pattern * donor_mask, donor.v)
-        parts[kind] = z - taken_out + put_in
+    for kind, (recipient_mask, donor_mask) in masks.items():
+        removed = _mix(recipient.pattern * recipient_mask, recipient.v)
+        added = _mix(donor.pattern * donor_mask, donor.v)
+        parts[kind] = z - removed + added
     if mixed:
-        parts["pattern_only"] = _mix(donor.pattern, own.v)
-        parts["values_only"] = _mix(own.pattern, donor.v)
+        parts["pattern_only"] = _mix(donor.pattern, recipient.v)
+        parts["values_only"] = _mix(recipient.pattern, donor.v)
     return parts
 
 
@@ -358,12 +390,16 @@ def _mix(pattern: Tensor, v: Tensor) -> Tensor:
 def by_distance(
     effects: Effects, distances: Sequence[int | None], included: Callable[[int], bool]
 ) -> Array | None:
-    """Net E of every head over the pairs whose distance from cue to word is included; None where
-    there is no such pair.
+    """The net effect of every head over the pairs whose distance from cue to word is included.
+    `layer head`
 
-    In fractions of their gap, or of the mean gap of all pairs where that is larger: at a distance
-    from which a model does not read the cue there is no gap, and a ratio over it would be noise
-    over noise.
+    included: whether a distance counts
+
+    None if there is no such pair.
+
+    The unit is the mean gap of these pairs, or the mean gap of all pairs if that is larger. At a
+    distance from which a model does not read the cue, the gap is about 0, and a fraction of it
+    would be noise divided by noise.
     """
     pairs = [
         pair
@@ -372,6 +408,8 @@ def by_distance(
     ]
     if not pairs:
         return None
+    # net E = mean[(denoise + noise) / 2 - same_sense] / max(mean gap here, mean gap).
+    # `pair layer head`
     numerator = (effects.denoise[pairs] + effects.noise[pairs]) / 2 - effects.same_sense[pairs]
     gap = np.maximum(effects.gap[pairs].mean(0), effects.gap.mean(0))
     return np.asarray(numerator.mean(0) / gap[:, None])

@@ -1,13 +1,14 @@
-"""The sentences of a study in tokens: which words, the positions of word and cue, and what is left
-out.
+"""The sentences of a study in tokens: the words, the positions of word and cue, and the sentences
+that are left out.
 
-What a causal model cannot know is left out with the reason instead of being ranked: a sentence
-whose cue follows the word, and sentences of different senses that are identical up to the word. To
-such a model all sentences of a sense that are identical up to the word are one: the first stands
-for them, so that none of them counts twice.
+A causal model cannot use a sentence whose cue follows the word, nor sentences of different senses
+that are identical up to the word. They are left out with the reason and are not ranked. To such a
+model, all sentences of a sense that are identical up to the word are the same sentence. Only the
+first is used, so that none counts twice.
 
-A study refuses a sentence that the model cannot read, with its file and row. An evaluation and a
-survey, which take sentences by the ten thousand, leave it out with the reason; a text is never cut.
+A study refuses a sentence that the model cannot read and names its file and row. An evaluation and
+a survey read tens of thousands of sentences and leave such a sentence out with the reason. No text
+is ever truncated.
 """
 
 from collections import defaultdict
@@ -29,9 +30,10 @@ from probe.text.cues import infer_cues
 from probe.text.sentences import Corpus, LeftOut, Sentence
 from probe.text.splits import CrossFit
 
-WORDS: tuple[str, ...] = ("bank", "mole", "apple")  # of a study that names none
-WORDS_IN_ERROR = 40  # all that ship; a file may have thousands
-# Tokens from cue to word: what is further away is one class, or there would be few pairs of each.
+WORDS: tuple[str, ...] = ("bank", "mole", "apple")  # the default words of a study
+WORDS_IN_ERROR = 40  # enough for every shipped word; a file may have thousands
+# Tokens from cue to word. All larger distances are one class, because there would be few pairs of
+# each.
 FAR = 4
 # Reasons why a sentence is left out.
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
@@ -39,18 +41,27 @@ SAME = (
     "identical to a sentence of another sense up to the word: its cue comes after it, where a "
     "causal model cannot have read it yet"
 )
-REPEATED = "up to the word it is an earlier sentence of its sense, and a causal model reads no more"
-TWO_LABELS = "the same text stands under another sense, too: one of the labels is wrong"
-NOTHING_BEFORE = "nothing stands before the word, and this model reads left to right"
-ON_NO_TOKEN = "its word or its cue is on no token of the model"
+REPEATED = (
+    "identical to an earlier sentence of its sense up to the word, and a causal model reads no "
+    "further"
+)
+TWO_LABELS = "the same text is also labelled with another sense: one of the labels is wrong"
+NOTHING_BEFORE = "no text precedes the word, and this model reads left to right"
+ON_NO_TOKEN = "no token of the model covers its word or its cue"
 
-SensePairSplits = Mapping[tuple[str, str], CrossFit]  # of one word, by its pairs of senses
+SensePairSplits = Mapping[tuple[str, str], CrossFit]  # by pair of senses of a word
 
 
 @dataclass(frozen=True)
 class Material:
-    """The usable sentences of one word, tokenised: the target is the last token of the word, the
-    cue may be unknown."""
+    """The usable sentences of one word, tokenised.
+
+    sentences: the sentences, in the order of the file
+    tokens: the tokens of each sentence
+    words: the token positions of the word in each sentence
+    cues: the token positions of the cue in each sentence; None if the cue is unknown
+    left_out: the sentences that cannot be used, with the reason
+    """
 
     word: str
     sentences: tuple[Sentence, ...]
@@ -61,31 +72,33 @@ class Material:
 
     @cached_property
     def targets(self) -> tuple[int, ...]:
+        """The position of the last token of the word in each sentence, where the word is read."""
         return tuple(positions[-1] for positions in self.words)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
+        """The sense of each sentence."""
         return tuple(sentence.sense for sentence in self.sentences)
 
     @cached_property
     def texts(self) -> tuple[TargetText, ...]:
-        """The token ids of every sentence and where its word is read."""
+        """The token ids of each sentence, with the position where its word is read."""
         return tuple(
             TargetText(cut.ids, at) for cut, at in zip(self.tokens, self.targets, strict=True)
         )
 
     @cached_property
     def prefixes(self) -> tuple[tuple[int, ...], ...]:
-        """The token ids of every sentence up to its word: what a causal model has read there."""
+        """The token ids of each sentence up to its word: all that a causal model has read there."""
         return tuple(ids[: at + 1] for ids, at in self.texts)
 
     @cached_property
     def distances(self) -> tuple[int | None, ...]:
-        """Tokens from the cue to the word, 1 where they are neighbours, FAR for that many and more;
-        on either side.
+        """Tokens between cue and word on either side: 1 for neighbours, and at most FAR.
 
-        Counted where the cue is marked; else as the file says.
+        If the cue is not marked, the distance is that of the file.
         """
+        # Only one of the two differences is positive: the cue is either before or after the word.
         return tuple(
             sentence.distance
             if cue is None
@@ -97,17 +110,19 @@ class Material:
         return len(self.sentences)
 
     def keep(self, rows: Sequence[int], left_out: Sequence[LeftOut] = ()) -> "Material":
-        """The same word with only these rows, and the reasons of the others added."""
-        kept = [
+        """The same word with only these rows; `left_out` is added to the sentences left out."""
+        columns = [
             (self.sentences[row], self.tokens[row], self.words[row], self.cues[row]) for row in rows
         ]
-        return _material(self.word, kept, [*self.left_out, *left_out])
+        return _material(self.word, columns, [*self.left_out, *left_out])
 
 
-Row = tuple[Sentence, Tokens, range, range | None]  # the positions of the word and of the cue
+# A sentence, its tokens, and the positions of its word and of its cue.
+Row = tuple[Sentence, Tokens, range, range | None]
 
 
 def _material(word: str, rows: Sequence[Row], left_out: Sequence[LeftOut] = ()) -> Material:
+    """A `Material` from its rows."""
     return Material(
         word=word,
         sentences=tuple(sentence for sentence, _, _, _ in rows),
@@ -120,20 +135,26 @@ def _material(word: str, rows: Sequence[Row], left_out: Sequence[LeftOut] = ()) 
 
 @dataclass(frozen=True, eq=False)
 class SecondModel:
-    """A model that reads both ways, and its sentences of the words that stand before their cue in
-    the lesson."""
+    """A model that reads both ways, for the lesson.
+
+    materials: its sentences of the words that precede their cue in the lesson
+    """
 
     model: Model
     materials: tuple[Material, ...]
 
 
 def late_cues(second: Model, studied: Sequence[Material]) -> SecondModel:
-    """The lexicon's sentences, for the second model, of each studied word that stands before its
-    cue in the lesson."""
+    """The second model, with its shipped sentences of the studied words that precede their cue in
+    the lesson.
+
+    A causal model cannot resolve such a word; the second model reads both ways.
+    """
     senses = {material.word: set(material.labels) for material in studied}
     words = [
         item.word
         for item in lexicon.showcase()
+        # The lesson needs only the senses that the study has.
         if item.cue_after and item.sense in senses.get(item.word, ())
     ]
     materials = [
@@ -144,63 +165,77 @@ def late_cues(second: Model, studied: Sequence[Material]) -> SecondModel:
 
 
 def choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tuple[str, ...]:
-    """The words to study as they are spelled where their sentences are; InputError names the known
-    ones otherwise."""
+    """The words to study, spelled as in their sentences.
+
+    words: one word or several; all words of the corpus if None, or WORDS without a corpus
+
+    Raises InputError if a word has no sentences; the message lists the known words.
+    """
     if corpus is None:
-        known = tuple(sorted({*lexicon.words(), *lexicon.natural_words()}))
+        known_words = tuple(sorted({*lexicon.words(), *lexicon.natural_words()}))
         default = WORDS
     else:
-        known = tuple(dict.fromkeys(sentence.word for sentence in corpus.sentences))
-        default = known
+        known_words = tuple(dict.fromkeys(sentence.word for sentence in corpus.sentences))
+        default = known_words
     if words is not None and not (isinstance(words, str) or _are_words(words)):
         raise InputError(
-            f"Choosing words: got {words!r}, expected a word or a list of some; give "
-            f"[{default[0]!r}], say, or leave it out for {', '.join(default[:WORDS_IN_ERROR])}."
+            f"Cannot choose words: got {words!r}, not a word or a list of words. Give "
+            f"[{default[0]!r}], for example, or omit it for {', '.join(default[:WORDS_IN_ERROR])}."
         )
-    asked = (words,) if isinstance(words, str) else default if words is None else words
-    return tuple(dict.fromkeys(spelled(word, known, own=corpus is not None) for word in asked))
+    requested = (words,) if isinstance(words, str) else default if words is None else words
+    return tuple(
+        dict.fromkeys(spelled(word, known_words, shipped=corpus is None) for word in requested)
+    )
 
 
 def _are_words(words: object) -> bool:
+    """Whether an argument is a non-empty collection of strings."""
     if not isinstance(words, Collection) or not len(words):
         return False
     return all(isinstance(word, str) for word in words)
 
 
-def spelled(word: str, known: Sequence[str], *, own: bool) -> str:
-    """The known word that is meant: the same, or the only one that differs in case alone."""
-    if word in known:
+def spelled(word: str, known_words: Sequence[str], *, shipped: bool) -> str:
+    """The known word that is meant: the word itself, or the only known word that differs in case
+    alone.
+
+    shipped: whether the known words are the shipped ones, so that the user can give other sentences
+
+    Raises InputError if there is no such word.
+    """
+    if word in known_words:
         return word
-    alike = [name for name in known if name.casefold() == word.casefold()]
+    alike = [name for name in known_words if name.casefold() == word.casefold()]
     if len(alike) == 1:
         return alike[0]
-    likely = nearest(word.casefold(), known)
+    likely = nearest(word.casefold(), known_words)
     near = " or ".join(map(repr, alike)) or (likely and repr(likely))
-    meant = f" (did you mean {near}?)" if near else ""
-    names = ", ".join(known[:WORDS_IN_ERROR])
-    if len(known) > WORDS_IN_ERROR:
-        names += f" and {len(known) - WORDS_IN_ERROR} more"
-    step = "give one of these"
-    if not own:
-        step += ", or your own sentences (sentences=, on the command line --sentences)"
+    suggestion = f" Did you mean {near}?" if near else ""
+    names = ", ".join(known_words[:WORDS_IN_ERROR])
+    if len(known_words) > WORDS_IN_ERROR:
+        names += f" and {len(known_words) - WORDS_IN_ERROR} more"
+    step = "Give one of these"
+    if shipped:
+        step += ", or give sentences with the word (sentences=, on the command line --sentences)"
     raise InputError(
-        f"Looking for sentences with {word!r}: there are none{meant}; known words are {names}; "
-        f"{step}."
+        f"Cannot find sentences with {word!r}.{suggestion} The known words are {names}. {step}."
     )
 
 
 def sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:
-    """The given corpus's sentences of a word; by default those that ship and suit the model.
+    """The sentences of a word in the given corpus; by default, the shipped sentences that suit the
+    model.
 
-    A model that ships learned the lexicon's grammar, whose cues must be one token of it; every
-    other one learned from people, so it gets natural sentences where the word has some. Cues stand
-    before the word or, where the model reads both ways, on either side.
+    A shipped model learned the grammar of the lexicon, and each cue must be one of its tokens.
+    Every other model learned from people, so it gets natural sentences if the word has some. Cues
+    precede the word; if the model reads both ways, they may also follow it.
     """
     if corpus is not None:
-        chosen = tuple(sentence for sentence in corpus.sentences if sentence.word == word)
-        return replace(corpus, sentences=chosen, left_out=())
+        of_word = tuple(sentence for sentence in corpus.sentences if sentence.word == word)
+        return replace(corpus, sentences=of_word, left_out=())
     both_sides = not model.config.causal
     if word in lexicon.natural_words() and (
+        # A shipped model gets natural sentences only if the lexicon has no others.
         model.origin.kind != "embedded" or word not in lexicon.words()
     ):
         return lexicon.expand_natural(word, both_sides=both_sides)
@@ -210,10 +245,14 @@ def sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:
 
 
 def prepare(model: Model, word: str, sentences: Sequence[Sentence]) -> Material:
-    """Tokenise the sentences of one word and leave out, with the reason, what a causal model cannot
-    be asked about; cues that none of them marks are what the pairs differ in."""
+    """The tokenised sentences of one word, without the sentences that a causal model cannot use.
+
+    If no sentence marks its cue, the cue is the difference within each pair.
+
+    Raises InputError if the model cannot read a sentence, or if fewer than two senses remain.
+    """
     marked = infer_cues(sentences, both_sides=not model.config.causal)
-    material = _material(word, [(sentence, *place(model, sentence)) for sentence in marked])
+    material = _material(word, [(sentence, *locate(model, sentence)) for sentence in marked])
     material = _as_read_from_left(material) if model.config.causal else material
     _require_two_senses(material)
     return material
@@ -222,30 +261,36 @@ def prepare(model: Model, word: str, sentences: Sequence[Sentence]) -> Material:
 def prepare_usable(
     model: Model, word: str, sentences: Sequence[Sentence]
 ) -> tuple[Material, dict[int, str]]:
-    """The sentences of one word that the model can be asked about, and why each of the others
-    cannot, by row; cues that none of them marks are what the pairs differ in."""
+    """The sentences of one word that the model can use, and the reason why each other row cannot be
+    used.
+
+    If no sentence marks its cue, the cue is the difference within each pair.
+    """
     rows = []
     reasons = {}
     marked = infer_cues(sentences, both_sides=not model.config.causal)
     for row, sentence in enumerate(marked):
         try:
-            placed = (sentence, *place(model, sentence))
+            located = (sentence, *locate(model, sentence))
         except InputError:
             reasons[row] = _why_not(model, sentence)
             continue
         if model.config.causal and not sentence.text[: sentence.start].strip():
-            # All such vectors are one and the same, and a first token's is often a huge one.
+            # All such vectors are identical, and the norm of a first token's vector is often huge.
             reasons[row] = NOTHING_BEFORE
         elif model.config.causal and sentence.cue_after:
             reasons[row] = LATE
         else:
-            rows.append(placed)
+            rows.append(located)
     return _material(word, rows), reasons
 
 
 def prepare_counted(model: Model, word: str, sentences: Sequence[Sentence]) -> Material:
-    """The sentences of one word as in `prepare`, but every one that cannot be used is left out with
-    its reason, and nothing is refused; there may be one sense, or none."""
+    """The sentences of one word as in `prepare`, without errors: an unusable sentence is left out
+    with its reason.
+
+    The result may have a single sense, or no sentences.
+    """
     material, reasons = prepare_usable(model, word, sentences)
     left_out = [LeftOut(sentences[row].text, reason) for row, reason in reasons.items()]
     material = material.keep(range(len(material)), left_out)
@@ -253,36 +298,39 @@ def prepare_counted(model: Model, word: str, sentences: Sequence[Sentence]) -> M
 
 
 def one_of_each_prefix(material: Material) -> tuple[list[int], dict[int, str]]:
-    """Of all sentences of a sense that are identical up to the word the row of the first, and why
-    each of the others is left out.
+    """The rows of the first sentence with each prefix, within a sense; and the reason why each
+    other row is left out.
 
-    To a causal model they are one sentence, whatever follows the word.
+    To a causal model, sentences that are identical up to the word are the same sentence, whatever
+    follows the word.
     """
     rows = []
     repeated = {}
-    seen = set()
+    earlier = set()
     for row, (sense, prefix) in enumerate(zip(material.labels, material.prefixes, strict=True)):
-        if (sense, prefix) in seen:
+        if (sense, prefix) in earlier:
             repeated[row] = REPEATED
         else:
-            seen.add((sense, prefix))
+            earlier.add((sense, prefix))
             rows.append(row)
     return rows, repeated
 
 
 def _why_not(model: Model, sentence: Sentence) -> str:
-    """Why `place` refuses a sentence, without its text."""
+    """Why `locate` refuses a sentence, without its text."""
     try:
         tokenize(model, sentence.text)
     except InputError:
-        # A Sentence has a readable text that is not empty: only its length can be refused.
+        # A Sentence has a readable text that is not empty, so the text can only be too long.
         return f"it has more tokens than the context window of {model.config.n_ctx}"
     return ON_NO_TOKEN
 
 
-def place(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None]:
-    """The sentence in tokens, with the positions of its word and cue; an InputError names its file
-    and row."""
+def locate(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None]:
+    """The sentence in tokens, with the positions of its word and cue.
+
+    Raises InputError if the model cannot read it; the message names its file and row.
+    """
     try:
         tokens = tokenize(model, sentence.text)
         word = positions_of_span(tokens, sentence.start, sentence.end)
@@ -295,15 +343,18 @@ def place(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None
 
 
 def cue_positions(tokens: Tokens, sentence: Sentence) -> range | None:
-    """The token positions of the cue, None where it is not known."""
+    """The token positions of the cue; None if it is unknown."""
     if sentence.cue_start is None or sentence.cue_end is None:
         return None
     return positions_of_span(tokens, sentence.cue_start, sentence.cue_end)
 
 
 def _as_read_from_left(material: Material) -> Material:
-    """The sentences that a causal model can be asked about, the reasons of the others added."""
+    """The sentences that a causal model can use; the reasons of the others are added to
+    `left_out`.
+    """
     prefixes = material.prefixes
+    # Senses by prefix (token ids) and by whole text (a string): the two keys never coincide.
     senses_of: defaultdict[tuple[int, ...] | str, set[str]] = defaultdict(set)
     for sentence, prefix in zip(material.sentences, prefixes, strict=True):
         senses_of[prefix].add(sentence.sense)
@@ -327,41 +378,42 @@ def _as_read_from_left(material: Material) -> Material:
 
 
 def _require_two_senses(material: Material) -> None:
+    """Raise InputError if the usable sentences have fewer than two senses."""
     senses = list(dict.fromkeys(material.labels))
     if len(senses) >= 2:
         return
     reasons = [item.reason for item in material.left_out]
-    usable = f"only {senses[0]!r}" if senses else "no usable sentence"
+    usable = f"got only the sense {senses[0]!r}" if senses else "got no usable sentence"
     if reasons:
         usable += f" ({len(reasons)} sentences were left out: {reasons[-1]})"
-    step = "give sentences of another sense"
+    step = "Give sentences of at least two senses"
     if {LATE, SAME} & set(reasons):
         step += (
-            ", with the cue before the word, or take a model that reads both ways, as "
+            " with the cue before the word, or choose a model that reads both ways, such as "
             "tiny-senses-bidirectional"
         )
-    raise InputError(
-        f"Comparing the senses of {material.word!r}: got {usable}, expected sentences of at least "
-        f"two senses; {step}."
-    )
+    raise InputError(f"Cannot compare the senses of {material.word!r}: {usable}. {step}.")
 
 
 def unused(material: Material, splits: Collection[CrossFit]) -> list[LeftOut]:
-    """The sentences of a word that no pair of senses uses, with the reason; first those that
-    `prepare` left out."""
+    """The sentences of a word that no pair of senses uses, with the reason.
+
+    The sentences that `prepare` left out come first.
+    """
     used = {row for split in splits for row in split.rows}
     reasons: dict[int, str] = {}
     for split in splits:
+        # A sentence that one pair of senses leaves out may be used by another.
         reasons |= {row: reason for row, reason in split.left_out.items() if row not in used}
     by_splits = [LeftOut(material.sentences[row].text, reason) for row, reason in reasons.items()]
     return [*material.left_out, *by_splits]
 
 
 def continuations(model: Model, word: str, senses: Iterable[str]) -> dict[str, list[int]] | None:
-    """Token ids of the lexicon's continuations of each sense, those that are one token of the
+    """The token ids of the lexicon's continuations of each sense, if they are one token of the
     model.
 
-    None where the lexicon does not have the word, or has no such continuation of one of its senses.
+    None if the lexicon does not have the word, or if one of its senses has no such continuation.
     """
     in_lexicon = lexicon.entry(word).senses if word in lexicon.words() else ()
     texts = {
@@ -373,5 +425,6 @@ def continuations(model: Model, word: str, senses: Iterable[str]) -> dict[str, l
     token_ids = {}
     for sense in dict.fromkeys(senses):
         rows = model.tokenizer(texts[sense], add_special_tokens=False)["input_ids"]
+        # Each continuation is a single token, so its row has a single id.
         token_ids[sense] = [row[0] for row in rows]
     return token_ids

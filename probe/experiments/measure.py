@@ -1,10 +1,10 @@
-"""The measurement of one word: the one behind a report and a survey.
+"""The measurement of one word, for a report and for a survey.
 
-For every two senses of a word the sentences are held out in folds of cue words and frames, and
-sense axes are fitted at every depth (`observe`). Before anything is swapped the gap between the
-senses must be there at some depth (`prepare`), unless words are the sample. Then every head is
-swapped at the word, exactly, and read at every depth after it and in the logits of the next token
-(`swaps`). What is measured beside that is a table of experiments (`table`).
+For every pair of senses of a word, sentences are held out in folds of cue words and frames, and
+sense axes are fitted at every depth (`observe`). Before any swap, there must be a gap between the
+senses at some depth (`prepare`), unless the word is one of a sample of words. Then every head is
+swapped at the word, exactly, and is read at every depth after it and in the logits of the next
+token (`swaps`). All further measurements are listed in a table of experiments (`table`).
 """
 
 from collections import Counter
@@ -34,10 +34,11 @@ from probe.stats.limits import GATE
 from probe.stats.resampling import Array
 from probe.text.sentences import Sentence
 
-# Stages of the work, beside the experiments.
+# The stages of the work before the experiments.
 READING = "reading the sentences"
 SWAPPING = "swapping heads"
-NOT_SWAPPED = "a pair beyond those in which heads are swapped"
+# Reasons why a pair of sentences is not used.
+NOT_SWAPPED = "a pair beyond the limit on swapped pairs"
 NO_NOUN_FITS = "a pair in which no unambiguous noun can take the word's place"
 
 
@@ -50,11 +51,11 @@ def measure(
     random_model: Model | None = None,
     report: Progress = silent,
 ) -> WordRecord:
-    """Measure one word.
+    """The record of one word.
 
-    splits: how the sentences of every two senses are held out.
-    random_model: the same shape with random weights, in which the gap is looked for as well.
-    report: called with the stage and the share of the word's work that is done.
+    splits: how the sentences of each pair of senses are held out
+    random_model: a model of the same shape with random weights, in which the gap is tested as well
+    report: called with the stage and with the share of the word's work that is done
 
     Example:
         >>> from probe.experiments.material import prepare
@@ -69,9 +70,9 @@ def measure(
         (4, 4, 5)
     """
     plan = planned(model, material, splits, options, options.experiments)
-    stage = stages(report, plan)
-    run = start(model, material, splits, options, random_model=random_model, stage=stage)
-    return proceed(run, options.experiments, stage=stage)
+    run_stage = stages(report, plan)
+    run = start(model, material, splits, options, random_model=random_model, stage=run_stage)
+    return proceed(run, options.experiments, stage=run_stage)
 
 
 def planned(
@@ -81,15 +82,15 @@ def planned(
     options: Options,
     experiments: Collection[str],
 ) -> dict[str, float]:
-    """The units of work of every stage (`probe.progress`), before any of them is done."""
+    """The units of work of every stage (`probe.progress`), before any work."""
     size = size_of(model, material, splits, options)
     all_swaps = swap_work(size)
     units = {
         READING: size.units(Work(forwards=all_swaps.forwards)),
         SWAPPING: size.units(Work(swaps=all_swaps.swaps)),
     }
-    chosen = runnable(experiments, model)
-    return units | {name: size.units(EXPERIMENTS[name].work(size)) for name in chosen}
+    names = runnable(experiments, model)
+    return units | {name: size.units(EXPERIMENTS[name].work(size)) for name in names}
 
 
 def start(
@@ -102,12 +103,13 @@ def start(
     kept: WordRecord | None = None,
     stage: Stage = unreported,
 ) -> Run:
-    """A word whose sentences are read and whose heads are swapped, before any experiment.
+    """A word with its sentences read and its heads swapped, before any experiment.
 
-    kept: an earlier record of the same word and the same options, which may differ in their
-        experiments. What it holds is not measured again.
-    stage: the context in which a stage of the plan is done.
-    The other arguments are those of `measure`.
+    kept: an earlier record of the same word with the same options except for the experiments; its
+        content is not measured again
+    stage: the context in which a stage of the plan runs
+
+    The other arguments are as in `measure`.
     """
     with stage(READING):
         run = _read(model, material, splits, options, random_model)
@@ -116,6 +118,8 @@ def start(
             run.prepared = prepare_pairs(run.seen, run.untrained, options)
             run.pairs = tuple(_swap(run, each) for each in run.prepared)
     else:
+        # A record contains no axes. They are fitted again on the same splits; the swaps are in the
+        # record.
         run.prepared = tuple(map(_prepared, run.seen.pairs, kept.pairs))
         run.pairs = kept.pairs
         run.earlier.update(kept.measured)
@@ -129,25 +133,29 @@ def proceed(
     keep: Callable[[WordRecord], object] | None = None,
     stage: Stage = unreported,
 ) -> WordRecord:
-    """The record of a word after these experiments; those that have been run are not run again.
+    """The record of a word after some experiments; an experiment that has been run is not run
+    again.
 
-    keep: called with the record after each experiment.
-    stage: the context in which a stage of the plan is done.
+    keep: called with the record after each experiment
+    stage: the context in which a stage of the plan runs
     """
     for name in runnable(experiments, run.model):
         if name in run.earlier:
             continue
         with stage(name):
             run.earlier[name] = EXPERIMENTS[name].measure(run)
+        # After each experiment, so that an interrupted measurement can be continued.
         if keep is not None:
             keep(_record(run))
     return _record(run)
 
 
 def runnable(experiments: Collection[str], model: Model) -> list[str]:
-    """Of some experiments those that can be run in a model, in the order in which they are run.
+    """The names of the experiments that can be run in a model, in the order in which they are run.
 
-    What is computed from the weights alone is left out where the owner's hooks stay on.
+    experiments: the names to choose from
+
+    An experiment that computes from the weights alone is omitted if the owner's hooks stay active.
     """
     return [
         name
@@ -164,7 +172,10 @@ def measure_gates(
     *,
     random_model: Model,
 ) -> WordRecord:
-    """The record of a word with its gates and the gaps of nouns, without the swap of any head."""
+    """The record of a word with its gates and the gaps of nouns, without the swap of any head.
+
+    The arguments are as in `measure`.
+    """
     run = _read(model, material, splits, options, random_model)
     run.prepared = prepare_pairs(run.seen, run.untrained, options)
     run.pairs = tuple(_pair(run, each) for each in run.prepared)
@@ -179,16 +190,18 @@ def _read(
     options: Options,
     random_model: Model | None,
 ) -> Run:
-    seen = observe(model, material, splits, seed=options.seed, next_token=options.next_token)
-    return Run(model, options, seen, random_model)
+    """A word after the unchanged runs of its sentences."""
+    observation = observe(model, material, splits, seed=options.seed, next_token=options.next_token)
+    return Run(model, options, observation, random_model)
 
 
 def _prepared(sense: SenseAxes, pair: SensePair) -> Prepared:
-    """Two senses as they were prepared for the record."""
+    """Two senses as they were prepared for an earlier record."""
     return Prepared(sense, pair.pairs, pair.gap, pair.gates, pair.reading)
 
 
 def _record(run: Run) -> WordRecord:
+    """The record of the measurements so far."""
     material = run.seen.material
     return WordRecord(
         word=material.word,
@@ -204,6 +217,7 @@ def _record(run: Run) -> WordRecord:
         has_heads=tuple(run.weights.has_heads.tolist()),
         depth=run.seen.depth,
         pairs=run.pairs,
+        # In the order of the table, so that the record does not depend on the order of measurement.
         measured={name: run.earlier[name] for name in EXPERIMENTS if name in run.earlier},
     )
 
@@ -211,7 +225,10 @@ def _record(run: Run) -> WordRecord:
 def unmeasured(
     model: Model, material: Material, sentences: Sequence[Sentence], reason: str
 ) -> WordRecord:
-    """The record of a word of which nothing can be measured, with the reason."""
+    """The record of a word in which nothing can be measured, with the reason.
+
+    sentences: all sentences of the word
+    """
     return WordRecord(
         word=material.word,
         **facts(sentences),
@@ -231,43 +248,54 @@ def unmeasured(
 
 
 def facts(sentences: Sequence[Sentence]) -> dict[str, Any]:
-    """`kind` of a word and the further columns of its file, as far as they are the same in all of
-    its sentences."""
+    """`kind` of a word and the further columns of its file, if they agree in all of its
+    sentences.
+    """
     columns = dict(sentences[0].more)
     for sentence in sentences:
-        others = dict(sentence.more)
+        columns_here = dict(sentence.more)
         columns = {
-            name: value for name, value in columns.items() if others.get(name, None) == value
+            name: value for name, value in columns.items() if columns_here.get(name, None) == value
         }
     return {"kind": str(columns.pop("kind", "")), "columns": columns}
 
 
 def count_left_out(record: WordRecord) -> dict[str, int]:
-    """How many sentences and pairs of a word were not used, by reason, in alphabetical order."""
+    """The number of sentences and pairs of a word that were not used, by reason in alphabetical
+    order.
+    """
     counts = Counter(item.reason for item in record.left_out) + Counter(record.not_used)
     return {reason: counts[reason] for reason in sorted(counts)}
 
 
 def _swap(run: Run, each: Prepared) -> SensePair:
-    """Two senses with the swaps of every head; where there is no gap, without effects."""
+    """Two senses with the swaps of every head; without a gap, they have no effects."""
+    # An effect is a fraction of the gap, which has no meaning without a gap. A word that is one of
+    # many is still swapped, because shifts in units of the residual stream are compared over words.
     no_gap = run.options.gate and each.gates.gap >= GATE
     if no_gap and not run.options.one_of_many:
         return _pair(run, each)
-    seen = run.seen
-    effects, moved = swaps.measure(
-        run.weights, seen.texts, seen.states, each.sense.axes, each.pairs, each.reading
+    observation = run.seen
+    effects, shifts = swaps.measure(
+        run.weights, observation.texts, observation.states, each.sense.axes, each.pairs, each.reading
     )
-    return _pair(run, each, moved, None if no_gap else effects)
+    return _pair(run, each, shifts, None if no_gap else effects)
 
 
 def _pair(
-    run: Run, each: Prepared, moved: Array | None = None, effects: PairEffects | None = None
+    run: Run, each: Prepared, shifts: Array | None = None, effects: PairEffects | None = None
 ) -> SensePair:
-    seen = run.seen
+    """The record of two senses.
+
+    shifts: how far each head moves the word, in units of the residual stream, `layer head depth`;
+        None without swaps
+    effects: the swaps of every head; None without a gap
+    """
+    observation = run.seen
     split = each.sense.split
     rows = list(split.rows)
     tested = [rows[position] for position in split.tested]
-    coordinates = each.sense.axes.coordinates(seen.states.resid[tested], tested)
+    coordinates = each.sense.axes.coordinates(observation.states.resid[tested], tested)
     return SensePair(
         senses=each.sense.senses,
         split=split,
@@ -275,46 +303,56 @@ def _pair(
         reading=each.reading,
         gates=each.gates,
         gap=each.gap,
-        raw_gap=swaps.gaps(each.sense.axes.in_units(), seen.stages.vectors, each.pairs),
+        raw_gap=swaps.gaps(each.sense.axes.in_units(), observation.stages.vectors, each.pairs),
         by_depth=each.sense.separation.auroc,
-        squared_gap=axes.squared_gap(seen.states.resid[rows], split),
+        squared_gap=axes.squared_gap(observation.states.resid[rows], split),
         untrained_gap=_untrained_gap(run, each),
-        attention=_attention(seen, each.pairs),
-        coordinates=coordinates[:, seen.depth],
-        profile=_profile(seen, each.sense),
-        moved=moved,
+        attention=_attention(observation, each.pairs),
+        coordinates=coordinates[:, observation.depth],
+        profile=_profile(observation, each.sense),
+        moved=shifts,
         swaps=effects,
     )
 
 
 def _untrained_gap(run: Run, each: Prepared) -> Array | None:
-    """The mean gap at every depth in the model of random weights."""
+    """The mean gap at every depth in the model of random weights; None without that model.
+    `depth`
+    """
     if run.untrained is None:
         return None
     resid = run.untrained.resid
-    in_it = axes.hold_out(resid, each.sense.split, each.sense.senses).in_units()
-    return np.asarray(swaps.gaps(in_it, resid, each.pairs).mean(0))
+    # The axes are fitted in the untrained model itself. M is in units of its residual stream,
+    # because a gap of random weights would be a poor unit.
+    axes_untrained = axes.hold_out(resid, each.sense.split, each.sense.senses).in_units()
+    return np.asarray(swaps.gaps(axes_untrained, resid, each.pairs).mean(0))
 
 
-def _attention(seen: Observation, pairs: Pairs) -> Mapping[str, Array]:
-    """Mean attention from the word to its cue (NaN without one), to its neighbours and to itself,
-    over the sentences of the pairs. `layer head` each"""
+def _attention(observation: Observation, pairs: Pairs) -> Mapping[str, Array]:
+    """Mean attention from the word to its cue (NaN without a cue), to its neighbours and to itself,
+    over the sentences of the pairs. `layer head` each
+    """
+    # A sentence that is in several pairs counts once.
     used = sorted({*pairs.a, *pairs.b})
     return {
         name: to_token[used].double().nanmean(0).numpy()
-        for name, to_token in seen.states.attention_to(seen.material.cues).items()
+        for name, to_token in observation.states.attention_to(observation.material.cues).items()
     }
 
 
-def _profile(seen: Observation, sense: SenseAxes) -> tuple[SenseAtDepth, ...]:
-    """Mean sense coordinates at every depth, from the token embedding alone on."""
-    stages = torch.cat([seen.states.token_embedding[:, None], seen.states.resid], dim=1)
+def _profile(observation: Observation, sense: SenseAxes) -> tuple[SenseAtDepth, ...]:
+    """Mean sense coordinates at every depth, starting with the token embedding alone."""
+    # Stage 0 is the token embedding without the position; depth 0 comes after it.
+    # `row stage d_model`
+    stages = torch.cat([observation.states.token_embedding[:, None], observation.states.resid], dim=1)
     auroc = sense.separation.auroc
-    return tuple(axes.profile(sense.axes, stages, sense.split, seen.depth, auroc))
+    return tuple(axes.profile(sense.axes, stages, sense.split, observation.depth, auroc))
 
 
 def _not_used(run: Run) -> dict[str, int]:
-    """How many pairs were not swapped, and in how many of the swapped ones no noun stood."""
+    """The number of pairs that were not swapped, and of swapped pairs that no noun fits, by
+    reason.
+    """
     tested = sum(len(tested_pairs(pair.split)) for pair in run.pairs)
     not_used = {NOT_SWAPPED: tested - sum(len(pair.pairs) for pair in run.pairs)}
     records = run.earlier.get("nouns")
@@ -322,6 +360,7 @@ def _not_used(run: Run) -> dict[str, int]:
         without = 0
         for pair, record in zip(run.pairs, records, strict=True):
             if record is not None:
+                # `pair_of` has an entry for each noun in each pair, so pairs are counted once.
                 without += len(pair.pairs) - len(set(record.pair_of.tolist()))
         not_used[NO_NOUN_FITS] = without
     return {reason: number for reason, number in not_used.items() if number}

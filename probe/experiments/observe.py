@@ -1,10 +1,9 @@
-"""A word as the model reads it, before anything is changed: its states, its sense axes, and the
-depth at which it is read.
+"""A word before any change: its states, its sense axes, and its read-out layer.
 
-Axes are fitted at every depth on the sentences that share neither cue word nor frame with those
-they are applied to. The read-out layer L* of a word is the first depth that separates its senses as
-well as any (`probe.stats.axes.choose_depth`). It is chosen from held-out separations, never from an
-effect.
+Axes are fitted at every depth, on sentences that share neither cue word nor frame with the
+sentences to which they are applied. The read-out layer L* of a word is the first depth that
+separates its senses as well as the best depth (`probe.stats.axes.choose_depth`). It is chosen from
+held-out separations, never from an effect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,11 +33,11 @@ from probe.text.splits import DRAWN, CrossFit, cross_fit
 class SenseAxes:
     """Two senses of a word: how their sentences are held out, and the axes between them.
 
-    senses: the two, in the order of their first sentences.
-    split: which sentences are fitted on and which are tested.
-    nuisance_p: p that something without meaning tells the senses apart (`nuisances`).
-    axes: by holdout, at every stage.
-    separation: held out, at every depth.
+    senses: the names of the two senses, in the order of their first sentences
+    split: the sentences that are fitted on and the sentences that are tested
+    nuisance_p: p that a property without meaning separates the senses (`nuisances`)
+    axes: the sense axes, by holdout, at every stage
+    separation: the held-out separation at every depth
     """
 
     senses: tuple[str, str]
@@ -52,10 +51,11 @@ class SenseAxes:
 class Observation:
     """The unchanged runs of a word's sentences, row by row as in `material`.
 
-    states: what the model computes at the word.
-    stages: the vectors that axes are fitted on.
-    pairs: every two senses.
-    depth: L*, where the word is read.
+    states: the states at the word
+    stages: the vectors on which axes are fitted
+    pairs: all pairs of senses
+    depth: the read-out layer L*
+    causal: whether the model reads left to right only
     """
 
     material: Material
@@ -67,20 +67,24 @@ class Observation:
 
     @cached_property
     def texts(self) -> list[TargetText]:
-        """The token ids of every sentence and the position of its word, without what comes after
-        the word where the model cannot see it."""
+        """The token ids of every sentence and the position of its word; in a causal model, without
+        the tokens after the word.
+        """
         if not self.causal:
             return list(self.material.texts)
+        # Later tokens cannot change the word, and runs without them cost less.
         return [TargetText(ids[: at + 1], at) for ids, at in self.material.texts]
 
     @property
     def resid(self) -> torch.Tensor:
-        """The stream at the read-out layer. `row d_model`"""
+        """The residual stream at the read-out layer. `row d_model`"""
         return self.states.resid[:, self.depth]
 
     def axis_for_others(self, pair: SenseAxes, depth: int | None = None) -> Axis:
-        """The axis at a depth, by default at the read-out layer, for sentences that are not among
-        these: fitted on all."""
+        """The axis fitted on all sentences of two senses, for sentences outside the study.
+
+        depth: where it is fitted; the read-out layer by default
+        """
         depth = self.depth if depth is None else depth
         resid = self.states.resid[:, depth]
         rows = pair.split.rows
@@ -91,14 +95,14 @@ class Observation:
 
 @dataclass(frozen=True, eq=False)
 class Stages:
-    """The vectors that sense axes are fitted on: the stream at every depth, and after the final
-    norm, where the next token is read.
+    """The vectors on which sense axes are fitted: the residual stream at every depth, and after the
+    final norm, where the next token is read.
 
-    vectors: `row stage d_model`. Stage d is depth d.
-    root: the metric of the next token's logits, `d_model d_model`; None for a model that predicts
-        no tokens.
-    toward: by pair of senses, the mean logits of the first sense's continuations minus those of the
-        second's, `d_model`; empty where the lexicon has none.
+    vectors: `row stage d_model`; stage d is depth d
+    root: the root of the metric of the next token's logits, `d_model d_model`; None for a model
+        that predicts no tokens
+    toward: by pair of senses, the mean logits of the first sense's continuations minus the mean
+        logits of the second's, `d_model`; empty if the lexicon has no continuations
     """
 
     vectors: torch.Tensor
@@ -114,11 +118,12 @@ def observe(
     seed: int,
     next_token: bool = True,
 ) -> Observation:
-    """Run every sentence of a word once, and fit its sense axes.
+    """A word after one run of each of its sentences, with its sense axes.
 
-    splits: how the sentences of every two senses are held out, where that is known already.
-    next_token: whether axes are also fitted on what the model predicts after the word.
-    Raises InputError where the sentences of two senses cannot be held out.
+    splits: how the sentences of each pair of senses are held out, if this is already decided
+    next_token: whether axes are also fitted on the model's prediction after the word
+
+    Raises InputError if the sentences of two senses cannot be held out.
     """
     causal = model.config.causal
     if splits is None:
@@ -134,18 +139,26 @@ def observe(
 
 
 def read_states(model: Model, material: Material) -> TargetStates:
-    """What the model computes at the word of every sentence, without queries, keys and values,
-    which nothing here reads and which take 0.1 GB for GPT-2 small; and the stream in front of the
-    word, from which it can be predicted."""
+    """The states at the word of every sentence, and the residual stream before the word, from which
+    the word can be predicted.
+
+    Queries, keys and values are dropped: they would take 0.1 GB for GPT-2 small, and no experiment
+    reads them.
+    """
     before = None
     if swaps.predicts(read_weights(model)):
+        # A text that begins with the word is read at position 0; its surprisal is not used.
         before = [max(0, word.start - 1) for word in material.words]
     states = target_states(model, material.tokens, material.targets, before=before)
+    # Empty, but with the axes of sentences, layers and heads.
     unread = states.z[..., :0]
     return replace(states, q=unread, k=unread, v=unread)
 
 
 def _stages(model: Model, material: Material, states: TargetStates) -> Stages:
+    """The vectors on which axes are fitted, with one stage for the next token and one for
+    continuations, if the model and the lexicon have them.
+    """
     weights = read_weights(model)
     if not swaps.predicts(weights):
         return Stages(states.resid)
@@ -154,6 +167,8 @@ def _stages(model: Model, material: Material, states: TargetStates) -> Stages:
     token_ids = continuations(model, material.word, material.labels)
     if token_ids is None:
         return Stages(swaps.stages_of(weights, states, 1), root)
+    # The W_U of a token is the direction of its logit. The mean over the continuations of one sense
+    # minus the mean over the other sense is the direction of the mean logit difference.
     logits = {sense: unembedding[ids].double().mean(0).cpu() for sense, ids in token_ids.items()}
     toward = {(a, b): logits[a] - logits[b] for a, b in axes.sense_pairs(material.labels)}
     return Stages(swaps.stages_of(weights, states, 2), root, toward)
@@ -169,6 +184,7 @@ def _sense_axes(
     *,
     causal: bool,
 ) -> SenseAxes:
+    """The held-out axes of two senses, and how well they separate the senses."""
     held_out = axes.hold_out(stages.vectors, split, senses, stages.root, stages.toward.get(senses))
     return SenseAxes(
         senses=senses,
@@ -180,11 +196,11 @@ def _sense_axes(
 
 
 def split_senses(material: Material, *, seed: int, causal: bool) -> SensePairSplits:
-    """How the sentences of every two senses of a word are held out.
+    """How the sentences of each pair of senses of a word are held out.
 
-    Where something without meaning tells two senses apart (`nuisances`) and sentences are not
-    paired, only sentences are used that have one of the other sense with the word at the same
-    position, if they are at least half.
+    If a property without meaning separates two senses (`nuisances`) and their sentences are not
+    paired, a sentence is used only if the other sense has a sentence with the word at the same
+    position, provided that at least half of the sentences remain.
     """
     return {
         senses: _split(material, senses, seed, causal=causal)
@@ -193,6 +209,7 @@ def split_senses(material: Material, *, seed: int, causal: bool) -> SensePairSpl
 
 
 def _split(material: Material, senses: tuple[str, str], seed: int, *, causal: bool) -> CrossFit:
+    """How the sentences of two senses are held out; see `split_senses`."""
     split = cross_fit(material.sentences, senses, seed=seed)
     if split.pair_design != DRAWN or _nuisance_p(material, split, seed, causal=causal) >= LEVEL:
         return split
@@ -200,6 +217,7 @@ def _split(material: Material, senses: tuple[str, str], seed: int, *, causal: bo
         alike = cross_fit(material.sentences, senses, seed=seed, positions=material.targets)
     except InputError:
         return split
+    # min(n_a, n_b) is half of the sentences if the senses are balanced.
     half = min(material.labels.count(sense) for sense in senses)
     return split if len(alike.rows) < half else alike
 
@@ -211,25 +229,29 @@ def _nuisance_p(material: Material, split: CrossFit, seed: int, *, causal: bool)
 
 
 def nuisances(material: Material, rows: Sequence[int], *, causal: bool) -> Array:
-    """Numbers of some sentences that have no meaning and must not tell two senses apart.
+    """Numbers of some sentences that have no meaning and must not separate two senses. `row number`
 
-    They are the position of the word, the length of the text for a model that sees what comes after
-    the word, and, where every sentence marks its cue, the position of the cue and its distance from
-    the word. `row number`
+    They are the position of the word; the length of the text, if the model reads what follows the
+    word; and, if every sentence marks its cue, the position of the cue and its distance from the
+    word.
     """
     numbers = [[material.targets[row] for row in rows]]
     if not causal:
         numbers.append([len(material.tokens[row]) for row in rows])
     cues = [material.cues[row] for row in rows]
-    known = [cue for cue in cues if cue is not None]
-    if len(known) == len(cues):
-        numbers.append([cue[-1] for cue in known])
+    marked = [cue for cue in cues if cue is not None]
+    if len(marked) == len(cues):
+        numbers.append([cue[-1] for cue in marked])
         numbers.append(
-            [material.words[row].start - cue[-1] for row, cue in zip(rows, known, strict=True)]
+            [material.words[row].start - cue[-1] for row, cue in zip(rows, marked, strict=True)]
         )
     return np.array(numbers, dtype=float).T
 
 
 def clearest(p: Sequence[float], t: Sequence[float]) -> int:
-    """The number of the pair of senses whose gap is surest, from p and the largest t of each."""
+    """The number of the pair of senses with the surest gap.
+
+    p: of each pair
+    t: the largest statistic of each pair, which decides between equal p
+    """
     return min(range(len(p)), key=lambda number: (p[number], -t[number]))

@@ -1,17 +1,17 @@
-"""How much is measured of a word."""
+"""How much of a word is measured."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class NounPlan:
-    """How much is measured of unambiguous nouns.
+    """How much is measured with unambiguous nouns.
 
-    most: nouns that take the word's place, at most.
-    per_pair: nouns that every pair of sentences is shared out to.
-    more_pairs: of sentences, beside the swapped ones, that nouns are run in.
-    fewest_sentences: in which a noun must be able to stand.
-    mlps_per_pair: nouns of these with which MLPs are swapped.
+    most: the largest number of nouns that replace the word
+    per_pair: nouns for each pair of sentences
+    more_pairs: pairs of sentences in which nouns are run, in addition to the swapped pairs
+    fewest_sentences: a noun must fit at least this many sentences
+    mlps_per_pair: of these nouns, those with which MLPs are swapped as well
     """
 
     most: int
@@ -23,21 +23,24 @@ class NounPlan:
 
 @dataclass(frozen=True)
 class Options:
-    """How much is measured of a word.
+    """How much of a word is measured.
 
-    seed: of every random choice.
-    pairs: of sentences, of each two senses, in which heads are swapped, at most.
-    permutations: of the senses, for the separation of heads.
-    gate: whether nothing is concluded for two senses without a gap, so that no experiment is run.
-    one_of_many: whether the word is one of many, over which something is concluded: heads are then
-        swapped even without a gap, and nouns are read at every depth.
-    next_token: whether swaps are also read in what the model says next.
-    unfitted_donors: whether a same-sense donor must be a sentence that the axis was not fitted on;
-        with two sentences of a sense every other one would be.
-    nouns: unambiguous nouns to put in the word's place; those that ship for None, none for ().
-    noun_plan: how much is measured of them.
-    every_head: whether nouns are compared in every head; else in those that move the word.
-    experiments: those that are run, by their names in `probe.experiments.table`.
+    seed: of every random choice
+    pairs: the largest number of pairs of sentences, for each pair of senses, in which heads are
+        swapped
+    permutations: of the senses, for the separation of heads
+    gate: whether no conclusion is drawn about two senses without a gap, so that no experiment is
+        run on them
+    one_of_many: whether the word is one of many in a sample; heads are then swapped even without a
+        gap, and nouns are read at every depth
+    next_token: whether swaps are also read in the prediction of the next token
+    unfitted_donors: whether the axis must not be fitted on a same-sense donor; with two sentences
+        for each sense, it would be fitted on every donor
+    nouns: unambiguous nouns to replace the word; the shipped nouns if None, no nouns if ()
+    noun_plan: how much is measured with nouns
+    every_head: whether nouns are compared in every head, instead of only in the heads that move the
+        word
+    experiments: the names of the experiments to run, as in `probe.experiments.table`
     """
 
     seed: int

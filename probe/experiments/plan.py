@@ -1,6 +1,6 @@
-"""What a measurement takes, before it is run: each experiment says it of itself.
+"""The cost of a measurement before it is run; each experiment states its cost.
 
-Numbers are upper bounds: where there is no gap between two senses nothing is swapped.
+The numbers are upper bounds: two senses without a gap are not swapped.
 """
 
 from dataclasses import dataclass
@@ -13,17 +13,18 @@ from probe.experiments.options import Options
 from probe.model.model import Model
 from probe.text import lexicon
 
-# Donors of a pair of sentences: of the other sense and of the same one, in both directions.
+# Donors of a pair of sentences: one of the other sense and one of the same sense, in both
+# directions.
 DONORS_PER_PAIR = 4
-DIRECTIONS = 2  # A with the parts of B, B with the parts of A
+DIRECTIONS = 2  # A with the parts of B, and B with the parts of A
 
 
 class Work(NamedTuple):
-    """What is run.
+    """The number of runs of an experiment.
 
-    forwards: of whole sentences.
-    swaps: runs of one position through the layers, such as a swap.
-    unlikely: swaps of these that are seldom run.
+    forwards: runs of a whole sentence
+    swaps: runs of one position through the layers, such as a swap
+    unlikely: swaps of these that are rarely run
     """
 
     forwards: int = 0
@@ -32,22 +33,28 @@ class Work(NamedTuple):
 
     @property
     def likely_swaps(self) -> int:
+        """The number of swaps without the unlikely ones."""
         return self.swaps - self.unlikely
 
     def plus(self, other: "Work") -> "Work":
-        """Both together."""
-        return Work(*(one + more for one, more in zip(self, other, strict=True)))
+        """The sum of both."""
+        return Work(*(here + there for here, there in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large the measurement of a word is.
+    """The size of the measurement of a word.
 
-    layers, heads: of the model; heads in one layer. causal: whether it reads left to right.
-    sentences: of the word. tokens: of one of them that are read, in the mean.
-    positions, usual_positions: from the cue to the word, at most and in the mean.
-    pairs: of sentences that are swapped, by pair of senses.
-    nouns: that may take the word's place.
+    options: how much is measured
+    layers: of the model
+    heads: in each layer
+    causal: whether the model reads left to right only
+    sentences: of the word
+    tokens: of a sentence that are read, on average
+    positions: from the cue to the word, at most
+    usual_positions: from the cue to the word, on average
+    pairs: of sentences that are swapped, by pair of senses
+    nouns: that may replace the word
     """
 
     options: Options
@@ -63,18 +70,24 @@ class Size:
 
     @property
     def heads_in_all(self) -> int:
+        """The number of heads of the model."""
         return self.layers * self.heads
 
     def units(self, work: Work) -> float:
-        """About how many positions go through a block (`probe.progress`): of a forward pass all, of
-        a swap those that it can reach, in the blocks after it, half of them in the mean."""
+        """About how many positions go through a block (`probe.progress`).
+
+        A forward pass takes all positions through all blocks. A swap takes the positions that it
+        can reach through the blocks after it, half of all blocks on average.
+        """
+        # units = forwards * tokens * layers + swaps * reached * (layers + 1) / 2
+        # (layers + 1) / 2 is the mean number of blocks from a head's block to the last.
         reached = 1 if self.causal else self.tokens
         of_swaps = work.likely_swaps * reached * (self.layers + 1) / 2
         return work.forwards * self.tokens * self.layers + of_swaps
 
 
 def size_of(model: Model, material: Material, splits: SensePairSplits, options: Options) -> Size:
-    """How large the measurement of a word is."""
+    """The size of the measurement of a word."""
     nouns = lexicon.one_meaning_nouns() if options.nouns is None else options.nouns
     before = [
         target - cue[0]
@@ -83,7 +96,7 @@ def size_of(model: Model, material: Material, splits: SensePairSplits, options: 
     ]
     causal = model.config.causal
     lengths = [at + 1 for at in material.targets] if causal else list(map(len, material.tokens))
-    # From the beginning of the text where no cue is marked before the word.
+    # Without a cue marked before the word, positions are counted from the beginning of the text.
     distances = before or material.targets
     return Size(
         options=options,
@@ -100,5 +113,7 @@ def size_of(model: Model, material: Material, splits: SensePairSplits, options: 
 
 
 def swap_work(size: Size) -> Work:
-    """Every sentence once, and once in a model of random weights; every head with its donors."""
+    """The runs of the swaps: every sentence once, and once in a model of random weights; every head
+    with each of its donors.
+    """
     return Work(2 * size.sentences, size.heads_in_all * DONORS_PER_PAIR * sum(size.pairs))

@@ -1,5 +1,6 @@
-"""Before anything is swapped: which sentence gives to which, where heads are read, and whether the
-gap is there."""
+"""Decisions before any swap: the pairs of sentences, the layers at which heads are read, and
+whether there is a gap to explain.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -15,23 +16,23 @@ from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.splits import CrossFit
 
-# Of the separation at the read-out layer: a share of a smaller gap would be mostly noise.
+# Fraction of the separation at the read-out layer. A share of a smaller gap would be mostly noise.
 HALF_APART = 0.5
 
 
 @dataclass(frozen=True)
 class Gates:
-    """What has to hold before an effect means anything, for two senses of a word.
+    """The conditions for an effect to have a meaning, for two senses of a word.
 
-    gap: p of the gap between them at some depth, corrected over depths and pairs of senses.
-    largest_t: the largest statistic of that test over depths.
-    next_token: p of the gap in the logits of the next token; 1 for a model that predicts none.
+    gap: p of the gap between the senses at some depth, corrected over depths and pairs of senses
+    largest_t: the largest statistic of that test over depths
+    next_token: p of the gap in the logits of the next token; 1 for a model that predicts no tokens
     continuation: p that the lexicon's continuations of the right sense have the larger logits; NaN
-        where it has none.
-    nuisance: p that something without meaning tells the senses apart: where the word or its cue
-        stands, how far apart they are, or how long the text is.
-    untrained: p of the gap in a model of the same shape with random weights; NaN where it was not
-        asked.
+        without continuations
+    nuisance: p that a property without meaning separates the senses: the position of the word or of
+        its cue, the distance between them, or the length of the text
+    untrained: p of the gap in a model of the same shape with random weights; NaN without such a
+        model
     """
 
     gap: float
@@ -44,7 +45,14 @@ class Gates:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Two senses that are ready to be swapped: their axes, the pairs, and where heads are read."""
+    """Two senses that are ready for swaps.
+
+    sense: the senses with their axes
+    pairs: the sentences to swap, with their donors
+    gap: M(A) - M(B) of each pair. `pair stage`
+    gates: the conditions for an effect to have a meaning
+    reading: the stage at which the heads of each layer are read
+    """
 
     sense: SenseAxes
     pairs: Pairs
@@ -54,14 +62,15 @@ class Prepared:
 
 
 def prepare_pairs(
-    seen: Observation, untrained: TargetStates | None, options: Options
+    observation: Observation, untrained: TargetStates | None, options: Options
 ) -> tuple[Prepared, ...]:
-    """Pairs, gates and readings of every two senses of a word.
+    """Pairs, gates and readings of all pairs of senses of a word.
 
-    untrained: the states of its sentences in a model of random weights, None to leave it out.
+    observation: the unchanged runs of the word
+    untrained: the states of its sentences in a model of random weights, or None
     """
-    drafts = [_draft(seen, sense, untrained, options) for sense in seen.pairs]
-    # Adjusted over the pairs of senses of a word: one of many would pass by chance.
+    drafts = [_draft(observation, sense, untrained, options) for sense in observation.pairs]
+    # Corrected over the pairs of senses of a word, because one of many would pass by chance.
     adjusted = false_discovery_control([each.gates.gap for each in drafts])
     return tuple(
         replace(each, gates=replace(each.gates, gap=float(p)))
@@ -70,36 +79,40 @@ def prepare_pairs(
 
 
 def _draft(
-    seen: Observation,
+    observation: Observation,
     sense: SenseAxes,
     untrained: TargetStates | None,
     options: Options,
 ) -> Prepared:
-    pairs = _pairs(seen, sense.split, options)
-    gap = swaps.gaps(sense.axes, seen.stages.vectors, pairs)
-    layers = seen.states.resid.shape[1] - 1
+    """Two senses before p of the gap is corrected over the pairs of senses."""
+    pairs = _pairs(observation, sense.split, options)
+    gap = swaps.gaps(sense.axes, observation.stages.vectors, pairs)
+    layers = observation.states.resid.shape[1] - 1
     separation = sense.separation
-    far_enough = separation.g[1:] >= HALF_APART * separation.g[seen.depth]
-    first = 1 + int(far_enough.argmax()) if far_enough.any() else seen.depth
+    # Heads' writes are read no earlier than at the first depth d with g(d) >= HALF_APART g(L*),
+    # where g is Hedges' g. Depth 0 is skipped, because no head has written there.
+    far_enough = separation.g[1:] >= HALF_APART * separation.g[observation.depth]
+    first = 1 + int(far_enough.argmax()) if far_enough.any() else observation.depth
     return Prepared(
         sense=sense,
         pairs=pairs,
         gap=gap,
-        gates=_gates(seen, sense, pairs, gap, untrained, options),
+        gates=_gates(observation, sense, pairs, gap, untrained, options),
         reading=design.readings(
             layers,
-            seen.depth,
+            observation.depth,
             first,
-            predicts=seen.stages.root is not None,
-            continues=bool(seen.stages.toward),
+            predicts=observation.stages.root is not None,
+            continues=bool(observation.stages.toward),
         ),
     )
 
 
-def _pairs(seen: Observation, split: CrossFit, options: Options) -> Pairs:
+def _pairs(observation: Observation, split: CrossFit, options: Options) -> Pairs:
+    """At most `options.pairs` pairs of a split, with their donors."""
     return make_pairs(
-        seen.material.sentences,
-        seen.material.distances,
+        observation.material.sentences,
+        observation.material.distances,
         split,
         most=options.pairs,
         seed=options.seed,
@@ -108,27 +121,34 @@ def _pairs(seen: Observation, split: CrossFit, options: Options) -> Pairs:
 
 
 def _gates(
-    seen: Observation,
+    observation: Observation,
     sense: SenseAxes,
     pairs: Pairs,
     gap: Array,
     untrained: TargetStates | None,
     options: Options,
 ) -> Gates:
+    """The gates of two senses, where `Gates.gap` is not yet corrected over the pairs of senses.
+
+    gap: `pair stage`
+    """
     rows = list(sense.split.rows)
-    layers = seen.states.resid.shape[1] - 1
-    vectors = seen.stages.vectors
+    layers = observation.states.resid.shape[1] - 1
+    vectors = observation.stages.vectors
 
     def test(resid: torch.Tensor) -> resampling.Gap:
         return resampling.gap_test(resid.double().numpy(), sense.split, seed=options.seed)
 
+    # Depths 1 to the last: depth 0 is the embedding of the word, the same in both senses.
     of_gap = test(vectors[rows, 1 : 1 + layers])
     next_token = 1.0
-    if seen.stages.root is not None:
+    if observation.stages.root is not None:
+        # resid @ R, where R is the root of the metric: distances become distances between logits.
         final = vectors[rows, layers + 1 : layers + 2].double()
-        next_token = test(final @ seen.stages.root).p
+        next_token = test(final @ observation.stages.root).p
     continuation = float("nan")
-    if seen.stages.toward:
+    if observation.stages.toward:
+        # The last stage: M is the logit difference of the continuations of the two senses.
         tested = resampling.flip_signs(gap[:, -1:], pairs.units, seed=options.seed)
         continuation = float(tested.p[0])
     return Gates(
@@ -144,11 +164,14 @@ def _gates(
 
 
 def untrained_p(untrained: TargetStates, pair: SenseAxes, *, seed: int) -> float:
-    """p of the gap between two senses in a model of random weights."""
+    """p of the gap between two senses in a model of random weights.
+
+    untrained: the states of all sentences of the word in that model
+    """
     resid = untrained.resid[list(pair.split.rows), 1:].double().numpy()
     return resampling.gap_test(resid, pair.split, seed=seed).p
 
 
 def tested_pairs(split: CrossFit) -> list[tuple[int, int]]:
-    """The pairs of a split whose members are both held out."""
+    """The pairs of a split in which both members are held out."""
     return [pair for pair in split.pairs if all(split.cells[position] >= 0 for position in pair)]

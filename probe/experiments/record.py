@@ -1,10 +1,12 @@
-"""Everything that was measured on one word: the record behind a report and a survey.
+"""The record of one word: all its measurements, for a report and for a survey.
 
-A record holds facts and arrays, no tensors of a model, no test over cue words and no verdict.
+A record contains facts and arrays, but no tensors of a model, no test over cue words and no
+verdict.
 
-Effects are fractions of the gap that the axes were fitted with, unless a field says that they are
-in units of the residual stream. Depth 0 enters the first block. A stage is a depth, or comes after
-the last: the final norm, where the next token is read, and once more for known continuations.
+Effects are fractions of the gap with which the axes were fitted, unless a field is in units of the
+residual stream. Depth 0 is the residual stream that enters the first block. A stage is a depth or
+follows the last depth: the stream after the final norm, where the next token is read, and the same
+stream for known continuations.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -28,23 +30,26 @@ from probe.text.splits import CrossFit
 class SensePair:
     """Two senses of a word.
 
-    split: how their sentences are held out. pairs: in which heads are swapped.
-    reading: where each head is read.
-    gap: of each pair. `pair stage`
+    senses: the names of the two senses
+    split: how their sentences are held out
+    pairs: the pairs of sentences in which heads are swapped
+    reading: the stage at which each head is read
+    gates: the conditions for an effect to have a meaning
+    gap: G of each pair. `pair stage`
     raw_gap: the same in units of the residual stream. `pair stage`
-    by_depth: held-out AUROC. `depth`
-    squared_gap: cross-validated, in units of the residual stream, squared. `depth`
-    untrained_gap: mean over the pairs in a model of random weights, along axes that were fitted in
-        it, in units of its own stream; None where it was not asked. `depth`
-    attention: from the word to its cue, to its neighbours and to itself, mean over the sentences of
-        the pairs. `layer head` each
-    coordinates: the sense coordinate at the read-out layer of every sentence that is held out once,
-        in the order of `rows()`. `tested`
-    profile: the sense coordinate at every depth.
-    moved: how far each head moves the word beyond same-sense donors, mean over the pairs, in units
-        of the residual stream; None where no head was swapped. `layer head depth`
-    swaps: the effects of every head; None where the gap is not there, because a ratio over it means
-        nothing.
+    by_depth: the held-out AUROC. `depth`
+    squared_gap: the cross-validated squared gap, in units of the residual stream, squared. `depth`
+    untrained_gap: the mean gap over the pairs in a model of random weights, along axes fitted in
+        that model, in units of its residual stream; None without that model. `depth`
+    attention: the attention from the word to its cue, to its neighbours and to itself, mean over
+        the sentences of the pairs. `layer head` each
+    coordinates: the sense coordinate at the read-out layer of every held-out sentence, in the order
+        of `rows()`. `tested`
+    profile: the sense coordinate at every depth
+    moved: how far each head moves the word, minus the effect of same-sense donors, mean over the
+        pairs, in units of the residual stream; None without swaps. `layer head depth`
+    swaps: the effects of every head; None without a gap, because a fraction of it would have no
+        meaning
     """
 
     senses: tuple[str, str]
@@ -65,12 +70,13 @@ class SensePair:
 
     @property
     def effects(self) -> Effects | None:
-        """The effects on the sense coordinate."""
+        """The effects on the sense coordinate; None without a gap."""
         return None if self.swaps is None else self.swaps.word
 
     def rows(self, sense: str | None = None, *, tested: bool = True) -> list[int]:
-        """The sentences that are held out once, of `sense` or of both; with `tested=False` all
-        that are used."""
+        """The rows of the held-out sentences, of `sense` or of both senses; with `tested=False`,
+        the rows of all sentences that are used.
+        """
         split = self.split
         positions = split.tested if tested else range(len(split.rows))
         if sense is not None:
@@ -81,18 +87,23 @@ class SensePair:
 
 @dataclass(frozen=True, eq=False)
 class WordRecord:
-    """One word: its sentences, every two of its senses, and what was measured beside the swaps.
+    """One word: its sentences, all pairs of its senses, and its further measurements.
 
-    kind, columns: what its file says of it; kind is "" where the file names none.
-    sentences, positions, tokens_of_word: those that the model can be asked about, where their word
-        is read, and how many tokens it is.
-    left_out: sentences that were not used, with the reason.
-    not_used: by reason, how many sentences or pairs were not used beside those.
-    reason: why nothing was measured, "" where it was; there are no pairs then.
-    heads: of a layer. has_heads: of each layer; a layer of a hybrid may have none.
-    depth: the read-out layer of the word.
-    measured: what each experiment that was run gave, by its name in `probe.experiments.table`; None
-        where it had nothing to measure.
+    word: the word
+    kind, columns: `kind` and further columns of its file; `kind` is "" if the file has none
+    causal: whether the model reads left to right only
+    sentences: the sentences that the model can use
+    positions: the position of the word in each sentence
+    tokens_of_word: the number of tokens of the word in each sentence
+    left_out: the sentences that were not used, with the reason
+    not_used: the number of further sentences or pairs that were not used, by reason
+    reason: why nothing was measured, and `pairs` is empty; "" if it was measured
+    heads: the number of heads in a layer
+    has_heads: whether each layer has heads; a layer of a hybrid may have none
+    depth: the read-out layer of the word
+    pairs: all pairs of senses
+    measured: the result of each experiment that was run, by its name in `probe.experiments.table`;
+        None if the experiment had nothing to measure
     """
 
     word: str
@@ -118,40 +129,48 @@ class WordRecord:
 
     @property
     def layers(self) -> int:
+        """The number of layers of the model."""
         return len(self.has_heads)
 
     @property
     def in_full(self) -> bool:
-        """Whether it was measured as for a report, with what verdicts on heads rest on."""
+        """Whether the word was measured as for a report, with the evidence for verdicts on
+        heads.
+        """
         return "heads" in self.measured
 
     def has(self, experiments: Collection[str]) -> bool:
-        """Whether there is nothing more to measure for these experiments."""
+        """Whether all of these experiments have been run, or nothing can be measured."""
         return bool(self.reason) or self.measured.keys() >= set(experiments)
 
     def only(self, experiments: Collection[str]) -> "WordRecord":
-        """The record without what other experiments gave."""
-        found = {name: each for name, each in self.measured.items() if name in experiments}
-        return replace(self, measured=found)
+        """The record with the results of these experiments alone."""
+        results = {name: each for name, each in self.measured.items() if name in experiments}
+        return replace(self, measured=results)
 
     def of_pairs(self, experiment: str) -> tuple[Any, ...]:
-        """What an experiment gave for every two senses; None for each where it was not run."""
+        """The result of an experiment for each pair of senses; None for each if it was not run."""
         return self.measured.get(experiment) or (None,) * len(self.pairs)
 
     def found(self, experiment: str) -> Iterator[tuple[SensePair, Any]]:
-        """The pairs of senses of which an experiment has something, with what it has."""
-        for pair, found in zip(self.pairs, self.of_pairs(experiment), strict=True):
-            if found is not None:
-                yield pair, found
+        """The pairs of senses for which an experiment has a result, with the result."""
+        for pair, result in zip(self.pairs, self.of_pairs(experiment), strict=True):
+            if result is not None:
+                yield pair, result
 
 
 def leading_heads(pairs: tuple[SensePair, ...], number: int) -> list[HeadIndex]:
-    """The heads with the largest net effect, mean over the pairs of senses that were swapped; none
-    where nothing was."""
-    swapped = [pair.swaps for pair in pairs if pair.swaps is not None]
-    if not swapped:
+    """The heads with the largest net effect, mean over the swapped pairs of senses, largest first.
+
+    number: how many heads
+
+    Empty if no pair was swapped.
+    """
+    effects = [pair.swaps for pair in pairs if pair.swaps is not None]
+    if not effects:
         return []
-    net = np.mean([each.word.net.mean(0) for each in swapped], axis=0)
-    has_heads = swapped[0].has_heads
+    net = np.mean([each.word.net.mean(0) for each in effects], axis=0)
+    has_heads = effects[0].has_heads
     order = [divmod(int(index), net.shape[1]) for index in resampling.order(net.ravel())]
+    # A layer without heads has effects of 0, which would rank above negative effects.
     return [head for head in order if has_heads[head[0]]][:number]

@@ -1,4 +1,4 @@
-"""One word while it is measured: what every experiment starts from."""
+"""The state of the measurement of one word, which every experiment reads."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,12 +18,17 @@ from probe.model.trace import target_states
 from probe.model.weights import Weights
 from probe.patching.sets import HeadIndex
 
-LEADERS = 3  # heads of a word that are looked at closely
+LEADERS = 3  # top heads of a word, which are examined in detail
 
 
 @dataclass(frozen=True, eq=False)
 class SwappedPair:
-    """Two senses whose heads were swapped."""
+    """Two senses with swapped heads.
+
+    number: of the pair of senses
+    prepared: the senses before the swap
+    effects: all swaps
+    """
 
     number: int
     prepared: Prepared
@@ -31,19 +36,24 @@ class SwappedPair:
 
     @property
     def pairs(self) -> Pairs:
+        """The swapped pairs of sentences."""
         return self.prepared.pairs
 
 
 @dataclass(eq=False)
 class Run:
-    """One word while it is measured.
+    """The measurement of one word, in progress.
 
-    seen: its unchanged runs.
-    random_model: the same shape with random weights; None where the options do not ask for it.
-    prepared, pairs: every two senses, and what is recorded of them.
-    earlier: what experiments gave before, by name, in this run or one whose record was kept.
-    noun_runs: the nouns that are swapped in the pairs of two senses, by the number of these; those
-        of a kept record are run again when they are needed.
+    model: the model
+    options: how much is measured
+    seen: the unchanged runs of the word
+    random_model: a model of the same shape with random weights; None if the options do not ask for
+        it
+    prepared: all pairs of senses before the swap
+    pairs: the records of all pairs of senses
+    earlier: the results of earlier experiments by name, of this run or of a kept record
+    noun_runs: the nouns that are swapped in the pairs of two senses, by the number of the pair of
+        senses; after a kept record, they are run again on demand
     """
 
     model: Model
@@ -57,19 +67,21 @@ class Run:
 
     @cached_property
     def weights(self) -> Weights:
+        """The weights of the model."""
         return read_weights(self.model)
 
     @cached_property
     def untrained(self) -> TargetStates | None:
-        """The states of the sentences in the model of random weights, None without one."""
+        """The states of the sentences in the model of random weights; None without that model."""
         if self.random_model is None:
             return None
         material = self.seen.material
+        # Cached, because the gates and the controls both read these states.
         return target_states(self.random_model, material.tokens, material.targets)
 
     @cached_property
     def swapped(self) -> list[SwappedPair]:
-        """Every two senses whose heads were swapped."""
+        """The pairs of senses with swapped heads."""
         return [
             SwappedPair(number, prepared, pair.swaps)
             for number, (prepared, pair) in enumerate(zip(self.prepared, self.pairs, strict=True))
@@ -78,21 +90,24 @@ class Run:
 
     @cached_property
     def leaders(self) -> list[HeadIndex]:
-        """The first heads of the word."""
+        """The top heads of the word."""
         return leading_heads(self.pairs, LEADERS)
 
     @property
     def clearest(self) -> int:
-        """The number of the two senses whose gap is surest."""
+        """The number of the pair of senses with the surest gap."""
         gates = [pair.gates for pair in self.pairs]
         return clearest([each.gap for each in gates], [each.largest_t for each in gates])
 
     def for_swapped(self, measure: Callable[[SwappedPair], Any]) -> tuple[Any, ...]:
-        """A measurement of every two senses whose heads were swapped; None for the others."""
+        """The result of `measure` for every pair of senses with swapped heads; None for the
+        others.
+        """
         results: list[Any] = [None] * len(self.pairs)
         for each in self.swapped:
             results[each.number] = measure(each)
         return tuple(results)
 
     def each(self) -> Iterator[tuple[Prepared, SensePair]]:
+        """Every pair of senses before the swap, with its record."""
         return zip(self.prepared, self.pairs, strict=True)

@@ -1,5 +1,6 @@
-"""Does what a head writes separate the senses? Held-out AUROC of every head along its own
-direction, as measured and with the senses reassigned to cue words."""
+"""The held-out AUROC of every head's write along its direction: how well the write separates the
+senses, as measured and with the senses reassigned to cue words.
+"""
 
 from probe.experiments.plan import Size, Work
 from probe.experiments.run import Run
@@ -10,12 +11,14 @@ RECORDS = (Separation,)
 
 
 def work(size: Size) -> Work:
-    """Nothing is run."""
+    """No runs."""
     return Work()
 
 
 def measure(run: Run) -> tuple[Separation, ...]:
-    """The separation of every two senses."""
+    """The separation of each pair of senses."""
+    # Coordinates in the directions that a head can write: d_head numbers instead of d_model, with
+    # the same lengths and angles.
     writes = decomposition.write_coordinates(run.seen.states.z, run.weights)
     return tuple(
         measure_separation(

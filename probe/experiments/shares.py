@@ -1,5 +1,7 @@
-"""Which component writes the difference of the senses? The direct share of every component at the
-read-out layer; the shares of two senses sum to 1."""
+"""The direct share of every component in the difference between the senses, at the read-out layer.
+
+The shares of two senses sum to 1.
+"""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -15,6 +17,7 @@ RECORDS = (Share,)
 
 
 def _shares(record: WordRecord) -> Iterator[Columns]:
+    """The rows of the table, a part for each pair of senses."""
     for pair, shares in record.found("shares"):
         columns = {name: [getattr(share, name) for share in shares] for name in FIELDS}
         yield key_of(record, pair) | columns
@@ -23,7 +26,7 @@ def _shares(record: WordRecord) -> Iterator[Columns]:
 FIELDS = tuple(field.name for field in fields(Share))
 TABLES = {
     "shares": Table(
-        "who wrote the sense gap, component by component",
+        "which component writes the sense gap",
         as_elsewhere(*KEYS, *FIELDS),
         _shares,
         missing=("layer", "head"),
@@ -32,18 +35,20 @@ TABLES = {
 
 
 def work(size: Size) -> Work:
-    """Nothing is run."""
+    """No runs."""
     return Work()
 
 
 def measure(run: Run) -> tuple[tuple[Share, ...], ...]:
-    """The shares of every two senses."""
+    """The shares of each pair of senses, a share for each component."""
     states = run.seen.states
     depth = run.seen.depth
     by_pair = []
     for prepared, pair in run.each():
         a = pair.rows(pair.senses[0])
         b = pair.rows(pair.senses[1])
+        # Held-out axes: a sentence's direction was fitted without its cue word and frame.
+        # `row d_model`
         directions = prepared.sense.axes.directions([*a, *b])[:, depth]
         shares = decomposition.shares(run.weights, states, directions, depth, a, b)
         by_pair.append(tuple(shares))

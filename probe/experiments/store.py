@@ -1,4 +1,4 @@
-"""Records as files: whole or absent, the same bytes for the same record."""
+"""Records as files: written completely or not at all, with the same bytes for the same record."""
 
 import io
 import json
@@ -28,21 +28,25 @@ from probe.stats.resampling import Array
 from probe.text.sentences import LeftOut, Sentence
 from probe.text.splits import CrossFit, Holdout
 
-# What reading a file that was cut or changed raises, beside ValueError.
+# Raised, in addition to ValueError, by reading a file that was truncated or changed.
 DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError)
 CORE = (WordRecord, SensePair, Sentence, LeftOut, CrossFit, Holdout, Pairs, Readings, Gates)
 CORE_NUMBERS = (Effects, PairEffects, SenseAtDepth, CarriedSets)
 OF_EXPERIMENTS = [record for each in EXPERIMENTS.values() for record in each.records]
+# Only these classes are read from a file, by name; a pickle could run code.
 RECORDS = {each.__name__: each for each in (*CORE, *CORE_NUMBERS, *OF_EXPERIMENTS)}
 
 
 def write_record(path: Path, record: object) -> Path:
-    """Writes a record as a file that is whole or absent; the same record gives the same bytes."""
+    """The path of a record after writing it, completely or not at all.
+
+    The same record has the same bytes.
+    """
     return write_atomically(path, record_bytes(record))
 
 
 def record_bytes(record: object) -> bytes:
-    """The content of the file of a record; the same record gives the same bytes."""
+    """The content of a record's file; the same record has the same bytes."""
     arrays: dict[str, Any] = {}
     described = json.dumps(_described(record, arrays), sort_keys=True).encode()
     content = io.BytesIO()
@@ -51,21 +55,25 @@ def record_bytes(record: object) -> bytes:
 
 
 def read_record(path: Path, kinds: Mapping[str, type] = RECORDS) -> Any:
-    """The record of a file; kinds: the classes that it may hold, by name. Raises InputError where
-    it is not whole."""
+    """The record in a file.
+
+    kinds: the classes that it may contain, by name
+
+    Raises InputError if the file is missing or damaged.
+    """
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as opened:
             arrays = {name: opened[name] for name in opened.files}
-        return _made(json.loads(arrays.pop("described").tobytes()), arrays, kinds)
+        return _restored(json.loads(arrays.pop("described").tobytes()), arrays, kinds)
     except (OSError, ValueError, KeyError, TypeError, EOFError, *DAMAGED) as error:
         raise InputError(
-            f"Reading {path}: it is missing or damaged ({type(error).__name__}), expected the "
-            "record; run the same command again, which makes it anew."
+            f"Cannot read {path}: the record is missing or damaged ({type(error).__name__}). "
+            "Run the same command again to create it."
         ) from error
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a finished record is in a file."""
+    """Whether a file contains a complete record."""
     try:
         read_record(path)
     except InputError:
@@ -74,8 +82,9 @@ def is_whole(path: Path) -> bool:
 
 
 def _described(value: Any, arrays: dict[str, Array]) -> Any:
-    """A value as JSON, in which its arrays are named and added to `arrays`."""
+    """A value as JSON; its arrays are added to `arrays`, and the JSON refers to them by name."""
     if isinstance(value, np.ndarray):
+        # Numbered in the order of the fields, so that the same record has the same bytes.
         name = f"array{len(arrays)}"
         arrays[name] = value
         return {"array": name}
@@ -95,24 +104,24 @@ def _described(value: Any, arrays: dict[str, Array]) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _made(described: Any, arrays: Mapping[str, Array], kinds: Mapping[str, type]) -> Any:
-    """The value that `_described` describes; a list is a tuple."""
+def _restored(described: Any, arrays: Mapping[str, Array], kinds: Mapping[str, type]) -> Any:
+    """The value that `_described` describes, where a list becomes a tuple."""
     if isinstance(described, list):
-        return tuple(_made(each, arrays, kinds) for each in described)
+        return tuple(_restored(each, arrays, kinds) for each in described)
     if not isinstance(described, dict):
         return described
     if "array" in described:
         return arrays[described["array"]]
     if "tensor" in described:
-        return torch.from_numpy(_made(described["tensor"], arrays, kinds))
+        return torch.from_numpy(_restored(described["tensor"], arrays, kinds))
     if "enum" in described:
         return kinds[described["enum"]](described["value"])
     if "items" in described:
-        return {_key(key): _made(each, arrays, kinds) for key, each in described["items"]}
-    of_fields = {name: _made(each, arrays, kinds) for name, each in described["fields"].items()}
+        return {_key(key): _restored(each, arrays, kinds) for key, each in described["items"]}
+    of_fields = {name: _restored(each, arrays, kinds) for name, each in described["fields"].items()}
     return kinds[described["record"]](**of_fields)
 
 
 def _key(key: Any) -> Any:
-    """A key of a mapping, which JSON makes a list of where it is a tuple."""
+    """A key of a mapping; JSON turns a tuple into a list."""
     return tuple(key) if isinstance(key, list) else key

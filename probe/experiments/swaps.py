@@ -1,14 +1,15 @@
-"""From swaps to effects: what a head's swap amounts to in fractions of the sense gap.
+"""From swaps to effects: how far a head's swap moves the word, as a fraction of the sense gap.
 
-    R_dn = Σ [M(B with A's z) - M(B)] / Σ G      denoising, B made to look like A
-    R_ns = Σ [M(A) - M(A with B's z)] / Σ G      noising
+    R_dn = Σ [M(B with A's z) - M(B)] / Σ G      denoising: B becomes more like A
+    R_ns = Σ [M(A) - M(A with B's z)] / Σ G      noising: A becomes less like itself
     swap = (R_dn + R_ns) / 2,  G = M(A) - M(B)   ratios of sums, never means of ratios
 
 M is the sense coordinate along the axes that were fitted without the sentence's cue word and frame.
-It is measured in units of the gap between the senses' centroids in those fitting sentences, so G is
-near 1. Stages are the depths of the residual stream, counted from 0, and behind them those of what
-the model says next. Swaps are read from stage 1 on, because nothing is written at depth 0.
-`probe.experiments.design` decides which sentence gives to which, and where each head is read.
+Its unit is the gap between the senses' centroids in the fitting sentences, so G is close to 1.
+Stages are the depths of the residual stream, counted from 0; after them come the stages of the next
+token. Swaps are read from stage 1 on, because no head has written at depth 0.
+`probe.experiments.design` decides which sentence is the donor of which, and where each head is
+read.
 
 Sources: Heimersheim & Nanda 2024; Zhang & Nanda 2024.
 """
@@ -36,16 +37,16 @@ from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
 
-RANK_ENDS = (0.025, 0.975)  # quantiles: the ends of a 95 % interval
+RANK_ENDS = (0.025, 0.975)  # quantiles: the limits of a 95 % interval
 
 
 @dataclass(frozen=True, eq=False)
 class Effects:
-    """What swapping each head does, pair by pair, in units of M.
+    """The effect of swapping each head, pair by pair, in units of M.
 
-    gap: G of each pair where the heads of a layer are read. `pair layer`
+    gap: G of each pair, at the stage at which the heads of a layer are read. `pair layer`
     denoise, noise: the numerators of R_dn and R_ns. `pair layer head`
-    same_sense: the same with a same-sense donor, both members averaged. `pair layer head`
+    same_sense: the same with a same-sense donor, averaged over both members. `pair layer head`
     """
 
     gap: Array
@@ -54,7 +55,7 @@ class Effects:
     same_sense: Array
 
     def ratio(self, name: str) -> Array:
-        """Σ name / Σ G. `-> layer head`"""
+        """Σ name / Σ G over pairs. `-> layer head`"""
         return np.asarray(getattr(self, name).sum(0) / self.gap.sum(0)[:, None])
 
     @property
@@ -64,15 +65,16 @@ class Effects:
 
     @property
     def net(self) -> Array:
-        """What each pair shows beyond its same-sense donors, of the gap of all pairs. `-> pair
-        layer head`"""
+        """The effect of each pair minus that of its same-sense donors, as a fraction of the mean
+        gap. `-> pair layer head`
+        """
         return ((self.denoise + self.noise) / 2 - self.same_sense) / self.gap.mean(0)[:, None]
 
     def draws(self, weights: Array) -> dict[str, Array]:
-        """The swap effect, `swap`, and what it is beyond same-sense donors, `net`, in every
-        bootstrap draw. `draws layer head` each
+        """The swap effect (`swap`), and the swap effect minus the effect of same-sense donors
+        (`net`), in every bootstrap draw. `draws layer head` each
 
-        weights: how often each draw takes each pair, `draws pair`
+        weights: how often each pair counts in each draw, `draws pair`
         """
         both_ways = (self.denoise + self.noise) / 2
         swap = resampling.bootstrap_ratio(both_ways, self.gap, weights)
@@ -84,18 +86,18 @@ class Effects:
 class PairEffects:
     """All swaps of one pair of senses.
 
-    word: the effects at the word, read where each layer's heads are read
-    next_token: the effects in what the model says next, or None
-    continuation: the effects in the logits of known continuations, or None
-    direct: numerators of what each head itself writes. `pair layer head`
-    direct_gap: G of each pair where that is read. `pair layer`
-    profile: the net effect of every head at every depth from 1 on, 0 before its own layer, NaN
-        where the pairs have no gap. `layer head depth`
-    has_heads: False for a layer with something else in the place of attention. `layer`
-    rerouted: the share of routed MLPs behind a head whose choice of experts for the word changes
-        with its swap, NaN where none is behind it. `layer head`; None in a model without routing
-    mixers: the effects of what stands in the place of attention in a hybrid, None elsewhere.
-        `pair mixer 1`
+    word: the effects at the word, at the stage at which the heads of each layer are read
+    next_token: the effects on the prediction of the next token, or None
+    continuation: the effects on the logits of known continuations, or None
+    direct: the numerators of the direct effect, the head's write. `pair layer head`
+    direct_gap: G of each pair, at the stage at which the write is read. `pair layer`
+    profile: the net effect of every head at every depth from 1 on; 0 before the head's layer, NaN
+        if the pairs have no gap. `layer head depth`
+    has_heads: False for a layer with another mixer instead of attention. `layer`
+    rerouted: the share of routed MLPs after a head whose choice of experts at the word changes with
+        its swap; NaN without such MLPs. `layer head`; None for a model without routing
+    mixers: the effects of the mixers that replace attention in a hybrid, `pair mixer 1`; None for
+        other models
     """
 
     word: Effects
@@ -110,12 +112,13 @@ class PairEffects:
 
     @property
     def written(self) -> Array:
-        """D: what each head itself writes, as a fraction of the gap where it is read. `-> layer
-        head`"""
+        """D: the write of each head as a fraction of the gap at the stage at which it is read.
+        `-> layer head`
+        """
         return np.asarray(self.direct.sum(0) / self.direct_gap.sum(0)[:, None])
 
     def draws(self, weights: Array) -> dict[str, Array]:
-        """`Effects.draws`, with `direct`."""
+        """`Effects.draws`, with the direct effect (`direct`)."""
         direct = resampling.bootstrap_ratio(self.direct, self.direct_gap, weights)
         return self.word.draws(weights) | {"direct": direct}
 
@@ -130,32 +133,37 @@ def measure(
 ) -> tuple[PairEffects, Array]:
     """The effects of swapping every head, and how far each head moves the word.
 
-    texts: row by row as in `states`.
-    Returns the effects, and beside them what each head moves beyond same-sense donors at every
-    depth, mean over the pairs, in units of the residual stream. `layer head depth`
+    texts: row by row as in `states`
+    reading: the stages at which heads are read
+
+    The second result is the mean shift over the pairs, minus that of same-sense donors, at every
+    depth, in units of the residual stream. `layer head depth`
     """
     swap = partial(swap_heads, weights)
     raw = run_swaps(swap, texts, states.z, axes, pairs)
-    moved = raw.in_gaps(axes, pairs)
-    stages_behind = axes.u.shape[1] - states.resid.shape[1]
-    gap = gaps(axes, stages_of(weights, states, stages_behind), pairs)
+    shifts = raw.in_gaps(axes, pairs)
+    further_stages = axes.u.shape[1] - states.resid.shape[1]
+    gap = gaps(axes, stages_of(weights, states, further_stages), pairs)
 
-    def at_one(stage: int | None) -> Effects | None:
-        return None if stage is None else _effects_at(moved, gap, [stage] * len(reading.at))
+    def at_stage(stage: int | None) -> Effects | None:
+        return None if stage is None else _effects_at(shifts, gap, [stage] * len(reading.at))
 
     depths = len(weights.blocks)
-    net = moved.net[..., :depths].sum(0)
-    whole = gap[:, 1 : 1 + depths].sum(0)
+    # profile = Σ net / Σ G over pairs, at every depth from 1 on.
+    # `pair layer head depth, pair depth`
+    net = shifts.net[..., :depths].sum(0)
+    whole_gap = gap[:, 1 : 1 + depths].sum(0)
     rows = [*pairs.a, *pairs.b]
+    # direct = <write, u / gap> of A minus that of B, at the stage `reading.direct` of the layer.
     directions = axes.directions(rows)[:, list(reading.direct)]
-    written = head_contributions(weights, states, rows, directions, reading.direct)
+    along_axis = head_contributions(weights, states, rows, directions, reading.direct)
     effects = PairEffects(
-        word=_effects_at(moved, gap, reading.at),
-        next_token=at_one(reading.next_token),
-        continuation=at_one(reading.continuation),
-        direct=(written[: len(pairs)] - written[len(pairs) :]).numpy(),
+        word=_effects_at(shifts, gap, reading.at),
+        next_token=at_stage(reading.next_token),
+        continuation=at_stage(reading.continuation),
+        direct=(along_axis[: len(pairs)] - along_axis[len(pairs) :]).numpy(),
         direct_gap=gap[:, list(reading.direct)],
-        profile=np.divide(net, whole, out=np.full_like(net, np.nan), where=whole != 0),
+        profile=np.divide(net, whole_gap, out=np.full_like(net, np.nan), where=whole_gap != 0),
         has_heads=weights.has_heads.cpu().numpy(),
         rerouted=_share_rerouted(weights, texts, states.z, pairs),
         mixers=_of_mixers(weights, texts, states, axes, pairs, reading=reading, gap=gap),
@@ -174,56 +182,63 @@ def _of_mixers(
     reading: Readings,
     gap: Array,
 ) -> Effects | None:
-    """The effects of swapping what stands in the place of attention, read where the heads of its
-    layer would be. `pair mixer 1`
+    """The effects of swapping the mixers that replace attention, read at the stage of their layer.
+    `pair mixer 1`
 
     gap: `pair stage`
+
+    None if every layer has attention, or if the model's hooks stay active.
     """
     if states.attn_out is None or weights.hooked is not None:
         return None
     swap = partial(swap_mixers, weights)
-    moved = run_swaps(swap, texts, states.attn_out, axes, pairs).in_gaps(axes, pairs)
-    of_one_head = Moved(*(part[:, :, None] for part in moved))  # pair mixer 1 stage each
+    shifts = run_swaps(swap, texts, states.attn_out, axes, pairs).in_gaps(axes, pairs)
+    # A mixer counts as a layer with a single head.
+    of_one_head = Shifts(*(part[:, :, None] for part in shifts))  # pair mixer 1 stage each
     has_heads = weights.has_heads.tolist()
     stages = [stage for stage, of_heads in zip(reading.at, has_heads, strict=True) if not of_heads]
     return _effects_at(of_one_head, gap, stages)
 
 
-def _effects_at(moved: "Moved", gap: Array, stages: Sequence[int]) -> Effects:
-    """The effects where the heads of each layer are read at a stage of their own.
+def _effects_at(shifts: "Shifts", gap: Array, stages: Sequence[int]) -> Effects:
+    """The effects where the heads of each layer are read at a separate stage.
 
-    moved: `pair layer head stage` each
+    shifts: `pair layer head stage` each
     gap: `pair stage`
-    stages: one of each layer
+    stages: the stage of each layer
     """
-    # Swaps are read from stage 1 on, so that is the first of their axis.
-    chosen = (np.asarray(stages) - 1)[None, :, None, None]
-    numerators = (moved.denoise, moved.noise, moved.same_sense)
-    parts = [np.take_along_axis(part, chosen, -1)[..., 0] for part in numerators]
+    # Swaps are read from stage 1 on, so stage s has index s - 1.
+    index = (np.asarray(stages) - 1)[None, :, None, None]
+    numerators = (shifts.denoise, shifts.noise, shifts.same_sense)
+    parts = [np.take_along_axis(part, index, -1)[..., 0] for part in numerators]
     return Effects(gap[:, list(stages)], *parts)
 
 
 def _share_rerouted(weights: Weights, texts: Rows, donors: Tensor, pairs: Pairs) -> Array | None:
-    """The share of routed MLPs behind each head that choose other experts at the word when the head
-    is swapped, over all pairs and both ways. `-> layer head`"""
+    """The share of routed MLPs after each head that choose other experts at the word if the head is
+    swapped, over all pairs in both directions. `-> layer head`
+
+    None for a model without routing, or if its hooks stay active.
+    """
     if weights.config.family.routed is None or weights.hooked is not None:
         return None
     recipients = [*pairs.b, *pairs.a]
-    givers = [*pairs.a, *pairs.b]
-    changed = rerouted(weights, [texts[row] for row in recipients], donors[givers])
+    donor_rows = [*pairs.a, *pairs.b]
+    changed = rerouted(weights, [texts[row] for row in recipients], donors[donor_rows])
     by_mlp = changed.double().mean(0)  # layer head mlp
-    # A head's own MLP reads it, but where the two stand side by side.
+    # The MLP of the same layer reads the head, unless attention and MLP run in parallel.
     first = int(weights.config.family.parallel)
-    behind = [heads[:, layer + first :].mean(-1) for layer, heads in enumerate(by_mlp)]
-    return np.asarray(torch.stack(behind))
+    shares = [heads[:, layer + first :].mean(-1) for layer, heads in enumerate(by_mlp)]
+    return np.asarray(torch.stack(shares))
 
 
-class Moved(NamedTuple):
-    """How far swaps move the recipient along its own axis, at stage 1 and those after it. `pair
-    part... stage` each.
+class Shifts(NamedTuple):
+    """How far swaps move the recipient along its axis, at stage 1 and later stages.
+    `pair part... stage` each
 
-    into_b: b with what is a's. into_a: a with what is b's.
-    same_a, same_b: each with what is a same-sense donor's.
+    into_b: B with the output of A
+    into_a: A with the output of B
+    same_a, same_b: each with the output of its same-sense donor
     """
 
     into_b: Array
@@ -231,31 +246,35 @@ class Moved(NamedTuple):
     same_a: Array
     same_b: Array
 
-    def in_gaps(self, axes: HeldOutAxes, pairs: Pairs) -> "Moved":
-        """The same in fractions of the gap that each recipient's axis was fitted with."""
+    def in_gaps(self, axes: HeldOutAxes, pairs: Pairs) -> "Shifts":
+        """The same as fractions of the gap with which each recipient's axis was fitted."""
         parts = []
-        for moved, rows in zip(self, (pairs.b, pairs.a, pairs.a, pairs.b), strict=True):
-            gap = axes.gap[axes.cell[list(rows)], 1 : 1 + moved.shape[-1]].numpy()
-            missing_axes = [1] * (moved.ndim - 2)
-            parts.append(moved / gap.reshape(len(gap), *missing_axes, -1))
-        return Moved(*parts)
+        for shift, rows in zip(self, (pairs.b, pairs.a, pairs.a, pairs.b), strict=True):
+            gap = axes.gap[axes.cell[list(rows)], 1 : 1 + shift.shape[-1]].numpy()
+            missing_axes = [1] * (shift.ndim - 2)
+            parts.append(shift / gap.reshape(len(gap), *missing_axes, -1))
+        return Shifts(*parts)
 
     @property
     def denoise(self) -> Array:
+        """B with the output of A, toward A."""
         return self.into_b
 
     @property
     def noise(self) -> Array:
+        """A with the output of B, toward B."""
         return -self.into_a
 
     @property
     def same_sense(self) -> Array:
-        """Both members averaged, towards the other sense."""
+        """The effect of same-sense donors toward the other sense, averaged over both members."""
         return (self.same_b - self.same_a) / 2
 
     @property
     def net(self) -> Array:
-        """Towards the donor, both ways averaged, minus what a same-sense donor does."""
+        """The effect toward the donor, averaged over both directions, minus that of a same-sense
+        donor.
+        """
         return (self.denoise + self.noise) / 2 - self.same_sense
 
 
@@ -265,46 +284,53 @@ def run_swaps(
     donors: Tensor,
     axes: HeldOutAxes,
     pairs: Pairs,
-) -> Moved:
-    """Swap in every pair, both ways and with same-sense donors, in units of the residual stream.
+) -> Shifts:
+    """The shifts of every pair, in both directions and with same-sense donors, in units of the
+    residual stream.
 
     swap(texts, donors, directions): runs the swaps of some rows: `swap_heads`, `swap_mixers` or
-        `swap_mlps` of a model.
-    donors: by row, what is given.
-    A swap whose donor is the recipient changes nothing and is skipped. If there are only such
-    swaps, one is run to learn the shape.
+    `swap_mlps` of a model
+    donors: the donated output, by row
+
+    A swap whose donor is the recipient changes nothing and is not run. If there are only such
+    swaps, one is run, because it shows the shape.
     """
     a = list(pairs.a)
     b = list(pairs.b)
+    # In the order of the fields of `Shifts`.
     recipients = [*b, *a, *a, *b]
-    givers = [*a, *b, *pairs.same_a, *pairs.same_b]
-    swaps = [*zip(recipients, givers, strict=True)]
+    donor_rows = [*a, *b, *pairs.same_a, *pairs.same_b]
+    swaps = [*zip(recipients, donor_rows, strict=True)]
     # A swap that is in several pairs is run once.
     different = [*dict.fromkeys(pair for pair in swaps if pair[0] != pair[1])] or swaps[:1]
     number = {pair: index for index, pair in enumerate(different)}
     rows = [recipient for recipient, _ in number]
-    given = donors[[giver for _, giver in number]]
-    directions = axes.in_units().directions(rows)[:, 1:].to(given.dtype)
-    moved = swap([texts[row] for row in rows], given, directions).double().numpy()
-    in_order = np.zeros((len(swaps), *moved.shape[1:]))
+    donated = donors[[donor for _, donor in number]]
+    # Stage 0 is left out, because no swap changes it.
+    directions = axes.in_units().directions(rows)[:, 1:].to(donated.dtype)
+    shifts = swap([texts[row] for row in rows], donated, directions).double().numpy()
+    in_order = np.zeros((len(swaps), *shifts.shape[1:]))
     for index, pair in enumerate(swaps):
         if pair in number:
-            in_order[index] = moved[number[pair]]
-    return Moved(*np.split(in_order, 4))
+            in_order[index] = shifts[number[pair]]
+    return Shifts(*np.split(in_order, 4))
 
 
-def stages_of(weights: Weights, states: TargetStates, behind: int) -> Tensor:
-    """The residual stream at every depth, then that behind the final norm `behind` times. `-> row
-    stage d_model`"""
-    if not behind:
+def stages_of(weights: Weights, states: TargetStates, further: int) -> Tensor:
+    """The residual stream at every depth, then `further` times the stream after the final norm.
+    `-> row stage d_model`
+    """
+    if not further:
         return states.resid
     final = forward.unembedding_input(weights, states.resid[:, -1].to(weights.device)).cpu()
-    return torch.cat([states.resid, final[:, None].expand(-1, behind, -1)], dim=1)
+    return torch.cat([states.resid, final[:, None].expand(-1, further, -1)], dim=1)
 
 
 def predicts(weights: Weights) -> bool:
-    """Whether the model says what comes next: it reads left to right and has an unembedding, and no
-    hook stands between its last stream and that."""
+    """Whether the model predicts the next token from its last residual stream.
+
+    It reads left to right, has an unembedding, and has no active hook between the two.
+    """
     if not (weights.causal and weights.config.has_head):
         return False
     return weights.hooked is None or ends_as_weights_say(weights.hooked)
@@ -318,8 +344,11 @@ def gaps(axes: HeldOutAxes, stages: Tensor, pairs: Pairs) -> Array:
 
 
 def rank_intervals(net: Array) -> tuple[Array, Array]:
-    """95 % interval of each head's rank (1 = largest) over draws. `draws layer head -> (layer
-    head), (layer head)`"""
+    """The 95 % interval of each head's rank over draws; rank 1 is the largest.
+
+    `draws layer head -> (layer head), (layer head)`
+    """
     ranks = resampling.ranks(net.reshape(len(net), -1))
+    # Ranks are whole numbers, so quantiles are not interpolated.
     low, high = np.quantile(ranks, RANK_ENDS, axis=0, method="closest_observation")
     return low.reshape(net.shape[1:]), high.reshape(net.shape[1:])

@@ -1,8 +1,8 @@
-"""The experiments, one row each: what is measured beside the swap of every head.
+"""The table of experiments: all measurements in addition to the swap of every head, one in a row.
 
-An experiment takes a `Run` and returns what a record keeps: one value for the word, or a tuple with
-one for every two of its senses; None where there is nothing to measure. It depends on nothing but
-the run and the experiments that it needs, so a kept record can be continued in any order.
+An experiment takes a `Run` and returns its part of the record: a value for the word, or a tuple
+with a value for each pair of senses; None if there is nothing to measure. It depends only on the
+run and on the experiments that it needs, so a kept record can be continued in any order.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -31,15 +31,16 @@ from probe.experiments.run import Run
 class Experiment(NamedTuple):
     """One experiment.
 
-    about: what it asks.
-    measure: the measurement; later experiments find what it returns in `Run.earlier`.
-    work: what it takes at most.
-    records: the classes that it returns, so that they can be written and read back.
-    tables: what it has to say of words as tables, by name.
-    needs: the experiments whose results it reads, which are run before it.
-    answers: whether the answer rests on it: the page is written first when these are measured.
-    from_weights: whether it computes from the weights alone, and so leaves out the hooks of a model
-        whose owner's hooks stay on; it is then not run.
+    about: its question
+    measure: the measurement; later experiments find its result in `Run.earlier`
+    work: the largest number of runs
+    records: the classes of its results, for writing and reading them
+    tables: its tables of words, by name
+    needs: the experiments whose results it reads, which are run before it
+    answers: whether the answer of the page depends on it; the page is first written when all such
+        experiments are finished
+    from_weights: whether it computes from the weights alone, which do not include the hooks of a
+        model whose owner's hooks stay active; it is not run for such a model
     """
 
     about: str
@@ -52,7 +53,7 @@ class Experiment(NamedTuple):
     from_weights: bool = False
 
 
-# In the order in which they are run, those that answer first.
+# In the order in which they are run; the experiments that answer come first.
 EXPERIMENTS = {
     "heads": Experiment(
         "which heads move the word, and does what they write separate its senses?",
@@ -86,13 +87,13 @@ EXPERIMENTS = {
         from_weights=True,
     ),
     "backups": Experiment(
-        "which head makes up for another one?", backup.measure, backup.work, backup.RECORDS
+        "which head takes over from another head?", backup.measure, backup.work, backup.RECORDS
     ),
     "sets": Experiment(
         "how few heads are enough?", sets.measure, sets.work, sets.RECORDS, sets.TABLES
     ),
     "controls": Experiment(
-        "what is found where there is nothing to find?",
+        "what does the separation show without a sense to find?",
         controls.measure,
         controls.work,
         controls.RECORDS,
@@ -100,7 +101,7 @@ EXPERIMENTS = {
         needs=("heads",),
     ),
     "shares": Experiment(
-        "which component writes the difference of the senses?",
+        "which component writes the difference between the senses?",
         shares.measure,
         shares.work,
         shares.RECORDS,
@@ -108,14 +109,14 @@ EXPERIMENTS = {
         from_weights=True,
     ),
     "readings": Experiment(
-        "what do the first heads read in single sentences?",
+        "what do the top heads read in single sentences?",
         readings.measure,
         readings.work,
         readings.RECORDS,
         readings.TABLES,
     ),
     "qk": Experiment(
-        "why do the first heads attend to the cue?",
+        "why do the top heads attend to the cue?",
         qk.measure,
         qk.work,
         qk.RECORDS,
@@ -146,17 +147,19 @@ EXPERIMENTS = {
         from_weights=True,
     ),
 }
-ALWAYS = "heads"  # every verdict rests on it
+ALWAYS = "heads"  # every verdict depends on it
 
 
 def choose(
     only: Collection[str] | str | None = None, without: Collection[str] | str = ()
 ) -> frozenset[str]:
-    """The names of the experiments that a report runs: those asked for, what these need, and heads.
+    """The names of the experiments that a report runs: the requested ones, the ones that they need,
+    and "heads".
 
-    only: the experiments to run, as a list or as text such as "heads,nouns"; all for None.
-    without: experiments to leave out, with all that need them.
-    Raises InputError for an unknown name, and where heads would be left out.
+    only: the experiments to run, as a list or as text such as "heads,nouns"; all if None
+    without: experiments to omit, with all that need them
+
+    Raises InputError for an unknown name, or if "heads" would be omitted.
 
     Example:
         >>> from probe.experiments.table import choose
@@ -165,37 +168,43 @@ def choose(
         >>> sorted(choose(without="head_parts, nouns, qk, readings, lessons, shares, sets"))
         ['backups', 'controls', 'cue_sample', 'heads']
     """
-    chosen = {ALWAYS}
+    names = {ALWAYS}
     for name in EXPERIMENTS if only is None else _names(only):
-        chosen |= _with_needs(name)
+        names |= _with_needs(name)
     left_out = set(_names(without))
     if ALWAYS in left_out:
         raise InputError(
-            f"Choosing experiments: {ALWAYS} cannot be left out, because every report answers "
-            f"which heads move the word; leave out some of {_listed(ALWAYS)}."
+            f"Cannot omit the experiment {ALWAYS}: every report answers which heads move the word. "
+            f"Omit some of {_listed(ALWAYS)}."
         )
-    return frozenset(name for name in chosen if left_out.isdisjoint(_with_needs(name)))
+    # An experiment is also omitted if it needs an omitted one.
+    return frozenset(name for name in names if left_out.isdisjoint(_with_needs(name)))
 
 
 def _with_needs(name: str) -> set[str]:
-    """An experiment and all that it needs."""
+    """The name of an experiment and the names of all that it needs."""
     return {name}.union(*map(_with_needs, EXPERIMENTS[name].needs))
 
 
-def _names(given: Collection[str] | str) -> list[str]:
-    """Names of experiments, given as a list or as text. Raises InputError for an unknown one."""
-    if isinstance(given, str):
-        names = [name.strip() for name in given.split(",")]
+def _names(argument: Collection[str] | str) -> list[str]:
+    """Names of experiments, given as a list or as text.
+
+    Raises InputError for an unknown name.
+    """
+    if isinstance(argument, str):
+        names = [name.strip() for name in argument.split(",")]
     else:
-        names = [*given] if isinstance(given, Collection) else [given]
+        names = [*argument] if isinstance(argument, Collection) else [argument]
     for name in names:
-        if name not in list(EXPERIMENTS):  # which takes names that cannot be hashed, too
+        # A list, because a wrong argument may not be hashable.
+        if name not in list(EXPERIMENTS):
             raise InputError(
-                f"Choosing experiments: there is no {name!r}; give some of {_listed()}, separated "
-                "by commas."
+                f"Cannot choose experiments: {name!r} is unknown. Give some of {_listed()}, "
+                "separated by commas."
             )
     return names
 
 
-def _listed(*left_out: str) -> str:
-    return ", ".join(name for name in EXPERIMENTS if name not in left_out)
+def _listed(*omitted: str) -> str:
+    """The names of all experiments except some, for a message."""
+    return ", ".join(name for name in EXPERIMENTS if name not in omitted)

@@ -214,7 +214,10 @@ FAULTS = (
     # effects
     Fault("experiments/swaps.py", "noising of the wrong sign", "-self.into_a", "self.into_a"),
     Fault(
-        "experiments/design.py", "the donor most unlike", "best = max(others", "best = min(others"
+        "experiments/design.py",
+        "the donor most unlike",
+        "best = max(likeness_of",
+        "best = min(likeness_of",
     ),
     Fault(
         "experiments/swaps.py",
@@ -240,14 +243,14 @@ FAULTS = (
     Fault(
         "experiments/head_parts.py",
         "pattern and values swapped",
-        '["pattern_only"] = _mix(donor.pattern, own.v)\n        parts["values_only"]',
-        '["values_only"] = _mix(donor.pattern, own.v)\n        parts["pattern_only"]',
+        '["pattern_only"] = _mix(donor.pattern, recipient.v)\n        parts["values_only"]',
+        '["values_only"] = _mix(donor.pattern, recipient.v)\n        parts["pattern_only"]',
     ),
     Fault(
         "experiments/head_parts.py",
         "the own cue stays",
-        "z - taken_out + put_in",
-        "z + put_in",
+        "z - removed + added",
+        "z + added",
     ),
     Fault(
         "patching/pair.py",
@@ -352,8 +355,8 @@ FAULTS = (
     Fault(
         "experiments/design.py",
         "a same-sense donor that the axis was fitted on",
-        "if other not in fitted.get(row, ())]",
-        "if other != row]",
+        "if member not in fitted.get(row, ())]",
+        "if member != row]",
     ),
     Fault(
         "experiments/nouns.py",

@@ -1,4 +1,4 @@
-"""What is asked of a causal model, and what is refused with its reason."""
+"""The sentences that a causal model can use, and the reasons why the others are left out."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def bytewise(tmp_path_factory):
-    """A model to which almost every word is several tokens."""
+    """A model that splits almost every word into several tokens."""
     folder = tmp_path_factory.mktemp("material") / "bytes"
     return load(make_checkpoint(folder, n_layer=1, n_head=2, n_embd=8, n_inner=12, n_positions=64))
 
@@ -38,20 +38,20 @@ def sentence(text, sense, word=WORD, **more):
     return Sentence(word=word, sense=sense, text=text, start=start, end=end, **more)
 
 
-def test_words_and_cues_are_placed(model):
+def test_the_positions_of_words_and_cues_are_found(model):
     material = prepare(model, WORD, EARLY)
     assert material.sentences == EARLY and material.left_out == ()
-    for row, given in enumerate(EARLY):
+    for row, item in enumerate(EARLY):
         tokens = material.tokens[row]
         assert tokens.pieces[material.targets[row]] == WORD
         assert list(material.words[row]) == [material.targets[row]]
         [cue] = material.cues[row]
-        assert tokens.pieces[cue] == given.text[given.cue_start : given.cue_end]
-        assert material.targets[row] - cue == given.distance
-    assert material.labels == tuple(given.sense for given in EARLY)
+        assert tokens.pieces[cue] == item.text[item.cue_start : item.cue_end]
+        assert material.targets[row] - cue == item.distance
+    assert material.labels == tuple(item.sense for item in EARLY)
 
 
-def test_a_word_of_several_tokens_is_read_at_the_last(bytewise):
+def test_a_word_of_several_tokens_is_read_at_its_last_token(bytewise):
     rows = [
         sentence("one antechamber door", "a", "antechamber"),
         sentence("two antechamber roof", "b", "antechamber"),
@@ -64,7 +64,7 @@ def test_a_word_of_several_tokens_is_read_at_the_last(bytewise):
         assert tokens.text[tokens.spans[words[0]][0] : tokens.spans[target][1]] == "antechamber"
 
 
-def test_a_cue_after_the_word_is_left_out_with_the_reason(model):
+def test_a_sentence_whose_cue_follows_the_word_is_left_out_with_the_reason(model):
     late = make_sentences(frames=1, distances=(2,), cue_after=True)
     mixed = [
         row
@@ -73,27 +73,30 @@ def test_a_cue_after_the_word_is_left_out_with_the_reason(model):
     ]
     material = prepare(model, WORD, mixed)
     assert material.sentences == EARLY
-    assert material.left_out == tuple(LeftOut(given.text, LATE) for given in late)
-    for row, given in enumerate(material.sentences):  # the columns stay together
-        assert material.tokens[row].text == given.text
+    assert material.left_out == tuple(LeftOut(item.text, LATE) for item in late)
+    # The columns of a material stay aligned.
+    for row, item in enumerate(material.sentences):
+        assert material.tokens[row].text == item.text
 
 
-def test_what_is_identical_up_to_the_word_is_left_out_without_knowing_the_cue(model):
+def test_sentences_of_different_senses_with_the_same_prefix_are_left_out_without_a_marked_cue(
+    model,
+):
     late = without(make_sentences(frames=1, distances=(2,), cue_after=True), "cue_start", "cue_end")
     material = prepare(model, WORD, [*EARLY, *late])
     assert material.sentences == EARLY
-    assert material.left_out == tuple(LeftOut(given.text, SAME) for given in late)
+    assert material.left_out == tuple(LeftOut(item.text, SAME) for item in late)
 
 
-def test_a_text_with_two_labels_is_said_to_be_that(model):
+def test_a_text_with_two_labels_is_left_out_with_that_reason(model):
     twice = [EARLY[0], replace(EARLY[0], sense=EARLY[-1].sense)]
     assert twice[0].sense != twice[1].sense
     material = prepare(model, WORD, [*EARLY[1:], *twice])
-    said = "the same text stands under another sense, too: one of the labels is wrong"
-    assert material.left_out == tuple(LeftOut(given.text, said) for given in twice)
+    reason = "the same text is also labelled with another sense: one of the labels is wrong"
+    assert material.left_out == tuple(LeftOut(item.text, reason) for item in twice)
 
 
-def test_of_a_beginning_within_one_sense_the_first_sentence_is_kept(model):
+def test_the_first_sentence_with_each_prefix_within_a_sense_is_kept(model):
     rows = [sentence(f"the {WORD} {after}", "door") for after in PLAIN[:3]]
     rows += [sentence(f"a {WORD} {after}", "canal") for after in PLAIN[:3]]
     material = prepare(model, WORD, rows)
@@ -101,42 +104,41 @@ def test_of_a_beginning_within_one_sense_the_first_sentence_is_kept(model):
     assert material.left_out == tuple(LeftOut(rows[n].text, REPEATED) for n in (1, 2, 4, 5))
 
 
-def test_a_bidirectional_model_may_be_asked(model):
+def test_a_model_that_reads_both_ways_uses_sentences_whose_cue_follows_the_word(model):
     both_ways = replace(model, config=replace(model.config, causal=False))
     late = make_sentences(frames=1, cue_after=True)
     assert prepare(both_ways, WORD, late).sentences == late
 
 
-def test_cues_may_be_unknown(model):
+def test_unmarked_sentences_without_pairs_have_unknown_cues(model):
     unmarked = without(EARLY, "cue_start", "cue_end", "pair")
     material = prepare(model, WORD, unmarked)
     assert set(material.cues) == {None} and len(material.sentences) == len(EARLY)
 
 
-def test_fewer_than_two_senses_end_in_one_sentence(model):
+def test_fewer_than_two_senses_are_refused_with_one_message(model):
     late = make_sentences(frames=1, distances=(1,), cue_after=True)
-    lost = f"no usable sentence (20 sentences were left out: {LATE})"
-    comparing = (
-        "Comparing the senses of 'lock': got {}, expected sentences of at least two senses; give "
-        "sentences of "
+    left_out = f"no usable sentence (20 sentences were left out: {LATE})"
+    message = (
+        "Cannot compare the senses of 'lock': got {}. Give sentences of at least two senses{}."
     )
-    comparing += "another sense{}."
-    more = (
-        ", with the cue before the word, or take a model that reads both ways, as "
+    hint = (
+        " with the cue before the word, or choose a model that reads both ways, such as "
         "tiny-senses-bidirectional"
     )
-    for rows, said in (
-        (late, comparing.format(lost, more)),
-        ([given for given in EARLY if given.sense == "door"], comparing.format("only 'door'", "")),
+    one_sense = [item for item in EARLY if item.sense == "door"]
+    for rows, expected in (
+        (late, message.format(left_out, hint)),
+        (one_sense, message.format("only the sense 'door'", "")),
     ):
         with pytest.raises(InputError) as error:
             prepare(model, WORD, rows)
-        assert str(error.value) == said
+        assert str(error.value) == expected
 
 
-def test_a_text_beyond_the_context_window_is_reported_with_file_and_line(model, tmp_path):
+def test_a_text_beyond_the_context_window_is_refused_with_its_file_and_line(model, tmp_path):
     long = replace(EARLY[0], text=EARLY[0].text + " the" * 40)
-    rows = [vars(given) | {"where": "not a column"} for given in (*EARLY, long)]
+    rows = [vars(item) | {"where": "not a column"} for item in (*EARLY, long)]
     (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     with pytest.raises(InputError) as error:
         prepare(model, WORD, read_sentences(tmp_path / "own.jsonl").sentences)
@@ -148,7 +150,7 @@ def test_a_text_beyond_the_context_window_is_reported_with_file_and_line(model, 
 @pytest.mark.parametrize(
     ("word", "form"), [("mouse", "mice"), ("carry", "carried"), ("go", "went"), ("Gott", "Götter")]
 )
-def test_an_explicit_span_is_trusted_whatever_form_it_marks(model, word, form):
+def test_an_explicit_span_may_mark_any_form_of_the_word(model, word, form):
     rows = [
         {"word": word, "sense": row.sense, "text": row.text[: row.start] + form}
         | {"start": row.start, "end": row.start + len(form)}

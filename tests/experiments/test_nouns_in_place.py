@@ -257,7 +257,7 @@ def test_sentences_and_nouns_that_cannot_be_compared_are_left_out_with_the_reaso
     assert tuple(among.nouns) == NOUNS[:2]
     assert among.left_out == {
         WORD: "it is the word itself",
-        "door1": "it stands in the word's sentences already",
+        "door1": "it already occurs in the word's sentences",
         "no such noun": "the model's vocabulary does not hold it",
     }
     assert len(among.rows) + len(among.reasons) == len(material)
@@ -304,11 +304,11 @@ def test_nouns_that_none_can_take_the_words_place_are_refused_before_the_work():
             planned=lambda cost: pytest.fail("it had begun"),
         )
     assert str(refused.value) == (
-        "Comparing with the one-meaning nouns two words, lock, wug, door1: none can take the place "
-        "of 'lock': two words (the model's vocabulary does not hold it), lock (it is the word "
-        "itself), wug (the model's vocabulary does not hold it), door1 (it stands in the word's "
-        "sentences already); give nouns that are as many tokens as the word, or leave them out "
-        "for those that ship."
+        "Cannot compare with the unambiguous nouns two words, lock, wug, door1: none can replace "
+        "'lock': two words (the model's vocabulary does not hold it), lock (it is the word "
+        "itself), wug (the model's vocabulary does not hold it), door1 (it already occurs in the "
+        "word's sentences). Give nouns with the same number of tokens as the word, or omit them "
+        "for the shipped nouns."
     )
 
 
@@ -316,7 +316,7 @@ def test_a_noun_of_more_tokens_than_the_word_is_told_with_both_numbers():
     model = model_of(Circuit(HEADS["specific"], ("",)), 0)
     material = prepare(model, WORD, SENTENCES)
     among = candidates(model, material, (f"{NOUNS[0]} {NOUNS[1]}",))
-    assert list(among.left_out.values()) == ["it is 2 tokens where the word is 1"]
+    assert list(among.left_out.values()) == ["it has 2 tokens and the word has 1"]
     # A word that is a noun in none of its sentences says nothing of the nouns.
     verbs = tuple(replace(row, text=row.text.upper()) for row in material.sentences)
     require_usable(model, [replace(material, sentences=verbs)], [WORD])
@@ -497,8 +497,8 @@ def test_a_text_that_begins_with_the_word_in_other_tokens_is_not_compared():
     tokens = len(model.tokenizer(" wug", add_special_tokens=False)["input_ids"])
     assert tokens > 1
     assert among.left_out == {
-        "wug": f"it is {tokens} tokens where the word is 1",
-        "tree": "it stands in the word's sentences already",
+        "wug": f"it has {tokens} tokens and the word has 1",
+        "tree": "it already occurs in the word's sentences",
     }
 
 

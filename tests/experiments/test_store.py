@@ -1,4 +1,4 @@
-"""Records as files: every class that is measured comes back as it was, in the same bytes."""
+"""Records as files: every class of a record is read back unchanged, and has the same bytes."""
 
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -20,12 +20,13 @@ from probe.studies.survey_word import measure_sets
 pytestmark = pytest.mark.slow
 
 PAIRS = 12
-LATE = make_sentences(frames=1, distances=(1,), cues=2, cue_after=True)[0]  # is left out
+# A sentence that is left out, because its cue follows the word.
+LATE = make_sentences(frames=1, distances=(1,), cues=2, cue_after=True)[0]
 SENTENCES = [*make_sentences(cues=12), LATE]
 
 
 def measured(model, material):
-    """Everything that is measured of a word."""
+    """The record of a word after all experiments."""
     splits = split_senses(material, seed=0, causal=True)
     options = options_of(pairs=PAIRS, experiments=EXPERIMENTS)
     return measure(model, material, splits, options, random_model=untrained(model, seed=0))
@@ -33,8 +34,9 @@ def measured(model, material):
 
 @cache
 def records():
-    """A word of the lexicon, which the lesson has sentences with; a planted word, of which a head
-    makes up for another; and sets of heads of other words."""
+    """Three records: a word of the lexicon, which has sentences in the lesson; a word in a planted
+    model with a backup head; and sets of heads of other words.
+    """
     tiny = load("tiny-senses")
     planted, _ = planted_model("backup", 0)
     return (
@@ -45,10 +47,10 @@ def records():
 
 
 def classes_in(value):
-    """The classes of all records within one."""
+    """The classes of all records within a value."""
     if is_dataclass(value):
-        inside = [getattr(value, field.name) for field in fields(value)]
-        return {type(value)}.union(*map(classes_in, inside))
+        contents = [getattr(value, field.name) for field in fields(value)]
+        return {type(value)}.union(*map(classes_in, contents))
     if isinstance(value, dict):
         return set().union(*map(classes_in, value.values()))
     if isinstance(value, tuple | list):
@@ -56,31 +58,31 @@ def classes_in(value):
     return set()
 
 
-def test_every_class_that_a_record_may_hold_is_in_one_of_these():
+def test_these_records_contain_every_class_that_a_record_may_contain():
     assert set().union(*map(classes_in, records())) == set(RECORDS.values())
 
 
-def test_every_experiment_gives_something():
+def test_every_experiment_has_a_result_in_the_first_record():
     assert set(records()[0].measured) == set(EXPERIMENTS)
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_a_record_comes_back_as_it_was(tmp_path, number):
+def test_a_record_is_read_back_unchanged(tmp_path, number):
     record = records()[number]
     assert_same(read_record(write_record(tmp_path / "record", record)), record)
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_the_same_record_gives_the_same_bytes(tmp_path, number):
+def test_the_same_record_has_the_same_bytes(tmp_path, number):
     record = records()[number]
     first = write_record(tmp_path / "first", record)
-    again = write_record(tmp_path / "again", read_record(first))
-    assert again.read_bytes() == first.read_bytes()
+    second = write_record(tmp_path / "second", read_record(first))
+    assert second.read_bytes() == first.read_bytes()
 
 
-def test_the_same_measurement_gives_the_same_bytes(tmp_path):
+def test_the_same_measurement_has_the_same_bytes(tmp_path):
     planted, _ = planted_model("backup", 0)
     material = prepare(planted, WORD, SENTENCES)
     first = write_record(tmp_path / "first", records()[1])
-    again = write_record(tmp_path / "again", measured(planted, material))
-    assert again.read_bytes() == first.read_bytes()
+    second = write_record(tmp_path / "second", measured(planted, material))
+    assert second.read_bytes() == first.read_bytes()

@@ -1,5 +1,6 @@
-"""Pairs and donors, and the effects of swaps as fractions of the sense gap: against whole forwards
-and by hand."""
+"""Pairs, donors, and the effects of swaps as fractions of the sense gap, compared with whole
+forward passes and with results by hand.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -27,51 +28,60 @@ GRID = make_sentences(frames=3, distances=(1, 2))
 LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
 
 
-def make_pairs(sentences=GRID, *, most=1000, seed=0, **which):
+def make_pairs(sentences=GRID, *, most=1000, seed=0, **options):
     split = cross_fit(sentences, SENSES, seed=seed)
     return design.make_pairs(
-        sentences, [row.distance for row in sentences], split, most=most, seed=seed, **which
+        sentences, [row.distance for row in sentences], split, most=most, seed=seed, **options
     )
 
 
-# --- which sentence gives to which ----------------------------------------------------------------
+# --- which sentence is the donor of which ----------------------------------------------------------
 
 
 def test_aligned_pairs_differ_in_the_cue_only_and_same_sense_donors_are_of_the_same_frame():
     pairs = make_pairs()
     assert len(pairs) == len(GRID) / 2 and pairs.design == ALIGNED
     for a, b, distance in zip(pairs.a, pairs.b, pairs.distances, strict=True):
-        one, other = GRID[a], GRID[b]
-        assert (one.sense, other.sense) == SENSES
-        assert (one.pair, one.frame, one.distance) == (other.pair, other.frame, distance)
-        assert one.text.replace(one.cue_word, other.cue_word) == other.text
+        member_a = GRID[a]
+        member_b = GRID[b]
+        assert (member_a.sense, member_b.sense) == SENSES
+        assert (member_a.pair, member_a.frame, member_a.distance) == (
+            member_b.pair,
+            member_b.frame,
+            distance,
+        )
+        assert member_a.text.replace(member_a.cue_word, member_b.cue_word) == member_b.text
     for row, donor in zip((*pairs.a, *pairs.b), (*pairs.same_a, *pairs.same_b), strict=True):
-        mine, its = GRID[row], GRID[donor]
-        assert (mine.sense, mine.frame, mine.distance) == (its.sense, its.frame, its.distance)
-        assert row != donor and mine.cue_word != its.cue_word
+        recipient = GRID[row]
+        giver = GRID[donor]
+        assert recipient.sense == giver.sense
+        assert (recipient.frame, recipient.distance) == (giver.frame, giver.distance)
+        assert row != donor and recipient.cue_word != giver.cue_word
 
 
-def test_a_same_sense_donor_is_the_closest_there_is():
-    """First of the same distance, then of the same frame; where neither is known, any other
-    sentence."""
-    alone = [replace(sentence, distance=number // 2 + 1) for number, sentence in enumerate(GRID)]
-    frames = [
+def test_a_same_sense_donor_is_as_similar_to_the_recipient_as_possible():
+    """Equal distance comes first, then equal frame; if neither is known, any other sentence."""
+    distances_differ = [
+        replace(sentence, distance=number // 2 + 1) for number, sentence in enumerate(GRID)
+    ]
+    in_frames = [
         replace(row, frame=f"frame {at // 40}", distance=at % 40 // 2 + 1)
         for at, row in enumerate(GRID)
     ]
-    bare, place = without(alone, "frame"), ("frame", "distance")
-    for sentences, alike, differ in (
-        (alone, *place),
-        (frames, *place[::-1]),
-        (bare, "sense", "text"),
+    unknown = without(distances_differ, "frame")
+    factors = ("frame", "distance")
+    for sentences, equal, differ in (
+        (distances_differ, *factors),
+        (in_frames, *factors[::-1]),
+        (unknown, "sense", "text"),
     ):
         pairs = make_pairs(sentences)
         for row, donor in zip((*pairs.a, *pairs.b), (*pairs.same_a, *pairs.same_b), strict=True):
-            one, other = sentences[row], sentences[donor]
-            assert row != donor and one.sense == other.sense
-            assert getattr(one, alike) == getattr(other, alike) and getattr(one, differ) != getattr(
-                other, differ
-            )
+            recipient = sentences[row]
+            giver = sentences[donor]
+            assert row != donor and recipient.sense == giver.sense
+            assert getattr(recipient, equal) == getattr(giver, equal)
+            assert getattr(recipient, differ) != getattr(giver, differ)
     assert any(
         GRID[row].frame != GRID[donor].frame
         for row, donor in zip(pairs.a, pairs.same_a, strict=True)
@@ -79,7 +89,7 @@ def test_a_same_sense_donor_is_the_closest_there_is():
 
 
 def test_a_same_sense_donor_is_none_that_the_axis_was_fitted_on():
-    """With two sentences a sense that is the sentence itself."""
+    """With two sentences of each sense, the donor is the recipient itself."""
     two_each = make_sentences(frames=1, distances=(1,), cues=2)
     for sentences in (two_each, make_sentences(frames=4, distances=(1, 2), cues=6)):
         split = cross_fit(sentences, SENSES, seed=0, least=SURVEY_LEAST)
@@ -99,26 +109,27 @@ def test_a_same_sense_donor_is_none_that_the_axis_was_fitted_on():
         assert {row == donor for row, donor in donors} == {sentences is two_each}
 
 
-def test_only_what_is_held_out_is_paired_or_only_what_is_learned_from():
-    given = [replace(row, split="train" if row.frame == "frame 1" else "test") for row in GRID]
+def test_pairs_are_all_held_out_or_all_used_for_fitting():
+    with_split = [replace(row, split="train" if row.frame == "frame 1" else "test") for row in GRID]
     for learned in (False, True):
-        pairs = make_pairs(given, learned=learned)
+        pairs = make_pairs(with_split, learned=learned)
         rows = [
             row for row, sentence in enumerate(GRID) if (sentence.frame == "frame 1") == learned
         ]
         assert {*pairs.a, *pairs.b} == set(rows)
-    assert len(make_pairs(learned=True)) == 0  # in folds everything is held out
+    # In folds, every sentence is held out.
+    assert len(make_pairs(learned=True)) == 0
 
 
-def test_at_most_so_many_pairs_drawn_with_the_seed_as_many_of_each_cue_word_as_can_be():
+def test_a_limited_number_of_pairs_is_drawn_evenly_over_cue_words_with_the_seed():
     pairs = make_pairs(most=25)
     assert len(set(pairs.a)) == len(pairs) == 25
     counts = [pairs.units.count(unit) for unit in set(pairs.units)]
     assert len(counts) == 10 and set(counts) == {2, 3}
     assert pairs == make_pairs(most=25)
     assert pairs.a != make_pairs(most=25, seed=1).a
-    some = pairs.take([3, 1])
-    assert (some.a, some.units, some.design) == (
+    two_pairs = pairs.take([3, 1])
+    assert (two_pairs.a, two_pairs.units, two_pairs.design) == (
         (pairs.a[3], pairs.a[1]),
         (pairs.units[3], pairs.units[1]),
         ALIGNED,
@@ -135,35 +146,33 @@ def test_without_pairs_donors_are_drawn_across_senses():
     assert len({*pairs.a}) == len({*pairs.b}) == 20
 
 
-def test_draws_are_over_frames_and_cues_or_over_the_pairs_themselves():
-    known = make_pairs()
-    assert set(known.frames) == {"frame 0", "frame 1", "frame 2"}
-    assert len(set(known.units)) == 10
-    unknown = make_pairs(without(GRID, "frame", "cue_start", "cue_end"))
-    assert len(set(unknown.frames)) == len(set(unknown.units)) == len(unknown)
-    assert (
-        unknown.bootstrap().sum(1) == len(unknown)
-    ).all()  # drawn once, not as frames and again as cues
-    first = known.bootstrap()[
-        :, [at for at, name in enumerate(known.frames) if name == known.frames[0]]
-    ]
-    assert (first == 0).all(1).any() and known.bootstrap().shape[1] == len(
-        known
-    )  # whole frames come and go
+def test_bootstrap_draws_resample_frames_and_cues_or_else_the_pairs():
+    marked = make_pairs()
+    assert set(marked.frames) == {"frame 0", "frame 1", "frame 2"}
+    assert len(set(marked.units)) == 10
+    unmarked = make_pairs(without(GRID, "frame", "cue_start", "cue_end"))
+    assert len(set(unmarked.frames)) == len(set(unmarked.units)) == len(unmarked)
+    # A pair without marks is drawn once, not once as a frame and again as a cue.
+    assert (unmarked.bootstrap().sum(1) == len(unmarked)).all()
+    weights = marked.bootstrap()
+    in_first_frame = [at for at, name in enumerate(marked.frames) if name == marked.frames[0]]
+    # Some draws contain no pair of the frame, because whole frames are resampled.
+    assert (weights[:, in_first_frame] == 0).all(1).any()
+    assert weights.shape[1] == len(marked)
 
 
-# --- what a swap amounts to -----------------------------------------------------------------------
+# --- the effect of a swap --------------------------------------------------------------------------
 
 A, B, SAME_A, SAME_B = (0, 1, 2), (3, 4, 5), (1, 2, 0), (4, 5, 3)
 PAIRS = Pairs(A, B, SAME_A, SAME_B, ("f", "f", "g"), (0, 1, 2), (1, 2, None), ALIGNED, 0)
 LENGTHS = (5, 7, 5, 5, 7, 5)
-STAGES = LAYERS + 2  # depths 0 to 3, and behind the final norm
+STAGES = LAYERS + 2  # depths 0 to 3, and the stream after the final norm
 PARTS = ("gap", "denoise", "noise", "same_sense")
 
 
 @pytest.fixture(scope="module")
 def setting():
-    """Six random sentences on a random model, and axes of three holdouts fitted on others."""
+    """Six random sentences in a random model, with random axes of three holdouts."""
     model = random_model(torch.float64)
     generator = torch.Generator().manual_seed(3)
     ids = [
@@ -184,23 +193,24 @@ def measured(setting, depth, pairs=PAIRS, first=1):
 
 
 def coordinates(setting, recipient, donor):
-    """M at every stage of whole forwards, unchanged and with each head's z the donor's. `row
-    stage`"""
+    """M at every stage of whole forward passes: unchanged, and with each head's z replaced by the
+    donor's. `row stage`
+    """
     model, ids, states, axes = setting
     text = TargetText(tuple(ids[recipient]), len(ids[recipient]) - 1)
-    given = [{head: states.z[donor][head]} for head in np.ndindex(LAYERS, HEADS)]
-    stream, _ = swapped(model, text, [{}, *given])
+    edits = [{head: states.z[donor][head]} for head in np.ndindex(LAYERS, HEADS)]
+    stream, _ = swapped(model, text, [{}, *edits])
     stages = [
         states.resid[recipient, :1],
         *stream,
         forward.final_norm(read_weights(model), stream[-1]),
     ]
     along = [axes.at(recipient, stage).coordinate(resid) for stage, resid in enumerate(stages)]
-    return torch.stack([part.expand(1 + len(given)) for part in along], dim=-1).numpy()
+    return torch.stack([part.expand(1 + len(edits)) for part in along], dim=-1).numpy()
 
 
-def moved(setting, recipient, donor):
-    """How far every head's swap moves M. `layer head stage`"""
+def shift_of(setting, recipient, donor):
+    """How far the swap of each head moves M. `layer head stage`"""
     base, *rows = coordinates(setting, recipient, donor)
     return (np.array(rows) - base).reshape(LAYERS, HEADS, STAGES)
 
@@ -214,9 +224,8 @@ def test_every_layer_is_read_where_the_readings_say():
     )
 
 
-@pytest.mark.parametrize(
-    "depth", [2, 1]
-)  # before and at the last layers, each read where the readings say
+# Heads before the depth are read there, later heads at the last depth.
+@pytest.mark.parametrize("depth", [2, 1])
 def test_effects_equal_whole_forwards_at_every_stage(setting, depth):
     effect = measured(setting, depth)
     base = [coordinates(setting, row, row)[0] for row in range(len(LENGTHS))]
@@ -224,21 +233,26 @@ def test_effects_equal_whole_forwards_at_every_stage(setting, depth):
     net = np.zeros((LAYERS, HEADS, STAGES))
     at = [depth if layer < depth else LAYERS for layer in range(LAYERS)]
     for pair, (a, b) in enumerate(zip(A, B, strict=True)):
-        denoise, noise = moved(setting, b, a), -moved(setting, a, b)
-        same = (moved(setting, b, SAME_B[pair]) - moved(setting, a, SAME_A[pair])) / 2
+        denoise, noise = shift_of(setting, b, a), -shift_of(setting, a, b)
+        same = (shift_of(setting, b, SAME_B[pair]) - shift_of(setting, a, SAME_A[pair])) / 2
         net += (denoise + noise) / 2 - same
-        for found, stages in ((effect.word, at), (effect.next_token, [LAYERS + 1] * LAYERS)):
-            np.testing.assert_allclose(found.gap[pair], gap[pair, stages], atol=1e-10)
+        for measured_effects, stages in (
+            (effect.word, at),
+            (effect.next_token, [LAYERS + 1] * LAYERS),
+        ):
+            np.testing.assert_allclose(measured_effects.gap[pair], gap[pair, stages], atol=1e-10)
             for name, values in zip(PARTS[1:], (denoise, noise, same), strict=True):
                 expected = values[range(LAYERS), :, stages]
-                np.testing.assert_allclose(getattr(found, name)[pair], expected, atol=1e-10)
+                np.testing.assert_allclose(
+                    getattr(measured_effects, name)[pair], expected, atol=1e-10
+                )
     np.testing.assert_allclose(effect.profile, (net / gap.sum(0))[..., 1 : 1 + LAYERS], atol=1e-9)
     assert all((effect.profile[layer, :, :layer] == 0).all() for layer in range(LAYERS))
     assert (np.abs(net[..., -1]) > 1e-6).all()
 
 
-def test_raw_numbers_are_fractions_times_the_gap_of_each_recipients_own_axis(setting):
-    """Fractions are those of whole forwards; raw ones are in units of the residual stream."""
+def test_raw_shifts_are_fractions_times_the_gap_of_each_recipients_axis(setting):
+    """Fractions equal whole forward passes; raw shifts are in units of the residual stream."""
     model, ids, states, axes = setting
     run = partial(patching.swap_heads, read_weights(model))
     raw = swaps.run_swaps(run, ids, states.z, axes, PAIRS)
@@ -249,47 +263,49 @@ def test_raw_numbers_are_fractions_times_the_gap_of_each_recipients_own_axis(set
     same_b = zip(B, SAME_B, strict=True)
     for number, of_part in enumerate((into_b, into_a, same_a, same_b)):
         for pair, (recipient, donor) in enumerate(of_part):
-            fraction = moved(setting, recipient, donor)[..., 1:]  # no swap is read before a block
+            # No swap is read at stage 0.
+            fraction = shift_of(setting, recipient, donor)[..., 1:]
             gap = axes.gap[axes.cell[recipient], 1:].numpy()
             np.testing.assert_allclose(in_gaps[number][pair], fraction, atol=1e-10)
             np.testing.assert_allclose(raw[number][pair], fraction * gap, atol=1e-10)
     assert not np.allclose(raw.net, in_gaps.net)
 
 
-def test_what_a_record_keeps_in_units_of_the_residual_stream_is_the_mean_over_pairs(setting):
+def test_recorded_shifts_in_units_of_the_residual_stream_are_means_over_pairs(setting):
     model, ids, states, axes = setting
     run = partial(patching.swap_heads, read_weights(model))
     raw = swaps.run_swaps(run, ids, states.z, axes, PAIRS)
     both_ways = (raw.into_b - raw.into_a) / 2 - (raw.same_b - raw.same_a) / 2
     reading = design.readings(LAYERS, 2, 1, predicts=True)
     weights = read_weights(model)
-    _, kept = swaps.measure(weights, ids, states, axes, PAIRS, reading)  # layer head depth
-    np.testing.assert_allclose(kept[..., 1:], both_ways[..., :LAYERS].mean(0), atol=1e-10)
-    assert (kept[..., 0] == 0).all()
+    _, recorded = swaps.measure(weights, ids, states, axes, PAIRS, reading)  # layer head depth
+    np.testing.assert_allclose(recorded[..., 1:], both_ways[..., :LAYERS].mean(0), atol=1e-10)
+    assert (recorded[..., 0] == 0).all()
 
 
 @pytest.mark.parametrize("first", [1, 3])
-def test_the_direct_effect_is_the_difference_of_the_writes_where_it_is_read(setting, first):
+def test_the_direct_effect_is_the_difference_of_the_writes_at_its_stage(setting, first):
     effect = measured(setting, 2, first=first)
     model, _, states, axes = setting
     for layer in range(LAYERS):
         stage = max(layer + 1, first)
-        by_place = {
+        writes_of = {
             (part.layer, part.head): part.vectors
             for part in components(read_weights(model), states, stage)
         }
-        ends = [[axes.at(row, stage) for row in rows] for rows in (A, B)]
-        at = [[states.resid[row, stage] for row in rows] for rows in (A, B)]
+        axes_of = [[axes.at(row, stage) for row in rows] for rows in (A, B)]
+        resid_of = [[states.resid[row, stage] for row in rows] for rows in (A, B)]
         gap = [
-            one.coordinate(x) - other.coordinate(y)
-            for one, other, x, y in zip(*ends, *at, strict=True)
+            axis_a.coordinate(x) - axis_b.coordinate(y)
+            for axis_a, axis_b, x, y in zip(*axes_of, *resid_of, strict=True)
         ]
         np.testing.assert_allclose(effect.direct_gap[:, layer], gap, atol=1e-12)
         for head in range(HEADS):
-            writes = by_place[layer, head]
-            in_pairs = zip(*ends, A, B, strict=True)
+            writes = writes_of[layer, head]
+            in_pairs = zip(*axes_of, A, B, strict=True)
             expected = [
-                one.effect(writes[a]) - other.effect(writes[b]) for one, other, a, b in in_pairs
+                axis_a.effect(writes[a]) - axis_b.effect(writes[b])
+                for axis_a, axis_b, a, b in in_pairs
             ]
             np.testing.assert_allclose(effect.direct[:, layer, head], expected, atol=1e-12)
             assert effect.written[layer, head] == pytest.approx(
@@ -297,7 +313,7 @@ def test_the_direct_effect_is_the_difference_of_the_writes_where_it_is_read(sett
             )
 
 
-def test_how_often_a_swap_changed_the_route_is_counted_over_pairs_both_ways_and_mlps_behind():
+def test_the_share_of_changed_routes_is_over_pairs_both_directions_and_later_mlps():
     model = family_model("mixtral", torch.float64)
     weights = read_weights(model)
     ids = [[5 + 11 * row, 7, 9 + row, 8] for row in range(6)]
@@ -308,16 +324,16 @@ def test_how_often_a_swap_changed_the_route_is_counted_over_pairs_both_ways_and_
         for recipient, donor in (pair, pair[::-1])
     ]
     of_mlp = torch.stack(changed).double().mean(0)  # layer head mlp
-    # the heads of layer 0 have both MLPs behind them, those of layer 1 one
+    # Both MLPs come after the heads of layer 0, and one MLP after the heads of layer 1.
     expected = [of_mlp[0].mean(-1), of_mlp[1, :, 1]]
-    found = swaps._share_rerouted(weights, ids, z, PAIRS)
-    np.testing.assert_allclose(found, torch.stack(expected), atol=1e-12)
-    assert 0 < found.mean() < 1
+    share = swaps._share_rerouted(weights, ids, z, PAIRS)
+    np.testing.assert_allclose(share, torch.stack(expected), atol=1e-12)
+    assert 0 < share.mean() < 1
     assert swaps._share_rerouted(read_weights(random_model()), ids, z, PAIRS) is None
 
 
 @pytest.mark.parametrize("kind", ["lfm2", "qwen3_5_text"])
-def test_mixers_of_a_hybrid_are_read_like_the_heads_of_their_layer_and_are_none(kind):
+def test_mixers_of_a_hybrid_are_read_at_the_stage_of_their_layer_and_are_not_heads(kind):
     model = family_model(kind, torch.float64)
     weights, layers = read_weights(model), model.config.n_layers
     ids = [[5 + 11 * row, 7, 9 + row, 8] for row in range(6)]
@@ -328,14 +344,17 @@ def test_mixers_of_a_hybrid_are_read_like_the_heads_of_their_layer_and_are_none(
     gap = torch.ones(3, layers + 2, dtype=torch.float64)
     axes = HeldOutAxes(SENSES, u, midpoint, gap, np.array([0, 1, 2, 2, 0, 1]))
     reading = design.readings(layers, 2, 1, predicts=True)
-    found, _ = swaps.measure(weights, ids, states, axes, PAIRS, reading)
-    assert found.has_heads.tolist() == [False, True, False] and found.mixers.swap.shape == (2, 1)
+    effects, _ = swaps.measure(weights, ids, states, axes, PAIRS, reading)
+    assert effects.has_heads.tolist() == [False, True, False]
+    assert effects.mixers.swap.shape == (2, 1)
     for name in PARTS[1:]:
-        assert (getattr(found.word, name)[:, [0, 2]] == 0).all()
-        assert (getattr(found.word, name)[:, 1] != 0).all()
+        assert (getattr(effects.word, name)[:, [0, 2]] == 0).all()
+        assert (getattr(effects.word, name)[:, 1] != 0).all()
 
-    def moved(recipient, donor, layer, stage):
-        """How far M moves in a whole hooked forward when what the mixer writes is the donor's."""
+    def mixer_shift(recipient, donor, layer, stage):
+        """How far M moves in a whole hooked forward pass in which the mixer writes the donor's
+        output.
+        """
         edit = (layer, "attn_out", put(3, states.attn_out[donor, layer]))
         run = read_all(model, ids[recipient], ["resid_post"], [edit])["resid_post"]
         axis = axes.at(recipient, stage)
@@ -344,15 +363,18 @@ def test_mixers_of_a_hybrid_are_read_like_the_heads_of_their_layer_and_are_none(
 
     for number, (layer, stage) in enumerate(((0, 2), (2, 3))):
         for pair, (a, b) in enumerate(zip(A, B, strict=True)):
-            denoise, noise = moved(b, a, layer, stage), -moved(a, b, layer, stage)
-            same = (moved(b, SAME_B[pair], layer, stage) - moved(a, SAME_A[pair], layer, stage)) / 2
-            one = (found.mixers.denoise, found.mixers.noise, found.mixers.same_sense)
-            for array, expected in zip(one, (denoise, noise, same), strict=True):
+            denoise, noise = mixer_shift(b, a, layer, stage), -mixer_shift(a, b, layer, stage)
+            same = (
+                mixer_shift(b, SAME_B[pair], layer, stage)
+                - mixer_shift(a, SAME_A[pair], layer, stage)
+            ) / 2
+            parts = (effects.mixers.denoise, effects.mixers.noise, effects.mixers.same_sense)
+            for array, expected in zip(parts, (denoise, noise, same), strict=True):
                 assert array[pair, number, 0] == pytest.approx(expected, abs=1e-5)
 
 
 def by_hand():
-    """Two pairs, one layer, two heads."""
+    """Effects of two pairs, one layer and two heads."""
     shape = (2, 1, 2)
     return Effects(
         gap=np.array([[1.0], [3.0]]),
@@ -362,19 +384,17 @@ def by_hand():
     )
 
 
-def test_ratios_are_of_sums():
+def test_effects_are_ratios_of_sums():
     effect = by_hand()
-    np.testing.assert_allclose(
-        effect.ratio("denoise"), [[3 / 4, 1 / 4]]
-    )  # a mean of ratios would be .833 and .167
+    # A mean of ratios would be .833 and .167.
+    np.testing.assert_allclose(effect.ratio("denoise"), [[3 / 4, 1 / 4]])
     np.testing.assert_allclose(effect.ratio("noise"), [[1 / 4, -1 / 4]])
     np.testing.assert_allclose(effect.swap, [[1 / 2, 0]])
-    np.testing.assert_allclose(
-        effect.net, [[[0.55 / 2, 0]], [[1.25 / 2, -0.4 / 2]]]
-    )  # of the mean gap, 2
+    # The mean gap is 2.
+    np.testing.assert_allclose(effect.net, [[[0.55 / 2, 0]], [[1.25 / 2, -0.4 / 2]]])
 
 
-def test_a_draw_of_everything_once_is_the_effect_itself():
+def test_a_draw_with_every_pair_once_equals_the_effect():
     effect, direct = by_hand(), np.array([4.0, 0, 0, 2]).reshape(2, 1, 2)
     whole = swaps.PairEffects(
         word=effect,
@@ -386,17 +406,18 @@ def test_a_draw_of_everything_once_is_the_effect_itself():
         has_heads=np.array([True]),
     )
     weights = np.array([[1.0, 1], [2, 0], [0, 1]])
-    swap, net, written = whole.draws(weights).values()
+    swap, net, direct_draws = whole.draws(weights).values()
     np.testing.assert_allclose(swap[0], effect.swap)
     np.testing.assert_allclose(net[0], effect.swap - effect.ratio("same_sense"))
     np.testing.assert_allclose(net[0], effect.net.mean(0))
-    np.testing.assert_allclose(swap[1], [[0.75, 0]])  # the first pair alone: (1 + .5) / 2 over 1
+    # The first pair alone: (1 + .5) / 2 over 1.
+    np.testing.assert_allclose(swap[1], [[0.75, 0]])
     np.testing.assert_allclose(net[2], [[2.5 / 2 / 3, -0.4 / 3]])
-    np.testing.assert_allclose(written, [[[1, 1 / 2]], [[4, 0]], [[0, 2 / 3]]])
-    np.testing.assert_allclose(whole.written, written[0])
+    np.testing.assert_allclose(direct_draws, [[[1, 1 / 2]], [[4, 0]], [[0, 2 / 3]]])
+    np.testing.assert_allclose(whole.written, direct_draws[0])
 
 
-def test_a_cue_word_counts_alike_in_every_group():
+def test_a_cue_word_has_the_same_count_in_every_group():
     groups = [
         Pairs(
             *[tuple(range(len(cues)))] * 4, ("f",) * len(cues), cues, (1,) * len(cues), ALIGNED, 3
@@ -410,11 +431,11 @@ def test_a_cue_word_counts_alike_in_every_group():
     np.testing.assert_array_equal(groups[0].bootstrap(), design.bootstrap(groups[:1]))
 
 
-def test_rank_intervals_by_hand():
+def test_rank_intervals_equal_results_by_hand():
     draws = np.tile(np.array([3.0, 1, 2]), (1000, 1)).reshape(1000, 1, 3)
-    draws[:100, 0] = [1.0, 3, 2]  # a tenth of the draws has the first two the other way round
+    draws[:100, 0] = [1.0, 3, 2]  # in 10% of the draws, heads 0 and 1 are exchanged
     low, high = swaps.rank_intervals(draws)
     assert (low.tolist(), high.tolist()) == ([[1, 1, 2]], [[3, 3, 2]])
-    draws[10:100, 0] = [3.0, 1, 2]  # a hundredth has not
+    draws[10:100, 0] = [3.0, 1, 2]  # now in 1%
     low, high = swaps.rank_intervals(draws)
     assert (low.tolist(), high.tolist()) == ([[1, 3, 2]], [[1, 3, 2]])

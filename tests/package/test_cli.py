@@ -85,12 +85,12 @@ def test_the_version_is_the_packages_and_the_embedded_model_is_listed(run):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["report", "wug"], ["'wug'", "known words are", "bank"]),
+        (["report", "wug"], ["'wug'", "The known words are", "bank"]),
         (
             ["report", "banck"],
-            ["'banck'", "there are none (did you mean 'bank'?); known words are"],
+            ["'banck'. Did you mean 'bank'? The known words are"],
         ),
-        (["report", "bnak"], ["'bnak'", "there are none (did you mean 'bank'?); known words are"]),
+        (["report", "bnak"], ["'bnak'. Did you mean 'bank'? The known words are"]),
         (
             ["report", "bank", "--seed", "-1"],
             ["--seed", "greater than or equal to 0", "(see `probe report --help`)"],
@@ -286,7 +286,7 @@ def test_a_result_of_another_kind_and_files_of_others_are_not_written_over(run, 
         ([{"text": " "}], ["sentences.jsonl", "line 1"]),
         (
             [{"text": f"The river bank {n}"} for n in range(8)],
-            ["only 'river'", "at least two senses"],
+            ["only the sense 'river'", "at least two senses"],
         ),
         (
             [

@@ -12,7 +12,7 @@ A = "The river near the bank"
 B = "The money near the bank"
 SENTENCES = [{"sense": "river", "text": A}, {"sense": "money", "text": B}]
 FEW_FRAMES = ("looks", "drawer")
-NOUNS = "Choosing nouns of one meaning: got controls = {}, expected nouns; give "
+NOUNS = "Cannot choose unambiguous nouns: got controls = {}, not a list of nouns. Give "
 SEED = "{}: got seed = {}, expected a whole number from 0 on. Omit it for 0."
 
 
@@ -23,11 +23,11 @@ def model():
 
 def ways():
     """A call with a model, and the beginning of its error message."""
-    yield "study words", lambda m: probe.study(m, 5), "Choosing words: got 5, expected a word or"
+    yield "study words", lambda m: probe.study(m, 5), "Cannot choose words: got 5, not a word or"
     yield (
         "study words of sentences",
         lambda m: probe.study(m, 5, sentences=[row | {"word": "bank"} for row in SENTENCES]),
-        "Choosing words: got 5, expected a word or a list of some; give ['bank'], say",
+        "Cannot choose words: got 5, not a word or a list of words. Give ['bank'], for",
     )
     for given in (5, [5]):
         yield (
@@ -120,6 +120,6 @@ def test_the_sentences_of_a_study_may_still_be_called_a_corpus(model):
         pytest.warns(
             DeprecationWarning, match="^study: the next .* take corpus=. Write sentences=.$"
         ),
-        pytest.raises(InputError, match="^Choosing words: got 5"),
+        pytest.raises(InputError, match="^Cannot choose words: got 5"),
     ):
         probe.study(model, 5, corpus=[row | {"word": "bank"} for row in SENTENCES])

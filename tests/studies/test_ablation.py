@@ -571,8 +571,8 @@ def test_a_word_that_the_file_does_not_have_is_refused(run, tmp_path):
     (tmp_path / "named.jsonl").write_text("\n".join(map(json.dumps, rows)))
     code, _, err = run("banck", "--sentences", "named.jsonl")
     assert code == 2 and err == (
-        "probe: Looking for sentences with 'banck': there are none (did you mean 'bank'?); known "
-        "words are bank; give one of these.\n"
+        "probe: Cannot find sentences with 'banck'. Did you mean 'bank'? The known words are bank. "
+        "Give one of these.\n"
     )
 
 

@@ -63,7 +63,7 @@ def test_more_words_and_more_sentences_cost_more(model, of_bank):
 def test_nouns_that_cannot_be_compared_with_are_said_beforehand(model, of_bank):
     named = plan(model, ["bank"], controls=["fence", "washing machine", "bank"])
     assert sentences_suffice(named)[1:] == [
-        "washing machine is not put in the place of bank: it is 4 tokens where the word is 1.",
+        "washing machine is not put in the place of bank: it has 4 tokens and the word has 1.",
         "bank is not put in the place of bank: it is the word itself.",
     ]
     assert of_bank.unusable_nouns == ()

@@ -57,13 +57,15 @@ def test_an_unknown_experiment_is_one_message_that_lists_all(given):
         with pytest.raises(InputError) as error:
             choose(**names)
         assert str(error.value) == (
-            f"Choosing experiments: there is no 'circit'; give some of {', '.join(ALL)}, separated "
+            f"Cannot choose experiments: 'circit' is unknown. Give some of {', '.join(ALL)}, separated "
             "by commas."
         )
 
 
 def test_what_every_verdict_rests_on_cannot_be_left_out():
-    with pytest.raises(InputError, match=r"heads cannot be left out.*leave out some of nouns, "):
+    with pytest.raises(
+        InputError, match=r"Cannot omit the experiment heads: .*Omit some of nouns, "
+    ):
         choose(without="sets,heads")
 
 

@@ -258,17 +258,15 @@ def test_a_study_shows_itself_and_names_its_frames(study):
 
 def test_a_word_in_other_letters_is_the_known_one_and_the_same_spelling_comes_first():
     known = ("bank", "Apple", "apple")
-    assert [spelled(word, known, own=True) for word in ("BANK", "apple", "Apple")] == [
+    assert [spelled(word, known, shipped=False) for word in ("BANK", "apple", "Apple")] == [
         *known[:1],
         "apple",
         "Apple",
     ]
     assert choose_words(["BANK", "bank", "Mole"], None) == ("bank", "mole")
-    with pytest.raises(
-        InputError, match=r"'APPLE': there are none \(did you mean 'Apple' or 'apple'\?\)"
-    ):
-        spelled("APPLE", known, own=True)
-    with pytest.raises(InputError, match=r"'moles': there are none \(did you mean 'mole'\?\)"):
+    with pytest.raises(InputError, match=r"'APPLE'\. Did you mean 'Apple' or 'apple'\?"):
+        spelled("APPLE", known, shipped=False)
+    with pytest.raises(InputError, match=r"'moles'\. Did you mean 'mole'\?"):
         choose_words("moles", None)
 
 
@@ -278,10 +276,13 @@ def test_what_cannot_be_studied_is_refused_before_the_work():
             probe.study(model(), word, planned=lambda plan: pytest.fail("it had begun"), **options)
         return str(caught.value)
 
-    unknown = "Looking for sentences with 'wug': there are none; known words are apple, bank, bark,"
+    unknown = "Cannot find sentences with 'wug'. The known words are apple, bank, bark,"
     assert refused("wug").startswith(unknown)
-    own = "give one of these, or your own sentences (sentences=, on the command line --sentences)."
-    assert refused("wug").endswith(own)
+    step = (
+        "Give one of these, or give sentences with the word (sentences=, on the command line "
+        "--sentences)."
+    )
+    assert refused("wug").endswith(step)
     few = (
         "Cannot study words: got permutations = 5, expected a whole number from 99 on, so that p can "
         "reach .01. Omit it"
@@ -297,8 +298,8 @@ def test_what_cannot_be_studied_is_refused_before_the_work():
         )
     for words in ([], (), 5, [None]):
         assert refused(words) == (
-            f"Choosing words: got {words!r}, expected a word or a list of some; give ['bank'], say, "
-            "or leave it out for bank, mole, apple."
+            f"Cannot choose words: got {words!r}, not a word or a list of words. Give ['bank'], for "
+            "example, or omit it for bank, mole, apple."
         )
     assert refused("seal", second=model()) == (
         "Cannot read cues after the word in tiny-senses: it reads left to right only, expected a "

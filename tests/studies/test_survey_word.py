@@ -221,9 +221,7 @@ def test_a_record_is_a_file_that_is_whole_or_refused(tmp_path):
         second.write_bytes(damaged)
         with pytest.raises(InputError) as error:
             read_record(second)
-        assert str(error.value).endswith(
-            "expected the record; run the same command again, which makes it anew."
-        )
+        assert str(error.value).endswith("). Run the same command again to create it.")
 
 
 def test_a_changed_bit_is_noticed_or_changes_nothing(tmp_path):

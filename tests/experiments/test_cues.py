@@ -144,7 +144,7 @@ def test_a_share_is_the_variance_lost_when_hooks_fix_a_head_at_its_mean(
     """Every head below the read-out layer; means and variances within a frame."""
     words, ids = fifty
     weights = read_weights(tiny)
-    sample = cues.draw_sample(templates, words, ids, seed=0, most=50)
+    sample = cues.draw_sample(templates, words, ids, seed=0, max_texts=50)
     word = templates[0].word
     found = cues.measure_shares(weights, sample, axes, word, [], seed=0)
     within = np.zeros(2)
@@ -398,11 +398,11 @@ def test_auroc_counts_ties_half():
 
 def test_a_sample_holds_each_frame_equally_often(templates, fifty):
     words, ids = fifty
-    one_frame = cues.draw_sample(templates, words, ids, seed=0, most=48)
+    one_frame = cues.draw_sample(templates, words, ids, seed=0, max_texts=48)
     assert np.bincount(one_frame.frames).tolist() == [12] * 4
     texts = [text.ids for text in one_frame.rows.texts]
     assert len(set(texts)) == 48
-    every_frame = cues.draw_sample(templates, words, ids, seed=0, most=1000)
+    every_frame = cues.draw_sample(templates, words, ids, seed=0, max_texts=1000)
     assert np.bincount(every_frame.frames).tolist() == [50] * 4
     assert len({text.ids for text in every_frame.rows.texts}) == 200
 

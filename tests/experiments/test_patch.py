@@ -294,8 +294,8 @@ SEVERAL = (
     "id."
 )
 SHAPED = (
-    "Patching with a metric of one's own: of logits of shape (2, 400) it made {made}, expected a "
-    "tensor with a number for each row, (2,); let it work along the last axis, as in lambda logits: "
+    "Cannot use the metric: it returned {returned} for logits of shape (2, 400), expected a tensor "
+    "with one number for each row, (2,). Compute it along the last axis, as in lambda logits: "
     "logits[..., 5] - logits[..., 7]."
 )
 NO_PLACE = (
@@ -303,10 +303,10 @@ NO_PLACE = (
     "or one position as a whole number; give one, the same for every text."
 )
 NO_NUMBER = (
-    "Patching with a metric of one's own: it made {made}, whose difference says how far a swap moves "
-    "it; give a logit, a log-probability or a difference of some."
+    "Cannot use the metric: it returned {returned}. Return a logit, a log-probability or a "
+    "difference of these."
 )
-NOT_FINITE = NO_NUMBER.format(made="NaN or an infinite number, expected finite ones")
+NOT_FINITE = NO_NUMBER.format(returned="NaN or an infinite number, expected finite numbers")
 REFUSED = {
     "a fraction": ({"at": 1.5}, NO_PLACE.format(given="1.5")),
     "no place": ({"at": None}, NO_PLACE.format(given="None")),
@@ -329,7 +329,7 @@ REFUSED = {
     ),
     "boolean": (
         {"metric": lambda logits: logits[..., 5] > 0},
-        NO_NUMBER.format(made="bool numbers, expected real ones"),
+        NO_NUMBER.format(returned="bool numbers, expected real numbers"),
     ),
     "NaN": ({"metric": lambda logits: logits[..., 5] * float("nan")}, NOT_FINITE),
     "infinite": ({"metric": lambda logits: logits[..., 5] / 0}, NOT_FINITE),
@@ -403,13 +403,13 @@ REFUSED = {
     ),
     "whole logits": (
         {"metric": lambda logits: logits},
-        SHAPED.format(made="a tensor of shape (2, 400)"),
+        SHAPED.format(returned="a tensor of shape (2, 400)"),
     ),
     "one number": (
         {"metric": lambda logits: logits.mean()},
-        SHAPED.format(made="a tensor of shape ()"),
+        SHAPED.format(returned="a tensor of shape ()"),
     ),
-    "no tensor": ({"metric": lambda logits: 0.5}, SHAPED.format(made="a float")),
+    "no tensor": ({"metric": lambda logits: 0.5}, SHAPED.format(returned="a float")),
 }
 
 

@@ -380,7 +380,7 @@ def _in_sentence(
         )
         for side in SIDES
     }
-    # The axis points to the first sense: toward the sentence's sense it may be reversed.
+    # Toward the sentence's sense: the axis points to sense A, and is reversed for sense B.
     axis = prepared.sense.axes.at(row, prepared.reading.direct[layer])
     along = axis.u / axis.gap if material.labels[row] == axis.sense_a else -axis.u / axis.gap
     direction = qk.before_norms(traced, layer, view.at, along, axis.depth)

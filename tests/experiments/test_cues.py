@@ -503,7 +503,7 @@ def test_cues_of_the_fitted_texts_are_marked_in_any_form(tiny):
         ({"frames": ["The _ bank", "The bank"]}, "got 0 slots and 'bank' 1 times"),
         ({"frames": ["The _ bank", "_ bank"]}, "got 0 slots"),
         ({"frames": ["The _ bank", "The bank and the _"]}, "its slot comes after 'bank'"),
-        ({"cues": ["lake", "loan"]}, "got 2 cues that its vocabulary holds"),
+        ({"cues": ["lake", "loan"]}, "got 2 cues that its vocabulary has"),
         ({"texts": ("The river bank",)}, "expected two texts, one for each meaning"),
         ({"texts": ("The bank by a river", "The bank of money")}, "has the same vector"),
         ({"texts": ("a", "b"), "sentences": []}, "got both sentences and texts"),

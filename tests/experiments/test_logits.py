@@ -203,5 +203,5 @@ def test_what_cannot_be_decomposed_is_said(tmp_path, monkeypatch):
         probe.decompose(model, TEXT, at="bank", tokens=PAIR)
     pos = probe.trace(model, TEXT).tokens.positions_of("bank")[-1]
     said = str(missed.value)
-    assert said.startswith(f"Adding up a logit of {model.name} at position {pos}: the terms miss")
-    assert said.endswith("run `probe check` to see which quantity disagrees.")
+    assert said.startswith(f"Cannot sum a logit of {model.name} at position {pos}: the terms miss")
+    assert said.endswith("Run `probe check` to see which quantity disagrees.")

@@ -335,8 +335,8 @@ def _effects(
         ]
     )
     # <change, direction> is the change of the coordinate <x - b, d> / |d|², d the difference a - b
-    lengths = differences.square().sum(-1, keepdim=True)
-    directions = (differences / lengths).repeat(2, 1)[:, None]
+    squared_lengths = differences.square().sum(-1, keepdim=True)
+    directions = (differences / squared_lengths).repeat(2, 1)[:, None]
     # A linear metric is read along a direction, without the vectors of the variants. With weights
     # in bfloat16 that would be rounded too much.
     linear = weights.dtype != torch.bfloat16 and all(

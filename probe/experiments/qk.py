@@ -222,7 +222,7 @@ TABLES = {
             "p_contrast": Column("p that the contrast is not above 0, signs flipped by cue word"),
             "part_query": Column("the part of the word's stream in the largest pair"),
             "part_key": Column("the part of the cue's stream in the largest pair"),
-            "share": Column("the contribution of this pair", "fraction of the contrast"),
+            "share": Column("the contribution of the largest pair", "fraction of the contrast"),
             "share_low": Column("lower end of the 95 % interval of share, over cue words"),
             "share_high": Column("upper end of the 95 % interval of share, over cue words"),
             "p_query": Column(f"p of replacing the part at the word: {TESTED}"),

@@ -112,7 +112,9 @@ class SecondReading:
     """One of the lesson's sentences whose cue comes after the word, in a model that may read both
     ways.
 
-    A token's share is the fraction of the coordinate that is lost if the token is hidden.
+    A token's share is the fraction of the coordinate that is lost if the token is hidden. If the
+    word does not read as the intended sense, `source` is None, `through` is empty and all numbers
+    after `gap_p` are NaN.
 
     lesson: the sentence, read at its word
     gap_p: p of the gap between the two senses in that model

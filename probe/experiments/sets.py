@@ -142,7 +142,7 @@ TABLES = {
             ),
             "smallest": Column("smallest number of top heads with F of at least 0.9", "count"),
             **as_elsewhere("pairs", "size"),
-            "added": Column("the heads that the set has beyond the previous size"),
+            "added": Column("the heads that were added since the previous size"),
             **as_elsewhere("faithfulness", "faithfulness_low", "faithfulness_high"),
             **with_ends(
                 "necessity",

@@ -134,7 +134,7 @@ def without_beginnings(model: Model, slots: Slots, *, done: Done | None = None) 
 
 
 def occur_in(texts: Sequence[str], words: Sequence[str]) -> list[bool]:
-    """Whether each word occurs in some of the texts, in any form."""
+    """Whether each word occurs in any of the texts, in any form."""
     # Forms of a word share a stem.
     stems = {stem_of(word) for text in texts for word in words_of(text)}
     return [stem_of(word) in stems for word in words]

@@ -278,6 +278,7 @@ def measure(run: Run) -> tuple[CueAttribution, ...]:
     prepared = run.prepared[run.clearest]
     cues = run.seen.material.cues
     pairs = prepared.pairs
+    # The contrast needs a cue in both sentences of a pair.
     marked = [
         number
         for number, rows in enumerate(zip(pairs.a, pairs.b, strict=True))
@@ -285,10 +286,10 @@ def measure(run: Run) -> tuple[CueAttribution, ...]:
     ]
     units = [pairs.units[number] for number in marked]
     sample = spread(units, MOST_PAIRS, np.random.default_rng(pairs.seed))
-    few_pairs = pairs.take(sorted(marked[index] for index in sample))
-    rows = dict.fromkeys([*few_pairs.a, *few_pairs.b])
+    sampled_pairs = pairs.take(sorted(marked[index] for index in sample))
+    rows = dict.fromkeys([*sampled_pairs.a, *sampled_pairs.b])
     traces = {row: trace(run.model, run.seen.material.sentences[row].text) for row in rows}
-    attributions = [_of_head(run, prepared, few_pairs, head, traces) for head in run.leaders]
+    attributions = [_of_head(run, prepared, sampled_pairs, head, traces) for head in run.leaders]
     return tuple(each for each in attributions if each is not None)
 
 
@@ -321,6 +322,7 @@ def _of_head(
         return None
     pair_labels = sentences[0].terms.labels
     scores = _stacked([sentence.terms for sentence in sentences])
+    # The largest pair is one of single parts; only the tables join the heads of a layer.
     largest = int(scores.mean(0).argmax())
     part_query, part_key = pair_labels[largest]
     query_parts, key_parts, by_layer = _by_layer(pair_labels, scores.mean(0))
@@ -360,6 +362,7 @@ def _in_sentence(
     material = run.seen.material
     cue = material.cues[row]
     assert cue is not None
+    # A cue of several tokens is read at its last.
     view = qk.View(traced, layer, number, material.targets[row], [cue[-1]])
     other_tokens = qk.other_tokens(view)
     if cue[-1] not in qk.readable(traced, layer, view.at) or not other_tokens:
@@ -383,6 +386,7 @@ def _in_sentence(
     # Toward the sentence's sense: the axis points to sense A, and is reversed for sense B.
     axis = prepared.sense.axes.at(row, prepared.reading.direct[layer])
     along = axis.u / axis.gap if material.labels[row] == axis.sense_a else -axis.u / axis.gap
+    # The axis belongs to a later stream, so it is followed back through the norms in between.
     direction = qk.before_norms(traced, layer, view.at, along, axis.depth)
     return Sentence(
         cue=str(material.sentences[row].cue_word),

@@ -101,7 +101,11 @@ def test_pairs_of_parts_sum_to_the_contrast_and_writes_sum_to_the_write_from_the
 def test_the_tables_of_the_experiment_list_its_numbers_and_other_tables_are_empty():
     _, record, attribution = planted()
     tables = of_experiments([record])
-    row = tables["why_it_attends"].query("layer == @found.layer and head == @found.head").iloc[0]
+    row = (
+        tables["why_it_attends"]
+        .query("layer == @attribution.layer and head == @attribution.head")
+        .iloc[0]
+    )
     assert row["contrast"] == pytest.approx(attribution.contrast.mean())
     assert row["share_low"] <= row["share"] <= row["share_high"]
     scores = tables["qk_attribution"].groupby(["layer", "head"])["score"].sum()

@@ -1,30 +1,31 @@
-"""From the cue to the word: where the sense travels, over which edges, and which whole paths carry
-it.
+"""From the cue to the word: where the sense travels, over which edges, and which paths carry it.
 
-Measured for the clearest pair of senses of a word whose gap is there, on aligned pairs, in causal
-models; read at L*, along the axis that was fitted without the pair. The members of a pair
-have the same number of tokens, so pairs are measured layout by layout (how far before the word the
-members begin to differ, and where the cue ends) and then put together with the cue and the word
-aligned: a position is called "cue", "cue + 1" for the first token behind it, and so on, and "word".
-Of a cue of several tokens "cue" is the last, "cue - 1" the one before.
+Measured in causal models, on aligned pairs, for the two senses whose gap is clearest. The word is
+read at L*, along the axis that was fitted without the pair.
+
+The two members of a pair have the same number of tokens. Pairs are measured layout by layout: how
+far before the word the members begin to differ, and where the cue ends. The layouts are then
+combined, with the cue and the word aligned. Positions are named after the cue: "cue" is its last
+token, "cue - 1" the token before that, "cue + 1" the first token after the cue, and so on, up to
+"word".
 
 `positions` and `edges` are measured on at most PAIRS pairs, spread over pairs of cue words. Paths
-are chained from what these show and measured on other pairs of the same layouts, where there are
-any. Pairs whose cue is so far from the word that there would be more than MOST_EDGES edges are not
-taken.
+are chained from these results and measured on other pairs of the same layouts, if there are any.
+Pairs whose cue is so far from the word that there would be more than MOST_EDGES edges are excluded.
 
-Edges are tested that move the word by at least REACH of the gap in the mean of absolute values over
-pairs, at most MOST_ROWS. A flip of signs does not change which these are, so that the tests hold: p
-is of max-T over them, both signs, whole pairs of cue words flipped. The table has these, and where
-they are fewer than LEAST_ROWS the next largest without a test. An edge that a pair does not have,
-or that could not reach REACH in its layout and was not run, counts 0 there.
+Which edges are tested: edges that move the word by at least REACH of the gap (mean of absolute
+values over pairs), at most MOST_ROWS of them. Flipping signs does not change this selection, so the
+tests remain valid. p is of max-T over the tested edges, both signs, with whole pairs of cue words
+flipped. The table lists the tested edges. If they are fewer than LEAST_ROWS, it adds the next
+largest, untested. An edge counts as 0 for a pair that does not have it, and in a layout in which it
+could not reach REACH and was not run.
 
-Beside every swap, of a part and of an edge, stands one with a donor of the same sense and the same
-layout, another cue word and the same frame where there is one; what is tested is the effect beyond
-it, over the pairs whose members both have such a donor: an edge that carries something else that
-must fit is no edge of the sense.
+Every swap of a part or an edge is compared with a swap from a same-sense donor: a sentence of the
+same sense and layout, with another cue word and, if there is one, the same frame. The tests are of
+the effect beyond that donor's, over the pairs whose members both have one. An edge that carries
+something else that has to match is therefore not counted as an edge of the sense.
 
-The first BESIDE_NOUNS edges are run once more with one-meaning nouns in the word's place, on all
+The first BESIDE_NOUNS edges are run again with unambiguous nouns in the word's position, on all
 pairs of the layouts, each with one of the nouns that heads are compared on
 (`probe.experiments.nouns`).
 """
@@ -56,31 +57,36 @@ from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.splits import ALIGNED
 
-PAIRS = 8  # on which positions and edges are measured; as many others for paths
+PAIRS = 8  # pairs that positions and edges are measured on; paths are measured on 8 others
 MOST_TOTALS = 500  # edges of a layout whose total effect is run
-MOST_EDGES = 1_000_000  # of a layout: as many are held in memory at once for every pair
-LEAST_ROWS = 200  # of the table of edges, tested or not
-MOST_ROWS = 1000  # edges that are tested: p is of the largest of them all, so more would cost power
+MOST_EDGES = 1_000_000  # edges of a layout, which are all held in memory, for every pair
+LEAST_ROWS = 200  # rows of the table of edges, tested or not
+MOST_ROWS = 1000  # tested edges: p is corrected for all of them, so more would cost power
 BESIDE_NOUNS = 40  # edges of the table that are compared with unambiguous nouns
-RANDOM_SETS = 100  # of edges, next to the circuit of each layout
+RANDOM_SETS = 100  # random sets of edges that the circuit of each layout is compared with
 WORD = "word"
 CUE = "cue"
 EDGE_FIELDS = tuple(EDGE_DTYPE.names or ())
-# The same with the names of positions.
+# The fields of an edge, with names of positions instead of numbers.
 EDGE_WITH_NAMES = np.dtype(
     [(name, "U16" if name.endswith("_pos") else EDGE_DTYPE[name]) for name in EDGE_FIELDS]
 )
-EdgeKey = tuple[Any, ...]  # the fields of an edge, its positions named
+EdgeKey = tuple[Any, ...]  # the fields of an edge, as in EDGE_WITH_NAMES
 
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Swaps of one part of a run at one layer and position: a row for every pair.
+    """Swaps of one part of a run at one layer and position, a row for every pair.
 
-    component, layer, head, pos: which part, and where; head is None for what is no head.
-    behind: positions after the cue, None at the word.
-    denoise, noise, gap: numerators and denominator of the effect. `row`
-    same_sense, same_gap: the same with a donor of the same sense; NaN without one. `row`
+    component: the part that is swapped
+    layer: its layer
+    head: its head; None for a part that is not a head
+    pos: the name of its position
+    behind: the number of positions after the cue; None at the word
+    denoise, noise: `row`, the numerators of the effect
+    gap: `row`, its denominator
+    same_sense: `row`, the numerator with a same-sense donor; NaN if the pair has no such donors
+    same_gap: `row`, the denominator for `same_sense`; NaN if the pair has no such donors
     """
 
     component: tuple[str, ...]
@@ -97,18 +103,23 @@ class Positions:
 
 @dataclass(frozen=True, eq=False)
 class EdgeSwaps:
-    """The edges that do most, the largest total effect first.
+    """The edges with the largest effects, ordered by the size of their total effect.
 
-    keys: the fields of each edge.
-    fraction, direct, total: of each pair, NaN where it does not have the edge or it was not run.
-        `edge pair`
-    same_sense: the total with a donor of the same sense; NaN where the pair has none. `edge pair`
-    family: whether the edge is tested. `edge`
-    composition: of the weights of its two heads. `edge`
-    gap, units: of each pair.
-    nouns, noun_pairs: the noun and the pair of each swap with a noun in the word's place.
-    of_word, of_noun: the total effects of the first BESIDE_NOUNS edges in these pairs, for the word
-        and for the noun; the latter in units of the residual stream. `swap edge`
+    keys: the fields of each edge
+    fraction: `edge pair`, the fraction of the receiver's swap; NaN if the pair does not have the
+        edge, or the edge was not run
+    direct, total: `edge pair`, the direct and the total effect; NaN in the same cases
+    same_sense: `edge pair`, the total effect with a same-sense donor; NaN if the pair has no such
+        donors
+    family: `edge`, whether the edge is tested
+    composition: `edge`, the composition score of the weights of its two heads
+    gap: `pair`
+    units: the pair of cue words of each pair
+    nouns: the noun of each swap with a noun in the word's position
+    noun_pairs: the pair of each of these swaps
+    of_word: `swap edge`, the total effect of the first BESIDE_NOUNS edges in these pairs, for the
+        word
+    of_noun: `swap edge`, their total effect for the noun, in units of the residual stream
     """
 
     keys: tuple[EdgeKey, ...]
@@ -128,11 +139,15 @@ class EdgeSwaps:
 
 @dataclass(frozen=True, eq=False)
 class PathShares:
-    """Chains of edges from the cue to the word, over all layouts.
+    """Chains of edges from the cue to the word, over all layouts. Shares are fractions of the gap.
 
-    paths: the edges of each. share: of the gap that goes over it alone. pairs: it was measured on.
-    together: over all at once. circuit: edges that are enough, None where not even all are.
-    kept: over the circuit. random: over as many edges, drawn at random. `set`
+    paths: the edges of each path
+    share: `path`, the share that goes over the path alone
+    pairs: the number of pairs that each path was measured on
+    together: the share over all paths at once
+    circuit: edges that are enough; None if all paths together are not enough
+    kept: the share over the circuit
+    random: `set`, the share over random sets with as many edges as the circuit
     """
 
     paths: tuple[tuple[EdgeKey, ...], ...]
@@ -146,9 +161,11 @@ class PathShares:
 
 @dataclass(frozen=True, eq=False)
 class Circuit:
-    """From the cue to the word, for the clearest two senses.
+    """From the cue to the word, for the two senses whose gap is clearest.
 
-    edges, paths: None in a hybrid, where what else carries and gates has no edges.
+    senses: the two
+    positions: the causal trace
+    edges, paths: None in a hybrid, because its mixers and gates have no edges
     """
 
     senses: tuple[str, str]
@@ -158,8 +175,11 @@ class Circuit:
 
 
 class Layout(NamedTuple):
-    """Where the members of a pair begin to differ, and where their cue ends, both counted from the
-    word."""
+    """The layout of a pair. Positions are counted from the word, which is 0.
+
+    first: the first position at which the members differ
+    cue: the last position of the cue
+    """
 
     first: int
     cue: int
@@ -167,22 +187,25 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Pairs of one layout, as indices among the pairs of their senses: `traced`, on which positions
-    and edges are measured, and `held_out` ones to measure paths on."""
+    """Pairs of one layout, as indices among the pairs of their senses.
+
+    traced: pairs that positions and edges are measured on
+    held_out: pairs that paths are measured on
+    """
 
     layout: Layout
     traced: tuple[int, ...]
     held_out: tuple[int, ...]
 
     def name(self, pos: int) -> str:
-        """What a position, counted from the word, is called."""
+        """The name of a position that is counted from the word."""
         if pos == 0:
             return WORD
-        behind = pos - self.layout.cue
-        if behind == 0:
+        after_cue = pos - self.layout.cue
+        if after_cue == 0:
             return CUE
-        sign = "+" if behind > 0 else "-"
-        return f"{CUE} {sign} {abs(behind)}"
+        sign = "+" if after_cue > 0 else "-"
+        return f"{CUE} {sign} {abs(after_cue)}"
 
 
 class GroupEdges(NamedTuple):
@@ -204,7 +227,7 @@ RECORDS = (Circuit, Positions, EdgeSwaps, PathShares)
 
 
 def measure(run: Run) -> Circuit | None:
-    """The circuit of the clearest two senses that were swapped; None where nothing was."""
+    """The circuit of the two senses whose gap is clearest; None if no heads were swapped."""
     if not run.swapped:
         return None
     gates = [run.pairs[each.number].gates for each in run.swapped]
@@ -220,24 +243,32 @@ def measure(run: Run) -> Circuit | None:
 
 
 def work(size: Size) -> Work:
-    """Traces, and totals of the edges that could reach enough, each with the other sense and with
-    a donor of the same; totals of a sample; swaps of every head and MLP."""
+    """The work of a circuit.
+
+    It consists of the causal trace, the totals of the edges that could reach enough and of a sample
+    of edges, and swaps of every head and MLP. Swaps are run with a donor of the other sense and
+    with a same-sense donor.
+    """
     if not size.causal:
         return Work()
     edges = edges_of(size)
     totals = min(edges, MOST_TOTALS + SAMPLE) + min(edges, MOST_TOTALS)
     swaps = _traces(size.positions, size.layers, size.heads) + 2 * PAIRS * totals
-    # A word is usually read halfway up, and few edges could reach enough.
+    # A word is usually read halfway up the model, and few edges could reach enough.
     usual = _traces(size.usual_positions, max(1, size.layers // 2), size.heads)
     return Work(swaps=swaps, unlikely=swaps - usual)
 
 
 def _traces(positions: int, layers: int, heads: int) -> int:
+    # For both members of each pair, at every position and layer: 3 components with two donors,
+    # every head, and the MLP.
     return 2 * PAIRS * positions * layers * (2 * 3 + heads + 1)
 
 
 def edges_of(size: Size) -> int:
-    """How many edges are held at once for every pair; none in an encoder, which is not traced."""
+    """The number of edges that are held in memory for every pair; 0 in an encoder, which is not
+    traced.
+    """
     if not size.causal:
         return 0
     return min(count_edges(size.layers, size.heads, size.positions), MOST_EDGES)
@@ -245,42 +276,48 @@ def edges_of(size: Size) -> int:
 
 def measure_circuit(
     weights: Weights,
-    seen: Observation,
+    observation: Observation,
     pair: Prepared,
     nouns: Sequence[PlacedNoun],
-    leaders: Sequence[HeadIndex],
+    top_heads: Sequence[HeadIndex],
     *,
     seed: int,
 ) -> Circuit | None:
-    """Trace two senses of a word whose heads were swapped.
+    """The circuit of two senses whose heads were swapped.
 
-    nouns: that stood in the word's place. leaders: heads that are also swapped at every position.
-    Returns None where a model reads both ways or no pairs are aligned.
+    None for a model that reads both ways, and if no pairs are aligned.
+
+    nouns: unambiguous nouns that were put in the word's position
+    top_heads: heads that are also swapped at every position
     """
-    if not seen.causal:
+    if not observation.causal:
         return None
-    runs = PairRuns(weights, seen, pair, nouns)
+    runs = PairRuns(weights, observation, pair, nouns)
     aligned = runs.pair.pairs.design == ALIGNED
     groups = layouts(weights, runs, seed) if aligned else []
     if not groups:
         return None
     senses = pair.sense.senses
-    moved = [row for group in groups for row in _named(group, runs.traced(group))]
+    position_rows = [row for group in groups for row in _with_names(group, runs.traced(group))]
     if not weights.config.attends_plainly:
-        return Circuit(senses, _positions(moved), None, None)
-    every = partial(every_edge, most=MOST_TOTALS, seed=seed)
-    by_group = [GroupEdges(group, runs.run(every, *runs.members(group.traced))) for group in groups]
-    for layer, head in leaders:
-        if layer < runs.depth:  # heads after the read-out layer have not been swapped
-            for group, found in by_group:
-                moved += _named(group, _rows_of_head(found, layer, head))
-    edges = _edges(by_group, runs)
-    chain = partial(chain_paths, seed=seed, draws=RANDOM_SETS)
-    chained = [
-        GroupPaths(group, found, runs.run(chain, *runs.members(group.held_out), found))
-        for group, found in by_group
+        return Circuit(senses, _positions(position_rows), None, None)
+    measure_edges = partial(every_edge, most=MOST_TOTALS, seed=seed)
+    by_group = [
+        GroupEdges(group, runs.run(measure_edges, *runs.members(group.traced))) for group in groups
     ]
-    return Circuit(senses, _positions(moved), edges, _paths(runs, chained))
+    for layer, head in top_heads:
+        if layer < runs.depth:  # later heads were not swapped: they cannot move the word there
+            for group, measured in by_group:
+                position_rows += _with_names(group, _rows_of_head(measured, layer, head))
+    edges = _edges(by_group, runs)
+    measure_paths = partial(chain_paths, seed=seed, draws=RANDOM_SETS)
+    chained = [
+        GroupPaths(
+            group, measured, runs.run(measure_paths, *runs.members(group.held_out), measured)
+        )
+        for group, measured in by_group
+    ]
+    return Circuit(senses, _positions(position_rows), edges, _paths(runs, chained))
 
 
 # --- the pairs ------------------------------------------------------------------------------------
@@ -288,21 +325,25 @@ def measure_circuit(
 
 @dataclass(frozen=True, eq=False)
 class PairRuns:
-    """How the pairs of two senses are run: their texts, and the axes along which they are read at
-    L*."""
+    """The runs of the pairs of two senses, read at L* along the axes of their senses.
+
+    observation: the texts, in unchanged runs
+    pair: the two senses, their pairs and axes
+    nouns: unambiguous nouns that were put in the word's position
+    """
 
     weights: Weights
-    seen: Observation
+    observation: Observation
     pair: Prepared
     nouns: Sequence[PlacedNoun]
 
     @property
     def depth(self) -> int:
-        """Where the word is read."""
-        return self.seen.depth
+        """The read-out layer L*, as the number of blocks before it."""
+        return self.observation.depth
 
     def members(self, pairs: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The rows of both members of some pairs."""
+        """The rows of both members of some pairs, the rows of sense A first."""
         a = [self.pair.pairs.a[index] for index in pairs]
         b = [self.pair.pairs.b[index] for index in pairs]
         return a, b
@@ -315,25 +356,35 @@ class PairRuns:
         *more: Any,
         **options: Any,
     ) -> Any:
-        """A measurement of `probe.patching` on rows side by side, read along the axes that were
-        fitted without `a`."""
-        texts_a = [self.seen.texts[row] for row in a]
-        texts_b = [self.seen.texts[row] for row in b]
+        """The result of a measurement of `probe.patching` on pairs of rows.
+
+        measure: called with the weights, the texts of `a` and `b`, and the axes that were fitted
+            without `a`
+        a, b: the rows of the two members of each pair
+        """
+        texts_a = [self.observation.texts[row] for row in a]
+        texts_b = [self.observation.texts[row] for row in b]
         # pair direction d_model
         along: Tensor = self.pair.sense.axes.directions(a)[:, [self.depth]]
         return measure(self.weights, texts_a, texts_b, along, *more, depth=self.depth, **options)
 
     def of_word(self, pairs: Sequence[int], edges: EdgeArray) -> Array:
-        """The total effects of edges for the word. `-> pair edge`"""
+        """The total effects of edges on the word, in fractions of the gap.
+
+        `-> pair edge`
+        """
         measure = partial(total_effects, edges=edges)
         return np.asarray(_toward(self.run(measure, *self.members(pairs))))
 
     def of_noun(self, noun: PlacedNoun, pairs: Sequence[int], edges: EdgeArray) -> Array:
-        """The same with a noun in the word's place, in units of the residual stream. `-> pair
-        edge`"""
+        """The total effects of edges on a noun in the word's position, in units of the residual
+        stream.
+
+        `-> pair edge`
+        """
         a, b = self.members(pairs)
-        texts = noun.texts(self.seen.texts)
-        moved = total_effects(
+        texts = noun.texts(self.observation.texts)
+        effects = total_effects(
             self.weights,
             [texts[row] for row in a],
             [texts[row] for row in b],
@@ -341,21 +392,21 @@ class PairRuns:
             edges,
             depth=self.depth,
         )
-        return np.asarray(_toward(moved))
+        return np.asarray(_toward(effects))
 
     def gap(self, pairs: Sequence[int]) -> Array:
-        """The gap of some pairs at L*."""
+        """The gap of some pairs at L*. `-> pair`"""
         return np.asarray(self.pair.gap[list(pairs), self.depth])
 
     def units(self, pairs: Sequence[int]) -> list[int]:
-        """Their pairs of cue words."""
+        """The pair of cue words of each of some pairs."""
         return [self.pair.pairs.units[index] for index in pairs]
 
     @cached_property
     def donors(self) -> dict[int, int]:
-        """A donor of the same sense and of the same layout, for every row that has one."""
-        texts = self.seen.texts
-        material = self.seen.material
+        """The same-sense donor of every row that has one: same sense, same layout, other text."""
+        texts = self.observation.texts
+        material = self.observation.material
         rng = np.random.default_rng(self.pair.pairs.seed)
         donors: dict[int, int] = {}
         rows_by_sense = (self.pair.pairs.a, self.pair.pairs.b)
@@ -365,12 +416,12 @@ class PairRuns:
                 row for row, of_a in zip(split.rows, split.is_a, strict=True) if of_a == is_a
             ]
             for row in dict.fromkeys(rows):
-                own = texts[row]
+                text = texts[row]
                 alike = [
-                    other
-                    for other in members
-                    if texts[other].ids != own.ids
-                    and (len(texts[other].ids), texts[other].at) == (len(own.ids), own.at)
+                    member
+                    for member in members
+                    if texts[member].ids != text.ids
+                    and (len(texts[member].ids), texts[member].at) == (len(text.ids), text.at)
                 ]
                 if alike:
                     donors[row] = design.same_sense_donor(
@@ -381,11 +432,12 @@ class PairRuns:
     def same_sense(
         self, pairs: Sequence[int], measure: Callable[[Sequence[int], Sequence[int]], Tensor]
     ) -> dict[int, Array]:
-        """What same-sense donors do, as far as the other sense would move the word, for every pair
-        whose members both have one.
+        """The effect of same-sense donors, for every pair whose members both have one.
 
-        `measure(rows, donors)`: how far rows move, `-> row recipient ... direction`, of which there
-        is one recipient.
+        The effect is counted in the direction in which the other sense would move the word.
+
+        measure: the effects of donors on rows, `rows, donors -> row recipient ... direction`, with
+            a single recipient
         """
         with_donors = []
         for index in pairs:
@@ -393,15 +445,18 @@ class PairRuns:
                 with_donors.append(index)
         if not with_donors:
             return {}
-        moved = []
+        by_sense = []
         for rows in self.members(with_donors):
             by_row = measure(rows, [self.donors[row] for row in rows])
-            moved.append(by_row[:, 0, ..., 0].double().numpy())
-        a, b = moved
+            by_sense.append(by_row[:, 0, ..., 0].double().numpy())
+        a, b = by_sense
+        # The other sense would move b up the axis and a down.
         return dict(zip(with_donors, (b - a) / 2, strict=True))
 
     def traced(self, group: Group) -> Iterator[dict[str, Any]]:
-        """The rows of a trace of the group's pairs, with what same-sense donors do in each cell."""
+        """The rows of the causal trace of the group's pairs, with the effect of same-sense donors
+        in each cell.
+        """
         offsets = range(group.layout.first, 1)
         measure = partial(positions.trace_positions, positions=offsets, heads=False)
         trace = partial(self.run, measure)
@@ -417,61 +472,70 @@ class PairRuns:
 
 
 def layouts(weights: Weights, runs: PairRuns, seed: int) -> list[Group]:
-    """The pairs that are measured, in groups of one layout; at most PAIRS are traced, and as many
-    held out."""
+    """The pairs that are measured, in groups of one layout.
+
+    At most PAIRS are traced and as many held out. A layout without spare pairs uses its traced
+    pairs twice.
+    """
     pairs = runs.pair.pairs
     layout_of: dict[int, Layout] = {}
     for index, rows in enumerate(zip(pairs.a, pairs.b, strict=True)):
-        layout = _layout(runs.seen, *rows)
+        layout = _layout(runs.observation, *rows)
         if layout is not None:
             count = count_edges(runs.depth, weights.shape[1], 1 - layout.first)
             if count <= MOST_EDGES:
                 layout_of[index] = layout
     usable = list(layout_of)
     units = [pairs.units[index] for index in usable]
-    drawn = design.spread(units, len(usable), np.random.default_rng(seed))
-    indices = [usable[number] for number in drawn]
+    order = design.spread(units, len(usable), np.random.default_rng(seed))
+    indices = [usable[number] for number in order]
     first = indices[:PAIRS]
-    rest = indices[PAIRS:]
+    remaining = indices[PAIRS:]
     groups = []
     for layout in sorted({layout_of[index] for index in first}):
         traced = [index for index in first if layout_of[index] == layout]
-        others = [index for index in rest if layout_of[index] == layout]
-        held_out = others[: len(traced)] or traced
+        spare = [index for index in remaining if layout_of[index] == layout]
+        held_out = spare[: len(traced)] or traced
         groups.append(Group(layout, tuple(traced), tuple(held_out)))
     return groups
 
 
-def _layout(seen: Observation, a: int, b: int) -> Layout | None:
-    """The layout of a pair; None where its members do not differ before the word, and where they
-    are not equally long up to it.
+def _layout(observation: Observation, a: int, b: int) -> Layout | None:
+    """The layout of a pair of rows.
+
+    None if the members have different numbers of tokens or their word at different positions, if
+    they do not differ, and if they differ at the word or after it.
     """
-    one = seen.texts[a]
-    other = seen.texts[b]
-    if (len(one.ids), one.at) != (len(other.ids), other.at):
+    text_a = observation.texts[a]
+    text_b = observation.texts[b]
+    if (len(text_a.ids), text_a.at) != (len(text_b.ids), text_b.at):
         return None
-    both = enumerate(zip(one.ids, other.ids, strict=True))
-    differing = [pos - one.at for pos, (token, its) in both if token != its]
+    token_pairs = enumerate(zip(text_a.ids, text_b.ids, strict=True))
+    differing = [pos - text_a.at for pos, (token_a, token_b) in token_pairs if token_a != token_b]
     if not differing or differing[-1] >= 0:
         return None
     cue_ends = set()
     for row in (a, b):
-        cue = seen.material.cues[row]
+        cue = observation.material.cues[row]
         if cue is not None:
-            cue_ends.add(cue[-1] - one.at)
-    # Where no cue is marked, or the two end apart, the last token that differs is taken for it.
+            cue_ends.add(cue[-1] - text_a.at)
+    # If no cue is marked, or the two cues do not end at the same position, the last token that
+    # differs is taken as the end of the cue.
     cue_end = max(cue_ends) if len(cue_ends) == 1 and max(cue_ends) < 0 else differing[-1]
     return Layout(differing[0], cue_end)
 
 
 def count_edges(depth: int, heads: int, count: int) -> int:
-    """How many edges there are among `count` positions: a query, a key or a value of every head, an
-    input of every MLP, from every sender before it.
+    """The number of edges among `count` positions.
+
+    An edge leads from a sender to the query, key or value of a later head, or to the input of a
+    later MLP. Senders are the embeddings and every earlier head and MLP.
     """
     total = 0
     for layer in range(depth):
         senders = 1 + layer * (heads + 1)
-        # A query at every position; a key and a value at every pair of positions in order.
+        # A query at each of the n positions; a key and a value at each of the n (n + 1) / 2 ordered
+        # pairs of positions: n + n (n + 1) = n (n + 2).
         into_heads = senders * heads * count * (count + 2)
         into_mlp = (senders + heads) * count
         total += into_heads + into_mlp
@@ -481,21 +545,21 @@ def count_edges(depth: int, heads: int, count: int) -> int:
 # --- positions ------------------------------------------------------------------------------------
 
 
-def _named(group: Group, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows with their positions named."""
+def _with_names(group: Group, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows with the names of their positions, and their distances from the cue."""
     for row in rows:
         pos = int(row["pos"])
-        behind = pos - group.layout.cue if pos else None
-        yield {**row, "pos": group.name(pos), "behind": behind}
+        after_cue = pos - group.layout.cue if pos else None
+        yield {**row, "pos": group.name(pos), "behind": after_cue}
 
 
 def _rows_of_head(edges: Edges, layer: int, head: int) -> list[dict[str, Any]]:
-    """The swaps of one head's z at every position, as rows of a trace."""
+    """The swaps of one head's z at every position, as rows of a causal trace."""
     offsets = np.unique(edges.edges["receiver_pos"]).tolist()
-    moved = edges.swapped[:, :, layer, head].double().numpy()  # pair recipient pos
+    effects = edges.swapped[:, :, layer, head].double().numpy()  # pair recipient pos
     gap = edges.gap[:, 0].tolist()
     rows = []
-    for pair in range(len(moved)):
+    for pair in range(len(effects)):
         for number, pos in enumerate(offsets):
             rows.append(
                 {
@@ -504,15 +568,16 @@ def _rows_of_head(edges: Edges, layer: int, head: int) -> list[dict[str, Any]]:
                     "head": head,
                     "pos": pos,
                     "gap": gap[pair],
-                    "noise": -float(moved[pair, 0, number]),
-                    "denoise": float(moved[pair, 1, number]),
+                    # Recipient 0 is a, which moves down the axis; recipient 1 is b.
+                    "noise": -float(effects[pair, 0, number]),
+                    "denoise": float(effects[pair, 1, number]),
                 }
             )
     return rows
 
 
 def _positions(rows: Sequence[Mapping[str, Any]]) -> Positions:
-    """The rows by their fields."""
+    """The record of all rows, column by column."""
     names = ("component", "layer", "head", "pos", "behind")
     fields: dict[str, Any] = {name: tuple(row[name] for row in rows) for name in names}
     for name in ("denoise", "noise", "gap", "same_sense", "same_gap"):
@@ -524,7 +589,7 @@ def _positions(rows: Sequence[Mapping[str, Any]]) -> Positions:
 
 
 def _keys(group: Group, edges: Edges, numbers: Sequence[int]) -> list[EdgeKey]:
-    """The fields of some edges, with their positions named."""
+    """The fields of some edges, with the names of their positions."""
     columns = {name: edges.edges[name][[*numbers]].tolist() for name in EDGE_FIELDS}
     for name in ("sender_pos", "receiver_pos"):
         columns[name] = [group.name(pos) for pos in columns[name]]
@@ -533,10 +598,12 @@ def _keys(group: Group, edges: Edges, numbers: Sequence[int]) -> list[EdgeKey]:
 
 @dataclass(frozen=True, eq=False)
 class _ByPair:
-    """The edges of all layouts that were run, a column for each pair.
+    """The edges that were run in some layout, with a column for each pair.
 
-    keys: sorted, so that the order does not depend on the layouts.
-    number: of the edge in each layout, -1 where the layout does not have it. `edge group`
+    keys: sorted, so that their order does not depend on the layouts
+    pairs: the pair of each column
+    fraction, direct, total: `edge pair`; NaN if the edge was not run in the pair's layout
+    number: `edge group`, the number of the edge in each layout; -1 if it was not run there
     """
 
     keys: list[EdgeKey]
@@ -548,7 +615,7 @@ class _ByPair:
 
 
 def _by_pair(by_group: Sequence[GroupEdges]) -> _ByPair:
-    """Fraction, direct and total of the edges that were run in some layout."""
+    """The edges that were run in some layout, with their effects."""
     were_run = [
         np.flatnonzero(~edges.total[0, 0, :, 0].isnan().numpy()).tolist() for _, edges in by_group
     ]
@@ -557,13 +624,13 @@ def _by_pair(by_group: Sequence[GroupEdges]) -> _ByPair:
         for (group, edges), numbers in zip(by_group, were_run, strict=True)
     ]
     keys = sorted({key for of_group in keys_of_group for key in of_group})
-    place = {key: number for number, key in enumerate(keys)}
+    row_of = {key: row for row, key in enumerate(keys)}
     pairs = [index for group, _ in by_group for index in group.traced]
     values = {name: np.full((len(keys), len(pairs)), np.nan) for name in ("f", "d", "t")}
     number = np.full((len(keys), len(by_group)), -1)
     first = 0
     for column, (group, edges) in enumerate(by_group):
-        rows = [place[key] for key in keys_of_group[column]]
+        rows = [row_of[key] for key in keys_of_group[column]]
         numbers = were_run[column]
         number[rows, column] = numbers
         columns = slice(first, first + len(group.traced))
@@ -575,19 +642,23 @@ def _by_pair(by_group: Sequence[GroupEdges]) -> _ByPair:
 
 
 def _edges(by_group: Sequence[GroupEdges], runs: PairRuns) -> EdgeSwaps:
-    """The edges that do most, over all layouts; see the module's docstring."""
+    """The edges with the largest effects, over all layouts. The module's docstring states which
+    edges are listed and which are tested.
+    """
     table = _by_pair(by_group)
     gap = runs.gap(table.pairs)
-    moved = np.nan_to_num(table.total)  # edge pair
-    size = np.abs(moved).sum(1) / gap.sum()
+    # An edge that a pair does not have, or that was not run, does nothing there.
+    totals = np.nan_to_num(table.total)  # edge pair
+    # Edges are selected by Σ_pair |total| / Σ_pair gap, which no flip of signs changes.
+    size = np.abs(totals).sum(1) / gap.sum()
     tested = min(int((size >= REACH).sum()), MOST_ROWS)
     listed = resampling.order(size)[: max(tested, LEAST_ROWS)]
-    total = moved[listed].sum(1) / gap.sum()
+    total = totals[listed].sum(1) / gap.sum()
     by_total = resampling.order(np.abs(total))
     rows = listed[by_total]
     family = by_total < tested
     keys = [table.keys[row] for row in rows]
-    nouns, noun_pairs, of_word, of_noun = _beside_nouns(
+    nouns, noun_pairs, of_word, of_noun = _next_to_nouns(
         by_group, runs, table.number[rows[:BESIDE_NOUNS]]
     )
     as_edges = np.array([key for key in keys], dtype=EDGE_WITH_NAMES)
@@ -615,16 +686,21 @@ def _same_sense(
     rows: NDArray[np.intp],
     family: NDArray[np.bool_],
 ) -> Array:
-    """What same-sense donors do over the edges of the family: 0 where a layout does not have the
-    edge, NaN for the pairs without such donors, and outside the family. `-> edge pair`"""
+    """The total effects of same-sense donors over the tested edges.
+
+    `-> edge pair`
+
+    0 if the pair's layout does not have the edge. NaN for pairs without same-sense donors, and for
+    edges that are not tested.
+    """
     same = np.full((len(rows), len(table.pairs)), np.nan)
     for column, (group, edges) in enumerate(by_group):
         numbers = table.number[rows, column]
         here = np.flatnonzero(family & (numbers >= 0))
         if not len(here):
             continue
-        some = edges.edges[numbers[here]]
-        measure = partial(runs.run, partial(total_effects, edges=some, both_ways=False))
+        tested = edges.edges[numbers[here]]
+        measure = partial(runs.run, partial(total_effects, edges=tested, both_ways=False))
         for index, values in runs.same_sense(group.traced, measure).items():
             pair = table.pairs.index(index)
             same[family, pair] = 0.0
@@ -632,16 +708,19 @@ def _same_sense(
     return same
 
 
-def _beside_nouns(
+def _next_to_nouns(
     by_group: Sequence[GroupEdges], runs: PairRuns, number: NDArray[np.intp]
 ) -> tuple[tuple[str, ...], tuple[int, ...], Array, Array]:
-    """The totals of some edges for the word and for nouns in its place, over all pairs of the
-    layouts: the noun and the pair of every swap, and `swap edge`, twice.
+    """The total effects of some edges on the word and on nouns in its position, over all pairs of
+    the layouts.
 
-    number: of these edges in each layout. `edge group`
+    `-> nouns, pairs, swap edge, swap edge`: the noun and the pair of every swap, the effects on the
+    word and those on the noun.
+
+    number: `edge group`, the number of these edges in each layout
     """
     nouns: list[str] = []
-    chosen: list[int] = []
+    swapped_pairs: list[int] = []
     of_word: list[Array] = []
     of_noun: list[Array] = []
     for column, (group, edges) in enumerate(by_group):
@@ -653,7 +732,7 @@ def _beside_nouns(
         compared = sorted(of_group & {pair for noun in runs.nouns for pair in noun.pairs})
         if not compared:
             continue
-        # What an edge does for the word is the same next to every noun, so it is run once.
+        # The effect of an edge on the word does not depend on the noun, so it is run once.
         by_pair = np.zeros((len(compared), len(number)))  # 0 in a layout without the edge
         by_pair[:, here] = runs.of_word(compared, array)
         word = dict(zip(compared, by_pair, strict=True))
@@ -661,22 +740,25 @@ def _beside_nouns(
             pairs = sorted(of_group & {*noun.pairs})
             if not pairs:
                 continue
-            its = np.zeros((len(pairs), len(number)))
-            its[:, here] = runs.of_noun(noun, pairs, array)
-            chosen += pairs
+            effects = np.zeros((len(pairs), len(number)))
+            effects[:, here] = runs.of_noun(noun, pairs, array)
+            swapped_pairs += pairs
             nouns += [noun.noun] * len(pairs)
             of_word += [word[pair] for pair in pairs]
-            of_noun += [*its]
+            of_noun += [*effects]
     blank = np.empty((0, len(number)))
-    if not chosen:
+    if not swapped_pairs:
         return (), (), blank, blank
-    return tuple(nouns), tuple(chosen), np.stack(of_word), np.stack(of_noun)
+    return tuple(nouns), tuple(swapped_pairs), np.stack(of_word), np.stack(of_noun)
 
 
-def _toward(moved: Tensor) -> Tensor:
-    """How far the read-out moves toward the donor, both ways averaged. `pair recipient edge
-    direction -> pair edge`"""
-    noise, denoise = moved[..., 0].double().unbind(1)
+def _toward(effects: Tensor) -> Tensor:
+    """How far the read-out moves toward the donor, the mean of both directions.
+
+    `pair recipient edge direction -> pair edge`
+    """
+    # Recipient 0 is a, which moves down the axis toward its donor; recipient 1 is b.
+    noise, denoise = effects[..., 0].double().unbind(1)
     return (denoise - noise) / 2
 
 
@@ -684,21 +766,23 @@ def _toward(moved: Tensor) -> Tensor:
 
 
 def _paths(runs: PairRuns, chained: Sequence[GroupPaths]) -> PathShares:
-    """Paths and circuit over all layouts, which are weighted by the gap of the pairs that paths are
-    measured on."""
+    """Paths and circuit over all layouts, each layout weighted by the gap of the pairs that its
+    paths are measured on.
+    """
+    # share = Σ_layout gap · share / Σ_layout gap: a ratio of sums over all pairs
     gap = np.array([runs.gap(group.held_out).sum() for group, _, _ in chained])
-    weight = gap / gap.sum()  # of each layout
+    weight = gap / gap.sum()  # layout
     shares: dict[tuple[EdgeKey, ...], float] = {}
     pairs: dict[tuple[EdgeKey, ...], int] = {}
     circuit: set[EdgeKey] = set()
-    for (group, found, measured), part in zip(chained, weight, strict=True):
-        circuit |= set(_keys(group, found, measured.circuit or ()))
+    for (group, edges, measured), part in zip(chained, weight, strict=True):
+        circuit |= set(_keys(group, edges, measured.circuit or ()))
         for numbers, share in zip(measured.paths, measured.shares, strict=True):
-            steps = tuple(_keys(group, found, numbers))
+            steps = tuple(_keys(group, edges, numbers))
             shares[steps] = shares.get(steps, 0.0) + float(part * share)
             pairs[steps] = pairs.get(steps, 0) + len(group.held_out)
     has_circuit = all(measured.circuit for *_, measured in chained)
-    # A layout in which no sets were drawn counts as one in which nothing goes over them.
+    # In a layout without random sets, nothing goes over them: their share counts as 0.
     random = weight @ [np.resize(measured.random_shares, RANDOM_SETS) for *_, measured in chained]
     return PathShares(
         paths=tuple(shares),

@@ -1,8 +1,8 @@
-"""A sample of the vocabulary as the cue of the word: the cue scan at the price of a few forward
-passes, for a report. `probe.cues` tries every word.
+"""A cue scan over a sample of the vocabulary, at the cost of a few forward passes, for a report.
+`probe.cues` scans every word.
 
-The sample is uniform. It is as large as a fixed number of token positions allows, so the price is
-the same for a deep model and a flat one.
+The sample is uniform. Its size is limited by a fixed number of token positions, so the cost is the
+same for deep and shallow models.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,23 +27,27 @@ from probe.model.model import Model
 from probe.model.tokens import whole_words
 from probe.stats.resampling import Array
 
-# Token positions that are run through all blocks, of cues and of what follows them: 12 batches of
-# 16 sentences with 24 tokens.
+# Positions of cues and of the tokens after them, run through all blocks: 12 batches of 16 sentences
+# with 24 tokens.
 POSITIONS = 12 * 16 * 24
 
 
 @dataclass(frozen=True, eq=False)
 class CueSample:
-    """Some words of the vocabulary as the cue, means over the frames.
+    """The scan of a sample of words as the cue. Numbers are means over the frames.
 
-    senses: of the axis, the first is positive.
-    heads: that are read for every cue, of the layers up to the read-out.
-    cues, seen: the words, and whether they occur in the fitted sentences, in any form.
-    drawn: tokens of letters that the sample consists of, of so many in the `vocabulary`.
-    beginnings: of those drawn, how many were left out because they begin longer words.
-    frames: the number of frames.
-    reliability: how well halves of the frames agree about cues (split-half).
-    coordinate, coordinate_sd: mean over the frames, and the spread. `cue`
+    senses: the two senses of the axis; the first is at the positive end
+    heads: the top heads in the layers up to the read-out layer
+    cues: the words
+    seen: `cue`, whether the word occurs in the fitted sentences, in any form
+    vocabulary: the number of tokens of letters in the vocabulary
+    drawn: the number of these tokens in the sample
+    beginnings: the number of tokens in the sample that were left out because they begin longer
+        words
+    frames: the number of frames
+    reliability: split-half reliability of the coordinates over frames
+    coordinate, coordinate_sd: `cue`, mean and standard deviation over the frames, in fractions of
+        the gap
     attention, score, write: `cue head`
     """
 
@@ -67,89 +71,98 @@ RECORDS = (CueSample,)
 
 
 def measure(run: Run) -> CueSample | None:
-    """A sample of cues along the axis of the two senses that are furthest apart; None where heads
-    of no two senses were swapped, and where the word has no place in the frames."""
+    """The scan of a sample of cues along the axis of the two senses that are furthest apart.
+
+    None if no heads were swapped, if the word does not fit into the frames, and if too few cues do.
+    """
     if not run.swapped:
         return None
-    seen = run.seen
-    pair, axes = axes_of_sentences(seen)
+    observation = run.seen
+    pair, axes = axes_of_sentences(observation)
     vocabulary = shuffled_words(run.model, seed=run.options.seed)
     try:
-        drawn = draw(run.model, seen.material.word, vocabulary, depth=axes.depth)
-        slots = without_beginnings(run.model, drawn)
+        sample = draw(run.model, observation.material.word, vocabulary, depth=axes.depth)
+        slots = without_beginnings(run.model, sample)
     except InputError:
-        # The frames are English, and a vocabulary may hold too few whole words.
+        # The frames are English, and a vocabulary may contain too few whole words. A report then
+        # has no sample; `probe.cues` raises the error.
         return None
-    first = leading_heads(run.pairs, run.weights.has_heads.numel() * run.weights.shape[1])
-    heads = [head for head in first if head[0] < axes.depth][:LEADERS]
-    found = scan(run.weights, slots.templates, slots.ids, axes, heads)
-    texts = [seen.material.sentences[row].text for row in pair.split.rows]
+    ranking = leading_heads(run.pairs, run.weights.has_heads.numel() * run.weights.shape[1])
+    heads = [head for head in ranking if head[0] < axes.depth][:LEADERS]
+    scanned = scan(run.weights, slots.templates, slots.ids, axes, heads)
+    texts = [observation.material.sentences[row].text for row in pair.split.rows]
     return CueSample(
         senses=axes.senses,
-        heads=found.heads,
+        heads=scanned.heads,
         cues=tuple(slots.words),
         seen=np.array(occur_in(texts, slots.words)),
         vocabulary=len(vocabulary),
-        drawn=len(drawn.cues),
+        drawn=len(sample.cues),
         beginnings=slots.beginnings,
         frames=len(slots.frames),
-        reliability=found.reliability,
-        coordinate=found.coordinate.mean(1),
-        coordinate_sd=found.coordinate.std(1, ddof=1),
-        attention=found.attention.mean(1),
-        score=found.score.mean(1),
-        write=found.write.mean(1),
+        reliability=scanned.reliability,
+        coordinate=scanned.coordinate.mean(1),
+        coordinate_sd=scanned.coordinate.std(1, ddof=1),
+        attention=scanned.attention.mean(1),
+        score=scanned.score.mean(1),
+        write=scanned.write.mean(1),
     )
 
 
 def shuffled_words(model: Model, *, seed: int) -> list[str]:
-    """The tokens of letters in the vocabulary, in a random order."""
+    """The tokens of letters in the vocabulary, in random order."""
     words = whole_words(model)
     return [words[number] for number in np.random.default_rng(seed).permutation(len(words))]
 
 
 def draw(model: Model, word: str, vocabulary: Sequence[str], *, depth: int) -> Slots:
-    """The first words of the vocabulary as cues, as many as POSITIONS allows: every frame up to the
-    read-out layer, and in a causal model the cue once through all layers, where it is asked whether
-    it is a word.
+    """The frames, and the first words of the vocabulary as cues, up to the number that POSITIONS
+    allows.
 
-    Raises InputError as `probe.experiments.cue_words.ask`.
+    A cue costs its positions in every frame up to the read-out layer. In a causal model, it also
+    costs one position through all layers, to find out whether it is a word.
+
+    depth: the read-out layer
+
+    Raises what `probe.experiments.cue_words.ask` raises.
     """
     templates = ask(model, word, cues=vocabulary[:FEWEST_CUES]).templates
     causal = model.config.causal
     of_cues = len(templates)  # one position of each frame
     after_cues = sum(each.at + 1 - len(each.before) for each in templates)
     whole = sum(len(each.before) + len(each.after) for each in templates)
+    # A causal model runs the tokens before the cue once for all cues.
     positions = of_cues + (after_cues if causal else whole)
-    most = round(POSITIONS / (positions * depth / model.config.n_layers + causal))
-    return ask(model, word, cues=vocabulary[: max(FEWEST_CUES, most)])
+    # cues = POSITIONS / (positions · depth / layers + 1 if causal)
+    affordable = round(POSITIONS / (positions * depth / model.config.n_layers + causal))
+    return ask(model, word, cues=vocabulary[: max(FEWEST_CUES, affordable)])
 
 
 def work(size: Size) -> Work:
-    """Each position of a text is a run of its own, as a swap is."""
+    """The work of the sample: POSITIONS single positions, each of which costs about one swap."""
     return Work(swaps=POSITIONS)
 
 
 def _rows(record: WordRecord) -> Iterator[Columns]:
-    found = record.measured.get("cue_sample")
-    if found is None:
+    sample = record.measured.get("cue_sample")
+    if sample is None:
         return
     # A model may have no heads up to its read-out layer.
-    heads = found.heads or ((None, None),)
+    heads = sample.heads or ((None, None),)
     values = {
-        name: getattr(found, name).ravel() if found.heads else np.nan
+        name: getattr(sample, name).ravel() if sample.heads else np.nan
         for name in ("attention", "score", "write")
     }
     yield {
         "word": record.word,
-        "sense_a": found.senses[0],
-        "sense_b": found.senses[1],
-        "cue": np.repeat(np.array(found.cues, dtype=object), len(heads)),
-        "seen": np.repeat(found.seen, len(heads)),
-        "coordinate": np.repeat(found.coordinate, len(heads)),
-        "coordinate_sd": np.repeat(found.coordinate_sd, len(heads)),
-        "layer": [layer for layer, _ in heads] * len(found.cues),
-        "head": [head for _, head in heads] * len(found.cues),
+        "sense_a": sample.senses[0],
+        "sense_b": sample.senses[1],
+        "cue": np.repeat(np.array(sample.cues, dtype=object), len(heads)),
+        "seen": np.repeat(sample.seen, len(heads)),
+        "coordinate": np.repeat(sample.coordinate, len(heads)),
+        "coordinate_sd": np.repeat(sample.coordinate_sd, len(heads)),
+        "layer": [layer for layer, _ in heads] * len(sample.cues),
+        "head": [head for _, head in heads] * len(sample.cues),
         **values,
     }
 
@@ -158,22 +171,22 @@ COUNTS = ("vocabulary", "drawn", "beginnings", "frames", "reliability")
 
 
 def _summary(record: WordRecord) -> Iterator[Columns]:
-    found = record.measured.get("cue_sample")
-    if found is not None:
+    sample = record.measured.get("cue_sample")
+    if sample is not None:
         yield {
             "word": [record.word],
-            "sense_a": [found.senses[0]],
-            "sense_b": [found.senses[1]],
+            "sense_a": [sample.senses[0]],
+            "sense_b": [sample.senses[1]],
             "depth": [record.depth],
-            "cues": [len(found.cues)],
-            **{name: [getattr(found, name)] for name in COUNTS},
+            "cues": [len(sample.cues)],
+            **{name: [getattr(sample, name)] for name in COUNTS},
         }
 
 
 TABLES = {
     "cue_sample": Table(
-        "a sample of the vocabulary as the cue: where each word moves the ambiguous word, and what "
-        "the leading heads do",
+        "a sample of the vocabulary as the cue: how far each word moves the ambiguous word, and "
+        "what the top heads read and write",
         {
             **as_elsewhere("word", "sense_a", "sense_b"),
             "cue": Column("the word that was tried as the cue"),
@@ -195,7 +208,7 @@ TABLES = {
         missing=("layer", "head"),
     ),
     "cue_samples": Table(
-        "the samples of cues in a line each",
+        "the samples of cues, one row each",
         {
             **as_elsewhere("word", "sense_a", "sense_b"),
             "depth": Column("number of blocks passed where the word is read", "blocks"),
@@ -203,7 +216,7 @@ TABLES = {
             "vocabulary": Column("tokens of letters in the model's vocabulary", "count"),
             "drawn": Column("tokens that were drawn from them at random", "count"),
             **as_elsewhere("beginnings"),
-            "frames": Column("short texts that every cue stood in", "count"),
+            "frames": Column("short texts that every cue was put into", "count"),
             **as_elsewhere("reliability"),
         },
         _summary,

@@ -1,10 +1,9 @@
-"""What a cue scan puts where: the frames, and the words that are tried as the cue.
+"""The frames of a cue scan, and the words that are tried as the cue.
 
-By default every word of the vocabulary is tried. A vocabulary also holds beginnings of longer
-words ("estu", "nort"), and nothing marks them. So the model is asked: a token is a word if, after
-the token, the model finds it more likely than not that the word has ended. A model that predicts
-no next token cannot be asked, and keeps all of them; the vocabularies of such models hold whole
-words.
+By default every word of the vocabulary is tried. A vocabulary also contains beginnings of longer
+words ("estu", "nort"), which are not marked. The model decides: a token is a word if, after it, the
+end of the word is more likely than a continuation. A model that does not predict next tokens cannot
+decide, so all its tokens are kept; the vocabularies of such models contain whole words.
 """
 
 from collections.abc import Sequence
@@ -17,14 +16,14 @@ from probe.model.model import Model
 from probe.model.tokens import ids_after, whole_words, word_continuations
 from probe.text.slots import Slotted, frames_for, read_frames, stem_of, words_of
 
-DOING = "Scanning cues"
-FEWEST_CUES = 10  # over which variances and correlations are taken
-MORE_LIKELY_THAN_NOT = 0.5  # that the model continues a token: it then begins a longer word
+DOING = "Cannot scan cues"  # as error messages begin
+FEWEST_CUES = 10  # cues that variances and correlations need
+MORE_LIKELY_THAN_NOT = 0.5  # probability of a continuation above which a token is a beginning
 
 
 @dataclass(frozen=True, eq=False)
 class Cue:
-    """A word, and its tokens in the slot of a frame."""
+    """A word, and the ids of its tokens in the slot of a frame."""
 
     word: str
     ids: tuple[int, ...]
@@ -32,12 +31,13 @@ class Cue:
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """What is put where.
+    """The frames, and the cues for their slots.
 
-    frames, templates: the frames as texts and in tokens.
-    cues: the words that are tried.
-    beginnings: how many tokens were left out because they begin longer words.
-    not_held: words that were asked for and that the vocabulary does not hold.
+    frames: the frames as texts
+    templates: the frames in tokens
+    cues: the words that are tried
+    beginnings: the number of tokens that were left out because they begin longer words
+    not_held: requested words that have no tokens in the vocabulary
     """
 
     frames: tuple[Slotted, ...]
@@ -48,22 +48,22 @@ class Slots:
 
     @property
     def words(self) -> list[str]:
-        """The cues."""
+        """The cues as words."""
         return [cue.word for cue in self.cues]
 
     @property
     def ids(self) -> list[tuple[int, ...]]:
-        """The tokens of each cue."""
+        """The token ids of each cue."""
         return [cue.ids for cue in self.cues]
 
     @property
     def word(self) -> tuple[int, ...]:
-        """The tokens of the ambiguous word."""
+        """The token ids of the ambiguous word, equal in all frames."""
         return self.templates[0].word
 
     @property
     def before(self) -> str:
-        """What the first frame has before the slot, after which all tokens are counted."""
+        """The text before the slot of the first frame, after which all words are tokenised."""
         return self.frames[0].before
 
     @property
@@ -81,40 +81,46 @@ def ask(
 ) -> Slots:
     """Frames and cues in the model's tokens.
 
-    cues: every token of letters by default, beginnings of longer words among them.
-    frames: those that ship by default.
+    cues: the words to try; by default every token of letters, including beginnings of longer words
+    frames: texts with the word and a slot; by default the frames of the package
 
-    Raises InputError for frames that cannot be read, and for too few cues.
+    Raises InputError for frames that cannot be used, for a word whose tokens differ between frames,
+    and for fewer than FEWEST_CUES cues.
     """
     both_sides = not model.config.causal
     texts = frames_for(word, both_sides=both_sides) if frames is None else frames
     slotted = read_frames(texts, word, both_sides=both_sides)
     words = whole_words(model) if cues is None else cues
     tokens = ids_after(model, slotted[0].before, words)
-    chosen = [
+    # Words of the vocabulary must be a single token in the slot; requested words may be several.
+    usable = [
         Cue(cue, ids)
         for cue, ids in zip(words, tokens, strict=True)
         if ids is not None and (cues is not None or len(ids) == 1)
     ]
-    _require_enough(model, chosen)
-    templates = [template(model, frame, chosen[0].word) for frame in slotted]
+    _require_enough(model, usable)
+    templates = [template(model, frame, usable[0].word) for frame in slotted]
     if len({each.word for each in templates}) > 1:
         raise InputError(
-            f"{DOING}: {word!r} is not the same tokens in all frames; write it in one form, after "
-            "another word."
+            f"{DOING}: {word!r} has different tokens in different frames. Write it in the same "
+            "form in all of them, each time after another word."
         )
     if cues is None:
-        return Slots(slotted, templates, chosen)
-    held = {cue.word for cue in chosen}
-    not_held = tuple(cue for cue in words if cue not in held)
-    return Slots(slotted, templates, chosen, not_held=not_held)
+        return Slots(slotted, templates, usable)
+    usable_words = {cue.word for cue in usable}
+    not_held = tuple(cue for cue in words if cue not in usable_words)
+    return Slots(slotted, templates, usable, not_held=not_held)
 
 
 def without_beginnings(model: Model, slots: Slots, *, done: Done | None = None) -> Slots:
-    """The same without the tokens that begin longer words: those after which the model finds a
-    continuation of the word more likely than not.
+    """The frames and cues without tokens that begin longer words.
 
-    Raises InputError where too few cues are left.
+    A token begins a longer word if the model predicts a continuation with a probability above
+    MORE_LIKELY_THAN_NOT. Unchanged for a model that does not predict next tokens.
+
+    done: called with the fraction of the cues that are finished
+
+    Raises InputError if fewer than FEWEST_CUES cues remain.
     """
     continuations = word_continuations(model)
     if not model.config.causal or not model.config.has_head or not continuations:
@@ -122,20 +128,22 @@ def without_beginnings(model: Model, slots: Slots, *, done: Done | None = None) 
     before = slots.templates[0].before
     p = continuation_probability(read_weights(model), before, slots.ids, continuations, done=done)
     ends = p <= MORE_LIKELY_THAN_NOT
-    kept = [cue for cue, is_word in zip(slots.cues, ends, strict=True) if is_word]
-    _require_enough(model, kept)
-    return replace(slots, cues=kept, beginnings=len(slots.cues) - len(kept))
+    whole = [cue for cue, is_word in zip(slots.cues, ends, strict=True) if is_word]
+    _require_enough(model, whole)
+    return replace(slots, cues=whole, beginnings=len(slots.cues) - len(whole))
 
 
 def occur_in(texts: Sequence[str], words: Sequence[str]) -> list[bool]:
-    """Whether each word occurs in some texts, in any form."""
+    """Whether each word occurs in any of the texts, in any form."""
+    # Forms of a word share a stem.
     stems = {stem_of(word) for text in texts for word in words_of(text)}
     return [stem_of(word) in stems for word in words]
 
 
 def _require_enough(model: Model, cues: Sequence[Cue]) -> None:
+    """Raises InputError for fewer than FEWEST_CUES cues."""
     if len(cues) < FEWEST_CUES:
         raise InputError(
-            f"{DOING} in {model.name}: got {len(cues)} cues that its vocabulary holds, expected "
-            f"at least {FEWEST_CUES}; give a list of words (on the command line --cues FILE)."
+            f"{DOING} in {model.name}: got {len(cues)} cues that its vocabulary has, expected at "
+            f"least {FEWEST_CUES}. Give a list of words (on the command line --cues FILE)."
         )

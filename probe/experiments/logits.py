@@ -1,12 +1,12 @@
-"""Direct logit attribution: what every component writes into the logit of a next token, or into the
-difference of two, by itself.
+"""Direct logit attribution: what every component contributes to the logit of a next token, or to
+the difference of two logits.
 
-The logit is a sum over all that was ever written: embeddings, every head by the token that it took
-its part from, attention biases, MLPs, and the biases of the norm and the head behind them
-(`probe.model.decomposition`); in an encoder-decoder what was ever written into the decoder's
-stream, by its own attention and across from the source. Nothing responds, and the scale of the
-final norm is held at what it was: what changes when a component does, only a swap shows
-(`probe.patch`).
+The logit is a sum over everything that was written into the residual stream: embeddings, the output
+of every head by source token, attention biases, MLPs, and the biases of the final norm and the
+unembedding (`probe.model.decomposition`). In an encoder-decoder, the sum is over everything that
+was written into the decoder's stream, by self-attention and by cross-attention. Nothing responds,
+and the scale of the final norm is held at its value in this run. The effect of changing a component
+is measured by a swap (`probe.patch`).
 
 Sources: Elhage et al. 2021 (direct paths); Wang et al. 2022 (direct logit attribution).
 """
@@ -31,11 +31,19 @@ from probe.model.tokens import Tokens
 from probe.model.weights import read_stacks
 from probe.patching.cross import directions
 
-STACK = "stack"  # of an encoder-decoder: "decoder", or "cross" for what comes from the source
+STACK = "stack"  # column for an encoder-decoder: "decoder", or "cross" for cross-attention
 
 
 class Term(NamedTuple):
-    """What one component adds to a logit, a head's from one token."""
+    """The contribution of one component, or of one head by source token, to a logit.
+
+    component: its name
+    logit: the contribution
+    layer: None for embeddings and the final biases
+    head: None for a component that is not a head
+    pos, token: the source token of a head; `pos` is None for a head's sink
+    stack: in an encoder-decoder, "decoder" or "cross"
+    """
 
     component: str
     logit: float
@@ -47,7 +55,11 @@ class Term(NamedTuple):
 
 
 def terms(whole: Trace, pos: int, ids: Sequence[int]) -> Iterator[Term]:
-    """The terms of a logit of a model with one stack."""
+    """The terms of a logit in a model with a single stack.
+
+    pos: the position at which the next token is predicted
+    ids: the id of one token, or two ids for the logit of the first minus that of the second
+    """
     towards = logit_direction(whole, pos, ids)
     for part in components_by_source(whole, len(whole.pattern), at=pos):
         adds = part.vectors.double() @ towards.direction
@@ -62,8 +74,10 @@ def terms(whole: Trace, pos: int, ids: Sequence[int]) -> Iterator[Term]:
 def _head_terms(
     component: str, adds: Tensor, layer: int, head: int, tokens: Tokens, stack: str = "decoder"
 ) -> Iterator[Term]:
-    """What a head adds from each token; last, where there is one more, from its sink, which writes
-    nothing."""
+    """The terms of a head, one for each source token, and one for its sink if it has one.
+
+    adds: `source`, one longer than the tokens if there is a sink. A sink writes nothing.
+    """
     for source, logit in enumerate(adds.tolist()):
         if source < len(tokens):
             token = tokens.labels[source]
@@ -73,8 +87,12 @@ def _head_terms(
 
 
 def terms_of_pair(model: Model, pair: PairTrace, pos: int, ids: Sequence[int]) -> Iterator[Term]:
-    """The terms of a logit of an encoder-decoder: what is written into the decoder's stream at a
-    position of the target, the scales of all norms behind it held."""
+    """The terms of a logit in an encoder-decoder: everything that is written into the decoder's
+    stream at a position of the target, with the scales of all later norms held.
+
+    pos: the position of the target at which the next token is predicted
+    ids: as in `terms`
+    """
     stacks = {
         name: stack.on("cpu") for name, stack in read_stacks(model.weights, model.config).items()
     }
@@ -82,18 +100,21 @@ def terms_of_pair(model: Model, pair: PairTrace, pos: int, ids: Sequence[int]) -
     config = decoder.config
     family = config.family
     table = forward.unembedding(decoder, decoder.dtype)[list(ids)].double()
+    # logit = <x, W_U[a]> or <x, W_U[a] - W_U[b]>, plus the bias of the same tokens
     signs = table.new_tensor([1.0, -1.0])[: len(ids)]
     towards = signs @ table
     stored = decoder.raw.get(family.head_bias or "final_logits_bias")
     if stored is not None:
         yield Term("unembedding bias", float(signs @ stored.flatten()[list(ids)].double()))
-    behind = towards
+    # The direction in the stream before the final norm, for writes that only this norm follows.
+    before_final = towards
     gain, bias = decoder.norm(family.final_norm, torch.float64)
     if gain is not None:
-        behind = before_norm(towards, pair.decoder.resid_post[-1, pos], gain, config)
+        before_final = before_norm(towards, pair.decoder.resid_post[-1, pos], gain, config)
     if bias is not None:
         yield Term("final norm bias", float(bias @ towards))
 
+    # For every other write, the direction followed back through all later norms.
     along = directions(model, pair, towards)
     parts = forward.embedding_parts(
         decoder, torch.tensor(pair.target.ids[pos]), torch.tensor(pos), dtype=torch.float64
@@ -108,12 +129,14 @@ def terms_of_pair(model: Model, pair: PairTrace, pos: int, ids: Sequence[int]) -
         yield Term(name, float(vector @ entering))
 
     layers = len(decoder.blocks)
+    # Within a layer, self-attention writes first, then cross-attention, then the MLP.
     traces = {"decoder": pair.decoder, "cross": pair.cross}
     for layer in range(layers):
         for stack, whole in traces.items():
             direction = getattr(along, stack)[layer, pos]
             block = stacks[stack].blocks[layer]
             tokens = pair.target if stack == "decoder" else pair.source
+            # Self-attention is causal; cross-attention reads the whole source.
             read = pos + 1 if stack == "decoder" else len(tokens)
             for head in range(config.n_heads):
                 adds = whole.delta_e_by_source(layer, head, pos)[:read].double() @ direction
@@ -121,6 +144,7 @@ def terms_of_pair(model: Model, pair: PairTrace, pos: int, ids: Sequence[int]) -
             if block.b_o is not None:
                 logit = float(block.b_o.double() @ direction)
                 yield Term(f"attention bias {layer}", logit, layer, stack=stack)
+            # A norm after the sum adds its bias after this writer and before the next.
             after = along.cross[layer, pos] if stack == "decoder" else along.mlp[layer, pos]
             if family.norm_after_sum and block.norm_bias is not None:
                 logit = float(block.norm_bias.double() @ after)
@@ -129,19 +153,22 @@ def terms_of_pair(model: Model, pair: PairTrace, pos: int, ids: Sequence[int]) -
         yield Term(f"MLP {layer}", logit, layer)
         norm_bias = decoder.blocks[layer].norm_mlp_bias
         if family.norm_after_sum and norm_bias is not None:
-            after = along.decoder[layer + 1, pos] if layer + 1 < layers else behind
+            after = along.decoder[layer + 1, pos] if layer + 1 < layers else before_final
             yield Term(f"norm bias behind MLP {layer}", float(norm_bias.double() @ after), layer)
 
 
 def require_sum(whole: Trace, pos: int, ids: list[int], total: float, expected: float) -> None:
-    """Raises CrossCheckError where the terms miss the hooked logits by more than rounding, which
-    comes to `expected` of the largest."""
+    """Raises CrossCheckError if the terms miss the hooked logit by more than rounding error.
+
+    total: the sum of the terms
+    expected: the largest rounding error, as a fraction of the largest logit
+    """
     logits = whole.logits[pos].double()
     hooked = logits[ids[0]] - (logits[ids[1]] if len(ids) == 2 else 0.0)
     error = float((total - hooked).abs() / logits.abs().max())
     if not error <= expected:
         raise CrossCheckError(
-            f"Adding up a logit of {whole.model_name} at position {pos}: the terms miss it by "
-            f"{error:.1e} of the largest, expected at most {expected:.0e}; run `probe check` to "
-            "see which quantity disagrees."
+            f"Cannot sum a logit of {whole.model_name} at position {pos}: the terms miss it by "
+            f"{error:.1e} of the largest logit, expected at most {expected:.0e}. Run `probe check` "
+            "to see which quantity disagrees."
         )

@@ -1,12 +1,12 @@
-"""Why does a head attend to the cue, and what does it take from there?
+"""QK attribution: why a head attends to the cue, and what it writes from there.
 
-The score at the cue, minus the mean over the other tokens that the head can read from the word, is
-split into pairs of parts of the two residual streams (`probe.model.qk`). Each part is also replaced
-by that of the other tokens, at the word and at the cue, and the score is computed again
-(`probe.patching.score_parts`). What the head writes from the cue along the sense axis is split by
-parts of the cue.
+The contrast is the head's score at the cue minus its mean score at the other tokens that it can
+read from the word. It is split into pairs of parts of the two residual streams (`probe.model.qk`).
+Each part of the word's and of the cue's stream is also replaced by the same part of the other
+tokens, and the score is computed again (`probe.patching.score_parts`). The head's write from the
+cue along the sense axis is split into parts of the cue's stream.
 
-In tables, all heads of a layer are one part, with their bias: "heads 3".
+In tables, all heads of a layer and their bias are one part, e.g. "heads 3".
 """
 
 import re
@@ -33,18 +33,20 @@ from probe.patching.sets import HeadIndex
 from probe.stats import resampling
 from probe.stats.resampling import Array
 
-MOST_PAIRS = 8  # of sentences, spread over cue words
+MOST_PAIRS = 8  # pairs of sentences, spread over cue words
+# The labels of parts that belong to the heads of a layer: a head, or the bias of all heads.
 ATTENTION = re.compile(r"L(\d+)H\d+|attention bias (\d+)")
 SIDES: tuple[Side, ...] = get_args(Side)
 
 
 @dataclass(frozen=True, eq=False)
 class PartsReplaced:
-    """What is lost when one part of the query or of the key is that of the other tokens, over
-    sentences. `sentence part` each
+    """The losses if one part of the query or of the key is replaced by that of the other tokens.
 
-    attributed: of the contrast, as the attribution predicts it
-    score, attention: of the contrast and of the attention to the cue, as computed
+    parts: the labels of the parts
+    attributed: `sentence part`, the loss of contrast that the attribution predicts
+    score: `sentence part`, the loss of contrast, computed
+    attention: `sentence part`, the loss of attention to the cue, computed
     """
 
     parts: tuple[str, ...]
@@ -55,17 +57,22 @@ class PartsReplaced:
 
 @dataclass(frozen=True, eq=False)
 class CueAttribution:
-    """What makes one head attend to the cue, and what it takes from there.
+    """The QK attribution of one head's attention to the cue, and of its write from there.
 
-    senses: between which the axis of `writes` runs. pairs: of sentences.
-    cues: the cue word of each sentence. seed: of the signs that are flipped.
-    contrast: the score at the cue minus the mean at the other tokens. `sentence`
-    query_parts, key_parts, scores: the contrast by pairs of parts, mean over the sentences, all
-        heads of a layer as one part. `query_part key_part`
-    largest, largest_score: the largest pair of single parts, and its score. `sentence`
-    replaced: by the side that is replaced, query or key.
-    written_parts, writes: what the head writes from the cue toward the sense that is meant, in
-        fractions of the gap, mean over the sentences. `written_part`
+    layer, head: the head
+    senses: the two senses of the axis of `writes`
+    pairs: the number of pairs of sentences
+    cues: the cue word of each sentence
+    seed: of the sign flips and the bootstrap
+    contrast: `sentence`, the score at the cue minus the mean score at the other tokens
+    query_parts, key_parts: the labels of the parts; all heads of a layer are one part
+    scores: `query_part key_part`, the contrast by pairs of parts, mean over the sentences
+    largest: the labels of the largest pair of single parts
+    largest_score: `sentence`, the score of this pair
+    replaced: the losses by the side that is replaced, "query" or "key"
+    written_parts: the labels of the parts of the write
+    writes: `written_part`, the head's write from the cue toward the sentence's sense, in fractions
+        of the gap, mean over the sentences
     """
 
     layer: int
@@ -86,15 +93,17 @@ class CueAttribution:
 
     @property
     def contrast_p(self) -> float:
-        """p that the contrast is not above 0."""
+        """The one-sided p of the contrast: low if it is above 0."""
         return float(self._p(self.contrast[:, None])[0])
 
     @property
     def share(self) -> tuple[float, float, float]:
-        """The part of the contrast that the largest pair makes, with its 95 % interval over cue
-        words."""
+        """The largest pair's fraction of the contrast, with the ends of its 95 % interval over cue
+        words.
+        """
         weights = resampling.bootstrap_weights([self.cues], seed=self.seed)
-        # A head without keys has no contrast to share out.
+        # share = Σ_sentence score of the pair / Σ_sentence contrast. It is undefined for a head
+        # without keys, whose contrast is 0.
         with np.errstate(divide="ignore", invalid="ignore"):
             share = float(self.largest_score.sum() / self.contrast.sum())
             draws = resampling.bootstrap_ratio(self.largest_score, self.contrast, weights)
@@ -104,10 +113,12 @@ class CueAttribution:
     @property
     def agreement(self) -> float:
         """The rank correlation of predicted and computed losses over the parts of both sides, mean
-        over the sentences."""
+        over the sentences; NaN if it is defined in no sentence.
+        """
         sides = self.replaced.values()
         attributed = np.concatenate([side.attributed for side in sides], axis=1)
         score = np.concatenate([side.score for side in sides], axis=1)
+        # A rank correlation is undefined if one of its sides does not vary.
         ranks = [
             spearmanr(predicted, computed).statistic
             for predicted, computed in zip(attributed, score, strict=True)
@@ -117,11 +128,16 @@ class CueAttribution:
 
     @cached_property
     def p_replaced(self) -> dict[str, Array]:
-        """By side, p that replacing a part does not lower the contrast, corrected for all parts of
-        that side. `part`"""
+        """The one-sided p of each part's loss of contrast, by side, corrected for all parts of the
+        side. `part` each
+        """
         return {side: self._p(replaced.score) for side, replaced in self.replaced.items()}
 
     def _p(self, effects: Array) -> Array:
+        """One-sided p, with signs flipped by cue word and corrected for all columns.
+
+        `sentence column -> column`
+        """
         return resampling.flip_signs(effects, self.cues, seed=self.seed).p
 
 
@@ -129,82 +145,84 @@ RECORDS = (CueAttribution, PartsReplaced)
 HEAD = ("word", "layer", "head")
 
 
-def _found(record: WordRecord) -> Iterator[tuple[dict[str, object], CueAttribution]]:
-    """The heads of a word with the values of HEAD."""
-    for found in record.measured.get("qk", ()):
-        yield {"word": record.word, "layer": found.layer, "head": found.head}, found
+def _attributions(record: WordRecord) -> Iterator[tuple[dict[str, object], CueAttribution]]:
+    """The attribution of each head of a word, with the values of HEAD."""
+    for attribution in record.measured.get("qk", ()):
+        key = {"word": record.word, "layer": attribution.layer, "head": attribution.head}
+        yield key, attribution
 
 
 def _heads(record: WordRecord) -> Iterator[Columns]:
-    for key, found in _found(record):
-        share, low, high = found.share
-        part_query, part_key = found.largest
+    for key, attribution in _attributions(record):
+        share, low, high = attribution.share
+        part_query, part_key = attribution.largest
         yield {
-            **dict(zip(KEYS, (record.word, *found.senses), strict=True)),
+            **dict(zip(KEYS, (record.word, *attribution.senses), strict=True)),
             **key,
-            "contrast": [found.contrast.mean()],
-            "p_contrast": found.contrast_p,
+            "contrast": [attribution.contrast.mean()],
+            "p_contrast": attribution.contrast_p,
             "part_query": part_query,
             "part_key": part_key,
             "share": share,
             "share_low": low,
             "share_high": high,
-            "p_query": _p_of_part(found, "query", part_query),
-            "p_key": _p_of_part(found, "key", part_key),
-            "agreement": found.agreement,
-            "sentences": len(found.cues),
-            "pairs": found.pairs,
+            "p_query": _p_of_part(attribution, "query", part_query),
+            "p_key": _p_of_part(attribution, "key", part_key),
+            "agreement": attribution.agreement,
+            "sentences": len(attribution.cues),
+            "pairs": attribution.pairs,
         }
 
 
-def _p_of_part(found: CueAttribution, side: str, part: str) -> float:
-    """p of a part; NaN for a bias, which is the same at every token and is not replaced."""
-    parts = found.replaced[side].parts
-    return float(found.p_replaced[side][parts.index(part)]) if part in parts else float("nan")
+def _p_of_part(attribution: CueAttribution, side: str, part: str) -> float:
+    """The p of a part; NaN for a bias, which is equal at every token and is not replaced."""
+    parts = attribution.replaced[side].parts
+    return float(attribution.p_replaced[side][parts.index(part)]) if part in parts else float("nan")
 
 
 def _scores(record: WordRecord) -> Iterator[Columns]:
-    for key, found in _found(record):
-        n_queries, n_keys = found.scores.shape
+    for key, attribution in _attributions(record):
+        n_queries, n_keys = attribution.scores.shape
         yield key | {
-            "part_query": np.repeat(found.query_parts, n_keys),
-            "part_key": np.tile(found.key_parts, n_queries),
-            "score": found.scores.ravel(),
+            "part_query": np.repeat(attribution.query_parts, n_keys),
+            "part_key": np.tile(attribution.key_parts, n_queries),
+            "score": attribution.scores.ravel(),
         }
 
 
 def _interventions(record: WordRecord) -> Iterator[Columns]:
-    for key, found in _found(record):
-        for side, replaced in found.replaced.items():
+    for key, attribution in _attributions(record):
+        for side, replaced in attribution.replaced.items():
             yield key | {
                 "side": side,
                 "part": replaced.parts,
                 "attributed": replaced.attributed.mean(0),
                 "score": replaced.score.mean(0),
                 "attention": replaced.attention.mean(0),
-                "p": found.p_replaced[side],
+                "p": attribution.p_replaced[side],
             }
 
 
 def _writes(record: WordRecord) -> Iterator[Columns]:
-    for key, found in _found(record):
-        yield key | {"part_key": found.written_parts, "write": found.writes}
+    for key, attribution in _attributions(record):
+        yield key | {"part_key": attribution.written_parts, "write": attribution.writes}
 
 
 TESTED = (
     "one-sided, signs flipped by cue word, corrected for all parts of that side; the tokens that "
-    "replace a part were chosen after p values had been seen, so p describes and confirms nothing"
+    "replace a part were chosen after p values had been seen, so this p is descriptive, not "
+    "confirmatory"
 )
 TABLES = {
     "why_it_attends": Table(
-        "why the leading heads attend to the cue: the largest pair of parts, and its tests",
+        "why the top heads attend to the cue: the largest pair of parts, and its tests",
         {
             **as_elsewhere(*KEYS, "layer", "head"),
             "contrast": Column("score at the cue minus the mean at the other tokens", "score"),
             "p_contrast": Column("p that the contrast is not above 0, signs flipped by cue word"),
-            "part_query": Column("part at the word of the largest pair"),
-            "part_key": Column("part at the cue of the largest pair"),
-            "share": Column("what the pair adds to the contrast", "fraction of the contrast"),
+            "part_query": Column("the part of the word's stream in the largest pair"),
+            "part_key": Column("the part of the cue's stream in the largest pair"),
+            "share": Column("the contribution of the largest pair", "fraction of the contrast"),
             "share_low": Column("lower end of the 95 % interval of share, over cue words"),
             "share_high": Column("upper end of the 95 % interval of share, over cue words"),
             "p_query": Column(f"p of replacing the part at the word: {TESTED}"),
@@ -214,30 +232,31 @@ TABLES = {
                 "sentences",
                 "-1 to 1",
             ),
-            "sentences": Column("sentences in which the head is taken apart"),
+            "sentences": Column("sentences in which the head's scores are split into parts"),
             "pairs": Column("pairs that these sentences form"),
         },
         _heads,
     ),
     "qk_attribution": Table(
-        "the same for all pairs of parts: a head's score at the cue, minus the mean at the other "
-        "tokens; all heads of a layer are one part",
+        "the contrast by pairs of parts: a head's score at the cue minus its mean score at the "
+        "other tokens; all heads of a layer are one part",
         as_elsewhere(*HEAD, "part_query", "part_key", "score"),
         _scores,
     ),
     "qk_interventions": Table(
-        "what is lost when one part of the word or of the cue is that of the other tokens",
+        "losses if one part of the word's or of the cue's stream is replaced by that of the other "
+        "tokens",
         {
             **as_elsewhere(*HEAD, "side", "part", "attributed", "score", "attention"),
-            "p": Column(f"p that no score is lost: {TESTED}"),
+            "p": Column(f"p of the loss of score: {TESTED}"),
         },
         _interventions,
     ),
     "ov_attribution": Table(
-        "what a head takes from the cue, part by part",
+        "a head's write from the cue, by parts of the cue's stream",
         {
             **as_elsewhere(*HEAD),
-            "part_key": Column("part of the cue whose value the head takes"),
+            "part_key": Column("the part of the cue's stream that the write comes from"),
             **as_elsewhere("write"),
         },
         _writes,
@@ -246,61 +265,71 @@ TABLES = {
 
 
 def work(size: Size) -> Work:
-    """Both sentences of a few pairs of two senses."""
+    """The work of the attribution: both sentences of a few pairs of two senses."""
     return Work(forwards=2 * min(MOST_PAIRS, max(size.pairs, default=0)))
 
 
 def measure(run: Run) -> tuple[CueAttribution, ...]:
-    """The first heads of the word, in sentences of the two senses whose gap is surest; nothing
-    where no head was swapped or no cue is marked."""
+    """The attributions of the word's top heads, in sentences of the two senses whose gap is
+    clearest; empty if no heads were swapped or no cue is marked.
+    """
     if not run.swapped:
         return ()
     prepared = run.prepared[run.clearest]
     cues = run.seen.material.cues
     pairs = prepared.pairs
+    # The contrast needs a cue in both sentences of a pair.
     marked = [
         number
         for number, rows in enumerate(zip(pairs.a, pairs.b, strict=True))
         if all(cues[row] for row in rows)
     ]
     units = [pairs.units[number] for number in marked]
-    drawn = spread(units, MOST_PAIRS, np.random.default_rng(pairs.seed))
-    chosen = pairs.take(sorted(marked[index] for index in drawn))
-    rows = dict.fromkeys([*chosen.a, *chosen.b])
+    sample = spread(units, MOST_PAIRS, np.random.default_rng(pairs.seed))
+    sampled_pairs = pairs.take(sorted(marked[index] for index in sample))
+    rows = dict.fromkeys([*sampled_pairs.a, *sampled_pairs.b])
     traces = {row: trace(run.model, run.seen.material.sentences[row].text) for row in rows}
-    found = [_of_head(run, prepared, chosen, head, traces) for head in run.leaders]
-    return tuple(each for each in found if each is not None)
+    attributions = [_of_head(run, prepared, sampled_pairs, head, traces) for head in run.leaders]
+    return tuple(each for each in attributions if each is not None)
 
 
 class Sentence(NamedTuple):
-    """One head in one sentence.
+    """The attribution of one head in one sentence.
 
-    terms: the contrast by pairs of parts; one row. written: the same of what the head writes from
-        the cue toward the sense that is meant.
+    cue: the cue word
+    terms: the contrast by pairs of parts, in a single row
+    replaced: the losses by side
+    write_terms: the write from the cue toward the sentence's sense, by parts, in a single row
     """
 
     cue: str
     terms: qk.Terms
     replaced: dict[Side, Replaced]
-    written: qk.Terms
+    write_terms: qk.Terms
 
 
 def _of_head(
     run: Run, prepared: Prepared, pairs: Pairs, head: HeadIndex, traces: Mapping[int, Trace]
 ) -> CueAttribution | None:
-    """One head in the sentences of some pairs; None where it can read fewer than two cues."""
-    found = [_in_sentence(run, prepared, head, row, traced) for row, traced in traces.items()]
-    sentences = [sentence for sentence in found if sentence is not None]
+    """The attribution of one head in the sentences of some pairs; None if the head can read fewer
+    than two different cues.
+    """
+    in_sentences = [
+        _in_sentence(run, prepared, head, row, traced) for row, traced in traces.items()
+    ]
+    sentences = [sentence for sentence in in_sentences if sentence is not None]
     if len({sentence.cue for sentence in sentences}) < 2:
         return None
     pair_labels = sentences[0].terms.labels
     scores = _stacked([sentence.terms for sentence in sentences])
+    # The largest pair is one of single parts; only the tables join the heads of a layer.
     largest = int(scores.mean(0).argmax())
     part_query, part_key = pair_labels[largest]
     query_parts, key_parts, by_layer = _by_layer(pair_labels, scores.mean(0))
-    written = _stacked([sentence.written for sentence in sentences]).mean(0)
+    mean_write = _stacked([sentence.write_terms for sentence in sentences]).mean(0)
+    # A write has a single part: an empty second one makes it a table with one column.
     written_parts, _, writes = _by_layer(
-        [(*label, "") for label in sentences[0].written.labels], written
+        [(*label, "") for label in sentences[0].write_terms.labels], mean_write
     )
     return CueAttribution(
         layer=head[0],
@@ -315,7 +344,9 @@ def _of_head(
         scores=by_layer,
         largest=(part_query, part_key),
         largest_score=scores[:, largest],
-        replaced={side: _replaced([one.replaced[side] for one in sentences]) for side in SIDES},
+        replaced={
+            side: _replaced([sentence.replaced[side] for sentence in sentences]) for side in SIDES
+        },
         written_parts=written_parts,
         writes=writes[:, 0],
     )
@@ -324,42 +355,54 @@ def _of_head(
 def _in_sentence(
     run: Run, prepared: Prepared, head: HeadIndex, row: int, traced: Trace
 ) -> Sentence | None:
-    """One head at the word of one sentence; None where it cannot read the cue or no other token."""
+    """The attribution of one head at the word of one sentence; None if the head cannot read the
+    cue, or can read no other token.
+    """
     layer, number = head
     material = run.seen.material
     cue = material.cues[row]
     assert cue is not None
+    # A cue of several tokens is read at its last.
     view = qk.View(traced, layer, number, material.targets[row], [cue[-1]])
-    others = qk.other_tokens(view)
-    if cue[-1] not in qk.readable(traced, layer, view.at) or not others:
+    other_tokens = qk.other_tokens(view)
+    if cue[-1] not in qk.readable(traced, layer, view.at) or not other_tokens:
         return None
-    weights = {cue[-1]: 1.0} | dict.fromkeys(others, -1 / len(others))
+    # contrast = score[cue] - mean score[others], as a weighted sum over tokens
+    weights = {cue[-1]: 1.0} | dict.fromkeys(other_tokens, -1 / len(other_tokens))
     labels, values = qk.score_terms(view._replace(sources=[*weights]))
     contrast = torch.tensor([*weights.values()], dtype=torch.float64) @ values
     replaced = {
         side: replace_parts(
-            traced, layer, number, Donor(traced, others), side=side, at=view.at, weights=weights
+            traced,
+            layer,
+            number,
+            Donor(traced, other_tokens),
+            side=side,
+            at=view.at,
+            weights=weights,
         )
         for side in SIDES
     }
+    # Toward the sentence's sense: the axis points to sense A, and is reversed for sense B.
     axis = prepared.sense.axes.at(row, prepared.reading.direct[layer])
     along = axis.u / axis.gap if material.labels[row] == axis.sense_a else -axis.u / axis.gap
+    # The axis belongs to a later stream, so it is followed back through the norms in between.
     direction = qk.before_norms(traced, layer, view.at, along, axis.depth)
     return Sentence(
         cue=str(material.sentences[row].cue_word),
         terms=qk.Terms(labels, contrast[None]),
         replaced=replaced,
-        written=qk.write_terms(view, direction),
+        write_terms=qk.write_terms(view, direction),
     )
 
 
 def _stacked(terms: Sequence[qk.Terms]) -> Array:
-    """The same terms of several sentences. `-> sentence term`"""
+    """The values of the same terms in several sentences. `-> sentence term`"""
     return torch.cat([each.values for each in terms]).numpy()
 
 
 def _replaced(sentences: Sequence[Replaced]) -> PartsReplaced:
-    """One side of several sentences."""
+    """The losses of one side in several sentences."""
     columns = {
         name: torch.stack([getattr(sentence, name) for sentence in sentences]).numpy()
         for name in ("attributed", "score", "attention")
@@ -370,17 +413,19 @@ def _replaced(sentences: Sequence[Replaced]) -> PartsReplaced:
 def _by_layer(
     labels: Sequence[tuple[str, ...]], values: Array
 ) -> tuple[tuple[str, ...], tuple[str, ...], Array]:
-    """Values of pairs of parts, all heads of a layer as one part: both sides' parts, and `part
-    part`."""
+    """Sums over pairs of parts, with all heads of a layer as one part.
+
+    `-> labels of the first parts, labels of the second parts, first_part second_part`
+    """
     pairs = [tuple(map(_of_layer, label)) for label in labels]
     first, second = (tuple(dict.fromkeys(side)) for side in zip(*pairs, strict=True))
     summed = np.zeros((len(first), len(second)))
-    for (one, other), value in zip(pairs, values, strict=True):
-        summed[first.index(one), second.index(other)] += value
+    for (part_a, part_b), value in zip(pairs, values, strict=True):
+        summed[first.index(part_a), second.index(part_b)] += value
     return first, second, summed
 
 
 def _of_layer(part: str) -> str:
-    """A part, or all heads of its layer where it is a head or their bias."""
+    """The label of a part; of a head or the bias of heads, the label of all heads of its layer."""
     matched = ATTENTION.fullmatch(part)
     return part if matched is None else f"heads {matched[1] or matched[2]}"

@@ -1,5 +1,5 @@
-"""Single sentences to look at: what the leading heads do in some of the study's, and the lesson's
-sentences read at their word.
+"""Single sentences: what the top heads read in example sentences of the study, the word's vector
+there as a sum of components, and the sense that the model reads in the lesson's sentences.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -33,20 +33,24 @@ from probe.stats.resampling import Array
 from probe.text import lexicon
 from probe.text.lexicon import Showcase
 
-PER_SENSE = 2  # sentences that are shown
-MOST_LESSONS = 3  # sentences of the lesson with one word
-MOST_THROUGH = 3  # heads that are named for what a second model reads
+PER_SENSE = 2  # example sentences of each sense
+MOST_LESSONS = 3  # sentences of the lesson with the same word
+MOST_THROUGH = 3  # heads that are named for a sentence in a second model
 
 
 @dataclass(frozen=True, eq=False)
 class HeadReading:
     """What one head reads from every token of a sentence at its word.
 
-    sentence: the row of the sentence. senses: between which the axis runs.
-    attention: from the word, 0 to 1. `key_pos`
-    contribution: what came from the token along the sense axis right after the head's layer, in
-        fractions of the gap. `key_pos`
-    role: of the token: word, cue or context.
+    sentence: the row of the sentence
+    senses: the two senses of the axis
+    layer, head: the head
+    pieces: the tokens as text
+    labels: the tokens with their positions
+    attention: `key_pos`, from the word to the token, 0 to 1
+    contribution: `key_pos`, what the head writes from the token along the sense axis right after
+        its layer, in fractions of the gap
+    role: `key_pos`, of the token: word, cue or context
     """
 
     sentence: int
@@ -62,12 +66,17 @@ class HeadReading:
 
 @dataclass(frozen=True, eq=False)
 class Decomposed:
-    """The vector at the word of a sentence as a sum, along the axis it is read along.
+    """The word's vector in a sentence as a sum of components, along the sense axis.
 
-    terms: every component, a head's by source token. Their contributions are counted from what the
-        component writes halfway between the two senses, so they sum to `total`.
-    roles: of the source tokens; None for what has none.
-    closing: how far the terms miss the vector, relative to its length.
+    sentence: the row of the sentence
+    senses: the two senses of the axis
+    terms: every component; heads have one term for each source token. A contribution is the
+        component's write minus its mean write halfway between the two senses, so the contributions
+        sum to `total`.
+    roles: of each term's source token; None for a term without one
+    total: the coordinate of the word, in fractions of the gap
+    closing: the length of the difference between the vector and the sum of its terms, relative to
+        the vector's length
     """
 
     sentence: int
@@ -82,11 +91,13 @@ class Decomposed:
 class LessonReading:
     """One of the lesson's sentences, read at its word.
 
-    reads_as: the sense whose mean over the study's sentences is nearest; None where the cue comes
-        after the word of a causal model, which cannot have read it.
-    coordinate: along the axis between `senses`; NaN and None there.
-    difference: the largest change of any head's write at the word when everything after the word is
-        removed, relative to the largest write: 0 up to rounding in a causal model.
+    item: the sentence
+    reads_as: the sense whose mean over the study's sentences is nearest; None in a causal model if
+        the cue comes after the word, because the word cannot have read it
+    coordinate: along the axis between `senses`, in fractions of the gap; NaN without a `reads_as`
+    senses: the two senses of the axis; None without a `reads_as`
+    difference: the largest change of any head's write at the word if everything after the word is
+        removed, relative to the largest write: 0 up to rounding in a causal model
     """
 
     item: Showcase
@@ -98,13 +109,22 @@ class LessonReading:
 
 @dataclass(frozen=True, eq=False)
 class SecondReading:
-    """One of the lesson's sentences whose cue comes later, in a model that may read both ways.
+    """One of the lesson's sentences whose cue comes after the word, in a model that may read both
+    ways.
 
-    gap_p: of the gap between the two senses in that model.
-    source: the other token whose absence costs most of the coordinate. share: how much of it.
-    through: the heads that cost most of that, with how much of the coordinate.
-    cue_share: the same as `share` for the marked cue. cue_alone: the coordinate with the cue as the
-        only other word that is not hidden. nothing: with none. NaN where no cue is marked.
+    A token's share is the fraction of the coordinate that is lost if the token is hidden. If the
+    word does not read as the intended sense, `source` is None, `through` is empty and all numbers
+    after `gap_p` are NaN.
+
+    lesson: the sentence, read at its word
+    gap_p: p of the gap between the two senses in that model
+    source: the token with the largest share, the word excepted
+    share: its share
+    through: the names of the heads through which most of that share passes, each with the fraction
+        of the coordinate that is lost if the head is swapped
+    cue_share: the share of the marked cue; NaN if no cue is marked
+    cue_alone: the coordinate if every other token but the cue is hidden; NaN if no cue is marked
+    nothing: the coordinate if every other token is hidden; NaN if no cue is marked
     """
 
     lesson: LessonReading
@@ -119,7 +139,8 @@ class SecondReading:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Some sentences of a word: what heads read there, and the vector at the word as a sum."""
+    """Example sentences of a word: what the top heads read there, and the word's vector as a
+    sum."""
 
     readings: tuple[HeadReading, ...]
     decomposed: tuple[Decomposed, ...]
@@ -128,7 +149,7 @@ class Examples:
 RECORDS = (Examples, HeadReading, Decomposed, DecompositionEntry)
 LESSON_RECORDS = (LessonReading, Showcase)
 
-# The row of a sentence of a word, and the senses that its axis runs between.
+# The columns that identify a sentence of a word and the senses of its axis.
 SENTENCE = ("word", "sense", "sentence", "sense_a", "sense_b")
 
 
@@ -198,7 +219,7 @@ LESSON = (
 )
 TABLES = {
     "readings": Table(
-        "what the leading heads read and write on example sentences, token by token",
+        "what the top heads read and write on example sentences, token by token",
         {
             **as_elsewhere("word", "sense", "sentence", "text", "sense_a", "sense_b"),
             **as_elsewhere("layer", "head", "pos", "piece"),
@@ -224,47 +245,51 @@ LESSON_TABLES = {
 
 
 def measure(run: Run) -> Examples:
-    """What the first heads read in some sentences, and the vector at the word as a sum where the
-    two senses were swapped."""
-    seen = run.seen
+    """What the top heads read in the example sentences, and the word's vector as a sum if the
+    heads of its two senses were swapped.
+    """
+    observation = run.seen
     readings = []
     terms = []
     averages: dict[tuple[object, ...], Mapping[str, Tensor]] = {}
-    swapped = {each.prepared.sense.senses for each in run.swapped}
-    for row in _example_rows(seen, run.prepared):
-        traced = trace(run.model, seen.material.sentences[row].text)
-        pair = _pair_of(run.prepared, seen.material.labels[row])
-        readings += [_reading(seen, row, pair, traced, head) for head in run.leaders]
-        if pair.sense.senses not in swapped or run.model.origin.hooks:
-            continue  # hooks may write what is no component
-        # Rows that are held out together share the axis, and what is fitted with it.
+    swapped_senses = {each.prepared.sense.senses for each in run.swapped}
+    for row in _example_rows(observation, run.prepared):
+        traced = trace(run.model, observation.material.sentences[row].text)
+        pair = _pair_of(run.prepared, observation.material.labels[row])
+        readings += [_reading(observation, row, pair, traced, head) for head in run.leaders]
+        if pair.sense.senses not in swapped_senses or run.model.origin.hooks:
+            continue  # a hook may write something that belongs to no component
+        # Rows that are held out together share their axis and everything fitted with it.
         held_out = (*pair.sense.senses, int(pair.sense.axes.cell[row]))
         if held_out not in averages:
-            averages[held_out] = _average(run.model, seen, pair, row)
-        terms.append(_decomposed(seen, row, pair, traced, averages[held_out]))
+            averages[held_out] = _average(run.model, observation, pair, row)
+        terms.append(_decomposed(observation, row, pair, traced, averages[held_out]))
     return Examples(tuple(readings), tuple(terms))
 
 
 def work(size: Size) -> Work:
-    """The sentences that are shown."""
+    """The work of the example sentences."""
     return Work(forwards=PER_SENSE * (len(size.pairs) + 1))
 
 
 def lessons_work(size: Size) -> Work:
-    """The lesson's sentences of one word, and these again without what follows the word."""
+    """The work of the lesson's sentences of one word: each is run whole, and without the tokens
+    after the word.
+    """
     return Work(forwards=2 * MOST_LESSONS)
 
 
 def measure_lessons(run: Run) -> tuple[LessonReading, ...]:
-    """The lesson's sentences with this word."""
+    """The readings of the lesson's sentences with this word."""
     return tuple(read_lesson(run.model, run.seen, item) for item in lessons_of(run.seen))
 
 
-def _example_rows(seen: Observation, prepared: Sequence[Prepared]) -> list[int]:
-    """Sentences to show: for each sense PER_SENSE of them, of different cue distances where there
-    are any."""
+def _example_rows(observation: Observation, prepared: Sequence[Prepared]) -> list[int]:
+    """The rows of the example sentences: PER_SENSE of each sense, with different distances from the
+    cue to the word if there are any.
+    """
     examples = []
-    for sense in dict.fromkeys(seen.material.labels):
+    for sense in dict.fromkeys(observation.material.labels):
         pair = _pair_of(prepared, sense)
         split = pair.sense.split
         is_a = sense == pair.sense.senses[0]
@@ -273,28 +298,29 @@ def _example_rows(seen: Observation, prepared: Sequence[Prepared]) -> list[int]:
         ]
         order = np.random.default_rng(pair.pairs.seed).permutation(len(of_sense))
         shuffled = [of_sense[index] for index in order]
+        # The first sentence of every distance comes before any second one.
         first_of_distance: dict[int | None, int] = {}
         for row in shuffled:
-            first_of_distance.setdefault(seen.material.distances[row], row)
+            first_of_distance.setdefault(observation.material.distances[row], row)
         preferred = dict.fromkeys([*first_of_distance.values(), *shuffled])
         examples += sorted(list(preferred)[:PER_SENSE])
     return examples
 
 
 def _pair_of(prepared: Sequence[Prepared], sense: str) -> Prepared:
-    """The clearest pair of senses that holds this one."""
+    """The pair of senses with the clearest gap among the pairs that include this sense."""
     holding = [each for each in prepared if sense in each.sense.senses]
     p = [each.gates.gap for each in holding]
     return holding[clearest(p, [each.gates.largest_t for each in holding])]
 
 
 def _reading(
-    seen: Observation, row: int, pair: Prepared, traced: Trace, head: HeadIndex
+    observation: Observation, row: int, pair: Prepared, traced: Trace, head: HeadIndex
 ) -> HeadReading:
     """What one head reads from every token of a sentence at its word."""
-    target = seen.material.targets[row]
+    target = observation.material.targets[row]
     layer, number = head
-    # Right after the head's own layer.
+    # A head's write is read right after its layer, before any later layer changes it.
     axis = pair.sense.axes.at(row, pair.reading.direct[layer])
     return HeadReading(
         sentence=row,
@@ -305,7 +331,7 @@ def _reading(
         labels=traced.tokens.labels,
         attention=traced.pattern[layer, number, target].double().numpy(),
         contribution=axis.effect(traced.delta_e_by_source(layer, number, target)).numpy(),
-        role=tuple(_role(seen.material, row, pos) for pos in range(len(traced.tokens))),
+        role=tuple(_role(observation.material, row, pos) for pos in range(len(traced.tokens))),
     )
 
 
@@ -315,30 +341,38 @@ def _role(material: Material, row: int, pos: int) -> str:
     return "cue" if pos in (material.cues[row] or ()) else "context"
 
 
-def _average(model: Model, seen: Observation, pair: Prepared, row: int) -> Mapping[str, Tensor]:
-    """What every component writes halfway between the two senses, where the axis of this row was
-    fitted."""
+def _average(
+    model: Model, observation: Observation, pair: Prepared, row: int
+) -> Mapping[str, Tensor]:
+    """The mean write of every component halfway between the two senses, over the sentences that
+    the axis of this row was fitted on.
+    """
     split = pair.sense.split
     train = split.holdouts[int(pair.sense.axes.cell[row])].train
     rows_a = [split.rows[position] for position in train if split.is_a[position]]
     rows_b = [split.rows[position] for position in train if not split.is_a[position]]
     weights = read_weights(model)
-    return decomposition.average(weights, seen.states, rows_a, rows_b, depth=seen.depth)
+    return decomposition.average(
+        weights, observation.states, rows_a, rows_b, depth=observation.depth
+    )
 
 
 def _decomposed(
-    seen: Observation, row: int, pair: Prepared, traced: Trace, average: Mapping[str, Tensor]
+    observation: Observation, row: int, pair: Prepared, traced: Trace, average: Mapping[str, Tensor]
 ) -> Decomposed:
-    """Every term of the vector at the word of a sentence, along the axis it is read along."""
-    axis = pair.sense.axes.at(row, seen.depth)
-    target = seen.material.targets[row]
+    """The word's vector in a sentence as a sum, along the axis that was fitted without the
+    sentence.
+    """
+    axis = pair.sense.axes.at(row, observation.depth)
+    target = observation.material.targets[row]
     terms = decomposition.decompose_resid(traced, axis.depth, at=target, axis=axis, average=average)
     return Decomposed(
         sentence=row,
         senses=pair.sense.senses,
         terms=tuple(terms),
         roles=tuple(
-            None if term.pos is None else _role(seen.material, row, term.pos) for term in terms
+            None if term.pos is None else _role(observation.material, row, term.pos)
+            for term in terms
         ),
         total=axis.coordinate(traced.resid_post[axis.depth - 1, target]).item(),
         closing=decomposition.closing_error(traced, axis.depth, at=target),
@@ -348,25 +382,30 @@ def _decomposed(
 # --- the lesson's sentences -----------------------------------------------------------------------
 
 
-def lessons_of(seen: Observation) -> list[Showcase]:
-    """The lesson's sentences of a word, whose senses a user may have named otherwise."""
+def lessons_of(observation: Observation) -> list[Showcase]:
+    """The lesson's sentences of a word.
+
+    Sentences of a sense that the study does not have are left out: users may name senses
+    differently.
+    """
     return [
         item
         for item in lexicon.showcase()
-        if item.word == seen.material.word and item.sense in seen.material.labels
+        if item.word == observation.material.word and item.sense in observation.material.labels
     ]
 
 
-def read_lesson(model: Model, seen: Observation, item: Showcase) -> LessonReading:
-    """Nearest sense and sense coordinate of the word in one of the lesson's sentences."""
+def read_lesson(model: Model, observation: Observation, item: Showcase) -> LessonReading:
+    """The nearest sense and the sense coordinate of the word in one of the lesson's sentences."""
     whole = trace(model, item.text)
     target = positions_of_span(whole.tokens, item.start, item.end)[-1]
     difference = later_words_matter(model, whole, target)
+    # A causal model cannot have read a cue that comes after the word.
     if item.cue_after and model.config.causal:
         return LessonReading(item, None, float("nan"), None, difference)
-    resid = whole.resid_post[seen.depth - 1, target]
-    reads_as = axes.nearest_sense(seen.resid, seen.material.labels, resid[None])[0]
-    axis = seen.axis_for_others(_pair_with(seen, item.sense, reads_as))
+    resid = whole.resid_post[observation.depth - 1, target]
+    reads_as = axes.nearest_sense(observation.resid, observation.material.labels, resid[None])[0]
+    axis = observation.axis_for_others(_pair_with(observation, item.sense, reads_as))
     return LessonReading(
         item,
         reads_as,
@@ -376,78 +415,89 @@ def read_lesson(model: Model, seen: Observation, item: Showcase) -> LessonReadin
     )
 
 
-def _pair_with(seen: Observation, sense: str, other: str) -> SenseAxes:
-    """The pair of two senses; of the other and any third where both are the same or the sense is
-    not in the study."""
-    both = [pair for pair in seen.pairs if {sense, other} == set(pair.senses)]
-    return (both or [pair for pair in seen.pairs if other in pair.senses])[0]
+def _pair_with(observation: Observation, sense: str, reads_as: str) -> SenseAxes:
+    """The pair of a sentence's sense and the sense that it reads as.
+
+    If these are equal, or the study does not have the former: the first pair that includes the
+    latter.
+    """
+    both = [pair for pair in observation.pairs if {sense, reads_as} == set(pair.senses)]
+    return (both or [pair for pair in observation.pairs if reads_as in pair.senses])[0]
 
 
 def later_words_matter(model: Model, whole: Trace, target: int) -> float:
-    """The largest change of any head's write at `target` when every later token is removed,
-    relative to the largest write."""
+    """The largest change of any head's write at `target` if every later token is removed, relative
+    to the largest write.
+    """
     # layer head d_head d_model
     with_heads = [block.w_o for block in whole.weights.blocks if block.mixer is None]
     w_o = torch.stack(with_heads).cpu()
     has_heads = whole.weights.has_heads.cpu()
     tokens = whole.tokens
+    # `target_states` cuts a causal model's text after the word anyway.
     if not model.config.causal:
         tokens = tokenize(model, tokens.text[: tokens.spans[target][1]])
     without = target_states(model, [tokens], [target]).z[0, has_heads]
-    written = (whole.z[has_heads, :, target].unsqueeze(-2) @ w_o).squeeze(-2)
-    written_without = (without.unsqueeze(-2) @ w_o).squeeze(-2)
-    return ((written - written_without).abs().max() / written.abs().max()).item()
+    # ΔE = z W_O, `layer head d_model`
+    write = (whole.z[has_heads, :, target].unsqueeze(-2) @ w_o).squeeze(-2)
+    write_without = (without.unsqueeze(-2) @ w_o).squeeze(-2)
+    return ((write - write_without).abs().max() / write.abs().max()).item()
 
 
 # --- a second model -------------------------------------------------------------------------------
 
 
 def read_second(
-    model: Model, seen: Observation, prepared: Sequence[Prepared]
+    model: Model, observation: Observation, prepared: Sequence[Prepared]
 ) -> list[SecondReading]:
-    """The lesson's sentences of a word whose cue comes later, and what their reading depends on.
+    """The readings of the lesson's sentences whose cue comes after the word, and the tokens and
+    heads that they depend on.
 
-    Every other token is hidden in turn: [MASK] takes its place, or it is taken out where the
-    tokenizer has no mask. What the reading depends on is left out where the word does not read as
-    the sense that is meant.
+    Every token except the word is hidden in turn: it is replaced by [MASK], or removed if the
+    tokenizer has no mask. Tokens and heads are reported only if the word reads as the intended
+    sense.
     """
     readings = []
-    for item in lessons_of(seen):
+    for item in lessons_of(observation):
         if not item.cue_after:
             continue
-        lesson = read_lesson(model, seen, item)
-        sense = _pair_with(seen, item.sense, str(lesson.reads_as))
+        lesson = read_lesson(model, observation, item)
+        sense = _pair_with(observation, item.sense, str(lesson.reads_as))
         [p] = [each.gates.gap for each in prepared if each.sense is sense]
         causes: dict[str, Any] = {"source": None, "through": ()}
         causes |= dict.fromkeys(("share", "cue_share", "cue_alone", "nothing"), float("nan"))
         if lesson.reads_as == item.sense:
-            causes |= _causes(model, seen.axis_for_others(sense), item)
+            causes |= _causes(model, observation.axis_for_others(sense), item)
         readings.append(SecondReading(lesson, p, **causes))
     return readings
 
 
 def _causes(model: Model, axis: Axis, item: Showcase) -> dict[str, object]:
-    """The token that the coordinate depends on most, the heads it depends on, and what the marked
-    cue does."""
+    """The token that the coordinate depends on most, the heads through which it acts, and the
+    effect of the marked cue.
+    """
     tokens = tokenize(model, item.text)
     word = positions_of_span(tokens, item.start, item.end)
     cue = cue_positions(tokens, item) or range(0)
-    others = [
+    context = [
         pos for pos, (start, end) in enumerate(tokens.spans) if start < end and pos not in word
     ]
-    # Each other token hidden by itself, all but the cue, all.
-    hidden = [[pos] for pos in others]
-    hidden += [[pos for pos in others if pos not in cue], others]
+    # Each token except the word hidden by itself, then all of them but the cue, then all of them.
+    hidden = [[pos] for pos in context]
+    hidden += [[pos for pos in context if pos not in cue], context]
     variants = [(tokens, word[-1])]
     variants += [_without(model, tokens, positions, word[-1]) for positions in hidden]
     states = target_states(model, [cut for cut, _ in variants], [at for _, at in variants])
-    whole, *without, alone, nothing = axis.coordinate(states.resid[:, axis.depth]).tolist()
+    coordinates = axis.coordinate(states.resid[:, axis.depth]).tolist()
+    whole, *without, cue_alone, word_alone = coordinates
+    # share = (M - M without the token) / M
     lost = {
-        pos: (whole - coordinate) / whole for pos, coordinate in zip(others, without, strict=True)
+        pos: (whole - coordinate) / whole for pos, coordinate in zip(context, without, strict=True)
     }
-    lead = max(others, key=lost.__getitem__)
-    donor = states.z[[1 + others.index(lead)], : axis.depth]
-    cost = axis.u / axis.gap / -whole  # the part of the coordinate that a change takes away
+    lead = max(context, key=lost.__getitem__)
+    donor = states.z[[1 + context.index(lead)], : axis.depth]
+    # The product of a change with this direction is the fraction of the coordinate that it costs.
+    cost = axis.u / axis.gap / -whole
     causes: dict[str, object] = {
         "source": tokens.pieces[lead].strip() or tokens.labels[lead],
         "share": lost[lead],
@@ -455,29 +505,31 @@ def _causes(model: Model, axis: Axis, item: Showcase) -> dict[str, object]:
     }
     if cue:
         cue_share = max(lost[pos] for pos in cue)
-        causes |= {"cue_share": cue_share, "cue_alone": alone, "nothing": nothing}
+        causes |= {"cue_share": cue_share, "cue_alone": cue_alone, "nothing": word_alone}
     return causes
 
 
 def _through(
     model: Model, text: TargetText, donor: Tensor, cost: Tensor
 ) -> tuple[tuple[str, float], ...]:
-    """The heads that cost most when each alone has the donor's z, with how much.
+    """The names of the heads whose swaps cost most, and their costs.
 
-    cost: the direction that measures it. `d_model`
+    donor: `1 layer head d_head`, the z that one head at a time gets
+    cost: `d_model`, the direction that costs are measured along
     """
-    moved = swap_heads(read_weights(model), [text], donor, cost[None])[0, ..., 0].double()
+    by_layer = swap_heads(read_weights(model), [text], donor, cost[None])[0, ..., 0].double()
     costs = []
-    for layer, of_layer in enumerate(moved.tolist()):
+    for layer, of_layer in enumerate(by_layer.tolist()):
         for head, cost_of_head in enumerate(of_layer):
             if cost_of_head >= WORTH_NAMING:
                 costs.append((cost_of_head, f"L{layer}H{head}"))
-    leading = sorted(costs, reverse=True)[:MOST_THROUGH]
-    return tuple((name, cost) for cost, name in leading)
+    largest = sorted(costs, reverse=True)[:MOST_THROUGH]
+    return tuple((name, cost) for cost, name in largest)
 
 
 def _without(model: Model, tokens: Tokens, hidden: Collection[int], at: int) -> tuple[Tokens, int]:
-    """The tokens with some of them hidden, and where the word is read then."""
+    """The tokens with some of them hidden, and the position at which the word is then read."""
+    # A mask keeps every position; without one, tokens are removed and the word moves forward.
     mask = model.tokenizer.mask_token_id
     if mask is not None:
         ids = tuple(mask if pos in hidden else token for pos, token in enumerate(tokens.ids))

@@ -1,10 +1,10 @@
 """How few heads are enough: faithfulness and necessity of sets of heads (`probe.patching.sets`),
-against random sets of the same layers.
+compared with random sets of the same layers.
 
-M is the sense coordinate, the donor a sentence of the other sense, sums run over pairs in both
-directions (ratio of sums). The order of heads comes from other sentences than those the curve is
-measured on: every holdout has its own. A ranking is worth something when its sets do better than
-sets drawn at random with as many heads in every layer.
+M is the sense coordinate, and the donor is a sentence of the other sense. F is a ratio of sums over
+pairs in both directions. The order of heads is taken from other sentences than the curve is
+measured on, separately for every holdout. A ranking is informative if its sets do better than
+random sets with the same number of heads in every layer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,19 +42,25 @@ from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
 
-CURVE_PAIRS = 12  # of sentences, that the sets of a word's curve are run on
-CARRIED_SIZES = (1, 2, 4, 8)  # first heads of the other words that are tried on a word left out
-CARRIED_RANDOM = 20  # sets of each of these sizes, with as many heads in every layer
-ENOUGH = 0.9  # faithfulness from which a set of heads counts as doing what all of them do
+CURVE_PAIRS = 12  # pairs of sentences that the sets of a word's curve are run on
+CARRIED_SIZES = (1, 2, 4, 8)  # numbers of other words' top heads that are tried on a held-out word
+CARRIED_RANDOM = 20  # random sets of each of these sizes, with the same number of heads per layer
+ENOUGH = 0.9  # faithfulness at which a set of heads counts as enough
 
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Faithfulness and necessity of the first `sizes` heads of an order, and of random sets matched
-    to them per layer.
+    """Faithfulness and necessity of the top heads of an order, and faithfulness of random sets
+    with the same number of heads in every layer.
 
-    `faithfulness necessity: size`, the ends of their 95 % bootstrap intervals `(low, high) size`,
-    over `pairs` pairs · `random_sizes: r` · `random: r set`.
+    order: the heads, best first
+    pairs: the number of pairs of sentences
+    sizes: the numbers of top heads
+    faithfulness, necessity: `size`
+    faithfulness_interval, necessity_interval: `size` each, the lower and the upper ends of the 95 %
+        bootstrap intervals
+    random_sizes: the sizes at which random sets were drawn
+    random: `random_size set`, the faithfulness of each random set
     """
 
     order: tuple[HeadIndex, ...]
@@ -69,19 +75,21 @@ class Curves:
 
     @property
     def area(self) -> float:
-        """Mean faithfulness over the fraction of heads in the set, by the trapezoid rule: 1 when a
-        single head is enough."""
+        """Mean faithfulness over the fraction of heads in the set, by the trapezoid rule; close to
+        1 if a single head is enough.
+        """
         share = np.asarray(self.sizes) / len(self.order)
         return float(np.trapezoid(self.faithfulness, share))
 
     @property
     def smallest(self) -> int | None:
-        """The fewest leading heads with F >= ENOUGH, None where no set reaches it."""
-        return _smallest(self.sizes, self.faithfulness)
+        """The smallest number of top heads with F >= ENOUGH; None if no set reaches it."""
+        return _smallest_enough(self.sizes, self.faithfulness)
 
 
-def _smallest(sizes: Sequence[int], reached: Array) -> int | None:
-    for size, value in zip(sizes, reached, strict=True):
+def _smallest_enough(sizes: Sequence[int], faithfulness: Array) -> int | None:
+    """The smallest size with F >= ENOUGH; None without such a size."""
+    for size, value in zip(sizes, faithfulness, strict=True):
         if value >= ENOUGH:
             return size
     return None
@@ -96,8 +104,8 @@ def _curves(record: WordRecord) -> Iterator[Columns]:
         return
     added = []
     for smaller, size in pairwise((0, *curves.sizes)):
-        joined = curves.order[smaller:size]
-        added.append(", ".join(f"L{layer}H{head}" for layer, head in joined) or None)
+        new_heads = curves.order[smaller:size]
+        added.append(", ".join(f"L{layer}H{head}" for layer, head in new_heads) or None)
     columns: dict[str, Any] = {
         "word": record.word,
         "area": curves.area,
@@ -117,30 +125,34 @@ def _random_sets(record: WordRecord) -> Iterator[Columns]:
     if curves is None:
         return
     for size, values in zip(curves.random_sizes, curves.random, strict=True):
-        known = values[~np.isnan(values)]
-        yield {"word": record.word, "size": size, "faithfulness": known}
+        # F is NaN if a swap of all heads moves nothing.
+        defined = values[~np.isnan(values)]
+        yield {"word": record.word, "size": size, "faithfulness": defined}
 
 
 GAP = "fraction of the sense gap"
 TABLES = {
     "curves": Table(
-        "sets of leading heads: what they restore together, and what is lost without them",
+        "sets of top heads: how much they restore together, and how much is lost without them",
         {
             "word": None,
-            "area": Column("mean faithfulness over the share of heads kept; 1: one is enough", GAP),
-            "smallest": Column("the fewest leading heads with F of at least 0.9", "count"),
+            "area": Column(
+                "mean faithfulness over the fraction of heads in the set; 1: one head is enough",
+                GAP,
+            ),
+            "smallest": Column("smallest number of top heads with F of at least 0.9", "count"),
             **as_elsewhere("pairs", "size"),
-            "added": Column("the heads that joined the set since the size before"),
+            "added": Column("the heads that were added since the previous size"),
             **as_elsewhere("faithfulness", "faithfulness_low", "faithfulness_high"),
             **with_ends(
                 "necessity",
-                Column("1 - F of all other heads (1: nothing is left without this set)", GAP),
+                Column("1 - F of all other heads (1: the gap is lost without this set)", GAP),
             ),
         },
         _curves,
     ),
     "random_sets": Table(
-        "the same for random sets with as many heads per layer",
+        "faithfulness of random sets with the same number of heads per layer",
         as_elsewhere("word", "size", "faithfulness"),
         _random_sets,
     ),
@@ -148,8 +160,10 @@ TABLES = {
 
 
 def measure(run: Run) -> Curves | None:
-    """The curves of a word, on pairs whose order of heads comes from the pairs that their holdout
-    learns from; None where nothing was swapped."""
+    """The curves of a word; None if no heads were swapped.
+
+    The order of heads for a pair is taken from the pairs that its holdout learns from.
+    """
     if not run.swapped:
         return None
     seed = run.options.seed
@@ -171,6 +185,7 @@ def measure(run: Run) -> Curves | None:
                 for index, (a, b) in enumerate(zip(ranking.a, ranking.b, strict=True))
                 if a in train and b in train
             ]
+            # Without a pair in the training part, the order is that of all pairs.
             order = ordered(net[learned or slice(None)].mean(0), depth, run.weights)
             groups.append(Ranked(sense.axes, each.pairs.take(tested), order))
     mean = np.mean([each.effects.word.net.mean(0) for each in run.swapped], axis=0)
@@ -180,16 +195,18 @@ def measure(run: Run) -> Curves | None:
 
 
 def work(size: Size) -> Work:
-    """The first heads of the order and all but these, and the random sets, both ways."""
+    """The work of the curves: the top heads, all but the top heads, and the random sets, in
+    both directions.
+    """
     sets = 2 * len(curve_sizes(size.heads_in_all)) + SIZES * RANDOM_SETS
     return Work(swaps=DIRECTIONS * CURVE_PAIRS * sets)
 
 
 def _ranking(run: Run, each: SwappedPair) -> tuple[Pairs, Array]:
-    """The pairs that heads are ordered on, and their net effects `pair layer head`.
+    """The pairs that heads are ordered on, and their net effects, `pair layer head`.
 
-    Those that are swapped anyway where there are folds; where the file gives its own split, pairs
-    of the part that is fitted on.
+    With folds, they are the pairs that are swapped anyway. If the file defines a split, they are
+    pairs of its training part.
     """
     prepared = each.prepared
     if len(prepared.sense.split.holdouts) > 1:
@@ -204,7 +221,7 @@ def _ranking(run: Run, each: SwappedPair) -> tuple[Pairs, Array]:
     )
     if len(learned) == 0:
         return each.pairs, each.effects.word.net
-    # Read along the axis that they were fitted on.
+    # With the file's split there is one axis, which was fitted on the sentences of these pairs.
     axes = prepared.sense.axes
     fitted = replace(axes, cell=np.zeros_like(axes.cell))
     measured, _ = swaps.measure(
@@ -214,7 +231,10 @@ def _ranking(run: Run, each: SwappedPair) -> tuple[Pairs, Array]:
 
 
 def ordered(net: Array, depth: int, weights: Weights) -> tuple[HeadIndex, ...]:
-    """The heads of the layers before `depth`, the largest effect first. `layer head`"""
+    """The heads of the layers before `depth`, the largest effect first.
+
+    net: `layer head`, the net effects
+    """
     layers, heads = np.unravel_index(resampling.order(net[:depth].ravel()), net[:depth].shape)
     has_heads = weights.has_heads.tolist()
     return tuple(
@@ -234,39 +254,42 @@ def run_curves(
     *,
     seed: int,
 ) -> Curves:
-    """Run every set of the curves on the groups' pairs, each with the first heads of its own
-    group's order.
+    """The curves over all groups, each group run with the top heads of its order.
 
-    `texts`: row by row what z was read from · `z: row layer head d_head` · `order`: the order over
-    all sentences, which names the heads but is measured on none · `depth`: the read-out, below
-    which the heads of every order lie.
+    texts: the texts that z was read from, row by row
+    z: `row layer head d_head`
+    groups: pairs, each with the order of heads that is used for them
+    order: the order over all sentences, reported in the result but used for no pair
+    depth: the read-out layer; the heads of every order are in the layers before it
+    seed: of the random sets
     """
     z = z[:, :depth]
     shape = (depth, z.shape[2])
     sizes = curve_sizes(len(order))
-    moved_by_group = []
+    by_group = []
     for group in groups:
-        leading = np.array([mask_of(group.order[:size], shape) for size in sizes])
-        masks = np.concatenate([leading, ~leading])
-        moved_by_group.append(_moved_from_all(weights, texts, z, group, masks))
-    moved = np.concatenate(moved_by_group)
+        top_heads = np.array([mask_of(group.order[:size], shape) for size in sizes])
+        masks = np.concatenate([top_heads, ~top_heads])
+        by_group.append(_moved_from_all(weights, texts, z, group, masks))
+    moves = np.concatenate(by_group)  # row 1 + set
 
     all_pairs = [group.pairs for group in groups]
     weight = bootstrap(all_pairs).repeat(2, axis=1)  # both directions of a pair are drawn together
     units = len({(group.axes.senses, unit) for group in groups for unit in group.pairs.units})
-    estimate = faithfulness(moved.sum(0))
-    low, high = resampling.interval(faithfulness(weight @ moved), estimate, units=units)
-    reached, without = np.split(estimate, 2)
-    low_reached, low_without = np.split(low, 2)
-    high_reached, high_without = np.split(high, 2)
+    estimate = faithfulness(moves.sum(0))
+    low, high = resampling.interval(faithfulness(weight @ moves), estimate, units=units)
+    # necessity = 1 - F(all other heads), so the ends of its interval change places
+    of_first, without = np.split(estimate, 2)
+    low_of_first, low_without = np.split(low, 2)
+    high_of_first, high_without = np.split(high, 2)
 
-    random_sizes = _random_sizes(sizes, reached)
+    random_sizes = _random_sizes(sizes, of_first)
     return Curves(
         order=tuple(order),
         pairs=sum(map(len, all_pairs)),
         sizes=sizes,
-        faithfulness=reached,
-        faithfulness_interval=(low_reached, high_reached),
+        faithfulness=of_first,
+        faithfulness_interval=(low_of_first, high_of_first),
         necessity=1 - without,
         necessity_interval=(1 - high_without, 1 - low_without),
         random_sizes=random_sizes,
@@ -283,66 +306,82 @@ def _random_curves(
     *,
     seed: int,
 ) -> Array:
-    """Faithfulness of RANDOM_SETS sets of each size, matched to the leading heads of each group.
-    `-> size set`"""
+    """Faithfulness of RANDOM_SETS random sets of each size, with the same number of heads in every
+    layer as the top heads of each group.
+
+    `-> size set`
+    """
     shape = (z.shape[1], z.shape[2])
+    # Sums over the rows of all groups: column 0 for the empty set, then one for each random set.
     total = np.zeros((len(sizes), 1 + RANDOM_SETS))
     for group in groups:
         # The same seed for every group: where the leading heads are in the same layers, a number
         # means the same set, so that the best number is a set and not a mixture of sets.
         rng = np.random.default_rng(seed)
-        drawn = [
+        masks = [
             random_sets(mask_of(group.order[:size], shape), RANDOM_SETS, rng) for size in sizes
         ]
-        moved = _moved_from_all(weights, texts, z, group, np.concatenate(drawn)).sum(0)
-        total[:, 0] += moved[0]
-        total[:, 1:] += moved[1:].reshape(-1, RANDOM_SETS)
+        moves = _moved_from_all(weights, texts, z, group, np.concatenate(masks)).sum(0)
+        total[:, 0] += moves[0]
+        total[:, 1:] += moves[1:].reshape(-1, RANDOM_SETS)
     return faithfulness(total)
 
 
-def _random_sizes(sizes: Sequence[int], reached: Array) -> tuple[int, ...]:
-    """Sizes from one head to all but one, and the smallest that is enough: there leaders must beat
-    random ones."""
-    most = sizes[-1]
-    chosen = {*np.geomspace(1, most - 1, SIZES).round().astype(int).tolist()}
-    smallest = _smallest(sizes, reached)
-    if smallest is not None and smallest < most:
-        chosen.add(smallest)
-    return tuple(sorted(chosen))
+def _random_sizes(sizes: Sequence[int], faithfulness: Array) -> tuple[int, ...]:
+    """The sizes at which random sets are drawn: from one head to all but one, and the smallest size
+    that is enough, at which the top heads must do better than random heads.
+    """
+    all_heads = sizes[-1]
+    random_sizes = {*np.geomspace(1, all_heads - 1, SIZES).round().astype(int).tolist()}
+    enough = _smallest_enough(sizes, faithfulness)
+    if enough is not None and enough < all_heads:
+        random_sizes.add(enough)
+    return tuple(sorted(random_sizes))
 
 
 def _moved_from_all(weights: Weights, texts: Rows, z: Tensor, group: Ranked, masks: Mask) -> Array:
-    """M - M(all), signed so that the donor's side is negative, with the empty set (first) and with
-    each set. Rows are the pairs in both directions, side by side. `-> row 1 + set`
+    """M(S) - M(all), for the empty set and then for each set, signed so that the donor's side is
+    negative.
+
+    `-> row 1 + set`
+
+    Each pair has two rows, one for each direction.
     """
-    nothing = np.zeros((1, *masks.shape[1:]), dtype=bool)
-    head_sets = np.concatenate([nothing, masks])
+    empty_set = np.zeros((1, *masks.shape[1:]), dtype=bool)
+    head_sets = np.concatenate([empty_set, masks])
     return -moved_toward_donor(weights, texts, z, group.axes, group.pairs, head_sets)
 
 
 def moved_toward_donor(
     weights: Weights, texts: Rows, z: Tensor, axes: HeldOutAxes, pairs: Pairs, head_sets: Mask
 ) -> Array:
-    """How far M moves towards the donor when all heads but a set have its z, read behind the layers
-    of z. `z: row layer head d_head`, `head_sets: set layer head` -> `row set`; rows are the
-    pairs in both directions.
+    """How far M moves toward the donor if all heads outside a set have the donor's z.
+
+    `-> row set`, read after the layers of z
+
+    z: `row layer head d_head`
+    head_sets: `set layer head`
+
+    Each pair has two rows: `b` with donor `a`, then `a` with donor `b`.
     """
     recipients = [row for pair in zip(pairs.b, pairs.a, strict=True) for row in pair]
     donors = [row for pair in zip(pairs.a, pairs.b, strict=True) for row in pair]
-    # The rows of a holdout share a direction, so each direction is read once for all rows.
+    # The rows of a holdout share a direction. All rows are read along every direction, and each
+    # row's direction is selected below.
     cells, cell_of_row = np.unique(axes.cell[recipients], return_inverse=True)
     depth = z.shape[1]
     directions = (axes.u[cells, depth] / axes.gap[cells, depth, None]).to(z.dtype)
-    moved = swap_sets(
+    moves = swap_sets(
         weights,
         [texts[row] for row in recipients],
         z[donors],
         torch.from_numpy(head_sets),
         directions,
     )
-    own_direction = moved.double().numpy()[np.arange(len(recipients)), :, cell_of_row]
+    along_axis = moves.double().numpy()[np.arange(len(recipients)), :, cell_of_row]
+    # b moves up the axis toward a, and a moves down toward b.
     signs = np.tile([1.0, -1.0], len(pairs))[:, None]
-    return np.asarray(own_direction * signs)
+    return np.asarray(along_axis * signs)
 
 
 # --- heads of other words -------------------------------------------------------------------------
@@ -350,14 +389,18 @@ def moved_toward_donor(
 
 @dataclass(frozen=True, eq=False)
 class CarriedSets:
-    """How far sets of heads carry a word that they were not chosen on, in units of the residual
-    stream at the read-out layer, mean over pairs and both ways: M(S) - M(none), heads outside S
-    taking the donor's z.
+    """How much of a word's sense is carried by sets of heads that were chosen on other words.
 
-    whole: of all heads; the faithfulness of a set is its number over this.
-    left_out: of the first `sizes` heads of the order that the other words gave. `size`
-    own: of the word's own order, from other pairs than those it is measured on. `size`
-    random: sets with as many heads in every layer as those of the other words. `size draw`
+    The numbers are M(S) - M(none), with the heads outside S taking the donor's z, as the mean over
+    pairs and both directions, in units of the residual stream at the read-out layer.
+
+    word: the word, on which `left_out` was not chosen
+    sizes: the numbers of top heads
+    whole: of all heads; the faithfulness of a set is its number divided by this
+    left_out: `size`, of the top heads of the other words' order
+    own: `size`, of the top heads of the word's order, which is taken from other pairs than it is
+        measured on
+    random: `size draw`, of random sets with the same number of heads in every layer as `left_out`
     """
 
     word: str
@@ -369,8 +412,9 @@ class CarriedSets:
 
 
 def carried_work(size: Size) -> Work:
-    """Every sentence once, every head for the word's own order, and all sets that are tried, both
-    ways."""
+    """The work of `carry_over`: every sentence once, every head for the word's order, and all sets,
+    in both directions.
+    """
     sets = 1 + len(CARRIED_SIZES) * (2 + CARRIED_RANDOM)
     per_pair = DONORS_PER_PAIR * size.heads_in_all + DIRECTIONS * sets
     return Work(forwards=size.sentences, swaps=per_pair * sum(size.pairs))
@@ -378,58 +422,65 @@ def carried_work(size: Size) -> Work:
 
 def carry_over(
     weights: Weights,
-    seen: Observation,
+    observation: Observation,
     pairs: Sequence[Pairs],
     order: Sequence[HeadIndex],
     *,
     depth: int,
     seed: int,
 ) -> CarriedSets:
-    """What the first heads of an order that other words gave do for a word, next to its own order
-    and random sets of the same layers.
+    """How much of a word's sense the top heads of the other words' order carry, compared with the
+    top heads of the word's order and with random sets of the same layers.
 
-    pairs: those that are swapped, for each two senses of `seen`.
-    order: of heads below `depth`, where the word is read.
+    pairs: the pairs that are swapped, for each two senses of the observation
+    order: the other words' order of the heads in the layers before `depth`
+    depth: the read-out layer
+    seed: of the random sets
     """
     shape = (depth, weights.shape[1])
     sizes = tuple(size for size in CARRIED_SIZES if size <= len(order))
-    leading = np.array([mask_of(order[:size], shape) for size in sizes])
+    top_heads = np.array([mask_of(order[:size], shape) for size in sizes])
     rng = np.random.default_rng(seed)
-    drawn = np.concatenate([random_sets(mask, CARRIED_RANDOM, rng) for mask in leading])
-    z = seen.states.z[:, :depth]
-    moved = []
-    for sense, of_sense in zip(seen.pairs, pairs, strict=True):
+    random_masks = np.concatenate([random_sets(mask, CARRIED_RANDOM, rng) for mask in top_heads])
+    z = observation.states.z[:, :depth]
+    by_holdout = []
+    for sense, of_sense in zip(observation.pairs, pairs, strict=True):
         in_units = sense.axes.in_units()
-        for some, own_order in _own_orders(weights, seen, in_units, of_sense, depth):
-            own = np.array([mask_of(own_order[:size], shape) for size in sizes])
-            none = np.zeros((1, *shape), dtype=bool)
-            head_sets = np.concatenate([none, leading, own, drawn])
-            moved.append(moved_toward_donor(weights, seen.texts, z, in_units, some, head_sets))
-    by_set = np.concatenate(moved).mean(0)  # what is lost where the heads outside the set change
-    kept = by_set[0] - by_set[1:]
-    left_out, own_kept, random = np.split(kept, [len(sizes), 2 * len(sizes)])
+        for tested, own_order in _own_orders(weights, observation, in_units, of_sense, depth):
+            own_heads = np.array([mask_of(own_order[:size], shape) for size in sizes])
+            empty_set = np.zeros((1, *shape), dtype=bool)
+            head_sets = np.concatenate([empty_set, top_heads, own_heads, random_masks])
+            by_holdout.append(
+                moved_toward_donor(weights, observation.texts, z, in_units, tested, head_sets)
+            )
+    lost = np.concatenate(by_holdout).mean(0)  # set
+    # M(S) - M(none) is the loss with all heads changed minus the loss with those outside S changed
+    carried = lost[0] - lost[1:]
+    left_out, of_own_heads, random = np.split(carried, [len(sizes), 2 * len(sizes)])
     return CarriedSets(
-        word=seen.material.word,
+        word=observation.material.word,
         sizes=sizes,
-        whole=float(by_set[0]),
+        whole=float(lost[0]),
         left_out=left_out,
-        own=own_kept,
+        own=of_own_heads,
         random=random.reshape(len(sizes), CARRIED_RANDOM),
     )
 
 
 def _own_orders(
-    weights: Weights, seen: Observation, in_units: HeldOutAxes, pairs: Pairs, depth: int
+    weights: Weights, observation: Observation, in_units: HeldOutAxes, pairs: Pairs, depth: int
 ) -> Iterator[tuple[Pairs, list[HeadIndex]]]:
-    """The pairs of each holdout with the order of heads below `depth` that the pairs of the others
-    give; that of all pairs where there is one holdout."""
+    """The pairs of each holdout, and the order of the heads before `depth` from the pairs of the
+    other holdouts; from all pairs if there is a single holdout.
+    """
     upto = replace(in_units, u=in_units.u[:, : depth + 1], gap=in_units.gap[:, : depth + 1])
     swap = partial(swap_heads, weights)
-    net = run_swaps(swap, seen.texts, seen.states.z[:, :depth], upto, pairs).net[..., -1]
+    z = observation.states.z[:, :depth]
+    net = run_swaps(swap, observation.texts, z, upto, pairs).net[..., -1]
     cells = in_units.cell[list(pairs.a)]
     for cell in sorted(set(cells.tolist())):
-        others = cells != cell
-        effects = net[others if others.any() else slice(None)].mean(0)
+        outside = cells != cell
+        effects = net[outside if outside.any() else slice(None)].mean(0)
         layers, heads = np.unravel_index(resampling.order(effects.ravel()), effects.shape)
-        mine = np.flatnonzero(~others).tolist()
-        yield pairs.take(mine), list(zip(layers.tolist(), heads.tolist(), strict=True))
+        tested = np.flatnonzero(~outside).tolist()
+        yield pairs.take(tested), list(zip(layers.tolist(), heads.tolist(), strict=True))

@@ -1,17 +1,17 @@
-"""What is used in the place of swaps: attention, norms, classifiers and gradients, on the pairs of
-sentences in which every head was swapped.
+"""Shortcuts that are used instead of swaps: attention, norms, classifiers and gradients, on the
+pairs of sentences in which every head was swapped.
 
     attention             attention from the word to its cue
-    rollout               the same with the tokens that are read traced back to the cue through the
-                          layers before, each (mean over its heads + identity) / 2
-    value_attention       |v at the cue| x attention to it
-    auroc                 held-out separation of the senses by what the head writes
-    direct                D: what the head itself writes along the sense axis
+    rollout               attention to the tokens that a head reads, traced back to the cue through
+                          the earlier layers, each as (mean over its heads + identity) / 2
+    value_attention       |v at the cue| x attention to the cue
+    auroc                 held-out separation of the senses by the head's writes
+    direct                D: the head's direct effect, its write along the sense axis
     attribution           gradient at the recipient x change of z
-    integrated_5, _20     the same with the gradient averaged over 5 and 20 steps to the donor's z
+    integrated_5, _20     gradient, averaged over 5 and 20 steps to the donor's z, x change of z
 
-Whatever is swapped or has a gradient is taken both ways, as the swap is: half of what b gains with
-a's z plus half of what a loses with b's. Nothing is subtracted for donors of the same sense.
+Swaps and gradients are averaged over both directions: half of what b gains with a's z plus half of
+what a loses with b's z. The effect of same-sense donors is not subtracted.
 
 Sources: Abnar & Zuidema 2020 (rollout); Kobayashi et al. 2020 (norms); Nanda 2023 (attribution
 patching); Sundararajan et al. 2017 (integrated gradients).
@@ -31,7 +31,7 @@ from probe.model.attention import repeat_kv
 from probe.patching.gradients import attribute_heads
 from probe.stats.resampling import Array
 
-# By method the steps of its gradient; 0 takes it at the recipient alone.
+# The number of steps of each gradient method; 0 uses the gradient at the recipient alone.
 STEPS = {"attribution": 0, "integrated_5": 5, "integrated_20": 20}
 FROM_ATTENTION = ("attention", "rollout", "value_attention")
 METHODS = (*FROM_ATTENTION, "auroc", "direct", *STEPS)
@@ -39,14 +39,15 @@ METHODS = (*FROM_ATTENTION, "auroc", "direct", *STEPS)
 
 @dataclass(frozen=True, eq=False)
 class Shortcuts:
-    """The swaps of two senses and what stands for them, pair by pair.
+    """The swaps of two senses and the shortcuts for them, pair by pair.
 
-    senses: the two. depth: L*, where the word is read.
-    units: the pair of cue words of each pair. `pair`
-    gap: the mean gap where the heads of a layer are read. `layer`
-    swap: what swapping each head does, both ways averaged, as a fraction of the gap. `pair layer
-        head`
-    scores: by method. `pair layer head` each; `auroc`, which is of all sentences, `layer head`
+    senses: the two
+    depth: L*, the read-out layer
+    units: `pair`, the pair of cue words of each pair
+    gap: `layer`, the mean gap where the heads of a layer are read
+    swap: `pair layer head`, the effect of swapping each head, the mean of both directions, as a
+        fraction of the gap
+    scores: by method, `pair layer head` each; `auroc` is `layer head`, over all sentences
     """
 
     senses: tuple[str, str]
@@ -58,7 +59,7 @@ class Shortcuts:
 
 
 def measure(run: Run) -> tuple[Shortcuts, ...]:
-    """The shortcuts of every two senses whose heads were swapped."""
+    """The swaps and shortcuts of every two senses whose heads were swapped."""
     separated = separations.measure(run)
     return tuple(_measure(run, each, separated[each.number].auroc) for each in run.swapped)
 
@@ -67,6 +68,7 @@ def _measure(run: Run, each: SwappedPair, auroc: Array) -> Shortcuts:
     effects = each.effects
     gap = effects.word.gap.mean(0)  # layer
     swap = (effects.word.denoise + effects.word.noise) / 2
+    # Writes are read at other depths than swaps, so they are divided by other gaps.
     direct = effects.direct / effects.direct_gap.mean(0)[:, None]
     scores = _from_attention(run, each) | {"auroc": auroc, "direct": direct}
     for name, steps in STEPS.items():
@@ -82,22 +84,29 @@ def _measure(run: Run, each: SwappedPair, auroc: Array) -> Shortcuts:
 
 
 def _by_gradients(run: Run, each: SwappedPair, steps: int) -> Array:
-    """Estimates of the numerators of the swaps, both ways averaged. `-> pair layer head`"""
-    seen = run.seen
+    """Estimates of the numerators of the swaps, the mean of both directions.
+
+    `-> pair layer head`
+    """
+    observation = run.seen
     recipients = [*each.pairs.b, *each.pairs.a]
-    givers = [*each.pairs.a, *each.pairs.b]
-    donor_z = seen.states.z[givers]
+    donors = [*each.pairs.a, *each.pairs.b]
+    donor_z = observation.states.z[donors]
     directions = each.prepared.sense.axes.directions(recipients)[:, 1:].to(donor_z)
-    texts = [seen.texts[row] for row in recipients]
+    texts = [observation.texts[row] for row in recipients]
     stages = each.prepared.reading.at
-    moved = attribute_heads(run.weights, texts, donor_z, directions, stages, steps=steps)
-    into_b, into_a = moved.double().chunk(2)
+    estimates = attribute_heads(run.weights, texts, donor_z, directions, stages, steps=steps)
+    into_b, into_a = estimates.double().chunk(2)
+    # b moves up the axis toward a, and a moves down toward b.
     return ((into_b - into_a) / 2).numpy()
 
 
 def _from_attention(run: Run, each: SwappedPair) -> dict[str, Array]:
-    """What is read from attention to the cue, mean over both members of a pair; NaN where one marks
-    none. `pair layer head` each"""
+    """The scores from attention to the cue, mean over both members of a pair; NaN if the cue of a
+    member is not marked.
+
+    `pair layer head` each
+    """
     rows = sorted({*each.pairs.a, *each.pairs.b})
     by_row = {row: _of_sentence(run, row) for row in rows}
     a, b = (np.stack([by_row[row] for row in side]) for side in (each.pairs.a, each.pairs.b))
@@ -105,7 +114,10 @@ def _from_attention(run: Run, each: SwappedPair) -> dict[str, Array]:
 
 
 def _of_sentence(run: Run, row: int) -> Array:
-    """FROM_ATTENTION of one sentence. `-> method layer head`"""
+    """The scores of FROM_ATTENTION in one sentence; NaN if its cue is not marked.
+
+    `-> method layer head`
+    """
     cue = run.seen.material.cues[row]
     ids, at = run.seen.texts[row]
     if cue is None:
@@ -116,8 +128,10 @@ def _of_sentence(run: Run, row: int) -> Array:
     to_cue = slice(cue.start, cue.stop)
     at_word = pattern[:, :, at]  # layer head key_pos
     attention = at_word[..., to_cue].sum(-1)
+    # Σ_j attention[word, j] |v_j|, over the tokens j of the cue
     sizes = values[:, :, to_cue].norm(dim=-1)
     value_attention = (at_word[..., to_cue] * sizes).sum(-1)
+    # Σ_j attention[word, j] Σ_i rollout[j, i], over all tokens j and the tokens i of the cue
     rollout = torch.stack(
         [
             row_of_layer @ before[:, to_cue].sum(-1)
@@ -128,11 +142,14 @@ def _of_sentence(run: Run, row: int) -> Array:
 
 
 def _rolled_out(pattern: Tensor) -> list[Tensor]:
-    """How much of each token entered each position before a layer. `layer head query_pos key_pos ->
-    by layer pos token`"""
+    """The share of each token in each position before every layer.
+
+    `layer head query_pos key_pos -> pos token` for each layer
+    """
     reached = torch.eye(pattern.shape[-1], dtype=pattern.dtype)
     before = []
     for of_layer in pattern.mean(1):
         before.append(reached)
+        # R_{l+1} = (mean over heads of A_l + I) / 2 · R_l
         reached = (of_layer @ reached + reached) / 2
     return before

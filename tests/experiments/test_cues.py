@@ -1,5 +1,4 @@
-"""The cue scan: what it reads against hooked forwards of plain transformers, and answers known
-beforehand."""
+"""The cue scan, compared with hooked forwards of plain transformers and with planted answers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from probe.text import lexicon
 from probe.text.slots import frames_for, read_frames, stem_of
 
 DEPTH = 3
-FORWARD = 1e-5  # of the largest value: the fused forward against plain transformers, float32
+FORWARD = 1e-5  # of the largest value: fused forward and plain transformers, both in float32
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +40,10 @@ def plain():
 
 @pytest.fixture(scope="module")
 def axes(tiny):
-    drawn = torch.Generator().manual_seed(3)
+    generator = torch.Generator().manual_seed(3)
     d_model = tiny.config.d_model
-    u = torch.randn(1, DEPTH + 1, d_model, generator=drawn, dtype=torch.float64)
-    midpoint = torch.randn(1, d_model, generator=drawn, dtype=torch.float64)
+    u = torch.randn(1, DEPTH + 1, d_model, generator=generator, dtype=torch.float64)
+    midpoint = torch.randn(1, d_model, generator=generator, dtype=torch.float64)
     return ScanAxes(("a", "b"), u, midpoint)
 
 
@@ -66,8 +65,10 @@ def close(ours, theirs):
 
 
 def hooked(plain, texts, at, fixed=None):
-    """Streams, patterns and z of a plain forward of texts of one length, read at the last position;
-    `fixed` puts values into one head's z there: (layer, head, values)."""
+    """Streams, patterns and z of a plain forward of texts of equal length, read at position `at`.
+
+    fixed: (layer, head, values) puts values into one head's z there
+    """
     z = {}
 
     def keep(layer):
@@ -110,45 +111,45 @@ def sampled(tiny):
 def test_fifty_cues_are_read_as_in_hooked_forwards_of_plain_transformers(
     tiny, plain, axes, templates, fifty
 ):
-    """Coordinate, attention and write of every head below the read-out layer, in every frame."""
+    """Coordinate, attention and write of every head up to the read-out layer, in every frame."""
     _, ids = fifty
     heads = [(layer, head) for layer in (2, 0, 1) for head in range(4)]
-    found = cues.scan(read_weights(tiny), templates, ids, axes, heads)
+    scan = cues.scan(read_weights(tiny), templates, ids, axes, heads)
     for frame, template in enumerate(templates):
         texts = [template.filled(cue) for cue in ids]
         resid, patterns, z = hooked(plain, [text.ids for text in texts], texts[0].at)
-        assert close(found.coordinate[:, frame], plain_coordinate(axes, resid))
+        assert close(scan.coordinate[:, frame], plain_coordinate(axes, resid))
         for number, (layer, head) in enumerate(heads):
             attention = patterns[layer][:, head, len(template.before)]
-            assert close(found.attention[:, frame, number], attention.numpy())
+            assert close(scan.attention[:, frame, number], attention.numpy())
             d_head = z[layer].shape[-1]
             w_o = plain.transformer.h[layer].attn.c_proj.weight.detach()
-            written = z[layer][:, head] @ w_o[head * d_head : (head + 1) * d_head]
-            along = written.double() @ axes.u[0, layer + 1]
-            assert close(found.write[:, frame, number], along.numpy())
+            write = z[layer][:, head] @ w_o[head * d_head : (head + 1) * d_head]
+            along = write.double() @ axes.u[0, layer + 1]
+            assert close(scan.write[:, frame, number], along.numpy())
 
 
-def test_scores_are_those_of_a_trace(tiny, axes, templates, fifty):
+def test_scores_equal_the_scores_of_a_trace(tiny, axes, templates, fifty):
     words, ids = fifty
-    found = cues.scan(read_weights(tiny), templates[:2], ids[:5], axes, [(1, 2)])
+    scan = cues.scan(read_weights(tiny), templates[:2], ids[:5], axes, [(1, 2)])
     for number, word in enumerate(words[:5]):
         whole = probe.trace(tiny, f"With the {word} the bank")
         cue = len(templates[1].before)
         score = float(whole.scores[1, 2, -1, cue])
-        assert found.score[number, 1, 0] == pytest.approx(score, abs=FORWARD)
+        assert scan.score[number, 1, 0] == pytest.approx(score, abs=FORWARD)
 
 
 def test_a_share_is_the_variance_lost_when_hooks_fix_a_head_at_its_mean(
     tiny, plain, axes, templates, fifty
 ):
-    """Every head below the read-out layer; means and variances within a frame."""
+    """Every head up to the read-out layer; means and variances are within a frame."""
     words, ids = fifty
     weights = read_weights(tiny)
-    sample = cues.draw_sample(templates, words, ids, seed=0, most=50)
+    sample = cues.draw_sample(templates, words, ids, seed=0, max_texts=50)
     word = templates[0].word
-    found = cues.measure_shares(weights, sample, axes, word, [], seed=0)
+    shares = cues.measure_shares(weights, sample, axes, word, [], seed=0)
     within = np.zeros(2)
-    lost = {head: 0.0 for head in found.heads}
+    lost = {head: 0.0 for head in shares.heads}
     for frame in range(len(templates)):
         here = np.flatnonzero(sample.frames == frame)
         texts = [sample.rows.texts[row] for row in here]
@@ -161,28 +162,28 @@ def test_a_share_is_the_variance_lost_when_hooks_fix_a_head_at_its_mean(
             resid, _, _ = hooked(plain, rows, texts[0].at, fixed)
             values = plain_coordinate(axes, resid)
             lost[layer, head] += ((values - values.mean()) ** 2).sum()
-    expected = [1 - lost[head] / within[0] for head in found.heads]
-    assert np.abs(found.share - expected).max() < 1e-5
-    assert (found.low <= found.share + 1e-9).all() and (found.share <= found.high + 1e-9).all()
+    expected = [1 - lost[head] / within[0] for head in shares.heads]
+    assert np.abs(shares.share - expected).max() < 1e-5
+    assert (shares.low <= shares.share + 1e-9).all() and (shares.share <= shares.high + 1e-9).all()
 
 
 def test_a_cue_of_several_tokens_is_read_as_a_whole(tiny, axes, templates):
-    """Attention is summed over its tokens, the score is the largest."""
+    """Attention is summed over its tokens; the score is the largest of its tokens."""
     word = "riverbanks"
     [ids] = ids_after(tiny, "The", [word])
     assert len(ids) > 1
-    found = cues.scan(read_weights(tiny), templates, [ids], axes, [(1, 2)])
+    scan = cues.scan(read_weights(tiny), templates, [ids], axes, [(1, 2)])
     whole = probe.trace(tiny, f"The {word} and the bank")
-    # The space before it is a token of its own here, and belongs to the cue.
+    # The space before the word is a separate token here, and belongs to the cue.
     first = len(templates[2].before)
     cue = list(range(first, first + len(ids)))
     assert cue[1:] == list(whole.tokens.positions_of(word))
-    assert found.attention[0, 2, 0] == pytest.approx(
+    assert scan.attention[0, 2, 0] == pytest.approx(
         float(whole.pattern[1, 2, -1, cue].sum()), rel=1e-5
     )
-    assert found.score[0, 2, 0] == pytest.approx(float(whole.scores[1, 2, -1, cue].max()), rel=1e-5)
+    assert scan.score[0, 2, 0] == pytest.approx(float(whole.scores[1, 2, -1, cue].max()), rel=1e-5)
     resid = whole.resid_post[DEPTH - 1, -1]
-    assert found.coordinate[0, 2] == pytest.approx(plain_coordinate(axes, resid).item(), rel=1e-4)
+    assert scan.coordinate[0, 2] == pytest.approx(plain_coordinate(axes, resid).item(), rel=1e-4)
 
 
 def test_an_encoder_also_reads_cues_after_the_word(axes):
@@ -191,16 +192,16 @@ def test_an_encoder_also_reads_cues_after_the_word(axes):
     slotted = read_frames(texts, "bank", both_sides=True)
     filled = [cues.template(model, frame, "lake") for frame in slotted]
     [ids] = ids_after(model, "The", ["shore"])
-    found = cues.scan(read_weights(model), filled, [ids], axes, [(0, 1)])
+    scan = cues.scan(read_weights(model), filled, [ids], axes, [(0, 1)])
     for number, text in enumerate(texts):
         whole = probe.trace(model, text.replace("_", "shore"))
         word = whole.tokens.positions_of("bank")[-1]
         [cue] = whole.tokens.positions_of("shore")
-        assert found.attention[0, number, 0] == pytest.approx(
+        assert scan.attention[0, number, 0] == pytest.approx(
             float(whole.pattern[0, 1, word, cue]), rel=1e-4
         )
         resid = whole.resid_post[DEPTH - 1, word]
-        assert found.coordinate[0, number] == pytest.approx(
+        assert scan.coordinate[0, number] == pytest.approx(
             plain_coordinate(axes, resid).item(), rel=1e-4
         )
 
@@ -219,31 +220,31 @@ def test_chunks_of_another_size_give_the_same_numbers(tiny, axes, templates, fif
         assert np.allclose(getattr(whole, name), getattr(parts, name), rtol=1e-4, atol=1e-5)
     sample = cues.draw_sample(templates, words, ids, seed=1)
     nouns = [("ladder", ids_after(tiny, "The", ["ladder"])[0])]
-    one, other = (
+    whole, parts = (
         cues.measure_shares(weights, sample, axes, templates[0].word, nouns, seed=0, chunk=chunk)
         for chunk in (256, 14)
     )
     for name in ("share", "low", "high", "r", "slope"):
-        assert np.allclose(getattr(one, name), getattr(other, name), rtol=1e-4, atol=1e-5)
+        assert np.allclose(getattr(whole, name), getattr(parts, name), rtol=1e-4, atol=1e-5)
 
 
 def test_no_run_holds_more_texts_than_a_chunk(tiny, axes, templates, fifty, monkeypatch):
-    """So that memory does not grow with the vocabulary."""
-    held = []
+    """Memory must not grow with the vocabulary."""
+    sizes = []
     read = cues.read_texts
 
     def counting(weights, rows, *more):
-        held.append(len(rows.texts))
+        sizes.append(len(rows.texts))
         return read(weights, rows, *more)
 
     monkeypatch.setattr(cues, "read_texts", counting)
     cues.scan(read_weights(tiny), templates, fifty[1], axes, [], chunk=16)
-    assert max(held) == 16 and sum(held) == 50 * len(templates)
+    assert max(sizes) == 16 and sum(sizes) == 50 * len(templates)
 
 
-# --- known answers --------------------------------------------------------------------------------
+# --- planted answers ------------------------------------------------------------------------------
 
-FITTED = 20  # cue words of each sense that the axis is fitted on; as many others are scanned
+FITTED = 20  # cue words of each sense that the axis is fitted on; the other 20 are scanned
 OTHERS = [f"{a}{b}x" for a in "abcdefghijklmnopqr" for b in "abcdefghijklmnopqrst"]
 HAND_FRAMES = (
     "the _ lock",
@@ -255,42 +256,44 @@ HAND_FRAMES = (
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
-    """One head resolves the word; 40 of 400 words are cues, none of which the axis was fitted on."""
+    """A scan of a model in which one head resolves the word. 40 of the 400 words are cues, and the
+    axis was fitted on none of them.
+    """
     folder = tmp_path_factory.mktemp("planted") / "model"
     model = load(make_handmade(folder, [resolver(1, 2)], more_words=OTHERS))
-    known = {sense: words[FITTED:] for sense, words in CUES.items()}
-    words = [*known["door"], *known["canal"], *OTHERS]
+    held_out = {sense: words[FITTED:] for sense, words in CUES.items()}
+    words = [*held_out["door"], *held_out["canal"], *OTHERS]
     assert len(words) == 400
     sentences = make_sentences(cues=FITTED, frames=4)
-    found = probe.cues(model, "lock", sentences=sentences, cues=words, frames=HAND_FRAMES)
-    return found, known
+    scan = probe.cues(model, "lock", sentences=sentences, cues=words, frames=HAND_FRAMES)
+    return scan, held_out
 
 
-def test_forty_planted_cue_words_of_four_hundred_are_told_apart_and_from_all_others(planted):
-    found, known = planted
-    each = found.cues.drop_duplicates("cue").set_index("cue")["coordinate"]
-    door = each[list(known["door"])].to_numpy()
-    canal = each[list(known["canal"])].to_numpy()
+def test_forty_planted_cues_are_separated_from_each_other_and_from_360_other_words(planted):
+    scan, held_out = planted
+    each = scan.cues.drop_duplicates("cue").set_index("cue")["coordinate"]
+    door = each[list(held_out["door"])].to_numpy()
+    canal = each[list(held_out["canal"])].to_numpy()
     others = each[OTHERS].to_numpy()
     middle = np.median(others)
     planted_size = np.abs(np.concatenate([door, canal]) - middle)
     assert resampling.auroc(door, canal) == 1
     assert resampling.auroc(planted_size, np.abs(others - middle)) == 1
-    assert found.summary["auroc"] == 1 and found.summary["held_out"] == 2 * FITTED
+    assert scan.summary["auroc"] == 1 and scan.summary["held_out"] == 2 * FITTED
 
 
 def test_all_of_the_variance_passes_through_the_planted_head(planted):
-    found, _ = planted
-    first, *others = found.heads.to_dict("records")
+    scan, _ = planted
+    first, *others = scan.heads.to_dict("records")
     assert (first["layer"], first["head"]) == (1, 2)
     assert first["share"] == pytest.approx(1, abs=0.02)
     assert max(abs(head["share"]) for head in others) < 0.02
-    assert set(zip(found.cues["layer"], found.cues["head"], strict=True)) == {(1, 2)}
+    assert set(zip(scan.cues["layer"], scan.cues["head"], strict=True)) == {(1, 2)}
 
 
-def test_a_head_that_looks_only_where_the_word_is_writes_nothing_at_other_nouns(planted):
-    found, _ = planted
-    nouns = found.frames["cues_nouns"]
+def test_a_head_that_reads_only_from_the_word_writes_nothing_at_other_nouns(planted):
+    scan, _ = planted
+    nouns = scan.frames["cues_nouns"]
     here = nouns[(nouns["layer"] == 1) & (nouns["head"] == 2)]
     assert list(here["noun"]) == list(NOUNS[:NOUNS_IN_PLACE])
     assert here["slope"].abs().max() < 0.05
@@ -305,8 +308,9 @@ def test_a_head_that_looks_only_where_the_word_is_writes_nothing_at_other_nouns(
     ],
 )
 def test_two_texts_are_enough_to_tell_the_grammars_cues_apart(tiny, word, texts):
-    """Cue words of the lexicon that are not in the two texts; some of them the model has met in
-    topics only, never next to the word."""
+    """Cue words of the lexicon that are not in the two texts. The model was trained on some of them
+    in topics only, never next to the word.
+    """
     first, second = lexicon.entry(word).senses[:2]
     found = probe.cues(tiny, word, texts=texts)
     each = found.cues[~found.cues["seen"]].drop_duplicates("cue").set_index("cue")["coordinate"]
@@ -328,7 +332,7 @@ def test_held_out_cues_of_the_grammar_are_told_apart(tiny, word):
 # --- arithmetic -----------------------------------------------------------------------------------
 
 
-def test_the_share_is_one_for_what_fixes_everything_and_zero_for_what_changes_nothing():
+def test_the_share_is_one_if_everything_is_fixed_and_zero_if_nothing_changes():
     rng = np.random.default_rng(0)
     frames = np.arange(40) % 4
     whole = rng.normal(size=40) + 5 * frames
@@ -339,35 +343,36 @@ def test_the_share_is_one_for_what_fixes_everything_and_zero_for_what_changes_no
     assert low == pytest.approx([0, 1, 0.75]) and high == pytest.approx([0, 1, 0.75])
 
 
-def test_a_cue_that_is_drawn_twice_counts_as_two():
+def test_a_cue_that_is_drawn_twice_counts_twice():
     rng = np.random.default_rng(4)
     both = rng.normal(size=(12, 3))
     frames = np.arange(12) % 2
-    drawn = rng.integers(0, 4, size=12)
-    [weighted] = cues._lost(both, frames, drawn[None].astype(float))
+    times = rng.integers(0, 4, size=12)
+    [weighted] = cues._lost(both, frames, times[None].astype(float))
     squares = np.zeros(3)
     for frame in (0, 1):
-        rows = np.repeat(both[frames == frame], drawn[frames == frame], axis=0)
+        rows = np.repeat(both[frames == frame], times[frames == frame], axis=0)
         squares += ((rows - rows.mean(0)) ** 2).sum(0)
     assert weighted == pytest.approx(1 - squares[1:] / squares[0])
 
 
-def test_intervals_are_wider_where_the_cues_are_forms_of_few_words():
+def test_intervals_are_wider_if_the_cues_are_forms_of_few_words():
     rng = np.random.default_rng(1)
     of_word = rng.normal(size=10).repeat(20)
     whole = of_word + 0.1 * rng.normal(size=200)
     fixed = (whole - np.abs(of_word) * of_word)[:, None]
     frames = np.zeros(200, dtype=int)
     clusters = [str(row // 20) for row in range(200)]
-    alone = [str(row) for row in range(200)]
+    separate = [str(row) for row in range(200)]
     wide = cues.lost_variance(whole, fixed, frames, clusters, seed=0)
-    narrow = cues.lost_variance(whole, fixed, frames, alone, seed=0)
+    narrow = cues.lost_variance(whole, fixed, frames, separate, seed=0)
     assert (wide[2] - wide[1]) > 2 * (narrow[2] - narrow[1])
 
 
 def test_reliability_follows_from_the_correlation_of_halves():
-    """Four columns of signal plus noise of equal variance: two columns on each side have
-    reliability 2 / 3, all four 4 / 5 (Spearman-Brown)."""
+    """With four columns of signal plus noise of equal variance, the means of two columns correlate
+    with r = 2 / 3, so all four have a reliability of 4 / 5 (Spearman-Brown).
+    """
     rng = np.random.default_rng(2)
     values = rng.normal(size=(200_000, 1)) + rng.normal(size=(200_000, 4))
     assert cues.split_half(values) == pytest.approx(0.8, abs=0.005)
@@ -377,40 +382,40 @@ def test_reliability_follows_from_the_correlation_of_halves():
 @pytest.mark.parametrize(
     ("reliability", "depth"),
     [
-        ([0.99, 0.8, 0.7, 0.95, 0.955, 0.9], 3),  # the first rise after the fall, within an error
-        ([0.99, 0.8, 0.7, 0.9, 0.955, 0.9], 4),
+        ([0.99, 0.8, 0.7, 0.95, 0.955, 0.9], 3),  # within a standard error of the best
+        ([0.99, 0.8, 0.7, 0.9, 0.955, 0.9], 4),  # 0.9 is not, so the best itself
         ([0.99, 0.98, 0.97], 0),  # never rises again
-        ([0.99, 0.98, 0.97, 0.9701], 0),  # rises by less than an error
+        ([0.99, 0.98, 0.97, 0.9701], 0),  # rises by less than a standard error
         ([0.7, 0.9, 0.8], 1),  # rises at once
     ],
 )
-def test_the_layer_is_the_first_after_the_fall_where_frames_agree_as_well_as_later(
+def test_the_layer_is_the_first_after_the_fall_at_which_frames_agree_as_well_as_later(
     reliability, depth
 ):
     assert cues.first_reliable(np.array(reliability), 200) == depth
 
 
-def test_auroc_counts_ties_half():
+def test_auroc_counts_a_tie_as_half():
     values = np.array([[1.0], [2.0], [2.0], [0.0]])
-    found = cues.tell_apart(values, np.array([True, True, False, False]), seed=0)
-    assert found.auroc == pytest.approx([(0 + 1 + 0.5 + 1) / 4])
+    separation = cues.tell_apart(values, np.array([True, True, False, False]), seed=0)
+    assert separation.auroc == pytest.approx([(0 + 1 + 0.5 + 1) / 4])
 
 
-def test_a_sample_holds_each_frame_equally_often(templates, fifty):
+def test_a_sample_has_each_frame_equally_often(templates, fifty):
     words, ids = fifty
-    one_frame = cues.draw_sample(templates, words, ids, seed=0, most=48)
+    one_frame = cues.draw_sample(templates, words, ids, seed=0, max_texts=48)
     assert np.bincount(one_frame.frames).tolist() == [12] * 4
     texts = [text.ids for text in one_frame.rows.texts]
     assert len(set(texts)) == 48
-    every_frame = cues.draw_sample(templates, words, ids, seed=0, most=1000)
+    every_frame = cues.draw_sample(templates, words, ids, seed=0, max_texts=1000)
     assert np.bincount(every_frame.frames).tolist() == [50] * 4
     assert len({text.ids for text in every_frame.rows.texts}) == 200
 
 
-# --- what is asked for ----------------------------------------------------------------------------
+# --- frames, words and invalid input --------------------------------------------------------------
 
 
-def test_whole_words_are_letters_alone_and_one_token_each(tiny):
+def test_whole_words_consist_of_letters_and_are_one_token_each(tiny):
     words = whole_words(tiny)
     assert "lake" in words and "The" in words
     assert all(word.isalpha() and len(word) >= 3 for word in words)
@@ -421,11 +426,11 @@ def test_whole_words_are_letters_alone_and_one_token_each(tiny):
     assert len(usable) > 0.9 * len(words)
 
 
-def test_a_beginning_of_a_word_is_what_a_plain_model_continues(tiny, plain):
-    """The probability, after each of some tokens, of the tokens that continue a word."""
+def test_a_token_is_a_beginning_if_a_plain_model_continues_it(tiny, plain):
+    """The probability of all tokens that continue a word, after each of 200 tokens."""
     slots = ask(tiny, "bank")
-    some = replace(slots, cues=slots.cues[:200])
-    kept = without_beginnings(tiny, some)
+    first = replace(slots, cues=slots.cues[:200])
+    whole = without_beginnings(tiny, first)
     vocabulary = tiny.tokenizer.get_vocab()
     begins = [not name.startswith("Ġ") and name[0].isalpha() for name in vocabulary]
     continuations = torch.tensor(
@@ -433,10 +438,10 @@ def test_a_beginning_of_a_word_is_what_a_plain_model_continues(tiny, plain):
     )
     before = slots.templates[0].before
     with torch.inference_mode():
-        logits = plain(torch.tensor([[*before, *cue.ids] for cue in some.cues])).logits[:, -1]
+        logits = plain(torch.tensor([[*before, *cue.ids] for cue in first.cues])).logits[:, -1]
     p = logits.softmax(-1)[:, continuations].sum(-1)
-    expected = [cue.word for cue, more in zip(some.cues, p, strict=True) if more <= 0.5]
-    assert kept.words == expected and 0 < kept.beginnings == 200 - len(expected)
+    expected = [cue.word for cue, more in zip(first.cues, p, strict=True) if more <= 0.5]
+    assert whole.words == expected and 0 < whole.beginnings == 200 - len(expected)
 
 
 def test_a_model_without_next_tokens_keeps_its_whole_words():
@@ -445,38 +450,38 @@ def test_a_model_without_next_tokens_keeps_its_whole_words():
     assert without_beginnings(model, slots) is slots
 
 
-def test_words_that_a_user_gives_are_tried_whatever_the_model_continues(tiny):
+def test_words_that_a_user_gives_are_tried_even_if_the_model_continues_them(tiny):
     words = [*whole_words(tiny)[:40]]
-    found = probe.cues(tiny, "bank", texts=("The river bank", "The loan bank"), cues=words)
-    assert list(found.cues["cue"].unique()) == words and found.summary["beginnings"] == 0
+    scan = probe.cues(tiny, "bank", texts=("The river bank", "The loan bank"), cues=words)
+    assert list(scan.cues["cue"].unique()) == words and scan.summary["beginnings"] == 0
 
 
-# --- the sample of a report ------------------------------------------------------------------------
+# --- the sample of a report -----------------------------------------------------------------------
 
 
 def test_a_report_tries_a_sample_along_the_axis_of_the_whole_scan(tiny, sampled):
-    """The same words at the same place as where they are given to `probe.cues`."""
-    found = sampled.measured["cue_sample"]
-    assert len(found.cues) == found.drawn - found.beginnings < found.vocabulary
-    whole = probe.cues(tiny, "bank", cues=list(found.cues))
+    """The words have the same coordinates as in `probe.cues`."""
+    sample = sampled.measured["cue_sample"]
+    assert len(sample.cues) == sample.drawn - sample.beginnings < sample.vocabulary
+    whole = probe.cues(tiny, "bank", cues=list(sample.cues))
     each = whole.cues.drop_duplicates("cue")
-    assert list(each["cue"]) == list(found.cues)
-    assert np.allclose(each["coordinate"], found.coordinate, atol=1e-5)
-    assert np.array_equal(each["seen"], found.seen)
-    assert whole.senses == found.senses
-    assert whole.summary["reliability"] == pytest.approx(found.reliability, abs=1e-5)
+    assert list(each["cue"]) == list(sample.cues)
+    assert np.allclose(each["coordinate"], sample.coordinate, atol=1e-5)
+    assert np.array_equal(each["seen"], sample.seen)
+    assert whole.senses == sample.senses
+    assert whole.summary["reliability"] == pytest.approx(sample.reliability, abs=1e-5)
 
 
-def test_a_sample_costs_at_most_so_many_token_positions(tiny, sampled):
-    found = sampled.measured["cue_sample"]
-    slots = ask(tiny, "bank", cues=list(found.cues))
+def test_a_sample_costs_the_allowed_number_of_token_positions(tiny, sampled):
+    sample = sampled.measured["cue_sample"]
+    slots = ask(tiny, "bank", cues=list(sample.cues))
     positions = sum(t.at + 2 - len(t.before) for t in slots.templates)  # from the cue to the word
     depth = sampled.depth / tiny.config.n_layers
-    assert found.drawn * (positions * depth + 1) == pytest.approx(cue_sample.POSITIONS, rel=0.01)
+    assert sample.drawn * (positions * depth + 1) == pytest.approx(cue_sample.POSITIONS, rel=0.01)
 
 
-def test_a_frame_is_the_same_whatever_cue_it_is_found_with(tiny):
-    """Also a cue of several tokens, the first of which is only a space."""
+def test_the_tokens_of_a_frame_do_not_depend_on_the_cue_that_finds_them(tiny):
+    """One of the cues has several tokens, of which the first is only a space."""
     slotted = read_frames(frames_for("bank", both_sides=False), "bank", both_sides=False)
     for frame in slotted:
         assert cues.template(tiny, frame, "riverbanks") == cues.template(tiny, frame, "lake")
@@ -491,8 +496,8 @@ def test_forms_of_a_word_share_a_stem(words, same):
 
 def test_cues_of_the_fitted_texts_are_marked_in_any_form(tiny):
     words = ["river", "rivers", "Loan", "lake", "pond", "money", "shore", "cash", "fish", "boat"]
-    found = probe.cues(tiny, "bank", texts=("The river bank", "The loan bank"), cues=words)
-    each = found.cues.drop_duplicates("cue").set_index("cue")["seen"]
+    scan = probe.cues(tiny, "bank", texts=("The river bank", "The loan bank"), cues=words)
+    each = scan.cues.drop_duplicates("cue").set_index("cue")["seen"]
     assert [word for word in words if each[word]] == ["river", "rivers", "Loan"]
 
 
@@ -503,13 +508,13 @@ def test_cues_of_the_fitted_texts_are_marked_in_any_form(tiny):
         ({"frames": ["The _ bank", "The bank"]}, "got 0 slots and 'bank' 1 times"),
         ({"frames": ["The _ bank", "_ bank"]}, "got 0 slots"),
         ({"frames": ["The _ bank", "The bank and the _"]}, "its slot comes after 'bank'"),
-        ({"cues": ["lake", "loan"]}, "got 2 cues that its vocabulary holds"),
+        ({"cues": ["lake", "loan"]}, "got 2 cues that its vocabulary has"),
         ({"texts": ("The river bank",)}, "expected two texts, one for each meaning"),
         ({"texts": ("The bank by a river", "The bank of money")}, "has the same vector"),
         ({"texts": ("a", "b"), "sentences": []}, "got both sentences and texts"),
         ({"cues": "no_such_file.txt"}, "cannot read no_such_file.txt"),
     ],
 )
-def test_what_cannot_be_scanned_is_refused_in_a_sentence(tiny, options, message):
+def test_input_that_cannot_be_scanned_is_refused_in_a_sentence(tiny, options, message):
     with pytest.raises(InputError, match=message):
         probe.cues(tiny, "bank", **options)

@@ -1,4 +1,4 @@
-"""Faithfulness and necessity of sets of heads, from nothing to everything."""
+"""Faithfulness and necessity of sets of heads, from no heads to all heads."""
 
 from dataclasses import replace
 
@@ -28,8 +28,9 @@ def drawn_masks(count, seed=0, shape=(LAYERS, HEADS)):
 
 @pytest.fixture(scope="module")
 def setting():
-    """A random model, ten sentences of equal length and last token in five pairs, two holdouts with
-    their own axes."""
+    """A random model, ten sentences of equal length and with equal last tokens in five pairs, and
+    two holdouts with different axes.
+    """
     model = random_model(torch.float64)
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(model.config.d_vocab, (10, 6), generator=generator)
@@ -50,7 +51,7 @@ def setting():
 
 
 def restored(setting, masks):
-    """F of every set, over all pairs."""
+    """F of every set, over all pairs. `set`"""
     weights, rows, z, study = setting
     return sets.faithfulness(
         _moved_from_all(weights, rows, z, Ranked(*study, tuple(ALL)), masks).sum(0)
@@ -58,123 +59,131 @@ def restored(setting, masks):
 
 
 def toward_donor(setting, pairs, mask):
-    """How far the heads outside a set move M towards their donor, in both directions of every pair,
-    by hand."""
+    """How far the heads outside a set move M toward the donor, pair by pair, in both directions.
+
+    Every number is a separate swap.
+    """
     weights, rows, z, (axes, _) = setting
-    for one, other in zip(pairs.a, pairs.b, strict=True):
-        for recipient, donor, sign in ((other, one, 1), (one, other, -1)):
-            axis, kept = axes.at(recipient, LAYERS), torch.from_numpy(np.array([mask]))
-            given = weights, [rows[recipient]], z[[donor]], kept
-            yield sign * patching.swap_sets(*given, (axis.u / axis.gap)[None]).item()
+    for a, b in zip(pairs.a, pairs.b, strict=True):
+        for recipient, donor, sign in ((b, a, 1), (a, b, -1)):
+            axis = axes.at(recipient, LAYERS)
+            swap = weights, [rows[recipient]], z[[donor]], torch.from_numpy(np.array([mask]))
+            yield sign * patching.swap_sets(*swap, (axis.u / axis.gap)[None]).item()
 
 
 def by_hand(setting, *parts):
-    """(M(S) - M(none)) / (M(all) - M(none)), summed over both directions of the pairs of every
-    (pairs, set)."""
+    """(M(S) - M(none)) / (M(all) - M(none)), each a sum over both directions of all pairs.
+
+    parts: (pairs, set); the set may differ between pairs
+    """
     none = np.zeros((LAYERS, HEADS), dtype=bool)
-    moved = [
-        [sum(toward_donor(setting, pairs, kept)) for kept in (mask, none)] for pairs, mask in parts
+    by_part = [
+        [sum(toward_donor(setting, pairs, heads)) for heads in (mask, none)]
+        for pairs, mask in parts
     ]
-    some, whole = np.sum(moved, axis=0)
-    return (whole - some) / whole
+    outside, whole = np.sum(by_part, axis=0)
+    return (whole - outside) / whole
 
 
-def test_faithfulness_is_the_ratio_of_sums_by_hand(setting):
+def test_faithfulness_is_a_ratio_of_sums_over_pairs(setting):
     masks, pairs = drawn_masks(4, seed=1), setting[-1][1]
-    found = restored(setting, masks)
-    assert found.tolist() == pytest.approx(
+    values = restored(setting, masks)
+    assert values.tolist() == pytest.approx(
         [by_hand(setting, (pairs, mask)) for mask in masks], abs=1e-10
     )
-    assert np.ptp(found) > 0.05
+    assert np.ptp(values) > 0.05
 
 
-def test_joint_swaps_are_those_of_one_head_and_of_two(setting):
+def test_joint_swaps_are_swaps_of_the_first_head_alone_and_with_another(setting):
     weights, rows, z, (axes, pairs) = setting
-    others = [(1, 0), (2, 3), (1, 2)]
-    found = joint_swaps(weights, rows, z, axes, pairs, first=(0, 1), others=others)
-    assert found.shape == (len(pairs), 1 + len(others))
-    for column, heads in enumerate([[(0, 1)], *([(0, 1), other] for other in others)]):
+    partners = [(1, 0), (2, 3), (1, 2)]
+    swaps = joint_swaps(weights, rows, z, axes, pairs, first=(0, 1), others=partners)
+    assert swaps.shape == (len(pairs), 1 + len(partners))
+    for column, heads in enumerate([[(0, 1)], *([(0, 1), partner] for partner in partners)]):
         both = list(toward_donor(setting, pairs, ~sets.mask_of(heads, (LAYERS, HEADS))))
-        np.testing.assert_allclose(found[:, column], np.reshape(both, (-1, 2)).mean(1), atol=1e-12)
+        np.testing.assert_allclose(swaps[:, column], np.reshape(both, (-1, 2)).mean(1), atol=1e-12)
 
 
 def curves(setting, groups, *, depth=LAYERS):
     weights, rows, z, _ = setting
-    shown = tuple(head for head in ALL if head[0] < depth)
-    return run_curves(weights, rows, z, groups, shown, depth, seed=0)
+    order = tuple(head for head in ALL if head[0] < depth)
+    return run_curves(weights, rows, z, groups, order, depth, seed=0)
 
 
-def test_curves_are_those_of_the_leading_sets_of_every_groups_own_order(setting):
+def test_every_group_of_a_curve_is_run_with_the_top_heads_of_its_order(setting):
     axes, pairs = setting[-1]
     orders = [
         tuple(ALL[index] for index in np.random.default_rng(seed).permutation(len(ALL)))
         for seed in (5, 6)
     ]
     parts = [pairs.take([0, 2]), pairs.take([1, 3, 4])]
-    found = curves(
+    curve = curves(
         setting, [Ranked(axes, part, order) for part, order in zip(parts, orders, strict=True)]
     )
-    assert found.order == tuple(ALL) and found.pairs == 5
-    assert found.sizes == tuple(range(13))
+    assert curve.order == tuple(ALL) and curve.pairs == 5
+    assert curve.sizes == tuple(range(13))
     for size in (0, 1, 5, 12):
         masks = [sets.mask_of(order[:size], (LAYERS, HEADS)) for order in orders]
-        kept, left = (zip(parts, some, strict=True) for some in (masks, [~mask for mask in masks]))
-        assert found.faithfulness[size] == pytest.approx(by_hand(setting, *kept), abs=1e-10)
-        assert found.necessity[size] == pytest.approx(1 - by_hand(setting, *left), abs=1e-10)
-    assert found.faithfulness[[0, -1]].tolist() == pytest.approx([0, 1], abs=1e-12)
-    assert found.random.shape == (len(found.random_sizes), sets.RANDOM_SETS)
-    assert found.random_sizes[0] == 1 and found.random_sizes[-1] == 11
+        inside = zip(parts, masks, strict=True)
+        outside = zip(parts, [~mask for mask in masks], strict=True)
+        assert curve.faithfulness[size] == pytest.approx(by_hand(setting, *inside), abs=1e-10)
+        assert curve.necessity[size] == pytest.approx(1 - by_hand(setting, *outside), abs=1e-10)
+    assert curve.faithfulness[[0, -1]].tolist() == pytest.approx([0, 1], abs=1e-12)
+    assert curve.random.shape == (len(curve.random_sizes), sets.RANDOM_SETS)
+    assert curve.random_sizes[0] == 1 and curve.random_sizes[-1] == 11
 
 
-def test_random_sets_are_measured_as_sets_of_the_same_layers(setting):
+def test_random_sets_have_the_same_number_of_heads_per_layer(setting):
     axes, pairs = setting[-1]
-    found = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
-    others = [
+    curve = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
+    # The first head is in layer 0, so a random set of one head is one of the other three there.
+    single_heads = [
         by_hand(setting, (pairs, sets.mask_of([(0, head)], (LAYERS, HEADS))))
         for head in range(1, HEADS)
     ]
-    drawn = np.abs(found.random[0][:, None] - np.array(others)).argmin(1)
-    np.testing.assert_allclose(found.random[0], np.array(others)[drawn], atol=1e-10)
-    assert set(drawn) == {0, 1, 2}
+    nearest = np.abs(curve.random[0][:, None] - np.array(single_heads)).argmin(1)
+    np.testing.assert_allclose(curve.random[0], np.array(single_heads)[nearest], atol=1e-10)
+    assert set(nearest) == {0, 1, 2}
 
 
-def test_heads_behind_the_read_out_play_no_part(setting):
+def test_heads_after_the_read_out_layer_have_no_influence(setting):
     weights, rows, z, (axes, pairs) = setting
     below = tuple(head for head in ALL if head[0] < 2)
     changed = z.clone()
     changed[:, 2:] = 9.0
     groups, study = [Ranked(axes, pairs, below)], (axes, pairs)
-    one, other = (curves((weights, rows, given, study), groups, depth=2) for given in (z, changed))
-    np.testing.assert_array_equal(one.faithfulness, other.faithfulness)
-    assert one.sizes[-1] == len(below) and one.faithfulness[-1] == pytest.approx(1, abs=1e-12)
+    before, after = (
+        curves((weights, rows, donors, study), groups, depth=2) for donors in (z, changed)
+    )
+    np.testing.assert_array_equal(before.faithfulness, after.faithfulness)
+    assert before.sizes[-1] == len(below)
+    assert before.faithfulness[-1] == pytest.approx(1, abs=1e-12)
 
 
 def test_intervals_are_those_of_pairs_drawn_again(setting):
     axes, pairs = setting[-1]
-    found = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
+    curve = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
     for name in ("faithfulness", "necessity"):
-        (low, high), value = getattr(found, f"{name}_interval"), getattr(found, name)
+        (low, high), value = getattr(curve, f"{name}_interval"), getattr(curve, name)
         assert (low <= high).all()
-        assert low[[0, -1]].tolist() == pytest.approx(
-            value[[0, -1]].tolist(), abs=1e-9
-        )  # none and all are exact
+        # No heads and all heads are exact: their F is 0 and 1 by definition.
+        assert low[[0, -1]].tolist() == pytest.approx(value[[0, -1]].tolist(), abs=1e-9)
         assert high[[0, -1]].tolist() == pytest.approx(value[[0, -1]].tolist(), abs=1e-9)
         assert (high - low)[1:-1].min() > 0.01
-    alike = replace(
-        pairs, a=(0,) * 5, b=(5,) * 5
-    )  # five times the same pair: nothing to be unsure of
-    sure = curves(setting, [Ranked(axes, alike, tuple(ALL))])
-    np.testing.assert_allclose(*sure.faithfulness_interval, atol=1e-9)
-    np.testing.assert_allclose(sure.faithfulness_interval[0], sure.faithfulness, atol=1e-9)
+    # Five times the same pair: the intervals have width 0.
+    alike = replace(pairs, a=(0,) * 5, b=(5,) * 5)
+    certain = curves(setting, [Ranked(axes, alike, tuple(ALL))])
+    np.testing.assert_allclose(*certain.faithfulness_interval, atol=1e-9)
+    np.testing.assert_allclose(certain.faithfulness_interval[0], certain.faithfulness, atol=1e-9)
 
 
 BY_HAND = [((0, 0.5, 1), 2, 0.5), ((0, 0.9, 1), 1, 0.7), ((0, 0.2, 0.89), None, 0.3225)]
 
 
 @pytest.mark.parametrize(("faithfulness", "smallest", "area"), BY_HAND)
-def test_area_and_smallest_set_by_hand(faithfulness, smallest, area):
+def test_the_area_and_the_smallest_set_follow_from_the_curve(faithfulness, smallest, area):
     none, ends = np.zeros(3), (np.zeros(3), np.zeros(3))
-    given = ((0, 0), (0, 1)), 1, (0, 1, 2), np.array(faithfulness)
-    curves = Curves(*given, ends, none, ends, (), np.zeros((0, 0)))
+    curve = ((0, 0), (0, 1)), 1, (0, 1, 2), np.array(faithfulness)
+    curves = Curves(*curve, ends, none, ends, (), np.zeros((0, 0)))
     assert curves.smallest == smallest
     assert curves.area == pytest.approx(area)

@@ -1,5 +1,6 @@
-"""Direct logit attribution: its terms sum to the hooked logits in every family, and are what the
-formulas say."""
+"""Direct logit attribution: its terms sum to the hooked logits in every family, and follow the
+formulas.
+"""
 
 import pandas as pd
 import pytest
@@ -27,10 +28,12 @@ PAIR = (17, 30)
 
 
 def hooked(whole, at, tokens):
-    """The logit of a trace that its terms have to sum to, and all logits at its position."""
+    """The logit, or difference of logits, that the terms must sum to, and all logits of its
+    position.
+    """
     pos = whole.tokens.positions_of(at)[-1] if isinstance(at, str) else at
-    found = whole.logits[pos].double()
-    return float(found[tokens[0]] - (found[tokens[1]] if len(tokens) == 2 else 0)), found
+    of_pos = whole.logits[pos].double()
+    return float(of_pos[tokens[0]] - (of_pos[tokens[1]] if len(tokens) == 2 else 0)), of_pos
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE))
@@ -39,13 +42,14 @@ def test_the_terms_sum_to_the_hooked_logits(kind):
     whole = probe.trace(model, TEXT)
     for at in ("bank", -1, 0):
         for tokens in (PAIR, PAIR[:1]):
-            wanted, every = hooked(whole, at, tokens)
+            expected, of_pos = hooked(whole, at, tokens)
             terms = probe.decompose(
                 model, TEXT, at=at, tokens=tokens if len(tokens) == 2 else tokens[0]
             )
-            # 1e-10 as it stands; what is rounded to float32 on the way, beside the largest logit
-            scale = float(every.abs().max()) if FAMILIES[kind].in_float32 else 1.0
-            assert abs(float(terms["logit"].sum()) - wanted) <= bound(model) * scale
+            # An absolute bound of 1e-10. Families that round to float32 inside are bounded relative
+            # to the largest logit.
+            scale = float(of_pos.abs().max()) if FAMILIES[kind].in_float32 else 1.0
+            assert abs(float(terms["logit"].sum()) - expected) <= bound(model) * scale
             assert terms["logit"].abs().max() > 1e-3
 
 
@@ -56,11 +60,12 @@ def test_the_terms_of_an_encoder_decoder_sum_to_the_hooked_logits(kind):
     pair = probe.trace(model, TEXT, target)
     for at in ("bank", 0):
         pos = pair.target.positions_of(at)[-1] if isinstance(at, str) else at
-        every = pair.logits[pos].double()
-        for tokens, wanted in ((PAIR, every[PAIR[0]] - every[PAIR[1]]), (PAIR[0], every[PAIR[0]])):
+        of_pos = pair.logits[pos].double()
+        difference = of_pos[PAIR[0]] - of_pos[PAIR[1]]
+        for tokens, expected in ((PAIR, difference), (PAIR[0], of_pos[PAIR[0]])):
             terms = probe.decompose(model, TEXT, target=target, at=at, tokens=tokens)
-            scale = float(every.abs().max()) if FAMILIES[kind].in_float32 else 1.0
-            assert abs(float(terms["logit"].sum() - wanted)) <= bound(model) * scale
+            scale = float(of_pos.abs().max()) if FAMILIES[kind].in_float32 else 1.0
+            assert abs(float(terms["logit"].sum() - expected)) <= bound(model) * scale
     of_heads = terms.dropna(subset="head").groupby(["stack", "layer", "head"])
     shape = (model.config.n_decoder_layers, model.config.n_heads)
     assert len(of_heads) == 2 * shape[0] * shape[1]
@@ -70,7 +75,7 @@ def test_the_terms_of_an_encoder_decoder_sum_to_the_hooked_logits(kind):
     assert by_cross.abs().max() > 1e-3
 
 
-def test_what_crosses_is_what_direct_logits_says():
+def test_the_terms_of_cross_attention_equal_direct_logits():
     model = family_model("t5", torch.float64)
     pair = probe.trace(model, TEXT, "The apple bank")
     words = ("river", "flood")
@@ -78,18 +83,18 @@ def test_what_crosses_is_what_direct_logits_says():
     adds = probe.cross.direct_logits(model, pair, words[0], against=words[1])
     terms = probe.decompose(model, TEXT, target="The apple bank", at=-1, tokens=ids)
     crossing = terms[(terms["stack"] == "cross") & terms["head"].notna()]
-    found = torch.tensor(crossing["logit"].to_numpy()).view(adds[:, :, -1].shape)
-    torch.testing.assert_close(found, adds[:, :, -1], rtol=0, atol=1e-9)
+    of_terms = torch.tensor(crossing["logit"].to_numpy()).view(adds[:, :, -1].shape)
+    torch.testing.assert_close(of_terms, adds[:, :, -1], rtol=0, atol=1e-9)
 
 
-def test_bounds_of_families_that_round_nothing_are_those_of_float64():
+def test_families_that_never_round_to_float32_have_the_bounds_of_float64():
     exact = {kind for kind in SINGLE if not FAMILIES[kind].in_float32}
     assert {"gpt2", "gpt_neox", "bert", "roberta"} <= exact
     assert {bound(family_model(kind, torch.float64)) for kind in ("gpt2", "bert")} == {1e-10}
 
 
-def test_a_term_is_the_write_along_the_direction_worked_out_by_hand():
-    """GPT-2: (W_U[a] - W_U[b]) ln_f.weight, centred, over the frozen scale; float64."""
+def test_a_term_is_the_write_along_a_direction_computed_by_hand():
+    """GPT-2 in float64: (W_U[a] - W_U[b]) ln_f.weight, centred, divided by the held scale."""
     model = random_model(torch.float64)
     weights = probe.read_weights(model)
     whole = probe.trace(model, TEXT)
@@ -98,8 +103,8 @@ def test_a_term_is_the_write_along_the_direction_worked_out_by_hand():
     gained = (table[PAIR[0]] - table[PAIR[1]]) * weights.raw["ln_f.weight"]
     scale = (whole.resid_post[-1, at].var(unbiased=False) + model.config.epsilon).sqrt()
     direction = (gained - gained.mean()) / scale
-    found = decomposition.logit_direction(whole, "bank", PAIR)
-    torch.testing.assert_close(found.direction, direction, rtol=0, atol=1e-12)
+    followed = decomposition.logit_direction(whole, "bank", PAIR)
+    torch.testing.assert_close(followed.direction, direction, rtol=0, atol=1e-12)
     terms = probe.decompose(model, TEXT, at="bank", tokens=PAIR)
     for layer, head in ((0, 3), (2, 1)):
         rows = terms[(terms["layer"] == layer) & (terms["head"] == head)]
@@ -116,7 +121,7 @@ def test_a_term_is_the_write_along_the_direction_worked_out_by_hand():
     assert list(terms.columns) == ["component", "layer", "head", "pos", "token", "logit"]
 
 
-def test_what_stands_behind_the_stream_is_named():
+def test_the_biases_after_the_stream_are_named():
     named = {}
     for kind in ("gpt2", "bert", "llama"):
         terms = probe.decompose(family_model(kind), TEXT, at="bank", tokens=PAIR)
@@ -126,31 +131,33 @@ def test_what_stands_behind_the_stream_is_named():
     assert named["bert"][-3:] == ["unembedding bias", "norm bias of the head", "bias of the head"]
 
 
-def test_a_cap_and_an_activation_of_0_are_passed():
-    """Gemma's cap is held as capped / uncapped, logit by logit."""
+def test_the_direction_includes_the_scale_of_a_soft_cap():
+    """Gemma's cap is held as a scale, capped / uncapped, for each logit."""
     model = family_model("gemma2", torch.float64)
     whole = probe.trace(model, TEXT)
     limit = model.config.final_logit_softcapping
     uncapped = limit * torch.atanh(whole.logits[-1] / limit)
     for token in PAIR:
-        held = decomposition.logit_direction(whole, -1, [token])
-        made = float(whole.resid_post[-1, -1] @ held.direction) + sum(held.constants.values())
-        assert made == pytest.approx(float(whole.logits[-1, token]), abs=1e-5)
-        assert abs(made - float(uncapped[token])) > 1e-4
+        capped = decomposition.logit_direction(whole, -1, [token])
+        logit = float(whole.resid_post[-1, -1] @ capped.direction) + sum(capped.constants.values())
+        assert logit == pytest.approx(float(whole.logits[-1, token]), abs=1e-5)
+        assert abs(logit - float(uncapped[token])) > 1e-4
 
 
-def test_words_are_taken_as_tokens_and_one_is_its_own_logit():
+def test_a_token_may_be_a_word_and_a_single_token_gives_its_logit():
     model = random_model()
     ids = tuple(model.tokenizer(word)["input_ids"][0] for word in (" bank", " river"))
     by_name = probe.decompose(model, TEXT, at="bank", tokens=(" bank", " river"))
     pd.testing.assert_frame_equal(by_name, probe.decompose(model, TEXT, at="bank", tokens=ids))
-    alone = [probe.decompose(model, TEXT, at="bank", tokens=one)["logit"] for one in ids]
-    difference = (alone[0] - alone[1]).tolist()
+    first, second = (
+        probe.decompose(model, TEXT, at="bank", tokens=token)["logit"] for token in ids
+    )
+    difference = (first - second).tolist()
     assert by_name["logit"].tolist() == pytest.approx(difference, abs=1e-9)
 
 
 @pytest.mark.parametrize("tokens", [[], [-1], [10**6], [" bank"], [5, 7, 9]])
-def test_what_are_no_ids_of_tokens_is_said(tokens):
+def test_invalid_token_ids_are_refused(tokens):
     trace = probe.trace(random_model(), TEXT)
     with pytest.raises(InputError) as caught:
         probe.decomposition.logit_direction(trace, "bank", tokens)
@@ -160,7 +167,7 @@ def test_what_are_no_ids_of_tokens_is_said(tokens):
     assert str(caught.value).startswith(start)
 
 
-def test_what_cannot_be_decomposed_is_said(tmp_path, monkeypatch):
+def test_a_logit_that_cannot_be_decomposed_is_refused(tmp_path, monkeypatch):
     model = random_model()
     with pytest.raises(InputError) as caught:
         probe.decompose(model, TEXT, at="bank", tokens=(1, 2, 3))
@@ -194,14 +201,16 @@ def test_what_cannot_be_decomposed_is_said(tmp_path, monkeypatch):
         probe.decompose(model, TEXT, at="bank", tokens=PAIR, target=TEXT)
     whole = logits.logit_direction
 
-    def shifted(*given):
-        made = whole(*given)
-        return decomposition.LogitDirection(made.direction, {**made.constants, "lost": 1.0})
+    def shifted(*arguments):
+        logit = whole(*arguments)
+        return decomposition.LogitDirection(logit.direction, {**logit.constants, "lost": 1.0})
 
     monkeypatch.setattr(logits, "logit_direction", shifted)
     with pytest.raises(CrossCheckError) as missed:
         probe.decompose(model, TEXT, at="bank", tokens=PAIR)
     pos = probe.trace(model, TEXT).tokens.positions_of("bank")[-1]
-    said = str(missed.value)
-    assert said.startswith(f"Adding up a logit of {model.name} at position {pos}: the terms miss")
-    assert said.endswith("run `probe check` to see which quantity disagrees.")
+    message = str(missed.value)
+    assert message.startswith(
+        f"Cannot sum a logit of {model.name} at position {pos}: the terms miss"
+    )
+    assert message.endswith("Run `probe check` to see which quantity disagrees.")

@@ -1,5 +1,6 @@
-"""Swaps in texts of one's own, read by a metric of one's own: every number against a whole hooked
-forward."""
+"""Swaps between any two texts, read by any metric: every number is compared with a whole hooked
+forward.
+"""
 
 import numpy as np
 import pandas as pd
@@ -21,14 +22,14 @@ A = "The mole dug under the river bank after the flood"
 B = "The mole dug under the apple bank after the flood"
 LONGER = "She photographed the very old muddy bank soon after the sale of it"
 TOKENS = (17, 30)  # ids: the tokens of a random model mean nothing
-# The first three round nothing to float32, so that two orders of sums agree to 1e-10.
+# The first three families never round to float32, so different orders of sums agree to 1e-10.
 EXACT = ("gpt2", "gpt_neox", "bert")
 KINDS = (*EXACT, "llama", "gemma2")
 QUANTITIES = {"heads": "z", "mlp": "mlp_out", "stream": "resid_pre"}
 
 
 def own_metric(logits):
-    """The log of how likely the first token is beside the second and a third."""
+    """The log of the probability of the first token, given that it is one of three."""
     return logits[..., TOKENS[0]] - logits[..., [*TOKENS, 99]].logsumexp(-1)
 
 
@@ -39,12 +40,15 @@ def model_of(kind):
     return family_model(kind, torch.float64)
 
 
-def hooked_ends(model, text, read, layer=0, quantity="z", places=(), values=()):
-    """The stream behind the last block and the logits at position `read` of whole hooked forwards,
-    one for each place of a quantity that is changed: `row d_model`, `row d_vocab`."""
-    rows = [tokenize(model, text).ids] * max(1, len(places))
-    seen = []
-    change = put_each(places, values)
+def hooked_ends(model, text, read, layer=0, quantity="z", indices=(), values=()):
+    """The stream after the last block and the logits at position `read` of whole hooked forwards,
+    one for each index of the quantity that is changed.
+
+    `-> row d_model, row d_vocab`
+    """
+    rows = [tokenize(model, text).ids] * max(1, len(indices))
+    streams = []
+    change = put_each(indices, values)
 
     def edit(tensor, hook):
         tensor = tensor.clone()
@@ -54,11 +58,11 @@ def hooked_ends(model, text, read, layer=0, quantity="z", places=(), values=()):
     last = hook_name(model, LAYERS - 1, "resid_post")
     points = [
         (hook_name(model, layer, quantity), edit),
-        (last, lambda resid, hook: seen.append(resid[:, read].clone())),
+        (last, lambda resid, hook: streams.append(resid[:, read].clone())),
     ]
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=points):
         logits = hooked.run(model, rows)[:, read]
-    return seen[0], logits
+    return streams[0], logits
 
 
 def position(model, text, word):
@@ -66,8 +70,11 @@ def position(model, text, word):
 
 
 def by_hooks(model, texts, at, read, metric, part="heads"):
-    """What `patch` is asked for, a hooked forward for each number: `way layer variant` with
-    denoise and noise, and the gap."""
+    """The numbers of `patch`, each from a hooked forward: denoise, noise, gap, and the size of the
+    logits that M is read from.
+
+    `-> layer variant, layer variant, number, number`
+    """
     sources = [tokenize(model, text) for text in texts]
     spots = [position(model, text, at) for text in texts]
     reads = [position(model, text, read) for text in texts]
@@ -75,54 +82,54 @@ def by_hooks(model, texts, at, read, metric, part="heads"):
     runs = [read_all(model, source.ids, [quantity]) for source in sources]
     ends = [hooked_ends(model, text, end) for text, end in zip(texts, reads, strict=True)]
     (vector_a, _), (vector_b, _) = ends
-    way = vector_a[0] - vector_b[0]
+    direction = vector_a[0] - vector_b[0]
 
     def value(vectors, logits):
         if metric is None:
-            return (vectors - vector_b) @ way / (way @ way)
+            return (vectors - vector_b) @ direction / (direction @ direction)
         if callable(metric):
             return metric(logits)
         return logits[:, metric[0]] - logits[:, metric[1]]
 
     gap = float(value(*ends[0]) - value(*ends[1]))
-    moved = []
-    for own, donor in ((0, 1), (1, 0)):
+    by_recipient = []
+    for recipient, donor in ((0, 1), (1, 0)):
         layers = []
         for layer in range(LAYERS):
-            given = runs[donor][quantity][layer, spots[donor]]
-            places, values = [(spots[own],)], [given]
+            donor_part = runs[donor][quantity][layer, spots[donor]]
+            indices, values = [(spots[recipient],)], [donor_part]
             if part == "heads":
-                places = [(spots[own], head) for head in range(len(given))]
-                values = list(given)
-            changed = value(
-                *hooked_ends(model, texts[own], reads[own], layer, quantity, places, values)
-            )
-            layers.append(changed - value(*ends[own]))
-        moved.append(torch.stack(layers))
-    into_a, into_b = moved
+                indices = [(spots[recipient], head) for head in range(len(donor_part))]
+                values = list(donor_part)
+            text, end = texts[recipient], reads[recipient]
+            changed = value(*hooked_ends(model, text, end, layer, quantity, indices, values))
+            layers.append(changed - value(*ends[recipient]))
+        by_recipient.append(torch.stack(layers))
+    into_a, into_b = by_recipient
     scale = max(1.0, float(ends[0][1].abs().max())) if metric is not None else 1.0
     return into_b, -into_a, gap, scale
 
 
 def assert_equal(model, frame, expected, shape):
     denoise, noise, gap, scale = expected
-    # 1e-10 as it stands; what is rounded to float32 on the way, beside the size of what is read
+    # An absolute bound of 1e-10. Families that round to float32 inside are bounded relative to the
+    # size of the numbers that are read.
     allowed = bound(model) * (scale if model.config.family.in_float32 else 1.0)
-    for name, wanted in (("denoise", denoise), ("noise", noise)):
-        found = torch.tensor(frame[name].to_numpy()).view(shape)
-        assert (found - wanted).abs().max() <= allowed, name
+    for name, by_forwards in (("denoise", denoise), ("noise", noise)):
+        by_patch = torch.tensor(frame[name].to_numpy()).view(shape)
+        assert (by_patch - by_forwards).abs().max() <= allowed, name
     assert np.allclose(frame["gap"], gap, rtol=0, atol=allowed)
     assert np.allclose(frame["swap"], (frame["denoise"] + frame["noise"]) / 2, rtol=0, atol=1e-15)
 
 
-def test_bounds_of_exact_families_are_those_of_float64():
+def test_families_that_never_round_to_float32_have_the_bounds_of_float64():
     assert {bound(model_of(kind)) for kind in EXACT} == {1e-10}
     assert all(FAMILIES[kind].in_float32 for kind in set(KINDS) - set(EXACT))
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_head_equals_a_hooked_forward(kind, metric):
+def test_the_swap_of_every_head_equals_a_hooked_forward(kind, metric):
     model = model_of(kind)
     frame = probe.patch(model, A, against=B, at="bank", metric=metric)
     assert list(frame.columns) == ["layer", "head", "denoise", "noise", "swap", "gap"]
@@ -138,32 +145,34 @@ def test_every_head_equals_a_hooked_forward(kind, metric):
 def test_parts_swapped_at_one_token_and_read_at_another_equal_hooked_forwards(kind, part):
     model = model_of(kind)
     read = "after" if model.config.causal else "the"
-    for other in (B, LONGER):  # as long, and longer
+    for against in (B, LONGER):  # of equal length, and longer
         frame = probe.patch(
-            model, A, against=other, at="bank", read=read, metric=TOKENS, parts=part
+            model, A, against=against, at="bank", read=read, metric=TOKENS, parts=part
         )
-        expected = by_hooks(model, (A, other), "bank", read, TOKENS, part)
+        expected = by_hooks(model, (A, against), "bank", read, TOKENS, part)
         assert_equal(model, frame, expected, (LAYERS, -1))
         assert ("head" in frame) == (part == "heads")
-        # beside the attention of the first block an MLP reads the word's own embedding alone
+        # In a block that is parallel, the first MLP reads only the embedding of the swapped token,
+        # which is equal in both texts.
         same_in_both = part == "mlp" and model.config.family.parallel
         assert same_in_both or frame["swap"].abs().max() > 1e-5
-        if part == "heads" and model.config.causal:  # nothing reads the last block's other tokens
+        # After the last block nothing reads the swapped token.
+        if part == "heads" and model.config.causal:
             assert (frame.loc[frame["layer"] == LAYERS - 1, "swap"] == 0).all()
 
 
 @pytest.mark.parametrize("kind", ("gpt2", "bert"))
-def test_every_position_is_the_causal_trace(kind):
+def test_swaps_of_every_position_equal_the_causal_trace(kind):
     model = model_of(kind)
     frame = probe.patch(model, A, against=B, at="bank", parts="positions")
     assert list(frame.columns) == ["component", "layer", "pos", "denoise", "noise", "swap", "gap"]
     ends = [hooked_ends(model, text, position(model, text, "bank"))[0][0] for text in (A, B)]
-    way = ends[0] - ends[1]
+    difference = ends[0] - ends[1]
     weights = probe.read_weights(model)
     texts = [
         TargetText(tokenize(model, text).ids, position(model, text, "bank")) for text in (A, B)
     ]
-    along = (way / (way @ way))[None]
+    along = (difference / (difference @ difference))[None]
     traced = probe.trace_positions(weights, texts[:1], texts[1:], along, depth=LAYERS, heads=False)
     rows = pd.DataFrame(traced.rows())
     assert sorted(frame["pos"].unique()) == list(traced.positions)
@@ -171,28 +180,28 @@ def test_every_position_is_the_causal_trace(kind):
         assert frame[name].tolist() == rows[name].tolist()
     for name in ("denoise", "noise", "gap"):
         assert np.allclose(frame[name], rows[name], rtol=0, atol=1e-10)
-    # the donor's stream at every position of the first block is a part of the way, at the last
-    # block's word nearly all of it
+    # The donor's stream at one position of the first block moves M by a part of the gap; at the
+    # word of the last block, by nearly all of it.
     assert frame["swap"].abs().max() > 0.1
 
 
-def test_many_pairs_are_their_pairs_in_the_order_given(monkeypatch):
+def test_pairs_that_are_patched_together_equal_single_pairs_in_the_same_order(monkeypatch):
     model = model_of("gpt2")
     a = [A, LONGER, A, B, LONGER]
     b = [B, A, LONGER, A, B]
     metrics = [None, TOKENS, own_metric, None, (5, 9)]
     together = probe.patch(model, a, against=b, at="bank", metric=metrics)
-    for number, (one, other, metric) in enumerate(zip(a, b, metrics, strict=True)):
-        alone = probe.patch(model, one, against=other, at="bank", metric=metric)
-        found = together[together["pair"] == number].drop(columns="pair").reset_index(drop=True)
-        pd.testing.assert_frame_equal(found, alone, rtol=0, atol=1e-11)
+    for number, (text, against, metric) in enumerate(zip(a, b, metrics, strict=True)):
+        single = probe.patch(model, text, against=against, at="bank", metric=metric)
+        of_pair = together[together["pair"] == number].drop(columns="pair").reset_index(drop=True)
+        pd.testing.assert_frame_equal(of_pair, single, rtol=0, atol=1e-11)
     monkeypatch.setattr(patching, "BATCH_NUMBERS", 1)
     one_by_one = probe.patch(model, a, against=b, at="bank", metric=metrics)
     pd.testing.assert_frame_equal(one_by_one, together, rtol=0, atol=1e-11)
     assert next(iter(together.columns)) == "pair" and together["pair"].is_monotonic_increasing
 
 
-def test_logits_in_parts_are_the_logits(monkeypatch):
+def test_logits_that_are_computed_in_parts_give_the_same_numbers(monkeypatch):
     model = model_of("gpt2")
     whole = probe.patch(model, A, against=B, at="bank", metric=own_metric)
     monkeypatch.setattr(patching, "LOGITS", 1)
@@ -201,21 +210,21 @@ def test_logits_in_parts_are_the_logits(monkeypatch):
     )
 
 
-def test_the_two_ways_change_places_with_the_texts_and_a_text_takes_nothing_from_itself():
+def test_exchanging_the_texts_exchanges_denoise_and_noise_and_a_position_equals_its_word():
     model = model_of("gpt2")
-    one_way = probe.patch(model, A, against=B, at="bank", metric=TOKENS)
-    other_way = probe.patch(model, B, against=A, at="bank", metric=TOKENS)
-    assert np.allclose(one_way["denoise"], -other_way["noise"], rtol=0, atol=1e-12)
-    assert np.allclose(one_way["gap"], -other_way["gap"], rtol=0, atol=1e-12)
+    a_to_b = probe.patch(model, A, against=B, at="bank", metric=TOKENS)
+    b_to_a = probe.patch(model, B, against=A, at="bank", metric=TOKENS)
+    assert np.allclose(a_to_b["denoise"], -b_to_a["noise"], rtol=0, atol=1e-12)
+    assert np.allclose(a_to_b["gap"], -b_to_a["gap"], rtol=0, atol=1e-12)
     by_name = probe.patch(model, A, against=B, at="bank", metric=TOKENS, depth=LAYERS)
     by_position = probe.patch(model, A, against=B, at=position(model, A, "bank"), metric=TOKENS)
     from_the_end = position(model, A, "bank") - len(tokenize(model, A))
     by_end = probe.patch(model, A, against=B, at=from_the_end, metric=TOKENS)
     for same in (by_name, by_position, by_end):
-        pd.testing.assert_frame_equal(same, one_way)
+        pd.testing.assert_frame_equal(same, a_to_b)
 
 
-def test_the_coordinate_after_fewer_blocks_is_that_of_the_shorter_run():
+def test_the_coordinate_after_fewer_blocks_equals_the_swaps_of_a_shorter_run():
     model = random_model(torch.float64)
     frame = probe.patch(model, A, against=B, at="bank", depth=2)
     assert sorted(frame["layer"].unique()) == [0, 1] and (frame["gap"].round(12) == 1).all()
@@ -223,31 +232,32 @@ def test_the_coordinate_after_fewer_blocks_is_that_of_the_shorter_run():
     tokens = [tokenize(model, text) for text in (A, B)]
     spots = [position(model, text, "bank") for text in (A, B)]
     states = probe.target_states(model, tokens, spots)
-    way = states.resid[0, 2] - states.resid[1, 2]
-    rows = [TargetText(one.ids, at) for one, at in zip(tokens, spots, strict=True)]
-    moved = probe.swap_pairs(weights, rows[:1], rows[1:], (way / (way @ way))[None], depth=2)
-    assert np.allclose(frame["denoise"], moved[0, 1, ..., 0].flatten(), rtol=0, atol=1e-10)
-    assert np.allclose(frame["noise"], -moved[0, 0, ..., 0].flatten(), rtol=0, atol=1e-10)
+    difference = states.resid[0, 2] - states.resid[1, 2]
+    direction = (difference / (difference @ difference))[None]
+    rows = [TargetText(text.ids, at) for text, at in zip(tokens, spots, strict=True)]
+    swaps = probe.swap_pairs(weights, rows[:1], rows[1:], direction, depth=2)
+    assert np.allclose(frame["denoise"], swaps[0, 1, ..., 0].flatten(), rtol=0, atol=1e-10)
+    assert np.allclose(frame["noise"], -swaps[0, 0, ..., 0].flatten(), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_hooks_of_a_swap_give_in_transformer_lens_what_patch_says(kind):
+def test_the_hooks_of_a_swap_have_the_effect_in_transformer_lens_that_patch_reports(kind):
     model = model_of(kind)
-    place = (1, 2)
+    head = (1, 2)
     for texts in ((A, B), (LONGER, A)):
         frame = probe.patch(model, texts[0], against=texts[1], at="bank", metric=TOKENS).set_index(
             ["layer", "head"]
         )
-        hooks = probe.patch_hooks(model, texts[0], against=texts[1], at="bank", heads=[place])
+        hooks = probe.patch_hooks(model, texts[0], against=texts[1], at="bank", heads=[head])
         ids = torch.tensor([tokenize(model, texts[1]).ids])
         at = position(model, texts[1], "bank")
         with torch.inference_mode():
             plain = model.bridge(ids)[0, at]
-            swapped = model.bridge.run_with_hooks(ids, fwd_hooks=hooks)[0, at]
-        moved = (swapped - plain)[TOKENS[0]] - (swapped - plain)[TOKENS[1]]
-        assert float(moved) == pytest.approx(frame.loc[place, "denoise"], abs=bound(model))
-        assert abs(float(moved)) > 1e-4
-        # the hooks are gone when the run is over
+            patched = model.bridge.run_with_hooks(ids, fwd_hooks=hooks)[0, at]
+        change = (patched - plain)[TOKENS[0]] - (patched - plain)[TOKENS[1]]
+        assert float(change) == pytest.approx(frame.loc[head, "denoise"], abs=bound(model))
+        assert abs(float(change)) > 1e-4
+        # The hooks are removed after the run.
         assert torch.equal(model.bridge(ids)[0, at], plain)
 
 
@@ -264,28 +274,27 @@ def test_hooks_of_a_swap_refuse_a_run_of_another_length(tiny):
     )
 
 
-def test_texts_without_an_order_are_no_pairs(tiny):
+def test_texts_without_an_order_are_refused_as_pairs(tiny):
     with pytest.raises(
         InputError, match="^Cannot patch pairs of texts: got set and set, expected two texts"
     ):
         probe.patch(tiny, {"The river bank"}, against={"The loan bank"}, at="bank")
 
 
-def test_several_heads_are_hooked_together():
+def test_hooks_of_all_heads_give_the_run_of_the_other_text():
     model = model_of("gpt2")
     everything = [(layer, head) for layer in range(LAYERS) for head in range(4)]
     hooks = probe.patch_hooks(model, A, against=B, at="bank", heads=everything)
     assert [name for name, _ in hooks] == [f"blocks.{layer}.attn.hook_z" for layer in range(LAYERS)]
-    once = probe.patch_hooks(
-        model, A, against=B, at="bank", heads=iter(everything)
-    )  # gone when it is read
-    assert len(once) == len(hooks)
-    # the word itself and its position are the same, so nothing else of A is missing
+    # An iterator can be read only once.
+    from_iterator = probe.patch_hooks(model, A, against=B, at="bank", heads=iter(everything))
+    assert len(from_iterator) == len(hooks)
+    # The word and its position are equal in both texts, so the heads carry every difference.
     text_a, text_b = (torch.tensor([tokenize(model, text).ids]) for text in (A, B))
     at = position(model, A, "bank")
     with torch.inference_mode():
-        swapped = model.bridge.run_with_hooks(text_b, fwd_hooks=hooks)[0, at]
-        torch.testing.assert_close(swapped, model.bridge(text_a)[0, at], rtol=0, atol=1e-10)
+        patched = model.bridge.run_with_hooks(text_b, fwd_hooks=hooks)[0, at]
+        torch.testing.assert_close(patched, model.bridge(text_a)[0, at], rtol=0, atol=1e-10)
 
 
 SEVERAL = (
@@ -294,8 +303,8 @@ SEVERAL = (
     "id."
 )
 SHAPED = (
-    "Patching with a metric of one's own: of logits of shape (2, 400) it made {made}, expected a "
-    "tensor with a number for each row, (2,); let it work along the last axis, as in lambda logits: "
+    "Cannot use the metric: it returned {returned} for logits of shape (2, 400), expected a tensor "
+    "with one number for each row, (2,). Compute it along the last axis, as in lambda logits: "
     "logits[..., 5] - logits[..., 7]."
 )
 NO_PLACE = (
@@ -303,10 +312,10 @@ NO_PLACE = (
     "or one position as a whole number; give one, the same for every text."
 )
 NO_NUMBER = (
-    "Patching with a metric of one's own: it made {made}, whose difference says how far a swap moves "
-    "it; give a logit, a log-probability or a difference of some."
+    "Cannot use the metric: it returned {returned}. Return a logit, a log-probability or a "
+    "difference of these."
 )
-NOT_FINITE = NO_NUMBER.format(made="NaN or an infinite number, expected finite ones")
+NOT_FINITE = NO_NUMBER.format(returned="NaN or an infinite number, expected finite numbers")
 REFUSED = {
     "a fraction": ({"at": 1.5}, NO_PLACE.format(given="1.5")),
     "no place": ({"at": None}, NO_PLACE.format(given="None")),
@@ -329,7 +338,7 @@ REFUSED = {
     ),
     "boolean": (
         {"metric": lambda logits: logits[..., 5] > 0},
-        NO_NUMBER.format(made="bool numbers, expected real ones"),
+        NO_NUMBER.format(returned="bool numbers, expected real numbers"),
     ),
     "NaN": ({"metric": lambda logits: logits[..., 5] * float("nan")}, NOT_FINITE),
     "infinite": ({"metric": lambda logits: logits[..., 5] / 0}, NOT_FINITE),
@@ -403,27 +412,27 @@ REFUSED = {
     ),
     "whole logits": (
         {"metric": lambda logits: logits},
-        SHAPED.format(made="a tensor of shape (2, 400)"),
+        SHAPED.format(returned="a tensor of shape (2, 400)"),
     ),
     "one number": (
         {"metric": lambda logits: logits.mean()},
-        SHAPED.format(made="a tensor of shape ()"),
+        SHAPED.format(returned="a tensor of shape ()"),
     ),
-    "no tensor": ({"metric": lambda logits: 0.5}, SHAPED.format(made="a float")),
+    "no tensor": ({"metric": lambda logits: 0.5}, SHAPED.format(returned="a float")),
 }
 
 
-@pytest.mark.parametrize(("options", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_patched_is_said(options, said):
+@pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
+def test_input_that_cannot_be_patched_is_refused(options, message):
     model = model_of("gpt2")
     tokens = tokenize(model, A)
     with pytest.raises(InputError) as caught:
         probe.patch(model, A, against=B, **({"at": "bank"} | options))
     facts = {"n": len(tokens), "last": len(tokens) - 1, "at": position(model, A, "bank")}
-    assert str(caught.value) == (said.format(**facts) if "{" in said else said)
+    assert str(caught.value) == (message.format(**facts) if "{" in message else message)
 
 
-def test_texts_that_do_not_fit_are_said():
+def test_texts_that_do_not_form_pairs_are_refused():
     model = model_of("gpt2")
     sizes = [position(model, text, "bank") + 1 for text in (A, LONGER)]
     with pytest.raises(InputError) as caught:
@@ -460,7 +469,7 @@ def test_texts_that_do_not_fit_are_said():
 @pytest.mark.parametrize(
     "heads", ["L0H1", (0, 1), ("a", 1), [("a", 1)], [(0, 1, 2)], None, [(0.5, 1)], []]
 )
-def test_heads_that_are_no_pairs_of_numbers_are_said(heads):
+def test_heads_that_are_not_pairs_of_numbers_are_refused(heads):
     with pytest.raises(InputError) as caught:
         probe.patch_hooks(model_of("gpt2"), A, against=B, at="bank", heads=heads)
     assert str(caught.value) == (
@@ -469,22 +478,22 @@ def test_heads_that_are_no_pairs_of_numbers_are_said(heads):
     )
 
 
-def test_numbers_of_other_libraries_are_positions_and_ids():
+def test_positions_and_ids_may_be_numpy_numbers():
     model = model_of("gpt2")
     at = position(model, A, "bank")
     plain = probe.patch(model, A, against=B, at=at, metric=TOKENS)
-    given = {"at": np.int64(at), "metric": tuple(np.array(TOKENS)), "depth": np.int64(2)}
-    pd.testing.assert_frame_equal(probe.patch(model, A, against=B, **given), plain)
+    options = {"at": np.int64(at), "metric": tuple(np.array(TOKENS)), "depth": np.int64(2)}
+    pd.testing.assert_frame_equal(probe.patch(model, A, against=B, **options), plain)
 
 
-def test_tokens_that_are_several_and_models_without_logits_are_said(tmp_path):
+def test_words_of_several_tokens_and_models_without_logits_are_refused(tmp_path):
     model = model_of("gpt2")
     pieces = model.tokenizer.tokenize(" mortgage")
     assert len(pieces) > 1
     with pytest.raises(InputError) as caught:
         probe.patch(model, A, against=B, at="bank", metric=(" bank", " mortgage"))
-    wanted = SEVERAL.format(count=len(pieces), pieces=", ".join(map(repr, pieces)))
-    assert str(caught.value) == wanted
+    message = SEVERAL.format(count=len(pieces), pieces=", ".join(map(repr, pieces)))
+    assert str(caught.value) == message
     by_name = probe.patch(model, A, against=B, at="bank", metric=(" bank", " river"))
     ids = tuple(model.tokenizer(piece)["input_ids"][0] for piece in (" bank", " river"))
     pd.testing.assert_frame_equal(by_name, probe.patch(model, A, against=B, at="bank", metric=ids))
@@ -508,22 +517,24 @@ NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 
 
 def eight_pairs(seed, vocabulary):
-    """Pairs of texts of six random tokens that differ in the third."""
+    """Eight pairs of texts of six random tokens; the members of a pair differ in the third token."""
     rng = np.random.default_rng(seed)
     a, b = [], []
     for _ in NUMBERS:
         words = rng.choice(vocabulary, size=7, replace=False).tolist()
-        other = words.pop()
+        replacement = words.pop()
         a.append(" ".join(words))
-        b.append(" ".join([*words[:2], other, *words[3:]]))
+        b.append(" ".join([*words[:2], replacement, *words[3:]]))
     return a, b
 
 
 @pytest.mark.slow
-def test_no_head_of_a_random_model_moves_several_pairs_surely():
-    """Along each pair's own way every head that writes anything moves it: of twelve random models
-    all had a head with p < .05. Along the way of the other pairs at most two have one."""
-    found = 0
+def test_no_head_of_a_random_model_moves_several_pairs_significantly():
+    """Along the direction of the pair itself, every head that writes anything moves the pair: all
+    of twelve random models had a head with p < .05. Along the direction of the other pairs, at most
+    two models have one.
+    """
+    significant = 0
     for seed in range(12):
         model = random_model(seed=seed)
         vocabulary = sorted(token for token in model.tokenizer.get_vocab() if token.isalpha())
@@ -531,11 +542,11 @@ def test_no_head_of_a_random_model_moves_several_pairs_surely():
         swaps = probe.patch(model, a, against=b, at=-1)
         assert swaps.attrs["axis"] == "others"
         by_pair = swaps.pivot(index="pair", columns=["layer", "head"], values="swap")
-        found += probe.sign_flip_test(by_pair, by_pair.index).p.min() < 0.05
-    assert found <= 2
+        significant += probe.sign_flip_test(by_pair, by_pair.index).p.min() < 0.05
+    assert significant <= 2
 
 
-def test_a_pair_is_read_along_the_way_of_the_pairs_that_share_no_text_with_it(tiny):
+def test_a_pair_is_read_along_the_mean_direction_of_the_pairs_that_share_no_text_with_it(tiny):
     cues = ["river", "muddy", "flooded", "mossy"]
     a = [f"The {cue} bank" for cue in cues]
     b = [f"The {cue} bank" for cue in ("savings", "central", "national", "private")]
@@ -545,19 +556,19 @@ def test_a_pair_is_read_along_the_way_of_the_pairs_that_share_no_text_with_it(ti
         target_states(model, [tokenize(model, text)], [len(tokenize(model, text)) - 1]).resid[0, -1]
         for text in (*a, *b)
     ]
-    ways = [(one - other).double() for one, other in zip(ends[:4], ends[4:], strict=True)]
-    for number, way in enumerate(ways):
-        others = torch.stack([each for n, each in enumerate(ways) if n != number]).mean(0)
-        expected = float(way @ others / others.square().sum())
+    differences = [(of_a - of_b).double() for of_a, of_b in zip(ends[:4], ends[4:], strict=True)]
+    for number, difference in enumerate(differences):
+        others = torch.stack([each for n, each in enumerate(differences) if n != number]).mean(0)
+        expected = float(difference @ others / others.square().sum())
         gap = frame.loc[frame["pair"] == number, "gap"]
         assert gap.nunique() == 1 and gap.iloc[0] == pytest.approx(expected, rel=1e-4)
-    # Three pairs, or pairs of which two share a text, have no three others each.
+    # With three pairs, or if two pairs share a text, some pair has fewer than three others.
     assert probe.patch(tiny, a[:3], against=b[:3], at="bank").attrs["axis"] == "own"
     shared = probe.patch(tiny, a, against=[*b[:3], b[0]], at="bank")
     assert shared.attrs["axis"] == "own"
 
 
-def test_a_pair_that_is_given_twice_is_one(tiny):
+def test_pairs_with_equal_tokens_up_to_the_word_are_merged(tiny):
     a = ["The river bank", "The muddy bank", "The river bank was old"]
     b = ["The savings bank", "The central bank", "The savings bank was new"]
     frame = probe.patch(tiny, a, against=b, at="bank")
@@ -566,6 +577,6 @@ def test_a_pair_that_is_given_twice_is_one(tiny):
     assert both_ways["pair"].nunique() == 3 and both_ways.attrs["merged"] == 0
 
 
-def test_the_signs_of_three_pairs_are_not_flipped():
+def test_a_sign_flip_test_of_three_pairs_is_refused():
     with pytest.raises(InputError, match="got 3 pairs, expected at least 4"):
         probe.sign_flip_test(np.ones((3, 2)), ["a", "b", "c"])

@@ -48,7 +48,7 @@ def ways():
         lambda m: probe.evaluate(m, sentences=SENTENCES, words="bank", seed=0.5),
         SEED.format("Cannot evaluate sentences", 0.5),
     )
-    yield "cues seed", lambda m: probe.cues(m, "bank", seed=-1), SEED.format("Scanning cues", -1)
+    yield "cues seed", lambda m: probe.cues(m, "bank", seed=-1), SEED.format("Cannot scan cues", -1)
     yield (
         "survey out",
         lambda m: probe.survey(m, out=5),

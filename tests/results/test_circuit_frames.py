@@ -256,7 +256,7 @@ def test_without_donors_of_the_same_layout_nothing_is_tested(monkeypatch):
     evidence, with_donors = made("two_step")
     monkeypatch.setattr(circuit.PairRuns, "donors", {})
     runs = runs_of("two_step")
-    found = circuit.measure_circuit(runs.weights, runs.seen, runs.pair, (), (), seed=0)
+    found = circuit.measure_circuit(runs.weights, runs.observation, runs.pair, (), (), seed=0)
     frames = circuit_frames([with_circuit(evidence, found)], seed=0)
     untested = (frames["edges"][["p", "q", "same_sense"]], frames["positions"]["same_sense"])
     assert (
@@ -270,9 +270,9 @@ def test_donors_are_of_the_same_sense_and_layout():
     read = runs_of("two_step")
     assert set(read.donors) == {*read.pair.pairs.a, *read.pair.pairs.b}
     for row, donor in read.donors.items():
-        mine, theirs = (read.seen.texts[number] for number in (row, donor))
+        mine, theirs = (read.observation.texts[number] for number in (row, donor))
         assert (len(mine.ids), mine.at) == (len(theirs.ids), theirs.at) and mine.ids != theirs.ids
-        mine, theirs = (read.seen.material.sentences[number] for number in (row, donor))
+        mine, theirs = (read.observation.material.sentences[number] for number in (row, donor))
         assert (mine.sense, mine.frame) == (
             theirs.sense,
             theirs.frame,
@@ -303,7 +303,7 @@ def test_sentences_that_are_not_aligned_are_not_followed_and_the_page_says_so():
 def test_a_model_that_reads_both_ways_is_not_followed_and_the_page_says_so():
     evidence, frames = made("two_step")
     runs = runs_of("two_step")
-    seen = replace(runs.seen, causal=False)
+    seen = replace(runs.observation, causal=False)
     assert circuit.measure_circuit(runs.weights, seen, runs.pair, (), (), seed=0) is None
     empty = circuit_frames([with_circuit(evidence, None)], seed=0)
     assert all(frame.empty and tuple(frame) == COLUMNS[name] for name, frame in empty.items())

@@ -32,11 +32,11 @@ from probe.inference.within import (
     SWAP_COLUMNS,
     PairEvidence,
     WordEvidence,
-    beside_nouns,
     effects_of_swaps,
     head_arrays,
     in_units,
     net_where,
+    noun_columns,
 )
 from probe.model.check import Certificate, Row
 from probe.results import circuit
@@ -246,14 +246,14 @@ def _gate(record: WordRecord, found: PairEvidence) -> dict[str, object]:
     elif nouns is None:
         columns["not_compared"] = NOT_ASKED_FOR
     else:
-        shares = nouns.record.shares[list(nouns.gate.chosen), record.depth]
+        shares = nouns.record.shares[list(nouns.gate.noun_numbers), record.depth]
         columns |= {
             "general_share": nouns.general_share(record.depth),
             "largest_share": float(shares.max()) if len(shares) else np.nan,
             "ambiguity_p": nouns.gate.p,
             "nouns": len(shares),
             "surprisal": _mean(nouns.record.word_surprisal),
-            "surprisal_nouns": _mean(nouns.record.surprisal[list(nouns.gate.chosen)]),
+            "surprisal_nouns": _mean(nouns.record.surprisal[list(nouns.gate.noun_numbers)]),
             "nouns_near": nouns.gate.near,
             "ambiguity_p_near": nouns.gate.p_near,
             "sentences_not_compared": nouns.record.sentences_left_out,
@@ -312,7 +312,7 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
         pairs = [found.record for found in passed]
         arrays = {"auroc": np.mean([found.separation.auroc for found in passed], axis=0)}
         arrays |= effects_of_swaps(pairs)
-        arrays |= beside_nouns(passed) | in_units(passed)
+        arrays |= noun_columns(passed) | in_units(passed)
         for name in ATTENTION:
             to_token = [pair.attention[name.removeprefix("attention_")] for pair in pairs]
             arrays[name] = np.mean(to_token, axis=0)
@@ -343,7 +343,7 @@ def controls(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
     """
     parts = []
     for record, found in pairs_of(evidence):
-        if found.nouns is None or not found.nouns.gate.chosen:
+        if found.nouns is None or not found.nouns.gate.noun_numbers:
             continue
         for noun, columns in _noun_rows(record.word, found.nouns):
             frame = pd.DataFrame({"noun": noun} | columns)
@@ -356,7 +356,7 @@ def controls(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
 def _noun_rows(word: str, nouns: NounEvidence) -> Iterator[tuple[str, dict[str, Any]]]:
     """The columns of the word, and of every noun that was compared."""
     record = nouns.record
-    most = max(nouns.gate.chosen, key=lambda number: record.sentences[number])
+    most = max(nouns.gate.noun_numbers, key=lambda number: record.sentences[number])
     own = record.word_squared_gap[most]
     depth = np.arange(len(own))
     yield (
@@ -365,7 +365,7 @@ def _noun_rows(word: str, nouns: NounEvidence) -> Iterator[tuple[str, dict[str, 
         | {"shared_axis": own * np.nan, "sentences": record.sentences[most]}
         | {"surprisal": record.word_surprisal[most]},
     )
-    for number in nouns.gate.chosen:
+    for number in nouns.gate.noun_numbers:
         yield (
             record.nouns[number],
             {"depth": depth, "gap": record.squared_gap[number]}

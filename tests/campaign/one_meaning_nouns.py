@@ -110,7 +110,7 @@ def studies_of(
             "sense_b": pair.senses[1],
             "sentences": len(pair.split.rows),
             "gap_p": pair.gates.gap,
-            "nouns": len(compared.gate.chosen) if compared else 0,
+            "nouns": len(compared.gate.noun_numbers) if compared else 0,
             "general_share": compared.general_share(record.depth) if compared else float("nan"),
             "ambiguity_p": compared.gate.p if compared else float("nan"),
         } | NO_HEADS

@@ -77,7 +77,7 @@ def test_one_word_left_out_the_others_find_the_head_that_moves_all():
     # The word itself has no say: without it the head of its kind comes behind that of the other.
     assert orders["word000"][1] == (1, 2) and orders["word001"][1] == (0, 1)
     assert all(layer < 2 for order in orders.values() for layer, _ in order)
-    assert all(len(set(order)) == across.LEADING for order in orders.values())
+    assert all(len(set(order)) == across.TOP_HEADS for order in orders.values())
 
 
 # --- 25: words without a gap ----------------------------------------------------------------------
@@ -284,9 +284,9 @@ def test_a_survey_of_fewer_than_two_words_is_refused(words, found):
     with pytest.raises(InputError) as raised:
         of(records)
     assert str(raised.value) == (
-        f"Summing up the survey: {found} words were measured{because}, expected at least 2, "
-        "because words are its sample; add words with two sentences of each of two senses, or "
-        "study a single word with `probe report`."
+        f"Cannot summarise the survey: {found} words were measured{because}. Words are its sample, "
+        "so it needs at least 2. Add words with two sentences of each of two senses, or study a "
+        "single word with `probe report`."
     )
 
 

@@ -119,7 +119,7 @@ def test_a_part_is_measured_in_each_nouns_own_gap():
     found = compared(GAPS[:3], 0.8, np.array(GAPS[:3]) / 2, noun_of=np.array([0, 1, 2, 0] * 2))
     assert (found.net[0], found.general[0]) == (pytest.approx(0.8), pytest.approx(0.5))
     assert found.specific[0] == pytest.approx(0.3) and found.swaps == 8 and found.units == 8
-    assert found.drawn == pytest.approx(0.3)  # every pair alike: nothing to be unsure of
+    assert found.specific_draws == pytest.approx(0.3)  # every pair alike: nothing to be unsure of
 
 
 def test_a_noun_without_a_gap_has_no_part_in_a_comparison():

@@ -264,7 +264,7 @@ def test_a_backed_up_head_writes_everything_its_swap_is_lost_and_both_swaps_are_
     last = result.record.pairs[0].swaps.profile[..., -1]
     assert (first["direct"], second["direct"]) == pytest.approx((1, 0), abs=0.02)
     assert all(abs(last[head["layer"], head["head"]]) < 0.1 for head in (first, second))
-    [found] = result.pairs[0].stand_ins
+    [found] = result.pairs[0].backups
     assert (found.first, found.head) == (
         (first["layer"], first["head"]),
         (second["layer"], second["head"]),
@@ -276,7 +276,7 @@ def test_a_backed_up_head_writes_everything_its_swap_is_lost_and_both_swaps_are_
 def test_what_neurons_erase_is_written_and_not_backed_up(kind, seed):
     written = heads_of(kind, seed)[1].to_dict("records")[1]
     assert written["direct"] > 0.4 and abs(written["net"]) < 0.02
-    assert measured(kind, seed).pairs[0].stand_ins == ()
+    assert measured(kind, seed).pairs[0].backups == ()
 
 
 @pytest.mark.parametrize(

@@ -334,8 +334,8 @@ def position(tokens: Tokens, at: int | str) -> int:
     number = whole_number(at)
     if number is None:
         raise InputError(
-            f"Looking for {shorten(repr(at))} in {shorten(tokens.text)!r}: expected one word, or "
-            "one position as a whole number; give one, the same for every text."
+            f"Cannot find {shorten(repr(at))} in {shorten(tokens.text)!r}: expected one word, or "
+            "one position as a whole number. Give one, the same for every text."
         )
     return number
 
@@ -349,7 +349,7 @@ def text_position(tokens: Tokens, at: int | str) -> int:
     n = len(tokens)
     if not -n <= at < n:
         raise InputError(
-            f"Looking for token {at} of {tokens.text!r}: it has {n} tokens; give a word, or a "
+            f"Cannot find token {at} of {tokens.text!r}: it has {n} tokens. Give a word, or a "
             f"position from {-n} to {n - 1}."
         )
     return at % n

@@ -174,9 +174,9 @@ def test_what_cannot_be_decomposed_is_said(tmp_path, monkeypatch):
         "Decomposing the difference of the logits of (5, 5): the two tokens are the same, and the "
         "difference of a logit from itself is always 0; give two different tokens."
     )
-    with pytest.raises(InputError, match=r"^Looking for None in 'The mole .*expected one word, or"):
+    with pytest.raises(InputError, match=r"^Cannot find None in 'The mole .*expected one word, or"):
         probe.decompose(model, TEXT, at=None, tokens=PAIR)
-    with pytest.raises(InputError, match=r"^Looking for token 99 of 'The mole"):
+    with pytest.raises(InputError, match=r"^Cannot find token 99 of 'The mole"):
         probe.decompose(model, TEXT, at=99, tokens=PAIR)
     headless = load(make_family(tmp_path / "bert", "bert", architecture="BertModel"))
     with pytest.raises(

@@ -347,7 +347,7 @@ def test_a_place_that_is_alike_in_part_of_the_sentences_is_matched_and_tells_not
     [pair] = study_of(planted_model("own_place", 0)[0], tuple(made.values())).record.pairs
     assert pair.gates.nuisance > 0.05 and pair.gates.gap > 0.01
     assert set(pair.split.left_out.values()) == {
-        "no sentence of the other sense has the word at the same place"
+        "no sentence of the other sense has the word at the same position"
     }
 
 

@@ -80,13 +80,13 @@ def test_the_words_of_ufsac_have_their_lemma_and_the_latest_key(tmp_path):
     assert left_out(corpus) == [("He wrote Notes", SEVERAL_SENSES)]
     assert rows_of(convert(file, ["note"])) == rows_of(corpus)
     assert not convert(file, ["note"]).left_out
-    assert "no labelled sentence of mole is in it" in fails(file, ["mole"])
+    assert "it has no labelled sentence of mole" in fails(file, ["mole"])
 
 
 def test_the_senses_of_the_evaluation_framework_are_in_its_key_file(tmp_path):
     file = tmp_path / "all.data.xml"
     file.write_text(FRAMEWORK)
-    assert "(2 left out: it is labelled with no sense)" in fails(file)
+    assert "(2 left out: it has no sense label)" in fails(file)
     (tmp_path / "all.gold.key.txt").write_text("d0.s0.t0 music\nd0.s0.t1 x y\n")
     corpus = convert(file)
     assert rows_of(corpus) == [("note", "music", "The note rang out", "note")]
@@ -96,7 +96,7 @@ def test_the_senses_of_the_evaluation_framework_are_in_its_key_file(tmp_path):
 def test_xml_that_is_cut_is_named_with_its_line(tmp_path):
     file = tmp_path / "train.xml"
     file.write_text(LEXICAL_SAMPLE.replace("&amp;", "&"))
-    assert fails(file).startswith(f"Converting {file}, line 4: it is not well-formed XML (")
+    assert fails(file).startswith(f"Cannot convert {file}, line 4: it is not well-formed XML (")
 
 
 # --- pairs ----------------------------------------------------------------------------------------
@@ -178,12 +178,12 @@ def test_a_table_of_pairs_is_read_with_the_form_of_the_word(tmp_path):
 def test_a_bad_pair_is_named_with_its_line(tmp_path, name, content, said):
     (tmp_path / name).write_text(content)
     (tmp_path / "x.gold.txt").write_text("T\n")
-    assert fails(tmp_path / name).startswith(f"Converting {tmp_path / name}, {said}")
+    assert fails(tmp_path / name).startswith(f"Cannot convert {tmp_path / name}, {said}")
 
 
 def test_what_is_no_data_set_is_refused_with_what_is_one(tmp_path):
-    assert "no file in it ends in .data.txt; give a folder or file of WiC" in fails(tmp_path)
-    assert "none of the known endings; give a folder or file of WiC" in fails(tmp_path / "x.txt")
+    assert "no file in it ends in .data.txt. Give a folder or file of WiC" in fails(tmp_path)
+    assert "does not have a known ending. Give a folder or file of WiC" in fails(tmp_path / "x.txt")
     assert "x.gold.txt with the labels is not next to it" in fails(tmp_path / "x.data.txt")
     for name in ("x.xml", "x.jsonl"):
         assert str(tmp_path / name) in fails(tmp_path / name)
@@ -200,7 +200,7 @@ def test_what_is_written_is_read_back(tmp_path, name):
     with pytest.raises(InputError) as refused:
         write_sentences(corpus, file)
     assert str(refused.value) == (
-        f"Cannot write {file}: it is there already. Choose another file (--out)."
+        f"Cannot write {file}: it exists already. Choose another file (--out)."
     )
 
 

@@ -31,7 +31,7 @@ ZERO_WIDTH_SPACE = "\u200b"
 )
 def test_a_letter_with_its_marks_is_never_cut(word, text):
     assert spans_of(word, text) == []
-    with pytest.raises(InputError, match="occurs (only inside another word|nowhere); give a word"):
+    with pytest.raises(InputError, match="occurs (only inside another word|nowhere). Give a word"):
         find_word(text, word)
 
 

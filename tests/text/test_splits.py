@@ -204,9 +204,9 @@ def test_another_seed_is_another_split():
 
 
 @pytest.mark.parametrize(
-    ("split", "does"), [("train", "is tested"), ("test", "is fitted on"), (None, "is fitted on")]
+    ("split", "use"), [("train", "testing"), ("test", "fitting"), (None, "fitting")]
 )
-def test_a_split_that_leaves_a_sense_out_of_a_part_is_refused(split, does):
+def test_a_split_that_leaves_a_sense_out_of_a_part_is_refused(split, use):
     rows = [
         Sentence("bank", "river", f"The river{number} had a bank", 0, 4, split=split)
         for number in range(20)
@@ -223,9 +223,9 @@ def test_a_split_that_leaves_a_sense_out_of_a_part_is_refused(split, does):
         for number in range(20)
     ]
     said = (
-        f"Holding out the sentences of 'bank' as their split says: got no sentence of 'river' in the "
-        f"part that {does}, expected some of each sense in both; give 'river' rows of both parts, or "
-        "leave the column split out."
+        f"Cannot hold out the sentences of 'bank' by the column split: got no sentence of 'river' "
+        f"for {use}, expected some of each sense in both parts. Give 'river' rows of both parts, "
+        "or omit the column."
     )
     with pytest.raises(InputError, match=f"^{re.escape(said)}$"):
         splits.cross_fit(rows, ("river", "money"), seed=0)
@@ -250,9 +250,9 @@ def test_a_misspelt_part_is_told_and_one_part_alone_says_nothing():
 
     half = len(GRID) // 2
     said = (
-        f"Holding out the sentences of 'lock' as their split says: got 'fit' ({half}), 'reprot' "
-        f"({half}), expected 'fit' to learn from and 'report' to be tested; correct 'reprot', or "
-        "leave the column split out."
+        f"Cannot hold out the sentences of 'lock' by the column split: got 'fit' ({half}), 'reprot' "
+        f"({half}), expected 'fit' for fitting and 'report' for testing. Correct 'reprot', or omit "
+        "the column."
     )
     for hold_out in (cross_fit, lambda rows: splits.plan(rows, seed=0)):
         with pytest.raises(InputError, match=f"^{re.escape(said)}$"):
@@ -263,8 +263,12 @@ def test_a_misspelt_part_is_told_and_one_part_alone_says_nothing():
 
 def test_cue_words_that_hang_together_are_one_unit():
     chain = [("one", "x"), ("two", "y"), ("two", "x"), ("x", "z")]
-    assert list(splits._joined(chain).values()) == [0, 0, 0, 0]
-    assert list(splits._joined([("one", "x"), ("two", "y"), ("one", "z")]).values()) == [0, 1, 0]
+    assert list(splits._components(chain).values()) == [0, 0, 0, 0]
+    assert list(splits._components([("one", "x"), ("two", "y"), ("one", "z")]).values()) == [
+        0,
+        1,
+        0,
+    ]
 
 
 def test_too_few_sentences_are_said_in_one_sentence():
@@ -272,11 +276,11 @@ def test_too_few_sentences_are_said_in_one_sentence():
     with pytest.raises(InputError) as error:
         cross_fit(without(few, *BARE))
     assert str(error.value) == (
-        f"Holding out the sentences of 'lock': got {len(few) - 2} sentences of 'door' and 2 "
-        "sentences of 'canal' in 2 groups that share no cue word or pair, expected "
-        f"{2 * splits.STUDY_LEAST.per_sense} or more of each sense in {splits.STUDY_LEAST.units} or more such "
-        "groups, for what is held out shares none with what is learned from; add sentences with "
-        "other cue words, or correct a sense that is misspelt."
+        f"Cannot hold out the sentences of 'lock': got {len(few) - 2} sentences of 'door' and 2 "
+        "sentences of 'canal' in 2 groups that share no cue word or pair, expected at least "
+        f"{2 * splits.STUDY_LEAST.per_sense} of each sense in at least {splits.STUDY_LEAST.units} "
+        "such groups, because tested and fitted sentences must share none. Add sentences with "
+        "other cue words, or correct a misspelt sense."
     )
 
 
@@ -286,7 +290,7 @@ def test_a_pair_with_two_sentences_of_a_sense_is_none():
     with pytest.raises(InputError) as error:
         cross_fit(rows)
     assert str(error.value) == (
-        f"Pairing the sentences of 'lock': pair '1' has {of_sense} sentences of {SENSES[0]!r}, "
-        "expected one of each sense; give every two sentences that belong together a pair of their "
-        "own, or leave the column away."
+        f"Cannot pair the sentences of 'lock': pair '1' has {of_sense} sentences of {SENSES[0]!r}, "
+        "expected one of each sense. Give every pair of sentences a name that no other pair has, or "
+        "omit the column."
     )

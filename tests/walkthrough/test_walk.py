@@ -298,7 +298,7 @@ EMPTY = (
             {},
             "Cannot choose a word of '?!': got no letters or digits. Give a text with a word in it.",
         ),
-        ("The bank", {"word": "mole"}, "it occurs nowhere; give a word of the text."),
+        ("The bank", {"word": "mole"}, "it occurs nowhere. Give a word of the text."),
         (
             "The bank",
             {"against": "The bank"},
@@ -312,7 +312,7 @@ EMPTY = (
         (
             "The bank",
             {"against": "A mole", "word": "bank"},
-            "Looking for 'bank' in 'A mole': it occurs nowhere; give a word of",
+            "Cannot find 'bank' in 'A mole': it occurs nowhere. Give a word of",
         ),
         (
             "The bank of the river",

@@ -1,4 +1,4 @@
-"""What is said of one's own sentences before a model reads them."""
+"""Warnings about sentences before a model reads them."""
 
 import pytest
 

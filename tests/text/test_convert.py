@@ -1,5 +1,4 @@
-"""Public data sets as sentences: every format by a small file of our own, and RAW-C where it is at
-hand."""
+"""Conversion of public data sets: a small file for every format, and RAW-C if it is available."""
 
 import codecs
 import json
@@ -105,7 +104,7 @@ A, B, C, D = (f"{word} note rang" for word in ("one", "two", "three", "four"))
 
 
 def wic(folder, pairs, part="train"):
-    """A part of WiC: its data and its labels."""
+    """Writes a part of WiC, its data and its labels, and returns the data file."""
     lines = [f"note\tN\t1-1\t{first}\t{second}\n" for first, second, _ in pairs]
     (folder / f"{part}.data.txt").write_text("".join(lines))
     (folder / f"{part}.gold.txt").write_text("".join(f"{label}\n" for *_, label in pairs))
@@ -116,9 +115,9 @@ def wic(folder, pairs, part="train"):
     ("pairs", "senses", "reasons"),
     [
         ([(A, B, "T"), (B, C, "F")], {A: "1", B: "1", C: "2"}, {}),
-        # Same is passed on: A and D are one sense, and B differs from it.
+        # "Same" is transitive: A and D have one sense, and B has another.
         ([(A, C, "T"), (C, D, "T"), (D, B, "F")], {A: "1", C: "1", D: "1", B: "2"}, {}),
-        # Nothing says how C and D are related to A and B.
+        # B is not compared with C or D.
         ([(A, B, "F"), (C, D, "T"), (C, A, "F")], {A: "1", C: "2", D: "2"}, {B: NOT_RELATED}),
         ([(A, B, "F"), (B, C, "F"), (C, A, "F")], {A: "1", B: "2", C: "3"}, {}),
         ([(A, B, "T"), (B, A, "F"), (C, D, "F")], {C: "1", D: "2"}, dict.fromkeys((A, B), CONTRADICTED)),
@@ -189,7 +188,7 @@ def test_what_is_no_data_set_is_refused_with_what_is_one(tmp_path):
         assert str(tmp_path / name) in fails(tmp_path / name)
 
 
-# --- what is written ------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.jsonl"])

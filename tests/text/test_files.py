@@ -1,5 +1,4 @@
-"""Sentence files: what is read as written, what is left out and counted, and the one sentence for
-everything else."""
+"""Sentence files: rows that are read, rows that are left out and counted, and errors for the rest."""
 
 import csv
 import hashlib
@@ -32,7 +31,7 @@ AGAIN = "Correct the file and read it again."
 
 
 def write(place, rows):
-    """The rows in the form that the ending names."""
+    """Writes the rows in the format of the file's ending."""
     if place.suffix == ".parquet":
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist([dict(row) for row in rows]), place)
     elif place.suffix == ".jsonl":
@@ -49,7 +48,7 @@ def write(place, rows):
 
 
 def fails(place, *, word=None):
-    """The sentence that reading this file ends with."""
+    """The error message of reading this file."""
     with pytest.raises(InputError) as error:
         read_sentences(place, word=word)
     message = str(error.value)
@@ -62,7 +61,7 @@ def place(request, tmp_path):
     return tmp_path / f"mine{request.param}"
 
 
-# --- what is read as written ----------------------------------------------------------------------
+# --- rows that are read ---------------------------------------------------------------------------
 
 
 def test_every_form_gives_the_same_sentences(place):
@@ -91,7 +90,7 @@ def test_every_form_gives_the_same_sentences(place):
 def test_optional_columns_may_be_empty_in_some_rows_and_a_whole_number_names_a_pair_and_a_frame(
     place,
 ):
-    # A table with gaps: the whole numbers of these columns are stored as 4.0 and NaN.
+    # In a table with missing values, whole numbers are stored as 4.0 and NaN.
     missing = float("nan") if place.suffix == ".parquet" else None
     rows = [BANK | {"frame": "walk", "pair": None, "cue_start": 4.0, "cue_end": 9.0}]
     rows += [MOLE | {"frame": None, "pair": None, "cue_start": missing, "cue_end": None}]
@@ -115,7 +114,7 @@ marked = st.tuples(texts, words, texts, st.sampled_from("ab1"))
 @settings(max_examples=40, deadline=None)
 @given(st.lists(marked, min_size=1, max_size=5), st.sampled_from(SUFFIXES))
 def test_sentences_come_back_as_written(parts, suffix):
-    if suffix == ".tsv":  # a row is a line
+    if suffix == ".tsv":  # one line per row
         parts = [[re.sub("[\r\n]", " ", part) for part in row] for row in parts]
     rows = [
         {"word": word, "sense": f"{sense}{number}", "text": before + word + after}
@@ -222,7 +221,7 @@ def test_collections_show_themselves_in_one_line():
     assert "and 2 more words" in repr(five)
 
 
-# --- what a row may leave out, and what is left out by rule and counted ---------------------------
+# --- optional fields, and rows that are left out and counted --------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -275,7 +274,7 @@ def test_rows_that_name_no_word_are_about_the_one_that_is_named(place):
     )
 
 
-IN_A_TABLE = ("line 2", "line 4")  # behind its header
+IN_A_TABLE = ("line 2", "line 4")  # after its header
 
 
 def test_senses_are_read_without_spaces_and_may_not_differ_in_capitals_alone(place):
@@ -422,7 +421,7 @@ def test_a_table_with_a_column_twice_is_refused_as_a_file_is():
     assert str(error.value) == f"Cannot read sentences from a table made in Python: {TWICE}"
 
 
-# --- cues given by their words --------------------------------------------------------------------
+# --- cues by their words --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -477,7 +476,7 @@ def test_columns_that_no_sentence_has_are_named():
     assert as_corpus(rows).further_columns == ("gloss", "id", "source")
 
 
-# --- files that cannot be read as they stand ------------------------------------------------------
+# --- files that cannot be read --------------------------------------------------------------------
 
 
 EMPTY = "it is empty. Add one sentence per row."
@@ -588,7 +587,7 @@ def test_a_file_that_only_calls_itself_parquet(tmp_path):
     assert message.endswith("). Write it again.")
 
 
-# --- rows that cannot be used: the first is named, all are counted, nothing is dropped ------------
+# --- bad rows: the first is reported, and all are counted -----------------------------------------
 
 FORMS_FOUND = (
     "expected it once as a whole word (with or without capital letters, with -s, -es or 's), or its "
@@ -834,7 +833,7 @@ def test_bad_lines_of_a_folder(folder, name, content, flaw):
     )
 
 
-# --- the real data sets, where they are at hand; the counts are those of the files' own lines -----
+# --- real data sets, if available; the counts are from the lines of the files ---------------------
 
 
 @pytest.mark.parametrize("word", ["apple", "bank", "crane", "mole", "seal"])

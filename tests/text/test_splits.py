@@ -1,5 +1,6 @@
-"""Held-out sentences: no frame and no cue word on both sides, each tested once, pairs nested, every
-reason given."""
+"""Holdouts: fitted and tested sentences share no frame and no cue word, every sentence is tested
+once, pairs are nested, and every sentence left out has a reason.
+"""
 
 import re
 from collections import Counter
@@ -25,8 +26,9 @@ def cross_fit(sentences, *, seed=0, **known):
 
 
 def assert_held_out(sentences, split, *, names):
-    """Every sentence used is tested once, without the named things and the units in what its
-    holdout learns from."""
+    """Asserts that every sentence is tested once, and that the training part shares neither its
+    unit nor the attributes in `names`.
+    """
     used = [sentences[row] for row in split.rows]
     assert sorted(place for holdout in split.holdouts for place in holdout.test) == list(
         range(len(used))
@@ -50,7 +52,7 @@ def assert_held_out(sentences, split, *, names):
 
 
 def partners(sentences, split):
-    """With which cue words of the other sense each cue word is paired."""
+    """The cue words of the other sense with which each cue word is paired."""
     found = {}
     for ends in split.pairs:
         a, b = (sentences[split.rows[end]].cue_word for end in ends)
@@ -76,7 +78,7 @@ def test_no_frame_or_cue_word_is_on_both_sides_and_every_sentence_used_is_tested
     framed = split.design == "5 folds by cue word and frame"
     assert framed or split.design == "5 folds by cue word"
     assert_held_out(sentences, split, names=("cue_word", "frame") if framed else ("cue_word",))
-    assert set(split.left_out.values()) <= {UNPAIRED}  # whose partner was dropped
+    assert set(split.left_out.values()) <= {UNPAIRED}  # because their partner was dropped
     assert framed or dropped
 
 
@@ -148,8 +150,9 @@ def test_without_anything_every_sentence_is_used_in_folds_of_like_size(counts, s
 
 @pytest.mark.parametrize(("first", "second"), [(15, 15), (24, 8), (9, 31)])
 def test_unpaired_sentences_are_all_used_whatever_the_seed(first, second):
-    """Each with a cue word of its own: whether there are enough does not hang on the draw, and
-    nothing is lost."""
+    """Each sentence has a different cue word. All are used, and the number of units does not depend
+    on the draw.
+    """
     grid = without(make_sentences(frames=1, distances=(1,), cues=40), "pair", "frame")
     sides = [[row for row in grid if row.sense == sense] for sense in SENSES]
     sentences = [*sides[0][:first], *sides[1][:second]]
@@ -188,7 +191,9 @@ def test_sentences_with_the_word_elsewhere_are_left_out_where_places_are_to_be_a
     assert at[0] == at[1] == given[0] & given[1]
     assert split.left_out and set(split.left_out.values()) == {ELSEWHERE}
     assert_held_out(sentences, split, names=("cue_word",))
-    assert cross_fit(GRID, positions=places) == cross_fit(GRID)  # pairs see to it themselves
+    assert cross_fit(GRID, positions=places) == cross_fit(
+        GRID
+    )  # aligned pairs have equal positions
 
 
 def test_a_handful_of_pairs_is_no_paired_file():

@@ -43,10 +43,10 @@ class Expert(NamedTuple):
 Parts = TypeVar("Parts", bound=Expert | Mixer)
 
 
-def _moved(parts: Parts, dtype: torch.dtype, device: str | torch.device) -> Parts:
+def _converted(parts: Parts, dtype: torch.dtype, device: str | torch.device) -> Parts:
     """A group of weights in another dtype and on another device."""
-    moved: Any = (part.to(device, dtype) if isinstance(part, Tensor) else part for part in parts)
-    return type(parts)(*moved)
+    tensors: Any = (part.to(device, dtype) if isinstance(part, Tensor) else part for part in parts)
+    return type(parts)(*tensors)
 
 
 NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")
@@ -173,9 +173,9 @@ class Block:
             if isinstance(weight, Tensor):
                 tensors[field.name] = weight.to(device, dtype)
             elif isinstance(weight, Mixer | Expert):
-                tensors[field.name] = _moved(weight, dtype, device)
+                tensors[field.name] = _converted(weight, dtype, device)
         if self.experts:
-            tensors["experts"] = tuple(_moved(expert, dtype, device) for expert in self.experts)
+            tensors["experts"] = tuple(_converted(expert, dtype, device) for expert in self.experts)
         return replace(self, **tensors)
 
     def writing(self) -> "Block":

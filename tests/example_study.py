@@ -182,7 +182,7 @@ def _words(any_apart: bool) -> pd.DataFrame:
                 "nouns_near": 5 if apart else 0,
                 "ambiguity_p_near": np.nan,
                 "sentences_not_compared": 0,
-                "not_compared": "" if apart else "the gap between the senses was not shown",
+                "not_compared": "" if apart else "the gap between the senses is not significant",
             }
         )
     return pd.DataFrame(rows)

@@ -1,7 +1,9 @@
-"""What follows from the measurements: tests, intervals and verdicts.
+"""Inference from the measurements: tests, intervals and verdicts.
 
-within, across  for one word, over its cue words; for a model, over words
-nouns           the comparison with unambiguous nouns in a word's place
-circuit         the edges from the cue to the word
-verdicts        the verdict on every head
+within    for one word, with its cue words as the sample
+across    for a model, with words as the sample
+nouns     the comparison with unambiguous nouns in the word's place
+circuit   the edges from the cue to the word
+ablation  the accuracy that is lost without sets of heads
+verdicts  the verdict on every head
 """

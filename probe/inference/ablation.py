@@ -1,7 +1,7 @@
-"""What taking heads out costs in accuracy, with draws of the sentences: for one word, and on
-average over words.
+"""The accuracy that a word loses without sets of heads, for one word and averaged over words.
 
-The same sentences are drawn for every set of heads, so differences are paired.
+Intervals come from bootstrap draws of the sentences. All sets of heads share the draws, so their
+differences are paired.
 """
 
 from typing import NamedTuple
@@ -20,24 +20,23 @@ from probe.text.splits import cue_words
 
 
 class Accuracies(NamedTuple):
-    """What taking sets of heads out costs at one word, or on average over words. The last depth is
-    the one chosen in training.
+    """The accuracy of one word with and without sets of heads, or a sum or mean over words.
 
-    `intact: depth` and `fall: kind 1 + random depth`, the accuracy and what is lost of it ·
-    `intact_f1: depth` and `f1: kind 1 + random depth`, macro-F1 · `draws: 3 draw kind depth`,
-    bootstrap draws of the fall of the set asked for, of what it is beyond the mean random set, and
-    of the fall in macro-F1 · `tested` sentences, `units` of them that are drawn as a whole, `words`
-    added up.
+    kind: a way of removing heads (`probe.experiments.ablation.KINDS`).
+    1 + random: the requested set of heads first, then the random sets.
+    depth: the last entry is the depth that was chosen on the training sentences.
     """
 
-    intact: Array
-    fall: Array
-    intact_f1: Array
-    f1: Array
+    intact: Array  # accuracy with all heads. `depth`
+    fall: Array  # accuracy lost without a set. `kind 1 + random depth`
+    intact_f1: Array  # macro-F1 with all heads. `depth`
+    f1: Array  # macro-F1 without a set. `kind 1 + random depth`
+    # Bootstrap draws of three numbers: the requested set's fall in accuracy, its fall minus the
+    # mean fall of the random sets, and its fall in macro-F1. `3 draw kind depth`
     draws: Array
-    tested: int
-    units: int
-    words: int = 1
+    tested: int  # sentences
+    units: int  # groups of sentences that are drawn together
+    words: int = 1  # in the sum
 
 
 def compare(
@@ -49,25 +48,31 @@ def compare(
     *,
     seed: int,
 ) -> Accuracies:
-    """The accuracy that each set of heads costs the tested sentences of one word. `gold depths:
-    sentence` · `intact: depth sentence` · `without: kind set sentence depth`; `depths`: the depth
-    chosen for each sentence. `material` holds the tested sentences alone.
+    """The accuracy that the tested sentences of one word lose without each set of heads.
 
-    The same sentences are drawn for every set, so differences are paired. Frames and cue words are
-    drawn as a whole where the file has them, sentences where it does not.
+    material: the tested sentences only
+    gold: the sense of each sentence. `sentence`
+    intact: the predicted senses with all heads. `depth sentence`
+    without: the predicted senses without each set. `kind set sentence depth`
+    depths: the depth chosen for each sentence. `sentence`
+
+    Every set is tested on the same bootstrap draws, so differences are paired. Frames and cue words
+    are drawn as units. Sentences for which the file names neither are drawn singly.
     """
-    predicted = _with_chosen(intact.T, depths)  # sentence depth
-    predicted_without = _with_chosen(without, depths)  # kind set sentence depth
+    predicted = _append_chosen_depth(intact.T, depths)  # sentence depth
+    predicted_without = _append_chosen_depth(without, depths)  # kind set sentence depth
     right = predicted == gold[:, None]
     lost = right.astype(float) - (predicted_without == gold[:, None])
     units = cue_words(material.sentences)
     factors = resampling.crossed_factors([row.frame for row in material.sentences], units)
-    drawn = resampling.bootstrap_weights(factors, seed=seed)
-    drawn /= drawn.sum(1, keepdims=True)
+    weights = resampling.bootstrap_weights(factors, seed=seed)  # draw sentence
+    weights /= weights.sum(1, keepdims=True)
+    # The requested set's fall, and its fall minus the mean of the random sets.
     compared = np.stack([lost[:, 0], lost[:, 0] - lost[:, 1:].mean(1)])  # 2 kind sentence depth
-    draws = np.einsum("wn,cknd->cwkd", drawn, compared, optimize=True)
-    intact_f1 = macro_f1_of_draws(gold, predicted.T, drawn)  # draw depth
-    f1 = macro_f1_of_draws(gold, predicted_without[:, 0].swapaxes(-1, -2), drawn)
+    # Weighted means over sentences: (draw sentence), (2 kind sentence depth) -> 2 draw kind depth
+    draws = np.einsum("wn,cknd->cwkd", weights, compared, optimize=True)
+    intact_f1 = macro_f1_of_draws(gold, predicted.T, weights)  # draw depth
+    f1 = macro_f1_of_draws(gold, predicted_without[:, 0].swapaxes(-1, -2), weights)
     return Accuracies(
         intact=right.mean(0),
         fall=lost.mean(2),
@@ -79,31 +84,36 @@ def compare(
     )
 
 
-def _with_chosen(predicted: Senses, depths: Senses) -> Senses:
-    """With one more depth behind the last, that of each sentence. `... sentence depth -> ...
-    sentence depth + 1`"""
+def _append_chosen_depth(predicted: Senses, depths: Senses) -> Senses:
+    """The predictions with one more entry at the end: those at the sentence's chosen depth.
+
+    `... sentence depth -> ... sentence depth + 1`
+    """
     at = np.broadcast_to(depths[:, None], (*predicted.shape[:-1], 1))
     return np.concatenate([predicted, np.take_along_axis(predicted, at, -1)], axis=-1)
 
 
-def add(total: Accuracies | None, one: Accuracies) -> Accuracies:
-    """Sums over words, so that no word's draws are kept."""
+def add(total: Accuracies | None, word: Accuracies) -> Accuracies:
+    """The sum over words with one more word.
+
+    Sums are stored instead of words, so memory does not grow with the number of words.
+    """
     if total is None:
-        return one
+        return word
     return Accuracies(
-        total.intact + one.intact,
-        total.fall + one.fall,
-        total.intact_f1 + one.intact_f1,
-        total.f1 + one.f1,
-        total.draws + one.draws,
-        total.tested + one.tested,
-        total.units + one.units,
-        total.words + one.words,
+        total.intact + word.intact,
+        total.fall + word.fall,
+        total.intact_f1 + word.intact_f1,
+        total.f1 + word.f1,
+        total.draws + word.draws,
+        total.tested + word.tested,
+        total.units + word.units,
+        total.words + word.words,
     )
 
 
 def mean(total: Accuracies) -> Accuracies:
-    """The average over words from their sums, each counting once."""
+    """The average over words, computed from their sums. Every word has the same weight."""
     return total._replace(
         intact=total.intact / total.words,
         fall=total.fall / total.words,

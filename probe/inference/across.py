@@ -1,21 +1,22 @@
-"""Many words to a statement about a model: words are the sample.
+"""The tables of a survey: inference about a model, with words as the sample.
 
-Every word comes as a record (`probe.experiments.record.WordRecord`), in a stream that is read
-several times and never held: first the depth is chosen, then sums are made, then single words are
-compared with them. The table of words alone grows with their number. All numbers are in units of
-the residual stream.
+Each word is a record (`probe.experiments.record.WordRecord`). The records are a stream that is read
+several times and is never held in memory: first to choose the depth, then to compute sums, then to
+compare single words with the sums. Only the table of words grows with their number. All numbers are
+in units of the residual stream.
 
-    depth      one for all words: the first at which their mean separation is within one standard
-               error of the best; heads of layers behind it are read at the last depth
-    effect     E(h) = Σ n_w(h) / Σ g_w; words are bootstrapped, and flipped for p (max-T over heads)
-    between    how n_w / g_w differs over the words whose gap is clear, at least CLEAR of the mean
-    general    the same ratio for one-meaning nouns in the word's place, in their own gaps
-    specific   effect less general, over the words that were compared, paired by word
-    sets       heads ordered on all other words, tried on the word that was left out
+    depth      the read-out depth, one for all words: the first depth whose mean separation is
+               within one standard error of the best. Heads after it are read at the last depth.
+    effect     E(h) = Σ n_w(h) / Σ g_w, with n the net effect of head h on word w and g the word's
+               gap. The interval bootstraps words. p flips the signs of words (max-T over heads).
+    between    how n_w / g_w differs between words with a clear gap: at least CLEAR of the mean gap
+    general    the same ratio for unambiguous nouns in the word's place, over the nouns' gaps
+    specific   effect minus general, over the words that were compared with nouns, paired by word
+    sets       the top heads of all other words, tested on the word that was left out
 
-Words whose gap is not above 0 stay in and are counted. Where words in the mean have no gap at any
-depth (words flipped, max-T over depths, p >= GATE) no effect is given: a ratio over a gap that is
-not there is noise over noise.
+Words whose gap is not above 0 stay in and are counted. No effect is reported if the words have no
+gap on average at any depth (signs of words flipped, max-T over depths, p >= GATE), because a ratio
+over a gap that does not exist is noise divided by noise.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,13 +45,13 @@ from probe.stats.limits import GATE, LEVEL
 from probe.stats.resampling import DRAWS, Array
 from probe.tidy import rounded
 
-FEWEST_WORDS = 2  # that are measured: with one there is nothing to be sure across
-BATCH = 16  # words that are held at once
-# Of the mean gap over words: an effect in a smaller gap of a word's own is mostly noise.
+FEWEST_WORDS = 2  # measured words: one word is not a sample
+BATCH = 16  # words in memory at once
+# Fraction of the words' mean gap. The ratio n_w / g_w over a smaller gap is mostly noise.
 CLEAR = 0.5
-LEADING = 8  # heads of an order that are tried on the word left out
-MOST_KINDS = 5  # values of a column that names kinds of words; with more it is an amount
-SET_ENDS = (0.025, 0.975)  # quantiles of the random sets of a word
+TOP_HEADS = 8  # heads that are tested on the word that was left out
+MOST_KINDS = 5  # distinct values of a numeric column that names kinds. More of them are amounts.
+SET_ENDS = (0.025, 0.975)  # quantiles over the random sets of a word
 GAPS = ("gap", "general_gap", "squared_gap", "general_squared_gap")
 EFFECTS = ("effect", "effect_low", "effect_high", "p", "between_words", "words_positive")
 HEADS = (
@@ -82,29 +83,26 @@ Records = Callable[[], Iterator[WordRecord]]
 
 @dataclass(frozen=True, eq=False)
 class WordNumbers:
-    """One word as a unit, over all its pairs of senses, at every depth.
+    """The numbers of one word over all its pairs of senses, at every depth.
 
-    separation: held-out AUROC. gap: mean over the pairs of sentences. squared_gap: see
-        `probe.stats.axes.squared_gap`. `depth`
-    untrained_gap: the gap in a model of random weights. `depth`
-    net: what each head moves beyond same-sense donors, mean over the pairs. `layer head depth`
-    noun_gap, noun_squared_gap, noun_net: the same of unambiguous nouns in the word's place, mean
-        over their swaps, NaN in heads that were not compared; None where there were none,
-        and noun_net also where no head was compared. squared_gap is then in the same sentences.
+    The fields of nouns are about unambiguous nouns in the word's place and None without such nouns.
     """
 
-    separation: Array
-    gap: Array
+    separation: Array  # held-out AUROC. `depth`
+    gap: Array  # mean over the pairs of sentences. `depth`
+    # See `probe.stats.axes.squared_gap`. With nouns, on the sentences of the nouns. `depth`
     squared_gap: Array
-    untrained_gap: Array
-    net: Array
-    noun_gap: Array | None
-    noun_squared_gap: Array | None
+    untrained_gap: Array  # in a model with random weights. `depth`
+    net: Array  # each head's effect minus that of same-sense donors. `layer head depth`
+    noun_gap: Array | None  # mean over the nouns' pairs of sentences. `depth`
+    noun_squared_gap: Array | None  # `depth`
+    # Mean over the nouns' swaps, NaN for heads that were not compared with nouns. Also None if no
+    # head was compared. `layer head depth`
     noun_net: Array | None
 
 
 def numbers_of(record: WordRecord) -> WordNumbers:
-    """The numbers of a word that was measured."""
+    """The numbers of a measured word, means over its pairs of senses."""
     depths = record.layers + 1
     pairs = [len(pair.pairs) for pair in record.pairs]
     gaps = [pair.raw_gap[:, :depths] for pair in record.pairs]
@@ -136,8 +134,10 @@ def numbers_of(record: WordRecord) -> WordNumbers:
 
 
 def _untrained_gap(of_senses: Sequence[SensePair], pairs: Sequence[int], depths: int) -> Array:
-    """The gap in a model of random weights, mean over the pairs of sentences; 0 where it was not
-    asked. `depth`"""
+    """The gap in a model with random weights, mean over the pairs of sentences. `depth`
+
+    0 if it was not measured.
+    """
     gaps = [pair.untrained_gap for pair in of_senses if pair.untrained_gap is not None]
     if len(gaps) < len(of_senses):
         return np.zeros(depths)
@@ -146,20 +146,21 @@ def _untrained_gap(of_senses: Sequence[SensePair], pairs: Sequence[int], depths:
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """What a survey says of a model: its `frames` by name, the `depth` at which words are read, and
-    for every word with a clear gap the leading heads of all other words, `left_out_orders`."""
+    """The results of a survey."""
 
-    depth: int
-    frames: dict[str, pd.DataFrame]
+    depth: int  # at which words are read
+    frames: dict[str, pd.DataFrame]  # by name
+    # For every word with a clear gap, the top heads of all other words.
     left_out_orders: Mapping[str, tuple[HeadIndex, ...]]
 
 
 def summarise(records: Records, *, seed: int, draws: int = DRAWS) -> Summary:
     """The tables of a survey from the records of its words.
 
-    `records()` gives all of them, in the same order each time it is called · `draws`: of the
-    bootstrap and of the sign flips. Raises InputError where fewer than
-    two words were measured.
+    records: returns an iterator over all records, in the same order at every call
+    draws: number of draws of the bootstrap and of the sign flips
+
+    Raises InputError if fewer than two words were measured.
     """
     words = _Words(seed, draws)
     for record in records():
@@ -171,18 +172,19 @@ def summarise(records: Records, *, seed: int, draws: int = DRAWS) -> Summary:
     table = words.table(reading.depth)
     gap_p = _gap_p(words.gaps, "gap")
     model = _model(words, table, reading, gap_p=gap_p)
-    # Nouns stand in the same sentences: a word that changes further is not confounded.
+    # An untrained model with a gap indicates a confound. Unambiguous nouns in the same sentences
+    # would have it too, so words that change further than these nouns are not confounded.
     confounded = model["untrained_p"] < GATE and not model["ambiguity_p"] < LEVEL
-    shown = gap_p < GATE and bool((sums.mean_gap > 0).all()) and not confounded
+    is_ranked = gap_p < GATE and bool((sums.mean_gap > 0).all()) and not confounded
     frames = {
-        "survey_model": pd.DataFrame([model | {"ranked": shown}]),
-        "survey_heads": _heads(sums, reading) if shown else _unranked(reading),
+        "survey_model": pd.DataFrame([model | {"ranked": is_ranked}]),
+        "survey_heads": _heads(sums, reading) if is_ranked else _unranked(reading),
         "survey_words": table,
         "survey_depths": _depths(words),
         "survey_numbers": _numbers(table, seed=seed, draws=draws),
     }
     orders: dict[str, tuple[HeadIndex, ...]] = {}
-    if shown:
+    if is_ranked:
         between, orders = _word_by_word(records, sums, reading)
         frames["survey_heads"] = frames["survey_heads"].assign(**between)
     attention = words.attention_cue.ravel()
@@ -190,15 +192,15 @@ def summarise(records: Records, *, seed: int, draws: int = DRAWS) -> Summary:
     frames["survey_heads"] = frames["survey_heads"][list(HEADS)].astype(
         dict.fromkeys(RANKS, "Int64")
     )
-    return Summary(reading.depth, {name: rounded(one) for name, one in frames.items()}, orders)
+    return Summary(reading.depth, {name: rounded(frame) for name, frame in frames.items()}, orders)
 
 
 def _too_few(words: "_Words") -> str:
     reasons = sorted({str(row["reason"]) for row in words.rows if row["reason"]})
     because = f" ({'; '.join(reasons)})" if reasons else ""
     return (
-        f"Summing up the survey: {words.measured} of its {len(words.rows)} words were measured"
-        f"{because}, expected at least {FEWEST_WORDS}, because words are its sample; add words "
+        f"Cannot summarise the survey: {words.measured} of its {len(words.rows)} words were "
+        f"measured{because}. Words are its sample, so it needs at least {FEWEST_WORDS}. Add words "
         "with two sentences of each of two senses, or study a single word with `probe report`."
     )
 
@@ -207,11 +209,14 @@ def _too_few(words: "_Words") -> str:
 
 
 class _Words:
-    """What is known of the words before a depth is chosen: a line of each, their mean separation,
-    and the sums of their gaps at every depth.
+    """The words before a depth is chosen: a row for each, their mean separation, and the sums of
+    their gaps at every depth.
 
-    The parts of `gaps`: `gap`, and over the words that were compared with nouns (`compared` counts
-    them) `squared`, `noun_squared` and `excess`, the one less the other. `depth` each.
+    `gaps` has the parts `gap` and `untrained`, over all words, and `squared`, `noun_squared` and
+    `excess`, over the words that were compared with nouns. Each is `depth`. `count` is 1 for every
+    word and `compared` is 1 for every word that was compared.
+
+    excess = squared - noun_squared
     """
 
     def __init__(self, seed: int, draws: int) -> None:
@@ -220,24 +225,26 @@ class _Words:
         self.shape = (0, 0)  # layers, heads
         self.gaps = Sums(seed=seed, draws=draws)
         self._separation = Spread()
-        # Over words whose cues are known. `layer head`
+        # Attention to the cue, of each word whose cues are marked. `layer head`
         self._attention: list[Array] = []
 
     @property
     def separation(self) -> tuple[Array, Array]:
-        """The mean held-out separation of the words, and its standard error. `depth, depth`"""
+        """The mean held-out AUROC of the words, and its standard error. `depth, depth`"""
         return self._separation.mean, self._separation.error
 
     @property
     def attention_cue(self) -> Array:
-        """The mean attention of each head from the word to its cue; NaN where no cue is known.
-        `layer head`"""
+        """The mean attention of each head from the word to its cue. `layer head`
+
+        NaN if no word has marked cues.
+        """
         if not self._attention:
             return np.full(self.shape, np.nan)
         return np.asarray(np.mean(self._attention, axis=0))
 
     def add(self, record: WordRecord) -> None:
-        """Add a word, measured or not."""
+        """Adds a word, which may not have been measured."""
         used = {row for pair in record.pairs for row in pair.split.rows}
         in_place = [each for each in record.of_pairs("nouns") if each is not None]
         nouns = dict.fromkeys(name for each in in_place for name in each.nouns)
@@ -267,54 +274,63 @@ class _Words:
         if numbers.noun_gap is not None and numbers.noun_squared_gap is not None:
             gaps["general_gap"] = numbers.noun_gap
             gaps["general_squared_gap"] = numbers.noun_squared_gap
-        own = numbers.squared_gap
-        other = gaps["general_squared_gap"]
-        compared = bool(np.isfinite(own - other).all())
-        if not compared:  # it adds nothing to what is compared
-            own = np.zeros_like(numbers.gap)
-            other = own
+        squared = numbers.squared_gap
+        noun_squared = gaps["general_squared_gap"]
+        compared = bool(np.isfinite(squared - noun_squared).all())
+        if not compared:  # a word without nouns adds 0 to both sums
+            squared = np.zeros_like(numbers.gap)
+            noun_squared = squared
         self.gaps.add(
             [hash_of(record.word)],
             gap=numbers.gap[None],
             untrained=numbers.untrained_gap[None],
-            squared=own[None],
-            noun_squared=other[None],
-            excess=(own - other)[None],
+            squared=squared[None],
+            noun_squared=noun_squared[None],
+            excess=(squared - noun_squared)[None],
             compared=np.array([float(compared)]),
-            one=np.ones(1),
+            count=np.ones(1),
         )
 
     def table(self, depth: int) -> pd.DataFrame:
-        """A line for each word, sorted by word, with its gaps at a depth, and behind it what the
-        file says of it."""
-        lines = []
+        """The frame `survey_words`: a row for each word, sorted, with its gaps at a depth.
+
+        The last columns are the further columns of the input file.
+        """
+        rows = []
         further = []
         for row in sorted(map(dict, self.rows), key=lambda row: str(row["word"])):
             gaps = {name: float(by_depth[depth]) for name, by_depth in row.pop("gaps").items()}
             columns = row.pop("further")
-            lines.append(row | gaps)
+            rows.append(row | gaps)
             further.append({name: each for name, each in columns.items() if name not in WORDS})
-        table = pd.DataFrame(lines)
+        table = pd.DataFrame(rows)
         clear = table["gap"] >= CLEAR * table["gap"].mean()
         table = table.assign(depth=depth, clear=clear)[list(WORDS)]
-        return pd.concat([table, _with_numbers(pd.DataFrame(further, index=table.index))], axis=1)
+        return pd.concat([table, _as_numbers(pd.DataFrame(further, index=table.index))], axis=1)
 
 
-def _with_numbers(columns: pd.DataFrame) -> pd.DataFrame:
-    """The columns, those of text in which every value is a number as numbers: a CSV knows no
-    difference."""
-    made = {}
+def _as_numbers(columns: pd.DataFrame) -> pd.DataFrame:
+    """The columns, with numbers instead of text in each column whose values are all numbers.
+
+    A CSV file does not distinguish text from numbers.
+    """
+    converted = {}
     for name, column in columns.items():
         text = column.replace("", None)
         numbers = pd.to_numeric(text, errors="coerce")
         is_amount = column.dtype != bool and (numbers.notna() == text.notna()).all()
-        made[name] = numbers if is_amount and numbers.notna().any() else column
-    return pd.DataFrame(made, index=columns.index)
+        converted[name] = numbers if is_amount and numbers.notna().any() else column
+    return pd.DataFrame(converted, index=columns.index)
 
 
 def _gap_p(gaps: Sums, name: str) -> float:
-    """p that words have a gap in the mean at some depth: words flipped, max-T over the depths. A
-    gap that is 0 in every word has p = 1."""
+    """p that the mean gap of the words is not above 0 at any depth.
+
+    name: the part of `gaps`
+
+    The test flips the signs of words, with max-T over the depths. A gap that is 0 in every word has
+    p = 1.
+    """
     if not np.any(gaps.total[name]):
         return 1.0
     return float(across_words.above_zero(gaps.total[name], gaps.flipped[name]).p.min())
@@ -323,14 +339,15 @@ def _gap_p(gaps: Sums, name: str) -> float:
 def _model(
     words: _Words, table: pd.DataFrame, reading: "_Reading", *, gap_p: float
 ) -> dict[str, Any]:
-    """How many words, where they were read, whether they have a gap, and how far one-meaning nouns
-    in their place change."""
+    """The row of the frame `survey_model`: numbers of words, the depth, the words' mean gap with
+    its test, and how far unambiguous nouns in their place change.
+    """
     measured = table[table["reason"] == ""]
     gaps = words.gaps
     depth = [reading.depth]
     compared = int(gaps.total["compared"][0])
     mean_gap = across_words.ratio(
-        gaps.bootstrapped("gap")[:, depth], gaps.bootstrapped("one"), words.measured
+        gaps.bootstrapped("gap")[:, depth], gaps.bootstrapped("count"), words.measured
     )
     line = {
         "words": words.measured,
@@ -368,7 +385,9 @@ def _model(
 
 
 def _depths(words: _Words) -> pd.DataFrame:
-    """Mean separation and gaps of the words at every depth, beside nouns in their place."""
+    """The frame `survey_depths`: mean separation and mean gaps at every depth, of the words and of
+    unambiguous nouns in their place.
+    """
     mean, error = words.separation
     total = words.gaps.total
     compared = float(total["compared"][0]) or np.nan
@@ -389,16 +408,16 @@ def _depths(words: _Words) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class _Reading:
-    """Where heads are read: `depth` for those of layers before it, the last depth for the others.
+    """Where heads are read: heads before the read-out layer at `depth`, all others at the last
+    depth.
 
-    `columns`: these two depths · `column: head`, which of the two each head is read at, the heads
-    of all layers in one axis.
+    The heads of all layers are one axis, `head`.
     """
 
-    depth: int
+    depth: int  # the read-out depth
     layers: int
-    heads: int
-    column: NDArray[np.intp]
+    heads: int  # of one layer
+    column: NDArray[np.intp]  # the entry of `columns` at which each head is read. `head`
 
     @classmethod
     def at_depth(cls, depth: int, shape: tuple[int, int]) -> "_Reading":
@@ -408,11 +427,14 @@ class _Reading:
 
     @property
     def columns(self) -> list[int]:
-        """The two depths: of heads before L*, and of those behind it."""
+        """The two depths: for heads before the read-out layer, and for all others."""
         return [self.depth, self.layers]
 
     def net(self, net: Array) -> Array:
-        """The effects where each head is read. `... layer head depth -> ... head`"""
+        """The effect of each head at the depth where it is read.
+
+        `... layer head depth -> ... head`
+        """
         both = net[..., self.columns].reshape(*net.shape[:-3], -1, 2)
         return np.asarray(both[..., np.arange(len(self.column)), self.column])
 
@@ -421,7 +443,7 @@ class _Reading:
         return np.asarray(gap[..., self.columns])
 
     def names(self) -> dict[str, Array]:
-        """The layer, the head and the depth of every head, as columns of a table."""
+        """The columns `layer`, `head` and `read_depth` of every head."""
         layer, head = np.divmod(np.arange(len(self.column)), self.heads)
         read_depth = np.array(self.columns)[self.column]
         return {"layer": layer, "head": head, "read_depth": read_depth}
@@ -429,24 +451,28 @@ class _Reading:
 
 @dataclass(frozen=True, eq=False)
 class _SummedHeads:
-    """Sums over the words: `own`, all of them, parts `top` (net effects, `head`) and `bottom` (gaps
-    at the two depths); `compared`, those with nouns in their place, with `other_top`,
-    `other_bottom` and `one`."""
+    """Sums over the words, for ratios of net effects over gaps.
 
-    own: Sums
+    The part `numerator` is the net effect of each `head`. The part `denominator` is the gap at the
+    two depths of `_Reading.columns`, `2`.
+    """
+
+    all_words: Sums
+    # The words that were compared with nouns. The parts `other_numerator` and `other_denominator`
+    # are the nouns' net effects and gaps. `count` is 1 for every word.
     compared: Sums
 
     @property
     def mean_gap(self) -> Array:
-        """Over the words, at the two depths. `2`"""
-        return self.own.total["bottom"] / self.own.words
+        """The mean gap of all words at the two depths. `2`"""
+        return self.all_words.total["denominator"] / self.all_words.words
 
 
 Batch = list[tuple[str, WordNumbers]]
 
 
 def _measured(records: Records, size: int = BATCH) -> Iterator[Batch]:
-    """The measured words with their numbers, a few at a time."""
+    """The measured words with their numbers, in batches of `size`."""
     batch: Batch = []
     for record in records():
         if record.reason:
@@ -460,11 +486,11 @@ def _measured(records: Records, size: int = BATCH) -> Iterator[Batch]:
 
 
 def _sum_up(records: Records, reading: _Reading, *, seed: int, draws: int) -> _SummedHeads:
-    """The sums of all words' effects and gaps, and of those that were compared with nouns."""
-    own = Sums(seed=seed, draws=draws)
+    """The sums of effects and gaps over all words, and over the words compared with nouns."""
+    all_words = Sums(seed=seed, draws=draws)
     compared = Sums(seed=seed, draws=draws)
     for batch in _measured(records):
-        own.add([hash_of(word) for word, _ in batch], **_parts(batch, reading))
+        all_words.add([hash_of(word) for word, _ in batch], **_parts(batch, reading))
         with_nouns = [(word, each) for word, each in batch if each.noun_net is not None]
         if with_nouns:
             nets = [
@@ -474,97 +500,110 @@ def _sum_up(records: Records, reading: _Reading, *, seed: int, draws: int) -> _S
                 reading.gap(each.noun_gap) for _, each in with_nouns if each.noun_gap is not None
             ]
             parts = _parts(with_nouns, reading) | {
-                "other_top": np.stack(nets),
-                "other_bottom": np.stack(gaps),
-                "one": np.ones(len(with_nouns)),
+                "other_numerator": np.stack(nets),
+                "other_denominator": np.stack(gaps),
+                "count": np.ones(len(with_nouns)),
             }
             compared.add([hash_of(word) for word, _ in with_nouns], **parts)
-    return _SummedHeads(own, compared)
+    return _SummedHeads(all_words, compared)
 
 
 def _parts(batch: Batch, reading: _Reading) -> dict[str, Array]:
+    """The net effects and the gaps of each word. `word head`, `word 2`"""
     return {
-        "top": np.stack([reading.net(each.net) for _, each in batch]),
-        "bottom": np.stack([reading.gap(each.gap) for _, each in batch]),
+        "numerator": np.stack([reading.net(each.net) for _, each in batch]),
+        "denominator": np.stack([reading.gap(each.gap) for _, each in batch]),
     }
 
 
 def _unranked(reading: _Reading) -> pd.DataFrame:
-    """Every head without an effect: words were not shown to have a gap."""
+    """The frame `survey_heads` without effects, for words without a significant gap."""
     frame = pd.DataFrame(reading.names()).assign(comparison="", words_clear=0)
     missing = [name for name in HEADS if name not in frame]
     return frame.assign(**dict.fromkeys(missing, np.nan))
 
 
 def _heads(sums: _SummedHeads, reading: _Reading) -> pd.DataFrame:
-    """Effect, general and specific part of every head over the words, with intervals and tests."""
-    own = sums.own
-    bottom = own.bootstrapped("bottom")[:, reading.column]
-    effect = across_words.ratio(own.bootstrapped("top"), bottom, own.words)
+    """The effect of every head over the words, with the general and the specific effect, intervals
+    and tests.
+    """
+    words = sums.all_words
+    denominator = words.bootstrapped("denominator")[:, reading.column]
+    effect = across_words.ratio(words.bootstrapped("numerator"), denominator, words.words)
     low, high = rank_intervals(effect.draws[:, None])
     columns = reading.names() | {
         "effect": effect.value,
         "effect_low": effect.low,
         "effect_high": effect.high,
-        "p": across_words.not_zero(own.total["top"], own.flipped["top"]).p,
+        "p": across_words.not_zero(words.total["numerator"], words.flipped["numerator"]).p,
         "rank": resampling.ranks(effect.value),
         "rank_low": low[0],
         "rank_high": high[0],
     }
-    columns |= _beside_nouns(sums.compared, reading)
+    columns |= _noun_columns(sums.compared, reading)
     frame = pd.DataFrame(columns)
     rows = frame.assign(net=frame["effect"]).to_dict("records")
     frame["comparison"] = [comparison({str(key): row[key] for key in row}) for row in rows]
     return frame
 
 
-def _beside_nouns(compared: Sums, reading: _Reading) -> dict[str, Array]:
-    """The general and the specific part of every head over the words that were compared; missing
-    where there are none, or where the nouns have no gap."""
+def _noun_columns(compared: Sums, reading: _Reading) -> dict[str, Array]:
+    """The columns PARTS of every head, over the words that were compared with nouns.
+
+    specific = Σ n_w / Σ g_w - Σ m_w / Σ c_w, with m and c the nouns' net effects and gaps
+
+    NaN if fewer than FEWEST_WORDS words were compared, or if the nouns have no gap.
+    """
     parts = {name: np.full(len(reading.column), np.nan) for name in PARTS}
-    gaps = compared.total.get("other_bottom", np.zeros(2))
+    gaps = compared.total.get("other_denominator", np.zeros(2))
     if compared.words < FEWEST_WORDS or not (gaps > 0).all():
         return parts
-    # A head counts only if nouns were compared in it in every word.
-    known = np.isfinite(compared.total["other_top"])
-    if not known.any():
+    # A head counts only if it was compared with nouns for every word.
+    is_compared = np.isfinite(compared.total["other_numerator"])
+    if not is_compared.any():
         return parts
-    column = reading.column[known]
+    column = reading.column[is_compared]
     ratios = []
     for name in ("", "other_"):
-        bottom = compared.bootstrapped(f"{name}bottom")[:, column]
-        top = compared.bootstrapped(f"{name}top")[:, known]
-        ratio = across_words.ratio(top, bottom, compared.words)
+        denominator = compared.bootstrapped(f"{name}denominator")[:, column]
+        numerator = compared.bootstrapped(f"{name}numerator")[:, is_compared]
+        ratio = across_words.ratio(numerator, denominator, compared.words)
         ratios.append(np.vstack([ratio.value, ratio.draws]))
     specific = across_words.interval(ratios[0] - ratios[1], compared.words)
-    test = across_words.not_zero(*across_words.difference_of_ratios(compared, known, column))
+    test = across_words.not_zero(*across_words.difference_of_ratios(compared, is_compared, column))
     values = (ratios[1][0], specific.value, specific.low, specific.high, test.p)
-    for name, of_known in zip(PARTS, values, strict=True):
-        parts[name][known] = of_known
+    for name, of_compared in zip(PARTS, values, strict=True):
+        parts[name][is_compared] = of_compared
     return parts
 
 
 def _word_by_word(
     records: Records, sums: _SummedHeads, reading: _Reading
 ) -> tuple[dict[str, Array], dict[str, tuple[HeadIndex, ...]]]:
-    """How the effects differ between words with a clear gap, as columns of the heads; and for each
-    such word the leading heads of all other words, among those read at its depth."""
-    total = sums.own.total
+    """How the effects differ between the words with a clear gap, and the top heads of all other
+    words for each such word.
+
+    The effects are columns of `survey_heads`. The top heads are in layers before the read-out.
+    """
+    total = sums.all_words.total
     clear_from = CLEAR * sums.mean_gap
     spreads = [Spread(), Spread()]
     orders = {}
     for batch in _measured(records):
         parts = _parts(batch, reading)
         for column, spread in enumerate(spreads):
-            clear = parts["bottom"][:, column] >= clear_from[column]
-            spread.add(parts["top"][clear] / parts["bottom"][clear, column, None])
-        for (word, _), net, gap in zip(batch, parts["top"], parts["bottom"], strict=True):
+            clear = parts["denominator"][:, column] >= clear_from[column]
+            spread.add(parts["numerator"][clear] / parts["denominator"][clear, column, None])
+        for (word, _), net, gap in zip(
+            batch, parts["numerator"], parts["denominator"], strict=True
+        ):
             if gap[0] >= clear_from[0]:
-                others = (total["top"] - net) / (total["bottom"] - gap)[reading.column]
-                orders[word] = _leading(others, reading)
+                # The effect over all words but this one: (Σ n - n_w) / (Σ g - g_w)
+                gaps = (total["denominator"] - gap)[reading.column]
+                orders[word] = _top_heads((total["numerator"] - net) / gaps, reading)
 
     def of_heads(values: Sequence[Any]) -> Array:
-        """Of the two spreads the one at whose depth each head is read."""
+        """The value for each head from the spread at the depth where the head is read. `head`"""
         shape = (len(reading.column),)
         both = np.stack([np.broadcast_to(value, shape) for value in values])
         return np.asarray(both[reading.column, np.arange(len(reading.column))])
@@ -577,17 +616,21 @@ def _word_by_word(
     return columns, orders
 
 
-def _leading(effects: Array, reading: _Reading) -> tuple[HeadIndex, ...]:
-    """The first heads by these effects, of the layers before the read-out."""
+def _top_heads(effects: Array, reading: _Reading) -> tuple[HeadIndex, ...]:
+    """The heads with the largest effects in the layers before the read-out, at most TOP_HEADS."""
     before = effects[: reading.depth * reading.heads]
-    first = resampling.order(before)[:LEADING]
-    return tuple((int(index) // reading.heads, int(index) % reading.heads) for index in first)
+    top = resampling.order(before)[:TOP_HEADS]
+    return tuple((int(index) // reading.heads, int(index) % reading.heads) for index in top)
 
 
 def word_heads(records: Records, depth: int) -> Iterator[pd.DataFrame]:
-    """Every head for every measured word, a frame for a few words at a time: `net`, n_w, in units
-    of the residual stream, `gap` of the word where the head is read, `effect` and `general` as
-    parts of the gaps of the word and of its nouns, missing where these are not above 0."""
+    """The frame `survey_word_heads` in parts of a few words: every head for every measured word.
+
+    net: n_w, in units of the residual stream
+    gap: of the word at the depth where the head is read, in the same units
+    effect: net as a fraction of the word's gap; missing if the gap is not above 0
+    general: the nouns' net effect as a fraction of their gap; missing if it is not above 0
+    """
     for batch in _measured(records):
         frames = []
         for word, numbers in batch:
@@ -597,9 +640,9 @@ def word_heads(records: Records, depth: int) -> Iterator[pd.DataFrame]:
             effect = np.divide(net, gap, out=np.full_like(net, np.nan), where=gap > 0)
             general = np.full_like(net, np.nan)
             if numbers.noun_net is not None and numbers.noun_gap is not None:
-                of_nouns = reading.net(numbers.noun_net)
-                their_gap = reading.gap(numbers.noun_gap)[reading.column]
-                np.divide(of_nouns, their_gap, out=general, where=their_gap > 0)
+                noun_net = reading.net(numbers.noun_net)
+                noun_gap = reading.gap(numbers.noun_gap)[reading.column]
+                np.divide(noun_net, noun_gap, out=general, where=noun_gap > 0)
             columns: dict[str, Any] = {"word": word, **reading.names(), "net": net}
             columns |= {"gap": gap, "effect": effect, "general": general}
             frames.append(pd.DataFrame(columns)[list(WORD_HEADS)])
@@ -610,7 +653,9 @@ def word_heads(records: Records, depth: int) -> Iterator[pd.DataFrame]:
 
 
 def _numbers(table: pd.DataFrame, *, seed: int, draws: int) -> pd.DataFrame:
-    """Spearman's correlation of the words' gaps with every further column that holds amounts."""
+    """The frame `survey_numbers`: Spearman's correlation of the words' gaps with every further
+    column of the input file that holds amounts.
+    """
     measured = table[table["reason"] == ""]
     gap = measured["gap"].to_numpy(dtype=float)
     rows = []
@@ -618,8 +663,8 @@ def _numbers(table: pd.DataFrame, *, seed: int, draws: int) -> pd.DataFrame:
         values = measured[name]
         if values.dtype.kind in "iuf" and values.nunique() > MOST_KINDS:
             number = values.to_numpy(dtype=float)
-            found = across_words.rank_correlation(gap, number, seed=seed, draws=draws)
-            rows.append((name, found.words, found.rho, found.low, found.high))
+            rank = across_words.rank_correlation(gap, number, seed=seed, draws=draws)
+            rows.append((name, rank.words, rank.rho, rank.low, rank.high))
     return pd.DataFrame(rows, columns=list(NUMBERS))
 
 
@@ -629,26 +674,28 @@ def _numbers(table: pd.DataFrame, *, seed: int, draws: int) -> pd.DataFrame:
 def sets_frames(
     measured: Sequence[CarriedSets], *, seed: int, draws: int = DRAWS
 ) -> dict[str, pd.DataFrame]:
-    """How much sets of heads keep of each word that was left out (`survey_sets`), and of all such
-    words, with intervals over words (`survey_carry_over`).
+    """The frames `survey_sets` and `survey_carry_over`: the share of the gap that sets of heads
+    keep, for each word that was left out, and over all such words with intervals.
 
-    F = Σ [M(S) - M(none)] / Σ [M(all) - M(none)]: of heads in the order of all other words, in the
-    word's own order, and of random sets with as many heads in every layer (mean over the sets).
+    F = Σ [M(S) - M(none)] / Σ [M(all) - M(none)], with M the sense coordinate and S the set
+
+    The heads of a set follow the order of all other words (`others`) or the order of the word
+    itself (`own`). Random sets have equally many heads in every layer; `random_mean` is their mean.
     """
     rows: list[tuple[Any, ...]] = []
     sums = Sums(seed=seed, draws=draws)
     for record in sorted(measured, key=lambda record: str(record.word)):
-        whole = record.whole if record.whole > 0 else np.nan  # no gap, no share of it
+        whole = record.whole if record.whole > 0 else np.nan  # without a gap there is no share
         low, high = np.quantile(record.random, SET_ENDS, axis=1) / whole
         columns = (record.own, record.left_out, record.random.mean(1))
-        own, others, random = (np.asarray(values) / whole for values in columns)
-        of_size = zip(record.sizes, own, others, low, random, high, strict=True)
+        of_word, of_others, random = (np.asarray(values) / whole for values in columns)
+        of_size = zip(record.sizes, of_word, of_others, low, random, high, strict=True)
         rows += [(record.word, *values) for values in of_size]
         parts = dict(zip(("own", "others", "random"), map(np.asarray, columns), strict=True))
         sums.add(
             [hash_of(record.word)],
             whole=np.array([record.whole]),
-            **{name: one[None] for name, one in parts.items()},
+            **{name: values[None] for name, values in parts.items()},
         )
     per_word = pd.DataFrame(rows, columns=list(SETS))
     frames = {"survey_sets": per_word, "survey_carry_over": _carry_over(measured, sums)}
@@ -656,6 +703,7 @@ def sets_frames(
 
 
 def _carry_over(measured: Sequence[CarriedSets], sums: Sums) -> pd.DataFrame:
+    """The frame `survey_carry_over`: a row for each number of heads."""
     columns: dict[str, Any] = {"k": [], "words": []}
     names = [
         f"{name}{end}" for name in ("own", "others", "random") for end in ("", "_low", "_high")
@@ -664,6 +712,6 @@ def _carry_over(measured: Sequence[CarriedSets], sums: Sums) -> pd.DataFrame:
         return pd.DataFrame(columns=[*columns, *names])
     columns = {"k": list(measured[0].sizes), "words": sums.words}
     for name in ("own", "others", "random"):
-        kept = across_words.ratio(sums.bootstrapped(name), sums.bootstrapped("whole"), sums.words)
-        columns |= {name: kept.value, f"{name}_low": kept.low, f"{name}_high": kept.high}
+        share = across_words.ratio(sums.bootstrapped(name), sums.bootstrapped("whole"), sums.words)
+        columns |= {name: share.value, f"{name}_low": share.low, f"{name}_high": share.high}
     return pd.DataFrame(columns)

@@ -1,4 +1,4 @@
-"""What follows of the edges from the cue to the word: tests and intervals over cue words."""
+"""Tests and intervals for the edges from the cue to the word, with cue words as the sample."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,26 +15,28 @@ from probe.stats.resampling import Array
 
 @dataclass(frozen=True, eq=False)
 class EdgeEvidence:
-    """What follows of every edge. `edge` each; fractions of the gap.
-
-    low, high: 95 % interval of the total effect.
-    same_sense, p, q: beyond a donor of the same sense; NaN for edges that are not tested.
-    nouns: of the first edges, None where too few nouns with a gap of their own stood in the word's
-        place.
+    """The effects of every edge, with tests. Each array is `edge`; effects are fractions of the
+    gap.
     """
 
     fraction: Array
     direct: Array
     total: Array
-    low: Array
+    low: Array  # 95 % interval of the total effect
     high: Array
-    same_sense: Array
-    p: Array
+    same_sense: Array  # the effect of a same-sense donor; NaN for edges that are not tested
+    p: Array  # of the effect minus that of a same-sense donor; NaN for edges that are not tested
     q: Array
+    # The first edges next to unambiguous nouns. None if too few of the nouns in the word's place
+    # have a gap.
     nouns: PartComparison | None
 
     def p_of(self, keys: Sequence[EdgeKey], steps: Sequence[EdgeKey]) -> float:
-        """The p of the least sure of some edges, 1 for one that was not tested."""
+        """The largest p of some edges. An edge that was not tested has p = 1.
+
+        keys: all edges, in the order of the arrays
+        steps: the edges to look up
+        """
         p = dict(zip(keys, np.nan_to_num(self.p, nan=1.0).tolist(), strict=True))
         return float(max(p.get(step, 1.0) for step in steps))
 
@@ -42,21 +44,22 @@ class EdgeEvidence:
 def edge_evidence(
     circuit: Circuit, pair: SensePair, nouns: NounRecord | None, *, depth: int, seed: int
 ) -> EdgeEvidence | None:
-    """Tests and intervals of a circuit's edges; None where none were measured.
+    """Tests and intervals of a circuit's edges. None if no edges were measured.
 
-    pair: the circuit's two senses. nouns: those that stood in the word's place.
-    depth: the read-out layer.
+    pair: the circuit's two senses
+    nouns: the unambiguous nouns in the word's place
+    depth: the read-out layer
     """
     edges = circuit.edges
     if edges is None:
         return None
     gap = edges.gap
-    moved = np.nan_to_num(edges.total)
-    total = moved.sum(1) / gap.sum()
+    moves = np.nan_to_num(edges.total)  # edge pair
+    total = moves.sum(1) / gap.sum()
     weights = resampling.bootstrap_weights([edges.units], seed=seed)
-    draws = resampling.bootstrap_ratio(moved.T, gap, weights)
+    draws = resampling.bootstrap_ratio(moves.T, gap, weights)
     low, high = resampling.interval(draws, total, units=len(set(edges.units)))
-    same_sense, p, q = _tested(edges, moved, seed)
+    same_sense, p, q = _test_family(edges, moves, seed)
     return EdgeEvidence(
         fraction=np.nanmean(edges.fraction, axis=1),
         direct=np.nan_to_num(edges.direct).sum(1) / gap.sum(),
@@ -70,10 +73,16 @@ def edge_evidence(
     )
 
 
-def _tested(edges: EdgeSwaps, moved: Array, seed: int) -> tuple[Array, Array, Array]:
-    """What same-sense donors do over the edges of the family, and p and q of what the other sense
-    does beyond it, over the pairs that have such donors."""
-    blank = np.full(len(moved), np.nan)
+def _test_family(edges: EdgeSwaps, moves: Array, seed: int) -> tuple[Array, Array, Array]:
+    """The effect of same-sense donors, and p and q of the net effect, for the edges of the family.
+
+    net = effect of the other sense's donor - effect of a same-sense donor
+
+    moves: how far each edge moves the word. `edge pair`
+
+    Only pairs with a same-sense donor count. NaN for edges outside the family.
+    """
+    blank = np.full(len(moves), np.nan)
     columns = (blank, blank.copy(), blank.copy())
     family = edges.family
     compared = ~np.isnan(edges.same_sense[family]).any(0)
@@ -81,8 +90,8 @@ def _tested(edges: EdgeSwaps, moved: Array, seed: int) -> tuple[Array, Array, Ar
         return columns
     gap = edges.gap[compared]
     same = edges.same_sense[family][:, compared]
-    net = (moved[family][:, compared] - same).T / gap.mean()  # pair edge
-    both_signs = np.stack([net, -net], axis=-1)
+    net = (moves[family][:, compared] - same).T / gap.mean()  # pair edge
+    both_signs = np.stack([net, -net], axis=-1)  # the test is two-sided
     units = [edges.units[pair] for pair in np.flatnonzero(compared).tolist()]
     tests = resampling.flip_signs(both_signs, units, seed=seed)
     for column, values in zip(
@@ -95,7 +104,10 @@ def _tested(edges: EdgeSwaps, moved: Array, seed: int) -> tuple[Array, Array, Ar
 def _with_nouns(
     edges: EdgeSwaps, pair: SensePair, nouns: NounRecord, depth: int
 ) -> PartComparison | None:
-    """The first edges for the word next to nouns in its place, each in its own gap."""
+    """The first edges: their effects on the word next to those on nouns in its place.
+
+    Each effect is a fraction of the gap of the word or of the noun.
+    """
     gap = pair.gap[list(edges.noun_pairs), depth].mean() if edges.noun_pairs else 1.0
     return compare_with_nouns(
         pair,

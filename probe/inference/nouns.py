@@ -1,19 +1,20 @@
-"""Is it ambiguity? What follows from unambiguous nouns in a word's place.
+"""The comparison with unambiguous nouns in the word's place: is it ambiguity?
 
     share     g²(noun) / g²(word), on the same sentences
-    p         (1 + nouns with g² of at least the word's) / (1 + nouns): the ambiguity gate, one for
-              the word, with g² summed over its pairs of senses
-    near      the same among the nouns that are about as expected as the word, NEAR nats apart at
-              most, where these are enough: an ambiguous word is often the expected one
-    general   mean over swaps of what a part does for a noun, in the noun's own gap
-    specific  what it does for the word minus general, paired by cue word
+    p         (1 + nouns whose g² is at least the word's) / (1 + nouns). This is the ambiguity gate.
+              g² is summed over the word's pairs of senses.
+    near      the same p among nouns that are about as expected as the word: their surprisal differs
+              by at most NEAR nats. Computed if there are enough of them. An ambiguous word is often
+              the expected word.
+    general   the effect of a head or MLP on a noun as a fraction of the noun's gap, mean over swaps
+    specific  its effect on the word minus general, paired by cue word
 
-The gate is asked once for a word: asked for each of six pairs of senses, an unambiguous noun would
-pass for one of them by chance three times in ten. Only nouns that were compared for every pair of
-senses count.
+A word has one gate. If each of six pairs of senses had one, an unambiguous noun would pass at least
+one of them by chance three times in ten. Only nouns that were compared for every pair of senses
+count.
 
-A head that does the same for a noun whose gap is smaller is general: the difference in size is the
-gap's. A noun without a gap of its own has no such ratio and is left out.
+A head with equal fractions for the word and for a noun with a smaller gap is general: only the gap
+makes the effect smaller. A noun without a gap has no such fraction and is left out.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -31,36 +32,36 @@ from probe.stats import resampling
 from probe.stats.limits import FEWEST_NOUNS, FEWEST_SENTENCES, FEWEST_WITH_A_GAP
 from probe.stats.resampling import Array
 
-# The columns of an effect next to that for unambiguous nouns.
+# Columns that compare an effect on the word with the effect on unambiguous nouns.
 PARTS = ("general", "specific", "specific_low", "specific_high", "p_specific")
-SMALLEST_GAP = 0.1  # of the word's: a noun with a smaller gap has none to speak of
-NEAR = 2.0  # nats of surprisal between the word and a noun that is about as expected
+# Fraction of the word's gap. A noun whose gap is smaller counts as a noun without a gap.
+SMALLEST_GAP = 0.1
+NEAR = 2.0  # largest difference in surprisal, in nats, of a noun that is about as expected
 TOO_FEW_NOUNS = "nouns that can take its place"
 
 
 @dataclass(frozen=True, eq=False)
 class PartComparison:
-    """What parts of the network do for the word and for unambiguous nouns in its place.
+    """Effects of heads or MLPs on the word and on unambiguous nouns in its place.
 
-    Heads are `layer head`, NaN for those that were not compared; MLPs are `layer`.
-
-    net: for the word, in the pairs that were compared.
-    general: for nouns, in their own gaps.
-    specific: net minus general. drawn: the same in every bootstrap draw.
-    units: pairs of cue words. swaps: of one noun in one pair.
-    p: that specific is not 0, two-sided, corrected for all parts that were compared.
+    Arrays of heads are `layer head`, with NaN for heads that were not compared. Arrays of MLPs are
+    `layer`.
     """
 
-    net: Array
-    general: Array
-    specific: Array
-    drawn: Array
-    units: int
-    swaps: int
-    p: Array
+    net: Array  # effect on the word, in the pairs of sentences that were compared
+    general: Array  # effect on nouns, as a fraction of each noun's gap
+    specific: Array  # net - general
+    specific_draws: Array  # specific in every bootstrap draw. `draw ...`
+    units: int  # pairs of cue words
+    swaps: int  # one noun in one pair of sentences each
+    p: Array  # of specific = 0, two-sided, corrected for everything that was compared
 
     def scattered(self, where: tuple[Array, ...], shape: tuple[int, ...]) -> "PartComparison":
-        """The same at the places `where` of an array of all parts, NaN at those not compared."""
+        """The same numbers in arrays of all heads or MLPs, with NaN where nothing was compared.
+
+        where: the indices of the compared heads or MLPs
+        shape: of the new arrays
+        """
 
         def spread_out(values: Array) -> Array:
             whole: Array = np.full((*values.shape[:-1], *shape), np.nan)
@@ -73,75 +74,70 @@ class PartComparison:
             net=spread_out(self.net),
             general=spread_out(self.general),
             specific=spread_out(self.specific),
-            drawn=spread_out(self.drawn),
+            specific_draws=spread_out(self.specific_draws),
             p=spread_out(self.p),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class NounEvidence:
-    """What nouns say of two senses of a word.
+    """The comparison of two senses of a word with unambiguous nouns.
 
-    record: what was measured.
-    with_gap: how many nouns have a gap of their own where heads are read; None where fewer than
-        FEWEST_WITH_A_GAP can stand in the pairs of sentences.
-    heads, mlps: None where too few nouns have a gap of their own.
-    written: the same of what each head writes itself, in units of the residual stream.
+    A comparison is None if too few nouns have a gap.
     """
 
-    record: NounRecord
+    record: NounRecord  # the measurements
     gate: "AmbiguityGate"
+    # How many nouns have a gap at the depths at which heads are read. None if fewer than
+    # FEWEST_WITH_A_GAP nouns fit the pairs of sentences.
     with_gap: int | None
     heads: PartComparison | None
     mlps: PartComparison | None
-    written: PartComparison | None
+    head_writes: PartComparison | None  # of the heads' direct writes, in residual-stream units
 
     def general_share(self, depth: int) -> float:
-        """Mean of the nouns' shares at a depth; NaN without nouns."""
-        shares = self.record.shares[list(self.gate.chosen), depth]
+        """The mean share of the nouns at a depth. NaN without nouns."""
+        shares = self.record.shares[list(self.gate.noun_numbers), depth]
         return float(shares.mean()) if len(shares) else float("nan")
 
 
 @dataclass(frozen=True)
 class AmbiguityGate:
-    """The gate of a word, for two of its senses.
+    """The ambiguity gate of a word, for two of its senses."""
 
-    p: the same for all pairs of senses; NaN where the gate is not asked, for the `reason`.
-    chosen: the numbers of the nouns that are compared, the same nouns for all pairs of senses.
-    near: how many of these are about as expected as the word.
-    p_near: of the gate among them; NaN where they are too few.
-    """
-
-    p: float
-    reason: str
-    chosen: tuple[int, ...]
-    near: int
-    p_near: float
+    p: float  # the same for all pairs of senses; NaN if there is a `reason`
+    reason: str  # why the gate cannot be computed, "" if it can
+    # Row numbers of the compared nouns. The nouns are the same for all pairs of senses.
+    noun_numbers: tuple[int, ...]
+    near: int  # how many of the nouns are about as expected as the word
+    p_near: float  # of the gate among these nouns; NaN if they are too few
 
 
 def ambiguity_gate(records: Sequence[NounRecord | None], depth: int) -> list[AmbiguityGate | None]:
-    """The ambiguity gate of a word, for every two senses; None where no nouns were put in its
-    place.
+    """The ambiguity gate of a word, for each of its pairs of senses.
 
-    depth: the read-out layer.
+    records: the measurements of each pair of senses
+    depth: the read-out layer
+
+    None for a pair of senses in which no nouns took the word's place.
     """
-    asked = [record for record in records if record is not None and not _why_no_gate(record)]
+    usable = [record for record in records if record is not None and not _why_no_gate(record)]
     common = [
         noun
-        for noun in (asked[0].nouns if asked else ())
-        if all(noun in record.nouns for record in asked)
+        for noun in (usable[0].nouns if usable else ())
+        if all(noun in record.nouns for record in usable)
     ]
     p = p_near = float("nan")
     too_few = ""
-    near = [noun for noun in common if all(_is_near(record, noun) for record in asked)]
-    if asked and len(common) < FEWEST_NOUNS:
+    near = [noun for noun in common if all(_is_near(record, noun) for record in usable)]
+    if usable and len(common) < FEWEST_NOUNS:
         too_few = (
             f"{TOO_FEW_NOUNS}: {len(common)} for all its senses, and {FEWEST_NOUNS} are needed"
         )
-    elif asked:
-        p = _gate_p(asked, common, depth)
+    elif usable:
+        p = _gate_p(usable, common, depth)
         if len(near) >= FEWEST_NOUNS:
-            p_near = _gate_p(asked, near, depth)
+            p_near = _gate_p(usable, near, depth)
     gates: list[AmbiguityGate | None] = []
     for record in records:
         if record is None:
@@ -149,12 +145,12 @@ def ambiguity_gate(records: Sequence[NounRecord | None], depth: int) -> list[Amb
             continue
         reason = _why_no_gate(record) or too_few
         names = record.nouns if reason else common
-        chosen = tuple(record.nouns.index(noun) for noun in names)
+        noun_numbers = tuple(record.nouns.index(noun) for noun in names)
         gates.append(
             AmbiguityGate(
                 p=float("nan") if reason else p,
                 reason=reason,
-                chosen=chosen,
+                noun_numbers=noun_numbers,
                 near=len(near),
                 p_near=float("nan") if reason else p_near,
             )
@@ -169,33 +165,36 @@ def _is_near(record: NounRecord, noun: str) -> bool:
 
 
 def noun_evidence(word: WordRecord) -> list[NounEvidence | None]:
-    """What nouns say of every two senses of a word; None where none were put in its place."""
+    """The comparison with nouns, for each of a word's pairs of senses.
+
+    None for a pair of senses without a gap, or in which no nouns took the word's place.
+    """
     records = [
         None if pair.swaps is None else record
         for pair, record in zip(word.pairs, word.of_pairs("nouns"), strict=True)
     ]
     gates = ambiguity_gate(records, word.depth)
-    found: list[NounEvidence | None] = []
+    evidence: list[NounEvidence | None] = []
     mlps = word.of_pairs("noun_mlps")
     for pair, record, gate, swapped in zip(word.pairs, records, gates, mlps, strict=True):
         if record is None or gate is None:
-            found.append(None)
+            evidence.append(None)
             continue
-        found.append(
+        evidence.append(
             NounEvidence(
                 record=record,
                 gate=gate,
                 with_gap=_count_with_gap(pair, record),
                 heads=_compare_heads(pair, record),
                 mlps=_compare_mlps(pair, record, swapped),
-                written=_compare_written(pair, record),
+                head_writes=_compare_writes(pair, record),
             )
         )
-    return found
+    return evidence
 
 
 def _why_no_gate(record: NounRecord) -> str:
-    """Why the ambiguity gate cannot be asked, "" where it can."""
+    """Why the ambiguity gate cannot be computed. "" if it can."""
     if record.comparable < FEWEST_SENTENCES:
         return (
             f"it is a noun in its dictionary form in {record.comparable} of the paired sentences, "
@@ -206,36 +205,43 @@ def _why_no_gate(record: NounRecord) -> str:
     return ""
 
 
-def _gate_p(asked: Sequence[NounRecord], nouns: Sequence[str], depth: int) -> float:
-    """(1 + nouns with a g² of at least the word's) / (1 + nouns), g² summed over the pairs of
-    senses."""
+def _gate_p(records: Sequence[NounRecord], nouns: Sequence[str], depth: int) -> float:
+    """p of the ambiguity gate.
+
+    p = (1 + nouns whose g² is at least the word's) / (1 + nouns)
+
+    g² is summed over the pairs of senses.
+    """
     of_noun = np.zeros(len(nouns))
     of_word = np.zeros(len(nouns))
-    for record in asked:
+    for record in records:
         rows = [record.nouns.index(noun) for noun in nouns]
         of_noun += record.squared_gap[rows, depth]
         of_word += record.word_squared_gap[rows, depth]
     return float((1 + np.sum(of_noun >= of_word)) / (1 + len(nouns)))
 
 
-# --- what parts do --------------------------------------------------------------------------------
+# --- effects of heads and MLPs --------------------------------------------------------------------
 
 
 def _read_depths(pair: SensePair, record: NounRecord) -> NDArray[np.intp]:
-    """The depth at which each of the compared heads is read. `head`"""
+    """The depth at which each compared head is read. `head`"""
     return np.array([pair.reading.at[layer] for layer, _ in record.heads], dtype=np.intp)
 
 
 def has_gap(pair: SensePair, record: NounRecord, at: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Whether each noun has a gap of its own at all of these depths. `noun`"""
+    """Whether each noun has a gap at all of these depths. `noun`
+
+    at: depths, which may repeat
+    """
     depths = np.unique(at)
-    smallest = SMALLEST_GAP * pair.raw_gap.mean(0)[depths]
-    there: NDArray[np.bool_] = (record.gap[:, depths] >= smallest).all(1)
-    return there
+    smallest_gap = SMALLEST_GAP * pair.raw_gap.mean(0)[depths]
+    with_gap: NDArray[np.bool_] = (record.gap[:, depths] >= smallest_gap).all(1)
+    return with_gap
 
 
 def _count_with_gap(pair: SensePair, record: NounRecord) -> int | None:
-    measured = np.isfinite(record.gap).all(1)  # NaN where a noun can stand in no pair
+    measured = np.isfinite(record.gap).all(1)  # NaN if a noun fits no pair of sentences
     if measured.sum() < FEWEST_WITH_A_GAP:
         return None
     return int(has_gap(pair, record, _read_depths(pair, record)).sum())
@@ -259,8 +265,8 @@ def _compare_heads(pair: SensePair, record: NounRecord) -> PartComparison | None
     return compared.scattered((layers, heads), pair.effects.net.shape[1:])
 
 
-def _compare_written(pair: SensePair, record: NounRecord) -> PartComparison | None:
-    """What each head writes itself, for the word and for the nouns that have a gap of their own."""
+def _compare_writes(pair: SensePair, record: NounRecord) -> PartComparison | None:
+    """The comparison of each head's direct write at the word and at the nouns with a gap."""
     if pair.effects is None or not record.heads:
         return None
     layers, heads = np.array(record.heads).T
@@ -280,12 +286,12 @@ def _compare_written(pair: SensePair, record: NounRecord) -> PartComparison | No
 def _swaps_with_gap(
     pair: SensePair, record: NounRecord, at: NDArray[np.intp], noun_of: NDArray[np.intp]
 ) -> NDArray[np.intp]:
-    """The numbers of the swaps whose noun has a gap of its own."""
+    """The row numbers of the swaps whose noun has a gap."""
     return np.flatnonzero(has_gap(pair, record, at)[noun_of])
 
 
 def _are_enough(nouns: NDArray[np.intp], pairs: Pairs) -> bool:
-    """Whether there are FEWEST_WITH_A_GAP nouns, and pairs of more than one pair of cue words."""
+    """Whether there are at least FEWEST_WITH_A_GAP nouns and two pairs of cue words."""
     return len(set(nouns.tolist())) >= FEWEST_WITH_A_GAP and len(set(pairs.units)) >= 2
 
 
@@ -318,12 +324,17 @@ def compare_with_nouns(
     pair_of: NDArray[np.intp],
     noun_of: NDArray[np.intp],
 ) -> PartComparison | None:
-    """The comparison of parts with the nouns that have a gap of their own; None where these are
-    fewer than FEWEST_WITH_A_GAP, or stand in pairs of one pair of cue words.
+    """The comparison of effects on the word with effects on the nouns that have a gap.
 
-    word: in its own gap. noun: in units of the residual stream. `swap part`
+    A part is a head, an MLP or an edge.
+
+    word: effects on the word, as fractions of its gap. `swap part`
+    noun: effects on the nouns, in units of the residual stream. `swap part`
     at: the depth at which each part is read. `part`
-    pair_of, noun_of: the number of the pair and of the noun of each swap. `swap`
+    pair_of, noun_of: the row numbers of each swap's pair of sentences and noun. `swap`
+
+    None if fewer than FEWEST_WITH_A_GAP nouns have a gap, or if all their swaps belong to one pair
+    of cue words.
     """
     swaps = _swaps_with_gap(pair, record, at, noun_of)
     nouns = noun_of[swaps]
@@ -337,21 +348,28 @@ def compare_with_nouns(
 def compare_pairwise(
     word: Array, noun: Array, pairs: Pairs, noun_of: Sequence[Hashable]
 ) -> PartComparison:
-    """General and specific parts of effects that are paired: `word noun: swap part...`, each in its
-    own gap. Frames, cue words and nouns are resampled; signs are flipped by cue word.
+    """The general and the specific effect, from effects that are paired by swap.
+
+    word, noun: effects as fractions of the gap of the word or noun. `swap part...`
+    pairs: the pair of sentences of each swap
+    noun_of: the noun of each swap
+
+    The bootstrap resamples frames, cue words and nouns. The test flips signs by cue word.
     """
     more = word - noun
     frames = [None if name.startswith(UNKNOWN_FRAME) else name for name in pairs.frames]
     factors = [*resampling.crossed_factors(frames, pairs.units), list(noun_of)]
-    weights = resampling.bootstrap_weights(factors, seed=pairs.seed)
-    drawn = np.tensordot(weights, more, axes=1) / weights.sum(1).reshape(-1, *[1] * (more.ndim - 1))
+    weights = resampling.bootstrap_weights(factors, seed=pairs.seed)  # draw swap
+    # Weighted means over swaps. `draw part...`
+    weight_sums = weights.sum(1).reshape(-1, *[1] * (more.ndim - 1))
+    specific_draws = np.tensordot(weights, more, axes=1) / weight_sums
     above = resampling.flip_signs(more, pairs.units, seed=pairs.seed).p
     below = resampling.flip_signs(-more, pairs.units, seed=pairs.seed).p
     return PartComparison(
         net=word.mean(0),
         general=noun.mean(0),
         specific=more.mean(0),
-        drawn=drawn,
+        specific_draws=specific_draws,
         units=len(set(pairs.units)),
         swaps=len(more),
         p=np.minimum(1, 2 * np.minimum(above, below)),
@@ -359,12 +377,15 @@ def compare_pairwise(
 
 
 def joined_parts(parts: Sequence[PartComparison]) -> Mapping[str, Array]:
-    """The means of comparisons of one word over its pairs of senses, by the names of PARTS, with
-    95 % intervals; p the smallest, times their number.
+    """The columns PARTS of a word: means over its pairs of senses, with 95 % intervals.
+
+    parts: the comparison for each pair of senses
+
+    p is the smallest p times the number of pairs (Bonferroni), at most 1.
     """
     specific = np.mean([part.specific for part in parts], axis=0)
-    drawn = np.mean([part.drawn for part in parts], axis=0)
-    low, high = resampling.interval(drawn, specific, units=sum(part.units for part in parts))
+    draws = np.mean([part.specific_draws for part in parts], axis=0)
+    low, high = resampling.interval(draws, specific, units=sum(part.units for part in parts))
     p = np.minimum(1, len(parts) * np.min([part.p for part in parts], axis=0))
     general = np.mean([part.general for part in parts], axis=0)
     values = (general, specific, low, high, p)

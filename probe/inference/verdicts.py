@@ -1,34 +1,36 @@
-"""The verdict on each head, in one word, from the numbers that it rests on.
+"""The verdict on each head, in one word, from the evidence about it.
 
-    mover               its swap moves the word, and what is said next, beyond a same-sense donor;
-                        and its own write separates the senses held out, or the swap moves at least
-                        LARGE of the gap: all corrected for every head tested, and not only from the
-                        token next to it
-    resolver            a mover of a word that passes the ambiguity gate, which does more for the
-                        word than for unambiguous nouns in its place. The gate: the word changes
-                        with its context further than these nouns do, also further than those that
-                        are about as expected, where these are enough
-    position-explained  it moves the word, but from the token next to it alone, whatever stands
-                        there; or no cue stands anywhere else, so that this cannot be told
-    confounded          it would be a mover, but something without meaning tells the senses apart
-                        as well: where the word or its cue stands, the text's length, or an
-                        untrained model; and the ambiguity gate was not passed, or could not be
-                        asked. Nouns in the same sentences stand at the same position among the same
-                        function words, so a word that passes the gate is not confounded
-    opposes             its swap moves the word significantly the wrong way
-    backup              stands in for another head: swapping both moves the word further than
-                        swapping that one
-    erased              writes much of the gap, and later layers take it away
-    suggestive          the interval of its effect excludes 0, but the corrected p does not pass:
-                        not confirmed
-    unread              it moves the sense coordinate, and not what is said next
-    separates           what it writes differs between the senses; no effect was shown
-    none                nothing was shown
+    mover               Its swap moves the word, and the next token, further than a same-sense donor
+                        does. Its write also separates held-out senses, or the swap moves at least
+                        LARGE of the gap. All tests are corrected for every head. The effect does
+                        not come from the adjacent token only.
+    resolver            A mover of a word that passes the ambiguity gate. It does more for the word
+                        than for unambiguous nouns in its place. The gate: the word changes with its
+                        context further than these nouns do, and further than the nouns that are
+                        about as expected, if there are enough of them.
+    position-explained  It moves the word, but only from the adjacent token, whatever that token is.
+                        Or every cue is adjacent to the word, so position cannot be ruled out.
+    confounded          It would be a mover, but something other than meaning also separates the
+                        senses: the position of the word or its cue, the length of the text, or an
+                        untrained model. In addition the word did not pass the ambiguity gate, or
+                        the gate could not be computed. Nouns in the same sentences have the same
+                        position among the same function words, so a word that passes the gate is
+                        not confounded.
+    opposes             Its swap significantly moves the word the wrong way.
+    backup              It takes over for another head: swapping both moves the word further than
+                        the two separate swaps add up to.
+    erased              It writes much of the gap, and later layers remove it.
+    suggestive          The interval of its effect excludes 0, but the corrected p does not pass:
+                        not confirmed.
+    unread              It moves the sense coordinate but not the next token.
+    separates           Its write differs between the senses. No effect was detected.
+    none                No effect was detected.
 
-A swap counts from SMALLEST of the gap on: an effect of a thousandth can be as certain as it is
-meaningless. A verdict is about one word and one pair of senses. "resolver" is never given for
-attention or separation alone. Where a model predicts no tokens, or what it says next was not shown
-to differ between the senses, verdicts rest on the coordinate, and the page says so.
+A swap counts if it moves at least SMALLEST of the gap, because an effect of a thousandth can be
+certain and still meaningless. A verdict is about one word and one pair of senses. Attention or
+separation alone never makes a "resolver". If a model predicts no tokens, or if its next token does
+not significantly differ between the senses, verdicts depend on the sense coordinate alone, and the
+page says so.
 """
 
 import math
@@ -38,11 +40,12 @@ import pandas as pd
 
 from probe.stats.limits import FEWEST_WITH_A_GAP, LARGE, LEVEL, SMALLEST
 
-HIDDEN = 0.2  # of what the head writes: a swap that shows less than a fifth of it hides the rest
-# Of the effect with the cue next to the word: a fifth or less further away is no weaker effect but
-# none.
+# Fraction of the head's direct write. If the swap effect is smaller, the write counts as erased.
+HIDDEN = 0.2
+# Fraction of the effect of adjacent cues. A smaller effect of distant cues counts as no effect.
 FAR_SHARE = 0.2
-MOSTLY = 0.5  # of the head's attention: more than on all other tokens together
+MOSTLY = 0.5  # fraction of the head's attention: more than on all other tokens together
+# From the strongest statement to the weakest.
 ORDER = (
     "resolver",
     "mover",
@@ -56,11 +59,11 @@ ORDER = (
     "separates",
     "none",
 )
-# Of the effect on the word: a difference whose interval lies within a third of it either way is
-# none that matters.
+# Fraction of the effect on the word. A difference whose interval lies within ± this fraction does
+# not matter.
 SAME = 1 / 3
-# What a verdict may rest on and no other table of heads holds; with the columns of that table, the
-# numbers that led to it.
+# Evidence that is not a column of the table of heads. Together with that table's columns it is all
+# that a verdict depends on.
 REASONS = (
     "p_opposes",
     "net_near",
@@ -79,12 +82,13 @@ Evidence = Mapping[str, float]
 
 
 def verdicts(evidence: pd.DataFrame) -> pd.Series:
-    """The verdict on every row of the evidence frame, which keeps its index.
+    """The verdict on every row of a frame, with the frame's index.
 
-    Reads p_auroc p_swap p_opposes p_next_token next_token auroc net net_low net_high direct
-    net_near net_far attention_previous attention_next p_stands_in confounded ambiguity_p
-    ambiguity_p_near nouns_with_gap specific specific_low specific_high p_specific; a row without a
-    measured swap (no gap) gets none.
+    evidence: has the columns p_auroc p_swap p_opposes p_next_token next_token auroc net net_low
+        net_high direct net_near net_far attention_previous attention_next p_stands_in confounded
+        ambiguity_p ambiguity_p_near nouns_with_gap specific specific_low specific_high p_specific
+
+    A row without a measured swap (the word has no gap) has the verdict "none".
     """
     rows = evidence.to_dict("records")
     names = [verdict({str(name): value for name, value in row.items()}) for row in rows]
@@ -92,8 +96,12 @@ def verdicts(evidence: pd.DataFrame) -> pd.Series:
 
 
 def best_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per layer and head over a word's pairs of senses: the `verdict` that says most,
-    `resolves` and `of`."""
+    """One row for each layer and head, over a word's pairs of senses.
+
+    verdict: the strongest one, by ORDER
+    resolves: the number of pairs in which the head is a resolver
+    of: the number of pairs
+    """
     grouped = rows.groupby(["layer", "head"])["verdict"]
     best = grouped.agg(lambda names: min(names, key=ORDER.index))
     resolves = grouped.agg(lambda names: (names == "resolver").sum())
@@ -101,20 +109,21 @@ def best_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def verdict(row: Evidence) -> str:
-    """The verdict on one head; the first rule that holds decides."""
+    """The verdict on one head, from the first rule that applies."""
     if math.isnan(row["net"]):
         return "none"
     separates = row["p_auroc"] < LEVEL
     moves = row["p_swap"] < LEVEL and row["net"] >= SMALLEST
-    shown = moves and (separates or row["net"] >= LARGE)
-    reads = shown and is_read(row)
+    # A small effect needs a second sign: the head's write separates the senses.
+    is_confirmed = moves and (separates or row["net"] >= LARGE)
+    reads = is_confirmed and is_read(row)
     rules = (
         ("opposes", row["p_opposes"] < LEVEL and row["net"] <= -SMALLEST),
         ("position-explained", moves and is_positional(row)),
         ("confounded", reads and row["confounded"] > 0 and not passes_gate(row)),
         ("resolver", reads and is_for_this_word(row)),
         ("mover", reads),
-        ("unread", shown),
+        ("unread", is_confirmed),
         ("backup", row["p_stands_in"] < LEVEL),
         (
             "erased",
@@ -127,8 +136,8 @@ def verdict(row: Evidence) -> str:
 
 
 def is_read(row: Evidence) -> bool:
-    """Whether what the swap changes is shown in what the model says next; true where that tells no
-    senses apart.
+    """Whether the swap also changes the model's next token. True if the next token does not
+    separate the senses.
     """
     if math.isnan(row["p_next_token"]):
         return True
@@ -136,35 +145,40 @@ def is_read(row: Evidence) -> bool:
 
 
 def passes_gate(row: Evidence) -> bool:
-    """Whether the word changes further than unambiguous nouns, and further than those that are
-    about as expected, where these are enough to ask."""
+    """Whether the word changes further than unambiguous nouns, and further than the nouns that are
+    about as expected, if there are enough of them.
+    """
     return row["ambiguity_p"] <= LEVEL and not row["ambiguity_p_near"] > LEVEL
 
 
 def is_for_this_word(row: Evidence) -> bool:
-    """Whether the word passed the ambiguity gate, and the head does more for it than for
-    unambiguous nouns in its place.
+    """Whether the word passes the ambiguity gate and the head does more for it than for unambiguous
+    nouns in its place.
 
-    Where fewer than FEWEST_WITH_A_GAP of these change at all, there is nothing that the head could
-    do for them, and so what it does is for the word.
+    If fewer than FEWEST_WITH_A_GAP of these nouns change at all, the head cannot have an effect on
+    them, so its effect is specific to the word.
     """
     no_noun_changes = math.isnan(row["specific"]) and row["nouns_with_gap"] < FEWEST_WITH_A_GAP
     return passes_gate(row) and (no_noun_changes or comparison(row) == "more")
 
 
 def comparison(row: Evidence) -> str:
-    """How what a head or an MLP does for the word compares with what it does for unambiguous nouns.
+    """The effect of a head or MLP on the word compared with its effect on unambiguous nouns.
+
+    row: has net specific specific_low specific_high p_specific
 
     "more", "less": p_specific is below LEVEL, the interval of the difference excludes 0, and the
         difference is at least SMALLEST of the gap.
-    "same": the interval lies within SAME of the effect.
-    "undecided": neither. "": it was not compared.
-    More is the larger effect of the two, whichever way it goes: what opposes, and opposes the word
-    further than such nouns, does more; what does nothing for the word, and turns such nouns either
-    way, does less. Reads net specific specific_low specific_high p_specific.
+    "same": the interval of the difference lies within SAME of the effect on the word.
+    "undecided": neither.
+    "": it was not compared.
 
-    The test holds for the nouns that were compared; the interval, in which nouns are drawn anew,
-    speaks for others like them. "For other nouns" takes both.
+    "more" means that the effect on the word is larger in absolute value. A head that opposes the
+    word further than it opposes nouns does more. A head that moves only nouns, in either direction,
+    does less.
+
+    The test is valid for the nouns that were compared. The interval resamples nouns, so it is valid
+    for other nouns like them. A statement about nouns in general needs both.
     """
     if math.isnan(row["specific"]):
         return ""
@@ -185,8 +199,10 @@ def comparisons(frame: pd.DataFrame) -> list[str]:
 
 
 def is_positional(row: Evidence) -> bool:
-    """Whether a head that looks at the token next to the word has its effect from there only, or
-    cannot be told to have another: no cue stands further away.
+    """Whether the head attends mostly to an adjacent token, and has no effect if the cue is further
+    away.
+
+    Also True if all cues are adjacent, because distant cues cannot be tested.
     """
     near = row["net_near"]
     far = row["net_far"]
@@ -197,5 +213,7 @@ def is_positional(row: Evidence) -> bool:
 
 
 def attention_beside(row: Evidence) -> dict[str, float]:
-    """Attention to the tokens next to the word; none to the one after it in a causal model."""
+    """Attention to the tokens before and after the word. In a causal model, the token after it
+    gets 0.
+    """
     return {"before": row["attention_previous"], "after it": row.get("attention_next", 0.0)}

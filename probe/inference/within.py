@@ -1,8 +1,8 @@
-"""What follows for one word: tests and intervals over its cue words.
+"""Tests and intervals for one word, with its cue words as the sample.
 
-One family of tests per word: separation and swap effect of a head each have to beat the largest
-value that any head reaches in any pair of the word's senses when the senses are reassigned to cue
-words, or the signs of the effects are flipped.
+All tests of a word are one family. A head's separation and its swap effect each have to exceed the
+largest value of any head in any pair of the word's senses under the null. For separation, the null
+reassigns the senses to cue words. For swap effects, it flips their signs.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -50,52 +50,47 @@ TESTED = (
     "continuation",
     "p_continuation",
 )
-# What a head writes itself, and how far it moves the vector, in units of the residual stream: for
-# the word, and for nouns in its place.
+# A head's direct write and how far its swap moves the vector, in units of the residual stream, for
+# the word and for unambiguous nouns in its place.
 RAW = ("own_write", "own_write_nouns", "own_write_more_low", "moved_raw", "moved_raw_nouns")
 BACKUP = ("stands_in", "p_stands_in", "stands_in_layer", "stands_in_head")
 
 
 @dataclass(frozen=True)
-class StandIn:
-    """A head that makes up for another: swapped together with `first` it moves the word further,
-    `extra` of the gap."""
+class BackupHead:
+    """A head that takes over for an earlier head."""
 
-    first: HeadIndex
-    head: HeadIndex
+    first: HeadIndex  # the earlier head
+    head: HeadIndex  # the backup
+    # The effect of swapping both heads minus the effects of swapping each, as a fraction of the gap
     extra: float
     p: float
 
 
 @dataclass(frozen=True, eq=False)
 class PairEvidence:
-    """What follows for two senses of a word.
+    """The tests of two senses of a word."""
 
-    record: what was measured. separation: of every head's write.
-    tests, nouns: None where nothing was swapped, or no noun was put in the word's place.
-    stand_ins: heads that were shown to make up for another one.
-    """
-
-    record: SensePair
-    separation: Separation
-    tests: Tests | None
-    stand_ins: tuple[StandIn, ...]
-    nouns: NounEvidence | None
+    record: SensePair  # the measurements
+    separation: Separation  # of every head's write
+    tests: Tests | None  # None if no head was swapped
+    backups: tuple[BackupHead, ...]  # the significant ones
+    nouns: NounEvidence | None  # None if no nouns took the word's place
 
 
 @dataclass(frozen=True, eq=False)
 class WordEvidence:
-    """What follows for a word: its record, and the evidence of every two senses."""
+    """The tests of a word."""
 
     record: WordRecord
-    pairs: tuple[PairEvidence, ...]
+    pairs: tuple[PairEvidence, ...]  # one for each pair of senses
 
 
 def within(record: WordRecord, *, permutations: int, seed: int) -> WordEvidence:
     """The tests of one word.
 
-    permutations: how many times signs are flipped. It must be the number of times that senses were
-        reassigned for the separation of heads.
+    permutations: number of sign flips. It must equal the number of reassignments of senses with
+        which the separation of heads was measured.
     """
     tests = _corrected(record, permutations=permutations, seed=seed)
     columns = zip(
@@ -110,7 +105,7 @@ def within(record: WordRecord, *, permutations: int, seed: int) -> WordEvidence:
             record=pair,
             separation=separation,
             tests=tests.get(pair.senses),
-            stand_ins=_significant_backups(backups or (), seed),
+            backups=_significant_backups(backups or (), seed),
             nouns=of_nouns,
         )
         for pair, separation, backups, of_nouns in columns
@@ -119,42 +114,47 @@ def within(record: WordRecord, *, permutations: int, seed: int) -> WordEvidence:
 
 
 def _corrected(record: WordRecord, *, permutations: int, seed: int) -> dict[tuple[str, str], Tests]:
-    """Corrected tests of the pairs of senses whose heads were swapped, one family per word."""
+    """Corrected tests of the pairs of senses whose heads were swapped, by pair of senses.
+
+    All tests of the word are one family.
+    """
     separations = record.of_pairs("heads")
-    swapped = [pair for pair in record.pairs if pair.swaps is not None]
-    effects = [pair.swaps for pair in swapped if pair.swaps is not None]
-    if not swapped:
+    pairs = [pair for pair in record.pairs if pair.swaps is not None]
+    effects = [pair.swaps for pair in pairs if pair.swaps is not None]
+    if not pairs:
         return {}
     family = corrected_tests(
-        [separations[record.pairs.index(pair)] for pair in swapped],
+        [separations[record.pairs.index(pair)] for pair in pairs],
         [each.word.net for each in effects],
         [each.next_token.net for each in effects if each.next_token is not None],
         [each.continuation.net for each in effects if each.continuation is not None],
-        [pair.pairs.units for pair in swapped],
+        [pair.pairs.units for pair in pairs],
         permutations=permutations,
         seed=seed,
         has_heads=np.array(record.has_heads),
     )
-    return {pair.senses: tests for pair, tests in zip(swapped, family, strict=True)}
+    return {pair.senses: tests for pair, tests in zip(pairs, family, strict=True)}
 
 
-def _significant_backups(backups: Sequence[Backup], seed: int) -> tuple[StandIn, ...]:
-    """The heads that make up for another one in more pairs than chance allows, corrected over all
-    later heads."""
-    shown = []
+def _significant_backups(backups: Sequence[Backup], seed: int) -> tuple[BackupHead, ...]:
+    """The heads that significantly take over for an earlier head.
+
+    The test flips the signs of pairs and is corrected for all later heads.
+    """
+    significant = []
     for backup in backups:
-        tested = resampling.flip_signs(backup.extra, backup.units, seed=seed)
-        for head, extra, p in zip(backup.others, backup.extra.mean(0), tested.p, strict=True):
+        test = resampling.flip_signs(backup.extra, backup.units, seed=seed)
+        for head, extra, p in zip(backup.others, backup.extra.mean(0), test.p, strict=True):
             if p < LEVEL and extra >= SMALLEST:
-                shown.append(StandIn(backup.first, head, float(extra), float(p)))
-    return tuple(shown)
+                significant.append(BackupHead(backup.first, head, float(extra), float(p)))
+    return tuple(significant)
 
 
-# --- every head of two senses, by the names of columns: `layer head` each -------------------------
+# --- columns of the heads of two senses, by name: `layer head` each -------------------------------
 
 
 def head_arrays(evidence: PairEvidence) -> dict[str, Array]:
-    """Everything that a verdict rests on, of every head."""
+    """All columns from which the verdict on each head follows. `layer head` each"""
     pair = evidence.record
     arrays = {
         name: getattr(evidence.separation, name)
@@ -166,7 +166,7 @@ def head_arrays(evidence: PairEvidence) -> dict[str, Array]:
     arrays["net_near"] = net_where(pair, lambda distance: distance == 1)
     arrays["net_far"] = net_where(pair, lambda distance: distance > 1)
     arrays |= _backup_columns(evidence)
-    arrays |= beside_nouns([evidence])
+    arrays |= noun_columns([evidence])
     arrays |= in_units([evidence])
     share = None if pair.swaps is None else pair.swaps.rerouted
     arrays["rerouted"] = missing(pair) if share is None else share
@@ -179,30 +179,36 @@ def missing(pair: SensePair) -> Array:
 
 
 def effects_of_swaps(pairs: Sequence[SensePair]) -> dict[str, Array]:
-    """Swap effects and ranks, means over these pairs of senses with intervals; all missing where
-    there is no gap."""
-    swapped = [(pair.swaps, pair.pairs) for pair in pairs if pair.swaps is not None]
-    if not swapped:
+    """The columns SWAP_COLUMNS: means over these pairs of senses, with intervals and ranks.
+
+    swap = (denoise + noise) / 2
+    self_repair = swap - direct
+    net = swap - same_sense
+
+    NaN if none of the pairs has a gap.
+    """
+    with_gap = [(pair.swaps, pair.pairs) for pair in pairs if pair.swaps is not None]
+    if not with_gap:
         return dict.fromkeys(SWAP_COLUMNS, missing(pairs[0]))
 
     def mean(values: Iterable[Array]) -> Array:
         return np.asarray(np.mean(list(values), axis=0))
 
     ratios = ("denoise", "noise", "same_sense")
-    columns = {name: mean(swaps.word.ratio(name) for swaps, _ in swapped) for name in ratios}
-    columns["direct"] = mean(swaps.written for swaps, _ in swapped)
+    columns = {name: mean(swaps.word.ratio(name) for swaps, _ in with_gap) for name in ratios}
+    columns["direct"] = mean(swaps.written for swaps, _ in with_gap)
     columns["swap"] = (columns["denoise"] + columns["noise"]) / 2
     columns["self_repair"] = columns["swap"] - columns["direct"]
     net = columns["swap"] - columns["same_sense"]
     columns["net"] = net
-    drawn = [swaps.draws(swapped_pairs.bootstrap()) for swaps, swapped_pairs in swapped]
-    draws = {name: mean(each[name] for each in drawn) for name in drawn[0]}
-    units = sum(len(set(swapped_pairs.units)) for _, swapped_pairs in swapped)
+    draws_of_pairs = [swaps.draws(swapped_pairs.bootstrap()) for swaps, swapped_pairs in with_gap]
+    draws = {name: mean(each[name] for each in draws_of_pairs) for name in draws_of_pairs[0]}
+    units = sum(len(set(swapped_pairs.units)) for _, swapped_pairs in with_gap)
     for name, values in draws.items():
         low, high = resampling.interval(values, columns[name], units=units)
         columns[f"{name}_low"] = low
         columns[f"{name}_high"] = high
-    has_heads = swapped[0][0].has_heads
+    has_heads = with_gap[0][0].has_heads  # some layers of a hybrid have no heads
     ranked = net[has_heads]
     ranks = resampling.ranks(ranked.ravel()).reshape(ranked.shape)
     ends = rank_intervals(draws["net"][:, has_heads])
@@ -213,9 +219,11 @@ def effects_of_swaps(pairs: Sequence[SensePair]) -> dict[str, Array]:
 
 
 def tested(evidence: PairEvidence) -> dict[str, Array]:
-    """Corrected p and false discovery rate of separation, swap, next token and continuations.
+    """The columns TESTED: corrected p and false discovery rate of separation and swap, and the
+    effects on the next token and on continuations with their p.
 
-    Missing where nothing was swapped, and where the senses do not differ in what is measured.
+    NaN if no head was swapped. The columns of the next token or of continuations are also NaN if
+    the senses have no significant gap in them.
     """
     pair = evidence.record
     arrays = dict.fromkeys(TESTED, missing(pair))
@@ -229,36 +237,45 @@ def tested(evidence: PairEvidence) -> dict[str, Array]:
     for name, p in of_gaps.items():
         test = getattr(evidence.tests, name)
         effect = getattr(pair.swaps, name)
-        # A share of a difference that is not there is noise over noise.
+        # A ratio over a gap that does not exist is noise divided by noise.
         if test is not None and p < GATE:
             arrays |= {name: effect.net.mean(0), f"p_{name}": test.p}
     return arrays
 
 
 def _backup_columns(evidence: PairEvidence) -> dict[str, Array]:
-    """The head that each one stands in for, with how much further swapping both moves the word. NaN
-    for a head that stands in for none."""
+    """The columns BACKUP: `BackupHead.extra`, p and the earlier head of each backup head.
+
+    NaN for heads that are not backups.
+    """
     arrays = {name: missing(evidence.record) for name in BACKUP}
-    # In ascending order, so that the largest is written last where a head stands in for two.
-    for stand_in in sorted(evidence.stand_ins, key=lambda each: each.extra):
-        values = (stand_in.extra, stand_in.p, *stand_in.first)
+    # Ascending, so that the largest is stored last if a head is the backup of two heads.
+    for backup in sorted(evidence.backups, key=lambda each: each.extra):
+        values = (backup.extra, backup.p, *backup.first)
         for name, value in zip(BACKUP, values, strict=True):
-            arrays[name][stand_in.head] = value
+            arrays[name][backup.head] = value
     return arrays
 
 
 def net_where(pair: SensePair, keep: Callable[[int], bool]) -> Array:
-    """The net effect over the pairs whose distance from cue to word is kept; missing where nothing
-    was swapped, or no pair has such a distance."""
+    """The net effect of every head, over the pairs of sentences with some distances. `layer head`
+
+    keep: returns True for a distance from the cue to the word, in tokens
+
+    NaN if no head was swapped, or if no pair has such a distance.
+    """
     if pair.effects is None:
         return missing(pair)
     net = by_distance(pair.effects, pair.pairs.distances, keep)
     return missing(pair) if net is None else net
 
 
-def beside_nouns(pairs: Sequence[PairEvidence]) -> dict[str, Array]:
-    """The general and the specific part of every head. Missing unless nouns were compared in every
-    pair of senses, because the net effect beside them is the mean over all of them."""
+def noun_columns(pairs: Sequence[PairEvidence]) -> dict[str, Array]:
+    """The columns PARTS of every head: the general and the specific effect, over pairs of senses.
+
+    NaN unless every pair of senses was compared with nouns, because the net effect in the same
+    table is the mean over all pairs.
+    """
     parts = [pair.nouns.heads for pair in pairs if pair.nouns and pair.nouns.heads]
     if len(parts) < len(pairs):
         return dict.fromkeys(PARTS, missing(pairs[0].record))
@@ -266,37 +283,44 @@ def beside_nouns(pairs: Sequence[PairEvidence]) -> dict[str, Array]:
 
 
 def in_units(pairs: Sequence[PairEvidence]) -> dict[str, Array]:
-    """The columns RAW of every head, means over these pairs of senses."""
+    """The columns RAW of every head: means over these pairs of senses, in units of the residual
+    stream.
+
+    NaN unless every pair has the measurement.
+    """
     arrays = dict.fromkeys(RAW, missing(pairs[0].record))
-    moved = [_moved(pair.record) for pair in pairs if pair.record.moved is not None]
-    if len(moved) == len(pairs):
-        arrays["moved_raw"] = np.mean(moved, axis=0)
+    moves = [_word_moves(pair.record) for pair in pairs if pair.record.moved is not None]
+    if len(moves) == len(pairs):
+        arrays["moved_raw"] = np.mean(moves, axis=0)
     nouns = [pair.nouns for pair in pairs if pair.nouns is not None]
     if len(nouns) < len(pairs):
         return arrays
     arrays["moved_raw_nouns"] = np.mean(
-        [_moved_of_nouns(each.record, missing(pairs[0].record)) for each in nouns], axis=0
+        [_noun_moves(each.record, missing(pairs[0].record)) for each in nouns], axis=0
     )
-    written = [each.written for each in nouns if each.written is not None]
-    if len(written) == len(pairs):
-        joined = joined_parts(written)
-        arrays["own_write"] = np.mean([each.net for each in written], axis=0)
+    writes = [each.head_writes for each in nouns if each.head_writes is not None]
+    if len(writes) == len(pairs):
+        joined = joined_parts(writes)
+        arrays["own_write"] = np.mean([each.net for each in writes], axis=0)
         arrays["own_write_nouns"] = joined["general"]
         arrays["own_write_more_low"] = joined["specific_low"]
     return arrays
 
 
-def _moved(pair: SensePair) -> Array:
-    """How far each head moves the word where it is read. `layer head`"""
+def _word_moves(pair: SensePair) -> Array:
+    """How far each head moves the word at the depth where the head is read. `layer head`"""
     assert pair.moved is not None
     at = np.asarray(pair.reading.at)[:, None, None]
     return np.asarray(np.take_along_axis(pair.moved, at, -1)[..., 0])
 
 
-def _moved_of_nouns(record: NounRecord, absent: Array) -> Array:
-    """The same of nouns in the word's place, mean over their swaps. `layer head`"""
-    moved = absent.copy()
+def _noun_moves(record: NounRecord, absent: Array) -> Array:
+    """How far each head moves the nouns in the word's place, mean over their swaps. `layer head`
+
+    absent: the result for heads that were not compared. `layer head`
+    """
+    moves = absent.copy()
     if record.heads and len(record.net):
         layers, heads = np.array(record.heads).T
-        moved[layers, heads] = record.net.mean(0)
-    return moved
+        moves[layers, heads] = record.net.mean(0)
+    return moves

@@ -450,10 +450,11 @@ def available() -> tuple[Available, ...]:
         where = f"in the package {row.distribution}" if row.installed() else row.install
         package_rows.append(Available(name, "package", where, row.what))
     embedded_rows = [
-        Available(n, "embedded", "ships with probe", _what(EMBEDDED_FOLDER / n)) for n in EMBEDDED
+        Available(n, "embedded", "ships with probe", _summary(EMBEDDED_FOLDER / n))
+        for n in EMBEDDED
     ]
     cache_rows = [
-        Available(name, "hub", "in the local cache", _what(folder))
+        Available(name, "hub", "in the local cache", _summary(folder))
         for name, folder in cached_models()
     ]
     download_note = "downloaded at first use, then cached"
@@ -472,7 +473,7 @@ def available() -> tuple[Available, ...]:
     return (*(row for row in (*embedded_rows, *package_rows, *cache_rows) if row.what), *anything)
 
 
-def _what(folder: Path) -> str:
+def _summary(folder: Path) -> str:
     """Family and size of the model in `folder`; empty if loading would refuse it."""
     try:
         config = read_config(folder, prepend_bos=True)

@@ -296,8 +296,8 @@ def read_raw_config(file: GgufFile) -> dict[str, Any]:
                 continue
             value = max(value, default=0)
         _require_certified(file, family, prefix + name, value, read_keys=(*numbers, *unread))
-        for place in numbers.get(name, "").split():
-            _put(file, raw, place, value if value or name != WINDOW else None, prefix + name)
+        for path in numbers.get(name, "").split():
+            _set_value(file, raw, path, value if value or name != WINDOW else None, prefix + name)
     for name in (*GGUF_SIZES, *GGUF_EXPERTS):
         if name in numbers and name not in own_entries and name != "vocab_size":
             raise refuse(file.path, f"{prefix}{name} is not in its metadata", CONVERT)
@@ -349,11 +349,11 @@ def _require_certified(
         raise refuse(file.path, problem, CONVERT)
 
 
-def _put(file: GgufFile, raw: dict[str, Any], place: str, value: Any, key: str) -> None:
+def _set_value(file: GgufFile, raw: dict[str, Any], path: str, value: Any, key: str) -> None:
     """Sets a value in `raw` at a path whose dots lead into nested objects. Raises ModelError if
     another key has set another value.
     """
-    *objects, last = place.split(".")
+    *objects, last = path.split(".")
     for name in objects:
         raw = raw.setdefault(name, {})
     previous = raw.setdefault(last, value)

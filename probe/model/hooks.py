@@ -236,11 +236,11 @@ def recording(
         recorded[attention][name].append(select(name, tensor).clone())
 
     for attention in model.config.family.attentions:
-        wanted = [name for name in attention.hooks if names is None or name in names]
-        recorded[attention.name] = {name: [] for name in wanted}
+        selection = [name for name in attention.hooks if names is None or name in names]
+        recorded[attention.name] = {name: [] for name in selection}
         for layer in range(layers_of(attention, model.config)):
             has_heads = model.config.has_heads(layer)
-            for name in wanted:
+            for name in selection:
                 hook = attention.hook_in(name, has_heads=has_heads)
                 if hook:
                     point = f"{attention.blocks}.{layer}.{hook}"
@@ -269,9 +269,9 @@ def _every_layer(config: Config, name: str, recorded: Sequence[Tensor]) -> list[
     """A quantity of every layer; quantities of heads are 0 in layers without heads."""
     if name not in QUANTITIES_OF_HEADS or not config.mixers:
         return list(recorded)
-    found = iter(recorded)
-    nothing = torch.zeros_like(recorded[0])
-    return [nothing if mixes else next(found) for mixes in config.mixers]
+    of_attention = iter(recorded)
+    zeros = torch.zeros_like(recorded[0])
+    return [zeros if mixes else next(of_attention) for mixes in config.mixers]
 
 
 def _stack_text(stack: Weights, recorded: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
@@ -349,8 +349,8 @@ def _looks_back_only(
     changed = [*(target or ids)]
     changed[-1] = (changed[-1] + 1) % model.config.d_vocab
     with torch.inference_mode():
-        other = run(model, [changed]) if target is None else run(model, [ids], [changed])
-    earlier = other[0, :-1].cpu()
+        result = run(model, [changed]) if target is None else run(model, [ids], [changed])
+    earlier = result[0, :-1].cpu()
     as_before = logits[:-1]
     scale = float(as_before.abs().max()) if as_before.numel() else 1.0
     return bool(torch.allclose(earlier, as_before, rtol=0, atol=1e-5 * max(scale, 1e-30)))

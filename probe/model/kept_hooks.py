@@ -33,26 +33,26 @@ def attach_hooks(held: Held, bridge: Any, config: Config, ids: list[int]) -> Non
             module.register_forward_pre_hook(hook.function, with_kwargs=hook.with_kwargs)
         else:
             module.register_forward_hook(hook.function, with_kwargs=hook.with_kwargs)
-    other = [*ids[:-1], (ids[-1] + 1) % config.d_vocab]
-    own = bridge.original_model
+    second = [*ids[:-1], (ids[-1] + 1) % config.d_vocab]
+    inner = bridge.original_model
     try:
         with _watching(parts) as called:
-            alone = torch.cat([numbers(own, config, [row]) for row in (ids, other)])
-        together = numbers(own, config, [ids, other])
-        expected = torch.cat([numbers(held.original, config, [row]) for row in (ids, other)])
-    except Exception as error:  # broad, because a hook may raise anything
-        named = ", ".join(hooked_parts(held))
-        problem = f"its hooks ({named}) fail on a short text ({in_short(error)})"
+            single = torch.cat([numbers(inner, config, [row]) for row in (ids, second)])
+        together = numbers(inner, config, [ids, second])
+        expected = torch.cat([numbers(held.original, config, [row]) for row in (ids, second)])
+    except Exception as error:  # a hook may raise any exception
+        names = ", ".join(hooked_parts(held))
+        problem = f"its hooks ({names}) fail on a short text ({in_short(error)})"
         raise refuse(held.said, problem, "let them work for texts of any length") from error
     for part in parts:
         if part not in called:
             raise _not_called(held, part)
-    for found, against, compared in (
-        (alone, expected, "a copy with the same hooks computes something else than it does"),
-        (together, alone, "with its hooks two texts together give something else than each alone"),
+    for result, reference, compared in (
+        (single, expected, "a copy with the same hooks computes something else than it does"),
+        (together, single, "with its hooks two texts together give something else than each alone"),
     ):
-        error_of = difference_of(found, against)
-        if not error_of <= allowed_difference(held.original, own):
+        error_of = difference_of(result, reference)
+        if not error_of <= allowed_difference(held.original, inner):
             step = "let every hook be a function of what it is given, row by row"
             raise refuse(held.said, f"{compared} (off by {error_of:.0e} of the scale)", step)
 
@@ -95,7 +95,7 @@ def _watching(parts: Mapping[str, nn.Module]) -> Iterator[set[str]]:
 
 
 def _not_called(held: Held, part: str) -> Exception:
-    problem = f"TransformerLens, through which it is read, does not run {part}, where a hook stands"
+    problem = f"TransformerLens, through which it is read, does not run {part}, which has a hook"
     return refuse(held.said, problem, "put the hook on a block, its attention or its MLP")
 
 

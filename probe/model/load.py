@@ -78,30 +78,30 @@ if TYPE_CHECKING:
     from probe.model.gguf import GgufFile
 
 TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
-OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # how the first BERTs called the two of a norm
+OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # names of a norm's tensors in the first BERTs
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
-# Cuts in front of byte-level merges for which transformers' converter takes GPT-2's. SmolLM's own,
-# which sets digits apart, gives the same tokens: its merges know no two digits.
+# Rules for splitting text before byte-level merges, which transformers' converter replaces by
+# GPT-2's. SmolLM's rule separates digits but gives the same tokens, as no merge has two digits.
 LIKE_GPT2 = (None, "gpt-2", "gpt2", "default", "smollm", "mpt", "olmo", "jais", "phi-2")
 COPY_TOKENIZER = (
     "copy tokenizer.json of this model into the folder, or what it is made from (vocab.txt, "
     "vocab.json and merges.txt, or a SentencePiece model)"
 )
 PASS_TOKENIZER = "pass tokenizer=, as AutoTokenizer.from_pretrained(...) gives it"
-GIVE_TOKENIZER = "put the tokenizer.json of this model beside the file"
-# What a class of tokenizers makes up without a file, besides special tokens.
+GIVE_TOKENIZER = "put the tokenizer.json of this model next to the file"
+# Tokens, besides special ones, of a tokenizer that its class creates without a file.
 MADE_UP = {"▁"}
-# To a multiple of what an embedding is padded. Published ones have more rows at times: of those
-# the config says how many.
+# The rows of an embedding are padded to a multiple of one of these numbers. Some published models
+# have more rows, which their config states.
 PADDED_TO = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
-# Of the rows of an embedding, the share that has a token: tables are padded by a few per cent.
+# Smallest fraction of an embedding's rows with a token. Padding adds a few percent.
 LEAST_KNOWN = 0.9
 SHORT_TEXT = "The mole dug under the river bank."
 
 
-# Whatever a public function takes as its model; beyond it, what other libraries wrap around one of
-# the objects. A Union, because these are imported for types only and `|` cannot hold a name in
-# quotes; an alias with a name, so that `help` shows the name and not what it stands for.
+# The models that a public function accepts, besides wrappers of other libraries around one of the
+# objects. A Union, because the classes are imported for types only and `|` does not accept a name
+# in quotes. An alias with a name, so that `help` shows the name instead of the union.
 ModelSource = TypeAliasType(
     "ModelSource", Union[Model, "PreTrainedModel", "TransformerBridge", str, os.PathLike[str]]
 )
@@ -182,7 +182,7 @@ def load(
         model = _from_name(source, device=device, dtype=dtype, prepend_bos=prepend_bos)
     elif isinstance(source, Model) and hooks is None:
         _require_as_it_is(source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
-        with ONE_THREAD:  # another thread's run has hooks of its own on the bridge meanwhile
+        with ONE_THREAD:  # the run of another thread puts its hooks on the bridge
             require_untouched(source)
         model = source
     else:
@@ -200,8 +200,8 @@ def _require_options(prepend_bos: bool, split_special_tokens: bool, hooks: str |
     require_flag(split_special_tokens, "split_special_tokens", doing="Loading a model")
     if hooks not in (None, "keep"):
         raise InputError(
-            f'Loading a model with hooks={hooks!r}: expected "keep", for those that it carries to '
-            "stay on, or nothing; give one of these."
+            f'Cannot load a model with hooks={hooks!r}: expected "keep", which leaves the model\'s '
+            "hooks on, or nothing. Give one of these."
         )
 
 
@@ -209,15 +209,15 @@ def _require_unchanged_torch() -> None:
     """Raises InputError if torch itself is set to compute differently from the model's parts."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise InputError(
-            "Running a model under torch.autocast: parts of it would be computed in another type "
-            'than every number is said to be in; leave the block, or load it with dtype="bfloat16".'
+            "Cannot run a model under torch.autocast: parts of it would be computed in another "
+            'dtype than the reported one. Leave the block, or load it with dtype="bfloat16".'
         )
-    every = torch.nn.modules.module
-    if every._global_forward_hooks or every._global_forward_pre_hooks:
+    modules = torch.nn.modules.module
+    if modules._global_forward_hooks or modules._global_forward_pre_hooks:
         raise InputError(
-            "Running a model while a hook stands on every module of the process "
-            "(torch.nn.modules.module.register_module_forward_hook or the like): it changes what "
-            "is computed in a way that no weight tells; remove it."
+            "Cannot run a model with a hook on every module of the process "
+            "(torch.nn.modules.module.register_module_forward_hook or the like): it changes the "
+            "computation without changing the weights. Remove the hook."
         )
 
 
@@ -225,18 +225,17 @@ def _require_named(source: str | os.PathLike[str], tokenizer: Any, hooks: str | 
     """Raises InputError for an empty name, and for options that only apply to an object."""
     if hooks is not None:
         raise InputError(
-            f"Cannot load {source} with hooks=: a name, a folder and a file carry none; leave it "
-            "out."
+            f"Cannot load {source} with hooks=: a name, a folder and a file have no hooks. Omit it."
         )
     if tokenizer is not None:
         raise InputError(
-            f"Cannot load {source} with tokenizer=: a name, a folder and a file bring their own; "
-            "leave it out."
+            f"Cannot load {source} with tokenizer=: a name, a folder and a file have a tokenizer. "
+            "Omit it."
         )
     if not os.fspath(source):
         raise InputError(
             "Cannot load a model without a name: got an empty text, expected a name, a folder or a "
-            "file; give one."
+            "file. Give one."
         )
 
 
@@ -272,20 +271,20 @@ def _require_as_it_is(
     dtype: torch.dtype | str | None,
     prepend_bos: bool,
 ) -> None:
-    """Raises InputError for options that differ from those that a Model was loaded with."""
-    wanted = ""
+    """Raises InputError for options that differ from the options of a loaded Model."""
+    difference = ""
     if dtype is not None and _dtype(dtype, model.name) != model.dtype:
-        wanted = f"dtype={dtype!r}, and it computes in {model.dtype}"
+        difference = f"dtype={dtype!r}, and it computes in {model.dtype}"
     elif device is not None and _device(device) != model.device:
-        wanted = f"device={device!r}, and it is on {str(model.device)!r}"
+        difference = f"device={device!r}, and it is on {str(model.device)!r}"
     elif tokenizer is not None and tokenizer is not model.tokenizer:
-        wanted = "another tokenizer than its own"
+        difference = "another tokenizer"
     elif not prepend_bos and model.config.prepend_bos:
-        wanted = "prepend_bos=False, and it puts one in front"
-    if wanted:
+        difference = "prepend_bos=False, and it puts one in front"
+    if difference:
         raise InputError(
-            f"Loading the Model {model.name} again: got {wanted}, expected the options that it was "
-            "loaded with, or none; load what it was loaded from with the new ones."
+            f"Cannot load the Model {model.name} again: got {difference}, expected its options or "
+            "none. Load its source with the new options."
         )
 
 
@@ -311,9 +310,9 @@ def read_weights(model: ModelSource | Weights) -> Weights:
 
 
 def _dtype(dtype: torch.dtype | str, source: object) -> torch.dtype:
-    for known in DTYPES:
-        if dtype in (known, str(known).removeprefix("torch.")):
-            return known
+    for supported in DTYPES:
+        if dtype in (supported, str(supported).removeprefix("torch.")):
+            return supported
     raise InputError(
         f"Cannot load {source} in {dtype}: the certificate holds for torch.float32, torch.float64 "
         "and torch.bfloat16."
@@ -335,8 +334,8 @@ _UNTRAINED: WeakKeyDictionary[Model, dict[int, Model]] = WeakKeyDictionary()
 
 def _make_untrained(model: Model, seed: int) -> Model:
     with quiet():
-        bridge, drawn = boot_untrained(model.bridge, model.tokenizer, seed=seed)
-    names = {model.config.family.raw_name(name): tensor for name, tensor in drawn.items()}
+        bridge, tensors = boot_untrained(model.bridge, model.tokenizer, seed=seed)
+    names = {model.config.family.raw_name(name): tensor for name, tensor in tensors.items()}
     weights = {name: names[name] for name in model.weights}
     name = f"{model.name}, untrained"
     origin = Origin(model.origin.kind, name, None, _sha256_of_tensors(weights))
@@ -347,13 +346,13 @@ def _make_untrained(model: Model, seed: int) -> Model:
 
 def _device(device: str | torch.device) -> torch.device:
     try:
-        chosen = torch.device(device)
-        torch.empty(1, device=chosen).cpu()  # fails where a device holds no numbers
+        torch_device = torch.device(device)
+        torch.empty(1, device=torch_device).cpu()  # fails where a device holds no numbers
     except (RuntimeError, AssertionError, TypeError) as error:
         raise InputError(
             f"Cannot use the device {device!r} here; use 'cpu', which always works."
         ) from error
-    return chosen
+    return torch_device
 
 
 def _from_folder(
@@ -370,12 +369,12 @@ def _from_folder(
     # A file may hold more than weights, such as numbers of positions.
     kinds = [tensor.dtype for name, tensor in located.items() if name in weights]
     stored = stored_types(kinds, TYPES)
-    known = replace(origin, sha256=sha256_of(weight_files(folder)), stored=stored)
+    full_origin = replace(origin, sha256=sha256_of(weight_files(folder)), stored=stored)
     how = [f"the text part of {WRAPPERS[config.wrapper].architecture}"] if config.wrapper else []
     if read_json(folder / "config.json").get(AUTO_MAP):
         how.append("as its class of transformers, without the code that comes with it")
-    known = replace(known, read=", ".join(how))
-    return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
+    full_origin = replace(full_origin, read=", ".join(how))
+    return Model(origin.location, bridge, tokenizer, config, weights, full_origin, device, dtype)
 
 
 def _from_gguf(
@@ -394,8 +393,8 @@ def _from_gguf(
         tokenizer = check_tokenizer(read, config, where=file)
         settings = resolve(read_raw_config(opened), file)
         bridge = boot_gguf(file, settings, tokenizer, config, weights)
-    known = replace(origin, sha256=sha256_of((file,)), stored=opened.stored, file=file.name)
-    return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
+    full_origin = replace(origin, sha256=sha256_of((file,)), stored=opened.stored, file=file.name)
+    return Model(origin.location, bridge, tokenizer, config, weights, full_origin, device, dtype)
 
 
 def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokenizerFast":
@@ -426,24 +425,24 @@ def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokeni
     try:
         architecture, described, settings = get_gguf_tokenizer(str(opened.path))
         backend, _ = convert_gguf_tokenizer(architecture, described)
-        own = _without_added(backend, len(described["tokens"]))
-        return PreTrainedTokenizerFast(tokenizer_object=own, **settings)
+        tokenizer = _without_added(backend, len(described["tokens"]))
+        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **settings)
     except Exception as error:  # broad, because tokenizers raises Exception itself
         raise refuse(
             opened.path, f"its tokenizer cannot be converted ({in_short(error)})", GIVE_TOKENIZER
         ) from error
 
 
-def _without_added(backend: Any, known: int) -> Any:
+def _without_added(backend: Any, tokens: int) -> Any:
     """The tokenizer without tokens that the file does not have: the converter adds GPT-2's end
     of text to every byte-level one.
     """
-    if backend.get_vocab_size(with_added_tokens=True) <= known:
+    if backend.get_vocab_size(with_added_tokens=True) <= tokens:
         return backend
     from tokenizers import Tokenizer
 
     state = json.loads(backend.to_str())
-    state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] < known]
+    state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] < tokens]
     return Tokenizer.from_str(json.dumps(state))
 
 
@@ -521,21 +520,21 @@ def _from_object(
     options = (own_device, own_dtype, prepend_bos)
     state = state_key(held)
     is_given = tokenizer is not None
-    known = _LOADED.get(held.original)
-    if known is not None:
-        as_it_was = (known.state, known.options) == (state, options)
-        as_it_was &= not known.model.bridge.compatibility_mode
-        if as_it_was and tokenizer in (None, known.model.tokenizer):
-            return load(known.model)
+    earlier = _LOADED.get(held.original)
+    if earlier is not None:
+        as_it_was = (earlier.state, earlier.options) == (state, options)
+        as_it_was &= not earlier.model.bridge.compatibility_mode
+        if as_it_was and tokenizer in (None, earlier.model.tokenizer):
+            return load(earlier.model)
         if tokenizer is None:  # need be given only once
-            tokenizer = known.tokenizer
+            tokenizer = earlier.tokenizer
     if held.hooks:
         _require_hookable(held)
     read = _unfolded if held.folded else _shared
     with quiet():
         model = read(held, tokenizer, device=own_device, dtype=own_dtype, prepend_bos=prepend_bos)
     # One that was taken or given before is held to a new size of the embedding.
-    if not is_given and (known is None or known.model.config.d_vocab != model.config.d_vocab):
+    if not is_given and (earlier is None or earlier.model.config.d_vocab != model.config.d_vocab):
         _require_unresized(held, model)
     _LOADED[held.original] = Loaded(state, options, model, tokenizer)
     return model
@@ -559,22 +558,24 @@ def _shared(
         problem = f"its weights lie on {len(devices)} devices"
         raise refuse(held.said, problem, "pass device=, for which they are copied")
     weights = {name: tensor.to(device, dtype) for name, tensor in weights.items()}
-    others = {
+    state_tensors = {
         name: tensor.to(device, dtype) if tensor.is_floating_point() else tensor
         for name, tensor in state.items()
     }
-    own = check_tokenizer(_tokenizer_of(held, tokenizer, config), config, where=held.said)
+    own_tokenizer = check_tokenizer(_tokenizer_of(held, tokenizer, config), config, where=held.said)
     if tokenizer is not None:
         _require_own_tokenizer(held, tokenizer, config)
     is_own = config.has_head and not config.wrapper
     model_class = type(held.original) if is_own else class_of_row(config)
     settings = text_settings(held.original.config, config)
-    fresh = fresh_model(model_class, settings, weights, config, where=held.said, others=others)
+    fresh = fresh_model(
+        model_class, settings, weights, config, where=held.said, others=state_tensors
+    )
     fresh = fresh.to(device or devices.pop())
-    ids = own(SHORT_TEXT, add_special_tokens=config.special_tokens)["input_ids"]
+    ids = own_tokenizer(SHORT_TEXT, add_special_tokens=config.special_tokens)["input_ids"]
     if not held.hooks:
         require_same(held, fresh, config, ids[: config.n_ctx])
-    bridge = boot_model(fresh, held.source or held.name, own)
+    bridge = boot_model(fresh, held.source or held.name, own_tokenizer)
     origin = Origin(
         "in memory",
         held.name,
@@ -585,9 +586,9 @@ def _shared(
         hooks=hooked_parts(held),
     )
     name = " + adapter ".join((held.name, *adapters))
-    model = Model(name, bridge, own, config, weights, origin, fresh.device, dtype)
+    model = Model(name, bridge, own_tokenizer, config, weights, origin, fresh.device, dtype)
     _checked(model)
-    if held.hooks:  # what was checked is the model without them
+    if held.hooks:  # after the check, which is of the model without hooks
         attach_hooks(held, bridge, config, ids[: config.n_ctx])
     return model
 
@@ -617,23 +618,23 @@ def _how(held: Held, adapters: tuple[str, ...], config: Config) -> str:
 
 def _own_dtype(held: Held, weights: Mapping[str, torch.Tensor]) -> torch.dtype:
     """The dtype of an object's weights."""
-    found = sorted({tensor.dtype for tensor in weights.values()}, key=str)
-    if len(found) == 1 and found[0] in DTYPES:
-        return found[0]
-    problem = f"its weights are in {' and '.join(map(str, found))}"
+    dtypes = sorted({tensor.dtype for tensor in weights.values()}, key=str)
+    if len(dtypes) == 1 and dtypes[0] in DTYPES:
+        return dtypes[0]
+    problem = f"its weights are in {' and '.join(map(str, dtypes))}"
     raise refuse(held.said, problem, "pass dtype=torch.float32, for which they are copied")
 
 
-def _tokenizer_of(held: Held, given: Any, config: Config) -> Any:
+def _tokenizer_of(held: Held, argument: Any, config: Config) -> Any:
     """The tokenizer passed with an object, the one stored with it, or the one of its folder or
     hub name.
     """
-    if isinstance(given, str | os.PathLike):
-        problem = f"tokenizer={os.fspath(given)!r} is a name"
-        step = f"pass what AutoTokenizer.from_pretrained({os.fspath(given)!r}) returns"
+    if isinstance(argument, str | os.PathLike):
+        problem = f"tokenizer={os.fspath(argument)!r} is a name"
+        step = f"pass what AutoTokenizer.from_pretrained({os.fspath(argument)!r}) returns"
         raise refuse(held.said, problem, step)
-    if given is not None:
-        return given
+    if argument is not None:
+        return argument
     if held.tokenizer is not None:
         return _with_own_rules(held, config)
     folder = find_tokenizer(held.source)
@@ -678,7 +679,7 @@ def _require_unresized(held: Held, model: Model) -> None:
         return
     sizes = [-(-tokens // multiple) * multiple for multiple in PADDED_TO]
     if folder is not None:
-        with suppress(ModelError):  # a folder without a config of its own
+        with suppress(ModelError):  # a folder without a config
             sizes.append(read_config(folder, prepend_bos=True).d_vocab)
     if rows not in sizes:
         problem = (
@@ -692,9 +693,9 @@ def _require_own_tokenizer(held: Held, tokenizer: Any, config: Config) -> None:
     """Raises ModelError for a tokenizer, passed by the caller, of another model: nearly every
     row of an embedding belongs to a token.
     """
-    known = len(tokenizer)
-    if known < LEAST_KNOWN * config.d_vocab:
-        problem = f"the tokenizer knows {known:,} tokens and it embeds {config.d_vocab:,}"
+    count = len(tokenizer)
+    if count < LEAST_KNOWN * config.d_vocab:
+        problem = f"the tokenizer knows {count:,} tokens and it embeds {config.d_vocab:,}"
         raise refuse(held.said, problem, "pass the tokenizer that belongs to these weights")
 
 
@@ -721,12 +722,12 @@ def _unfolded(
         )
         raise refuse(held.said, problem, "give it without enable_compatibility_mode()") from error
     read = _from_folder if path.is_dir() else _from_gguf
-    own = next(held.original.parameters())
+    parameter = next(held.original.parameters())
     model = read(
         path,
         origin,
-        device=device or own.device,
-        dtype=dtype or (own.dtype if own.dtype in DTYPES else torch.float32),
+        device=device or parameter.device,
+        dtype=dtype or (parameter.dtype if parameter.dtype in DTYPES else torch.float32),
         prepend_bos=prepend_bos,
     )
     ids = model.tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"]
@@ -780,15 +781,16 @@ def locate(folder: Path, architecture: str, wrapper: str = "") -> dict[str, Loca
             name = _short(tensor.name, architecture, wrapper)
             if not name:
                 continue
-            for one, part in _expert_by_expert(name, tensor, FAMILIES[architecture]):
-                if one in located:
-                    problem = f"{one} is there twice ({located[one].file.name} and {file.name})"
+            for full_name, part in _expert_by_expert(name, tensor, FAMILIES[architecture]):
+                if full_name in located:
+                    files = f"{located[full_name].file.name} and {file.name}"
+                    problem = f"{full_name} is there twice ({files})"
                     raise refuse(folder, problem, RESAVE)
-                located[one] = part
+                located[full_name] = part
     if not (folder / SINGLE).is_file():
         promised = {name: _short(name, architecture, wrapper) for name in weight_map(folder)}
-        held = {tensor.name for tensor in located.values()}
-        lacking = [name for name, short in promised.items() if short and name not in held]
+        stored_names = {tensor.name for tensor in located.values()}
+        lacking = [name for name, short in promised.items() if short and name not in stored_names]
         if lacking:
             raise refuse(folder, f"{INDEX} promises {lacking[0]}, and no shard holds it", RESAVE)
     return located
@@ -836,14 +838,14 @@ def _header(file: Path) -> list[Located]:
         ) from error
 
 
-def _wanted(located: Mapping[str, Located], config: Config, *, where: object) -> list[str]:
+def _required_names(located: Mapping[str, Located], config: Config, *, where: object) -> list[str]:
     """The tensors to read. Raises ModelError unless they exist, have the right shapes, are
     floats and are all known.
 
     Tensors that no formula reads may also exist: copies of a tied embedding (which are checked),
     buffers, other heads.
     """
-    wanted = []
+    names = []
     family = config.family
     for name, shape in expected_shapes(config, located):
         if name not in located:
@@ -856,16 +858,16 @@ def _wanted(located: Mapping[str, Located], config: Config, *, where: object) ->
             raise refuse(
                 where, f"{name} is stored as {located[name].dtype}", "load a plain float checkpoint"
             )
-        wanted.append(name)
+        names.append(name)
     ignored = (f"{family.unembed}.weight", *family.ignored)
-    for name in sorted(located.keys() - set(wanted)):
-        if not any(fnmatchcase(name, known) for known in ignored):
+    for name in sorted(located.keys() - set(names)):
+        if not any(fnmatchcase(name, pattern) for pattern in ignored):
             raise refuse(
                 where,
                 f"{name} is not a tensor of the {family.name} that config.json describes",
                 RESAVE,
             )
-    return wanted
+    return names
 
 
 def read_checkpoint(
@@ -884,7 +886,7 @@ def read_checkpoint(
     located = locate(folder, config.architecture, config.wrapper)
     weights = {
         name: _read(located[name], dtype).to(device)
-        for name in _wanted(located, config, where=folder)
+        for name in _required_names(located, config, where=folder)
     }
     family = config.family
     embed = family.embed + ".weight"

@@ -459,11 +459,11 @@ def _plainly(model: Any) -> Iterator[None]:
     original_settings += [(module, {UPCAST: True}) for module in narrowed_modules(model)]
     plain = PLAINLY | {UPCAST: False}
     try:
-        for holder, ways in original_settings:
-            for name in ways:
+        for holder, values in original_settings:
+            for name in values:
                 setattr(holder, name, plain[name])
         yield
     finally:
-        for holder, ways in original_settings:
-            for name, way in ways.items():
-                setattr(holder, name, way)
+        for holder, values in original_settings:
+            for name, value in values.items():
+                setattr(holder, name, value)

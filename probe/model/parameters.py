@@ -288,13 +288,13 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
     blocks = [block for stack in read_stacks(raw, config).values() for block in stack.blocks]
     experts = [expert for block in blocks for expert in block.experts]
 
-    def named(*names: str) -> list["Tensor | None"]:
+    def tensors_of(*names: str) -> list["Tensor | None"]:
         full = [name.format(side) for name in names for side in ("", "encoder", "decoder")]
         return [raw.get(f"{name}.{kind}") for name in full for kind in ("weight", "bias")]
 
     parts: dict[str, list[Tensor | None]] = {
-        "token embedding": named(family.embed),
-        "position embedding": named(family.position_table),
+        "token embedding": tensors_of(family.embed),
+        "position embedding": tensors_of(family.position_table),
         "query": [block.w_q for block in blocks],
         "key": [block.w_k for block in blocks],
         "value down": [block.w_v for block in blocks],
@@ -311,7 +311,7 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
         "norms": [
             getattr(b, name) for b in blocks for name in (*NORMS, "norm_bias", "norm_mlp_bias")
         ]
-        + named(family.embedding_norm, family.final_norm),
+        + tensors_of(family.embedding_norm, family.final_norm),
         "unembedding": [] if config.tied else [raw.get(family.unembed + ".weight")],
     }
     sizes = {

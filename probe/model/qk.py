@@ -66,8 +66,10 @@ class Parts(NamedTuple):
     vectors: Tensor
 
     def plus(self, label: str, bias: Tensor | None) -> "Parts":
-        """The sum with a bias, equal at every position, as one more term; unchanged if there is no
-        bias."""
+        """The sum with a bias, equal at every position, as one more term.
+
+        bias: None leaves the sum unchanged
+        """
         if bias is None:
             return self
         one_more = bias.unsqueeze(-2).expand(1, *self.vectors.shape[1:])
@@ -86,19 +88,14 @@ class Terms(NamedTuple):
 
 
 class View(NamedTuple):
-    """A head that reads some tokens from one position of a text.
+    """A head that attends to some tokens from one position of a text."""
 
-    trace: of the text; of an encoder-decoder the attention that the head is in
-    at: the position that it reads from. sources: those that it reads
-    pair: all three attentions of an encoder-decoder
-    """
-
-    trace: AttentionTrace
+    trace: AttentionTrace  # of the text; for an encoder-decoder, of the head's attention
     layer: int
     head: int
-    at: int
-    sources: list[int]
-    pair: PairTrace | None = None
+    at: int  # the query position
+    sources: list[int]  # the key positions
+    pair: PairTrace | None = None  # all three attentions of an encoder-decoder
 
     @property
     def read(self) -> Tokens:
@@ -108,8 +105,9 @@ class View(NamedTuple):
 
 def score_terms(view: View, by: By = "part") -> Terms:
     """The scores of a head before a soft cap, as a sum over pairs of a query part and a key part,
-    in float64. A bias that the family adds for two positions is one more term, labelled with its
-    name twice.
+    in float64.
+
+    A bias that the family adds for two positions is one more term, labelled with its name twice.
 
     Raises CrossCheckError if the terms miss the model's own scores by more than rounding.
     """
@@ -186,8 +184,9 @@ def readable(trace: AttentionTrace, layer: int, at: int) -> list[int]:
 
 
 def other_tokens(view: View) -> list[int]:
-    """The tokens that the head can read, without those that the view names, the one that reads,
-    and special tokens, which have no characters of the text."""
+    """The other positions that the head can read: all except the sources of the view, the query's
+    position, and special tokens, whose spans are empty.
+    """
     spans = view.read.spans
     left_out = {*view.sources}
     if not isinstance(view.trace, CrossTrace):
@@ -280,18 +279,18 @@ def parts_of_pair(
         terms[label] = terms.get(label, 0) + of_rows
 
     def pass_norm(
-        weight: Tensor | None, bias: Tensor | None, behind: str, of_layer: int | None = None
+        weight: Tensor | None, bias: Tensor | None, previous: str, of_layer: int | None = None
     ) -> None:
         if weight is None:
             return
         passed = _norm_held(torch.stack([*terms.values()]), weight.cpu(), None, config)
         terms.update(zip(terms, passed, strict=True))
         if bias is not None:
-            add(f"norm bias behind {behind}", bias, of_layer)
+            add(f"norm bias behind {previous}", bias, of_layer)
 
     ids = torch.tensor([stack_trace.tokens.ids[pos] for pos in rows], device=weights.device)
-    places = torch.tensor(rows, device=weights.device)
-    embeddings = forward.embedding_parts(weights, ids, places, dtype=torch.float64)
+    position_ids = torch.tensor(rows, device=weights.device)
+    embeddings = forward.embedding_parts(weights, ids, position_ids, dtype=torch.float64)
     for name, vectors in embeddings.items():
         add(name, vectors)
     pass_norm(*weights.norm(config.family.embedding_norm, torch.float64), "embedding")

@@ -21,17 +21,17 @@ from probe.model.load import ModelSource, as_model
 from probe.model.model import Model
 from probe.text.spans import find_word, shorten
 
-# Tokens that are run together: more take memory and save little time on a processor.
+# Tokens in one batch. More take memory and save little time on a CPU.
 BATCH_TOKENS = 1024
-REPLACEMENT = "\ufffd"  # what a decoder puts where bytes are no whole character
+REPLACEMENT = "\ufffd"  # a decoder's character for bytes that are not a complete character
 VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
-# Byte-level vocabularies write printable bytes of Latin-1 as they are, the others from U+0100 on.
+# Byte-level vocabularies write printable bytes of Latin-1 unchanged, and the others from U+0100 on.
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 UNPRINTABLE = [byte for byte in range(0x100) if byte not in PRINTABLE]
 # How a vocabulary marks tokens that begin a word: byte-level BPE, SentencePiece.
 WORD_MARKS = ("Ġ", "▁")
-CONTINUATION = "##"  # how WordPiece marks those that do not
-SHORTEST_WORD = 3  # letters of a whole-word token: shorter ones are mostly abbreviations
+CONTINUATION = "##"  # WordPiece's mark of tokens that continue a word
+SHORTEST_WORD = 3  # letters of a whole-word token. Shorter tokens are mostly abbreviations.
 BYTE_OF = {chr(byte): byte for byte in PRINTABLE}
 BYTE_OF |= {chr(0x100 + index): byte for index, byte in enumerate(UNPRINTABLE)}
 
@@ -86,18 +86,18 @@ class TargetText(NamedTuple):
 
 
 class Prompt(str):
-    """A text in which special tokens are tokens: what `probe.prompt` returns."""
+    """A text in which special tokens are tokens, returned by `probe.prompt`."""
 
 
 def prompt(
     model: ModelSource, text: str | Sequence[Mapping[str, Any]], *, template: bool = False
 ) -> Prompt:
-    """A text for any function that takes one, in which special tokens such as `[MASK]` or
-    `<|im_start|>` are tokens; in a plain text they are letters.
+    """A text in which special tokens such as `[MASK]` or `<|im_start|>` are tokens, for any
+    function that takes a text. In a plain text they are letters.
 
-    text: a text, or the messages of a chat, each a dict with role and content, which the model's
-        chat template writes down, up to where the answer begins
-    template: whether a text is the one message of a user, for the template to write down
+    text: a text, or the messages of a chat, each a dict with role and content. The model's chat
+        template formats messages up to the beginning of the answer.
+    template: whether to format a text with the chat template, as the only message of a user
 
     Raises InputError for messages that the template refuses, and for a model without a template.
 
@@ -117,15 +117,15 @@ def prompt(
             "plain text, or load an instruction-tuned model such as smollm2."
         )
     try:
-        written = model.tokenizer.apply_chat_template(
+        chat = model.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True
         )
-    except Exception as error:  # broad, because a template raises what its author chose
+    except Exception as error:  # a template may raise any exception
         raise InputError(
             f"Cannot write a chat for {model.name}: its template refuses the messages "
             f"({shorten(str(error))}). Give a list of dicts with role and content."
         ) from error
-    return Prompt(written)
+    return Prompt(chat)
 
 
 def tokenize(model: ModelSource, text: str) -> Tokens:
@@ -155,9 +155,9 @@ def _tokenize(model: Model, text: str, *, target: bool = False) -> Tokens:
         split=split,
         target=target,
     )
-    cut = []
-    if config.prepend_bos:  # one BOS or none
-        cut.append(_Cut(tokenizer.bos_token_id, tokenizer.bos_token, (0, 0), is_added=True))
+    entries = []
+    if config.prepend_bos:
+        entries.append(_Entry(tokenizer.bos_token_id, tokenizer.bos_token, (0, 0), is_added=True))
     names = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
     for token, name, is_special, (start, end) in zip(
         encoded["input_ids"],
@@ -168,15 +168,17 @@ def _tokenize(model: Model, text: str, *, target: bool = False) -> Tokens:
     ):
         is_added = bool(is_special) and config.special_tokens
         piece = name if is_added else text[start:end] or name
-        cut.append(_Cut(token, piece, _without_leading_space(text, start, end), is_added=is_added))
+        entries.append(
+            _Entry(token, piece, _without_leading_space(text, start, end), is_added=is_added)
+        )
     if not split:
-        cut = _put_once(cut)
-    if len(cut) > config.n_ctx:
+        entries = _without_repeats(entries)
+    if len(entries) > config.n_ctx:
         raise InputError(
-            f"Reading the text {shorten(text)!r}: got {len(cut)} tokens, expected at most "
+            f"Reading the text {shorten(text)!r}: got {len(entries)} tokens, expected at most "
             f"{config.n_ctx}, the context window of {model.name}; shorten the text or split it."
         )
-    unknown = next((one for one in cut if one.id >= config.d_vocab), None)
+    unknown = next((entry for entry in entries if entry.id >= config.d_vocab), None)
     if unknown is not None:
         raise InputError(
             f"Reading the text {shorten(text)!r}: {unknown.piece!r} is token {unknown.id}, and "
@@ -185,10 +187,10 @@ def _tokenize(model: Model, text: str, *, target: bool = False) -> Tokens:
         )
     return Tokens(
         text,
-        tuple(one.id for one in cut),
-        tuple(one.piece for one in cut),
-        tuple(one.span for one in cut),
-        bos=bool(cut) and cut[0].is_added,
+        tuple(entry.id for entry in entries),
+        tuple(entry.piece for entry in entries),
+        tuple(entry.span for entry in entries),
+        bos=bool(entries) and entries[0].is_added,
     )
 
 
@@ -206,11 +208,11 @@ def _encode(
         split_special_tokens=split,
         return_offsets_mapping=True,
         return_special_tokens_mask=True,
-        verbose=False,  # or it would warn about the length, beside the one sentence of ours
+        verbose=False,  # otherwise it warns about the length, in addition to our error
     )
 
 
-class _Cut(NamedTuple):
+class _Entry(NamedTuple):
     """A token of a text; `is_added` if the text itself does not contain it."""
 
     id: int
@@ -219,14 +221,20 @@ class _Cut(NamedTuple):
     is_added: bool
 
 
-def _put_once(cut: Sequence[_Cut]) -> list[_Cut]:
+def _without_repeats(entries: Sequence[_Entry]) -> list[_Entry]:
     """The tokens without a token that the text writes next to the same added token, as a chat
     template does with BOS.
     """
-    beside = [None, *cut, None]
-    added = [{one.id for one in near if one and one.is_added} for near in zip(beside, beside[2:])]
+    padded = [None, *entries, None]
+    # The ids of the added tokens directly before and after each entry.
+    added_ids = [
+        {entry.id for entry in neighbours if entry and entry.is_added}
+        for neighbours in zip(padded, padded[2:])
+    ]
     return [
-        one for one, known in zip(cut, added, strict=True) if one.is_added or one.id not in known
+        entry
+        for entry, ids in zip(entries, added_ids, strict=True)
+        if entry.is_added or entry.id not in ids
     ]
 
 
@@ -334,8 +342,8 @@ def position(tokens: Tokens, at: int | str) -> int:
     number = whole_number(at)
     if number is None:
         raise InputError(
-            f"Looking for {shorten(repr(at))} in {shorten(tokens.text)!r}: expected one word, or "
-            "one position as a whole number; give one, the same for every text."
+            f"Cannot find {shorten(repr(at))} in {shorten(tokens.text)!r}: expected one word, or "
+            "one position as a whole number. Give one, the same for every text."
         )
     return number
 
@@ -349,7 +357,7 @@ def text_position(tokens: Tokens, at: int | str) -> int:
     n = len(tokens)
     if not -n <= at < n:
         raise InputError(
-            f"Looking for token {at} of {tokens.text!r}: it has {n} tokens; give a word, or a "
+            f"Cannot find token {at} of {tokens.text!r}: it has {n} tokens. Give a word, or a "
             f"position from {-n} to {n - 1}."
         )
     return at % n
@@ -363,53 +371,56 @@ def is_one_token(model: Model, piece: str) -> bool:
 
 
 def whole_words(model: Model) -> list[str]:
-    """Every word that is one token of the model: letters only, at least SHORTEST_WORD, in the order
-    of their ids. Beginnings of longer words are among them."""
-    starts, _ = _starts_and_rest(model)
+    """The words that are one token of the model, in the order of their ids.
+
+    They have letters only, at least SHORTEST_WORD of them. Beginnings of longer words are included.
+    """
+    starts, _ = _starts_and_continuations(model)
     words = dict.fromkeys(text.strip() for text in _texts_of(model, starts))
     return [word for word in words if word.isalpha() and len(word) >= SHORTEST_WORD]
 
 
 def word_continuations(model: Model) -> list[int]:
-    """The tokens that continue a word: those that begin with a letter and not with the mark of a
-    new word."""
-    _, rest = _starts_and_rest(model)
-    texts = [text.removeprefix(CONTINUATION) for text in _texts_of(model, rest)]
-    return [token for token, text in zip(rest, texts, strict=True) if text[:1].isalpha()]
+    """The tokens that continue a word: they begin with a letter, without the mark of a new word."""
+    _, others = _starts_and_continuations(model)
+    texts = [text.removeprefix(CONTINUATION) for text in _texts_of(model, others)]
+    return [token for token, text in zip(others, texts, strict=True) if text[:1].isalpha()]
 
 
-def _starts_and_rest(model: Model) -> tuple[list[int], list[int]]:
-    """The tokens that begin a word, and all others, by the marks of the vocabulary."""
+def _starts_and_continuations(model: Model) -> tuple[list[int], list[int]]:
+    """The tokens that begin a word, and all other tokens, by the marks of the vocabulary."""
     tokenizer = model.tokenizer
     count = min(len(tokenizer), model.config.d_vocab)
     names = [name or "" for name in tokenizer.convert_ids_to_tokens(range(count))]
     is_start = [name.startswith(WORD_MARKS) for name in names]
-    if not any(is_start):  # a vocabulary that marks what continues a word, or nothing
+    if not any(is_start):  # a vocabulary that marks continuations, or has no marks
         is_start = [not name.startswith(CONTINUATION) for name in names]
-    rest = [token for token, starts in enumerate(is_start) if not starts]
-    return [token for token, starts in enumerate(is_start) if starts], rest
+    continuations = [token for token, starts in enumerate(is_start) if not starts]
+    return [token for token, starts in enumerate(is_start) if starts], continuations
 
 
 def _texts_of(model: Model, tokens: Sequence[int]) -> list[str]:
-    if not tokens:  # of which batch_decode makes an empty text
+    if not tokens:  # for which batch_decode returns an empty text
         return []
     texts: list[str] = model.tokenizer.batch_decode([[token] for token in tokens])
     return texts
 
 
 def ids_after(model: Model, before: str, words: Sequence[str]) -> list[tuple[int, ...] | None]:
-    """The token ids of each word as it is written after a text and a space; None where the model's
-    vocabulary does not hold it."""
+    """The token ids of each word after a text and a space.
+
+    None for a word with an unknown token, or that changes the tokens of the text.
+    """
     tokenizer = model.tokenizer
     [start] = tokenizer([before], add_special_tokens=False)["input_ids"]
     rows = tokenizer([f"{before} {word}" for word in words], add_special_tokens=False)["input_ids"]
     unknown = tokenizer.unk_token_id
-    found: list[tuple[int, ...] | None] = []
+    ids_of_words: list[tuple[int, ...] | None] = []
     for row in rows:
         ids = tuple(row[len(start) :])
         is_known = row[: len(start)] == start and ids and unknown not in ids
-        found.append(ids if is_known else None)
-    return found
+        ids_of_words.append(ids if is_known else None)
+    return ids_of_words
 
 
 def token_id(model: Model, token: str | int) -> int:
@@ -418,8 +429,9 @@ def token_id(model: Model, token: str | int) -> int:
     Raises InputError unless it is exactly one token of the model.
     """
     if isinstance(token, str):
-        written = model.config.start_token is not None  # by a decoder, in the target's language
-        ids = _encode(model, token, special=False, split=False, target=written)["input_ids"]
+        # The decoder of an encoder-decoder predicts tokens of the target's language.
+        is_target = model.config.start_token is not None
+        ids = _encode(model, token, special=False, split=False, target=is_target)["input_ids"]
         pieces = model.tokenizer.convert_ids_to_tokens(ids)
         if len(ids) != 1 or ids[0] == model.tokenizer.unk_token_id:
             raise InputError(

@@ -43,10 +43,10 @@ class Expert(NamedTuple):
 Parts = TypeVar("Parts", bound=Expert | Mixer)
 
 
-def _moved(parts: Parts, dtype: torch.dtype, device: str | torch.device) -> Parts:
+def _converted(parts: Parts, dtype: torch.dtype, device: str | torch.device) -> Parts:
     """A group of weights in another dtype and on another device."""
-    moved: Any = (part.to(device, dtype) if isinstance(part, Tensor) else part for part in parts)
-    return type(parts)(*moved)
+    tensors: Any = (part.to(device, dtype) if isinstance(part, Tensor) else part for part in parts)
+    return type(parts)(*tensors)
 
 
 NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")
@@ -173,9 +173,9 @@ class Block:
             if isinstance(weight, Tensor):
                 tensors[field.name] = weight.to(device, dtype)
             elif isinstance(weight, Mixer | Expert):
-                tensors[field.name] = _moved(weight, dtype, device)
+                tensors[field.name] = _converted(weight, dtype, device)
         if self.experts:
-            tensors["experts"] = tuple(_moved(expert, dtype, device) for expert in self.experts)
+            tensors["experts"] = tuple(_converted(expert, dtype, device) for expert in self.experts)
         return replace(self, **tensors)
 
     def writing(self) -> "Block":
@@ -397,7 +397,7 @@ def _block(
         stored = raw(role)
         return stored if stored is None or config.family.transposed else stored.T
 
-    def written(stored: Any) -> Any:
+    def scaled(stored: Any) -> Any:
         return stored if stored is None or config.write_scale == 1 else stored * config.write_scale
 
     gate_up = matrix("gate_up")
@@ -420,8 +420,8 @@ def _block(
         b_in=raw("in", "bias"),
         w_gate=gate,
         w_up=up,
-        w_out=written(matrix("out")),
-        b_out=written(raw("out", "bias")),
+        w_out=scaled(matrix("out")),
+        b_out=scaled(raw("out", "bias")),
         w_router=matrix("router"),
         b_router=raw("router", "bias"),
         w_shared=matrix("shared_router"),
@@ -430,7 +430,7 @@ def _block(
         local=bool(config.local) and config.local[layer],
         rotated=not (config.positions.unrotated and config.positions.unrotated[layer]),
         score_divisor=config.score_divisor(layer),
-        **mixing | {role: written(mixing[role]) for role in ("w_o", "b_o")},
+        **mixing | {role: scaled(mixing[role]) for role in ("w_o", "b_o")},
     )
 
 

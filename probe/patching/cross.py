@@ -156,7 +156,7 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
             margin = torch.stack([_margin(run.logits, words) for run in runs])
             with_swaps = []
             for recipient, donor in zip(runs, reversed(runs), strict=True):
-                logits = _swapped(stacks, recipient, donor, tree, len(target))
+                logits = _logits_with_donor(stacks, recipient, donor, tree, len(target))
                 with_swaps.append(_margin(logits, words))
             margins.append(margin)
             shifts.append(torch.stack(with_swaps) - margin[:, None])
@@ -169,7 +169,7 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
     )
 
 
-def _swapped(
+def _logits_with_donor(
     stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[Branch], n: int
 ) -> Tensor:
     """Logits of every set of heads at the last of `n` target positions, with z of the donor.

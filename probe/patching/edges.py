@@ -220,7 +220,7 @@ def edges(
             fraction, direct = _measure(reading, sending, receiving, mlps=mlps)
             fractions.append(fraction)
             directs.append(direct)
-            swaps.append(_swapped(reading, receiving, mlps=mlps))
+            swaps.append(_receiver_effects(reading, receiving, mlps=mlps))
         could_reach = _could_reach(array, fractions, swaps, receiving)
         could = as_array(could_reach / gap[:, 0].sum().abs())
         leading = np.isin(np.arange(len(could)), order(could)[:most]) & (could >= reach)
@@ -242,8 +242,8 @@ def edges(
             )
         ]
     # Outside inference mode, so that the caller gets ordinary tensors.
-    gap, fraction, direct, total, swapped = (part.clone() for part in on_cpu)
-    return Edges(array, gap, fraction, direct, total, sampled, swapped)
+    gap, fraction, direct, total, receiver_effects = (part.clone() for part in on_cpu)
+    return Edges(array, gap, fraction, direct, total, sampled, receiver_effects)
 
 
 def total_effects(
@@ -626,9 +626,9 @@ def _direct(
     return (end_change @ directions.T).unflatten(1, write_change.shape[1:3])
 
 
-def _swapped(reading: PairReading, receivers: Sequence[int], *, mlps: bool) -> Tensor:
-    """How far the word's vector moves along the first direction if a receiver is the donor's,
-    MLPs after heads.
+def _receiver_effects(reading: PairReading, receivers: Sequence[int], *, mlps: bool) -> Tensor:
+    """How far the word's vector moves along the first direction if a receiver has the donor's
+    value, MLPs after heads.
 
     `recipient layer head pos`
     """

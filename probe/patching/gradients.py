@@ -1,17 +1,19 @@
-"""Estimates of swaps by gradients: how far the read-out would move if it were linear in a head's
+"""Estimates of swaps from gradients: how far the read-out would move if it were linear in a head's
 output.
 
-    attribution patching    <gradient of M at the recipient's own z, z of the donor - own z>
-    integrated gradients    the same, the gradient averaged over steps on the way to the donor's z
+    attribution patching    <∂M/∂z at the recipient's z, donor z - recipient z>
+    integrated gradients    the same with ∂M/∂z averaged over steps from the recipient's z to the
+                            donor's
 
-M is the coordinate that `probe.patching.heads.swap_heads` reads, so each is an estimate of a swap
-that it performs. Heads of one layer go together on the way to the donor, one layer at a time: with
-one head at a time the integral would be the swap itself, at a multiple of its price.
+M is the coordinate that `probe.patching.heads.swap_heads` reads, so each number is an estimate of a
+swap that it performs. In integrated gradients, the heads of one layer move to the donor together,
+one layer at a time. With one head at a time, the integral would be equal to the swap and cost
+several times as much.
 
-Gradients are torch's own, taken on the fused forward of the word (`probe.patching.variants`).
+The gradients are torch's, through the fused forward of the word (`probe.patching.variants`).
 
 Sources: Nanda 2023 and Syed et al. 2023 (attribution patching); Sundararajan et al. 2017
-(integrated gradients); Marks et al. 2024 (integrated gradients of activations, layer by layer).
+    (integrated gradients); Marks et al. 2024 (integrated gradients of activations, layer by layer).
 """
 
 from collections.abc import Sequence
@@ -27,8 +29,8 @@ from probe.patching.inputs import Rows, Texts, swap_inputs
 from probe.patching.variants import Branch, Edits, Step, Z, run_at_word
 
 DOING = "Cannot estimate swaps by gradients"
-# How many times as many numbers as a run without gradients one with them holds.
-HELD = 4
+# The memory of a run with gradients, as a multiple of that of a run without.
+GRADIENT_MEMORY = 4
 
 
 def attribute_heads(
@@ -40,15 +42,17 @@ def attribute_heads(
     *,
     steps: int = 0,
 ) -> Tensor:
-    """An estimate of `swap_heads` for every head, each layer read at a stage of its own. `-> row
-    layer head`
+    """An estimate of `swap_heads` for every head, with a read-out stage for each layer.
+
+    `-> row layer head`
 
     rows, donor_z: as in `swap_heads`
-    directions: of each row behind every block and, where there is one more, behind the final norm.
-        `row stage d_model`
-    stages: where the heads of each layer are read: 1 is behind the first block. `layer`
-    steps: of integrated gradients; 0 for attribution patching, whose one gradient is taken at the
-        recipient
+    directions: `row stage d_model`, the direction of each row after every block; an additional
+        stage is after the final norm
+    stages: `layer`, the stage at which the heads of each layer are read; stage 1 is after the first
+        block
+    steps: the number of steps of integrated gradients; 0 for attribution patching, with a single
+        gradient at the recipient
     """
     texts, donor_z, directions = swap_inputs(
         weights, rows, donor_z, directions, DOING, stages=max(stages)
@@ -56,24 +60,26 @@ def attribute_heads(
     layers = donor_z.shape[1]
     estimate = torch.zeros(donor_z.shape[:3], dtype=donor_z.dtype)
     for stage in sorted(set(stages)):
-        # A layer behind the stage does nothing there, one without heads has nothing to swap.
-        read = [
+        # A layer after the stage has no effect there, and a layer without heads has no swap.
+        at_stage = [
             layer
             for layer in range(min(stage, layers))
             if stages[layer] == stage and weights.has_heads[layer]
         ]
-        if read:
-            ways = _Ways(weights, donor_z, directions[:, stage - 1], stage, read, steps)
-            variants = 1 + len(read) * steps
-            [of_layers] = in_batches(texts, weights, HELD * variants, ways.estimate)
-            estimate[:, read] = of_layers
+        if at_stage:
+            estimator = _Estimator(
+                weights, donor_z, directions[:, stage - 1], stage, at_stage, steps
+            )
+            variants = 1 + len(at_stage) * steps
+            [of_layers] = in_batches(texts, weights, GRADIENT_MEMORY * variants, estimator.estimate)
+            estimate[:, at_stage] = of_layers
     return estimate
 
 
-class _Ways:
-    """The ways of some layers' heads to their donors, read at one stage.
+class _Estimator:
+    """Estimates for the heads of some layers, read at one stage.
 
-    along: the direction of each row. `row d_model`
+    along: `row d_model`, the direction of each row
     """
 
     def __init__(
@@ -91,8 +97,8 @@ class _Ways:
         self.depth = min(stage, len(weights.blocks))
         self.after_norm = stage > len(weights.blocks)
         self.layers = layers
-        # The middle of each step.
-        self.parts = (torch.arange(steps) + 0.5) / steps if steps else torch.zeros(0)
+        # The midpoint of each step, as a fraction of the change.
+        self.fractions = (torch.arange(steps) + 0.5) / steps if steps else torch.zeros(0)
 
     def estimate(self, texts: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
         """The estimates of a batch. `-> row layer head`"""
@@ -100,75 +106,87 @@ class _Ways:
         donors = self.donor_z[members].to(device, dtype)
         along = self.along[members].to(device, dtype)
         with torch.inference_mode(False), torch.enable_grad():
-            donors, along = donors.clone(), along.clone()  # ordinary tensors
+            donors, along = donors.clone(), along.clone()  # tensors of inference mode have no grad
             tables = fused.position_tables(self.weights, len(texts[0].ids))
-            found = self._along_ways if len(self.parts) else self._at_recipients
-            gradients, changes = found(texts, donors, along, tables)
+            method = self._integrated_gradients if len(self.fractions) else self._single_gradients
+            gradients, changes = method(texts, donors, along, tables)
+        # <gradient, change> over d_head
         return [torch.stack([(g * c).sum(-1) for g, c in zip(gradients, changes, strict=True)], 1)]
 
-    def _at_recipients(
+    def _single_gradients(
         self, texts: Texts, donors: Tensor, along: Tensor, tables: PositionTables
     ) -> tuple[Sequence[Tensor], list[Tensor]]:
-        """By layer the gradient at the recipient's own z, and the change to the donor's. `row head
-        d_head` each"""
+        """The gradient at the recipient's z, and the change to the donor's z, by layer. `row head
+        d_head` each
+        """
         pushes, changes = [], []
         for step in run_at_word(self.weights, texts, self.depth, tables):
             if step.layer in self.layers:
-                own = step.reading(step.z)[:, 0]
-                push = torch.zeros_like(own, requires_grad=True)  # moves z, and is 0
-                step.z = _at_the_word(step, push)
+                recipient_z = step.reading(step.z)[:, 0]
+                # Zeros that are added to z, because z itself is not a leaf of the graph.
+                push = torch.zeros_like(recipient_z, requires_grad=True)
+                step.z = _add_at_word(step, push)
                 pushes.append(push)
-                changes.append(donors[:, step.layer] - own.detach())
+                changes.append(donors[:, step.layer] - recipient_z.detach())
         return torch.autograd.grad(self._read(step, along), pushes), changes
 
-    def _along_ways(
+    def _integrated_gradients(
         self, texts: Texts, donors: Tensor, along: Tensor, tables: PositionTables
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """The same with gradients averaged over the steps of each way, every step a variant."""
+        """The gradient averaged over the steps to the donor's z, and the change, by layer. `row
+        head d_head` each
+
+        Every step is a variant of the run.
+        """
         tree, pushes, changes = [], [], []
         variants = 1  # the unchanged one
         for layer in range(self.depth):
             is_new = torch.zeros(variants, dtype=torch.bool)
             parent = torch.arange(variants)
             if layer in self.layers:
-                count = len(self.parts)
+                count = len(self.fractions)
                 is_new = torch.cat([is_new, torch.ones(count, dtype=torch.bool)])
                 parent = torch.cat([parent, torch.zeros(count, dtype=torch.long)])
             edited = is_new[:, None].expand(-1, self.weights.shape[1])
             tree.append(Branch(parent, edited, parent))
             variants = len(parent)
 
-        def on_the_way(layer: int, own: Tensor) -> Tensor:
-            change = donors[:, layer] - own.detach()
-            parts = self.parts.to(change)[:, None, None]
-            push = torch.zeros(len(own), *parts.shape[:1], *own.shape[1:]).to(own).requires_grad_()
+        def step_values(layer: int, recipient_z: Tensor) -> Tensor:
+            """z at the midpoint of every step. `row head d_head -> row variant head d_head`"""
+            change = donors[:, layer] - recipient_z.detach()
+            fractions = self.fractions.to(change)[:, None, None]  # step head d_head
+            shape = (len(recipient_z), len(fractions), *recipient_z.shape[1:])
+            push = torch.zeros(shape).to(recipient_z).requires_grad_()
             pushes.append(push)
             changes.append(change)
-            steps = own[:, None].detach() + parts * change[:, None] + push
-            earlier = len(tree[layer].parent) - len(parts)
-            unused = steps.new_zeros(len(own), earlier, *own.shape[1:])
+            steps = recipient_z[:, None].detach() + fractions * change[:, None] + push
+            # Earlier variants are not edited in this layer.
+            earlier = len(tree[layer].parent) - len(fractions)
+            unused = steps.new_zeros(len(recipient_z), earlier, *recipient_z.shape[1:])
             return torch.cat([unused, steps], dim=1)
 
-        edits = Edits(Z, tree, on_the_way)
+        edits = Edits(Z, tree, step_values)
         for step in run_at_word(self.weights, texts, self.depth, tables, edits=edits):
             pass
         by_step = torch.autograd.grad(self._read(step, along), pushes)
         return [of_layer.mean(1) for of_layer in by_step], changes
 
     def _read(self, step: Step, along: Tensor) -> Tensor:
-        """The sum of M over rows and variants, each of which has a gradient of its own."""
+        """The sum of M over rows and variants. Its gradient separates them."""
         resid = step.reading(step.resid_post)
         if self.after_norm:
             resid = forward.unembedding_input(self.weights, resid)
         return (resid * along[:, None]).sum()
 
 
-def _at_the_word(step: Step, push: Tensor) -> Tensor:
-    """z of a step with something added at the word. `batch head d_head -> batch 1 live head
-    d_head`"""
-    live = step.z.shape[2]
-    if live == 1:
+def _add_at_word(step: Step, push: Tensor) -> Tensor:
+    """z of a step with `push` added at the word.
+
+    `batch head d_head -> batch 1 live head d_head`
+    """
+    count = step.z.shape[2]  # live positions
+    if count == 1:
         return step.z + push[:, None, None]
     assert step.run.at is not None
-    is_word = torch.arange(live, device=push.device) == step.run.at[:, None]  # batch live
+    is_word = torch.arange(count, device=push.device) == step.run.at[:, None]  # batch live
     return step.z + is_word[:, None, :, None, None] * push[:, None, None]

@@ -317,7 +317,7 @@ def moved_along(steps: Iterable[Step], directions: Tensor) -> Tensor:
             shifts.append(_moved_after(step, along, is_end=is_end))
     if after_norm := stages[step.run.depth :]:
         final = forward.unembedding_input(step.run.weights, step.reading(step.resid_post))
-        shifts += [_moved(final, along)[:, step.branch.variant_of] for along in after_norm]
+        shifts += [_shift_along(final, along)[:, step.branch.variant_of] for along in after_norm]
     return torch.stack(shifts, dim=2)
 
 
@@ -332,22 +332,26 @@ def _moved_after(step: Step, along: Tensor, *, is_end: bool) -> Tensor:
         <change of resid_post, u> = <change of resid_mid, u> + <change of hidden, W_out u>
     """
     if is_end and step.run.weights.config.family.adds_plainly:
-        by_mlp = _moved(step.reading(step.hidden), along @ step.block.w_hidden.mT)
-        shift = _moved(step.reading(step.resid_mid), along) + by_mlp
+        by_mlp = _shift_along(step.reading(step.hidden), along @ step.block.w_hidden.mT)
+        shift = _shift_along(step.reading(step.resid_mid), along) + by_mlp
     else:
-        shift = _moved(step.reading(step.resid_post), along)
+        shift = _shift_along(step.reading(step.resid_post), along)
     return shift[:, step.branch.variant_of]
 
 
-def _moved(x: Tensor, along: Tensor) -> Tensor:
-    """How far each variant is from the unchanged run along directions. `batch variant d, batch
-    direction d -> batch variant direction`"""
+def _shift_along(x: Tensor, along: Tensor) -> Tensor:
+    """How far each variant is from the unchanged run along directions.
+
+    `batch variant d, batch direction d -> batch variant direction`
+    """
     return (x - x[:, :1]) @ along.mT
 
 
 def _rerouted(steps: Iterable[Step]) -> Tensor:
-    """Where an MLP chooses other experts at the word than in the unchanged run. `-> batch set
-    mlp`"""
+    """Where an MLP chooses other experts at the word than in the unchanged run.
+
+    `-> batch set mlp`
+    """
     differs = []
     for step in steps:
         mlp_input = step.reading(step.mlp_input)

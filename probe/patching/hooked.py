@@ -124,9 +124,9 @@ def run_swapped(
             stacklevel=2,
         )
     parts = []
-    for some in order.split(batch_size):
-        begin = int(first[some[0]])
-        parts.append(_run(swap, some, begin, prefix) if shortcut else _run(swap, some, 0, None))
+    for batch in order.split(batch_size):
+        begin = int(first[batch[0]])
+        parts.append(_run(swap, batch, begin, prefix) if shortcut else _run(swap, batch, 0, None))
     back = order.argsort().to(model.device)
     resid = torch.cat([part.resid for part in parts])[back]
     if not logits:
@@ -163,10 +163,10 @@ def _is_same(swap: Swap, variants: Tensor, begin: int, prefix: Prefix | None) ->
         shortened = _run(swap, variants, begin, prefix)
     except FAILURES:
         return False
-    for one, other in zip(whole, shortened, strict=True):
-        if one is not None and other is not None:
-            largest = one.abs().amax(-1, keepdim=True)
-            if not bool(((one - other).abs() <= SAME[swap.model.dtype] * largest).all()):
+    for expected, result in zip(whole, shortened, strict=True):
+        if expected is not None and result is not None:
+            largest = expected.abs().amax(-1, keepdim=True)
+            if not bool(((expected - result).abs() <= SAME[swap.model.dtype] * largest).all()):
                 return False
     return True
 

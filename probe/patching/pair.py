@@ -150,9 +150,9 @@ class PairCache:
         return replace(self._row(0), donor=self._row(1))
 
     def _row(self, row: int) -> "PairCache":
-        some = slice(row, row + 1)
-        layers = tuple(LayerCache(*(part[some] for part in layer)) for layer in self.layers)
-        return replace(self, layers=layers, final=self.final[some])
+        rows = slice(row, row + 1)  # keeps the row axis
+        layers = tuple(LayerCache(*(part[rows] for part in layer)) for layer in self.layers)
+        return replace(self, layers=layers, final=self.final[rows])
 
     def keys_read(self, pos: int) -> slice:
         """The positions that a query at `pos` reads."""

@@ -169,7 +169,7 @@ def paths(
         (together,) = shares([union], ends)
         circuit = None
         if together >= ENOUGH:
-            circuit = _smallest(union, partial(shares, ends=ends))
+            circuit = _minimal_set(union, partial(shares, ends=ends))
         compared = union if circuit is None else circuit
         random_shares = shares(_matched(array, compared, draws, seed))
         (circuit_share,) = shares([compared], ends)
@@ -265,11 +265,11 @@ def _patched(
     for layer in range(len(cache.layers)):
         in_layer = edges["receiver_layer"] == layer
         w_o = cache.weights.blocks[layer].w_o
-        for node, moved in _moved_heads(cache, layer, edges[in_layer & ~is_mlp], writes):
-            writes[node] = moved @ w_o[node.head]
+        for node, change in _moved_heads(cache, layer, edges[in_layer & ~is_mlp], writes):
+            writes[node] = change @ w_o[node.head]
             if node.pos == 0 and (ends is None or node in ends):
-                patched[:, layer, node.head] += moved[:, 0]
-            # After the heads, because an MLP of the same block reads their writes.
+                patched[:, layer, node.head] += change[:, 0]
+        # After the heads, because an MLP of the same block reads their writes.
         writes |= _moved_mlps(cache, layer, edges[in_layer & is_mlp], writes)
     return patched
 
@@ -362,7 +362,9 @@ def _read_out(cache: PairCache, z: Tensor) -> Tensor:
     return resid
 
 
-def _smallest(numbers: Numbers, shares: Callable[[Sequence[Numbers]], Sequence[float]]) -> Numbers:
+def _minimal_set(
+    numbers: Numbers, shares: Callable[[Sequence[Numbers]], Sequence[float]]
+) -> Numbers:
     """The edges that are left if edges are removed while the others carry enough.
 
     Edges whose removal costs least go first. The search repeats until no edge can be removed.

@@ -1,8 +1,12 @@
-"""The border to pandas: tidy frames of what was measured, the meaning of every column, and what a
-page may claim.
+"""Results as pandas frames: tables of the measurements, the meaning of every column, and the
+findings that a page may report.
 
-columns, frames       the tables of a report
-findings              what was found for a word; survey_findings: for a model over words
-circuit, readings     edges and paths from the cue to the word; single sentences to look at
-evaluation, ablation  how well layers tell senses apart, also with heads taken out
+columns, tables       the meaning of every column; tables as typed attributes
+frames                the tables of a report
+findings              the findings for a word
+survey_findings       the findings for a model over words
+circuit               edges and paths from the cue to the word
+cues                  the result of a cue scan
+evaluation, ablation  how well layers separate senses, with all heads and without some
+second_model          sentences with a late cue in a second model
 """

@@ -1,4 +1,4 @@
-"""The frame of what taking heads out costs in accuracy."""
+"""The frame `evaluation_without`: the accuracy that is lost without sets of heads."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,8 @@ from probe.results.frames import depth_label
 from probe.stats import resampling
 from probe.stats.resampling import Array
 
-DECIMALS = 9  # of a fall in accuracy: what differs beyond is the order of a sum
+# Decimals of a fall in accuracy. Later ones depend on the order of a sum.
+DECIMALS = 9
 CHOSEN = "depth chosen in training"
 COLUMNS = (
     *("word", "kind", "depth", "label", "tested", "accuracy", "accuracy_without"),
@@ -23,15 +24,19 @@ COLUMNS = (
 
 
 def rows(word: str | None, accuracies: Accuracies) -> list[Mapping[str, object]]:
-    """A row per kind and depth; `word` is None for the mean over words."""
+    """The rows of a word, one for each kind of removal and depth.
+
+    word: None for the mean over words
+    """
     fall = accuracies.fall
     f1_fall = accuracies.intact_f1 - accuracies.f1[:, 0]
+    # The set's fall, its fall minus the mean of the random sets, and its fall in macro-F1.
     estimate = np.stack([fall[:, 0], fall[:, 0] - fall[:, 1:].mean(1), f1_fall])  # 3 kind depth
     low, high = resampling.interval(
         accuracies.draws.swapaxes(0, 1), estimate, units=accuracies.units
     )
-    last = len(accuracies.intact) - 1
-    made: list[Mapping[str, object]] = []
+    last = len(accuracies.intact) - 1  # the depth that was chosen on the training sentences
+    table: list[Mapping[str, object]] = []
     for number, kind in enumerate(KINDS):
         for depth, intact in enumerate(accuracies.intact):
             here = (number, depth)
@@ -48,20 +53,22 @@ def rows(word: str | None, accuracies: Accuracies) -> list[Mapping[str, object]]
                 *(accuracies.intact_f1[depth], f1[0]),
                 *(estimate[2][here], low[2][here], high[2][here], f1[1:].mean()),
             )
-            made.append(dict(zip(COLUMNS, values, strict=True)))
-    return made
+            table.append(dict(zip(COLUMNS, values, strict=True)))
+    return table
 
 
 def p_among(fall: float, random: Array) -> float:
-    """(1 + random sets that cost as much) / (1 + random sets): sets are the sample, not sentences.
+    """p of a set's fall, with random sets as the sample.
 
-    Falls that differ in rounding only are equal.
+    p = (1 + random sets with at least the same fall) / (1 + random sets)
+
+    Falls that differ only by rounding count as equal.
     """
-    as_much = np.count_nonzero(random.round(DECIMALS) >= round(fall, DECIMALS))
-    return float((1 + as_much) / (1 + len(random)))
+    at_least = np.count_nonzero(random.round(DECIMALS) >= round(fall, DECIMALS))
+    return float((1 + at_least) / (1 + len(random)))
 
 
 def frame(by_word: Sequence[Mapping[str, object]], total: Accuracies) -> pd.DataFrame:
-    """The rows of all words, and behind them those of their mean."""
-    made = pd.DataFrame([*by_word, *rows(None, mean(total))], columns=list(COLUMNS))
-    return made.astype({"depth": "Int64"})
+    """The rows of all words, then the rows of their mean."""
+    table = pd.DataFrame([*by_word, *rows(None, mean(total))], columns=list(COLUMNS))
+    return table.astype({"depth": "Int64"})

@@ -1,4 +1,4 @@
-"""The frames `positions`, `edges` and `paths`: from the cue to the word."""
+"""The frames `positions`, `edges` and `paths` between the cue and the word."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -55,13 +55,16 @@ PATH_COLUMNS = (
     "pairs",
 )
 COLUMNS = {"positions": POSITION_COLUMNS, "edges": EDGE_COLUMNS, "paths": PATH_COLUMNS}
-WHOLE = ("layer", "head", "behind", "path", "step", "size", "pairs")  # columns of whole numbers
+WHOLE = ("layer", "head", "behind", "path", "step", "size", "pairs")  # integer columns
 ENDS = tuple(name for name in EDGE_FIELDS if name.endswith(("layer", "head")))
 
 
 def frames(evidence: Sequence[WordEvidence], *, seed: int) -> dict[str, pd.DataFrame]:
-    """`positions`, `edges` and `paths` of every word; empty where a model reads both ways, no pairs
-    are aligned, or hooks stay on, and of a hybrid `positions` alone."""
+    """The frames `positions`, `edges` and `paths` of every word.
+
+    Empty for a model that reads both ways, without aligned pairs, or if hooks stay on. A hybrid has
+    rows in `positions` only.
+    """
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in COLUMNS}
     for word in evidence:
         circuit = word.record.measured.get("circuit")
@@ -76,7 +79,9 @@ def frames(evidence: Sequence[WordEvidence], *, seed: int) -> dict[str, pd.DataF
 
 
 def whole(frame: pd.DataFrame) -> pd.DataFrame:
-    """Columns of whole numbers, no layer and no head as missing."""
+    """The frame with nullable integer columns. A negative layer or head, which marks a sender or
+    receiver without one, becomes missing.
+    """
     frame = frame.astype({column: "Int64" for column in (*WHOLE, *ENDS) if column in frame})
     ends = {column: frame[column].mask(frame[column] < 0) for column in ENDS if column in frame}
     return frame.assign(**ends)
@@ -96,7 +101,10 @@ def _of_word(word: WordEvidence, circuit: Circuit, seed: int) -> dict[str, pd.Da
 
 
 def _positions(positions: Positions) -> pd.DataFrame:
-    """Ratios of sums over the pairs that have the position."""
+    """The frame `positions`.
+
+    effect = (denoise + noise) / 2, each Σ effects / Σ gaps over the pairs with the position
+    """
     frame = pd.DataFrame(vars(positions))
     measured = ["denoise", "noise", "gap", "same_sense", "same_gap"]
     grouped = frame.groupby([*PART_OF_RUN], sort=False, dropna=False)
@@ -113,7 +121,7 @@ def _positions(positions: Positions) -> pd.DataFrame:
 
 
 def _edges(edges: EdgeSwaps, evidence: EdgeEvidence) -> pd.DataFrame:
-    """One row an edge, the largest total first."""
+    """The frame `edges`: a row for each edge, the largest total first."""
     columns: dict[str, Any] = {
         name: getattr(evidence, name)
         for name in ("fraction", "direct", "total", "low", "high", "same_sense", "p", "q")
@@ -124,7 +132,7 @@ def _edges(edges: EdgeSwaps, evidence: EdgeEvidence) -> pd.DataFrame:
     of_nouns = dict.fromkeys(PARTS, np.nan) | {"comparison": ""}
     frame = frame.assign(**of_nouns)
     if evidence.nouns is not None:
-        first = slice(0, len(evidence.nouns.net) - 1)  # by label, whose end is included
+        first = slice(0, len(evidence.nouns.net) - 1)  # .loc slices by label and includes the end
         parts = pd.DataFrame(dict(joined_parts([evidence.nouns])))
         parts["net"] = evidence.nouns.net
         for name in PARTS:
@@ -134,12 +142,14 @@ def _edges(edges: EdgeSwaps, evidence: EdgeEvidence) -> pd.DataFrame:
 
 
 def _paths(paths: PathShares, keys: Sequence[EdgeKey], evidence: EdgeEvidence) -> pd.DataFrame:
-    """One row a step of every path, best path first; shares are of the gap of all pairs that paths
-    are measured on."""
+    """The frame `paths`: a row for each step of every path, the path with the largest share first.
+
+    Shares are fractions of the gap of all pairs on which paths are measured.
+    """
     share = dict(zip(paths.paths, paths.share.tolist(), strict=True))
     pairs = dict(zip(paths.paths, paths.pairs, strict=True))
     large = [path for path in share if abs(share[path]) >= LEAST]
-    leading = sorted(large, key=lambda path: (-round(abs(share[path]), DIGITS), str(path)))
+    by_share = sorted(large, key=lambda path: (-round(abs(share[path]), DIGITS), str(path)))
     of_all = {
         "together": paths.together,
         "size": None if paths.circuit is None else len(paths.circuit),
@@ -148,13 +158,13 @@ def _paths(paths: PathShares, keys: Sequence[EdgeKey], evidence: EdgeEvidence) -
         "random_high": float(paths.random.max()),
     }
     rows = []
-    for number, path in enumerate(leading):
+    for number, path in enumerate(by_share):
         of_path = {
             "share": share[path],
-            "p": evidence.p_of(keys, path),  # of its least sure step
+            "p": evidence.p_of(keys, path),  # the largest p of its edges
             "pairs": pairs[path],
         }
-        for turn, step in enumerate(path):
-            fields = dict(zip(EDGE_FIELDS, step, strict=True))
-            rows.append({"path": number, "step": turn, **fields, **of_path, **of_all})
+        for step, edge in enumerate(path):
+            fields = dict(zip(EDGE_FIELDS, edge, strict=True))
+            rows.append({"path": number, "step": step, **fields, **of_path, **of_all})
     return pd.DataFrame(rows, columns=[name for name in PATH_COLUMNS if name not in KEYS])

@@ -1,7 +1,7 @@
-"""The study's tables: what they and their columns say (`columns.toml`), order, and the shape that
-all share.
+"""The tables of a study: their contents, and the meaning and order of their columns.
 
-Keys in front, one row per head, floats rounded far below their uncertainty.
+`columns.toml` has the descriptions, except those of experiments, which declare their tables. Every
+table starts with its key columns, and a table of heads has one row for each head.
 """
 
 import re
@@ -19,7 +19,7 @@ from probe.inference.within import RANKS as RANK_COLUMNS
 from probe.inference.within import RAW
 
 RANKS = dict.fromkeys(RANK_COLUMNS, "Int64")
-# A contract: columns may be added.
+# The columns of the table `heads`. Users rely on them: columns may be added, not removed.
 HEADS = (
     *KEYS,
     "layer",
@@ -59,18 +59,20 @@ HEADS = (
 )
 ATTENTION = ("attention_cue", "attention_previous", "attention_itself")
 
-Described = tuple[dict[str, str], dict[str, dict[str, str]]]
+# The contents of each table, and the description of each column.
+Descriptions = tuple[dict[str, str], dict[str, dict[str, str]]]
 
 
-def read_descriptions(path: Path) -> Described:
-    """What each table holds, by name; the description of each column, by "column" or
-    "table.column"."""
+def read_descriptions(path: Path) -> Descriptions:
+    """The contents of each table by name, and the description of each column by "column" or
+    "table.column", from a TOML file.
+    """
     columns: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     return columns.pop("tables"), columns
 
 
-def of_experiments() -> Described:
-    """The same of the tables that experiments have."""
+def of_experiments() -> Descriptions:
+    """The descriptions of the experiments' tables, like `read_descriptions`."""
     tables = {}
     columns: dict[str, dict[str, str]] = {}
     for experiment in EXPERIMENTS.values():
@@ -85,9 +87,9 @@ def of_experiments() -> Described:
 
 
 _SHARED = read_descriptions(Path(__file__).with_suffix(".toml"))
-_OWN = of_experiments()
-TABLES = _SHARED[0] | _OWN[0]
-COLUMNS = _SHARED[1] | _OWN[1]
+_EXPERIMENTS = of_experiments()
+TABLES = _SHARED[0] | _EXPERIMENTS[0]
+COLUMNS = _SHARED[1] | _EXPERIMENTS[1]
 
 
 def dictionary(
@@ -97,8 +99,13 @@ def dictionary(
     *,
     name: str = "columns",
 ) -> pd.DataFrame:
-    """Every column of every table with its description, part by part, and the columns of this
-    table, `name`, too."""
+    """A table with a row for every column of every table.
+
+    frames: the tables by name
+    described: the description of each column, by "column" or "table.column"
+    parts: the parts of a description, each a column of the result
+    name: of the result, whose columns are listed as well
+    """
     header = ["table", "column", *parts]
     tables = {table: [str(column) for column in frame] for table, frame in frames.items()}
     tables[name] = header
@@ -113,10 +120,10 @@ def dictionary(
 def about(
     table: str, column: str, described: Mapping[str, Mapping[str, str]] = COLUMNS
 ) -> dict[str, str]:
-    """The description of a column: the entry of its name, and over it, part by part, that of
-    "table.column".
+    """The description of a column: its meaning and, if it has one, its unit.
 
-    An entry "e#" is of e0, e1, ... KeyError for a column without an entry.
+    Parts of the entry "table.column" override those of the entry "column". An entry "e#" describes
+    the columns e0, e1 and so on. Raises KeyError for a column without an entry.
     """
     numbered = re.sub(r"\d+$", "#", column)
     description: dict[str, str] = {}

@@ -13,23 +13,19 @@ from probe.model.check import Certificate
 from probe.provenance import Origin
 from probe.tidy import rounded
 
-HEADS_SHOWN = 3  # by name, where a scan shows itself in a line
+HEADS_SHOWN = 3  # names in the repr of a scan
 
 
 @dataclass(frozen=True, eq=False)
 class Cues(Displayed):
-    """A cue scan of one word as frames (`probe.results.columns` describes every column).
-
-    options: what was asked for: word, cues, frames, seed, how the axis was fitted.
-    certificate: the hooked model against the numbers from the raw weights.
-    frames: `cues`, a row for each cue and top head; `cues_heads`, a row for each head up to the
-        read-out layer; `cues_nouns`, the heads at each unambiguous noun; `cues_summary`, one row.
-    """
+    """A cue scan of one word as frames (`probe.results.columns` describes every column)."""
 
     model_name: str
     origin: Origin
-    options: dict[str, object]
-    certificate: Certificate
+    options: dict[str, object]  # word, cues, frames, seed, how the axis was fitted
+    certificate: Certificate  # the hooked model compared with the raw weights
+    # `cues`: a row for each cue and top head. `cues_heads`: a row for each head up to the read-out
+    # layer. `cues_nouns`: a row for each head and unambiguous noun. `cues_summary`: one row.
     frames: dict[str, pd.DataFrame]
     data_sha256: str
 
@@ -64,17 +60,20 @@ class Cues(Displayed):
         )
 
 
-def cue_rows(words: Sequence[str], seen: Sequence[bool], scan: Scan) -> pd.DataFrame:
-    """The frame `cues`: means over frames, a row for each cue and head.
+def cue_rows(words: Sequence[str], is_fitted: Sequence[bool], scan: Scan) -> pd.DataFrame:
+    """The frame `cues`: a row for each cue and head, with means over frames.
 
-    Numbers are float32, because there can be many and it holds all of their digits.
+    words: the cues
+    is_fitted: whether each cue occurs in the texts to which the axis was fitted
+
+    Numbers are float32, which holds all of their digits, because there can be many rows.
     """
     coordinate = scan.coordinate.mean(1)
     spread = scan.coordinate.std(1, ddof=1)
     count = max(1, len(scan.heads))
     rows = {
         "cue": np.repeat(np.array(words, dtype=object), count),
-        "seen": np.repeat(np.array(seen, dtype=bool), count),
+        "seen": np.repeat(np.array(is_fitted, dtype=bool), count),
         "frames": scan.coordinate.shape[1],
         "coordinate": np.repeat(coordinate, count),
         "coordinate_sd": np.repeat(spread, count),
@@ -93,8 +92,10 @@ def cue_rows(words: Sequence[str], seen: Sequence[bool], scan: Scan) -> pd.DataF
 
 
 def head_rows(shares: Shares, scan: Scan, auroc: Auroc | None) -> pd.DataFrame:
-    """The frame `cues_heads`, the largest share first; `auroc` of the coordinate and then of the
-    scanned heads."""
+    """The frame `cues_heads`: a row for each head, the largest share first.
+
+    auroc: of the coordinate, then of each scanned head; None without held-out cue words
+    """
     frame = pd.DataFrame(
         {
             "layer": [layer for layer, _ in shares.heads],
@@ -117,7 +118,7 @@ def head_rows(shares: Shares, scan: Scan, auroc: Auroc | None) -> pd.DataFrame:
 
 
 def noun_rows(shares: Shares) -> pd.DataFrame:
-    """The frame `cues_nouns`."""
+    """The frame `cues_nouns`: a row for each noun and head."""
     frame = pd.DataFrame(
         [
             (noun, layer, head, shares.r[row, column], shares.slope[row, column])
@@ -139,11 +140,11 @@ def summary_row(
     held_out: int,
     beginnings: int,
 ) -> pd.DataFrame:
-    """The frame `cues_summary`: the scan as a whole.
+    """The frame `cues_summary`: one row for the whole scan.
 
-    auroc: of the coordinate first, None without held-out cue words.
-    held_out: how many of them there are.
-    beginnings: how many tokens were left out because they begin longer words.
+    auroc: of the coordinate, then of each scanned head; None without held-out cue words
+    held_out: the number of held-out cue words
+    beginnings: the number of tokens that were left out because they begin longer words
     """
     row: dict[str, object] = {
         "word": word,

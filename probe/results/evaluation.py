@@ -18,29 +18,22 @@ from probe.results.ablation import CHOSEN
 from probe.results.frames import depth_label
 from probe.text.cautions import words_before
 
-WORDS_SHOWN = 3  # by name, where an evaluation shows itself in a line
+WORDS_SHOWN = 3  # names in the repr of an evaluation
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation(Displayed):
-    """Accuracy and macro-F1 as frames (`probe.results.columns` says what each column is), and what
-    made them.
+    """Accuracy and macro-F1 as frames (`probe.results.columns` describes every column)."""
 
-    `words`: read at the depth chosen on each word's training sentences, with the baselines ·
-    `depths`: every word at every depth · `mean`: every method and depth, averaged over the words ·
-    `left_out`: what was not used, and why · `without`: the accuracy with heads taken out, where
-    that was asked for · `sentences`: how each tested sentence is read; None where the folder of an
-    earlier version was read back · `said`: what to know of the numbers, in sentences.
-    """
-
-    manifest: dict[str, Any]
-    words: pd.DataFrame
-    depths: pd.DataFrame
-    mean: pd.DataFrame
-    left_out: pd.DataFrame
-    without: pd.DataFrame | None = None
+    manifest: dict[str, Any]  # how the result was computed
+    words: pd.DataFrame  # every word at its chosen depth, with the baselines
+    depths: pd.DataFrame  # every word at every depth
+    mean: pd.DataFrame  # every method and depth, averaged over the words
+    left_out: pd.DataFrame  # what was not used, with the reason
+    without: pd.DataFrame | None = None  # the accuracy without heads, if requested
+    # Every tested sentence with its prediction. None for a folder written by an earlier version.
     sentences: pd.DataFrame | None = None
-    said: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()  # cautions about the numbers, in sentences
 
     def __repr__(self) -> str:
         words = ", ".join(self.words["word"].head(WORDS_SHOWN))
@@ -50,7 +43,7 @@ class Evaluation(Displayed):
 
     @property
     def frames(self) -> dict[str, pd.DataFrame]:
-        """The frames by name; `sentences` and `without` where they are there."""
+        """The frames by name. `sentences` and `without` only if they exist."""
         frames = {
             "words": self.words,
             "depths": self.depths,
@@ -64,16 +57,16 @@ class Evaluation(Displayed):
 
     @property
     def heads_out(self) -> list[str]:
-        """The names of the heads that were taken out."""
+        """The names of the removed heads."""
         return list(self.manifest.get("without", []))
 
     @property
     def bag_accuracy(self) -> float:
-        """The mean accuracy of the bag of words."""
+        """The mean accuracy of the bag-of-words baseline."""
         return float(self.words["bag_accuracy"].mean())
 
     def to_json(self) -> str:
-        """The frames as lists of rows, with the model and the seed, and the heads taken out."""
+        """The frames as lists of rows, with the model, the seed and the removed heads."""
         frames = {
             name: json.loads(frame.to_json(orient="records")) for name, frame in self.frames.items()
         }
@@ -84,6 +77,7 @@ class Evaluation(Displayed):
 
 
 def word_row(task: Task, answers: Answers) -> dict[str, object]:
+    """The row of a word in `words`, with a 95 % Wilson interval of the accuracy."""
     right = int((answers.gold == answers.predicted["nearest"]).sum())
     interval = binomtest(right, len(answers.gold)).proportion_ci(method="wilson")
     row: dict[str, object] = {
@@ -103,8 +97,10 @@ def word_row(task: Task, answers: Answers) -> dict[str, object]:
 
 
 def sentence_rows(task: Task, answers: Answers) -> list[dict[str, object]]:
-    """How each tested sentence is read, at the depth that its training sentences chose."""
-    senses = sorted(set(task.material.labels))  # as `numbered` counts them
+    """A row for each tested sentence with its prediction, at the depth that was chosen on its
+    training sentences.
+    """
+    senses = sorted(set(task.material.labels))  # in the order of `numbered`
     rows = []
     for number, row in enumerate(task.tested):
         sentence = task.material.sentences[row]
@@ -127,6 +123,10 @@ def sentence_rows(task: Task, answers: Answers) -> list[dict[str, object]]:
 
 
 def depth_rows(task: Task, answers: Answers, resid: Tensor) -> list[dict[str, object]]:
+    """The rows of a word in `depths`, one for each depth.
+
+    resid: the residual stream at the word. `sentence depth d_model`
+    """
     angles = angle_gap(resid, numbered(task.material.sentences))
     return [
         {"word": task.material.word, "depth": depth, "label": depth_label(depth)}
@@ -148,8 +148,9 @@ def _scores(gold: Senses, predicted: Senses, prefix: str = "") -> dict[str, obje
 
 
 def means(words: pd.DataFrame, depths: pd.DataFrame) -> pd.DataFrame:
-    """Every method's scores averaged over the words: each depth, the depths chosen in training, the
-    baselines."""
+    """The frame `mean`: the scores averaged over the words, for each depth, for the depths chosen
+    on the training sentences, and for the baselines.
+    """
     by_depth = depths.groupby(["depth", "label"], as_index=False)[
         ["accuracy", "macro_f1", "angle"]
     ].mean()
@@ -163,6 +164,6 @@ def means(words: pd.DataFrame, depths: pd.DataFrame) -> pd.DataFrame:
             row[score] = words[f"{_prefix(method)}{score}"].mean()
         rows.append(row)
     nearest = by_depth.assign(method=METHODS["nearest"])
-    every = pd.concat([nearest, pd.DataFrame(rows)], ignore_index=True)
+    table = pd.concat([nearest, pd.DataFrame(rows)], ignore_index=True)
     columns = ["method", "depth", "label", "words", "accuracy", "macro_f1", "angle"]
-    return every.assign(words=len(words)).astype({"depth": "Int64"})[columns]
+    return table.assign(words=len(words)).astype({"depth": "Int64"})[columns]

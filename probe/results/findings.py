@@ -1,21 +1,22 @@
-"""What was found for each word of a study: one record per word, built once from the study's frames.
+"""The findings for each word of a study: one record for each word, built once from the study's
+frames.
 
-Whatever a page, a terminal or a notebook says of a word is said from this record. It holds names
-and numbers and no sentences. What may be claimed is bound here:
+Pages, the terminal and notebooks report a word from this record. It has names and numbers and no
+sentences. It also limits what may be claimed:
 
-* only a head with the verdict mover or resolver is among the movers, and only one with the verdict
-  resolver among the resolvers;
-* a word counts as changing further than nouns of one meaning only where it passed the ambiguity
-  gate; behind it, what else tells its senses apart confounds nothing, because these nouns stand in
-  the same sentences;
-* heads whose rank intervals overlap stand in one group, and inside a group there is no order;
-* a word of the sentence is credited only where the sentences are aligned and a mover has half of
-  its effect or more from that word alone;
-* a path counts as leading only where half of the gap or more goes over it and each of its edges
+* The movers are the heads with the verdict mover or resolver. The resolvers are the heads with the
+  verdict resolver.
+* A word changes further than unambiguous nouns only if it passes the ambiguity gate. If it passes,
+  nothing else that separates its senses is a confounder, because these nouns are in the same
+  sentences.
+* Heads with overlapping rank intervals are one group without an order.
+* A word of the sentence is credited only if the sentences are aligned and a mover has at least half
+  of its effect from that word alone.
+* A path is the leading path only if its share is at least half of the gap and each of its edges
   passed its test.
 
-Effects are fractions of the sense gap beyond a same-sense swap (`net`), means over the pairs of
-senses of a word.
+Effects are fractions of the sense gap, minus the effect of a same-sense swap (`net`), and means
+over the pairs of senses of a word.
 """
 
 import math
@@ -32,40 +33,37 @@ from probe.results.frames import FEW, FEW_CUES, without_rows
 from probe.stats.limits import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
 
-MOST_OF_IT = 0.5  # of an effect or of the gap: more than everything else together
-OVER = 1.05  # of the gap: a set that keeps more than all heads do, beyond noise
-NEARLY_ALL = 0.9  # of the gap: what is left over is a tenth
-WORTH_READING = 0.01  # of the gap: a head with a clear effect from here on is worth its sentences
+MOST_OF_IT = 0.5  # fraction of an effect or of the gap: more than everything else together
+OVER = 1.05  # fraction of the gap: a set that keeps more than all heads do, beyond noise
+NEARLY_ALL = 0.9  # fraction of the gap
+WORTH_READING = (
+    0.01  # fraction of the gap: the smallest clear effect of a head to be read in detail
+)
 MOVERS = ("resolver", "mover")  # the verdicts of heads that move the word
-TYPICAL = 2  # nouns that are named as examples of those that stood in the word's place
+TYPICAL = 2  # example nouns
 PUNCTUATION = ".,;:!?\"'()"
 Frames = Mapping[str, pd.DataFrame]
 Row = Mapping[Any, Any]
 
-# What has no meaning and may tell two senses apart as well: the column of its p, and the level
-# below which it counts. A gap in an untrained model is measured as the gap of the model is, so it
-# has the stricter level of that test.
+# Things other than meaning that may separate two senses: the column of the p, and the level below
+# which it counts. The gap in an untrained model is measured like the gap of the model, so it has
+# the stricter level of that test.
 CONFOUNDERS = {"untrained": ("untrained_p", GATE), "nuisance": ("nuisance_p", LEVEL)}
 
 
 @dataclass(frozen=True)
 class HeadFinding:
-    """One head at one word: its effects and what it looks at, missing (NaN) where not measured.
+    """One head at one word: its effects and its attention. NaN if not measured.
 
-    `resolves` is the number of pairs of senses that it resolves, `of` that of the pairs in which it
-    was swapped; `p_auroc` and `p_swap` are the smallest corrected p over these pairs. `general`:
-    its effect for nouns of one meaning in the word's place; `specific`: its effect for the word
-    beyond that; `comparison`: more, less, same or undecided, empty where it was not compared ·
-    `at_end`: whether it stands behind the read-out, so that its effect is read after the last
-    layer.
+    The fields are columns of the table `word_heads` (see `probe.results.columns`), except as noted.
     """
 
-    name: str
+    name: str  # e.g. L4H2
     layer: int
     head: int
     verdict: str
-    resolves: int
-    of: int
+    resolves: int  # pairs of senses that it resolves
+    of: int  # pairs of senses in which it was swapped
     rank: int | None
     rank_low: int | None
     rank_high: int | None
@@ -84,15 +82,15 @@ class HeadFinding:
     attention_cue: float
     attention_previous: float
     attention_itself: float
-    p_auroc: float
-    p_swap: float
-    general: float
-    specific: float
+    p_auroc: float  # the smallest corrected p over the pairs of senses
+    p_swap: float  # the smallest corrected p over the pairs of senses
+    general: float  # effect on unambiguous nouns in the word's place
+    specific: float  # effect on the word minus general
     specific_low: float
     specific_high: float
     p_specific: float
-    comparison: str
-    at_end: bool
+    comparison: str  # more, less, same or undecided; "" if it was not compared
+    at_end: bool  # at or after the read-out layer, so that its effect is read after the last layer
     own_write: float
     own_write_nouns: float
     own_write_more_low: float
@@ -101,27 +99,24 @@ class HeadFinding:
 
     @property
     def with_its_readers(self) -> bool:
-        """Whether the head does more for the word than for nouns, and was not shown to write more
-        itself, by SMALLEST of what it writes: a part that reads it makes the difference."""
+        """Whether the head does more for the word than for nouns without writing significantly
+        more, by SMALLEST of its write. Then its readers, i.e. later components, make the
+        difference.
+        """
         writes_more = self.own_write_more_low > SMALLEST * abs(self.own_write)
         return self.comparison == "more" and not writes_more
 
 
 @dataclass(frozen=True)
 class PairOfSenses:
-    """Two senses of the word: the material, the gap between them, and which heads resolve them.
+    """Two senses of the word: the sample, the gap between them, and the heads that resolve them.
 
-    `ranked` is true where the gap passed its test, so that heads were swapped and ranked.
-    `nuisances` names what has no meaning and tells a ranked pair apart as well; `confounders` the
-    same where the pair did not pass the ambiguity gate, else nothing. `nouns` is the number of
-    nouns of one meaning in the word's place; `general_share`, the mean, and `largest_share` are how
-    far they change, as shares of the word's own squared gap; `ambiguity_p` is the gate's, missing
-    where it was not asked, with the reason in `not_compared`, and `ambiguous` whether it passed.
+    The fields are columns of the table `words` (see `probe.results.columns`), except as noted.
     """
 
     sense_a: str
     sense_b: str
-    ranked: bool
+    ranked: bool  # whether the gap passed its test, so that heads were swapped and ranked
     exploratory: bool
     gap: float
     gap_low: float
@@ -140,238 +135,200 @@ class PairOfSenses:
     pair_design: str
     smallest_p: float
     visible_d_pairs: float
-    nouns: int
-    general_share: float
-    largest_share: float
+    nouns: int  # unambiguous nouns in the word's place
+    general_share: float  # mean over the nouns of their squared gap / the word's
+    largest_share: float  # the largest such ratio
     surprisal: float
     surprisal_nouns: float
     nouns_near: int
-    ambiguity_p: float
+    ambiguity_p: float  # p of the ambiguity gate; NaN if it was not computed
     ambiguity_p_near: float
-    ambiguous: bool
-    not_compared: str
-    nuisances: tuple[str, ...]
-    confounders: tuple[str, ...]
-    resolvers: tuple[str, ...]
-    leading_head: str | None
+    ambiguous: bool  # whether the word passed the gate
+    not_compared: str  # why the gate was not computed
+    nuisances: tuple[str, ...]  # keys of CONFOUNDERS that also separate the senses of a ranked pair
+    confounders: tuple[str, ...]  # the nuisances if the word did not pass the gate, else none
+    resolvers: tuple[str, ...]  # names of the heads that resolve the senses
+    leading_head: str | None  # name of the head with rank 1
     leading_effect: float
 
     @property
     def place_among_nouns(self) -> int:
-        """The word's place among the nouns by how far each changes: 1 where it changes furthest.
+        """The word's rank among the nouns by how far each changes. 1 is the furthest.
 
-        The gate's p is (1 + nouns that change as far) / (1 + nouns).
+        The p of the gate is (1 + nouns that change at least as far) / (1 + nouns).
         """
         return round(self.ambiguity_p * (1 + self.nouns))
 
 
 @dataclass(frozen=True)
 class BesideNouns:
-    """How far the word changes at its read-out beside nouns of one meaning in its place, over the
-    ranked pairs of senses for which that was asked.
+    """How far the word changes at its read-out layer compared with unambiguous nouns in its place,
+    over the ranked pairs of senses with an ambiguity gate.
 
-    `pairs` is the number of these. With no pairs only the number of nouns and the reason,
-    `not_compared`, are known, and what a few nouns are enough for: `typical` and `mlps_more`.
-    `nouns`: those that were compared · `as_far`: those that change at least as far as the word ·
-    `p`: of the ambiguity gate, one for the word, and whether it `passed` · `near`: how many of the
-    nouns are about as expected as the word, and `p_near` of the gate among them, missing where
-    they are too few · `general_share` and
-    `largest_share`: mean and largest squared gap of a noun over the word's · `times_as_far`: how
-    many times as far the word changes as the nouns do, a ratio of distances, infinite where they do
-    not change · `typical`: two nouns that change as the mean does · `furthest`: the noun that
-    changes furthest · `mlps_more`: layers whose MLP does more for the word than for these nouns, in
-    the mean over pairs of senses.
+    Without such pairs, only `nouns`, `typical`, `mlps_more` and `not_compared` are set.
     """
 
-    pairs: int
-    passed: bool
-    nouns: int
-    as_far: int
-    general_share: float
-    largest_share: float
-    p: float
-    near: int
-    p_near: float
+    pairs: int  # ranked pairs of senses with a gate
+    passed: bool  # whether the word passed the gate
+    nouns: int  # that were compared
+    as_far: int  # nouns that change at least as far as the word
+    general_share: float  # mean over the nouns of their squared gap / the word's
+    largest_share: float  # the largest such ratio
+    p: float  # of the gate, one for the word
+    near: int  # nouns that are about as expected as the word
+    p_near: float  # of the gate among these nouns; NaN if there are too few
+    # How many times as far the word changes as the nouns: a ratio of distances, infinite if the
+    # nouns do not change.
     times_as_far: float
-    typical: tuple[str, ...]
-    furthest: str
-    mlps_more: tuple[int, ...]
-    not_compared: str
+    typical: tuple[str, ...]  # two nouns that change about as far as the mean
+    furthest: str  # the noun that changes furthest
+    mlps_more: tuple[int, ...]  # layers whose MLP does more for the word, mean over pairs of senses
+    not_compared: str  # why the gate was not computed
 
 
 @dataclass(frozen=True)
 class TooFew:
-    """How much material would have been enough, of what the exploratory pairs of senses have too
-    little of: sentences of each sense, and pairs of cue words."""
+    """The sample sizes that would be sufficient, if exploratory pairs of senses have less. None
+    for a sufficient size.
+    """
 
-    sentences: int | None
-    cue_words: int | None
+    sentences: int | None  # of each sense
+    cue_words: int | None  # pairs of cue words
 
 
 @dataclass(frozen=True)
 class SmallestSet:
-    """The fewest leading heads that keep 90 % of the gap, and what is lost when they alone are
-    replaced (`necessity`); `heads_tested` is the number of all."""
+    """The smallest set of top heads that keeps 90 % of the gap."""
 
     names: tuple[str, ...]
     faithfulness: float
     faithfulness_low: float
     faithfulness_high: float
-    necessity: float
+    necessity: float  # the loss if only these heads are replaced
     necessity_low: float
     necessity_high: float
-    heads_tested: int
+    heads_tested: int  # all heads
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The number of leading heads that keep more of the gap than all heads do, and how much they
-    keep; `behind` is the number of the others, which bring it back to 100 %."""
+    """The number of top heads that keep more of the gap than all heads do."""
 
     size: int
     faithfulness: float
-    behind: int
+    behind: int  # the number of the remaining heads, which reduce it to 100 % again
 
 
 @dataclass(frozen=True)
 class RandomSets:
-    """The best faithfulness of the random sets of one size, and how many were drawn."""
+    """The random sets of one size."""
 
     size: int
-    number: int
-    best: float
+    number: int  # of sets
+    best: float  # the largest faithfulness
 
 
 @dataclass(frozen=True)
 class LeadingPath:
-    """The heads of the leading path from the cue to the word, one after the other.
+    """The leading path from the cue to the word."""
 
-    `nearly_all` is true where nearly all of the gap goes over paths through these heads alone.
-    """
-
-    names: tuple[str, ...]
-    layers: tuple[int, ...]
-    nearly_all: bool
+    names: tuple[str, ...]  # of its heads, in order
+    layers: tuple[int, ...]  # of its heads
+    nearly_all: bool  # whether paths through these heads only make up nearly all of the gap
 
 
 @dataclass(frozen=True)
 class CreditedCue:
-    """The word of the sentence that gives the meaning, with an example of each sense.
+    """The word of the sentence that determines the meaning."""
 
-    `marked` is false where it is not the marked cue but another word in which the two sentences of
-    a pair differ. `examples` is None where no pair of sentences shows one.
-    """
-
-    marked: bool
-    examples: tuple[str, str] | None
+    marked: (
+        bool  # False for a word other than the marked cue in which the sentences of a pair differ
+    )
+    examples: tuple[str, str] | None  # one of each sense; None if no pair of sentences has any
 
 
 @dataclass(frozen=True)
 class MoverTests:
-    """The largest corrected p of the tests of the heads that move the word, over these heads and
-    the pairs of senses in which they do.
-
-    `rows` is the number of these, `separating` that of those whose write was shown to separate the
-    senses; the p of what is separated or said next is None where it was not shown or not measured.
+    """The tests of the movers: the largest corrected p over these heads and the pairs of senses in
+    which they move the word.
     """
 
-    rows: int
+    rows: int  # heads and pairs of senses
     p_swap: float
-    p_next_token: float | None
-    separating: int
-    p_auroc: float | None
-    auroc: float | None
-    not_separating: tuple[str, ...]
+    p_next_token: float | None  # None if it was not measured
+    separating: int  # rows whose write significantly separates the senses
+    p_auroc: float | None  # over the separating rows; None without such rows
+    auroc: float | None  # the smallest over the separating rows
+    not_separating: tuple[str, ...]  # names of heads
     heads_tested: int
     pairs_tested: int
 
 
 @dataclass(frozen=True)
 class Continuations:
-    """Where the logits of prepared continuations disagree with the sense coordinate.
+    """Disagreements between the logits of the lexicon's continuations and the sense coordinate."""
 
-    `silent_pairs`: pairs of senses whose continuations the model was not shown to prefer ·
-    `unmoved`: heads that move the word and were not shown to move them · `moved`: heads that move
-    them and not the word.
-    """
-
-    silent_pairs: int
-    unmoved: tuple[str, ...]
-    moved: tuple[str, ...]
+    silent_pairs: int  # pairs of senses whose continuations the model does not significantly prefer
+    unmoved: tuple[str, ...]  # heads that move the word, but not significantly the continuations
+    moved: tuple[str, ...]  # heads that move the continuations, but not the word
 
 
 @dataclass(frozen=True)
 class OtherHeads:
-    """The heads that are not among the movers: their names by verdict, and the bound on what they
-    do.
-
-    `bound` is the largest end of their 95 % intervals in whole per cent, and `largest` the one of
-    the largest effect.
-    """
+    """The heads that are not movers."""
 
     number: int
-    by_verdict: Mapping[str, tuple[str, ...]]
-    bound: int
-    largest: HeadFinding
+    by_verdict: Mapping[str, tuple[str, ...]]  # names
+    bound: int  # the end of a 95 % interval that is furthest from 0, in whole percent
+    largest: HeadFinding  # the head with the largest effect
 
 
 @dataclass(frozen=True)
 class Cautions:
-    """What to be careful about in the sentences: surface forms, unmarked or late cues, unmarked
-    pairs, pieces. `cues_inferred` and `in_pairs` are numbers of sentences; `pairs_drawn`: sentences
-    were put into pairs at random, because fewer than half of them stand in one."""
+    """Properties of the sentences that call for caution."""
 
-    forms: tuple[tuple[str, int], ...]
+    forms: tuple[tuple[str, int], ...]  # written forms of the word, with the number of sentences
     cue_marked: bool
-    cues_inferred: int
-    in_pairs: int
-    pairs_drawn: bool
+    cues_inferred: int  # sentences with a cue inferred from their pair
+    in_pairs: int  # sentences in pairs
+    pairs_drawn: bool  # pairs were drawn at random: fewer than half of the sentences are in pairs
     unmarked_pairs: int
-    in_pieces: int
+    in_pieces: int  # sentences whose word has several tokens
     sentences: int
-    late: int
+    late: int  # sentences left out because the cue comes after the word
 
 
 @dataclass(frozen=True, eq=False)
 class WordFindings:
-    """What was found for one word.
-
-    `index` is its place among the words of the study and `rows` its rows of every frame, for charts
-    and tables. `ranked` is true where at least one pair of senses is apart. Heads stand by rank:
-    `leaders` are the first of them, `movers` those that were shown to move the word, `resolvers`
-    those of them that do more for it than for unambiguous nouns,
-    `opposing` those that were shown to move the word the other way by WORTH_NAMING or more, the
-    furthest first, `pairs_moved` the number of pairs of senses in which the movers do, `heads_read`
-    those whose sentences are worth reading, `rank_groups` the groups of leaders and `mover_groups`
-    those of the leading movers whose ranks overlap.
-    """
+    """The findings for one word. Heads are in the order of their ranks, except as noted."""
 
     word: str
-    index: int
+    index: int  # of the word in the study
     layers: int
     heads_per_layer: int
     read_depth: int
     causal: bool
-    aligned: bool
-    same_token: bool
+    aligned: bool  # whether the sentences of all pairs are aligned
+    same_token: bool  # whether the token embedding is the same vector for all senses
     senses: tuple[str, ...]
     pairs: tuple[PairOfSenses, ...]
-    pairs_moved: int
-    ranked: bool
+    pairs_moved: int  # pairs of senses in which some head moves the word
+    ranked: bool  # whether at least one pair of senses has a significant gap
     exploratory: bool
     too_few: TooFew
     beside_nouns: BesideNouns
-    nuisances: tuple[str, ...]
-    confounders: tuple[str, ...]
-    cues_apart: bool
+    nuisances: tuple[str, ...]  # of any pair of senses
+    confounders: tuple[str, ...]  # of any pair of senses
+    cues_apart: bool  # whether some cue is not adjacent to the word
     heads: tuple[HeadFinding, ...]
-    leaders: tuple[HeadFinding, ...]
+    leaders: tuple[HeadFinding, ...]  # the top heads
     resolvers: tuple[HeadFinding, ...]
-    movers: tuple[HeadFinding, ...]
+    movers: tuple[HeadFinding, ...]  # includes the resolvers
+    # Heads that significantly move the word the wrong way by at least WORTH_NAMING, largest first.
     opposing: tuple[HeadFinding, ...]
-    heads_read: tuple[HeadFinding, ...]
-    rank_groups: tuple[tuple[str, ...], ...]
-    mover_groups: tuple[tuple[str, ...], ...]
+    heads_read: tuple[HeadFinding, ...]  # heads whose attention is described sentence by sentence
+    rank_groups: tuple[tuple[str, ...], ...]  # top heads by overlapping ranks
+    mover_groups: tuple[tuple[str, ...], ...]  # top movers by overlapping ranks
     tests: MoverTests | None
     continuations: Continuations
     others: OtherHeads | None
@@ -380,13 +337,13 @@ class WordFindings:
     leading_path: LeadingPath | None
     credited_cue: CreditedCue | None
     cautions: Cautions
-    rows: Frames = field(repr=False)
+    rows: Frames = field(repr=False)  # the word's rows of every frame, for charts and tables
 
 
 def findings(frames: Frames) -> dict[str, WordFindings]:
-    """What was found for every word of a study, by word, in the study's order.
+    """The findings for every word of a study, by word, in the study's order.
 
-    What experiments that were not run would have found is as where they find nothing.
+    Experiments that were not run count as experiments without a finding.
     """
     frames = without_rows() | dict(frames)
     in_layers = [frames[name]["layer"] for name in ("heads", "mixers") if name in frames]
@@ -399,12 +356,12 @@ def findings(frames: Frames) -> dict[str, WordFindings]:
 
 
 def rows_by_word(frames: Frames) -> dict[str, dict[str, pd.DataFrame]]:
-    """The rows of each word, of every frame that has a column for it."""
+    """The rows of each word, by word and frame, for every frame with a column `word`."""
     return {str(word): rows_of(frames, word) for word in frames["words"]["word"].unique()}
 
 
 def rows_of(frames: Frames, word: str) -> dict[str, pd.DataFrame]:
-    """The rows of one word, of every frame that has a column for it."""
+    """The rows of one word by frame, for every frame with a column `word`."""
     return {
         name: frame[(frame["word"] == word).to_numpy()]
         for name, frame in frames.items()
@@ -415,15 +372,19 @@ def rows_of(frames: Frames, word: str) -> dict[str, pd.DataFrame]:
 def word_findings(
     word: str, rows: Frames, *, index: int = 0, model_size: tuple[int, int]
 ) -> WordFindings:
-    """What was found for one word, from its rows of the frames; `model_size`: layers, and heads in
-    each."""
+    """The findings for one word.
+
+    rows: the word's rows by frame
+    index: of the word in the study
+    model_size: the number of layers, and of heads in each
+    """
     pairs = pairs_of_senses(rows)
     heads = heads_by_rank(rows)
     resolvers = tuple(head for head in heads if head.verdict == "resolver")
     movers = tuple(head for head in heads if head.verdict in MOVERS)
-    moved = rows["heads"][rows["heads"]["verdict"].isin(MOVERS)]
-    leaders = heads[:LEADERS]
-    smallest = smallest_set(rows["curves"])
+    mover_rows = rows["heads"][rows["heads"]["verdict"].isin(MOVERS)]
+    top_heads = heads[:LEADERS]
+    sufficient = smallest_set(rows["curves"])
     ranked_pairs = [pair for pair in pairs if pair.ranked]
     return WordFindings(
         word=word,
@@ -436,7 +397,7 @@ def word_findings(
         same_token=_same_token(rows["depth"]),
         senses=tuple(dict.fromkeys(s for pair in pairs for s in (pair.sense_a, pair.sense_b))),
         pairs=pairs,
-        pairs_moved=len(moved[["sense_a", "sense_b"]].drop_duplicates()),
+        pairs_moved=len(mover_rows[["sense_a", "sense_b"]].drop_duplicates()),
         ranked=bool(ranked_pairs),
         exploratory=any(pair.exploratory for pair in pairs),
         too_few=_too_few(pairs),
@@ -445,18 +406,18 @@ def word_findings(
         confounders=tuple(dict.fromkeys(name for pair in pairs for name in pair.confounders)),
         cues_apart=bool((rows["distances"]["distance"] > 1).any()),
         heads=heads,
-        leaders=leaders,
+        leaders=top_heads,
         resolvers=resolvers,
         movers=movers,
         opposing=_opposing(heads),
         heads_read=_heads_read(heads, rows["readings"]),
-        rank_groups=rank_groups(leaders),
+        rank_groups=rank_groups(top_heads),
         mover_groups=rank_groups(movers[:LEADERS]),
         tests=_tests_of_movers(rows["heads"]),
         continuations=_continuations(pairs, rows["heads"], movers),
         others=_other_heads(heads),
-        smallest_set=smallest,
-        random_sets=best_random(rows["random_sets"], len(smallest.names)) if smallest else None,
+        smallest_set=sufficient,
+        random_sets=best_random(rows["random_sets"], len(sufficient.names)) if sufficient else None,
         leading_path=leading_path(rows["paths"]),
         credited_cue=_credited_cue(rows, pairs, movers),
         cautions=_cautions(rows["sentences"], rows["left_out"], pairs),
@@ -465,18 +426,21 @@ def word_findings(
 
 
 def head_name(row: Row) -> str:
-    """L2H1 for head 1 of layer 2."""
+    """The name of a head, e.g. L2H1 for head 1 of layer 2."""
     return f"L{row['layer']}H{row['head']}"
 
 
 def names_of(heads: pd.DataFrame) -> tuple[str, ...]:
-    """The names of heads in a frame, each once, as they first appear."""
-    places = heads[["layer", "head"]].to_dict("records")
-    return tuple(dict.fromkeys(map(head_name, places)))
+    """The distinct names of the heads in a frame, in the order of their first rows."""
+    rows = heads[["layer", "head"]].to_dict("records")
+    return tuple(dict.fromkeys(map(head_name, rows)))
 
 
 def heads_by_rank(rows: Frames) -> tuple[HeadFinding, ...]:
-    """The heads of a word by rank, with their smallest corrected p over its pairs of senses."""
+    """The heads of a word in the order of their ranks.
+
+    rows: the word's rows by frame
+    """
     tests = rows["heads"].groupby(["layer", "head"], as_index=False)[["p_auroc", "p_swap"]].min()
     ranked = rows["word_heads"].sort_values("rank", kind="stable")
     records = ranked.merge(tests, on=["layer", "head"], how="left").to_dict("records")
@@ -488,8 +452,10 @@ WHOLE = ("layer", "head", "resolves", "of", "rank", "rank_low", "rank_high")
 
 
 def head_finding(row: Row, *, read_depth: int) -> HeadFinding:
-    """One row of the table of heads of a word that is read at this depth as a record; a rank may be
-    missing."""
+    """A row of the table `word_heads` as a record.
+
+    read_depth: the read-out depth of the word
+    """
     values: dict[str, Any] = {
         "name": head_name(row),
         "verdict": str(row["verdict"]),
@@ -507,11 +473,15 @@ def head_finding(row: Row, *, read_depth: int) -> HeadFinding:
 
 
 def rank_groups(heads: Sequence[HeadFinding]) -> tuple[tuple[str, ...], ...]:
-    """The names of heads by rank, those with overlapping rank intervals together: only between
-    groups is there an order."""
+    """The names of heads in groups by rank. Heads with overlapping rank intervals are one group.
+
+    heads: in the order of their ranks
+
+    There is an order between groups and none within a group.
+    """
     groups: list[list[HeadFinding]] = []
     for head in heads:
-        # A head joins the group when it may rank before any of its members.
+        # A head joins the group if it may rank before any of its members.
         if groups and _lowest(head) <= max(map(_highest, groups[-1])):
             groups[-1].append(head)
         else:
@@ -528,10 +498,11 @@ def _highest(head: HeadFinding) -> float:
 
 
 def _heads_read(heads: Sequence[HeadFinding], readings: pd.DataFrame) -> tuple[HeadFinding, ...]:
-    """Of the heads whose attention was read, those that were shown to move the word and those
-    whose effect is clear; the largest where there is none."""
-    read = set(names_of(readings[["layer", "head"]].drop_duplicates()))
-    candidates = [head for head in heads if head.name in read]
+    """The movers and the heads with a clear effect, among the heads whose attention was read. The
+    first of these heads if there are no such heads.
+    """
+    names = set(names_of(readings[["layer", "head"]].drop_duplicates()))
+    candidates = [head for head in heads if head.name in names]
     worth_reading = [
         head
         for head in candidates
@@ -541,27 +512,30 @@ def _heads_read(heads: Sequence[HeadFinding], readings: pd.DataFrame) -> tuple[H
 
 
 def pairs_of_senses(rows: Frames) -> tuple[PairOfSenses, ...]:
-    """The pairs of senses of a word, each with the heads that were shown to resolve it."""
+    """The pairs of senses of a word.
+
+    rows: the word's rows by frame
+    """
     return tuple(_pair_of_senses(row, rows["heads"]) for row in rows["words"].to_dict("records"))
 
 
 def _pair_of_senses(row: Row, heads: pd.DataFrame) -> PairOfSenses:
-    own = heads[(heads["sense_a"] == row["sense_a"]) & (heads["sense_b"] == row["sense_b"])]
-    first = own[own["rank"] == 1].to_dict("records") if row["ranked"] else []
+    of_pair = heads[(heads["sense_a"] == row["sense_a"]) & (heads["sense_b"] == row["sense_b"])]
+    first = of_pair[of_pair["rank"] == 1].to_dict("records") if row["ranked"] else []
     nuisances = [
         name
         for name, (column, level) in CONFOUNDERS.items()
         if row["ranked"] and row[column] < level
     ]
-    # Nouns of one meaning stand in the same sentences: what the word does beyond them is no
-    # nuisance of these sentences.
+    # Unambiguous nouns in the same sentences have the same nuisances, so a word that changes
+    # further than they do does not change because of nuisances.
     ambiguous = passes_gate(row)
     confounders = [] if ambiguous else nuisances
     values: dict[str, Any] = {
         "ambiguous": ambiguous,
         "nuisances": tuple(nuisances),
         "confounders": tuple(confounders),
-        "resolvers": names_of(own[own["verdict"] == "resolver"]),
+        "resolvers": names_of(of_pair[of_pair["verdict"] == "resolver"]),
         "leading_head": head_name(first[0]) if first else None,
         "leading_effect": float(first[0]["swap"] - first[0]["same_sense"]) if first else math.nan,
     }
@@ -571,12 +545,15 @@ def _pair_of_senses(row: Row, heads: pd.DataFrame) -> PairOfSenses:
 
 
 def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) -> BesideNouns:
-    """How far the word changes beside nouns of one meaning, from its ranked pairs of senses and the
-    rows of the frames `controls` and `mlps`."""
-    asked = [pair for pair in ranked_pairs if not math.isnan(pair.ambiguity_p)]
+    """How far the word changes compared with unambiguous nouns.
+
+    ranked_pairs: the word's pairs of senses with a significant gap
+    rows: the word's rows by frame
+    """
+    with_gate = [pair for pair in ranked_pairs if not math.isnan(pair.ambiguity_p)]
     shares = _shares_of_nouns(word, rows["controls"], int(rows["words"]["depth"].iloc[0]))
     mlps_more = _mlps_more(rows["mlps"])
-    if not asked:
+    if not with_gate:
         nouns = min((pair.nouns for pair in ranked_pairs), default=0)
         return BesideNouns(
             pairs=0,
@@ -594,18 +571,19 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
             mlps_more=mlps_more,
             not_compared=next((pair.not_compared for pair in ranked_pairs), ""),
         )
-    share = sum(pair.general_share for pair in asked) / len(asked)
+    share = sum(pair.general_share for pair in with_gate) / len(with_gate)
     nearest = (shares - share).abs().sort_values(kind="stable")
+    first = with_gate[0]  # the gate and its nouns are the same for all pairs of senses
     return BesideNouns(
-        pairs=len(asked),
-        passed=asked[0].ambiguous,
-        nouns=asked[0].nouns,  # the same for all of them, as the gate's p is
-        as_far=asked[0].place_among_nouns - 1,
+        pairs=len(with_gate),
+        passed=first.ambiguous,
+        nouns=first.nouns,
+        as_far=first.place_among_nouns - 1,
         general_share=share,
-        largest_share=max(pair.largest_share for pair in asked),
-        p=asked[0].ambiguity_p,
-        near=asked[0].nouns_near,
-        p_near=asked[0].ambiguity_p_near,
+        largest_share=max(pair.largest_share for pair in with_gate),
+        p=first.ambiguity_p,
+        near=first.nouns_near,
+        p_near=first.ambiguity_p_near,
         times_as_far=_times_as_far(share),
         typical=tuple(nearest.index[:TYPICAL]),
         furthest=str(shares.idxmax()) if len(shares) else "",
@@ -615,22 +593,29 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
 
 
 def _times_as_far(share: float) -> float:
-    """The ratio of distances of a share of squared ones; NaN where the word has no squared gap."""
+    """The ratio of the word's distance to the nouns', from the share of squared distances.
+
+    share ** -0.5
+
+    NaN if the word has no squared gap, infinite if the nouns have none.
+    """
     if math.isnan(share):
         return math.nan
     return share**-0.5 if share > 0 else math.inf
 
 
 def _shares_of_nouns(word: str, controls: pd.DataFrame, depth: int) -> pd.Series:
-    """The share of every noun at a depth, mean over the word's pairs of senses, by noun."""
+    """The share of every noun at a depth by noun, mean over the word's pairs of senses."""
     rows = controls[(controls["depth"] == depth) & (controls["noun"] != word)]
     return rows.groupby("noun", sort=False)["general_share"].mean().dropna()
 
 
 def _mlps_more(mlps: pd.DataFrame) -> tuple[int, ...]:
-    """The layers whose MLP does more for the word than for nouns of one meaning, by the rule of
-    `verdicts.comparison`, in the mean over its pairs of senses and in one of them, whose p is taken
-    times their number."""
+    """The layers whose MLP does more for the word than for unambiguous nouns.
+
+    The mean over the pairs of senses must be above 0, and one pair must pass the rule of
+    `verdicts.comparison` with its p times the number of pairs (Bonferroni).
+    """
     layers = []
     for layer in sorted(mlps["layer"].unique().tolist()):
         rows = mlps[mlps["layer"] == layer]
@@ -645,8 +630,8 @@ def _too_few(pairs: Sequence[PairOfSenses]) -> TooFew:
     exploratory = [pair for pair in pairs if pair.exploratory]
     few_cue_words = any(pair.cue_words < FEW_CUES for pair in exploratory)
     few_sentences = any(pair.sentences_report < 2 * FEW for pair in exploratory)
-    # What calls a pair exploratory is the rarer of its senses: where cue words are enough, it must
-    # be the sentences, however many both senses have together.
+    # A pair is exploratory if its rarer sense has few sentences. If there are enough cue words,
+    # sentences must be the reason, however many both senses have together.
     if exploratory and not few_cue_words:
         few_sentences = True
     return TooFew(
@@ -655,22 +640,22 @@ def _too_few(pairs: Sequence[PairOfSenses]) -> TooFew:
 
 
 def _same_token(depth: pd.DataFrame) -> bool:
-    """Whether the senses are exactly 0 apart at the token embedding: it is the same vector."""
+    """Whether the token embedding is the same vector for all senses."""
     embedding = depth[depth["depth"] == -1]
     pairs = embedding.groupby(["sense_a", "sense_b"])["coordinate"]
     return bool((pairs.nunique() == 1).all())
 
 
 def smallest_set(curves: pd.DataFrame) -> SmallestSet | None:
-    """The smallest set of leading heads that is enough, or None where no such set is."""
+    """The smallest set of top heads that is sufficient. None if no set is."""
     rows = curves.sort_values("size")
-    enough = rows[rows["size"] == rows["smallest"]]
-    if enough.empty:
+    sufficient = rows[rows["size"] == rows["smallest"]]
+    if sufficient.empty:
         return None
-    first = enough.iloc[0]
-    joined = rows.loc[rows["size"].between(1, first["size"]), "added"]
+    first = sufficient.iloc[0]
+    additions = rows.loc[rows["size"].between(1, first["size"]), "added"]
     return SmallestSet(
-        names=tuple(name for added in joined for name in added.split(", ")),
+        names=tuple(name for added in additions for name in added.split(", ")),
         faithfulness=float(first["faithfulness"]),
         faithfulness_low=float(first["faithfulness_low"]),
         faithfulness_high=float(first["faithfulness_high"]),
@@ -682,8 +667,7 @@ def smallest_set(curves: pd.DataFrame) -> SmallestSet | None:
 
 
 def peak(curves: pd.DataFrame) -> Peak | None:
-    """Where the curve of a word is highest, or None where it is no higher than with all heads, up
-    to OVER."""
+    """The maximum of a word's curve. None if the curve is never above OVER."""
     if curves.empty or curves["faithfulness"].max() <= OVER:
         return None
     highest = curves.sort_values("faithfulness", kind="stable").iloc[-1]
@@ -695,21 +679,22 @@ def peak(curves: pd.DataFrame) -> Peak | None:
 
 
 def best_random(sets: pd.DataFrame, size: int) -> RandomSets | None:
-    """The random sets of `size` heads, or of the next larger size that was drawn."""
+    """The random sets of `size` heads, or of the next larger size. None if all are smaller."""
     large_enough = sets[sets["size"] >= size]
     if large_enough.empty:
         return None
-    drawn = sets[sets["size"] == large_enough["size"].min()]
+    of_size = sets[sets["size"] == large_enough["size"].min()]
     return RandomSets(
-        size=int(drawn["size"].iloc[0]),
-        number=len(drawn),
-        best=float(drawn["faithfulness"].max()),
+        size=int(of_size["size"].iloc[0]),
+        number=len(of_size),
+        best=float(of_size["faithfulness"].max()),
     )
 
 
 def leading_path(paths: pd.DataFrame) -> LeadingPath | None:
-    """The heads of the first path, if half of the gap or more goes over it and each of its edges
-    passed its test."""
+    """The path with the largest share, if this share is at least half of the gap and each of its
+    edges passed its test. Otherwise None.
+    """
     rows = paths.dropna(subset="receiver_head")
     rows = rows.rename(columns={"receiver_layer": "layer", "receiver_head": "head"})
     leading = rows[(rows["path"] == 0) & (rows["share"] >= MOST_OF_IT) & (rows["p"] < LEVEL)]
@@ -728,15 +713,16 @@ def leading_path(paths: pd.DataFrame) -> LeadingPath | None:
 def _credited_cue(
     rows: Frames, pairs: Sequence[PairOfSenses], movers: Sequence[HeadFinding]
 ) -> CreditedCue | None:
-    """The words that were shown to give the meaning: the marked cue, else the other words in which
-    the sentences of a pair differ; None where neither was."""
+    """The words that determine the meaning: the marked cue, else the other words in which the
+    sentences of a pair differ. None if neither has a sufficient effect.
+    """
     if any(pair.pair_design != ALIGNED for pair in pairs):
         return None
     effects = rows["head_parts"].groupby(["layer", "head"])[["cue_only", "other_only"]].mean()
     for part in ("cue_only", "other_only"):
         by_head = effects[part].to_dict()
         for head in movers:
-            # The parts of a head that was not taken apart are missing, and then it credits nothing.
+            # NaN for a head without measured parts, which therefore credits no word.
             effect = by_head.get((head.layer, head.head), math.nan)
             if effect >= max(MOST_OF_IT * head.swap, SMALLEST):
                 marked = part == "cue_only"
@@ -748,24 +734,29 @@ def _credited_cue(
 def _examples(
     sentences: pd.DataFrame, senses: tuple[str, str], *, marked: bool
 ) -> tuple[str, str] | None:
-    """The cues of the first pair of sentences or, without `marked`, another word in which its two
-    members differ."""
+    """The cues of the first pair of sentences.
+
+    marked: False for another word in which the two sentences differ
+    """
     tested = sentences[sentences["part"].eq("tested")]
     for _, group in tested.groupby("pair", sort=False):
         first = group[group["sense"] == senses[0]].to_dict("records")
         second = group[group["sense"] == senses[1]].to_dict("records")
         if not first or not second:
             continue
-        one = _differing_word(first[0], second[0], marked=marked)
-        other = _differing_word(second[0], first[0], marked=marked)
-        if one and other:
-            return one, other
+        word_a = _differing_word(first[0], second[0], marked=marked)
+        word_b = _differing_word(second[0], first[0], marked=marked)
+        if word_a and word_b:
+            return word_a, word_b
     return None
 
 
 def _differing_word(row: Row, partner: Row, *, marked: bool) -> str:
-    """The cue of a sentence, or the first other word that its partner has not at this position;
-    empty where there is none."""
+    """The cue of a sentence. "" without a cue.
+
+    marked: False for the first word other than the cue that its partner does not have at the same
+        position
+    """
     text = str(row["text"])
     cue = ""
     if bool(pd.notna(row["cue_start"])):
@@ -780,8 +771,9 @@ def _differing_word(row: Row, partner: Row, *, marked: bool) -> str:
 
 
 def _tests_of_movers(heads: pd.DataFrame) -> MoverTests | None:
-    swapped = heads.dropna(subset="net")
-    rows = swapped[swapped["verdict"].isin(MOVERS)]
+    """The tests of the movers, from rows of the frame `heads`. None without movers."""
+    measured = heads.dropna(subset="net")
+    rows = measured[measured["verdict"].isin(MOVERS)]
     if rows.empty:
         return None
     separating = rows[rows["p_auroc"] < LEVEL]
@@ -794,15 +786,19 @@ def _tests_of_movers(heads: pd.DataFrame) -> MoverTests | None:
         p_auroc=float(separating["p_auroc"].max()) if len(separating) else None,
         auroc=float(separating["auroc"].min()) if len(separating) else None,
         not_separating=names_of(rows[rows["p_auroc"] >= LEVEL]),
-        heads_tested=len(swapped[["layer", "head"]].drop_duplicates()),
-        pairs_tested=len(swapped[["sense_a", "sense_b"]].drop_duplicates()),
+        heads_tested=len(measured[["layer", "head"]].drop_duplicates()),
+        pairs_tested=len(measured[["sense_a", "sense_b"]].drop_duplicates()),
     )
 
 
 def _continuations(
     pairs: Sequence[PairOfSenses], heads: pd.DataFrame, movers: Sequence[HeadFinding]
 ) -> Continuations:
-    """Of the pairs of senses whose heads were swapped, and the heads whose continuations were."""
+    """The disagreements between continuations and the sense coordinate.
+
+    pairs: of senses
+    heads: rows of the frame `heads`
+    """
     tested = heads.dropna(subset="p_continuation")
     moves = (tested["p_continuation"] < LEVEL) & (tested["continuation"] >= SMALLEST)
     names = {head.name for head in movers}
@@ -820,32 +816,32 @@ def _opposing(heads: Sequence[HeadFinding]) -> tuple[HeadFinding, ...]:
 
 
 def _other_heads(heads: Sequence[HeadFinding]) -> OtherHeads | None:
-    rest = [head for head in heads if head.verdict not in MOVERS]
-    if not rest:
+    non_movers = [head for head in heads if head.verdict not in MOVERS]
+    if not non_movers:
         return None
     by_verdict: dict[str, tuple[str, ...]] = {}
-    for head in rest:
+    for head in non_movers:
         by_verdict[head.verdict] = (*by_verdict.get(head.verdict, ()), head.name)
-    furthest = max(abs(end) for head in rest for end in (head.net_low, head.net_high))
-    # Rounded before it is rounded up: 8.000000001 % is 8 %.
+    furthest = max(abs(end) for head in non_movers for end in (head.net_low, head.net_high))
+    # `round` before `ceil`, so that 8.000000001 % becomes 8 %.
     bound = math.ceil(round(100 * furthest, 6))
     return OtherHeads(
-        number=len(rest),
+        number=len(non_movers),
         by_verdict=by_verdict,
         bound=max(bound, 1),
-        largest=max(rest, key=lambda head: abs(head.net)),
+        largest=max(non_movers, key=lambda head: abs(head.net)),
     )
 
 
-def _as_given(sentences: pd.DataFrame) -> Iterator[Any]:
-    """The rows of a table of sentences, what is missing in them being None."""
+def _sentence_rows(sentences: pd.DataFrame) -> Iterator[Any]:
+    """The rows of the frame `sentences` as tuples, with None for missing values."""
     return sentences.astype(object).where(sentences.notna(), None).itertuples(index=False)
 
 
 def _cautions(
     sentences: pd.DataFrame, left_out: pd.DataFrame, pairs: Sequence[PairOfSenses]
 ) -> Cautions:
-    rows = list(_as_given(sentences))
+    rows = list(_sentence_rows(sentences))
     forms = sentences["form"].value_counts()
     return Cautions(
         forms=tuple((str(form), int(count)) for form, count in forms.items()),

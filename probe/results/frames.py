@@ -1,12 +1,11 @@
-"""The border between tensors and tables: results in, tidy pandas frames out. To its right there is
-no torch.
+"""The tables of a report: tidy pandas frames of the measurements. What uses them needs no torch.
 
-One frame per question, one row per observation, column names with their meaning and unit in
-`probe.results.columns`. Numbers that were not measured are missing (NaN), never zero: so are
-effects where the model does not separate the senses at the word, because nothing was swapped there.
-Numbers are rounded to DIGITS significant digits, far below their uncertainty, so that the same
-command writes the same bytes on one machine with one set of versions; elsewhere the last may
-differ.
+Each frame answers one question and has one row for each observation. `probe.results.columns` has
+the meaning and unit of every column. Numbers that were not measured are missing (NaN), never zero.
+Effects are missing if the model does not separate the senses at the word, because no head is
+swapped then. Numbers are rounded to DIGITS significant digits (`probe.tidy`), far below their
+uncertainty, so that the same command writes the same bytes on one machine with one set of versions.
+With others the last digit may differ.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,11 +31,11 @@ from probe.inference.within import (
     SWAP_COLUMNS,
     PairEvidence,
     WordEvidence,
-    beside_nouns,
     effects_of_swaps,
     head_arrays,
     in_units,
     net_where,
+    noun_columns,
 )
 from probe.model.check import Certificate, Row
 from probe.results import circuit
@@ -49,12 +48,13 @@ from probe.text.sentences import LeftOut
 from probe.tidy import by_head, rounded, stacked, with_key
 
 FEW = 50  # sentences per sense: with fewer, a result is called exploratory
-# Pairs of cue words: with fewer, no p of a swap comes below 2^-12 however clear the effect.
-FEWEST_OF_A_FORM = 4  # pairs of sentences whose gap is given by itself
+# Pairs of cue words. With fewer, no p of a swap is below 2^-12, however clear the effect.
 FEW_CUES = 12
-NOT_ASKED_FOR = "no nouns were asked for"  # why a word was not compared with any
+# Pairs of sentences with the word in one form. With fewer, the form's gap is not reported.
+FEWEST_OF_A_FORM = 4
+NOT_ASKED_FOR = "no nouns were asked for"  # why a word was not compared with nouns
 MIXERS = ("denoise", "noise", "swap", "same_sense", "net")
-# The fields of a sentence that its table shows.
+# The fields of a sentence that are columns of its table.
 SENTENCE = (
     "word",
     "sense",
@@ -76,10 +76,13 @@ def frames(
     certificate: Certificate,
     unread: Mapping[str | None, Sequence[LeftOut]],
 ) -> dict[str, pd.DataFrame]:
-    """Every frame that is made from the measurements alone, rounded; without those of experiments
-    that were run for none of the words.
+    """Every frame that follows from the measurements alone, rounded.
 
-    unread: what was left out before anything was measured, by word; None where it has no word.
+    certificate: the comparison of the hooked model with the raw weights
+    unread: sentences that were left out before the measurements, by word; None for sentences
+        without a word
+
+    Tables of experiments that were not run for any word are left out.
     """
     records = [word.record for word in evidence]
     all_heads = heads(evidence)
@@ -107,25 +110,25 @@ def frames(
 
 
 def _of_heads(frame: pd.DataFrame, has_heads: Sequence[bool]) -> pd.DataFrame:
-    """Without the rows of heads in layers that have none."""
+    """The frame without rows of heads in the layers of a hybrid that have no heads."""
     if all(has_heads) or not {"layer", "head"} <= set(frame):
         return frame
-    there = [
+    exists = [
         pd.isna(head) or has_heads[layer]
         for layer, head in zip(frame["layer"], frame["head"], strict=True)
     ]
-    return frame[np.array(there, dtype=bool)].reset_index(drop=True)
+    return frame[np.array(exists, dtype=bool)].reset_index(drop=True)
 
 
 def pairs_of(evidence: Sequence[WordEvidence]) -> Iterator[tuple[WordRecord, PairEvidence]]:
-    """Every pair of senses with the word that it is of."""
+    """The evidence of every pair of senses, with the record of its word."""
     for word in evidence:
         for pair in word.pairs:
             yield word.record, pair
 
 
 def sense_pairs_of(records: Sequence[WordRecord]) -> Iterator[tuple[WordRecord, SensePair]]:
-    """The same of records."""
+    """The measurements of every pair of senses, with the record of its word."""
     for record in records:
         for pair in record.pairs:
             yield record, pair
@@ -142,7 +145,7 @@ def of_experiments(records: Sequence[WordRecord]) -> dict[str, pd.DataFrame]:
 
 
 def without_rows() -> dict[str, pd.DataFrame]:
-    """The tables of all experiments without any rows: what stands for those that were not run."""
+    """The tables of all experiments without rows, for experiments that were not run."""
     empty = {"controls": controls([]), "mlps": mlps([])} | circuit.frames([], seed=0)
     for experiment in EXPERIMENTS.values():
         empty |= {name: of_experiment(table, []) for name, table in experiment.tables.items()}
@@ -150,25 +153,26 @@ def without_rows() -> dict[str, pd.DataFrame]:
 
 
 def of_experiment(table: Table, records: Sequence[WordRecord]) -> pd.DataFrame:
-    """One table of an experiment."""
+    """One table of an experiment, over all words."""
     parts = [_part(columns) for record in records for columns in table.parts(record)]
     frame = stacked(parts, list(table.columns))[list(table.columns)]
     return frame.astype(dict.fromkeys(table.missing, "Int64"))
 
 
 def _part(columns: Columns) -> pd.DataFrame:
-    """Some rows of a table; arrays `layer head` are a row per head."""
+    """Some rows of a table. An array `layer head` becomes a row for each head."""
     arrays = {name: values for name, values in columns.items() if np.ndim(values) == 2}
-    others = {name: value for name, value in columns.items() if name not in arrays}
-    return with_key(by_head(arrays), others) if arrays else pd.DataFrame(others)
+    keys = {name: value for name, value in columns.items() if name not in arrays}
+    return with_key(by_head(arrays), keys) if arrays else pd.DataFrame(keys)
 
 
 def words(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
-    """One row per word and pair of senses: how much material, where it was read, whether the gap is
-    there."""
+    """The frame `words`: a row for each word and pair of senses, with sample sizes, the read-out
+    layer, the gap and its tests.
+    """
     rows = []
-    for record, found in pairs_of(evidence):
-        pair = found.record
+    for record, pair_evidence in pairs_of(evidence):
+        pair = pair_evidence.record
         weights = pair.pairs.bootstrap()
         units = len(set(pair.pairs.units))
         gap = pair.gap[:, record.depth]
@@ -199,21 +203,24 @@ def words(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
                 "untrained_p": pair.gates.untrained,
                 "negative_gaps": int((gap <= 0).sum()),
                 "cue_words": units,
-                "smallest_p": resampling.smallest_p(units, draws=len(found.separation.null) - 1),
+                "smallest_p": resampling.smallest_p(
+                    units, draws=len(pair_evidence.separation.null) - 1
+                ),
                 "visible_d_pairs": resampling.smallest_effect(
-                    units, tests=found.separation.auroc.size, paired=True
+                    units, tests=pair_evidence.separation.auroc.size, paired=True
                 ),
                 "exploratory": min(per_sense) < FEW or units < FEW_CUES,
                 "ranked": pair.effects is not None,
             }
-            | _gate(record, found)
+            | _gate(record, pair_evidence)
         )
     return pd.DataFrame(rows)
 
 
 def _by_form(record: WordRecord, pair: SensePair) -> dict[str, float]:
-    """The gap over the pairs of sentences with the word in its dictionary form, and over the
-    others; missing where these are fewer than FEWEST_OF_A_FORM."""
+    """The gap over the pairs of sentences with the word in its dictionary form, and over the other
+    pairs. NaN for fewer than FEWEST_OF_A_FORM pairs.
+    """
     plain = [sentence.form.casefold() == record.word.casefold() for sentence in record.sentences]
     both = np.array(
         [plain[a] and plain[b] for a, b in zip(pair.pairs.a, pair.pairs.b, strict=True)]
@@ -226,8 +233,8 @@ def _by_form(record: WordRecord, pair: SensePair) -> dict[str, float]:
     }
 
 
-def _gate(record: WordRecord, found: PairEvidence) -> dict[str, object]:
-    """How far unambiguous nouns change in the word's place, and whether the word goes further."""
+def _gate(record: WordRecord, evidence: PairEvidence) -> dict[str, object]:
+    """The columns of `words` about the ambiguity gate and the nouns in the word's place."""
     columns: dict[str, object] = {
         "general_share": np.nan,
         "largest_share": np.nan,
@@ -240,20 +247,20 @@ def _gate(record: WordRecord, found: PairEvidence) -> dict[str, object]:
         "sentences_not_compared": 0,
         "not_compared": "",
     }
-    nouns = found.nouns
-    if found.record.effects is None:
-        columns["not_compared"] = "the gap between the senses was not shown"
+    nouns = evidence.nouns
+    if evidence.record.effects is None:
+        columns["not_compared"] = "the gap between the senses is not significant"
     elif nouns is None:
         columns["not_compared"] = NOT_ASKED_FOR
     else:
-        shares = nouns.record.shares[list(nouns.gate.chosen), record.depth]
+        shares = nouns.record.shares[list(nouns.gate.noun_numbers), record.depth]
         columns |= {
             "general_share": nouns.general_share(record.depth),
             "largest_share": float(shares.max()) if len(shares) else np.nan,
             "ambiguity_p": nouns.gate.p,
             "nouns": len(shares),
             "surprisal": _mean(nouns.record.word_surprisal),
-            "surprisal_nouns": _mean(nouns.record.surprisal[list(nouns.gate.chosen)]),
+            "surprisal_nouns": _mean(nouns.record.surprisal[list(nouns.gate.noun_numbers)]),
             "nouns_near": nouns.gate.near,
             "ambiguity_p_near": nouns.gate.p_near,
             "sentences_not_compared": nouns.record.sentences_left_out,
@@ -263,13 +270,14 @@ def _gate(record: WordRecord, found: PairEvidence) -> dict[str, object]:
 
 
 def _mean(numbers: Array) -> float:
-    """The mean of those that are known, NaN where none is."""
+    """The mean of the finite numbers. NaN if there are none."""
     return float(np.nanmean(numbers)) if np.isfinite(numbers).any() else float("nan")
 
 
 def _left_out(word: WordEvidence) -> list[LeftOut]:
-    """The sentences that were not used, and the nouns that a user named and that were compared for
-    no pair of senses."""
+    """The sentences that were not used, and the user's nouns that were not compared for any pair of
+    senses.
+    """
     measured = [pair.nouns.record for pair in word.pairs if pair.nouns is not None]
     compared = {noun for record in measured for noun in record.nouns}
     reasons: dict[str, str] = {}
@@ -280,15 +288,18 @@ def _left_out(word: WordEvidence) -> list[LeftOut]:
 
 
 def heads(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
-    """The heads table with everything a verdict rests on, and its reasons in words."""
+    """The columns of the frames `heads` and `verdicts`: every head for every pair of senses, with
+    the verdict and all numbers that it depends on.
+    """
     parts = []
-    for record, found in pairs_of(evidence):
-        pair = found.record
-        frame = by_head(head_arrays(found)).astype(RANKS)
+    for record, pair_evidence in pairs_of(evidence):
+        pair = pair_evidence.record
+        nouns = pair_evidence.nouns
+        frame = by_head(head_arrays(pair_evidence)).astype(RANKS)
         frame["read_depth"] = [pair.reading.at[layer] for layer in frame["layer"]]
-        frame["ambiguity_p"] = np.nan if found.nouns is None else found.nouns.gate.p
-        frame["ambiguity_p_near"] = np.nan if found.nouns is None else found.nouns.gate.p_near
-        with_gap = None if found.nouns is None else found.nouns.with_gap
+        frame["ambiguity_p"] = np.nan if nouns is None else nouns.gate.p
+        frame["ambiguity_p_near"] = np.nan if nouns is None else nouns.gate.p_near
+        with_gap = None if nouns is None else nouns.with_gap
         frame["nouns_with_gap"] = np.nan if with_gap is None else float(with_gap)
         is_confounded = pair.gates.untrained < GATE or pair.gates.nuisance < LEVEL
         frame["confounded"] = float(is_confounded)
@@ -299,20 +310,23 @@ def heads(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
 
 
 def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.DataFrame:
-    """One row per word, layer and head: means over the word's pairs of senses whose gap is there.
+    """The frame `word_heads`: a row for each word, layer and head, with means over the word's pairs
+    of senses with a significant gap.
 
-    `verdict` is the head's best one over these pairs, or resolver where a mover does more in the
-    mean over them; `resolves` in how many of them it is a resolver, `of` their number.
+    verdict: the strongest one over these pairs, or resolver for a mover that does more for the word
+        than for nouns in the mean over the pairs
+    resolves: in how many of these pairs the head is a resolver
+    of: the number of these pairs
     """
     parts = []
     for word in evidence:
-        passed = [found for found in word.pairs if found.record.effects is not None]
-        if not passed:
+        with_gap = [pair for pair in word.pairs if pair.record.effects is not None]
+        if not with_gap:
             continue
-        pairs = [found.record for found in passed]
-        arrays = {"auroc": np.mean([found.separation.auroc for found in passed], axis=0)}
+        pairs = [pair.record for pair in with_gap]
+        arrays = {"auroc": np.mean([pair.separation.auroc for pair in with_gap], axis=0)}
         arrays |= effects_of_swaps(pairs)
-        arrays |= beside_nouns(passed) | in_units(passed)
+        arrays |= noun_columns(with_gap) | in_units(with_gap)
         for name in ATTENTION:
             to_token = [pair.attention[name.removeprefix("attention_")] for pair in pairs]
             arrays[name] = np.mean(to_token, axis=0)
@@ -320,9 +334,9 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
         rows = all_heads[(all_heads["word"] == word.record.word) & all_heads["net"].notna()]
         frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
         frame["comparison"] = comparisons(frame)
-        gates = [found.nouns.gate for found in passed if found.nouns is not None]
+        gates = [pair.nouns.gate for pair in with_gap if pair.nouns is not None]
         if any(passes_gate(_p_of(gate)) for gate in gates):
-            # In the mean over its pairs of senses a head may do more where in none of them it does.
+            # The mean over the pairs may be significant even if no single pair is.
             more = (frame["verdict"] == "mover") & (frame["comparison"] == "more")
             frame.loc[more, "verdict"] = "resolver"
         parts.append(with_key(frame, {"word": word.record.word}))
@@ -332,40 +346,44 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
 
 
 def _p_of(gate: AmbiguityGate) -> dict[str, float]:
-    """The p of a gate, by the names of columns."""
+    """The two p of a gate, by column name."""
     return {"ambiguity_p": gate.p, "ambiguity_p_near": gate.p_near}
 
 
 def controls(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
-    """Unambiguous nouns in the word's place, a row per noun and depth: the squared gap between the
-    senses, its share of the word's own, and how much of the word's axis the noun takes on. The rows
-    of the word itself come first.
+    """The frame `controls`: a row for each unambiguous noun in the word's place and each depth.
+
+    It has the squared gap between the senses, its ratio to the word's, and the distance between the
+    senses along the word's axis. The rows of the word itself come first.
     """
     parts = []
-    for record, found in pairs_of(evidence):
-        if found.nouns is None or not found.nouns.gate.chosen:
+    for record, pair in pairs_of(evidence):
+        if pair.nouns is None or not pair.nouns.gate.noun_numbers:
             continue
-        for noun, columns in _noun_rows(record.word, found.nouns):
+        for noun, columns in _noun_rows(record.word, pair.nouns):
             frame = pd.DataFrame({"noun": noun} | columns)
-            parts.append(with_key(frame, key_of(record, found.record)))
+            parts.append(with_key(frame, key_of(record, pair.record)))
     names = [*KEYS, "noun", "depth", "gap", "general_share", "shared_axis", "sentences"]
     names.append("surprisal")
     return stacked(parts, names)
 
 
 def _noun_rows(word: str, nouns: NounEvidence) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The columns of the word, and of every noun that was compared."""
+    """The columns of the word, then of every compared noun, with their names.
+
+    The word's numbers are from the sentences of the noun with the largest number of sentences.
+    """
     record = nouns.record
-    most = max(nouns.gate.chosen, key=lambda number: record.sentences[number])
-    own = record.word_squared_gap[most]
-    depth = np.arange(len(own))
+    widest = max(nouns.gate.noun_numbers, key=lambda number: record.sentences[number])
+    gap = record.word_squared_gap[widest]
+    depth = np.arange(len(gap))
     yield (
         word,
-        {"depth": depth, "gap": own, "general_share": np.ones_like(own)}
-        | {"shared_axis": own * np.nan, "sentences": record.sentences[most]}
-        | {"surprisal": record.word_surprisal[most]},
+        {"depth": depth, "gap": gap, "general_share": np.ones_like(gap)}
+        | {"shared_axis": gap * np.nan, "sentences": record.sentences[widest]}
+        | {"surprisal": record.word_surprisal[widest]},
     )
-    for number in nouns.gate.chosen:
+    for number in nouns.gate.noun_numbers:
         yield (
             record.nouns[number],
             {"depth": depth, "gap": record.squared_gap[number]}
@@ -375,33 +393,36 @@ def _noun_rows(word: str, nouns: NounEvidence) -> Iterator[tuple[str, dict[str, 
 
 
 def mlps(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
-    """What every MLP does at the word, and the general and the specific part of it."""
+    """The frame `mlps`: the net, general and specific effect of every MLP."""
     parts = []
-    for record, found in pairs_of(evidence):
-        if found.nouns is None or found.nouns.mlps is None:
+    for record, pair in pairs_of(evidence):
+        if pair.nouns is None or pair.nouns.mlps is None:
             continue
-        part = found.nouns.mlps
-        columns: dict[str, Any] = {"layer": np.arange(len(part.net)), "net": part.net}
-        frame = pd.DataFrame(columns | dict(joined_parts([part])))
+        effects = pair.nouns.mlps
+        columns: dict[str, Any] = {"layer": np.arange(len(effects.net)), "net": effects.net}
+        frame = pd.DataFrame(columns | dict(joined_parts([effects])))
         frame["comparison"] = comparisons(frame)
-        parts.append(with_key(frame, key_of(record, found.record)))
+        parts.append(with_key(frame, key_of(record, pair.record)))
     return stacked(parts, [*KEYS, "layer", "net", *PARTS, "comparison"])
 
 
 def mixers(records: Sequence[WordRecord]) -> pd.DataFrame:
-    """What replaces attention in some layers of a hybrid: effects of its swaps at the word, a row
-    per layer; empty for other models."""
+    """The frame `mixers`: the swap effects of the mixers that replace attention in some layers of a
+    hybrid, a row for each such layer.
+
+    Empty for other models.
+    """
     parts = []
     for record, pair in sense_pairs_of(records):
         if pair.swaps is None or pair.swaps.mixers is None:
             continue
-        swapped = pair.swaps.mixers
-        draws = swapped.draws(pair.pairs.bootstrap())
+        effects = pair.swaps.mixers
+        draws = effects.draws(pair.pairs.bootstrap())
         units = len(set(pair.pairs.units))
         layers = np.flatnonzero(~pair.swaps.has_heads)
-        values = {name: swapped.ratio(name) for name in ("denoise", "noise", "same_sense")}
-        values["swap"] = swapped.swap
-        values["net"] = swapped.swap - values["same_sense"]
+        values = {name: effects.ratio(name) for name in ("denoise", "noise", "same_sense")}
+        values["swap"] = effects.swap
+        values["net"] = effects.swap - values["same_sense"]
         columns: dict[str, Any] = {"layer": layers}
         for name in MIXERS:
             columns[name] = values[name][:, 0]
@@ -415,34 +436,40 @@ def mixers(records: Sequence[WordRecord]) -> pd.DataFrame:
 
 
 def distances(records: Sequence[WordRecord]) -> pd.DataFrame:
-    """The net effect of every head by the distance from cue to word in tokens (4: four or more)."""
+    """The frame `distances`: the net effect of every head by the distance from the cue to the word
+    in tokens. 4 means four or more.
+    """
     parts = []
     for record, pair in sense_pairs_of(records):
         if pair.effects is None:
             continue
-        known = {distance for distance in pair.pairs.distances if distance is not None}
-        for distance in sorted(known):
+        lengths = {distance for distance in pair.pairs.distances if distance is not None}
+        for distance in sorted(lengths):
             frame = by_head({"net": net_where(pair, distance.__eq__)})
             parts.append(with_key(frame, key_of(record, pair) | {"distance": distance}))
     return stacked(parts, [*KEYS, "distance", "layer", "head", "net"])
 
 
 def by_depth(records: Sequence[WordRecord]) -> pd.DataFrame:
-    """E beyond the same-sense donor of every head at every depth after it where the senses can be
-    told apart."""
+    """The frame `by_depth`: the net effect of every head at every depth after it at which the
+    senses are separated.
+    """
     parts = []
     for record, pair in sense_pairs_of(records):
         if pair.swaps is None:
             continue
         for depth in range(min(pair.reading.direct), pair.swaps.profile.shape[-1] + 1):
             frame = by_head({"net": pair.swaps.profile[..., depth - 1]})
-            written = frame[frame["layer"] < depth].reset_index(drop=True)
-            parts.append(with_key(written, key_of(record, pair) | {"depth": depth}))
+            # A head changes the stream only at depths after its layer.
+            before = frame[frame["layer"] < depth].reset_index(drop=True)
+            parts.append(with_key(before, key_of(record, pair) | {"depth": depth}))
     return stacked(parts, [*KEYS, "depth", "layer", "head", "net"])
 
 
 def depth_profile(records: Sequence[WordRecord]) -> pd.DataFrame:
-    """Mean sense coordinates and AUROC at every depth, held out; see `probe.stats.axes.profile`."""
+    """The frame `depth`: mean held-out sense coordinates and AUROC at every depth, from
+    `probe.stats.axes.profile`.
+    """
     rows = []
     for record, pair in sense_pairs_of(records):
         for here in pair.profile:
@@ -451,22 +478,23 @@ def depth_profile(records: Sequence[WordRecord]) -> pd.DataFrame:
 
 
 def depth_label(depth: int) -> str:
-    """What has been added to the residual stream at a depth; -1 is the token embedding alone."""
+    """A depth in words: the last addition to the residual stream. -1 is the token embedding."""
     return {-1: "token", 0: "token + position"}.get(depth, f"after layer {depth - 1}")
 
 
 def sentences(records: Sequence[WordRecord]) -> pd.DataFrame:
-    """Every usable sentence, whether it was tested or only learned from, and where its word was
-    read."""
+    """The frame `sentences`: every usable sentence, whether it was tested or used for fitting only,
+    and the position at which its word was read.
+    """
     rows = []
     for record in records:
         tested = {row for pair in record.pairs for row in pair.rows()}
-        learned = {row for pair in record.pairs for row in pair.split.rows}
+        used = {row for pair in record.pairs for row in pair.split.rows}
         for row, sentence in enumerate(record.sentences):
             if row in tested:
                 part = "tested"
             else:
-                part = "learned from" if row in learned else "neither"
+                part = "learned from" if row in used else "neither"
             fields = {name: getattr(sentence, name) for name in SENTENCE}
             fields |= {"position": record.positions[row]}
             fields |= {"tokens_of_word": record.tokens_of_word[row], "part": part}
@@ -475,15 +503,15 @@ def sentences(records: Sequence[WordRecord]) -> pd.DataFrame:
 
 
 def predictions(records: Sequence[WordRecord]) -> pd.DataFrame:
-    """How every tested sentence is read at the read-out layer, held out: its sense coordinate, the
-    sense that it is nearest to, and whether that is the one given. A row per sentence and pair of
-    senses."""
+    """The frame `predictions`: a row for each tested sentence and pair of senses, with the held-out
+    sense coordinate at the read-out layer, the nearest sense, and whether that is the labelled one.
+    """
     rows = []
     for record, pair in sense_pairs_of(records):
         for number, coordinate in zip(pair.rows(), pair.coordinates.tolist(), strict=True):
             sentence = record.sentences[number]
             predicted = None
-            if coordinate != 0:  # exactly 0: the senses are one and the same vector to the model
+            if coordinate != 0:  # exactly 0 if the model gives both senses the same vector
                 predicted = pair.senses[0] if coordinate > 0 else pair.senses[1]
             fields = {
                 "sense": sentence.sense,
@@ -502,10 +530,10 @@ def predictions(records: Sequence[WordRecord]) -> pd.DataFrame:
 def left_out(
     unread: Mapping[str | None, Sequence[LeftOut]], by_word: Mapping[str, Sequence[LeftOut]]
 ) -> pd.DataFrame:
-    """What was given and not used, with the reason.
+    """The frame `left_out`: the input that was not used, with the reason.
 
-    unread: as in `frames`.
-    by_word: what was not used of the sentences of each word.
+    unread: as in `frames`
+    by_word: the sentences and nouns of each word that were not used
     """
     rows = [
         (word, item.where, item.reason)
@@ -516,7 +544,7 @@ def left_out(
 
 
 def certificate_rows(certificate: Certificate) -> pd.DataFrame:
-    """The certificate as a frame; layer is missing for rows about the whole model."""
+    """The frame `certificate`. `layer` is missing in rows about the whole model."""
     columns = [*Row.__annotations__, "ok"]
     rows = [[getattr(row, name) for name in columns] for row in certificate.rows]
     return pd.DataFrame(rows, columns=columns).astype({"layer": "Int64"})

@@ -1,4 +1,7 @@
-"""The frame `beside`: the lesson's sentences whose cue comes after the word, in a second model."""
+"""The frame `beside`: sentences whose cue comes after the word, in a second model.
+
+The sentences are from the lesson on how the model reads.
+"""
 
 from collections.abc import Sequence
 
@@ -32,7 +35,10 @@ NO_HEAD = "no head by itself"
 
 
 def second_model(name: str, readings: Sequence[SecondReading]) -> pd.DataFrame:
-    """The lesson's sentences whose cue comes later, in a second model of this name."""
+    """The frame `beside`: a row for each sentence of the lesson whose cue comes after the word.
+
+    name: of the second model
+    """
     rows = []
     for reading in readings:
         through = [f"{head} ({percent(cost)})" for head, cost in reading.through]

@@ -1,5 +1,7 @@
-"""What was found of a model across words: the facts that pages and notebooks speak of, built once
-from the tables of its survey. No sentences; what is said of a fact is the templates' business.
+"""The findings for a model over words, built once from the tables of its survey.
+
+Pages and notebooks report a survey from this record. It has names and numbers and no sentences,
+which are in the templates.
 """
 
 import math
@@ -14,20 +16,17 @@ from probe.results.findings import head_name
 from probe.stats.limits import FEWEST_WORDS, GATE, LEVEL, SMALLEST
 
 NAMED = 3  # heads that a sentence names
-LEADING = 6  # heads that are looked at word by word
-FEW_WORDS = 20  # with fewer, what is said of words in general is a first look
-SET_SIZE = 4  # heads of the set that a sentence speaks of, at most
-OUTLIER = 3.0  # standard deviations between words from the effect over all of them
+TOP_HEADS = 6  # heads that are shown word by word
+FEW_WORDS = 20  # with fewer, statements about words in general are preliminary
+SET_SIZE = 4  # heads in the set that a sentence describes, at most
+OUTLIER = 3.0  # distance from the effect over all words, in standard deviations between words
 
 
 @dataclass(frozen=True)
 class HeadAcrossWords:
-    """A head over all words, by the names of the columns of `survey_heads`; `name` is L4H2.
+    """A head over all words. The fields are the columns of `survey_heads`."""
 
-    `shown`: its effect is at least SMALLEST and passes the corrected test.
-    """
-
-    name: str
+    name: str  # e.g. L4H2
     layer: int
     head: int
     effect: float
@@ -51,47 +50,45 @@ class HeadAcrossWords:
 
     @property
     def shown(self) -> bool:
+        """Whether its effect is significant and at least SMALLEST."""
         return self.p < LEVEL and self.effect >= SMALLEST
 
     @property
     def opposes(self) -> bool:
-        """Whether it was shown to move words the wrong way."""
+        """Whether it significantly moves words the wrong way, by at least SMALLEST."""
         return self.p < LEVEL and self.effect <= -SMALLEST
 
 
 @dataclass(frozen=True)
 class CarriedOver:
-    """How much of the words' gaps `k` heads keep on a word that was left out (`others`), beside the
-    word's own first heads and random sets; see `survey_carry_over`."""
+    """A row of `survey_carry_over`: the share of the words' gaps that sets of heads keep."""
 
-    k: int
+    k: int  # heads in a set
     words: int
-    own: float
+    own: float  # top heads of the word itself
     own_low: float
     own_high: float
-    others: float
+    others: float  # top heads of all other words, tested on the word that was left out
     others_low: float
     others_high: float
-    random: float
+    random: float  # random sets of heads
     random_low: float
     random_high: float
 
     @property
     def beats_random(self) -> bool:
-        """Whether heads of other words keep more than random sets do, by both intervals."""
+        """Whether heads of other words keep more than random sets: the intervals do not overlap."""
         return self.others_low > self.random_high
 
 
 @dataclass(frozen=True, eq=False)
 class SurveyFindings:
-    """What was found of a model over words. `heads` are in the order of their ranks.
+    """The findings for a model over words.
 
-    The numbers of words, and what nouns in their place do, are those of `survey_model`; `movers`
-    were shown to move words, `opposing` the wrong way · `carried`: one set of heads of other words,
-    None where no sets were measured.
+    The numbers are columns of `survey_model` (see `probe.results.columns`), except as noted.
     """
 
-    model: str
+    model: str  # name
     layers: int
     number_of_heads: int
     words: int
@@ -110,28 +107,30 @@ class SurveyFindings:
     general_low: float
     general_high: float
     ambiguity_p: float
-    heads: tuple[HeadAcrossWords, ...]
-    carry_over: tuple[CarriedOver, ...]
-    frames: Mapping[str, pd.DataFrame]
+    heads: tuple[HeadAcrossWords, ...]  # in the order of their ranks; empty if not ranked
+    carry_over: tuple[CarriedOver, ...]  # by number of heads; empty if no sets were measured
+    frames: Mapping[str, pd.DataFrame]  # of the survey
 
     @property
     def untrained_too(self) -> bool:
-        """Whether random weights show a gap as well."""
+        """Whether a model with random weights has a significant gap as well."""
         return self.untrained_p < GATE
 
     @property
     def smallest(self) -> float:
-        """The least effect that makes a head one of those that were shown to move words."""
+        """The smallest effect of a mover."""
         return SMALLEST
 
     @property
     def movers(self) -> tuple[HeadAcrossWords, ...]:
+        """The heads that significantly move words."""
         return tuple(head for head in self.heads if head.shown)
 
     @property
     def movers_by_attention(self) -> int | None:
-        """How many of the heads that were shown to move words are among as many that attend to the
-        cue most; None where no cue is known."""
+        """How many movers are among the n heads with the most attention to the cue, where n is the
+        number of movers. None without marked cues.
+        """
         if any(math.isnan(head.attention_cue) for head in self.heads):
             return None
         by_attention = sorted(self.heads, key=lambda head: -head.attention_cue)
@@ -139,74 +138,88 @@ class SurveyFindings:
 
     @property
     def opposing(self) -> tuple[HeadAcrossWords, ...]:
+        """The heads that significantly move words the wrong way."""
         return tuple(head for head in self.heads if head.opposes)
 
     @property
     def leaders(self) -> tuple[HeadAcrossWords, ...]:
-        """The first LEADING heads that were shown to move words; the first NAMED heads where none
-        was."""
-        return self.movers[:LEADING] or self.heads[:NAMED]
+        """The top movers, at most TOP_HEADS. Without movers, the first NAMED heads."""
+        return self.movers[:TOP_HEADS] or self.heads[:NAMED]
 
     @property
     def is_ambiguity(self) -> bool:
-        """Whether words were shown to change with their meaning, and further than nouns of one
-        meaning in their place."""
+        """Whether words significantly change with their meaning, and further than unambiguous nouns
+        in their place.
+        """
         return self.ranked and self.ambiguity_p < LEVEL and self.general_share < 1
 
     @property
     def too_few(self) -> bool:
-        """Whether no test of the gap can pass with so few words."""
+        """Whether there are too few words for any test of the gap to pass."""
         return self.words < FEWEST_WORDS
 
     @property
     def times_as_far(self) -> float:
-        """How many times as far words change as nouns in their place: a ratio of distances."""
+        """How many times as far words change as the nouns in their place: a ratio of distances.
+
+        (squared gap of nouns / squared gap of words) ** -0.5
+        """
         if not self.general_share > 0:
             return math.inf
         return 1 / math.sqrt(self.general_share)
 
     @property
     def few(self) -> bool:
+        """Whether there are fewer than FEW_WORDS words."""
         return self.words < FEW_WORDS
 
     @property
     def carried(self) -> CarriedOver | None:
-        # Of most of the heads before the read-out random sets are nearly the same.
-        most = min(SET_SIZE, self.depth * self.number_of_heads // self.layers // 2)
-        sizes = [each for each in self.carry_over if each.k <= most]
+        """The set of heads that a sentence describes. None if no sets were measured."""
+        # Random sets of more than half of the heads before the read-out are too similar to compare.
+        largest = min(SET_SIZE, self.depth * self.number_of_heads // self.layers // 2)
+        sizes = [each for each in self.carry_over if each.k <= largest]
         return sizes[-1] if sizes else None
 
     @property
     def leading_heads(self) -> tuple[HeadIndex, ...]:
+        """The indices of the heads of `leaders`."""
         return tuple((head.layer, head.head) for head in self.leaders)
 
     def by_comparison(self, comparison: str) -> tuple[HeadAcrossWords, ...]:
-        """The heads shown to move words that do more, less or the same for one-meaning nouns."""
+        """The movers whose effect on words is "more", "less" or the "same" as that on unambiguous
+        nouns.
+        """
         return tuple(head for head in self.movers if head.comparison == comparison)
 
 
 def survey_findings(model: str, frames: Mapping[str, pd.DataFrame]) -> SurveyFindings:
-    """What the tables of a model's survey say."""
-    [line] = frames["survey_model"].to_dict("records")
+    """The findings of a survey.
+
+    model: name of the model
+    frames: the tables of the survey, by name
+    """
+    [numbers] = frames["survey_model"].to_dict("records")
     rows = frames["survey_heads"].sort_values("rank").to_dict("records")
-    heads = tuple(_head(row) for row in rows if line["ranked"])
-    carried = frames.get("survey_carry_over", pd.DataFrame()).to_dict("records")
-    known = {name: line[name] for name in SurveyFindings.__annotations__ if name in line}
+    heads = tuple(_head(row) for row in rows if numbers["ranked"])
+    sets = frames.get("survey_carry_over", pd.DataFrame()).to_dict("records")
+    columns = {name: numbers[name] for name in SurveyFindings.__annotations__ if name in numbers}
     return SurveyFindings(
-        **known
+        **columns
         | {
             "model": model,
-            "number_of_heads": line["heads"],
+            "number_of_heads": numbers["heads"],
             "heads": heads,
-            "carry_over": tuple(CarriedOver(**_named(row)) for row in carried),
+            "carry_over": tuple(CarriedOver(**_keywords(row)) for row in sets),
             "frames": frames,
         }
     )
 
 
-def _named(row: Mapping[Any, Any]) -> dict[str, Any]:
+def _keywords(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """The row with its column names as strings, for keyword arguments."""
     return {str(name): value for name, value in row.items()}
 
 
 def _head(row: Mapping[Any, Any]) -> HeadAcrossWords:
-    return HeadAcrossWords(name=head_name(row), **_named(row))
+    return HeadAcrossWords(name=head_name(row), **_keywords(row))

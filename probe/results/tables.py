@@ -1,5 +1,5 @@
-"""The tables of a result as attributes with a type: `study.heads` is `study.frames["heads"]`, and
-an editor knows it.
+"""The tables of a result as typed attributes, so that editors complete them: `study.heads` is
+`study.frames["heads"]`.
 """
 
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -8,7 +8,7 @@ import pandas as pd
 
 
 class Table:
-    """A table of a result, by the name of the attribute."""
+    """An attribute that returns the table of its name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -22,13 +22,13 @@ class Table:
 
 
 class Tables:
-    """What holds tables in `frames`, by name."""
+    """A result with tables by name in `frames`."""
 
     frames: dict[str, pd.DataFrame]
 
     def _table(self, name: str) -> pd.DataFrame:
-        """A table. Raises AttributeError for one that this result does not have."""
-        # An unpickled copy asks for attributes before it has any.
+        """The table of this name. Raises AttributeError if the result has no such table."""
+        # While a copy is unpickled, attributes are looked up before `frames` is set.
         frames = self.__dict__.get("frames", {})
         if name not in frames:
             kind = type(self).__name__.lower()
@@ -36,7 +36,7 @@ class Tables:
         table: pd.DataFrame = frames[name]
         return table
 
-    if not TYPE_CHECKING:  # where it would make every misspelt name a table
+    if not TYPE_CHECKING:  # a type checker would take every misspelt name for a table
 
         def __getattr__(self, name):
             return self._table(name)
@@ -46,49 +46,49 @@ class Tables:
 
 
 class SurveyTables(Tables):
-    """The tables that hold over many words: of a survey, and of a study of seven words or more."""
+    """The tables over many words: of a survey, and of a study of at least seven words."""
 
     survey_model = Table()  # one row: how many words, and where they are read
     survey_heads = Table()  # every head over all words
     survey_words = Table()  # every word, or why it was not measured
     survey_depths = Table()  # gaps and separation by depth, means over the words
-    survey_numbers = Table()  # the words' gaps against numbers of the file
-    survey_sets = Table()  # top heads of the other words, tried on each word
-    survey_carry_over = Table()  # the same over all words
-    survey_left_out = Table()  # what was not used of each word, by reason
+    survey_numbers = Table()  # correlations of the words' gaps with numbers of the input file
+    survey_sets = Table()  # top heads of the other words, tested on each word
+    survey_carry_over = Table()  # top heads of the other words, over all words
+    survey_left_out = Table()  # how many sentences of each word were not used, by reason
 
 
 class StudyTables(SurveyTables):
     """The tables of a study."""
 
-    words = Table()  # every word and pair of senses: is the gap there
+    words = Table()  # every word and pair of senses: sample sizes, gap and its tests
     heads = Table()  # every head for every pair of senses
     verdicts = Table()  # the verdict on every head, with its reasons
     word_heads = Table()  # every head for every word, means over its pairs of senses
     distances = Table()  # net effects by the distance from the cue
     by_depth = Table()  # the net effect of every head at every later depth
     depth = Table()  # how far apart the senses are at every depth
-    sentences = Table()  # every sentence, and what it was used for
-    left_out = Table()  # what was given and not used, with the reason
+    sentences = Table()  # every sentence, and its use
+    left_out = Table()  # what was left out of the input, with the reason
     controls = Table()  # unambiguous nouns in the word's place, by depth
-    mlps = Table()  # every MLP at the word, and how much of its effect any noun has
-    mixers = Table()  # what takes the place of attention in some layers of a hybrid
-    head_parts = Table()  # what of a head is swapped: its pattern, its values, its mean
+    mlps = Table()  # the effect of every MLP on the word and on unambiguous nouns
+    mixers = Table()  # the mixers that replace attention in some layers of a hybrid
+    head_parts = Table()  # swaps of parts of a head: its pattern, its values, its mean
     curves = Table()  # how much of the gap the top heads keep, by their number
-    random_sets = Table()  # the same of random sets of heads
+    random_sets = Table()  # how much of the gap random sets of heads keep
     separation_controls = Table()  # AUROC of every head under each control
     shares = Table()  # direct shares of the gap by component
-    predictions = Table()  # every sentence as it is read: its coordinate and the nearest sense
-    why_it_attends = Table()  # why the leading heads attend to the cue
+    predictions = Table()  # every tested sentence: its coordinate and the nearest sense
+    why_it_attends = Table()  # why the top heads attend to the cue
     qk_attribution = Table()  # their scores at the cue, split into pairs of parts
-    qk_interventions = Table()  # what is lost when one part is replaced
-    ov_attribution = Table()  # what they take from the cue, part by part
+    qk_interventions = Table()  # the score and attention that are lost when one part is replaced
+    ov_attribution = Table()  # the heads' write from the cue, part by part
     cue_sample = Table()  # a sample of the vocabulary as the cue
-    cue_samples = Table()  # the samples of cues in a line each
+    cue_samples = Table()  # the samples of cues in a row each
     readings = Table()  # the coordinate of every sentence
     decomposition = Table()  # the coordinate of some sentences by token and component
     showcase = Table()  # the sentences that a page shows
     positions = Table()  # effects of single positions, layer by layer
-    edges = Table()  # edges from what writes to what reads it
+    edges = Table()  # edges between senders and receivers
     paths = Table()  # whole paths from the cue to the word
     beside = Table()  # sentences with a late cue, in a second model

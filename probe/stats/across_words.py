@@ -157,8 +157,8 @@ def difference_of_ratios(
 
     `part, draw part`
 
-    `sums`: has the parts `top` and `other_top` (numerators), `bottom` and `other_bottom`
-        (denominators), and `one`, which is 1 for every word.
+    `sums`: has the parts `numerator`, `denominator`, `other_numerator` and `other_denominator`, and
+        `count`, which is 1 for every word.
     `is_compared: part`: True for the parts of the two numerators that are compared.
     `column`: the column of the two denominators for each compared part.
 
@@ -171,19 +171,20 @@ def difference_of_ratios(
     is large in both ratios.
     """
     total = sums.total
-    count = total["one"]
-    bottom = total["bottom"][column]
-    other_bottom = total["other_bottom"][column]
-    effect = total["top"][is_compared] / bottom
-    general = total["other_top"][is_compared] / other_bottom
+    count = total["count"]
+    denominator = total["denominator"][column]
+    other_denominator = total["other_denominator"][column]
+    effect = total["numerator"][is_compared] / denominator
+    general = total["other_numerator"][is_compared] / other_denominator
     difference = effect - general
 
     def linear(of: dict[str, Array]) -> Array:
-        first = (of["top"][..., is_compared] - effect * of["bottom"][..., column]) / (
-            bottom / count
+        first = of["numerator"][..., is_compared] - effect * of["denominator"][..., column]
+        second = (
+            of["other_numerator"][..., is_compared] - general * of["other_denominator"][..., column]
         )
-        second = of["other_top"][..., is_compared] - general * of["other_bottom"][..., column]
-        return np.asarray(difference * of["one"] + first - second / (other_bottom / count))
+        first = first / (denominator / count)
+        return np.asarray(difference * of["count"] + first - second / (other_denominator / count))
 
     return linear(total), linear(sums.flipped)
 

@@ -16,7 +16,7 @@ WORTH_NAMING = 0.1
 FEWEST_NOUNS = 19
 # Sentences of a word that is compared with unambiguous nouns.
 FEWEST_SENTENCES = 24
-# Unambiguous nouns with a gap of their own, for the comparison of a head.
+# Unambiguous nouns with a gap, for the comparison of a head.
 FEWEST_WITH_A_GAP = 3
 # Unambiguous nouns. With up to 38, p <= LEVEL means that none of them changes as much as the word:
 # with one that does, p is 2 / 39. About one unambiguous noun in 39 passes this test. With more

@@ -59,8 +59,8 @@ def p_value(p: float, limit: float | None = None) -> str:
     same_side = [text for text in texts if (float(text) < LEVEL) == (p < LEVEL)]
     if limit is not None:  # next to its limit, a p is not rounded to it
         same_side = [text for text in same_side if _side(float(text), limit) == _side(p, limit)]
-    shown = f"p = {(same_side or texts)[0]}".replace("= 0.", "= .")
-    return shown if limit is None or p < limit else f"{shown}, limit {bare(limit)}"
+    text = f"p = {(same_side or texts)[0]}".replace("= 0.", "= .")
+    return text if limit is None or p < limit else f"{text}, limit {bare(limit)}"
 
 
 def _side(p: float, limit: float) -> tuple[bool, bool]:

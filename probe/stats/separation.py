@@ -293,12 +293,12 @@ def own_scores(fit: Sums, labels: Labels, new: Array) -> Array:
     around = square_a - n_a * mean_a**2 + total_squares - square_a - n_b * mean_b**2
     within = np.maximum(around, 0) / (fit.size.sum() - 2)
     difference = mean_a - mean_b
-    floor = (
+    smallest_variance = (
         LEAST_VARIANCE * within.max(-1, keepdims=True)
         + LEAST_DIFFERENCE * (difference**2).max(-1, keepdims=True)
         + np.finfo(float).tiny
     )
-    direction = difference / (within + floor)
+    direction = difference / (within + smallest_variance)
     return np.asarray(np.einsum("bhd,hmd->bhm", direction, new, optimize=True))
 
 

@@ -1,12 +1,14 @@
-"""What is read: sentences and their files, the lexicon that ships, how sentences are split.
+"""Sentences: their files, the lexicon that ships with the library, and splits into folds.
 
-files       rows of JSONL, CSV, TSV, Parquet and word folders, streamed
-sentences   a row as a checked sentence, a file as a corpus
+files       rows of JSONL, CSV, TSV, Parquet and word folders, as a stream
+sentences   a row as a checked sentence, and a file as a corpus
 convert     public data sets as sentences
-cautions    what to know of sentences before a model reads them
-lexicon     the words that ship (`lexicon/*.toml`, `lexicon/natural/*.toml`) and the sentences made
-            of them
-splits      fit, select and report; folds; parts of a corpus that is never held
+spans       the characters of a word in a text
+cues        cues that are inferred from aligned pairs
+cautions    warnings about sentences before a model reads them
+lexicon     the words that ship (`lexicon/*.toml`, `lexicon/natural/*.toml`) and their sentences
+slots       short texts with a slot for a cue
+splits      which sentences are used for fitting and which for testing
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""What to know of one's own sentences before a model reads them."""
+"""Warnings about a user's sentences before a model reads them."""
 
 from probe.errors import nearest
 from probe.text.cues import infer_cues
@@ -6,11 +6,12 @@ from probe.text.files import COLUMNS
 from probe.text.sentences import Corpus, Sentence
 from probe.text.spans import WORD
 
-FEW_WORDS = 2  # before the word: "That note is a B flat" has one, and its cue comes later
+# Words before the ambiguous word. "That note is a B flat" has one, and its cue comes later.
+FEW_WORDS = 2
 
 
 def words_before(sentence: Sentence) -> int:
-    """How many words of a sentence come before the ambiguous word.
+    """The number of words before the ambiguous word.
 
     Example:
         >>> from probe.text.cautions import words_before
@@ -24,21 +25,23 @@ def words_before(sentence: Sentence) -> int:
 
 
 def cautions(corpus: Corpus, *, causal: bool, keeps_columns: bool = False) -> list[str]:
-    """Sentences for a user about columns that nothing reads, and about cues that come too late.
+    """Warnings about columns that are not read and cues after the word, as sentences for the user.
 
-    causal: whether the model reads left to right.
-    keeps_columns: whether the command puts further columns into its tables, as a survey does.
+    causal: whether the model reads left to right
+    keeps_columns: whether the command copies further columns into its tables, as a survey does
     """
-    said = [] if keeps_columns else list(map(_unread_column, corpus.further_columns))
-    return said + _late_cues(corpus) if causal else said
+    warnings = [] if keeps_columns else list(map(_unread_column, corpus.further_columns))
+    return warnings + _late_cues(corpus) if causal else warnings
 
 
 def _unread_column(name: str) -> str:
-    meant = nearest(name.strip().lower(), COLUMNS)
-    return f"Nothing reads the column {name!r}{f' (did you mean {meant!r}?)' if meant else ''}."
+    suggestion = nearest(name.strip().lower(), COLUMNS)
+    hint = f" (did you mean {suggestion!r}?)" if suggestion else ""
+    return f"The column {name!r} is not read{hint}."
 
 
 def _late_cues(corpus: Corpus) -> list[str]:
+    """Warnings about cues that a causal model cannot have read at the word."""
     sentences = [
         sentence
         for of_word in corpus.by_word().values()
@@ -48,16 +51,16 @@ def _late_cues(corpus: Corpus) -> list[str]:
     early = sum(
         sentence.cue is None and words_before(sentence) <= FEW_WORDS for sentence in sentences
     )
-    said = []
+    warnings = []
     if late:
-        said.append(
+        warnings.append(
             f"{late} of {len(sentences)} sentences have their cue after the word, where this model "
-            "cannot have read it yet; they are left out."
+            "cannot have read it yet. They are left out."
         )
     if early:
-        said.append(
+        warnings.append(
             f"{early} of {len(sentences)} sentences have at most two words before the word, and no "
-            "cue is marked: this model may have read no cue there. Mark the cues in a column "
-            "'cue', and sentences whose cue comes later are left out."
+            "cue is marked. This model may have read no cue there. Mark the cues in a column "
+            "'cue', so that sentences with a later cue are left out."
         )
-    return said
+    return warnings

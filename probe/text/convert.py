@@ -1,13 +1,13 @@
-"""Public data sets as sentences: the one converter.
+"""Conversion of public data sets to sentences.
 
-Two kinds of data sets fit. Some name a sense for a word in a text: Senseval's lexical samples,
-UFSAC, and the XML of the unified evaluation framework (Raganato et al. 2017). Others say of two
-texts whether the word has the same sense in both: WiC, its JSONL in SuperGLUE, RAW-C.
+Two kinds of data sets are supported. Some label a word in a text with a sense: Senseval's lexical
+samples, UFSAC, and the XML of the unified evaluation framework (Raganato et al. 2017). Others label
+two texts as having the same or a different sense of a word: WiC, its JSONL in SuperGLUE, RAW-C.
 
-Pairs name no sense, so senses are put together from them. Texts that "same" connects are one group.
-The senses of a word are groups of which every two are told apart by a "different"; they are called
-1, 2, ... Where several choices are possible, the one with the most texts is taken. All other texts
-are left out: nothing says whether they have one of these senses or another.
+Pairs have no sense labels, so senses are derived from them. Texts that are connected by "same" are
+one group. The senses of a word are groups of which every two are connected by a "different". They
+are called 1, 2 and so on. If several choices are possible, the one with the most texts is used. All
+other texts are left out, because their sense does not follow from the labels.
 """
 
 import csv
@@ -27,19 +27,19 @@ from probe.text.sentences import REPEATS, Corpus, LeftOut, Sentence
 from probe.text.spans import spans_of
 
 FORMS = (
-    "a folder or file of WiC (train.data.txt beside train.gold.txt), pairs as JSONL or CSV with "
+    "a folder or file of WiC (train.data.txt next to train.gold.txt), pairs as JSONL or CSV with "
     "sentence1 and sentence2, or XML of Senseval, UFSAC or the unified evaluation framework"
 )
 # Why a text of a data set is left out.
-NOT_RELATED = "no pair says whether it has one of the other senses"
+NOT_RELATED = "its sense does not follow from the pairs"
 CONTRADICTED = "its pairs contradict each other"
 SEVERAL_SENSES = "it is labelled with several senses"
-NO_SENSE = "it is labelled with no sense"
+NO_SENSE = "it has no sense label"
 NO_LABEL = "its pair has no label"
 NOT_ONE_HEAD = "it does not have exactly one head"
-# What a label says of a pair.
+# Whether a label means "same".
 SAME = {"t": True, "true": True, "1": True, "f": False, "false": False, "0": False}
-UNASSIGNABLE = {"U", "P"}  # Senseval's codes: no sense fits; it is part of a proper name
+UNASSIGNABLE = {"U", "P"}  # Senseval's codes for "no sense fits" and "part of a proper name"
 OPENED, CLOSED = "\ue000", "\ue001"  # mark the head while white space is being normalised
 UFSAC_KEY = re.compile(r"wn\d+_key")
 
@@ -48,7 +48,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Labelled:
-    """A word in a text, with the senses that it is labelled with."""
+    """A word in a text with its sense labels."""
 
     where: str
     word: str
@@ -59,24 +59,25 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Pair:
-    """A word in two texts; `same` is None where the pair has no label."""
+    """A word in two texts."""
 
     where: str
     word: str
     texts: tuple[str, str]
     spans: tuple[Span, Span]
-    same: bool | None
+    same: bool | None  # whether the word has the same sense; None without a label
 
 
 def convert(source: str | Path, words: Sequence[str] = ()) -> Corpus:
     """The sentences of a public data set: WiC, SuperGLUE's WiC, RAW-C, Senseval, UFSAC, or the
     unified evaluation framework.
 
-    source: the file, or the folder of WiC's files. Where senses are in a key file, it is next to
-        the XML: semcor.gold.key.txt for semcor.data.xml, or train.key for train.xml.
-    words: only these, by default all.
-    Raises InputError, naming file and line, for anything that cannot be read as it stands, and
-    where no sentence of these words is in the file.
+    source: the file, or the folder of WiC's files. A key file with senses must be next to the XML:
+        semcor.gold.key.txt for semcor.data.xml, or train.key for train.xml.
+    words: the words to convert, by default all
+
+    Raises InputError with the file and the line for anything that cannot be read, and for a file
+    without a sentence of these words.
 
     Example:
         >>> from pathlib import Path
@@ -87,9 +88,9 @@ def convert(source: str | Path, words: Sequence[str] = ()) -> Corpus:
         >>> [(row.sense, row.text) for row in probe.convert("pairs.csv").sentences]
         [('1', 'a river bank'), ('1', 'the bank of a lake'), ('2', 'the bank lent us money')]
     """
-    place = Path(source)
-    files = _files_of(place)
-    wanted = set(words)
+    path = Path(source)
+    files = _files_of(path)
+    selection = set(words)
     labelled: list[Labelled] = []
     left_out: list[LeftOut] = []
     pairs: list[Pair] = []
@@ -97,7 +98,7 @@ def convert(source: str | Path, words: Sequence[str] = ()) -> Corpus:
         for item in _reader_of(file)(file):
             if isinstance(item, LeftOut):
                 left_out.append(item)
-            elif wanted and item.word not in wanted:
+            elif selection and item.word not in selection:
                 continue
             elif isinstance(item, Pair):
                 pairs.append(item)
@@ -110,48 +111,48 @@ def convert(source: str | Path, words: Sequence[str] = ()) -> Corpus:
     sentences, unused = _sentences(labelled)
     left_out += unused
     if not sentences:
-        about = f" of {', '.join(sorted(wanted))}" if wanted else ""
+        about = f" of {', '.join(sorted(selection))}" if selection else ""
         reason = f" ({len(left_out)} left out: {left_out[0].reason})" if left_out else ""
         raise InputError(
-            f"Converting {place}: no labelled sentence{about} is in it{reason}; give {FORMS}, with "
-            "its labels."
+            f"Cannot convert {path}: it has no labelled sentence{about}{reason}. Give {FORMS}, "
+            "with its labels."
         )
     keys = [key for file in files if (key := _key_file(file)) is not None]
     sha256 = sha256_of_all([Source(file, file.name) for file in (*files, *keys)])
-    return Corpus(tuple(sentences), tuple(left_out), last_name(place), sha256)
+    return Corpus(tuple(sentences), tuple(left_out), last_name(path), sha256)
 
 
 def write_sentences(corpus: Corpus, out: Path) -> Path:
-    """Write word, sense, text, start and end of every sentence as CSV, or as JSONL where the name
-    ends so.
+    """Write word, sense, text, start and end of every sentence as CSV, or as JSONL if the name ends
+    in .jsonl.
 
-    Raises InputError for a file that is there already, and where none can be written.
+    Raises InputError for a file that exists or cannot be written.
     """
     from probe.provenance import write_atomically
 
     if out.exists():
-        raise InputError(f"Cannot write {out}: it is there already. Choose another file (--out).")
+        raise InputError(f"Cannot write {out}: it exists already. Choose another file (--out).")
     columns = ("word", "sense", "text", "start", "end")
     rows = [{name: getattr(row, name) for name in columns} for row in corpus.sentences]
     if out.suffix.lower() == ".jsonl":
         content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     else:
-        written = io.StringIO(newline="")
-        table = csv.DictWriter(written, columns, lineterminator="\n")
+        buffer = io.StringIO(newline="")
+        table = csv.DictWriter(buffer, columns, lineterminator="\n")
         table.writeheader()
         table.writerows(rows)
-        content = written.getvalue()
+        content = buffer.getvalue()
     return write_atomically(out, content.encode())
 
 
-def _files_of(place: Path) -> list[Path]:
-    """The file itself, or the files of WiC in a folder."""
-    if not place.is_dir():
-        return [place]
-    files = sorted(place.glob("*.data.txt"), key=lambda file: (file.name[:5] != "train", file.name))
+def _files_of(path: Path) -> list[Path]:
+    """The file itself, or the files of WiC in a folder, those for training first."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.glob("*.data.txt"), key=lambda file: (file.name[:5] != "train", file.name))
     if not files:
         raise InputError(
-            f"Converting the folder {place}: no file in it ends in .data.txt; give {FORMS}."
+            f"Cannot convert the folder {path}: no file in it ends in .data.txt. Give {FORMS}."
         )
     return files
 
@@ -171,65 +172,73 @@ def _reader_of(file: Path) -> Reader:
     reader = readers.get(file.suffix.lower())
     if reader is None:
         raise InputError(
-            f"Converting {file}: its name has none of the known endings; give {FORMS}."
+            f"Cannot convert {file}: its name does not have a known ending. Give {FORMS}."
         )
     return reader
 
 
 def _flaw(file: Path, where: str, reason: str) -> InputError:
-    return InputError(f"Converting {file}, {where}: {reason}; correct it and convert it again.")
+    return InputError(f"Cannot convert {file}, {where}: {reason}. Correct it and try again.")
 
 
 # --- pairs ----------------------------------------------------------------------------------------
 
 
 def _read_wic(file: Path) -> Iterator[Item]:
-    """WiC: word, part of speech, the two places of the word, and two texts cut into words, divided
-    by tabs; the labels T and F are line by line in the file with gold for data in its name."""
+    """The pairs of a WiC file.
+
+    A line has the word, the part of speech, the two positions of the word and two texts with single
+    spaces between words, separated by tabs. The labels T and F are in the same lines of the file
+    with "gold" instead of "data" in its name.
+    """
     gold = file.with_name(file.name.removesuffix(".data.txt") + ".gold.txt")
     if not gold.is_file():
         raise InputError(
-            f"Converting {file}: {gold.name} with the labels is not next to it; put it there, or "
+            f"Cannot convert {file}: {gold.name} with the labels is not next to it. Add it, or "
             "convert a part of WiC that has labels."
         )
     both = zip_longest(lines_of(file), lines_of(gold))
     for number, (line, label) in enumerate(both, 1):
         where = f"line {number}"
         if line is None or label is None:
-            raise _flaw(file, where, f"it and {gold.name} have not as many lines")
+            raise _flaw(file, where, f"it and {gold.name} have different numbers of lines")
         cells = line.split("\t")
-        places = re.fullmatch(r"(\d{1,9})-(\d{1,9})", cells[2]) if len(cells) == 5 else None
-        if places is None:
+        indices = re.fullmatch(r"(\d{1,9})-(\d{1,9})", cells[2]) if len(cells) == 5 else None
+        if indices is None:
             raise _flaw(
-                file, where, "expected word, part of speech, 1-2, text and text, divided by tabs"
+                file, where, "expected word, part of speech, 1-2, text and text, separated by tabs"
             )
         texts = (cells[3], cells[4])
         spans = tuple(
-            _word_span(file, where, text, int(place))
-            for text, place in zip(texts, places.groups(), strict=True)
+            _word_span(file, where, text, int(index))
+            for text, index in zip(texts, indices.groups(), strict=True)
         )
         yield Pair(where, cells[0], texts, (spans[0], spans[1]), _label(file, where, label))
 
 
-def _word_span(file: Path, where: str, text: str, place: int) -> Span:
+def _word_span(file: Path, where: str, text: str, index: int) -> Span:
+    """The characters of the word with this number, counted from 0."""
     words = text.split(" ")
-    if place >= len(words):
-        raise _flaw(file, where, f"the word is number {place}, and the text has {len(words)} words")
-    start = sum(len(word) + 1 for word in words[:place])
-    return start, start + len(words[place])
+    if index >= len(words):
+        raise _flaw(file, where, f"the word is number {index}, and the text has {len(words)} words")
+    start = sum(len(word) + 1 for word in words[:index])
+    return start, start + len(words[index])
 
 
-def _label(file: Path, where: str, given: object) -> bool | None:
-    if given is None or given == "":
+def _label(file: Path, where: str, cell: object) -> bool | None:
+    """Whether a label means "same". None for an empty label."""
+    if cell is None or cell == "":
         return None
-    label = SAME.get(str(given).strip().lower())
+    label = SAME.get(str(cell).strip().lower())
     if label is None:
-        raise _flaw(file, where, f"the label is {given!r}, expected one of {', '.join(SAME)}")
+        raise _flaw(file, where, f"the label is {cell!r}, expected one of {', '.join(SAME)}")
     return label
 
 
 def _read_pairs_jsonl(file: Path) -> Iterator[Item]:
-    """SuperGLUE's WiC: word, sentence1, sentence2, start1, end1, start2, end2 and label."""
+    """The pairs of SuperGLUE's WiC, with word, sentence1, sentence2, start1, end1, start2, end2 and
+    label.
+    """
     for number, line in enumerate(lines_of(file), 1):
         if not line.strip():
             continue
@@ -244,8 +253,11 @@ def _read_pairs_jsonl(file: Path) -> Iterator[Item]:
 
 
 def _read_pairs_table(file: Path) -> Iterator[Item]:
-    """The same as a table, such as RAW-C's: `same` for `label`, and `string` for the word's form,
-    which is searched for where no places are given."""
+    """The pairs of a CSV file, e.g. RAW-C.
+
+    The columns are those of SuperGLUE's WiC, with `same` as another name of `label`. Without start
+    and end, the word is searched in the form of the column `string`.
+    """
     table = csv.DictReader(f"{line}\n" for line in lines_of(file))
     for row in table:
         yield _pair(file, f"line {table.line_num}", row)
@@ -261,27 +273,29 @@ def _pair(file: Path, where: str, row: dict[str, object]) -> Pair:
     spans = []
     for number, text in enumerate(texts, 1):
         ends = [str(row.get(f"{end}{number}", "")) for end in ("start", "end")]
-        found = spans_of(form, text)
+        candidates = spans_of(form, text)
         if all(end.isdecimal() for end in ends):
-            found = [(int(ends[0]), int(ends[1]))]
-            if not text[slice(*found[0])].strip():
+            candidates = [(int(ends[0]), int(ends[1]))]
+            if not text[slice(*candidates[0])].strip():
                 between = " to ".join(ends)
                 raise _flaw(file, where, f"sentence{number} has no word at {between}")
-        if len(found) != 1:
+        if len(candidates) != 1:
+            count = len(candidates)
             raise _flaw(
-                file, where, f"sentence{number} has {form!r} {len(found)} times, expected it once"
+                file, where, f"sentence{number} has {form!r} {count} times, expected it once"
             )
-        spans.append(found[0])
+        spans.append(candidates[0])
     label = row.get("label", row.get("same"))
     return Pair(where, word, texts, (spans[0], spans[1]), _label(file, where, label))
 
 
-Node = tuple[str, Span]  # a text and the place of the word in it
+Node = tuple[str, Span]  # a text and the characters of the word in it
 
 
 def _senses_of_pairs(pairs: Sequence[Pair]) -> tuple[list[Labelled], list[LeftOut]]:
-    """The texts of the pairs with the senses that follow from them, and those of which none
-    follows."""
+    """The texts of the pairs with the senses that follow from the labels, and the texts whose sense
+    does not follow.
+    """
     by_word: defaultdict[str, list[Pair]] = defaultdict(list)
     left_out = []
     for pair in pairs:
@@ -294,10 +308,10 @@ def _senses_of_pairs(pairs: Sequence[Pair]) -> tuple[list[Labelled], list[LeftOu
         where, group_of, different = _groups(of_word)
         contradicted = {a for a, b in different if a == b}
         sizes = Counter(group for group in group_of.values() if group not in contradicted)
-        chosen = _told_apart(sizes, different)
+        senses = _distinct_groups(sizes, different)
         for (text, span), group in group_of.items():
-            if group in chosen:
-                sense = str(1 + chosen.index(group))
+            if group in senses:
+                sense = str(1 + senses.index(group))
                 labelled.append(Labelled(where[text, span], word, text, span, (sense,)))
             else:
                 reason = CONTRADICTED if group in contradicted else NOT_RELATED
@@ -309,8 +323,11 @@ Different = set[tuple[int, int]]
 
 
 def _groups(pairs: Sequence[Pair]) -> tuple[dict[Node, str], dict[Node, int], Different]:
-    """Where each text of a word was first, the group that "same" puts it into, and which groups a
-    "different" tells apart."""
+    """The first location of each text of a word, its group, and the pairs of groups that are
+    labelled as different.
+
+    Texts that are connected by "same" are one group.
+    """
     where: dict[Node, str] = {}
     group_of: dict[Node, int] = {}
     for pair in pairs:
@@ -331,15 +348,20 @@ def _groups(pairs: Sequence[Pair]) -> tuple[dict[Node, str], dict[Node, int], Di
     return where, group_of, different
 
 
-def _told_apart(sizes: Mapping[int, int], different: Different) -> list[int]:
-    """Groups of which every two are told apart, in their order; starting from each group, larger
-    ones are added first, and the choice with the most texts is taken."""
+def _distinct_groups(sizes: Mapping[int, int], different: Different) -> list[int]:
+    """Groups of which every two are labelled as different, in order.
+
+    sizes: the number of texts of each group
+
+    A greedy search starts from each group and adds larger groups first. The result with the most
+    texts is used.
+    """
     by_size = sorted(sizes, key=lambda group: -sizes[group])
     best: list[int] = []
     for first in by_size:
         together = [first]
         for group in by_size:
-            if all((group, other) in different for other in together):
+            if all((group, member) in different for member in together):
                 together.append(group)
         if sum(sizes[group] for group in together) > sum(sizes[group] for group in best):
             best = together
@@ -350,9 +372,12 @@ def _told_apart(sizes: Mapping[int, int], different: Different) -> list[int]:
 
 
 def _read_xml(file: Path) -> Iterator[Item]:
-    """Senseval's lexical samples (`lexelt`, `instance`, `answer`, `head`), UFSAC (`sentence`,
-    `word`) and the unified evaluation framework (`sentence`, `wf`, `instance`), element by element:
-    a corpus of a million words is not held."""
+    """The labelled words of an XML file: of Senseval's lexical samples (`lexelt`, `instance`,
+    `answer`, `head`), UFSAC (`sentence`, `word`) or the unified evaluation framework (`sentence`,
+    `wf`, `instance`).
+
+    Elements are read one by one, so that a large corpus is never in memory.
+    """
     key_file = _key_file(file)
     keys = _keys(key_file) if key_file is not None else {}
     lexelt = ""
@@ -372,17 +397,17 @@ def _read_xml(file: Path) -> Iterator[Item]:
         raise _flaw(file, f"line {line}", f"it is not well-formed XML ({error})") from error
     except OSError as error:
         raise InputError(
-            f"Converting {file}: it cannot be opened ({error.strerror or error}); give {FORMS}."
+            f"Cannot convert {file}: it cannot be opened ({error.strerror or error}). Give {FORMS}."
         ) from error
 
 
 def _lemma(item: str) -> str:
-    """The word of a lexical item: bank of bank.n and of bank-n."""
+    """The word of a lexical item, e.g. bank for bank.n and bank-n."""
     return re.sub(r"[.-][a-z]$", "", item)
 
 
 def _of_instance(instance: ElementTree.Element, word: str, keys: Mapping[str, list[str]]) -> Item:
-    """An instance of a lexical sample, its text with single spaces."""
+    """An instance of a lexical sample, with single spaces in its text."""
     where = instance.get("id", "")
     context = instance.find("context")
     heads = [] if context is None else list(context.iter("head"))
@@ -404,8 +429,7 @@ def _of_instance(instance: ElementTree.Element, word: str, keys: Mapping[str, li
 
 
 def _of_sentence(sentence: ElementTree.Element, keys: Mapping[str, list[str]]) -> Iterator[Item]:
-    """The labelled words of a sentence that is cut into words, which are put together with spaces
-    between them."""
+    """The labelled words of a sentence whose words are elements, joined with spaces in the text."""
     tokens = [token for token in sentence if token.tag in ("word", "wf", "instance")]
     forms = [_form(token) for token in tokens]
     text = " ".join(forms)
@@ -425,13 +449,13 @@ def _form(token: ElementTree.Element) -> str:
 
 
 def _ufsac_senses(token: ElementTree.Element) -> list[str]:
-    """The senses of a word in UFSAC, of the latest WordNet that it names."""
+    """The senses of a word in UFSAC, in its latest version of WordNet."""
     names = sorted(name for name in token.attrib if UFSAC_KEY.fullmatch(name))
     return [sense for sense in token.get(names[-1], "").split(";") if sense] if names else []
 
 
 def _key_file(file: Path) -> Path | None:
-    """The file of senses that belongs to an XML file; None where there is none."""
+    """The key file of an XML file, which has the senses. None without a key file."""
     stem = file.name.removesuffix(".xml")
     if stem == file.name:
         return None
@@ -440,7 +464,7 @@ def _key_file(file: Path) -> Path | None:
 
 
 def _keys(file: Path) -> dict[str, list[str]]:
-    """The senses of each instance; a line may begin with the lexical item, as Senseval's do."""
+    """The senses of each instance. A line may begin with the lexical item, as in Senseval."""
     keys = {}
     for line in lines_of(file):
         cells = line.split()
@@ -455,7 +479,7 @@ def _keys(file: Path) -> dict[str, list[str]]:
 
 
 def _sentences(labelled: Iterable[Labelled]) -> tuple[list[Sentence], list[LeftOut]]:
-    """Those with exactly one sense, each once."""
+    """The sentences with exactly one sense, without repetitions, and the rest with the reasons."""
     first: dict[tuple[object, ...], str] = {}
     sentences = []
     left_out = []

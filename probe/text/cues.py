@@ -1,5 +1,8 @@
-"""The cues that aligned pairs show: where no sentence of a word marks its cue, the few words in
-which the two sentences of a pair differ, and nothing else that the model could have read."""
+"""Cues inferred from aligned pairs, for words whose sentences mark no cue.
+
+The cue is the only difference between the two sentences of a pair, a few words, in all that the
+model can have read.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,17 +12,19 @@ import regex
 
 from probe.text.sentences import Sentence
 
-LONGEST_CUE = 3  # in words: sentences that differ in more do not differ in a cue
+LONGEST_CUE = 3  # words: a longer difference is not a cue
 _WORD = regex.compile(r"\w(?:\S*\w)?")  # without the punctuation around it
 Span = tuple[int, int]
 
 
 def infer_cues(sentences: Sequence[Sentence], *, both_sides: bool) -> tuple[Sentence, ...]:
-    """The sentences of one word, with the cues that its pairs show, `cue_inferred`; as they are
-    where any of them marks its cue.
+    """The sentences of one word, with the cues inferred from its pairs (`cue_inferred`).
 
-    The cue of a pair is one run of at most LONGEST_CUE words in each of its sentences. They differ
-    in it and are alike in everything else before the word; with `both_sides`, in everything else.
+    both_sides: whether the model reads both ways, so that the cue may come after the word
+
+    Returns the sentences unchanged if any of them marks its cue. The cue is one run of at most
+    LONGEST_CUE words in each sentence of a pair. The sentences must be equal in everything else
+    before the word; with `both_sides`, in everything else.
     """
     if any(sentence.cue is not None for sentence in sentences):
         return tuple(sentences)
@@ -39,9 +44,11 @@ def infer_cues(sentences: Sequence[Sentence], *, both_sides: bool) -> tuple[Sent
 
 
 def _differing_spans(aligned: Sequence[Sentence], *, both_sides: bool) -> list[Span]:
-    """The characters in which each sentence of a pair differs from the others; empty where they
-    differ in more than one place, in too many words, or one of them has nothing there, and where
-    what differs touches the word itself, as all of a text does whose writing has no spaces."""
+    """The characters in which each sentence of a pair differs from the others.
+
+    Empty if they differ in more than one run of words or in too many words, or if a sentence has no
+    word there. Also empty if the difference touches the word, as it does in scripts without spaces.
+    """
     before = [(0, sentence.start) for sentence in aligned]
     after = [(sentence.end, len(sentence.text)) for sentence in aligned]
     sides = [before]
@@ -59,15 +66,15 @@ def _differing_spans(aligned: Sequence[Sentence], *, both_sides: bool) -> list[S
         span[1] == row.start or span[0] == row.end for row, span in zip(aligned, spans, strict=True)
     ):
         return []
-    in_front = [(start, span[0]) for (start, _), span in zip(side, spans, strict=True)]
-    behind = [(span[1], end) for (_, end), span in zip(side, spans, strict=True)]
-    # Words are compared without the punctuation around them, which must be alike as well.
-    alike = all(len(_parts(aligned, part)) == 1 for part in (in_front, behind))
+    before_cue = [(start, span[0]) for (start, _), span in zip(side, spans, strict=True)]
+    after_cue = [(span[1], end) for (_, end), span in zip(side, spans, strict=True)]
+    # Words were compared without the punctuation around them, which must be equal as well.
+    alike = all(len(_parts(aligned, part)) == 1 for part in (before_cue, after_cue))
     return spans if alike else []
 
 
 def _parts(aligned: Sequence[Sentence], ends: Sequence[Span]) -> set[str]:
-    """The different texts that stand between these characters of each sentence."""
+    """The distinct texts between these characters of each sentence."""
     return {row.text[slice(*span)] for row, span in zip(aligned, ends, strict=True)}
 
 
@@ -79,8 +86,10 @@ def _words(text: str, start: int, end: int) -> list[tuple[str, int]]:
 def differing(
     texts: Sequence[Sequence[tuple[str, int]]],
 ) -> list[Sequence[tuple[str, int]]]:
-    """What is left of each text, as words with their positions, without the words that all of them
-    begin with and end with."""
+    """The middle part of each text: without the words with which all texts begin and end.
+
+    texts: words with their positions
+    """
     shortest = min(map(len, texts))
     start = 0
     while start < shortest and len({words[start][0] for words in texts}) == 1:

@@ -1,12 +1,11 @@
-"""Files of sentences read row by row, in memory that does not grow with the file: the one reader of
-every command.
+"""Readers of sentence files, for all commands. Memory does not grow with the file.
 
-JSONL, CSV (with comma, semicolon, tab or bar), TSV, Parquet, word folders of CoarseWSD-20, folders
-of these, and tables made in Python. Only the form is judged here: a row that cannot be cut carries
-the reason as its flaw, and `probe.text.sentences` reports it beside rows whose content is wrong. A
-file without rows, or without the columns, is refused as a whole, and so is what could not be read
-in little memory: a line of more than LONGEST_LINE characters, and anything that is not a regular
-file.
+The formats are JSONL, CSV (with comma, semicolon, tab or bar), TSV, Parquet, word folders of
+CoarseWSD-20, folders of these, and tables made in Python. This module checks the format only. A row
+that cannot be split into fields has the reason as its flaw, and `probe.text.sentences` reports it
+together with rows whose content is wrong. A file without rows or without the columns raises
+InputError. So does a file that cannot be read in little memory: one with a line of more than
+LONGEST_LINE characters, or one that is not a regular file.
 """
 
 import csv
@@ -40,63 +39,61 @@ COLUMNS = (
     "split",
 )
 FORMS = "a JSONL, CSV, TSV or Parquet file, or a CoarseWSD-20 word folder"
-# Characters, ten times the longest text that is taken: no line of a sentence comes near it.
+# Characters: ten times the longest text that is accepted.
 LONGEST_LINE = 1_000_000
-BATCH = 1024  # rows of a Parquet file that are held at once
-COLUMNS_NAMED = 50  # other columns of a JSONL file that an error may name
-CHUNK = 1 << 14  # bytes that are read at once to see whether a file holds anything
+BATCH = 1024  # rows of a Parquet file in memory at once
+COLUMNS_NAMED = 50  # columns of a JSONL file that an error may list
+CHUNK = 1 << 14  # bytes that are read at once to check whether a file is empty
 SHOWN = 40  # characters of a bad line in its flaw
-INDEX_DIGITS = 9  # of a word folder: a number with more is no word's
-UTF16 = (b"\xff\xfe", b"\xfe\xff")  # what such a file begins with
+INDEX_DIGITS = 9  # digits of a word's number in a word folder, at most
+UTF16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
 SEPARATOR_LINE = re.compile('"?sep=.?"?', re.IGNORECASE)
 QUOTED = re.compile('"[^"]*"')
-# A cell and the tab after it: in quotation marks that are doubled inside, or up to the tab.
+# A cell and the tab after it. A cell in quotation marks has doubled quotation marks inside.
 TAB_CELL = re.compile(r'(?:"((?:[^"]|"")*)"|([^\t]*))\t')
-NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of bytes that are not UTF-8
+NOT_UTF8 = re.compile("[\udc80-\udcff]")  # `surrogateescape` maps bytes that are not UTF-8 to these
 
 
 @dataclass(frozen=True)
 class FileRow:
-    """One row: where it stands in its source ("line 7"), its fields by column, and why it could not
-    be cut, if so."""
+    """One row of a source."""
 
-    where: str
-    fields: Mapping[str, object] = field(default_factory=dict)
-    flaw: str | None = None
+    where: str  # in the source, e.g. "line 7"
+    fields: Mapping[str, object] = field(default_factory=dict)  # by column
+    flaw: str | None = None  # why the row could not be split into fields
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file, or one CoarseWSD-20 folder; `name` is what its rows are placed by, without this
-    machine's folders."""
+    """One file, or one CoarseWSD-20 folder."""
 
-    place: Path
-    name: str
+    path: Path
+    name: str  # in the labels of rows, without the folders of this machine
 
     def label(self, where: str) -> str:
-        """A row's place with the source's name in front: "mine.jsonl line 7", "bank/train.data.txt
-        line 7"."""
-        return f"{self.name}{'/' if self.place.is_dir() else ' '}{where}"
+        """The name of the source and the location of a row, e.g. "mine.jsonl line 7" or
+        "bank/train.data.txt line 7".
+        """
+        return f"{self.name}{'/' if self.path.is_dir() else ' '}{where}"
 
 
 def sources(paths: Sequence[Path]) -> list[Source]:
-    """The files behind the paths given, in order; a folder gives its readable files, by name, those
-    of its folders too.
+    """The sources of some paths, in order. A folder contains its readable files and those of its
+    subfolders, by name.
 
-    Raises InputError for a path that is not there, a folder without a readable file, and what is no
-    regular file.
+    Raises InputError for a folder without a readable file, and for a path that is not a regular
+    file or a folder.
     """
-    behind = [source for path in paths for source in _behind(path)]
-    for source in behind:
-        if not source.place.is_dir() and source.place.exists() and not source.place.is_file():
+    all_sources = [source for path in paths for source in _sources_in(path)]
+    for source in all_sources:
+        if not source.path.is_dir() and source.path.exists() and not source.path.is_file():
             raise InputError(
-                f"Reading sentences from {source.place}: it is no regular file, expected {FORMS}; "
-                "give one of these."
+                f"Cannot read sentences from {source.path}: it is not a regular file. Give {FORMS}."
             )
-    return behind
+    return all_sources
 
 
-def _behind(path: Path) -> Iterator[Source]:
+def _sources_in(path: Path) -> Iterator[Source]:
     if not path.is_dir():
         yield Source(path, path.name)
         return
@@ -106,32 +103,33 @@ def _behind(path: Path) -> Iterator[Source]:
     files = [] if words else sorted(file for file in inside if file.suffix.lower() in READERS)
     if not words and not files:
         raise InputError(
-            f"Reading sentences from the folder {path}: no file in it ends in {', '.join(READERS)},"
-            f" and no folder in it is a CoarseWSD-20 word folder; give {FORMS}, or a folder of "
-            "these."
+            f"Cannot read sentences from the folder {path}: no file in it ends in "
+            f"{', '.join(READERS)}, and no folder in it is a CoarseWSD-20 word folder. Give "
+            f"{FORMS}, or a folder of these."
         )
-    for place in words or files:
-        name = last_name(place) if place == path else place.relative_to(path).as_posix()
-        yield Source(place, name)
+    for inner in words or files:
+        name = last_name(inner) if inner == path else inner.relative_to(path).as_posix()
+        yield Source(inner, name)
 
 
-def last_name(place: Path) -> str:
-    """The last name only: a page must not carry the folders of somebody's machine."""
-    return place.name or place.resolve().name
+def last_name(path: Path) -> str:
+    """The last component of a path, because a page must not contain the folders of this machine."""
+    return path.name or path.resolve().name
 
 
 def sha256_of(source: Source) -> str:
-    """The sha256 of a file's bytes; of a word folder, that of the names and sums of the files that
-    are read."""
-    if not source.place.is_dir():
-        return _file_sha256(source.place)
+    """The sha256 of a file's bytes. For a word folder, the sha256 of the names and sums of the
+    files that are read.
+    """
+    if not source.path.is_dir():
+        return _file_sha256(source.path)
     names = ["classes_map.txt"]
-    names += [f"{split}.{kind}.txt" for split in _splits(source.place) for kind in ("data", "gold")]
-    return _sha256_of_sums((name, _file_sha256(source.place / name)) for name in names)
+    names += [f"{split}.{kind}.txt" for split in _splits(source.path) for kind in ("data", "gold")]
+    return _sha256_of_sums((name, _file_sha256(source.path / name)) for name in names)
 
 
 def sha256_of_all(files: Sequence[Source]) -> str:
-    """The sha256 of one source, or of the names and sums of several."""
+    """The sha256 of one source, or of the names and sums of several sources."""
     if len(files) == 1:
         return sha256_of(files[0])
     return _sha256_of_sums((source.name, sha256_of(source)) for source in files)
@@ -142,50 +140,52 @@ def _sha256_of_sums(sums: Iterator[tuple[str, str]]) -> str:
     return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _file_sha256(place: Path) -> str:
+def _file_sha256(path: Path) -> str:
     try:
-        with place.open("rb") as opened:
+        with path.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
-        raise _unreadable(place, error) from error
+        raise _unreadable(path, error) from error
 
 
 def stream(source: Source) -> Iterator[FileRow]:
-    """The rows of one source, one at a time; a row that cannot be cut carries its flaw.
+    """The rows of one source, one at a time. A row that cannot be split into fields has a flaw.
 
     Raises InputError for a source that is missing, empty, unreadable or without the columns.
     """
-    place = source.place
-    read = _read_word_folder if place.is_dir() else READERS.get(place.suffix.lower())
+    path = source.path
+    read = _read_word_folder if path.is_dir() else READERS.get(path.suffix.lower())
     if read is None:
-        got = f"a name ending in {place.suffix!r}" if place.suffix else "a name without an ending"
+        got = f"a name ending in {path.suffix!r}" if path.suffix else "a name without an ending"
         raise InputError(
-            f"Reading sentences from {place}: got {got}, expected {FORMS}; give one of these."
+            f"Cannot read sentences from {path}: got {got}, expected {FORMS}. Give one of these."
         )
-    rows = read(place)
+    rows = read(path)
     first = next(rows, None)
     if first is None:
-        raise InputError(_no_rows(place))
+        raise InputError(_no_rows(path))
     yield first
     yield from rows
 
 
-def read_table(name: str, given: object) -> list[FileRow]:
-    """The rows of a DataFrame, or of what pandas makes one of: a list of dicts, say, or of
-    sentences.
+def read_table(name: str, content: object) -> list[FileRow]:
+    """The rows of a table.
+
+    name: of the table in error messages
+    content: a DataFrame, or anything that pandas converts to one, e.g. a list of dicts or sentences
 
     Raises InputError for anything else, and for a table without rows or without the columns.
     """
     import pandas as pd
 
-    if hasattr(given, "to_pandas"):  # a pyarrow.Table, or what other libraries call a table
-        given = given.to_pandas()
+    if hasattr(content, "to_pandas"):  # a pyarrow.Table, or a table of another library
+        content = content.to_pandas()
     try:
-        table = pd.DataFrame(given, dtype=object)  # type: ignore[call-overload]
+        table = pd.DataFrame(content, dtype=object)  # type: ignore[call-overload]
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"Reading sentences from {name}: got {type(given).__name__} ({error}), expected a path,"
-            " a DataFrame, a list of dicts or of sentences; give one of these."
+            f"Cannot read sentences from {name}: got {type(content).__name__} ({error}), expected a"
+            " path, a DataFrame, or a list of dicts or sentences. Give one of these."
         ) from error
     if table.empty:
         raise InputError(_no_rows(name))
@@ -199,96 +199,94 @@ def read_table(name: str, given: object) -> list[FileRow]:
 
 
 def _no_rows(source: Path | str) -> str:
-    return (
-        f"Reading sentences from {source}: it holds no rows, expected one sentence per row; "
-        "add some."
-    )
+    return f"Cannot read sentences from {source}: it has no rows. Add one sentence per row."
 
 
-def _require_columns(place: Path | str, columns: Sequence[str]) -> None:
-    """Raises InputError where a table lacks a required column."""
+def _require_columns(path: Path | str, columns: Sequence[str]) -> None:
+    """Raises InputError for a table without a required column."""
     absent = [column for column in REQUIRED if column not in columns]
     if not absent:
         return
     names = ", ".join(absent)
     missing = f"the column {names} is" if len(absent) == 1 else f"the columns {names} are"
     raise InputError(
-        f"Reading sentences from {place}: {missing} missing, got {', '.join(columns)}, expected at "
-        f"least {' and '.join(REQUIRED)}; rename or add what is missing and read it again."
+        f"Cannot read sentences from {path}: {missing} missing, got {', '.join(columns)}, "
+        f"expected at least {' and '.join(REQUIRED)}. Rename a column or add the missing one."
     )
 
 
-def _require_content(place: Path) -> None:
-    """Raises InputError for a file that is missing, cannot be opened, or holds nothing but white
-    space."""
+def _require_content(path: Path) -> None:
+    """Raises InputError for a file that is missing, cannot be opened, or has only white space."""
     try:
-        with place.open("rb") as opened:
+        with path.open("rb") as opened:
             while part := opened.read(CHUNK):
                 if part.strip():
                     return
     except OSError as error:
-        raise _unreadable(place, error) from error
-    raise InputError(
-        f"Reading sentences from {place}: it is empty, expected one sentence per row; add some."
-    )
+        raise _unreadable(path, error) from error
+    raise InputError(f"Cannot read sentences from {path}: it is empty. Add one sentence per row.")
 
 
-def _unreadable(place: Path, error: OSError) -> InputError:
+def _unreadable(path: Path, error: OSError) -> InputError:
     if isinstance(error, FileNotFoundError):
         return InputError(
-            f"Reading sentences from {place}: there is no such file; give the path of {FORMS}."
+            f"Cannot read sentences from {path}: there is no such file. Give the path of {FORMS}."
         )
     return InputError(
-        f"Reading sentences from {place}: it cannot be opened ({error.strerror or error}); make it "
-        "readable or give another."
+        f"Cannot read sentences from {path}: it cannot be opened ({error.strerror or error}). "
+        "Make it readable, or give another file."
     )
 
 
-def _lines(place: Path, newline: str) -> Iterator[str]:
-    """The lines of a UTF-8 or UTF-16 file with their ends, `newline` as in `open`; raises
-    InputError for too long a line."""
-    _require_content(place)
+def _lines(path: Path, newline: str) -> Iterator[str]:
+    """The lines of a UTF-8 or UTF-16 file with their line ends.
+
+    newline: as in `open`
+
+    Raises InputError for a line that is too long.
+    """
+    _require_content(path)
     number = 0
     try:
-        with place.open("rb") as opened_as_bytes:
+        with path.open("rb") as opened_as_bytes:
             is_utf16 = opened_as_bytes.read(2) in UTF16
         encoding = "utf-16" if is_utf16 else "utf-8-sig"
-        # Text is decoded ahead of the line that is asked for, so bytes that are not UTF-8 are
-        # marked, not refused.
-        with place.open(encoding=encoding, errors="surrogateescape", newline=newline) as opened:
+        # Python decodes ahead of the current line, so an error at once would name the wrong line.
+        # Bytes that are not UTF-8 are marked instead.
+        with path.open(encoding=encoding, errors="surrogateescape", newline=newline) as opened:
             for number, line in enumerate(iter(partial(opened.readline, LONGEST_LINE + 1), ""), 1):
                 if not line.isascii() and NOT_UTF8.search(line):
-                    raise InputError(_other_encoding(place, number, is_utf16=is_utf16))
+                    raise InputError(_other_encoding(path, number, is_utf16=is_utf16))
                 if len(line) > LONGEST_LINE:
                     raise InputError(
-                        f"Reading {place}, line {number}: it is longer than {LONGEST_LINE:,} "
-                        "characters, expected one sentence per line; split the line and read it "
-                        "again."
+                        f"Cannot read {path}, line {number}: it is longer than {LONGEST_LINE:,} "
+                        "characters, expected one sentence per line. Split the line."
                     )
                 yield line
-    except UnicodeDecodeError as error:  # of UTF-16: bytes below 80 cannot be marked
-        raise InputError(_other_encoding(place, number + 1, is_utf16=True)) from error
+    except UnicodeDecodeError as error:  # in UTF-16, bytes below 0x80 cannot be marked
+        raise InputError(_other_encoding(path, number + 1, is_utf16=True)) from error
     except OSError as error:
-        raise _unreadable(place, error) from error
+        raise _unreadable(path, error) from error
 
 
-def _other_encoding(place: Path, line: int, *, is_utf16: bool) -> str:
+def _other_encoding(path: Path, line: int, *, is_utf16: bool) -> str:
+    encoding = "UTF-16" if is_utf16 else "UTF-8"
     return (
-        f"Reading {place}, line {line}: the bytes there are not {'UTF-16' if is_utf16 else 'UTF-8'}"
-        "; save the file as UTF-8 (in a spreadsheet: CSV UTF-8) and read it again."
+        f"Cannot read {path}, line {line}: its bytes are not {encoding}. Save the file as UTF-8 "
+        "(in a spreadsheet: CSV UTF-8)."
     )
 
 
-def _read_jsonl(place: Path) -> Iterator[FileRow]:
-    columns: dict[str, None] = {}  # of all rows, for a column may be absent in one of them
-    for number, line in enumerate(_lines(place, "\n"), 1):
+def _read_jsonl(path: Path) -> Iterator[FileRow]:
+    columns: dict[str, None] = {}  # of all rows, because a row may lack a column
+    for number, line in enumerate(_lines(path, "\n"), 1):
         if line.strip():
             row = _json_row(f"line {number}", line.removesuffix("\n"))
             may_name_more = len(columns) < COLUMNS_NAMED
             columns |= {name: None for name in row.fields if name in REQUIRED or may_name_more}
             yield row
     if columns:
-        _require_columns(place, list(columns))
+        _require_columns(path, list(columns))
 
 
 def _json_row(where: str, line: str) -> FileRow:
@@ -303,14 +301,16 @@ def _json_row(where: str, line: str) -> FileRow:
     return FileRow(where, {_column(name): value[name] for name in value})
 
 
-def _read_delimited(place: Path, *, usual: str) -> Iterator[FileRow]:
-    """The rows of a table in text.
+def _read_delimited(path: Path, *, usual: str) -> Iterator[FileRow]:
+    """The rows of a CSV or TSV file.
 
-    The header has most of the character between cells: a comma, semicolon, tab or bar; where it has
-    none of them, it is the `usual` one of the file's ending. A first line such as "sep=;", which
-    spreadsheets write, is skipped.
+    usual: the delimiter for the file's ending
+
+    The delimiter is the most frequent of comma, semicolon, tab and bar in the header, or the usual
+    one if the header has none of them. A first line such as "sep=;", which spreadsheets write, is
+    skipped.
     """
-    lines = _lines(place, "")
+    lines = _lines(path, "")
     head = [""]
     while not head[-1].strip() and (line := next(lines, None)) is not None:
         head.append("\n" if SEPARATOR_LINE.fullmatch(line.strip()) else line)
@@ -322,19 +322,19 @@ def _read_delimited(place: Path, *, usual: str) -> Iterator[FileRow]:
     for where, cells, flaw in rows:
         if any(cells) and not columns:
             columns = [_column(name) for name in cells]
-            _require_once(place, columns)
-        elif any(cells) or flaw:  # a spreadsheet ends in rows of empty cells
-            if is_first:  # a table without any row says so, whatever its columns are
-                _require_columns(place, columns)
+            _require_once(path, columns)
+        elif any(cells) or flaw:  # tables from spreadsheets end in rows of empty cells
+            if is_first:  # later than the header, so that an empty table has the error for no rows
+                _require_columns(path, columns)
                 is_first = False
             yield FileRow(where, flaw=flaw) if flaw else _delimited_row(where, columns, cells)
 
 
-CutRow = tuple[str, list[str], str | None]  # place, cells, and why it could not be cut
+SplitRow = tuple[str, list[str], str | None]  # the location, the cells, and the flaw
 
 
-def _csv_rows(lines: Iterable[str], delimiter: str) -> Iterator[CutRow]:
-    """The rows of a CSV file: a cell in quotation marks may go on over several lines."""
+def _csv_rows(lines: Iterable[str], delimiter: str) -> Iterator[SplitRow]:
+    """The rows of a CSV file. A cell in quotation marks may have several lines."""
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     where = "line 1"
     try:
@@ -346,11 +346,11 @@ def _csv_rows(lines: Iterable[str], delimiter: str) -> Iterator[CutRow]:
         yield where, [], reason
 
 
-def _tab_rows(lines: Iterable[str]) -> Iterator[CutRow]:
-    """The rows of a TSV file, a line each.
+def _tab_rows(lines: Iterable[str]) -> Iterator[SplitRow]:
+    """The rows of a TSV file, one for each line.
 
     Quotation marks are ordinary characters, except a pair that encloses a whole cell. A cell that
-    opens with one and closes none would have to go on in the next line: it is reported.
+    begins with a quotation mark that is never closed is a flaw.
     """
     for number, line in enumerate(lines, 1):
         cells = []
@@ -367,40 +367,40 @@ def _tab_rows(lines: Iterable[str]) -> Iterator[CutRow]:
 
 
 def _column(name: str) -> str:
-    """A known column as it is spelled here; any other as it is."""
-    known = name.strip().lower()
-    return known if known in COLUMNS else name
+    """The name of a column as in COLUMNS, if it is one of them except for capitals and spaces."""
+    standard = name.strip().lower()
+    return standard if standard in COLUMNS else name
 
 
 def _delimited_row(where: str, columns: Sequence[str], cells: Sequence[str]) -> FileRow:
     if len(cells) == len(columns):
         return FileRow(where, dict(zip(columns, cells, strict=True)))
     flaw = (
-        f"got {len(cells)} fields, expected the {len(columns)} of the header (a text that holds "
-        "the character between fields stands in quotation marks)"
+        f"got {len(cells)} fields, expected the {len(columns)} of the header (a text that contains "
+        "the delimiter must be in quotation marks)"
     )
     return FileRow(where, flaw=flaw)
 
 
-def _require_once(place: Path | str, columns: Sequence[str]) -> None:
+def _require_once(path: Path | str, columns: Sequence[str]) -> None:
     for name in sorted(REQUIRED):
         if columns.count(name) > 1:
             raise InputError(
-                f"Reading sentences from {place}: the header has {name!r} twice, expected it once; "
-                "rename one of them."
+                f"Cannot read sentences from {path}: the header has {name!r} twice, expected it "
+                "once. Rename one of them."
             )
 
 
-def _read_parquet(place: Path) -> Iterator[FileRow]:
+def _read_parquet(path: Path) -> Iterator[FileRow]:
     import pyarrow
     import pyarrow.parquet
 
-    _require_content(place)
+    _require_content(path)
     try:
-        with pyarrow.parquet.ParquetFile(place, pre_buffer=False) as opened:
+        with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as opened:
             columns = [_column(name) for name in opened.schema_arrow.names]
-            _require_columns(place, columns)
-            _require_once(place, columns)
+            _require_columns(path, columns)
+            _require_once(path, columns)
             number = 0
             read = [field.name for field in opened.schema_arrow if _is_read(field)]
             for batch in opened.iter_batches(batch_size=BATCH, columns=read):
@@ -410,13 +410,13 @@ def _read_parquet(place: Path) -> Iterator[FileRow]:
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise InputError(
-            f"Reading sentences from {place}: it is not a readable Parquet file ({reason}); write "
-            "it again."
+            f"Cannot read sentences from {path}: it is not a readable Parquet file ({reason}). "
+            "Write it again."
         ) from error
 
 
 def _is_read(column: "pyarrow.Field") -> bool:
-    """Whether a column is one of a sentence's, or holds numbers or text."""
+    """Whether a column is one of COLUMNS, or has numbers or text."""
     from pyarrow import types
 
     of_type = (types.is_integer, types.is_floating, types.is_string, types.is_large_string)
@@ -432,8 +432,10 @@ READERS: dict[str, Callable[[Path], Iterator[FileRow]]] = {
 
 
 def _read_word_folder(folder: Path) -> Iterator[FileRow]:
-    """A CoarseWSD-20 word folder: the word is the folder's name, the senses are the values of its
-    class map."""
+    """The rows of a CoarseWSD-20 word folder.
+
+    The word is the name of the folder, and the senses are the values of its class map.
+    """
     senses = _class_map(folder)
     for split in _splits(folder):
         files = [folder / f"{split}.{kind}.txt" for kind in ("data", "gold")]
@@ -441,8 +443,8 @@ def _read_word_folder(folder: Path) -> Iterator[FileRow]:
             if line is None or label is None:
                 sentences, labels = [sum(1 for _ in lines_of(file)) for file in files]
                 raise InputError(
-                    f"Reading the word folder {folder}: {split}.data.txt has {sentences} lines and "
-                    f"{split}.gold.txt {labels}, expected one class per sentence; restore both "
+                    f"Cannot read the word folder {folder}: {split}.data.txt has {sentences} lines "
+                    f"and {split}.gold.txt {labels}, expected one class per sentence. Restore both "
                     "files."
                 )
             if label in senses:
@@ -454,42 +456,44 @@ def _read_word_folder(folder: Path) -> Iterator[FileRow]:
 
 
 def _splits(folder: Path) -> list[str]:
-    """The parts of a word folder that are there; raises InputError where there is neither."""
+    """The parts of a word folder, "train" and "test". Raises InputError if both are missing."""
     splits = [split for split in ("train", "test") if (folder / f"{split}.data.txt").exists()]
     if not splits:
         raise InputError(
-            f"Reading the word folder {folder}: neither train.data.txt nor test.data.txt is there, "
-            "expected at least one; give a complete CoarseWSD-20 word folder."
+            f"Cannot read the word folder {folder}: it has neither train.data.txt nor "
+            "test.data.txt, expected at least one. Give a complete CoarseWSD-20 word folder."
         )
     return splits
 
 
-def lines_of(place: Path) -> Iterator[str]:
-    """The lines of a text file, without their ends; InputError for a file that cannot be read."""
-    return (line.removesuffix("\n").removesuffix("\r") for line in _lines(place, "\n"))
+def lines_of(path: Path) -> Iterator[str]:
+    """The lines of a text file without their line ends. Raises InputError for a file that cannot be
+    read.
+    """
+    return (line.removesuffix("\n").removesuffix("\r") for line in _lines(path, "\n"))
 
 
 def _class_map(folder: Path) -> dict[str, str]:
-    place = folder / "classes_map.txt"
-    if not place.exists():
+    path = folder / "classes_map.txt"
+    if not path.exists():
         raise InputError(
-            f"Reading the folder {folder}: classes_map.txt is not there, expected a CoarseWSD-20 "
-            "word folder; give such a folder, or a JSONL, CSV, TSV or Parquet file."
+            f"Cannot read the folder {folder}: classes_map.txt is missing, expected a CoarseWSD-20 "
+            "word folder. Give such a folder, or a JSONL, CSV, TSV or Parquet file."
         )
     try:
-        senses = json.loads("".join(_lines(place, "\n")))
+        senses = json.loads("".join(_lines(path, "\n")))
     except (ValueError, RecursionError):
         senses = None
     if not isinstance(senses, dict) or not all(isinstance(sense, str) for sense in senses.values()):
         raise InputError(
-            f'Reading {place}: got no class map, expected a JSON object such as {{"0": '
-            '"bank_bank"}; restore the file.'
+            f'Cannot read {path}: it is not a class map, expected a JSON object such as {{"0": '
+            '"bank_bank"}. Restore the file.'
         )
     return senses
 
 
 def _folder_row(where: str, line: str, fields: Mapping[str, object]) -> FileRow:
-    """A line with the number of a word, a tab and the sentence, its words divided by one space."""
+    """The row of a line with the number of the word, a tab, and the sentence with single spaces."""
     index, tab, text = line.partition("\t")
     if not tab or not index.isdecimal() or len(index) > INDEX_DIGITS:
         flaw = f"got {line[:SHOWN]!r}, expected the number of a word, a tab and the sentence"

@@ -85,8 +85,9 @@ class Frame:
 
 @dataclass(frozen=True)
 class Entry:
-    """An ambiguous word with its senses and frames. All senses have the same number of cues, and
-    no cue is shared.
+    """An ambiguous word with its senses and frames.
+
+    All senses have the same number of cues, and no two senses share a cue.
     """
 
     word: str
@@ -233,7 +234,7 @@ def _one_meaning_by_article() -> dict[str, list[str]]:
 
 @cache
 def one_meaning_nouns() -> tuple[str, ...]:
-    """Unambiguous count nouns, to replace an ambiguous word.
+    """Unambiguous count nouns that can replace an ambiguous word.
 
     Nouns with "a" and nouns with "an" alternate, so that the first few contain both.
 

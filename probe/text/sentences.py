@@ -1,14 +1,14 @@
-"""Sentences with one marked word: the record, and what turns a file of rows into checked records.
+"""Sentences with one marked word, and the checks that turn the rows of a file into them.
 
-A row that cannot be used stops the reading with its place and its reason. A row that a rule leaves
-out (a repetition, another word than the one asked for) is counted with the rule, so that the rows
-used and the rows left out always add up to the file.
+A row that cannot be used raises InputError with its location and the reason. A row that is left out
+by a rule (a repetition, another word than the requested one) is recorded with the rule, so that the
+rows used and the rows left out always add up to the file.
 
-Where a row gives no `start` and `end`, `probe.text.spans` finds the word: as a word of its own,
-with capital letters or without, with -s or -es (so the possessive too: the span of "Bank's" is
-"Bank"). It has to occur once. A span that is given is trusted, whatever form of the word it marks:
-*mice* of mouse, *carried* of carry. The words of a `cue` are found in the same way, where a row
-gives no `cue_start` and `cue_end`.
+If a row has no `start` and `end`, `probe.text.spans` finds the word: as a whole word, with or
+without capital letters, with -s or -es (and so the possessive: the span of "Bank's" is "Bank"). It
+must occur once. A span in the file is accepted whatever form of the word it marks: *mice* for
+mouse, *carried* for carry. The words of a `cue` are found in the same way if a row has no
+`cue_start` and `cue_end`.
 """
 
 import hashlib
@@ -39,91 +39,84 @@ from probe.text.spans import absence, spans_of
 LEXICON = "the lexicon of probe"
 NATURAL = "sentences in natural English composed for probe"
 REPEATS = "repeats the sentence, span and sense of"
-# Longer than any window that is read here, and cheap to refuse before the text is cut into tokens.
+# Characters: longer than the context of any supported model. The check is cheap compared with
+# tokenising such a text.
 LONGEST_TEXT = 100_000
 
-WORDS_NAMED = 3  # in the name of a corpus
+WORDS_NAMED = 3  # in the repr of a corpus
 
 _WHOLE_NUMBER = re.compile(r"[+-]?\d{1,15}(\.0+)?")
 _DECIMAL = re.compile(r"[+-]?\d{1,15}(\.\d{1,17})?([eE][+-]?\d{1,3})?")
 _WHOLE_NUMBERS = ("start", "end", "cue_start", "cue_end", "distance")
-# May be whole numbers; a pair of sentences 7 is as good a name as "seven".
+# Names, which may be whole numbers: a pair of sentences may be called 7.
 _NAMES = ("sense", "frame", "pair", "cue")
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """One sentence and the position of the ambiguous word in it.
+    """One sentence with the position of the ambiguous word.
 
-    `start` and `end` are the characters of the word in `text`, which may be a form that contains
-    `word` (apples); `cue_start` and `cue_end` those of the word that tells the sense, where it is
-    known; `cue_inferred`: it is not marked, its pair shows it. Two sentences with the same `pair`
-    are aligned: they differ in the cue only. `distance`
-    is the number of tokens from the cue to the word (1: directly before), 4 standing for 4 and
-    more. `where` is the file and the row it was read from, `more` the file's further columns with
-    their values, numbers or text; sentences that differ in these alone are equal. Raises InputError
-    for an empty text, word or sense, or a span outside the text.
+    Raises InputError for an empty text, word or sense, or a span outside the text. Sentences that
+    differ only in `where` and `more` are equal.
     """
 
     word: str
     sense: str
     text: str
-    start: int
+    start: int  # first character of the word, which may be in another form in the text (apples)
     end: int
     frame: str | None = None
-    pair: str | None = None
-    cue_start: int | None = None
+    pair: str | None = None  # two sentences with the same pair are aligned: only the cue differs
+    cue_start: int | None = None  # first character of the word that determines the sense
     cue_end: int | None = None
-    distance: int | None = None
+    distance: int | None = None  # tokens from the cue to the word; 4 means four or more
     split: str | None = None
-    cue_inferred: bool = False
-    where: str | None = field(default=None, compare=False, repr=False)
+    cue_inferred: bool = False  # whether the cue is inferred from the pair instead of marked
+    where: str | None = field(default=None, compare=False, repr=False)  # file and row
+    # The further columns of the file with their values, numbers or text.
     more: tuple[tuple[str, float | str], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if flaw := _text_flaw(vars(self)) or _number_flaw(vars(self)) or _span_flaw(vars(self)):
-            raise InputError(f"Making a sentence: {flaw}; correct it and try again.")
+            raise InputError(f"Cannot make a sentence: {flaw}. Correct it and try again.")
 
     @property
     def form(self) -> str:
-        """The characters of the word, as they are in the text: *mice* for mouse."""
+        """The word as it is written in the text: *mice* for mouse."""
         return self.text[self.start : self.end]
 
     @property
     def cue(self) -> str | None:
-        """The characters of the cue, None where it is not known."""
+        """The cue as it is written in the text. None if it is not marked."""
         return None if self.cue_start is None else self.text[self.cue_start : self.cue_end]
 
     @property
     def cue_word(self) -> str | None:
-        """The cue without regard to capital letters: what is kept apart, resampled and exchanged as
-        a whole."""
+        """The cue without capital letters: the unit of holdouts, the bootstrap and permutations."""
         return None if self.cue is None else self.cue.casefold()
 
     @property
     def cue_after(self) -> bool:
-        """Whether the cue is known to come after the word, so that a causal model cannot have used
-        it there."""
+        """Whether the cue is marked after the word, where a causal model cannot have read it."""
         return self.cue_start is not None and self.cue_start >= self.end
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A sentence that a rule leaves out: where it stood and which rule."""
+    """A sentence that is left out."""
 
-    where: str
+    where: str  # its location
     reason: str
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sentences from one source, with those left out; `sha256` is that of the bytes they were read
-    from."""
+    """Sentences from one source."""
 
     sentences: tuple[Sentence, ...]
     left_out: tuple[LeftOut, ...]
-    source: str
-    sha256: str
+    source: str  # name
+    sha256: str  # of the bytes of the source
 
     def __repr__(self) -> str:
         words = list(self.by_word())
@@ -137,11 +130,11 @@ class Corpus:
 
     @property
     def repeated(self) -> int:
-        """How many rows were left out because they repeat another one."""
+        """The number of rows that were left out because they repeat another row."""
         return sum(item.reason.startswith(REPEATS) for item in self.left_out)
 
     def by_word(self) -> dict[str, list[Sentence]]:
-        """The sentences of each word, words in order of first appearance."""
+        """The sentences of each word, by word in the order of first appearance."""
         of_words: dict[str, list[Sentence]] = {}
         for sentence in self.sentences:
             of_words.setdefault(sentence.word, []).append(sentence)
@@ -149,18 +142,17 @@ class Corpus:
 
     @property
     def further_columns(self) -> tuple[str, ...]:
-        """The names of columns that a sentence does not have of itself, in order of appearance."""
+        """The names of the further columns of the source, in the order of first appearance."""
         names = (name for sentence in self.sentences for name, _ in sentence.more)
         return tuple(dict.fromkeys(names))
 
     @property
     def is_lexicon(self) -> bool:
-        """Whether these are the sentences that ship, whose cues are single words before the
-        target."""
+        """Whether this is the lexicon, whose cues are single words before the word."""
         return self.source == LEXICON
 
 
-# What stands where a file is named.
+# The source of a table made in Python.
 TABLE = Source(Path("a table made in Python"), "a table made in Python")
 
 
@@ -168,14 +160,16 @@ def read_sentences(given: Any, *, word: str | None = None) -> Corpus:
     """The sentences of a file, of a folder of files, or of a table made in Python (a DataFrame, a
     list of dicts).
 
-    A file is JSONL, CSV, TSV or Parquet, or a CoarseWSD-20 word folder. Only sentences of `word` if
-    given; a row that names no word is about that one. Columns: word, sense, text, and optionally
-    start, end (characters; without them the word is found, where it stands in the text once),
-    cue (its words, which are found in the same way) or cue_start and cue_end, frame, pair,
-    distance, split; numbers and text of others are kept as `more`, and named in
-    `further_columns`.
-    Raises InputError, naming the file, the place and the reason, when anything cannot be read as it
-    stands.
+    given: the path of a JSONL, CSV, TSV or Parquet file, of a CoarseWSD-20 word folder, or of a
+        folder of these; or a table
+    word: if given, only its sentences are returned, and rows without a word are about it
+
+    The columns are word, sense, text, and optionally start and end (characters; without them the
+    word is found if it occurs once), cue (its words, which are found in the same way) or cue_start
+    and cue_end, frame, pair, distance and split. Numbers and text of further columns are stored in
+    `Sentence.more`, and `Corpus.further_columns` has their names.
+
+    Raises InputError with the file, the location and the reason for anything that cannot be read.
 
     Example:
         >>> rows = [
@@ -189,42 +183,48 @@ def read_sentences(given: Any, *, word: str | None = None) -> Corpus:
     return _read(given, word, only=word)
 
 
-def as_corpus(given: Any, words: Sequence[str] | str | None = None) -> Corpus:
-    """A Corpus as it is, else what `read_sentences` takes or a list of paths, all of it.
+def as_corpus(source: Any, words: Sequence[str] | str | None = None) -> Corpus:
+    """A corpus with all sentences of a source. A Corpus is returned unchanged.
 
-    Rows that name no word are about the word of `words`, where that is one.
+    source: a Corpus, an argument of `read_sentences`, or a list of paths
+    words: if it is a single word, rows without a word are about it
     """
-    if isinstance(given, Corpus):
-        return given
+    if isinstance(source, Corpus):
+        return source
     if isinstance(words, str):
-        return _read(given, words)
+        return _read(source, words)
     names = {str(word) for word in words} if isinstance(words, Collection) else set()
-    return _read(given, names.pop() if len(names) == 1 else None)
+    return _read(source, names.pop() if len(names) == 1 else None)
 
 
-def _read(given: Any, word: str | None, *, only: str | None = None) -> Corpus:
-    """`word` is what rows without one are about; sentences of other words than `only`, if given,
-    are left out."""
-    if isinstance(given, str | Path):
-        given = [given]
-    if isinstance(given, list) and given and all(isinstance(one, str | Path) for one in given):
-        places = [Path(one) for one in given]
-        files = sources(places)
+def _read(source: Any, word: str | None, *, only: str | None = None) -> Corpus:
+    """The sentences of a source.
+
+    word: the word of rows without a word
+    only: if given, sentences of other words are left out
+    """
+    if isinstance(source, str | Path):
+        source = [source]
+    if isinstance(source, list) and source and all(isinstance(p, str | Path) for p in source):
+        paths = [Path(path) for path in source]
+        files = sources(paths)
         rows = stream_sentences(files, word)
-        named = " and ".join(map(str, places))
-        sentences, left_out = _select(rows, named, only, several=len(files) > 1)
-        source = " and ".join(map(last_name, places))
-        return Corpus(sentences, left_out, source, sha256_of_all(files))
-    table = read_table(TABLE.name, given)
+        full_names = " and ".join(map(str, paths))
+        sentences, left_out = _select(rows, full_names, only, several=len(files) > 1)
+        name = " and ".join(map(last_name, paths))
+        return Corpus(sentences, left_out, name, sha256_of_all(files))
+    table = read_table(TABLE.name, source)
     checked = _checked(((TABLE, row) for row in table), word)
-    sentences, left_out = _select(checked, TABLE.place, only)
+    sentences, left_out = _select(checked, TABLE.name, only)
     content = json.dumps([dict(row.fields) for row in table], default=str).encode()
     return Corpus(sentences, left_out, TABLE.name, hashlib.sha256(content).hexdigest())
 
 
 def join(corpora: Sequence[Corpus]) -> Corpus:
-    """Several corpora as one: their names, and the sha256 of the one sum, or of the sums of
-    several."""
+    """Several corpora as one.
+
+    The source joins their names. The sha256 is that of the sums, if they differ.
+    """
     sums = list(dict.fromkeys(corpus.sha256 for corpus in corpora))
     sha256 = sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
     return Corpus(
@@ -235,15 +235,21 @@ def join(corpora: Sequence[Corpus]) -> Corpus:
     )
 
 
-Rows = Iterator[tuple[Source, str, Sentence]]  # source, place and sentence
+Rows = Iterator[tuple[Source, str, Sentence]]  # source, location and sentence
 
 
 def _select(
-    rows: Rows, place: Path | str, word: str | None, *, several: bool = False
+    rows: Rows, source_name: str, word: str | None, *, several: bool = False
 ) -> tuple[tuple[Sentence, ...], tuple[LeftOut, ...]]:
-    """The sentences of `word` (None: of all), each once, and those left out; InputError where there
-    is none."""
-    first: dict[tuple[object, ...], str] = {}  # where a sentence stood first
+    """The sentences of a word without repetitions, and the sentences that are left out.
+
+    source_name: in error messages
+    word: None for all words
+    several: whether the rows are from several sources
+
+    Raises InputError if the word has no sentences.
+    """
+    first: dict[tuple[object, ...], str] = {}  # the location of the first of equal sentences
     sentences = []
     left_out = []
     words = set()
@@ -260,60 +266,66 @@ def _select(
             sentences.append(sentence)
     if not sentences:
         raise InputError(
-            f"Reading sentences with {word!r} from {place}: none of the {len(left_out)} sentences "
-            f"has it, the words there are {', '.join(sorted(words))}; ask for one of these."
+            f"Cannot read sentences with {word!r} from {source_name}: none of the {len(left_out)} "
+            f"sentences has it. Give one of the words that occur: {', '.join(sorted(words))}."
         )
-    _require_senses_apart(sentences, place)
+    _require_distinct_senses(sentences, source_name)
     return tuple(sentences), tuple(left_out)
 
 
-def _require_senses_apart(sentences: Sequence[Sentence], place: Path | str) -> None:
-    """Raises InputError for two senses of a word that differ in capital letters alone."""
-    spelled: dict[tuple[str, str], str] = {}
+def _require_distinct_senses(sentences: Sequence[Sentence], source_name: str) -> None:
+    """Raises InputError for two senses of a word that differ in capital letters only."""
+    spellings: dict[tuple[str, str], str] = {}
     for sentence in sentences:
-        first = spelled.setdefault((sentence.word, sentence.sense.casefold()), sentence.sense)
+        first = spellings.setdefault((sentence.word, sentence.sense.casefold()), sentence.sense)
         if first != sentence.sense:
             raise InputError(
-                f"Reading sentences from {place}: {sentence.word!r} has the senses {first!r} and "
-                f"{sentence.sense!r}, which differ in capital letters alone; write them alike, or "
-                "give them other names."
+                f"Cannot read sentences from {source_name}: {sentence.word!r} has the senses "
+                f"{first!r} and {sentence.sense!r}, which differ in capital letters only. Use one "
+                "spelling, or different names."
             )
 
 
 def stream_sentences(files: Sequence[Source], word: str | None = None) -> Rows:
-    """Source, place and sentence of every row up to the first bad one, which the InputError at the
-    end names."""
+    """The source, location and sentence of every row.
+
+    word: the word of rows without a word
+
+    Raises InputError for a bad row, after all rows have been read. Rows after the first bad row are
+    not returned.
+    """
     return _checked(((source, row) for source in files for row in stream(source)), word)
 
 
-def _checked(given: Iterable[tuple[Source, FileRow]], word: str | None) -> Rows:
-    """The rows as sentences up to the first bad one; all rows are read, to count the bad ones."""
+def _checked(file_rows: Iterable[tuple[Source, FileRow]], word: str | None) -> Rows:
+    """The rows as sentences, see `stream_sentences`."""
     first_flaw = None
     bad = 0
     rows = 0
-    for source, row in given:
+    # All rows are read, so that the error has the number of bad rows.
+    for source, row in file_rows:
         rows += 1
         values, flaw = check_row(row, word)
         if flaw:
             bad += 1
-            first_flaw = first_flaw or f"Reading {source.place}, {row.where}: {flaw}"
+            first_flaw = first_flaw or f"Cannot read {source.path}, {row.where}: {flaw}"
         elif not bad:
-            where = f"{source.place}, {row.where}"
-            del values["cue"]  # found: cue_start and cue_end say where
+            where = f"{source.path}, {row.where}"
+            del values["cue"]  # a Sentence has cue_start and cue_end instead
             yield source, row.where, Sentence(**values, where=where, more=_further(row.fields))
     if first_flaw:
         verb = "is" if bad == 1 else "are"
         raise InputError(
-            f"{first_flaw} ({bad} of {rows} rows {verb} bad); correct the file and read it again."
+            f"{first_flaw} ({bad} of {rows} rows {verb} bad). Correct the file and read it again."
         )
 
 
 def check_row(row: FileRow, word: str | None = None) -> tuple[dict[str, Any], str | None]:
-    """The known fields of a row, written alike whatever the file, and why they are no sentence
-    (None: they are one).
+    """The fields of a row in a standard form, and why they are not a sentence (None if they are).
 
-    A row that names no word is about `word`; one that places no word, or no cue, has it where it
-    stands.
+    word: the word of a row without a word
+
+    The spans of the word and of the cue are found if the row does not have them.
     """
     values = _normal(row.fields)
     values["word"] = word if values["word"] is None else values["word"]
@@ -325,23 +337,27 @@ def check_row(row: FileRow, word: str | None = None) -> tuple[dict[str, Any], st
 
 
 def _find(values: dict[str, Any], name: str, ends: tuple[str, str]) -> str | None:
-    """Put in where the word or the cue of a row is, unless the row says so; or why that cannot be
-    told."""
+    """Set the span of the word or the cue in `values`, unless the row has it. Returns the flaw if
+    the span is not unique.
+
+    name: "word" or "cue"
+    ends: the names of the two fields
+    """
     if any(values[end] is not None for end in ends):
         return None
-    wanted = values[name]
-    spans = spans_of(wanted, values["text"])
+    target = values[name]
+    spans = spans_of(target, values["text"])
     if name == "cue" and len(spans) > 1:
-        # A cue may be a form of the word itself: "the notes of a note".
+        # The cue may be a form of the word: "the notes of a note".
         spans = [span for span in spans if not _overlap(span, (values["start"], values["end"]))]
     if len(spans) == 1:
         values[ends[0]], values[ends[1]] = spans[0]
         return None
-    found = f"{len(spans)} times" if spans else absence(wanted, values["text"])
+    count = f"{len(spans)} times" if spans else absence(target, values["text"])
     about = "the cue " if name == "cue" else ""
     return (
-        f"the text has {about}{wanted!r} {found}, expected it once, as a word of its own (with "
-        f"capital letters or without, with -s, -es or 's), or {ends[0]} and {ends[1]} to say where"
+        f"the text has {about}{target!r} {count}, expected it once as a whole word (with or "
+        f"without capital letters, with -s, -es or 's), or its {ends[0]} and {ends[1]}"
     )
 
 
@@ -350,8 +366,9 @@ def _overlap(span: tuple[int, int], word: tuple[int, int]) -> bool:
 
 
 def _normal(values: Mapping[str, object]) -> dict[str, Any]:
-    """Only the known columns, numbers written as text read as numbers, empty optional fields as
-    missing."""
+    """The columns COLUMNS in a standard form: whole numbers in text become numbers, and empty
+    optional fields become None.
+    """
     normal: dict[str, Any] = {}
     for column in COLUMNS:
         value = values.get(column)
@@ -369,20 +386,23 @@ def _normal(values: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _further(fields: Mapping[str, object]) -> tuple[tuple[str, float | str], ...]:
-    """The columns that no sentence has of itself, with what they hold, numbers as numbers; empty
-    ones, and those that hold anything else, are not there."""
+    """The further columns with their values, numbers or text. Columns with other values are left
+    out, and so are empty ones.
+    """
     further: list[tuple[str, float | str]] = []
     for name, value in fields.items():
-        if name == "more" and isinstance(value, tuple):  # of a sentence that was read before
+        if name == "more" and isinstance(value, tuple):  # of a Sentence
             further.extend(value)
         elif name not in COLUMNS and name != "where":
-            kept = _number_or_text(value)
-            further += [] if kept is None else [(name, kept)]
+            standard = _number_or_text(value)
+            further += [] if standard is None else [(name, standard)]
     return tuple(further)
 
 
 def _number_or_text(value: object) -> float | str | None:
-    """A finite number, from its text too; other text as it is; None for nothing and all else."""
+    """A finite number, also from its text, or other text. None for an empty text and for anything
+    else.
+    """
     if isinstance(value, str):
         text = value.strip()
         if _DECIMAL.fullmatch(text):
@@ -394,15 +414,17 @@ def _number_or_text(value: object) -> float | str | None:
 
 
 def _name(value: object) -> object:
-    """The text of a whole number or of True, which pandas makes of such a column of a file; text
-    without white space around it; anything else as it is."""
+    """A name as text without white space around it. Whole numbers and booleans, to which pandas
+    converts such columns, become text. Anything else is returned unchanged.
+    """
     value = _number(value) if isinstance(value, float) else value
     return str(value).strip() if isinstance(value, str | int) else value
 
 
 def _number(value: object) -> object:
-    """A whole number from its text or a float without fraction (tables with gaps store those); else
-    what it was."""
+    """A whole number, from its text or from a float without a fraction, as in columns with missing
+    values. Anything else is returned unchanged.
+    """
     if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value.strip()):
         return int(value.strip().partition(".")[0])
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -410,9 +432,9 @@ def _number(value: object) -> object:
 
 def _text_flaw(values: Mapping[str, Any]) -> str | None:
     if values["word"] is None:
-        return "word is missing, expected a column that names it, or one word named for all rows"
+        return "word is missing, expected a column 'word', or one word for all rows"
     for column in ("word", *REQUIRED, *_NAMES, "split"):
-        value = values.get(column)  # a Sentence has no `cue` beside its span
+        value = values.get(column)  # a Sentence has no field `cue`
         if value is None:
             if column in REQUIRED:
                 return f"{column} is missing, expected text"
@@ -422,7 +444,7 @@ def _text_flaw(values: Mapping[str, Any]) -> str | None:
         elif not value.strip():
             return f"{column} is empty, expected text"
         elif any("\ud800" <= character <= "\udfff" for character in value):
-            return f"{column} holds half of a surrogate pair ({value!r}), expected whole characters"
+            return f"{column} has half of a surrogate pair ({value!r}), expected whole characters"
     if len(values["text"]) > LONGEST_TEXT:
         return f"the text has {len(values['text']):,} characters, expected at most {LONGEST_TEXT:,}"
     return None

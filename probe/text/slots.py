@@ -1,7 +1,7 @@
-"""Frames of a cue scan: short texts that hold the word and one slot, `_`, for a cue.
+"""Frames of a cue scan: short texts with the word and one slot, `_`, for a cue.
 
-The frames that ship put the cue 1 to 4 words before the word. A model that reads both ways also
-gets two that put it after the word.
+In the frames that ship, the cue is 1 to 4 words before the word. For models that read both ways,
+two more have it after the word.
 """
 
 import re
@@ -19,32 +19,27 @@ BEFORE = (
     "The _ next to the {word}",
 )
 AFTER = ("The {word} and the _", "The {word} next to the _")
-FEWEST_FRAMES = 2  # the halves of a split
+FEWEST_FRAMES = 2  # for a split into halves
 _SLOT = re.compile(r"(?<=\S\s)_(?!\w)")
 _WORD = re.compile(r"[^\W\d_]+")
-# Endings that are taken off a word, the first that fits; what is left has at least SHORTEST_STEM
-# letters. Only words that share a root need to meet: a stem is never shown.
+# The first of these endings that fits is removed from a word. At least SHORTEST_STEM letters must
+# remain. Stems only need to be equal for words with the same root; they are never shown.
 ENDINGS = ("ings", "ing", "edly", "ed", "ers", "er", "ies", "es", "ly", "s", "y", "e")
 SHORTEST_STEM = 3
 
 
 @dataclass(frozen=True)
 class Slotted:
-    """A frame: its text, and the character positions of the slot and of the word.
+    """A frame with the character positions of its slot and its word."""
 
-    text: with the slot.
-    slot: where the slot is.
-    start, end: the word.
-    """
-
-    text: str
+    text: str  # with the slot
     slot: int
-    start: int
+    start: int  # of the word
     end: int
 
     @property
     def before(self) -> str:
-        """What is written before the slot and its space."""
+        """The text before the slot and its space."""
         return self.text[: self.slot - 1]
 
     @property
@@ -55,12 +50,15 @@ class Slotted:
     def filled(self, cue: str) -> tuple[str, int, int]:
         """The text with a cue in the slot, and the first character of the cue and of the word."""
         text = self.text[: self.slot] + cue + self.text[self.slot + len(SLOT) :]
-        moved = 0 if self.cue_after else len(cue) - len(SLOT)
-        return text, self.slot, self.start + moved
+        # A cue before the word moves the word by the difference in length.
+        shift = 0 if self.cue_after else len(cue) - len(SLOT)
+        return text, self.slot, self.start + shift
 
 
 def frames_for(word: str, *, both_sides: bool) -> tuple[str, ...]:
-    """The frames that ship with a word put in; with `both_sides` also those with the cue after it.
+    """The frames that ship, with a word filled in.
+
+    both_sides: whether to include the frames with the cue after the word
 
     Example:
         >>> from probe.text.slots import frames_for
@@ -74,14 +72,16 @@ def frames_for(word: str, *, both_sides: bool) -> tuple[str, ...]:
 def read_frames(texts: Sequence[str], word: str, *, both_sides: bool) -> tuple[Slotted, ...]:
     """Frames from their texts.
 
-    Raises InputError for fewer than two, for one without exactly one slot and one occurrence of the
-    word, for one that begins with the slot and, where a model does not read both ways, for one
-    whose slot comes after the word.
+    both_sides: whether the slot may come after the word
+
+    Raises InputError for fewer than two frames, for a frame without exactly one slot and one
+    occurrence of the word, for a frame that begins with the slot, and without `both_sides` for a
+    slot after the word.
     """
     if len(set(texts)) < FEWEST_FRAMES:
         raise InputError(
-            f"Scanning cues: got {len(set(texts))} frames, expected at least {FEWEST_FRAMES} to "
-            f'compare with each other; give texts such as "The {SLOT} {word}".'
+            f"Cannot scan cues: got {len(set(texts))} frames, expected at least {FEWEST_FRAMES} to "
+            f'compare. Give texts such as "The {SLOT} {word}".'
         )
     return tuple(_read(text, word, both_sides=both_sides) for text in dict.fromkeys(texts))
 
@@ -91,16 +91,16 @@ def _read(text: str, word: str, *, both_sides: bool) -> Slotted:
     words = spans_of(word, text)
     if len(slots) != 1 or len(words) != 1:
         raise InputError(
-            f"Scanning cues in the frame {text!r}: got {len(slots)} slots and {word!r} "
-            f"{len(words)} times, expected each once, the slot after another word; write "
-            f'"The {SLOT} {word}", say.'
+            f"Cannot scan cues in the frame {text!r}: got {len(slots)} slots and {word!r} "
+            f"{len(words)} times, expected each once, and the slot after another word. Give a "
+            f'frame such as "The {SLOT} {word}".'
         )
     [[start, end]] = words
     frame = Slotted(text, slots[0], start, end)
     if frame.cue_after and not both_sides:
         raise InputError(
-            f"Scanning cues in the frame {text!r}: its slot comes after {word!r}, where a model "
-            "that reads left to right cannot have read it; put the slot first."
+            f"Cannot scan cues in the frame {text!r}: its slot comes after {word!r}, where a model "
+            "that reads left to right cannot have read it. Put the slot before the word."
         )
     return frame
 
@@ -117,7 +117,7 @@ def words_of(text: str) -> list[str]:
 
 
 def stem_of(word: str) -> str:
-    """What a word shares with its other forms, roughly: "loans", "loan" and "loaned" have one stem.
+    """An approximate stem: "loans", "loan" and "loaned" have the same stem.
 
     Example:
         >>> from probe.text.slots import stem_of
@@ -129,7 +129,7 @@ def stem_of(word: str) -> str:
         if folded.endswith(ending) and len(folded) - len(ending) >= SHORTEST_STEM:
             folded = folded.removesuffix(ending)
             break
-    # "shopping" and "shop": the doubled letter belongs to the ending.
+    # The doubled letter belongs to the ending: "shopping" and "shop" have the same stem.
     if len(folded) > SHORTEST_STEM and folded[-1] == folded[-2]:
         folded = folded[:-1]
     return folded

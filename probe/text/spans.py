@@ -1,8 +1,8 @@
-"""Where a word occurs in a text: the one search behind sentence files, cues and token positions.
+"""The positions of a word in a text, for sentence files, cues and tokens.
 
-Text is compared letter by letter. A letter is a character with the marks that belong to it (an
-accent, a vowel sign), so no word can end between the two. Capitals do not matter, composed and
-decomposed spellings are equal, and invisible characters such as a soft hyphen are passed over.
+Text is compared letter by letter. A letter is a character with its marks (an accent, a vowel sign),
+so a word cannot end between the two. The comparison ignores capital letters and invisible
+characters such as a soft hyphen. Composed and decomposed spellings are equal.
 """
 
 import unicodedata
@@ -17,29 +17,26 @@ WORD = regex.compile(
     r"\w+(?:\u00ad+\w+)*"
 )  # a word with its marks; a soft hyphen does not split it
 LETTER = regex.compile(r"\X")
-# A zero-width space is invisible, too, but it separates words where a script has no spaces.
+# Without the zero-width space, which separates words in scripts without spaces.
 INVISIBLE = regex.compile(r"(?!\u200b)\p{Cf}")
 # Scripts from Thai to Khmer, Japanese and Chinese, which have no spaces between words.
 UNSPACED = regex.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
-# Endings that a noun takes in English; with none of them first.
+# English endings of nouns, in the order in which they are tried.
 ENDINGS = ("", "s", "es")
 SHOWN = 60  # characters of a text in an error
 
 
 class Letter(NamedTuple):
-    """One letter of a text.
+    """One letter of a text."""
 
-    start, end: its characters in the text.
-    folded: what it is compared by.
-    """
-
-    start: int
+    start: int  # first character
     end: int
-    folded: str
+    folded: str  # as it is compared, see `fold`
 
 
 def fold(text: str) -> str:
-    """A text as it is compared: without capitals and invisible characters, accents decomposed.
+    """The form in which a text is compared: in lower case, without invisible characters, and with
+    decomposed accents.
 
     Example:
         >>> from probe.text.spans import fold
@@ -53,27 +50,27 @@ def fold(text: str) -> str:
 
 
 def letters(text: str) -> list[Letter]:
-    """The visible letters of a text in order.
+    """The visible letters of a text, in order.
 
     Example:
         >>> from probe.text.spans import letters
         >>> [letter.end - letter.start for letter in letters("cafe\u0301")]  # an e and its accent
         [1, 1, 1, 2]
     """
-    found = [
+    all_letters = [
         Letter(match.start(), match.end(), fold(match.group())) for match in LETTER.finditer(text)
     ]
-    return [letter for letter in found if letter.folded]
+    return [letter for letter in all_letters if letter.folded]
 
 
 def spans_of(word: str, text: str, *, endings: Sequence[str] = ENDINGS) -> list[tuple[int, int]]:
-    """The spans of a word in a text, as a word of its own.
+    """The character spans of a word in a text, in the order of the text.
 
-    In a script without spaces between words every occurrence counts, and no ending is added.
+    word: white space around it is ignored
+    endings: endings that may follow the word and belong to the span; "" for no ending
 
-    word: compared without regard to capitals; white space around it is ignored.
-    endings: what may follow the word and belongs to the span; "" for nothing.
-    returns: character spans, in the order of the text.
+    Only whole words count. In a script without spaces between words every occurrence counts, and
+    no ending is added.
 
     Example:
         >>> from probe.text.spans import spans_of
@@ -90,10 +87,10 @@ def spans_of(word: str, text: str, *, endings: Sequence[str] = ENDINGS) -> list[
     folded = [letter.folded for letter in of_text]
     spans = []
     for ending in endings:
-        wanted = [letter.folded for letter in letters(bare + ending)]
-        for first in range(len(folded) - len(wanted) + 1):
-            end = first + len(wanted)
-            if folded[first:end] != wanted:
+        target = [letter.folded for letter in letters(bare + ending)]
+        for first in range(len(folded) - len(target) + 1):
+            end = first + len(target)
+            if folded[first:end] != target:
                 continue
             neighbours = of_text[max(first - 1, 0) : first] + of_text[end : end + 1]
             if unspaced or not any(WORD.match(letter.folded) for letter in neighbours):
@@ -102,9 +99,12 @@ def spans_of(word: str, text: str, *, endings: Sequence[str] = ENDINGS) -> list[
 
 
 def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:
-    """The span of the n-th occurrence of a word; one with -s or -es counts where none is without.
+    """The span of the n-th occurrence of a word.
 
-    Raises InputError where the word does not occur that often as a word of its own.
+    occurrence: counted from 1
+
+    Occurrences with -s or -es count only if there are none without. Raises InputError if the word
+    does not occur that often as a whole word.
 
     Example:
         >>> from probe.text.spans import find_word
@@ -113,23 +113,23 @@ def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:
     """
     if not isinstance(word, str):
         raise InputError(
-            f"Looking for {word!r} in {shorten(text)!r}: got {type(word).__name__}, expected a "
-            "word; give one that stands in the text."
+            f"Cannot find {word!r} in {shorten(text)!r}: got {type(word).__name__}, expected a "
+            "word. Give a word of the text."
         )
     spans = spans_of(word, text, endings=("",)) or spans_of(word, text)
-    doing = f"Looking for {word!r} in {shorten(text)!r}:"
+    problem = f"Cannot find {word!r} in {shorten(text)!r}:"
     if not spans:
-        raise InputError(f"{doing} it occurs {absence(word, text)}; give a word of the text.")
+        raise InputError(f"{problem} it occurs {absence(word, text)}. Give a word of the text.")
     if whole_number(occurrence) is None or not 1 <= occurrence <= len(spans):
         raise InputError(
-            f"{doing} got occurrence {occurrence}, expected 1 to {len(spans)}, as often as it "
-            "stands there; give one of these."
+            f"{problem} got occurrence {occurrence}, expected 1 to {len(spans)} (how often the "
+            "word occurs). Give one of these numbers."
         )
     return spans[occurrence - 1]
 
 
 def absence(word: str, text: str) -> str:
-    """Where a word occurs that is not in a text as a word of its own."""
+    """Where a word occurs that is not a whole word of a text, in words."""
     bare = fold(word.strip())
     return "only inside another word" if bare and bare in fold(text) else "nowhere"
 

@@ -1,10 +1,9 @@
-"""Which sentences are fitted on and which are tested: never sentences that share a frame or a cue
-word.
+"""Splits of sentences into a fitted and a tested part, which share no frame and no cue word.
 
-Whatever is fitted (an axis, a direction, an order of heads) is fitted on other sentences than those
-it is tested on, without any of their frames and cue words; a split that the file gives is kept.
-`cross_fit` does this for two senses of a study: every sentence is tested once. `plan` does it for
-all senses of a word of an evaluation, where nothing is paired.
+Everything that is fitted (an axis, a direction, an order of heads) is tested on other sentences,
+with other frames and other cue words. A split in the file takes precedence. `cross_fit` splits the
+sentences of two senses for a study and tests every sentence once. `plan` splits the sentences of
+all senses of a word for an evaluation, without pairs.
 """
 
 from collections import Counter, defaultdict
@@ -24,45 +23,47 @@ from probe.text.sentences import Sentence
 
 FIT = "fit"
 REPORT = "report"
-# Names of parts in files, and the part that is meant.
-GIVEN_PARTS = {"fit": FIT, "train": FIT, "select": FIT, "report": REPORT, "test": REPORT}
-GIVEN = "the split given in the file"
-FOLDS = 5  # crossed in frames and cues that is 25 cells, each learned on 16/25 of the sentences
+# The part for each name in the column `split` of a file.
+FILE_PARTS = {"fit": FIT, "train": FIT, "select": FIT, "report": REPORT, "test": REPORT}
+FILE_SPLIT = "the split given in the file"
+FOLDS = 5  # crossed in frames and cues: 25 cells, each fitted on 16/25 of the sentences
 # Designs of pairs.
 ALIGNED = "aligned pairs"
 DRAWN = "donors drawn at random"
 # Reasons why a sentence is left out of a study.
 CROSSED = "its cue word is paired with several of the other sense, of which one was drawn"
-ELSEWHERE = "no sentence of the other sense has the word at the same place"
+ELSEWHERE = "no sentence of the other sense has the word at the same position"
 UNPAIRED = "no sentence of the other sense is paired with it"
-# Reasons why one is left out of an evaluation.
+# Reasons why a sentence is left out of an evaluation.
 NO_PART = "its split is neither train nor test"
 NOT_LEARNED = "its sense does not occur in the training part"
 TOO_FEW = (
-    "its sense has too few sentences (or frames, or cue words) to be learned without those that "
-    "are tested"
+    "its sense has too few sentences (or frames, or cue words) to be learned without the tested "
+    "sentences"
 )
-ONE_SENSE = "no second sense of the word is left to tell it from"
+ONE_SENSE = "the word has no other sense left"
 
 
 class Least(NamedTuple):
-    """The fewest sentences of a sense to fit on, groups of cue words to keep apart, and aligned
-    pairs from which on pairs are not drawn."""
+    """The smallest sample sizes of a split."""
 
-    per_sense: int
-    units: int
-    pairs: int
+    per_sense: int  # sentences of each sense to fit on
+    units: int  # groups of sentences that share no cue word or pair
+    pairs: int  # aligned pairs; with fewer, pairs are drawn at random
 
 
-# One sentence fewer and a single odd one is a third of a mean; four groups leave three to fit on.
+# With one sentence fewer, a single odd one would be a third of a mean. Of four groups, three are
+# left to fit on.
 STUDY_LEAST = Least(per_sense=4, units=4, pairs=4)
-# Where words are the sample: with two sentences a sense the axis is the difference of the others.
+# In a survey, words are the sample. With two sentences per sense, the axis is the difference of the
+# two sentences that are not tested.
 SURVEY_LEAST = Least(per_sense=1, units=2, pairs=1)
 
 
 def cue_words(sentences: Sequence[Sentence]) -> list[Hashable]:
-    """What changes its sense as a whole: each cue word; where none is known the pair, or the
-    sentence by itself."""
+    """The unit of exchangeability of each sentence: its cue word. Without a marked cue, its pair;
+    without a pair, the sentence.
+    """
     return [
         sentence.cue_word or (row if sentence.pair is None else ("pair", sentence.pair))
         for row, sentence in enumerate(sentences)
@@ -71,7 +72,7 @@ def cue_words(sentences: Sequence[Sentence]) -> list[Hashable]:
 
 @dataclass(frozen=True)
 class Holdout:
-    """Rows to learn from and rows to be tested on; no row is in both."""
+    """Rows to fit on and rows to test. No row is in both."""
 
     train: tuple[int, ...]
     test: tuple[int, ...]
@@ -79,37 +80,32 @@ class Holdout:
     def __post_init__(self) -> None:
         if not self.train or not self.test or set(self.train) & set(self.test):
             raise ValueError(
-                f"holdout: {len(self.train)} rows to learn from and {len(self.test)} to test, "
-                "some in both"
+                f"holdout: got {len(self.train)} rows to fit on and {len(self.test)} to test, "
+                "expected some of each and none in both"
             )
 
 
 @dataclass(frozen=True)
 class CrossFit:
-    """How the sentences of two senses are held out, and which of them are pairs.
+    """The holdouts and the pairs of the sentences of two senses."""
 
-    `rows`: the sentences used, and of each of them `is_a`, `units`: the cue words of both senses
-    that are held out and resampled as a whole, `exchanged`: what changes its sense as a whole,
-    units where they hold pairs and cue words where they do not, and `frames` (None where not given)
-    · `holdouts` and `pairs` (sense A, sense B): positions in `rows` · `left_out`: the reason of
-    every other sentence of the two senses, by its row.
-    """
-
-    rows: tuple[int, ...]
-    is_a: tuple[bool, ...]
-    units: tuple[int, ...]
+    rows: tuple[int, ...]  # the sentences used
+    is_a: tuple[bool, ...]  # whether each row has sense A
+    units: tuple[int, ...]  # of each row: the group of cue words that is held out and resampled
+    # The unit of exchangeability of each row: its unit if units contain pairs, else its cue word.
     exchanged: tuple[Hashable, ...]
-    holdouts: tuple[Holdout, ...]
-    frames: tuple[str | None, ...] = ()
-    pairs: tuple[tuple[int, int], ...] = ()
-    pair_design: str = DRAWN
-    design: str = ""
-    left_out: Mapping[int, str] = field(default_factory=dict)
+    holdouts: tuple[Holdout, ...]  # positions in `rows`
+    frames: tuple[str | None, ...] = ()  # of each row; None for a row without a frame
+    pairs: tuple[tuple[int, int], ...] = ()  # positions in `rows`: sense A, sense B
+    pair_design: str = DRAWN  # ALIGNED or DRAWN
+    design: str = ""  # of the holdouts, in words
+    left_out: Mapping[int, str] = field(default_factory=dict)  # the reason for every other row
 
     @cached_property
     def cells(self) -> NDArray[np.intp]:
-        """The number of the holdout in which each of `rows` is tested; -1 where it is only learned
-        from."""
+        """The number of the holdout that tests each row. -1 for a row that is used for fitting
+        only.
+        """
         cells = np.full(len(self.rows), -1)
         for number, holdout in enumerate(self.holdouts):
             cells[list(holdout.test)] = number
@@ -117,15 +113,18 @@ class CrossFit:
 
     @property
     def tested(self) -> list[int]:
-        """Positions in `rows` of the sentences that are held out once; the others are only learned
-        from."""
+        """Positions in `rows` of the sentences that are held out once."""
         tested: list[int] = np.flatnonzero(self.cells >= 0).tolist()
         return tested
 
 
 def restrict(split: CrossFit, positions: Sequence[int]) -> CrossFit:
-    """The split with some of its sentences alone, `positions` in its rows: what is held out with
-    what stays as it was. Holdouts that learn from one sense only, or test nothing, are left out.
+    """The split of some of its sentences.
+
+    positions: the sentences to keep, as positions in `split.rows`
+
+    Sentences that were held out together remain together. A holdout is dropped if it has only one
+    sense to fit on, or no sentence to test.
     """
     new = {position: number for number, position in enumerate(positions)}
     holdouts = []
@@ -136,16 +135,16 @@ def restrict(split: CrossFit, positions: Sequence[int]) -> CrossFit:
             holdouts.append(Holdout(train, test))
     pairs = tuple((new[a], new[b]) for a, b in split.pairs if a in new and b in new)
 
-    def kept(column: Sequence[Any]) -> tuple[Any, ...]:
+    def select(column: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(column[position] for position in positions) if column else ()
 
     return replace(
         split,
-        rows=kept(split.rows),
-        is_a=kept(split.is_a),
-        units=kept(split.units),
-        exchanged=kept(split.exchanged),
-        frames=kept(split.frames),
+        rows=select(split.rows),
+        is_a=select(split.is_a),
+        units=select(split.units),
+        exchanged=select(split.exchanged),
+        frames=select(split.frames),
         holdouts=tuple(holdouts),
         pairs=pairs,
     )
@@ -159,30 +158,34 @@ def cross_fit(
     positions: Sequence[int] | None = None,
     least: Least = STUDY_LEAST,
 ) -> CrossFit:
-    """Hold out every sentence of two senses once, its cue words and its frame together with it.
+    """A split that holds out every sentence of two senses once, together with all sentences that
+    share its cue word or its frame.
 
-    Pairs are nested: a cue word has partners of one cue word of the other sense only, drawn with
-    the seed where a file crosses them; otherwise all cue words would hang together, and no part of
-    them could be held out or count as a unit of its own. Where a file pairs less than half of its
-    sentences, cue words of the two senses are put into units, and sentences into pairs, at random;
-    with `positions`, only sentences are used that have one of the other sense with the word at the
-    same place. Raises InputError for fewer units or sentences to fit on than `least`, whatever the
-    seed.
+    positions: the position of the word in each sentence; if given, drawn pairs have the word at the
+        same position
+    least: the smallest sample sizes
+
+    Pairs are nested: the partners of a cue word all have the same cue word of the other sense. If a
+    file crosses them, one is drawn with the seed. Otherwise all cue words would be connected, and
+    no group of them could be held out or count as a unit. If a file has aligned pairs for less than
+    half of the rarer sense, cue words are combined into units and sentences into pairs at random.
+
+    Raises InputError for fewer units or sentences to fit on than `least`, whatever the seed.
     """
-    part = _given_parts(sentences)
-    usable = [row for row in range(len(sentences)) if part is None or part[row]]
+    parts = _file_parts(sentences)
+    usable = [row for row in range(len(sentences)) if parts is None or parts[row]]
     of_sense: Side = [[row for row in usable if sentences[row].sense == sense] for sense in senses]
-    if part is not None:
-        _require_both_parts(sentences, senses, part)
+    if parts is not None:
+        _require_both_parts(sentences, senses, parts)
     rng = np.random.default_rng(seed)
     aligned = _aligned(sentences, of_sense)
     paired = len(aligned) >= least.pairs and 2 * len(aligned) >= min(map(len, of_sense))
     if paired:
-        unit_of, pairs = _nested(sentences, aligned, rng)
+        unit_of, pairs = _nest_pairs(sentences, aligned, rng)
     else:
         if positions is not None:
-            of_sense = _matched(of_sense, positions, rng)
-        unit_of, pairs = _drawn(sentences, of_sense, rng)
+            of_sense = _match_positions(of_sense, positions, rng)
+        unit_of, pairs = _draw_pairs(sentences, of_sense, rng)
     rows = sorted(unit_of)
     used = [sentences[row] for row in rows]
     units = [unit_of[row] for row in rows]
@@ -214,8 +217,10 @@ def _reasons(
     usable: Sequence[int],
     aligned: Sequence[tuple[int, int]] | None,
 ) -> dict[int, str]:
-    """Why each of the unused rows is left out; `aligned`: the rows in pairs, None where pairs are
-    drawn at random."""
+    """Why each of the unused rows is left out.
+
+    aligned: the rows of each pair; None if pairs are drawn at random
+    """
     in_pairs = {row for pair in aligned or () for row in pair}
     reasons = {}
     for row in unused:
@@ -224,8 +229,8 @@ def _reasons(
         else:
             reasons[row] = CROSSED if row in in_pairs else UNPAIRED
     for row in set(unused) - set(usable):
-        parts = ", ".join(GIVEN_PARTS)
-        reasons[row] = f"its split is {sentences[row].split!r}, expected one of {parts}"
+        names = ", ".join(FILE_PARTS)
+        reasons[row] = f"its split is {sentences[row].split!r}, expected one of {names}"
     return reasons
 
 
@@ -234,43 +239,48 @@ Groups = Sequence[Hashable]
 Link = tuple[Hashable, Hashable]
 
 
-def _given_parts(sentences: Sequence[Sentence]) -> list[str | None] | None:
-    """The part that the file's split puts each sentence in, None where it names none; None without
-    both parts. Raises InputError where a name that is no part's stands in the place of one."""
-    parts = [GIVEN_PARTS.get(sentence.split or "") for sentence in sentences]
+def _file_parts(sentences: Sequence[Sentence]) -> list[str | None] | None:
+    """The part of each sentence in the file's split, None for a sentence without a part. None if
+    the file does not have both parts.
+
+    Raises InputError for an unknown name if a part is missing.
+    """
+    parts = [FILE_PARTS.get(sentence.split or "") for sentence in sentences]
     if {FIT, REPORT} <= set(parts):
         return parts
     names = Counter(sentence.split for sentence in sentences if sentence.split)
-    unknown = [name for name in names if name not in GIVEN_PARTS]
+    unknown = [name for name in names if name not in FILE_PARTS]
     if unknown:
         got = ", ".join(f"{name!r} ({count})" for name, count in names.items())
         raise InputError(
-            f"Holding out the sentences of {sentences[0].word!r} as their split says: got {got}, "
-            f"expected {FIT!r} to learn from and {REPORT!r} to be tested; correct {unknown[0]!r}, "
-            "or leave the column split out."
+            f"Cannot hold out the sentences of {sentences[0].word!r} by the column split: got "
+            f"{got}, expected {FIT!r} for fitting and {REPORT!r} for testing. Correct "
+            f"{unknown[0]!r}, or omit the column."
         )
     return None
 
 
-def _given_holdout(parts: Sequence[str | None]) -> Holdout:
-    """The given parts as one holdout."""
+def _file_holdout(parts: Sequence[str | None]) -> Holdout:
+    """The parts of the file's split as one holdout."""
     train = tuple(row for row, part in enumerate(parts) if part == FIT)
     test = tuple(row for row, part in enumerate(parts) if part == REPORT)
     return Holdout(train, test)
 
 
 def _aligned(sentences: Sequence[Sentence], of_sense: Side) -> list[tuple[int, int]]:
-    """The rows that share a `pair`, sense A first. Raises InputError for a pair with two sentences
-    of one sense, of which none is the other's partner."""
+    """The rows of each aligned pair, sense A first.
+
+    Raises InputError for a pair with two sentences of the same sense.
+    """
     for rows in of_sense:
         names = [sentences[row].pair for row in rows if sentences[row].pair is not None]
         for name, count in Counter(names).most_common(1):
             if count > 1:
                 first = sentences[rows[0]]
                 raise InputError(
-                    f"Pairing the sentences of {first.word!r}: pair {name!r} has {count} sentences "
-                    f"of {first.sense!r}, expected one of each sense; give every two sentences "
-                    "that belong together a pair of their own, or leave the column away."
+                    f"Cannot pair the sentences of {first.word!r}: pair {name!r} has {count} "
+                    f"sentences of {first.sense!r}, expected one of each sense. Give every pair of "
+                    "sentences a name that no other pair has, or omit the column."
                 )
     partner = {sentences[row].pair: row for row in of_sense[1] if sentences[row].pair is not None}
     return [
@@ -278,22 +288,23 @@ def _aligned(sentences: Sequence[Sentence], of_sense: Side) -> list[tuple[int, i
     ]
 
 
-def _nested(
+def _nest_pairs(
     sentences: Sequence[Sentence], aligned: Sequence[tuple[int, int]], rng: np.random.Generator
 ) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """The largest part of the pairs in which every cue word has one partner: units of their rows,
-    and the pairs."""
+    """The unit of each row and the pairs, for the largest set of pairs in which every cue word has
+    one partner.
+    """
     words = cue_words(sentences)
     links = [(words[a], words[b]) for a, b in aligned]
     first = sorted({a for a, _ in links}, key=str)
     second = sorted({b for _, b in links}, key=str)
     counts = Counter(links)
     number_of_pairs = np.array([[counts[a, b] for b in second] for a in first])
-    # Less than one pair each, so that the seed decides between equals only.
+    # Random numbers below one pair, so that the seed decides between equal numbers of pairs only.
     weight = number_of_pairs + rng.random((len(first), len(second))) / 2
-    chosen = zip(*linear_sum_assignment(weight, maximize=True), strict=True)
-    partners = [(first[a], second[b]) for a, b in chosen if counts[first[a], second[b]]]
-    unit_of_link = _joined(partners)
+    assignment = zip(*linear_sum_assignment(weight, maximize=True), strict=True)
+    partners = [(first[a], second[b]) for a, b in assignment if counts[first[a], second[b]]]
+    unit_of_link = _components(partners)
     pairs = [pair for pair, link in zip(aligned, links, strict=True) if link in unit_of_link]
     unit_of = {}
     for a, b in pairs:
@@ -303,26 +314,28 @@ def _nested(
     return unit_of, pairs
 
 
-def _matched(of_sense: Side, positions: Sequence[int], rng: np.random.Generator) -> Side:
-    """As many rows of either sense at every position of the word."""
+def _match_positions(of_sense: Side, positions: Sequence[int], rng: np.random.Generator) -> Side:
+    """A random selection of the rows with equal numbers of both senses at every position."""
     counts = [Counter(positions[row] for row in rows) for rows in of_sense]
     matched = []
     for rows in of_sense:
-        wanted = counts[0] & counts[1]
-        chosen = []
+        remaining = counts[0] & counts[1]  # the smaller number at each position
+        selection = []
         for row in rng.permutation(rows).tolist():
-            if wanted[positions[row]] > 0:
-                wanted[positions[row]] -= 1
-                chosen.append(row)
-        matched.append(sorted(chosen))
+            if remaining[positions[row]] > 0:
+                remaining[positions[row]] -= 1
+                selection.append(row)
+        matched.append(sorted(selection))
     return matched
 
 
-def _drawn(
+def _draw_pairs(
     sentences: Sequence[Sentence], of_sense: Side, rng: np.random.Generator
 ) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """Cue words of the two senses put together at random, and within each such unit their
-    sentences."""
+    """The unit of each row and the pairs, both drawn at random.
+
+    A unit combines cue words of both senses, and pairs are drawn within units.
+    """
     words = cue_words(sentences)
     shuffled = []
     for rows in of_sense:
@@ -335,7 +348,7 @@ def _drawn(
         for index_b, b in enumerate(shuffled[1])
         if index_a % fewest == index_b % fewest
     ]
-    unit_of_word = {word: unit for link, unit in _joined(links).items() for word in link}
+    unit_of_word = {word: unit for link, unit in _components(links).items() for word in link}
     unit_of = {row: unit_of_word[words[row]] for rows in of_sense for row in rows}
     members: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for side, rows in enumerate(of_sense):
@@ -347,9 +360,11 @@ def _drawn(
     return unit_of, pairs
 
 
-def _joined(links: Sequence[Link]) -> dict[Link, int]:
-    """A number for each link, the same for links that hang together: a cue word may stand in both
-    senses."""
+def _components(links: Sequence[Link]) -> dict[Link, int]:
+    """The number of each link's connected component.
+
+    Links may be connected, because a cue word may occur in both senses.
+    """
     names = dict.fromkeys(name for link in links for name in link)
     index_of = {name: index for index, name in enumerate(names)}
     ends = np.array([[index_of[name] for name in link] for link in links], dtype=int)
@@ -362,10 +377,11 @@ def _joined(links: Sequence[Link]) -> dict[Link, int]:
 def _held_out(
     sentences: Sequence[Sentence], units: Sequence[int], seed: int, least: Least
 ) -> tuple[tuple[Holdout, ...], str]:
-    """The file's own split, or folds apart in units and frames; in units alone where frames leave
-    too little."""
-    if parts := _given_parts(sentences):
-        return (_given_holdout(parts),), GIVEN
+    """The holdouts and their design: the file's split, else folds by unit and frame, else folds by
+    unit if frames leave too few sentences to fit on.
+    """
+    if parts := _file_parts(sentences):
+        return (_file_holdout(parts),), FILE_SPLIT
     labels = [sentence.sense for sentence in sentences]
     frames = [
         sentence.frame if sentence.frame is not None else row
@@ -385,42 +401,43 @@ def _held_out(
 
 
 def _crossed_or_joined(factors: Sequence[Groups], folds: int) -> list[Groups]:
-    """Two factors as one, where together they fall into many groups that share nothing: then
-    nothing needs to be crossed, and what is held out is as balanced as the groups are."""
+    """The factors, with two factors joined into one if they have many connected components.
+
+    Then the folds need not be crossed, and they are as balanced as the components.
+    """
     if len(factors) < 2:
         return list(factors)
     links: list[Link] = [(("first", a), ("second", b)) for a, b in zip(*factors, strict=True)]
-    joined = _joined(links)
-    together = [joined[link] for link in links]
+    component_of = _components(links)
+    together = [component_of[link] for link in links]
     return list(factors) if len(set(together)) < 2 * folds else [together]
 
 
 def _unit_name(sentences: Sequence[Sentence]) -> str:
-    """What is kept apart, by its name in the design of a split."""
+    """The name of the units in the design of a split."""
     if sentences and all(sentence.cue_word is not None for sentence in sentences):
         return "cue word"
     return "pair" if any(sentence.pair for sentence in sentences) else "sentence"
 
 
 def _fewest(labels: Sequence[str], rows: Sequence[int]) -> int:
-    """How many of the rows the rarer sense has."""
+    """The number of rows of the rarest sense."""
     return min(sum(labels[row] == sense for row in rows) for sense in set(labels))
 
 
 def _require_both_parts(
-    sentences: Sequence[Sentence], senses: tuple[str, str], part: Sequence[str | None]
+    sentences: Sequence[Sentence], senses: tuple[str, str], parts: Sequence[str | None]
 ) -> None:
-    """Raises InputError for a sense that the file's split leaves out of one of its parts."""
+    """Raises InputError for a sense that is missing in a part of the file's split."""
     for sense in senses:
-        its = {part[row] for row, sentence in enumerate(sentences) if sentence.sense == sense}
-        for name in (FIT, REPORT):
-            if name not in its:
-                does = "is fitted on" if name == FIT else "is tested"
+        of_sense = {parts[row] for row, sentence in enumerate(sentences) if sentence.sense == sense}
+        for part in (FIT, REPORT):
+            if part not in of_sense:
+                use = "fitting" if part == FIT else "testing"
                 raise InputError(
-                    f"Holding out the sentences of {sentences[0].word!r} as their split says: got "
-                    f"no sentence of {sense!r} in the part that {does}, expected some of each "
-                    f"sense in both; give {sense!r} rows of both parts, or leave the column split "
-                    "out."
+                    f"Cannot hold out the sentences of {sentences[0].word!r} by the column split: "
+                    f"got no sentence of {sense!r} for {use}, expected some of each sense in both "
+                    f"parts. Give {sense!r} rows of both parts, or omit the column."
                 )
 
 
@@ -431,8 +448,7 @@ def _require_enough(
     senses: tuple[str, str],
     least: Least,
 ) -> None:
-    """Raises InputError for too few groups of cue words, or too few sentences of a sense to fit
-    on."""
+    """Raises InputError for too few units, or too few sentences of a sense to fit on."""
     labels = [sentence.sense for sentence in sentences]
     enough = holdouts and _fewest(labels, holdouts[0].train) >= least.per_sense
     if enough and len(set(units)) >= least.units and len(set(labels)) == 2:
@@ -442,51 +458,54 @@ def _require_enough(
     word = sentences[0].word if sentences else ""
     groups = len(set(units))
     raise InputError(
-        f"Holding out the sentences of {word!r}: got {counts} in {groups} "
-        f"group{'s' * (groups != 1)} that share no cue word or pair, expected "
-        f"{2 * least.per_sense} or more of each sense in {least.units} or more such groups, for "
-        "what is held out shares none with what is learned from; add sentences with other cue "
-        "words, or correct a sense that is misspelt."
+        f"Cannot hold out the sentences of {word!r}: got {counts} in {groups} "
+        f"group{'s' * (groups != 1)} that share no cue word or pair, expected at least "
+        f"{2 * least.per_sense} of each sense in at least {least.units} such groups, because "
+        "tested and fitted sentences must share none. Add sentences with other cue words, or "
+        "correct a misspelt sense."
     )
 
 
 def in_pairs(sentences: Sequence[Sentence]) -> list[int]:
-    """The rows of one word's sentences that share their `pair` with one of another sense."""
+    """The rows of one word's sentences whose `pair` also has a sentence of another sense."""
     senses_of: dict[Hashable, set[str]] = defaultdict(set)
     for sentence in sentences:
         if sentence.pair is not None:
             senses_of[sentence.pair].add(sentence.sense)
-    return [row for row, one in enumerate(sentences) if len(senses_of.get(one.pair, ())) > 1]
+    return [
+        row for row, sentence in enumerate(sentences) if len(senses_of.get(sentence.pair, ())) > 1
+    ]
 
 
 def unmarked_pairs(sentences: Sequence[Sentence]) -> int:
-    """How many sentences of one word differ from one of another sense in a single word, while no
-    pair that holds two sentences and no frame says so."""
+    """The number of one word's sentences that differ from a sentence of another sense in a single
+    word, although neither a pair nor a frame connects them.
+    """
     senses_of: dict[Hashable, set[str]] = defaultdict(set)
     paired = set(in_pairs(sentences))
-    without_one_word = []
+    keys_of_rows = []
     for row, sentence in enumerate(sentences):
         is_marked = row in paired or sentence.frame
         words = () if is_marked else tuple(sentence.text.split())
-        rest = [(at, words[:at], words[at + 1 :]) for at in range(len(words))]
-        for key in rest:
+        # The text without each word in turn. Texts that differ in one word share a key.
+        keys = [(at, words[:at], words[at + 1 :]) for at in range(len(words))]
+        for key in keys:
             senses_of[key].add(sentence.sense)
-        without_one_word.append(rest)
-    return sum(any(len(senses_of[key]) > 1 for key in rest) for rest in without_one_word)
+        keys_of_rows.append(keys)
+    return sum(any(len(senses_of[key]) > 1 for key in keys) for keys in keys_of_rows)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The sentences used (`rows`), how they are held out (positions in `rows`), and the reason of
-    every row left out.
+    """The split of one word's sentences for an evaluation.
 
-    Each training part has every sense that is tested against it, and at least two senses.
+    Each training part has every sense that is tested with it, and at least two senses.
     """
 
-    rows: tuple[int, ...]
-    holdouts: tuple[Holdout, ...]
-    design: str
-    left_out: Mapping[int, str]
+    rows: tuple[int, ...]  # the sentences used
+    holdouts: tuple[Holdout, ...]  # positions in `rows`
+    design: str  # in words
+    left_out: Mapping[int, str]  # the reason for every other row
 
 
 def plan(
@@ -496,68 +515,75 @@ def plan(
     folds: int = FOLDS,
     alike: Sequence[Hashable] | None = None,
 ) -> Plan:
-    """Hold out the sentences of one word: train and test where both are given, else folds apart in
-    frames and cues.
+    """A split of the sentences of one word: the file's train and test parts if it has both, else
+    folds by frame and cue word.
 
-    alike: what sentences that are one to the model have in common; by default their text.
-    What cannot be learned and tested apart is left out with the reason; a plan of a word with
-    nothing left has no holdouts.
+    alike: a key of each sentence that is equal for sentences that are the same to the model; by
+        default the text
+
+    Sentences that cannot be separated into training and test parts are left out with the reason. A
+    word with no sentences left has a plan without holdouts.
     """
-    parts = _given_parts(sentences)
+    parts = _file_parts(sentences)
     if parts is not None:
-        return _given(sentences, parts)
+        return _plan_of_file(sentences, parts)
     texts = [sentence.text for sentence in sentences] if alike is None else alike
-    return _crossed(sentences, texts, seed, folds)
+    return _plan_folds(sentences, texts, seed, folds)
 
 
-def _given(sentences: Sequence[Sentence], parts: Sequence[str | None]) -> Plan:
-    learned = {
+def _plan_of_file(sentences: Sequence[Sentence], parts: Sequence[str | None]) -> Plan:
+    """The plan of the file's split."""
+    training_senses = {
         sentence.sense for sentence, part in zip(sentences, parts, strict=True) if part == FIT
     }
     left_out = {}
     for row, (sentence, part) in enumerate(zip(sentences, parts, strict=True)):
         if part is None:
             left_out[row] = NO_PART
-        elif sentence.sense not in learned:
+        elif sentence.sense not in training_senses:
             left_out[row] = NOT_LEARNED
     rows = [row for row in range(len(sentences)) if row not in left_out]
     used = [parts[row] for row in rows]
     design = "train and test as the file gives them"
-    if len(learned) < 2 or REPORT not in used:
-        return _nothing(len(sentences), left_out, design)
-    return Plan(tuple(rows), (_given_holdout(used),), design, left_out)
+    if len(training_senses) < 2 or REPORT not in used:
+        return _empty_plan(len(sentences), left_out, design)
+    return Plan(tuple(rows), (_file_holdout(used),), design, left_out)
 
 
-def _crossed(
+def _plan_folds(
     sentences: Sequence[Sentence], texts: Sequence[Hashable], seed: int, folds: int
 ) -> Plan:
-    """Folds over what is kept, leaving out senses that some fold could not learn, until there are
-    none."""
+    """The plan of folds by frame and cue word. Senses that are missing in a training part are left
+    out.
+    """
     left_out: dict[int, str] = {}
-    # Leaving out a sense takes sentences away, which may leave another sense with too few.
+    # Repeated, because without the sentences of one sense another sense may have too few.
     while True:
         rows = [row for row in range(len(sentences)) if row not in left_out]
         labels = [sentences[row].sense for row in rows]
         factors = _factors([sentences[row] for row in rows], [texts[row] for row in rows])
         design = f"{folds} folds by {' and '.join(factors)}"
         if len(set(labels)) < 2:
-            return _nothing(len(sentences), left_out, design)
+            return _empty_plan(len(sentences), left_out, design)
         cells = _cells(_crossed_or_joined(list(factors.values()), folds), labels, seed, folds)
-        not_learned = set()
+        absent = set()
         for train, _ in cells:
-            not_learned |= set(labels) - {labels[index] for index in train}
-        if not not_learned:
+            absent |= set(labels) - {labels[index] for index in train}
+        if not absent:
             return Plan(tuple(rows), tuple(Holdout(*cell) for cell in cells), design, left_out)
-        left_out |= {row: TOO_FEW for row in rows if sentences[row].sense in not_learned}
+        left_out |= {row: TOO_FEW for row in rows if sentences[row].sense in absent}
 
 
-def _nothing(count: int, left_out: Mapping[int, str], design: str) -> Plan:
+def _empty_plan(count: int, left_out: Mapping[int, str], design: str) -> Plan:
+    """The plan of a word with fewer than two senses left."""
     return Plan((), (), design, {row: left_out.get(row, ONE_SENSE) for row in range(count)})
 
 
 def _factors(sentences: Sequence[Sentence], alike: Sequence[Hashable]) -> dict[str, list[Hashable]]:
-    """What must not be shared, by its name: a group per sentence for each factor that has two
-    groups to keep apart."""
+    """The factors that training and test parts must not share, by name: the group of each sentence.
+
+    Only factors with at least two groups. Without any, each distinct sentence is a group.
+    """
     frames = [sentence.frame or sentence.pair for sentence in sentences]
     cues = [sentence.cue_word for sentence in sentences]
     texts = [("text", text) for text in alike]
@@ -575,19 +601,21 @@ def _factors(sentences: Sequence[Sentence], alike: Sequence[Hashable]) -> dict[s
 def _cells(
     factors: Sequence[Groups], labels: Sequence[str], seed: int, folds: int
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(train, test) for every combination of the factors' folds that has sentences; train differs
-    in all factors."""
+    """The training and test rows of every combination of the factors' folds that has sentences.
+
+    A training row is in another fold than the test rows in every factor.
+    """
     rng = np.random.default_rng(seed)
     # The fold of every row, in every factor.
     keys = list(zip(*(_fold_of(groups, labels, folds, rng) for groups in factors), strict=True))
     cells = []
-    for tested in sorted(set(keys)):
+    for cell in sorted(set(keys)):
         train = tuple(
             row
             for row, key in enumerate(keys)
-            if all(a != b for a, b in zip(key, tested, strict=True))
+            if all(a != b for a, b in zip(key, cell, strict=True))
         )
-        test = tuple(row for row, key in enumerate(keys) if key == tested)
+        test = tuple(row for row, key in enumerate(keys) if key == cell)
         cells.append((train, test))
     return cells
 
@@ -595,15 +623,18 @@ def _cells(
 def _fold_of(
     groups: Groups, labels: Sequence[str], folds: int, rng: np.random.Generator
 ) -> list[int]:
-    """A fold per row: whole groups, large ones first, each to the fold that has least of the
-    group's senses so far."""
+    """The fold of each row. Rows of a group have the same fold.
+
+    Groups are assigned in the order of their size, the largest first, each to the fold with the
+    fewest sentences of the group's senses so far.
+    """
     order = sorted(set(groups), key=str)
     senses = sorted(set(labels))
     counts = np.zeros((len(order), len(senses)))
     index_of = {group: index for index, group in enumerate(order)}
     for group, label in zip(groups, labels, strict=True):
         counts[index_of[group], senses.index(label)] += 1
-    shares = counts / counts.sum(0)  # a rare sense weighs as much as a frequent one
+    shares = counts / counts.sum(0)  # so that rare and frequent senses have equal weights
     shuffled = rng.permutation(len(order))
     tally = np.zeros((folds, len(senses)))
     fold = np.zeros(len(order), dtype=int)

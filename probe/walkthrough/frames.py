@@ -325,12 +325,12 @@ def layers(scene: Scene, quantities: Quantities) -> pd.DataFrame:
     at = scene.at
     norms = [quantities["token_norm"][at].item(), *quantities["depth_norm"][:, at].tolist()]
     # The token embedding and the stream before the first block come before all writes.
-    nothing = [float("nan")] * 2
+    no_write = [float("nan")] * 2
     columns = {
         "depth": list(range(-1, len(norms) - 1)),
         "norm": norms,
-        "attention": [*nothing, *quantities["attention_norm"][:, at].tolist()],
-        "mlp": [*nothing, *quantities["mlp_norm"][:, at].tolist()],
+        "attention": [*no_write, *quantities["attention_norm"][:, at].tolist()],
+        "mlp": [*no_write, *quantities["mlp_norm"][:, at].tolist()],
         "token_cosine": [1.0, *quantities["token_cosine"][:, at].tolist()],
     }
     if "apart" in quantities:

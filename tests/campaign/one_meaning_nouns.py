@@ -107,7 +107,7 @@ def studies_of(
     compared = record.of_pairs("nouns")
     gates = ambiguity_gate(compared, record.depth)
     for pair, of_nouns, gate in zip(record.pairs, compared, gates, strict=True):
-        chosen = list(gate.chosen) if gate else []
+        chosen = list(gate.noun_numbers) if gate else []
         shares = of_nouns.shares[chosen, record.depth] if chosen else np.array([np.nan])
         rows[pair.senses] = {
             "model": model.name,

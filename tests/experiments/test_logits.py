@@ -181,9 +181,9 @@ def test_a_logit_that_cannot_be_decomposed_is_refused(tmp_path, monkeypatch):
         "Cannot decompose the difference of the logits of (5, 5): the two tokens are the same, and "
         "the difference is always 0. Give two different tokens."
     )
-    with pytest.raises(InputError, match=r"^Looking for None in 'The mole .*expected one word, or"):
+    with pytest.raises(InputError, match=r"^Cannot find None in 'The mole .*expected one word, or"):
         probe.decompose(model, TEXT, at=None, tokens=PAIR)
-    with pytest.raises(InputError, match=r"^Looking for token 99 of 'The mole"):
+    with pytest.raises(InputError, match=r"^Cannot find token 99 of 'The mole"):
         probe.decompose(model, TEXT, at=99, tokens=PAIR)
     headless = load(make_family(tmp_path / "bert", "bert", architecture="BertModel"))
     with pytest.raises(

@@ -308,8 +308,8 @@ SHAPED = (
     "logits[..., 5] - logits[..., 7]."
 )
 NO_PLACE = (
-    "Looking for {given} in 'The mole dug under the river bank after the flood': expected one word, "
-    "or one position as a whole number; give one, the same for every text."
+    "Cannot find {given} in 'The mole dug under the river bank after the flood': expected one word, "
+    "or one position as a whole number. Give one, the same for every text."
 )
 NO_NUMBER = (
     "Cannot use the metric: it returned {returned}. Return a logit, a log-probability or a "
@@ -349,14 +349,14 @@ REFUSED = {
     "word": (
         {"at": "shore"},
         (
-            "Looking for 'shore' in 'The mole dug under the river bank after the flood': it "
-            "occurs nowhere; give a word of the text."
+            "Cannot find 'shore' in 'The mole dug under the river bank after the flood': it "
+            "occurs nowhere. Give a word of the text."
         ),
     ),
     "position": (
         {"at": 99},
         (
-            f"Looking for token 99 of {A!r}: it has {{n}} tokens; give a word, or a position from "
+            f"Cannot find token 99 of {A!r}: it has {{n}} tokens. Give a word, or a position from "
             "-{n} to {last}."
         ),
     ),

@@ -1,7 +1,7 @@
-"""What a survey says of a model, from records of words with planted effects.
+"""The tables of a survey, from records of words with planted effects.
 
-24 of the experiments: head A moves half of the words, head B the others, head C all · 25: words
-without a gap mixed in (signs flipped within words: tests/stats/test_across_words.py).
+Experiment 24: head A moves half of the words, head B the other half, head C all words.
+Experiment 25: some words have no gap. tests/stats/test_across_words.py tests the sign flips.
 """
 
 import weakref
@@ -33,7 +33,7 @@ def heads_by_name(summary):
 
 
 def words_of_two_kinds(count=24, *, noise=0.0, **more):
-    """Head A moves every second word, B the others, C all; each word has two gaps of its own."""
+    """Head A moves every second word, B the other words, C all. Each word has two random gaps."""
     made = []
     for number in range(count):
         odd = number % 2
@@ -44,7 +44,7 @@ def words_of_two_kinds(count=24, *, noise=0.0, **more):
     return made
 
 
-# --- 24: who moves which words --------------------------------------------------------------------
+# --- experiment 24: heads that move different words -----------------------------------------------
 
 
 def test_heads_that_move_half_of_the_words_differ_between_words_and_one_that_moves_all_does_not():
@@ -67,20 +67,20 @@ def test_attention_to_the_cue_is_the_mean_over_words_whose_cues_are_known():
 
 
 def test_one_word_left_out_the_others_find_the_head_that_moves_all():
-    """A and B move half of the words each, C moves all a little more than they do in the mean."""
+    """A and B move half of the words each. C moves all words, a little further than their mean."""
     words = words_of_two_kinds()
     for word in words:
         word.net[1, 3] *= 1.3  # C: .65 of every word, A and B .5 of all
     orders = of(words).left_out_orders
     assert set(orders) == {word.word for word in words}
     assert all(order[0] == (1, 3) for order in orders.values())
-    # The word itself has no say: without it the head of its kind comes behind that of the other.
+    # Without the word itself, the head of its kind ranks below the head of the other kind.
     assert orders["word000"][1] == (1, 2) and orders["word001"][1] == (0, 1)
     assert all(layer < 2 for order in orders.values() for layer, _ in order)
-    assert all(len(set(order)) == across.LEADING for order in orders.values())
+    assert all(len(set(order)) == across.TOP_HEADS for order in orders.values())
 
 
-# --- 25: words without a gap ----------------------------------------------------------------------
+# --- experiment 25: words without a gap -----------------------------------------------------------
 
 
 def test_words_without_a_gap_do_not_change_the_effect_and_are_counted():
@@ -120,11 +120,11 @@ def test_words_that_have_no_gap_at_all_are_not_ranked():
     assert len(heads) == LAYERS * HEADS
 
 
-# --- general and specific -------------------------------------------------------------------------
+# --- general and specific effects -----------------------------------------------------------------
 
 
 def words_beside_nouns(count=30, *, noise=0.03):
-    """C does the same for any noun, A for ambiguous words only, B less for them."""
+    """C has equal effects on words and nouns. A affects ambiguous words only, B nouns more."""
     effects = effects_of(**{A: 0.3, B: 0.1, C: 0.4})
     general = effects_of(**{B: 0.3, C: 0.4})
     return [made_word(n, effects, general=general, noise=noise) for n in range(count)]
@@ -164,14 +164,14 @@ def test_without_nouns_nothing_is_compared():
     assert (heads["comparison"] == "").all()
 
 
-# --- where it is read, and what the tables hold ----------------------------------------------------
+# --- read-out depths, and the contents of the tables ------------------------------------------------
 
 
 def test_heads_behind_the_read_out_are_read_at_the_last_depth():
     words = words_of_two_kinds()
     for word in words:
         word.net[2, 0, -1] = 0.7 * word.gap[-1]
-        word.net[2, 0, 2] = 9.0  # no such thing: layer 2 writes behind depth 2
+        word.net[2, 0, 2] = 9.0  # must not be used, because layer 2 writes after depth 2
         word.net[1, 3, -1] = 9.0
     summary = of(words)
     heads = heads_by_name(summary)
@@ -192,7 +192,7 @@ def test_neither_the_order_of_the_words_nor_a_second_run_changes_the_tables(orde
 
 
 class Alive:
-    """How many of the objects it was shown are alive, and how many were at most."""
+    """Counts the live objects among those it was given, and their maximum."""
 
     def __init__(self):
         self.now, self.most = 0, 0
@@ -208,8 +208,9 @@ class Alive:
 
 
 def test_memory_does_not_hold_the_words(monkeypatch):
-    """A record is let go when its numbers are taken; of numbers no more than two batches are alive,
-    one read and one added up."""
+    """A record is freed once its numbers are computed. At most two batches of numbers are alive:
+    one that is read and one that is added.
+    """
     of_records, of_numbers = Alive(), Alive()
     numbers_of = across.numbers_of
     monkeypatch.setattr(across, "numbers_of", lambda word: of_numbers.count(numbers_of(word)))
@@ -236,7 +237,7 @@ def test_the_table_of_words_has_a_line_for_every_word_and_the_columns_of_its_fil
     assert table["word"].tolist() == sorted(table["word"]) and len(table) == 13
     last = table.iloc[-1]
     assert (last["reason"], last["left_out"], last["pairs"]) == (
-        "all cues stand behind the word",
+        "all cues come after the word",
         4,
         0,
     )
@@ -280,17 +281,17 @@ def test_every_column_is_defined():
 def test_a_survey_of_fewer_than_two_words_is_refused(words, found):
     records = [made_word(number, effects_of()) for number in words]
     records += [unmeasured(9)] * len(words)
-    because = " (all cues stand behind the word)" if words else ""
+    because = " (all cues come after the word)" if words else ""
     with pytest.raises(InputError) as raised:
         of(records)
     assert str(raised.value) == (
-        f"Summing up the survey: {found} words were measured{because}, expected at least 2, "
-        "because words are its sample; add words with two sentences of each of two senses, or "
-        "study a single word with `probe report`."
+        f"Cannot summarise the survey: {found} words were measured{because}. Words are its sample, "
+        "so it needs at least 2. Add words with two sentences of each of two senses, or study a "
+        "single word with `probe report`."
     )
 
 
-# --- sets of heads on the word left out -----------------------------------------------------------
+# --- sets of heads, tested on the word that was left out ------------------------------------------
 
 
 def measured_sets(word, whole=2.0):
@@ -312,7 +313,7 @@ def test_what_sets_keep_of_a_word_left_out():
     over = frames["survey_carry_over"]
     assert over["others"].tolist() == pytest.approx([0.4, 0.7])
     assert over["words"].tolist() == [3, 3]
-    assert over["others_low"].tolist() == pytest.approx([0.4, 0.7])  # every word alike
+    assert over["others_low"].tolist() == pytest.approx([0.4, 0.7])  # because all words are equal
 
 
 def test_what_sets_keep_over_words_is_a_ratio_of_sums():

@@ -1,4 +1,6 @@
-"""The table of heads against what was measured, on planted circuits that tell its columns apart."""
+"""The table of heads compared with the measurements, on planted circuits in which every column has
+different values.
+"""
 
 from functools import cache
 
@@ -14,8 +16,9 @@ from probe.results.frames import heads
 
 @cache
 def table_of(kind, distances=(1, 2)):
-    """The only pair of senses of a small study, the rows of its table by head, and where the first
-    head is planted."""
+    """The only pair of senses of a small study, the rows of its table by head, and the position of
+    the first planted head.
+    """
     model, circuit = planted_model(kind, 0)
     sentences = corpus_of(make_sentences(frames=5, distances=distances, cues=12))
     evidence = studied(model, prepare(model, WORD, sentences.sentences), pairs=60)
@@ -23,8 +26,9 @@ def table_of(kind, distances=(1, 2)):
 
 
 def test_every_effect_stands_in_its_own_column():
-    """Either of two heads is enough: giving the sense restores all of it, taking it away loses
-    nothing."""
+    """Either of two heads is sufficient, so denoising one restores the whole gap and noising one
+    loses nothing.
+    """
     pair, frame, place = table_of("either")
     word = pair.record.effects
     gap = word.gap.sum(0)[:, None]

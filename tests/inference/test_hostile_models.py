@@ -1,8 +1,10 @@
-"""Models built by hand to be taken for more than they are: what a hostile reader would plant.
+"""Adversarial models built by hand, to deceive the verdicts.
 
-A head copies where the cue stands; a head responds to how expected a word is; two heads write
-alike, and neurons amplify one of them for the word alone; a head moves any noun, and neurons
-resolve the word; two heads do the same for the word and for nouns, one much and one little.
+* A head copies the position of the cue.
+* A head responds to how expected a word is.
+* Two heads have equal writes, and neurons amplify one of them for the word only.
+* A head moves any noun, and neurons resolve the word.
+* Two heads have equal effects on the word and on nouns, one large and one small.
 """
 
 from functools import cache
@@ -41,21 +43,21 @@ SEEDS = (0, 1, 2)
 by_seed = pytest.mark.parametrize("seed", mostly_campaign(SEEDS))
 PAIRS = 36
 SENTENCES = make_sentences(cues=12, frames=6, distances=(1, 2))
-TO_ANY = ({"anchor": 2.0}, {"is_cue": 6.0})  # the cue, from whatever stands after it
+TO_ANY = ({"anchor": 2.0}, {"is_cue": 6.0})  # from any token to the cue before it
 ONE, TWO = (1, 1), (1, 2)
 FIRST, BESIDE = (0, 1), (0, 2)  # before the neurons of layer 1
 
 
 def to_any(place, takes, gives):
-    """A head that gives something of the cue to whatever stands after it, the word or any noun."""
+    """A head that copies a feature of the cue to any later token, the word or a noun."""
     return Head(*place, (TO_ANY, TO_BOS), ((takes, gives),))
 
 
 def for_the_word(layer, asks, gives):
-    """Neurons that are a linear map at the word, and do nothing at any other token.
+    """Neurons that are a linear map at the word and have no effect at any other token.
 
-    gelu(x) = x for large x and 0 for small x: the word lifts both by far, and their difference is
-    what they ask for.
+    gelu(x) is x for large x and 0 for small x. The word raises both neurons by a large amount, so
+    that their difference is linear.
     """
     far = 40.0
     lift = {"is_target": far}
@@ -76,7 +78,7 @@ def evidence_of(model, sentences, seed=0):
 
 
 def made(circuit, seed):
-    """A model in which the senses are clearest after layer 1, where the word is then read."""
+    """A model whose senses are separated best after layer 1, so that the word is read there."""
     here = [unit for unit in circuit.units if unit.layer == 1]
     units = (*circuit.units, *tidy(1)[: D_MLP - len(here)])
     with TemporaryDirectory() as folder:
@@ -85,7 +87,7 @@ def made(circuit, seed):
 
 @cache
 def found(kind, seed):
-    """The table of heads and of MLPs of a model of a kind."""
+    """The tables of heads and of MLPs of a kind of model."""
     evidence = evidence_of(made(CIRCUITS[kind], seed), SENTENCES, seed)
     table = heads([evidence]).set_index(["layer", "head"], drop=False)
     return table, mlps([evidence])
@@ -147,11 +149,13 @@ def test_effects_that_are_equal_on_word_and_nouns_are_neither_more_nor_less(seed
         assert table.loc[place, "verdict"] != "resolver"
 
 
-# --- a head that copies where the cue stands ------------------------------------------------------
+# --- a head that copies the position of the cue ---------------------------------------------------
 
 
 def cue_stands_further_in_one_sense():
-    """The word at one place; the cue of one sense right before it, that of the other three before."""
+    """The word at one position. The cue of one sense directly precedes it, and the cue of the other
+    sense is three tokens before it.
+    """
     rng = np.random.default_rng(0)
     made = []
     for number in range(120):
@@ -191,8 +195,9 @@ def test_a_head_that_copies_where_the_cue_stands_is_confounded(seed):
 
 @cache
 def surprised_model(seed):
-    """A model in which the word is the most expected noun, the others are less so by degrees, and a
-    head gives each of them the sense of the cue in this measure."""
+    """A model in which the word is the most expected noun and other nouns are less expected, in
+    steps. A head gives each noun the sense of the cue in proportion to how expected the noun is.
+    """
     asks = ({"decoy": 2.0}, {"is_cue": 6.0})
     with TemporaryDirectory() as name:
         head = Head(*ONE, (asks, TO_BOS), ((EVEN, {"resolved": 3.0}),))
@@ -205,7 +210,7 @@ def surprised_model(seed):
         for noun, degree in expected.items():
             token = tokenizer.convert_tokens_to_ids(noun)
             wte[token] += wte.new_tensor(write_vector({"decoy": degree}))
-            # Every token carries the anchor, so that this is the same logit everywhere.
+            # Every token has the anchor, so the logit is the same at every position.
             head_weight[token] += wte.new_tensor(write_vector({"anchor": 4 * degree}))
         changes = {"transformer.wte.weight": wte, "lm_head.weight": head_weight}
         return load(change_tensors(folder, changes))

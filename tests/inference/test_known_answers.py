@@ -1,10 +1,13 @@
 """Experiments with a known answer, on models built by hand in which exactly one head resolves the
 word.
 
-The head sits at a place drawn with the seed, one place in every run and six in the campaign; every
-other head and neuron is alive and random, LayerNorm stands before each. 1 nothing swapped,
-everything swapped, labels swapped · 2 shares of all components · 3 the planted head, and no other,
-is found · 7 a cue after the word can resolve nothing at the word.
+The seed determines the layer and number of the head: one in every run, six in the campaign. All
+other heads and neurons are active and random, and each layer has LayerNorm.
+
+1  swaps of nothing, of everything, and of the labels
+2  shares of all components
+3  only the planted head is found
+7  a cue after the word cannot change the word
 """
 
 from dataclasses import replace
@@ -61,7 +64,7 @@ def seed(request):
 
 @pytest.fixture(scope="module")
 def planted(seed):
-    """A model, and the place of the one head that resolves."""
+    """A model, and the layer and number of its only resolver."""
     return resolver_model(seed)
 
 
@@ -72,7 +75,7 @@ def model(planted):
 
 @pytest.fixture(scope="module")
 def both(model, seed):
-    """A study, and the record of its word."""
+    """A study and the record of its word."""
     options = {"seed": seed, "max_pairs": MAX_PAIRS, "permutations": PERMUTATIONS}
     with TemporaryDirectory() as folder:
         studied = study.study(model, sentences=corpus_of(SENTENCES), out=folder, **options)
@@ -91,14 +94,14 @@ def record(both):
 
 
 class Runs(NamedTuple):
-    """What the swaps of the word start from."""
+    """The inputs of the word's swaps."""
 
     seen: Observation
     pair: Prepared
 
     @property
     def axis(self):
-        """The axis at the read-out layer, fitted on all sentences."""
+        """The sense axis at the read-out layer, fitted on all sentences."""
         return self.seen.axis_for_others(self.pair.sense)
 
 
@@ -116,7 +119,7 @@ def test_the_places_are_spread():
 
 
 def test_every_other_head_is_alive(planted, runs):
-    """Otherwise nothing could be confused with the planted head."""
+    """Inactive heads could not be confused with the planted head."""
     model, place = planted
     states = runs.seen.states
     for layer, block in enumerate(read_weights(model).blocks):
@@ -145,8 +148,9 @@ def test_a_sentence_that_gives_to_itself_changes_nothing(model, runs):
 
 
 def coordinate_with_all_heads(model, runs, *, recipient, donor):
-    """M of the recipient when z of every head of every layer at the word is the donor's: whole
-    hooked forwards."""
+    """M of the recipient with the donor's z at the word in every head, from complete hooked forward
+    passes.
+    """
     seen, _ = runs
     found = {}
 
@@ -188,8 +192,9 @@ def exchanged(sentence):
 
 
 def by_part(record):
-    """The sentences with a split written down, a part per pair of cue words, those to learn from
-    first."""
+    """The sentences with a split in the file: a part for each pair of cue words, training sentences
+    first.
+    """
     [pair] = record.pairs
     units = dict(zip(pair.split.rows, pair.split.units, strict=True))
     named = [
@@ -200,7 +205,7 @@ def by_part(record):
 
 
 class OnePair(NamedTuple):
-    """A word of two senses: its record, what is recorded of them, their separation and axes."""
+    """The record of a word with two senses, their measurements, separation and axes."""
 
     record: WordRecord
     pair: SensePair
@@ -224,14 +229,15 @@ def study_of(model, sentences):
 
 @pytest.fixture(scope="module")
 def named(model, record):
-    """The sentences with their parts written down, and the study of them."""
+    """The sentences with a split in the file, and their study."""
     sentences = by_part(record)
     return sentences, study_of(model, sentences)
 
 
 def test_swapped_labels_flip_every_signed_score(model, named):
-    """Labels exchanged in the report part only: what was fitted stays, so every signed number must
-    turn round."""
+    """Labels are exchanged in the tested part only. The fitted axis is unchanged, so every signed
+    number must change its sign.
+    """
     sentences, true = named
     swapped = study_of(
         model, [exchanged(row) if row.split == "report" else row for row in sentences]
@@ -249,13 +255,11 @@ def test_swapped_labels_flip_every_signed_score(model, named):
     assert gaps.keys() == others.keys()
     assert all(others[name] == pytest.approx(-gap, abs=1e-6) for name, gap in gaps.items())
     assert true.pair.effects is not None and swapped.pair.effects is None
-    assert (
-        swapped.pair.gates.gap > 0.1
-    )  # the largest over the depths: none of them is above what chance may give
+    assert swapped.pair.gates.gap > 0.1  # the largest over the depths is not above chance
 
 
 def test_senses_that_exchange_their_names_turn_the_axis_round_and_leave_the_effects(model, named):
-    """Labels exchanged everywhere: what was denoising is noising."""
+    """Labels are exchanged everywhere, so denoising and noising are exchanged."""
     sentences, before = named
     assert all(
         one.pair == other.pair for one, other in zip(sentences[::2], sentences[1::2], strict=True)
@@ -317,14 +321,15 @@ def test_the_planted_head_is_first_and_the_whole_gap_and_every_other_is_nothing(
     for name in (
         "p_auroc",
         "p_swap",
-    ):  # no relabelling of twenty cue words a sense reaches what it does as they are
+    ):  # no permutation of twenty cue words per sense reaches the observed value
         assert mine[name] == 1 / (PERMUTATIONS + 1), name
 
 
 @pytest.mark.parametrize("seeds", mostly_campaign([range(2), range(6)]))
 def test_models_without_the_head_are_not_ranked(tmp_path, seeds):
-    """The gate lets one in a hundred pass by chance (two of six: once in seven hundred such
-    tests)."""
+    """One in a hundred models passes the gate by chance, and two of six in one of seven hundred
+    such tests.
+    """
     passed = []
     for seed in seeds:
         bare = probe.load(make_handmade(tmp_path / f"none{seed}", [], seed=seed))
@@ -342,8 +347,9 @@ def test_models_without_the_head_are_not_ranked(tmp_path, seeds):
 
 
 def largest_difference(model, one, other):
-    """Over all heads: the largest change of ΔE at the word between two sentences, relative to the
-    largest ΔE."""
+    """The largest change of any head's ΔE at the word between two sentences, relative to the
+    largest ΔE.
+    """
     traces = [trace(model, sentence.text) for sentence in (one, other)]
     targets = [
         positions_of_span(tokenize(model, row.text), row.start, row.end)[-1] for row in (one, other)
@@ -364,7 +370,9 @@ def test_a_cue_after_the_word_changes_no_heads_write_at_the_word(model):
         whole = trace(model, one.text)
         target = positions_of_span(whole.tokens, one.start, one.end)[-1]
         assert later_words_matter(model, whole, target) <= 1e-5
-    assert largest_difference(model, SENTENCES[0], SENTENCES[1]) > 0.1  # a cue before the word does
+    assert (
+        largest_difference(model, SENTENCES[0], SENTENCES[1]) > 0.1
+    )  # a cue before the word changes it
 
 
 def test_sentences_that_the_file_gives_no_part_are_only_left_out():

@@ -1,4 +1,4 @@
-"""What follows from unambiguous nouns: one gate for a word, and parts in the nouns' own gaps."""
+"""The comparison with unambiguous nouns: the gate of a word, and effects as fractions of gaps."""
 
 from types import SimpleNamespace
 
@@ -11,13 +11,13 @@ from probe.inference.nouns import ambiguity_gate, compare_with_nouns
 from probe.text.splits import ALIGNED
 
 NOUNS = tuple(f"noun{number}" for number in range(19))
-DEPTH = 1  # where the word is read, of two depths
+DEPTH = 1  # the read-out depth, of two depths
 LITTLE = [0.1] * 18
 WORD_SURPRISAL = 7.5  # nats
 
 
 def record_of(squared_gaps, *, nouns=NOUNS, comparable=24, gap=None, surprisal=None):
-    """What nouns with these squared gaps did in the place of a word whose squared gap is 1."""
+    """The record of nouns with these squared gaps, for a word whose squared gap is 1."""
     squared = np.tile(np.array(squared_gaps)[:, None], (1, 2))
     blank = np.zeros_like(squared)
     return NounRecord(
@@ -47,20 +47,21 @@ def record_of(squared_gaps, *, nouns=NOUNS, comparable=24, gap=None, surprisal=N
 
 
 def test_a_word_of_three_senses_has_one_gate():
-    """A noun that changes further in one pair of senses of three, and hardly in the others, does
-    not change further than the word."""
+    """A noun that changes further than the word in one of three pairs of senses, and hardly in the
+    others, does not change further on the whole.
+    """
     further = record_of([2.0, *LITTLE])
     hardly = record_of([0.1, *LITTLE])
     assert [each.p for each in ambiguity_gate([further], DEPTH)] == [2 / 20]
     together = ambiguity_gate([further, hardly, hardly], DEPTH)
     assert [each.p for each in together] == [1 / 20] * 3
-    # A pair that cannot be asked keeps its reason, and has no part in the gate.
+    # A pair without a gate keeps its reason and is not part of the sums.
     asked, not_asked = ambiguity_gate([hardly, record_of([2.0, *LITTLE], comparable=12)], DEPTH)
     assert asked.p == 1 / 20
     assert np.isnan(not_asked.p) and not_asked.reason == (
         "it is a noun in its dictionary form in 12 of the paired sentences, and 24 are needed"
     )
-    # Nouns that one pair does not have do not count.
+    # Nouns that are missing in one pair do not count.
     others = record_of([*LITTLE, 0.1], nouns=(*NOUNS[1:], "another noun"))
     for each in ambiguity_gate([hardly, others], DEPTH):
         assert np.isnan(each.p)
@@ -70,7 +71,7 @@ def test_a_word_of_three_senses_has_one_gate():
 
 
 def test_the_gate_is_repeated_among_the_nouns_that_are_about_as_expected():
-    """Of 38 nouns 19 are within 2 nats; the one that changes further than the word is not."""
+    """19 of 38 nouns are within 2 nats. The noun that changes further than the word is not."""
     names = tuple(f"noun{number}" for number in range(38))
     further = [2.0, *[0.1] * 37]
     far, near = [11.0] * 19, [9.5] * 19
@@ -81,24 +82,25 @@ def test_the_gate_is_repeated_among_the_nouns_that_are_about_as_expected():
     one_fewer = [9.51, *near[1:], *far]
     [gate] = ambiguity_gate([record_of(further, nouns=names, surprisal=one_fewer)], DEPTH)
     assert gate.near == 18 and np.isnan(gate.p_near)
-    # Where the model predicts no tokens, nothing is known of any.
+    # A model that predicts no tokens has no surprisal.
     [gate] = ambiguity_gate([record_of(further, nouns=names)], DEPTH)
     assert gate.near == 0 and np.isnan(gate.p_near)
 
 
-# --- parts of the network -------------------------------------------------------------------------
+# --- effects of heads and MLPs --------------------------------------------------------------------
 
 WORD_GAP = 2.0
-GAPS = (2.0, 1.0, 0.4, 0.1)  # of four nouns: the last one's is less than a tenth of the word's
+GAPS = (2.0, 1.0, 0.4, 0.1)  # of four nouns; the last gap is less than a tenth of the word's
 ROWS = tuple(range(8))
-# Eight pairs of sentences, each with a cue word of its own; noun n stands in pairs n and n + 4.
+# Eight pairs of sentences with different cue words. Noun n replaces the word in pairs n and n + 4.
 PAIRS = Pairs(ROWS, ROWS, ROWS, ROWS, tuple("fghijklm"), ROWS, (1,) * 8, ALIGNED, 0)
 NOUN_OF = np.array([0, 1, 2, 3] * 2)
 
 
 def compared(gaps, word, noun, noun_of=NOUN_OF):
-    """One part that does `word` of the word's gap in every pair, and `noun` in raw units for the
-    noun of each."""
+    """The comparison of one head with the effect `word`, a fraction of the word's gap, in every
+    pair, and the effect `noun` of each noun, in units of the residual stream.
+    """
     record = record_of([0.1] * len(gaps), nouns=NOUNS[: len(gaps)], gap=gaps)
     pair = SimpleNamespace(raw_gap=np.full((len(ROWS), 2), WORD_GAP), pairs=PAIRS)
     return compare_with_nouns(
@@ -113,20 +115,22 @@ def compared(gaps, word, noun, noun_of=NOUN_OF):
 
 
 def test_a_part_is_measured_in_each_nouns_own_gap():
-    """Half of every noun's gap, however large that is, is half for nouns in general."""
+    """The general effect is the mean of the fractions, whatever the size of each noun's gap."""
     found = compared(GAPS[:3], 0.8, np.array(GAPS[:3]) / 2, noun_of=np.array([0, 1, 2, 0] * 2))
     assert (found.net[0], found.general[0]) == (pytest.approx(0.8), pytest.approx(0.5))
     assert found.specific[0] == pytest.approx(0.3) and found.swaps == 8 and found.units == 8
-    assert found.drawn == pytest.approx(0.3)  # every pair alike: nothing to be unsure of
+    assert found.specific_draws == pytest.approx(
+        0.3
+    )  # all pairs are equal, so the draws do not vary
 
 
 def test_a_noun_without_a_gap_has_no_part_in_a_comparison():
-    """What is moved there would be any number in a gap that is hardly there."""
+    """As a fraction of a tiny gap, an effect could be any number."""
     found = compared(GAPS, 0.8, [*np.array(GAPS[:3]) / 2, 9.0])
     assert found.general[0] == pytest.approx(0.5)
     assert found.swaps == 6 and found.units == 6  # without the two pairs of the last noun
     tenth = compared((*GAPS[:3], WORD_GAP / 10), 0.8, [*np.array(GAPS[:3]) / 2, WORD_GAP / 20])
-    assert tenth.swaps == 8  # a tenth is enough
+    assert tenth.swaps == 8  # a tenth is sufficient
 
 
 def test_fewer_than_three_nouns_with_a_gap_are_no_comparison():

@@ -1,13 +1,21 @@
-"""Experiments with a known answer on circuits planted by hand, at places drawn with the seed, with
-LayerNorm.
+"""Experiments with a known answer on circuits built by hand, with LayerNorm. The seed determines the
+layers and numbers of the planted heads.
 
-4 decoys: one separates perfectly and does nothing, one takes half of the coordinate and is never
-read · 5 two heads combined: additive, either is enough, both are needed · 6 a head and its backup ·
-10, 18 a head that looks one back · 12 two steps · 13 a later head takes part back · 14 neurons
-erase a write · 15 a function word · 16 the word's place · 17 five sentences of one sense to one of
-the other with cues far away; three senses with a head for one pair of them. Of every circuit and
-seed: the verdicts of the planted heads are right and no other head is called a resolver. Every run
-tries the first seed, the campaign all three.
+4       decoys: one separates perfectly without an effect, one moves half of the coordinate and is
+        never read
+5       two heads combined: additive, either is sufficient, both are necessary
+6       a head and its backup
+10, 18  a head that attends to the previous token
+12      two steps
+13      a later head removes part of a write
+14      neurons erase a write
+15      a function word
+16      the word's position
+17      five times as many sentences of one sense, with distant cues; three senses with a head for
+        one pair of them
+
+For every circuit and seed, the verdicts on the planted heads are right and no other head is a
+resolver. Every run tests the first seed, the campaign all three.
 """
 
 from dataclasses import replace
@@ -52,15 +60,15 @@ pytestmark = pytest.mark.slow
 
 SEEDS = (0, 1, 2)
 by_seed = pytest.mark.parametrize("seed", mostly_campaign(SEEDS))
-# Left to the campaign, where one much like it stays.
+# Tested in the campaign only, because a similar circuit is tested in every run.
 CAMPAIGN = ("erased_decoy", "either", "erased", "weak_suppressor", "any_function_word", "matched")
 PERMUTATIONS = 199
-PAIRS = 60  # of sentences, in which heads are swapped
-EACH_SENSE = 12  # cue words
+PAIRS = 60  # pairs of sentences in which heads are swapped
+EACH_SENSE = 12  # cue words per sense
 
 
 def with_function_words():
-    """Each sentence after "this" or "that", which goes with its sense."""
+    """Each sentence with "this" or "that" in front, depending on its sense."""
     made = []
     for row in make_sentences(cues=EACH_SENSE, distances=(2, 3)):
         by = len(FUNCTION[row.sense]) + 1
@@ -72,8 +80,9 @@ def with_function_words():
 
 
 def longer_in_one_sense():
-    """Sentences without cues or pairs: those of the second sense have four more words before the
-    word."""
+    """Sentences without cues or pairs. Sentences of the second sense have four more words before
+    the word.
+    """
     rng, made = np.random.default_rng(0), {}
     for number in range(120):
         before = " ".join(rng.choice(PLAIN, size=int(rng.integers(2, 5)) + 4 * (number % 2)))
@@ -85,8 +94,8 @@ def longer_in_one_sense():
 
 GRID = make_sentences(cues=EACH_SENSE)
 GIVEN = {
-    "both": make_sentences(cues=18),  # with fewer the axis takes in a little of a random head
-    # Else a model that reads the token before has no gap.
+    "both": make_sentences(cues=18),  # with fewer, the axis includes a little of a random head
+    # With cues further away, a model that reads the previous token would have no gap.
     "one_back": make_sentences(cues=EACH_SENSE, distances=(1, 1, 1, 2)),
     "two_step": make_sentences(cues=EACH_SENSE, distances=(2, 3)),
     "function_word": with_function_words(),
@@ -114,13 +123,14 @@ def measured(kind, seed):
 @cache
 def heads_of(kind, seed):
     """The evidence frame by layer and head, and the rows of the planted heads in the order of the
-    circuit."""
+    circuit.
+    """
     frame = heads([measured(kind, seed)]).set_index(["layer", "head"], drop=False)
     return frame, frame.loc[list(planted_model(kind, seed)[1].places)]
 
 
 def case(kind, *values):
-    """The parameters of a test with a circuit of this kind."""
+    """The parameters of a test with this kind of circuit."""
     return pytest.param(kind, *values, marks=[pytest.mark.campaign] * (kind in CAMPAIGN))
 
 
@@ -144,7 +154,7 @@ def test_the_verdicts_are_right_and_no_other_head_is_a_resolver_or_does_anything
     others = frame.drop(index=list(circuit.places))
     assert measured(kind, seed).record.pairs[0].gates.gap < 0.01
     assert tuple(mine["verdict"]) == circuit.verdicts
-    if kind == "own_place":  # there every head that reads places tells the senses apart
+    if kind == "own_place":  # every head that reads positions separates its senses
         assert set(others["verdict"]) <= {"none", "separates", "unread"}
     else:
         assert set(others["verdict"]) <= {"none", "separates"}
@@ -171,14 +181,15 @@ def test_a_decoy_that_writes_as_much_takes_half_of_the_coordinate_and_nothing_of
     for head in (resolver, decoy):
         assert last[head["layer"], head["head"]] == pytest.approx(
             0.5, abs=0.06
-        )  # the second reads a longer vector
+        )  # the second head reads a longer vector
     assert (resolver["next_token"], decoy["next_token"]) == pytest.approx((1, 0), abs=0.02)
     assert decoy["p_next_token"] > 0.05 > decoy["p_swap"]
 
 
 def follow(monkeypatch, model, *, turned=False):
-    """A lexicon in which each sense is continued by the three plain words whose logits grow most
-    with it."""
+    """A lexicon in which the continuations of each sense are the three plain words whose logits it
+    raises most.
+    """
     unembedding = forward.unembedding(read_weights(model), torch.float32)
     toward = {
         word: float(unembedding[model.tokenizer(f" {word}")["input_ids"][-1]] @ AXIS[0])
@@ -195,8 +206,9 @@ def follow(monkeypatch, model, *, turned=False):
 
 @planted("decoy")
 def test_known_continuations_tell_what_is_read_from_what_is_only_written(kind, seed, monkeypatch):
-    """The third reading: half of the coordinate is the decoy's, of the continuations everything is
-    the resolver's."""
+    """The third read-out: the decoy moves half of the coordinate, and the resolver moves all of the
+    continuations.
+    """
     model, circuit = planted_model(kind, seed)
     before = heads_of(kind, seed)[1].to_dict("records")
     follow(monkeypatch, model)
@@ -211,7 +223,7 @@ def test_known_continuations_tell_what_is_read_from_what_is_only_written(kind, s
         "next_token",
         "p_next_token",
         "verdict",
-    ):  # the other readings are what they were
+    ):  # the other read-outs are unchanged
         assert (resolver[name], decoy[name]) == (before[0][name], before[1][name]), name
 
 
@@ -241,7 +253,7 @@ def test_without_continuations_nothing_is_said_of_them():
 )
 @by_seed
 def test_two_heads_combined_show_how_in_denoising_and_noising(kind, expected, seed):
-    """Read behind both heads: in front of the second nothing is combined yet."""
+    """The word is read after both heads, because nothing is combined before the second."""
     model, circuit = planted_model(kind, seed)
     material = prepare(model, WORD, GIVEN.get(kind, GRID))
     seen = observe(model, material, seed=seed)
@@ -264,7 +276,7 @@ def test_a_backed_up_head_writes_everything_its_swap_is_lost_and_both_swaps_are_
     last = result.record.pairs[0].swaps.profile[..., -1]
     assert (first["direct"], second["direct"]) == pytest.approx((1, 0), abs=0.02)
     assert all(abs(last[head["layer"], head["head"]]) < 0.1 for head in (first, second))
-    [found] = result.pairs[0].stand_ins
+    [found] = result.pairs[0].backups
     assert (found.first, found.head) == (
         (first["layer"], first["head"]),
         (second["layer"], second["head"]),
@@ -276,7 +288,7 @@ def test_a_backed_up_head_writes_everything_its_swap_is_lost_and_both_swaps_are_
 def test_what_neurons_erase_is_written_and_not_backed_up(kind, seed):
     written = heads_of(kind, seed)[1].to_dict("records")[1]
     assert written["direct"] > 0.4 and abs(written["net"]) < 0.02
-    assert measured(kind, seed).pairs[0].stand_ins == ()
+    assert measured(kind, seed).pairs[0].backups == ()
 
 
 @pytest.mark.parametrize(
@@ -284,7 +296,7 @@ def test_what_neurons_erase_is_written_and_not_backed_up(kind, seed):
 )
 @by_seed
 def test_a_suppressor_takes_back_its_part_of_what_the_first_head_wrote(kind, back, seed):
-    """At the end the gap is 1 - back of what the first head wrote; both are measured in it."""
+    """The final gap is (1 - back) times the first head's write. Both effects are fractions of it."""
     last = measured(kind, seed).record.pairs[0].swaps.profile[..., -1]
     first, second = (last[place] for place in planted_model(kind, seed)[1].places)
     assert -second / first == pytest.approx(back, abs=0.05)
@@ -296,8 +308,8 @@ def test_a_suppressor_takes_back_its_part_of_what_the_first_head_wrote(kind, bac
     ("kind", "label", "fact"),
     [
         ("decoy", "read from", "an earlier word, e.g. door"),
-        # It stands in every sentence of its sense, so an untrained model hears it as well; but here
-        # the head reads it for the word alone, and for one-meaning nouns there nothing changes.
+        # It occurs in every sentence of its sense, so an untrained model separates the senses too.
+        # But the head reads it for the word only, and unambiguous nouns do not change.
         ("function_word", "read from", "an earlier word, not the marked cue, e.g. "),
         ("any_function_word", "meanings also told apart", "use pairs of sentences that differ"),
         ("two_step", "path", ", then "),
@@ -336,8 +348,9 @@ def test_the_place_of_the_word_is_no_meaning(kind, seed):
 
 
 def test_a_place_that_is_alike_in_part_of_the_sentences_is_matched_and_tells_nothing():
-    """Twice as many sentences, half of them with the word at any place: those are compared, and no
-    gap is left."""
+    """Twice as many sentences, half of them with the word at any position. Matching positions leave
+    no gap.
+    """
     rng, made = np.random.default_rng(1), {row.text: row for row in longer_in_one_sense()}
     for number in range(240):
         before = " ".join(rng.choice(PLAIN, size=int(rng.integers(2, 9))))
@@ -347,7 +360,7 @@ def test_a_place_that_is_alike_in_part_of_the_sentences_is_matched_and_tells_not
     [pair] = study_of(planted_model("own_place", 0)[0], tuple(made.values())).record.pairs
     assert pair.gates.nuisance > 0.05 and pair.gates.gap > 0.01
     assert set(pair.split.left_out.values()) == {
-        "no sentence of the other sense has the word at the same place"
+        "no sentence of the other sense has the word at the same position"
     }
 
 
@@ -399,8 +412,9 @@ def test_one_sense_has_five_times_the_sentences_and_cues_are_far_away(seed):
 
 
 def of_three_senses(model):
-    """Cues of the first sense that have least of it are one sense, those that have most another;
-    and the second's."""
+    """Sentences of three senses: the cues with the smallest and the largest values of the first
+    sense, and the cues of the second sense.
+    """
     weights, number = read_weights(model), 2 * FEATURES.index("sense")
     embedding = weights.raw[f"{weights.config.family.embed}.weight"]
     ids = model.tokenizer.convert_tokens_to_ids(list(CUES[SENSES[0]]))
@@ -423,7 +437,7 @@ def test_three_senses_and_a_head_for_one_pair_of_them(seed):
     model = model_of(circuit, seed)
     frames = frames_of(
         model, of_three_senses(model), seed + 7
-    )  # with seed 1 the untrained model has a gap by chance
+    )  # with seed 1, the untrained model has a gap by chance
     every, one = circuit.places
     resolving = frames["heads"].query("verdict == 'resolver'")
     found = {
@@ -445,8 +459,9 @@ def test_three_senses_and_a_head_for_one_pair_of_them(seed):
     "distances", mostly_campaign([((1,),), ((1, 1, 1, 2),), ((1, 2, 3, 4, 5),)]), ids=str
 )
 def test_a_head_that_looks_one_back_is_not_said_to_resolve(seed, distances):
-    """Next to the word only it cannot be told; with cues at one to five tokens it separates hardly
-    and moves fully."""
+    """If all cues are adjacent to the word, the verdict is undecided. With cues one to five tokens
+    away, the head hardly separates the senses and moves the word fully.
+    """
     model, circuit = planted_model("one_back", seed)
     bare = without(make_sentences(cues=18, distances=distances), "frame", "pair", "distance")
     frames = frames_of(model, bare, seed)

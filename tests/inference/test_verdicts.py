@@ -1,4 +1,4 @@
-"""Every rule of the verdicts, their order, and the best verdict over a word's pairs of senses."""
+"""The rules of the verdicts, their order, and the best verdict over a word's pairs of senses."""
 
 import math
 
@@ -10,7 +10,7 @@ from example_verdicts import RESOLVES as MOVES
 from probe.inference import verdicts
 from probe.inference.verdicts import ORDER, comparison, verdict
 
-# The word passed the ambiguity gate, and the head does two thirds of its effect for this word alone.
+# The word passed the ambiguity gate, and two thirds of the head's effect are specific to the word.
 FOR_THIS_WORD = {
     "ambiguity_p": 0.02,
     "ambiguity_p_near": math.nan,
@@ -29,47 +29,53 @@ NOT_COMPARED = {"specific": math.nan, "p_specific": math.nan}
     ("changed", "expected"),
     [
         ({}, "resolver"),
-        ({"p_swap": 0.05}, "suggestive"),  # the interval excludes 0, the corrected p does not pass
+        (
+            {"p_swap": 0.05},
+            "suggestive",
+        ),  # the interval excludes 0, but the corrected p does not pass
         ({"p_swap": 0.05, "net_low": 0.0}, "separates"),
         ({"p_swap": 0.05, "net_low": 0.0, "p_auroc": 0.05}, "none"),
-        ({"p_auroc": 0.05}, "resolver"),  # it moves the word far, so that it needs no second sign
+        ({"p_auroc": 0.05}, "resolver"),  # a large effect, which needs no second sign
         ({"p_auroc": 0.05, "net": 0.1} | A_LITTLE_MORE, "resolver"),
         ({"p_auroc": 0.05, "net": 0.099}, "suggestive"),
-        ({"net": 0.019, "direct": 0.01}, "separates"),  # certain, and too small to count
+        ({"net": 0.019, "direct": 0.01}, "separates"),  # significant, but too small to count
         ({"net": 0.019, "direct": 0.01, "p_auroc": 0.05}, "none"),
         ({"net": 0.02, "direct": 0.01} | A_LITTLE_MORE, "resolver"),
-        ({"p_next_token": 0.05}, "unread"),  # written, and not shown to be read
+        ({"p_next_token": 0.05}, "unread"),  # written, but not significantly read
         ({"next_token": 0.019}, "unread"),
         ({"next_token": 0.02}, "resolver"),
         ({"p_next_token": 0.05, "p_auroc": 0.9}, "unread"),
-        (SILENT, "resolver"),  # a model that predicts nothing
+        (SILENT, "resolver"),  # a model that predicts no tokens
         (NO_MOVE | {"p_next_token": 0.05}, "separates"),
         ({"ambiguity_p": 0.05}, "resolver"),
-        ({"ambiguity_p": 0.051}, "mover"),  # the word changes no more than other nouns do
-        ({"ambiguity_p": math.nan}, "mover"),  # that was not asked
+        (
+            {"ambiguity_p": 0.051},
+            "mover",
+        ),  # the word does not change further than unambiguous nouns
+        ({"ambiguity_p": math.nan}, "mover"),  # the gate was not computed
         ({"ambiguity_p": math.nan} | SILENT, "mover"),
         ({"ambiguity_p": 0.5, "p_swap": 0.05}, "suggestive"),
         ({"ambiguity_p": 0.5, "p_next_token": 0.05}, "unread"),
         ({"ambiguity_p": 0.5} | NEAR_ONLY, "position-explained"),
         ({"ambiguity_p": 0.5} | AGAINST, "opposes"),
-        # A resolver does more for the word than for other nouns: surely, and by 2 % of the gap.
+        # A resolver does significantly more for the word than for nouns, by at least 2 % of the gap.
         ({"p_specific": 0.05}, "mover"),
         ({"specific_low": -0.01}, "mover"),
         ({"specific": 0.019, "specific_low": 0.001}, "mover"),
         ({"specific": 0.02, "specific_low": 0.001}, "resolver"),
         ({"specific": -0.2, "specific_low": -0.3, "specific_high": -0.1}, "mover"),
-        # The gate holds also among the nouns that are about as expected, where it was asked.
+        # The word must also pass among the nouns that are about as expected, if computed.
         ({"ambiguity_p_near": 0.05}, "resolver"),
         ({"ambiguity_p_near": 0.051}, "mover"),
         ({"confounded": 1.0, "ambiguity_p_near": 0.051}, "confounded"),
         ({"confounded": 1.0, "ambiguity_p": 0.051}, "confounded"),
         ({"confounded": 1.0, "ambiguity_p": math.nan}, "confounded"),
-        # Other nouns stand among the same function words: behind the gate they are the control.
+        # Nouns among the same function words are the control for a word that passes the gate.
         ({"confounded": 1.0}, "resolver"),
         ({"confounded": 1.0, "p_specific": 0.05}, "mover"),
         ({"confounded": 1.0, "specific_low": -0.01}, "mover"),
         ({"confounded": 1.0} | NOT_COMPARED, "mover"),
-        # Where no noun changes, what has no meaning does nothing.
+        # If no noun changes, nuisances have no effect.
         ({"confounded": 1.0} | NOT_COMPARED | {"nouns_with_gap": 2.0}, "resolver"),
         ({"confounded": 1.0} | NOT_COMPARED | {"nouns_with_gap": 3.0}, "mover"),
         ({"confounded": 1.0} | NOT_COMPARED | {"nouns_with_gap": math.nan}, "mover"),
@@ -84,11 +90,11 @@ NOT_COMPARED = {"specific": math.nan, "p_specific": math.nan}
         (
             NEAR_ONLY | {"net_far": 0.1},
             "resolver",
-        ),  # a fifth of the near effect is there further away
+        ),  # further away, a fifth of the effect remains
         (
             NEAR_ONLY | {"net_far": math.nan},
             "position-explained",
-        ),  # no cue further away: it cannot be told
+        ),  # no cue is further away, so it cannot be tested
         (NEAR_ONLY | {"net_far": math.nan, "attention_previous": 0.5}, "resolver"),
         (
             NEAR_ONLY | {"net_near": math.nan, "net_far": math.nan},
@@ -102,7 +108,7 @@ NOT_COMPARED = {"specific": math.nan, "p_specific": math.nan}
         (AGAINST | {"net": -0.019, "direct": 0.01}, "separates"),
         (STANDS_IN, "resolver"),
         (NO_MOVE | STANDS_IN, "backup"),
-        (NO_MOVE | STANDS_IN | {"p_auroc": 0.9}, "backup"),  # silent until it is needed
+        (NO_MOVE | STANDS_IN | {"p_auroc": 0.9}, "backup"),  # active only without the first head
         (NO_MOVE | STANDS_IN | {"p_stands_in": 0.05}, "separates"),
         (NO_MOVE | STANDS_IN | {"direct": 1.0}, "backup"),
         (NO_MOVE | {"direct": 1.0}, "erased"),
@@ -113,12 +119,12 @@ NOT_COMPARED = {"specific": math.nan, "p_specific": math.nan}
         (
             {"net": 0.06, "direct": 1.0} | A_LITTLE_MORE,
             "resolver",
-        ),  # it moves the word, whatever it writes
+        ),  # it moves the word, independent of its write
         (NO_MOVE, "separates"),
         (
             NO_MOVE | {"attention_cue": 1.0, "auroc": 1.0},
             "separates",
-        ),  # no verdict rests on these alone
+        ),  # no verdict depends on these alone
         (NO_MOVE | {"p_auroc": 0.3}, "none"),
         ({"net": math.nan}, "none"),
     ],
@@ -152,7 +158,7 @@ def test_a_head_that_does_more_stands_before_one_that_does_less_in_the_order_of_
 
 
 def beyond(specific, low, high):
-    """Columns of a difference from nouns that the test confirms."""
+    """The columns of a significant difference from nouns."""
     return {
         "p_specific": 0.01,
         "specific": specific,
@@ -166,22 +172,28 @@ def beyond(specific, low, high):
     [
         ({}, "more"),
         ({"specific": -0.2, "specific_low": -0.3, "specific_high": -0.1}, "less"),
-        ({"specific_low": 0.0}, "undecided"),  # with other nouns it might not be more
+        (
+            {"specific_low": 0.0},
+            "undecided",
+        ),  # the interval includes 0, so for other nouns it may not be more
         ({"specific": -0.2, "specific_low": -0.4, "specific_high": 0.0}, "undecided"),
-        ({"p_specific": 0.05}, "undecided"),  # as much as a quarter of the gap may be the word's
+        (
+            {"p_specific": 0.05},
+            "undecided",
+        ),  # up to a quarter of the gap may be specific to the word
         ({"p_specific": 0.5, "specific_low": -0.1, "specific_high": 0.1}, "same"),
         ({"p_specific": 0.5, "specific_low": -0.104, "specific_high": 0.1}, "undecided"),
         ({"p_specific": 0.5, "specific_low": -0.1, "specific_high": 0.104}, "undecided"),
         (AGAINST | {"p_specific": 0.5, "specific_low": -0.03, "specific_high": 0.03}, "same"),
         ({"specific": math.nan}, ""),
-        # What opposes the word, and opposes it less than other nouns, does less.
+        # A head that opposes the word less than it opposes nouns does less.
         (AGAINST | beyond(0.06, 0.02, 0.1), "less"),
         (AGAINST | beyond(-0.06, -0.1, -0.02), "more"),
-        # What does nothing for the word, and something for other nouns, does less, either way.
+        # A head that moves only nouns does less, in either direction.
         ({"net": -0.002} | beyond(-0.087, -0.117, -0.059), "less"),
         ({"net": 0.002} | beyond(0.087, 0.059, 0.117), "less"),
     ],
 )
 def test_what_is_done_for_a_word_is_compared_with_what_is_done_for_other_nouns(changed, expected):
-    """The effect is .31 of the gap: a difference of up to .103 is within a third of it."""
+    """The effect is .31 of the gap, so a difference of up to .103 is within a third of it."""
     assert comparison(RESOLVES | changed) == expected

@@ -576,7 +576,7 @@ def of(quantity: str, values: np.ndarray) -> Change:
 
 
 COPY, CONVERT = "Copy or download it again.", "Convert the model to GGUF again."
-BESIDE = "Put the tokenizer.json of this model beside the file."
+BESIDE = "Put the tokenizer.json of this model next to the file."
 DAMAGED = "Take an undamaged copy of the weights."
 PLAIN, NORM = "Load a standard Llama.", "output_norm"
 TWO_COUNTS = keys(llama__attention__head_count_kv=[2, 2])

@@ -354,7 +354,7 @@ KEEP_REFUSED = {
         lambda model: model.transformer.h[0].attn.c_attn.register_forward_hook(steer),
         (
             "TransformerLens, through which it is read, does not run transformer.h.0.attn.c_attn, "
-            "where a hook stands. Put the hook on a block, its attention or its MLP."
+            "which has a hook. Put the hook on a block, its attention or its MLP."
         ),
     ),
     "one length": (
@@ -403,13 +403,13 @@ def test_hooks_are_kept_of_objects_only_and_when_asked_for() -> None:
     with pytest.raises(probe.InputError) as caught:
         probe.load("tiny-senses", hooks="keep")
     assert str(caught.value) == (
-        "Cannot load tiny-senses with hooks=: a name, a folder and a file carry none; leave it out."
+        "Cannot load tiny-senses with hooks=: a name, a folder and a file have no hooks. Omit it."
     )
     with pytest.raises(probe.InputError) as caught:
         probe.load(in_memory("gpt2"), hooks="all")
     assert str(caught.value) == (
-        "Loading a model with hooks='all': expected \"keep\", for those that it carries to stay on, "
-        "or nothing; give one of these."
+        "Cannot load a model with hooks='all': expected \"keep\", which leaves the model's hooks on, "
+        "or nothing. Give one of these."
     )
 
 

@@ -473,15 +473,15 @@ def test_a_loaded_model_passes_through_as_it_is(model: Model) -> None:
     [
         (
             {"dtype": "float64"},
-            "got dtype='float64', and it computes in torch.float32, expected the",
+            "got dtype='float64', and it computes in torch.float32, expected its",
         ),
         (
             {"prepend_bos": False},
-            "got prepend_bos=False, and it puts one in front, expected the opt",
+            "got prepend_bos=False, and it puts one in front, expected its opt",
         ),
         (
             {"tokenizer": object()},
-            "got another tokenizer than its own, expected the options that it",
+            "got another tokenizer, expected its",
         ),
     ],
 )
@@ -490,8 +490,8 @@ def test_a_loaded_model_is_not_loaded_in_another_way(
 ) -> None:
     with pytest.raises(probe.InputError) as error:
         probe.load(model, **options)
-    assert str(error.value).startswith(f"Loading the Model {model.name} again: {said}")
-    assert str(error.value).endswith("load what it was loaded from with the new ones.")
+    assert str(error.value).startswith(f"Cannot load the Model {model.name} again: {said}")
+    assert str(error.value).endswith("Load its source with the new options.")
 
 
 def test_a_device_is_none_only_where_it_is_not_given() -> None:

@@ -146,9 +146,9 @@ def test_hooks_on_every_module_of_the_process_are_refused() -> None:
     finally:
         handle.remove()
     assert str(error.value) == (
-        "Running a model while a hook stands on every module of the process "
-        "(torch.nn.modules.module.register_module_forward_hook or the like): it changes what is "
-        "computed in a way that no weight tells; remove it."
+        "Cannot run a model with a hook on every module of the process "
+        "(torch.nn.modules.module.register_module_forward_hook or the like): it changes the "
+        "computation without changing the weights. Remove the hook."
     )
     probe.load(source, tokenizer=family_tokenizer("llama"))
 
@@ -273,7 +273,7 @@ def test_autocast_is_refused_in_a_sentence() -> None:
     with (
         torch.autocast("cpu", dtype=torch.bfloat16),
         pytest.raises(
-            probe.InputError, match="^Running a model under torch.autocast: .* leave the"
+            probe.InputError, match="^Cannot run a model under torch.autocast: .* Leave the"
         ),
     ):
         probe.trace(model, TEXT)
@@ -884,8 +884,8 @@ def test_the_tokenizer_must_be_told_and_must_belong_to_the_model() -> None:
     with pytest.raises(probe.InputError) as caught:
         probe.load("tiny-senses", tokenizer=make_tokenizer())
     assert str(caught.value) == (
-        "Cannot load tiny-senses with tokenizer=: a name, a folder and a file bring their own; "
-        "leave it out."
+        "Cannot load tiny-senses with tokenizer=: a name, a folder and a file have a tokenizer. "
+        "Omit it."
     )
 
 

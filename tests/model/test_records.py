@@ -138,7 +138,7 @@ def test_a_head_writes_at_a_word_what_it_writes_at_its_last_token(
         residual_stream(causal, "mole"),
         residual_stream(causal, causal.tokens.positions_of("mole")[-1]),
     )
-    with pytest.raises(InputError, match="Looking for 'wug'"):
+    with pytest.raises(InputError, match="Cannot find 'wug'"):
         causal.delta_e(0, 0, "wug")
 
 

@@ -200,7 +200,7 @@ def test_a_part_of_another_word_is_not_the_word(text, word):
     with pytest.raises(InputError) as error:
         find_word(text, word)
     assert str(error.value) == (
-        f"Looking for {word!r} in {text!r}: it occurs only inside another word; give a word "
+        f"Cannot find {word!r} in {text!r}: it occurs only inside another word. Give a word "
         "of the text."
     )
 
@@ -258,7 +258,7 @@ def test_what_cannot_be_read_or_placed_is_refused_in_one_sentence(model, text, s
 
 def test_a_word_is_a_text(model):
     with pytest.raises(
-        InputError, match="^Looking for 3 in 'The bank': got int, expected a word; gi"
+        InputError, match="^Cannot find 3 in 'The bank': got int, expected a word. Gi"
     ):
         tokenize(model, "The bank").positions_of(3)
 
@@ -268,8 +268,8 @@ def test_an_occurrence_that_is_not_there(occurrence):
     with pytest.raises(InputError) as error:
         find_word("The bank.", "bank", occurrence)
     assert str(error.value) == (
-        f"Looking for 'bank' in 'The bank.': got occurrence {occurrence}, expected 1 to 1, as often "
-        "as it stands there; give one of these."
+        f"Cannot find 'bank' in 'The bank.': got occurrence {occurrence}, expected 1 to 1 (how "
+        "often the word occurs). Give one of these numbers."
     )
 
 

@@ -178,7 +178,7 @@ def test_the_words_of_ones_own_need_a_sense_and_a_text(run, tmp_path, monkeypatc
         asked = run("report", *words, "--sentences", tmp_path / "mine.csv")
         assert_one_sentence(
             asked,
-            "mine.csv, line 2: word is missing, expected a column that names it, or one word named for all rows",
+            "mine.csv, line 2: word is missing, expected a column 'word', or one word for all rows",
         )
 
 

@@ -1,5 +1,6 @@
-"""From the cue to the word in a study: planted ways in its frames, in the maps and in the sentences
-of the page."""
+"""Edges and paths from the cue to the word: planted paths in a study's frames, in its charts and in
+the sentences of its page.
+"""
 
 import json
 import math
@@ -35,7 +36,7 @@ from probe.results.findings import findings
 
 pytestmark = pytest.mark.slow
 
-PAIRS = 36  # of sentences, in which heads are swapped
+PAIRS = 36  # pairs of sentences in which heads are swapped
 SENTENCES = make_sentences(cues=12, distances=(2, 3))
 
 
@@ -45,7 +46,7 @@ why_not = macro("path_sentences.html.j2", "why_not")
 
 
 def section(frames):
-    """The values of the page's section for a study of one word."""
+    """The values of the page's section on paths, for a study of one word."""
     return view.section(findings(frames), frames)
 
 
@@ -61,7 +62,7 @@ def made(kind, seed=0):
 
 
 def traced(kind, seed, sentences):
-    """The evidence of a word in a planted model, and the frames that a page about it needs."""
+    """The evidence of a word in a planted model, and the frames of a page about it."""
     model, _ = planted_model(kind, seed)
     evidence = studied(
         model,
@@ -84,7 +85,7 @@ def traced(kind, seed, sentences):
 
 
 def runs_of(kind):
-    """How the pairs of the word of `made` are run."""
+    """The runs of the word's pairs in a planted model."""
     model, _ = planted_model(kind, 0)
     seen = observe(model, prepare(model, WORD, SENTENCES), seed=0)
     [pair] = prepare_pairs(seen, None, options_of(pairs=PAIRS))
@@ -92,7 +93,7 @@ def runs_of(kind):
 
 
 def with_circuit(evidence, found):
-    """The evidence of a word with another circuit, None for none."""
+    """The evidence of a word with another circuit, or with None for no circuit."""
     measured = {name: of for name, of in evidence.record.measured.items() if name != "circuit"}
     if found is not None:
         measured["circuit"] = found
@@ -142,7 +143,7 @@ def test_the_page_names_both_heads_of_a_way_of_two_steps():
         f"{mover} brings the meaning from the cue to the token behind it, {reader} from there to "
     )
     assert told.endswith("% of the gap goes over this path.")
-    # No chain: only the end is named.
+    # Without a path, only its end is named.
     [told] = paths_told(frames | {"paths": frames["paths"].iloc[:0]})
     assert told.startswith(
         f"Only the end of the path was found, {reader} at “{WORD}”: over no chain of edges"
@@ -194,7 +195,7 @@ def test_the_maps_hold_every_cell_from_the_cue_to_the_word_on_one_scale():
         (1.0003, 1.0),
         (-1.02, 1.1),
         (0.001, 0.1),
-    ):  # the next ten per cent
+    ):  # the next 10 %
         assert charts.position_limit(frames["positions"].assign(effect=effect)) == limit
 
 
@@ -224,7 +225,7 @@ def test_ways_are_measured_on_other_pairs_than_they_are_found_on():
 
 
 def test_an_edge_that_carries_what_must_fit_and_nothing_of_the_sense_does_not_pass():
-    """It moves the word with a donor of the other sense, and as far with one of the same."""
+    """It moves the word equally far with a donor of the other sense and of the same sense."""
     _, frames = traced("matched", 1, make_sentences(cues=18, distances=(2, 3)))
     teller, reader = planted_model("matched", 1)[1].places
     edges = (
@@ -237,7 +238,7 @@ def test_an_edge_that_carries_what_must_fit_and_nothing_of_the_sense_does_not_pa
     ):
         assert (
             fits["total"] > 0.2 and fits["low"] > 0.05
-        )  # so that without the same-sense donor it would be one
+        )  # significant without the same-sense donor
         assert fits["same_sense"] == pytest.approx(fits["total"], abs=0.05) and fits["p"] > 0.5
     brings = edges.loc[(*reader, "value")]
     assert (
@@ -430,14 +431,14 @@ def test_the_attribution_graph_has_what_its_viewers_read():
     for part, kinds in KINDS.items():
         for record in read[part] if isinstance(read[part], list) else [read[part]]:
             assert {name: type(record[name]) for name in kinds} == kinds
-            assert None not in record.values()  # the schema takes null for none of what is written
+            assert None not in record.values()  # the schema allows null for no field
     heads, tokens = frames["heads"]["head"].max() + 1, read["metadata"]["prompt_tokens"]
     for node in read["nodes"]:
         layer, number, place = node["node_id"].split("_")
         assert (layer, int(place)) == (node["layer"], node["ctx_idx"]) and int(place) < len(tokens)
         if node["feature_type"] == "embedding":
             assert layer == "E" and node["feature"] == node["ctx_idx"]
-        else:  # schema 1: the pair is read back from the number
+        else:  # schema 1: the number encodes the pair
             diagonal = math.isqrt(8 * node["feature"] + 1) - 1 >> 1
             second = node["feature"] - diagonal * (diagonal + 1) // 2
             assert (diagonal - second, second) == (int(layer), int(number)) and second <= heads

@@ -1,5 +1,4 @@
-"""The record of what was found for a word: what it holds of a made-up study, and what it never
-claims."""
+"""The findings for a word: their values for an invented study, and what they never claim."""
 
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 
@@ -113,14 +112,14 @@ def test_ranks_that_overlap_make_a_group():
 
 
 def test_the_record_holds_no_sentences():
-    """Names and numbers: a text of the record stands in the frames or names a thing."""
+    """The record has names and numbers only: each text occurs in the frames or is a name."""
     texts = [text for word in (BANK, MOLE, APPLE) for text in texts_of(word)]
     frames = {value for frame in FRAMES.values() for column in frame for value in frame[column]}
     assert [text for text in texts if text not in frames and len(text.split()) > 2] == []
 
 
 def texts_of(value):
-    """Every text in a record, its frames aside."""
+    """Every text in a record, except in its frames."""
     if isinstance(value, str):
         yield value
     elif is_dataclass(value):
@@ -135,7 +134,9 @@ def texts_of(value):
 
 
 def test_an_mlp_does_more_by_the_rule_of_its_table():
-    """One whose test passes where its interval does not is undecided on the page as in the table."""
+    """An MLP with a significant p and an interval that includes 0 is undecided, on the page as in
+    the table.
+    """
     row = {"word": "bank", "net": 0.3, "specific": 0.2, "specific_low": 0.05, "specific_high": 0.4}
     row |= {"p_specific": 0.01, "general": 0.1, "sense_a": "river", "sense_b": "money"}
     unsure = {"layer": 1, "specific_low": -0.05}

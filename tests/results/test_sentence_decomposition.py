@@ -1,5 +1,6 @@
-"""The decomposition of a sentence: its terms add up to the hooked vector, its sources to heads; its sentence and its
-picture."""
+"""The decomposition of a sentence: its terms sum to the hooked vector and its sources to heads. Its
+description in words and its chart.
+"""
 
 import dataclasses
 import json
@@ -42,8 +43,9 @@ A, B = [0, 1], [2, 3]
 
 
 def referred(model, depth, texts=TEXTS):
-    """The axis between texts 0, 1 and 2, 3 at their ends, and what every component writes halfway
-    between them."""
+    """The axis between the last tokens of texts 0, 1 and texts 2, 3, and the write of every
+    component halfway between them.
+    """
     tokens = [tokenize(model, text) for text in texts]
     states = target_states(model, tokens, [len(cut) - 1 for cut in tokens])
     axis = axes.fit_axis(states.resid[A, depth], states.resid[B, depth], ("a", "b"), depth)
@@ -101,8 +103,9 @@ def test_what_is_the_same_in_every_sentence_contributes_exactly_nothing():
 
 
 def test_a_constant_moved_from_the_output_bias_into_the_values_changes_no_source(tmp_path):
-    """b_V + c with b_O - c W_O is the same function; another rule to share out the reference would
-    see a difference."""
+    """b_V + c with b_O - c W_O is the same function. Another rule for the reference would give
+    different sources.
+    """
     folders = [make_random(tmp_path / name) for name in ("one", "other")]
     tensors = load_file(folders[1] / "model.safetensors")
     moved = {}
@@ -203,8 +206,9 @@ def test_the_frame_is_of_the_sentences_of_readings_and_adds_up(planted):
 
 
 def test_the_planted_head_supplies_the_sense_from_the_cue(planted):
-    """A frame unlike those fitted on moves single sentences a little; between its two senses that
-    cancels."""
+    """A frame that was not fitted moves single sentences a little. In the difference between its
+    two senses this cancels.
+    """
     study, (layer, head) = planted
     found = sources.by_source(study.decomposition)
     cues = found[found["role"] == "cue"]
@@ -221,8 +225,9 @@ def test_the_planted_head_supplies_the_sense_from_the_cue(planted):
 
 
 def frame_of(parts, *, total=None, sense="river", pair=("river", "money"), sentence=7):
-    """A decomposition from {(component, token): contribution}; roles by token: river is the cue, bank the
-    word."""
+    """A decomposition from {(component, token): contribution}, with river as the cue and bank as
+    the word.
+    """
     rows = []
     for (component, token), value in parts.items():
         piece = token.split("·")[1] if token else None
@@ -309,7 +314,7 @@ MEANT = "“river” directly supplies 61\u202f% {} ({}), through L0H2 and L1H0;
     [
         (PARTS, "river", MEANT.format(WHOSE, "river")),
         ({key: -value for key, value in PARTS.items()}, "money", MEANT.format(WHOSE, "money")),
-        # The cue is named also where it supplies little.
+        # The cue is also named if it supplies little.
         (LITTLE, "river", f"“bank” itself directly supplies 71\u202f% {WHOSE} (river), through L1H0; “river” 1\u202f%, "
          + REST.format("")),
         (MLPS, "river", (f"No token directly supplies as much as 10\u202f% {WHOSE} (river); “river” 6\u202f%, "
@@ -357,7 +362,7 @@ def test_the_bars_keep_every_contribution_and_end_with_the_sum():
     assert set(bars.loc[bars["bar"] == "MLPs", "writer"]) == {"no head"}
     many = {
         ("L0H0", f"{pos}·the"): 0.001 * (pos + 1) for pos in range(40)
-    }  # of a long one the small are gathered
+    }  # many small terms are combined
     bars = charts.decomposition_table(frame_of(PARTS | many), "bank", sentence=7)
     shown = [name for name in bars["bar"].unique() if "·" in name]
     assert len(shown) == writes.MOST_TOKENS and "39·the" in shown and "0·the" not in shown
@@ -367,7 +372,7 @@ def test_the_bars_keep_every_contribution_and_end_with_the_sum():
 
 
 def picture(frame, number=7):
-    """The picture as a specification, and its layers by what they encode."""
+    """The specification of the chart, and its layers by what they encode."""
     words = sources.sources_in_words(frame)["bank", number]
     drawn = charts.decomposition_bars(frame, "bank", sentence=number, summary=words)
     spec = drawn.to_dict()

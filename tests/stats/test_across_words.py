@@ -30,22 +30,22 @@ def summed(keys=None, *, seed=0, draws=DRAWS, batch=WORDS, **parts):
 
 def test_sums_are_drawn_by_key_and_not_by_position_or_batch():
     rows = np.random.default_rng(0).normal(size=(WORDS, 3))
-    whole = summed(top=rows)
-    turned = summed(range(WORDS)[::-1], top=rows[::-1], batch=7)
+    whole = summed(numerator=rows)
+    turned = summed(range(WORDS)[::-1], numerator=rows[::-1], batch=7)
     for one, other in (
-        (whole.total["top"], turned.total["top"]),
-        (whole.flipped["top"], turned.flipped["top"]),
-        (whole.bootstrapped("top"), turned.bootstrapped("top")),
+        (whole.total["numerator"], turned.total["numerator"]),
+        (whole.flipped["numerator"], turned.flipped["numerator"]),
+        (whole.bootstrapped("numerator"), turned.bootstrapped("numerator")),
     ):
         np.testing.assert_allclose(one, other, atol=1e-12)
-    np.testing.assert_allclose(whole.total["top"], rows.sum(0), atol=1e-12)
-    other_seed = summed(top=rows, seed=1)
-    assert not np.allclose(other_seed.flipped["top"], whole.flipped["top"])
+    np.testing.assert_allclose(whole.total["numerator"], rows.sum(0), atol=1e-12)
+    other_seed = summed(numerator=rows, seed=1)
+    assert not np.allclose(other_seed.flipped["numerator"], whole.flipped["numerator"])
 
 
 def test_a_draw_without_any_word_counts_as_the_data():
-    sums = summed(top=np.array([[3.0]]), draws=200)
-    drawn = sums.bootstrapped("top")[1:, 0]
+    sums = summed(numerator=np.array([[3.0]]), draws=200)
+    drawn = sums.bootstrapped("numerator")[1:, 0]
     assert (drawn > 0).all()  # a third of the draws have a weight of 0
     assert (drawn == 3.0).sum() > 100 and set(drawn.tolist()) > {6.0, 9.0}
 
@@ -54,8 +54,10 @@ def test_a_ratio_of_sums_has_the_interval_of_its_delta_method():
     rng = np.random.default_rng(3)
     gap = rng.uniform(0.5, 1.5, size=(400, 1))
     net = 0.3 * gap + 0.2 * rng.normal(size=(400, 1))
-    sums = summed(top=net, bottom=gap, draws=4000)
-    ratio = across_words.ratio(sums.bootstrapped("top"), sums.bootstrapped("bottom"), 400)
+    sums = summed(numerator=net, denominator=gap, draws=4000)
+    ratio = across_words.ratio(
+        sums.bootstrapped("numerator"), sums.bootstrapped("denominator"), 400
+    )
     share = net.sum() / gap.sum()
     error = (net - share * gap).std() / gap.mean() / np.sqrt(400)
     assert ratio.value[0] == pytest.approx(share)
@@ -84,8 +86,8 @@ def test_without_an_effect_p_is_uniform_and_the_family_wise_error_is_at_its_leve
     first, smallest = [], []
     for run in range(RUNS):
         effects = null_run(run)
-        sums = summed(top=effects, seed=run)
-        observed, null = sums.total["top"], sums.flipped["top"]
+        sums = summed(numerator=effects, seed=run)
+        observed, null = sums.total["numerator"], sums.flipped["numerator"]
         smallest.append(across_words.not_zero(observed, null).p.min())
         first.append(across_words.not_zero(observed[:1], null[:, :1]).p[0])
     assert kstest(first, "uniform").pvalue > 0.001
@@ -107,8 +109,13 @@ def specific_run(seed, *, specific=0.0):
     noise = 0.1 * common
     net = gap * (share + more) + noise * rng.normal(size=(WORDS, PARTS))
     other = other_gap * share + 0.5 * noise * rng.normal(size=(WORDS, PARTS))
-    parts = {"top": net, "bottom": gap, "other_top": other, "other_bottom": other_gap}
-    return summed(seed=seed, **parts, one=np.ones(WORDS))
+    parts = {
+        "numerator": net,
+        "denominator": gap,
+        "other_numerator": other,
+        "other_denominator": other_gap,
+    }
+    return summed(seed=seed, **parts, count=np.ones(WORDS))
 
 
 def test_a_head_that_does_the_same_share_for_nouns_is_not_specific():
@@ -129,8 +136,8 @@ def test_a_head_that_does_the_same_share_for_nouns_is_not_specific():
 
 def test_the_difference_of_ratios_is_the_mean_of_what_words_count():
     sums = specific_run(3)
-    effect = sums.total["top"] / sums.total["bottom"]
-    general = sums.total["other_top"] / sums.total["other_bottom"]
+    effect = sums.total["numerator"] / sums.total["denominator"]
+    general = sums.total["other_numerator"] / sums.total["other_denominator"]
     known = np.arange(PARTS) % 2 == 0
     observed, _ = across_words.difference_of_ratios(
         sums, known, np.zeros(known.sum(), dtype=np.intp)
@@ -141,14 +148,17 @@ def test_the_difference_of_ratios_is_the_mean_of_what_words_count():
 def test_an_effect_is_found_and_what_does_nothing_is_not():
     effects = null_run(1)
     effects[:, 4] += 1.5 * np.abs(effects[:, 4]).mean()
-    sums = summed(top=effects, draws=1999)
-    p = across_words.not_zero(sums.total["top"], sums.flipped["top"]).p
+    sums = summed(numerator=effects, draws=1999)
+    p = across_words.not_zero(sums.total["numerator"], sums.flipped["numerator"]).p
     assert p[4] < 0.01 and np.delete(p, 4).min() > LEVEL
-    against = summed(top=-effects, draws=1999)
+    against = summed(numerator=-effects, draws=1999)
     np.testing.assert_array_equal(
-        across_words.not_zero(against.total["top"], against.flipped["top"]).p, p
+        across_words.not_zero(against.total["numerator"], against.flipped["numerator"]).p, p
     )
-    assert across_words.above_zero(against.total["top"], against.flipped["top"]).p[4] > LEVEL
+    assert (
+        across_words.above_zero(against.total["numerator"], against.flipped["numerator"]).p[4]
+        > LEVEL
+    )
 
 
 def test_spread_is_that_of_all_words_and_exactly_0_where_they_agree():
@@ -188,7 +198,7 @@ def test_rank_correlation_is_scipys_with_an_interval_over_words():
 
 def test_few_words_have_wider_intervals_than_their_percentiles():
     rows = np.random.default_rng(0).normal(1, 1, size=(6, 1))
-    sums = summed(top=rows, bottom=np.ones((6, 1)), draws=2000)
-    wide = across_words.ratio(sums.bootstrapped("top"), sums.bootstrapped("bottom"), 6)
+    sums = summed(numerator=rows, denominator=np.ones((6, 1)), draws=2000)
+    wide = across_words.ratio(sums.bootstrapped("numerator"), sums.bootstrapped("denominator"), 6)
     low, high = resampling.interval(wide.draws)
     assert wide.high - wide.low > 1.3 * (high - low)

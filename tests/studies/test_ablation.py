@@ -560,8 +560,8 @@ def test_a_file_without_a_column_word_is_evaluated_as_a_report_takes_it(run):
         2,
         "",
         (
-            "probe: Reading rows.jsonl, line 1: word is missing, expected a column that names it, or "
-            "one word named for all rows (8 of 8 rows are bad); correct the file and read it again.\n"
+            "probe: Cannot read rows.jsonl, line 1: word is missing, expected a column 'word', or one "
+            "word for all rows (8 of 8 rows are bad). Correct the file and read it again.\n"
         ),
     )
 

@@ -53,12 +53,12 @@ note,message,This note came from the landlord.,landlord
 LATE_ONES = ["That note is a B flat.", "This note came from the landlord."]
 TWO_LATE = (
     "probe: 2 of 34 sentences have their cue after the word, where this model cannot have read it "
-    "yet; they are left out."
+    "yet. They are left out."
 )
 EARLY = (
-    "probe: 2 of 34 sentences have at most two words before the word, and no cue is marked: this "
-    "model may have read no cue there. Mark the cues in a column 'cue', and sentences whose cue "
-    "comes later are left out."
+    "probe: 2 of 34 sentences have at most two words before the word, and no cue is marked. This "
+    "model may have read no cue there. Mark the cues in a column 'cue', so that sentences with a "
+    "later cue are left out."
 )
 
 
@@ -75,7 +75,7 @@ def test_the_dry_run_says_what_is_left_out_and_that_cues_are_marked(run, folder)
     assert f"note: 2 sentences left out: {LATE}." in out.splitlines()
     assert out.startswith("note, music / message: 16 and 16 sentences without pairs, ")
     assert "with 16 pairs of cue words" in out or "16 pairs are drawn" in out
-    assert "no cue is marked" not in out + err and "Nothing reads" not in err
+    assert "no cue is marked" not in out + err and "is not read" not in err
 
 
 def test_every_sentence_has_its_coordinate_and_the_page_lists_those_read_otherwise(run, folder):
@@ -130,8 +130,8 @@ def test_without_cues_the_short_beginnings_are_counted_and_other_columns_named(r
     _, _, err = run("report", "note", "--sentences", folder / "plain.csv", "--dry-run")
     said = [line for line in err.splitlines() if line.startswith("probe: ")]
     assert said == [
-        "probe: Nothing reads the column 'cues' (did you mean 'cue'?).",
-        "probe: Nothing reads the column 'source'.",
+        "probe: The column 'cues' is not read (did you mean 'cue'?).",
+        "probe: The column 'source' is not read.",
         EARLY,
     ]
 
@@ -151,5 +151,5 @@ def test_a_cue_that_is_not_in_its_text_stops_with_file_and_line(run, folder, com
     code, out, err = run(command, "note", "--sentences", file)
     assert (code, out) == (2, "")
     assert err.startswith(
-        f"probe: Reading {file}, line 4: the text has the cue 'trombone' nowhere, "
+        f"probe: Cannot read {file}, line 4: the text has the cue 'trombone' nowhere, "
     )

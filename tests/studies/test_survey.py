@@ -151,7 +151,7 @@ def test_words_that_cannot_be_measured_are_counted_and_every_sentence_with_them(
     survey = probe.survey(tiny, sentences=given, controls=())
     words = survey.frames["survey_words"].set_index("word")
     assert len(words) == len({row.word for row in given})
-    assert words.loc[WORDS[0], "reason"] == "no second sense of the word is left to tell it from"
+    assert words.loc[WORDS[0], "reason"] == "the word has no other sense left"
     assert words.loc[late[0].word, "reason"].startswith("the cue comes after the word")
     left_out = survey.frames["survey_left_out"]
     sentences = left_out["count"][left_out["reason"] != NOT_SWAPPED]

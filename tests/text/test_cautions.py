@@ -1,4 +1,4 @@
-"""What is said of one's own sentences before a model reads them."""
+"""Warnings about sentences before a model reads them."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_a_cue_that_a_pair_shows_is_no_unmarked_cue():
 def test_columns_that_nothing_reads_are_named_with_what_was_meant():
     given = corpus({"text": LONG, "cues": "singer", "gloss": "x"})
     assert cautions(given, causal=True) == [
-        "Nothing reads the column 'cues' (did you mean 'cue'?).",
-        "Nothing reads the column 'gloss'.",
+        "The column 'cues' is not read (did you mean 'cue'?).",
+        "The column 'gloss' is not read.",
     ]
     assert cautions(given, causal=True, keeps_columns=True) == []

@@ -1,5 +1,4 @@
-"""Public data sets as sentences: every format by a small file of our own, and RAW-C where it is at
-hand."""
+"""Conversion of public data sets: a small file for every format, and RAW-C if it is available."""
 
 import codecs
 import json
@@ -80,13 +79,13 @@ def test_the_words_of_ufsac_have_their_lemma_and_the_latest_key(tmp_path):
     assert left_out(corpus) == [("He wrote Notes", SEVERAL_SENSES)]
     assert rows_of(convert(file, ["note"])) == rows_of(corpus)
     assert not convert(file, ["note"]).left_out
-    assert "no labelled sentence of mole is in it" in fails(file, ["mole"])
+    assert "it has no labelled sentence of mole" in fails(file, ["mole"])
 
 
 def test_the_senses_of_the_evaluation_framework_are_in_its_key_file(tmp_path):
     file = tmp_path / "all.data.xml"
     file.write_text(FRAMEWORK)
-    assert "(2 left out: it is labelled with no sense)" in fails(file)
+    assert "(2 left out: it has no sense label)" in fails(file)
     (tmp_path / "all.gold.key.txt").write_text("d0.s0.t0 music\nd0.s0.t1 x y\n")
     corpus = convert(file)
     assert rows_of(corpus) == [("note", "music", "The note rang out", "note")]
@@ -96,7 +95,7 @@ def test_the_senses_of_the_evaluation_framework_are_in_its_key_file(tmp_path):
 def test_xml_that_is_cut_is_named_with_its_line(tmp_path):
     file = tmp_path / "train.xml"
     file.write_text(LEXICAL_SAMPLE.replace("&amp;", "&"))
-    assert fails(file).startswith(f"Converting {file}, line 4: it is not well-formed XML (")
+    assert fails(file).startswith(f"Cannot convert {file}, line 4: it is not well-formed XML (")
 
 
 # --- pairs ----------------------------------------------------------------------------------------
@@ -105,7 +104,7 @@ A, B, C, D = (f"{word} note rang" for word in ("one", "two", "three", "four"))
 
 
 def wic(folder, pairs, part="train"):
-    """A part of WiC: its data and its labels."""
+    """Writes a part of WiC, its data and its labels, and returns the data file."""
     lines = [f"note\tN\t1-1\t{first}\t{second}\n" for first, second, _ in pairs]
     (folder / f"{part}.data.txt").write_text("".join(lines))
     (folder / f"{part}.gold.txt").write_text("".join(f"{label}\n" for *_, label in pairs))
@@ -116,9 +115,9 @@ def wic(folder, pairs, part="train"):
     ("pairs", "senses", "reasons"),
     [
         ([(A, B, "T"), (B, C, "F")], {A: "1", B: "1", C: "2"}, {}),
-        # Same is passed on: A and D are one sense, and B differs from it.
+        # "Same" is transitive: A and D have one sense, and B has another.
         ([(A, C, "T"), (C, D, "T"), (D, B, "F")], {A: "1", C: "1", D: "1", B: "2"}, {}),
-        # Nothing says how C and D are related to A and B.
+        # B is not compared with C or D.
         ([(A, B, "F"), (C, D, "T"), (C, A, "F")], {A: "1", C: "2", D: "2"}, {B: NOT_RELATED}),
         ([(A, B, "F"), (B, C, "F"), (C, A, "F")], {A: "1", B: "2", C: "3"}, {}),
         ([(A, B, "T"), (B, A, "F"), (C, D, "F")], {C: "1", D: "2"}, dict.fromkeys((A, B), CONTRADICTED)),
@@ -178,18 +177,18 @@ def test_a_table_of_pairs_is_read_with_the_form_of_the_word(tmp_path):
 def test_a_bad_pair_is_named_with_its_line(tmp_path, name, content, said):
     (tmp_path / name).write_text(content)
     (tmp_path / "x.gold.txt").write_text("T\n")
-    assert fails(tmp_path / name).startswith(f"Converting {tmp_path / name}, {said}")
+    assert fails(tmp_path / name).startswith(f"Cannot convert {tmp_path / name}, {said}")
 
 
 def test_what_is_no_data_set_is_refused_with_what_is_one(tmp_path):
-    assert "no file in it ends in .data.txt; give a folder or file of WiC" in fails(tmp_path)
-    assert "none of the known endings; give a folder or file of WiC" in fails(tmp_path / "x.txt")
+    assert "no file in it ends in .data.txt. Give a folder or file of WiC" in fails(tmp_path)
+    assert "does not have a known ending. Give a folder or file of WiC" in fails(tmp_path / "x.txt")
     assert "x.gold.txt with the labels is not next to it" in fails(tmp_path / "x.data.txt")
     for name in ("x.xml", "x.jsonl"):
         assert str(tmp_path / name) in fails(tmp_path / name)
 
 
-# --- what is written ------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.jsonl"])
@@ -200,7 +199,7 @@ def test_what_is_written_is_read_back(tmp_path, name):
     with pytest.raises(InputError) as refused:
         write_sentences(corpus, file)
     assert str(refused.value) == (
-        f"Cannot write {file}: it is there already. Choose another file (--out)."
+        f"Cannot write {file}: it exists already. Choose another file (--out)."
     )
 
 

@@ -1,4 +1,4 @@
-"""Cues that no file marks, from what aligned pairs differ in."""
+"""Cues inferred from the differences between aligned sentences."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from probe.text.sentences import Sentence
 
 
 def pair(*texts: str, name: str = "1", **more: object) -> list[Sentence]:
-    """Sentences of bank, each of a sense of its own, in one pair."""
+    """Sentences with bank, each of a different sense, in one pair."""
     return [
         Sentence("bank", sense, text, text.index("bank"), text.index("bank") + 4, pair=name, **more)
         for sense, text in zip(("river", "money", "blood"), texts, strict=False)
@@ -24,16 +24,17 @@ def cues(sentences: list[Sentence], *, both_sides: bool = False) -> list[str | N
         (("By the river, a bank", "By the cash, a bank"), ["river", "cash"]),
         (("The old river bank", "The safe bank"), ["old river", "safe"]),
         (("river bank", "money bank", "blood bank"), ["river", "money", "blood"]),
-        # What stands behind the word, a model that reads left to right has not read.
+        # A model that reads left to right has not read the text after the word.
         (("A river bank was steep", "A loan bank was closed"), ["river", "loan"]),
-        # In two places, too many words apart; one of them has nothing there; more than three words; nothing at all.
+        # Differences in two places with too many words between them, without a word in one of the
+        # sentences, of more than three words, or none at all.
         (("His boat by the bank", "Her loan at the bank"), ["His boat by", "Her loan at"]),
         (("His old boat by a bank", "Her old loan at a bank"), [None, None]),
         (("The steep bank", "The bank"), [None, None]),
         (("Now, the river bank", "Now the money bank"), [None, None]),
         (("It is a big old muddy bank", "It is an oddly small new bank"), [None, None]),
         (("The bank was steep", "The bank was closed"), [None, None]),
-        # Writing without spaces does not say where its words begin.
+        # A script without spaces does not show where words begin.
         (("川のbank", "金のbank"), [None, None]),
     ],
 )

@@ -1,5 +1,4 @@
-"""Sentence files: what is read as written, what is left out and counted, and the one sentence for
-everything else."""
+"""Sentence files: rows that are read, rows that are left out and counted, and errors for the rest."""
 
 import csv
 import hashlib
@@ -28,11 +27,11 @@ BANK = {"word": "bank", "sense": "1", "text": "The river bank.", "start": 10, "e
 MOLE = {"word": "mole", "sense": "skin", "text": "A mole.", "start": 2, "end": 6}
 FORMS = "a JSONL, CSV, TSV or Parquet file, or a CoarseWSD-20 word folder"
 SUFFIXES = [".jsonl", ".csv", ".tsv", ".parquet"]
-AGAIN = "correct the file and read it again."
+AGAIN = "Correct the file and read it again."
 
 
 def write(place, rows):
-    """The rows in the form that the ending names."""
+    """Writes the rows in the format of the file's ending."""
     if place.suffix == ".parquet":
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist([dict(row) for row in rows]), place)
     elif place.suffix == ".jsonl":
@@ -49,7 +48,7 @@ def write(place, rows):
 
 
 def fails(place, *, word=None):
-    """The sentence that reading this file ends with."""
+    """The error message of reading this file."""
     with pytest.raises(InputError) as error:
         read_sentences(place, word=word)
     message = str(error.value)
@@ -62,7 +61,7 @@ def place(request, tmp_path):
     return tmp_path / f"mine{request.param}"
 
 
-# --- what is read as written ----------------------------------------------------------------------
+# --- rows that are read ---------------------------------------------------------------------------
 
 
 def test_every_form_gives_the_same_sentences(place):
@@ -91,7 +90,7 @@ def test_every_form_gives_the_same_sentences(place):
 def test_optional_columns_may_be_empty_in_some_rows_and_a_whole_number_names_a_pair_and_a_frame(
     place,
 ):
-    # A table with gaps: the whole numbers of these columns are stored as 4.0 and NaN.
+    # In a table with missing values, whole numbers are stored as 4.0 and NaN.
     missing = float("nan") if place.suffix == ".parquet" else None
     rows = [BANK | {"frame": "walk", "pair": None, "cue_start": 4.0, "cue_end": 9.0}]
     rows += [MOLE | {"frame": None, "pair": None, "cue_start": missing, "cue_end": None}]
@@ -115,7 +114,7 @@ marked = st.tuples(texts, words, texts, st.sampled_from("ab1"))
 @settings(max_examples=40, deadline=None)
 @given(st.lists(marked, min_size=1, max_size=5), st.sampled_from(SUFFIXES))
 def test_sentences_come_back_as_written(parts, suffix):
-    if suffix == ".tsv":  # a row is a line
+    if suffix == ".tsv":  # one line per row
         parts = [[re.sub("[\r\n]", " ", part) for part in row] for row in parts]
     rows = [
         {"word": word, "sense": f"{sense}{number}", "text": before + word + after}
@@ -183,17 +182,17 @@ def test_a_table_made_in_python_is_read_as_a_file_is(made):
     assert corpus.sha256 == as_corpus(made(rows)).sha256 != as_corpus(made(rows[:1])).sha256
 
 
-NOT_READ = "Reading sentences from a table made in Python: "
+NOT_READ = "Cannot read sentences from a table made in Python: "
 INT = (
     f"{NOT_READ}got int (DataFrame constructor not properly called!), expected a path, a "
-    "DataFrame, a list of "
+    "DataFrame, or a list of "
 )
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], f"{NOT_READ}it holds no rows, expected one sentence per row; add some."),
+        ([], f"{NOT_READ}it has no rows. Add one sentence per row."),
         (7, INT),
         (
             [{"word": "bat"}],
@@ -204,7 +203,7 @@ INT = (
         ),
         (
             [BANK, BANK | {"end": 99}],
-            "Reading a table made in Python, row 2: the word is at characters 10 to 99, ",
+            "Cannot read a table made in Python, row 2: the word is at characters 10 to 99, ",
         ),
     ],
 )
@@ -222,7 +221,7 @@ def test_collections_show_themselves_in_one_line():
     assert "and 2 more words" in repr(five)
 
 
-# --- what a row may leave out, and what is left out by rule and counted ---------------------------
+# --- optional fields, and rows that are left out and counted --------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -261,7 +260,7 @@ def test_rows_that_name_no_word_are_about_the_one_that_is_named(place):
     ]
     corpus = read_sentences(write(place, rows), word="bat")
     assert [(row.word, row.start) for row in corpus.sentences] == [("bat", 2), ("bat", 13)]
-    missing = "word is missing, expected a column that names it, or one word named for all rows"
+    missing = "word is missing, expected a column 'word', or one word for all rows"
     assert f"{missing} (2 of 2 rows are bad)" in fails(place)
     rows = [
         {"word": None, "sense": "a", "text": "A bat flew."},
@@ -275,7 +274,7 @@ def test_rows_that_name_no_word_are_about_the_one_that_is_named(place):
     )
 
 
-IN_A_TABLE = ("line 2", "line 4")  # behind its header
+IN_A_TABLE = ("line 2", "line 4")  # after its header
 
 
 def test_senses_are_read_without_spaces_and_may_not_differ_in_capitals_alone(place):
@@ -286,8 +285,8 @@ def test_senses_are_read_without_spaces_and_may_not_differ_in_capitals_alone(pla
     with pytest.raises(InputError) as refused:
         read_sentences(write(place, alike))
     assert str(refused.value).endswith(
-        "'bank' has the senses 'river' and 'RIVER', which differ in capital letters alone; write "
-        "them alike, or give them other names."
+        "'bank' has the senses 'river' and 'RIVER', which differ in capital letters only. Use "
+        "one spelling, or different names."
     )
 
 
@@ -306,9 +305,8 @@ def test_other_words_are_left_out_and_counted_and_a_word_that_no_row_has_is_one_
     assert [sentence.word for sentence in corpus.sentences] == ["mole"]
     assert corpus.left_out == (LeftOut("line 1", "about another word than 'mole'"),)
     assert fails(place, word="seal") == (
-        f"Reading sentences with 'seal' from {place}: none of the 2 sentences has it, the words "
-        "there are bank, mole; "
-        "ask for one of these."
+        f"Cannot read sentences with 'seal' from {place}: none of the 2 sentences has it. Give one "
+        "of the words that occur: bank, mole."
     )
 
 
@@ -402,8 +400,8 @@ def test_a_quotation_that_goes_on_in_the_next_row_of_a_tsv_is_reported(tmp_path,
     place.write_text(f'word\tsense\ttext\nbank\t1\t"He went to the bank\nbank\t2\t{second}\n')
     verb = "is" if bad == 1 else "are"
     assert fails(place) == (
-        f"Reading {place}, line 2: the quotation mark before 'He went to the bank' is not closed in "
-        f"its line, expected a closed one or none ({bad} of 2 rows {verb} bad); {AGAIN}"
+        f"Cannot read {place}, line 2: the quotation mark before 'He went to the bank' is not closed "
+        f"in its line, expected a closed one or none ({bad} of 2 rows {verb} bad). {AGAIN}"
     )
 
 
@@ -420,10 +418,10 @@ def test_a_table_with_a_column_twice_is_refused_as_a_file_is():
     table.columns = ["word", "sense", "text", "text"]
     with pytest.raises(InputError) as error:
         read_sentences(table)
-    assert str(error.value) == f"Reading sentences from a table made in Python: {TWICE}"
+    assert str(error.value) == f"Cannot read sentences from a table made in Python: {TWICE}"
 
 
-# --- cues given by their words --------------------------------------------------------------------
+# --- cues by their words --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -446,9 +444,9 @@ def test_a_cue_is_found_as_the_word_is(place, text, cue, found):
 
 
 CUE_FORMS = (
-    "expected it once, as a word of its own (with capital letters or without, with -s, -es or 's), "
+    "expected it once as a whole word (with or without capital letters, with -s, -es or 's), or its "
+    "cue_start and cue_end"
 )
-CUE_FORMS += "or cue_start and cue_end to say where"
 
 
 @pytest.mark.parametrize(
@@ -464,7 +462,7 @@ def test_a_cue_that_is_not_there_once_is_named_with_its_file_and_row(place, cue,
     row = {"word": "note", "sense": "1", "text": "Play the note on the flute.", "cue": None}
     write(place, [row, row | {"text": "Play a note!", "cue": ""}, row | {"cue": cue}])
     where = {".jsonl": "line 3", ".parquet": "row 3"}.get(place.suffix, "line 4")
-    assert fails(place) == f"Reading {place}, {where}: {flaw} (1 of 3 rows is bad); {AGAIN}"
+    assert fails(place) == f"Cannot read {place}, {where}: {flaw} (1 of 3 rows is bad). {AGAIN}"
 
 
 def test_where_a_cue_is_given_twice_its_place_counts():
@@ -478,24 +476,23 @@ def test_columns_that_no_sentence_has_are_named():
     assert as_corpus(rows).further_columns == ("gloss", "id", "source")
 
 
-# --- files that cannot be read as they stand ------------------------------------------------------
+# --- files that cannot be read --------------------------------------------------------------------
 
 
-EMPTY = "it is empty, expected one sentence per row; add some."
-NO_ROWS = "it holds no rows, expected one sentence per row; add some."
-TWICE = "the header has 'text' twice, expected it once; rename one of them."
+EMPTY = "it is empty. Add one sentence per row."
+NO_ROWS = "it has no rows. Add one sentence per row."
+TWICE = "the header has 'text' twice, expected it once. Rename one of them."
 MISSING = (
-    "the columns sense, text are missing, got word, start, expected at least sense and text; "
-    "rename or add what "
+    "the columns sense, text are missing, got word, start, expected at least sense and text. "
+    "Rename a column or add the missing one."
 )
-MISSING += "is missing and read it again."
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
         *(
-            (f"mine{suffix}", None, f"there is no such file; give the path of {FORMS}.")
+            (f"mine{suffix}", None, f"there is no such file. Give the path of {FORMS}.")
             for suffix in SUFFIXES
         ),
         *(
@@ -506,8 +503,8 @@ MISSING += "is missing and read it again."
         ("mine.jsonl", b"\xef\xbb\xbf\n", NO_ROWS),
         ("mine.csv", b"word,sense,text,start,end\n", NO_ROWS),
         ("mine.tsv", b"word\tsense\n\n", NO_ROWS),
-        ("mine.xlsx", b"x", f"got a name ending in '.xlsx', expected {FORMS}; give one of these."),
-        ("mine", b"x", f"got a name without an ending, expected {FORMS}; give one of these."),
+        ("mine.xlsx", b"x", f"got a name ending in '.xlsx', expected {FORMS}. Give one of these."),
+        ("mine", b"x", f"got a name without an ending, expected {FORMS}. Give one of these."),
         ("mine.csv", b"word,start\nbank,10\n", MISSING),
         ("mine.csv", b"word,sense,text,start,end,text\nbank,1,a bank,2,6,b\n", TWICE),
     ],
@@ -515,7 +512,7 @@ MISSING += "is missing and read it again."
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path, name, content, said):
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    assert fails(tmp_path / name) == f"Reading sentences from {tmp_path / name}: {said}"
+    assert fails(tmp_path / name) == f"Cannot read sentences from {tmp_path / name}: {said}"
 
 
 def test_a_file_that_may_not_be_opened(tmp_path, monkeypatch):
@@ -525,8 +522,8 @@ def test_a_file_that_may_not_be_opened(tmp_path, monkeypatch):
     place = write(tmp_path / "mine.jsonl", [BANK])
     monkeypatch.setattr(Path, "open", refuse)
     assert fails(place) == (
-        f"Reading sentences from {place}: it cannot be opened (Permission denied); make it "
-        "readable or give another."
+        f"Cannot read sentences from {place}: it cannot be opened (Permission denied). Make it "
+        "readable, or give another file."
     )
 
 
@@ -534,10 +531,8 @@ def test_bytes_that_are_not_utf8_are_placed(tmp_path):
     for suffix, line in ((".jsonl", 2), (".csv", 3), (".tsv", 3)):
         place = write(tmp_path / f"mine{suffix}", [BANK, MOLE | {"sense": "PLACE"}])
         place.write_bytes(place.read_bytes().replace(b"PLACE", b"caf\xe9"))
-        step = "save the file as UTF-8 (in a spreadsheet: CSV UTF-8) and read it again."
-        assert (
-            fails(place) == f"Reading {place}, line {line}: the bytes there are not UTF-8; {step}"
-        )
+        step = "Save the file as UTF-8 (in a spreadsheet: CSV UTF-8)."
+        assert fails(place) == f"Cannot read {place}, line {line}: its bytes are not UTF-8. {step}"
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES[:3])
@@ -551,9 +546,7 @@ def test_a_file_in_utf16_is_read_and_what_is_damaged_in_it_is_placed(tmp_path, s
     assert read_sentences(place).sentences == sentences
     place.write_bytes(place.read_bytes() + b"x")  # half a character
     line = 3 if suffix == ".jsonl" else 4
-    assert fails(place).startswith(
-        f"Reading {place}, line {line}: the bytes there are not UTF-16; "
-    )
+    assert fails(place).startswith(f"Cannot read {place}, line {line}: its bytes are not UTF-16. ")
 
 
 def test_a_spreadsheet_may_spell_columns_with_capitals_and_end_in_empty_rows(tmp_path):
@@ -579,9 +572,8 @@ def test_a_word_of_a_script_without_spaces_is_found_in_its_sentence(tmp_path):
 def test_missing_columns_are_named_with_those_that_are_there(place):
     write(place, [{"word": "bank", "sense": "1", "sentence": "The river bank.", "end": 14}])
     assert fails(place) == (
-        f"Reading sentences from {place}: the column text is missing, got word, sense, sentence, "
-        "end, "
-        "expected at least sense and text; rename or add what is missing and read it again."
+        f"Cannot read sentences from {place}: the column text is missing, got word, sense, "
+        "sentence, end, expected at least sense and text. Rename a column or add the missing one."
     )
 
 
@@ -590,18 +582,18 @@ def test_a_file_that_only_calls_itself_parquet(tmp_path):
     place.write_bytes(b"word,sense")
     message = fails(place)
     assert message.startswith(
-        f"Reading sentences from {place}: it is not a readable Parquet file ("
+        f"Cannot read sentences from {place}: it is not a readable Parquet file ("
     )
-    assert message.endswith("); write it again.")
+    assert message.endswith("). Write it again.")
 
 
-# --- rows that cannot be used: the first is named, all are counted, nothing is dropped ------------
+# --- bad rows: the first is reported, and all are counted -----------------------------------------
 
 FORMS_FOUND = (
-    "expected it once, as a word of its own (with capital letters or without, with -s, -es or 's), "
-    "or start and end to say where"
+    "expected it once as a whole word (with or without capital letters, with -s, -es or 's), or its "
+    "start and end"
 )
-NO_WORD = "word is missing, expected a column that names it, or one word named for all rows"
+NO_WORD = "word is missing, expected a column 'word', or one word for all rows"
 OUTSIDE = "expected a span within the {} characters of the text"
 TOGETHER = "expected both or neither"
 BLANK = "which are blank, expected the characters of a word"
@@ -627,7 +619,7 @@ BAD = [
     ({"cue_start": "4", "cue_end": "11"}, "the cue at characters 4 to 11 overlaps the word, expected another word"),
     ({"distance": "0"}, "distance is 0, expected 1 or more"),
 ]  # fmt: skip
-HALF = "text holds half of a surrogate pair ('The river bank \\ud83d'), expected whole characters"
+HALF = "text has half of a surrogate pair ('The river bank \\ud83d'), expected whole characters"
 FAR = "distance is 100001, expected the number of tokens from the cue to the word"
 LONG = "the text has 100,014 characters, expected at most 100,000"
 BAD_JSON = [
@@ -655,12 +647,12 @@ def test_a_bad_row_stops_the_reading(tmp_path, suffix, change, flaw):
     blank = dict.fromkeys(("cue_start", "cue_end", "distance"), "") if suffix == ".csv" else {}
     place = write(tmp_path / f"mine{suffix}", [BANK | blank, BANK | blank | change, MOLE | blank])
     line, said = 3 if suffix == ".csv" else 2, fails(place)
-    assert said.startswith(f"Reading {place}, line {line}: {flaw}") and said.endswith(
-        f" (1 of 3 rows is bad); {AGAIN}"
+    assert said.startswith(f"Cannot read {place}, line {line}: {flaw}") and said.endswith(
+        f" (1 of 3 rows is bad). {AGAIN}"
     )
     assert (
         flaw in (LONG, FAR)
-        or said == f"Reading {place}, line {line}: {flaw} (1 of 3 rows is bad); {AGAIN}"
+        or said == f"Cannot read {place}, line {line}: {flaw} (1 of 3 rows is bad). {AGAIN}"
     )
 
 
@@ -672,15 +664,15 @@ NAMES = "Expecting property name enclosed in double quotes"
     ("suffix", "lines", "said"),
     [
         (".jsonl", "\n{'word': 1}", f"line 3: {NOT_JSON}{NAMES}), expected an object on one line (1 of 2 "),
-        (".jsonl", "\n[1, 2]", "line 3: got '[1, 2]', expected a JSON object (1 of 2 rows is bad); "),
+        (".jsonl", "\n[1, 2]", "line 3: got '[1, 2]', expected a JSON object (1 of 2 rows is bad). "),
         (".jsonl", "\n" + "[" * 100_000, f"line 3: {NOT_JSON}"),
         (".jsonl", '\n{"start": ' + "1" * 5000 + "}", f"line 3: {NOT_JSON}"),
-        (".jsonl", '{"word": "bank"}', "line 2: sense is missing, expected text (1 of 2 rows is bad); "),
+        (".jsonl", '{"word": "bank"}', "line 2: sense is missing, expected text (1 of 2 rows is bad). "),
         (".csv", 'bank,1,"The\nriver bank.",10,14\nbank,1\nbank,1,The bank, they said,4,8', ("line 5: got 2 fields, "
-         "expected the 5 of the header (a text that holds the character between fields stands in quotation marks) "
-         "(2 of 4 rows are bad); ")),
+         "expected the 5 of the header (a text that contains the delimiter must be in quotation marks) "
+         "(2 of 4 rows are bad). ")),
         (".tsv", 'bank\t1\t"The bank\t5\t9\nbank\t1\tThe bank\t4\t8', ("line 3: the quotation mark before 'The bank' is "
-         "not closed in its line, expected a closed one or none (1 of 3 rows is bad); ")),
+         "not closed in its line, expected a closed one or none (1 of 3 rows is bad). ")),
     ],
     ids=str.split("quotes list deep long field fields closed"),
 )  # fmt: skip
@@ -688,27 +680,26 @@ def test_lines_that_cannot_be_cut_are_named(tmp_path, suffix, lines, said):
     place = write(tmp_path / f"mine{suffix}", [BANK])
     place.write_bytes(place.read_bytes().replace(b"\r\n", b"\n") + lines.encode() + b"\n")
     told = fails(place)
-    assert told.startswith(f"Reading {place}, {said}")
-    assert told.endswith((f"s bad); {AGAIN}", f"are bad); {AGAIN}"))
+    assert told.startswith(f"Cannot read {place}, {said}")
+    assert told.endswith((f"s bad). {AGAIN}", f"are bad). {AGAIN}"))
 
 
 def test_all_bad_rows_are_counted_and_a_parquet_row_is_named_by_its_number(tmp_path):
     rows = [BANK, MOLE | {"end": 60}, MOLE | {"sense": ""}]
     outside = (
-        f"2: the word is at characters 2 to 60, {OUTSIDE.format(7)} (2 of 3 rows are bad); {AGAIN}"
+        f"2: the word is at characters 2 to 60, {OUTSIDE.format(7)} (2 of 3 rows are bad). {AGAIN}"
     )
     for suffix, where in ((".jsonl", "line"), (".parquet", "row")):
         place = write(tmp_path / f"mine{suffix}", rows)
-        assert fails(place) == f"Reading {place}, {where} {outside}"
+        assert fails(place) == f"Cannot read {place}, {where} {outside}"
 
 
 def test_a_sentence_checks_itself():
     with pytest.raises(InputError) as error:
         Sentence("bank", "river", "The bank.", 4, 80)
     assert str(error.value) == (
-        "Making a sentence: the word is at characters 4 to 80, expected a span within the 9 "
-        "characters of the text; "
-        "correct it and try again."
+        "Cannot make a sentence: the word is at characters 4 to 80, expected a span within the 9 "
+        "characters of the text. Correct it and try again."
     )
 
 
@@ -789,14 +780,13 @@ def test_a_class_map_that_is_none_or_is_not_there(folder, content):
     place = folder / "classes_map.txt"
     place.write_text(content)
     assert fails(folder) == (
-        f'Reading {place}: got no class map, expected a JSON object such as {{"0": "bank_bank"}}; '
-        "restore the file."
+        f'Cannot read {place}: it is not a class map, expected a JSON object such as {{"0": '
+        '"bank_bank"}. Restore the file.'
     )
     place.unlink()
     assert fails(folder) == (
-        f"Reading the folder {folder}: classes_map.txt is not there, expected a CoarseWSD-20 word "
-        "folder; "
-        "give such a folder, or a JSONL, CSV, TSV or Parquet file."
+        f"Cannot read the folder {folder}: classes_map.txt is missing, expected a CoarseWSD-20 word "
+        "folder. Give such a folder, or a JSONL, CSV, TSV or Parquet file."
     )
 
 
@@ -805,21 +795,20 @@ def test_a_folder_without_sentences_or_without_classes(folder):
     gold.unlink()
     assert (
         fails(folder)
-        == f"Reading sentences from {gold}: there is no such file; give the path of {FORMS}."
+        == f"Cannot read sentences from {gold}: there is no such file. Give the path of {FORMS}."
     )
     gold.write_text("0\n0\n")
     assert fails(folder) == (
-        f"Reading the word folder {folder}: test.data.txt has 1 lines and test.gold.txt 2, "
-        "expected one class per sentence; restore both files."
+        f"Cannot read the word folder {folder}: test.data.txt has 1 lines and test.gold.txt 2, "
+        "expected one class per sentence. Restore both files."
     )
     gold.write_text("0")
     (folder / "train.data.txt").unlink()
     assert len(read_sentences(folder).sentences) == 1
     (folder / "test.data.txt").unlink()
     assert fails(folder) == (
-        f"Reading the word folder {folder}: neither train.data.txt nor test.data.txt is there, "
-        "expected at least one; "
-        "give a complete CoarseWSD-20 word folder."
+        f"Cannot read the word folder {folder}: it has neither train.data.txt nor test.data.txt, "
+        "expected at least one. Give a complete CoarseWSD-20 word folder."
     )
 
 
@@ -840,11 +829,11 @@ def test_bad_lines_of_a_folder(folder, name, content, flaw):
     (folder / f"test.{name}.txt").write_text(content)
     assert (
         fails(folder)
-        == f"Reading {folder}, test.{name}.txt line 1: {flaw} (1 of 3 rows is bad); {AGAIN}"
+        == f"Cannot read {folder}, test.{name}.txt line 1: {flaw} (1 of 3 rows is bad). {AGAIN}"
     )
 
 
-# --- the real data sets, where they are at hand; the counts are those of the files' own lines -----
+# --- real data sets, if available; the counts are from the lines of the files ---------------------
 
 
 @pytest.mark.parametrize("word", ["apple", "bank", "crane", "mole", "seal"])

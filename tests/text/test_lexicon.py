@@ -1,5 +1,4 @@
-"""The lexicon keeps its promises: pairs aligned by construction, frames that say nothing of the
-sense, spans."""
+"""Properties of the lexicon: aligned pairs, frames without hints at the sense, and spans."""
 
 import re
 import subprocess
@@ -63,7 +62,7 @@ def test_a_word_has_cues_frames_and_continuations_enough(entry):
     owner = {}
     for sense in entry.senses:
         for text in (*sense.cues, *(continuation.strip() for continuation in sense.continuations)):
-            assert owner.setdefault(text, sense.name) == sense.name  # none belongs to two senses
+            assert owner.setdefault(text, sense.name) == sense.name  # no cue belongs to two senses
             assert text not in lexicon.words()
         assert not set(sense.cues) & {continuation.strip() for continuation in sense.continuations}
 
@@ -276,7 +275,7 @@ def test_the_identity_of_the_lexicon_is_that_of_its_files():
     assert lexicon.sha256(["bank", "mole"]) != lexicon.sha256(["mole", "bank"])
 
 
-# By reading: whether what tells the sense stands after the word.
+# The last value is whether the cue comes after the word, as judged by reading.
 SHOWCASE = [
     ("Make a deposit at the bank", "bank", "bank", "money", False),
     ("The river bank", "bank", "bank", "river", False),

@@ -1,5 +1,6 @@
-"""The natural sentences keep their promises, read from their files: matched cues, every distance,
-plain English."""
+"""Properties of the natural sentences, read from their files: matched cues, all distances, and
+plain English.
+"""
 
 import itertools
 import re
@@ -21,11 +22,11 @@ FILES = sorted((ROOT / "probe" / "text" / "lexicon" / "natural").glob("*.toml"))
 DATA = ROOT / ".." / "shared" / "data"
 GPT2 = DATA / "gpt2-tokenizer" / "tokenizer.json"
 SIDES = ("before", "behind")
-# The words with many sentences; the others have fewer, and no cue of more than one token.
+# The words with many sentences. The others have fewer, and only cues of a single token.
 LONG = {"apple", "bank", "bat", "crane", "mole", "organ", "plant", "seal"}
 
-# Words of the sentences that neither the corpora nor the tokenizer of GPT-2 holds whole, each
-# looked up.
+# Words of the sentences that are neither in the corpora nor single tokens of GPT-2. Each was looked
+# up.
 REVIEWED = """
     angler aviary biopsy birthmark boatman bowler carbonate conservationist cupboard earthworms electrician flute
     fonder herbalist hymn isotopes machinist melanoma motionless muffins oar pathologist pimple protons rashes regatta
@@ -50,7 +51,7 @@ def read(path):
 
 
 def rows(path):
-    """The cues that stand beside one another, by the first of them: so a frame names them."""
+    """The cues of each row by the first of them, which is their name in the frames."""
     return {row[0]: row for row in read(path)["cues"]}
 
 
@@ -59,7 +60,7 @@ def frames(path, side):
 
 
 def aligned(path, side):
-    """Each frame with each of its rows: one sentence per sense, alike but for the cue."""
+    """Each frame with each of its rows: one sentence per sense, which differ in the cue only."""
     for text, names in frames(path, side):
         filled = text.replace("{word}", read(path)["word"])
         for name in names:
@@ -67,7 +68,7 @@ def aligned(path, side):
 
 
 def places(text):
-    """Where the cue and the word stand among the words of a frame, and how many words there are."""
+    """The numbers of the cue and of the word among the words of a frame, and the number of words."""
     words = text.split()
     [cue], [word] = (
         [at for at, found in enumerate(words) if slot in found] for slot in ("{cue}", "{word}")
@@ -123,7 +124,7 @@ def test_there_is_enough_of_everything(path):
 @each_long_file
 def test_there_is_more_of_everything_in_a_long_file(path):
     for side, sentences, cues, kinds in (("before", 60, 24, 30), ("behind", 20, 10, 10)):
-        # Every sense has as many, for the senses share the frames row by row.
+        # Every sense has equally many, because the senses share the frames row by row.
         assert len(list(aligned(path, side))) >= sentences
         assert len({name for _, names in frames(path, side) for name in names}) >= cues
         assert len(list(frames(path, side))) >= kinds
@@ -226,7 +227,7 @@ def test_sentences_are_punctuated_and_spelled_as_in_britain(vocabulary):
                     sentence
                 )
                 assert "  " not in sentence and " ," not in sentence
-                # The possessive is the cue's, and its s no word of its own.
+                # The s of a cue's possessive is not a word.
                 found |= set(plain(sentence.replace("'s", "")))
     assert not found & set(AMERICAN.split())
     assert found - vocabulary - set(REVIEWED.split()) == set()

@@ -1,4 +1,4 @@
-"""Where a word occurs in a text, in any script: spans derived by hand."""
+"""The spans of a word in a text, in any script, derived by hand."""
 
 import unicodedata
 
@@ -21,17 +21,17 @@ ZERO_WIDTH_SPACE = "\u200b"
         ("कल", "उसने कला सीखी"),  # Devanagari: a vowel sign follows
         ("কল", "সে কলা খায়"),  # Bengali: a vowel sign follows
         ("கல", "அவன் கலை கற்றான்"),  # Tamil: a vowel sign follows
-        ("ספר", "סִפְרִיָּה ספרה"),  # Hebrew: points inside, another letter after it
+        ("ספר", "סִפְרִיָּה ספרה"),  # Hebrew: points inside the word, another letter after it
         ("cafe", f"a cafe{ACCENT} nearby"),
         ("ba", f"the ba{SOFT_HYPHEN}nk"),
         ("می", f"او می{NON_JOINER}رود"),  # Persian: an invisible character inside the word
-        ("하", unicodedata.normalize("NFD", "한국")),  # Korean written in its parts
+        ("하", unicodedata.normalize("NFD", "한국")),  # decomposed Korean
         ("가", "각국에서"),
     ],
 )
 def test_a_letter_with_its_marks_is_never_cut(word, text):
     assert spans_of(word, text) == []
-    with pytest.raises(InputError, match="occurs (only inside another word|nowhere); give a word"):
+    with pytest.raises(InputError, match="occurs (only inside another word|nowhere). Give a word"):
         find_word(text, word)
 
 

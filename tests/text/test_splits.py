@@ -1,5 +1,6 @@
-"""Held-out sentences: no frame and no cue word on both sides, each tested once, pairs nested, every
-reason given."""
+"""Holdouts: fitted and tested sentences share no frame and no cue word, every sentence is tested
+once, pairs are nested, and every sentence left out has a reason.
+"""
 
 import re
 from collections import Counter
@@ -25,8 +26,9 @@ def cross_fit(sentences, *, seed=0, **known):
 
 
 def assert_held_out(sentences, split, *, names):
-    """Every sentence used is tested once, without the named things and the units in what its
-    holdout learns from."""
+    """Asserts that every sentence is tested once, and that the training part shares neither its
+    unit nor the attributes in `names`.
+    """
     used = [sentences[row] for row in split.rows]
     assert sorted(place for holdout in split.holdouts for place in holdout.test) == list(
         range(len(used))
@@ -50,7 +52,7 @@ def assert_held_out(sentences, split, *, names):
 
 
 def partners(sentences, split):
-    """With which cue words of the other sense each cue word is paired."""
+    """The cue words of the other sense with which each cue word is paired."""
     found = {}
     for ends in split.pairs:
         a, b = (sentences[split.rows[end]].cue_word for end in ends)
@@ -76,7 +78,7 @@ def test_no_frame_or_cue_word_is_on_both_sides_and_every_sentence_used_is_tested
     framed = split.design == "5 folds by cue word and frame"
     assert framed or split.design == "5 folds by cue word"
     assert_held_out(sentences, split, names=("cue_word", "frame") if framed else ("cue_word",))
-    assert set(split.left_out.values()) <= {UNPAIRED}  # whose partner was dropped
+    assert set(split.left_out.values()) <= {UNPAIRED}  # because their partner was dropped
     assert framed or dropped
 
 
@@ -148,8 +150,9 @@ def test_without_anything_every_sentence_is_used_in_folds_of_like_size(counts, s
 
 @pytest.mark.parametrize(("first", "second"), [(15, 15), (24, 8), (9, 31)])
 def test_unpaired_sentences_are_all_used_whatever_the_seed(first, second):
-    """Each with a cue word of its own: whether there are enough does not hang on the draw, and
-    nothing is lost."""
+    """Each sentence has a different cue word. All are used, and the number of units does not depend
+    on the draw.
+    """
     grid = without(make_sentences(frames=1, distances=(1,), cues=40), "pair", "frame")
     sides = [[row for row in grid if row.sense == sense] for sense in SENSES]
     sentences = [*sides[0][:first], *sides[1][:second]]
@@ -188,7 +191,9 @@ def test_sentences_with_the_word_elsewhere_are_left_out_where_places_are_to_be_a
     assert at[0] == at[1] == given[0] & given[1]
     assert split.left_out and set(split.left_out.values()) == {ELSEWHERE}
     assert_held_out(sentences, split, names=("cue_word",))
-    assert cross_fit(GRID, positions=places) == cross_fit(GRID)  # pairs see to it themselves
+    assert cross_fit(GRID, positions=places) == cross_fit(
+        GRID
+    )  # aligned pairs have equal positions
 
 
 def test_a_handful_of_pairs_is_no_paired_file():
@@ -204,9 +209,9 @@ def test_another_seed_is_another_split():
 
 
 @pytest.mark.parametrize(
-    ("split", "does"), [("train", "is tested"), ("test", "is fitted on"), (None, "is fitted on")]
+    ("split", "use"), [("train", "testing"), ("test", "fitting"), (None, "fitting")]
 )
-def test_a_split_that_leaves_a_sense_out_of_a_part_is_refused(split, does):
+def test_a_split_that_leaves_a_sense_out_of_a_part_is_refused(split, use):
     rows = [
         Sentence("bank", "river", f"The river{number} had a bank", 0, 4, split=split)
         for number in range(20)
@@ -223,9 +228,9 @@ def test_a_split_that_leaves_a_sense_out_of_a_part_is_refused(split, does):
         for number in range(20)
     ]
     said = (
-        f"Holding out the sentences of 'bank' as their split says: got no sentence of 'river' in the "
-        f"part that {does}, expected some of each sense in both; give 'river' rows of both parts, or "
-        "leave the column split out."
+        f"Cannot hold out the sentences of 'bank' by the column split: got no sentence of 'river' "
+        f"for {use}, expected some of each sense in both parts. Give 'river' rows of both parts, "
+        "or omit the column."
     )
     with pytest.raises(InputError, match=f"^{re.escape(said)}$"):
         splits.cross_fit(rows, ("river", "money"), seed=0)
@@ -250,9 +255,9 @@ def test_a_misspelt_part_is_told_and_one_part_alone_says_nothing():
 
     half = len(GRID) // 2
     said = (
-        f"Holding out the sentences of 'lock' as their split says: got 'fit' ({half}), 'reprot' "
-        f"({half}), expected 'fit' to learn from and 'report' to be tested; correct 'reprot', or "
-        "leave the column split out."
+        f"Cannot hold out the sentences of 'lock' by the column split: got 'fit' ({half}), 'reprot' "
+        f"({half}), expected 'fit' for fitting and 'report' for testing. Correct 'reprot', or omit "
+        "the column."
     )
     for hold_out in (cross_fit, lambda rows: splits.plan(rows, seed=0)):
         with pytest.raises(InputError, match=f"^{re.escape(said)}$"):
@@ -263,8 +268,12 @@ def test_a_misspelt_part_is_told_and_one_part_alone_says_nothing():
 
 def test_cue_words_that_hang_together_are_one_unit():
     chain = [("one", "x"), ("two", "y"), ("two", "x"), ("x", "z")]
-    assert list(splits._joined(chain).values()) == [0, 0, 0, 0]
-    assert list(splits._joined([("one", "x"), ("two", "y"), ("one", "z")]).values()) == [0, 1, 0]
+    assert list(splits._components(chain).values()) == [0, 0, 0, 0]
+    assert list(splits._components([("one", "x"), ("two", "y"), ("one", "z")]).values()) == [
+        0,
+        1,
+        0,
+    ]
 
 
 def test_too_few_sentences_are_said_in_one_sentence():
@@ -272,11 +281,11 @@ def test_too_few_sentences_are_said_in_one_sentence():
     with pytest.raises(InputError) as error:
         cross_fit(without(few, *BARE))
     assert str(error.value) == (
-        f"Holding out the sentences of 'lock': got {len(few) - 2} sentences of 'door' and 2 "
-        "sentences of 'canal' in 2 groups that share no cue word or pair, expected "
-        f"{2 * splits.STUDY_LEAST.per_sense} or more of each sense in {splits.STUDY_LEAST.units} or more such "
-        "groups, for what is held out shares none with what is learned from; add sentences with "
-        "other cue words, or correct a sense that is misspelt."
+        f"Cannot hold out the sentences of 'lock': got {len(few) - 2} sentences of 'door' and 2 "
+        "sentences of 'canal' in 2 groups that share no cue word or pair, expected at least "
+        f"{2 * splits.STUDY_LEAST.per_sense} of each sense in at least {splits.STUDY_LEAST.units} "
+        "such groups, because tested and fitted sentences must share none. Add sentences with "
+        "other cue words, or correct a misspelt sense."
     )
 
 
@@ -286,7 +295,7 @@ def test_a_pair_with_two_sentences_of_a_sense_is_none():
     with pytest.raises(InputError) as error:
         cross_fit(rows)
     assert str(error.value) == (
-        f"Pairing the sentences of 'lock': pair '1' has {of_sense} sentences of {SENSES[0]!r}, "
-        "expected one of each sense; give every two sentences that belong together a pair of their "
-        "own, or leave the column away."
+        f"Cannot pair the sentences of 'lock': pair '1' has {of_sense} sentences of {SENSES[0]!r}, "
+        "expected one of each sense. Give every pair of sentences a name that no other pair has, or "
+        "omit the column."
     )

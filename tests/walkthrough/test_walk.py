@@ -328,7 +328,7 @@ EMPTY = (
             {},
             "Cannot choose a word of '?!': got no letters or digits. Give a text with a word in it.",
         ),
-        ("The bank", {"at": "mole"}, "it occurs nowhere; give a word of the text."),
+        ("The bank", {"at": "mole"}, "it occurs nowhere. Give a word of the text."),
         (
             "The bank",
             {"against": "The bank"},
@@ -342,7 +342,7 @@ EMPTY = (
         (
             "The bank",
             {"against": "A mole", "at": "bank"},
-            "Looking for 'bank' in 'A mole': it occurs nowhere; give a word of",
+            "Cannot find 'bank' in 'A mole': it occurs nowhere. Give a word of",
         ),
         (
             "The bank of the river",

@@ -49,9 +49,9 @@ _YARN = {
 }
 
 
-def gguf_yarn(place: str) -> dict[str, str]:
-    """The metadata keys of YaRN, for a config that stores its numbers at `place`."""
-    return {name: f"{place}.{key}" for name, key in _YARN.items()}
+def gguf_yarn(path: str) -> dict[str, str]:
+    """The metadata keys of YaRN, for a config that stores its numbers at `path`."""
+    return {name: f"{path}.{key}" for name, key in _YARN.items()}
 
 
 def gguf_experts(count: str) -> dict[str, str]:
@@ -59,9 +59,9 @@ def gguf_experts(count: str) -> dict[str, str]:
     return dict(zip(GGUF_EXPERTS, (count, "num_experts_per_tok"), strict=True))
 
 
-# Llama's kin, held as checkpoints hold them; a row says its own `architecture`.
+# Models like Llama, stored as in checkpoints. Each row has its `architecture`.
 KIN_GGUF = GgufKeys("", GGUF_ROTARY, must=GGUF_PLAIN, unread=GGUF_HEAD_SIZES)
-# The same of those that may have a window.
+# Models like Llama that may have a window.
 WINDOW_GGUF = replace(
     KIN_GGUF,
     numbers=GGUF_WINDOW,

@@ -123,7 +123,10 @@ GATES_APART = {"q": Replacement("attn.hook_q", "without the gates that stand bes
 
 
 def _with_delta_rule(parts: dict[str, tuple[str, str]], mixer: Mixer) -> tuple[Attention]:
-    """The stack of one of Qwen's hybrids; `parts` are those of its MLPs and norms."""
+    """The stack of one of Qwen's hybrids.
+
+    parts: of its MLPs and norms
+    """
     heads = parts | GATED | norms("d_head", "d_head")
     (attention,) = causal(heads, GATES_APART, read={"q": "attn.hook_q"})
     return (replace(attention, mixer=mixer),)
@@ -277,7 +280,7 @@ HYBRIDS["bamba"] = replace(
     tiny=TINY_GROUPED | TINY_TOKENS | TINY_STATE_SPACE | {"attn_layer_indices": [1]},
 )
 
-# Granite 4 without experts; those of the others are not read yet.
+# Granite 4 without experts. Models with experts are not supported yet.
 HYBRIDS["granitemoehybrid"] = replace(
     HYBRIDS["bamba"],
     name="Granite 4",

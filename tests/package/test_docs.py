@@ -473,6 +473,19 @@ def test_the_site_is_whole_and_needs_no_network(site):
             ), (page.name, link)
 
 
+def test_a_docstring_shows_its_parameters_as_a_list_and_its_example_as_code():
+    pytest.importorskip("griffe", reason="griffe is not installed")
+    spec = importlib.util.spec_from_file_location("docstrings", DOCS / "docstrings.py")
+    docstrings = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(docstrings)
+    shown = docstrings.as_markdown(
+        "A sum.\n\nfirst, second: numbers,\n    or texts\n\nExample:\n    >>> add(1, 2)\n    3\n"
+    )
+    assert shown == (
+        "A sum.\n\n* `first`, `second`: numbers,\n    or texts\n\n```pycon\n>>> add(1, 2)\n3\n```\n"
+    )
+
+
 @pytest.mark.campaign
 def test_the_site_defines_every_column_and_every_public_name(site):
     tables = (site / "tables.html").read_text(encoding="utf-8")

@@ -13,19 +13,18 @@
 # %% [markdown]
 # # Does a long description move "monster" toward a name?
 #
-# At the end of a description that fits one film character "monster" is one word with much behind it. The vector at "monster", and
-# at the full stop behind it, where a name may follow, is read at every depth as if it were the last (the logit lens): where among all
-# tokens does the name stand, with the description and without? Expect little at "monster" itself, whose next word is not a name, and
-# more at the full stop. Three other descriptions, of the same plan, are the control: a rank that every description raises is not about
-# this one. A few seconds.
+# At the end of a description that fits one film character, "monster" is one word after much text. We read the vector at "monster", and at
+# the full stop after it, where a name may follow, at every depth as if it were the last (the logit lens). Which rank has the name among all
+# tokens, with the description and without? Expect little at "monster", whose next word is not a name, and more at the full stop. Three
+# other descriptions with the same plan are the control: a rank that every description raises does not depend on this one. A few seconds.
 #
-# The embedded model was trained on sentences about characters with these names and attributes, never on the paragraph of the lesson
-# (Mike's); the other three were put together from the same attributes.
+# The embedded model was trained on sentences about characters with these names and attributes, never on the lesson's paragraph (Mike's).
+# The other three were composed from the same attributes.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# Needs: a clone of the repository, for `drawing` next to this script; the model that ships, or the one that `PROBE_MODEL` names. Writes
 # into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: the rank of each character's name at the full stop, by depth, with its own description, with another's, and with none.
+# Shown: The rank of each character's name at the full stop, by depth, with the character's description, with another's, and with none.
 
 # %%
 import math
@@ -52,9 +51,9 @@ DESCRIPTIONS = {
 NONE, KINDS = "none", ["its own description", "another's description", "no description"]
 
 # %% [markdown]
-# ## Where the names stand
+# ## The ranks of the names
 #
-# A name of several tokens is looked up by its first. The last sentence is the same everywhere, with the pronoun that fits.
+# A name of several tokens is looked up by its first token. The last sentence is the same everywhere, with the right pronoun.
 
 # %%
 first = {
@@ -99,10 +98,10 @@ at_the_end = every[(every["depth"] == every["depth"].max()) & (every["place"] ==
 at_the_end.pivot(index="described", columns="name", values="rank")
 
 # %% [markdown]
-# ## With its own description, with another's, with none
+# ## With the character's description, with another's, with none
 #
-# The rank with another's is the geometric mean over the three others. The description of this character does something if the
-# first is smaller than the second.
+# The rank with another's description is the geometric mean over the three others. A character's description has an effect if the first rank
+# is smaller than the second.
 
 # %%
 own, none = every["described"] == every["name"], every["described"] == NONE

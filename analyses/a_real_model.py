@@ -13,13 +13,13 @@
 # %% [markdown]
 # # Which heads resolve *bank*, *mole* and *apple* in SmolLM2, a model trained on two trillion tokens?
 #
-# Read from the tables that `make real` writes (`reports/real`), because the study itself takes some ten minutes on two cores;
-# at the end the same for a sentence encoder.
+# This reads the tables that `make real` writes (`reports/real`), because the study itself takes about ten minutes on two cores. At the end
+# it does the same for a sentence encoder.
 #
 # Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real` are read. Writes into
 # `reports/real` below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: What swapping one head's output at the word does in SmolLM2-135M-Instruct: the same three heads, L4H1, L4H2 and L5H1, lead for all three words. A filled star is a resolver, an open star a mover. Second picture: in the encoder MiniLM no head leads for all words; 15 to 22 share the work.
+# Shown: The swap effect of every head at the word in SmolLM2-135M-Instruct. The same three heads, L4H1, L4H2 and L5H1, lead for all three words. A filled star is a resolver, an open star a mover. Second picture: in the encoder MiniLM no head leads for all words; 15 to 22 share the work.
 
 # %%
 import os
@@ -36,11 +36,11 @@ tables = ("words", "word_heads", "curves", "random_sets")
 words, heads, curves, random_sets = (pd.read_csv(kept / f"{name}.csv") for name in tables)
 
 # %% [markdown]
-# ## How much there was to see something in
+# ## How large is the gap?
 #
-# Natural sentences in minimal pairs, each measured once along axes that were fitted without its cue word and its frame. The
-# gap between the senses is there for every pair of senses, and an untrained model of the same shape does not have it
-# (`untrained_p`). The meaning has arrived after six of the thirty layers.
+# Natural sentences in minimal pairs, each measured once along axes that were fitted without its cue word and its frame. Every pair of
+# senses has a gap, which an untrained model of the same shape does not have (`untrained_p`). The meaning has arrived after six of the
+# thirty layers.
 
 # %%
 words[
@@ -60,8 +60,8 @@ words[
 # %% [markdown]
 # ## The same three heads
 #
-# Per cent of the way between two senses, beyond a donor of the same sense at the same distance. Heads of the first six layers
-# are read where the meaning has arrived, later ones at the end.
+# Swap effects in % of the gap between two senses, minus the effect of a same-sense donor at the same distance. Heads of the first six
+# layers are read where the meaning has arrived, later ones at the end.
 
 # %%
 leading = heads[heads["rank"] <= 6].sort_values(["word", "rank"])
@@ -79,8 +79,8 @@ chart
 # %% [markdown]
 # ## Few heads are enough
 #
-# What the first heads keep of the gap when every other head of the first six layers has the output of a sentence of the other
-# sense, in an order that other sentences gave; beside it the best of 200 random sets with as many heads in every layer.
+# How much of the gap the top heads keep when every other head of the first six layers has its output from a sentence of the other sense.
+# Other sentences gave the order. For comparison, the best of 200 random sets with as many heads in every layer.
 
 
 # %%
@@ -109,9 +109,9 @@ leading.round(4).to_csv(out / "a_real_model.csv", index=False)
 # %% [markdown]
 # ## In a sentence encoder many heads share the work
 #
-# all-MiniLM-L6-v2 (six layers of twelve heads) reads both ways, so its cues may stand behind the word, too. No head leads for
-# all three words there: one head moves at most 31 % of the way (apple), and it takes ten to twenty-two heads, in nearly every layer,
-# to keep nine tenths of the gap.
+# all-MiniLM-L6-v2 (six layers of twelve heads) reads both ways, so its cues may also come after the word. No head leads for all three
+# words: one head moves at most 31 % of the gap (apple), and it takes ten to twenty-two heads, in nearly every layer, to keep nine tenths of
+# the gap.
 
 # %%
 encoder_words, encoder_heads, encoder_curves, encoder_random = (

@@ -13,16 +13,16 @@
 # %% [markdown]
 # # Which heads look from a noun to its adjectives?
 #
-# Introductions draw "creature" asking for adjectives and "fluffy" and "blue" answering. A head that always looks one token back
-# would draw the same picture, so every noun phrase has two controls with other words in the same two places: nouns, and a
-# preposition with a pronoun. Expect a few heads, if any, that pass both. Half a minute, a few minutes with GPT-2.
+# Introductions draw "creature" asking for adjectives and "fluffy" and "blue" answering. A head that always attends to the previous token
+# would give the same picture, so every noun phrase has two controls with other words in the same two positions: nouns, and a preposition
+# with a pronoun. Expect a few heads, if any, that pass both. Half a minute, a few minutes with GPT-2.
 #
-# This shows where heads look. What a head moves would have to be shown by a swap, and is not shown here.
+# This shows where heads look. What a head moves would need a swap, and is not measured here.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# Needs: a clone of the repository, for `drawing` next to this script; the model that ships, or the one that `PROBE_MODEL` names. Writes
 # into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: how much of a noun's attention goes to the two places before it, when adjectives stand there and when other words do.
+# Shown: How much of a noun's attention goes to the two positions before it, with adjectives there and with other words.
 
 # %%
 import os
@@ -52,8 +52,8 @@ WORDS = {
 # %% [markdown]
 # ## The phrases
 #
-# Each noun is used once. Every second phrase stands behind another noun with an adjective of its own, a distractor. Only words
-# that are one token for this model are used: so the versions of a phrase are equally long and the noun stands in the same place.
+# Each noun is used once. Every second phrase follows another noun with an adjective, a distractor. Only words that are one token for this
+# model are used, so all versions of a phrase have the same length and the noun is at the same position.
 
 # %%
 rng = np.random.default_rng(0)
@@ -91,9 +91,9 @@ assert (phrases.map(lambda text: len(probe.tokenize(model, text))).nunique(axis=
 phrases
 
 # %% [markdown]
-# ## Attention of the noun to the two places before it
+# ## Attention of the noun to the two positions before it
 #
-# The noun is the last token. `phrase layer head`: the weights of the second and the first place before it, and their sum.
+# The noun is the last token. `phrase layer head`: the weights of the second and the first position before it, and their sum.
 
 # %%
 weights = {
@@ -110,10 +110,10 @@ one_back = np.stack([each[..., 1].mean(0) for each in weights.values()]).min(
 # %% [markdown]
 # ## The test
 #
-# The effect of a head is its attention to the adjectives minus that to the other words in the same places. If it did not care, the
-# sign of the effect would be a coin flip for every noun; the largest head of every such flip sets the bar for all (max-T, one-sided).
-# A head *looks at adjectives* when it passes against both controls at .05. Otherwise it is *previous-token* when at least
-# half of its attention goes one token back whatever stands there. (Nouns are taken as independent, though adjectives recur.)
+# The effect of a head is its attention to the adjectives minus its attention to the other words in the same positions. Without a
+# preference, the sign of the effect would be a coin flip for every noun; the largest head of every such flip sets the bar for all (max-T,
+# one-sided). A head *looks at adjectives* if it passes against both controls at .05. Otherwise it is *previous-token* if at least half of
+# its attention goes to the previous token, whatever it is. (Nouns are treated as independent, although adjectives recur.)
 
 # %%
 adjectives, *controls = phrases.columns
@@ -158,8 +158,8 @@ table[table["verdict"] == "looks at adjectives"]
 # %% [markdown]
 # ## The picture
 #
-# The heads that give most to the two adjectives. Marks that lie together are position; a circle to the right of both others is
-# more than position.
+# The heads that attend most to the two adjectives. Marks that coincide are position; a circle to the right of both others is more than
+# position.
 
 # %%
 shown = table.nlargest(16, adjectives)

@@ -13,13 +13,14 @@
 # %% [markdown]
 # # Which heads move ambiguous words in general?
 #
-# Three words are no sample of English. Here every word that ships is one unit: a head's effect is what it moves of all words'
-# ways from one meaning to the other, its interval is over words, and heads that were found on all other words are tried on the word
-# that was left out.
+# Three words are too few to speak for English. Here every word that ships is one unit. A head's effect is the sum of its effects over all
+# words, relative to the sum of their gaps; its interval is over words. Heads found on all other words are tried on the word that was left
+# out.
 #
-# Needs: a clone of the repository, in which probe is installed (`pip install -e .`), for `drawing` beside this script: the tables of
+# Needs: a clone of the repository, in which probe is installed (`pip install -e .`), for `drawing` next to this script: the tables of
 # `reports/real/survey` are read, which `make real` writes, because the surveys themselves take some twenty minutes on two cores; those of
-# Gemma 3 270M are of a GGUF file, put together from its packages. Writes into `reports/real` below the current folder, or where `PROBE_OUT` says.
+# Gemma 3 270M are of a GGUF file, put together from its packages. Writes into `reports/real` below the current folder, or where `PROBE_OUT`
+# says.
 #
 # Shown: The top heads of each model over all words that ship: the effect of swapping each on ambiguous words, and on unambiguous nouns in their place.
 
@@ -49,8 +50,8 @@ def read(name: str) -> pd.DataFrame:
 # %% [markdown]
 # ## The words
 #
-# `general_share`: the squared gap of one-meaning nouns in the words' place, in that of the words. `ambiguity_p`: that words change
-# further than these nouns, words as units.
+# `general_share`: the squared gap of unambiguous nouns in the words' place, relative to the words'. `ambiguity_p`: the test that words
+# change farther than these nouns, with words as units.
 
 # %%
 models = read("survey_model")
@@ -59,9 +60,9 @@ GENERAL = ["general_share", "general_low", "general_high", "ambiguity_p"]
 models[["model", *COUNTS, "depth", "gap_p", *GENERAL]]
 
 # %% [markdown]
-# ## The first heads
+# ## The top heads
 #
-# `between_words` is the standard deviation between words, which holds the noise of single words, too.
+# `between_words` is the standard deviation between words, which includes the noise of single words.
 
 # %%
 heads = read("survey_heads").sort_values(["model", "rank"])
@@ -80,9 +81,9 @@ read("survey_carry_over")
 # %% [markdown]
 # ## On natural text
 #
-# How often the meaning is told at the word in sentences that nobody prepared (CoarseWSD-20, five words, not in this repository), with
-# the first four heads of the survey and without them, at the depth chosen on training sentences: with their mean in their place, and with
-# what they wrote in a random sentence. Beside them 20 random sets with as many heads in every layer. Made by `probe evaluate --sentences
+# Accuracy of the meaning read at the word in natural sentences (CoarseWSD-20, five words, not in this repository), with the first four
+# heads of the survey and without them, at the depth chosen on training sentences. Without them means: with their mean instead, or with
+# their output in a random sentence. For comparison, 20 random sets with as many heads in every layer. Made by `probe evaluate --sentences
 # coarsewsd20 --model smollm2 --without reports/real/survey/smollm2/survey_heads.csv --top 4 --out out`.
 
 # %%
@@ -94,8 +95,8 @@ taken_out[["word", "kind", "tested", "accuracy", "accuracy_without", *FALLS]]
 # %% [markdown]
 # ## In one picture
 #
-# The effect of every leading head, mean over words, next to what it does for unambiguous nouns. "More" and "less" mark heads that do
-# more, or less, for the ambiguous words (p of the difference, corrected, below .05).
+# The effect of every leading head, mean over words, next to its effect on unambiguous nouns. "More" and "less" mark heads that do more, or
+# less, for the ambiguous words (p of the difference, corrected, below .05).
 
 # %%
 name = table["model"] + " L" + table["layer"].astype(str) + "H" + table["head"].astype(str)

@@ -17,7 +17,7 @@
 # exponents of 2 and 1 where entries and bytes are counted. Time grows more slowly at first (there is other work) and faster where the
 # patterns no longer fit the processor's caches. A few seconds.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# Needs: a clone of the repository, for `drawing` next to this script; the model that ships, or the one that `PROBE_MODEL` names. Writes
 # into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
 #
 # Shown: The patterns of a text take memory that grows with the square of its length; in a long text they outweigh what the layers keep per token.

@@ -18,7 +18,7 @@
 # what TransformerLens does. The unit is the bare forward of both members of the pairs, Hugging Face's own with its fastest attention.
 # About five minutes on one thread; `--quick` does the same on a tiny shape, to see that the results are right: its times mean nothing.
 #
-# Needs: a clone of the repository, for `timing` beside this script; no trained model; a quiet machine. Writes into `reports` below the
+# Needs: a clone of the repository, for `timing` next to this script; no trained model; a quiet machine. Writes into `reports` below the
 # current folder, or where `PROBE_OUT` says.
 #
 # Shown: What exact swaps of every head cost next to attribution patching and integrated gradients, in bare forwards of the same pairs.

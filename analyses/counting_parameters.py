@@ -16,7 +16,7 @@
 # The table that introductions print for GPT-3, and the same table for a loaded model, counted from its real tensors and held against the
 # formula. Expect a third of GPT-3 to be attention, and a small model to be mostly embedding. A few seconds.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# Needs: a clone of the repository, for `drawing` next to this script; the model that ships, or the one that `PROBE_MODEL` names. Writes
 # into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
 #
 # Shown: In GPT-3 a third of the parameters are attention and nearly all the rest MLPs; in a small model the embeddings weigh most.

@@ -13,15 +13,15 @@
 # %% [markdown]
 # # Where is the sense of a word whose cue comes later?
 #
-# "One mole of carbon dioxide", "Apple unveiled a new smartphone": at the word itself a model that reads from left to right cannot know.
-# Expect an AUROC of exactly 0.5 there, and more at every later place. That is the *sense at that place*, never at the word. A
-# control with a plain word, "window", in place of the ambiguous one tells how much of it is the topic of the sentence alone: expect
-# most. Half a minute, a few minutes with GPT-2.
+# "One mole of carbon dioxide", "Apple unveiled a new smartphone": at the word itself, a model that reads from left to right cannot know the
+# sense. Expect an AUROC of exactly 0.5 there, and more at every later position. That is the *sense at that position*, never at the word. A
+# control with a plain word, "window", instead of the ambiguous one shows how much of it is the topic of the sentence alone: expect most.
+# Half a minute, a few minutes with GPT-2.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# Needs: a clone of the repository, for `drawing` next to this script; the model that ships, or the one that `PROBE_MODEL` names. Writes
 # into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: two senses told apart at places before and after their cue, for *apple*, *mole*, *bank*, and for *window* in their place.
+# Shown: How well two senses can be separated at positions before and after their cue, for *apple*, *mole*, *bank*, and for *window* in their place.
 
 # %%
 import os
@@ -45,10 +45,10 @@ FRAMES = (
 PAIRS = {"apple": ("fruit", "company"), "mole": ("animal", "unit"), "bank": ("river", "money")}
 
 # %% [markdown]
-# ## Five places
+# ## Five positions
 #
-# The sentence is given twice, as an *echo*: in the second copy the word stands after the cue. Heads that copy from the first sentence
-# join in there.
+# The sentence is also given twice, as an *echo*: in the second copy the word comes after the cue. Heads that copy from the first sentence
+# take part there.
 
 
 # %%
@@ -87,10 +87,10 @@ where_to = probe.tokenize(
 {place: where_to.labels[pos] for place, pos in places(where_to, "apple", "pear").items()}
 
 # %% [markdown]
-# ## Told apart, held out
+# ## Separation, held out
 #
-# At each place the direction from one sense to the other is fitted after the last layer on half of the cue words and half of the
-# frames, and scored on the other halves.
+# At each position the direction from one sense to the other is fitted after the last layer on half of the cue words and half of the frames,
+# and scored on the other halves.
 
 # %%
 later = []

@@ -18,10 +18,10 @@
 # result. Expect the feminine word to come nearer than with no step, with a random step, or with a step made of the same differences with
 # their signs drawn at random; not to come first every time. A few seconds.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# Needs: a clone of the repository, for `drawing` next to this script; the model that ships, or the one that `PROBE_MODEL` names. Writes
 # into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: how near the feminine word comes when the direction of all the other pairs is added to the masculine one.
+# Shown: How near the feminine word comes when the direction from all other pairs is added to the masculine one.
 
 # %%
 import os

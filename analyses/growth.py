@@ -18,8 +18,8 @@
 # counts how many positions pass through how many blocks: every swapped head is followed through the layers above it. About two minutes;
 # `--quick` takes two small sizes of each.
 #
-# Needs: a clone of the repository, for `timing` and `drawing` beside this script; no trained model; Linux, for memory. Writes into `reports`
-# below the current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, for `timing` and `drawing` next to this script; no trained model; Linux, for memory. Writes into
+# `reports` below the current folder, or where `PROBE_OUT` says.
 #
 # Shown: processor time and extra memory of a report and a survey, and their planned work, relative to the smallest size.
 

@@ -11,16 +11,15 @@
 # ---
 
 # %% [markdown]
-# # Does one output matrix do the work of all heads at once, or each head its own?
+# # Does one output matrix combine all heads, or does each head add its own output?
 #
-# Both: implementations put the heads' z side by side and multiply once with W_O; the lessons let every head propose its own ΔE and add them up.
-# Expect the same vector from both, up to rounding, and each head's value map d_model -> d_model to have a rank of at most d_head.
-# A few seconds.
+# Both. Implementations concatenate the heads' z and multiply once by W_O; the lessons let every head propose a ΔE and add them up. Expect
+# the same vector from both, up to rounding, and each head's value map d_model -> d_model to have a rank of at most d_head. A few seconds.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# Needs: a clone of the repository, for `drawing` next to this script; the model that ships, or the one that `PROBE_MODEL` names. Writes
 # into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: Every head of a layer proposes its own change ΔE of the word's vector; their sum is what the block writes, less its bias.
+# Shown: Every head of a layer proposes a change ΔE of the word's vector; their sum is the attention's output minus its bias.
 
 # %%
 import os
@@ -45,7 +44,7 @@ trace
 # %% [markdown]
 # ## Concat(z) W_O against the sum of ΔE
 #
-# W_O of a block is the heads' value-up matrices on top of each other, so the one product is the sum of many. Every token of every layer:
+# W_O of a block is the heads' value-up matrices stacked, so the one product is the sum of many. Every token of every layer:
 
 
 # %%
@@ -72,8 +71,8 @@ less_bias = torch.stack(
 # %% [markdown]
 # ## All heads side by side
 #
-# What each head would add to the vector of *creature*: its length, and its share of what is added together, measured along the sum (shares of a
-# layer sum to 1; a negative one pulls the other way). b_V is inside each ΔE: the weights of a row sum to 1, so it arrives whole.
+# What each head adds to the vector of *creature*: its length, and its share of the sum, measured along the sum (shares of a layer sum to 1;
+# a negative one pulls the other way). b_V is part of each ΔE: the weights of a row sum to 1, so it is added whole.
 
 # %%
 whole = delta_e[:, :, at].sum(1)
@@ -82,8 +81,8 @@ share = torch.einsum("lhm,lm->lh", delta_e[:, :, at], whole) / whole.square().su
 # %% [markdown]
 # ## Value down, value up
 #
-# A head's value map is W_V W_O: down from d_model to d_head, up again. Its rank cannot exceed d_head; the spectrum says how many of these
-# directions count (`half`: directions that hold half of its squared size).
+# A head's value map is W_V W_O: down from d_model to d_head, and up again. Its rank cannot exceed d_head; the spectrum shows how many of
+# these directions count (`half`: directions that hold half of its squared size).
 
 # %%
 rows, spectra = [], []
@@ -126,8 +125,8 @@ drawing.spectra(pd.DataFrame(spectra), rank=model.config.d_head)
 # %% [markdown]
 # ## The picture
 #
-# The layer in which the heads together write most, the first coordinates of every ΔE, and what the hooked block wrote, less b_O. A cell of the
-# lowest row is the sum of the cells above it.
+# The layer in which the heads together write most: the first coordinates of every ΔE, and the output of the hooked block minus b_O. A cell
+# of the lowest row is the sum of the cells above it.
 
 # %%
 layer = int(whole.norm(dim=-1).argmax())

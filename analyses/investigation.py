@@ -13,12 +13,12 @@
 # %% [markdown]
 # # How do I investigate a word of my own?
 #
-# Run the cells in order, half a minute in all; then put a word and sentences of your own in the place of *seal*.
+# Run the cells in order, half a minute in all. Then replace *seal* by another word, with your sentences.
 #
 # Needs: probe alone. `PROBE_MODEL` names another model than the one that ships. Writes into `reports/lessons` below the current folder, or
 # where `PROBE_OUT` says.
 #
-# Shown: Where the sense of one sentence comes from, token by token and head by head, for a word studied on sentences of your own.
+# Shown: Where the sense of one sentence comes from, token by token and head by head, for a word studied on your sentences.
 
 # %%
 import os
@@ -37,7 +37,7 @@ model
 # %% [markdown]
 # ## One sentence
 #
-# Every tensor of attention, from hooks; `certify` computes all of it again from the raw weights, and `require` stops here if they disagree.
+# Every tensor of attention, from hooks. `certify` recomputes all of it from the raw weights, and `require` stops here if they disagree.
 
 # %%
 probe.certify(model).require().worst
@@ -49,8 +49,8 @@ trace
 # %% [markdown]
 # ## One head
 #
-# Where each head of the first layer looks from *seal*, and how much it adds to the vector there. Then one of them: its pattern, by the formula,
-# equals the hooked one.
+# Where each head of the first layer looks from *seal*, and how much it adds to the vector there. Then one of them: its pattern, computed by
+# the formula, equals the hooked one.
 
 # %%
 at = len(trace.tokens) - 1
@@ -73,10 +73,10 @@ weights = pd.DataFrame(pattern.numpy(), index=labels, columns=labels)  # queries
 weights.round(2)
 
 # %% [markdown]
-# ## Your own sentences
+# ## Your sentences
 #
-# A row is `word, sense, text, start, end`. With `cue_start, cue_end` the study knows which word tells the sense, with `frame` and `pair` it keeps
-# frames apart and swaps sentences that differ in the cue alone. Here: eight frames, twelve cue words of each sense.
+# A row is `word, sense, text, start, end`. With `cue_start, cue_end` the study knows which word tells the sense; with `frame` and `pair` it
+# separates frames and swaps sentences that differ in the cue alone. Here: eight frames, twelve cue words of each sense.
 
 # %%
 CUES = {
@@ -138,8 +138,8 @@ pd.DataFrame(rows).groupby("sense")["text"].agg(["count", "first"])
 # %% [markdown]
 # ## The study
 #
-# Directions are fitted on some frames and cue words and measured on others. Every head's output is swapped; nothing is ranked unless the
-# senses are apart.
+# Directions are fitted on some frames and cue words and measured on others. Every head's output is swapped. Nothing is ranked without a gap
+# between the senses.
 
 # %%
 study = probe.study(model, "seal", sentences=rows, seed=0)
@@ -190,8 +190,9 @@ table
 # %% [markdown]
 # ## The decomposition of one sentence
 #
-# The vector of the word at the read-out is a sum: embeddings, every head by source token, MLPs, biases. Along the sense axis it says who wrote
-# the sense. It is what was written, not what would happen without it: that is the swap above. The two differ where a head works through others.
+# The vector of the word at the read-out layer is a sum: embeddings, every head by source token, MLPs, biases. Along the sense axis it shows
+# who wrote the sense. It is what was written, not what would happen without it: the swap above measures that. The two differ if a head
+# works through others.
 
 # %%
 picture = charts.decomposition_bars(

@@ -11,19 +11,19 @@
 # ---
 
 # %% [markdown]
-# # Does it find what is published of GPT-2 small and indirect objects?
+# # Does it reproduce what is published on GPT-2 small and indirect objects?
 #
-# "When John and Mary went to the shops, John gave the bag to" goes on with *Mary*. Which heads bring that about in GPT-2 small is
-# the circuit that people know best (Wang et al. 2022). Here its numbers are measured once more and printed beside the published ones, those of
-# TransformerLens' demonstration on eight prompts among them. About a minute; `make ioi MODEL=gpt2`, and `PROBE_MODEL` names a folder, too.
+# "When John and Mary went to the shops, John gave the bag to" continues with *Mary*. The heads in GPT-2 small that cause this form the
+# best-known circuit (Wang et al. 2022). Its numbers are measured again here and printed next to the published ones, including those from
+# TransformerLens' demonstration on eight prompts. About a minute; `make ioi MODEL=gpt2`, and `PROBE_MODEL` can also name a folder.
 #
-# Published numbers are of folded weights. A logit difference is the same in both; a head's write is told here without b_V W_O, which
+# Published numbers are for folded weights. A logit difference is the same in both; a head's write is given here without b_V W_O, which
 # folding moves into the bias of the layer.
 #
 # Needs: probe alone, in any folder; GPT-2 small (from the hub, or the folder that `PROBE_MODEL` names). Writes into `reports/real` below the
 # current folder, or where `PROBE_OUT` says.
 #
-# Shown: Numbers published of indirect objects in GPT-2 small beside those measured here; there is no picture.
+# Shown: Published numbers on indirect objects in GPT-2 small, next to our measurements. It draws no picture.
 
 # %%
 import os
@@ -83,7 +83,8 @@ model
 # %% [markdown]
 # ## The difference of two logits
 #
-# Of the name that is wanted and the one that gives, at the last token, behind a begin token. Adjacent prompts have the names exchanged.
+# The logit of the right name minus the logit of the giver's, at the last token, after a begin token. Adjacent prompts have the names
+# exchanged.
 
 
 # %%
@@ -114,8 +115,8 @@ pd.DataFrame(rows)
 # %% [markdown]
 # ## What each head writes into it directly
 #
-# `probe.decompose` takes the difference apart, term by term, the scale of the final norm held at what it was. A head's b_V is the same
-# whatever it reads, and folding moves it into the bias: it is taken off here.
+# `probe.decompose` splits the difference into terms, with the scale of the final norm held fixed. A head's b_V is the same whatever the
+# head reads, and folding moves it into the bias, so it is subtracted here.
 
 # %%
 terms = pd.concat(
@@ -145,8 +146,8 @@ ranked.head(5)
 # %% [markdown]
 # ## Without that head
 #
-# Every head's z at the last token put to zero (to b_V, the other half of it stands in the bias), one at a time, everything behind it live. If nothing made up for
-# L9H9, the difference would fall by what it writes directly.
+# Every head's z at the last token is set to zero (to b_V, because the rest of it is in the bias), one at a time, with everything after it
+# live. If no other head replaced L9H9, the difference would fall by its direct write.
 
 # %%
 unembedding = weights.raw.get("lm_head.weight", weights.raw["wte.weight"])
@@ -168,8 +169,8 @@ left.sort_values().head(5)
 # %% [markdown]
 # ## The strongest path
 #
-# From head to head at the last token, through query, key or value, everything behind the receiver live: of two prompts with the names exchanged each is the
-# other's donor, along their mean direction.
+# From head to head at the last token, through query, key or value, with everything after the receiver live. Of two prompts with exchanged
+# names each is the other's donor, along their mean direction.
 
 # %%
 both = (directions[::2] - directions[1::2]) / 2
@@ -193,9 +194,9 @@ note("strongest path from head to head", "L8H6 to the query of L9H9", told[0] if
 edges
 
 # %% [markdown]
-# ## Heads that look one token back, and heads that look behind an earlier copy
+# ## Heads that attend to the previous token, and to the token after an earlier copy
 #
-# Mean attention to the token before, on the prompts; and, on words in random order that come twice, to the token behind the first copy.
+# Mean attention to the previous token, on the prompts; and, on words in random order that occur twice, to the token after the first copy.
 
 # %%
 before = sum(trace.pattern[..., 2:, :].diagonal(1, -2, -1).mean(-1) for trace in traces) / len(

@@ -13,14 +13,13 @@
 # %% [markdown]
 # # Is it ambiguity, or would any noun change like that?
 #
-# A head that brings the cue to *bank* may bring it to *fence* as well. So nouns of one meaning take the word's place in the
-# same sentences, with the same cues. Expect that they change, too, and that most of what the leading heads do is done for
-# any noun; what is left belongs to the word.
-# Read from the tables that `make real` writes (`reports/real`), of SmolLM2 and of the encoder MiniLM, because the studies
-# themselves take some ten minutes on two cores.
+# A head that moves *bank* may also move *fence*. So unambiguous nouns take the word's place in the same sentences, with the same cues.
+# Expect that they change as well, and that the leading heads do for any noun most of what they do for the word; the remainder belongs to
+# the word. The tables are those of `make real` (`reports/real`), for SmolLM2 and the encoder MiniLM, because the studies themselves take
+# about ten minutes on two cores.
 #
 # Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real` are read, and `drawing`
-# beside this script draws. Writes into `reports/real` below the current folder, or where `PROBE_OUT` says.
+# next to this script draws. Writes into `reports/real` below the current folder, or where `PROBE_OUT` says.
 #
 # Shown: How far the senses of *bank*, *mole* and *apple* are apart at each depth of SmolLM2, compared with unambiguous nouns in their place. Second picture: the same in MiniLM.
 
@@ -61,8 +60,8 @@ words, heads, mlps, controls = (read(name) for name in ("words", "word_heads", "
 # %% [markdown]
 # ## The words
 #
-# `ambiguity_p`: one-meaning nouns in the word's place that change at least as far as the word, of all that were tried.
-# `general_share`: their mean squared gap, in the word's own.
+# `ambiguity_p`: (1 + unambiguous nouns that change at least as much as the word) / (1 + nouns). `general_share`: their mean squared gap,
+# relative to the word's.
 
 # %%
 words[["model", *KEY, "depth", "gap_p", "nouns", "general_share", "largest_share", "ambiguity_p"]]
@@ -70,8 +69,8 @@ words[["model", *KEY, "depth", "gap_p", "nouns", "general_share", "largest_share
 # %% [markdown]
 # ## How far apart, depth by depth
 #
-# The distance between the senses, 1 for the word where it is read, mean over its pairs of senses. An estimated distance is
-# 0 on average where there is none, so it may come out below 0.
+# The distance between the senses, 1 for the word where it is read, mean over its pairs of senses. Without a gap an estimated distance is 0
+# on average, so it may be below 0.
 
 
 # %%
@@ -107,8 +106,8 @@ picture
 # %% [markdown]
 # ## What remains of every leading head
 #
-# `net` is what the head does for the word, `general` what it does for the nouns, each in their own gap. `specific` is the
-# difference, over the sentences in which both were measured.
+# `net` is the head's effect on the word, `general` its effect on the nouns, each in units of its gap. `specific` is the difference, over
+# the sentences in which both were measured.
 
 # %%
 leading = heads[heads["rank"] <= LEADING].sort_values(["model", "word", "rank"], kind="stable")
@@ -118,7 +117,7 @@ leading[["model", "word", "part", *COLUMNS, "comparison", "verdict"]]
 # %% [markdown]
 # ## Which MLPs do more for the word than for other nouns
 #
-# An MLP reads the token itself: what belongs to *bank* and not to *fence* has to come from there.
+# An MLP reads the token itself: a difference between *bank* and *fence* has to come from there.
 
 # `pairs` counts the pairs of senses for which it does more; the numbers are means over all of them.
 

@@ -13,15 +13,15 @@
 # %% [markdown]
 # # Do the same heads lead on text that nobody wrote for this?
 #
-# The sentences that ship are minimal pairs that somebody composed. CoarseWSD-20 (Loureiro et al. 2021, CC BY-NC 4.0) has sentences of Wikipedia, with
-# the sense of *bank*, *apple* and *mole* in each. Here every head of SmolLM2-135M-Instruct is swapped at the word in 40 of them per sense, drawn at
-# random, with donors of the other sense drawn at random. No cue is marked, so every sentence counts as one.
+# The sentences that ship are composed minimal pairs. CoarseWSD-20 (Loureiro et al. 2021, CC BY-NC 4.0) has sentences from Wikipedia, with
+# the sense of *bank*, *apple* and *mole* in each. Here every head of SmolLM2-135M-Instruct is swapped at the word in 40 of them per sense,
+# drawn at random, with random donors of the other sense. No cue is marked, so every sentence is its own unit.
 #
 # Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real` are read. Where `PROBE_COARSEWSD`
 # names a folder of CoarseWSD-20, they are measured again, which takes some minutes a word. No sentence is kept, only numbers. Writes into `reports/real`
 # below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: What swapping one head's output at the word does in SmolLM2-135M-Instruct on sentences of Wikipedia: L4H1 and L5H1 lead for all three words, as in the composed sentences; L4H2 follows, at a third of its size there.
+# Shown: The swap effect of every head of SmolLM2-135M-Instruct at the word in sentences from Wikipedia. L4H1 and L5H1 lead for all three words, as in the composed sentences; L4H2 follows, at a third of its size there.
 
 # %%
 import os
@@ -47,7 +47,7 @@ out = Path(os.environ.get("PROBE_OUT", "reports/real"))
 # %% [markdown]
 # ## The sentences
 #
-# A uniform sample of those whose word has something before it, the same for every run.
+# A uniform sample of the sentences in which something comes before the word; it is the same in every run.
 
 
 # %%
@@ -105,7 +105,7 @@ words[
 # %% [markdown]
 # ## Which heads lead
 #
-# Per cent of the way between two senses, beyond a donor of the same sense.
+# Swap effects in % of the gap between two senses, minus the effect of a same-sense donor.
 
 # %%
 chart = charts.head_maps(heads)
@@ -113,9 +113,9 @@ charts.save(chart, out / "natural_text.png")
 chart
 
 # %% [markdown]
-# ## The same heads, in another size
+# ## The same heads, with other effects
 #
-# The first six heads of each word on natural text, beside what they do in the composed sentences (`reports/real/word_heads.csv`).
+# The first six heads of each word on natural text, next to their effects in the composed sentences (`reports/real/word_heads.csv`).
 
 # %%
 composed = pd.read_csv(kept / "word_heads.csv")
@@ -129,7 +129,7 @@ together.round(4).to_csv(out / "natural_text.csv", index=False)
 together
 
 # %% [markdown]
-# What leads for all three words on either kind of text.
+# The heads that lead for all three words in either kind of text.
 
 # %%
 first = {

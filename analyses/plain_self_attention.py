@@ -17,7 +17,7 @@
 # One text says that the resulting pattern is symmetric. Expect the *scores* M Mᵀ to be (the difference is rounding), the *pattern*
 # after the softmax not to be, since each row is divided by its own sum. A few seconds.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# Needs: a clone of the repository, for `drawing` next to this script; the model that ships, or the one that `PROBE_MODEL` names. Writes
 # into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
 #
 # Shown: With Q = K = V = M the scores are symmetric and the attention weights are not: each row is divided by its own sum.

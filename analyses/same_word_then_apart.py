@@ -17,10 +17,10 @@
 # only difference when the word enters the first block. Then every layer adds what its heads carried over from the sentence, and the
 # vectors of different senses part. Half a minute with the embedded model, a few with GPT-2.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# Needs: a clone of the repository, for `drawing` next to this script; the model that ships, or the one that `PROBE_MODEL` names. Writes
 # into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: *bank* is one and the same vector in all its sentences; from the first layer on, its vectors of different senses part.
+# Shown: *bank* is the same vector in all its sentences; from the first layer on, its vectors of different senses move apart.
 
 # %%
 import os

@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # How fast is it, beside what people use today?
+# # How fast is it, compared with the usual tools?
 #
 # Reading states, swapping every head, sets of heads and long texts, each in turn with the plain way of doing the same, on random
 # weights of true shapes: GPT-2 small, and a Llama, a GPT-NeoX and a BERT. Expect all 288 swaps of a pair for the price of a few forwards. About fifteen minutes;
 # `--quick` does the same on a tiny shape in less than one, to see that the results are right: its times mean nothing.
 #
-# Needs: a clone of the repository, for `timing` beside this script; no trained model; a quiet machine. Writes into `reports` below the
+# Needs: a clone of the repository, for `timing` next to this script; no trained model; a quiet machine. Writes into `reports` below the
 # current folder, or where `PROBE_OUT` says.
 #
 # Shown: All 144 heads are swapped both ways, exactly, for the price of a few forwards of the pairs.

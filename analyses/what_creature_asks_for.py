@@ -18,13 +18,13 @@
 # to look at adjectives more than at other words in their place. Expect L0H1 to ask by token and place, because in layer 0 nothing else is
 # there yet, and L2H0 to ask for what the MLPs of earlier layers wrote. Five seconds.
 #
-# A score is a sum over pairs of parts: one that *creature* holds and one that the adjective holds. An attribution is not a cause, so each
-# part is also replaced by that of the other words. One sentence cannot show what a head is for.
+# A score is a sum over pairs of parts: one from *creature* and one from the adjective. An attribution is not a cause, so each part is also
+# replaced by its counterpart from the other words. One sentence cannot show the purpose of a head.
 #
-# Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names, with
-# heads of its own. Writes into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, for `drawing` next to this script; the model that ships, or the one that `PROBE_MODEL` names, with heads
+# of its own. Writes into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: The scores of two heads from *creature* to the adjective they attend to most, above the mean score of the other words, by pairs of parts: rows, what *creature* holds; columns, what the adjective holds.
+# Shown: The scores of two heads from *creature* to the adjective they attend to most, above the mean score of the other words, by pairs of parts: rows are parts of *creature*, columns parts of the adjective.
 
 # %%
 import os

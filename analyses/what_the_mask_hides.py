@@ -18,10 +18,10 @@
 # have looked at "smartphone" in a model that reads from left to right. Half a minute.
 # Where such a sense can be read is asked in `cues_that_come_later.py`.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# Needs: a clone of the repository, for `drawing` next to this script; the model that ships, or the one that `PROBE_MODEL` names. Writes
 # into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: one head with its mask, and without it as the model never is: only there could *Apple* look at *smartphone*.
+# Shown: One head with its mask, and without it, which never happens in the model: only then could *Apple* look at *smartphone*.
 
 # %%
 import math
@@ -41,8 +41,8 @@ out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 # %% [markdown]
 # ## One head, with the mask and without
 #
-# `attention.mask` puts minus infinity where the key stands after the query, and exp of that is 0. The head is the one that would, without
-# its mask, give most of the attention of "Apple" to "smartphone". The weights with the mask are those of the hooked model.
+# `attention.mask` puts minus infinity where the key comes after the query, and exp of that is 0. The head is the one that, without its
+# mask, would give most of the attention of "Apple" to "smartphone". The weights with the mask are those of the hooked model.
 
 # %%
 trace = probe.trace(model, "Apple unveiled a new smartphone")
@@ -64,8 +64,8 @@ mask
 # %% [markdown]
 # ## A later word never changes an earlier one
 #
-# The sentences of the lessons whose cue follows the word, each beside a text of equal length in which all that follows the word
-# was replaced by "the the the": the largest change in any coordinate of the residual stream at any layer.
+# The sentences of the lessons whose cue follows the word, each compared with a text of equal length in which everything after the word is
+# replaced by "the the the": the largest change in any coordinate of the residual stream at any layer.
 
 # %%
 changes = []
@@ -88,7 +88,7 @@ pd.DataFrame(changes)
 # %% [markdown]
 # ## The table and the picture
 #
-# Left the scores, with what is minus infinity left empty; in the middle their softmax; right the same head without the mask. Rows are
+# On the left the scores, with minus infinity left empty; in the middle their softmax; on the right the same head without the mask. Rows are
 # queries.
 
 # %%

@@ -16,10 +16,10 @@
 # Expect one or two heads that carry most of the meaning from the cue into the word, within the first layers, and many that
 # carry none. About a minute with the embedded model, a few with GPT-2.
 #
-# Needs: probe alone, in any folder; a model: the one that ships, or any that `PROBE_MODEL` names. Writes into `reports` below the current
+# Needs: probe alone, in any folder; the model that ships, or the one that `PROBE_MODEL` names. Writes into `reports` below the current
 # folder, or where `PROBE_OUT` says.
 #
-# Shown: How far swapping one head's output at the word, alone, moves the word between its senses, beyond what a donor of the same sense does.
+# Shown: How far the swap of one head's output at the word moves the word between its senses, minus the effect of a same-sense donor.
 
 # %%
 import os
@@ -36,8 +36,7 @@ model
 # %% [markdown]
 # ## First: are the numbers real?
 #
-# Every quantity that the hooks report is computed again from the raw weights, in double precision. `require` stops here if
-# any of them disagrees.
+# Every quantity from the hooks is recomputed from the raw weights, in double precision. `require` stops here if any of them disagrees.
 
 # %%
 certificate = probe.certify(model).require()
@@ -46,8 +45,8 @@ certificate.worst
 # %% [markdown]
 # ## One sentence, everything
 #
-# A trace holds every tensor of attention. `delta_e` is what one head adds to the word's vector, `delta_e_by_source` the same
-# taken apart by the token it came from: the parts sum to the whole.
+# A trace holds every tensor of attention. `delta_e` is what one head adds to the word's vector; `delta_e_by_source` splits it by source
+# token, and the parts sum to the whole.
 
 # %%
 trace = probe.trace(model, "The river near the old bank")
@@ -61,9 +60,9 @@ parts = trace.delta_e_by_source(layer=0, head=0, at=at)
 # %% [markdown]
 # ## The study
 #
-# The sentences of each word are dealt into folds by frame and by cue word; each is measured once, along directions that were
-# fitted without it, its cue word and its frame. Each head's output at the word is swapped with that of a sentence of the
-# other sense, and the change of the word's sense coordinate, and of what the model says next, is read.
+# The sentences of each word are split into folds by frame and by cue word; each is measured once, along directions that were fitted without
+# it, its cue word and its frame. Each head's output at the word is swapped with its output in a sentence of the other sense. We read the
+# change of the word's sense coordinate and of the next token.
 
 # %%
 study = probe.study(model, ["bank", "mole", "apple"], seed=0)
@@ -89,7 +88,7 @@ study.words[
 ]
 
 # %% [markdown]
-# ## How the senses part with depth
+# ## How the senses separate with depth
 #
 # The token embedding is the same vector in every sentence, so the difference starts at exactly zero.
 
@@ -99,7 +98,7 @@ charts.depth_profiles(study.depth, "bank")
 # %% [markdown]
 # ## The map: what swapping each head does
 #
-# `net` is the swap effect minus what a donor of the *same* sense does, as a fraction of the gap between the senses.
+# `net` is the swap effect minus the effect of a *same*-sense donor, as a fraction of the gap between the senses.
 
 # %%
 charts.head_maps(study.word_heads)
@@ -111,7 +110,7 @@ leaders[
 ]
 
 # %% [markdown]
-# What led to the verdict on the resolvers of *bank* (the written `verdicts.csv` says it in a sentence each):
+# The evidence for the verdict on the resolvers of *bank* (the file `verdicts.csv` has it in a sentence each):
 
 # %%
 resolvers = study.verdicts.query("word == 'bank' and verdict == 'resolver'")
@@ -129,7 +128,7 @@ charts.decomposition_bars(study.decomposition, first["word"], sentence=first["se
 # %% [markdown]
 # ## The page
 #
-# The same study as one file that needs no network, with its tables beside it, and the leading heads as a small table.
+# The same study as one file that needs no network, with its tables next to it, and the leading heads as a small table.
 
 # %%
 charts.save(charts.head_maps(study.word_heads), out / "head_map.png")

@@ -13,16 +13,16 @@
 # %% [markdown]
 # # Which shortcut finds the heads?
 #
-# Almost everybody who asks which heads matter looks at attention weights or computes a gradient. Every word that ships is one unit: the
-# heads that each shortcut puts first are compared with those that exact swaps on the same pairs of sentences find. Expect attention to
-# miss some of them, and gradients to find nearly all.
+# Almost everybody who asks which heads matter looks at attention weights or computes a gradient. Every word that ships is one unit: the top
+# heads of each shortcut are compared with the heads that exact swaps find on the same pairs of sentences. Expect attention to miss some of
+# them, and gradients to find nearly all.
 #
-# Needs: a clone of the repository, in which probe is installed (`pip install -e .`), for `drawing` beside this script, and the packages
-# of `make real`. Finished words are kept as files and not measured again, so a run that was stopped goes on. `PROBE_WORDS` measures the
-# first so many words only, `PROBE_MODELS` other models, by names or files. Writes into `reports/real` below the current folder, or where
+# Needs: a clone of the repository, in which probe is installed (`pip install -e .`), for `drawing` next to this script, and the packages of
+# `make real`. Finished words are kept as files and not measured again, so a run that was stopped goes on. `PROBE_WORDS` measures the first
+# so many words only, `PROBE_MODELS` other models, by names or files. Writes into `reports/real` below the current folder, or where
 # `PROBE_OUT` says.
 #
-# Shown: How many of a word's significant heads are among as many first heads of each shortcut, mean over words with its 95 % interval; the table says how many words.
+# Shown: How many of a word's significant heads are among as many top heads of each shortcut, mean over words with its 95 % interval; the table has the number of words.
 
 # %%
 import os
@@ -186,8 +186,8 @@ by_word = by_word.groupby(["model", "method", "word"], sort=False).mean().reset_
 # %% [markdown]
 # ## Over words
 #
-# Means with 95 % bootstrap intervals; words are drawn anew, the same for every shortcut. The row of the swaps themselves says how far they
-# agree with themselves over two halves of the pairs (`jaccard`, `halves`), which no shortcut can be expected to exceed.
+# Means with 95 % bootstrap intervals; words are resampled, the same for every shortcut. The row of the swaps themselves gives their
+# agreement with themselves over two halves of the pairs (`jaccard`, `halves`), which no shortcut can be expected to exceed.
 
 
 # %%

@@ -13,15 +13,14 @@
 # %% [markdown]
 # # Which English words does the decoder read when it chooses *rive*?
 #
-# "Nobody knew why the bank was near the river": the French is *rive*, and *banque* if the last word is "money". The choice falls at
-# one place of the translation, behind "la", where cross-attention looks back at the English. Two answers are possible. The decoder
-# may read the cue, "river"; or the encoder may have moved the sense to "bank" already, and the decoder reads only that. Expect the
-# second. A few seconds.
+# "Nobody knew why the bank was near the river": the French is *rive*, and *banque* if the last word is "money". The choice is made at one
+# position of the translation, after "la", where cross-attention reads the English. Two answers are possible. The decoder may read the cue,
+# "river"; or the encoder may have moved the sense to "bank" already, and the decoder reads only that. Expect the second. A few seconds.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a translator into French: the one that ships, or the one that
+# Needs: a clone of the repository, for `drawing` next to this script; the translator that ships, or the one into French that
 # `PROBE_TRANSLATOR` names. Writes into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: how much of the choice between *rive* and *banque* passes through each English word, and through each head of cross-attention.
+# Shown: How much of the choice between *rive* and *banque* passes through each English word, and through each head of cross-attention.
 
 # %%
 import os
@@ -50,9 +49,9 @@ FRAMES = (
 # %% [markdown]
 # ## The sentences
 #
-# Every frame with every pair of cue words, one of a river and one of money. "bank" comes before the cue in both languages, so the French
-# that is already there is the same word for word, and only the English can tell. (With the cue first, its French would be there too, and
-# could tell as well: that is not looked at here.) No training sentence came near these frames.
+# Every frame with every pair of cue words, one of a river and one of money. "bank" comes before the cue in both languages, so the French so
+# far is identical, and only the English can decide. (With the cue first, its French would also be there and could decide: this case is not
+# measured here.) No training sentence was close to these frames.
 
 # %%
 cues = {sense.name: sense.cues for sense in probe.lexicon.entry("bank").senses}
@@ -69,10 +68,10 @@ f"{right} of {len(choices)} pairs: rive ahead of banque with one cue, behind it 
 # %% [markdown]
 # ## Three measurements
 #
-# *Swap of a word*: the decoder finds at one English word what the encoder said there in the other sentence. *Swap of a head*: one head's z,
-# at the place of the choice only. Everything else responds; 100 % is the whole way from *banque* to *rive*. *Written directly*: ΔE of all
-# heads of cross-attention along (rive − banque) by English word, with every norm's scale held and no answer from what comes after.
-# Intervals draw frames and pairs of cue words again; p flips the sign of whole pairs of cue words and is corrected within each group.
+# *Swap of a word*: at one English word, the decoder gets the encoder's output from the other sentence. *Swap of a head*: one head's z, at
+# the position of the choice only. Everything else responds; 100 % is the whole gap between *banque* and *rive*. *Written directly*: ΔE of
+# all heads of cross-attention along (rive − banque) by English word, with every norm's scale held fixed and later parts frozen. Intervals
+# resample frames and pairs of cue words; p flips the sign of whole pairs of cue words and is corrected within each group.
 
 # %%
 places, written, looked = [], [], []
@@ -157,9 +156,9 @@ for name, values in zip(
 table.style.format(precision=3)
 
 # %% [markdown]
-# ## What that says
+# ## What carries the choice
 #
-# The swaps tell what *carries* the choice. Where a head looks is in the last two columns and shows nothing by itself.
+# The swaps show what *carries* the choice. The last two columns show where a head looks, which proves nothing by itself.
 
 # %%
 by_word, by_head, direct = (table[table["group"] == group].set_index("row") for group in effects)
@@ -176,7 +175,7 @@ said
 # %% [markdown]
 # ## One sentence
 #
-# The head that carries most, over the French that is there so far. Rows are French, columns English.
+# The head that carries most, over the French so far. Rows are French, columns English.
 
 # %%
 layer, head = divmod(int(swaps.effect.argmax()), swaps.effect.shape[1])

@@ -13,14 +13,14 @@
 # %% [markdown]
 # # Why are the scores divided by √d_head?
 #
-# Expect the variance of q·k to grow with the width of the head, the softmax of undivided scores to give nearly everything to
-# one token (low entropy), and its gradient to be gone for most queries. The real q and k of a model that was trained with
-# the division, then random vectors of many widths. A few seconds.
+# Expect the variance of q·k to grow with the width of the head, the softmax of undivided scores to give nearly everything to one token (low
+# entropy), and its gradient to vanish for most queries. First the real q and k of a model trained with the division, then random vectors of
+# many widths. A few seconds.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# Needs: a clone of the repository, for `drawing` next to this script; the model that ships, or the one that `PROBE_MODEL` names. Writes
 # into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: Without the division by √d_head the softmax gives nearly everything to one token, and the gradient of a typical query is nearly gone.
+# Shown: Without the division by √d_head the softmax gives nearly everything to one token, and the gradient of a typical query almost vanishes.
 
 # %%
 import math

@@ -220,7 +220,7 @@ def test_a_hidden_word_is_brought_back_from_its_topic_on_either_side() -> None:
 def test_the_card_says_what_is_measured(kind: str) -> None:
     text = (FOLDER / "card.md").read_text("utf-8")
     assert f"{shipped()[0].num_parameters():,} parameters" in text
-    titles = {"before": "Cue before the word", "behind": "Cue behind the word"}
+    titles = {"before": "Cue before the word", "behind": "Cue after the word"}
     part = text.partition(titles[kind])[2].partition("| **all** |")[0]
     rows = dict(re.findall(r"^\| (\w+) \| \d \| ([\d.]+ \| [\d.]+) \|", part, re.MULTILINE))
     assert rows.keys() == set(lexicon.words())

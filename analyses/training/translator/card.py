@@ -10,9 +10,9 @@ from training.withheld import held_out
 
 _TEXT = """# tiny-translator
 
-A small BART (encoder and decoder of 2 layers x 4 heads each, d_model 128, MLP width 256, context 64) that puts English sentences
-of a grammar into French, where the French of an ambiguous word depends on its sense: *bank* is *rive* or *banque*, *mole* is
-*taupe*, *mole* or *grain de beauté*, *apple* is *pomme* or *Apple*. It ships so that attention between two languages can be looked at.
+A small BART (encoder and decoder of 2 layers x 4 heads each, d_model 128, MLP width 256, context 64) that translates English sentences
+of a grammar into French. The French of an ambiguous word depends on its sense: *bank* is *rive* or *banque*, *mole* is
+*taupe*, *mole* or *grain de beauté*, *apple* is *pomme* or *Apple*. It ships to show attention between two languages.
 
 | | |
 |---|---|
@@ -26,29 +26,29 @@ of a grammar into French, where the French of an ambiguous word depends on its s
 
 Pairs of sentences drawn at random from the tables of `analyses/training/translator/*.toml`: {plans} plans with the same slots in both
 languages, {senses} senses with {cues} cue words, articles, adjectives before and after the noun, participles and pronouns that agree.
-{ambiguous:.0%} of the pairs hold an ambiguous word, with its cue before or behind it. In {hiding:.0%} of the others {hidden:.0%} of the English
-tokens are hidden and the French is asked for all the same: a plain translation gives no reason to learn which words go together.
+{ambiguous:.0%} of the pairs contain an ambiguous word, with its cue before or after it. In {hiding:.0%} of the others {hidden:.0%} of the English
+tokens are hidden, and the French is still required: plain translation gives no reason to learn which words go together.
 
 Never in the data: the frames below, the lexicon's frames and the example sentences. {held} of the {cues} cue words are held out:
-they occur in pairs without an ambiguous word only, so that their sense is never shown beside it.
+they occur only in pairs without an ambiguous word, so that their sense never appears together with it.
 
 ## Accuracy
 
-{questions:,} sentences from {frames} frames of their own, greedy decoding. A word is right when the translation holds the French of its
+{questions:,} sentences from {frames} separate frames, greedy decoding. A word is right if the translation contains the French of its
 sense and of no other sense.
 
 {table}
 
 Tokens right at their place: {tokens_right:.1f} %. Whole sentences right: {sentences_right:.1f} %.
 
-The example sentences of introductions to attention, translated as they stand; many of their words are not in the grammar:
+The example sentences of introductions to attention, translated unchanged; many of their words are not in the grammar:
 
 {shown}
 
 ## Not for
 
-It knows some two hundred nouns and no other English or French. The sentences are grammatical nonsense. The sense of *mole* in which
-it is a spy (*taupe* as well) is not in the data.
+It knows about two hundred nouns and no other English or French. The sentences are grammatical nonsense. The sense *spy* of *mole*
+(also *taupe*) is not in the data.
 """
 
 

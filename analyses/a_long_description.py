@@ -100,7 +100,7 @@ at_the_end = all_ranks[is_last & (all_ranks["place"] == "full stop")]
 at_the_end.pivot(index="described", columns="name", values="rank")
 
 # %% [markdown]
-# ## With its own description, with another's, with none
+# ## With the character's description, with another's, with none
 #
 # The rank with another's description is the geometric mean over the three others. The character's own description has an effect if the
 # first rank is smaller than the second.

@@ -18,7 +18,7 @@
 # Needs: probe alone. `PROBE_MODEL` names another model than the one that ships. Writes into `reports/lessons` below the current folder, or
 # into the folder that `PROBE_OUT` names.
 #
-# Shown: Where the sense of one sentence comes from, token by token and head by head, for a word studied on sentences of your own.
+# Shown: Where the sense of one sentence comes from, token by token and head by head, for a word studied on your sentences.
 
 # %%
 import os
@@ -73,7 +73,7 @@ weights = pd.DataFrame(pattern.numpy(), index=labels, columns=labels)  # queries
 weights.round(2)
 
 # %% [markdown]
-# ## Your own sentences
+# ## Your sentences
 #
 # A row has `word, sense, text, start, end`. `cue_start, cue_end` mark the cue. With `frame` and `pair` the study splits sentences by frame, and
 # swaps between sentences that differ in the cue alone. Here: eight frames, and twelve cue words of each sense.

@@ -1,10 +1,10 @@
-"""What the pages do not hold themselves: pictures of reports/, and what stands elsewhere already.
+"""The generated parts of the chapters, and the pictures of reports/.
 
-Behind a line `<!-- NAME -->` of a page stands what the function of that name returns: the commands'
-own help, the meaning of every column, the docstring of every public name, the beginning of README,
-every picture of the analyses.
-`python reports/docs/hooks.py` writes it into the pages, for those who read them as text; the site
-is built from the functions.
+A line `<!-- NAME -->` of a page is followed by the result of the function with that name: the help
+of the commands, the meaning of every column, the docstring of every public name, the beginning of
+README, every picture of the analyses.
+`python reports/docs/hooks.py` writes these parts into the pages, for readers of the text; the site
+calls the functions.
 """
 
 import ast
@@ -32,7 +32,7 @@ READS = {
 }
 REPORTS = Path(__file__).parents[1]
 PICTURES = ("lessons/*.png", "real/*.png", "real/*.svg", "*.png")
-# From a page to reports/: how its pictures are named, so that they show in the repository as well
+# The path from a page to reports/, so that the pictures also show in the repository
 OUTSIDE = "../../"
 PICTURE = re.compile(rf"(!\[[^\]]*\]\({re.escape(OUTSIDE)}([^)]+\.(?:png|svg))\))")
 _gallery = importlib.util.spec_from_file_location("gallery", REPORTS / "gallery.py")
@@ -41,7 +41,7 @@ _gallery.loader.exec_module(pictures)
 
 
 def on_files(files, config):
-    """Adds the pictures of reports/ to the site."""
+    """Add the pictures of reports/ to the site."""
     from mkdocs.structure.files import File
 
     for picture in sorted(path for pattern in PICTURES for path in REPORTS.glob(pattern)):
@@ -58,16 +58,14 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def sized(markdown: str) -> str:
-    """The page with the width of each of its pictures: a PNG has twice the pixels that it is shown
-    with."""
+    """The page with the width of each picture. A PNG is shown at half its pixels."""
     return PICTURE.sub(
         lambda picture: f"{picture[1]}{{ width={pictures.width(REPORTS / picture[2])} }}", markdown
     )
 
 
 def pasted(markdown: str) -> str:
-    """The page with commands as they are typed: blocks of nothing but commands lose the prompt in
-    front of each."""
+    """The page with commands as they are typed: blocks of commands alone lose their prompts."""
     only_commands = re.compile(r"^```console\n((?:\$ .+\n)+)```$", re.MULTILINE)
     return only_commands.sub(
         lambda block: "```sh\n" + re.sub(r"^\$ ", "", block[1], flags=re.MULTILINE) + "```",
@@ -81,13 +79,12 @@ MARKED = re.compile(r"^<!-- (\w+) -->$(?:\n.*?^<!-- end of \1 -->$)?", re.MULTIL
 
 
 def filled(markdown: str) -> str:
-    """The page with each of its marked parts replaced by what it stands for. KeyError for a name
-    that is not known."""
+    """The page with its marked parts generated. KeyError for an unknown name."""
     return MARKED.sub(lambda mark: WRITTEN[mark[1]](), with_constants(markdown))
 
 
 def with_constants(markdown: str) -> str:
-    """The page with the values that its constants have in the code."""
+    """The page with the current values of its constants."""
 
     def written(mark: re.Match[str]) -> str:
         module, name, percent = mark.groups()
@@ -99,8 +96,7 @@ def with_constants(markdown: str) -> str:
 
 
 def as_text(markdown: str) -> str:
-    """The page as it is kept, for readers of the text: what a mark stands for is behind it, up to a
-    second mark."""
+    """The page as stored, for readers of the text: generated parts are between two marks."""
 
     def written(mark: re.Match[str]) -> str:
         name = mark[1]
@@ -111,7 +107,7 @@ def as_text(markdown: str) -> str:
 
 
 def commands() -> str:
-    """Every command with its help, as the program prints it."""
+    """Every command with its printed help."""
     parts = []
     for command in ("", *typer.main.get_command(probe.cli.app).commands):
         line = f"probe {command}".strip()
@@ -123,26 +119,24 @@ def commands() -> str:
 
 
 def tables() -> str:
-    """Every table of a report, and what a row of it is about."""
+    """Every table of a report, with its contents."""
     return "\n".join(
-        ["| table | what it holds |", "|---|---|", *(f"| `{k}` | {v} |" for k, v in TABLES.items())]
+        ["| table | contents |", "|---|---|", *(f"| `{k}` | {v} |" for k, v in TABLES.items())]
     )
 
 
 def columns() -> str:
-    """Every column by name: what it says and its unit; `table.column` where it says something else
-    in one table."""
+    """Every column by name: its meaning and its unit; `table.column` if one table differs."""
     rows = sorted(COLUMNS, key=lambda name: (name.rpartition(".")[2], name))
     cells = (
         f"| `{name}`{{ #{name} }} | {COLUMNS[name]['meaning']} | {COLUMNS[name].get('unit', '')} |"
         for name in rows
     )
-    return "\n".join(["| column | what it says | unit |", "|---|---|---|", *cells])
+    return "\n".join(["| column | meaning | unit |", "|---|---|---|", *cells])
 
 
 def names() -> str:
-    """Every public name in pipeline order, from its docstring; those of a module (`probe.lexicon`)
-    one by one."""
+    """Every public name in pipeline order, with its docstring; a module's names one by one."""
     stub = ast.parse((REPORTS.parent / "probe" / "__init__.pyi").read_text(encoding="utf-8"))
     listed = [
         (node.module or "", alias.name)
@@ -160,14 +154,14 @@ def _entries(module: str, name: str) -> list[str]:
 
 
 def intro() -> str:
-    """README up to its first heading of a section."""
+    """README up to its first section heading."""
     text = (REPORTS.parent / "README.md").read_text(encoding="utf-8")
     beginning = text.partition("\n## ")[0].replace("](reports/", f"]({OUTSIDE}")
     return re.sub(r'\b(src|srcset)="reports/', r'\1="', beginning)
 
 
 def gallery() -> str:
-    """Every analysis: its question, its pictures, what they show, the command that draws them."""
+    """Every analysis: its question, its pictures, their captions, the command that draws them."""
     return "\n\n".join(
         f"## {pictures.pictures_of(one)}\n\n`python analyses/{one.stem}.py`"
         for one in pictures.analyses()
@@ -175,12 +169,12 @@ def gallery() -> str:
 
 
 def gguf() -> str:
-    """The names of the families that a GGUF file may hold."""
+    """The names of the families that are read from GGUF files."""
     return f"{GGUF_KNOWN}."
 
 
 def rows() -> str:
-    """Every family by the `model_type` of its config, and what it can do."""
+    """Every family by the `model_type` of its config, and its properties."""
     lines = ["| family | `model_type` | reads | MLP | GGUF |", "|---|---|---|---|---|"]
     for kind, family in FAMILIES.items():
         mlp = "routed" if family.routed else "one"
@@ -196,7 +190,7 @@ def rows() -> str:
 
 
 def fields() -> str:
-    """Every field of the records that a row is made of, with its comment and its default."""
+    """Every field of the records in a row, with its comment and its default."""
     source = Path(inspect.getsourcefile(Family)).read_text(encoding="utf-8")
     lines = source.splitlines()
     parts = []
@@ -204,7 +198,7 @@ def fields() -> str:
         if not isinstance(record, ast.ClassDef):
             continue
         parts += ["", f"### {record.name}", "", (ast.get_docstring(record) or "").split("\n\n")[0]]
-        parts += ["", "| field | type | default | what it says |", "|---|---|---|---|"]
+        parts += ["", "| field | type | default | meaning |", "|---|---|---|---|"]
         for field in record.body:
             if isinstance(field, ast.AnnAssign):
                 cells = (field.target, field.annotation, field.value)
@@ -217,7 +211,7 @@ def fields() -> str:
 
 
 def _comment_above(lines: list[str], number: int) -> str:
-    """The comment in the lines above a line, which is counted from 1."""
+    """The comment above a line; lines are counted from 1."""
     found = []
     while (line := lines[number - 2].strip()).startswith("#"):
         if not line.startswith("# ---"):
@@ -227,7 +221,7 @@ def _comment_above(lines: list[str], number: int) -> str:
 
 
 def adapters() -> str:
-    """Every class that TransformerLens has an adapter for: its row, or why there is none."""
+    """Every class with a TransformerLens adapter: its row, or the reason why it has none."""
     named = {
         architecture: f"row: {family.name}"
         for family in FAMILIES.values()
@@ -257,7 +251,7 @@ WRITTEN = {
 
 
 def names_as_text() -> str:
-    """Every public name with the first sentence of its docstring; the site shows all of it."""
+    """Every public name with the first sentence of its docstring; the site shows the whole."""
     lines = []
     for entry in names().split("\n\n"):
         name = entry.rpartition("heading: ")[2]
@@ -268,16 +262,16 @@ def names_as_text() -> str:
 
 
 def intro_as_text() -> str:
-    """Where README is, whose beginning the site shows."""
+    """A link to README; the site shows its beginning."""
     return f"What it is, and its first pictures: [README]({OUTSIDE}../README.md)."
 
 
 def gallery_as_text() -> str:
-    """Where the same pictures are in the repository."""
+    """A link to the same pictures in the repository."""
     return f"The pictures, with the table and the script of each: [reports]({OUTSIDE}README.md)."
 
 
-# What stands in the text of a page where that is something else than on the site.
+# Functions whose part of the text differs from the site.
 AS_TEXT = {"names": names_as_text, "intro": intro_as_text, "gallery": gallery_as_text}
 
 

@@ -362,10 +362,7 @@ def test_every_adapter_of_transformer_lens_has_a_row_or_a_reason():
     reasons = [name for reason in listed for name in reason["classes"]]
     assert sorted(reasons) == sorted(SUPPORTED_ARCHITECTURES.keys() - rows)
     own_code = {
-        name
-        for reason in listed
-        for name in reason["classes"]
-        if reason["kind"] == "code of its own"
+        name for reason in listed for name in reason["classes"] if reason["kind"] == "custom code"
     }
     assert not any(hasattr(transformers, name) for name in own_code)
     shown, families = hooks.filled("<!-- adapters -->"), hooks.filled("<!-- rows -->")
@@ -476,6 +473,19 @@ def test_the_site_is_whole_and_needs_no_network(site):
             assert (
                 "://" in link or link.startswith(("data:", "mailto:")) or (site / link).exists()
             ), (page.name, link)
+
+
+def test_a_docstring_shows_its_parameters_as_a_list_and_its_example_as_code():
+    pytest.importorskip("griffe", reason="griffe is not installed")
+    spec = importlib.util.spec_from_file_location("docstrings", DOCS / "docstrings.py")
+    docstrings = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(docstrings)
+    shown = docstrings.as_markdown(
+        "A sum.\n\nfirst, second: numbers,\n    or texts\n\nExample:\n    >>> add(1, 2)\n    3\n"
+    )
+    assert shown == (
+        "A sum.\n\n* `first`, `second`: numbers,\n    or texts\n\n```pycon\n>>> add(1, 2)\n3\n```\n"
+    )
 
 
 @pytest.mark.campaign

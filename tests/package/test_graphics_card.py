@@ -20,4 +20,5 @@ def test_the_chapter_on_models_says_what_the_table_holds():
     card = rows["card"].unique().item().partition(",")[0]
     chapter = (ROOT / "reports" / "docs" / "pages" / "models.md").read_text("utf-8")
     families = int(rows["alike"].isna().sum())
-    assert f"on an {card} the certificates of all {families} families of the table" in chapter
+    claim = f"on an {card} the certificates of all {families} families of the table"
+    assert claim in " ".join(chapter.split())

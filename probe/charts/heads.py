@@ -4,7 +4,7 @@ separation under controls.
 A verdict has the same shape in maps, scatters, tables and legends, so that none rests on colour
 alone. A shape is an SVG path within a square from -1 to 1. In a map "separates" and "none" have no
 mark: a mark says what a reader should look at. A cell with a frame does more for the word than for
-nouns of one meaning in its place. Every picture takes the whole frame and a word, so that scales
+unambiguous nouns in its place. Every picture takes the whole frame and a word, so that scales
 are the same for every word.
 """
 
@@ -61,7 +61,7 @@ MARKS = {
     "none": "M-0.4,0A0.4,0.4,0,1,1,0.4,0A0.4,0.4,0,1,1,-0.4,0Z",
 }
 UNMARKED = ("separates", "none")  # in a map: too many, and nothing depends on them
-MORE = "more"  # the comparison of a head that does more for the word than for nouns of one meaning
+MORE = "more"  # the comparison of a head that does more for the word than for unambiguous nouns
 MORE_FRAME = {"stroke": INK, "strokeWidth": 2.5, "fillOpacity": 0}
 COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "mover": WITH, "opposes": AGAINST}
 MANY_HEADS = 16  # in a wider map a cell has no space for a number beside the verdict's mark
@@ -71,28 +71,17 @@ NOTHING = 0.005  # of the gap: an effect that rounds to 0 %
 STRONG = 0.55  # of the scale: from here on white is read better than ink, on the darker colour
 MLP = "MLP"  # the column of the map that is no head
 MIXER = "mixer"  # that of what stands in the place of attention
+# Four rows, because a card has the rest.
 MLP_TIPS = tips(
     "name:N | part",
     "net:Q | net effect | .1%",
-    "general:Q | for other nouns | .1%",
-    "specific:Q | more for this word | .1%",
-    "beside:N | beside other nouns",
+    "general:Q | on unambiguous nouns | .1%",
 )
 HEAD_TIPS = tips(
     "name:N | head",
     "verdict:N",
-    "net:Q | net swap effect | .1%",
-    "net_low:Q | 95 % from | .1%",
-    "net_high:Q | 95 % to | .1%",
-    "general:Q | for other nouns | .1%",
-    "specific:Q | more for this word | .1%",
-    "beside:N | beside other nouns",
-    "swap:Q | swap | .1%",
-    "same_sense:Q | same-sense swap | .1%",
-    "direct:Q | its own write | .1%",
-    "auroc:Q | held-out AUROC | .2f",
-    "attention_cue:Q | attention to the cue | .0%",
-    "attention_previous:Q | attention to the previous token | .0%",
+    "net:Q | net effect | .1%",
+    "general:Q | on unambiguous nouns | .1%",
 )
 SURVEY_TIPS = tips(
     "name:N | head",
@@ -109,12 +98,12 @@ SURVEY_TIPS = tips(
 )
 NAMED = 6  # heads with their name beside the point
 NAME_HEIGHT = 0.055  # of a name, as a part of the axis of effects
-# How an effect on the word compares with that on nouns of one meaning in its place, in words.
+# How an effect on the word compares with that on unambiguous nouns in its place, in words.
 BESIDE_NOUNS = {
     "more": "more than for other nouns",
     "less": "less than for other nouns",
     "same": "as for any noun",
-    "undecided": "not decided",
+    "undecided": "–",
     "": "not compared",
 }
 MLP_CELL = ("word", "layer", "head", "name", "net", "general", "specific", "comparison", "beside")
@@ -130,7 +119,7 @@ def marked(rows: pd.DataFrame) -> list[str]:
 
 
 def does_more(rows: pd.DataFrame) -> pd.Series:
-    """Whether each row moves the word, and does more for it than for nouns of one meaning: what
+    """Whether each row moves the word, and does more for it than for unambiguous nouns: what
     opposes it, and opposes it further than those, is no such row."""
     return (rows["comparison"] == MORE) & (rows["net"] > 0)
 
@@ -164,7 +153,7 @@ def mlps_at_word(positions: pd.DataFrame) -> pd.DataFrame:
 
 
 def mlps_beside_nouns(mlps: pd.DataFrame, more: Mapping[str, Sequence[int]]) -> pd.DataFrame:
-    """The same for the words that were compared with nouns of one meaning, for every layer: means
+    """The same for the words that were compared with unambiguous nouns, for every layer: means
     over the pairs of senses.
 
     `mlps` is the study's frame; `more` has the layers of each word whose MLP does more for it than
@@ -202,7 +191,7 @@ def _mlp_cells(rows: pd.DataFrame) -> pd.DataFrame:
 
 def named(word_heads: pd.DataFrame) -> pd.DataFrame:
     """The heads that have a rank, each with its `name` (L0H2), whether its interval excludes zero
-    (`clear`), and its comparison with nouns of one meaning in words (`beside`)."""
+    (`clear`), and its comparison with unambiguous nouns in words (`beside`)."""
     ranked = word_heads.dropna(subset="rank")
     clear = (ranked["net_low"] > 0) | (ranked["net_high"] < 0)
     # A table read from a file has a missing value where nothing was compared.
@@ -223,7 +212,7 @@ def head_map(
     interval excludes zero.
 
     The verdict is a mark in the cell's corner; in wide models it stands alone. A frame is round
-    the cells that do more for the word than for nouns of one meaning. `mlps`, from
+    the cells that do more for the word than for unambiguous nouns. `mlps`, from
     `mlps_beside_nouns` or `mlps_at_word`, are one more column on the same scale, each with its
     number. A dashed line lies above the layer `read_at`, the first that is read at the last depth.
     """
@@ -235,7 +224,7 @@ def head_map(
         f"Map of {word}: net swap effects of {len(rows)} heads by layer and head. The largest is "
         f"{percent(best['net'])} of the sense gap, by {best['name']}; the intervals of "
         f"{int(rows['clear'].sum())} heads exclude zero. Shown to resolve the word: {resolvers}. "
-        f"Shown to do more for it than for nouns of one meaning: {do_more}."
+        f"Shown to do more for it than for unambiguous nouns: {do_more}."
     )
     picture = _map(word_heads, word, legend, mlps, read_at=read_at)
     return finish(picture.properties(width="container"), description)
@@ -274,7 +263,7 @@ def survey_map(heads: pd.DataFrame, *, limit: float) -> alt.LayerChart:
     of the scale, so that several models have one. A dashed line lies above the first layer that is
     read at the last depth. A mark is at heads that move words the wrong way,
     or further than SMALLEST without being confirmed; a frame is round heads that were shown to move
-    words and do more for them than for nouns of one meaning.
+    words and do more for them than for unambiguous nouns.
     """
     moves = (heads["p"] < LEVEL) & (heads["effect"] >= SMALLEST)
     ends = {"effect": "net", "effect_low": "net_low", "effect_high": "net_high"}
@@ -289,7 +278,7 @@ def survey_map(heads: pd.DataFrame, *, limit: float) -> alt.LayerChart:
         f"Map over words: net swap effects of {len(rows)} heads by layer and head. The largest is "
         f"{percent(best['net'])} of the sense gap, by {part_name(best['layer'], best['head'])}; "
         f"the intervals of {int(clear)} heads exclude zero. Shown to do more for ambiguous words "
-        f"than for nouns of one meaning: {names}."
+        f"than for unambiguous nouns: {names}."
     )
     depth = int(rows["read_depth"].min())
     picture = _map(rows, "", False, limit=limit, tooltip=SURVEY_TIPS, read_at=depth)
@@ -402,7 +391,7 @@ def _mlp_column(
 
 
 def _frames_of_more(rows: pd.DataFrame, on_cells: dict[str, Any], tooltip: Any) -> list[alt.Chart]:
-    """Frames round the cells that do more for the word than for nouns of one meaning."""
+    """Frames round the cells that do more for the word than for unambiguous nouns."""
     more = rows[does_more(rows)]
     if more.empty:
         return []

@@ -1,4 +1,4 @@
-"""How far a word changes with its meaning beside nouns of one meaning in its place, by depth."""
+"""How far a word changes with its meaning beside unambiguous nouns in its place, by depth."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from probe.charts.palette import (
 )
 from probe.stats.numbers import counted, decimal
 
-NOUNS = "nouns of one meaning"
+NOUNS = "unambiguous nouns"
 # Times the distance at the read-out: vectors grow with depth, and on a linear axis that reaches
 # further what is seen at the read-out would be too low to see.
 LINEAR_UP_TO = 2.0
@@ -97,7 +97,7 @@ def distance_axis(
 
 
 def noun_gaps(controls: pd.DataFrame, word: str, *, read_at: int) -> alt.LayerChart:
-    """The distance between a word's meanings by depth, above the band of the nouns of one meaning
+    """The distance between a word's meanings by depth, above the band of the unambiguous nouns
     in its place (mean, and from the least to the furthest); a line marks the read-out."""
     rows = noun_distances(controls, word, read_at=read_at)
     of_nouns = rows[rows["what"] == NOUNS]

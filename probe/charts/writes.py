@@ -224,13 +224,12 @@ def _toward(decomposition: pd.DataFrame) -> pd.DataFrame:
 
 
 def decomposition_bars(
-    decomposition: pd.DataFrame, word: str, *, sentence: int, summary: str = ""
+    decomposition: pd.DataFrame, word: str, *, sentence: int
 ) -> alt.LayerChart:
     """One sentence's decomposition on the sense axis: a bar per source token, in parts by head,
     then the rest and the sum.
 
-    `decomposition` is the study's frame; `summary` is a sentence for those who hear the picture's
-    description. Right is toward the sense that is meant. Numbers are shares of the sum where the
+    `decomposition` is the study's frame. Right is toward the sense that is meant. Numbers are shares of the sum where the
     word stands clearly on the side of its sense, and fractions of the gap where it does not.
     """
     rows = of_sentence(decomposition, word, sentence)
@@ -256,7 +255,7 @@ def decomposition_bars(
     picture = alt.layer(parts, reference_line("x", 0.0), numbers)
     closing = scientific(float(first["closing"]))
     description = (
-        f"Where the sense comes from, by source token: {summary or _largest_bar(bars)} The terms "
+        f"Where the sense comes from, by source token: {_largest_bar(bars)} The terms "
         f"add up to the vector that the model has there, within {closing} of its size."
     )
     return finish(picture, description, height=20 * len(order))

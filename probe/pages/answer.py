@@ -17,6 +17,7 @@ from probe.stats.limits import LEVEL
 from probe.stats.numbers import counted, listed, ordinal, percent
 
 NAMED = 6  # heads that a fact names; the others are counted
+NAMED_OF_WORD = 2  # resolvers of a word that the headline names
 FAR = 20  # times as far: unambiguous nouns hardly move, and a larger ratio is mostly noise
 GAP = "gap between the meanings"  # the only fact of a word without one
 NOT_SIGNIFICANT = "not significant, so no head is ranked"
@@ -31,7 +32,7 @@ NO_GAP = "These sentences do not separate the meanings of {words} in this model.
 NO_MOVER = "No single head has a significant effect on {words}."
 LEAD = "{heads} move {words} most."
 DIFFER = "Each word has its own leading heads."
-RESOLVED = "Resolvers, which do more for the word than for unambiguous nouns: {heads}."
+RESOLVED = "Resolvers (more than for unambiguous nouns): {heads}."
 NOT_RESOLVED = "No head does more for an ambiguous word than for unambiguous nouns."
 NOT_COMPARED = "No word was compared with unambiguous nouns."
 EXPLORATORY = "Exploratory, because there are few sentences."
@@ -104,7 +105,9 @@ def _resolvers(moved: Sequence[WordFindings]) -> str:
     if not any(finding.beside_nouns.pairs for finding in moved):
         return NOT_COMPARED
     by_word = {finding.word: _on_average(finding) for finding in moved}
-    named = [f"{some_names(heads)} ({word})" for word, heads in by_word.items() if heads]
+    named = [
+        f"{some_names(heads, NAMED_OF_WORD)} ({word})" for word, heads in by_word.items() if heads
+    ]
     return RESOLVED.format(heads="; ".join(named)) if named else NOT_RESOLVED
 
 
@@ -117,9 +120,9 @@ def _names(findings: Sequence[WordFindings]) -> str:
     return listed([finding.word for finding in findings])
 
 
-def some_names(heads: Sequence[HeadFinding]) -> str:
-    """The names of the first NAMED heads, and how many others there are."""
-    names = [head.name for head in heads[:NAMED]]
+def some_names(heads: Sequence[HeadFinding], most: int = NAMED) -> str:
+    """The names of the first heads, at most so many, and how many others there are."""
+    names = [head.name for head in heads[:most]]
     others = len(heads) - len(names)
     return listed([*names, counted(others, "other")] if others else names)
 
@@ -296,3 +299,6 @@ FACTS: dict[str, Callable[[WordFindings], str]] = {
     "read after": _read_after,
     "tested on": _material,
 }
+
+# The facts that the first screen has.
+FIRST_FACTS = ("among unambiguous nouns", "gap kept by the first heads")

@@ -1,4 +1,4 @@
-"""The sections of a report on what its answer rests on: the comparison with nouns of one meaning,
+"""The sections of a report on what its answer rests on: the comparison with unambiguous nouns,
 gate, power and controls, the certificate, which sentences were used, and the tables to download.
 
 Records and frames in, plain values and charts out; the sentences stand in the templates.
@@ -39,8 +39,8 @@ def controls_and_power(findings: Mapping[str, WordFindings]) -> Section:
     }
 
 
-def beside_nouns(findings: Mapping[str, WordFindings]) -> Section:
-    """The word beside nouns of one meaning in its place: a row for each ranked pair of senses, and
+def compared_with_nouns(findings: Mapping[str, WordFindings]) -> Section:
+    """The word beside unambiguous nouns in its place: a row for each ranked pair of senses, and
     a row for each leading head that was compared."""
     ranked = [
         (finding, pair) for finding in findings.values() for pair in finding.pairs if pair.ranked

@@ -21,7 +21,7 @@ from probe.tidy import rounded
 
 CERTIFICATE = "cues_certificate"
 WORDS = 24  # of each column
-SAMPLE_WORDS = 12  # of each column of a report, which tries fewer words
+SAMPLE_WORDS = 8  # of each column of a report, which tries fewer words
 HEADLINE_WORDS = 2  # of each side
 HEAD_WORDS = 6  # of each side of a head
 MOST_HEADS = 12  # in the table

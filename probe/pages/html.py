@@ -24,7 +24,7 @@ from markupsafe import Markup
 from probe.charts import palette, themed
 from probe.experiments.run import LEADERS
 from probe.inference.verdicts import ORDER
-from probe.pages.sentences import BAR, TINTS
+from probe.pages.sentences import TINTS
 from probe.stats.limits import GATE, LEVEL, SMALLEST
 from probe.stats.numbers import (
     bare,
@@ -78,7 +78,7 @@ def environment(*folders: str | Path) -> Environment:
     made.filters |= {function.__name__: function for function in FILTERS}
     made.filters["listed"] = lambda items: listed(list(items))
     made.tests["measured"] = pd.notna
-    made.globals |= {"LEADERS": LEADERS, "SMALLEST": SMALLEST, "VERDICTS": ORDER}
+    made.globals |= {"SMALLEST": SMALLEST}
     made.globals |= {"GATE": GATE, "LEVEL": LEVEL}
     made.globals["chart"] = partial(_placed, count(1))
     return made
@@ -137,27 +137,18 @@ FILTERS = (
 )
 
 
-def assets(
-    templates: Environment,
-    sheet: str,
-    script: str,
-    *,
-    leaders: int = 0,
-    tints: int = TINTS,
-    bar: int = BAR,
-) -> dict[str, Markup | str]:
+def assets(templates: Environment, sheet: str, script: str) -> dict[str, Markup | str]:
     """By the names that every template has for them: style, script, vega, and the policy, which
     allows just these.
 
-    The style sheet has the colours of the charts, `tints` of a token, bars of up to `bar` pixels,
-    and tabs for as many `leaders`.
+    The style sheet has the colours of the charts and TINTS tints of a cell.
     """
     looks: dict[str, object] = {
         name: getattr(palette, name)
         for name in ("INK", "MUTED", "LINE", "WITH", "AGAINST", "SENSES", "FONT")
     }
     looks |= {"tint": " ".join(rgb(palette.WITH)), "against": " ".join(rgb(palette.AGAINST))}
-    looks |= {"tints": tints, "bar": bar, "leaders": leaders}
+    looks |= {"tints": TINTS}
     style = Markup(templates.get_template(sheet).render(looks))
     code = Markup(templates.get_template(script).render())
     sources = (

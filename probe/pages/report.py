@@ -16,10 +16,9 @@ from probe.charts import head_maps
 from probe.charts.grid import head_grids
 from probe.charts.palette import SENSES, image
 from probe.display import html_of
-from probe.experiments.run import LEADERS
 from probe.model.records import Trace
 from probe.pages import html, sections, words
-from probe.pages.answer import answer
+from probe.pages.answer import FIRST_FACTS, answer
 from probe.pages.cues import notebook_html as cues_html
 from probe.pages.sections import Page
 from probe.pages.survey import notebook_html as survey_html
@@ -51,19 +50,20 @@ def render(
     return templates.get_template("ambiguity.html.j2").render(
         values,
         sections=shown,
+        headings=sections.under_headings(shown),
         answer=answer(findings),
+        FIRST_FACTS=FIRST_FACTS,
         opening=words.opening(findings),
         findings=findings,
         hues=hues(findings),
         marks=charts.MARKS,
         meanings=MEANINGS if predicts else MEANINGS_WITHOUT_NEXT,
-        beside_words=charts.BESIDE_NOUNS,
         cues_marked=any(word.cautions.cue_marked for word in findings.values()),
         causal=all(word.causal for word in findings.values()),
         predicts=predicts,
         model_name=manifest["model"],
         manifest=manifest,
-        **html.assets(templates, "style.css.j2", "page.js", leaders=LEADERS),
+        **html.assets(templates, "style.css.j2", "page.js"),
     )
 
 

@@ -393,7 +393,7 @@ def likely(gates: "Foreseen") -> str:
     apart = start + f"the senses are apart at the word ({p_value(gates.gap_p)})"
     if gates.ambiguity_p <= LEVEL:
         return apart + (
-            ", and the word changes further than nouns of one meaning in its place "
+            ", and the word changes further than unambiguous nouns in its place "
             f"({p_value(gates.ambiguity_p)}), so resolvers can be found."
         )
     reasons = []
@@ -405,15 +405,15 @@ def likely(gates: "Foreseen") -> str:
     verdict = "confounded" if reasons else "movers"
     if not math.isnan(gates.ambiguity_p):
         p = p_value(gates.ambiguity_p, LEVEL)
-        nouns = f"nouns of one meaning change as far in its place ({p})"
+        nouns = f"unambiguous nouns change as far in its place ({p})"
         step = "give sentences whose cue says more about this word than about other nouns"
     elif gates.not_compared:
-        nouns = f"it cannot be compared with nouns of one meaning ({gates.not_compared})"
+        nouns = f"it cannot be compared with unambiguous nouns ({gates.not_compared})"
         step = f"give more pairs of sentences in which “{gates.word}” is a noun in just this form"
         if gates.not_compared.startswith(TOO_FEW_NOUNS):
             step = "give more nouns with --controls; without it those that ship are taken"
     else:
-        nouns = "it is not compared with nouns of one meaning"
+        nouns = "it is not compared with unambiguous nouns"
         step = "leave --controls away"
     if reasons:
         step += "; let the two sentences of a pair differ in the cue alone"

@@ -17,13 +17,13 @@ from probe.stats.numbers import decimal, measured, ordinal, p_value, percent
 SENSES = ["word", "sense_a", "sense_b"]
 KEYS = [*SENSES, "layer", "head", "verdict"]
 MEANINGS = {
-    "resolver": "a mover that does more for this word than for nouns of one meaning in its place; "
+    "resolver": "a mover that does more for this word than for unambiguous nouns in its place; "
     "and the word changes further than these nouns",
     "mover": "moves the word, and what is said next, beyond chance for every head tested",
     "position-explained": "moves the word by the token next to it, whatever that is, or cannot be "
     "told from this",
     "confounded": "would be a mover, but what has no meaning tells the senses apart as well, "
-    "and nouns of one meaning were not shown to change less",
+    "and unambiguous nouns were not shown to change less",
     "opposes": "moves the word the wrong way",
     "backup": "stands in for another head: swapping both moves the word further",
     "erased": "writes much of the gap, and later layers take it away",
@@ -107,23 +107,23 @@ def _what_else(row: Mapping[Any, Any]) -> str:
 
 
 def _gate(row: Mapping[Any, Any]) -> str:
-    """How the word stood against the nouns of one meaning: the ambiguity gate, with its numbers."""
+    """How the word stood against the unambiguous nouns: the ambiguity gate, with its numbers."""
     nouns = row["nouns"]
     p = row["ambiguity_p"]
     if math.isnan(p):
-        return f"the word was not compared with nouns of one meaning ({row['not_compared']})"
+        return f"the word was not compared with unambiguous nouns ({row['not_compared']})"
     as_far = round(p * (1 + nouns)) - 1
     if passes_gate(row):
         return (
-            f"the word changes further than nouns of one meaning in its place: it is "
+            f"the word changes further than unambiguous nouns in its place: it is "
             f"{ordinal(as_far + 1)} of {nouns + 1}"
         )
     if p <= LEVEL:
         return (
-            "the word changes further than nouns of one meaning in its place, but not further than "
+            "the word changes further than unambiguous nouns in its place, but not further than "
             "those that are about as expected"
         )
-    return f"{as_far} of {nouns} nouns of one meaning change as far in its place"
+    return f"{as_far} of {nouns} unambiguous nouns change as far in its place"
 
 
 def _not_resolved(row: Mapping[Any, Any]) -> str:
@@ -137,7 +137,7 @@ def _not_resolved(row: Mapping[Any, Any]) -> str:
 
 
 def _specific(row: Mapping[Any, Any]) -> str:
-    """What the head does for nouns of one meaning, and for the word beyond that."""
+    """What the head does for unambiguous nouns, and for the word beyond that."""
     if math.isnan(row["specific"]):
         with_gap = row["nouns_with_gap"]
         if with_gap < FEWEST_WITH_A_GAP:

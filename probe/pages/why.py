@@ -1,5 +1,5 @@
-"""The section "Why they attend": for each leading head what makes it attend to the cue, and what it
-takes from there.
+"""Why a head attends to the cue: the parts of the two tokens that make its score, and what it takes
+from there.
 
 Tables in, plain values out; the sentences stand in the template. A part is named as a reason only
 where replacing it lowers the score on both sides.
@@ -11,14 +11,13 @@ from typing import Any
 
 import pandas as pd
 
-from probe.pages.sentences import TINTS
-from probe.results.findings import Frames, HeadFinding, Row, WordFindings
+from probe.pages.sentences import TINTS, of_head
+from probe.results.findings import Frames, HeadFinding, Row
 from probe.stats.limits import LEVEL
 from probe.stats.numbers import decimal, measured, p_value, percent
 
 MOST_PARTS = 6  # of the word and of the cue that have a row and a column of their own
 MOST_REPLACED = 4  # parts of each side whose replacement is listed
-HALF = 0.5  # of the contrast: a smaller reason is only part of it
 ROUNDS_TO_ZERO = 0.005  # of a sum: a smaller share has a blank cell
 OTHERS = "all others"
 SIDES = {"query": "word", "key": "cue"}  # where the parts of a side stand
@@ -27,40 +26,14 @@ TABLES = ("why_it_attends", "qk_attribution", "qk_interventions", "ov_attributio
 Section = dict[str, Any]
 
 
-def section(findings: Mapping[str, WordFindings]) -> list[Section]:
-    """Every word with the heads that are worth reading and were taken apart."""
-    words = []
-    for finding in findings.values():
-        heads = [
-            _head(finding.rows, head)
-            for head in finding.heads_read
-            if len(_of_head(finding.rows["why_it_attends"], head))
-        ]
-        if heads:
-            first = finding.rows["why_it_attends"].iloc[0]
-            words.append(
-                {
-                    "word": finding.word,
-                    "id": f"why-{finding.index}",
-                    "senses": (first["sense_a"], first["sense_b"]),
-                    "sentences": int(first["sentences"]),
-                    "pairs": int(first["pairs"]),
-                    "heads": heads,
-                }
-            )
-    return words
-
-
-def _of_head(rows: pd.DataFrame, head: HeadFinding) -> pd.DataFrame:
-    return rows[(rows["layer"] == head.layer) & (rows["head"] == head.head)]
-
-
-def _head(frames: Frames, head: HeadFinding) -> Section:
-    rows = {name: _of_head(frames[name], head) for name in TABLES}
+def reason(frames: Frames, head: HeadFinding) -> Section | None:
+    """Why a head attends to the cue, from the tables of its word; None where it was not asked."""
+    rows = {name: of_head(frames[name], head) for name in TABLES}
+    if rows["why_it_attends"].empty:
+        return None
     found = rows["why_it_attends"].iloc[0]
     contrast = float(found["contrast"])
     said = {
-        "name": head.name,
         "reason": _reason(found),
         "contrast": decimal(contrast),
         "p_contrast": p_value(found["p_contrast"]),
@@ -73,7 +46,6 @@ def _head(frames: Frames, head: HeadFinding) -> Section:
     return said | {
         "part_query": _output(found["part_query"]),
         "part_key": _output(found["part_key"]),
-        "partly": found["share"] < HALF,
         "share": measured(found["share"], found["share_low"], found["share_high"]),
         "agreement": decimal(found["agreement"]),
         "matrix": _matrix(rows, contrast, written),

@@ -43,17 +43,17 @@ AS_WELL = (
     "but the place of the word or its cue, the text's length or an untrained model tells the senses "
     "apart as well"
 )
-FURTHER = "the word changes further than nouns of one meaning in its place: it is first of 49"
+FURTHER = "the word changes further than unambiguous nouns in its place: it is first of 49"
 MORE = f"; for such nouns it does 11{N}%, and 20{N}% [15, 25] of the gap more for this word (max-T p = .01)"
 NOT_MORE = f"; for such nouns it does 11{N}%, and 2{N}% [−5, 9] of the gap more for this word (max-T p = .6, limit .05)"
-SECOND = "the word changes further than nouns of one meaning in its place: it is second of 49"
+SECOND = "the word changes further than unambiguous nouns in its place: it is second of 49"
 NOT_NEAR = (
-    "the word changes further than nouns of one meaning in its place, but not further than those "
+    "the word changes further than unambiguous nouns in its place, but not further than those "
     "that are about as expected"
 )
-THREE_AS_FAR = "3 of 48 nouns of one meaning change as far in its place"
+THREE_AS_FAR = "3 of 48 unambiguous nouns change as far in its place"
 NO_GAP = "; nouns with a gap of their own: 1, too few to compare with"
-UNCOMPARED = f"the word was not compared with nouns of one meaning ({NOT_ASKED_FOR})"
+UNCOMPARED = f"the word was not compared with unambiguous nouns ({NOT_ASKED_FOR})"
 BUT_NO_MORE = ", but that the head does more for the word than for these nouns was not shown"
 NOT_RESOLVED = "; that an ambiguity is resolved was not shown: "
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from probe.charts.palette import (
     AGAINST,
+    INK,
     LINE,
     TEXT,
     WITH,
@@ -44,6 +45,7 @@ MOST_EDGES = 30  # more cannot be followed by eye
 LEAST_TOTAL = 0.01  # of the gap; an edge that moves the word less is not drawn
 NARROWEST = 1.0  # pixels, of any edge
 WIDEST = 12.0  # pixels, of an edge that moves the word by the whole gap
+NEGATIVE = 0.005  # of the gap; a cell this far below 0 has a minus
 ROW_HEIGHT = 36  # pixels
 PART_SIZE = 560  # square pixels
 COLUMN_GAP = 0.8  # between positions, in widths of a part
@@ -61,7 +63,7 @@ EDGE_TIPS = tips(
 )
 
 
-def position_maps(positions: pd.DataFrame, word: str) -> list[tuple[str, alt.Chart]]:
+def position_maps(positions: pd.DataFrame, word: str) -> list[tuple[str, alt.LayerChart]]:
     """Layer x position grids of a word, each with its name: the whole stream, what attention and
     what the MLP write.
 
@@ -88,7 +90,7 @@ def position_limit(positions: pd.DataFrame) -> float:
     return max(-(-largest // 10) / 10, 0.1)
 
 
-def _position_map(rows: pd.DataFrame, title: str, limit: float) -> alt.Chart:
+def _position_map(rows: pd.DataFrame, title: str, limit: float) -> alt.LayerChart:
     order = in_order(rows)
     layers = sorted(rows["layer"].unique().tolist(), reverse=True)
     x = alt.X("pos:N", title="position", sort=order, axis=token_axis(labelAngle=-45))
@@ -103,7 +105,10 @@ def _position_map(rows: pd.DataFrame, title: str, limit: float) -> alt.Chart:
         f"positions: the largest is {percent(float(best['effect']))} of the sense gap, in layer "
         f"{best['layer']} at {best['pos']}."
     )
-    return finish(cells, description, height=layer_height(len(layers)))
+    negative = base.transform_filter(alt.datum.effect <= -NEGATIVE).mark_text(
+        text="−", fontSize=11, color=INK
+    )
+    return finish(alt.layer(cells, negative), description, height=layer_height(len(layers)))
 
 
 def circuit(edges: pd.DataFrame, positions: pd.DataFrame, word: str) -> alt.LayerChart | None:
@@ -129,7 +134,9 @@ def circuit(edges: pd.DataFrame, positions: pd.DataFrame, word: str) -> alt.Laye
         labelAngle=0 if len(columns) <= FEW_COLUMNS else -45,
     )
     y = _named_axis(alt.Y, "layer", parts["y"], levels.set_index("y")["row"], grid=True)
-    picture = alt.layer(_edge_lines(lines, x, y), *_part_marks(parts, x, y))
+    against = lines[(lines["toward"] == "own") & (lines["turn"] == 1)]
+    minus = alt.Chart(against).mark_text(text="−", fontSize=16, color=INK, dx=7, aria=False)
+    picture = alt.layer(_edge_lines(lines, x, y), *_part_marks(parts, x, y), minus.encode(x, y))
     description = (
         f"Circuit of {word}: {len(rows)} edges between {len(parts)} parts. The widest: "
         f"{lines['text'].iloc[0]}."
@@ -157,7 +164,7 @@ def _part_marks(parts: pd.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     shape = by_value(alt.Shape, "kind:N", list(KINDS), list(KINDS.values()))
     dots = base.mark_point(fill=LINE, stroke=LINE, size=PART_SIZE, opacity=1)
     dots = dots.encode(shape=shape, description=alt.Description("name:N"))
-    labels = base.mark_text(**TEXT | {"align": "center", "fontSize": 10}, aria=False)
+    labels = base.mark_text(**TEXT | {"align": "center", "fontSize": 11}, aria=False)
     return [dots, labels.encode(text=alt.Text("short:N"))]
 
 

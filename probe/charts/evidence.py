@@ -42,7 +42,7 @@ CURVE_TIPS = tips(
 )
 RANDOM_TIPS = CURVE_TIPS[1:4]
 # The looks of a word's leading heads, in their order
-HUES = (WITH, MUTED, INK)
+HUES = (WITH, INK, "#9aa4b1")  # of different lightness
 DASHES = ([1, 0], [6, 3], [2, 2])
 SHAPES = ("circle", "diamond", "square")
 HEAD_PARTS = {

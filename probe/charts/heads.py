@@ -106,6 +106,30 @@ BESIDE_NOUNS = {
     "undecided": "–",
     "": "not compared",
 }
+# What a cell of a map holds: what is drawn, and what a page shows when it is opened.
+CELL = (
+    "word",
+    "layer",
+    "head",
+    "name",
+    "verdict",
+    "clear",
+    "comparison",
+    "mark",
+    "net",
+    "net_low",
+    "net_high",
+    "general",
+    "specific",
+    "swap",
+    "same_sense",
+    "direct",
+    "auroc",
+    "attention_cue",
+    "attention_previous",
+)
+CELL_SIZE = 36  # pixels of a cell where there is room for square ones
+FEW_COLUMNS = 7  # of cells of that size, for which a phone is wide enough
 MLP_CELL = ("word", "layer", "head", "name", "net", "general", "specific", "comparison", "beside")
 EFFECT_TITLE = "net swap effect (share of gap)"
 CHANCE = 0.5
@@ -227,7 +251,9 @@ def head_map(
         f"Shown to do more for it than for unambiguous nouns: {do_more}."
     )
     picture = _map(word_heads, word, legend, mlps, read_at=read_at)
-    return finish(picture.properties(width="container"), description)
+    columns = word_heads["head"].nunique() + (0 if mlps is None else mlps["head"].nunique())
+    width = alt.Step(CELL_SIZE) if columns <= FEW_COLUMNS else "container"
+    return finish(picture.properties(width=width), description)
 
 
 def head_maps(word_heads: pd.DataFrame) -> alt.HConcatChart | alt.Chart:
@@ -299,6 +325,8 @@ def _map(
     beside = of_word(mlps, word) if mlps is not None else word_heads[:0]
     rows = named(of_word(word_heads, word))
     rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
+    fields = [*CELL, *(str(tip.shorthand).split(":")[0] for tip in tooltip)]
+    rows = rows[[name for name in dict.fromkeys(fields) if name in rows]]
     # In a hybrid some layers have no heads.
     layers = sorted({*word_heads["layer"].tolist(), *beside["layer"].tolist()})
     heads = sorted(word_heads["head"].unique().tolist())
@@ -320,6 +348,9 @@ def _map(
         aside = ASIDE if len(layers) > FEW_LAYERS else 0
         numbers = base.transform_filter(alt.datum.clear).mark_text(fontSize=11, dx=aside)
         layered.append(numbers.encode(text=alt.Text("mark:N"), color=text))
+    else:
+        negative = base.transform_filter((alt.datum.net < 0) & alt.datum.clear)
+        layered.append(negative.mark_text(fontSize=11, text="−", color=INK))
     if kinds := marked(word_heads):
         shape = verdict_shape(kinds, legend=legend)
         size = 60 if len(heads) <= MANY_HEADS and len(layers) <= FEW_LAYERS else 34
@@ -341,7 +372,8 @@ def _map(
     # Frames last, so that no cell beside them covers a side.
     layered += _frames_of_more(rows, on_cells, tooltip)
     layered += _frames_of_more(beside, on_cells, MLP_TIPS)
-    picture = alt.layer(*layered).properties(height=layer_height(len(layers)))
+    height = CELL_SIZE * len(layers) if len(layers) <= FEW_LAYERS else layer_height(len(layers))
+    picture = alt.layer(*layered).properties(height=height)
     return picture.resolve_axis(x="independent", y="independent")
 
 

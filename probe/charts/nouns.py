@@ -104,6 +104,7 @@ def noun_gaps(controls: pd.DataFrame, word: str, *, read_at: int) -> alt.LayerCh
     kinds = [word, NOUNS]
     key = line_legend(orient="top", symbolOpacity=1, offset=4)
     colour = by_value(alt.Color, "what:N", kinds, (WITH, MUTED), key)
+    dash = by_value(alt.StrokeDash, "what:N", kinds, ([1, 0], [5, 3]), key)
     ends = pd.concat([rows["distance"], rows["low"], rows["high"]]).dropna()
     domain = [min(0.0, float(ends.min())), float(ends.max())]
     title, axis, scale = distance_axis(domain, f"(1 = {word} at the read-out)")
@@ -120,13 +121,13 @@ def noun_gaps(controls: pd.DataFrame, word: str, *, read_at: int) -> alt.LayerCh
         note.encode(x=x, y=alt.YValue(6), text=alt.Text("note:N")),
         reference_line("y", 0.0),
         band,
-        *lines_with_dots(nouns, 28, tooltip=NOUN_TIPS),
-        *lines_with_dots(of_the_word, 28, tooltip=WORD_TIPS),
+        *lines_with_dots(nouns, 28, line={"strokeDash": dash}, tooltip=NOUN_TIPS),
+        *lines_with_dots(of_the_word, 28, line={"strokeDash": dash}, tooltip=WORD_TIPS),
     )
     last = of_nouns[of_nouns["depth"] == read_at].iloc[0]
     description = (
         f"Nouns beside {word}: at its read-out the meanings of {word} are 1 apart, those of "
-        f"{counted(int(last['nouns']), 'noun')} of one meaning in its place "
+        f"{counted(int(last['nouns']), 'unambiguous noun')} in its place "
         f"{decimal(last['distance'])} in the mean, from {decimal(last['low'])} to "
         f"{decimal(last['high'])} ({last['furthest']})."
     )

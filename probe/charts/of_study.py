@@ -107,7 +107,7 @@ class StudyCharts:
 
     def positions(
         self, word: str | None = None, *, component: str = next(iter(COMPONENTS))
-    ) -> alt.Chart:
+    ) -> alt.LayerChart:
         """The effects of single positions by layer; component: a value of that column."""
         positions, word = self._of_word("positions", word)
         if component not in COMPONENTS:

@@ -50,8 +50,9 @@ COLOURS = {
     "attention bias": MUTED,
     "norm bias": MUTED,
 }
-LEADERS = (WITH, "#a488de", "#cbb8ef")  # the hues of the heads that wrote most, largest first
-OTHER_HEADS = "#8d96a1"
+# The hues of the heads that wrote most, largest first, and of the others: of different lightness
+LEADERS = (WITH, "#a488de", "#d9cbf5")
+OTHER_HEADS = "#48515c"
 NO_HEAD = "#5f7f86"
 MOST_TOKENS = 24  # bars for single tokens; more would not fit beside a page's text
 SUM = "all together"
@@ -223,14 +224,13 @@ def _toward(decomposition: pd.DataFrame) -> pd.DataFrame:
     return decomposition.assign(sign=sign, toward=decomposition["contribution"] * sign)
 
 
-def decomposition_bars(
-    decomposition: pd.DataFrame, word: str, *, sentence: int
-) -> alt.LayerChart:
+def decomposition_bars(decomposition: pd.DataFrame, word: str, *, sentence: int) -> alt.LayerChart:
     """One sentence's decomposition on the sense axis: a bar per source token, in parts by head,
     then the rest and the sum.
 
-    `decomposition` is the study's frame. Right is toward the sense that is meant. Numbers are shares of the sum where the
-    word stands clearly on the side of its sense, and fractions of the gap where it does not.
+    `decomposition` is the study's frame. Right is toward the sense that is meant. Numbers are
+    shares of the sum where the word is clearly on the side of its sense, and fractions of the gap
+    where it is not.
     """
     rows = of_sentence(decomposition, word, sentence)
     first = rows.iloc[0].to_dict()

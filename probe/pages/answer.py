@@ -216,7 +216,8 @@ def _smallest_set(finding: WordFindings) -> str:
     few = finding.smallest_set
     if few is None:
         return ""
-    kept = f"{counted(len(few.names), 'head')} of {few.heads_tested}: {percent(few.faithfulness)}"
+    heads = f"{counted(len(few.names), 'head')} of {few.heads_tested}"
+    kept = f"{percent(few.faithfulness)} by {heads}"
     if finding.random_sets is None:
         return kept
     drawn = finding.random_sets
@@ -291,7 +292,7 @@ FACTS: dict[str, Callable[[WordFindings], str]] = {
     "significant heads": _mover_count,
     "among unambiguous nouns": _nouns,
     "MLPs that do more for the word": _mlps,
-    "gap kept by the first heads": _smallest_set,
+    "gap kept": _smallest_set,
     "read from": _cue,
     "path": _path,
     "no order among": _no_order,
@@ -301,4 +302,4 @@ FACTS: dict[str, Callable[[WordFindings], str]] = {
 }
 
 # The facts that the first screen has.
-FIRST_FACTS = ("among unambiguous nouns", "gap kept by the first heads")
+FIRST_FACTS = ("gap kept",)

@@ -70,7 +70,9 @@ def card_id(finding: WordFindings, head: HeadFinding) -> str:
     return f"head-{finding.index}-{head.name}"
 
 
-def _sentences(finding: WordFindings, head: HeadFinding) -> tuple[list[Section], list[Section], str]:
+def _sentences(
+    finding: WordFindings, head: HeadFinding
+) -> tuple[list[Section], list[Section], str]:
     """The sentences that a head reads: of each meaning the one with the most attention to the cue,
     then the others; and the mean attention to a sink."""
     rows = of_head(finding.rows["readings"], head)

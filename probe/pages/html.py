@@ -22,8 +22,6 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from probe.charts import palette, themed
-from probe.experiments.run import LEADERS
-from probe.inference.verdicts import ORDER
 from probe.pages.sentences import TINTS
 from probe.stats.limits import GATE, LEVEL, SMALLEST
 from probe.stats.numbers import (

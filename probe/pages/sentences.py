@@ -27,6 +27,7 @@ CHARACTER = 8  # width of a letter
 LABEL_WIDTH = 34  # of a number such as 100 %
 SPACE = 9  # before a token that begins with a space
 MARGIN = 3  # before any other token
+AROUND = 30  # kept left and right of what matters in a small picture
 Section = dict[str, Any]
 
 
@@ -102,12 +103,18 @@ def arcs(rows: pd.DataFrame) -> Section:
     for token in drawn:
         token["arc"] = _arc(token, middle)
     on_cue = [token["attention"] for token in tokens if token["role"] == "cue"]
+    # What a small picture shows: from the first to the last token that matters.
+    matter = [token for token in drawn if token["arc"] or token["role"] in ("cue", "word")]
+    most = max(drawn, key=lambda token: token["attention"])
     return {
         "sense": tokens[0]["sense"],
         "text": tokens[0]["text"],
         "tokens": drawn,
         "word_at": middle,
         "width": x + MARGIN,
+        "left": max(matter[0]["start"] - AROUND, 0),
+        "right": min(matter[-1]["end"] + AROUND, x + MARGIN),
+        "most": {"text": most["text"], "share": percent(most["attention"])},
         "cue_share": percent(sum(on_cue)) if on_cue else None,
         "sum": decimal(100 * sum(token["contribution"] for token in tokens), 0),
     }

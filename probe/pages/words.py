@@ -97,7 +97,7 @@ def _gap(finding: WordFindings) -> str:
 
 
 def _forms(finding: WordFindings) -> str:
-    """The gap in the dictionary form of the word and in its other forms, where both were measured."""
+    """The gap in the dictionary form of the word and in others, where both were measured."""
     first = finding.pairs[0]
     if len(finding.pairs) > 1 or math.isnan(first.gap_form) or math.isnan(first.gap_other_forms):
         return ""

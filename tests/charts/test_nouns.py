@@ -67,8 +67,8 @@ def titles_of(spec):
 def test_the_picture_marks_the_read_out_and_says_how_far_the_nouns_go():
     spec = charts.noun_gaps(CONTROLS, "bank", read_at=READ_AT).to_dict()
     assert spec["description"] == (
-        "Nouns beside bank: at its read-out the meanings of bank are 1 apart, those of 48 nouns of "
-        "one meaning in its place 0.50 in the mean, from 0.22 to 0.80 (noun47)."
+        "Nouns beside bank: at its read-out the meanings of bank are 1 apart, those of 48 "
+        "unambiguous nouns in its place 0.50 in the mean, from 0.22 to 0.80 (noun47)."
     )
     assert rows_of(spec, "at") in ([{"at": READ_AT}], [{"at": 0.0}])
     assert rows_of(spec, "note") == [{"depth": READ_AT, "note": "read-out"}]

@@ -19,12 +19,12 @@ from browser import (
 )
 from example_study import make_study
 from page_text import facts, scope
+from probe.pages.sources import sources_in_words
 from seeds import mostly_campaign
 
 import probe
 from probe.pages import heads
 from probe.pages.sentences import BAR
-from probe.pages.sources import sources_in_words
 from probe.pages.verdicts import with_reasons
 from probe.results.columns import dictionary
 from probe.stats.numbers import decimal, measured, percent

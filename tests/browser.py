@@ -132,16 +132,18 @@ def check_look(opened, path, width):
 TOUCH = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 
 
-def check_meanings(page, terms):
+def check_meanings(page, terms, *, within="*"):
     """That a page opened with TOUCH tells what its `terms` mean, within the window: to a finger and
-    to a keyboard, one at a time, the same for every place of a term."""
+    to a keyboard, one at a time, the same for every place of a term. `within`: a selector of the
+    buttons that are looked at."""
     meaning = page.locator(":popover-open")
     unfold(page)
-    buttons = page.locator("button.term")
+    buttons = page.locator(f"button.term:is({within})")
     assert set(buttons.all_inner_texts()) >= terms
     targets = set(buttons.evaluate_all("all => all.map(one => one.popoverTargetElement.id)"))
     for target in sorted(targets):
-        button = page.locator(f"button.term[popovertarget={target}]:visible").first
+        places = f"button.term[popovertarget={target}]:is({within}):visible"
+        button = page.locator(places).first
         button.tap()
         told = meaning.inner_text()
         assert len(told) > 40

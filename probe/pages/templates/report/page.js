@@ -14,7 +14,13 @@ const arrive = () => {
   else if (cells.has(id)) openCard(filled(cells.get(id)));
   else document.querySelector("dialog[open]")?.close();
 };
-const goTo = (id) => (location.hash === `#${id}` ? arrive() : (location.hash = id));
+// To set the hash takes the focus from where it was, so a card is opened without that.
+const goTo = (id) => {
+  if (location.hash === `#${id}`) return arrive();
+  if (!cells.has(id) && !document.getElementById(id)?.matches("dialog")) return (location.hash = id);
+  history.pushState(null, "", `#${id}`);
+  arrive();
+};
 document.addEventListener("click", (event) => {
   const link = event.target.closest('a[href^="#"]');
   if (!link) return;
@@ -27,12 +33,17 @@ const openCard = (card) => {
   const open = document.querySelector("dialog[open]");
   if (open === card) return;
   open?.close();
+  card.append(...document.querySelectorAll(".meaning")); // what lies outside an open card cannot be read
   card.showModal();
   card.scrollTop = 0;
   for (const box of card.querySelectorAll(".arcs")) box.scrollLeft = box.dataset.at - box.clientWidth * 0.8;
 };
 for (const card of document.querySelectorAll("dialog.card")) {
-  card.addEventListener("close", () => document.querySelector("dialog[open]") || history.replaceState(null, "", location.pathname + location.search));
+  card.addEventListener("close", () => {
+    if (document.querySelector("dialog[open]")) return;
+    document.querySelector("main").append(...card.querySelectorAll(".meaning"));
+    history.replaceState(null, "", location.pathname + location.search);
+  });
   card.addEventListener("click", ({ target }) => (target === card || target.closest("[data-close]")) && card.close());
 }
 // A head without a card of its own has the numbers of its cell.

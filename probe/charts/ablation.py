@@ -1,4 +1,4 @@
-"""Accuracy by depth with heads taken out, beside random sets of the same layers."""
+"""Accuracy by depth with heads taken out, compared with random sets of the same layers."""
 
 from collections.abc import Sequence
 from typing import Any

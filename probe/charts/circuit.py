@@ -1,8 +1,8 @@
-"""The way of a sense from the cue to the word: the effect of every layer and position, and the
+"""How a sense travels from the cue to the word: the effect of every layer and position, and the
 circuit of edges.
 
 A circuit has tokens along and layers up. A part is a head or an MLP at one position, or the token
-there; it stands at its position and in its layer, an MLP above the heads that it reads, parts of
+there. It is drawn at its position and in its layer, an MLP above the heads that it reads, parts of
 one cell side by side. Positions and layers without a part are left out.
 """
 
@@ -51,7 +51,7 @@ PART_SIZE = 560  # square pixels
 COLUMN_GAP = 0.8  # between positions, in widths of a part
 BOW = 0.18  # how far an edge between parts above each other bends aside, in rows
 FEW_COLUMNS = 4  # up to so many the names of positions are written level
-TURNS = np.linspace(0, 1, 4)  # where an edge's points stand between its ends
+TURNS = np.linspace(0, 1, 4)  # where the points of an edge lie between its ends
 KINDS = {"head": "circle", "MLP": "square", "token": "diamond"}
 PART_KEYS = ["layer", "head", "pos"]
 EDGE_TIPS = tips(
@@ -84,7 +84,7 @@ def in_order(positions: pd.DataFrame) -> list[str]:
 
 
 def position_limit(positions: pd.DataFrame) -> float:
-    """The largest absolute effect of the frame in per cent, rounded up to ten: both ends of the
+    """The largest absolute effect of the frame in percent, rounded up to ten: both ends of the
     diverging scale."""
     largest = round(100 * float(positions["effect"].abs().max()))
     return max(-(-largest // 10) / 10, 0.1)
@@ -171,7 +171,7 @@ def _part_marks(parts: pd.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
 def _named_axis(
     channel: type, title: str, values: pd.Series, names: pd.Series, **options: Any
 ) -> Any:
-    """An axis of `values`, from half a part before the first to half a part behind the last, with
+    """An axis of `values`, from half a part before the first to half a part after the last, with
     `names` where their index says."""
     label = f"{names.tolist()}[indexof({names.index.tolist()}, datum.value)]"
     axis = bare_axis(
@@ -182,7 +182,7 @@ def _named_axis(
 
 
 def _parts(edges: pd.DataFrame, order: list[str]) -> pd.DataFrame:
-    """Every part at which an edge begins or ends: its names, and where it stands, in widths of a
+    """Every part at which an edge begins or ends: its names, and its place, in widths of a
     part and in rows."""
     senders = edges[[f"sender_{name}" for name in PART_KEYS]].set_axis(PART_KEYS, axis=1)
     receivers = edges[[f"receiver_{name}" for name in PART_KEYS]].set_axis(PART_KEYS, axis=1)
@@ -211,7 +211,7 @@ def _parts(edges: pd.DataFrame, order: list[str]) -> pd.DataFrame:
 
 
 def _lines(edges: pd.DataFrame, parts: pd.DataFrame) -> pd.DataFrame:
-    """Points of every edge, with what is said of it. `(edge turn)`"""
+    """Points of every edge, with its text. `(edge turn)`"""
     points_of = parts.set_index("name")[["x", "y"]]
     rows: list[dict[str, Any]] = []
     for number, edge in enumerate(edges.to_dict("records")):
@@ -238,7 +238,7 @@ def _lines(edges: pd.DataFrame, parts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _bow(start: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Points from start to end, on a straight line; on a bow where the two stand above each
+    """Points from start to end, on a straight line; on a bow where the two lie above each
     other, because a straight edge would run through the parts between them. `turn 2`"""
     step = end - start
     points = start + step * TURNS[:, None]

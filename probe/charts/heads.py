@@ -3,8 +3,8 @@ separation under controls.
 
 A verdict has the same shape in maps, scatters, tables and legends, so that none rests on colour
 alone. A shape is an SVG path within a square from -1 to 1. In a map "separates" and "none" have no
-mark: a mark says what a reader should look at. A cell with a frame does more for the word than for
-unambiguous nouns in its place. Every picture takes the whole frame and a word, so that scales
+mark, because marks are for the cells to look at. A cell with a frame does more for the word than
+for unambiguous nouns in its place. Every picture takes the whole frame and a word, so that scales
 are the same for every word.
 """
 
@@ -64,13 +64,13 @@ UNMARKED = ("separates", "none")  # in a map: too many, and nothing depends on t
 MORE = "more"  # the comparison of a head that does more for the word than for unambiguous nouns
 MORE_FRAME = {"stroke": INK, "strokeWidth": 2.5, "fillOpacity": 0}
 COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "mover": WITH, "opposes": AGAINST}
-MANY_HEADS = 16  # in a wider map a cell has no space for a number beside the verdict's mark
+MANY_HEADS = 16  # in a wider map a cell has no space for a number next to the verdict's mark
 ASIDE = -4  # pixels that a number is moved to the left
 FEW_LAYERS = 6  # a higher map has numbers on all four sides
 NOTHING = 0.005  # of the gap: an effect that rounds to 0 %
 STRONG = 0.55  # of the scale: from here on white is read better than ink, on the darker colour
-MLP = "MLP"  # the column of the map that is no head
-MIXER = "mixer"  # that of what stands in the place of attention
+MLP = "MLP"  # the column of the MLPs in the map
+MIXER = "mixer"  # the column of the mixers, which replace attention
 # Four rows, because a card has the rest.
 MLP_TIPS = tips(
     "name:N | part",
@@ -96,7 +96,7 @@ SURVEY_TIPS = tips(
     "specific:Q | more for ambiguous words | .1%",
     "read_depth:Q | blocks passed where it is read",
 )
-NAMED = 6  # heads with their name beside the point
+NAMED = 6  # heads with their name next to the point
 NAME_HEIGHT = 0.055  # of a name, as a part of the axis of effects
 # How an effect on the word compares with that on unambiguous nouns in its place, in words.
 BESIDE_NOUNS = {
@@ -106,7 +106,7 @@ BESIDE_NOUNS = {
     "undecided": "–",
     "": "not compared",
 }
-# What a cell of a map holds: what is drawn, and what a page shows when it is opened.
+# The values of a cell of a map: those that are drawn, and those of its card.
 CELL = (
     "word",
     "layer",
@@ -128,7 +128,7 @@ CELL = (
     "attention_cue",
     "attention_previous",
 )
-CELL_SIZE = 36  # pixels of a cell where there is room for square ones
+CELL_SIZE = 36  # pixels of a square cell, in a small map
 FEW_COLUMNS = 7  # of cells of that size, for which a phone is wide enough
 MLP_CELL = ("word", "layer", "head", "name", "net", "general", "specific", "comparison", "beside")
 EFFECT_TITLE = "net swap effect (share of gap)"
@@ -194,8 +194,8 @@ def mlps_beside_nouns(mlps: pd.DataFrame, more: Mapping[str, Sequence[int]]) -> 
 
 
 def mixers_at_word(mixers: pd.DataFrame) -> pd.DataFrame:
-    """The same of what stands in the place of attention in the layers of a hybrid that have no
-    heads: means over the pairs of senses, cells of a column of their own. `mixers` is the study's
+    """The same for the mixers of a hybrid, in its layers without heads: means over the pairs of
+    senses, in one column of cells. `mixers` is the study's
     frame."""
     means = mixers.groupby(["word", "layer"], as_index=False, sort=False)
     rows = means[["net"]].mean().astype({"layer": int})
@@ -207,7 +207,7 @@ def mixers_at_word(mixers: pd.DataFrame) -> pd.DataFrame:
 def _mlp_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows as cells of the map: `head` is the MLPs' column, `name` what each is called."""
     names = [f"MLP of layer {layer}" for layer in rows["layer"]]
-    # In a frame without rows no column is a number, nor is it in what the frame is joined to.
+    # A frame without rows has no numeric columns, which concatenation would spread.
     numbers = dict.fromkeys(("net", "general", "specific"), float)
     cells = rows.assign(head=MLP, name=names).reindex(columns=MLP_CELL)
     return cells.astype(numbers)
@@ -232,10 +232,10 @@ def head_map(
     read_at: int | None = None,
     legend: bool = True,
 ) -> alt.LayerChart:
-    """Layer x head grid of a word's net swap effects; a number (percent) stands where the 95 %
+    """Layer x head grid of a word's net swap effects; a number (percent) is where the 95 %
     interval excludes zero.
 
-    The verdict is a mark in the cell's corner; in wide models it stands alone. A frame is round
+    The verdict is a mark in the cell's corner; in wide models there is no number. A frame is around
     the cells that do more for the word than for unambiguous nouns. `mlps`, from
     `mlps_beside_nouns` or `mlps_at_word`, are one more column on the same scale, each with its
     number. A dashed line lies above the layer `read_at`, the first that is read at the last depth.
@@ -247,8 +247,8 @@ def head_map(
     description = (
         f"Map of {word}: net swap effects of {len(rows)} heads by layer and head. The largest is "
         f"{percent(best['net'])} of the sense gap, by {best['name']}; the intervals of "
-        f"{int(rows['clear'].sum())} heads exclude zero. Shown to resolve the word: {resolvers}. "
-        f"Shown to do more for it than for unambiguous nouns: {do_more}."
+        f"{int(rows['clear'].sum())} heads exclude zero. Resolvers: {resolvers}. "
+        f"Significantly more for it than for unambiguous nouns: {do_more}."
     )
     picture = _map(word_heads, word, legend, mlps, read_at=read_at)
     columns = word_heads["head"].nunique() + (0 if mlps is None else mlps["head"].nunique())
@@ -260,7 +260,7 @@ def head_maps(word_heads: pd.DataFrame) -> alt.HConcatChart | alt.Chart:
     """The maps of all words side by side, on one scale."""
     words = word_heads["word"].unique()
     if not len(words):
-        note = "No word was shown to have a gap between its senses: there is nothing to map."
+        note = "No word has a significant gap between its senses, so there is no map."
         chart = alt.Chart(pd.DataFrame({"note": [note]})).mark_text(color=MUTED, align="left")
         return finish(
             chart.encode(text=alt.Text("note:N"), x=alt.XValue(0)).properties(height=30), note
@@ -344,7 +344,7 @@ def _map(
     y = _layers_down(down, alt.Axis(**LEVEL_LABELS))
     layered = [cells.encode(x=x, y=y, color=colour)]
     if len(heads) <= MANY_HEADS:
-        # In small cells the number makes room for the mark.
+        # In small cells the number is moved aside for the mark.
         aside = ASIDE if len(layers) > FEW_LAYERS else 0
         numbers = base.transform_filter(alt.datum.clear).mark_text(fontSize=11, dx=aside)
         layered.append(numbers.encode(text=alt.Text("mark:N"), color=text))
@@ -369,7 +369,7 @@ def _map(
         layered.append(opposite.encode(x=x, y=y))
     if len(beside):
         layered += _mlp_column(beside, on_cells, fill=colour, text=text)
-    # Frames last, so that no cell beside them covers a side.
+    # Frames last, so that no neighbouring cell covers a side.
     layered += _frames_of_more(rows, on_cells, tooltip)
     layered += _frames_of_more(beside, on_cells, MLP_TIPS)
     height = CELL_SIZE * len(layers) if len(layers) <= FEW_LAYERS else layer_height(len(layers))
@@ -451,7 +451,7 @@ def separation_and_effect(word_heads: pd.DataFrame, word: str) -> alt.LayerChart
     """Held-out AUROC of each head's write against its net swap effect, for the heads up to a word's
     read-out.
 
-    Heads with an effect that stands out of the frame's range are named.
+    The heads with the largest clear effects are named.
     """
     rows = named(of_word(word_heads, word))
     leftmost = min(0.4, float(word_heads["auroc"].min()) - 0.05)

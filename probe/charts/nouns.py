@@ -1,4 +1,4 @@
-"""How far a word changes with its meaning beside unambiguous nouns in its place, by depth."""
+"""How far a word changes with its meaning by depth, compared with unambiguous nouns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -126,7 +126,7 @@ def noun_gaps(controls: pd.DataFrame, word: str, *, read_at: int) -> alt.LayerCh
     )
     last = of_nouns[of_nouns["depth"] == read_at].iloc[0]
     description = (
-        f"Nouns beside {word}: at its read-out the meanings of {word} are 1 apart, those of "
+        f"Nouns in the place of {word}: at its read-out layer its meanings are 1 apart, those of "
         f"{counted(int(last['nouns']), 'unambiguous noun')} in its place "
         f"{decimal(last['distance'])} in the mean, from {decimal(last['low'])} to "
         f"{decimal(last['high'])} ({last['furthest']})."

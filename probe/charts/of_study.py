@@ -146,7 +146,7 @@ class StudyCharts:
         return carried_over(self._table("survey_carry_over"))
 
     def _table(self, name: str) -> pd.DataFrame:
-        """A table with rows. Raises InputError where there is none."""
+        """A table with rows. Raises InputError if it has no rows."""
         table = self._frames.get(name)
         if table is None or table.empty:
             raise InputError(

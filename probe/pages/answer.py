@@ -1,8 +1,8 @@
 """The answer to "which heads resolve this word?" for the page, the terminal and the notebook.
 
-The headline is made of fixed sentences about all words. Each word has a table of facts: a fixed
-label and a value with the numbers. A fact that was not measured, or that does not apply, has no
-row. Nothing here says more than the verdicts do (`probe.results.findings`).
+The headline consists of fixed sentences about all words. Each word has facts: a fixed label, and a
+value with the numbers. A fact that was not measured, or that does not apply, has no row. Nothing
+here claims more than the verdicts do (`probe.results.findings`).
 """
 
 import math
@@ -21,17 +21,17 @@ NAMED_OF_WORD = 2  # resolvers of a word that the headline names
 FAR = 20  # times as far: unambiguous nouns hardly move, and a larger ratio is mostly noise
 GAP = "gap between the meanings"  # the only fact of a word without one
 NOT_SIGNIFICANT = "not significant, so no head is ranked"
-# What tells the senses apart without meaning.
+# What separates the meanings without being meaning, in words.
 CONFOUNDER_WORDS = {
     "untrained": "by the same model with random weights",
-    "nuisance": "by where the word or its cue stands in the text or how long the text is",
+    "nuisance": "by the position of the word or its cue, or by the length of the text",
 }
 
 # The headline: one sentence on the heads that lead, one on resolvers.
 NO_GAP = "These sentences do not separate the meanings of {words} in this model."
 NO_MOVER = "No single head has a significant effect on {words}."
 LEAD = "{heads} move {words} most."
-DIFFER = "Each word has its own leading heads."
+DIFFER = "The top heads differ from word to word."
 RESOLVED = "Resolvers (more than for unambiguous nouns): {heads}."
 NOT_RESOLVED = "No head does more for an ambiguous word than for unambiguous nouns."
 NOT_COMPARED = "No word was compared with unambiguous nouns."
@@ -44,7 +44,7 @@ class AnswerRow:
 
     word: the ambiguous word.
     index: its place among the words of the study.
-    heads: its leading heads.
+    heads: its top heads.
     facts: labels and values, in the order of FACTS.
     """
 
@@ -78,7 +78,7 @@ def question(words: Sequence[str]) -> str:
 
 
 def headline(findings: Sequence[WordFindings]) -> str:
-    """The heads that lead for all words, and the resolvers of each."""
+    """The top heads of all words, and the resolvers of each."""
     ranked = [finding for finding in findings if finding.ranked]
     moved = [finding for finding in ranked if finding.movers]
     if not ranked:
@@ -92,7 +92,7 @@ def headline(findings: Sequence[WordFindings]) -> str:
 
 
 def _leaders(moved: Sequence[WordFindings]) -> str:
-    """The leading heads, where they are the same for all words that heads move."""
+    """The top heads, where they are the same for all words that heads move."""
     first = [head.name for head in moved[0].movers[:LEADERS]]
     same = [{head.name for head in finding.movers[:LEADERS]} == {*first} for finding in moved]
     if not all(same):
@@ -128,7 +128,7 @@ def some_names(heads: Sequence[HeadFinding], most: int = NAMED) -> str:
 
 
 def facts(finding: WordFindings) -> tuple[tuple[str, str], ...]:
-    """The facts of a word, those that apply; without a gap, only that there is none."""
+    """The facts of a word that apply; without a gap, only that the gap is not significant."""
     if not finding.ranked:
         return ((GAP, NOT_SIGNIFICANT),)
     values = ((label, value(finding)) for label, value in FACTS.items())
@@ -158,8 +158,9 @@ def _pairs(head: HeadFinding) -> str:
 
 def _mover_count(finding: WordFindings) -> str:
     heads = finding.layers * finding.heads_per_layer
-    shown = "" if len(finding.pairs) == 1 else f", in {_pairs_moved(finding)}"
-    return f"{len(finding.movers)} of {heads} heads{shown if finding.movers else ''}"
+    several = len(finding.pairs) > 1 and finding.movers
+    in_pairs = f", in {_pairs_moved(finding)}" if several else ""
+    return f"{len(finding.movers)} of {heads} heads{in_pairs}"
 
 
 def _pairs_moved(finding: WordFindings) -> str:
@@ -199,7 +200,7 @@ def _next_step(finding: WordFindings) -> str:
     """What makes a comparison with unambiguous nouns possible."""
     reason = finding.beside_nouns.not_compared
     if reason == NOT_ASKED_FOR:
-        return "By default it is compared with those that ship."
+        return "By default it is compared with the nouns that ship."
     if reason.startswith(TOO_FEW_NOUNS):
         return "Name more nouns with --controls."
     return f"Add pairs of sentences in which {finding.word} is a noun in just this form."
@@ -245,7 +246,7 @@ def _path(finding: WordFindings) -> str:
 
 
 def _no_order(finding: WordFindings) -> str:
-    """Leading heads without an order: their rank intervals overlap, at the same read-out."""
+    """Top heads without an order: their rank intervals overlap, at the same read-out layer."""
     at_end = {head.name for head in finding.leaders if head.at_end}
     groups = []
     for group in finding.rank_groups:
@@ -275,9 +276,9 @@ def _range(numbers: Sequence[int]) -> str:
     return str(most) if fewest == most else f"{fewest} to {most}"
 
 
-def _told_apart(finding: WordFindings) -> str:
-    """What tells the meanings apart without meaning, and whether that is ruled out as the reason:
-    unambiguous nouns stand in the same sentences."""
+def _also_separated(finding: WordFindings) -> str:
+    """What else separates the meanings, and whether that is ruled out as the reason, because
+    unambiguous nouns in the same sentences change less."""
     names = finding.confounders or finding.nuisances
     if not names:
         return ""
@@ -296,7 +297,7 @@ FACTS: dict[str, Callable[[WordFindings], str]] = {
     "read from": _cue,
     "path": _path,
     "no order among": _no_order,
-    "meanings also told apart": _told_apart,
+    "meanings also separated": _also_separated,
     "read after": _read_after,
     "tested on": _material,
 }

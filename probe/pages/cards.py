@@ -1,7 +1,7 @@
 """The cards of the top heads: what a head attends to in real sentences, which words it responds to,
 why it attends there, and its effect compared with unambiguous nouns.
 
-Records and tables in, plain values out; the sentences stand in the template `cards`.
+Records and tables in, plain values out; the sentences are in the template `cards`.
 """
 
 from collections.abc import Mapping
@@ -90,8 +90,8 @@ def _sentences(
 
 
 def sink(rows: pd.DataFrame) -> str:
-    """The mean attention of a head to the first token of the sentences that it reads; empty where
-    that is no sink, which has much attention and writes little."""
+    """The mean attention of a head to the first token of its sentences, as text; empty where the
+    first token is not a sink, to which a head attends much and from which it writes little."""
     first = rows[(rows["pos"] == 0) & ~rows["role"].isin(["cue", "word"])]
     if first.empty:
         return ""

@@ -1,7 +1,7 @@
-"""The sections of a report on what its answer rests on: the comparison with unambiguous nouns,
-gate, power and controls, the certificate, which sentences were used, and the tables to download.
+"""The sections of a report that its answer depends on: the comparison with unambiguous nouns, gate,
+power and controls, the certificate, the sentences used, and the tables to download.
 
-Records and frames in, plain values and charts out; the sentences stand in the templates.
+Records and frames in, plain values and charts out; the sentences are in the templates.
 """
 
 import math
@@ -15,6 +15,7 @@ from probe.pages.heads import head_facts
 from probe.pages.words import among_nouns
 from probe.results.columns import TABLES
 from probe.results.findings import MOVERS, Frames, HeadFinding, PairOfSenses, WordFindings
+from probe.results.frames import FEW, FEW_CUES
 from probe.stats.limits import FEWEST_NOUNS
 from probe.stats.numbers import decimal, distance_percent, p_value
 from probe.text.sentences import REPEATS
@@ -36,12 +37,14 @@ def controls_and_power(findings: Mapping[str, WordFindings]) -> Section:
         "words": words,
         "later": any(LATER in of_word for of_word in conditions),
         "drawn": any(item["chart"] for item in words),
+        "few": FEW,
+        "few_cues": FEW_CUES,
     }
 
 
 def compared_with_nouns(findings: Mapping[str, WordFindings]) -> Section:
-    """The word beside unambiguous nouns in its place: a row for each ranked pair of senses, and
-    a row for each leading head that was compared."""
+    """The word compared with unambiguous nouns in its place: a row for each ranked pair of senses,
+    and a row for each top head that was compared."""
     ranked = [
         (finding, pair) for finding in findings.values() for pair in finding.pairs if pair.ranked
     ]
@@ -55,7 +58,7 @@ def compared_with_nouns(findings: Mapping[str, WordFindings]) -> Section:
 
 
 def _compared(finding: WordFindings) -> list[HeadFinding]:
-    """The heads that bring the context to the word, or else its leaders, as far as they were
+    """The significant heads of a word, or else its top heads, without those that were not
     compared."""
     heads = [head for head in finding.heads if head.verdict in MOVERS] or finding.leaders
     return [head for head in heads if head.comparison][:TABLE_ROWS]

@@ -80,7 +80,7 @@ def render(cues: Cues, made: Mapping[str, Any]) -> str:
 
 
 def one_row_each(cues: pd.DataFrame) -> pd.DataFrame:
-    """A row for each cue, those with the largest coordinate first."""
+    """A row for each cue, the largest coordinate first."""
     each = cues.drop_duplicates("cue")
     return each.sort_values("coordinate", ascending=False, kind="stable")
 
@@ -109,8 +109,8 @@ def _strongest(rows: pd.DataFrame, count: int, value: str) -> list[Section]:
 
 
 def head_lines(cues: Cues) -> list[Section]:
-    """The heads with the largest shares; of those that were read for every cue also what they
-    attend to and write."""
+    """The heads with the largest shares; a head that was measured for every cue also has its
+    attention and the words from which it writes most."""
     by_name = dict(tuple(cues.cues.assign(name=head_names(cues.cues)).groupby("name", sort=False)))
     lines = []
     for row in cues.heads.head(MOST_HEADS).to_dict("records"):

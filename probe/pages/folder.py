@@ -1,7 +1,7 @@
 """The folder of a result: its page, every frame as CSV and Parquet, and the manifest.
 
 Everything is made in memory first and written file by file under temporary names, so a reader never
-sees half a file, and what cannot be made leaves nothing behind. Times of day live only in the
+sees half a file, and a failed write leaves no file. Times of day live only in the
 manifest.
 """
 
@@ -44,7 +44,7 @@ CUES = "cues.html"
 EVALUATION = "evaluation_words.csv"
 PAGES = (REPORT, WALK, SURVEY, CUES)
 MANIFEST = "manifest.json"
-# What may lie in one folder: the page of a survey shows the evaluation beside it.
+# Results that may share a folder: the page of a survey shows the evaluation next to it.
 TOGETHER = {SURVEY, EVALUATION}
 GENERATOR = '<meta name="generator" content="probe">'  # stands in every page
 _CODE = re.compile("<code>(probe .*?)</code>")
@@ -72,7 +72,7 @@ def write_folder(
         name: page.encode() if isinstance(page, str) else page for name, page in pages.items()
     } | tables(frames)
     hashes = {name: sha256_of_bytes(content) for name, content in files.items()}
-    # The longest first: a page that is there finds its tables beside it.
+    # The longest first: a page that exists has its tables next to it.
     for name, parts in (streams or {}).items():
         path = write_parts_atomically(Path(out) / f"{name}.parquet", partial(_write_parts, parts))
         hashes[f"{name}.parquet"] = sha256_of_file(path)
@@ -183,7 +183,7 @@ def check_folder(
 
 def _would_be_lost(folder: Path, page: str, inputs: Sequence[Path]) -> str:
     """What in `folder` a result with this page would destroy: another kind of result, a file that
-    it is made from, a file that probe did not make. Empty where there is none.
+    it is made from, a file that probe did not make. Empty if there is no such file.
 
     What is there and was made by the same kind of command may be replaced.
     """

@@ -1,7 +1,7 @@
-"""The sections of a report about heads: the maps, what the leading heads are, sets of heads, who
-wrote the difference, and all heads in a table.
+"""The sections of a report about heads: maps, the axis of effects, sets of heads, direct shares, and
+the table of all heads.
 
-Records in, plain values and charts out; the sentences stand in the templates.
+Records in, plain values and charts out; the sentences are in the templates.
 """
 
 import math
@@ -50,8 +50,8 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
 
 
 def _mlps(findings: Mapping[str, WordFindings], frames: Frames) -> pd.DataFrame:
-    """The columns that are no heads: in a hybrid what stands in the place of attention; then the
-    MLPs that were compared with unambiguous nouns, of words that were not those of the trace."""
+    """The columns of a map besides the heads: the mixers of a hybrid, then the MLPs, compared with
+    unambiguous nouns where that was measured, else from the trace by position."""
     more = {name: one.beside_nouns.mlps_more for name, one in findings.items()}
     compared = charts.mlps_beside_nouns(frames["mlps"], more)
     traced = charts.mlps_at_word(frames["positions"])
@@ -201,7 +201,7 @@ def every_head(findings: Mapping[str, WordFindings], frames: Frames) -> list[Sec
 
 
 def _in_table(heads: Sequence[HeadFinding]) -> list[HeadFinding]:
-    """The first heads, and of the others those that the map marks."""
+    """The first heads, and the others that the map marks."""
     unmarked = [head for head in heads[TABLE_ROWS:] if head.verdict in charts.UNMARKED]
     return [head for head in heads if head not in unmarked]
 
@@ -265,7 +265,7 @@ def head_facts(head: HeadFinding) -> Section:
 
 
 def _specific(head: HeadFinding) -> str:
-    """What a head does for the word beyond unambiguous nouns, with its interval."""
+    """A head's effect on the word beyond that on unambiguous nouns, with its interval."""
     if not head.comparison:
         return ""
     return measured(head.specific, head.specific_low, head.specific_high)

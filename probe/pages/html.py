@@ -1,9 +1,9 @@
 """A page as one self-contained HTML file: no network, no eval, every text escaped, the same bytes
 from the same values (with one set of versions of Vega and of the templates' engine).
 
-The Vega bundle stands in the file once and draws every chart from its specification. The content
-security policy names the hashes of the scripts and of the style sheet, so a text that got past the
-escaping would still run nothing.
+The Vega bundle is in the file once and draws every chart from its specification. The content
+security policy lists the hashes of the scripts and of the style sheet, so even text that is not
+escaped cannot run.
 """
 
 import base64
@@ -43,8 +43,8 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 class _Compiled(BytecodeCache):
-    """What templates were compiled to, while the process lives: every page has an environment of
-    its own, which counts its charts, and would compile them again."""
+    """Compiled templates, for the life of the process. Every page has a new environment, which
+    counts its charts and would otherwise compile them again."""
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
@@ -83,7 +83,7 @@ def environment(*folders: str | Path) -> Environment:
 
 
 def with_interval(record: object, name: str) -> str:
-    """A share of the gap in per cent with the interval that stands beside it: 41 % [35, 47]."""
+    """A share of the gap in percent with the interval from the same record: 41 % [35, 47]."""
     low = getattr(record, f"{name}_low")
     high = getattr(record, f"{name}_high")
     return measured(getattr(record, name), low, high)
@@ -91,7 +91,7 @@ def with_interval(record: object, name: str) -> str:
 
 def _placed(numbers: "count[int]", chart: Any) -> Markup:
     """A chart of one page: a box to draw in, and the specification as JSON."""
-    # Altair would hold every chart of every page against its schema, slowly; the tests do it.
+    # Altair would validate every chart against its schema, slowly; the tests do it.
     spec = themed(chart.to_dict(validate=False))
     number = next(numbers)
     box = '<div class="chart" id="chart-{0}" role="img" aria-label="{1}"></div>'
@@ -100,7 +100,7 @@ def _placed(numbers: "count[int]", chart: Any) -> Markup:
 
 
 def as_json(value: Any) -> Markup:
-    """JSON that can stand inside a script element: no markup can leave it."""
+    """JSON for the inside of a script element: no markup can leave it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return Markup(
         text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
@@ -108,7 +108,7 @@ def as_json(value: Any) -> Markup:
 
 
 def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Tokens that no line may break between: punctuation goes with what stands before it."""
+    """Groups of tokens that stay on one line: punctuation with the token before it."""
     groups: list[list[Mapping[str, Any]]] = []
     for token in tokens:
         follows = not token["lead"] and not any(map(str.isalnum, token["text"]))
@@ -136,8 +136,7 @@ FILTERS = (
 
 
 def assets(templates: Environment, sheet: str, script: str) -> dict[str, Markup | str]:
-    """By the names that every template has for them: style, script, vega, and the policy, which
-    allows just these.
+    """Style, script, vega and the policy that allows only these, by their names in the templates.
 
     The style sheet has the colours of the charts and TINTS tints of a cell.
     """

@@ -1,8 +1,8 @@
 """The section "From the cue to the word": maps by position, whole paths, and the leading edges of
 each ranked word.
 
-Records in, plain values and charts out. A path is reported as far as it was measured: how much of
-the gap goes over it, and the largest p of its edges.
+Records in, plain values and charts out. A path has two numbers: how much of the gap goes over it,
+and the largest p of its edges.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ Section = dict[str, Any]
 
 
 def section(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
-    """What there is to show of every ranked word, or why there is nothing, and the end of the scale
-    of the maps."""
+    """The paths of every ranked word, or the reason why they were not followed, and the end of the
+    scale of the maps."""
     positions = frames["positions"]
     return {
         "limit": percent(charts.position_limit(positions)) if len(positions) else "",
@@ -55,7 +55,7 @@ def _of_word(finding: WordFindings, all_positions: pd.DataFrame) -> Section:
 
 
 def why_not(finding: WordFindings) -> str:
-    """Why nothing was followed, as the name of the reason."""
+    """The name of the reason why no path was followed."""
     if not finding.causal:
         return "reads both ways"
     return "no common positions" if finding.aligned else "not aligned"

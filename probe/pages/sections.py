@@ -15,12 +15,12 @@ from probe.results.survey_findings import survey_findings
 
 
 class Page(NamedTuple):
-    """What a report is about.
+    """The input of a report.
 
     findings: by word.
-    frames: the tables; those of experiments that were not run have no rows.
-    tables: the names of those that were measured.
-    manifest: what made them.
+    frames: the tables; a table of an experiment that was not run has no rows.
+    tables: the names of the tables that were measured.
+    manifest: model, options and versions.
     """
 
     findings: Mapping[str, WordFindings]
@@ -48,7 +48,7 @@ Values = Mapping[str, Any]
 
 
 class Heading(NamedTuple):
-    """A heading that sections stand under.
+    """A heading with sections under it.
 
     id: of the element, to which the table of contents links; empty for the sections before the
     headings, which the contents list themselves.
@@ -72,8 +72,8 @@ class Section(NamedTuple):
 
     id: of the element.
     template: in the folder `report`.
-    values: those that its template needs, by name.
-    heading: the heading that it stands under.
+    values: the values that its template needs, by name.
+    heading: the heading that it is under.
     title: in the table of contents, of a section before the headings.
     shown: whether the section is on a page.
     table: what it shows; without this table it is absent, because its experiment was not run.
@@ -110,7 +110,7 @@ def _answer(page: Page) -> Values:
 
 
 def _general(page: Page) -> Values:
-    """What holds over all words, and a map of the heads."""
+    """The findings over all words, and a map of the heads."""
     found = survey_findings(page.manifest["model"], page.frames)
     table = page.frames["survey_heads"]
     limit = charts.effect_limit(table.rename(columns={"effect": "net"}))

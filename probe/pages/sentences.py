@@ -1,7 +1,7 @@
-"""Single sentences as a page shows them: texts with their word and cue, tokens with what a head
-reads in them, what supplied the sense, and the well-known ones that cannot be read.
+"""Single sentences: texts with word and cue marked, the attention of a head drawn as arcs, the
+suppliers of the sense, and well-known sentences.
 
-Nothing here is HTML: pieces of text and numbers for the template, which escapes every one of them.
+Text and numbers for the template, which escapes them; no HTML.
 """
 
 from collections.abc import Mapping
@@ -32,10 +32,10 @@ Section = dict[str, Any]
 
 
 def examples(findings: Mapping[str, WordFindings]) -> dict[str, Section]:
-    """By word, of the sentences drawn for the page, the one in which the leading head brings most
-    from the cue to its sense; no entry where no head has sentences.
+    """By word, the sentence in which the top head writes most from the cue toward its sense; no
+    entry where no head has sentences.
 
-    From all tokens where no cue is marked.
+    All tokens count where no cue is marked.
     """
     made = {}
     for word, finding in findings.items():
@@ -70,7 +70,7 @@ def _sentence(finding: WordFindings, number: int) -> Section:
 
 
 def marked(row: Row) -> list[tuple[str, str]]:
-    """The text in pieces, each with what it is: word, cue, or nothing."""
+    """The text in parts, each with its role: word, cue, or empty."""
     text = row["text"]
     spans = [(int(row["start"]), int(row["end"]), "word")]
     if bool(pd.notna(row["cue_start"])):
@@ -88,7 +88,7 @@ def marked(row: Row) -> list[tuple[str, str]]:
 def arcs(rows: pd.DataFrame) -> Section:
     """One sentence as a head reads it, as a drawing: an arc from the word to each token.
 
-    rows: those of one head and sentence in the table `readings`.
+    rows: the rows of one head and one sentence in the table `readings`.
     An arc is as wide as the attention is large. Its class is the sense that the head's write from
     there moves the word toward, empty where it rounds to 0 % of the gap.
     """
@@ -166,8 +166,7 @@ def _arc(token: Section, word: float) -> Section | None:
 
 
 def visible(piece: str) -> Section:
-    """A token's text with its white space made visible, apart from the number of spaces in front of
-    it."""
+    """A token's text with its white space made visible, and the number of spaces before it."""
     text = piece.lstrip(" ")
     return {
         "lead": len(piece) - len(text),
@@ -176,8 +175,8 @@ def visible(piece: str) -> Section:
 
 
 def showcase(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
-    """The well-known sentences: those a causal model can have resolved at the word, and those it
-    cannot."""
+    """The well-known sentences: those whose cue comes before the word, which a causal model can
+    resolve there, and the others."""
     before = []
     after = []
     for row in frames["showcase"].to_dict("records"):
@@ -194,7 +193,7 @@ def showcase(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
 
 
 def second_reader(row: Row) -> Section:
-    """What a model that reads both ways makes of a sentence with a late cue."""
+    """The reading of a sentence with a late cue by a model that reads both ways."""
     values: Section = {"row": row, "model": row["model"], "on_axis": _on_axis(row)}
     values["source_known"] = bool(pd.notna(row["share"]))
     values["cue_known"] = bool(pd.notna(row["cue_share"]))
@@ -206,14 +205,14 @@ def second_reader(row: Row) -> Section:
 
 
 def _on_axis(row: Row) -> Section:
-    """A coordinate on the small axis between its two senses, in per cent of the axis from the left;
-    beyond −1 and 1 it stays at the end."""
+    """A coordinate on the small axis between its two senses, in percent of the axis from the left;
+    beyond −1 and 1 it is at the end."""
     x = 50 * (1 + min(max(row["coordinate"], -1.0), 1.0))
     return {"a": row["sense_a"], "b": row["sense_b"], "sense": row["sense"], "x": f"{x:.1f}"}
 
 
 def supplied(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
-    """For each word its example sentences, each with a chart of what supplies the sense."""
+    """For each word its example sentences, each with the chart of its decomposition."""
     decomposition = frames["decomposition"]
     sections = []
     for word, finding in findings.items():

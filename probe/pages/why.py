@@ -1,8 +1,8 @@
 """Why a head attends to the cue: the parts of the two tokens that make its score, and what it takes
 from there.
 
-Tables in, plain values out; the sentences stand in the template. A part is named as a reason only
-where replacing it lowers the score on both sides.
+Tables in, plain values out; the sentences are in the template. A part is a reason only where
+replacing it lowers the score on both sides.
 """
 
 import math
@@ -16,11 +16,11 @@ from probe.results.findings import Frames, HeadFinding, Row
 from probe.stats.limits import LEVEL
 from probe.stats.numbers import decimal, measured, p_value, percent
 
-MOST_PARTS = 6  # of the word and of the cue that have a row and a column of their own
+MOST_PARTS = 6  # of the word and of the cue with a row and a column each
 MOST_REPLACED = 4  # parts of each side whose replacement is listed
 ROUNDS_TO_ZERO = 0.005  # of a sum: a smaller share has a blank cell
 OTHERS = "all others"
-SIDES = {"query": "word", "key": "cue"}  # where the parts of a side stand
+SIDES = {"query": "word", "key": "cue"}  # the token of each side
 BIASES = ("query bias", "norm bias")  # the same at every token, so that nothing can replace them
 TABLES = ("why_it_attends", "qk_attribution", "qk_interventions", "ov_attribution")
 Section = dict[str, Any]
@@ -62,13 +62,13 @@ def reason(frames: Frames, head: HeadFinding) -> Section | None:
 
 
 def _output(part: str) -> str:
-    """What a part is, in a sentence: the output of an MLP, a head or a layer's attention, or an
+    """The name of a part in a sentence: the output of an MLP, a head or a layer's attention, or an
     embedding or a bias."""
     return f"the {part}" if "embedding" in part or "bias" in part else f"{part}'s output"
 
 
 def _reason(found: pd.Series) -> str:
-    """Which fixed sentence is said of a head: "none" where it does not score the cue above other
+    """Which fixed sentence the card has: "none" where it does not score the cue above other
     tokens, "apart" where attribution and interventions do not agree, "cue" where the part at the
     word is a bias, else "both" or "pair", for one part at both tokens or two."""
     if not found["p_contrast"] < LEVEL:
@@ -125,7 +125,7 @@ def _others(sizes: pd.Series) -> list[str]:
 
 
 def _named(parts: "pd.Index[str]", shown: list[str]) -> "pd.Index[str]":
-    """The names of parts, all but those that are shown as OTHERS."""
+    """The names of parts; OTHERS for every part that is not shown."""
     return parts.where(parts.isin(shown), OTHERS)
 
 

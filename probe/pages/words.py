@@ -1,7 +1,7 @@
 """The words of a report: how much was measured, the facts of each word, how its meanings part, and
 how far it changes compared with unambiguous nouns.
 
-Plain values and charts out; the sentences stand in the templates.
+Plain values and charts out; the sentences are in the templates.
 """
 
 import math
@@ -86,7 +86,7 @@ def _others(finding: WordFindings) -> str:
 
 
 def _continuations(finding: WordFindings) -> str:
-    return listed(list(finding.continuations.unmoved))
+    return listed(list(finding.without_continuation))
 
 
 def _gap(finding: WordFindings) -> str:
@@ -133,7 +133,7 @@ def _with_interval(pair: PairOfSenses) -> str:
 
 
 def among_nouns(pair: PairOfSenses) -> str:
-    """The word's place among the nouns in its place: “first of 39”; empty where there is none."""
+    """The rank of the word among the nouns in its place: “first of 39”; empty if not compared."""
     if math.isnan(pair.ambiguity_p):
         return ""
     return f"{ordinal(pair.place_among_nouns)} of {pair.nouns + 1}"

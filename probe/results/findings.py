@@ -5,7 +5,7 @@ and numbers and no sentences. What may be claimed is bound here:
 
 * only a head with the verdict mover or resolver is among the movers, and only one with the verdict
   resolver among the resolvers;
-* a word counts as changing further than nouns of one meaning only where it passed the ambiguity
+* a word counts as changing further than unambiguous nouns only where it passed the ambiguity
   gate; behind it, what else tells its senses apart confounds nothing, because these nouns stand in
   the same sentences;
 * heads whose rank intervals overlap stand in one group, and inside a group there is no order;
@@ -28,7 +28,7 @@ import pandas as pd
 from probe.experiments.material import LATE
 from probe.experiments.run import LEADERS
 from probe.inference.verdicts import comparison, passes_gate
-from probe.results.frames import FEW, FEW_CUES, without_rows
+from probe.results.frames import without_rows
 from probe.stats.limits import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
 
@@ -37,7 +37,6 @@ OVER = 1.05  # of the gap: a set that keeps more than all heads do, beyond noise
 NEARLY_ALL = 0.9  # of the gap: what is left over is a tenth
 WORTH_READING = 0.01  # of the gap: a head with a clear effect from here on is worth its sentences
 MOVERS = ("resolver", "mover")  # the verdicts of heads that move the word
-TYPICAL = 2  # nouns that are named as examples of those that stood in the word's place
 PUNCTUATION = ".,;:!?\"'()"
 Frames = Mapping[str, pd.DataFrame]
 Row = Mapping[Any, Any]
@@ -54,7 +53,7 @@ class HeadFinding:
 
     `resolves` is the number of pairs of senses that it resolves, `of` that of the pairs in which it
     was swapped; `p_auroc` and `p_swap` are the smallest corrected p over these pairs. `general`:
-    its effect for nouns of one meaning in the word's place; `specific`: its effect for the word
+    its effect for unambiguous nouns in the word's place; `specific`: its effect for the word
     beyond that; `comparison`: more, less, same or undecided, empty where it was not compared ·
     `at_end`: whether it stands behind the read-out, so that its effect is read after the last
     layer.
@@ -114,7 +113,7 @@ class PairOfSenses:
     `ranked` is true where the gap passed its test, so that heads were swapped and ranked.
     `nuisances` names what has no meaning and tells a ranked pair apart as well; `confounders` the
     same where the pair did not pass the ambiguity gate, else nothing. `nouns` is the number of
-    nouns of one meaning in the word's place; `general_share`, the mean, and `largest_share` are how
+    unambiguous nouns in the word's place; `general_share`, the mean, and `largest_share` are how
     far they change, as shares of the word's own squared gap; `ambiguity_p` is the gate's, missing
     where it was not asked, with the reason in `not_compared`, and `ambiguous` whether it passed.
     """
@@ -167,18 +166,18 @@ class PairOfSenses:
 
 @dataclass(frozen=True)
 class BesideNouns:
-    """How far the word changes at its read-out beside nouns of one meaning in its place, over the
+    """How far the word changes at its read-out beside unambiguous nouns in its place, over the
     ranked pairs of senses for which that was asked.
 
-    `pairs` is the number of these. With no pairs only the number of nouns and the reason,
-    `not_compared`, are known, and what a few nouns are enough for: `typical` and `mlps_more`.
+    `pairs` is the number of these. With no pairs only the number of nouns, the reason
+    (`not_compared`) and `mlps_more` are known.
     `nouns`: those that were compared · `as_far`: those that change at least as far as the word ·
     `p`: of the ambiguity gate, one for the word, and whether it `passed` · `near`: how many of the
     nouns are about as expected as the word, and `p_near` of the gate among them, missing where
     they are too few · `general_share` and
     `largest_share`: mean and largest squared gap of a noun over the word's · `times_as_far`: how
     many times as far the word changes as the nouns do, a ratio of distances, infinite where they do
-    not change · `typical`: two nouns that change as the mean does · `furthest`: the noun that
+    not change · `furthest`: the noun that
     changes furthest · `mlps_more`: layers whose MLP does more for the word than for these nouns, in
     the mean over pairs of senses.
     """
@@ -193,19 +192,9 @@ class BesideNouns:
     near: int
     p_near: float
     times_as_far: float
-    typical: tuple[str, ...]
     furthest: str
     mlps_more: tuple[int, ...]
     not_compared: str
-
-
-@dataclass(frozen=True)
-class TooFew:
-    """How much material would have been enough, of what the exploratory pairs of senses have too
-    little of: sentences of each sense, and pairs of cue words."""
-
-    sentences: int | None
-    cue_words: int | None
 
 
 @dataclass(frozen=True)
@@ -268,51 +257,26 @@ class CreditedCue:
 
 @dataclass(frozen=True)
 class MoverTests:
-    """The largest corrected p of the tests of the heads that move the word, over these heads and
-    the pairs of senses in which they do.
+    """The tests of the heads that move the word, over the pairs of senses in which they do.
 
-    `rows` is the number of these, `separating` that of those whose write was shown to separate the
-    senses; the p of what is separated or said next is None where it was not shown or not measured.
+    p_swap: the largest corrected p of their effects.
+    p_next_token: the same of their effects on the next token; None where it was not measured.
+    not_separating: the names of those whose output does not separate the senses.
     """
 
-    rows: int
     p_swap: float
     p_next_token: float | None
-    separating: int
-    p_auroc: float | None
-    auroc: float | None
     not_separating: tuple[str, ...]
-    heads_tested: int
-    pairs_tested: int
-
-
-@dataclass(frozen=True)
-class Continuations:
-    """Where the logits of prepared continuations disagree with the sense coordinate.
-
-    `silent_pairs`: pairs of senses whose continuations the model was not shown to prefer ·
-    `unmoved`: heads that move the word and were not shown to move them · `moved`: heads that move
-    them and not the word.
-    """
-
-    silent_pairs: int
-    unmoved: tuple[str, ...]
-    moved: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class OtherHeads:
-    """The heads that are not among the movers: their names by verdict, and the bound on what they
-    do.
+    """The heads that are not among the movers.
 
-    `bound` is the largest end of their 95 % intervals in whole per cent, and `largest` the one of
-    the largest effect.
+    bound: the largest end of their 95 % intervals, in whole percent.
     """
 
-    number: int
-    by_verdict: Mapping[str, tuple[str, ...]]
     bound: int
-    largest: HeadFinding
 
 
 @dataclass(frozen=True)
@@ -342,8 +306,8 @@ class WordFindings:
     those of them that do more for it than for unambiguous nouns,
     `opposing` those that were shown to move the word the other way by WORTH_NAMING or more, the
     furthest first, `pairs_moved` the number of pairs of senses in which the movers do, `heads_read`
-    those whose sentences are worth reading, `rank_groups` the groups of leaders and `mover_groups`
-    those of the leading movers whose ranks overlap.
+    those whose sentences are worth reading, `rank_groups` the groups of leaders whose ranks
+    overlap; `without_continuation` names the movers that do not change the prepared next words.
     """
 
     word: str
@@ -359,12 +323,9 @@ class WordFindings:
     pairs_moved: int
     ranked: bool
     exploratory: bool
-    too_few: TooFew
     beside_nouns: BesideNouns
     nuisances: tuple[str, ...]
     confounders: tuple[str, ...]
-    all_confounded: bool
-    cues_apart: bool
     heads: tuple[HeadFinding, ...]
     leaders: tuple[HeadFinding, ...]
     resolvers: tuple[HeadFinding, ...]
@@ -372,9 +333,8 @@ class WordFindings:
     opposing: tuple[HeadFinding, ...]
     heads_read: tuple[HeadFinding, ...]
     rank_groups: tuple[tuple[str, ...], ...]
-    mover_groups: tuple[tuple[str, ...], ...]
     tests: MoverTests | None
-    continuations: Continuations
+    without_continuation: tuple[str, ...]
     others: OtherHeads | None
     smallest_set: SmallestSet | None
     random_sets: RandomSets | None
@@ -440,12 +400,9 @@ def word_findings(
         pairs_moved=len(moved[["sense_a", "sense_b"]].drop_duplicates()),
         ranked=bool(ranked_pairs),
         exploratory=any(pair.exploratory for pair in pairs),
-        too_few=_too_few(pairs),
         beside_nouns=beside_nouns(word, ranked_pairs, rows),
         nuisances=tuple(dict.fromkeys(name for pair in pairs for name in pair.nuisances)),
         confounders=tuple(dict.fromkeys(name for pair in pairs for name in pair.confounders)),
-        all_confounded=bool(ranked_pairs) and all(pair.confounders for pair in ranked_pairs),
-        cues_apart=bool((rows["distances"]["distance"] > 1).any()),
         heads=heads,
         leaders=leaders,
         resolvers=resolvers,
@@ -453,9 +410,8 @@ def word_findings(
         opposing=_opposing(heads),
         heads_read=_heads_read(heads, rows["readings"]),
         rank_groups=rank_groups(leaders),
-        mover_groups=rank_groups(movers[:LEADERS]),
         tests=_tests_of_movers(rows["heads"]),
-        continuations=_continuations(pairs, rows["heads"], movers),
+        without_continuation=_without_continuation(rows["heads"], movers),
         others=_other_heads(heads),
         smallest_set=smallest,
         random_sets=best_random(rows["random_sets"], len(smallest.names)) if smallest else None,
@@ -555,7 +511,7 @@ def _pair_of_senses(row: Row, heads: pd.DataFrame) -> PairOfSenses:
         for name, (column, level) in CONFOUNDERS.items()
         if row["ranked"] and row[column] < level
     ]
-    # Nouns of one meaning stand in the same sentences: what the word does beyond them is no
+    # Unambiguous nouns stand in the same sentences: what the word does beyond them is no
     # nuisance of these sentences.
     ambiguous = passes_gate(row)
     confounders = [] if ambiguous else nuisances
@@ -573,7 +529,7 @@ def _pair_of_senses(row: Row, heads: pd.DataFrame) -> PairOfSenses:
 
 
 def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) -> BesideNouns:
-    """How far the word changes beside nouns of one meaning, from its ranked pairs of senses and the
+    """How far the word changes beside unambiguous nouns, from its ranked pairs of senses and the
     rows of the frames `controls` and `mlps`."""
     asked = [pair for pair in ranked_pairs if not math.isnan(pair.ambiguity_p)]
     shares = _shares_of_nouns(word, rows["controls"], int(rows["words"]["depth"].iloc[0]))
@@ -591,13 +547,11 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
             near=0,
             p_near=math.nan,
             times_as_far=math.nan,
-            typical=tuple(shares.index[:TYPICAL]),
             furthest="",
             mlps_more=mlps_more,
             not_compared=next((pair.not_compared for pair in ranked_pairs), ""),
         )
     share = sum(pair.general_share for pair in asked) / len(asked)
-    nearest = (shares - share).abs().sort_values(kind="stable")
     return BesideNouns(
         pairs=len(asked),
         passed=asked[0].ambiguous,
@@ -609,7 +563,6 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
         near=asked[0].nouns_near,
         p_near=asked[0].ambiguity_p_near,
         times_as_far=_times_as_far(share),
-        typical=tuple(nearest.index[:TYPICAL]),
         furthest=str(shares.idxmax()) if len(shares) else "",
         mlps_more=mlps_more,
         not_compared="",
@@ -630,7 +583,7 @@ def _shares_of_nouns(word: str, controls: pd.DataFrame, depth: int) -> pd.Series
 
 
 def _mlps_more(mlps: pd.DataFrame) -> tuple[int, ...]:
-    """The layers whose MLP does more for the word than for nouns of one meaning, by the rule of
+    """The layers whose MLP does more for the word than for unambiguous nouns, by the rule of
     `verdicts.comparison`, in the mean over its pairs of senses and in one of them, whose p is taken
     times their number."""
     layers = []
@@ -641,19 +594,6 @@ def _mlps_more(mlps: pd.DataFrame) -> tuple[int, ...]:
         if does_more and rows["specific"].mean() > 0:
             layers.append(layer)
     return tuple(layers)
-
-
-def _too_few(pairs: Sequence[PairOfSenses]) -> TooFew:
-    exploratory = [pair for pair in pairs if pair.exploratory]
-    few_cue_words = any(pair.cue_words < FEW_CUES for pair in exploratory)
-    few_sentences = any(pair.sentences_report < 2 * FEW for pair in exploratory)
-    # What calls a pair exploratory is the rarer of its senses: where cue words are enough, it must
-    # be the sentences, however many both senses have together.
-    if exploratory and not few_cue_words:
-        few_sentences = True
-    return TooFew(
-        sentences=FEW if few_sentences else None, cue_words=FEW_CUES if few_cue_words else None
-    )
 
 
 def _same_token(depth: pd.DataFrame) -> bool:
@@ -786,34 +726,20 @@ def _tests_of_movers(heads: pd.DataFrame) -> MoverTests | None:
     rows = swapped[swapped["verdict"].isin(MOVERS)]
     if rows.empty:
         return None
-    separating = rows[rows["p_auroc"] < LEVEL]
     next_token_measured = bool(rows["p_next_token"].notna().all())
     return MoverTests(
-        rows=len(rows),
         p_swap=float(rows["p_swap"].max()),
         p_next_token=float(rows["p_next_token"].max()) if next_token_measured else None,
-        separating=len(separating),
-        p_auroc=float(separating["p_auroc"].max()) if len(separating) else None,
-        auroc=float(separating["auroc"].min()) if len(separating) else None,
         not_separating=names_of(rows[rows["p_auroc"] >= LEVEL]),
-        heads_tested=len(swapped[["layer", "head"]].drop_duplicates()),
-        pairs_tested=len(swapped[["sense_a", "sense_b"]].drop_duplicates()),
     )
 
 
-def _continuations(
-    pairs: Sequence[PairOfSenses], heads: pd.DataFrame, movers: Sequence[HeadFinding]
-) -> Continuations:
-    """Of the pairs of senses whose heads were swapped, and the heads whose continuations were."""
+def _without_continuation(heads: pd.DataFrame, movers: Sequence[HeadFinding]) -> tuple[str, ...]:
+    """The movers that do not significantly change which prepared next words are likely."""
     tested = heads.dropna(subset="p_continuation")
     moves = (tested["p_continuation"] < LEVEL) & (tested["continuation"] >= SMALLEST)
-    names = {head.name for head in movers}
     by_verdict = tested["verdict"].isin([head.verdict for head in movers])
-    return Continuations(
-        silent_pairs=sum(pair.ranked and pair.continuation_p >= GATE for pair in pairs),
-        unmoved=names_of(tested[~moves & by_verdict]),
-        moved=tuple(name for name in names_of(tested[moves]) if name not in names),
-    )
+    return names_of(tested[~moves & by_verdict])
 
 
 def _opposing(heads: Sequence[HeadFinding]) -> tuple[HeadFinding, ...]:
@@ -825,18 +751,10 @@ def _other_heads(heads: Sequence[HeadFinding]) -> OtherHeads | None:
     rest = [head for head in heads if head.verdict not in MOVERS]
     if not rest:
         return None
-    by_verdict: dict[str, tuple[str, ...]] = {}
-    for head in rest:
-        by_verdict[head.verdict] = (*by_verdict.get(head.verdict, ()), head.name)
     furthest = max(abs(end) for head in rest for end in (head.net_low, head.net_high))
     # Rounded before it is rounded up: 8.000000001 % is 8 %.
     bound = math.ceil(round(100 * furthest, 6))
-    return OtherHeads(
-        number=len(rest),
-        by_verdict=by_verdict,
-        bound=max(bound, 1),
-        largest=max(rest, key=lambda head: abs(head.net)),
-    )
+    return OtherHeads(bound=max(bound, 1))
 
 
 def _as_given(sentences: pd.DataFrame) -> Iterator[Any]:

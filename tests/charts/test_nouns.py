@@ -67,7 +67,7 @@ def titles_of(spec):
 def test_the_picture_marks_the_read_out_and_says_how_far_the_nouns_go():
     spec = charts.noun_gaps(CONTROLS, "bank", read_at=READ_AT).to_dict()
     assert spec["description"] == (
-        "Nouns beside bank: at its read-out the meanings of bank are 1 apart, those of 48 "
+        "Nouns in the place of bank: at its read-out layer its meanings are 1 apart, those of 48 "
         "unambiguous nouns in its place 0.50 in the mean, from 0.22 to 0.80 (noun47)."
     )
     assert rows_of(spec, "at") in ([{"at": READ_AT}], [{"at": 0.0}])
@@ -96,7 +96,7 @@ def test_cells_that_do_more_for_the_word_have_a_frame_and_no_other_has():
     ]
     assert len(more) == 2
     assert spec["description"].endswith(
-        "Shown to do more for it than for unambiguous nouns: L0H2, L1H0."
+        "Significantly more for it than for unambiguous nouns: L0H2, L1H0."
     )
     none = charts.head_map(HEADS.assign(comparison="same"), "bank").to_dict()
     assert frames_of_more(none) == []

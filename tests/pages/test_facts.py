@@ -30,7 +30,7 @@ from test_sentences import (
 from probe.pages import answer
 
 RESOLVERS, PLACE, MATERIAL = "resolvers", "among unambiguous nouns", "tested on"
-APART, KEPT, CUE = "meanings also told apart", "gap kept", "read from"
+APART, KEPT, CUE = "meanings also separated", "gap kept", "read from"
 FACTS = [
     (answer.GAP, answer.NOT_SIGNIFICANT, frames_of(ranked=False)),
     (RESOLVERS, "L0H2 and L1H0", OF_TWO),

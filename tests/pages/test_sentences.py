@@ -184,7 +184,7 @@ ODD = changed(
 OK = FRAMES["certificate"]
 BY_MODEL, BY_PLACE = (
     "by the same model with random weights",
-    "by where the word or its cue stands in the text or how long the text is",
+    "by the position of the word or its cue, or by the length of the text",
 )
 # What says it, the words, frames (or a row of one) with which it is said, and others with which it
 # is not. fmt: off

@@ -52,14 +52,14 @@ def test_a_word_without_a_gap_is_not_ranked_and_names_no_head():
     assert not APPLE.ranked and BANK.ranked
     assert (APPLE.heads, APPLE.leaders, APPLE.resolvers, APPLE.heads_read) == ((), (), (), ())
     assert (APPLE.smallest_set, APPLE.leading_path, APPLE.tests, APPLE.others) == (None,) * 4
-    assert APPLE.confounders == () and not APPLE.all_confounded
+    assert APPLE.confounders == ()
 
 
 def test_what_tells_the_senses_apart_without_meaning_is_named_for_ranked_pairs_alone():
     words = FRAMES["words"].assign(untrained_p=0.009, nuisance_p=0.049, ambiguity_p=0.3)
     confounded = findings(FRAMES | {"words": words})
     assert confounded["bank"].confounders == ("untrained", "nuisance")
-    assert confounded["bank"].all_confounded and not confounded["apple"].confounders
+    assert confounded["bank"].confounders and not confounded["apple"].confounders
     words = FRAMES["words"].assign(untrained_p=0.01, nuisance_p=0.05)
     assert findings(FRAMES | {"words": words})["bank"].confounders == ()
 

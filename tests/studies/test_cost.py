@@ -150,7 +150,7 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
         (
             {"gap_p": 0.3},
             (
-                "bank, river / money: this model was not shown to tell the senses apart at the word "
+                "bank, river / money: this model has no significant gap between the senses at the word "
                 "(p = .3, limit .01), so no head will be swapped; give more different cue words before the word, "
                 "or take another model."
             ),

@@ -1,5 +1,5 @@
-"""The sections of a report about heads: maps, the axis of effects, sets of heads, direct shares, and
-the table of all heads.
+"""The sections of a report about heads: maps, the axis of effects, sets of heads, direct shares,
+and the table of all heads.
 
 Records in, plain values and charts out; the sentences are in the templates.
 """

@@ -94,14 +94,14 @@ def arcs(rows: pd.DataFrame) -> Section:
     """
     tokens = rows.sort_values("pos").to_dict("records")
     word_pos = max(token["pos"] for token in tokens if token["role"] == "word")
-    drawn = []
+    drawn: list[Section] = []
     x = 0
     for token in tokens:
         drawn.append(_token(token, word_pos, x))
         x = drawn[-1]["end"]
     middle = next(token["middle"] for token in drawn if token["pos"] == word_pos)
-    for token in drawn:
-        token["arc"] = _arc(token, middle)
+    for part in drawn:
+        part["arc"] = _arc(part, middle)
     on_cue = [token["attention"] for token in tokens if token["role"] == "cue"]
     # What a small picture shows: from the first to the last token that matters.
     matter = [token for token in drawn if token["arc"] or token["role"] in ("cue", "word")]

@@ -106,7 +106,7 @@ BESIDE_NOUNS = {
     "undecided": "–",
     "": "not compared",
 }
-# The values of a cell of a map: those that are drawn, and those of its card.
+# The values of a cell of a map, for the drawing and for its card.
 CELL = (
     "word",
     "layer",
@@ -286,10 +286,10 @@ def survey_map(heads: pd.DataFrame, *, limit: float) -> alt.LayerChart:
     """Layer x head grid of net swap effects over many words; marks and frames as in `head_map`.
 
     `heads` is the frame `survey_heads` of one model, of heads that have a rank · `limit`: both ends
-    of the scale, so that several models have one. A dashed line lies above the first layer that is
-    read at the last depth. A mark is at heads that move words the wrong way,
-    or further than SMALLEST without being confirmed; a frame is round heads that were shown to move
-    words and do more for them than for unambiguous nouns.
+    of the scale, so that several models share one. A dashed line is above the first layer that is
+    read at the last depth. Marks are at heads that move words the wrong way, or further than
+    SMALLEST without significance. Frames are around heads that move words significantly, and do
+    more for them than for unambiguous nouns.
     """
     moves = (heads["p"] < LEVEL) & (heads["effect"] >= SMALLEST)
     ends = {"effect": "net", "effect_low": "net_low", "effect_high": "net_high"}

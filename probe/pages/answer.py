@@ -214,15 +214,15 @@ def _mlps(finding: WordFindings) -> str:
 
 
 def _smallest_set(finding: WordFindings) -> str:
-    few = finding.smallest_set
-    if few is None:
+    smallest = finding.smallest_set
+    if smallest is None:
         return ""
-    heads = f"{counted(len(few.names), 'head')} of {few.heads_tested}"
-    kept = f"{percent(few.faithfulness)} by {heads}"
+    heads = f"{counted(len(smallest.names), 'head')} of {smallest.heads_tested}"
+    kept = f"{percent(smallest.faithfulness)} by {heads}"
     if finding.random_sets is None:
         return kept
-    drawn = finding.random_sets
-    return f"{kept} (best of {drawn.number} random sets: {percent(drawn.best)})"
+    random_sets = finding.random_sets
+    return f"{kept} (best of {random_sets.number} random sets: {percent(random_sets.best)})"
 
 
 def _cue(finding: WordFindings) -> str:

@@ -46,11 +46,11 @@ def graph(finding: WordFindings, model_name: str) -> dict[str, Any]:
     it. Fractions of the sense gap.
 
     `node_id` is layer, number and position: layer l is "l", embeddings are in "E", the sense axis
-    one above the output of the last layer. The number of a head is its own, that of an MLP one
-    more than those of all heads, that of an embedding its position. `feature` is the Cantor pairing
-    of layer and number, from which schema 1 reads both back, and the position of an embedding. The
-    label of a target must hold its name in quotes and "(p=", its probability: 1, for there is no
-    other. `node_threshold`, `influence` and `activation` belong to transcoders and are not there.
+    one above the output of the last layer. The number of a head is its index, that of an MLP one
+    more than the number of heads, that of an embedding its position. `feature` is the Cantor
+    pairing of layer and number, from which schema 1 reads both back, and the position of an
+    embedding. The label of a target must hold its name in quotes and "(p=", its probability, which
+    is 1. `node_threshold`, `influence` and `activation` belong to transcoders and are left out.
 
     Only edges of the table `edges` with a total of at least SMALLEST_WEIGHT are in it. Sources:
     circuit-tracer, circuit_tracer/frontend/graph_models.py (schema 1); Neuronpedia,

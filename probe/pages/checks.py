@@ -58,8 +58,7 @@ def compared_with_nouns(findings: Mapping[str, WordFindings]) -> Section:
 
 
 def _compared(finding: WordFindings) -> list[HeadFinding]:
-    """The significant heads of a word, or else its top heads, without those that were not
-    compared."""
+    """The significant heads of a word, or else its top heads; only heads that were compared."""
     heads = [head for head in finding.heads if head.verdict in MOVERS] or finding.leaders
     return [head for head in heads if head.comparison][:TABLE_ROWS]
 
@@ -81,27 +80,27 @@ def _controls_and_power(finding: WordFindings) -> Section:
     pairs = finding.pairs
     controls = finding.rows["separation_controls"]
     chart = None
-    pair = ""
+    senses = ""
     if len(controls):
         movers = [head.name for head in finding.movers]
         chart = charts.control_strips(controls, finding.word, shown=movers)
-        pair = f"{controls['sense_a'].iloc[0]} / {controls['sense_b'].iloc[0]}"
+        senses = f"{controls['sense_a'].iloc[0]} / {controls['sense_b'].iloc[0]}"
     next_token = "not predicted"
     if finding.causal:
-        next_token = _extreme([one.next_token_p for one in pairs], max, "≤")
+        next_token = _extreme([pair.next_token_p for pair in pairs], max, "≤")
     return {
         "word": finding.word,
         "chart": chart,
-        "pair": pair,
-        "apart": f"{sum(one.ranked for one in pairs)} of {len(pairs)}",
-        "gate": _extreme([one.gap_p for one in pairs], max, "≤"),
-        "untrained_p": _extreme([one.untrained_p for one in pairs], min, "≥"),
+        "pair": senses,
+        "apart": f"{sum(pair.ranked for pair in pairs)} of {len(pairs)}",
+        "gate": _extreme([pair.gap_p for pair in pairs], max, "≤"),
+        "untrained_p": _extreme([pair.untrained_p for pair in pairs], min, "≥"),
         "next_token": next_token,
-        "sentences_fit": min(one.sentences_fit for one in pairs),
-        "sentences_report": min(one.sentences_report for one in pairs),
-        "cue_words": min(one.cue_words for one in pairs),
-        "pairs": min(one.pairs for one in pairs),
-        "visible_pairs": decimal(max(one.visible_d_pairs for one in pairs)),
+        "sentences_fit": min(pair.sentences_fit for pair in pairs),
+        "sentences_report": min(pair.sentences_report for pair in pairs),
+        "cue_words": min(pair.cue_words for pair in pairs),
+        "pairs": min(pair.pairs for pair in pairs),
+        "visible_pairs": decimal(max(pair.visible_d_pairs for pair in pairs)),
         "exploratory": finding.exploratory,
     }
 

@@ -101,10 +101,10 @@ def _strongest(rows: pd.DataFrame, count: int, value: str) -> list[Section]:
         stem = stem_of(str(row.cue))
         if stem not in words and len(words) == count:
             break
-        known = words.setdefault(stem, {"word": row.cue, "value": getattr(row, value)})
+        listed = words.setdefault(stem, {"word": row.cue, "value": getattr(row, value)})
         # "lake" is easier to read than "Lake", where both are among the first.
-        if str(row.cue) == str(known["word"]).lower():
-            known["word"] = row.cue
+        if str(row.cue) == str(listed["word"]).lower():
+            listed["word"] = row.cue
     return list(words.values())
 
 

@@ -23,7 +23,7 @@ REPLACED = {
     "same_sense": "one of the same sense",
 }
 RISE = " (a minus is a rise)"
-DIFFERENCES_SHOWN = 4  # of those that the pairs of a word differ in
+DIFFERENCES_SHOWN = 4  # differences within the pairs of a word
 EVALUATION_WIDTH = 100  # columns of its tables
 OTHERWISE = 10  # sentences read otherwise that are listed
 LONGEST = 200  # characters of such a sentence
@@ -458,7 +458,7 @@ def _pair_suffices(size: "SensePairSize") -> str:
 
 
 def print_table(header: list[str], rows: list[list[str]], width: int = 160) -> None:
-    """A table on standard output, as wide as the terminal; `width` columns where there is none."""
+    """A table on standard output, as wide as the terminal; `width` columns without a terminal."""
     from rich.console import Console
     from rich.table import Table
 

@@ -53,7 +53,7 @@ FACTS = [
     (PLACE, "; not first of the 21 with", frames_of(nouns_near=20, ambiguity_p_near=0.2)),
     (
         PLACE,
-        "not compared: no nouns were asked for. By default it is compared with those that ship.",
+        "not compared: no nouns were asked for. By default it is compared with the nouns that ship.",
         frames_of(**NOT_NAMED),
     ),
     (PLACE, ": 3, and 19 are needed. Name more nouns with --controls.", frames_of(**TOO_FEW_NOUNS)),

@@ -191,13 +191,13 @@ BY_MODEL, BY_PLACE = (
 SENTENCES = [
     (
         cautions,
-        "No cue is marked in the sentences of “bank”, so every pair of sentences counts as a cue word of its",
+        "No cue is marked in the sentences of “bank”, so every pair of sentences counts as a separate",
         FRAMES | changed("sentences", cue_start=None),
         FRAMES,
     ),
     (
         cautions,
-        "No cue is marked in the sentences of “bank”, so every sentence counts as a cue word of its own:",
+        "No cue is marked in the sentences of “bank”, so every sentence counts as a separate cue word.",
         FRAMES | changed("sentences", cue_start=None, pair=None),
         FRAMES,
     ),
@@ -215,14 +215,14 @@ SENTENCES = [
     ),
     (
         cautions,
-        ", in 4 of 8 sentences; each of the others counts as a cue word of its own.",
+        ", in 4 of 8 sentences; each of the others counts as a separate cue word.",
         FRAMES
         | {"sentences": FRAMES["sentences"].assign(cue_inferred=FRAMES["sentences"].index < 4)},
         FRAMES | changed("sentences", cue_inferred=True),
     ),
     (
         cautions,
-        "6 of 8 sentences of “bank” stand in pairs, fewer than half, so all of them were put into pairs at random. Give",
+        "6 of 8 sentences of “bank” are in pairs, fewer than half, so all of them were put into pairs at random. Give",
         FRAMES | changed("words", pair_design=DRAWN),
         FRAMES,
     ),
@@ -242,21 +242,21 @@ SENTENCES = [
         lambda hooked: page_text.cautions(FRAMES, "made-up", "folder", hooked=hooked),
         (
             "made-up is run with hooks on h.1: every swap is a whole forward with the hooks on, and what is computed "
-            "from the weights alone is left out: shares, parts of heads, paths, and the comparison with nouns of one "
-            "meaning."
+            "from the weights alone is left out: shares, parts of heads, paths, and the comparison with unambiguous "
+            "nouns."
         ),
         "run with hooks on h.1",
         "",
     ),
     (
         cautions,
-        "“bank” stands in 2 forms, each a token of its own to the model: “bank” (4), “Bank” (4).",
+        "“bank” has 2 forms, each a different token for the model: “bank” (4), “Bank” (4).",
         FRAMES | FORMS,
         FRAMES,
     ),
     (
         cautions,
-        "“bank” is cut into pieces in 8 of 8 sentences and read at the last one.",
+        "“bank” is split into several tokens in 8 of 8 sentences and read at the last one.",
         FRAMES | changed("sentences", tokens_of_word=2),
         FRAMES,
     ),

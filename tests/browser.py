@@ -131,16 +131,20 @@ def check_look(opened, path, width):
 TOUCH = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 
 
-def check_meanings(page, terms):
+def check_meanings(page, terms, *, within="*"):
     """Require that a page opened with TOUCH explains its `terms` within the window, by touch and by
-    keyboard, one at a time, with the same text at every occurrence of a term."""
+    keyboard, one at a time, with the same text at every occurrence of a term.
+
+    within: a selector of the buttons to check
+    """
     meaning = page.locator(":popover-open")
     unfold(page)
-    buttons = page.locator("button.term")
+    buttons = page.locator(f"button.term:is({within})")
     assert set(buttons.all_inner_texts()) >= terms
     targets = set(buttons.evaluate_all("all => all.map(one => one.popoverTargetElement.id)"))
     for target in sorted(targets):
-        button = page.locator(f"button.term[popovertarget={target}]:visible").first
+        places = f"button.term[popovertarget={target}]:is({within}):visible"
+        button = page.locator(places).first
         button.tap()
         told = meaning.inner_text()
         assert len(told) > 40

@@ -9,15 +9,9 @@ from pathlib import Path
 import altair as alt
 from jinja2 import nodes
 
-from probe.pages import answer, checks, heads, sentences, words
+from probe.pages import answer, checks
 from probe.pages.html import environment
-from probe.results.findings import (
-    WordFindings,
-    findings,
-    head_finding,
-    rows_of,
-    word_findings,
-)
+from probe.results.findings import WordFindings, rows_of, word_findings
 
 ENVIRONMENT = environment("report")
 
@@ -51,12 +45,6 @@ def macro(template: str, name: str) -> Callable[..., str]:
     return lambda *given: one_line(getattr(ENVIRONMENT.get_template(template).module, name)(*given))
 
 
-def items(template: str, name: str, *given: object) -> list[str]:
-    """The items of a list from a macro."""
-    made = getattr(ENVIRONMENT.get_template(template).module, name)(*given)
-    return [one_line(item) for item in re.findall(r"<li>.*?</li>", made, re.DOTALL)]
-
-
 FOUND: dict[tuple[int, str], tuple[object, WordFindings]] = {}
 
 
@@ -74,14 +62,6 @@ def _found(frames, word):
     return word_findings(word, rows_of(frames, word), model_size=size)
 
 
-def card_answer(frames, word):
-    return macro("card.html.j2", "what_was_found")(words.card(found(frames, word)))
-
-
-def card_evidence(frames, word):
-    return macro("card.html.j2", "evidence")(words.card(found(frames, word)))
-
-
 def facts(frames, word):
     """The facts of a word, by label."""
     return dict(answer.facts(found(frames, word)))
@@ -97,37 +77,10 @@ def cautions(frames, model_name, origin, quantised="", hooked=""):
     return written(by_word, model_name, origin, quantised, hooked)
 
 
-def scope(frames):
-    return macro("card.html.j2", "scope_of")(words.scope(findings(frames)))
-
-
-def numbers_apart(row):
-    """The sentences about the numbers of a row of the table of heads."""
-    apart = heads.numbers_apart(head_finding(row, read_depth=4))
-    return macro("head_sentences.html.j2", "numbers_apart")(apart)
-
-
-def token_title(token):
-    return macro("head_sentences.html.j2", "token_title")(token)
-
-
 def agreement(certificate, hooked=""):
     template = ENVIRONMENT.get_template("agreement.html.j2")
     shown = checks.certificate(certificate)
     return one_line(template.render(certificate=shown, manifest={"hooked": hooked}))
-
-
-def later_words(row):
-    return macro("showcase_sentences.html.j2", "later_words")(row)
-
-
-def second_model(row):
-    reader = sentences.second_reader(row)
-    return macro("showcase_sentences.html.j2", "second_model")(reader)
-
-
-def reading(row, ranked):
-    return macro("showcase_sentences.html.j2", "reading")(row, ranked)
 
 
 def phrases(template: str) -> set[str]:

@@ -7,14 +7,14 @@ Values are computed in the frame, never in the chart. Look and colours are decid
 palette    colours, axes, legends; a chart as a file or a picture
 heads      the map of heads; separation against effect, and under controls
 depth      sense coordinates by depth
-nouns      the word's gap by depth above that of nouns of one meaning in its place
+nouns      the word's gap by depth, compared with that of unambiguous nouns in its place
 survey     many words at once: words and heads, heads of other words, distances by depth
 evidence   sets of heads, distance from the cue, the parts of a head
 circuit    positions and edges from the cue to the word
 writes     who wrote the sense gap; the decomposition of one sentence
 grid       what a walk shows: attention, planes of vectors, the word's vector on its way up
 
-The names that pages and analyses use stand in `__init__.pyi`, each once.
+The names that pages and analyses use are listed in `__init__.pyi`, each once.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Accuracy by depth with heads taken out, beside random sets of the same layers."""
+"""Accuracy by depth with heads taken out, compared with random sets of the same layers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -61,7 +61,7 @@ def accuracy_without(
     scale = alt.Scale(domain=[lowest, 1.0], nice=True, zero=False)
     key = line_legend(orient="bottom", columns=2, labelLimit=300, symbolOpacity=1)
     colour = by_value(alt.Color, "what:N", kinds, (INK, WITH, MUTED, AGAINST), key)
-    dash = by_value(alt.StrokeDash, "what:N", kinds, ([1, 0], [1, 0], [1, 0], [4, 3]), key)
+    dash = by_value(alt.StrokeDash, "what:N", kinds, ([1, 0], [6, 2], [2, 2], [4, 3]), key)
     panels = []
     for kind, title in PANELS.items():
         here = rows[rows["kind"] == kind]

@@ -1,8 +1,8 @@
-"""The way of a sense from the cue to the word: the effect of every layer and position, and the
+"""How a sense travels from the cue to the word: the effect of every layer and position, and the
 circuit of edges.
 
 A circuit has tokens along and layers up. A part is a head or an MLP at one position, or the token
-there; it stands at its position and in its layer, an MLP above the heads that it reads, parts of
+there. It is drawn at its position and in its layer, an MLP above the heads that it reads, parts of
 one cell side by side. Positions and layers without a part are left out.
 """
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from probe.charts.palette import (
     AGAINST,
+    INK,
     LINE,
     TEXT,
     WITH,
@@ -44,12 +45,13 @@ MOST_EDGES = 30  # more cannot be followed by eye
 LEAST_TOTAL = 0.01  # of the gap; an edge that moves the word less is not drawn
 NARROWEST = 1.0  # pixels, of any edge
 WIDEST = 12.0  # pixels, of an edge that moves the word by the whole gap
+NEGATIVE = 0.005  # of the gap; a cell this far below 0 has a minus
 ROW_HEIGHT = 36  # pixels
 PART_SIZE = 560  # square pixels
 COLUMN_GAP = 0.8  # between positions, in widths of a part
 BOW = 0.18  # how far an edge between parts above each other bends aside, in rows
 FEW_COLUMNS = 4  # up to so many the names of positions are written level
-TURNS = np.linspace(0, 1, 4)  # where an edge's points stand between its ends
+TURNS = np.linspace(0, 1, 4)  # where the points of an edge lie between its ends
 KINDS = {"head": "circle", "MLP": "square", "token": "diamond"}
 PART_KEYS = ["layer", "head", "pos"]
 EDGE_TIPS = tips(
@@ -61,7 +63,7 @@ EDGE_TIPS = tips(
 )
 
 
-def position_maps(positions: pd.DataFrame, word: str) -> list[tuple[str, alt.Chart]]:
+def position_maps(positions: pd.DataFrame, word: str) -> list[tuple[str, alt.LayerChart]]:
     """Layer x position grids of a word, each with its name: the whole stream, what attention and
     what the MLP write.
 
@@ -82,13 +84,13 @@ def in_order(positions: pd.DataFrame) -> list[str]:
 
 
 def position_limit(positions: pd.DataFrame) -> float:
-    """The largest absolute effect of the frame in per cent, rounded up to ten: both ends of the
+    """The largest absolute effect of the frame in percent, rounded up to ten: both ends of the
     diverging scale."""
     largest = round(100 * float(positions["effect"].abs().max()))
     return max(-(-largest // 10) / 10, 0.1)
 
 
-def _position_map(rows: pd.DataFrame, title: str, limit: float) -> alt.Chart:
+def _position_map(rows: pd.DataFrame, title: str, limit: float) -> alt.LayerChart:
     order = in_order(rows)
     layers = sorted(rows["layer"].unique().tolist(), reverse=True)
     x = alt.X("pos:N", title="position", sort=order, axis=token_axis(labelAngle=-45))
@@ -103,7 +105,10 @@ def _position_map(rows: pd.DataFrame, title: str, limit: float) -> alt.Chart:
         f"positions: the largest is {percent(float(best['effect']))} of the sense gap, in layer "
         f"{best['layer']} at {best['pos']}."
     )
-    return finish(cells, description, height=layer_height(len(layers)))
+    negative = base.transform_filter(alt.datum.effect <= -NEGATIVE).mark_text(
+        text="−", fontSize=11, color=INK
+    )
+    return finish(alt.layer(cells, negative), description, height=layer_height(len(layers)))
 
 
 def circuit(edges: pd.DataFrame, positions: pd.DataFrame, word: str) -> alt.LayerChart | None:
@@ -129,7 +134,9 @@ def circuit(edges: pd.DataFrame, positions: pd.DataFrame, word: str) -> alt.Laye
         labelAngle=0 if len(columns) <= FEW_COLUMNS else -45,
     )
     y = _named_axis(alt.Y, "layer", parts["y"], levels.set_index("y")["row"], grid=True)
-    picture = alt.layer(_edge_lines(lines, x, y), *_part_marks(parts, x, y))
+    against = lines[(lines["toward"] == "own") & (lines["turn"] == 1)]
+    minus = alt.Chart(against).mark_text(text="−", fontSize=16, color=INK, dx=7, aria=False)
+    picture = alt.layer(_edge_lines(lines, x, y), *_part_marks(parts, x, y), minus.encode(x, y))
     description = (
         f"Circuit of {word}: {len(rows)} edges between {len(parts)} parts. The widest: "
         f"{lines['text'].iloc[0]}."
@@ -157,14 +164,14 @@ def _part_marks(parts: pd.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     shape = by_value(alt.Shape, "kind:N", list(KINDS), list(KINDS.values()))
     dots = base.mark_point(fill=LINE, stroke=LINE, size=PART_SIZE, opacity=1)
     dots = dots.encode(shape=shape, description=alt.Description("name:N"))
-    labels = base.mark_text(**TEXT | {"align": "center", "fontSize": 10}, aria=False)
+    labels = base.mark_text(**TEXT | {"align": "center", "fontSize": 11}, aria=False)
     return [dots, labels.encode(text=alt.Text("short:N"))]
 
 
 def _named_axis(
     channel: type, title: str, values: pd.Series, names: pd.Series, **options: Any
 ) -> Any:
-    """An axis of `values`, from half a part before the first to half a part behind the last, with
+    """An axis of `values`, from half a part before the first to half a part after the last, with
     `names` where their index says."""
     label = f"{names.tolist()}[indexof({names.index.tolist()}, datum.value)]"
     axis = bare_axis(
@@ -175,7 +182,7 @@ def _named_axis(
 
 
 def _parts(edges: pd.DataFrame, order: list[str]) -> pd.DataFrame:
-    """Every part at which an edge begins or ends: its names, and where it stands, in widths of a
+    """Every part at which an edge begins or ends: its names, and its place, in widths of a
     part and in rows."""
     senders = edges[[f"sender_{name}" for name in PART_KEYS]].set_axis(PART_KEYS, axis=1)
     receivers = edges[[f"receiver_{name}" for name in PART_KEYS]].set_axis(PART_KEYS, axis=1)
@@ -204,7 +211,7 @@ def _parts(edges: pd.DataFrame, order: list[str]) -> pd.DataFrame:
 
 
 def _lines(edges: pd.DataFrame, parts: pd.DataFrame) -> pd.DataFrame:
-    """Points of every edge, with what is said of it. `(edge turn)`"""
+    """Points of every edge, with its text. `(edge turn)`"""
     points_of = parts.set_index("name")[["x", "y"]]
     rows: list[dict[str, Any]] = []
     for number, edge in enumerate(edges.to_dict("records")):
@@ -231,7 +238,7 @@ def _lines(edges: pd.DataFrame, parts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _bow(start: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Points from start to end, on a straight line; on a bow where the two stand above each
+    """Points from start to end, on a straight line; on a bow where the two lie above each
     other, because a straight edge would run through the parts between them. `turn 2`"""
     step = end - start
     points = start + step * TURNS[:, None]

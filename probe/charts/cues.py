@@ -16,7 +16,7 @@ WIDE = 700
 NARROW_WIDTH = 290
 LETTER = 6.2  # pixels of a letter of a name
 NAME_HEIGHT = 13
-NAMED = 90  # extreme cues that a place is looked for
+NAMED = 64  # extreme cues that a place is looked for
 DOT = 7  # area of a cue, in square pixels
 FOUND = 70  # of one that is searched for
 DECIMALS = 4  # of the numbers in the page
@@ -143,7 +143,7 @@ def _names(
     rows: pd.DataFrame, head: str, across: tuple[float, float], up: tuple[float, float]
 ) -> pd.DataFrame:
     """The cues that are named for a head, so that no two names meet: those furthest from the middle
-    of both axes first. `narrow`: a name that has room in a narrow picture, too."""
+    of both axes first. `narrow`: a name that fits into a narrow picture, too."""
     unseen = rows[~rows["seen"]]
     along = (unseen["coordinate"] - unseen["coordinate"].mean()) / unseen["coordinate"].std()
     above = (unseen[head] - unseen[head].mean()) / unseen[head].std()
@@ -170,7 +170,7 @@ def _place(
     width: int,
     boxes: list[_Box],
 ) -> bool:
-    """Whether a name has room above its dot in a picture of this width; it is then taken."""
+    """Whether a name fits above its dot in a picture of this width. If so, its box is taken."""
     centre = (x - across[0]) / (across[1] - across[0]) * width
     bottom = (1 - (y - up[0]) / (up[1] - up[0])) * HEIGHT
     half = LETTER * len(cue) / 2

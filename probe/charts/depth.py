@@ -4,6 +4,7 @@ import altair as alt
 import pandas as pd
 
 from probe.charts.palette import (
+    TEXT,
     by_depth,
     by_value,
     finish,
@@ -16,6 +17,9 @@ from probe.charts.palette import (
 )
 from probe.stats.numbers import decimal
 
+# The looks of the first and the second meaning, besides their hues
+DASHES = ([1, 0], [5, 3])
+SHAPES = ("circle", "square")
 DEPTH_TIPS = tips(
     "sense:N",
     "label:N | depth",
@@ -97,6 +101,8 @@ def _depth(
         key = alt.Legend(orient="top", symbolType="circle", symbolOpacity=1, offset=4)
     hues = [sense_colour(senses_of(all_pairs), sense) for sense in pair]
     base = alt.Chart(rows).encode(x=x, color=by_value(alt.Color, "sense:N", pair, hues, key))
+    dash = by_value(alt.StrokeDash, "sense:N", pair, DASHES, key)
+    shape = by_value(alt.Shape, "sense:N", pair, SHAPES, key)
     # One scale for every pair of senses of the word
     domain = [float(all_pairs["low"].min()), float(all_pairs["high"].max())]
     y = alt.Y(
@@ -107,8 +113,20 @@ def _depth(
     )
     band = base.mark_area(opacity=0.22).encode(y, alt.Y2("high"))
     mean = {"y": alt.Y("coordinate:Q")}
-    lines = lines_with_dots(base, 28, line=mean, **mean, tooltip=DEPTH_TIPS)
-    picture = [reference_line("y", 0.0), band, *lines]
+    line = mean | {"strokeDash": dash}
+    lines = lines_with_dots(base, 28, line=line, **mean, shape=shape, tooltip=DEPTH_TIPS)
+    picture = [reference_line("y", 0.0), band, *lines, *_names_at_the_end(rows, pair, x)]
     if read_at is not None:
         picture.insert(0, reference_line("x", read_at, dash=False))
     return alt.layer(*picture)
+
+
+def _names_at_the_end(rows: pd.DataFrame, pair: tuple[str, str], x: alt.X) -> list[alt.Chart]:
+    """The name of each meaning at the end of its line: the first above it, the second below."""
+    last = rows[rows["depth"] == rows["depth"].max()]
+    names = []
+    for sense, dy in zip(pair, (-9, 11), strict=True):
+        text = alt.Chart(last[last["sense"] == sense])
+        text = text.mark_text(**TEXT | {"align": "right", "dx": -6, "dy": dy})
+        names.append(text.encode(x=x, y=alt.Y("coordinate:Q"), text=alt.Text("sense:N")))
+    return names

@@ -42,7 +42,7 @@ CURVE_TIPS = tips(
 )
 RANDOM_TIPS = CURVE_TIPS[1:4]
 # The looks of a word's leading heads, in their order
-HUES = (WITH, MUTED, INK)
+HUES = (WITH, INK, "#9aa4b1")  # of different lightness
 DASHES = ([1, 0], [6, 3], [2, 2])
 SHAPES = ("circle", "diamond", "square")
 HEAD_PARTS = {
@@ -90,7 +90,7 @@ def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> al
     picture = alt.layer(reference_line("y", ENOUGH), band, ticks, *lines, *ring)
     description = (
         f"Sets of heads for {word}: {_smallest_set(smallest)}; {len(chance)} random sets from the "
-        "same layers are drawn beside them."
+        "same layers are drawn for comparison."
     )
     return finish(picture, description, height=230)
 
@@ -141,7 +141,7 @@ def _ring(smallest: pd.DataFrame, x: alt.X, y: alt.Y, *, most: int) -> list[alt.
     note = f"{size} {heads}: {percent(value)}"
     base = alt.Chart(pd.DataFrame([{"size": size, "value": value, "note": note}]))
     ring = base.mark_point(size=120, color=INK, strokeWidth=1.5, opacity=1).encode(x=x, y=y)
-    # The label stands on the side that has space, above every line, band and tick.
+    # The label is on the side that has space, above every line, band and tick.
     side = {"align": "right", "dx": 4} if size > 0.6 * most else {"dx": -4}
     label = base.mark_text(**TEXT | side).encode(x=x, y=alt.YValue(8), text=alt.Text("note:N"))
     return [ring, label]
@@ -158,8 +158,8 @@ def _smallest_set(smallest: pd.DataFrame) -> str:
 def leading(frame: pd.DataFrame, word: str, heads: Sequence[str]) -> pd.DataFrame:
     """Effects of a word's `heads`, named as L0H0, with `name`: means over the pairs of senses.
 
-    Also of the ends of intervals: the interval of a mean is no wider than the mean of the
-    intervals.
+    The ends of intervals are means as well: the interval of a mean is at most as wide as the mean
+    of the intervals.
     """
     rows = of_word(frame, word)
     rows = rows.assign(name=head_names(rows))
@@ -227,7 +227,7 @@ def head_part_bars(
     kinds = [what for what in HEAD_PARTS.values() if what in set(rows["what"])]
     low = min(0.0, float(rows["low"].min()))
     high = max(0.0, float(rows["high"].max()))
-    # Behind the end of the interval; the interval itself is drawn.
+    # To the right of the interval; the interval itself is drawn.
     texts = [percent(value) for value in rows["value"]]
     numbered = rows.assign(edge=rows["high"].clip(lower=0), text=texts)
     scale = room_for_numbers([low, high if high > low else 1.0])

@@ -2,9 +2,8 @@
 weights and ΔE by source, the word's vector on its way up; and the attention of every head as small
 squares.
 
-The script of a walk replaces a chart's rows by those of another head or token (`palette.live`), and
-by those of another text where one is typed: tokens stand in the order of the rows, and `usermeta`
-says how many pixels each is high.
+The script of a walk replaces a chart's rows with the rows of another head, token or text
+(`palette.live`): tokens are in the order of the rows, and `usermeta` holds their height in pixels.
 """
 
 from collections.abc import Hashable, Mapping
@@ -65,7 +64,7 @@ def token_grid(
 
     `cells` is a walk's `attention` frame with `chosen`, the row that is followed; queries and keys
     may be tokens of two texts, and `named` titles their axes. Areas of weights run from 0 to 1 in
-    every picture; those of dot products to the largest of the head, violet where positive and ochre
+    every picture; areas of dot products to the largest of the head, violet where positive and ochre
     where negative. Cells that the mask closes are grey.
     """
     labels = {name: cells[name].drop_duplicates().tolist() for name in ("query", "key")}
@@ -218,8 +217,8 @@ def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
 
 
 def _names(rows: pd.DataFrame) -> list[str]:
-    """The names that are written: of what is followed first, then in order, each unless it would
-    stand on another."""
+    """The names that are written: of the followed token first, then in order, each unless it would
+    overlap another."""
     width = NAME_WIDTH * float(rows["plane_x"].max() - rows["plane_x"].min())
     height = NAME_HEIGHT * float(rows["plane_y"].max() - rows["plane_y"].min())
     wanted = rows[(rows["kind"] != "query") | rows["chosen"]]
@@ -260,8 +259,7 @@ def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
 
 
 def _by_token(title: str, tip: list[alt.Tooltip]) -> alt.Chart:
-    """What the layers of a chart share whose tokens stand one below the other, in the order of the
-    text."""
+    """The base of the layers of a chart with one token per row, in the order of the text."""
     return alt.Chart().encode(
         y=alt.Y("label:N", title=title, sort=None, axis=token_axis(labelLimit=110)), tooltip=tip
     )

@@ -3,8 +3,8 @@ separation under controls.
 
 A verdict has the same shape in maps, scatters, tables and legends, so that none rests on colour
 alone. A shape is an SVG path within a square from -1 to 1. In a map "separates" and "none" have no
-mark: a mark says what a reader should look at. A cell with a frame does more for the word than for
-nouns of one meaning in its place. Every picture takes the whole frame and a word, so that scales
+mark, because marks are for the cells to look at. A cell with a frame does more for the word than
+for unambiguous nouns in its place. Every picture takes the whole frame and a word, so that scales
 are the same for every word.
 """
 
@@ -61,38 +61,27 @@ MARKS = {
     "none": "M-0.4,0A0.4,0.4,0,1,1,0.4,0A0.4,0.4,0,1,1,-0.4,0Z",
 }
 UNMARKED = ("separates", "none")  # in a map: too many, and nothing depends on them
-MORE = "more"  # the comparison of a head that does more for the word than for nouns of one meaning
+MORE = "more"  # the comparison of a head that does more for the word than for unambiguous nouns
 MORE_FRAME = {"stroke": INK, "strokeWidth": 2.5, "fillOpacity": 0}
 COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "mover": WITH, "opposes": AGAINST}
-MANY_HEADS = 16  # in a wider map a cell has no space for a number beside the verdict's mark
+MANY_HEADS = 16  # in a wider map a cell has no space for a number next to the verdict's mark
 ASIDE = -4  # pixels that a number is moved to the left
 FEW_LAYERS = 6  # a higher map has numbers on all four sides
 NOTHING = 0.005  # of the gap: an effect that rounds to 0 %
 STRONG = 0.55  # of the scale: from here on white is read better than ink, on the darker colour
-MLP = "MLP"  # the column of the map that is no head
-MIXER = "mixer"  # that of what stands in the place of attention
+MLP = "MLP"  # the column of the MLPs in the map
+MIXER = "mixer"  # the column of the mixers, which replace attention
+# Four rows, because a card has the rest.
 MLP_TIPS = tips(
     "name:N | part",
     "net:Q | net effect | .1%",
-    "general:Q | for other nouns | .1%",
-    "specific:Q | more for this word | .1%",
-    "beside:N | beside other nouns",
+    "general:Q | on unambiguous nouns | .1%",
 )
 HEAD_TIPS = tips(
     "name:N | head",
     "verdict:N",
-    "net:Q | net swap effect | .1%",
-    "net_low:Q | 95 % from | .1%",
-    "net_high:Q | 95 % to | .1%",
-    "general:Q | for other nouns | .1%",
-    "specific:Q | more for this word | .1%",
-    "beside:N | beside other nouns",
-    "swap:Q | swap | .1%",
-    "same_sense:Q | same-sense swap | .1%",
-    "direct:Q | its own write | .1%",
-    "auroc:Q | held-out AUROC | .2f",
-    "attention_cue:Q | attention to the cue | .0%",
-    "attention_previous:Q | attention to the previous token | .0%",
+    "net:Q | net effect | .1%",
+    "general:Q | on unambiguous nouns | .1%",
 )
 SURVEY_TIPS = tips(
     "name:N | head",
@@ -107,16 +96,40 @@ SURVEY_TIPS = tips(
     "specific:Q | more for ambiguous words | .1%",
     "read_depth:Q | blocks passed where it is read",
 )
-NAMED = 6  # heads with their name beside the point
+NAMED = 6  # heads with their name next to the point
 NAME_HEIGHT = 0.055  # of a name, as a part of the axis of effects
-# How an effect on the word compares with that on nouns of one meaning in its place, in words.
+# How an effect on the word compares with that on unambiguous nouns in its place, in words.
 BESIDE_NOUNS = {
     "more": "more than for other nouns",
     "less": "less than for other nouns",
     "same": "as for any noun",
-    "undecided": "not decided",
+    "undecided": "–",
     "": "not compared",
 }
+# The values of a cell of a map, for the drawing and for its card.
+CELL = (
+    "word",
+    "layer",
+    "head",
+    "name",
+    "verdict",
+    "clear",
+    "comparison",
+    "mark",
+    "net",
+    "net_low",
+    "net_high",
+    "general",
+    "specific",
+    "swap",
+    "same_sense",
+    "direct",
+    "auroc",
+    "attention_cue",
+    "attention_previous",
+)
+CELL_SIZE = 36  # pixels of a square cell, in a small map
+FEW_COLUMNS = 7  # of cells of that size, for which a phone is wide enough
 MLP_CELL = ("word", "layer", "head", "name", "net", "general", "specific", "comparison", "beside")
 EFFECT_TITLE = "net swap effect (share of gap)"
 CHANCE = 0.5
@@ -130,7 +143,7 @@ def marked(rows: pd.DataFrame) -> list[str]:
 
 
 def does_more(rows: pd.DataFrame) -> pd.Series:
-    """Whether each row moves the word, and does more for it than for nouns of one meaning: what
+    """Whether each row moves the word, and does more for it than for unambiguous nouns: what
     opposes it, and opposes it further than those, is no such row."""
     return (rows["comparison"] == MORE) & (rows["net"] > 0)
 
@@ -164,7 +177,7 @@ def mlps_at_word(positions: pd.DataFrame) -> pd.DataFrame:
 
 
 def mlps_beside_nouns(mlps: pd.DataFrame, more: Mapping[str, Sequence[int]]) -> pd.DataFrame:
-    """The same for the words that were compared with nouns of one meaning, for every layer: means
+    """The same for the words that were compared with unambiguous nouns, for every layer: means
     over the pairs of senses.
 
     `mlps` is the study's frame; `more` has the layers of each word whose MLP does more for it than
@@ -181,8 +194,8 @@ def mlps_beside_nouns(mlps: pd.DataFrame, more: Mapping[str, Sequence[int]]) -> 
 
 
 def mixers_at_word(mixers: pd.DataFrame) -> pd.DataFrame:
-    """The same of what stands in the place of attention in the layers of a hybrid that have no
-    heads: means over the pairs of senses, cells of a column of their own. `mixers` is the study's
+    """The same for the mixers of a hybrid, in its layers without heads: means over the pairs of
+    senses, in one column of cells. `mixers` is the study's
     frame."""
     means = mixers.groupby(["word", "layer"], as_index=False, sort=False)
     rows = means[["net"]].mean().astype({"layer": int})
@@ -194,7 +207,7 @@ def mixers_at_word(mixers: pd.DataFrame) -> pd.DataFrame:
 def _mlp_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows as cells of the map: `head` is the MLPs' column, `name` what each is called."""
     names = [f"MLP of layer {layer}" for layer in rows["layer"]]
-    # In a frame without rows no column is a number, nor is it in what the frame is joined to.
+    # A frame without rows has no numeric columns, which concatenation would spread.
     numbers = dict.fromkeys(("net", "general", "specific"), float)
     cells = rows.assign(head=MLP, name=names).reindex(columns=MLP_CELL)
     return cells.astype(numbers)
@@ -202,7 +215,7 @@ def _mlp_cells(rows: pd.DataFrame) -> pd.DataFrame:
 
 def named(word_heads: pd.DataFrame) -> pd.DataFrame:
     """The heads that have a rank, each with its `name` (L0H2), whether its interval excludes zero
-    (`clear`), and its comparison with nouns of one meaning in words (`beside`)."""
+    (`clear`), and its comparison with unambiguous nouns in words (`beside`)."""
     ranked = word_heads.dropna(subset="rank")
     clear = (ranked["net_low"] > 0) | (ranked["net_high"] < 0)
     # A table read from a file has a missing value where nothing was compared.
@@ -219,11 +232,11 @@ def head_map(
     read_at: int | None = None,
     legend: bool = True,
 ) -> alt.LayerChart:
-    """Layer x head grid of a word's net swap effects; a number (percent) stands where the 95 %
+    """Layer x head grid of a word's net swap effects; a number (percent) is where the 95 %
     interval excludes zero.
 
-    The verdict is a mark in the cell's corner; in wide models it stands alone. A frame is round
-    the cells that do more for the word than for nouns of one meaning. `mlps`, from
+    The verdict is a mark in the cell's corner; in wide models there is no number. A frame is around
+    the cells that do more for the word than for unambiguous nouns. `mlps`, from
     `mlps_beside_nouns` or `mlps_at_word`, are one more column on the same scale, each with its
     number. A dashed line lies above the layer `read_at`, the first that is read at the last depth.
     """
@@ -234,18 +247,20 @@ def head_map(
     description = (
         f"Map of {word}: net swap effects of {len(rows)} heads by layer and head. The largest is "
         f"{percent(best['net'])} of the sense gap, by {best['name']}; the intervals of "
-        f"{int(rows['clear'].sum())} heads exclude zero. Shown to resolve the word: {resolvers}. "
-        f"Shown to do more for it than for nouns of one meaning: {do_more}."
+        f"{int(rows['clear'].sum())} heads exclude zero. Resolvers: {resolvers}. "
+        f"Significantly more for it than for unambiguous nouns: {do_more}."
     )
     picture = _map(word_heads, word, legend, mlps, read_at=read_at)
-    return finish(picture.properties(width="container"), description)
+    columns = word_heads["head"].nunique() + (0 if mlps is None else mlps["head"].nunique())
+    width = alt.Step(CELL_SIZE) if columns <= FEW_COLUMNS else "container"
+    return finish(picture.properties(width=width), description)
 
 
 def head_maps(word_heads: pd.DataFrame) -> alt.HConcatChart | alt.Chart:
     """The maps of all words side by side, on one scale."""
     words = word_heads["word"].unique()
     if not len(words):
-        note = "No word was shown to have a gap between its senses: there is nothing to map."
+        note = "No word has a significant gap between its senses, so there is no map."
         chart = alt.Chart(pd.DataFrame({"note": [note]})).mark_text(color=MUTED, align="left")
         return finish(
             chart.encode(text=alt.Text("note:N"), x=alt.XValue(0)).properties(height=30), note
@@ -271,10 +286,10 @@ def survey_map(heads: pd.DataFrame, *, limit: float) -> alt.LayerChart:
     """Layer x head grid of net swap effects over many words; marks and frames as in `head_map`.
 
     `heads` is the frame `survey_heads` of one model, of heads that have a rank · `limit`: both ends
-    of the scale, so that several models have one. A dashed line lies above the first layer that is
-    read at the last depth. A mark is at heads that move words the wrong way,
-    or further than SMALLEST without being confirmed; a frame is round heads that were shown to move
-    words and do more for them than for nouns of one meaning.
+    of the scale, so that several models share one. A dashed line is above the first layer that is
+    read at the last depth. Marks are at heads that move words the wrong way, or further than
+    SMALLEST without significance. Frames are around heads that move words significantly, and do
+    more for them than for unambiguous nouns.
     """
     moves = (heads["p"] < LEVEL) & (heads["effect"] >= SMALLEST)
     ends = {"effect": "net", "effect_low": "net_low", "effect_high": "net_high"}
@@ -289,7 +304,7 @@ def survey_map(heads: pd.DataFrame, *, limit: float) -> alt.LayerChart:
         f"Map over words: net swap effects of {len(rows)} heads by layer and head. The largest is "
         f"{percent(best['net'])} of the sense gap, by {part_name(best['layer'], best['head'])}; "
         f"the intervals of {int(clear)} heads exclude zero. Shown to do more for ambiguous words "
-        f"than for nouns of one meaning: {names}."
+        f"than for unambiguous nouns: {names}."
     )
     depth = int(rows["read_depth"].min())
     picture = _map(rows, "", False, limit=limit, tooltip=SURVEY_TIPS, read_at=depth)
@@ -310,6 +325,8 @@ def _map(
     beside = of_word(mlps, word) if mlps is not None else word_heads[:0]
     rows = named(of_word(word_heads, word))
     rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
+    fields = [*CELL, *(str(tip.shorthand).split(":")[0] for tip in tooltip)]
+    rows = rows[[name for name in dict.fromkeys(fields) if name in rows]]
     # In a hybrid some layers have no heads.
     layers = sorted({*word_heads["layer"].tolist(), *beside["layer"].tolist()})
     heads = sorted(word_heads["head"].unique().tolist())
@@ -327,10 +344,13 @@ def _map(
     y = _layers_down(down, alt.Axis(**LEVEL_LABELS))
     layered = [cells.encode(x=x, y=y, color=colour)]
     if len(heads) <= MANY_HEADS:
-        # In small cells the number makes room for the mark.
+        # In small cells the number is moved aside for the mark.
         aside = ASIDE if len(layers) > FEW_LAYERS else 0
         numbers = base.transform_filter(alt.datum.clear).mark_text(fontSize=11, dx=aside)
         layered.append(numbers.encode(text=alt.Text("mark:N"), color=text))
+    else:
+        negative = base.transform_filter((alt.datum.net < 0) & alt.datum.clear)
+        layered.append(negative.mark_text(fontSize=11, text="−", color=INK))
     if kinds := marked(word_heads):
         shape = verdict_shape(kinds, legend=legend)
         size = 60 if len(heads) <= MANY_HEADS and len(layers) <= FEW_LAYERS else 34
@@ -349,10 +369,11 @@ def _map(
         layered.append(opposite.encode(x=x, y=y))
     if len(beside):
         layered += _mlp_column(beside, on_cells, fill=colour, text=text)
-    # Frames last, so that no cell beside them covers a side.
+    # Frames last, so that no neighbouring cell covers a side.
     layered += _frames_of_more(rows, on_cells, tooltip)
     layered += _frames_of_more(beside, on_cells, MLP_TIPS)
-    picture = alt.layer(*layered).properties(height=layer_height(len(layers)))
+    height = CELL_SIZE * len(layers) if len(layers) <= FEW_LAYERS else layer_height(len(layers))
+    picture = alt.layer(*layered).properties(height=height)
     return picture.resolve_axis(x="independent", y="independent")
 
 
@@ -402,7 +423,7 @@ def _mlp_column(
 
 
 def _frames_of_more(rows: pd.DataFrame, on_cells: dict[str, Any], tooltip: Any) -> list[alt.Chart]:
-    """Frames round the cells that do more for the word than for nouns of one meaning."""
+    """Frames round the cells that do more for the word than for unambiguous nouns."""
     more = rows[does_more(rows)]
     if more.empty:
         return []
@@ -430,7 +451,7 @@ def separation_and_effect(word_heads: pd.DataFrame, word: str) -> alt.LayerChart
     """Held-out AUROC of each head's write against its net swap effect, for the heads up to a word's
     read-out.
 
-    Heads with an effect that stands out of the frame's range are named.
+    The heads with the largest clear effects are named.
     """
     rows = named(of_word(word_heads, word))
     leftmost = min(0.4, float(word_heads["auroc"].min()) - 0.05)

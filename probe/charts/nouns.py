@@ -1,4 +1,4 @@
-"""How far a word changes with its meaning beside nouns of one meaning in its place, by depth."""
+"""How far a word changes with its meaning by depth, compared with unambiguous nouns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from probe.charts.palette import (
 )
 from probe.stats.numbers import counted, decimal
 
-NOUNS = "nouns of one meaning"
+NOUNS = "unambiguous nouns"
 # Times the distance at the read-out: vectors grow with depth, and on a linear axis that reaches
 # further what is seen at the read-out would be too low to see.
 LINEAR_UP_TO = 2.0
@@ -97,13 +97,14 @@ def distance_axis(
 
 
 def noun_gaps(controls: pd.DataFrame, word: str, *, read_at: int) -> alt.LayerChart:
-    """The distance between a word's meanings by depth, above the band of the nouns of one meaning
+    """The distance between a word's meanings by depth, above the band of the unambiguous nouns
     in its place (mean, and from the least to the furthest); a line marks the read-out."""
     rows = noun_distances(controls, word, read_at=read_at)
     of_nouns = rows[rows["what"] == NOUNS]
     kinds = [word, NOUNS]
     key = line_legend(orient="top", symbolOpacity=1, offset=4)
     colour = by_value(alt.Color, "what:N", kinds, (WITH, MUTED), key)
+    dash = by_value(alt.StrokeDash, "what:N", kinds, ([1, 0], [5, 3]), key)
     ends = pd.concat([rows["distance"], rows["low"], rows["high"]]).dropna()
     domain = [min(0.0, float(ends.min())), float(ends.max())]
     title, axis, scale = distance_axis(domain, f"(1 = {word} at the read-out)")
@@ -120,13 +121,13 @@ def noun_gaps(controls: pd.DataFrame, word: str, *, read_at: int) -> alt.LayerCh
         note.encode(x=x, y=alt.YValue(6), text=alt.Text("note:N")),
         reference_line("y", 0.0),
         band,
-        *lines_with_dots(nouns, 28, tooltip=NOUN_TIPS),
-        *lines_with_dots(of_the_word, 28, tooltip=WORD_TIPS),
+        *lines_with_dots(nouns, 28, line={"strokeDash": dash}, tooltip=NOUN_TIPS),
+        *lines_with_dots(of_the_word, 28, line={"strokeDash": dash}, tooltip=WORD_TIPS),
     )
     last = of_nouns[of_nouns["depth"] == read_at].iloc[0]
     description = (
-        f"Nouns beside {word}: at its read-out the meanings of {word} are 1 apart, those of "
-        f"{counted(int(last['nouns']), 'noun')} of one meaning in its place "
+        f"Nouns in the place of {word}: at its read-out layer its meanings are 1 apart, those of "
+        f"{counted(int(last['nouns']), 'unambiguous noun')} in its place "
         f"{decimal(last['distance'])} in the mean, from {decimal(last['low'])} to "
         f"{decimal(last['high'])} ({last['furthest']})."
     )

@@ -107,7 +107,7 @@ class StudyCharts:
 
     def positions(
         self, word: str | None = None, *, component: str = next(iter(COMPONENTS))
-    ) -> alt.Chart:
+    ) -> alt.LayerChart:
         """The effects of single positions by layer; component: a value of that column."""
         positions, word = self._of_word("positions", word)
         if component not in COMPONENTS:
@@ -146,7 +146,7 @@ class StudyCharts:
         return carried_over(self._table("survey_carry_over"))
 
     def _table(self, name: str) -> pd.DataFrame:
-        """A table with rows. Raises InputError where there is none."""
+        """A table with rows. Raises InputError if it has no rows."""
         table = self._frames.get(name)
         if table is None or table.empty:
             raise InputError(

@@ -54,8 +54,8 @@ TEXT = {"align": "left", "fontSize": 11, "color": INK}
 
 
 def senses_of(rows: pd.DataFrame) -> list[str]:
-    """The senses of a word in the order that fixes their hues: those of its pairs, as they first
-    appear."""
+    """The senses of a word in the order that fixes their hues: as they first appear in its
+    pairs."""
     return list(dict.fromkeys(rows[["sense_a", "sense_b"]].to_numpy().ravel().tolist()))
 
 
@@ -158,7 +158,7 @@ def as_pictures(*, width: int = 420) -> None:
 
 
 def image(chart: Any, *, width: int = 420) -> str:
-    """A chart as an HTML image that holds its own PNG: no network and no script; its description is
+    """A chart as an HTML image that embeds its PNG: no network and no script; its description is
     read aloud.
 
     An image, because notebooks that do not trust a file drop drawings from its HTML and keep
@@ -201,7 +201,8 @@ def repacked(png: bytes) -> bytes:
     """The same picture in about a quarter of the bytes: as indexed colours where 256 are enough,
     otherwise as RGB.
 
-    A picture that is not opaque is returned as it is. Raises ValueError for bytes that are no PNG.
+    A picture that is not opaque is returned unchanged. Raises ValueError for bytes of another
+    format.
     """
     try:
         picture = Image.open(BytesIO(png), formats=["PNG"]).convert("RGBA")
@@ -277,7 +278,7 @@ def token_axis(**options: Any) -> alt.Axis:
 
 
 def share_axis(**options: Any) -> alt.Axis:
-    """An axis of shares, in per cent."""
+    """An axis of shares, in percent."""
     return alt.Axis(format=".0%", tickCount=5, **options)
 
 
@@ -348,8 +349,8 @@ def numbers_at(
 
 
 def room_for_numbers(domain: Sequence[float]) -> alt.Scale:
-    """The scale of bars whose numbers stand behind them (`numbers_at`): on the right, however
-    narrow the picture, NUMBER_WIDTH pixels stay free for these."""
+    """The scale of bars with numbers to their right (`numbers_at`): NUMBER_WIDTH pixels stay free
+    there, however narrow the picture."""
     right = alt.ExprRef(f"max(1, width - {NUMBER_WIDTH})")
     return alt.Scale(domain=list(domain), range=[0, right], nice=False)
 

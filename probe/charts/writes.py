@@ -1,12 +1,12 @@
 """Parts of a whole: direct shares of the sense gap by component, and the decomposition of one
 sentence's vector along the sense axis.
 
-The decomposition of a sentence says who put how much of the sense into the word's vector, token by
-token. A share there is a contribution over the sentence's own sense coordinate (`total`, counted
+The decomposition of a sentence shows who wrote how much of the sense into the word's vector, token
+by token. A share is a contribution divided by the sentence's sense coordinate (`total`, counted
 from the midpoint between the senses), so the shares of a sentence sum to 1. It is direct: what was
-written, with everything downstream as it was, not what would happen without it (see
-`probe.model.decomposition`). Where the word does not clearly stand on the side of the sense that is
-meant, a share would be a ratio over nothing and none is given.
+written, with everything downstream unchanged, not what would happen without it (see
+`probe.model.decomposition`). Where the word is not clearly on the side of the sense that is meant,
+a share would be a ratio to almost 0, so there are no shares.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from probe.charts.palette import (
 )
 from probe.stats.numbers import decimal, percent, scientific
 
-TOP_SHARES = 6  # heads, and MLPs, with a bar of their own
+TOP_SHARES = 6  # heads, and MLPs, with a separate bar
 KINDS = {
     "attention": "attention bias",
     "norm": "norm bias",
@@ -50,12 +50,13 @@ COLOURS = {
     "attention bias": MUTED,
     "norm bias": MUTED,
 }
-LEADERS = (WITH, "#a488de", "#cbb8ef")  # the hues of the heads that wrote most, largest first
-OTHER_HEADS = "#8d96a1"
+# The hues of the heads that wrote most, largest first, and of the others: of different lightness
+LEADERS = (WITH, "#a488de", "#d9cbf5")
+OTHER_HEADS = "#48515c"
 NO_HEAD = "#5f7f86"
-MOST_TOKENS = 24  # bars for single tokens; more would not fit beside a page's text
+MOST_TOKENS = 24  # bars for single tokens; more would not fit into a page
 SUM = "all together"
-MEAN = 0.5  # where the mean of a sense stands, in fractions of the gap
+MEAN = 0.5  # the coordinate of the mean of a sense, in fractions of the gap
 CLEAR = 0.1  # of the gap, from the midpoint to the side of the sense that is meant
 LAST = [
     "other tokens",
@@ -77,8 +78,8 @@ GATHERED = {
 
 
 def share_groups(shares: pd.DataFrame, word: str) -> pd.DataFrame:
-    """Direct shares of a word gathered for drawing: embeddings, leading heads, other heads, what
-    stands in the place of attention in a hybrid (mixers), MLPs, biases.
+    """Direct shares of a word gathered for drawing: embeddings, leading heads, other heads, the
+    mixers of a hybrid, MLPs, biases.
 
     One row per pair of senses and `label`, in drawing order (`position`), with its `kind`, `share`,
     and `mean` over the pairs; each pair keeps its sum.
@@ -120,7 +121,7 @@ def share_bars(shares: pd.DataFrame, word: str) -> alt.LayerChart:
     means = rows.drop_duplicates("label")
     pairs = rows.assign(pair=rows["sense_a"] + " / " + rows["sense_b"])
     y = alt.Y("label:N", title=None, sort=means["label"].tolist(), axis=bare_axis(labelLimit=140))
-    # A number stands right of its bar and of every tick on it.
+    # A number is to the right of its bar and of every tick on it.
     edges = [
         max(0.0, *group["share"], *group["mean"])
         for _, group in rows.groupby("position", sort=True)
@@ -166,8 +167,8 @@ def decomposition_table(decomposition: pd.DataFrame, word: str, *, sentence: int
     and its `share` of the sum.
 
     `toward` and `net` are positive toward the sense that is meant, in fractions of the gap. Tokens
-    stand in reading order, the smallest beyond MOST_TOKENS gathered; then embeddings, MLPs, biases
-    and the sum. Writers are the leading heads, the other heads, and what is no head.
+    are in reading order, the smallest beyond MOST_TOKENS gathered; then embeddings, MLPs, biases
+    and the sum. Writers are the top heads, the other heads, and parts that are not heads.
     """
     rows = _toward(of_sentence(decomposition, word, sentence))
     is_head = rows["head"].notna()
@@ -209,7 +210,7 @@ def source_of(decomposition: pd.DataFrame) -> pd.Series:
 
 
 def is_clear(row: Mapping[Any, Any]) -> bool:
-    """Whether the word stands on the side of the sense that is meant, by at least CLEAR of the gap.
+    """Whether the word is on the side of the sense that is meant, by at least CLEAR of the gap.
 
     `row` is any row of the sentence's decomposition: reads `sense sense_a total`.
     """
@@ -223,15 +224,13 @@ def _toward(decomposition: pd.DataFrame) -> pd.DataFrame:
     return decomposition.assign(sign=sign, toward=decomposition["contribution"] * sign)
 
 
-def decomposition_bars(
-    decomposition: pd.DataFrame, word: str, *, sentence: int, summary: str = ""
-) -> alt.LayerChart:
+def decomposition_bars(decomposition: pd.DataFrame, word: str, *, sentence: int) -> alt.LayerChart:
     """One sentence's decomposition on the sense axis: a bar per source token, in parts by head,
     then the rest and the sum.
 
-    `decomposition` is the study's frame; `summary` is a sentence for those who hear the picture's
-    description. Right is toward the sense that is meant. Numbers are shares of the sum where the
-    word stands clearly on the side of its sense, and fractions of the gap where it does not.
+    `decomposition` is the study's frame. Right is toward the sense that is meant. Numbers are
+    shares of the sum where the word is clearly on the side of its sense, and fractions of the gap
+    where it is not.
     """
     rows = of_sentence(decomposition, word, sentence)
     first = rows.iloc[0].to_dict()
@@ -256,14 +255,14 @@ def decomposition_bars(
     picture = alt.layer(parts, reference_line("x", 0.0), numbers)
     closing = scientific(float(first["closing"]))
     description = (
-        f"Where the sense comes from, by source token: {summary or _largest_bar(bars)} The terms "
+        f"Where the sense comes from, by source token: {_largest_bar(bars)} The terms "
         f"add up to the vector that the model has there, within {closing} of its size."
     )
     return finish(picture, description, height=20 * len(order))
 
 
 def _bar_texts(bars: pd.DataFrame, *, shares: bool) -> pd.DataFrame:
-    """The number of each bar and the `edge` that it stands behind."""
+    """The number of each bar and the `edge` to whose right it is written."""
     positive = bars.assign(edge=bars["toward"].clip(lower=0))
     rows = positive.groupby("bar", sort=False, as_index=False).agg(
         edge=("edge", "sum"), net=("net", "first"), share=("share", "first")

@@ -1,20 +1,23 @@
-"""From what was found to pages: values for the templates, one HTML file, and the folder that is
-whole or absent.
+"""Pages of results: values for the templates, one HTML file, and a folder that is written whole
+or not at all.
 
 A report goes one way: study -> findings (`probe.results.findings`) -> views -> templates. A view
-takes records and gives plain values and charts; the sentences of a section stand in its template.
+takes records and returns plain values and charts. The sentences of a section are in its template.
 
-answer     the one sentence and the one table that answer, for page, terminal and notebook
-words      view: the first screen, and a card for each word
-heads      view: maps, leading heads, sets of heads, shares, the table of all heads
+answer     the headline and the facts, for the page, the terminal and the notebook
+cards      view: the cards of the top heads; why: why a head attends to the cue
+words      view: the size of a study, the facts of every word, how its meanings part
+heads      view: maps, sets of heads, shares, the table of all heads
 paths      view: from the cue to the word; attribution_graph: its edges as a file for other viewers
-sentences  view: single sentences, token by token; sources: what supplies their sense, in words
-checks     view: controls, power, certificate, data, tables to download
-report     the report of a study, what a notebook shows of a result, the writer of every kind of
-           result
+sentences  view: single sentences, token by token; predictions: those read as another meaning
+checks     view: unambiguous nouns, controls, power, certificate, data, tables to download
+sections   the sections of a report and their headings
+report     the page of a study, and what a notebook shows of a result
+cues       the page of a cue scan
 walk       the page of one sentence, step by step
-templates/ the pages themselves: headings, sentences, captions and the method in words
-output     a self-contained HTML file; page, tables and manifest as files; whether a folder can be
-           written
-terminal   what a command prints: tables, progress
+survey     the page of a survey
+templates/ headings, sentences, captions and the method in words
+html       a self-contained HTML file
+folder     page, tables and manifest as files; write and read: results into and from a folder
+terminal   the output of commands: tables, progress
 """

@@ -1,8 +1,8 @@
 """The answer to "which heads resolve this word?" for the page, the terminal and the notebook.
 
-The headline is made of fixed sentences about all words. Each word has a table of facts: a fixed
-label and a value with the numbers. A fact that was not measured, or that does not apply, has no
-row. Nothing here says more than the verdicts do (`probe.results.findings`).
+The headline consists of fixed sentences about all words. Each word has facts: a fixed label, and a
+value with the numbers. A fact that was not measured, or that does not apply, has no row. Nothing
+here claims more than the verdicts do (`probe.results.findings`).
 """
 
 import math
@@ -17,21 +17,22 @@ from probe.stats.limits import LEVEL
 from probe.stats.numbers import counted, listed, ordinal, percent
 
 NAMED = 6  # heads that a fact names; the others are counted
+NAMED_OF_WORD = 2  # resolvers of a word that the headline names
 FAR = 20  # times as far: unambiguous nouns hardly move, and a larger ratio is mostly noise
 GAP = "gap between the meanings"  # the only fact of a word without one
 NOT_SIGNIFICANT = "not significant, so no head is ranked"
-# What tells the senses apart without meaning.
+# What separates the meanings without being meaning, in words.
 CONFOUNDER_WORDS = {
     "untrained": "by the same model with random weights",
-    "nuisance": "by where the word or its cue stands in the text or how long the text is",
+    "nuisance": "by the position of the word or its cue, or by the length of the text",
 }
 
 # The headline: one sentence on the heads that lead, one on resolvers.
 NO_GAP = "These sentences do not separate the meanings of {words} in this model."
 NO_MOVER = "No single head has a significant effect on {words}."
 LEAD = "{heads} move {words} most."
-DIFFER = "Each word has its own leading heads."
-RESOLVED = "Resolvers, which do more for the word than for unambiguous nouns: {heads}."
+DIFFER = "The top heads differ from word to word."
+RESOLVED = "Resolvers (more than for unambiguous nouns): {heads}."
 NOT_RESOLVED = "No head does more for an ambiguous word than for unambiguous nouns."
 NOT_COMPARED = "No word was compared with unambiguous nouns."
 EXPLORATORY = "Exploratory, because there are few sentences."
@@ -43,7 +44,7 @@ class AnswerRow:
 
     word: the ambiguous word.
     index: its place among the words of the study.
-    heads: its leading heads.
+    heads: its top heads.
     facts: labels and values, in the order of FACTS.
     """
 
@@ -77,7 +78,7 @@ def question(words: Sequence[str]) -> str:
 
 
 def headline(findings: Sequence[WordFindings]) -> str:
-    """The heads that lead for all words, and the resolvers of each."""
+    """The top heads of all words, and the resolvers of each."""
     ranked = [finding for finding in findings if finding.ranked]
     moved = [finding for finding in ranked if finding.movers]
     if not ranked:
@@ -91,7 +92,7 @@ def headline(findings: Sequence[WordFindings]) -> str:
 
 
 def _leaders(moved: Sequence[WordFindings]) -> str:
-    """The leading heads, where they are the same for all words that heads move."""
+    """The top heads, where they are the same for all words that heads move."""
     first = [head.name for head in moved[0].movers[:LEADERS]]
     same = [{head.name for head in finding.movers[:LEADERS]} == {*first} for finding in moved]
     if not all(same):
@@ -104,7 +105,9 @@ def _resolvers(moved: Sequence[WordFindings]) -> str:
     if not any(finding.beside_nouns.pairs for finding in moved):
         return NOT_COMPARED
     by_word = {finding.word: _on_average(finding) for finding in moved}
-    named = [f"{some_names(heads)} ({word})" for word, heads in by_word.items() if heads]
+    named = [
+        f"{some_names(heads, NAMED_OF_WORD)} ({word})" for word, heads in by_word.items() if heads
+    ]
     return RESOLVED.format(heads="; ".join(named)) if named else NOT_RESOLVED
 
 
@@ -117,15 +120,15 @@ def _names(findings: Sequence[WordFindings]) -> str:
     return listed([finding.word for finding in findings])
 
 
-def some_names(heads: Sequence[HeadFinding]) -> str:
-    """The names of the first NAMED heads, and how many others there are."""
-    names = [head.name for head in heads[:NAMED]]
+def some_names(heads: Sequence[HeadFinding], most: int = NAMED) -> str:
+    """The names of the first heads, at most so many, and how many others there are."""
+    names = [head.name for head in heads[:most]]
     others = len(heads) - len(names)
     return listed([*names, counted(others, "other")] if others else names)
 
 
 def facts(finding: WordFindings) -> tuple[tuple[str, str], ...]:
-    """The facts of a word, those that apply; without a gap, only that there is none."""
+    """The facts of a word that apply; without a gap, only that the gap is not significant."""
     if not finding.ranked:
         return ((GAP, NOT_SIGNIFICANT),)
     values = ((label, value(finding)) for label, value in FACTS.items())
@@ -155,8 +158,9 @@ def _pairs(head: HeadFinding) -> str:
 
 def _mover_count(finding: WordFindings) -> str:
     heads = finding.layers * finding.heads_per_layer
-    shown = "" if len(finding.pairs) == 1 else f", in {_pairs_moved(finding)}"
-    return f"{len(finding.movers)} of {heads} heads{shown if finding.movers else ''}"
+    several = len(finding.pairs) > 1 and finding.movers
+    in_pairs = f", in {_pairs_moved(finding)}" if several else ""
+    return f"{len(finding.movers)} of {heads} heads{in_pairs}"
 
 
 def _pairs_moved(finding: WordFindings) -> str:
@@ -196,7 +200,7 @@ def _next_step(finding: WordFindings) -> str:
     """What makes a comparison with unambiguous nouns possible."""
     reason = finding.beside_nouns.not_compared
     if reason == NOT_ASKED_FOR:
-        return "By default it is compared with those that ship."
+        return "By default it is compared with the nouns that ship."
     if reason.startswith(TOO_FEW_NOUNS):
         return "Name more nouns with --controls."
     return f"Add pairs of sentences in which {finding.word} is a noun in just this form."
@@ -210,14 +214,15 @@ def _mlps(finding: WordFindings) -> str:
 
 
 def _smallest_set(finding: WordFindings) -> str:
-    few = finding.smallest_set
-    if few is None:
+    smallest = finding.smallest_set
+    if smallest is None:
         return ""
-    kept = f"{counted(len(few.names), 'head')} of {few.heads_tested}: {percent(few.faithfulness)}"
+    heads = f"{counted(len(smallest.names), 'head')} of {smallest.heads_tested}"
+    kept = f"{percent(smallest.faithfulness)} by {heads}"
     if finding.random_sets is None:
         return kept
-    drawn = finding.random_sets
-    return f"{kept} (best of {drawn.number} random sets: {percent(drawn.best)})"
+    random_sets = finding.random_sets
+    return f"{kept} (best of {random_sets.number} random sets: {percent(random_sets.best)})"
 
 
 def _cue(finding: WordFindings) -> str:
@@ -241,7 +246,7 @@ def _path(finding: WordFindings) -> str:
 
 
 def _no_order(finding: WordFindings) -> str:
-    """Leading heads without an order: their rank intervals overlap, at the same read-out."""
+    """Top heads without an order: their rank intervals overlap, at the same read-out layer."""
     at_end = {head.name for head in finding.leaders if head.at_end}
     groups = []
     for group in finding.rank_groups:
@@ -271,9 +276,9 @@ def _range(numbers: Sequence[int]) -> str:
     return str(most) if fewest == most else f"{fewest} to {most}"
 
 
-def _told_apart(finding: WordFindings) -> str:
-    """What tells the meanings apart without meaning, and whether that is ruled out as the reason:
-    unambiguous nouns stand in the same sentences."""
+def _also_separated(finding: WordFindings) -> str:
+    """What else separates the meanings, and whether that is ruled out as the reason, because
+    unambiguous nouns in the same sentences change less."""
     names = finding.confounders or finding.nuisances
     if not names:
         return ""
@@ -288,11 +293,14 @@ FACTS: dict[str, Callable[[WordFindings], str]] = {
     "significant heads": _mover_count,
     "among unambiguous nouns": _nouns,
     "MLPs that do more for the word": _mlps,
-    "gap kept by the first heads": _smallest_set,
+    "gap kept": _smallest_set,
     "read from": _cue,
     "path": _path,
     "no order among": _no_order,
-    "meanings also told apart": _told_apart,
+    "meanings also separated": _also_separated,
     "read after": _read_after,
     "tested on": _material,
 }
+
+# The facts that the first screen has.
+FIRST_FACTS = ("gap kept",)

@@ -37,24 +37,24 @@ def graph(finding: WordFindings, model_name: str) -> dict[str, Any]:
     """The edges of a word as an attribution graph.
 
     metadata · slug: the file's stem · scan: the model · info.description: the word and its senses ·
-    prompt_tokens: the names of the positions; all pairs of sentences stand on top of each other,
+    prompt_tokens: the names of the positions; all pairs of sentences share one set of nodes,
     aligned at the cue and at the word. qParams · what a viewer has opened: nothing. nodes · a
     token's embedding ("embedding"), a head or an MLP at a position ("cross layer transcoder", the
-    format's type of inner nodes; `clerp` says what it is), and the sense axis at the word ("logit",
+    format's type of inner nodes; `clerp` is its name), and the sense axis at the word ("logit",
     the target). links · weight: the total effect of an edge; from a head or an MLP at the word to
     the sense axis what it writes there by itself, the sum of the direct effects of the edges into
     it. Fractions of the sense gap.
 
     `node_id` is layer, number and position: layer l is "l", embeddings are in "E", the sense axis
-    one behind the output of the last layer. The number of a head is its own, that of an MLP one
-    more than those of all heads, that of an embedding its position. `feature` is the Cantor pairing
-    of layer and number, from which schema 1 reads both back, and the position of an embedding. The
-    label of a target must hold its name in quotes and "(p=", its probability: 1, for there is no
-    other. `node_threshold`, `influence` and `activation` belong to transcoders and are not there.
+    one above the output of the last layer. The number of a head is its index, that of an MLP one
+    more than the number of heads, that of an embedding its position. `feature` is the Cantor
+    pairing of layer and number, from which schema 1 reads both back, and the position of an
+    embedding. The label of a target must hold its name in quotes and "(p=", its probability, which
+    is 1. `node_threshold`, `influence` and `activation` belong to transcoders and are left out.
 
     Only edges of the table `edges` with a total of at least SMALLEST_WEIGHT are in it. Sources:
     circuit-tracer, circuit_tracer/frontend/graph_models.py (schema 1); Neuronpedia,
-    apps/webapp/app/api/graph/graph-schema.json and what formatCLTGraphData makes of it.
+    apps/webapp/app/api/graph/graph-schema.json and how formatCLTGraphData reads it.
     """
     rows = finding.rows["edges"]
     edges = rows[rows["total"].abs() >= SMALLEST_WEIGHT].to_dict("records")
@@ -97,7 +97,7 @@ def graph(finding: WordFindings, model_name: str) -> dict[str, Any]:
 def _links(
     edges: Sequence[Row], ends: Sequence[tuple[str, str]], target: str
 ) -> list[dict[str, Any]]:
-    """Query, key and value into one head are one link; what stands at the word has one to the
+    """Query, key and value into one head are one link; a part at the word has one to the
     target."""
     weights: dict[tuple[str, str], float] = defaultdict(float)
     for edge, (sender, receiver) in zip(edges, ends, strict=True):

@@ -1,7 +1,7 @@
-"""The sections of a report on what its answer rests on: the comparison with nouns of one meaning,
-gate, power and controls, the certificate, which sentences were used, and the tables to download.
+"""The sections of a report that its answer depends on: the comparison with unambiguous nouns, gate,
+power and controls, the certificate, the sentences used, and the tables to download.
 
-Records and frames in, plain values and charts out; the sentences stand in the templates.
+Records and frames in, plain values and charts out; the sentences are in the templates.
 """
 
 import math
@@ -15,6 +15,7 @@ from probe.pages.heads import head_facts
 from probe.pages.words import among_nouns
 from probe.results.columns import TABLES
 from probe.results.findings import MOVERS, Frames, HeadFinding, PairOfSenses, WordFindings
+from probe.results.frames import FEW, FEW_CUES
 from probe.stats.limits import FEWEST_NOUNS
 from probe.stats.numbers import decimal, distance_percent, p_value
 from probe.text.sentences import REPEATS
@@ -36,12 +37,14 @@ def controls_and_power(findings: Mapping[str, WordFindings]) -> Section:
         "words": words,
         "later": any(LATER in of_word for of_word in conditions),
         "drawn": any(item["chart"] for item in words),
+        "few": FEW,
+        "few_cues": FEW_CUES,
     }
 
 
-def beside_nouns(findings: Mapping[str, WordFindings]) -> Section:
-    """The word beside nouns of one meaning in its place: a row for each ranked pair of senses, and
-    a row for each leading head that was compared."""
+def compared_with_nouns(findings: Mapping[str, WordFindings]) -> Section:
+    """The word compared with unambiguous nouns in its place: a row for each ranked pair of senses,
+    and a row for each top head that was compared."""
     ranked = [
         (finding, pair) for finding in findings.values() for pair in finding.pairs if pair.ranked
     ]
@@ -55,8 +58,7 @@ def beside_nouns(findings: Mapping[str, WordFindings]) -> Section:
 
 
 def _compared(finding: WordFindings) -> list[HeadFinding]:
-    """The heads that bring the context to the word, or else its leaders, as far as they were
-    compared."""
+    """The significant heads of a word, or else its top heads; only heads that were compared."""
     heads = [head for head in finding.heads if head.verdict in MOVERS] or finding.leaders
     return [head for head in heads if head.comparison][:TABLE_ROWS]
 
@@ -78,27 +80,27 @@ def _controls_and_power(finding: WordFindings) -> Section:
     pairs = finding.pairs
     controls = finding.rows["separation_controls"]
     chart = None
-    pair = ""
+    senses = ""
     if len(controls):
         movers = [head.name for head in finding.movers]
         chart = charts.control_strips(controls, finding.word, shown=movers)
-        pair = f"{controls['sense_a'].iloc[0]} / {controls['sense_b'].iloc[0]}"
+        senses = f"{controls['sense_a'].iloc[0]} / {controls['sense_b'].iloc[0]}"
     next_token = "not predicted"
     if finding.causal:
-        next_token = _extreme([one.next_token_p for one in pairs], max, "≤")
+        next_token = _extreme([pair.next_token_p for pair in pairs], max, "≤")
     return {
         "word": finding.word,
         "chart": chart,
-        "pair": pair,
-        "apart": f"{sum(one.ranked for one in pairs)} of {len(pairs)}",
-        "gate": _extreme([one.gap_p for one in pairs], max, "≤"),
-        "untrained_p": _extreme([one.untrained_p for one in pairs], min, "≥"),
+        "pair": senses,
+        "apart": f"{sum(pair.ranked for pair in pairs)} of {len(pairs)}",
+        "gate": _extreme([pair.gap_p for pair in pairs], max, "≤"),
+        "untrained_p": _extreme([pair.untrained_p for pair in pairs], min, "≥"),
         "next_token": next_token,
-        "sentences_fit": min(one.sentences_fit for one in pairs),
-        "sentences_report": min(one.sentences_report for one in pairs),
-        "cue_words": min(one.cue_words for one in pairs),
-        "pairs": min(one.pairs for one in pairs),
-        "visible_pairs": decimal(max(one.visible_d_pairs for one in pairs)),
+        "sentences_fit": min(pair.sentences_fit for pair in pairs),
+        "sentences_report": min(pair.sentences_report for pair in pairs),
+        "cue_words": min(pair.cue_words for pair in pairs),
+        "pairs": min(pair.pairs for pair in pairs),
+        "visible_pairs": decimal(max(pair.visible_d_pairs for pair in pairs)),
         "exploratory": finding.exploratory,
     }
 

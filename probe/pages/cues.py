@@ -21,7 +21,7 @@ from probe.tidy import rounded
 
 CERTIFICATE = "cues_certificate"
 WORDS = 24  # of each column
-SAMPLE_WORDS = 12  # of each column of a report, which tries fewer words
+SAMPLE_WORDS = 8  # of each column of a report, which tries fewer words
 HEADLINE_WORDS = 2  # of each side
 HEAD_WORDS = 6  # of each side of a head
 MOST_HEADS = 12  # in the table
@@ -80,7 +80,7 @@ def render(cues: Cues, made: Mapping[str, Any]) -> str:
 
 
 def one_row_each(cues: pd.DataFrame) -> pd.DataFrame:
-    """A row for each cue, those with the largest coordinate first."""
+    """A row for each cue, the largest coordinate first."""
     each = cues.drop_duplicates("cue")
     return each.sort_values("coordinate", ascending=False, kind="stable")
 
@@ -101,16 +101,16 @@ def _strongest(rows: pd.DataFrame, count: int, value: str) -> list[Section]:
         stem = stem_of(str(row.cue))
         if stem not in words and len(words) == count:
             break
-        known = words.setdefault(stem, {"word": row.cue, "value": getattr(row, value)})
+        listed = words.setdefault(stem, {"word": row.cue, "value": getattr(row, value)})
         # "lake" is easier to read than "Lake", where both are among the first.
-        if str(row.cue) == str(known["word"]).lower():
-            known["word"] = row.cue
+        if str(row.cue) == str(listed["word"]).lower():
+            listed["word"] = row.cue
     return list(words.values())
 
 
 def head_lines(cues: Cues) -> list[Section]:
-    """The heads with the largest shares; of those that were read for every cue also what they
-    attend to and write."""
+    """The heads with the largest shares; a head that was measured for every cue also has its
+    attention and the words from which it writes most."""
     by_name = dict(tuple(cues.cues.assign(name=head_names(cues.cues)).groupby("name", sort=False)))
     lines = []
     for row in cues.heads.head(MOST_HEADS).to_dict("records"):

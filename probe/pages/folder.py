@@ -1,7 +1,7 @@
 """The folder of a result: its page, every frame as CSV and Parquet, and the manifest.
 
 Everything is made in memory first and written file by file under temporary names, so a reader never
-sees half a file, and what cannot be made leaves nothing behind. Times of day live only in the
+sees half a file, and a failed write leaves no file. Times of day live only in the
 manifest.
 """
 
@@ -44,7 +44,7 @@ CUES = "cues.html"
 EVALUATION = "evaluation_words.csv"
 PAGES = (REPORT, WALK, SURVEY, CUES)
 MANIFEST = "manifest.json"
-# What may lie in one folder: the page of a survey shows the evaluation beside it.
+# Results that may share a folder: the page of a survey shows the evaluation next to it.
 TOGETHER = {SURVEY, EVALUATION}
 GENERATOR = '<meta name="generator" content="probe">'  # stands in every page
 _CODE = re.compile("<code>(probe .*?)</code>")
@@ -61,10 +61,9 @@ def write_folder(
     """Write the pages and other files, by name, the tables and the manifest `made` (the files'
     hashes are added).
 
-    `streams`: tables that are never held as a whole, part by part, as Parquet alone. What the
-    manifest there says of the page that is replaced, and is not made again, is removed: it would
-    stand beside a page that it is not of. Returns the folder. Raises InputError when it cannot be
-    written.
+    `streams`: tables that are written part by part, as Parquet only. Files of the page that is
+    replaced are removed if they are not written again, because they belong to another result.
+    Returns the folder. Raises InputError when it cannot be written.
     """
     check_folder(out)
     before = manifest_of(Path(out)).get("files", {})
@@ -72,7 +71,7 @@ def write_folder(
         name: page.encode() if isinstance(page, str) else page for name, page in pages.items()
     } | tables(frames)
     hashes = {name: sha256_of_bytes(content) for name, content in files.items()}
-    # The longest first: a page that is there finds its tables beside it.
+    # The longest first: a page that exists has its tables next to it.
     for name, parts in (streams or {}).items():
         path = write_parts_atomically(Path(out) / f"{name}.parquet", partial(_write_parts, parts))
         hashes[f"{name}.parquet"] = sha256_of_file(path)
@@ -148,7 +147,7 @@ def check_folder(
     option: str = "--out",
 ) -> None:
     """Raises InputError when a result could not be written into `out`, or would destroy what its
-    user wants to keep; leaves nothing behind, so ask it early.
+    user wants to keep. Nothing is written, so check this before the work.
 
     `page`: the file that the result is known by, which no result of another kind shares a folder
     with. `inputs`: files that it is made from. `option`: of the command line, that names `out`.
@@ -183,7 +182,7 @@ def check_folder(
 
 def _would_be_lost(folder: Path, page: str, inputs: Sequence[Path]) -> str:
     """What in `folder` a result with this page would destroy: another kind of result, a file that
-    it is made from, a file that probe did not make. Empty where there is none.
+    it is made from, a file that probe did not make. Empty if there is no such file.
 
     What is there and was made by the same kind of command may be replaced.
     """
@@ -210,19 +209,18 @@ def _names_of(page: str) -> list[str]:
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
-    """The manifest in a folder, which is of what was written last; empty where there is none that
-    can be read as one of ours."""
+    """The manifest of the last result in a folder; empty if the folder has no manifest of probe."""
     with suppress(OSError, ValueError):
-        made = json.loads((folder / MANIFEST).read_bytes())
-        if isinstance(made, dict) and isinstance(made.get("files"), dict):
-            return made
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        if isinstance(manifest, dict) and isinstance(manifest.get("files"), dict):
+            return manifest
     return {}
 
 
 def _trial(folder: Path, existing: Path) -> str | None:
-    """Why no file can be made in `folder` (None: it can), found out by making one; what was made is
-    removed again."""
-    made = [part for part in (folder, *folder.parents) if not part.exists()]
+    """Why no file can be written into `folder`, or None if one can. A temporary file is the test;
+    folders that it needs are removed again."""
+    new_folders = [part for part in (folder, *folder.parents) if not part.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -230,6 +228,6 @@ def _trial(folder: Path, existing: Path) -> str | None:
     except OSError:
         return f"{existing} may not be written"
     finally:
-        for part in made:
+        for part in new_folders:
             with suppress(OSError):
                 part.rmdir()

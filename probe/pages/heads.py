@@ -1,30 +1,24 @@
-"""The sections of a report about heads: the maps, what the leading heads are, sets of heads, who
-wrote the difference, and all heads in a table.
+"""The sections of a report about heads: maps, the axis of effects, sets of heads, direct shares,
+and the table of all heads.
 
-Records in, plain values and charts out; the sentences stand in the templates.
+Records in, plain values and charts out; the sentences are in the templates.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from probe import charts
-from probe.charts.evidence import HEAD_PARTS, head_part_table
+from probe.charts.evidence import head_part_table
 from probe.experiments.run import LEADERS
 from probe.results.findings import Frames, HeadFinding, WordFindings, peak
-from probe.stats.limits import SMALLEST
 from probe.stats.numbers import decimal, measured, p_value, percent
 
+SHORTEST_AXIS = 0.05  # of the gap: the axis of effects reaches at least so far
 TABLE_ROWS = 160  # heads in a word's table: all of a GPT-2 small (144), the first of a larger model
-SWAPPED_PARTS = ("pattern_only", "values_only", "cue_only", "other_only")
 UNKNOWN = "not known"
-
-# Of the net effect: where what the head itself writes is less or more than this, the page says why.
-WRITES_LITTLE = 0.5
-WRITES_MUCH = 1.5
-CLOSE = 0.2  # of a head's attention: less is not looking at the cue
 Section = dict[str, Any]
 
 
@@ -36,16 +30,12 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
     drawn = [finding for finding in findings.values() if finding.heads]
     return {
         "limit": percent(charts.effect_limit(heads, mlps)),
-        "charts": [
-            (
-                finding.index,
-                finding.word,
-                charts.head_map(
-                    heads, finding.word, mlps, read_at=finding.read_depth, legend=False
-                ),
+        "charts": {
+            finding.word: charts.head_map(
+                heads, finding.word, mlps, read_at=finding.read_depth, legend=False
             )
             for finding in drawn
-        ],
+        },
         "mlps": bool(len(mlps)),
         "mixers": bool((mlps["head"] == charts.MIXER).any()),
         "read": [
@@ -53,7 +43,6 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
             for finding in drawn
             if finding.read_depth in set(heads["layer"])
         ],
-        "unranked": [finding.word for finding in findings.values() if not finding.heads],
         "counted": [(finding.word, *_clear_and_all(finding)) for finding in drawn],
         "more": bool(charts.does_more(pd.concat([marked, mlps])).any()),
         "verdicts": [(name, charts.MARKS[name]) for name in charts.marked(marked)],
@@ -61,8 +50,8 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
 
 
 def _mlps(findings: Mapping[str, WordFindings], frames: Frames) -> pd.DataFrame:
-    """The columns that are no heads: in a hybrid what stands in the place of attention; then the
-    MLPs that were compared with nouns of one meaning, of words that were not those of the trace."""
+    """The columns of a map besides the heads: the mixers of a hybrid, then the MLPs, compared with
+    unambiguous nouns where that was measured, else from the trace by position."""
     more = {name: one.beside_nouns.mlps_more for name, one in findings.items()}
     compared = charts.mlps_beside_nouns(frames["mlps"], more)
     traced = charts.mlps_at_word(frames["positions"])
@@ -77,93 +66,66 @@ def _clear_and_all(finding: WordFindings) -> tuple[int, int]:
     return sum(is_clear(head) for head in ranked), len(ranked)
 
 
+class EffectAxis:
+    """The axis of the effects of top heads, the same for every word of a page.
+
+    Its ends are the outermost interval ends and effects on unambiguous nouns.
+    """
+
+    def __init__(self, heads: Iterable[HeadFinding]) -> None:
+        values = [
+            value
+            for head in heads
+            for value in (head.net_low, head.net_high, head.general)
+            if not math.isnan(value)
+        ]
+        self.low = min(0.0, *values, 0.0)
+        self.high = max(SHORTEST_AXIS, *values, SHORTEST_AXIS)
+
+    def place(self, value: float) -> str:
+        """Where a value lies, in percent of the axis."""
+        return f"{100 * (value - self.low) / (self.high - self.low):.1f}"
+
+    def drawn(self, head: HeadFinding) -> Section:
+        """A head's effect, its interval and the effect on unambiguous nouns on the axis."""
+        return {
+            "zero": self.place(0.0),
+            "effect": self.place(head.net),
+            "low": self.place(head.net_low),
+            "high": self.place(head.net_high),
+            "nouns": "" if math.isnan(head.general) else self.place(head.general),
+        }
+
+
+def effect_axis(findings: Mapping[str, WordFindings]) -> EffectAxis:
+    """The axis of the heads that have a card."""
+    return EffectAxis(head for finding in findings.values() for head in with_card(finding))
+
+
+def with_card(finding: WordFindings) -> list[HeadFinding]:
+    """The heads of a word that have a card: the leaders, and those whose sentences are worth
+    reading."""
+    leaders = list(finding.leaders)
+    return leaders + [head for head in finding.heads_read if head not in leaders]
+
+
 def is_clear(head: HeadFinding) -> bool:
     """Whether the 95 % interval of a head's effect excludes zero."""
     return head.net_low > 0 or head.net_high < 0
 
 
-def leading_heads(findings: Mapping[str, WordFindings], verdicts: pd.DataFrame) -> list[Section]:
-    """For each word the heads whose sentences stand on the page, with their numbers and the reasons
-    of their verdicts (`verdicts` has them), and charts of how their effect comes about."""
-    return [
-        {
-            "word": finding.word,
-            "id": f"word-{finding.index}",
-            "heads": [_leading_head(finding, head, verdicts) for head in finding.heads_read],
-            "all": len(finding.heads),
-            "charts": effect_charts(finding),
-        }
-        for finding in findings.values()
-        if finding.heads_read
-    ]
+def effect_charts(findings: Mapping[str, WordFindings]) -> list[Section]:
+    """For each word the charts of its top heads' effects: by distance from the cue, and by the part
+    of the head that is replaced."""
+    by_word = [{"word": word} | _effect_charts(finding) for word, finding in findings.items()]
+    return [charts_of_word for charts_of_word in by_word if len(charts_of_word) > 1]
 
 
-def _leading_head(finding: WordFindings, head: HeadFinding, verdicts: pd.DataFrame) -> Section:
-    return head_facts(head) | {
-        "id": f"word-{finding.index}-{head.name}",
-        "reasons": _reasons(verdicts[verdicts["word"] == finding.word], head),
-        "head_parts": _head_parts(finding.rows["head_parts"], head),
-        "apart": numbers_apart(head),
-        "at_end": head.at_end,
-    }
-
-
-def _of_head(rows: pd.DataFrame, head: HeadFinding) -> pd.DataFrame:
-    return rows[(rows["layer"] == head.layer) & (rows["head"] == head.head)]
-
-
-def _reasons(verdicts: pd.DataFrame, head: HeadFinding) -> list[Section]:
-    """Why the head has its verdict, pair by pair, those with the verdict that says most first."""
-    rows = _of_head(verdicts, head)
-    differs = rows["verdict"] != head.verdict
-    ordered = rows.assign(differs=differs).sort_values("differs", kind="stable")
-    reasons = []
-    for row in ordered.to_dict("records"):
-        pair = "" if len(rows) == 1 else f"{row['sense_a']} / {row['sense_b']}"
-        reasons.append({"pair": pair, "verdict": row["verdict"], "because": row["because"]})
-    return reasons
-
-
-def _head_parts(parts: pd.DataFrame, head: HeadFinding) -> list[tuple[str, str]]:
-    """Effect of each swap that was made of a part of the head, with its interval: means over the
-    pairs of senses."""
-    names = {name: HEAD_PARTS[name] for name in SWAPPED_PARTS} | {"ablation": "lost with its mean"}
-    columns = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
-    means = _of_head(parts, head)[columns].astype(float).mean()
-    return [
-        (text, measured(means[name], means[f"{name}_low"], means[f"{name}_high"]))
-        for name, text in names.items()
-        if pd.notna(means[name])
-    ]
-
-
-def numbers_apart(head: HeadFinding) -> Section:
-    """Where a head's effect, its own write and its attention to the cue are not one number.
-
-    `written`: "little" where what comes after the head adds the rest, "much" where it takes part
-    back, else empty · `looks_elsewhere`: the head hardly looks at the cue.
-    """
-    if head.net < SMALLEST or head.net_low <= 0:
-        return {"written": "", "looks_elsewhere": False}
-    written = ""
-    if head.direct < WRITES_LITTLE * head.net:
-        written = "little"
-    elif head.direct > WRITES_MUCH * head.net:
-        written = "much"
-    return {
-        "written": written,
-        "looks_elsewhere": head.attention_cue < CLOSE,
-        "net": percent(head.net),
-        "direct": percent(head.direct),
-        "cue": percent(head.attention_cue),
-    }
-
-
-def effect_charts(finding: WordFindings) -> dict[str, Any]:
-    """Charts of the leading heads' effect: by distance from the cue, and by the part of the head
-    that is replaced."""
+def _effect_charts(finding: WordFindings) -> Section:
     names = [head.name for head in finding.heads_read[:LEADERS]]
-    made = {}
+    made: Section = {}
+    if not names:
+        return made
     if len(finding.rows["distances"]):
         made["distance"] = charts.distance_lines(finding.rows["distances"], finding.word, names)
     if len(finding.rows["head_parts"]):
@@ -239,7 +201,7 @@ def every_head(findings: Mapping[str, WordFindings], frames: Frames) -> list[Sec
 
 
 def _in_table(heads: Sequence[HeadFinding]) -> list[HeadFinding]:
-    """The first heads, and of the others those that the map marks."""
+    """The first heads, and the others that the map marks."""
     unmarked = [head for head in heads[TABLE_ROWS:] if head.verdict in charts.UNMARKED]
     return [head for head in heads if head not in unmarked]
 
@@ -283,6 +245,7 @@ def head_facts(head: HeadFinding) -> Section:
         rank = f"{head.rank} [{head.rank_low}, {head.rank_high}]"
     return head_numbers(vars(head)) | {
         "clear": is_clear(head),
+        "net_text": percent(head.net),
         "own": measured(head.direct, head.direct_low, head.direct_high),
         "self_repair": percent(head.self_repair),
         "itself": _share(head.attention_itself),
@@ -292,6 +255,7 @@ def head_facts(head: HeadFinding) -> Section:
         "specific": _specific(head),
         "p_specific": _test(head.p_specific),
         "beside": charts.BESIDE_NOUNS[head.comparison],
+        "decided": head.comparison != "undecided",
         "verdict": head.verdict,
         "mark": charts.MARKS[head.verdict],
         "resolves": head.resolves if head.of > 1 else 0,
@@ -301,7 +265,7 @@ def head_facts(head: HeadFinding) -> Section:
 
 
 def _specific(head: HeadFinding) -> str:
-    """What a head does for the word beyond nouns of one meaning, with its interval."""
+    """A head's effect on the word beyond that on unambiguous nouns, with its interval."""
     if not head.comparison:
         return ""
     return measured(head.specific, head.specific_low, head.specific_high)

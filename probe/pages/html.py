@@ -1,9 +1,9 @@
 """A page as one self-contained HTML file: no network, no eval, every text escaped, the same bytes
 from the same values (with one set of versions of Vega and of the templates' engine).
 
-The Vega bundle stands in the file once and draws every chart from its specification. The content
-security policy names the hashes of the scripts and of the style sheet, so a text that got past the
-escaping would still run nothing.
+The Vega bundle is in the file once and draws every chart from its specification. The content
+security policy lists the hashes of the scripts and of the style sheet, so even text that is not
+escaped cannot run.
 """
 
 import base64
@@ -22,9 +22,7 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from probe.charts import palette, themed
-from probe.experiments.run import LEADERS
-from probe.inference.verdicts import ORDER
-from probe.pages.sentences import BAR, TINTS
+from probe.pages.sentences import TINTS
 from probe.stats.limits import GATE, LEVEL, SMALLEST
 from probe.stats.numbers import (
     bare,
@@ -45,8 +43,8 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 class _Compiled(BytecodeCache):
-    """What templates were compiled to, while the process lives: every page has an environment of
-    its own, which counts its charts, and would compile them again."""
+    """Compiled templates, for the life of the process. Every page has a new environment, which
+    counts its charts and would otherwise compile them again."""
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
@@ -78,14 +76,14 @@ def environment(*folders: str | Path) -> Environment:
     made.filters |= {function.__name__: function for function in FILTERS}
     made.filters["listed"] = lambda items: listed(list(items))
     made.tests["measured"] = pd.notna
-    made.globals |= {"LEADERS": LEADERS, "SMALLEST": SMALLEST, "VERDICTS": ORDER}
+    made.globals |= {"SMALLEST": SMALLEST}
     made.globals |= {"GATE": GATE, "LEVEL": LEVEL}
     made.globals["chart"] = partial(_placed, count(1))
     return made
 
 
 def with_interval(record: object, name: str) -> str:
-    """A share of the gap in per cent with the interval that stands beside it: 41 % [35, 47]."""
+    """A share of the gap in percent with the interval from the same record: 41 % [35, 47]."""
     low = getattr(record, f"{name}_low")
     high = getattr(record, f"{name}_high")
     return measured(getattr(record, name), low, high)
@@ -93,7 +91,7 @@ def with_interval(record: object, name: str) -> str:
 
 def _placed(numbers: "count[int]", chart: Any) -> Markup:
     """A chart of one page: a box to draw in, and the specification as JSON."""
-    # Altair would hold every chart of every page against its schema, slowly; the tests do it.
+    # Altair would validate every chart against its schema, slowly; the tests do it.
     spec = themed(chart.to_dict(validate=False))
     number = next(numbers)
     box = '<div class="chart" id="chart-{0}" role="img" aria-label="{1}"></div>'
@@ -102,7 +100,7 @@ def _placed(numbers: "count[int]", chart: Any) -> Markup:
 
 
 def as_json(value: Any) -> Markup:
-    """JSON that can stand inside a script element: no markup can leave it."""
+    """JSON for the inside of a script element: no markup can leave it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return Markup(
         text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
@@ -110,7 +108,7 @@ def as_json(value: Any) -> Markup:
 
 
 def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Tokens that no line may break between: punctuation goes with what stands before it."""
+    """Groups of tokens that stay on one line: punctuation with the token before it."""
     groups: list[list[Mapping[str, Any]]] = []
     for token in tokens:
         follows = not token["lead"] and not any(map(str.isalnum, token["text"]))
@@ -137,27 +135,17 @@ FILTERS = (
 )
 
 
-def assets(
-    templates: Environment,
-    sheet: str,
-    script: str,
-    *,
-    leaders: int = 0,
-    tints: int = TINTS,
-    bar: int = BAR,
-) -> dict[str, Markup | str]:
-    """By the names that every template has for them: style, script, vega, and the policy, which
-    allows just these.
+def assets(templates: Environment, sheet: str, script: str) -> dict[str, Markup | str]:
+    """Style, script, vega and the policy that allows only these, by their names in the templates.
 
-    The style sheet has the colours of the charts, `tints` of a token, bars of up to `bar` pixels,
-    and tabs for as many `leaders`.
+    The style sheet has the colours of the charts and TINTS tints of a cell.
     """
     looks: dict[str, object] = {
         name: getattr(palette, name)
         for name in ("INK", "MUTED", "LINE", "WITH", "AGAINST", "SENSES", "FONT")
     }
     looks |= {"tint": " ".join(rgb(palette.WITH)), "against": " ".join(rgb(palette.AGAINST))}
-    looks |= {"tints": tints, "bar": bar, "leaders": leaders}
+    looks |= {"tints": TINTS}
     style = Markup(templates.get_template(sheet).render(looks))
     code = Markup(templates.get_template(script).render())
     sources = (

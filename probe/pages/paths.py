@@ -1,9 +1,8 @@
 """The section "From the cue to the word": maps by position, whole paths, and the leading edges of
 each ranked word.
 
-Records in, plain values and charts out; the sentences stand in the template `path_sentences`. A
-path is told only as far as it was measured: what goes over it, and whether every one of its edges
-passed its test.
+Records in, plain values and charts out. A path has two numbers: how much of the gap goes over it,
+and the largest p of its edges.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +16,13 @@ from probe.stats.limits import LEVEL
 from probe.stats.numbers import decimal, measured, p_value, percent
 
 TABLE_ROWS = 20  # edges of the table on the page
-TOLD_APART = 3  # paths that have a sentence each
+LISTED = 5  # paths that have a row each
 Section = dict[str, Any]
 
 
 def section(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
-    """What there is to show of every ranked word, or why there is nothing, and the end of the scale
-    of the maps."""
+    """The paths of every ranked word, or the reason why they were not followed, and the end of the
+    scale of the maps."""
     positions = frames["positions"]
     return {
         "limit": percent(charts.position_limit(positions)) if len(positions) else "",
@@ -56,25 +55,21 @@ def _of_word(finding: WordFindings, all_positions: pd.DataFrame) -> Section:
 
 
 def why_not(finding: WordFindings) -> str:
-    """Why nothing was followed, as the name of the reason."""
+    """The name of the reason why no path was followed."""
     if not finding.causal:
         return "reads both ways"
     return "no common positions" if finding.aligned else "not aligned"
 
 
 def paths(finding: WordFindings) -> Section:
-    """The paths of a word, best first, and how much of the gap they carry together.
-
-    `movers`: where no path was found, the heads at its end.
-    """
+    """The paths of a word, best first, and how much of the gap they carry together."""
     rows = finding.rows["paths"]
     if rows.empty:
-        return {"first": [], "movers": [head.name for head in finding.movers]}
+        return {"first": []}
     by_path = [one_path(steps.to_dict("records")) for _, steps in rows.groupby("path")]
     first = rows.iloc[0]
     return {
-        "first": by_path[:TOLD_APART],
-        "more": max(len(by_path) - TOLD_APART, 0),
+        "first": by_path[:LISTED],
         "number": len(by_path),
         "together": percent(first["together"]),
         "circuit_size": None if pd.isna(first["size"]) else int(first["size"]),
@@ -100,9 +95,7 @@ def _step(step: Row) -> Section:
         "channel": step["channel"],
         "sender_pos": step["sender_pos"],
         "receiver_pos": step["receiver_pos"],
-        "stays": step["sender_pos"] == step["receiver_pos"],
-        "head": "" if pd.isna(head) else f"L{layer}H{head}",
-        "layer": layer,
+        "part": charts.part_name(layer, head),
     }
 
 

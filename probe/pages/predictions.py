@@ -1,4 +1,4 @@
-"""The sentences that a model reads otherwise than they are labelled, as a page lists them."""
+"""The sentences that a model reads as another sense than their label."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +14,8 @@ Section = dict[str, Any]
 
 
 def read_otherwise(findings: Mapping[str, WordFindings]) -> list[Section]:
-    """Of each word, how many tested sentences are read as labelled, and a list of the others, the
-    clearest first."""
+    """For each word the number of tested sentences that are read as labelled, and a list of the
+    others, the clearest first."""
     return [_of_word(finding) for finding in findings.values()]
 
 

@@ -45,100 +45,102 @@ def read(folder: str | os.PathLike[str]) -> Result:
         >>> probe.read("out")
         <Walk at 'bank' through L1H2 of tiny-senses: 16 tables>
     """
-    place = Path(folder)
-    made = manifest_of(place)
-    files = made.get("files", {})
+    path = Path(folder)
+    manifest = manifest_of(path)
+    files = manifest.get("files", {})
     if REPORT in files:
-        return _study(place, made)
-    if SURVEY in files and "models" not in made:
-        return _survey(place, made)
+        return _study(path, manifest)
+    if SURVEY in files and "models" not in manifest:
+        return _survey(path, manifest)
     if CUES in files:
-        return _cues(place, made)
+        return _cues(path, manifest)
     if EVALUATION in files:
-        return _evaluation(place, made)
+        return _evaluation(path, manifest)
     if WALK_RECORD in files:
-        return read_walk(place / WALK_RECORD, _frames(place, made["frames"]))
+        return read_walk(path / WALK_RECORD, _frames(path, manifest["frames"]))
     problem = f"no {MANIFEST} of a result is in it"
     step = "give the folder that probe.write or a command wrote into"
-    if "models" in made:
+    if "models" in manifest:
         problem = "it holds the surveys of several models on one page"
         step = "survey one model into a folder of its own, or read the tables as Parquet"
-    raise InputError(f"Reading the result in {place}: {problem}; {step}.")
+    raise InputError(f"Reading the result in {path}: {problem}; {step}.")
 
 
-def _study(place: Path, made: Mapping[str, Any]) -> Study:
-    frames = _frames(place, made["frames"])
+def _study(path: Path, manifest: Mapping[str, Any]) -> Study:
+    frames = _frames(path, manifest["frames"])
     frames["verdicts"] = frames["verdicts"].drop(columns="because")
     return Study(
-        model_name=made["model"],
-        origin=_origin(made),
-        options=made["options"],
-        certificate=_certificate(made, frames["certificate"]),
+        model_name=manifest["model"],
+        origin=_origin(manifest),
+        options=manifest["options"],
+        certificate=_certificate(manifest, frames["certificate"]),
         frames=frames,
-        data_sha256=made["data_sha256"],
-        unfinished=tuple(made.get("unfinished", ())),
+        data_sha256=manifest["data_sha256"],
+        unfinished=tuple(manifest.get("unfinished", ())),
     )
 
 
-def _survey(place: Path, made: Mapping[str, Any]) -> Survey:
-    frames = _frames(place, made["frames"])
+def _survey(path: Path, manifest: Mapping[str, Any]) -> Survey:
+    frames = _frames(path, manifest["frames"])
     return Survey(
-        model_name=made["model"],
-        origin=_origin(made),
-        options=made["options"],
-        certificate=_certificate(made, _frames(place, [CERTIFICATE])[CERTIFICATE]),
-        source=made["sentences"],
-        data_sha256=made["data_sha256"],
+        model_name=manifest["model"],
+        origin=_origin(manifest),
+        options=manifest["options"],
+        certificate=_certificate(manifest, _frames(path, [CERTIFICATE])[CERTIFICATE]),
+        source=manifest["sentences"],
+        data_sha256=manifest["data_sha256"],
         depth=int(frames["survey_model"]["depth"][0]),
         frames=frames,
-        said=tuple(made["said"]),
-        files=tuple(place / WORDS / name for name in made["records"]),
+        said=tuple(manifest["said"]),
+        files=tuple(path / WORDS / name for name in manifest["records"]),
     )
 
 
-def _cues(place: Path, made: Mapping[str, Any]) -> Cues:
-    certificate = _frames(place, [CUES_CERTIFICATE])[CUES_CERTIFICATE]
+def _cues(path: Path, manifest: Mapping[str, Any]) -> Cues:
+    certificate = _frames(path, [CUES_CERTIFICATE])[CUES_CERTIFICATE]
     return Cues(
-        model_name=made["model"],
-        origin=_origin(made),
-        options=made["options"],
-        certificate=_certificate(made, certificate),
-        frames=_frames(place, made["frames"]),
-        data_sha256=made["data_sha256"],
+        model_name=manifest["model"],
+        origin=_origin(manifest),
+        options=manifest["options"],
+        certificate=_certificate(manifest, certificate),
+        frames=_frames(path, manifest["frames"]),
+        data_sha256=manifest["data_sha256"],
     )
 
 
-def _evaluation(place: Path, made: Mapping[str, Any]) -> Evaluation:
+def _evaluation(path: Path, manifest: Mapping[str, Any]) -> Evaluation:
     prefix = "evaluation_"
-    names = {file.removesuffix(".csv") for file in made["files"] if file.endswith(".csv")}
+    names = {file.removesuffix(".csv") for file in manifest["files"] if file.endswith(".csv")}
     frames = {
         name.removeprefix(prefix): frame
-        for name, frame in _frames(place, sorted(names - {f"{prefix}columns"})).items()
+        for name, frame in _frames(path, sorted(names - {f"{prefix}columns"})).items()
     }
-    return Evaluation(manifest=dict(made), said=tuple(made["said"]), **frames)
+    return Evaluation(manifest=dict(manifest), said=tuple(manifest["said"]), **frames)
 
 
-def _frames(place: Path, names: Sequence[str]) -> dict[str, pd.DataFrame]:
+def _frames(path: Path, names: Sequence[str]) -> dict[str, pd.DataFrame]:
     """Tables of a folder. Raises InputError for one that is missing or damaged."""
     try:
-        return {name: pd.read_parquet(place / f"{name}.parquet") for name in names}
+        return {name: pd.read_parquet(path / f"{name}.parquet") for name in names}
     except (OSError, ValueError) as error:
         raise InputError(
-            f"Reading the result in {place}: {str(error)[:120]}; write the result again."
+            f"Reading the result in {path}: {str(error)[:120]}; write the result again."
         ) from error
 
 
-def _origin(made: Mapping[str, Any]) -> Origin:
+def _origin(manifest: Mapping[str, Any]) -> Origin:
     return Origin(
-        **made["origin"] | {"hooks": tuple(made["origin"]["hooks"])},
-        sha256=made["weights_sha256"],
-        stored=made["weights_stored_as"],
-        read=made["weights_read_from"],
+        **manifest["origin"] | {"hooks": tuple(manifest["origin"]["hooks"])},
+        sha256=manifest["weights_sha256"],
+        stored=manifest["weights_stored_as"],
+        read=manifest["weights_read_from"],
     )
 
 
-def _certificate(made: Mapping[str, Any], frame: pd.DataFrame) -> Certificate:
+def _certificate(manifest: Mapping[str, Any], frame: pd.DataFrame) -> Certificate:
     rows = [
         Row(**{name: row[name] for name in Row.__annotations__}) for row in frame.to_dict("records")
     ]
-    return Certificate(made["model"], made["dtype"], tuple(made["certified"]), tuple(rows))
+    return Certificate(
+        manifest["model"], manifest["dtype"], tuple(manifest["certified"]), tuple(rows)
+    )

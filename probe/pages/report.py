@@ -1,8 +1,7 @@
-"""The page of a study, and what a notebook shows of a result.
+"""The page of a study, and the view of a result in a notebook.
 
-Without scripts the answers, the tokens and the tables of the page are still there. A notebook shows
-HTML without scripts, its pictures inside, so that it stays when the notebook is saved, sent and
-opened where nothing runs.
+Without scripts the page still has its answers, sentences and tables. The view in a notebook is HTML
+without scripts and with its pictures inside, so that it works where the notebook is only read.
 """
 
 from collections.abc import Mapping
@@ -16,10 +15,9 @@ from probe.charts import head_maps
 from probe.charts.grid import head_grids
 from probe.charts.palette import SENSES, image
 from probe.display import html_of
-from probe.experiments.run import LEADERS
 from probe.model.records import Trace
 from probe.pages import html, sections, words
-from probe.pages.answer import answer
+from probe.pages.answer import FIRST_FACTS, answer
 from probe.pages.cues import notebook_html as cues_html
 from probe.pages.sections import Page
 from probe.pages.survey import notebook_html as survey_html
@@ -37,9 +35,9 @@ from probe.walkthrough.walk import Walk
 def render(
     findings: Mapping[str, WordFindings], frames: Frames, manifest: Mapping[str, Any]
 ) -> str:
-    """The page of what was found for each word.
+    """The page of a study as HTML.
 
-    manifest: what made it; everything but the time of day is on the page.
+    manifest: model, options and versions; everything but the time of day is on the page.
     """
     page = Page(findings, without_rows() | dict(frames), frames.keys(), manifest)
     shown = sections.shown(page)
@@ -51,24 +49,25 @@ def render(
     return templates.get_template("ambiguity.html.j2").render(
         values,
         sections=shown,
+        headings=sections.under_headings(shown),
         answer=answer(findings),
+        FIRST_FACTS=FIRST_FACTS,
         opening=words.opening(findings),
         findings=findings,
         hues=hues(findings),
         marks=charts.MARKS,
         meanings=MEANINGS if predicts else MEANINGS_WITHOUT_NEXT,
-        beside_words=charts.BESIDE_NOUNS,
         cues_marked=any(word.cautions.cue_marked for word in findings.values()),
         causal=all(word.causal for word in findings.values()),
         predicts=predicts,
         model_name=manifest["model"],
         manifest=manifest,
-        **html.assets(templates, "style.css.j2", "page.js", leaders=LEADERS),
+        **html.assets(templates, "style.css.j2", "page.js"),
     )
 
 
 def hues(findings: Mapping[str, WordFindings]) -> dict[str, dict[str, str]]:
-    """By word each of its senses with the name of its hue in the style sheet."""
+    """By word and sense, the name of the hue in the style sheet."""
     return {
         word: {sense: f"s{number % len(SENSES)}" for number, sense in enumerate(one.senses)}
         for word, one in findings.items()
@@ -82,7 +81,7 @@ html_of.register(Cues, cues_html)
 
 @html_of.register
 def _trace(trace: Trace) -> str:
-    """Tokens, the attention of every head, and what the trace holds."""
+    """Tokens, the attention of every head, and the contents of the trace."""
     names = ["layer", "head", "query_pos", "key_pos"]
     index = pd.MultiIndex.from_product([*map(range, trace.pattern.shape)], names=names)
     weights = pd.Series(
@@ -119,7 +118,7 @@ def _evaluation(evaluation: Evaluation) -> str:
 
 @html_of.register
 def _study(study: Study) -> str:
-    """The first screen of its report: the answer, the maps, and a line for each word."""
+    """The answer, the maps, and a line for each word."""
     findings = study.findings
     word_heads = study.frames["word_heads"]
     picture = Markup(image(head_maps(word_heads))) if len(word_heads) else ""

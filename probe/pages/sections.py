@@ -1,26 +1,26 @@
 """The sections of a report, in the order of the page.
 
-A section is a row: where it is linked, its template, and the values that the template needs. The
-sentences of a section stand in its template.
+A section is a row: its template, the values that the template needs, and the heading that it is
+under. The sentences of a section are in its template.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from probe import charts
-from probe.pages import checks, cues, heads, paths, predictions, sentences, why, words
+from probe.pages import cards, checks, cues, heads, paths, predictions, sentences, words
 from probe.results.findings import Frames, WordFindings
 from probe.results.survey_findings import survey_findings
 
 
 class Page(NamedTuple):
-    """What a report is about.
+    """The input of a report.
 
     findings: by word.
-    frames: the tables; those of experiments that were not run have no rows.
-    tables: the names of those that were measured.
-    manifest: what made them.
+    frames: the tables; a table of an experiment that was not run has no rows.
+    tables: the names of the tables that were measured.
+    manifest: model, options and versions.
     """
 
     findings: Mapping[str, WordFindings]
@@ -47,21 +47,43 @@ class Page(NamedTuple):
 Values = Mapping[str, Any]
 
 
+class Heading(NamedTuple):
+    """A heading with sections under it.
+
+    id: of the element, to which the table of contents links; empty for the sections before the
+    headings, which the contents list themselves.
+    title: on the page.
+    link: in the table of contents.
+    """
+
+    id: str = ""
+    title: str = ""
+    link: str = ""
+
+
+FIRST = Heading()
+TRAVELS = Heading("travels", "How the meaning travels", "How it travels")
+BELIEVE = Heading("believe", "Whether to believe it", "Believe it?")
+DONE = Heading("done", "How it was done", "How it was done")
+
+
 class Section(NamedTuple):
     """One section of a report.
 
-    id: of the element, to which the table of contents links.
-    title: in the table of contents.
+    id: of the element.
     template: in the folder `report`.
-    values: those that its template needs, by name.
+    values: the values that its template needs, by name.
+    heading: the heading that it is under.
+    title: in the table of contents, of a section before the headings.
     shown: whether the section is on a page.
     table: what it shows; without this table it is absent, because its experiment was not run.
     """
 
     id: str
-    title: str
     template: str
     values: Callable[[Page], Values]
+    heading: Heading = FIRST
+    title: str = ""
     shown: Callable[[Page], bool] = lambda page: True
     table: str = "words"
 
@@ -71,15 +93,24 @@ def shown(page: Page) -> list[Section]:
     return [section for section in SECTIONS if section.table in page.tables and section.shown(page)]
 
 
+def under_headings(sections: Sequence[Section]) -> list[tuple[Heading, list[Section]]]:
+    """The headings with the sections under each."""
+    return [
+        (heading, [section for section in sections if section.heading == heading])
+        for heading in (TRAVELS, BELIEVE, DONE)
+    ]
+
+
 def _answer(page: Page) -> Values:
     return {
         "maps": heads.maps(page.findings, page.frames),
+        "axis": heads.effect_axis(page.findings),
         "examples": sentences.examples(page.findings),
     }
 
 
 def _general(page: Page) -> Values:
-    """What holds over all words, and a map of the heads."""
+    """The findings over all words, and a map of the heads."""
     found = survey_findings(page.manifest["model"], page.frames)
     table = page.frames["survey_heads"]
     limit = charts.effect_limit(table.rename(columns={"effect": "net"}))
@@ -89,10 +120,6 @@ def _general(page: Page) -> Values:
     }
 
 
-def _words(page: Page) -> Values:
-    return {"cards": words.cards(page.findings), "scope": words.scope(page.findings)}
-
-
 def _otherwise(page: Page) -> Values:
     return {
         "read_otherwise": predictions.read_otherwise(page.findings),
@@ -100,18 +127,10 @@ def _otherwise(page: Page) -> Values:
     }
 
 
-def _heads(page: Page) -> Values:
+def _nouns(page: Page) -> Values:
     return {
-        "leading_heads": heads.leading_heads(page.findings, page.frames["verdicts"]),
-        "readings": sentences.readings(page.findings),
-    }
-
-
-def _believe(page: Page) -> Values:
-    return {
-        "nouns_asked": "controls" in page.tables,
-        "beside_nouns": checks.beside_nouns(page.findings),
-        "believe": checks.controls_and_power(page.findings),
+        "compared": checks.compared_with_nouns(page.findings),
+        "by_depth_of_nouns": words.compared_with_nouns(page.findings),
     }
 
 
@@ -124,91 +143,120 @@ def _downloads(page: Page) -> Values:
 
 RANKED = attrgetter("ranks_heads")
 SECTIONS = (
-    Section("answer", "Answer", "answer.html.j2", _answer),
+    Section("answer", "answer.html.j2", _answer, title="Answer"),
+    Section(
+        "heads",
+        "cards.html.j2",
+        lambda p: {"cards": cards.cards(p.findings, p.frames["verdicts"])},
+        title="Heads",
+        shown=RANKED,
+    ),
     Section(
         "cues",
-        "Other cues",
         "cue_sample.html.j2",
         lambda p: {"cue_samples": cues.samples(p.findings, p.frames)},
+        title="Other cues",
         shown=lambda p: p.has_cue_samples,
         table="cue_sample",
     ),
-    Section("general", "In general", "general.html.j2", _general, shown=lambda p: p.is_general),
-    Section("words", "Word by word", "words.html.j2", _words),
     Section(
-        "otherwise",
-        "Read otherwise",
-        "otherwise.html.j2",
-        _otherwise,
-        shown=lambda p: "predictions" in p.frames,
+        "general",
+        "general.html.j2",
+        _general,
+        title="In general",
+        shown=lambda p: p.is_general,
     ),
-    Section("heads", "Leading heads", "heads.html.j2", _heads, shown=RANKED, table="readings"),
     Section(
-        "why",
-        "Why the cue",
-        "why.html.j2",
-        lambda p: {"why": why.section(p.findings)},
-        shown=lambda p: len(p.frames["why_it_attends"]) > 0,
-        table="why_it_attends",
+        "parting",
+        "parting.html.j2",
+        lambda p: {"partings": words.partings(p.findings)},
+        TRAVELS,
     ),
     Section(
         "path",
-        "From cue to word",
         "path.html.j2",
         lambda p: {"paths": paths.section(p.findings, p.frames)},
+        TRAVELS,
         shown=RANKED,
         table="positions",
     ),
     Section(
+        "parts",
+        "comes_about.html.j2",
+        lambda p: {"comes_about": heads.effect_charts(p.findings)},
+        TRAVELS,
+        shown=RANKED,
+        table="head_parts",
+    ),
+    Section(
         "together",
-        "Together",
         "together.html.j2",
         lambda p: {"together": heads.together(p.findings, p.frames)},
+        TRAVELS,
         shown=RANKED,
         table="curves",
     ),
     Section(
         "supplies",
-        "Which words",
         "supplied.html.j2",
         lambda p: {"supplied": sentences.supplied(p.findings, p.frames)},
+        TRAVELS,
         shown=RANKED,
         table="decomposition",
     ),
     Section(
         "shares",
-        "Shares",
         "shares.html.j2",
         lambda p: {"shares": heads.shares(p.frames)},
+        TRAVELS,
         shown=RANKED,
         table="shares",
     ),
     Section(
+        "facts",
+        "facts.html.j2",
+        lambda p: {"facts": words.fact_table(p.findings)},
+        BELIEVE,
+    ),
+    Section("nouns", "nouns.html.j2", _nouns, BELIEVE, table="controls"),
+    Section(
+        "power",
+        "power.html.j2",
+        lambda p: {"controls": checks.controls_and_power(p.findings)},
+        BELIEVE,
+    ),
+    Section(
         "every",
-        "Every head",
         "every.html.j2",
         lambda p: {"every_head": heads.every_head(p.findings, p.frames)},
+        BELIEVE,
         shown=RANKED,
     ),
-    Section("believe", "Believe it?", "believe.html.j2", _believe),
+    Section(
+        "otherwise",
+        "otherwise.html.j2",
+        _otherwise,
+        BELIEVE,
+        shown=lambda p: "predictions" in p.frames,
+    ),
     Section(
         "cannot",
-        "Where it cannot",
         "cannot.html.j2",
         lambda p: {"showcase": sentences.showcase(p.findings, p.frames)},
+        BELIEVE,
         table="showcase",
     ),
     Section(
         "certificate",
-        "Certificate",
         "certificate.html.j2",
         lambda p: {"certificate": checks.certificate(p.frames["certificate"])},
+        BELIEVE,
     ),
     Section(
         "method",
-        "Method",
         "method.html.j2",
         lambda p: {"data": checks.data_used(p.findings, p.frames["left_out"])},
+        DONE,
     ),
-    Section("tables", "Tables", "downloads.html.j2", _downloads),
+    Section("tables", "downloads.html.j2", _downloads, DONE),
 )

@@ -1,32 +1,41 @@
-"""Single sentences as a page shows them: texts with their word and cue, tokens with what a head
-reads in them, what supplied the sense, and the well-known ones that cannot be read.
+"""Single sentences: texts with word and cue marked, the attention of a head drawn as arcs, the
+suppliers of the sense, and well-known sentences.
 
-Nothing here is HTML: pieces of text and numbers for the template, which escapes every one of them.
+Text and numbers for the template, which escapes them; no HTML.
 """
 
 from collections.abc import Mapping
 from typing import Any
+from unicodedata import east_asian_width
 
 import pandas as pd
 
 from probe import charts
 from probe.model.tokens import VISIBLE
-from probe.pages.sources import sources_in_words
 from probe.results.findings import Frames, HeadFinding, Row, WordFindings
 from probe.stats.numbers import decimal, percent
 
 SMALLEST_WRITTEN = 0.005  # of the gap: a smaller contribution rounds to 0 % and is not written
-STEP = 0.01  # of the gap: what a full bar stands for is a multiple of it
-BAR = 20  # pixels of a full bar, and
-TINTS = 20  # steps of a token's tint: both are classes of the style sheet
+TINTS = 20  # steps of a tint, each a class of the style sheet
+
+# Of the drawing of a sentence, in pixels but for the attention.
+ARCS = 64  # height of the part with arcs
+THICKEST = 8  # width of an arc with all of the attention
+FAINT = 0.02  # attention with an arc
+WRITTEN_ATTENTION = 0.05  # attention with a number
+CHARACTER = 8  # width of a letter
+LABEL_WIDTH = 34  # of a number such as 100 %
+SPACE = 9  # before a token that begins with a space
+MARGIN = 3  # before any other token
+AROUND = 30  # kept left and right of what matters in a small picture
 Section = dict[str, Any]
 
 
 def examples(findings: Mapping[str, WordFindings]) -> dict[str, Section]:
-    """By word, of the sentences drawn for the page, the one in which the leading head brings most
-    from the cue to its sense; no entry where no head has sentences.
+    """By word, the sentence in which the top head writes most from the cue toward its sense; no
+    entry where no head has sentences.
 
-    From all tokens where no cue is marked.
+    All tokens count where no cue is marked.
     """
     made = {}
     for word, finding in findings.items():
@@ -61,7 +70,7 @@ def _sentence(finding: WordFindings, number: int) -> Section:
 
 
 def marked(row: Row) -> list[tuple[str, str]]:
-    """The text in pieces, each with what it is: word, cue, or nothing."""
+    """The text in parts, each with its role: word, cue, or empty."""
     text = row["text"]
     spans = [(int(row["start"]), int(row["end"]), "word")]
     if bool(pd.notna(row["cue_start"])):
@@ -76,66 +85,88 @@ def marked(row: Row) -> list[tuple[str, str]]:
     return [piece for piece in pieces if piece[0]]
 
 
-def readings(findings: Mapping[str, WordFindings]) -> dict[str, dict[str, Section]]:
-    """By word and name of a head the sentences that it reads, token by token."""
-    return {
-        word: {
-            head.name: _read_by(of_head(finding.rows["readings"], head))
-            for head in finding.heads_read
-        }
-        for word, finding in findings.items()
-    }
+def arcs(rows: pd.DataFrame) -> Section:
+    """One sentence as a head reads it, as a drawing: an arc from the word to each token.
 
-
-def _read_by(rows: pd.DataFrame) -> Section:
-    """The sentences that a head reads, and what a full bar stands for: the largest contribution,
-    rounded up to a STEP."""
-    largest = float(rows["contribution"].abs().max())
-    limit = max(-(-largest // STEP) * STEP, STEP)
-    sentences = [read_sentence(group, limit) for _, group in rows.groupby("sentence", sort=False)]
-    return {"sentences": sentences, "full": percent(limit)}
-
-
-def read_sentence(rows: pd.DataFrame, limit: float) -> Section:
-    """A sentence that a head reads, token by token; a full bar stands for `limit`."""
+    rows: the rows of one head and one sentence in the table `readings`.
+    An arc is as wide as the attention is large. Its class is the sense that the head's write from
+    there moves the word toward, empty where it rounds to 0 % of the gap.
+    """
     tokens = rows.sort_values("pos").to_dict("records")
-    first = tokens[0]
     word_pos = max(token["pos"] for token in tokens if token["role"] == "word")
+    drawn: list[Section] = []
+    x = 0
+    for token in tokens:
+        drawn.append(_token(token, word_pos, x))
+        x = drawn[-1]["end"]
+    middle = next(token["middle"] for token in drawn if token["pos"] == word_pos)
+    for part in drawn:
+        part["arc"] = _arc(part, middle)
     on_cue = [token["attention"] for token in tokens if token["role"] == "cue"]
-    contribution = sum(token["contribution"] for token in tokens)
+    # What a small picture shows: from the first to the last token that matters.
+    matter = [token for token in drawn if token["arc"] or token["role"] in ("cue", "word")]
+    most = max(drawn, key=lambda token: token["attention"])
     return {
-        "sense": first["sense"],
-        "a": first["sense_a"],
-        "b": first["sense_b"],
+        "sense": tokens[0]["sense"],
+        "text": tokens[0]["text"],
+        "tokens": drawn,
+        "word_at": middle,
+        "width": x + MARGIN,
+        "left": max(matter[0]["start"] - AROUND, 0),
+        "right": min(matter[-1]["end"] + AROUND, x + MARGIN),
+        "most": {"text": most["text"], "share": percent(most["attention"])},
         "cue_share": percent(sum(on_cue)) if on_cue else None,
-        "sum": decimal(100 * contribution, 0),
-        "tokens": [_token(token, word_pos, limit) for token in tokens],
+        "sum": decimal(100 * sum(token["contribution"] for token in tokens), 0),
     }
 
 
-def _token(token: Row, word_pos: int, limit: float) -> Section:
-    """A token with the attention that it gets and what came from it to the word."""
-    value = float(token["contribution"])
+def _token(token: Row, word_pos: int, after: int) -> Section:
+    """A token with its place in the drawing, in pixels, right of the token that ends at `after`."""
     attention = float(token["attention"])
-    is_later = token["pos"] > word_pos and not attention  # behind the mask
-    return visible(str(token["piece"])) | {
-        "tint": round(attention * TINTS),
-        "role": "later" if is_later else token["role"],
-        "label": token["label"],
-        "attention": f"{attention:.3f}",
-        "attention_percent": percent(attention),
-        "contribution": decimal(value, 3),
-        "size": percent(abs(value), 1),
-        "value": decimal(100 * value, 0) if abs(value) >= SMALLEST_WRITTEN else "",
-        "toward": token["sense_a"] if value >= 0 else token["sense_b"],
-        "side": "up" if value >= 0 else "down",
-        "height": round(min(abs(value) / limit, 1.0) * BAR),
+    contribution = float(token["contribution"])
+    piece = visible(str(token["piece"]))
+    label = percent(attention) if attention >= WRITTEN_ATTENTION else ""
+    wide = sum(2 if east_asian_width(letter) in "WF" else 1 for letter in piece["text"])
+    width = CHARACTER * max(wide, 1)
+    room = max(width, LABEL_WIDTH) if label else width
+    start = after + (SPACE if piece["lead"] else MARGIN)
+    toward = ""
+    if abs(contribution) >= SMALLEST_WRITTEN:
+        toward = token["sense_a"] if contribution >= 0 else token["sense_b"]
+    return {
+        "text": piece["text"],
+        "pos": token["pos"],
+        "role": "later" if token["pos"] > word_pos and not attention else token["role"],
+        "attention": attention,
+        "label": label,
+        "toward": toward,
+        "second": toward == token["sense_b"],
+        "written": decimal(100 * contribution, 0) if toward and label else "",
+        "start": start + (room - width) / 2,
+        "width": width,
+        "middle": start + room / 2,
+        "end": start + room,
     }
+
+
+def _arc(token: Section, word: float) -> Section | None:
+    """The arc from the word to a token: a path and its width; None where the attention is faint."""
+    attention = token["attention"]
+    if attention < FAINT:
+        return None
+    at = token["middle"]
+    wide = abs(word - at)
+    if wide == 0:
+        path = f"M{at - 5:g},{ARCS}c-14,-26 24,-26 10,0"
+    else:
+        # The highest point of the curve lies half as high as the point that bends it.
+        high = ARCS - 2 * min(6 + wide / 5, ARCS - THICKEST)
+        path = f"M{word:g},{ARCS}Q{(word + at) / 2:g},{high:g} {at:g},{ARCS}"
+    return {"path": path, "width": f"{1 + (THICKEST - 1) * attention:.1f}"}
 
 
 def visible(piece: str) -> Section:
-    """A token's text with its white space made visible, apart from the number of spaces in front of
-    it."""
+    """A token's text with its white space made visible, and the number of spaces before it."""
     text = piece.lstrip(" ")
     return {
         "lead": len(piece) - len(text),
@@ -144,8 +175,8 @@ def visible(piece: str) -> Section:
 
 
 def showcase(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
-    """The well-known sentences: those a causal model can have resolved at the word, and those it
-    cannot."""
+    """The well-known sentences: those whose cue comes before the word, which a causal model can
+    resolve there, and the others."""
     before = []
     after = []
     for row in frames["showcase"].to_dict("records"):
@@ -162,7 +193,7 @@ def showcase(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
 
 
 def second_reader(row: Row) -> Section:
-    """What a model that reads both ways makes of a sentence with a late cue."""
+    """The reading of a sentence with a late cue by a model that reads both ways."""
     values: Section = {"row": row, "model": row["model"], "on_axis": _on_axis(row)}
     values["source_known"] = bool(pd.notna(row["share"]))
     values["cue_known"] = bool(pd.notna(row["cue_share"]))
@@ -174,25 +205,21 @@ def second_reader(row: Row) -> Section:
 
 
 def _on_axis(row: Row) -> Section:
-    """A coordinate on the small axis between its two senses, in per cent of the axis from the left;
-    beyond −1 and 1 it stays at the end."""
+    """A coordinate on the small axis between its two senses, in percent of the axis from the left;
+    beyond −1 and 1 it is at the end."""
     x = 50 * (1 + min(max(row["coordinate"], -1.0), 1.0))
     return {"a": row["sense_a"], "b": row["sense_b"], "sense": row["sense"], "x": f"{x:.1f}"}
 
 
 def supplied(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
-    """For each word its example sentences with what supplies the sense, in words and as a chart."""
+    """For each word its example sentences, each with the chart of its decomposition."""
     decomposition = frames["decomposition"]
-    in_words = sources_in_words(decomposition) if len(decomposition) else {}
     sections = []
     for word, finding in findings.items():
         items = []
         for number in finding.rows["decomposition"]["sentence"].drop_duplicates():
-            summary = in_words[(word, int(number))]
-            chart = charts.decomposition_bars(
-                decomposition, word, sentence=int(number), summary=summary
-            )
-            items.append(_sentence(finding, int(number)) | {"chart": chart, "in_words": summary})
+            chart = charts.decomposition_bars(decomposition, word, sentence=int(number))
+            items.append(_sentence(finding, int(number)) | {"chart": chart})
         if items:
             sections.append({"word": word, "first": items[:1], "others": items[1:]})
     return sections

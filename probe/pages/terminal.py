@@ -1,4 +1,4 @@
-"""What a terminal is shown: tables or JSON on standard output, progress on standard error."""
+"""The output of commands: tables or JSON on standard output, progress on standard error."""
 
 import json
 import math
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 MINUTE = 60.0  # seconds
-LONG_LOADING = 5.0  # seconds after which it is said
+LONG_LOADING = 5.0  # seconds before the message
 FIRST_ESTIMATE = 0.2  # of the work: what is done before says little of the rest
-# What stands in the place of a head that is taken out, by the kind of the table.
+# The replacement of a head that is taken out, by the kind of the table.
 REPLACED = {
     "mean": "their mean",
     "swap": "a random sentence's",
     "same_sense": "one of the same sense",
 }
 RISE = " (a minus is a rise)"
-DIFFERENCES_SHOWN = 4  # of those that the pairs of a word differ in
+DIFFERENCES_SHOWN = 4  # differences within the pairs of a word
 EVALUATION_WIDTH = 100  # columns of its tables
 OTHERWISE = 10  # sentences read otherwise that are listed
 LONGEST = 200  # characters of such a sentence
@@ -108,8 +108,8 @@ Shown = tuple[list[str], list[list[str]]]  # header and rows
 
 
 def words_of(evaluation: "Evaluation") -> Shown:
-    """Every word at its chosen depth. Each fold is read at the depth that its own training
-    sentences chose, so the one named is where most were read."""
+    """Every word at its chosen depth. Each fold is read at the depth that its training sentences
+    chose; the depth named is the most frequent one."""
     from probe.results.frames import depth_label
 
     header = ["word", "senses", "sentences", "tested", "left out", "mostly read"]
@@ -180,7 +180,7 @@ def without_of(evaluation: "Evaluation") -> list[Shown]:
 
 
 def without_words_of(evaluation: "Evaluation") -> list[Shown]:
-    """The same of every word, at the depth chosen in training, which stands last."""
+    """The same for every word, at the depth chosen in training, which is the last row."""
     from probe.results.ablation import CHOSEN
 
     lines = [(word, _without(evaluation, word)[-1]) for word in evaluation.words["word"]]
@@ -270,7 +270,7 @@ def _points(row: Mapping[str, Any], fall: str = "fall") -> str:
 
 
 def _scores(row: Mapping[Any, float], prefix: str = "") -> list[str]:
-    """Accuracy and macro-F1 in per cent."""
+    """Accuracy and macro-F1 in percent."""
     return [f"{100 * row[f'{prefix}{score}']:.1f}" for score in ("accuracy", "macro_f1")]
 
 
@@ -357,8 +357,8 @@ def survey_suffices(plan: "SurveyPlan", workers: int) -> list[str]:
 
 
 def _without_cues(word: str, inferred: Sequence[tuple[str, ...]]) -> str:
-    """What stands for the cues of a word whose sentences mark none: what its pairs differ in, or
-    every sentence by itself."""
+    """The cues that are assumed for a word whose sentences mark none: the differences within its
+    pairs, or every sentence by itself."""
     if not inferred:
         return (
             f"{word}: no cue is marked and there is no pair that differs in just a few words, so "
@@ -375,8 +375,8 @@ def _without_cues(word: str, inferred: Sequence[tuple[str, ...]]) -> str:
 
 
 def likely(gates: "Foreseen") -> str:
-    """What a study of two senses is likely to find, from its cheap gates, and what to change where
-    that is little."""
+    """The likely outcome of a study of two senses, from its cheap gates, and the next step where it
+    is poor."""
     from probe.inference.nouns import TOO_FEW_NOUNS
     from probe.stats.limits import GATE, LEVEL
     from probe.stats.numbers import p_value
@@ -385,7 +385,7 @@ def likely(gates: "Foreseen") -> str:
     start = f"{gates.word}, {sense_a} / {sense_b}: "
     if gates.gap_p >= GATE:
         return start + (
-            "this model was not shown to tell the senses apart at the word "
+            "this model has no significant gap between the senses at the word "
             f"({p_value(gates.gap_p, GATE)}), so no head will be swapped; give more different cue "
             "words "
             "before the word, or take another model."
@@ -393,7 +393,7 @@ def likely(gates: "Foreseen") -> str:
     apart = start + f"the senses are apart at the word ({p_value(gates.gap_p)})"
     if gates.ambiguity_p <= LEVEL:
         return apart + (
-            ", and the word changes further than nouns of one meaning in its place "
+            ", and the word changes further than unambiguous nouns in its place "
             f"({p_value(gates.ambiguity_p)}), so resolvers can be found."
         )
     reasons = []
@@ -405,15 +405,15 @@ def likely(gates: "Foreseen") -> str:
     verdict = "confounded" if reasons else "movers"
     if not math.isnan(gates.ambiguity_p):
         p = p_value(gates.ambiguity_p, LEVEL)
-        nouns = f"nouns of one meaning change as far in its place ({p})"
+        nouns = f"unambiguous nouns change as far in its place ({p})"
         step = "give sentences whose cue says more about this word than about other nouns"
     elif gates.not_compared:
-        nouns = f"it cannot be compared with nouns of one meaning ({gates.not_compared})"
+        nouns = f"it cannot be compared with unambiguous nouns ({gates.not_compared})"
         step = f"give more pairs of sentences in which “{gates.word}” is a noun in just this form"
         if gates.not_compared.startswith(TOO_FEW_NOUNS):
             step = "give more nouns with --controls; without it those that ship are taken"
     else:
-        nouns = "it is not compared with nouns of one meaning"
+        nouns = "it is not compared with unambiguous nouns"
         step = "leave --controls away"
     if reasons:
         step += "; let the two sentences of a pair differ in the cue alone"
@@ -458,7 +458,7 @@ def _pair_suffices(size: "SensePairSize") -> str:
 
 
 def print_table(header: list[str], rows: list[list[str]], width: int = 160) -> None:
-    """A table on standard output, as wide as the terminal; `width` columns where there is none."""
+    """A table on standard output, as wide as the terminal; `width` columns without a terminal."""
     from rich.console import Console
     from rich.table import Table
 
@@ -472,8 +472,8 @@ def print_table(header: list[str], rows: list[list[str]], width: int = 160) -> N
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """A bar on standard error when it is a terminal, a line a minute otherwise, both with the time
-    that is left as it is known by then; that the model is loading is said where it takes long."""
+    """A bar on standard error if it is a terminal, otherwise a line a minute, both with an estimate
+    of the time left; a message if loading the model takes long."""
     if not sys.stderr.isatty():
         loading = Timer(LONG_LOADING, lambda: typer.echo("loading the model", err=True))
         loading.daemon = True

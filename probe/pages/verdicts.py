@@ -1,7 +1,7 @@
-"""What each verdict means, and why a head has it, in words.
+"""The meaning of each verdict, and why a head has it, in words.
 
-`probe.inference.verdicts` has the rules; here are the sentences that name the numbers which led to
-a verdict.
+The rules are in `probe.inference.verdicts`. The sentences here give the numbers that led to a
+verdict.
 """
 
 import math
@@ -17,27 +17,28 @@ from probe.stats.numbers import decimal, measured, ordinal, p_value, percent
 SENSES = ["word", "sense_a", "sense_b"]
 KEYS = [*SENSES, "layer", "head", "verdict"]
 MEANINGS = {
-    "resolver": "a mover that does more for this word than for nouns of one meaning in its place; "
-    "and the word changes further than these nouns",
-    "mover": "moves the word, and what is said next, beyond chance for every head tested",
-    "position-explained": "moves the word by the token next to it, whatever that is, or cannot be "
-    "told from this",
-    "confounded": "would be a mover, but what has no meaning tells the senses apart as well, "
-    "and nouns of one meaning were not shown to change less",
-    "opposes": "moves the word the wrong way",
-    "backup": "stands in for another head: swapping both moves the word further",
-    "erased": "writes much of the gap, and later layers take it away",
-    "unread": "moves the word; no effect on what is said next was shown",
-    "suggestive": f"moves the word by {percent(SMALLEST)} or more, but this is not confirmed for "
-    "every head tested",
-    "separates": "writes something different for each sense; no effect was shown",
-    "none": "nothing was shown",
+    "resolver": "a mover that does more for this word than for unambiguous nouns in its place, "
+    "where the word also changes further than they do",
+    "mover": "moves the word, and the prediction of the next token, beyond chance for every head "
+    "tested",
+    "position-explained": "moves the word because of the token next to it, whatever that token is, "
+    "or cannot be told from such a head",
+    "confounded": "would be a mover, but something without meaning separates the senses as well, "
+    "and unambiguous nouns do not change significantly less",
+    "opposes": "moves the word away from the meaning that is put in",
+    "backup": "compensates for another head: swapping both moves the word further",
+    "erased": "writes much of the gap, and later layers remove it",
+    "unread": "moves the word; its effect on the next token is not significant",
+    "suggestive": f"moves the word by {percent(SMALLEST)} or more, but not significantly after the "
+    "correction for every head tested",
+    "separates": "its output differs between the meanings; its effect is not significant",
+    "none": "neither its effect nor its separation of the meanings is significant",
 }
-# The same of a model that predicts no tokens, where nothing is said next.
+# The same for a model that does not predict the next token.
 MEANINGS_WITHOUT_NEXT = MEANINGS | {
     "mover": "moves the word beyond chance for every head tested",
 }
-NOT_SWAPPED = "the model was not shown to separate these senses at the word, so no head was swapped"
+NOT_SWAPPED = "the gap between these senses is not significant, so no head was swapped"
 AS_WELL = (
     "the place of the word or its cue, the text's length or an untrained model tells the senses "
     "apart as well"
@@ -47,7 +48,7 @@ AS_WELL = (
 def with_reasons(verdicts: pd.DataFrame, heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
     """The table of verdicts with the column `because`: the numbers that led to each, in words.
 
-    They are those of the table itself, of the table of heads and of the table of words.
+    The numbers come from the table itself, the table of heads and the table of words.
     """
     numbers = verdicts.merge(heads, on=KEYS, how="left", validate="one_to_one")
     nouns = words[[*SENSES, "nouns", "not_compared"]]
@@ -58,10 +59,10 @@ def with_reasons(verdicts: pd.DataFrame, heads: pd.DataFrame, words: pd.DataFram
 
 
 def because(row: Mapping[Any, Any]) -> str:
-    """Why a head has its verdict: separation, swap, what is said next, and what else decided."""
+    """Why a head has its verdict: separation, swap, next token, and the further numbers."""
     if math.isnan(row["net"]):
         return NOT_SWAPPED
-    separates = "was not shown to separate them:"
+    separates = "does not separate the senses significantly:"
     if row["p_auroc"] < LEVEL:
         separates = "separates the senses held out with"
     p_auroc = p_value(row["p_auroc"], LEVEL)
@@ -69,7 +70,7 @@ def because(row: Mapping[Any, Any]) -> str:
     next_token = ""
     if not math.isnan(row["p_next_token"]):
         effect = percent(row["next_token"])
-        next_token = f", what is said next {effect} ({p_value(row['p_next_token'], LEVEL)})"
+        next_token = f", next token {effect} ({p_value(row['p_next_token'], LEVEL)})"
     return (
         f"{separates} AUROC {decimal(row['auroc'])} (max-T {p_auroc}); swapping it "
         f"moves the word {measured(row['net'], row['net_low'], row['net_high'])} of the gap "
@@ -98,7 +99,7 @@ def _what_else(row: Mapping[Any, Any]) -> str:
         direct = percent(row["direct"])
         return f"; it writes {direct} of the gap itself, which later layers take away"
     if name == "unread":
-        return "; that this is read was not shown"
+        return "; the effect on the next token is not significant"
     if name == "suggestive":
         return f"; not confirmed: {_not_confirmed(row)}"
     if name == "separates" and row["p_swap"] < LEVEL:
@@ -107,27 +108,27 @@ def _what_else(row: Mapping[Any, Any]) -> str:
 
 
 def _gate(row: Mapping[Any, Any]) -> str:
-    """How the word stood against the nouns of one meaning: the ambiguity gate, with its numbers."""
+    """How the word compares with the unambiguous nouns: the ambiguity gate, with its numbers."""
     nouns = row["nouns"]
     p = row["ambiguity_p"]
     if math.isnan(p):
-        return f"the word was not compared with nouns of one meaning ({row['not_compared']})"
+        return f"the word was not compared with unambiguous nouns ({row['not_compared']})"
     as_far = round(p * (1 + nouns)) - 1
     if passes_gate(row):
         return (
-            f"the word changes further than nouns of one meaning in its place: it is "
+            f"the word changes further than unambiguous nouns in its place: it is "
             f"{ordinal(as_far + 1)} of {nouns + 1}"
         )
     if p <= LEVEL:
         return (
-            "the word changes further than nouns of one meaning in its place, but not further than "
+            "the word changes further than unambiguous nouns in its place, but not further than "
             "those that are about as expected"
         )
-    return f"{as_far} of {nouns} nouns of one meaning change as far in its place"
+    return f"{as_far} of {nouns} unambiguous nouns change as far in its place"
 
 
 def _not_resolved(row: Mapping[Any, Any]) -> str:
-    """Why a head that moves the word was not shown to resolve an ambiguity."""
+    """Why a head that moves the word is not a resolver."""
     if passes_gate(row):
         return (
             f"{_gate(row)}, but that the head does more for the word than for these nouns was not "
@@ -137,7 +138,7 @@ def _not_resolved(row: Mapping[Any, Any]) -> str:
 
 
 def _specific(row: Mapping[Any, Any]) -> str:
-    """What the head does for nouns of one meaning, and for the word beyond that."""
+    """The head's effect on unambiguous nouns, and on the word beyond that."""
     if math.isnan(row["specific"]):
         with_gap = row["nouns_with_gap"]
         if with_gap < FEWEST_WITH_A_GAP:

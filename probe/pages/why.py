@@ -1,8 +1,8 @@
-"""The section "Why they attend": for each leading head what makes it attend to the cue, and what it
-takes from there.
+"""Why a head attends to the cue: the parts of the two tokens that make its score, and what it takes
+from there.
 
-Tables in, plain values out; the sentences stand in the template. A part is named as a reason only
-where replacing it lowers the score on both sides.
+Tables in, plain values out; the sentences are in the template. A part is a reason only where
+replacing it lowers the score on both sides.
 """
 
 import math
@@ -11,56 +11,29 @@ from typing import Any
 
 import pandas as pd
 
-from probe.pages.sentences import TINTS
-from probe.results.findings import Frames, HeadFinding, Row, WordFindings
+from probe.pages.sentences import TINTS, of_head
+from probe.results.findings import Frames, HeadFinding, Row
 from probe.stats.limits import LEVEL
 from probe.stats.numbers import decimal, measured, p_value, percent
 
-MOST_PARTS = 6  # of the word and of the cue that have a row and a column of their own
+MOST_PARTS = 6  # of the word and of the cue with a row and a column each
 MOST_REPLACED = 4  # parts of each side whose replacement is listed
-HALF = 0.5  # of the contrast: a smaller reason is only part of it
 ROUNDS_TO_ZERO = 0.005  # of a sum: a smaller share has a blank cell
 OTHERS = "all others"
-SIDES = {"query": "word", "key": "cue"}  # where the parts of a side stand
+SIDES = {"query": "word", "key": "cue"}  # the token of each side
 BIASES = ("query bias", "norm bias")  # the same at every token, so that nothing can replace them
 TABLES = ("why_it_attends", "qk_attribution", "qk_interventions", "ov_attribution")
 Section = dict[str, Any]
 
 
-def section(findings: Mapping[str, WordFindings]) -> list[Section]:
-    """Every word with the heads that are worth reading and were taken apart."""
-    words = []
-    for finding in findings.values():
-        heads = [
-            _head(finding.rows, head)
-            for head in finding.heads_read
-            if len(_of_head(finding.rows["why_it_attends"], head))
-        ]
-        if heads:
-            first = finding.rows["why_it_attends"].iloc[0]
-            words.append(
-                {
-                    "word": finding.word,
-                    "id": f"why-{finding.index}",
-                    "senses": (first["sense_a"], first["sense_b"]),
-                    "sentences": int(first["sentences"]),
-                    "pairs": int(first["pairs"]),
-                    "heads": heads,
-                }
-            )
-    return words
-
-
-def _of_head(rows: pd.DataFrame, head: HeadFinding) -> pd.DataFrame:
-    return rows[(rows["layer"] == head.layer) & (rows["head"] == head.head)]
-
-
-def _head(frames: Frames, head: HeadFinding) -> Section:
-    rows = {name: _of_head(frames[name], head) for name in TABLES}
+def reason(frames: Frames, head: HeadFinding) -> Section | None:
+    """Why a head attends to the cue, from the tables of its word; None where it was not asked."""
+    rows = {name: of_head(frames[name], head) for name in TABLES}
+    if rows["why_it_attends"].empty:
+        return None
     found = rows["why_it_attends"].iloc[0]
     contrast = float(found["contrast"])
     said = {
-        "name": head.name,
         "reason": _reason(found),
         "contrast": decimal(contrast),
         "p_contrast": p_value(found["p_contrast"]),
@@ -73,7 +46,6 @@ def _head(frames: Frames, head: HeadFinding) -> Section:
     return said | {
         "part_query": _output(found["part_query"]),
         "part_key": _output(found["part_key"]),
-        "partly": found["share"] < HALF,
         "share": measured(found["share"], found["share_low"], found["share_high"]),
         "agreement": decimal(found["agreement"]),
         "matrix": _matrix(rows, contrast, written),
@@ -90,13 +62,13 @@ def _head(frames: Frames, head: HeadFinding) -> Section:
 
 
 def _output(part: str) -> str:
-    """What a part is, in a sentence: the output of an MLP, a head or a layer's attention, or an
+    """The name of a part in a sentence: the output of an MLP, a head or a layer's attention, or an
     embedding or a bias."""
     return f"the {part}" if "embedding" in part or "bias" in part else f"{part}'s output"
 
 
 def _reason(found: pd.Series) -> str:
-    """Which fixed sentence is said of a head: "none" where it does not score the cue above other
+    """Which fixed sentence the card has: "none" where it does not score the cue above other
     tokens, "apart" where attribution and interventions do not agree, "cue" where the part at the
     word is a bias, else "both" or "pair", for one part at both tokens or two."""
     if not found["p_contrast"] < LEVEL:
@@ -153,7 +125,7 @@ def _others(sizes: pd.Series) -> list[str]:
 
 
 def _named(parts: "pd.Index[str]", shown: list[str]) -> "pd.Index[str]":
-    """The names of parts, all but those that are shown as OTHERS."""
+    """The names of parts; OTHERS for every part that is not shown."""
     return parts.where(parts.isin(shown), OTHERS)
 
 

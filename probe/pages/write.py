@@ -39,7 +39,7 @@ from probe.studies.words import file_name
 from probe.walkthrough.saved import walk_bytes
 from probe.walkthrough.walk import Walk
 
-PAGES = "pages"  # the folder of the pages of single words, beside that of a survey
+PAGES = "pages"  # the folder of the pages of single words, next to the page of a survey
 
 
 @singledispatch
@@ -138,8 +138,8 @@ def write_surveys(
     """Write the page of the surveys of one or several models, their tables and the manifest;
     returns the path of the page.
 
-    The tables of one model lie in `out`, those of several in a folder for each. Raises InputError
-    when the folder cannot be written.
+    The tables of one model are in `out`, the tables of several in one folder each. Raises
+    InputError when the folder cannot be written.
     """
     check_folder(out, SURVEY)
     folders = survey_page.folders(surveys)
@@ -167,7 +167,7 @@ def write_surveys(
 
 
 def _keep_records(survey: Survey, folder: Path) -> None:
-    """The records of the words beside the page, where `probe.read` finds them."""
+    """Store the records of the words next to the page, where `probe.read` finds them."""
     for record in survey.files:
         if not (folder / record.name).exists():
             folder.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ import pandas as pd
 from probe.experiments.material import LATE
 from probe.experiments.run import LEADERS
 from probe.inference.verdicts import comparison, passes_gate
-from probe.results.frames import FEW, FEW_CUES, without_rows
+from probe.results.frames import without_rows
 from probe.stats.limits import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
 
@@ -40,7 +40,7 @@ WORTH_READING = (
     0.01  # fraction of the gap: the smallest clear effect of a head to be read in detail
 )
 MOVERS = ("resolver", "mover")  # the verdicts of heads that move the word
-TYPICAL = 2  # example nouns
+
 PUNCTUATION = ".,;:!?\"'()"
 Frames = Mapping[str, pd.DataFrame]
 Row = Mapping[Any, Any]
@@ -165,7 +165,7 @@ class BesideNouns:
     """How far the word changes at its read-out layer compared with unambiguous nouns in its place,
     over the ranked pairs of senses with an ambiguity gate.
 
-    Without such pairs, only `nouns`, `typical`, `mlps_more` and `not_compared` are set.
+    Without such pairs, only `nouns`, `mlps_more` and `not_compared` are set.
     """
 
     pairs: int  # ranked pairs of senses with a gate
@@ -180,20 +180,9 @@ class BesideNouns:
     # How many times as far the word changes as the nouns: a ratio of distances, infinite if the
     # nouns do not change.
     times_as_far: float
-    typical: tuple[str, ...]  # two nouns that change about as far as the mean
     furthest: str  # the noun that changes furthest
     mlps_more: tuple[int, ...]  # layers whose MLP does more for the word, mean over pairs of senses
     not_compared: str  # why the gate was not computed
-
-
-@dataclass(frozen=True)
-class TooFew:
-    """The sample sizes that would be sufficient, if exploratory pairs of senses have less. None
-    for a sufficient size.
-    """
-
-    sentences: int | None  # of each sense
-    cue_words: int | None  # pairs of cue words
 
 
 @dataclass(frozen=True)
@@ -249,38 +238,18 @@ class CreditedCue:
 
 @dataclass(frozen=True)
 class MoverTests:
-    """The tests of the movers: the largest corrected p over these heads and the pairs of senses in
-    which they move the word.
-    """
+    """The tests of the movers, over the pairs of senses in which they move the word."""
 
-    rows: int  # heads and pairs of senses
-    p_swap: float
-    p_next_token: float | None  # None if it was not measured
-    separating: int  # rows whose write significantly separates the senses
-    p_auroc: float | None  # over the separating rows; None without such rows
-    auroc: float | None  # the smallest over the separating rows
-    not_separating: tuple[str, ...]  # names of heads
-    heads_tested: int
-    pairs_tested: int
-
-
-@dataclass(frozen=True)
-class Continuations:
-    """Disagreements between the logits of the lexicon's continuations and the sense coordinate."""
-
-    silent_pairs: int  # pairs of senses whose continuations the model does not significantly prefer
-    unmoved: tuple[str, ...]  # heads that move the word, but not significantly the continuations
-    moved: tuple[str, ...]  # heads that move the continuations, but not the word
+    p_swap: float  # the largest corrected p of their effects
+    p_next_token: float | None  # the same of the effects on the next token; None if not measured
+    not_separating: tuple[str, ...]  # names of heads whose write does not separate the senses
 
 
 @dataclass(frozen=True)
 class OtherHeads:
     """The heads that are not movers."""
 
-    number: int
-    by_verdict: Mapping[str, tuple[str, ...]]  # names
     bound: int  # the end of a 95 % interval that is furthest from 0, in whole percent
-    largest: HeadFinding  # the head with the largest effect
 
 
 @dataclass(frozen=True)
@@ -315,11 +284,9 @@ class WordFindings:
     pairs_moved: int  # pairs of senses in which some head moves the word
     ranked: bool  # whether at least one pair of senses has a significant gap
     exploratory: bool
-    too_few: TooFew
     beside_nouns: BesideNouns
     nuisances: tuple[str, ...]  # of any pair of senses
     confounders: tuple[str, ...]  # of any pair of senses
-    cues_apart: bool  # whether some cue is not adjacent to the word
     heads: tuple[HeadFinding, ...]
     leaders: tuple[HeadFinding, ...]  # the top heads
     resolvers: tuple[HeadFinding, ...]
@@ -328,9 +295,8 @@ class WordFindings:
     opposing: tuple[HeadFinding, ...]
     heads_read: tuple[HeadFinding, ...]  # heads whose attention is described sentence by sentence
     rank_groups: tuple[tuple[str, ...], ...]  # top heads by overlapping ranks
-    mover_groups: tuple[tuple[str, ...], ...]  # top movers by overlapping ranks
     tests: MoverTests | None
-    continuations: Continuations
+    without_continuation: tuple[str, ...]  # movers that do not change the prepared next words
     others: OtherHeads | None
     smallest_set: SmallestSet | None
     random_sets: RandomSets | None
@@ -400,11 +366,9 @@ def word_findings(
         pairs_moved=len(mover_rows[["sense_a", "sense_b"]].drop_duplicates()),
         ranked=bool(ranked_pairs),
         exploratory=any(pair.exploratory for pair in pairs),
-        too_few=_too_few(pairs),
         beside_nouns=beside_nouns(word, ranked_pairs, rows),
         nuisances=tuple(dict.fromkeys(name for pair in pairs for name in pair.nuisances)),
         confounders=tuple(dict.fromkeys(name for pair in pairs for name in pair.confounders)),
-        cues_apart=bool((rows["distances"]["distance"] > 1).any()),
         heads=heads,
         leaders=top_heads,
         resolvers=resolvers,
@@ -412,9 +376,8 @@ def word_findings(
         opposing=_opposing(heads),
         heads_read=_heads_read(heads, rows["readings"]),
         rank_groups=rank_groups(top_heads),
-        mover_groups=rank_groups(movers[:LEADERS]),
         tests=_tests_of_movers(rows["heads"]),
-        continuations=_continuations(pairs, rows["heads"], movers),
+        without_continuation=_without_continuation(rows["heads"], movers),
         others=_other_heads(heads),
         smallest_set=sufficient,
         random_sets=best_random(rows["random_sets"], len(sufficient.names)) if sufficient else None,
@@ -566,13 +529,11 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
             near=0,
             p_near=math.nan,
             times_as_far=math.nan,
-            typical=tuple(shares.index[:TYPICAL]),
             furthest="",
             mlps_more=mlps_more,
             not_compared=next((pair.not_compared for pair in ranked_pairs), ""),
         )
     share = sum(pair.general_share for pair in with_gate) / len(with_gate)
-    nearest = (shares - share).abs().sort_values(kind="stable")
     first = with_gate[0]  # the gate and its nouns are the same for all pairs of senses
     return BesideNouns(
         pairs=len(with_gate),
@@ -585,7 +546,6 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
         near=first.nouns_near,
         p_near=first.ambiguity_p_near,
         times_as_far=_times_as_far(share),
-        typical=tuple(nearest.index[:TYPICAL]),
         furthest=str(shares.idxmax()) if len(shares) else "",
         mlps_more=mlps_more,
         not_compared="",
@@ -624,19 +584,6 @@ def _mlps_more(mlps: pd.DataFrame) -> tuple[int, ...]:
         if does_more and rows["specific"].mean() > 0:
             layers.append(layer)
     return tuple(layers)
-
-
-def _too_few(pairs: Sequence[PairOfSenses]) -> TooFew:
-    exploratory = [pair for pair in pairs if pair.exploratory]
-    few_cue_words = any(pair.cue_words < FEW_CUES for pair in exploratory)
-    few_sentences = any(pair.sentences_report < 2 * FEW for pair in exploratory)
-    # A pair is exploratory if its rarer sense has few sentences. If there are enough cue words,
-    # sentences must be the reason, however many both senses have together.
-    if exploratory and not few_cue_words:
-        few_sentences = True
-    return TooFew(
-        sentences=FEW if few_sentences else None, cue_words=FEW_CUES if few_cue_words else None
-    )
 
 
 def _same_token(depth: pd.DataFrame) -> bool:
@@ -776,38 +723,23 @@ def _tests_of_movers(heads: pd.DataFrame) -> MoverTests | None:
     rows = measured[measured["verdict"].isin(MOVERS)]
     if rows.empty:
         return None
-    separating = rows[rows["p_auroc"] < LEVEL]
     next_token_measured = bool(rows["p_next_token"].notna().all())
     return MoverTests(
-        rows=len(rows),
         p_swap=float(rows["p_swap"].max()),
         p_next_token=float(rows["p_next_token"].max()) if next_token_measured else None,
-        separating=len(separating),
-        p_auroc=float(separating["p_auroc"].max()) if len(separating) else None,
-        auroc=float(separating["auroc"].min()) if len(separating) else None,
         not_separating=names_of(rows[rows["p_auroc"] >= LEVEL]),
-        heads_tested=len(measured[["layer", "head"]].drop_duplicates()),
-        pairs_tested=len(measured[["sense_a", "sense_b"]].drop_duplicates()),
     )
 
 
-def _continuations(
-    pairs: Sequence[PairOfSenses], heads: pd.DataFrame, movers: Sequence[HeadFinding]
-) -> Continuations:
-    """The disagreements between continuations and the sense coordinate.
+def _without_continuation(heads: pd.DataFrame, movers: Sequence[HeadFinding]) -> tuple[str, ...]:
+    """The movers that do not significantly change which prepared next words are likely.
 
-    pairs: of senses
     heads: rows of the frame `heads`
     """
     tested = heads.dropna(subset="p_continuation")
     moves = (tested["p_continuation"] < LEVEL) & (tested["continuation"] >= SMALLEST)
-    names = {head.name for head in movers}
     by_verdict = tested["verdict"].isin([head.verdict for head in movers])
-    return Continuations(
-        silent_pairs=sum(pair.ranked and pair.continuation_p >= GATE for pair in pairs),
-        unmoved=names_of(tested[~moves & by_verdict]),
-        moved=tuple(name for name in names_of(tested[moves]) if name not in names),
-    )
+    return names_of(tested[~moves & by_verdict])
 
 
 def _opposing(heads: Sequence[HeadFinding]) -> tuple[HeadFinding, ...]:
@@ -819,18 +751,10 @@ def _other_heads(heads: Sequence[HeadFinding]) -> OtherHeads | None:
     non_movers = [head for head in heads if head.verdict not in MOVERS]
     if not non_movers:
         return None
-    by_verdict: dict[str, tuple[str, ...]] = {}
-    for head in non_movers:
-        by_verdict[head.verdict] = (*by_verdict.get(head.verdict, ()), head.name)
     furthest = max(abs(end) for head in non_movers for end in (head.net_low, head.net_high))
     # `round` before `ceil`, so that 8.000000001 % becomes 8 %.
     bound = math.ceil(round(100 * furthest, 6))
-    return OtherHeads(
-        number=len(non_movers),
-        by_verdict=by_verdict,
-        bound=max(bound, 1),
-        largest=max(non_movers, key=lambda head: abs(head.net)),
-    )
+    return OtherHeads(bound=max(bound, 1))
 
 
 def _sentence_rows(sentences: pd.DataFrame) -> Iterator[Any]:

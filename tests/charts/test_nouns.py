@@ -1,4 +1,4 @@
-"""The word's gap by depth beside nouns of one meaning: distances in the word's own, the band, and
+"""The word's gap by depth beside unambiguous nouns: distances in the word's own, the band, and
 the frames round what does more for the word."""
 
 import numpy as np
@@ -18,7 +18,7 @@ def test_distances_are_roots_of_squared_gaps_in_the_words_own_at_its_read_out():
     rows = charts.noun_distances(CONTROLS, "bank", read_at=READ_AT).set_index(["what", "depth"])
     word = rows.loc["bank", "distance"]
     assert word.tolist() == pytest.approx([depth / READ_AT for depth in range(5)])
-    nouns = rows.loc["nouns of one meaning"].loc[READ_AT]
+    nouns = rows.loc["unambiguous nouns"].loc[READ_AT]
     shares = CONTROLS.query("word == 'bank' and noun != 'bank' and depth == @READ_AT")
     share = shares["general_share"]
     found = [nouns["distance"], nouns["low"], nouns["high"]]
@@ -67,8 +67,8 @@ def titles_of(spec):
 def test_the_picture_marks_the_read_out_and_says_how_far_the_nouns_go():
     spec = charts.noun_gaps(CONTROLS, "bank", read_at=READ_AT).to_dict()
     assert spec["description"] == (
-        "Nouns beside bank: at its read-out the meanings of bank are 1 apart, those of 48 nouns of "
-        "one meaning in its place 0.50 in the mean, from 0.22 to 0.80 (noun47)."
+        "Nouns in the place of bank: at its read-out layer its meanings are 1 apart, those of 48 "
+        "unambiguous nouns in its place 0.50 in the mean, from 0.22 to 0.80 (noun47)."
     )
     assert rows_of(spec, "at") in ([{"at": READ_AT}], [{"at": 0.0}])
     assert rows_of(spec, "note") == [{"depth": READ_AT, "note": "read-out"}]
@@ -96,11 +96,11 @@ def test_cells_that_do_more_for_the_word_have_a_frame_and_no_other_has():
     ]
     assert len(more) == 2
     assert spec["description"].endswith(
-        "Shown to do more for it than for nouns of one meaning: L0H2, L1H0."
+        "Significantly more for it than for unambiguous nouns: L0H2, L1H0."
     )
     none = charts.head_map(HEADS.assign(comparison="same"), "bank").to_dict()
     assert frames_of_more(none) == []
-    assert none["description"].endswith("nouns of one meaning: none.")
+    assert none["description"].endswith("unambiguous nouns: none.")
 
 
 def test_mlps_are_means_over_pairs_of_senses_and_framed_where_they_do_more():

@@ -1,79 +1,11 @@
-"""Whole answers, as they are read: what test_sentences checks phrase by phrase, put together; and
-numbers as text."""
+"""Groups of ranks, smallest sets, and numbers as text."""
 
-import re
-
-import page_text
 import pandas as pd
 import pytest
-from test_sentences import N, evidence, frames_of, head
+from test_sentences import N, head
 
-from probe.inference.verdicts import ORDER
 from probe.results.findings import head_finding, rank_groups, smallest_set
 from probe.stats.numbers import interval, listed, measured, ordinal, p_value, percent, scientific
-
-TWO = (("L0H1", (1, 1, 1)), ("L0H2", (2, 2, 2)))
-
-
-def answer_of(*heads, word="bank", **given):
-    return page_text.card_answer(frames_of(*heads, **given), word)
-
-
-def test_two_resolvers_share_a_sentence_and_what_they_keep_together():
-    said = answer_of(head("L0H2", (1, 1, 1), 0.41), head("L1H0", (2, 2, 2), 0.18))
-    assert said == (
-        f"Two heads move “bank”: L0H2 41{N}% [36, 46] of the way between river and money and L1H0 18{N}% [13, 23]. "
-        "L0H2 and L1H0 resolve it, with more for “bank” than for nouns of one meaning in its place. "
-        f"Together they keep 95{N}% [90, 98] of the gap, the best of 2 random sets of 2 heads from the same "
-        f"layers 30{N}%. 48 nouns of one meaning in its place change 50{N}% as far in the mean and "
-        f"80{N}% at most (“noun47”): “bank” is first of 49."
-    )
-
-
-def test_only_the_verdict_makes_a_resolver_however_large_and_certain_an_effect_is():
-    for verdict in set(ORDER) - {"resolver"}:
-        said = answer_of(head("L0H2", (1, 1, 1), 0.9, verdict))
-        opening = "No head was shown to move “bank”, although its senses are apart at the word."
-        if verdict == "mover":
-            opening = "One head moves “bank”: L0H2"
-        assert said.startswith(opening), verdict
-        assert not re.search(r"\bresolves\b|L0H2 resolve\b", said), verdict
-
-
-def test_the_power_is_that_of_the_hardest_pair_of_senses():
-    frames = frames_of(head("L0H2", (1, 1, 1), 0.0, "none") | {"word": "mole"})
-    frames["words"] = frames["words"].assign(visible_d_pairs=[0.4, *[0.5] * 5, 0.9, 0.4])
-    assert "an effect of 0.90 standard deviations" in page_text.card_answer(frames, "mole")
-
-
-def test_heads_that_resolve_some_pairs_of_senses_say_in_how_many():
-    both = [head(name, place) | {"word": "mole", "resolves": 5} for name, place in TWO]
-    said = answer_of(both[0], both[1] | {"resolves": 2}, word="mole")
-    assert said.startswith(
-        f"Two heads move “mole”: L0H1 30{N}% [25, 35] of the way between two senses and L0H2 30{N}% [25, 35] "
-        "(mean over the 5 pairs that were shown to be apart)."
-    )
-    assert (
-        "L0H1 (in 5 of 6 pairs of senses) and L0H2 (in 2 of 6 pairs of senses) resolve it" in said
-    )
-
-
-def test_the_evidence_gives_the_largest_p_the_attention_and_what_the_others_are():
-    others = [head("L1H0", (2, 2, 3), 0.01, "separates"), head("L1H1", (3, 2, 3), 0.0, "none")]
-    others += [head("L2H1", (4, 4, 4), -0.07, "opposes")]
-    assert evidence(frames_of(head("L0H2", (1, 1, 1), 0.41), *others)) == (
-        "It moves the word beyond a same-sense swap (max-T p = .013), and what the model says next (max-T p = .02). "
-        "What it writes separates the senses in sentences held out (AUROC 0.93, max-T p = .001). Tests are corrected "
-        f"for 4 heads and 1 pair of senses together. From the word, L0H2 gives 60{N}% of its attention to the cue. "
-        "The 3 other heads: L2H1 moves the word the wrong way (opposes), 1 writes something different for "
-        f"each sense, without an effect that was shown (separates) and of 1 nothing was shown; L2H1 has the largest effect of all 3, −7{N}%, and no interval of theirs reaches beyond 12{N}% either way."
-    )
-    assert evidence(
-        frames_of(head("L0H2", (1, 1, 1), 0.3, "position-explained"))
-    ) == (  # no test to speak of
-        "The one head: L0H2 moves the word by the token beside it, whatever that is (position-explained); "
-        f"its interval does not reach beyond 35{N}% either way."
-    )
 
 
 def test_groups_chain_through_overlaps_and_part_where_there_is_none():

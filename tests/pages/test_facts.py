@@ -30,7 +30,7 @@ from test_sentences import (
 from probe.pages import answer
 
 RESOLVERS, PLACE, MATERIAL = "resolvers", "among unambiguous nouns", "tested on"
-APART, KEPT, CUE = "meanings also told apart", "gap kept by the first heads", "read from"
+APART, KEPT, CUE = "meanings also separated", "gap kept", "read from"
 FACTS = [
     (answer.GAP, answer.NOT_SIGNIFICANT, frames_of(ranked=False)),
     (RESOLVERS, "L0H2 and L1H0", OF_TWO),
@@ -53,7 +53,7 @@ FACTS = [
     (PLACE, "; not first of the 21 with", frames_of(nouns_near=20, ambiguity_p_near=0.2)),
     (
         PLACE,
-        "not compared: no nouns were asked for. By default it is compared with those that ship.",
+        "not compared: no nouns were asked for. By default it is compared with the nouns that ship.",
         frames_of(**NOT_NAMED),
     ),
     (PLACE, ": 3, and 19 are needed. Name more nouns with --controls.", frames_of(**TOO_FEW_NOUNS)),
@@ -64,7 +64,7 @@ FACTS = [
     ),
     ("MLPs that do more for the word", "layers 2 and 4", mlps_more(2, 4)),
     ("MLPs that do more for the word", "layer 4", mlps_more(4)),
-    (KEPT, f"2 heads of 3: 95{N}% (best of 2 random sets: 30{N}%)", OF_TWO),
+    (KEPT, f"95{N}% by 2 heads of 3 (best of 2 random sets: 30{N}%)", OF_TWO),
     (CUE, "an earlier word, e.g. river and money", USUAL),
     (CUE, "another word, e.g. river and money", frames_of(causal=False)),
     (CUE, "an earlier word, not the marked cue, e.g.", frames_of(routes=(0.4, 0.5), frames=ODD)),

@@ -18,13 +18,11 @@ from browser import (
     until,
 )
 from example_study import make_study
-from page_text import facts, scope
+from page_text import facts
 from seeds import mostly_campaign
 
 import probe
 from probe.pages import heads
-from probe.pages.sentences import BAR
-from probe.pages.sources import sources_in_words
 from probe.pages.verdicts import with_reasons
 from probe.results.columns import dictionary
 from probe.stats.numbers import decimal, measured, percent
@@ -115,7 +113,7 @@ def page(unfolded):
 def test_every_chart_is_drawn_with_marks(page):
     boxes = page.locator(".chart").count()
     # 1 + 6 + 1 depth profiles, 3 control strips; for each of the two ranked words a map, the word
-    # beside other nouns, shares, a scatter, sets of heads, effects by distance and by part, three
+    # next to other nouns, shares, a scatter, sets of heads, effects by distance and by part, three
     # traces and a circuit from cue to word; an account of each of 4 + 8
     assert boxes == 8 + 3 + 2 * 11 + 12
     marks = page.eval_on_selector_all(
@@ -136,7 +134,7 @@ def test_every_chart_is_drawn_with_marks(page):
 
 def test_a_map_has_a_cell_for_every_head_and_a_number_in_the_clear_ones(shared_page, report_page):
     page = shared_page(report_page).page
-    first = page.locator("#map .chart").first
+    first = page.locator(".map .chart").first
     mlps = FRAMES["mlps"].query("word == 'bank'")
     framed = (BANK["comparison"] == "more").sum() + (mlps["comparison"] == "more").sum()
     assert first.locator(".mark-rect.role-mark path").count() == 16 + len(mlps) + framed
@@ -150,7 +148,7 @@ def test_every_picture_can_be_saved_and_follows_the_theme(open_page, report_page
     unfold(page)
     until(page, "!document.querySelector('.chart:not(.drawn)')")
     assert page.locator(".saving").count() == page.locator(".chart").count()
-    picture = page.locator("#map .chart").first
+    picture = page.locator(".map .chart").first
     assert check_saved(page, picture.locator("+ .saving button"), tmp_path, "[a-z0-9-]{8,60}") >= 16
     assert opened.trouble == []
     colour = "() => getComputedStyle(document.querySelector('.role-axis-label text')).fill"
@@ -185,7 +183,7 @@ def test_a_deep_model_keeps_to_the_limits_and_its_maps_have_numbers_on_all_sides
 ):
     page = open_page(deep_path, viewport={"width": width, "height": 900}).page
     assert page.evaluate("document.documentElement.scrollHeight") <= LIMITS[width]
-    labels = page.locator("#map .chart").first.locator(".role-axis-label text")
+    labels = page.locator(".map .chart").first.locator(".role-axis-label text")
     shown = labels.all_text_contents()
     assert (
         shown.count("31") == 2 and shown.count("3") == 4
@@ -198,8 +196,11 @@ def test_a_deep_model_keeps_to_the_limits_and_its_maps_have_numbers_on_all_sides
 
 
 def test_terms_are_explained_to_a_finger_and_to_the_keyboard(open_page, report_page):
-    terms = {"head", "sense gap", "ΔE", "AUROC", "F", "for other nouns", "added after it"}
-    check_meanings(open_page(report_page, **TOUCH).page, terms)
+    page = open_page(report_page, **TOUCH).page
+    check_meanings(page, {"head", "gap", "ΔE", "AUROC", "F"}, within=":not(dialog *)")
+    page.evaluate("location.hash = 'head-0-L0H2'")
+    terms = {"effect", "unambiguous nouns", "more for this word", "added after it", "contrast"}
+    check_meanings(page, terms, within="dialog[open] *")
 
 
 def test_that_the_result_was_copied_is_said(open_page, report_page):
@@ -211,16 +212,21 @@ def test_that_the_result_was_copied_is_said(open_page, report_page):
 
 
 def test_one_screen_answers_and_all_else_is_folded_but_there(open_page, report_page):
-    page = open_page(report_page, viewport={"width": 390, "height": 900}).page
+    page = open_page(report_page, viewport={"width": 390, "height": 844}).page
     assert page.evaluate("document.documentElement.scrollHeight") <= LIMITS[390]
-    first = page.locator("#answers, #map, header").all_inner_texts()
+    first = page.locator("#answer, header").all_inner_texts()
     assert not re.search(r"\bp [<=≥≤]|max-T|standard deviation|AUROC", " ".join(first))
-    assert page.locator("details[open]").count() == 0
-    closed = page.locator("main > section:has(> details.fold)").evaluate_all(
-        "all => all.map(section => section.id)"
+    lead = page.locator(".lead").evaluate(
+        "one => one.getBoundingClientRect().height / parseFloat(getComputedStyle(one).lineHeight)"
     )
+    assert lead <= 4.05
+    cells = page.locator(".map .chart svg").first.bounding_box()
+    assert cells["y"] + cells["height"] <= 844
+    assert page.locator("details[open]").count() == 0
     linked = page.locator("nav a").evaluate_all("all => all.map(link => link.hash.slice(1))")
-    assert linked == ["answer", *closed] and len(closed) >= 11
+    assert linked == ["answer", "heads", "travels", "believe", "done"]
+    headings = page.locator("main > section.under > h2").all_inner_texts()
+    assert headings == ["How the meaning travels", "Whether to believe it", "How it was done"]
     page.mouse.wheel(0, 5000)
     until(page, "scrollY > 300")
     assert (
@@ -228,27 +234,42 @@ def test_one_screen_answers_and_all_else_is_folded_but_there(open_page, report_p
     )  # the contents stay in sight
 
 
-def test_each_word_has_a_line_with_its_heads_the_best_sentence_and_how_sure(
-    shared_page, report_page
-):
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_contents_fit(shared_page, report_page, open_page, width):
+    nav = open_page(report_page, viewport={"width": width, "height": 800}).page.locator("nav")
+    assert nav.evaluate("nav => nav.scrollWidth <= nav.clientWidth && nav.clientHeight <= 90")
+
+
+def test_that_nothing_is_decided_is_said_once(report_page):
+    text = report_page.read_text(encoding="utf-8").lower()
+    assert text.count("not decided") == 1
+
+
+def test_each_word_has_its_top_heads_and_the_best_sentence(shared_page, report_page):
     page = shared_page(report_page).page
-    bank, mole, apple = page.locator(".line").all()
-    assert bank.locator(".leaders b").all_inner_texts() == [
+    bank, _, apple = page.locator(".of-word").all()
+    assert bank.locator(".top-heads a").all_inner_texts() == [
         NAMES[place] for place in BANK["rank"].argsort()[:3]
     ]
-    shown = [" ".join(text.split()) for text in bank.locator(".leaders li").all_inner_texts()]
-    assert shown[0] == "L0H2 41 % [36, 46] more than for other nouns"
-    assert shown[2].endswith("]")  # not decided
+    first = " ".join(bank.locator(".top-heads tr").first.inner_text().split())
+    assert first == "L0H2 41 % [36, 46]"
+    assert bank.locator(".top-heads circle").count() == 3
     values = bank.locator(".facts dd").all_inner_texts()
-    assert values == list(facts(FRAMES, "bank").values())
+    assert values == [facts(FRAMES, "bank")["gap kept"]]
     assert (
         bank.locator(".text .word").inner_text() == "bank"
         and bank.locator(".text .cue").count() == 1
     )
-    assert "64 held-out pairs of sentences, 14 pairs of cue words" in values
-    assert "for each pair of meanings" in mole.inner_text()
-    assert apple.locator(".leaders li, .text").count() == 0
+    assert apple.locator(".top-heads, .text").count() == 0
     assert "so no head is ranked" in apple.inner_text()
+
+
+def test_the_facts_of_all_words_are_in_one_table(page):
+    rows = page.locator("[aria-label='Facts of every word'] tbody tr")
+    table = {row[0]: row[1:] for row in (text.split("\t") for text in rows.all_inner_texts())}
+    bank = facts(FRAMES, "bank")
+    assert {label: values[0] for label, values in table.items() if label in bank} == bank
+    assert all(len(values) == 3 for values in table.values())
 
 
 def opened_folds(page):
@@ -258,28 +279,22 @@ def opened_folds(page):
     )
 
 
-def test_whatever_leads_to_a_place_opens_the_fold_that_holds_it(open_page, report_page):
+def test_whatever_leads_to_a_place_opens_what_holds_it(open_page, report_page):
     page = open_page(report_page).page
-    page.locator("nav a", has_text="Together").click()
-    assert opened_folds(page) == ["together"] and page.url.endswith("#together")
-    page.locator(".line").first.locator(".leaders a").nth(
-        2
-    ).click()  # a head without an effect: in the table
-    assert opened_folds(page) == ["together", "every"] and page.locator("tr:target").is_visible()
-    page.locator(".line").nth(1).locator(".leaders a").nth(1).click()
-    assert opened_folds(page) == ["heads", "together", "every"]
+    page.evaluate("location.hash = 'together'")
+    until(page, "document.querySelector('#together > details').open")
+    assert opened_folds(page) == ["together"]
+    page.locator(".of-word").nth(1).locator(".top-heads a").nth(1).click()
+    card = page.locator("dialog[open]")
     chosen = page.url.partition("#")[2]
-    assert page.locator(f"[id='{chosen}']").is_checked() and chosen.startswith("word-1-")
+    assert card.get_attribute("id") == chosen and chosen.startswith("head-1-")
     again = open_page(report_page).page  # the address brings it back
     again.goto(page.url)
     again.wait_for_selector("html.ready", state="attached")
-    until(again, f"document.getElementById('{chosen}').closest('details').open")
-    assert opened_folds(again) == ["heads"] and again.locator(f"[id='{chosen}']").is_checked()
-    again.locator("section#heads > details > summary").click()
-    again.locator(
-        "nav a", has_text="Leading heads"
-    ).click()  # where the address was before, and opens again
-    assert opened_folds(again) == ["heads"]
+    until(again, f"document.getElementById('{chosen}').open")
+    again.locator(f"[id='{chosen}'] [data-close]").click()
+    until(again, "!document.querySelector('dialog[open]')")
+    until(again, "!location.hash")
 
 
 def test_without_scripts_nothing_is_folded(open_page, report_page):
@@ -297,28 +312,16 @@ def test_on_paper_nothing_is_folded_and_every_picture_and_head_is_there(open_pag
         "details .chart svg", "all => all.map(svg => svg.getBoundingClientRect().width)"
     )
     assert len(widths) == folded.count() and min(widths) > 200
-    assert all(panel.is_visible() for panel in page.locator(".panel").all())
-    assert not page.locator(".tabs label").first.is_visible()
+    cards = page.locator("dialog.card:not(#any-head)")
+    assert cards.count() >= 4 and all(card.is_visible() for card in cards.all())
+    assert not page.locator("#any-head").is_visible()
     nothing_is_folded(page)
 
 
 def nothing_is_folded(page):
-    for name in ("words", "heads", "together", "every", "believe", "method", "tables"):
+    for name in ("parting", "facts", "together", "every", "power", "method", "tables"):
         assert page.locator(f"#{name} p").first.is_visible(), name
     assert page.locator("[aria-label='Columns of the tables'] tbody tr").first.is_visible()
-
-
-def test_tabs_change_the_head_by_keyboard_and_only_one_is_shown(open_page, report_page):
-    page = open_page(report_page).page
-    page.locator("#heads summary").first.click()
-    tabs = page.locator(".tabs").first
-    panels = tabs.locator(".panel")
-    assert [panels.nth(place).is_visible() for place in range(panels.count())] == [True, False]
-    tabs.locator("input").first.focus()
-    page.keyboard.press("ArrowRight")
-    assert [panels.nth(place).is_visible() for place in range(panels.count())] == [False, True]
-    assert tabs.locator("input").nth(1).is_checked()
-    assert page.url.endswith(tabs.locator("input").nth(1).get_attribute("id"))
 
 
 def test_a_circuit_is_gone_through_by_keyboard_and_each_part_says_what_it_is(
@@ -345,25 +348,77 @@ def test_a_circuit_is_gone_through_by_keyboard_and_each_part_says_what_it_is(
     assert stops.count() == page.locator("[data-circuit]").count()
 
 
-def test_a_click_on_the_map_goes_to_the_head(open_page, report_page):
-    """To its tab where it leads, to its row in the table of every head where it does not."""
+def test_a_click_on_a_cell_opens_the_heads_card_and_the_page_stays(open_page, report_page):
     page = open_page(report_page).page
-    cells = page.locator("#map .chart").first.locator(".mark-rect.role-mark path")
-    tabs = page.locator(".tabs").first
-    names = tabs.locator("label b").all_text_contents()
-    other = next(place for place, name in enumerate(NAMES) if name not in names)
+    cells = page.locator(".map .chart").first.locator(".mark-rect.role-mark path")
+    own = page.locator(".of-word").first.locator(".top-heads a").all_inner_texts()
+    other = next(place for place, name in enumerate(NAMES) if name not in own)
 
     def click(place):  # where the middle of the cell is, whatever stands on top of it
         cells.nth(place).scroll_into_view_if_needed()
         box = cells.nth(place).bounding_box()
         page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 
-    click(NAMES.index(names[1]))
-    assert tabs.locator("input").nth(1).is_checked() and tabs.locator(".panel").nth(1).is_visible()
+    click(NAMES.index(own[0]))
+    card = page.locator("dialog[open]")
+    assert card.locator("h2").inner_text() == f"{own[0]} on bank"
+    assert card.locator(".arcs path").count() >= 2 and card.locator(".dots circle").count() == 1
+    assert page.evaluate("scrollY") < 300
+    page.keyboard.press("Escape")
+    until(page, "!document.querySelector('dialog[open]')")
     click(other)
-    row = page.locator("tr:target")
-    assert row.locator("th").inner_text() == NAMES[other] and row.is_visible()
-    assert tabs.locator("input").nth(1).is_checked()
+    assert card.get_attribute("id") == "any-head"
+    assert card.locator("h2").inner_text() == f"{NAMES[other]} on bank"
+    row = BANK.iloc[other]
+    assert card.locator("[data-field=net]").inner_text().startswith(percent(row["net"]))
+    assert card.locator("[data-field=auroc]").inner_text() == decimal(row["auroc"])
+
+
+def test_the_keyboard_goes_from_cell_to_cell_and_enter_opens_the_card(open_page, report_page):
+    page = open_page(report_page).page
+    box = page.locator(".map .chart").first
+    stops = box.locator("[tabindex='0']")
+    assert stops.count() == 1
+    stops.focus()
+    focused = "document.activeElement.getAttribute('aria-label')"
+    assert page.evaluate(focused).startswith("L0H0, ")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")  # no cell above
+    assert page.evaluate(focused).startswith("L0H1, ") and stops.count() == 1
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    card = page.locator("dialog[open]")
+    assert card.locator("h2").inner_text() == "L0H2 on bank"
+    page.keyboard.press("Escape")
+    until(page, "!document.querySelector('dialog[open]')")
+    assert page.evaluate(focused).startswith("L0H2, ")  # the focus is back on the cell
+
+
+def test_the_cards_of_the_top_heads_form_a_gallery(shared_page, report_page):
+    page = shared_page(report_page).page
+    tiles = page.locator(".gallery .tile").evaluate_all("all => all.map(one => one.hash.slice(1))")
+    cards = page.locator("dialog.card:not(#any-head)").evaluate_all("all => all.map(one => one.id)")
+    assert tiles == cards and len(tiles) >= 6
+
+
+def test_a_card_has_sentences_of_both_meanings_effect_nouns_and_a_reason(open_page, report_page):
+    page = open_page(report_page).page
+    page.evaluate("location.hash = 'head-0-L0H2'")
+    card = page.locator("dialog[open]")
+    card.wait_for()
+    assert card.locator(".senses .sense").all_inner_texts()[:2] == ["river", "money"]
+    rows = FRAMES["readings"].query("word == 'bank' and layer == 0 and head == 2")
+    on_cue = rows[(rows["role"] == "cue") & (rows["sense"] == "river")]["attention"].max()
+    shares = card.locator(".arcs").first.locator("text.share").all_text_contents()
+    assert percent(on_cue) in shares
+    assert card.locator(".arcs").first.locator("text.word").text_content() == "bank"
+    bank = BANK.query("layer == 0 and head == 2").iloc[0]
+    effects = card.locator(".effects").inner_text()
+    assert measured(bank["net"], bank["net_low"], bank["net_high"]) in effects
+    assert percent(bank["general"]) in effects
+    assert card.locator(".reason").inner_text().startswith("Reason: ")
 
 
 def test_the_table_of_a_large_model_holds_its_first_heads_and_those_that_the_map_marks(monkeypatch):
@@ -377,95 +432,36 @@ def test_the_table_of_a_large_model_holds_its_first_heads_and_those_that_the_map
         assert len(names) < len(of_word)
 
 
-def test_tokens_are_tinted_by_attention_and_bars_are_as_long_as_the_contribution(page):
-    rows, panel = (
-        FRAMES["readings"].query("word == 'bank' and layer == 0 and head == 2"),
-        page.locator(".panel").first,
-    )
-    pieces = panel.locator(".sentence").first.locator(".piece")
-    alphas = pieces.evaluate_all(
-        "all => all.map(one => Number((getComputedStyle(one).backgroundColor.match(/[\\d.]+(?=\\))/) || [0])[0]))"
-    )
-    strengths = rows.query("sentence == 0")["attention"]
-    assert alphas[:10] == pytest.approx((0.75 * strengths).tolist(), abs=0.02)
-    shown = rows["contribution"].tolist()
-    whole = max(map(abs, shown))
-    heights = panel.locator(".bar i").evaluate_all(
-        "all => all.map(bar => bar.getBoundingClientRect().height)"
-    )
-    full = [BAR * abs(value) / whole for value in shown]
-    assert (
-        heights == pytest.approx(full, abs=1.1) and max(heights) > 0.9 * BAR
-    )  # a full bar is a round number
-    numbers = panel.locator(".bar b").all_inner_texts()
-    assert (
-        numbers == [decimal(100 * value, 0) for value in shown if abs(value) >= 0.005]
-        and len(numbers) >= 4
-    )
-    said = panel.locator(".sentences > .quiet").first.inner_text()
-    percent = -int(-100 * whole // 1)
-    assert re.fullmatch(
-        rf"A full bar is {percent}\s% of the sense gap in all sentences of L0H2\.", said
-    )
-
-
-def test_the_word_is_bold_the_cue_outlined_and_a_leading_space_is_a_dot(unfolded):
-    sentence = unfolded().page.locator(".panel").first.locator(".sentence").first
-    word, cue = (sentence.locator(f".token.{role} .piece") for role in ("word", "cue"))
-    assert (word.all_inner_texts(), cue.all_inner_texts()) == (["·bank"], ["·river"])
-    assert cue.evaluate("piece => getComputedStyle(piece).outlineStyle") == "solid"
-    assert int(word.evaluate("piece => getComputedStyle(piece).fontWeight")) >= 700
-
-
 def test_a_study_that_shows_nothing_says_so_and_draws_no_effect(open_page, tmp_path):
     page = open_page(probe.write(make_study(apart=False), tmp_path)).page
     assert "No head is ranked." in page.inner_text("main")
     effects = [
-        f"#{section} .chart" for section in ("map", "shares", "every", "together", "supplies")
+        f"#{section} .chart" for section in ("answer", "shares", "every", "together", "supplies")
     ]
-    assert page.locator(", ".join([*effects, ".panel", "svg.mark", ".verdict-name"])).count() == 0
-    said = page.locator(".answer").first.text_content()
-    assert said.startswith("This model was not shown to separate the senses of “bank”")
-    sections = page.locator("section[id]").evaluate_all("all => all.map(section => section.id)")
-    expected = ["answers", "words", "otherwise", "believe", "cannot", "certificate", "method"]
-    assert sections == [*expected, "tables"]
-    linked = page.locator("nav a").evaluate_all("all => all.map(link => link.hash.slice(1))")
-    assert linked == ["answer", *sections[1:]]
+    assert page.locator(", ".join([*effects, "dialog", "svg.mark", ".verdict-name"])).count() == 0
+    sections = page.locator("main section[id]").evaluate_all("all => all.map(one => one.id)")
+    believe = ["believe", "facts", "nouns", "power", "otherwise", "cannot", "certificate"]
+    assert sections == ["answer", "travels", "parting", *believe, "done", "method", "tables"]
     until(page, "!document.querySelector('.chart:not(.drawn)')")
-    assert (
-        page.locator(".chart").count() == page.locator(".chart svg").count() == 8 + 3
-    )  # depth profiles and controls
+    # depth profiles, controls, and the distances of the nouns
+    assert page.locator(".chart").count() == page.locator(".chart svg").count() >= 8 + 3
 
 
-def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(page):
-    first = page.locator("#map .chart").first
+def test_the_verdict_is_in_the_map_the_card_and_the_table(page):
+    first = page.locator(".map .chart").first
     marked = BANK[~BANK["verdict"].isin(["separates", "none"])]
     assert first.locator(".mark-symbol.role-mark path").count() == len(marked) >= 2
     assert "separates" in set(BANK["verdict"])
-    legend = page.locator("#map .marks dt").all_inner_texts()
-    assert [text.strip() for text in legend] == ["resolver", "opposes", "outlined"]
-    assert (
-        page.locator(".tabs > label").first.locator("svg.mark title").text_content() == "resolver"
-    )
-    assert (
-        page.locator(".panel .because")
-        .first.inner_text()
-        .startswith("resolver: it separates the senses held out with AUROC 0.")
-    )
+    key = [text.strip() for text in page.locator("#answer ul.key li").all_inner_texts()]
+    assert key[2:] == ["resolver", "opposes", "more than for unambiguous nouns"]
+    card = page.locator("#head-0-L0H2")
+    assert card.locator("header .verdict-name").text_content() == "resolver"
+    because = card.locator(".because").first.text_content()
+    assert because.startswith("resolver: it separates the senses held out with AUROC 0.")
     cells = page.locator("#every table").first.locator("tbody td:nth-child(2)")
     assert [text.strip() for text in cells.all_text_contents()] == BANK.sort_values("rank")[
         "verdict"
     ].tolist()
-
-
-def test_answers_are_those_of_the_verdicts(page):
-    page.eval_on_selector_all("#words details", "all => all.forEach(item => item.open = true)")
-    bank, mole, apple = page.locator(".answer").all_inner_texts()
-    assert bank.startswith("One head moves “bank”: L0H2 41") and "no head is ranked" in apple
-    assert mole.startswith("Two heads move “mole”: L0H1")
-    assert "those of layer 3 do, after the last layer" in page.locator(".card").first.inner_text()
-    said = page.locator("#words > details .note").last.inner_text()
-    assert said == scope(FRAMES) and "any other position than the word" in said
 
 
 def test_tables_of_text_are_stacked_on_a_phone_and_charts_are_wide_enough(unfolded):
@@ -480,7 +476,7 @@ def test_tables_of_text_are_stacked_on_a_phone_and_charts_are_wide_enough(unfold
     widths = page.eval_on_selector_all(
         ".chart svg", "all => all.map(svg => svg.getBoundingClientRect().width)"
     )
-    assert min(widths) > 300
+    assert min(widths) > 200
 
 
 def test_lone_pairs_what_was_left_out_columns_and_suppliers_are_told(page):
@@ -496,9 +492,7 @@ def test_lone_pairs_what_was_left_out_columns_and_suppliers_are_told(page):
         row.startswith("word_heads.net") and row.endswith("fraction of the sense gap")
         for row in rows
     )
-    told = sources_in_words(FRAMES["decomposition"])
-    said = page.locator("#supplies .supply > p:nth-of-type(2)").all_inner_texts()
-    assert said == list(told.values()) and len(said) == 12
+    assert page.locator("#supplies .supply").count() == 12
 
 
 def test_together_names_the_smallest_set_and_its_rivals(unfolded):
@@ -506,20 +500,20 @@ def test_together_names_the_smallest_set_and_its_rivals(unfolded):
     row = FRAMES["curves"].query("word == 'bank' and size == smallest").iloc[0]
     kept = measured(*row[["faithfulness", "faithfulness_low", "faithfulness_high"]])
     assert captions[0].startswith(
-        f"The smallest set above 90\u202f%, L0H2 and L1H0, keeps (F) {kept}; swapping these alone"
+        f"Smallest set above 90\u202f%: L0H2 and L1H0. Kept (F): {kept}. Lost when these alone"
     )
-    assert "the best of 11 random sets of 3 heads keeps 10" in captions[0]
+    assert "Best of 11 random sets of 3 heads: 10" in captions[0]
 
 
 def test_belief_rests_on_gate_power_and_controls_for_every_word(page):
-    table = page.locator("#believe [aria-label='Gate and power']")
+    table = page.locator("#power [aria-label='Gate and power']")
     rows = table.locator("tbody tr").all_inner_texts()
     assert [row.split("\t") for row in rows] == [
         ["bank", "1 of 1", "p < .001", "p = .31", "240", "192", "14", "64", "p = .002", "0.45"],
         ["mole", "5 of 6", "p ≤ .4", "p ≥ .31", "240", "192", "14", "64", "p ≤ .6", "0.45"],
         ["apple", "0 of 1", "p = .4", "p = .31", "240", "192", "14", "64", "p = .6", "0.45"],
     ]
-    strips = page.locator("#believe .chart")
+    strips = page.locator("#power .chart")
     assert strips.count() == 3
     labels = strips.first.locator(".role-axis-label text").all_text_contents()
     assert [label for label in labels if label[0].isalpha()] == [
@@ -527,12 +521,12 @@ def test_belief_rests_on_gate_power_and_controls_for_every_word(page):
     ]
 
 
-def test_belief_begins_with_the_word_and_its_heads_beside_nouns_of_one_meaning(page):
-    first, second = page.locator("#believe table").all()[:2]
+def test_the_word_and_its_heads_are_compared_with_unambiguous_nouns(page):
+    first, second = page.locator("#nouns table").all()[:2]
     rows = [row.split("\t") for row in first.locator("tbody tr").all_inner_texts()]
     assert rows[:2] == [
-        ["bank", "48", "50\u202f%", "80\u202f%", "first of 49", "shown"],
-        ["mole animal / unit", "48", "50\u202f%", "80\u202f%", "first of 49", "shown"],
+        ["bank", "48", "50\u202f%", "80\u202f%", "first of 49", "yes"],
+        ["mole animal / unit", "48", "50\u202f%", "80\u202f%", "first of 49", "yes"],
     ]
     assert len(rows) == 1 + 5  # the pairs that are apart
     heads = [row.split("\t") for row in second.locator("tbody tr").all_inner_texts()]
@@ -545,17 +539,18 @@ def test_belief_begins_with_the_word_and_its_heads_beside_nouns_of_one_meaning(p
         "p = .004",
         "more than for other nouns",
     ]
-    panel = page.locator(".panel dl").first.inner_text()
-    assert percent(bank["general"]) in panel and "more than for other nouns" in panel
 
 
 def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, hostile_path):
     opened = open_page(hostile_path)
     page = opened.page
     unfold(page)
-    for place in range(min(page.locator(".tabs > label").count(), 6)):
-        page.locator(".tabs > label").nth(place).click()
-    page.locator("#map .chart .mark-rect path").first.hover()
+    for card in page.locator("dialog.card:not(#any-head)").all()[:6]:
+        page.evaluate("id => (location.hash = id)", card.get_attribute("id"))
+        card.locator("summary").last.wait_for()
+        page.keyboard.press("Escape")
+        until(page, "!document.querySelector('dialog[open]')")
+    page.locator(".map .chart .mark-rect path").first.hover()
     assert page.evaluate("window.canary") is None
     assert opened.trouble == [] and opened.requests == [hostile_path.as_uri()]
     shown = page.evaluate("document.querySelector('main').textContent")

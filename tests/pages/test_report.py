@@ -172,7 +172,7 @@ def test_the_page_is_whole_without_what_sentences_without_cues_or_pairs_cannot_g
     for table, frame in study.frames.items():  # of one word: what is missing is missing of each
         study.frames[table] = frame.query("word == 'bank'") if "word" in frame else frame
     study.frames[name] = study.frames[name].iloc[:0]
-    assert "Word by word" in probe.write(study, tmp_path).read_text(encoding="utf-8")
+    assert "Whether to believe it" in probe.write(study, tmp_path).read_text(encoding="utf-8")
 
 
 def test_the_result_can_be_copied_as_text_with_what_made_it(report_page):

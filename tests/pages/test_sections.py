@@ -10,12 +10,13 @@ from example_study import READ_AT, make_study
 
 from probe import charts
 from probe.pages import predictions, why
-from probe.pages.heads import every_head, head_facts, leading_heads, together
+from probe.pages.cards import cards, remark, sink
+from probe.pages.heads import effect_axis, every_head, head_facts, together, with_card
 from probe.pages.html import with_interval
 from probe.pages.predictions import read_otherwise
-from probe.pages.sentences import of_head
+from probe.pages.sentences import ARCS, THICKEST, arcs, of_head
 from probe.pages.verdicts import with_reasons
-from probe.pages.words import apart_at, cards, looks, sink
+from probe.pages.words import fact_table, partings
 from probe.results.findings import findings, heads_by_rank
 from probe.stats.numbers import measured, percent
 
@@ -36,6 +37,14 @@ def test_a_head_of_several_pairs_of_senses_has_its_smallest_corrected_p():
     assert head_facts(head)["p_swap"] == "p = .04"
 
 
+def cards_of(word, frames):
+    """The cards of a word's heads."""
+    verdicts = frames["verdicts"]
+    if "because" not in verdicts:
+        verdicts = with_reasons(verdicts, frames["heads"], frames["words"])
+    return next(item for item in cards(findings(frames), verdicts) if item["word"] == word)
+
+
 def of_mole(frame):
     return frame[frame["word"] == "mole"]
 
@@ -51,8 +60,7 @@ def test_a_head_has_its_rank_if_any_and_its_write_with_its_interval():
 def test_the_pairs_with_the_heads_own_verdict_come_first_and_none_is_missing():
     table = with_reasons(FRAMES["verdicts"], FRAMES["heads"], FRAMES["words"])
     for verdicts in (table, table.iloc[::-1]):
-        sections = leading_heads(findings(FRAMES), verdicts)
-        mole = next(item for item in sections if item["word"] == "mole")
+        mole = cards_of("mole", FRAMES | {"verdicts": verdicts})
         head = mole["heads"][0]
         assert [reason["verdict"] for reason in head["reasons"]] == ["resolver"] * 5 + ["none"]
     assert (head["resolves"], head["of"]) == (5, 5)
@@ -102,15 +110,38 @@ def test_the_axis_of_sets_leaves_room_for_the_word_that_goes_furthest():
     )
 
 
-def test_the_read_out_stands_in_every_depth_profile_of_a_word():
-    shown = cards(findings(FRAMES))
-    for card in shown:
-        for _, chart in card["depth"]:
+def test_the_read_out_layer_is_in_every_depth_profile_of_a_word():
+    items = partings(findings(FRAMES))
+    for item in items:
+        for _, chart in item["profiles"]:
             lines = [
                 rows for rows in chart.to_dict()["datasets"].values() if set(rows[0]) == {"at"}
             ]
-            assert [{"at": READ_AT}] in lines, card["finding"].word
-    assert len(shown[1]["depth"]) == 6
+            assert [{"at": READ_AT}] in lines, item["word"]
+    assert len(items[1]["profiles"]) == 6
+
+
+def test_the_table_of_facts_has_a_value_for_each_word_and_no_empty_row():
+    table = fact_table(findings(FRAMES))
+    assert all(len(values) == 3 and any(values) for _, values in table["rows"])
+    rows = dict(table["rows"])
+    assert rows["significant heads"][2] == ""  # apple has no gap
+    assert rows["gap, 1 in the fitted sentences"][1] == "5 of 6 pairs of meanings"
+    assert [item["word"] for item in table["pairs"]] == ["mole"]
+
+
+def test_every_effect_lies_on_the_axis_of_the_page():
+    found = findings(FRAMES)
+    axis = effect_axis(found)
+    heads = [head for finding in found.values() for head in with_card(finding)]
+    for head in heads:
+        places = [float(place) for place in axis.drawn(head).values() if place]
+        assert all(0 <= place <= 100 for place in places)
+    lowest, highest = axis.low, axis.high
+    assert axis.place(lowest) == "0.0" and axis.place(highest) == "100.0"
+    far = replace(heads[0], net_low=lowest, net=0.0, net_high=highest, general=float("nan"))
+    assert axis.drawn(far)["nouns"] == ""
+    assert axis.drawn(far)["effect"] == axis.drawn(far)["zero"]
 
 
 def test_the_smallest_set_has_its_interval():
@@ -124,17 +155,77 @@ def test_the_smallest_set_has_its_interval():
     assert (never["smallest"], never["random"]) == (None, None)
 
 
-def test_a_card_shows_where_the_first_head_looks_in_a_sentence_of_each_sense():
+def test_a_card_has_the_sentence_of_each_meaning_with_the_most_attention_to_the_cue():
     finding = findings(FRAMES)["bank"]
-    shown = looks(finding)
+    card = cards_of("bank", FRAMES)["heads"][0]
     rows = of_head(finding.rows["readings"], finding.heads_read[0])
-    assert shown["head"] == finding.heads_read[0].name
-    assert [read["sense"] for read in shown["sentences"]] == list(finding.senses)
+    assert card["name"] == finding.heads_read[0].name
+    assert [sentence["sense"] for sentence in card["first"]] == list(finding.senses)
     on_cue = rows[rows["role"] == "cue"].groupby("sense")["attention"].max()
-    assert [read["cue_share"] for read in shown["sentences"]] == [
+    assert [sentence["cue_share"] for sentence in card["first"]] == [
         percent(on_cue[sense]) for sense in finding.senses
     ]
-    assert looks(replace(finding, heads_read=())) is None
+    assert len(card["first"]) + len(card["others"]) == rows["sentence"].nunique()
+
+
+def test_an_arc_is_as_wide_as_the_attention_and_starts_at_the_word():
+    rows = of_head(
+        findings(FRAMES)["bank"].rows["readings"], findings(FRAMES)["bank"].heads_read[0]
+    )
+    one = rows[rows["sentence"] == rows["sentence"].iloc[0]].assign(attention=0.0)
+    one.loc[one.index[1], ["attention", "contribution"]] = [0.5, -0.2]
+    drawn = arcs(one)
+    [token] = [token for token in drawn["tokens"] if token["arc"]]
+    assert token["pos"] == one["pos"].iloc[1] and token["second"]
+    assert token["toward"] == one["sense_b"].iloc[0]
+    assert float(token["arc"]["width"]) == 1 + (THICKEST - 1) / 2
+    assert token["arc"]["path"].startswith(f"M{drawn['word_at']:g},{ARCS}Q")
+    assert (token["label"], token["written"]) == (percent(0.5), "−20")
+    ends = [token["end"] for token in drawn["tokens"]]
+    assert ends == sorted(ends) and drawn["width"] >= ends[-1]
+
+
+def test_wide_letters_have_twice_the_width_and_no_token_lies_on_another():
+    rows = of_head(
+        findings(FRAMES)["bank"].rows["readings"], findings(FRAMES)["bank"].heads_read[0]
+    )
+    one = rows[rows["sentence"] == rows["sentence"].iloc[0]].copy()
+    one.loc[one.index[0], "piece"] = "銀行"
+    first, second, *_ = arcs(one)["tokens"]
+    assert first["width"] == 4 * first["width"] / len("銀行") / 2
+    assert first["start"] + first["width"] <= first["end"] <= second["start"]
+
+
+def test_what_a_card_remarks_of_a_head_whose_numbers_differ():
+    head = findings(FRAMES)["bank"].heads[0]
+    usual = {"net": 0.3, "net_low": 0.2, "direct": 0.3, "attention_cue": 0.6}
+    cases = {"little": {"direct": 0.14}, "much": {"direct": 0.46}}
+    cases |= {"elsewhere": {"attention_cue": 0.1}, "": {}}
+    for name, change in cases.items():
+        assert remark(replace(head, **usual | change)) == name
+    assert remark(replace(head, **usual | {"direct": 0.14, "net_low": -0.1})) == ""
+
+
+def test_the_words_that_a_head_responds_to_are_those_it_writes_most_from():
+    scan = pd.DataFrame(
+        {
+            "word": "bank",
+            "sense_a": "river",
+            "sense_b": "money",
+            "cue": ["lake", "mud", "loan", "cash"],
+            "seen": False,
+            "layer": 0,
+            "head": 2,
+            "write": [0.2, 0.3, -0.4, -0.1],
+        }
+    )
+    by_name = {
+        head["name"]: head for head in cards_of("bank", FRAMES | {"cue_sample": scan})["heads"]
+    }
+    toward, away = by_name["L0H2"]["cues"]["columns"]
+    assert [each["word"] for each in toward[:2]] == ["mud", "lake"]
+    assert [each["word"] for each in away[:2]] == ["loan", "cash"]
+    assert all(head["cues"] is None for name, head in by_name.items() if name != "L0H2")
 
 
 @pytest.mark.parametrize(
@@ -155,11 +246,8 @@ def test_a_sink_is_a_first_token_with_much_attention_that_gives_little(
 
 
 def test_a_reason_is_given_only_where_attribution_and_replacements_agree():
-    [bank, mole] = why.section(findings(FRAMES))
-    assert [head["reason"] for head in bank["heads"]] == ["both", "apart", "none"][
-        : len(bank["heads"])
-    ]
-    assert (mole["sentences"], mole["pairs"]) == (16, 8)
+    reasons = [head["why"]["reason"] for head in cards_of("bank", FRAMES)["heads"] if head["why"]]
+    assert reasons and reasons == ["both", "apart", "none"][: len(reasons)]
     row = {"p_contrast": 0.001, "p_query": 0.01, "p_key": 0.01}
     row |= {"part_query": "L0H1", "part_key": "MLP 0"}
     said = {
@@ -195,18 +283,3 @@ def test_the_matrix_holds_the_largest_parts_and_all_others_and_sums_to_the_contr
     [negative] = [cell for _, cells in matrix["rows"] for cell in cells if cell["against"]]
     assert negative == {"text": "−49", "tint": 10, "against": True}
     assert matrix["taken"][-1]["text"] == "30"
-
-
-def test_the_layer_after_which_meanings_are_half_a_gap_apart():
-    finding = findings(FRAMES)["bank"]
-    depth = pd.DataFrame(
-        [
-            {"depth": at, "sense": sense, "coordinate": side * apart / 2}
-            for at, apart in ((-1, 0.0), (0, 0.0), (1, 0.4), (2, 0.9))
-            for sense, side in zip(finding.senses, (1, -1), strict=True)
-        ]
-    ).assign(sense_a=finding.senses[0], sense_b=finding.senses[1])
-    rows = dict(finding.rows)
-    assert apart_at(replace(finding, rows=rows | {"depth": depth})) == 1
-    near = depth.assign(coordinate=depth["coordinate"] / 4)
-    assert apart_at(replace(finding, rows=rows | {"depth": near})) is None

@@ -31,7 +31,7 @@ def reason(row):
 
 
 MOVES = f"; swapping it moves the word 31{N}% [24, 38] of the gap (max-T p < .001)"
-SAID = f", what is said next 25{N}% (p = .003)"
+SAID = f", next token 25{N}% (p = .003)"
 STILL = {"net": 0.03, "net_low": 0.02, "net_high": 0.04, "direct": 0.9, "p_swap": 0.4} | SILENT
 HARDLY = f"; swapping it moves the word 3.0{N}% [2.0, 4.0] of the gap (max-T p = .4, limit .05)"
 BEFORE = f"90{N}% of its attention on the token before"
@@ -43,17 +43,17 @@ AS_WELL = (
     "but the place of the word or its cue, the text's length or an untrained model tells the senses "
     "apart as well"
 )
-FURTHER = "the word changes further than nouns of one meaning in its place: it is first of 49"
+FURTHER = "the word changes further than unambiguous nouns in its place: it is first of 49"
 MORE = f"; for such nouns it does 11{N}%, and 20{N}% [15, 25] of the gap more for this word (max-T p = .01)"
 NOT_MORE = f"; for such nouns it does 11{N}%, and 2{N}% [−5, 9] of the gap more for this word (max-T p = .6, limit .05)"
-SECOND = "the word changes further than nouns of one meaning in its place: it is second of 49"
+SECOND = "the word changes further than unambiguous nouns in its place: it is second of 49"
 NOT_NEAR = (
-    "the word changes further than nouns of one meaning in its place, but not further than those "
+    "the word changes further than unambiguous nouns in its place, but not further than those "
     "that are about as expected"
 )
-THREE_AS_FAR = "3 of 48 nouns of one meaning change as far in its place"
+THREE_AS_FAR = "3 of 48 unambiguous nouns change as far in its place"
 NO_GAP = "; nouns with a gap of their own: 1, too few to compare with"
-UNCOMPARED = f"the word was not compared with nouns of one meaning ({NOT_ASKED_FOR})"
+UNCOMPARED = f"the word was not compared with unambiguous nouns ({NOT_ASKED_FOR})"
 BUT_NO_MORE = ", but that the head does more for the word than for these nouns was not shown"
 NOT_RESOLVED = "; that an ambiguity is resolved was not shown: "
 
@@ -92,7 +92,7 @@ NOT_RESOLVED = "; that an ambiguity is resolved was not shown: "
         ),
         (
             {"p_next_token": 0.3},
-            f"{MOVES}, what is said next 25{N}% (p = .3, limit .05); that this is read was not shown",
+            f"{MOVES}, next token 25{N}% (p = .3, limit .05); the effect on the next token is not significant",
         ),
     ],
 )
@@ -107,11 +107,9 @@ def test_the_reasons_say_what_was_not_shown_and_what_is_too_small():
     weak = {"p_auroc": 0.2, "p_swap": 0.3, "net": 0.001, "net_low": -0.01, "net_high": 0.01}
     name = verdict(RESOLVES | weak)
     said = reason(RESOLVES | weak)
-    begins = "was not shown to separate them: AUROC 0.93 (max-T p = .2, limit .05); swapping it moves the word 0.1"
+    begins = "does not separate the senses significantly: AUROC 0.93 (max-T p = .2, limit .05); swapping it moves the word 0.1"
     assert name == "none" and said.startswith(begins)
-    unswapped = (
-        "the model was not shown to separate these senses at the word, so no head was swapped"
-    )
+    unswapped = "the gap between these senses is not significant, so no head was swapped"
     assert reason(RESOLVES | {"net": math.nan}) == unswapped
     tiny = {
         "net": 0.003,
@@ -140,7 +138,7 @@ def test_the_table_of_verdicts_gets_a_reason_for_each_row_and_keeps_its_numbers(
     frames = make_study().frames
     table = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
     assert table.drop(columns="because").equals(frames["verdicts"])
-    assert table["because"].str.contains("AUROC|was not shown to separate these senses").all()
+    assert table["because"].str.contains("AUROC|the gap between these senses").all()
     first = frames["heads"].query("word == 'bank' and layer == 0 and head == 2").iloc[0]
     of_first = table.query("word == 'bank' and layer == 0 and head == 2")["because"].item()
     assert f"AUROC {first['auroc']:.2f} (max-T p = .001)" in of_first

@@ -40,9 +40,8 @@ PAIRS = 36  # pairs of sentences in which heads are swapped
 SENTENCES = make_sentences(cues=12, distances=(2, 3))
 
 
-path_in_words = macro("path_sentences.html.j2", "path_in_words")
-position = macro("path_sentences.html.j2", "position")
-why_not = macro("path_sentences.html.j2", "why_not")
+steps = macro("path_steps.html.j2", "steps")
+position = macro("path_steps.html.j2", "position")
 
 
 def section(frames):
@@ -50,10 +49,11 @@ def section(frames):
     return view.section(findings(frames), frames)
 
 
-def paths_told(frames):
-    """The sentences about the paths of the word."""
+def first_paths(frames):
+    """The rows of the page's table of paths, and the numbers of all paths together."""
     [item] = section(frames)["words"]
-    return page_text.items("path_sentences.html.j2", "paths_of", item["paths"], WORD)
+    paths = item["paths"]
+    return [(steps(path, WORD), path["share"]) for path in paths["first"]], paths
 
 
 @cache
@@ -135,32 +135,22 @@ def test_a_way_of_two_steps_is_found_with_its_heads_and_nothing_else(seed):
     ].sum() == pytest.approx(1, abs=0.03)
 
 
-def test_the_page_names_both_heads_of_a_way_of_two_steps():
+def test_the_page_names_both_heads_of_a_path_of_two_steps():
     _, frames = made("two_step")
     mover, reader = names("two_step")
-    told = paths_told(frames)[0]
-    assert told.startswith(
-        f"{mover} brings the meaning from the cue to the token behind it, {reader} from there to "
-    )
-    assert told.endswith("% of the gap goes over this path.")
-    # Without a path, only its end is named.
-    [told] = paths_told(frames | {"paths": frames["paths"].iloc[:0]})
-    assert told.startswith(
-        f"Only the end of the path was found, {reader} at “{WORD}”: over no chain of edges"
-    )
+    (path, share), *_ = first_paths(frames)[0]
+    assert path.startswith(f"cue → {mover} at cue + 1 (value) → {reader} at “{WORD}” (value)")
+    assert share.endswith("%")
+    without_paths = first_paths(frames | {"paths": frames["paths"].iloc[:0]})
+    assert without_paths == ([], {"first": []})
 
 
-def test_a_way_of_one_step_names_one_head():
+def test_a_path_of_one_step_names_one_head():
     _, frames = made("small_decoy")
     resolver, _ = names("small_decoy")
-    told, chance = paths_told(frames)
-    assert (
-        told == f"{resolver} brings the meaning from the cue to “{WORD}”: 100\u202f% of the gap "
-        "goes over this path."
-    )
-    assert (
-        chance == "The best of random sets of as many edges into the same layers carries 0\u202f%."
-    )
+    [path], together = first_paths(frames)
+    assert path == (f"cue → {resolver} at “{WORD}” (value)", "100\u202f%")
+    assert together["random_high"] == "0\u202f%"
     assert "path" not in page_text.facts(frames, WORD)
 
 
@@ -186,10 +176,9 @@ def test_the_maps_hold_every_cell_from_the_cue_to_the_word_on_one_scale():
         assert len(rows) == len(mine) == evidence.record.depth * 4
         effects = mine.set_index(["layer", "pos"])["effect"].to_dict()
         assert {(row["layer"], row["pos"]): row["effect"] for row in rows} == effects
-        assert spec["encoding"]["x"]["sort"] == ["cue", "cue + 1", "cue + 2", "word"]
-        assert spec["encoding"]["color"]["scale"]["domain"][-1] == charts.position_limit(
-            frames["positions"]
-        )
+        cells = spec["layer"][0]["encoding"]
+        assert cells["x"]["sort"] == ["cue", "cue + 1", "cue + 2", "word"]
+        assert cells["color"]["scale"]["domain"][-1] == charts.position_limit(frames["positions"])
     for effect, limit in (
         (0.98, 1.0),
         (1.0003, 1.0),
@@ -292,11 +281,7 @@ def test_sentences_that_are_not_aligned_are_not_followed_and_the_page_says_so():
     for name, columns in COLUMNS.items():
         assert frames[name].empty and tuple(frames[name]) == columns
     [item] = section(frames)["words"]
-    reason = (
-        "The sentences are not aligned in pairs, so no position of one stands for a position of "
-        "the other."
-    )
-    assert why_not(item["missing"]) == reason
+    assert item["missing"] == "not aligned"
     assert (item["charts"], item["edges"], item["circuit"]) == ([], [], None)
     assert "path" not in page_text.facts(frames, WORD)
 
@@ -309,23 +294,13 @@ def test_a_model_that_reads_both_ways_is_not_followed_and_the_page_says_so():
     empty = circuit_frames([with_circuit(evidence, None)], seed=0)
     assert all(frame.empty and tuple(frame) == COLUMNS[name] for name, frame in empty.items())
     [item] = section(frames | empty | {"words": frames["words"].assign(causal=False)})["words"]
-    why = (
-        "This model reads both ways, so what is brought to a word has no one direction along the "
-        "tokens."
-    )
-    assert why_not(item["missing"]) == why
+    assert item["missing"] == "reads both ways"
     [item] = section(frames | empty)["words"]
-    assert why_not(item["missing"]).startswith(
-        "No two sentences of a pair have the same number of tokens up to the word"
-    )
+    assert item["missing"] == "no common positions"
 
 
-def test_places_have_names():
-    named = {"cue": "the cue", "word": f"“{WORD}”", "cue + 1": "the token behind the cue"}
-    named |= {
-        "cue + 2": "the second token behind the cue",
-        "cue - 1": "the next to last token of the cue",
-    }
+def test_positions_have_names():
+    named = {"cue": "cue", "word": f"“{WORD}”", "cue + 1": "cue + 1", "cue - 1": "cue − 1"}
     assert {name: position(name, WORD) for name in named} == named
 
 
@@ -341,23 +316,19 @@ MLP_AT_WORD = {"channel": "input", "sender_pos": "word", "receiver_head": np.nan
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "row"),
     [
-        ({}, "L1H2 brings the meaning from the cue to “lock”"),
-        ({"channel": "key"}, "The cue sets whether L1H2, from “lock”, looks there"),
-        ({"channel": "query", "sender_pos": "word"}, "“lock” sets what L1H2 looks for from “lock”"),
-        ({"channel": "value", "sender_pos": "word"}, "L1H2 rewrites the vector of “lock”"),
-        (MLP_AT_WORD, "The MLP of layer 1 rewrites the vector of “lock”"),
+        ({}, "cue → L1H2 at “lock” (value)"),
+        ({"channel": "key"}, "cue → L1H2 at “lock” (key)"),
+        ({"channel": "query", "sender_pos": "word"}, "“lock” → L1H2 at “lock” (query)"),
+        (MLP_AT_WORD, "“lock” → MLP of layer 1 at “lock” (input)"),
     ],
 )
-def test_every_kind_of_step_is_a_sentence(changed, said):
-    told = path_in_words(view.one_path([STEP | changed | {"p": 0.01}]), WORD)
-    assert told == f"{said}: 50\u202f% of the gap goes over this path."
-    unsure = path_in_words(view.one_path([STEP | changed]), WORD)
-    claim = said.replace("The", "the", 1) if said.startswith("The") else said
-    assert unsure == (
-        f"Not confirmed for every step (p = .2, limit .05): that {claim}, which would be 50\u202f% of the gap."
-    )
+def test_every_step_has_its_part_and_channel(changed, row):
+    path = view.one_path([STEP | changed])
+    assert steps(path, WORD) == row
+    assert (path["share"], path["p"]) == ("50\u202f%", "p = .2, limit .05")
+    assert not path["confirmed"] and view.one_path([STEP | {"p": 0.01}])["confirmed"]
 
 
 def test_the_attribution_graph_holds_the_chain_and_ends_in_the_sense_axis():

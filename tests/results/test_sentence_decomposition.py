@@ -24,7 +24,6 @@ from probe.model import decomposition
 from probe.model.load import load, read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
-from probe.pages import sources
 from probe.results.columns import COLUMNS
 from probe.stats import axes
 
@@ -210,18 +209,18 @@ def test_the_planted_head_supplies_the_sense_from_the_cue(planted):
     two senses this cancels.
     """
     study, (layer, head) = planted
-    found = sources.by_source(study.decomposition)
-    cues = found[found["role"] == "cue"]
-    assert len(cues) == 4
-    mean = cues.groupby("sense")[["contribution", "total"]].mean()
+    terms = study.decomposition
+    cues = terms[terms["role"] == "cue"]
+    by_sentence = cues.groupby(["sense", "sentence"])
+    assert len(by_sentence) == 4
+    mean = pd.DataFrame(
+        {"contribution": by_sentence["contribution"].sum(), "total": by_sentence["total"].first()}
+    )
+    mean = mean.groupby("sense").mean()
     between = mean.loc["door"] - mean.loc["canal"]
     assert between["contribution"] / between["total"] == pytest.approx(1, abs=0.02)
-    assert set(cues["through"]) == {f"L{layer}H{head}"}
-    for (_, number), said in sources.sources_in_words(study.decomposition).items():
-        mine = study.decomposition[study.decomposition["sentence"] == number]
-        cue = mine.loc[mine["role"] == "cue", "token"].iloc[0].split("·")[1]
-        assert said.startswith(f"“{cue}” directly supplies ")
-        assert f"through L{layer}H{head}; MLPs " in said
+    by_head = cues.groupby("component")["contribution"].apply(lambda part: part.abs().sum())
+    assert by_head.idxmax() == f"L{layer}H{head}"
 
 
 def frame_of(parts, *, total=None, sense="river", pair=("river", "money"), sentence=7):
@@ -269,84 +268,6 @@ PARTS = {
 }
 
 
-def test_sources_are_gathered_over_heads_and_their_shares_sum_to_1():
-    found = sources.by_source(frame_of(PARTS)).set_index("source")
-    assert found.index.tolist() == [
-        *(
-            "token embedding",
-            "position embedding",
-            "1·river",
-            "2·the",
-            "3·the",
-            "4·bank",
-            "attention biases",
-            "MLPs",
-        )
-    ]
-    assert found.loc["1·river", "contribution"] == pytest.approx(0.305)
-    assert found["share"].to_dict() == pytest.approx(
-        {
-            "token embedding": 0,
-            "position embedding": 0.02,
-            "1·river": 0.61,
-            "2·the": -0.12,
-            "3·the": 0.02,
-        }
-        | {"4·bank": 0.11, "attention biases": 0, "MLPs": 0.36}
-    )
-    through = {"1·river": "L0H2 and L1H0", "2·the": "L0H2", "3·the": "L0H1", "4·bank": "L1H0"}
-    assert found["through"].to_dict() == dict.fromkeys(found.index, "") | through
-
-
-LITTLE = PARTS | {("L0H2", "1·river"): -0.1, ("L1H0", "4·bank"): 0.355}
-MLPS = {key: value / 10 if key[1] else value for key, value in PARTS.items()} | {
-    ("MLP 0", None): 0.379
-}
-WHOSE = "of the sense of “bank” here"
-REST = "“the” (2) −12\u202f%, {}MLPs 36\u202f%, everything else 4\u202f%."
-MEANT = "“river” directly supplies 61\u202f% {} ({}), through L0H2 and L1H0; " + REST.format(
-    "“bank” itself 11\u202f%, "
-)
-
-
-@pytest.mark.parametrize(
-    ("parts", "sense", "said"),
-    [
-        (PARTS, "river", MEANT.format(WHOSE, "river")),
-        ({key: -value for key, value in PARTS.items()}, "money", MEANT.format(WHOSE, "money")),
-        # The cue is also named if it supplies little.
-        (LITTLE, "river", f"“bank” itself directly supplies 71\u202f% {WHOSE} (river), through L1H0; “river” 1\u202f%, "
-         + REST.format("")),
-        (MLPS, "river", (f"No token directly supplies as much as 10\u202f% {WHOSE} (river); “river” 6\u202f%, "
-         "MLPs 92\u202f%, everything else 2\u202f%.")),
-    ],
-    ids=["the cue", "the other sense", "the word", "no token"],
-)  # fmt: skip
-def test_the_sentence_names_the_token_its_heads_the_mlps_and_the_rest(parts, sense, said):
-    assert sources.sources_in_words(frame_of(parts, sense=sense)) == {("bank", 7): said}
-
-
-@pytest.mark.parametrize(("total", "stands"), [(0.1, None), (0.09, "0.09"), (-0.5, "−0.50")])
-def test_nothing_is_a_share_of_a_sense_that_the_word_does_not_have(total, stands):
-    (said,) = sources.sources_in_words(frame_of(PARTS, total=total, sense="river")).values()
-    assert ("%" in said) == (stands is None)
-    assert stands is None or said == (
-        f"Here “bank” stands at {stands}, from −0.50 for money to 0.50 for river: not clearly "
-        "river, so no part "
-        "of it is called a share of that sense."
-    )
-
-
-def test_more_heads_than_can_be_named_are_said_to_be_more():
-    rows = frame_of({(f"L0H{head}", "1·river"): 0.1 - head / 1000 for head in range(8)})
-    assert sources.carriers(rows) == ["L0H0", "L0H1", "L0H2", "other heads"]
-    assert sources.carriers(rows.head(3)) == ["L0H0", "L0H1", "L0H2"]
-    against = frame_of({("L0H0", "1·river"): 0.3, ("L0H1", "1·river"): -0.5})
-    assert sources.carriers(against) == ["L0H1"]
-    assert sources.carriers(frame_of({("L0H0", "1·river"): 0.0})) == []
-    assert sources.sources_in_words(rows.iloc[:0]) == {}
-
-
 def test_the_bars_keep_every_contribution_and_end_with_the_sum():
     bars = charts.decomposition_table(frame_of(PARTS), "bank", sentence=7)
     order = bars["bar"].unique().tolist()
@@ -372,10 +293,8 @@ def test_the_bars_keep_every_contribution_and_end_with_the_sum():
 
 
 def picture(frame, number=7):
-    """The specification of the chart, and its layers by what they encode."""
-    words = sources.sources_in_words(frame)["bank", number]
-    drawn = charts.decomposition_bars(frame, "bank", sentence=number, summary=words)
-    spec = drawn.to_dict()
+    """The picture as a specification, and its layers by what they encode."""
+    spec = charts.decomposition_bars(frame, "bank", sentence=number).to_dict()
     plain = {"x", "y", "order", "tooltip"}
     return spec, {
         next(iter(set(layer["encoding"]) - plain), "rule"): layer for layer in spec["layer"]
@@ -407,7 +326,7 @@ def test_the_picture_says_what_it_shows(sense, sign, away):
     assert {row["bar"]: row["text"] for row in rows}["1·river"] == "61\u202f%"
     assert {row["bar"]: row["edge"] for row in rows}["2·the"] == 0
     assert spec["description"].startswith(
-        "Where the sense comes from, by source token: “river” directly supplies 61"
+        "Where the sense comes from, by source token: the largest contribution is that of 1·river"
     )
     assert spec["description"].endswith("within 3 × 10⁻⁷ of its size.")
 

@@ -140,7 +140,7 @@ def test_some_sentences_without_a_cue_are_counted(model):
 
 START = "bank, river / money: the senses are apart at the word (p < .001)"
 TELLS = "even random weights tell them apart (p = .002)"
-ALIKE = "nouns of one meaning change as far in its place (p = .4, limit .05)"
+ALIKE = "unambiguous nouns change as far in its place (p = .4, limit .05)"
 ALONE = "let the two sentences of a pair differ in the cue alone"
 
 
@@ -150,7 +150,7 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
         (
             {"gap_p": 0.3},
             (
-                "bank, river / money: this model was not shown to tell the senses apart at the word "
+                "bank, river / money: this model has no significant gap between the senses at the word "
                 "(p = .3, limit .01), so no head will be swapped; give more different cue words before the word, "
                 "or take another model."
             ),
@@ -158,7 +158,7 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
         (
             {"ambiguity_p": 0.02},
             (
-                f"{START}, and the word changes further than nouns of one meaning in its place "
+                f"{START}, and the word changes further than unambiguous nouns in its place "
                 "(p = .02), so resolvers can be found."
             ),
         ),
@@ -180,14 +180,14 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
             {"not_compared": "12 sentences, and 24 are needed", "nuisance_p": 0.03},
             (
                 f"{START}, but the word's position or the text's length tells them apart (p = .03), it "
-                "cannot be compared with nouns of one meaning (12 sentences, and 24 are needed), so "
+                "cannot be compared with unambiguous nouns (12 sentences, and 24 are needed), so "
                 f"heads are *confounded* at best; give more pairs of sentences in which “bank” is a noun in just this form; {ALONE}."
             ),
         ),
         (
             {"not_compared": f"{TOO_FEW_NOUNS}: 3, and 19 are needed"},
             (
-                f"{START}, but it cannot be compared with nouns of one meaning ({TOO_FEW_NOUNS}: 3, and "
+                f"{START}, but it cannot be compared with unambiguous nouns ({TOO_FEW_NOUNS}: 3, and "
                 "19 are needed), so heads are *movers* at best; give more nouns with --controls; "
                 "without it those that ship are taken."
             ),
@@ -195,7 +195,7 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
         (
             {},
             (
-                f"{START}, but it is not compared with nouns of one meaning, so heads are *movers* at "
+                f"{START}, but it is not compared with unambiguous nouns, so heads are *movers* at "
                 "best; leave --controls away."
             ),
         ),

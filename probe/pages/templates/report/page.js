@@ -1,45 +1,115 @@
 "use strict";
 {% include "saving.js" %}
-// Whatever leads to a place opens what is folded around it: a link, the address, a click on a map.
+// Whatever leads to a place opens what is around it: a link, the address, a cell of a map.
 const show = (target) => {
   for (let fold = target.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
-  const own = target.querySelector(":scope > details.fold");
-  if (own) own.open = true;
-  if (target.type === "radio") choose(target);
-  (target.closest(".tabs")?.previousElementSibling ?? target).scrollIntoView(); // a head stands under its word
+  target.querySelector(":scope > details.fold")?.setAttribute("open", "");
+  if (target.matches("dialog")) return openCard(target);
+  target.scrollIntoView();
 };
 const arrive = () => {
-  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const id = decodeURIComponent(location.hash.slice(1));
+  const target = document.getElementById(id);
   if (target) show(target);
+  else if (cells.has(id)) openCard(filled(cells.get(id)));
+  else document.querySelector("dialog[open]")?.close();
 };
-// The head that is chosen for one word is chosen for every word whose sentences show it.
-const choose = (radio) => {
-  const name = radio.id.split("-").pop();
-  for (const other of document.querySelectorAll(`.tabs > input[id$="-${name}"]`)) other.checked = true;
+// To set the hash takes the focus from where it was, so a card is opened without that.
+const goTo = (id) => {
+  if (location.hash === `#${id}`) return arrive();
+  if (!cells.has(id) && !document.getElementById(id)?.matches("dialog")) return (location.hash = id);
+  history.pushState(null, "", `#${id}`);
+  arrive();
 };
-const goTo = (id) => (location.hash === `#${id}` ? arrive() : (location.hash = id));
 document.addEventListener("click", (event) => {
   const link = event.target.closest('a[href^="#"]');
   if (!link) return;
   event.preventDefault();
   goTo(link.hash.slice(1));
 });
-document.addEventListener("change", ({ target }) => {
-  if (target.type !== "radio") return;
-  choose(target);
-  history.replaceState(null, "", `#${target.id}`);
-});
 addEventListener("hashchange", arrive);
+// A head's card lies over the page, which stays where it was. The address holds which one is open.
+const openCard = (card) => {
+  const open = document.querySelector("dialog[open]");
+  if (open === card) return;
+  open?.close();
+  card.append(...document.querySelectorAll(".meaning")); // what lies outside an open card cannot be read
+  card.showModal();
+  card.scrollTop = 0;
+  for (const box of card.querySelectorAll(".arcs")) box.scrollLeft = box.dataset.at - box.clientWidth * 0.8;
+};
+for (const card of document.querySelectorAll("dialog.card")) {
+  card.addEventListener("close", () => {
+    if (document.querySelector("dialog[open]")) return;
+    document.querySelector("main").append(...card.querySelectorAll(".meaning"));
+    history.replaceState(null, "", location.pathname + location.search);
+  });
+  card.addEventListener("click", ({ target }) => (target === card || target.closest("[data-close]")) && card.close());
+}
+// A head without a card of its own has the numbers of its cell.
+const cells = new Map();
+const inPercent = (value) => `${(100 * value).toFixed(0).replace("-", "−").replace(/^−0$/, "0")}\u202f%`;
+const filled = ({ datum, word }) => {
+  const card = document.getElementById("any-head");
+  for (const field of card.querySelectorAll("[data-field]")) {
+    const name = field.dataset.field;
+    const value = name === "word" ? word : datum[name];
+    const missing = value === undefined || value === null;
+    field.parentElement.hidden = field.tagName === "DD" && missing;
+    if (missing) field.textContent = "";
+    else if (name === "net" && datum.net_low !== undefined) field.textContent = `${inPercent(value)} [${inPercent(datum.net_low)}, ${inPercent(datum.net_high)}]`;
+    else if (typeof value === "string") field.textContent = value;
+    else field.textContent = name === "auroc" ? value.toFixed(2) : inPercent(value);
+  }
+  return card;
+};
+// The cells of a map: one stop for the keyboard, arrows from cell to cell, Enter opens the card.
+const idOf = (map, { layer, head }) => `head-${map.dataset.map}-L${layer}H${head}`;
+const STEPS = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
+const clickable = (map, box) => {
+  const places = new Map();
+  for (const path of box.querySelectorAll(".mark-rect.role-mark path")) {
+    const datum = path.__data__?.datum;
+    if (datum?.head === undefined || places.has(idOf(map, datum))) continue;
+    places.set(idOf(map, datum), path);
+    cells.set(idOf(map, datum), { datum, word: map.dataset.word });
+    path.setAttribute("role", "button");
+    path.setAttribute("aria-label", `${datum.name}, ${inPercent(datum.net)}${datum.verdict ? `, ${datum.verdict}` : ""}`);
+    path.setAttribute("tabindex", places.size === 1 ? 0 : -1);
+  }
+  const rows = [...new Set([...places.values()].map((path) => path.__data__.datum.layer))].sort((a, b) => a - b);
+  const columns = [...new Set([...places.values()].map((path) => path.__data__.datum.head))];
+  box.setAttribute("role", "group");
+  box.classList.add("clickable");
+  box.addEventListener("keydown", (event) => {
+    const datum = event.target.__data__?.datum;
+    if (!datum) return;
+    if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      return goTo(idOf(map, datum));
+    }
+    const step = STEPS[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const layer = rows[rows.indexOf(datum.layer) + step[0]];
+    const head = columns[columns.indexOf(datum.head) + step[1]];
+    const next = places.get(idOf(map, { layer, head }));
+    if (!next) return;
+    event.target.setAttribute("tabindex", -1);
+    next.setAttribute("tabindex", 0);
+    next.focus();
+  });
+};
 const follow = (box, view) => {
   const map = box.closest("[data-map]");
   if (!map) return;
-  map.classList.add("clickable");
+  if (map.dataset.word) clickable(map, box);
   view.addEventListener("click", (_, item) => {
     if (item?.datum?.target) return goTo(item.datum.target);
     if (item?.datum?.head === undefined) return;
-    const name = `${map.dataset.map}-L${item.datum.layer}H${item.datum.head}`;
-    const table = `every-${map.dataset.map}`; // of a head without a mark that is not among the first
-    goTo([`word-${name}`, `every-${name}`, table].find((id) => document.getElementById(id)));
+    if (map.dataset.word) return goTo(idOf(map, item.datum));
+    const row = document.getElementById(idOf(map, item.datum).replace("head", "every"));
+    if (row) goTo(row.id);
   });
 };
 // The parts of a circuit are reached with the keyboard: one stop for all, arrows from one to the next; what it is stands below.
@@ -78,7 +148,7 @@ const draw = (script) => {
       box.classList.add("drawn");
       if (box.querySelector(".vega-bindings")) box.setAttribute("role", "group"); // fields to type in are no part of a picture
       if (box.closest("[data-circuit]")) reachable(box);
-      else box.querySelector("svg").setAttribute("aria-hidden", "true"); // the box is the picture and says what is in it
+      else if (!box.closest("[data-word]")) box.querySelector("svg").setAttribute("aria-hidden", "true"); // the box is the picture and says what is in it
       follow(box, view);
       saving(box, (ending) => saveAs(wide(), name, ending));
     },

@@ -122,7 +122,7 @@ def nearest_mean(numbers: Array, labels: Senses, holdout: Holdout) -> Senses:
 def macro_f1(gold: Senses, predicted: Senses) -> Array:
     """The mean over the senses in `gold` of F1, from 0 to 1. `n, ... n -> ...`
 
-        F1 = 2 hits / (times in gold + times predicted)
+    F1 = 2 hits / (times in gold + times predicted)
     """
     return np.asarray(macro_f1_of_draws(gold, predicted, np.ones((1, len(gold))))[0])
 

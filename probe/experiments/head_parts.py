@@ -128,7 +128,9 @@ SWAPS = {
         "other_only",
         Column("swap of the part of z that comes from the other tokens that differ in a pair", GAP),
     ),
-    **with_ends("ablation", Column("the part of the gap that is lost if the head writes its mean", GAP)),
+    **with_ends(
+        "ablation", Column("the part of the gap that is lost if the head writes its mean", GAP)
+    ),
 }
 TABLES = {
     "head_parts": Table(

@@ -277,7 +277,12 @@ def _swap(run: Run, each: Prepared) -> SensePair:
         return _pair(run, each)
     observation = run.seen
     effects, shifts = swaps.measure(
-        run.weights, observation.texts, observation.states, each.sense.axes, each.pairs, each.reading
+        run.weights,
+        observation.texts,
+        observation.states,
+        each.sense.axes,
+        each.pairs,
+        each.reading,
     )
     return _pair(run, each, shifts, None if no_gap else effects)
 
@@ -344,7 +349,9 @@ def _profile(observation: Observation, sense: SenseAxes) -> tuple[SenseAtDepth, 
     """Mean sense coordinates at every depth, starting with the token embedding alone."""
     # Stage 0 is the token embedding without the position; depth 0 comes after it.
     # `row stage d_model`
-    stages = torch.cat([observation.states.token_embedding[:, None], observation.states.resid], dim=1)
+    stages = torch.cat(
+        [observation.states.token_embedding[:, None], observation.states.resid], dim=1
+    )
     auroc = sense.separation.auroc
     return tuple(axes.profile(sense.axes, stages, sense.split, observation.depth, auroc))
 

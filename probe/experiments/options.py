@@ -11,14 +11,14 @@ class NounPlan:
     per_pair: nouns that every pair of sentences is shared out to.
     more_pairs: of sentences, beside the swapped ones, that nouns are run in.
     fewest_sentences: in which a noun must be able to stand.
-    with_mlps: whether MLPs are swapped, too.
+    mlps_per_pair: nouns of these with which MLPs are swapped.
     """
 
     most: int
     per_pair: int
     more_pairs: int
     fewest_sentences: int
-    with_mlps: bool
+    mlps_per_pair: int
 
 
 @dataclass(frozen=True)

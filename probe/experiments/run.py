@@ -42,8 +42,8 @@ class Run:
     random_model: the same shape with random weights; None where the options do not ask for it.
     prepared, pairs: every two senses, and what is recorded of them.
     earlier: what experiments gave before, by name, in this run or one whose record was kept.
-    placed: the nouns that stood in the pairs of two senses, by the number of these; those of a kept
-        record are put in place again when they are needed.
+    noun_runs: the nouns that are swapped in the pairs of two senses, by the number of these; those
+        of a kept record are run again when they are needed.
     """
 
     model: Model
@@ -53,7 +53,7 @@ class Run:
     prepared: tuple[Prepared, ...] = ()
     pairs: tuple[SensePair, ...] = ()
     earlier: dict[str, Any] = field(default_factory=dict)
-    placed: dict[int, Any] = field(default_factory=dict)
+    noun_runs: dict[int, Any] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> Weights:

@@ -256,7 +256,7 @@ def _tip(line: str) -> alt.Tooltip:
 def by_value(
     channel: type,
     field: str,
-    values: Sequence[str],
+    values: Sequence[Any],
     looks: Sequence[Any],
     legend: Any = None,
     title: Any = None,

@@ -315,8 +315,8 @@ def _random_curves(
     # Sums over the rows of all groups: column 0 for the empty set, then one for each random set.
     total = np.zeros((len(sizes), 1 + RANDOM_SETS))
     for group in groups:
-        # The same seed for every group: where the leading heads are in the same layers, a number
-        # means the same set, so that the best number is a set and not a mixture of sets.
+        # The same seed for every group: if the top heads of two groups are in the same layers, the
+        # random sets are equal, too. The best column is then a set, not a mixture of sets.
         rng = np.random.default_rng(seed)
         masks = [
             random_sets(mask_of(group.order[:size], shape), RANDOM_SETS, rng) for size in sizes

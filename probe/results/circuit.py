@@ -126,6 +126,7 @@ def _edges(edges: EdgeSwaps, evidence: EdgeEvidence) -> pd.DataFrame:
         name: getattr(evidence, name)
         for name in ("fraction", "direct", "total", "low", "high", "same_sense", "p", "q")
     }
+    # NaN marks pairs in which the edge was not run.
     columns["pairs"] = (~np.isnan(edges.total)).sum(1)
     columns["composition"] = edges.composition
     frame = pd.DataFrame(list(edges.keys), columns=list(EDGE_FIELDS)).assign(**columns)
@@ -148,7 +149,9 @@ def _paths(paths: PathShares, keys: Sequence[EdgeKey], evidence: EdgeEvidence) -
     """
     share = dict(zip(paths.paths, paths.share.tolist(), strict=True))
     pairs = dict(zip(paths.paths, paths.pairs, strict=True))
+    # Weaker paths are left out of the table.
     large = [path for path in share if abs(share[path]) >= LEAST]
+    # Rounded, and then by name, so that the order is the same on every machine.
     by_share = sorted(large, key=lambda path: (-round(abs(share[path]), DIGITS), str(path)))
     of_all = {
         "together": paths.together,

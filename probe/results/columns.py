@@ -126,6 +126,7 @@ def about(
     the columns e0, e1 and so on. Raises KeyError for a column without an entry.
     """
     numbered = re.sub(r"\d+$", "#", column)
+    # From the most general entry to the most specific, which overrides it.
     description: dict[str, str] = {}
     for key in (column, numbered, f"{table}.{column}", f"{table}.{numbered}"):
         description |= described.get(key, {})

@@ -176,6 +176,7 @@ def words(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
         weights = pair.pairs.bootstrap()
         units = len(set(pair.pairs.units))
         gap = pair.gap[:, record.depth]
+        # Bootstrap means of the gap: Σ w g / Σ w over the pairs of sentences.
         low, high = resampling.interval(
             weights @ gap / weights.sum(1), float(gap.mean()), units=units
         )
@@ -222,6 +223,7 @@ def _by_form(record: WordRecord, pair: SensePair) -> dict[str, float]:
     pairs. NaN for fewer than FEWEST_OF_A_FORM pairs.
     """
     plain = [sentence.form.casefold() == record.word.casefold() for sentence in record.sentences]
+    # A pair belongs to the dictionary form only if both of its sentences have it.
     both = np.array(
         [plain[a] and plain[b] for a, b in zip(pair.pairs.a, pair.pairs.b, strict=True)]
     )
@@ -300,6 +302,7 @@ def heads(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
         frame["ambiguity_p"] = np.nan if nouns is None else nouns.gate.p
         frame["ambiguity_p_near"] = np.nan if nouns is None else nouns.gate.p_near
         with_gap = None if nouns is None else nouns.with_gap
+        # NaN instead of 0, because "not compared" and "no noun has a gap" differ in the verdict.
         frame["nouns_with_gap"] = np.nan if with_gap is None else float(with_gap)
         is_confounded = pair.gates.untrained < GATE or pair.gates.nuisance < LEVEL
         frame["confounded"] = float(is_confounded)
@@ -424,6 +427,7 @@ def mixers(records: Sequence[WordRecord]) -> pd.DataFrame:
         values["swap"] = effects.swap
         values["net"] = effects.swap - values["same_sense"]
         columns: dict[str, Any] = {"layer": layers}
+        # A mixer is swapped as a whole, so the head axis has a single entry.
         for name in MIXERS:
             columns[name] = values[name][:, 0]
             if name in draws:
@@ -488,6 +492,7 @@ def sentences(records: Sequence[WordRecord]) -> pd.DataFrame:
     """
     rows = []
     for record in records:
+        # A sentence counts as tested if any pair of senses tests it.
         tested = {row for pair in record.pairs for row in pair.rows()}
         used = {row for pair in record.pairs for row in pair.split.rows}
         for row, sentence in enumerate(record.sentences):

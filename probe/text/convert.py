@@ -306,6 +306,7 @@ def _senses_of_pairs(pairs: Sequence[Pair]) -> tuple[list[Labelled], list[LeftOu
     labelled = []
     for word, of_word in by_word.items():
         where, group_of, different = _groups(of_word)
+        # A group that differs from itself has contradicting labels.
         contradicted = {a for a, b in different if a == b}
         sizes = Counter(group for group in group_of.values() if group not in contradicted)
         senses = _distinct_groups(sizes, different)
@@ -336,6 +337,7 @@ def _groups(pairs: Sequence[Pair]) -> tuple[dict[Node, str], dict[Node, int], Di
             group_of.setdefault(node, len(group_of))
     for pair in pairs:
         if pair.same:
+            # Merge the second text's group into the first's.
             first, second = (group_of[node] for node in zip(pair.texts, pair.spans, strict=True))
             for node, group in group_of.items():
                 if group == second:
@@ -414,6 +416,7 @@ def _of_instance(instance: ElementTree.Element, word: str, keys: Mapping[str, li
     if context is None or len(heads) != 1:
         return LeftOut(where, NOT_ONE_HEAD)
     [head] = heads
+    # Marks around the head keep its position while white space is normalised.
     form = "".join(head.itertext()).strip()
     tail = head.tail
     head.clear()
@@ -468,6 +471,7 @@ def _keys(file: Path) -> dict[str, list[str]]:
     keys = {}
     for line in lines_of(file):
         cells = line.split()
+        # Senseval: lexical item, instance, senses. The instance begins with the word.
         if len(cells) > 2 and cells[1].startswith(_lemma(cells[0])):
             del cells[0]
         if cells:

@@ -54,5 +54,7 @@ def test_the_public_functions_take_their_former_arguments(tiny: probe.Model) -> 
     with pytest.warns(DeprecationWarning, match="^walk: the next .* take word=. Write at=.$"):
         assert probe.walk(tiny, A, word="bank").word == "bank"
     tokens = probe.tokenize(tiny, A)
-    with pytest.warns(DeprecationWarning, match="^target_states: the next .* sentences= and targets="):
+    with pytest.warns(
+        DeprecationWarning, match="^target_states: the next .* sentences= and targets="
+    ):
         probe.target_states(tiny, sentences=[tokens], targets=[2])

@@ -210,8 +210,8 @@ for _ in range(4):
         twice.pattern[..., -n:, :].diagonal(len(twice.tokens) - 2 * n + 1, -2, -1).mean(-1)
     )
 looking = {
-    kind: pd.Series(attention.flatten().tolist(), index=names).sort_values(ascending=False)
-    for kind, attention in (("previous", before), ("induction", sum(copies) / len(copies)))
+    kind: pd.Series(mean_attention.flatten().tolist(), index=names).sort_values(ascending=False)
+    for kind, mean_attention in (("previous", before), ("induction", sum(copies) / len(copies)))
 }
 note("looks most at the token before", "L4H11", looking["previous"].index[0])
 note(

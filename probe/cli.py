@@ -186,6 +186,7 @@ def report(
     """Which heads move the meaning of words. Writes a page, its tables and a manifest."""
     from probe.pages.folder import REPORT, check_folder
 
+    # Checked before the heavy imports, so that a wrong folder is reported at once.
     check_folder(out, REPORT, inputs=[sentences] if sentences else [])
     from probe.experiments.table import choose
     from probe.studies.cost import parse_memory
@@ -573,6 +574,7 @@ def convert(
 
     corpus = convert(source, words or ())
     typer.echo(write_sentences(corpus, out))
+    # A word can be studied only with at least two senses.
     of_word = corpus.by_word().values()
     usable = sum(len({row.sense for row in rows}) > 1 for rows in of_word)
     typer.echo(
@@ -644,6 +646,7 @@ def survey(
     corpus = as_corpus(files) if files else None
     names = model or [DEFAULT_MODEL]
     if dry_run:
+        # The local engine computes in one thread, as every task does.
         number = 1 if engine == "local" else workers or os.cpu_count() or 1
         for name in names:
             _print_survey_plan(
@@ -758,6 +761,7 @@ def cues(
             "seed": seed or None,
         }
         command = command_line("cues", word, **options, **_compute_options(device, dtype))
+        # --texts takes two values, which `command_line` cannot write.
         if texts is not None:
             command += shlex.join(["", "--texts", *texts]).removeprefix("''")
         _say_what_is_replaced(out, CUES, command)

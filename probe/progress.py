@@ -65,6 +65,7 @@ def stages(report: Progress, planned: Mapping[str, float]) -> Stage:
         >>> log
         [('swaps', 0.0), ('swaps', 0.5)]
     """
+    # share of a stage = its units / the units of all stages, each at least LEAST of the work
     least = max(1.0, LEAST * sum(planned.values()))
     units = {name: max(least, number) for name, number in planned.items()}
     total = sum(units.values())

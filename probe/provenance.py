@@ -166,6 +166,7 @@ def content_key(
     """
     digest = hashlib.sha256()
     for part in parts:
+        # A letter for the type, so that b"1" and 1 differ.
         raw = (
             b"b" + part
             if isinstance(part, bytes)

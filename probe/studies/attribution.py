@@ -359,6 +359,7 @@ def _is_text(contrast: int | str, read: Tokens) -> TypeGuard[str]:
     """Whether a contrast is another text: several words that do not occur in this text."""
     if not isinstance(contrast, str) or len(contrast.split()) < 2:
         return False
+    # A phrase of the text names a position in it, unless it is the whole text.
     return contrast not in read.text or contrast == read.text
 
 
@@ -376,6 +377,7 @@ def _require_readable(view: qk.View, source: int) -> None:
 def _direction(model: Model, view: qk.View, along: Any) -> Tensor:
     """The direction of the head's write, at the position that reads. `d_model`"""
     vector, depth = _vector(model, view, along)
+    # Norms after the head scale its write, so the direction is followed back through them.
     if view.pair is None:
         assert isinstance(view.trace, Trace)
         return qk.before_norms(view.trace, view.layer, view.at, vector, depth)
@@ -404,6 +406,7 @@ def _vector(model: Model, view: qk.View, along: Any) -> tuple[Tensor, int]:
                 f"axis of a model with one stack that was fitted after {view.layer + 1} blocks or "
                 "more."
             )
+        # A coordinate along u / gap is in units of the gap.
         return along.u / along.gap, along.depth
     if isinstance(along, Tensor):
         if along.shape != (config.d_model,):
@@ -428,6 +431,7 @@ def _frame(
     readings: Sequence[Reading], terms: Sequence[qk.Terms], columns: list[str], model: Model
 ) -> pd.DataFrame:
     """A row for each term: the labels of its parts, and its sum over readings, weighted."""
+    # sum over readings of Σ_source weight(source) · term(source), by the labels of the term
     sums: dict[tuple[str, ...], float] = {}
     for (_, weights), (labels, values) in zip(readings, terms, strict=True):
         weighted = torch.tensor(weights, dtype=torch.float64) @ values

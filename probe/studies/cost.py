@@ -153,6 +153,7 @@ def cost_of(
     if second is not None:
         work = work.plus(Work(forwards=sum(map(len, second.materials))))
     longest = max(materials, key=len)
+    # Cues that follow from pairs alone are inferred: the user has not marked them.
     without_cues = [
         material
         for material in materials
@@ -256,6 +257,7 @@ def seconds_of(model: Model, material: Material, work: Work, *, threads: int) ->
         runs = [_seconds_each(model, material, texts, swap_texts) for _ in range(TIMED_RUNS)]
     finally:
         torch.set_num_threads(torch_threads)
+    # seconds = (forwards · seconds of one + swaps · seconds of one) / threads
     per_forward = min(read for read, _ in runs)
     per_swap = min(seconds for _, seconds in runs)
     return (work.forwards * per_forward + work.likely_swaps * per_swap) / threads
@@ -270,6 +272,7 @@ def _seconds_each(
     swap_texts: in how many of them heads are swapped
     """
     heads = model.config.heads_in_all
+    # Evenly spaced from the shortest sentence to the longest, counted up to the word.
     by_length = sorted(range(len(material)), key=material.targets.__getitem__)
     rows = [by_length[step * len(by_length) // number] for step in range(number)]
     tokens = [material.tokens[row] for row in rows]

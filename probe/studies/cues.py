@@ -147,8 +147,10 @@ def cues(
         cues=None if cues is None else _lines(cues),
         frames=None if frames is None else _lines(frames),
     )
+    # Certified first: a scan takes minutes, and its numbers would be refused at the end.
     report("certificate", 0.02)
     certificate = certify(model, [slots.example]).require()
+    # A user's cues are taken as they are; of the vocabulary only whole words are cues.
     if cues is None:
         slots = without_beginnings(
             model, slots, done=lambda share: report("which tokens are words", 0.04 + 0.2 * share)
@@ -290,6 +292,7 @@ def _held_out(
             is_first[cue] = bool(is_a)
     tokens = ids_after(model, before, list(axis_of)) if axis_of else []
     usable = [Cue(cue, ids) for cue, ids in zip(axis_of, tokens, strict=True) if ids is not None]
+    # AUROC compares cues of the two senses, at least two of each.
     of_a = [is_first[cue.word] for cue in usable]
     if min(of_a.count(True), of_a.count(False)) < 2:
         return None
@@ -320,6 +323,7 @@ def fit_texts(
             f'("The river {word}", "The mortgage {word}"), say.'
         )
     tokens = [tokenize(model, text) for text in texts]
+    # One text per sense: at every depth the axis is the difference of two vectors.
     states = target_states(model, tokens, [cut.positions_of(word)[-1] for cut in tokens])
     senses = _labels(texts)
     by_depth: list[Axis] = [
@@ -331,6 +335,7 @@ def fit_texts(
             f"{DOING}: {word!r} has the same vector in {texts[0]!r} and {texts[1]!r}. Give texts "
             "that differ before the word."
         )
+    # A sample of cues is enough to choose the layer.
     rng = np.random.default_rng(seed)
     numbers = rng.permutation(len(slots.cues))[:most]
     sample = [slots.cues[number].ids for number in numbers]

@@ -103,6 +103,7 @@ def evaluate(
         {None: corpus.left_out},
         {task.material.word: task.material.left_out for task in everything},
     )
+    # Words without a holdout stay in the table of sentences left out, with the reason.
     tested = [task for task in everything if task.plan.holdouts]
     if not tested:
         reason, count = Counter(left_out["reason"]).most_common(1)[0]
@@ -111,6 +112,7 @@ def evaluate(
             f"can be tested ({count} left out: {reason}), expected a word with two senses and at "
             "least two sentences of each. Give more sentences."
         )
+    # With few sentences more random sets are affordable, and the comparison is finer.
     if out and sum(len(task.tested) for task in tested) <= FEW_SENTENCES:
         out = with_random_sets(out.heads, shape, number=MORE_RANDOM_SETS, seed=seed)
     report("certificate", 0.02)

@@ -43,7 +43,7 @@ def heads_out(
         heads = _heads_of_table(_read_table(path), top, path.name)
     else:
         heads = _heads_of_names(source, top)
-    heads = list(dict.fromkeys(heads))
+    heads = list(dict.fromkeys(heads))  # a table has several rows per head
     _require_in_model(heads, model, shape)
     _require_others(mask_of(heads, shape))
     return with_random_sets(heads, shape, seed=seed)
@@ -129,6 +129,7 @@ def _heads_of_table(table: pd.DataFrame, top: int | None, source: str) -> list[H
     # A row without a head is about an MLP, a whole attention layer, or an embedding.
     rows = table.dropna(subset=["layer", "head"])
     numbers = rows[["layer", "head"]].apply(pd.to_numeric, errors="coerce")
+    # Text became NaN; a head of 1.5 or -1 does not exist either.
     wrong = (numbers.isna() | (numbers % 1 != 0) | (numbers < 0)).any(axis=1)
     if wrong.any() or rows.empty:
         got = "no row with both"
@@ -157,6 +158,7 @@ def _first_by_effect(
             f"expected {', '.join(EFFECTS[:-1])} or {EFFECTS[-1]}. Add one of these, or omit top."
         )
     effects = numbers.assign(effect=pd.to_numeric(rows[column], errors="coerce"))
+    # Sorted by layer and head, which a stable sort keeps among equal effects.
     ordered = effects.groupby(["layer", "head"])["effect"].mean().dropna()
     if not 1 <= top <= len(ordered):
         raise InputError(

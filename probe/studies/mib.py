@@ -200,7 +200,7 @@ def _logit_differences(weights: Weights, pairs: Pairs, circuits: Tensor | None) 
     width = len(weights.blocks) * (weights.shape[1] + 1) + 1
     size = pairs.clean.numel() * width * weights.shape[2]
     count = 1 if circuits is None else len(circuits)
-    at_once = max(1, BATCH_NUMBERS // size)
+    at_once = max(1, BATCH_NUMBERS // size)  # circuits in a batch
     differences = []
     with torch.inference_mode():
         corrupt = _run(weights, pairs.corrupt, None, None)
@@ -318,6 +318,7 @@ def exact_scores(
     for number in range(count):
         index = number if level == "node" else indices[number]
         without[number][index] = False
+    # score(edge) = M(model) - M(all edges but this one)
     whole = _logit_differences(weights, pairs, None)
     fall = (whole - _logit_differences(weights, pairs, without.to(weights.device))).double().numpy()
     if level == "node":
@@ -460,6 +461,7 @@ def area_under_roc(of_model: Graph, scores: Array, known: Collection[str]) -> fl
 
 def _grow(of_model: Graph, scores: Array, count: int) -> Mask:
     """The first `count` edges of a circuit that grows from the logits. `-> node reader`"""
+    # Edges are ranked by the size of their score; -1 marks pairs that are not edges.
     sizes = np.where(of_model.real, np.abs(scores), -1.0)
     circuit = np.zeros_like(of_model.real)
     open_readers = np.zeros(len(of_model.readers), dtype=bool)
@@ -470,6 +472,7 @@ def _grow(of_model: Graph, scores: Array, count: int) -> Mask:
         if candidates[node, reader] < 0:
             break
         circuit[node, reader] = True
+        # Edges into this node now lead to the logits.
         open_readers[of_model.readers_of[node]] = True
     return circuit
 

@@ -119,6 +119,7 @@ def patch(
     else:
         _require_difference(weights, pairs, at)
 
+    # Equal pairs are one observation: counted twice, they would make a test too sure.
     first_pairs = _first_of_each(pairs)
     metrics = [metrics[number] for number in first_pairs]
     different = [pairs[number] for number in first_pairs]
@@ -198,6 +199,7 @@ def patch_hooks(
     recipient = tokenize(model, against)
     to = text_position(recipient, at)
     z = target_states(model, [donor], [text_position(donor, at)]).z[0].to(model.device)
+    # One hook per layer swaps all of its heads.
     by_layer: dict[int, list[int]] = defaultdict(list)
     for layer, head in pairs:
         by_layer[layer].append(head)
@@ -390,8 +392,10 @@ def _frame(moves: dict[str, Tensor], gap: float, offsets: Sequence[int] | None) 
             columns["head"] = variant
         if offsets is not None:
             columns = {"component": part, "layer": layer, "pos": np.array(offsets)[pos]}
+        # denoise = M(against with the part of text) - M(against)
+        # noise   = M(text) - M(text with the part of against)
         denoise: Array = into_b.ravel()
-        noise: Array = -into_a.ravel()  # toward b, whose metric is lower by the gap
+        noise: Array = -into_a.ravel()
         swaps = {"denoise": denoise, "noise": noise, "swap": (denoise + noise) / 2, "gap": gap}
         frames.append(pd.DataFrame(columns | swaps))
     return pd.concat(frames, ignore_index=True)

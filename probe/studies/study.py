@@ -253,6 +253,7 @@ def study(
     )
     sources = {word: sentences_of(word, user_corpus, model) for word in spellings}
     materials = [prepare(model, word, source.sentences) for word, source in sources.items()]
+    # A user's nouns that fit no word are an error now, and not after minutes of work.
     if nouns:
         require_usable(model, materials, nouns)
     causal = model.config.causal
@@ -313,6 +314,7 @@ def study(
             unfinished=tuple(name for name in all_experiments if name not in experiments),
         )
 
+    # The answer comes first: its page can be read while the other experiments run.
     share_done = CERTIFIED
     answers = [name for name in all_experiments if EXPERIMENTS[name].answers]
     if (
@@ -391,7 +393,7 @@ def _foresee(
     options: Options,
 ) -> list[Foreseen]:
     """The gates of every pair of senses of all words, without any swap."""
-    random_model = untrained(model, seed=options.seed)
+    random_model = untrained(model, seed=options.seed)  # one for all words
     foreseen = []
     for material in materials:
         foreseen += foresee(model, random_model, material, splits[material.word], options)

@@ -173,6 +173,7 @@ def survey(
     report = progress or silent
     workers = workers or Workers()
     _require_options(out, workers, seed)
+    # Workers in other processes load the model by its name.
     name = workers.model or (model if isinstance(model, str) else None)
     model, corpus = model_and_corpus(model, sentences, "a survey")
     by_word = corpus.by_word()
@@ -186,6 +187,7 @@ def survey(
         raise InputError(_no_name(model, workers))
     options = replace(IN_FULL if pages else SURVEY, nouns=nouns, seed=seed)
     job = job_of(model, options, name or "")
+    # Records are files even without a folder: one is in memory at a time.
     temporary = TemporaryDirectory() if out is None else None
     folder = Path(temporary.name if temporary else out or "")
     files = {word_file(folder, job, rows): rows for rows in by_word.values()}
@@ -413,6 +415,7 @@ def _measure_sets(
     sets = []
     tasks = []
     for word, rows in files.items():
+        # The order of heads comes from all other words; a word without a clear gap has none.
         order = summary.left_out_orders.get(rows[0].word)
         if order is None:
             continue

@@ -181,7 +181,7 @@ def choose_sentences(
     for senses in axes.sense_pairs(material.labels):
         try:
             split = cross_fit(material.sentences, senses, seed=seed, least=SURVEY_LEAST)
-        except InputError:
+        except InputError:  # their cue words cannot be split
             continue
         if tested_pairs(split):
             splits[senses] = split
@@ -194,6 +194,7 @@ def _sample(sentences: Sequence[Sentence]) -> list[Sentence]:
     by_sense: dict[str, list[int]] = {}
     for row, sentence in enumerate(sentences):
         by_sense.setdefault(sentence.sense, []).append(row)
+    # A hash is as good as random, and does not change when a file gets more sentences.
     sample: list[int] = []
     for rows in by_sense.values():
         rows = sorted(rows, key=lambda row: digest_of(sentences[row].pair or sentences[row].text))

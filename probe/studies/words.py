@@ -116,7 +116,8 @@ def _model_key(job: Job) -> tuple[object, ...]:
 def word_file(folder: Path, job: Job, sentences: Sequence[Sentence]) -> Path:
     """The file for the record of a word."""
     options = asdict(job.options)
-    del options["experiments"]
+    del options["experiments"]  # a record lists its experiments
+    # `where` is the place of a sentence in its file, which changes no measurement.
     rows = [
         {name: value for name, value in asdict(row).items() if name != "where"} for row in sentences
     ]
@@ -149,6 +150,7 @@ def stored_record(path: Path | None) -> Any:
 def remove_unfinished(files: Collection[Path]) -> None:
     """Remove the parts of these files that an interrupted run left."""
     for folder in {file.parent for file in files}:
+        # `write_atomically` names them .NAME.HEX.part; others may belong to a running survey.
         for part in folder.glob(".*.part"):
             if folder / part.name[1:].rsplit(".", 2)[0] in files:
                 part.unlink(missing_ok=True)

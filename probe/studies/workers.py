@@ -105,6 +105,8 @@ def _client(workers: Workers) -> "Iterator[Client]":
     with dask.config.set(SETTINGS), ExitStack() as opened:
         try:
             cluster = workers.scheduler or opened.enter_context(
+                # One process whose threads share the model. Without a memory limit Dask cannot
+                # kill it.
                 LocalCluster(
                     n_workers=1,
                     threads_per_worker=workers.number or os.cpu_count() or 1,
@@ -132,6 +134,7 @@ def _on_cluster(
     from distributed import CancelledError, as_completed
     from distributed.scheduler import KilledWorker
 
+    # Not pure: Dask must not hash the arguments, which hold all sentences of a word.
     futures = [client.submit(in_one_thread, function, *task, pure=False) for task in tasks]
     try:
         for future in as_completed(futures, loop=client.loop):

@@ -461,7 +461,7 @@ def test_what_runs_from_weights_alone_is_refused_in_a_sentence() -> None:
         Explorer(model)
     assert str(caught.value) == (
         "Exploring GPT2LMHeadModel: it is run with hooks on transformer.h.0, without a certificate, "
-        "and what is explored is run from weights; ask probe.patch or probe.study, or load it "
+        "and the explorer runs from weights; ask probe.patch or probe.study, or load it "
         "without hooks."
     )
     with pytest.raises(probe.InputError) as caught:

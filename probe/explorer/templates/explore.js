@@ -190,7 +190,7 @@ const HEADLINES = {
   same: () => `“${data.word}” is one and the same vector in both sentences: no head can move it.`,
   nothing: () => `No single head moves “${data.word}” from ${senses()}. Click one to swap it.`,
   first: ({ head, size }) => `${head} alone moves “${data.word}” ${percent(size)} of the way from ${senses()}.`,
-  unmoved: () => `With ${done()}, “${data.word}” moves less than half a per cent of the way from ${senses()}.`,
+  unmoved: () => `With ${done()}, “${data.word}” moves less than half a percent of the way from ${senses()}.`,
   moved: ({ size }) => `With ${done()}, “${data.word}” moves ${percent(size)} of the way from ${senses()}.`,
   // Three digits, as the bars have them: 0 % would say that it is never chosen.
   next: ({ token, from, to }) => ` ${quoted(token)} goes from ${share(from)} to ${share(to)}.`,

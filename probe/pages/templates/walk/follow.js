@@ -63,7 +63,7 @@ const drawMap = ({ box, name, cells }) => {
   const scaled = (value) => (limit < 0.1 ? `${decimal(100 * value, 1)}\u202f%` : percent(value));
   const parts = [...(least <= -0.005 ? [-16, -4] : []), 0, 1, 4, 9, 16];
   const steps = parts.map((part) => make("span", { className: tinted(part / 16), textContent: scaled((part / 16) * limit) }));
-  box.lastChild.replaceChildren(...(limit > ROUNDS_TO_ZERO ? ["scale: ", ...steps] : ["No scale: every head's value is 0\u202f%."]));
+  box.lastChild.replaceChildren(...(limit > ROUNDS_TO_ZERO ? ["colour, square root: ", ...steps] : ["No scale: every head's value is 0\u202f%."]));
 };
 
 {% include "lines.js" %}

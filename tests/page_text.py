@@ -18,6 +18,7 @@ from probe.results.findings import (
     rows_of,
     word_findings,
 )
+from probe.results.frames import without_rows
 
 ENVIRONMENT = environment("report")
 
@@ -71,7 +72,7 @@ def found(frames, word):
 
 def _found(frames, word):
     size = tuple(int(frames["heads"][name].max()) + 1 for name in ("layer", "head"))
-    return word_findings(word, rows_of(frames, word), model_size=size)
+    return word_findings(word, rows_of(without_rows() | dict(frames), word), model_size=size)
 
 
 def card_answer(frames, word):

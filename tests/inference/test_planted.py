@@ -218,7 +218,7 @@ def test_known_continuations_tell_what_is_read_from_what_is_only_written(kind, s
 def test_continuations_of_the_other_sense_are_no_gap_and_the_page_says_so(monkeypatch):
     model, _ = planted_model("decoy", 0)
     follow(monkeypatch, model, turned=True)
-    frames = probe.study(model, sentences=corpus_of(GRID), permutations=PERMUTATIONS).frames
+    frames = frames_of(model, GRID, 0)
     assert frames["words"]["ranked"].all() and frames["words"]["continuation_p"].item() > 0.9
     assert frames["heads"]["p_continuation"].isna().all()
     said = page_text.card_evidence(frames, WORD)
@@ -373,7 +373,12 @@ THIRD = "hair"
 def frames_of(model, sentences, seed):
     corpus = corpus_of(sentences)
     return probe.study(
-        model, sentences=corpus, seed=seed, max_pairs=60, permutations=PERMUTATIONS
+        model,
+        sentences=corpus,
+        seed=seed,
+        max_pairs=60,
+        permutations=PERMUTATIONS,
+        experiments=("nouns", "sets"),
     ).frames
 
 

@@ -55,11 +55,11 @@ def paths_told(frames):
     return page_text.items("path_sentences.html.j2", "paths_of", item["paths"], WORD)
 
 
-@cache
 def made(kind, seed=0):
     return traced(kind, seed, SENTENCES)
 
 
+@cache
 def traced(kind, seed, sentences):
     """The evidence of a word in a planted model, and the frames that a page about it needs."""
     model, _ = planted_model(kind, seed)
@@ -68,7 +68,7 @@ def traced(kind, seed, sentences):
         prepare(model, WORD, sentences),
         pairs=PAIRS,
         permutations=199,
-        experiments=("heads", "nouns", "head_parts", "backups", "sets", "circuit"),
+        experiments=("heads", "nouns", "circuit"),
     )
     shown = tables.heads([evidence])
     records = [evidence.record]

@@ -107,7 +107,7 @@ def test_the_tables_say_what_was_measured_and_are_empty_where_nothing_was():
 
 def test_without_a_marked_cue_nothing_is_taken_apart():
     model, _ = resolver_model(0)
-    record = record_of(model, without(SENTENCES, "pair", "cue_start", "cue_end"))
+    record = record_of(model, without(SENTENCES[:48], "pair", "cue_start", "cue_end"))
     assert record.measured["qk"] == ()
     assert of_experiments([record])["qk_attribution"].empty
 

@@ -78,6 +78,7 @@ def test_the_same_record_gives_the_same_bytes(tmp_path, number):
     assert again.read_bytes() == first.read_bytes()
 
 
+@pytest.mark.campaign
 def test_the_same_measurement_gives_the_same_bytes(tmp_path):
     planted, _ = planted_model("backup", 0)
     material = prepare(planted, WORD, SENTENCES)

@@ -41,7 +41,7 @@ FENCE = re.compile(r"^```(?:\{ \.)?(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re
 # Commands with these need a network, or a file of the reader's own, or are a server that runs until
 # it is ended.
 ELSEWHERE = ("gpt2", "EleutherAI/pythia-160m", "path/to", "probe explore")
-SHORT = ("architectures", "contributing")  # pages that take seconds
+SHORT = ("architectures",)  # pages that take seconds
 READY = "Type to start searching"  # what the site's search says when it can be asked
 KNOWN = ("probe", "make", "pip", "python3 -m venv", "source")
 

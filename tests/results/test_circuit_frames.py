@@ -223,6 +223,7 @@ def test_ways_are_measured_on_other_pairs_than_they_are_found_on():
     assert len(set(units)) == circuit.PAIRS
 
 
+@pytest.mark.campaign
 def test_an_edge_that_carries_what_must_fit_and_nothing_of_the_sense_does_not_pass():
     """It moves the word with a donor of the other sense, and as far with one of the same."""
     _, frames = traced("matched", 1, make_sentences(cues=18, distances=(2, 3)))

@@ -45,6 +45,7 @@ from probe.model import forward
 from probe.model.load import read_weights
 from probe.pages.verdicts import with_reasons
 from probe.results.frames import heads
+from probe.stats.limits import LEVEL
 from probe.text import lexicon
 from probe.text.sentences import Sentence
 
@@ -142,12 +143,16 @@ def test_the_verdicts_are_right_and_no_other_head_is_a_resolver_or_does_anything
     frame, mine = heads_of(kind, seed)
     circuit = planted_model(kind, seed)[1]
     others = frame.drop(index=list(circuit.places))
-    assert measured(kind, seed).record.pairs[0].gates.gap < 0.01
-    assert tuple(mine["verdict"]) == circuit.verdicts
-    if kind == "own_place":  # there every head that reads places tells the senses apart
-        assert set(others["verdict"]) <= {"none", "separates", "unread"}
+    [pair] = measured(kind, seed).pairs
+    assert pair.record.gates.gap < 0.01
+    if kind == "own_place" and pair.nouns.gate.p <= LEVEL:  # by chance, once in 25 seeds
+        assert tuple(mine["verdict"]) == ("mover",)
     else:
-        assert set(others["verdict"]) <= {"none", "separates"}
+        assert tuple(mine["verdict"]) == circuit.verdicts
+    # There every head that reads places, or the function word, tells the senses apart a little.
+    little = {"unread"} if kind in ("own_place", "function_word", "any_function_word") else set()
+    assert set(others["verdict"]) <= {"none", "separates"} | little
+    if kind != "own_place":
         assert others[["direct", "denoise", "noise"]].abs().max().max() < 0.05
 
 

@@ -4,6 +4,7 @@ Slow imports are inside the functions that need them: the process that distribut
 needs none of them, and the workers wait for it.
 """
 
+import asyncio
 import gc
 import os
 import shutil
@@ -31,46 +32,54 @@ SELDOM = 50_000  # new objects between two collections; the usual 700 cost a ten
 # A file stays with one worker, so the longest come first: a long file at the end would keep the
 # other workers waiting.
 LONGEST = (
-    "pages/test_walk_page.py",
-    "pages/test_page.py",
-    "studies/test_study.py",
     "inference/test_planted.py",
     "explorer/test_explore_page.py",
-    "experiments/test_nouns_in_place.py",
-    "studies/test_survey.py",
-    "package/test_examples.py",
-    "pages/test_report.py",
-    "pages/test_sentences.py",
-    "model/test_objects.py",
+    "pages/test_page.py",
+    "studies/test_study.py",
+    "pages/test_walk_page.py",
+    "model/test_families.py",
     "walkthrough/test_walk_senses.py",
     "explorer/test_saved.py",
+    "pages/test_cues_page.py",
+    "model/test_objects.py",
     "walkthrough/test_walk_families.py",
-    "model/test_gguf.py",
+    "pages/test_sentences.py",
+    "package/test_examples.py",
+    "pages/test_report.py",
+    "experiments/test_nouns_in_place.py",
+    "pages/test_read.py",
     "studies/test_cost.py",
-    "results/test_circuit_frames.py",
-    "pages/test_survey_page.py",
-    "model/test_check.py",
-    "model/test_families.py",
-    "stats/test_chance.py",
-    "charts/test_charts.py",
-    "package/test_cli.py",
-    "studies/test_ablation.py",
-    "model/test_kept_hooks.py",
-    "patching/test_paths.py",
-    "experiments/test_store.py",
-    "package/test_docs.py",
-    "model/test_hub.py",
-    "inference/test_known_answers.py",
     "model/test_family_loading.py",
-    "analyses/test_translator.py",
-    "analyses/test_embedded.py",
+    "model/test_check.py",
+    "studies/test_survey.py",
+    "results/test_circuit_frames.py",
+    "experiments/test_cues.py",
+    "studies/test_experiments.py",
+    "studies/test_ablation.py",
     "model/test_variants.py",
-    "model/test_bfloat16.py",
+    "model/test_gguf.py",
+    "patching/test_paths.py",
+    "package/test_cli.py",
+    "pages/test_survey_page.py",
+    "stats/test_chance.py",
+    "studies/test_attribution.py",
     "explorer/test_explorer.py",
-    "studies/test_real_model.py",
-    "model/test_recurrence.py",
+    "model/test_kept_hooks.py",
     "walkthrough/test_walk.py",
-    "studies/test_survey_word.py",
+    "studies/test_shortcuts.py",
+    "model/test_recurrence.py",
+    "package/test_streams.py",
+    "inference/test_known_answers.py",
+    "experiments/test_patch.py",
+    "charts/test_charts.py",
+    "model/test_wrappers.py",
+    "package/test_fuzz.py",
+    "pages/test_sections.py",
+    "experiments/test_store.py",
+    "studies/test_evaluation.py",
+    "walkthrough/test_walk_pair.py",
+    "inference/test_hostile_models.py",
+    "patching/test_both_ways.py",
 )
 
 
@@ -146,16 +155,28 @@ def tiny() -> "Model":
     return probe.load("tiny-senses")
 
 
-@pytest.fixture(
-    scope="module"
-)  # its event loop runs while it is open, which a notebook's loop in the same process would not tolerate
-def browser():
-    """Headless Chromium; tests that request it are skipped without Chromium or Playwright."""
+@pytest.fixture(scope="session")
+def launched():
+    """Headless Chromium, one for all files of a worker, and its event loop; tests that request it
+    are skipped without Chromium or Playwright."""
     if not CHROMIUM.exists():
         pytest.skip(NO_CHROMIUM)
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with chromium(sync_api) as launched:
-        yield launched
+    with chromium(sync_api) as browser:
+        loop = asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+        yield browser, loop
+        asyncio._set_running_loop(loop)
+
+
+@pytest.fixture(scope="module")
+def browser(launched):
+    """The Chromium of the worker. Its loop is the thread's for the tests of one file: others, such
+    as those of a notebook, run loops of their own."""
+    found, loop = launched
+    asyncio._set_running_loop(loop)
+    yield found
+    asyncio._set_running_loop(None)
 
 
 @pytest.fixture
@@ -184,9 +205,33 @@ def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return probe.write(make_study(), out, command="probe report")
 
 
+# By name and options; see `embedded_once`.
+LOADED: dict[tuple[object, ...], "Model"] = {}
+
+
+@pytest.fixture
+def embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load each embedded model once in this process: for commands and examples, which do not
+    change a model."""
+    from probe.model import load
+    from probe.model.find import EMBEDDED
+
+    from_name = load._from_name
+
+    def once(source: object, **options: object) -> "Model":
+        if source not in EMBEDDED:
+            return from_name(source, **options)  # type: ignore[arg-type]
+        key = source, *options.values()
+        if key not in LOADED:
+            LOADED[key] = from_name(source, **options)  # type: ignore[arg-type]
+        return LOADED[key]
+
+    monkeypatch.setattr(load, "_from_name", once)
+
+
 @pytest.fixture
 def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    embedded_once: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """Run `probe ARGS` in this process; return exit code, standard output, standard error."""
     from probe.cli import main

@@ -11,7 +11,12 @@ from jinja2 import nodes
 
 from probe.pages import answer, checks
 from probe.pages.html import environment
-from probe.results.findings import WordFindings, rows_of, word_findings
+from probe.results.findings import (
+    WordFindings,
+    rows_of,
+    word_findings,
+)
+from probe.results.frames import without_rows
 
 ENVIRONMENT = environment("report")
 
@@ -59,7 +64,7 @@ def found(frames, word):
 
 def _found(frames, word):
     size = tuple(int(frames["heads"][name].max()) + 1 for name in ("layer", "head"))
-    return word_findings(word, rows_of(frames, word), model_size=size)
+    return word_findings(word, rows_of(without_rows() | dict(frames), word), model_size=size)
 
 
 def facts(frames, word):

@@ -62,6 +62,7 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"[a-z]+", text.lower())
 
 
+@pytest.mark.campaign
 def test_held_out_cues_never_meet_an_ambiguous_word_on_either_side() -> None:
     held = {form for cue in held_out_cues() for form in (cue, cue + "s", cue + "es")}
     assert [
@@ -69,6 +70,7 @@ def test_held_out_cues_never_meet_an_ambiguous_word_on_either_side() -> None:
     ] == []
 
 
+@pytest.mark.campaign
 def test_no_text_comes_near_a_frame() -> None:
     both = lexicon_windows() | after.frame_windows()
     assert [text for text in sample() if echoes(text, both) or not allowed(text)] == []
@@ -180,6 +182,7 @@ def test_words_cues_and_frame_words_are_single_tokens() -> None:
     )
 
 
+@pytest.mark.campaign
 def test_senses_are_told_apart_at_the_word_whichever_side_the_cue_is_on() -> None:
     """Three words, including mole with its four senses; all sixteen in the campaign below."""
     for scores in (results().before, results().behind):
@@ -188,11 +191,13 @@ def test_senses_are_told_apart_at_the_word_whichever_side_the_cue_is_on() -> Non
         assert all(score.n_seen >= 300 and score.n_held_out >= 100 for score in scores)
 
 
+@pytest.mark.campaign
 def test_before_the_first_attention_layer_there_is_only_chance() -> None:
     for score in (*results().before, *results().behind):
         assert score.embedding == pytest.approx(1 / score.senses, abs=1e-9)
 
 
+@pytest.mark.campaign
 def test_sentences_whose_cue_follows_the_word_are_resolved_at_the_word() -> None:
     found = {row.text: row for row in results().answers if row.cue_after}
     assert (
@@ -215,6 +220,7 @@ def test_a_hidden_word_is_brought_back_from_its_topic_on_either_side() -> None:
             assert WORDS[int(logits[words].argmax())] == word, (plan, cue)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("kind", ["before", "behind"])
 def test_the_card_says_what_is_measured(kind: str) -> None:
     text = (FOLDER / "card.md").read_text("utf-8")
@@ -258,6 +264,7 @@ def test_resid_at_word_is_the_streams_own_at_the_words_last_token() -> None:
         assert torch.allclose(resid, torch.stack([state[0, at] for state in states]), atol=1e-5)
 
 
+@pytest.mark.campaign
 def test_hiding_asks_for_words_of_topics_more_often_and_shows_the_rest() -> None:
     tokenizer = shipped()[1]
     known = lists(tokenizer)
@@ -278,6 +285,7 @@ def test_hiding_asks_for_words_of_topics_more_often_and_shows_the_rest() -> None
     assert 0.1 < topical[plain].float().mean() < 0.6
 
 
+@pytest.mark.campaign
 def test_hiding_puts_no_ambiguous_word_beside_a_held_out_cue() -> None:
     tokenizer = shipped()[1]
     known = lists(tokenizer)

@@ -109,6 +109,7 @@ def test_offsets_are_gpt2s() -> None:
     assert all(start <= before for (_, before), (start, _) in pairwise(spans))
 
 
+@pytest.mark.campaign
 def test_senses_are_told_apart_at_the_word() -> None:
     scores, _ = results()
     seen, held_out = overall(scores)
@@ -121,17 +122,20 @@ def test_senses_are_told_apart_at_the_word() -> None:
     assert all(score.n_seen >= 300 and score.n_held_out >= 100 for score in scores)
 
 
+@pytest.mark.campaign
 def test_before_the_first_attention_layer_there_is_only_chance() -> None:
     for score in results()[0]:
         assert score.embedding == pytest.approx(1 / score.senses, abs=1e-9)
 
 
+@pytest.mark.campaign
 def test_showcase_sentences_whose_cue_comes_first_come_out_right() -> None:
     shown = [row for row in results()[1] if not row.cue_after]
     assert len(shown) >= 6
     assert [row for row in shown if row.answer != row.sense] == []
 
 
+@pytest.mark.campaign
 def test_the_card_says_what_is_measured() -> None:
     text = (FOLDER / "card.md").read_text("utf-8")
     parameters = sum(p.numel() for p in shipped()[0].parameters())
@@ -148,6 +152,7 @@ def test_the_card_says_what_is_measured() -> None:
         assert f"| {row.text[: row.end]} | {row.sense} | {row.answer} |" in text
 
 
+@pytest.mark.campaign
 def test_every_position_is_trained_and_the_first_are_best() -> None:
     model, tokenizer = shipped()
     end = tokenizer.bos_token_id

@@ -169,6 +169,7 @@ def test_predicates_agree() -> None:
             )
 
 
+@pytest.mark.campaign
 def test_the_french_of_all_texts_is_elided_and_contracted() -> None:
     french = "\n".join(pair.fr for pair in sample())
     assert not re.findall(r"\b(?:de|à) les?\b|\bd'(?:le|la|les)\b", french)
@@ -303,6 +304,7 @@ def test_every_word_of_the_grammar_is_one_token_and_offsets_fit() -> None:
             assert tokenizer.decode(encoded.input_ids, skip_special_tokens=True) == text
 
 
+@pytest.mark.campaign
 def test_words_are_translated_by_their_sense() -> None:
     seen, held = overall(results().senses)
     assert seen >= 0.98 and held >= 0.97
@@ -315,6 +317,7 @@ def test_words_are_translated_by_their_sense() -> None:
     )
 
 
+@pytest.mark.campaign
 def test_the_card_says_what_is_measured() -> None:
     text = (FOLDER / "card.md").read_text("utf-8")
     assert f"{shipped()[0].num_parameters():,} parameters" in text
@@ -338,6 +341,7 @@ def test_translation_is_the_models_own_greedy_generation() -> None:
         assert out[0].tolist() == [tokenizer.bos_token_id, *ids, tokenizer.eos_token_id]
 
 
+@pytest.mark.campaign
 def test_hiding_spares_the_end_mark_and_the_sentences_with_an_ambiguous_word() -> None:
     tokenizer = shipped()[1]
     ids = list(range(10, 30)) + [tokenizer.eos_token_id]

@@ -4,8 +4,8 @@
 
 A part is a file of tests with the mark `campaign`, or one of SCRIPTS. `campaign.csv` has a row for
 each part: the date (UTC), the commit (followed by "+" if there were changes), and the numbers of
-tests that ran, passed and were skipped; a script counts as one test. A part that has not run yet has
-a row without a date, which `--list` adds. `make test` fails if a part has no row, or if one failed.
+tests that ran, passed and were skipped; a script counts as one test. A part that has not run
+yet, or that ran with another number of tests, has a row without a date, which `--list` adds. `make test` fails if a part has no row, or if one failed.
 The exit status is 1 if a part failed.
 """
 
@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "reports")
     parser.add_argument("--workers", default="2", help="processes that share the tests")
     parser.add_argument("--only", nargs="+", metavar="PART", help="by default all parts")
-    parser.add_argument("--list", action="store_true", help="add the parts that have not run")
+    parser.add_argument("--list", action="store_true", help="note the parts that have not run")
     options = parser.parse_args()
     if options.list:
         list_parts(options.out / "campaign.csv")
@@ -99,12 +99,18 @@ def run(only: Sequence[str] | None, *, workers: str, out: Path) -> Iterator[dict
 
 
 def list_parts(record: Path) -> None:
-    """Add a row without a date for every part that has none."""
+    """Add a row without a date for every part that has none, or that ran with another number of
+    tests."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "campaign", "--collect-only"]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    files = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}
-    known = set(pd.read_csv(record)["part"]) if record.exists() else set()
-    rows: list[dict[str, object]] = [{"part": part} for part in {*files, *SCRIPTS} - known]
+    names = [line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line]
+    parts = Counter(names) | dict.fromkeys(SCRIPTS, 1)
+    ran = pd.read_csv(record, index_col="part")["tests"] if record.exists() else pd.Series()
+    rows: list[dict[str, object]] = [
+        {"part": part}
+        for part, tests in parts.items()
+        if part not in ran or not pd.isna(ran[part]) and ran[part] != tests
+    ]
     if rows:
         write(record, rows, whole=False)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from handmade import CUES, NOUNS, make_handmade, make_sentences, resolver
 from measured import studied
+from seeds import mostly_campaign
 from transformers import GPT2LMHeadModel
 
 import probe
@@ -301,11 +302,13 @@ def test_a_head_that_reads_only_from_the_word_writes_nothing_at_other_nouns(plan
 
 @pytest.mark.parametrize(
     ("word", "texts"),
-    [
-        ("bank", ("The river bank", "The loan bank")),
-        ("apple", ("The orchard apple", "The software apple")),
-        ("seal", ("The ocean seal", "The wax seal")),
-    ],
+    mostly_campaign(
+        [
+            ("apple", ("The orchard apple", "The software apple")),
+            ("bank", ("The river bank", "The loan bank")),
+            ("seal", ("The ocean seal", "The wax seal")),
+        ]
+    ),
 )
 def test_two_texts_are_enough_to_tell_the_grammars_cues_apart(tiny, word, texts):
     """Cue words of the lexicon that are not in the two texts. The model was trained on some of them
@@ -324,7 +327,7 @@ def test_two_texts_are_enough_to_tell_the_grammars_cues_apart(tiny, word, texts)
     assert auroc > 0.5, "the first text is positive"
 
 
-@pytest.mark.parametrize("word", ["bank", "mole", "apple"])
+@pytest.mark.parametrize("word", mostly_campaign(["apple", "bank", "mole"]))
 def test_held_out_cues_of_the_grammar_are_told_apart(tiny, word):
     assert probe.cues(tiny, word).summary["auroc"] >= 0.99
 

@@ -276,7 +276,7 @@ def test_a_noun_of_several_meanings_is_not_compared_with():
     assert among.left_out == {"mole": "it has several meanings itself"}
 
 
-QUICK = {"permutations": 99, "max_pairs": 16}
+QUICK = {"permutations": 99, "max_pairs": 16, "experiments": ("nouns",)}
 
 
 def studied(kind="specific", sentences=SENTENCES, **options):
@@ -290,7 +290,7 @@ def at_specific(study):
 
 @pytest.fixture(scope="module")
 def with_nouns_that_ship():
-    return studied()
+    return studied(experiments=("circuit",))
 
 
 def test_nouns_that_none_can_take_the_words_place_are_refused_before_the_work():
@@ -410,7 +410,9 @@ def test_what_an_untrained_model_tells_apart_is_no_nuisance_where_the_word_alone
             for name in ("start", "end", "cue_start", "cue_end")
         }
         sentences.append(replace(row, text=front + row.text, **spans))
-    study = probe.study(model, sentences=corpus_of(sentences), permutations=199)
+    study = probe.study(
+        model, sentences=corpus_of(sentences), permutations=199, experiments=("nouns",)
+    )
     row = study.words.iloc[0]
     head = study.heads.set_index(["layer", "head"]).loc[circuit.places[0]]
     assert row["untrained_p"] < 0.01 and row["nouns"] >= 19
@@ -515,7 +517,12 @@ def test_an_edge_into_a_head_for_any_noun_is_told_from_one_into_a_head_for_the_w
     """Both heads move half of the gap; into the general one goes all of a noun's own gap."""
     model = model_of(Circuit(HEADS["both"], ("",) * len(HEADS["both"])), 0)
     study = probe.study(
-        model, WORD, sentences=corpus_of(SENTENCES), permutations=199, max_pairs=PAIRS
+        model,
+        WORD,
+        sentences=corpus_of(SENTENCES),
+        permutations=199,
+        max_pairs=PAIRS,
+        experiments=("circuit",),
     )
     edges = study.edges[study.edges["channel"] == "value"].set_index(
         ["receiver_layer", "receiver_head"]

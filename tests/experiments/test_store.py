@@ -19,7 +19,7 @@ from probe.studies.survey_word import measure_sets
 
 pytestmark = pytest.mark.slow
 
-PAIRS = 12
+PAIRS = 8
 # A sentence that is left out, because its cue follows the word.
 LATE = make_sentences(frames=1, distances=(1,), cues=2, cue_after=True)[0]
 SENTENCES = [*make_sentences(cues=12), LATE]
@@ -40,7 +40,7 @@ def records():
     tiny = load("tiny-senses")
     planted, _ = planted_model("backup", 0)
     return (
-        measured(tiny, prepare(tiny, "bank", probe.lexicon.expand("bank").sentences)),
+        measured(tiny, prepare(tiny, "bank", probe.lexicon.expand("bank").sentences[:96])),
         measured(planted, prepare(planted, WORD, SENTENCES)),
         measure_sets(planted, SENTENCES, [(0, 0), (1, 0)], depth=2),
     )
@@ -80,6 +80,7 @@ def test_the_same_record_has_the_same_bytes(tmp_path, number):
     assert second.read_bytes() == first.read_bytes()
 
 
+@pytest.mark.campaign
 def test_the_same_measurement_has_the_same_bytes(tmp_path):
     planted, _ = planted_model("backup", 0)
     material = prepare(planted, WORD, SENTENCES)

@@ -551,7 +551,7 @@ def test_a_model_that_reads_both_ways_swaps_and_does_not_write():
 
 def test_what_is_kept_is_bounded(tiny):
     explorer = Explorer(tiny)
-    for number in range(20):
+    for number in range(10):
         result(
             explorer, "sentence", text=f"They sat by the river bank on day {number}.", other=None
         )

@@ -77,6 +77,7 @@ def model(planted):
 def both(model, seed):
     """A study and the record of its word."""
     options = {"seed": seed, "max_pairs": MAX_PAIRS, "permutations": PERMUTATIONS}
+    options["experiments"] = ("nouns", "shares")
     with TemporaryDirectory() as folder:
         studied = study.study(model, sentences=corpus_of(SENTENCES), out=folder, **options)
         [kept] = Path(folder).glob("words/*.word")
@@ -333,7 +334,13 @@ def test_models_without_the_head_are_not_ranked(tmp_path, seeds):
     passed = []
     for seed in seeds:
         bare = probe.load(make_handmade(tmp_path / f"none{seed}", [], seed=seed))
-        studied = probe.study(bare, sentences=corpus_of(FEW), seed=seed, permutations=PERMUTATIONS)
+        studied = probe.study(
+            bare,
+            sentences=corpus_of(FEW),
+            seed=seed,
+            permutations=PERMUTATIONS,
+            experiments=("readings",),
+        )
         ranked = bool(studied.words["ranked"].item())
         passed.append(ranked)
         assert ranked == (studied.words["gap_p"].item() < 0.01)
@@ -379,7 +386,9 @@ def test_sentences_that_the_file_gives_no_part_are_only_left_out():
     model, _ = resolver_model(0)
     parts = ("train", "test", "dev")
     given = [replace(row, split=parts[number // 2 % 3]) for number, row in enumerate(FEW)]
-    studied = probe.study(model, sentences=corpus_of(given), permutations=99)
+    studied = probe.study(
+        model, sentences=corpus_of(given), permutations=99, experiments=("heads",)
+    )
     assert set(studied.left_out["reason"]) == {
         "its split is 'dev', expected one of fit, train, select, report, test"
     }

@@ -53,6 +53,7 @@ from probe.model import forward
 from probe.model.load import read_weights
 from probe.pages.verdicts import with_reasons
 from probe.results.frames import heads
+from probe.stats.limits import LEVEL
 from probe.text import lexicon
 from probe.text.sentences import Sentence
 
@@ -152,12 +153,16 @@ def test_the_verdicts_are_right_and_no_other_head_is_a_resolver_or_does_anything
     frame, mine = heads_of(kind, seed)
     circuit = planted_model(kind, seed)[1]
     others = frame.drop(index=list(circuit.places))
-    assert measured(kind, seed).record.pairs[0].gates.gap < 0.01
-    assert tuple(mine["verdict"]) == circuit.verdicts
-    if kind == "own_place":  # every head that reads positions separates its senses
-        assert set(others["verdict"]) <= {"none", "separates", "unread"}
+    [pair] = measured(kind, seed).pairs
+    assert pair.record.gates.gap < 0.01
+    if kind == "own_place" and pair.nouns.gate.p <= LEVEL:  # by chance, once in 25 seeds
+        assert tuple(mine["verdict"]) == ("mover",)
     else:
-        assert set(others["verdict"]) <= {"none", "separates"}
+        assert tuple(mine["verdict"]) == circuit.verdicts
+    # There every head that reads places, or the function word, tells the senses apart a little.
+    little = {"unread"} if kind in ("own_place", "function_word", "any_function_word") else set()
+    assert set(others["verdict"]) <= {"none", "separates"} | little
+    if kind != "own_place":
         assert others[["direct", "denoise", "noise"]].abs().max().max() < 0.05
 
 
@@ -230,7 +235,7 @@ def test_known_continuations_tell_what_is_read_from_what_is_only_written(kind, s
 def test_continuations_of_the_other_sense_are_no_gap_and_the_page_says_so(monkeypatch):
     model, _ = planted_model("decoy", 0)
     follow(monkeypatch, model, turned=True)
-    frames = probe.study(model, sentences=corpus_of(GRID), permutations=PERMUTATIONS).frames
+    frames = frames_of(model, GRID, 0)
     assert frames["words"]["ranked"].all() and frames["words"]["continuation_p"].item() > 0.9
     assert frames["heads"]["p_continuation"].isna().all()
     said = page_text.card_evidence(frames, WORD)
@@ -386,7 +391,12 @@ THIRD = "hair"
 def frames_of(model, sentences, seed):
     corpus = corpus_of(sentences)
     return probe.study(
-        model, sentences=corpus, seed=seed, max_pairs=60, permutations=PERMUTATIONS
+        model,
+        sentences=corpus,
+        seed=seed,
+        max_pairs=60,
+        permutations=PERMUTATIONS,
+        experiments=("nouns", "sets"),
     ).frames
 
 

@@ -102,7 +102,7 @@ def read_or_nothing(descriptor: int) -> bytes:
         return b""
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_first_from_the_hub_with_a_bar_on_a_terminal_then_from_the_cache_when_the_hub_is_gone(
     hub: Hub, use: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,6 +144,16 @@ def test_first_from_the_hub_with_a_bar_on_a_terminal_then_from_the_cache_when_th
     assert vars(probe.load(NAME).origin) == first | {"hooks": ()}  # JSON has lists alone
     assert [row.name for row in probe.available() if "local cache" in row.where] == [NAME]
     assert capfd.readouterr().err == ""
+
+
+def test_a_name_in_the_cache_is_loaded_when_the_hub_is_gone(
+    hub: Hub, use: Callable[..., None]
+) -> None:
+    use(hub.address)
+    first = vars(probe.load(NAME).origin)
+    use(NOBODY)
+    assert vars(probe.load(NAME).origin) == first
+    assert [row.name for row in probe.available() if "local cache" in row.where] == [NAME]
 
 
 def test_a_name_is_asked_for_once_and_an_incomplete_cache_is_completed(

@@ -20,6 +20,7 @@ from probe import cli
 from probe.errors import InputError
 from probe.model import attention
 from probe.pages import terminal
+from probe.pages.folder import manifest_of, to_be_replaced
 
 GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
 
@@ -206,15 +207,17 @@ def test_what_another_command_made_is_named_before_it_is_replaced(run, tmp_path)
         "--model tiny-senses --layer 0 --head 0"
     )
     assert run(*first)[2] == ""
-    assert run(*first)[2] == ""  # the same page again
     second = ("walk", "The money bank", "--out", "out")
-    said = "probe: out/walk.html replaces {}; another place keeps both.\n"
-    assert run(*second) == (0, "out/walk.html\n", said.format(f"the one of `{made}`"))
+    said = "out/walk.html replaces {}; another place keeps both."
+    told = said.format(f"the one of `{made}`")
+    assert run(*second) == (0, "out/walk.html\n", f"probe: {told}\n")
+    command = manifest_of(tmp_path / "out")["command"]
+    assert to_be_replaced("out", "walk.html", command) == ""  # the same page again
     manifest = tmp_path / "out" / "manifest.json"
     manifest.write_text("{")
-    assert run(*second)[2] == ""  # the page itself names its command
+    assert to_be_replaced("out", "walk.html", command) == ""  # the page itself says what made it
     manifest.write_text("[]")
-    assert run(*first)[2] == said.format("an earlier one")
+    assert to_be_replaced("out", "walk.html", made) == said.format("an earlier one")
 
 
 @pytest.mark.parametrize("named", [("--head", "L1H2"), ("--head", "2", "--layer", "1")])

@@ -42,7 +42,7 @@ FENCE = re.compile(r"^```(?:\{ \.)?(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re
 # Commands with these need a network or a file of the reader, or are a server that runs until it is
 # stopped.
 ELSEWHERE = ("gpt2", "EleutherAI/pythia-160m", "path/to", "probe explore")
-SHORT = ("architectures", "contributing")  # pages that take seconds
+SHORT = ("architectures",)  # pages that take seconds
 READY = "Type to start searching"  # the message of the site's search when it is ready
 KNOWN = ("probe", "make", "pip", "python3 -m venv", "source")
 

@@ -27,6 +27,7 @@ def public_functions() -> dict[str, Callable]:
 
 
 FUNCTIONS = public_functions()
+LONG_EXAMPLES = ("study", "cues", "shortcuts")  # they measure a word in full
 
 
 def failures_of(docstring: str, name: str) -> tuple[int, str]:
@@ -39,7 +40,14 @@ def failures_of(docstring: str, name: str) -> tuple[int, str]:
     return len(example.examples), "".join(lines)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.usefixtures("embedded_once")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.campaign] * (name in LONG_EXAMPLES))
+        for name in FUNCTIONS
+    ],
+)
 def test_a_public_function_has_an_example_that_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

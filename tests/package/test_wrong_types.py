@@ -108,7 +108,7 @@ def test_another_type_is_refused_in_one_sentence(model, do, said):
 def test_a_single_text_and_a_single_noun_are_lists_of_one(model):
     assert probe.certify(model, A).rows == probe.certify(model, [A]).rows
     sentences = [row for row in probe.lexicon.expand("bank").sentences if row.frame in FEW_FRAMES]
-    quick = {"sentences": sentences, "permutations": 99, "max_pairs": 2}
+    quick = {"sentences": sentences, "permutations": 99, "max_pairs": 2, "experiments": ["nouns"]}
     one, many = (
         probe.study(model, "bank", controls=given, **quick) for given in ("fence", ["fence"])
     )

@@ -177,7 +177,8 @@ def deep_path(tmp_path_factory):
     return probe.write(study, tmp_path_factory.mktemp("deep"), command="probe report")
 
 
-@pytest.mark.parametrize("width", mostly_campaign(sorted(LIMITS)))
+@pytest.mark.campaign
+@pytest.mark.parametrize("width", sorted(LIMITS))
 def test_a_deep_model_keeps_to_the_limits_and_its_maps_have_numbers_on_all_sides(
     open_page, deep_path, width
 ):

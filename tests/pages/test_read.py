@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from example_study import make_study
+from example_study import make_study, of_bank
 
 import probe
 from probe.errors import InputError
@@ -17,7 +17,7 @@ WORDS = [
     row for word in ("bank", "bark", "bat") for row in probe.lexicon.expand(word).sentences[:48]
 ]
 RESULTS = {
-    "study": make_study,
+    "study": lambda: of_bank(make_study()),
     "survey": lambda: probe.survey("tiny-senses", sentences=WORDS, controls=()),
     "walk": lambda: probe.walk("tiny-senses", RIVER, at="bank"),
     "walk of two sentences": lambda: probe.walk("tiny-senses", RIVER, at="bank", against=LOAN),

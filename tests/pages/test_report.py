@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from example_study import make_study
+from example_study import make_study, of_bank
 from page_text import check_charts, pasted
 from seeds import mostly_campaign
 
@@ -168,9 +168,7 @@ def test_tables_are_made_of_every_frame_with_its_rows():
     "name", mostly_campaign(["controls", "edges", "distances", "head_parts", "curves"], here=2)
 )
 def test_the_page_is_whole_without_what_sentences_without_cues_or_pairs_cannot_give(name, tmp_path):
-    study = make_study()
-    for table, frame in study.frames.items():  # of one word: what is missing is missing of each
-        study.frames[table] = frame.query("word == 'bank'") if "word" in frame else frame
+    study = of_bank(make_study())  # of one word: what is missing is missing of each
     study.frames[name] = study.frames[name].iloc[:0]
     assert "Whether to believe it" in probe.write(study, tmp_path).read_text(encoding="utf-8")
 

@@ -43,6 +43,7 @@ SENTENCES = [  # frames with the cue after the word differ from the ones with th
 def test_the_planted_head_is_first_and_the_only_resolver(seed):
     model, place = resolver_encoder(seed)
     options = {"seed": seed, "max_pairs": 48, "permutations": PERMUTATIONS}
+    options["experiments"] = ("nouns", "shares")
     found = probe.study(model, sentences=corpus_of(SENTENCES), **options)
     assert (
         found.words["ranked"].all()
@@ -72,7 +73,13 @@ def test_a_decoy_separates_and_does_nothing(seed, tmp_path):
     even = {"sense": 0.5, "accent": 0.5}
     heads = [resolver(*one, takes=even), resolver(*two, takes=even, gives="decoy", size=0.03)]
     model = probe.load(make_handmade_encoder(tmp_path / "decoy", heads, seed=seed))
-    found = probe.study(model, sentences=corpus_of(SENTENCES), seed=seed, permutations=PERMUTATIONS)
+    found = probe.study(
+        model,
+        sentences=corpus_of(SENTENCES),
+        seed=seed,
+        permutations=PERMUTATIONS,
+        experiments=("nouns",),
+    )
     table = found.heads.set_index(["layer", "head"])
     assert table.loc[one, "verdict"] == "resolver" and table.loc[two, "verdict"] == "separates"
     assert table.loc[two, "auroc"] == 1 == table.loc[one, "auroc"]

@@ -126,7 +126,8 @@ def test_a_path_is_its_steps_one_after_the_other(kind, dtype):
     """Each step is a separate hooked forward; the last one's z is read with every other head at
     the word frozen.
     """
-    model, rng, largest = made(kind, dtype), np.random.default_rng(0), 0.0
+    # With this seed one of the chains moves the stream in every family, also in Nemotron's wide one.
+    model, rng, largest = made(kind, dtype), np.random.default_rng(2), 0.0
     pair, both, every = kept_pair(model)
     plain, at = Plain(model, pair, both.at), both.at
     for _ in range(6):
@@ -146,7 +147,7 @@ def test_a_path_is_its_steps_one_after_the_other(kind, dtype):
             moved = moved - own["resid_post"][-1, at]
             assert (found[side] - moved).abs().max() <= bound(model) * plain.scale
             largest = max(largest, float(moved.abs().max()))
-    assert largest > 10 * bound(model) * plain.scale  # there is something to compare
+    assert largest > 0.001 and largest > 100 * bound(model) * plain.scale
 
 
 # --- known answers --------------------------------------------------------------------------------

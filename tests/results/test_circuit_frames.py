@@ -56,11 +56,11 @@ def first_paths(frames):
     return [(steps(path, WORD), path["share"]) for path in paths["first"]], paths
 
 
-@cache
 def made(kind, seed=0):
     return traced(kind, seed, SENTENCES)
 
 
+@cache
 def traced(kind, seed, sentences):
     """The evidence of a word in a planted model, and the frames of a page about it."""
     model, _ = planted_model(kind, seed)
@@ -69,7 +69,7 @@ def traced(kind, seed, sentences):
         prepare(model, WORD, sentences),
         pairs=PAIRS,
         permutations=199,
-        experiments=("heads", "nouns", "head_parts", "backups", "sets", "circuit"),
+        experiments=("heads", "nouns", "circuit"),
     )
     shown = tables.heads([evidence])
     records = [evidence.record]
@@ -213,6 +213,7 @@ def test_ways_are_measured_on_other_pairs_than_they_are_found_on():
     assert len(set(units)) == circuit.PAIRS
 
 
+@pytest.mark.campaign
 def test_an_edge_that_carries_what_must_fit_and_nothing_of_the_sense_does_not_pass():
     """It moves the word equally far with a donor of the other sense and of the same sense."""
     _, frames = traced("matched", 1, make_sentences(cues=18, distances=(2, 3)))

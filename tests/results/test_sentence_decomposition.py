@@ -167,7 +167,13 @@ def test_a_depth_or_position_that_is_not_there_is_refused(depth, at):
 @pytest.fixture(scope="module", params=mostly_campaign([1, 2]))
 def planted(request):
     model, head = resolver_model(request.param)
-    return probe.study(model, sentences=corpus_of(make_sentences()), permutations=199), head
+    study = probe.study(
+        model,
+        sentences=corpus_of(make_sentences()),
+        permutations=199,
+        experiments=("shares", "readings"),
+    )
+    return study, head
 
 
 @pytest.mark.parametrize(("distances", "apart"), [([1, 1, 1, 1], 1), ([1, 1, 2, 2], 2)])

@@ -79,7 +79,9 @@ def test_random_weights_have_no_gap_after_a_few_beginnings(tiny, seed):
     """At p < .01 in at most one of these runs."""
     model = untrained(tiny, seed=seed)
     try:
-        study = probe.study(model, WORD, sentences=many_endings(seed), permutations=99, controls=())
+        study = probe.study(
+            model, WORD, sentences=many_endings(seed), permutations=99, experiments=("heads",)
+        )
     except InputError:
         return  # too few sentences for a holdout
     assert (study.words["gap_p"] >= GATE).all() and not study.words["ranked"].any()

@@ -229,7 +229,7 @@ def test_the_dry_run_has_the_gates_of_the_study(model):
 
 def test_the_dry_run_has_the_ambiguity_gate_of_the_study(model):
     """For a word with a gap: nouns are read in the same sentences, and nothing is swapped."""
-    bank = prepare(model, "bank", expand("bank").sentences)
+    bank = prepare(model, "bank", expand("bank").sentences[:96])
     splits = split_senses(bank, seed=0, causal=True)
     options = options_of(pairs=8, experiments=("heads", "nouns"))
     (gates,) = foresee(model, untrained(model, seed=0), bank, splits, options)
@@ -277,14 +277,15 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
         counted["swaps"] += sum(vectors.shape[0] * vectors.shape[1] for vectors in starts.values())
         return run_patched(cache, pos, starts, *rest)
 
-    planned = plan(model, "bank", max_pairs=16)
+    asked = {"sentences": expand("bank").sentences[:192], "max_pairs": 8}
+    planned = plan(model, "bank", **asked)
     for module in (edges, positions):
         monkeypatch.setattr(module, "run_patched", counting_run_patched)
     for module in (heads, tokens):
         monkeypatch.setattr(module, "run_at_word", counting_variants)
     monkeypatch.setattr(hooks, "read_at", counting_read)
     monkeypatch.setattr(axes, "choose_depth", lambda separations: len(separations[0].g) - 1)
-    study(model, "bank", permutations=99, max_pairs=16)
+    study(model, "bank", permutations=99, **asked)
     assert planned.swaps / 4 < counted["swaps"] <= planned.swaps
     assert planned.forwards / 3 < counted["forwards"] <= planned.forwards
 
@@ -398,5 +399,12 @@ def test_sentences_are_held_out_once_on_the_way_of_a_study(model, monkeypatch):
 
     monkeypatch.setattr(observe, "cross_fit", counting_cross_fit)
     rows = [{"sense": row.sense, "text": row.text} for row in expand("bank").sentences[::4]]
-    study(model, "bank", sentences=rows, permutations=99, max_pairs=4)
+    study(
+        model,
+        "bank",
+        sentences=rows,
+        permutations=99,
+        max_pairs=4,
+        experiments=("nouns", "readings"),
+    )
     assert splits == [(("river", "money"), ("seed",))]

@@ -182,6 +182,7 @@ def test_the_record_of_a_word_is_the_same_however_its_experiments_come(tiny, ans
     assert_same(one.measured, two.measured)
 
 
+@pytest.mark.campaign
 def test_an_interrupt_after_the_answer_leaves_its_page_and_the_same_command_finishes_it(
     run, tmp_path, monkeypatch
 ):

@@ -86,7 +86,8 @@ def test_additive_heads_are_found_by_all_that_follow_what_is_written():
 
 
 def test_the_frame_of_pairs_averages_to_that_of_heads(tiny):
-    by_head, by_pair = (probe.shortcuts(tiny, "bank", pairs=4, by=by) for by in ("head", "pair"))
+    few = {"sentences": probe.lexicon.expand("bank").sentences[:96], "pairs": 4}
+    by_head, by_pair = (probe.shortcuts(tiny, "bank", by=by, **few) for by in ("head", "pair"))
     assert by_pair["pair"].nunique() == 4
     mean = by_pair.groupby(["layer", "head"])[["swap", *METHODS]].mean()
     expected = by_head.set_index(["layer", "head"])[["swap", *METHODS]]
@@ -95,9 +96,9 @@ def test_the_frame_of_pairs_averages_to_that_of_heads(tiny):
 
 def test_the_swap_is_that_of_a_study(tiny):
     """Same sentences, same pairs: the mean of both directions, as a fraction of the gap."""
-    sentences = probe.lexicon.expand("bank").sentences
+    sentences = probe.lexicon.expand("bank").sentences[:192]
     study = probe.study(
-        tiny, "bank", sentences=sentences, max_pairs=8, permutations=99, controls=()
+        tiny, "bank", sentences=sentences, max_pairs=8, permutations=99, experiments=("heads",)
     )
     frame = probe.shortcuts(tiny, "bank", sentences=sentences, pairs=8)
     heads = study.heads.set_index(["layer", "head"])

@@ -122,7 +122,7 @@ def terms_of_pair(model: Model, pair: PairTrace, pos: int, ids: Sequence[int]) -
     entering = along.entering[pos]
     gain, bias = decoder.norm(family.embedding_norm, torch.float64)
     if bias is not None:
-        yield Term("norm bias behind embedding", float(bias @ entering))
+        yield Term("norm bias after embedding", float(bias @ entering))
     if gain is not None:
         entering = before_norm(entering, forward.sum_embeddings(parts), gain, config)
     for name, vector in parts.items():
@@ -148,13 +148,13 @@ def terms_of_pair(model: Model, pair: PairTrace, pos: int, ids: Sequence[int]) -
             after = along.cross[layer, pos] if stack == "decoder" else along.mlp[layer, pos]
             if family.norm_after_sum and block.norm_bias is not None:
                 logit = float(block.norm_bias.double() @ after)
-                yield Term(f"norm bias behind attention {layer}", logit, layer, stack=stack)
+                yield Term(f"norm bias after attention {layer}", logit, layer, stack=stack)
         logit = float(pair.decoder.mlp_out[layer, pos].double() @ along.mlp[layer, pos])
         yield Term(f"MLP {layer}", logit, layer)
         norm_bias = decoder.blocks[layer].norm_mlp_bias
         if family.norm_after_sum and norm_bias is not None:
             after = along.decoder[layer + 1, pos] if layer + 1 < layers else before_final
-            yield Term(f"norm bias behind MLP {layer}", float(norm_bias.double() @ after), layer)
+            yield Term(f"norm bias after MLP {layer}", float(norm_bias.double() @ after), layer)
 
 
 def require_sum(whole: Trace, pos: int, ids: list[int], total: float, expected: float) -> None:

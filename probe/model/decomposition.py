@@ -333,7 +333,7 @@ def components(weights: Weights, states: TargetStates, depth: int) -> Iterator[C
         if number >= len(norms.biases):
             return []
         span = norms.behind(number + 1)
-        return [arriving(f"norm bias behind {behind}", norms.biases[number], span, layer)]
+        return [arriving(f"norm bias after {behind}", norms.biases[number], span, layer)]
 
     for name, vectors in embeddings(weights, states).items():
         yield arriving(name, vectors, norms.behind(0))

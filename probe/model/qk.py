@@ -286,7 +286,7 @@ def parts_of_pair(
         passed = _norm_held(torch.stack([*terms.values()]), weight.cpu(), None, config)
         terms.update(zip(terms, passed, strict=True))
         if bias is not None:
-            add(f"norm bias behind {previous}", bias, of_layer)
+            add(f"norm bias after {previous}", bias, of_layer)
 
     ids = torch.tensor([stack_trace.tokens.ids[pos] for pos in rows], device=weights.device)
     position_ids = torch.tensor(rows, device=weights.device)

@@ -105,16 +105,16 @@ def outer_components(kind, depth):
     expected += [("position embedding", None)] if family.positions == "learned" else []
     expected += [("token type embedding", None)] if family.type_table else []
     biased = family.embedding_norm and family.biased
-    expected += [("norm bias behind embedding", None)] if biased else []
+    expected += [("norm bias after embedding", None)] if biased else []
     for layer in range(depth):
         expected += (
             [(f"attention bias {layer}", layer)] if weights.blocks[layer].b_o is not None else []
         )
         expected += (
-            [(f"norm bias behind attention {layer}", layer)] if family.norm_after_sum else []
+            [(f"norm bias after attention {layer}", layer)] if family.norm_after_sum else []
         )
         expected += [(f"MLP {layer}", layer)]
-        expected += [(f"norm bias behind MLP {layer}", layer)] if family.norm_after_sum else []
+        expected += [(f"norm bias after MLP {layer}", layer)] if family.norm_after_sum else []
     return expected
 
 

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.experiments import design
-from probe.experiments.nouns import PlacedNoun, placed_nouns
+from probe.experiments.nouns import PlacedNoun, noun_runs
 from probe.experiments.observe import Observation, clearest
 from probe.experiments.plan import Size, Work
 from probe.experiments.prepare import Prepared
@@ -213,7 +213,7 @@ def measure(run: Run) -> Circuit | None:
         run.weights,
         run.seen,
         first.prepared,
-        placed_nouns(run, first.number),
+        [each.placed for each in noun_runs(run, first.number)],
         run.leaders,
         seed=run.options.seed,
     )

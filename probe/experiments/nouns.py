@@ -1,5 +1,5 @@
 """Unambiguous nouns in the word's place: how far their vectors change with the same contexts, and
-what heads and MLPs do for them.
+what heads do for them.
 
 A head that brings context to a noun may do so for any noun. So nouns with one meaning take the
 word's place in the same sentences, with the same cues and frames. Everything before the word is
@@ -17,7 +17,6 @@ each of them meets as many cue words as possible. All numbers are in units of th
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -44,9 +43,8 @@ from probe.model.tokens import TargetText
 from probe.model.weights import Weights
 from probe.patching.heads import swap_sets
 from probe.patching.inputs import Rows
-from probe.patching.mlps import swap_mlps
 from probe.patching.sets import HeadIndex, mask_of
-from probe.patching.tokens import replace_tokens
+from probe.patching.tokens import ReplacedStates, replace_tokens
 from probe.provenance import hash_of
 from probe.stats import axes
 from probe.stats.axes import HeldOutAxes, squared_gap
@@ -55,7 +53,7 @@ from probe.stats.resampling import Array
 from probe.text.splits import CrossFit, restrict
 
 SURPRISAL_DECIMALS = 3  # of nats: what differs beyond is rounding
-STATES_BYTES = 2**28  # of the states with nouns in the word's place that are held at once
+STATES_BYTES = 2**28  # bytes of the states of nouns that are computed at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +116,6 @@ class NounRecord:
     by_depth: the same at every depth, mean over swaps; NaN where it was not read. `head depth`
     written, word_written: what these heads write themselves, right after their own layer: with the
         noun, and for the word. `swap head`, `pair head`
-    mlps, word_mlps: net of every MLP where it is read, with the noun, and for the word.
-        `swap layer`, `pair layer`; None where MLPs were not swapped.
     comparable: sentences in which the word is a noun in its dictionary form.
     sentences_left_out: the others.
     left_out: the reason of every noun that was named and not used.
@@ -141,8 +137,6 @@ class NounRecord:
     by_depth: Array
     written: Array
     word_written: Array
-    mlps: Array | None
-    word_mlps: Array | None
     comparable: int
     sentences_left_out: int
     left_out: Mapping[str, str]
@@ -181,11 +175,12 @@ class PlacedNoun:
 
 
 @dataclass(frozen=True, eq=False)
-class _NounRun:
-    """What a run with a noun in the word's place gave.
+class NounRun:
+    """One noun in the word's sentences.
 
     rows: the sentences of the noun's pairs, their members and same-sense donors.
-    z, hidden: of these rows. `row layer head d_head`, `row layer d_mlp`
+    z, hidden: the states of these rows. `row layer head d_head`, `row layer d_mlp`, the latter
+        empty if the plan swaps no MLPs.
     pair_gap: of the noun's pairs. `pair depth`
     written: what each compared head writes itself in these pairs. `pair head`
     """
@@ -209,17 +204,17 @@ RECORDS = (NounRecord,)
 
 def measure(run: Run) -> tuple[NounRecord | None, ...] | None:
     """Nouns in the word's place, for every two senses that were swapped; None where nouns were not
-    asked for. The nouns that stood in pairs are kept in `run.placed`, for further swaps."""
+    asked for. The runs with nouns are kept in `run.noun_runs`, for further swaps."""
     if run.options.nouns == () or all(pair.moved is None for pair in run.pairs):
         return None
     among = candidates(run.model, run.seen.material, run.options.nouns)
     heads = _compared_heads(run)
-    placed = [_word_in_place(run, prepared, heads) for prepared in run.prepared]
+    placed = [word_in_place(run, prepared, heads) for prepared in run.prepared]
     surprisal = _surprisals(run, among, placed)
     records: list[NounRecord | None] = [None] * len(run.pairs)
     for number, (word, pair) in enumerate(zip(placed, run.pairs, strict=True)):
         if pair.moved is not None:
-            records[number], run.placed[number] = put_in_place(
+            records[number], run.noun_runs[number] = put_in_place(
                 run.weights,
                 replace(word, surprisal=surprisal),
                 among,
@@ -229,44 +224,42 @@ def measure(run: Run) -> tuple[NounRecord | None, ...] | None:
     return tuple(records)
 
 
-def placed_nouns(run: Run, number: int) -> tuple[PlacedNoun, ...]:
-    """The nouns that stood in the pairs of two senses, by the number of these.
+def noun_runs(run: Run, number: int) -> tuple[NounRun, ...]:
+    """The nouns that are swapped in the pairs of two senses, by the number of these.
 
-    A record has no axes of nouns. Where it was kept from another run, its nouns are put in place
-    again, in the same batches, so that their axes are the same to the last digit.
+    A kept record has no states of nouns. So the nouns of such a record are run again, in the same
+    batches, and their axes are the same to the last digit.
     """
     records = run.earlier.get("nouns")
     record: NounRecord | None = None if records is None else records[number]
     if record is None:
         return ()
-    if number not in run.placed:
+    if number not in run.noun_runs:
         among = candidates(run.model, run.seen.material, run.options.nouns)
         plan = run.options.noun_plan
-        word = _word_in_place(run, run.prepared[number], record.heads)
-        chosen = set(_chosen_rows(word, among, plan, run.options.seed))
-        rows_of = {noun: _rows_inside(among, noun, chosen) for noun in record.nouns}
+        word = word_in_place(run, run.prepared[number], record.heads)
+        rows = set(_chosen_rows(word, among, plan, run.options.seed))
+        rows_of = {noun: _rows_inside(among, noun, rows) for noun in record.nouns}
         runs = _runs(run.weights, word, among, rows_of, plan)
-        run.placed[number] = tuple(each.placed for each in runs if each.placed.pairs)
-    return run.placed[number]
+        run.noun_runs[number] = tuple(each for each in runs if each.placed.pairs)
+    return run.noun_runs[number]
 
 
 def work(size: Size) -> Work:
-    """Every noun in the sentences of the pairs and of some further ones; heads and MLPs with the
-    nouns that each pair is shared out to, and MLPs for the word."""
+    """Every noun in the sentences of the pairs and of some further ones; heads with the nouns that
+    each pair is shared out to."""
     plan = size.options.noun_plan
     nouns = min(size.nouns, plan.most)
     if not nouns:
         return Work()
     per_pair = min(plan.per_pair, nouns)
-    mlps = size.layers if plan.with_mlps else 0
     forwards = 0
     swaps = 0
     for pairs in size.pairs:
         sentences = min(size.sentences, DONORS_PER_PAIR * pairs + 2 * plan.more_pairs)
         forwards += 2 * sentences
         swaps += (nouns + 1) * sentences
-        parts = per_pair * (size.heads_in_all + mlps) + mlps
-        swaps += DONORS_PER_PAIR * pairs * parts
+        swaps += DONORS_PER_PAIR * pairs * per_pair * size.heads_in_all
     return Work(forwards, swaps)
 
 
@@ -276,7 +269,7 @@ def measure_gaps(run: Run) -> tuple[NounRecord | None, ...] | None:
         return None
     among = candidates(run.model, run.seen.material, run.options.nouns)
     plan = replace(run.options.noun_plan, per_pair=0)
-    placed = [_word_in_place(run, each, []) for each in run.prepared]
+    placed = [word_in_place(run, each, []) for each in run.prepared]
     surprisal = _surprisals(run, among, placed)
     records: list[NounRecord | None] = []
     for each, word in zip(run.prepared, placed, strict=True):
@@ -300,7 +293,7 @@ def _surprisals(run: Run, among: Candidates, placed: Sequence[WordInPlace]) -> d
     return surprisals(run.weights, before, run.seen.material, sorted(rows), ids)
 
 
-def _word_in_place(
+def word_in_place(
     run: Run,
     prepared: Prepared,
     heads: Sequence[HeadIndex],
@@ -336,10 +329,10 @@ def _compared_heads(run: Run) -> list[HeadIndex]:
 
 def put_in_place(
     weights: Weights, word: WordInPlace, among: Candidates, plan: NounPlan, *, seed: int
-) -> tuple[NounRecord, tuple[PlacedNoun, ...]]:
+) -> tuple[NounRecord, tuple[NounRun, ...]]:
     """Put nouns in the word's place: their gaps, and what heads do for them.
 
-    Returns the record, and the nouns that stood in pairs, for further swaps.
+    Returns the record, and the runs of the nouns that are swapped, for further swaps.
     """
     rows = _chosen_rows(word, among, plan, seed)
     rows_of, left_out = _nouns_that_fit(among, word, rows, plan, seed)
@@ -360,12 +353,12 @@ def put_in_place(
         heads=tuple(word.heads),
         written=_stacked([written for run in runs for written in run.written], len(word.heads)),
         word_written=_written(weights, word, word.axes, word.states.z, word.pairs),
-        **_swapped(weights, word, among, runs, plan),
+        **_swapped(weights, word, runs),
         comparable=sum(row in among.article for row in word.split.rows),
         sentences_left_out=sum(row in among.reasons for row in word.split.rows),
         left_out=among.left_out | left_out if among.by_name else {},
     )
-    return record, tuple(run.placed for run in runs if run.placed.pairs)
+    return record, tuple(run for run in runs if run.placed.pairs)
 
 
 def share_out(
@@ -403,7 +396,7 @@ def _chosen_rows(word: WordInPlace, among: Candidates, plan: NounPlan, seed: int
     rng = np.random.default_rng(seed)
     drawn = spread([split.units[first] for first, _ in pairs], plan.more_pairs, rng)
     further = {split.rows[place] for number in drawn for place in pairs[number]}
-    return sorted((further | set(_rows_of_pairs(word.pairs))) & inside)
+    return sorted((further | set(rows_of_pairs(word.pairs))) & inside)
 
 
 def _nouns_that_fit(
@@ -471,27 +464,21 @@ def _runs(
     among: Candidates,
     rows_of: Mapping[str, Sequence[int]],
     plan: NounPlan,
-) -> list[_NounRun]:
+) -> list[NounRun]:
     """Every noun in the sentences in which it can stand, and shared out to the swapped pairs."""
     usable = {noun: _usable_pairs(word, rows) for noun, rows in rows_of.items()}
     shared_out = share_out(word.pairs.units, usable, plan.per_pair)
-    runs: list[_NounRun] = []
-    for nouns in _in_parts(weights, list(rows_of), word, among, plan):
+    runs: list[NounRun] = []
+    for nouns in _in_parts(weights, list(rows_of), len(among.article)):
         runs += _run(weights, word, among, nouns, rows_of, usable, shared_out, plan)
     return runs
 
 
-def _in_parts(
-    weights: Weights,
-    nouns: Sequence[str],
-    word: WordInPlace,
-    among: Candidates,
-    plan: NounPlan,
-) -> Iterator[list[str]]:
-    """The nouns, as many at once as their states fit into STATES_BYTES."""
-    layers, heads, d_model, d_head = weights.shape
-    numbers = d_model + heads * d_head + (weights.blocks[0].d_mlp if plan.with_mlps else 0)
-    of_noun = len(among.article) * layers * numbers * weights.dtype.itemsize
+def _in_parts(weights: Weights, nouns: Sequence[str], rows: int) -> Iterator[list[str]]:
+    """The nouns, as many at once as their streams in all rows fit into STATES_BYTES. Every part
+    runs what precedes the word again, so a few large parts are faster than many small ones."""
+    layers, _, d_model, _ = weights.shape
+    of_noun = rows * layers * d_model * weights.dtype.itemsize
     size = max(1, STATES_BYTES // max(1, of_noun))
     for start in range(0, len(nouns), size):
         yield list(nouns[start : start + size])
@@ -506,26 +493,27 @@ def _run(
     usable: Mapping[str, Sequence[int]],
     shared_out: Mapping[str, tuple[int, ...]],
     plan: NounPlan,
-) -> Iterator[_NounRun]:
+) -> Iterator[NounRun]:
     """Run every sentence in which a noun can stand with each of some nouns."""
     rows = sorted(set().union(*(rows_of[noun] for noun in nouns)))
-    number_of = {row: number for number, row in enumerate(rows)}
-    parts = ("resid", "z", "hidden") if plan.with_mlps else ("resid", "z")
-    states = replace_tokens(
+    swapped = [rows_of_pairs(word.pairs.take(shared_out[noun])) for noun in nouns]
+    kept = torch.tensor([[row in of_noun for of_noun in swapped] for row in rows])
+    states = _states(
         weights,
         [word.texts[row] for row in rows],
         [among.nouns[noun] for noun in nouns],
-        parts=parts,
+        kept,
+        with_hidden=plan.mlps_per_pair > 0,
     )
+    noun_of = kept.nonzero()[:, 1]
     for number, noun in enumerate(nouns):
         part = _part(word.split, rows_of[noun])
         resid = at_rows(states.resid[:, number], rows, len(word.texts))
         own_axes = raw_axes(resid, part, word.axes.senses)
         own_rows = list(part.rows)
         pairs = shared_out[noun]
-        needed = _rows_of_pairs(word.pairs.take(pairs))
-        z_rows = [number_of[row] for row in needed]
-        yield _NounRun(
+        z = states.z[noun_of == number]
+        yield NounRun(
             placed=PlacedNoun(
                 noun=noun,
                 ids=among.nouns[noun],
@@ -544,13 +532,42 @@ def _run(
                 weights,
                 word,
                 own_axes,
-                at_rows(states.z[z_rows, number], needed, len(word.texts)),
+                at_rows(z, swapped[number], len(word.texts)),
                 word.pairs.take(pairs),
             ),
-            rows=needed,
-            z=states.z[z_rows, number].clone(),
-            hidden=states.hidden[z_rows, number].clone(),
+            rows=swapped[number],
+            z=z,
+            hidden=states.hidden[noun_of == number],
         )
+
+
+def _states(
+    weights: Weights,
+    texts: Sequence[TargetText],
+    nouns: Sequence[Sequence[int]],
+    kept: Tensor,
+    *,
+    with_hidden: bool,
+) -> ReplacedStates:
+    """The streams of all nouns in all texts, and what heads and MLPs compute only where it is kept,
+    because that takes several times the memory.
+
+    kept: `row noun`
+    Returns `resid` as `replace_tokens`, `z` and `hidden` with one axis for the kept rows of all
+    nouns, in the order of `kept.nonzero()`.
+    """
+    layers, heads, d_model, d_head = weights.shape
+    numbers = d_model + heads * d_head + (weights.blocks[0].d_mlp if with_hidden else 0)
+    of_row = len(nouns) * layers * numbers * weights.dtype.itemsize
+    at_once = max(1, STATES_BYTES // of_row)
+    parts = ("resid", "z", "hidden") if with_hidden else ("resid", "z")
+    chunks = []
+    for start in range(0, len(texts), at_once):
+        chunk = slice(start, start + at_once)
+        states = replace_tokens(weights, texts[chunk], nouns, parts=parts)
+        here = kept[chunk]
+        chunks.append(ReplacedStates(states.resid, states.z[here], states.hidden[here]))
+    return ReplacedStates(*(torch.cat(part) for part in zip(*chunks, strict=True)))
 
 
 def _written(
@@ -585,7 +602,7 @@ def at_rows(part: Tensor, rows: Sequence[int], number: int) -> Tensor:
     return whole
 
 
-def _rows_of_pairs(pairs: Pairs) -> tuple[int, ...]:
+def rows_of_pairs(pairs: Pairs) -> tuple[int, ...]:
     """The rows that swaps in these pairs read: members and same-sense donors."""
     return tuple(sorted({*pairs.a, *pairs.b, *pairs.same_a, *pairs.same_b}))
 
@@ -615,7 +632,7 @@ def _stacked(rows: Sequence[Array], depths: int) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class _AllSwaps:
+class AllSwaps:
     """The swaps of all nouns as those of one word: every noun's sentences are rows of their own."""
 
     texts: list[TargetText]
@@ -625,62 +642,48 @@ class _AllSwaps:
     pairs: Pairs
 
 
-def _swapped(
-    weights: Weights,
-    word: WordInPlace,
-    among: Candidates,
-    runs: Sequence[_NounRun],
-    plan: NounPlan,
-) -> dict[str, Any]:
+def _swapped(weights: Weights, word: WordInPlace, runs: Sequence[NounRun]) -> dict[str, Array]:
     """The fields of a record that swaps give."""
     layers = len(weights.blocks)
     swaps = sum(len(run.placed.pairs) for run in runs)
     net = np.full((swaps, len(word.heads)), np.nan)
     by_depth = np.full((len(word.heads), layers + 1), np.nan)
-    fields: dict[str, Any] = {"net": net, "by_depth": by_depth}
-    fields |= {"mlps": None, "word_mlps": None}
     if not swaps:
-        return fields
-    together = _together(word, [run for run in runs if run.placed.pairs])
+        return {"net": net, "by_depth": by_depth}
+    swapped = together(word, [(run, run.placed.pairs) for run in runs if run.placed.pairs])
     for depth in sorted({word.until[layer] for layer, _ in word.heads}):
         # Heads whose runs end at the same depth are swapped together.
         chosen = [n for n, (layer, _) in enumerate(word.heads) if word.until[layer] == depth]
         heads = [word.heads[n] for n in chosen]
         swap = partial(_swap_some, weights, heads)
-        upto = _until(together.axes, depth)
-        moved = run_swaps(swap, together.texts, together.z[:, :depth], upto, together.pairs).net
+        upto = axes_until(swapped.axes, depth)
+        moved = run_swaps(swap, swapped.texts, swapped.z[:, :depth], upto, swapped.pairs).net
         read = [word.at[layer] - 1 for layer, _ in heads]
         net[:, chosen] = moved[:, np.arange(len(heads)), read]
         by_depth[chosen, 0] = 0.0  # which no head has written to
         by_depth[chosen, 1 : depth + 1] = moved.mean(0)
-    if plan.with_mlps:
-        swap_every_mlp = partial(swap_mlps, weights)
-        of_nouns = run_swaps(
-            swap_every_mlp, together.texts, together.hidden, together.axes, together.pairs
-        ).net
-        fields["mlps"] = _where_read(of_nouns, word.at)
-        fields["word_mlps"] = _word_mlps(weights, word, among)
-    return fields
+    return {"net": net, "by_depth": by_depth}
 
 
-def _together(word: WordInPlace, runs: Sequence[_NounRun]) -> _AllSwaps:
-    """All nouns in one: row r of noun n has a number of its own, and the axes of n."""
+def together(word: WordInPlace, runs: Sequence[tuple[NounRun, Sequence[int]]]) -> AllSwaps:
+    """The swaps of all nouns, each in some of its pairs: row r of noun n has a number of its own,
+    and the axes of n."""
     texts: list[TargetText] = []
     cells: list[int] = []
     columns: dict[str, list[int]] = {name: [] for name in ("a", "b", "same_a", "same_b")}
     chosen: list[int] = []
     first_cell = 0
-    for run in runs:
+    for run, numbers in runs:
         number_of = {row: len(texts) + number for number, row in enumerate(run.rows)}
         texts += [with_tokens(word.texts[row], run.placed.ids) for row in run.rows]
         # A row that is only fitted on is never a recipient, so its axis is never read.
         cells += [first_cell + max(0, int(run.placed.axes.cell[row])) for row in run.rows]
         first_cell += len(run.placed.axes.u)
-        pairs = word.pairs.take(run.placed.pairs)
+        pairs = word.pairs.take(numbers)
         for name, rows in columns.items():
             rows += [number_of[row] for row in getattr(pairs, name)]
-        chosen += run.placed.pairs
-    of_axes = [run.placed.axes for run in runs]
+        chosen += numbers
+    of_axes = [run.placed.axes for run, _ in runs]
     held_out = HeldOutAxes(
         word.axes.senses,
         torch.cat([each.u for each in of_axes]),
@@ -695,12 +698,12 @@ def _together(word: WordInPlace, runs: Sequence[_NounRun]) -> _AllSwaps:
         same_a=tuple(columns["same_a"]),
         same_b=tuple(columns["same_b"]),
     )
-    z = torch.cat([run.z for run in runs])
-    hidden = torch.cat([run.hidden for run in runs])
-    return _AllSwaps(texts, z, hidden, held_out, pairs)
+    z = torch.cat([run.z for run, _ in runs])
+    hidden = torch.cat([run.hidden for run, _ in runs])
+    return AllSwaps(texts, z, hidden, held_out, pairs)
 
 
-def _until(held_out: HeldOutAxes, depth: int) -> HeldOutAxes:
+def axes_until(held_out: HeldOutAxes, depth: int) -> HeldOutAxes:
     """The axes of the stages up to a depth."""
     return replace(
         held_out,
@@ -716,25 +719,3 @@ def _swap_some(
     """`swap_heads` of some heads alone. `-> row head stage`"""
     alone = np.stack([mask_of([head], (donor_z.shape[1], donor_z.shape[2])) for head in heads])
     return swap_sets(weights, rows, donor_z, torch.from_numpy(~alone), directions)
-
-
-def _word_mlps(weights: Weights, word: WordInPlace, among: Candidates) -> Array:
-    """Net of every MLP for the word; NaN in the pairs in which no noun can stand.
-    `-> pair layer`"""
-    usable = pairs_inside(word.pairs, set(among.rows))
-    pairs = word.pairs.take(usable)
-    rows = _rows_of_pairs(pairs)
-    texts = [word.texts[row] for row in rows]
-    hidden = replace_tokens(weights, texts, [among.ids], parts=("hidden",)).hidden[:, 0]
-    donors = at_rows(hidden, rows, len(word.texts))
-    upto = _until(word.axes.in_units(), len(weights.blocks))
-    moved = run_swaps(partial(swap_mlps, weights), word.texts, donors, upto, pairs).net
-    net = np.full((len(word.pairs), len(weights.blocks)), np.nan)
-    net[usable] = _where_read(moved, word.at)
-    return net
-
-
-def _where_read(moved: Array, at: Sequence[int]) -> Array:
-    """The effect of each MLP at the depth at which it is read. `pair layer stage -> pair layer`"""
-    layers = np.arange(len(at))
-    return np.asarray(moved[:, layers, np.asarray(at) - 1])

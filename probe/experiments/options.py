@@ -11,14 +11,14 @@ class NounPlan:
     per_pair: nouns for each pair of sentences
     more_pairs: pairs of sentences in which nouns are run, in addition to the swapped pairs
     fewest_sentences: a noun must fit at least this many sentences
-    with_mlps: whether MLPs are swapped as well
+    mlps_per_pair: nouns of these for which MLPs are swapped as well
     """
 
     most: int
     per_pair: int
     more_pairs: int
     fewest_sentences: int
-    with_mlps: bool
+    mlps_per_pair: int
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,8 @@ class Run:
     prepared: all pairs of senses before the swap
     pairs: the records of all pairs of senses
     earlier: the results of earlier experiments by name, of this run or of a kept record
-    placed: the nouns that replaced the word in the pairs of two senses, by the number of the pair
-        of senses; after a kept record, they are computed again on demand
+    noun_runs: the nouns that are swapped in the pairs of two senses, by the number of the pair of
+        senses; after a kept record, they are run again on demand
     """
 
     model: Model
@@ -63,7 +63,7 @@ class Run:
     prepared: tuple[Prepared, ...] = ()
     pairs: tuple[SensePair, ...] = ()
     earlier: dict[str, Any] = field(default_factory=dict)
-    placed: dict[int, Any] = field(default_factory=dict)
+    noun_runs: dict[int, Any] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> Weights:

@@ -285,10 +285,12 @@ def _random_curves(
 ) -> Array:
     """Faithfulness of RANDOM_SETS sets of each size, matched to the leading heads of each group.
     `-> size set`"""
-    rng = np.random.default_rng(seed)
     shape = (z.shape[1], z.shape[2])
     total = np.zeros((len(sizes), 1 + RANDOM_SETS))
     for group in groups:
+        # The same seed for every group: where the leading heads are in the same layers, a number
+        # means the same set, so that the best number is a set and not a mixture of sets.
+        rng = np.random.default_rng(seed)
         drawn = [
             random_sets(mask_of(group.order[:size], shape), RANDOM_SETS, rng) for size in sizes
         ]

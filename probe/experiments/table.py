@@ -15,6 +15,7 @@ from probe.experiments import (
     controls,
     cue_sample,
     head_parts,
+    noun_mlps,
     nouns,
     qk,
     readings,
@@ -67,6 +68,14 @@ EXPERIMENTS = {
         nouns.work,
         nouns.RECORDS,
         answers=True,
+        from_weights=True,
+    ),
+    "noun_mlps": Experiment(
+        "do MLPs do the same for unambiguous nouns in the word's place?",
+        noun_mlps.measure,
+        noun_mlps.work,
+        noun_mlps.RECORDS,
+        needs=("nouns",),
         from_weights=True,
     ),
     "head_parts": Experiment(

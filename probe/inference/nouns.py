@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probe.experiments.design import UNKNOWN_FRAME, Pairs
+from probe.experiments.noun_mlps import NounMlpRecord
 from probe.experiments.nouns import NounRecord
 from probe.experiments.record import SensePair, WordRecord
 from probe.stats import resampling
@@ -175,7 +176,8 @@ def noun_evidence(word: WordRecord) -> list[NounEvidence | None]:
     ]
     gates = ambiguity_gate(records, word.depth)
     found: list[NounEvidence | None] = []
-    for pair, record, gate in zip(word.pairs, records, gates, strict=True):
+    mlps = word.of_pairs("noun_mlps")
+    for pair, record, gate, swapped in zip(word.pairs, records, gates, mlps, strict=True):
         if record is None or gate is None:
             found.append(None)
             continue
@@ -185,7 +187,7 @@ def noun_evidence(word: WordRecord) -> list[NounEvidence | None]:
                 gate=gate,
                 with_gap=_count_with_gap(pair, record),
                 heads=_compare_heads(pair, record),
-                mlps=_compare_mlps(pair, record),
+                mlps=_compare_mlps(pair, record, swapped),
                 written=_compare_written(pair, record),
             )
         )
@@ -287,20 +289,22 @@ def _are_enough(nouns: NDArray[np.intp], pairs: Pairs) -> bool:
     return len(set(nouns.tolist())) >= FEWEST_WITH_A_GAP and len(set(pairs.units)) >= 2
 
 
-def _compare_mlps(pair: SensePair, record: NounRecord) -> PartComparison | None:
-    if record.mlps is None or record.word_mlps is None:
+def _compare_mlps(
+    pair: SensePair, record: NounRecord, swapped: NounMlpRecord | None
+) -> PartComparison | None:
+    if swapped is None:
         return None
     at = np.asarray(pair.reading.at)
-    there = ~np.isnan(record.word_mlps).any(1)
+    there = ~np.isnan(swapped.word).any(1)
     gap = pair.raw_gap[there].mean(0)[at]
     return compare_with_nouns(
         pair,
         record,
-        word=record.word_mlps[record.pair_of] / gap,
-        noun=record.mlps,
+        word=swapped.word[swapped.pair_of] / gap,
+        noun=swapped.nouns,
         at=at,
-        pair_of=record.pair_of,
-        noun_of=record.noun_of,
+        pair_of=swapped.pair_of,
+        noun_of=swapped.noun_of,
     )
 
 

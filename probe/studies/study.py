@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 LEAST = {"seed": 0, "max_pairs": 1}
 FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
 NOUNS_PER_PAIR = 6  # unambiguous nouns that every pair of sentences is shared out to
+MLPS_PER_PAIR = 3  # of these nouns, with which every MLP is swapped, too
 MORE_PAIRS = 24  # of sentences, beside the swapped ones, on which the nouns' axes are fitted
 # Shares of the work: done before the words are measured, when they are answered, and at the end.
 CERTIFIED = 0.1
@@ -94,7 +95,7 @@ REPORT = Options(
         per_pair=NOUNS_PER_PAIR,
         more_pairs=MORE_PAIRS,
         fewest_sentences=FEWEST_SENTENCES,
-        with_mlps=True,
+        mlps_per_pair=MLPS_PER_PAIR,
     ),
     every_head=False,
     experiments=frozenset(EXPERIMENTS),

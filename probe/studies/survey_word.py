@@ -41,7 +41,7 @@ SURVEY = Options(
     unfitted_donors=True,
     nouns=None,
     noun_plan=NounPlan(
-        most=3, per_pair=1, more_pairs=MOST_SENTENCES, fewest_sentences=0, with_mlps=False
+        most=3, per_pair=1, more_pairs=MOST_SENTENCES, fewest_sentences=0, mlps_per_pair=0
     ),
     every_head=True,
     experiments=frozenset(("nouns",)),

@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pandas as pd
 import torch
 from measured import options_of, studied
@@ -33,7 +34,7 @@ from probe.experiments.candidates import candidates
 from probe.experiments.material import WORDS, prepare, sentences_of
 from probe.experiments.measure import measure_gates
 from probe.experiments.observe import split_senses
-from probe.inference.nouns import noun_evidence
+from probe.inference.nouns import ambiguity_gate
 from probe.model.find import PACKAGED
 from probe.model.load import untrained
 from probe.model.model import Model
@@ -101,7 +102,11 @@ def studies_of(
     with patch.object(nouns, "replace_tokens", replaced):
         record = measure_gates(model, material, splits, options, random_model=random_model)
     rows = {}
-    for pair, compared in zip(record.pairs, noun_evidence(record), strict=True):
+    compared = record.of_pairs("nouns")
+    gates = ambiguity_gate(compared, record.depth)
+    for pair, of_nouns, gate in zip(record.pairs, compared, gates, strict=True):
+        chosen = list(gate.chosen) if gate else []
+        shares = of_nouns.shares[chosen, record.depth] if chosen else np.array([np.nan])
         rows[pair.senses] = {
             "model": model.name,
             "word": word,
@@ -110,9 +115,9 @@ def studies_of(
             "sense_b": pair.senses[1],
             "sentences": len(pair.split.rows),
             "gap_p": pair.gates.gap,
-            "nouns": len(compared.gate.chosen) if compared else 0,
-            "general_share": compared.general_share(record.depth) if compared else float("nan"),
-            "ambiguity_p": compared.gate.p if compared else float("nan"),
+            "nouns": len(chosen),
+            "general_share": shares.mean(),
+            "ambiguity_p": gate.p if gate else np.nan,
         } | NO_HEADS
     if any(row["ambiguity_p"] <= LEVEL for row in rows.values()):
         evidence = studied(

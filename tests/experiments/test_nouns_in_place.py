@@ -80,7 +80,7 @@ def beside_nouns(model, sentences=SENTENCES):
         prepare(model, WORD, sentences),
         pairs=PAIRS,
         permutations=199,
-        experiments=("heads", "nouns"),
+        experiments=("heads", "nouns", "noun_mlps"),
     )
     [pair] = evidence.pairs
     return pair, pair.nouns.general_share(evidence.record.depth)
@@ -139,7 +139,8 @@ def test_a_noun_is_read_along_axes_of_its_own():
     )
     among = candidates(model, material, NOUNS[:2])
     plan = replace(REPORT.noun_plan, per_pair=1)
-    record, placed = put_in_place(read_weights(model), word, among, plan, seed=0)
+    record, runs = put_in_place(read_weights(model), word, among, plan, seed=0)
+    placed = [run.placed for run in runs]
     assert {each.noun for each in placed} == set(record.nouns) == set(NOUNS[:2])
     for number, each in enumerate(placed):
         rows = [row for row in range(len(material)) if each.axes.cell[row] >= 0]

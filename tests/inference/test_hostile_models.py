@@ -71,7 +71,7 @@ def evidence_of(model, sentences, seed=0):
         seed=seed,
         pairs=PAIRS,
         permutations=199,
-        experiments=("heads", "nouns"),
+        experiments=("heads", "nouns", "noun_mlps"),
     )
 
 

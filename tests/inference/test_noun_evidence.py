@@ -37,8 +37,6 @@ def record_of(squared_gaps, *, nouns=NOUNS, comparable=24, gap=None, surprisal=N
         by_depth=np.empty((0, 2)),
         written=np.empty((0, 0)),
         word_written=np.empty((0, 0)),
-        mlps=None,
-        word_mlps=None,
         comparable=comparable,
         sentences_left_out=0,
         left_out={},

@@ -40,7 +40,7 @@ SECTIONS = {
         (["circuit"], (), {"heads", "nouns", "circuit"}),
         ("controls", (), {"heads", "controls"}),
         (None, "circuit", {*ALL} - {"circuit"}),
-        (None, "nouns", {*ALL} - {"nouns", "circuit"}),
+        (None, "nouns", {*ALL} - {"nouns", "noun_mlps", "circuit"}),
         ("circuit,sets", ["nouns"], {"heads", "sets"}),
         ([], (), {"heads"}),
     ],
@@ -114,7 +114,7 @@ def answer(tiny, folder):
 def test_the_answer_has_the_same_heads_and_nouns_as_the_whole_and_nothing_else(answer, whole):
     assert answer.unfinished == ALL[len(ANSWERS) :] and whole.unfinished == ()
     assert {"curves", "shares", "paths", "showcase"}.isdisjoint(answer.frames)
-    for name in ("words", "word_heads", "controls", "mlps"):
+    for name in ("words", "word_heads", "controls"):
         assert (
             answer.frames[name]
             .drop(columns=["verdict"], errors="ignore")

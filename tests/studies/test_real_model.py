@@ -279,14 +279,14 @@ def test_what_heads_do_for_every_noun_in_banks_place_is_what_plain_hugging_face_
     probe's come the sentences, and which of them are held out together."""
     seen, pair = bank
     among = candidates(smollm2, seen.material, None)
-    plan = replace(REPORT.noun_plan, with_mlps=False)
+    plan = replace(REPORT.noun_plan, mlps_per_pair=0)
     word = word_in_place(seen, pair, tuple(LEADING))
-    compared, placed = nouns.put_in_place(read_weights(smollm2), word, among, plan, seed=0)
+    compared, runs = nouns.put_in_place(read_weights(smollm2), word, among, plan, seed=0)
     assert len(compared.nouns) >= 19
     model, _ = transformers_model
     used = set(nouns._chosen_rows(word, among, plan, seed=0))
     swap = 0
-    for noun in placed:
+    for noun in [run.placed for run in runs]:
         positions = [
             position
             for position, row in enumerate(pair.sense.split.rows)

@@ -1,0 +1,133 @@
+"""MLPs, for the word and for unambiguous nouns in its place: what each does to the gap.
+
+    net     what a swap of one MLP's activations at the word moves along the held-out axis of the
+            word, or of the noun, minus a same-sense donor
+
+All numbers are in units of the residual stream.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe.experiments.candidates import Candidates, candidates, pairs_inside
+from probe.experiments.nouns import (
+    NounRun,
+    WordInPlace,
+    at_rows,
+    axes_until,
+    noun_runs,
+    rows_of_pairs,
+    share_out,
+    together,
+    word_in_place,
+)
+from probe.experiments.plan import DONORS_PER_PAIR, Size, Work
+from probe.experiments.run import Run
+from probe.experiments.swaps import run_swaps
+from probe.model.weights import Weights
+from probe.patching.mlps import swap_mlps
+from probe.patching.tokens import replace_tokens
+from probe.stats.resampling import Array
+
+
+@dataclass(frozen=True, eq=False)
+class NounMlpRecord:
+    """What MLPs do for two senses of a word, and for nouns in its place. A swap is one noun in one
+    pair.
+
+    word: net of every MLP for the word; NaN in the pairs in which no noun can stand. `pair layer`
+    nouns: net of every MLP with the noun. `swap layer`
+    pair_of, noun_of: the number of the pair, and of the noun in the `NounRecord`. `swap`
+    """
+
+    word: Array
+    nouns: Array
+    pair_of: NDArray[np.intp]
+    noun_of: NDArray[np.intp]
+
+
+RECORDS = (NounMlpRecord,)
+
+
+def measure(run: Run) -> tuple[NounMlpRecord | None, ...] | None:
+    """MLPs for every two senses whose heads were compared with nouns; None where nouns were not
+    asked for."""
+    records = run.earlier.get("nouns")
+    if records is None:
+        return None
+    measured: list[NounMlpRecord | None] = []
+    for number, record in enumerate(records):
+        runs = noun_runs(run, number)
+        if record is None or not runs:
+            measured.append(None)
+            continue
+        word = word_in_place(run, run.prepared[number], record.heads)
+        among = candidates(run.model, run.seen.material, run.options.nouns)
+        pairs_of = share_out(
+            word.pairs.units,
+            {each.placed.noun: each.placed.pairs for each in runs},
+            run.options.noun_plan.mlps_per_pair,
+        )
+        shared_out = [(each, pairs_of[each.placed.noun]) for each in runs]
+        counts = [len(pairs) for _, pairs in shared_out]
+        numbers = [record.nouns.index(each.placed.noun) for each in runs]
+        measured.append(
+            NounMlpRecord(
+                word=_of_word(run.weights, word, among),
+                nouns=_of_nouns(run.weights, word, shared_out),
+                pair_of=np.array(
+                    [pair for _, pairs in shared_out for pair in pairs], dtype=np.intp
+                ),
+                noun_of=np.repeat(np.array(numbers, dtype=np.intp), counts),
+            )
+        )
+        # Later experiments read the axes of nouns, but not their states, which are large.
+        run.noun_runs[number] = tuple(
+            replace(each, z=each.z[:0], hidden=each.hidden[:0]) for each in runs
+        )
+    return tuple(measured)
+
+
+def work(size: Size) -> Work:
+    """Every MLP for the word, and with the nouns that each pair is shared out to."""
+    nouns = min(size.nouns, size.options.noun_plan.mlps_per_pair)
+    if not nouns:
+        return Work()
+    pairs = sum(size.pairs)
+    return Work(DONORS_PER_PAIR * pairs, DONORS_PER_PAIR * pairs * (1 + nouns) * size.layers)
+
+
+def _of_nouns(
+    weights: Weights, word: WordInPlace, shared_out: Sequence[tuple[NounRun, Sequence[int]]]
+) -> Array:
+    """Net of every MLP with each noun in its pairs. `-> swap layer`"""
+    swapped = together(word, [(run, pairs) for run, pairs in shared_out if pairs])
+    swap = partial(swap_mlps, weights)
+    moved = run_swaps(swap, swapped.texts, swapped.hidden, swapped.axes, swapped.pairs).net
+    return _where_read(moved, word.at)
+
+
+def _of_word(weights: Weights, word: WordInPlace, among: Candidates) -> Array:
+    """Net of every MLP for the word; NaN in the pairs in which no noun can stand.
+    `-> pair layer`"""
+    usable = pairs_inside(word.pairs, set(among.rows))
+    pairs = word.pairs.take(usable)
+    rows = rows_of_pairs(pairs)
+    texts = [word.texts[row] for row in rows]
+    hidden = replace_tokens(weights, texts, [among.ids], parts=("hidden",)).hidden[:, 0]
+    donors = at_rows(hidden, rows, len(word.texts))
+    axes = axes_until(word.axes.in_units(), len(weights.blocks))
+    moved = run_swaps(partial(swap_mlps, weights), word.texts, donors, axes, pairs).net
+    net = np.full((len(word.pairs), len(weights.blocks)), np.nan)
+    net[usable] = _where_read(moved, word.at)
+    return net
+
+
+def _where_read(moved: Array, at: Sequence[int]) -> Array:
+    """The effect of each MLP at the depth at which it is read. `swap layer stage -> swap layer`"""
+    layers = np.arange(len(at))
+    return np.asarray(moved[:, layers, np.asarray(at) - 1])

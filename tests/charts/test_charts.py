@@ -178,7 +178,7 @@ def test_a_clear_effect_that_rounds_to_nothing_is_a_dot():
 
 def test_maps_of_no_word_say_so():
     spec = charts.head_maps(HEADS[:0]).to_dict()
-    assert "nothing to map" in rows_of(spec, "note")[0]["note"]
+    assert "there is no map" in rows_of(spec, "note")[0]["note"]
 
 
 def test_a_sense_keeps_its_hue_in_every_pair():
@@ -251,9 +251,9 @@ def test_the_map_marks_every_verdict_and_says_who_resolves():
         "range": [charts.MARKS[name] for name in kinds],
     }
     assert {"field": "verdict", "oneOf": kinds} in [step["filter"] for step in marks["transform"]]
-    assert "Shown to resolve the word: L0H2." in spec["description"]
+    assert "Resolvers: L0H2." in spec["description"]
     nobody = charts.head_map(HEADS.assign(verdict="none"), "bank").to_dict()
-    assert "Shown to resolve the word: none." in nobody["description"]
+    assert "Resolvers: none." in nobody["description"]
     assert not any("shape" in view["encoding"] for view in parts(nobody))
 
 

@@ -316,7 +316,7 @@ def test_a_suppressor_takes_back_its_part_of_what_the_first_head_wrote(kind, bac
         # It occurs in every sentence of its sense, so an untrained model separates the senses too.
         # But the head reads it for the word only, and unambiguous nouns do not change.
         ("function_word", "read from", "an earlier word, not the marked cue, e.g. "),
-        ("any_function_word", "meanings also told apart", "use pairs of sentences that differ"),
+        ("any_function_word", "meanings also separated", "use pairs of sentences that differ"),
         ("two_step", "path", ", then "),
     ],
 )
@@ -412,9 +412,9 @@ def test_one_sense_has_five_times_the_sentences_and_cues_are_far_away(seed):
     frames = frames_of(
         model, [row for row in rows if row.sense == SENSES[0] or row.cue in few], seed
     )
-    answer = page_text.card_answer(frames, WORD)
-    assert f"One head moves “{WORD}”: {name_of(place)} " in answer
-    assert f"of the way between {SENSES[0]} and {SENSES[1]}." in answer
+    facts = page_text.facts(frames, WORD)
+    assert facts["significant heads"].startswith("1 of ")
+    assert facts["resolvers"] == name_of(place)
     assert frames["words"]["depth"].item() > place[0]
     [found] = frames["heads"].query("verdict == 'resolver'").to_dict("records")
     assert (found["layer"], found["head"]) == place and found["net"] == pytest.approx(1, abs=0.05)
@@ -456,11 +456,11 @@ def test_three_senses_and_a_head_for_one_pair_of_them(seed):
     }
     both = {(*every, frozenset((SENSES[1], other))) for other in (SENSES[0], THIRD)}
     assert found == both | {(*one, frozenset((SENSES[0], THIRD)))}
-    answer = page_text.card_answer(frames, WORD)
-    assert f"Two heads move “{WORD}”: " in answer
+    facts = page_text.facts(frames, WORD)
+    assert facts["significant heads"].startswith("2 of ")
     for pairs in (1, 2):
-        assert answer.count(f"(in {pairs} of 3 pairs of senses)") == 1
-    assert all(name_of(place) in answer for place in circuit.places)
+        assert facts["resolvers"].count(f"({pairs} of 3 pairs of meanings)") == 1
+    assert all(name_of(place) in facts["resolvers"] for place in circuit.places)
     assert (resolving["read_depth"] > resolving["layer"]).all()
 
 
@@ -475,22 +475,9 @@ def test_a_head_that_looks_one_back_is_not_said_to_resolve(seed, distances):
     model, circuit = planted_model("one_back", seed)
     bare = without(make_sentences(cues=18, distances=distances), "frame", "pair", "distance")
     frames = frames_of(model, bare, seed)
-    name = name_of(circuit.places[0])
     assert frames["words"]["ranked"].item() and "resolver" not in set(frames["heads"]["verdict"])
     reasons = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
     verdict = reasons.set_index(["layer", "head"]).loc[circuit.places[0]]
     assert verdict["verdict"] == "position-explained"
     assert ("cannot be told" in verdict["because"]) == (distances == (1,))
-    answer = page_text.card_answer(frames, WORD)
-    assert (
-        f"No head was shown to move “{WORD}”, although its senses are apart at the word." in answer
-    )
     assert page_text.facts(frames, WORD)["significant heads"].startswith("0 of ")
-    evidence = page_text.card_evidence(frames, WORD)
-    what = "moves the word by the token beside it, whatever that is"
-    if distances == (1,):
-        what = (
-            "moves the word, but every cue stands beside it: whether it reads the cue or the place "
-            "cannot be told"
-        )
-    assert f"{name} {what} (position-explained)" in evidence

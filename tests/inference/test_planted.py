@@ -54,7 +54,10 @@ pytestmark = pytest.mark.slow
 SEEDS = (0, 1, 2)
 by_seed = pytest.mark.parametrize("seed", mostly_campaign(SEEDS))
 # Left to the campaign, where one much like it stays.
-CAMPAIGN = ("erased_decoy", "either", "erased", "weak_suppressor", "any_function_word", "matched")
+CAMPAIGN = (
+    *("small_decoy", "erased_decoy", "additive", "either", "erased", "weak_suppressor"),
+    *("any_function_word", "matched"),
+)
 PERMUTATIONS = 199
 PAIRS = 60  # of sentences, in which heads are swapped
 EACH_SENSE = 12  # cue words

@@ -87,12 +87,14 @@ def test_the_loop_over_edges_gives_the_totals_of_the_edges(model):
     assert totals.abs().max() > 1e-5
 
 
+@pytest.mark.campaign
 def test_memory_that_is_held_for_a_while_is_seen():
     megabytes, seconds = timing.extra_memory(lambda: torch.ones(2**25).sum())
     assert seconds > 0
     assert np.isnan(megabytes) or 110 < megabytes < 200  # 128 MiB
 
 
+@pytest.mark.campaign
 def test_the_loop_over_heads_finds_what_the_swaps_find(model):
     weights, (a, b) = read_weights(model), timing.aligned_pairs(model, 3, 9)
     direction = torch.nn.functional.normalize(

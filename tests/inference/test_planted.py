@@ -62,7 +62,10 @@ pytestmark = pytest.mark.slow
 SEEDS = (0, 1, 2)
 by_seed = pytest.mark.parametrize("seed", mostly_campaign(SEEDS))
 # Tested in the campaign only, because a similar circuit is tested in every run.
-CAMPAIGN = ("erased_decoy", "either", "erased", "weak_suppressor", "any_function_word", "matched")
+CAMPAIGN = (
+    *("small_decoy", "erased_decoy", "additive", "either", "erased", "weak_suppressor"),
+    *("any_function_word", "matched"),
+)
 PERMUTATIONS = 199
 PAIRS = 60  # pairs of sentences in which heads are swapped
 EACH_SENSE = 12  # cue words per sense

@@ -165,7 +165,7 @@ def test_tables_are_made_of_every_frame_with_its_rows():
 
 
 @pytest.mark.parametrize(
-    "name", mostly_campaign(["controls", "edges", "distances", "head_parts", "curves"], here=2)
+    "name", mostly_campaign(["controls", "edges", "distances", "head_parts", "curves"])
 )
 def test_the_page_is_whole_without_what_sentences_without_cues_or_pairs_cannot_give(name, tmp_path):
     study = of_bank(make_study())  # of one word: what is missing is missing of each

@@ -173,6 +173,7 @@ def test_a_finished_study_is_not_answered_first_and_a_part_of_it_is_not_measured
     assert "Is it ambiguity?" not in page
 
 
+@pytest.mark.campaign
 def test_the_record_of_a_word_is_the_same_however_its_experiments_come(tiny, answer, folder):
     other = folder / "other"
     for experiments in ("circuit", "lessons,shares", None):

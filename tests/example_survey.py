@@ -78,7 +78,7 @@ def make_survey(
         random = np.linspace(0.0, 0.1, 20)[None] * np.arange(1, 5)[:, None]
         sets = CarriedSets(name, SIZES, 1.0, kept * rng.uniform(0.8, 1.1), kept + 0.05, random)
         measured.append(sets)
-    left_out = [("word099", "all cues stand behind the word", 4)]
+    left_out = [("word099", "all cues come after the word", 4)]
     frames = summary.frames | sets_frames(measured, seed=0, draws=499)
     frames["survey_left_out"] = pd.DataFrame(left_out, columns=["word", "reason", "count"])
     made: dict[str, Any] = {

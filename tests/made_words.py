@@ -125,7 +125,7 @@ def made_word(number, effects, *, gap=1.0, general=None, noun_gap=0.5, rng=None,
     return MadeWord(**made | beside | more)
 
 
-def unmeasured(number, reason="all cues stand behind the word"):
+def unmeasured(number, reason="all cues come after the word"):
     """A word that could not be measured."""
     nothing = np.full(DEPTHS, np.nan)
     return MadeWord(

@@ -218,7 +218,7 @@ def test_occurrences_come_in_order_and_end_in_an_error(words):
         expected += [(start, start + 4)] if word == "bank" else []
         start += len(word) + 1
     assert [find_word(text, "bank", n + 1) for n in range(len(expected))] == expected
-    with pytest.raises(InputError, match=f"expected 1 to {len(expected)}, as often as it stands"):
+    with pytest.raises(InputError, match=rf"expected 1 to {len(expected)} \(how often"):
         find_word(text, "bank", len(expected) + 1)
 
 
@@ -278,7 +278,7 @@ def test_a_position_may_be_a_word(model):
     assert position(tokens, -1) == -1
     assert position(tokens, "bank") == tokens.positions_of("bank")[-1]
     assert position(tokens, " bank") == position(tokens, "bank")  # the form of many models' tokens
-    with pytest.raises(InputError, match="it occurs nowhere; give a word"):
+    with pytest.raises(InputError, match="it occurs nowhere. Give a word"):
         position(tokens, "mole")
 
 

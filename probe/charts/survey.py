@@ -24,7 +24,7 @@ from probe.charts.palette import (
 from probe.stats.numbers import counted, decimal, percent
 
 WORDS_HEIGHT = 130  # pixels of a picture of words
-SIGNS = (1.0, -1.0, 0.0)
+SIGNS = ("toward", "away")  # of an effect, relative to the other meaning
 WORD_TIPS = tips(
     "word:N",
     "kind:N",
@@ -60,7 +60,8 @@ def words_of_head(cells: pd.DataFrame, *, limits: tuple[float, float]) -> alt.La
     the others. `limits`: the ends of the axis, so that pictures can be compared.
     """
     known = cells.dropna(subset="effect").sort_values("effect", ascending=False)
-    known = known.assign(order=range(1, len(known) + 1), sign=np.sign(known["effect"]))
+    sign = np.where(known["effect"] < 0, SIGNS[1], SIGNS[0])
+    known = known.assign(order=range(1, len(known) + 1), sign=sign)
     name = str(cells["name"].iloc[0])
     x = alt.X(
         "order:Q",
@@ -76,8 +77,8 @@ def words_of_head(cells: pd.DataFrame, *, limits: tuple[float, float]) -> alt.La
     )
     base = alt.Chart(known).encode(x=x, y=y, tooltip=WORD_TIPS)
     # Away from the other meaning has a shape of its own, so that it can be told without colour.
-    colour = by_value(alt.Color, "sign:N", SIGNS, (WITH, AGAINST, MUTED), None)
-    shape = by_value(alt.Shape, "sign:N", SIGNS, ("circle", "triangle-down", "circle"), None)
+    colour = by_value(alt.Color, "sign:N", SIGNS, (WITH, AGAINST), None)
+    shape = by_value(alt.Shape, "sign:N", SIGNS, ("circle", "triangle-down"), None)
     dots = base.mark_point(filled=True, size=36, opacity=1).encode(color=colour, shape=shape)
     rings = base.transform_filter("datum.outlier").mark_point(size=110, color=INK, strokeWidth=1.5)
     ends = known.iloc[[0, -1]] if len(known) > 1 else known

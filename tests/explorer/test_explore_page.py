@@ -450,7 +450,7 @@ def test_the_page_saves_a_page_that_anybody_opens(opened, open_page, tmp_path):
     answered(saved.page)
     assert outcome(saved.page) == outcome(page) and "With L0H1 swapped" in outcome(page)
     assert saved.trouble == []
-    for name in ("axis", "contrast", "own", "swapped-text", "depth"):
+    for name in ("axis", "own", "swapped-text", "depth"):
         shown = [one.locator(f'[data-slot="{name}"]').text_content() for one in (page, saved.page)]
         assert shown[0] == shown[1]
     # Every swap of one head is there, with its next words.

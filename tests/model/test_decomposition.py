@@ -110,9 +110,7 @@ def outer_components(kind, depth):
         expected += (
             [(f"attention bias {layer}", layer)] if weights.blocks[layer].b_o is not None else []
         )
-        expected += (
-            [(f"norm bias after attention {layer}", layer)] if family.norm_after_sum else []
-        )
+        expected += [(f"norm bias after attention {layer}", layer)] if family.norm_after_sum else []
         expected += [(f"MLP {layer}", layer)]
         expected += [(f"norm bias after MLP {layer}", layer)] if family.norm_after_sum else []
     return expected

@@ -14,6 +14,7 @@ import pandas as pd
 from probe import charts
 from probe.pages.answer import facts
 from probe.results.findings import HeadFinding, PairOfSenses, WordFindings
+from probe.stats.limits import GATE
 from probe.stats.numbers import decimal, interval, listed, measured, ordinal, p_value, percent
 
 LOWER = 120  # pixels of a depth profile where a word has several
@@ -89,6 +90,13 @@ def _continuations(finding: WordFindings) -> str:
     return listed(list(finding.without_continuation))
 
 
+def _unprepared(finding: WordFindings) -> str:
+    """The pairs of meanings whose prepared next words the model does not prefer."""
+    ranked = [pair for pair in finding.pairs if pair.ranked]
+    silent = sum(pair.continuation_p >= GATE for pair in ranked)
+    return f"{silent} of {len(ranked)} pairs of meanings" if silent else ""
+
+
 def _gap(finding: WordFindings) -> str:
     pairs = finding.pairs
     if len(pairs) > 1:
@@ -112,6 +120,7 @@ FURTHER: dict[str, Callable[[WordFindings], str]] = {
     "the same for the next token": _largest_p_next,
     "significant heads whose output does not separate the meanings": _not_separating,
     "significant heads without an effect on the prepared next words": _continuations,
+    "prepared next words that the model does not prefer after the word": _unprepared,
     "effects of all other heads": _others,
 }
 

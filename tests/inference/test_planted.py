@@ -51,6 +51,7 @@ from probe.experiments.observe import observe
 from probe.experiments.prepare import prepare_pairs
 from probe.model import forward
 from probe.model.load import read_weights
+from probe.pages import words
 from probe.pages.verdicts import with_reasons
 from probe.results.frames import heads
 from probe.stats.limits import LEVEL
@@ -241,12 +242,9 @@ def test_continuations_of_the_other_sense_are_no_gap_and_the_page_says_so(monkey
     frames = frames_of(model, GRID, 0)
     assert frames["words"]["ranked"].all() and frames["words"]["continuation_p"].item() > 0.9
     assert frames["heads"]["p_continuation"].isna().all()
-    said = page_text.card_evidence(frames, WORD)
-    assert said.count("next words that were prepared") == 1
-    assert (
-        "After the word the model was not shown to prefer the next words that were prepared for the "
-        "sense that is meant" in said
-    )
+    row = "prepared next words that the model does not prefer after the word"
+    facts = words.fact_table({WORD: page_text.found(frames, WORD)})["rows"]
+    assert dict(facts)[row] == ["1 of 1 pairs of meanings"]
 
 
 def test_without_continuations_nothing_is_said_of_them():

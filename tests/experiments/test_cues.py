@@ -515,7 +515,7 @@ def test_cues_of_the_fitted_texts_are_marked_in_any_form(tiny):
         ({"texts": ("The river bank",)}, "expected two texts, one for each meaning"),
         ({"texts": ("The bank by a river", "The bank of money")}, "has the same vector"),
         ({"texts": ("a", "b"), "sentences": []}, "got both sentences and texts"),
-        ({"cues": "no_such_file.txt"}, "cannot read no_such_file.txt"),
+        ({"cues": "no_such_file.txt"}, "no_such_file.txt cannot be read as a text file"),
     ],
 )
 def test_input_that_cannot_be_scanned_is_refused_in_a_sentence(tiny, options, message):

@@ -186,13 +186,13 @@ def test_a_bias_that_the_config_does_not_state_is_refused(tmp_path: Path) -> Non
             "gpt2",
             (7**0.5, 7**0.5),
             "Why divide by √7 = 2.65?",
-            "the less training has to go by.</p>",
+            "and the smaller the gradient. The undivided weights",
         ),
         (
             "gemma2",
             (7**0.5, 7**0.5),
             "Why divide by √7 = 2.65?",
-            "This model divides by √7 in place of √6.",
+            "This model divides by √7 instead of √6.",
         ),
     ],
 )

@@ -296,7 +296,7 @@ def test_a_result_of_another_kind_and_files_of_others_are_not_written_over(run, 
                 {"text": f"{n}. bigger bank", "sense": name}
                 for n, name in enumerate(["river", "river", "money"])
             ],
-            ["expected 8 or more of each sense in 4 or more such groups"],
+            ["expected at least 8 of each sense in at least 4 such groups"],
         ),
         (
             [

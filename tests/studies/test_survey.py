@@ -231,7 +231,7 @@ def test_who_cannot_measure_is_refused_in_a_sentence(tiny, tmp_path, monkeypatch
 
 
 def test_too_few_words_are_refused_with_the_reason(tiny):
-    with pytest.raises(InputError, match="words are its sample"):
+    with pytest.raises(InputError, match="Words are its sample"):
         probe.survey(tiny, sentences=some_of(WORDS[0]))
 
 

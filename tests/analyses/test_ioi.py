@@ -73,7 +73,7 @@ def test_its_table_stands_beside_what_is_published_and_holds_what_hooked_forward
         resid = read_all(model, ids, ["resid_post"], [edit])["resid_post"][-1, -1]
         final = forward.unembed(weights, resid)
         left.append(float(final[one] - final[other]))
-    assert script["left"]["L1H2"] == pytest.approx(sum(left) / 8, abs=1e-4)
+    assert script["without"]["L1H2"] == pytest.approx(sum(left) / 8, abs=1e-4)
 
 
 def test_the_parts_of_the_stream_add_up_to_the_difference(ran):
@@ -119,6 +119,6 @@ def test_what_is_missing_is_one_sentence(model, said, tmp_path, monkeypatch, cap
         runpy.run_path(str(SCRIPT), run_name="__main__")
     printed = capsys.readouterr()
     assert stop.value.code == 2 and printed.out == ""
-    expected = said.format(measuring=f"Measuring indirect objects in {model}")
+    expected = said.format(measuring=f"Cannot measure indirect objects in {model}")
     assert printed.err.startswith(expected) and printed.err.count("\n") == 1
     assert not (tmp_path / "out").exists()

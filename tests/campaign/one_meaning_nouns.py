@@ -51,7 +51,9 @@ ROOT = Path(__file__).parent.parent.parent
 TABLE = "one_meaning_nouns.csv"
 EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional")
 NOUNS = 30
-MOST = 0.02  # of the studies of nouns in one model
+# Of the studies of nouns in one model: the level of the ambiguity gate, which is a test by rank. The
+# furthest of 39 nouns passes it, and that is a noun in 2.6 % of studies by chance alone.
+MOST = 0.05
 PERMUTATIONS = 199
 # Words that do not pass the gate: in SmolLM2 *onion* and *carrot* change more than *apple* between
 # sentences about fruit and about the company.

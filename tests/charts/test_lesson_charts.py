@@ -135,7 +135,7 @@ def test_vectors_stand_on_one_scale_with_their_sum_below():
 def test_spectra_name_the_rank_and_what_lies_beyond():
     spec = MAKE["spectra"]().to_dict()
     assert rows_of(spec, "place", "note") == [{"place": 5, "note": "d_head = 5: from here on zero"}]
-    assert "2 maps: the largest 4, beyond place 5 at most 0" in spec["description"]
+    assert "2 maps: the largest 4, after number 5 at most 0" in spec["description"]
 
 
 def test_shares_of_parameters_are_of_each_model_and_small_ones_have_no_number():
@@ -260,7 +260,7 @@ COMPARED = pd.DataFrame(
 
 def test_marks_spans_words_and_axes_are_those_of_the_rows():
     found = drawing.compared(
-        COMPARED, "attention", said={"L1H0": "looks at adjectives", "L0H0": ""}
+        COMPARED, "attention", notes={"L1H0": "looks at adjectives", "L0H0": ""}
     ).to_dict()
     spans, marks, words = (found["datasets"][layer["data"]["name"]] for layer in found["layer"])
     assert [(row["row"], row["min"], row["max"]) for row in spans] == [

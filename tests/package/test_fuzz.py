@@ -107,7 +107,7 @@ def test_marks_that_turn_or_end_a_line_are_text(tmp_path, mark):
 def test_a_pipe_is_refused_and_nobody_waits_for_it(tmp_path):
     os.mkfifo(tmp_path / "s.jsonl")
     for place in (tmp_path / "s.jsonl", tmp_path):
-        with pytest.raises(InputError, match="it is no regular file"):
+        with pytest.raises(InputError, match="it is not a regular file"):
             sources([place])
 
 

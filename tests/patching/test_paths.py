@@ -333,7 +333,7 @@ def test_edges_that_are_not_needed_are_taken_out():
     def shares(sets):
         return [sum(worth[number] for number in numbers) for numbers in sets]
 
-    assert paths._smallest(tuple(worth), shares) == (0, 2)
+    assert paths._minimal_set(tuple(worth), shares) == (0, 2)
 
 
 def test_random_sets_have_as_many_edges_into_each_layer():

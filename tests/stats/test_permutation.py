@@ -319,7 +319,7 @@ def test_the_sign_flip_test_finds_the_head_that_acts_and_no_other():
             [[1.0], [2.0]],
             2,
             {"draws": 0},
-            "got draws = 0, expected a whole number from 1 on; leave ",
+            "got draws = 0, expected a whole number from 1 on. Omit ",
         ),
     ],
 )

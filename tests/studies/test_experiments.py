@@ -23,7 +23,6 @@ ALL = tuple(EXPERIMENTS)
 ANSWERS = [name for name in ALL if EXPERIMENTS[name].answers]
 # The sections of a page that show a single experiment.
 SECTIONS = {
-    "heads": "readings",
     "path": "circuit",
     "together": "sets",
     "supplies": "readings",

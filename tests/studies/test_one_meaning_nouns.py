@@ -68,8 +68,8 @@ def test_studies_are_counted_once_for_all_pairs_of_senses():
     ("frame", "problems"),
     [
         (made(0), []),
-        (made(1), []),  # one in fifty
-        (made(2), ["m: a resolver in 2 of 50 studies"]),
+        (made(2), []),  # four in a hundred
+        (made(3), ["m: a resolver in 3 of 50 studies"]),
         (made(0, p_of_the_word=0.06), ["m: bank does not pass the gate, p = 0.06"]),
         (made(0, p_of_the_word=0.06, word="apple", model="smollm2"), []),
         (

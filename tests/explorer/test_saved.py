@@ -255,16 +255,17 @@ class TestPage:
         path = saved_page(tiny, tmp_path, "The bank by the river", "The bank of gold")
         opened = open_page(path)
         page = opened.page
-        page.wait_for_selector("[data-no-way]:visible")
-        assert "the words that differ come after it" in page.locator("[data-no-way]").inner_text()
+        same = (
+            "“bank” is one and the same vector in both sentences, so no head can move it: the words "
+            "that differ come after it. Put them before it."
+        )
+        assert wait_for_outcome(page, "^“bank” is one") == same
         assert page.locator("#movers").is_hidden()
         assert page.locator("[data-map=swap]").is_hidden() and page.locator(".swapping").is_hidden()
         assert "of the way" not in page.locator("body").inner_text() + page.title()
-        same = "“bank” is one and the same vector in both sentences: no head can move it."
-        assert wait_for_outcome(page, same) == same
         page.goto("about:blank")
-        page.goto(f"{path.as_uri()}#swap=L0H0-other")
-        assert wait_for_outcome(page, same) == same
+        page.goto(f"{path.as_uri()}#follow=L0H0@2&swap=L0H0-other")
+        assert wait_for_outcome(page, r"swapped\.$") == f"{same} L0H0 swapped."
         assert opened.trouble == []
 
     def test_one_sentence_is_called_one(self, open_page, tiny, tmp_path):

@@ -158,7 +158,7 @@ def test_a_taken_port_is_noticed_before_the_model_is_loaded():
             server.serve(load, port=port, say=print)
     assert str(raised.value) == (
         f"Listening on 127.0.0.1, port {port}: Address already in use; choose another --port, or "
-        "leave it out for a free one."
+        "omit it for a free one."
     )
 
 

@@ -302,7 +302,7 @@ def test_an_answer_that_is_no_longer_true_is_dimmed(opened):
     held = []
     page.route("**/ask", lambda route: held.append(route), times=1)
     head(page, 0, 1).click(force=True)
-    assert page.evaluate(dimmed) == 8
+    assert page.evaluate(dimmed) == 7
     assert page.locator("[data-status]").inner_text() == "swapping …"
     answered(page, held.pop().continue_)
     assert "With L0H1 swapped" in outcome(page) and page.evaluate(dimmed) == 0
@@ -317,7 +317,7 @@ def test_an_answer_that_is_no_longer_true_is_dimmed(opened):
     assert page.locator("[data-trouble]").inner_text() == (
         "The explorer has stopped; start `probe explore` again."
     )
-    assert page.evaluate(dimmed) == 8
+    assert page.evaluate(dimmed) == 7
     shown.trouble.clear()  # the browser says that the server is gone
 
 

@@ -197,8 +197,8 @@ def test_the_dots_part_over_the_layers_when_somebody_asks(opened):
     assert "“bank” at 50\u202f%; the other sentence's at 50\u202f%" in page.evaluate(at)
     assert page.locator('[data-slot="depth"]').inner_text() == "entering layer 0 of 4"
     page.locator("[data-play]").click()
-    page.wait_for_function(f"told => {at} === told", arg=apart, timeout=PATIENCE)
-    assert page.locator("[data-play]").get_attribute("aria-pressed") == "false"
+    page.wait_for_selector("[data-play][aria-pressed=false]", timeout=PATIENCE)
+    assert page.evaluate(at) == apart
     page.emulate_media(reduced_motion="reduce")
     assert page.locator("[data-play]").is_hidden() and page.locator('[name="depth"]').is_visible()
 
@@ -296,13 +296,13 @@ def test_an_answer_that_is_no_longer_true_is_dimmed(opened):
     page = shown.page
     dimmed = "() => document.querySelectorAll('main.stale, .strip.stale, .stage.stale, .answer.stale, .ask .stale').length"
     answered(page, lambda: page.locator('[name="other"]').fill("Nothing of it"))
-    assert page.locator("[data-trouble]").is_visible() and page.evaluate(dimmed) == 8
+    assert page.locator("[data-trouble]").is_visible() and page.evaluate(dimmed) == 7
     answered(page, lambda: page.locator('[name="other"]').fill("The money on the bank"))
     assert page.locator("[data-trouble]").is_hidden() and page.evaluate(dimmed) == 0
     held = []
     page.route("**/ask", lambda route: held.append(route), times=1)
     head(page, 0, 1).click(force=True)
-    assert page.evaluate(dimmed) == 8
+    assert page.evaluate(dimmed) == 7
     assert page.locator("[data-status]").inner_text() == "swapping …"
     answered(page, held.pop().continue_)
     assert "With L0H1 swapped" in outcome(page) and page.evaluate(dimmed) == 0
@@ -317,7 +317,7 @@ def test_an_answer_that_is_no_longer_true_is_dimmed(opened):
     assert page.locator("[data-trouble]").inner_text() == (
         "The explorer has stopped; start `probe explore` again."
     )
-    assert page.evaluate(dimmed) == 8
+    assert page.evaluate(dimmed) == 7
     shown.trouble.clear()  # the browser says that the server is gone
 
 

@@ -309,14 +309,11 @@ class TestInChromium:
     def test_it_is_the_explorer(self, kernel, open_page, tmp_path):
         shown = Shown(kernel, open_page, tmp_path)
         frame, page = shown.frame, shown.page
-        shown.settle(
-            "Your two sentences define 0\u202f% and 100\u202f%. Swap a head to move the dot."
-        )
+        shown.settle("L0H0 alone moves “bank” ")
         assert frame.locator('[name="text"]').input_value() == THIS
         assert frame.locator('[data-map="swap"] .cell').count() >= 16
         assert page.locator("[id^=picture-]").is_hidden()  # as long as the explorer stands there
-        frame.locator('[name="map-swap"][value="0.0"]').check(force=True)
-        frame.locator('[name="swap"][value="other"]').check(force=True)
+        frame.locator('[name="map-swap"][value="0.0"]').click(force=True)
         shown.settle("With L0H0 swapped, “bank” moves ")
         frame.locator('[name="text"]').fill("In the garden they found a mole")
         frame.locator('[name="other"]').fill("In the agency they found a mole")
@@ -327,7 +324,7 @@ class TestInChromium:
         )
         assert "swap=L0H0-other" in page.evaluate("state().state")
         frame.get_by_role("button", name="Undo").click()
-        shown.settle("Your two sentences define")
+        shown.settle("L0H0 alone moves “mole” ")
         assert all(
             url.startswith(("file:", "blob:", "about:", "data:")) for url in shown.opened.requests
         )

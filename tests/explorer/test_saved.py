@@ -167,15 +167,25 @@ def test_sentences_without_a_common_word_are_refused_and_nothing_is_written(run,
     )
 
 
+# The headline without a swap.
+UNSWAPPED = r"^L\d+H\d+ alone moves “bank” \d+\u202f% of the way from “\w+” to “\w+”\.$"
+
+
+def wait_for_outcome(page, pattern):
+    """Wait until the headline matches a pattern, and return it."""
+    page.wait_for_function(
+        "pattern => RegExp(pattern).test(document.querySelector('[data-slot=outcome]').textContent)",
+        arg=pattern,
+    )
+    return page.locator('[data-slot="outcome"]').inner_text()
+
+
 class TestPage:
     def test_it_opens_from_a_file_and_swaps_without_a_model(self, open_page, page_path, tiny):
         opened = open_page(page_path)
         page = opened.page
         page.wait_for_selector("[data-map=swap] .cell[title]")
-        outcome = page.locator('[data-slot="outcome"]')
-        page.wait_for_function(
-            "() => document.querySelector('[data-slot=outcome]').textContent.startsWith('Your two')"
-        )
+        wait_for_outcome(page, UNSWAPPED)
         assert page.locator('[name="text"]').input_value() == THIS
         assert page.locator('[name="other"]').get_attribute("readonly") is not None
         assert page.locator('[name="save"]').is_hidden() and page.locator("#trace").is_hidden()
@@ -184,29 +194,25 @@ class TestPage:
         assert followed == f"L{walked.layer}H{walked.head}"
         for layer, head in ((walked.layer, walked.head), (1, 2)):
             cell = page.locator(f'[name="map-swap"][value="{layer}.{head}"]')
-            cell.check(force=True)
-            page.locator('[name="swap"][value="other"]').check(force=True)
+            cell.click(force=True)
             name = f"L{layer}H{head}"
-            page.wait_for_function(
-                "name => document.querySelector('[data-slot=outcome]').textContent.includes(name)",
-                arg=f"With {name} swapped",
-            )
+            outcome = wait_for_outcome(page, f"^With {name} swapped, ")
+            assert page.locator('[name="swap"][value="other"]').is_checked()
             moved = cell.get_attribute("aria-label").removeprefix(f"{name}: ")
-            assert f"moves {moved} of the way" in outcome.inner_text()
+            assert f"moves {moved} of the way" in outcome
         assert page.locator('[name="swap"][value="off"]').is_disabled()
         assert page.locator("[data-trouble]").is_hidden() and opened.trouble == []
 
     def test_the_first_sentence_names_the_head_that_moves_furthest(self, open_page, page_path):
         page = open_page(page_path).page
-        page.wait_for_selector("[data-answer]:visible")
+        outcome = wait_for_outcome(page, UNSWAPPED)
         sizes = page.locator("[data-map=swap] label.cell").evaluate_all(
             "all => all.map(cell => Number(cell.title.split(': ')[1].replace('−', '-').slice(0, -2)))"
         )
         most = max(sizes)
         layer, head = divmod(sizes.index(most), 4)
-        assert page.locator("[data-answer]").inner_text() == (
-            f"If only L{layer}H{head} gets what it computes in the other sentence, “bank” moves "
-            f"furthest toward its vector there: {most:.0f}\u202f%."
+        assert outcome == (
+            f"L{layer}H{head} alone moves “bank” {most:.0f}\u202f% of the way from “river” to “money”."
         )
         page.get_by_text("Words used here").click()
         words = page.locator(".glossary dt").all_inner_texts()
@@ -215,23 +221,19 @@ class TestPage:
     def test_an_address_that_it_cannot_answer_shows_what_it_can(self, open_page, page_path):
         opened = open_page(page_path)
         page = opened.page
-        page.wait_for_selector("[data-answer]:visible")
+        wait_for_outcome(page, UNSWAPPED)
         first = page.locator('[data-slot="following"]').inner_text()
         written = page.locator('[data-slot="own"]').inner_text()
-        unswapped = "Your two sentences define"
-        for state, start, followed in (
-            ("follow=L9H9%409", unswapped, first),
-            ("follow=L1H1%403&swap=L9H9-other", unswapped, "L1H1 at “the”, token 3"),
-            ("follow=L1H1%407&swap=L0H0-off", unswapped, "L1H1 at “bank”, token 7"),
-            ("follow=L0H0%407&swap=L0H0-other", "With L0H0 swapped", "L0H0 at “bank”, token 7"),
+        swapped = "^With L0H0 swapped, "
+        for state, outcome, followed in (
+            ("follow=L9H9%409", UNSWAPPED, first),
+            ("follow=L1H1%403&swap=L9H9-other", UNSWAPPED, "L1H1 at “the”, token 3"),
+            ("follow=L1H1%407&swap=L0H0-off", UNSWAPPED, "L1H1 at “bank”, token 7"),
+            ("follow=L0H0%407&swap=L0H0-other", swapped, "L0H0 at “bank”, token 7"),
         ):
             page.goto("about:blank")
             page.goto(f"{page_path.as_uri()}#{state}")
-            page.wait_for_selector("[data-answer]:visible")
-            page.wait_for_function(
-                "start => document.querySelector('[data-slot=outcome]').textContent.startsWith(start)",
-                arg=start,
-            )
+            wait_for_outcome(page, outcome)
             page.wait_for_function(
                 "text => document.querySelector('[data-slot=own]').textContent === text",
                 arg=written,
@@ -242,35 +244,39 @@ class TestPage:
 
     def test_on_paper_no_choice_stands_without_its_switch(self, open_page, page_path):
         page = open_page(page_path).page
-        page.wait_for_selector("[data-answer]:visible")
-        assert "What L" in page.locator(".strip").inner_text()
+        wait_for_outcome(page, UNSWAPPED)
+        assert "What L" in page.locator(".stage").inner_text()
         page.emulate_media(media="print")
-        assert "What L" not in page.locator(".strip").inner_text()
+        assert "What L" not in page.locator(".stage").inner_text()
 
     def test_where_there_is_no_way_there_is_no_map_and_a_swap_says_so(
         self, open_page, tiny, tmp_path
     ):
-        opened = open_page(saved_page(tiny, tmp_path, "The bank by the river", "The bank of gold"))
+        path = saved_page(tiny, tmp_path, "The bank by the river", "The bank of gold")
+        opened = open_page(path)
         page = opened.page
-        page.wait_for_selector("[data-no-way]:visible")
-        assert "the words that differ come after it" in page.locator("[data-no-way]").inner_text()
-        assert page.locator("#movers").is_hidden() and page.locator("[data-answer]").is_hidden()
-        assert "of the way" not in page.locator("main").inner_text() + page.title()
-        page.locator('[name="swap"][value="other"]').check(force=True)
-        page.wait_for_function(
-            "() => document.querySelector('[data-slot=outcome]').textContent.includes('nothing')"
+        same = (
+            "“bank” is one and the same vector in both sentences, so no head can move it: the words "
+            "that differ come after it. Put them before it."
         )
-        said = page.locator('[data-slot="outcome"]').inner_text()
-        assert "swapped nothing moves: “bank” is one and the same vector" in said
+        assert wait_for_outcome(page, "^“bank” is one") == same
+        assert page.locator("#movers").is_hidden()
+        assert page.locator("[data-map=swap]").is_hidden() and page.locator(".swapping").is_hidden()
+        assert "of the way" not in page.locator("body").inner_text() + page.title()
+        page.goto("about:blank")
+        page.goto(f"{path.as_uri()}#follow=L0H0@2&swap=L0H0-other")
+        assert wait_for_outcome(page, r"swapped\.$") == f"{same} L0H0 swapped."
         assert opened.trouble == []
 
     def test_one_sentence_is_called_one(self, open_page, tiny, tmp_path):
         page = open_page(saved_page(tiny, tmp_path, "The river bank", None)).page
-        page.wait_for_selector("[data-answer]:visible")
+        wait_for_outcome(page, UNSWAPPED)
         said = page.locator("header").inner_text()
         assert "tiny-senses learned from a grammar: it shows how the method works" in said
-        assert "one sentence: swap a head" in said and "it holds this sentence and every" in said
-        assert "two sentences" not in said and page.locator('[name="other"]').is_hidden()
+        assert "saved page: what is grey needs probe explore" in said
+        page.get_by_text("How to read this page").click()
+        assert "two sentences" not in said + page.locator("#outcome").inner_text()
+        assert page.locator('[name="other"]').is_hidden()
 
     def test_its_terms_are_explained_to_a_finger_and_to_the_keyboard(self, open_page, page_path):
         page = open_page(page_path, **TOUCH).page

@@ -51,7 +51,7 @@ def test_a_damaged_walk_is_one_sentence(tmp_path: Path) -> None:
     probe.write(RESULTS["walk"](), tmp_path)
     record = tmp_path / "walk.record"
     record.write_bytes(record.read_bytes()[:-40])
-    with pytest.raises(InputError, match="walk.record: it is missing or damaged"):
+    with pytest.raises(InputError, match="walk.record: the record is missing or damaged"):
         probe.read(tmp_path)
     made = json.loads((tmp_path / MANIFEST).read_text("utf-8"))
     assert {"attention", "vectors"} <= set(made["frames"])

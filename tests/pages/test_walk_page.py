@@ -303,7 +303,7 @@ def test_one_vector_is_called_the_value_and_one_number_the_push(page, walked):
 
 
 def test_the_rule_for_the_head_depends_on_the_question_and_the_page_says_so(model, walked):
-    """Who asked for a head needs no rule."""
+    """If a head was asked for, no rule is needed."""
 
     def said(found):
         page = walk_page.render(found, manifest=folder.made_by(found, ""))
@@ -313,11 +313,13 @@ def test_the_rule_for_the_head_depends_on_the_question_and_the_page_says_so(mode
         return one_line(note[1])
 
     def keeps(found):
-        return f"--layer {found.layer} --head {found.head} keeps L{found.layer}H{found.head}."
+        return f"and may follow another head; --layer {found.layer} --head {found.head} keeps this one."
 
     alone = probe.walk(model, "The river bank")
-    rule = "A walk with --against goes by swaps and may follow another head; "
-    assert f"{rule}{keeps(alone)}" in said(alone)
+    assert f"A walk with --against goes by swaps {keeps(alone)}" in said(alone)
+    pair = probe.walk(model, "The river bank", against="The money bank", causal_trace=False)
+    assert f"A walk without --against goes by this sentence alone {keeps(pair)}" in said(pair)
+    assert "may follow another head" not in said(walked)
     assert "why L1H2 it was asked for" in said(walked).replace("H2it", "H2 it")
 
 
@@ -442,7 +444,7 @@ def test_controls_have_names(page):
 
 
 def test_terms_are_explained_to_a_finger_and_to_the_keyboard(open_page, page_path):
-    terms = {"ΔE", "head", "residual stream", "LayerNorm", "logit lens", "softmax", "MLP"}
+    terms = {"ΔE", "heads", "residual stream", "LayerNorm", "logit lens", "softmax", "MLP"}
     terms |= {"Cosine"}
     check_meanings(open_page(page_path, **TOUCH).page, terms)
 

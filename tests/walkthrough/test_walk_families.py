@@ -25,6 +25,7 @@ from probe.model.architectures import FAMILIES
 from probe.model.weights import read_stacks
 from probe.pages.walk import render
 from probe.pages.walk_sentences import answer, facts
+from probe.stats.numbers import percent
 from probe.walkthrough import choose, numbers, scene, score_parts
 from probe.walkthrough.frames import TABLES
 
@@ -167,9 +168,9 @@ def test_the_steps_and_tables_are_those_of_the_family(walked, kind):
     assert list(walked.frames) == [name for name in TABLES if name not in absent]
     assert ("reads both ways" in page) == (kind in SINGLE and not config.causal)
     assert ("attention.mask(scores)" in page) == CAUSAL.get(kind, False)
-    assert ("behind the sum, not in front of the head" in page) == family.norm_after_sum
+    assert ("of this model comes after the sum" in page) == family.norm_after_sum
     rotated = not (config.positions.unrotated and config.positions.unrotated[walked.layer])
-    assert ("are turned by angles" in page) == (config.positions.kind == "rotary" and rotated)
+    assert ("are rotated by angles" in page) == (config.positions.kind == "rotary" and rotated)
     assert ("share 2 sets of keys and values" in page) == (config.n_kv_heads == 2)
     assert ("The MLP of this model reads E, not E′" in page) == family.parallel
     model = family_model(kind)
@@ -187,7 +188,7 @@ def test_where_a_family_norms_its_writes_the_sum_shows_it_and_a_head_moves_by_wh
     assert (
         walked.frames["agreement"].query("step.str.startswith('E + RMSNorm')")["error"].max() < 1e-5
     )
-    assert "E′ = E + RMSNorm(ΔE of this head + ΔE of the other 3)" in render(walked, MADE)
+    assert "E′ = E + RMSNorm(ΔE + ΔE of the other 3)" in render(walked, MADE)
     view = scene.AttentionView.of_self_attention(trace)
     for layer in range(model.config.n_layers):
         written = attention.write(trace.z[layer], view.weights.blocks[layer].w_o)
@@ -206,7 +207,7 @@ def test_what_goes_to_a_sink_is_said_where_there_is_one(kind):
     walked = probe.walk(family_model(kind), "the bank")
     page, rows = render(walked, MADE), walked.frames["agreement"].query("step == 'pattern'")
     sunk = kind == "gpt_oss"
-    assert ("the rest goes to the sink of the head" in page) == sunk
+    assert ("sums to 1 with what the sink takes, a learned number" in page) == sunk
     assert set(rows["function"]) == {"attention.softmax_with_sink" if sunk else "attention.softmax"}
     assert rows["error"].max() < 1e-5
 
@@ -466,10 +467,11 @@ class TestPage:
         )
         assert len(weights) == (3 if CAUSAL[kind] else n)
         whole = traced.delta_e(0, 1, 2).norm().item()
-        assert (
-            f", head 1 of layer 0 (L0H1) adds a vector of length {whole:.2f}, "
-            in page.locator("h1 + p").inner_text()
-        )
+        assert page.locator('[data-slot="delta-length"]').inner_text() == f"{whole:.2f}"
+        view = scene.AttentionView.of_self_attention(traced)
+        size = percent(choose.relative_writes(view, 0, view.allowed)[1, 2].item())
+        headline = page.locator("h1 + p").inner_text()
+        assert headline.startswith(f"L0H1 adds {size} of the vector's length to “")
         assert page.locator("h1").inner_text() != "What happens to “river”?"
         assert page.url.endswith("#L0H1@2") and opened.trouble == [] and len(opened.requests) == 1
         page.reload()

@@ -12,6 +12,8 @@ const write = (within, text) => {
 const KINDS = { other: "the other sentence's", mean: "its mean", off: "nothing" };
 const own = crypto.getRandomValues(new Uint32Array(2)).join("-");
 let [swaps, turns, questions, along, unchanged, outcome, chosen] = [[], 0, 0, null, null, null, null];
+// Why no head can move the word; empty where one may.
+let noWay = "";
 // The axis that was chosen, kept where it cannot be had; the field shows the one that the answer was measured along.
 let axisWanted = "sentences";
 // Whether the sentences were asked about and their answer is not all there yet.
@@ -117,8 +119,7 @@ const readSentence = async (follow, at) => {
   await moving();
 };
 const moving = async () => {
-  along = null;
-  write("[data-no-way]", null);
+  [along, noWay] = [null, ""];
   try {
     along = await answered("along");
     if (!along) return;
@@ -126,7 +127,7 @@ const moving = async () => {
   } catch (error) {
     doing();
     for (const name of ["direct", "direct_source"]) delete arrays[name];
-    write("[data-no-way]", error.message);
+    noWay = error.message;
   }
   drawMoving();
   unread = false;
@@ -161,7 +162,7 @@ const drawMoving = () => {
   for (const { box, name } of maps) box.hidden = !has(name);
   for (const part of document.querySelectorAll("[data-way]")) part.hidden = !along;
   // Without an axis nothing is halfway.
-  if (!along) form.querySelector('[name="swap"][value="mean"]').disabled = true;
+  if (!along) document.querySelector('[name="swap"][value="mean"]').disabled = true;
   say("mean-of", !along ? "" : ofLexicon() ? `, halfway between its means in the two senses (${along.n_sentences} sentences of the lexicon)` : ", halfway between the two sentences");
   if (!along) return drawOutcome();
   for (const [index, side] of ["a", "b"].entries()) {
@@ -187,7 +188,6 @@ const done = () =>
     .join(" and ");
 // The headline, from fixed sentences.
 const HEADLINES = {
-  same: () => `“${data.word}” is one and the same vector in both sentences: no head can move it.`,
   nothing: () => `No single head moves “${data.word}” from ${senses()}. Click one to swap it.`,
   first: ({ head, size }) => `${head} alone moves “${data.word}” ${percent(size)} of the way from ${senses()}.`,
   unmoved: () => `With ${done()}, “${data.word}” moves less than half a percent of the way from ${senses()}.`,
@@ -200,11 +200,10 @@ const HEADLINES = {
 const senses = () => along.senses.map(quoted).join(" to ");
 const headline = () => {
   const coordinates = outcome?.coordinates;
-  if (alike() && !ofLexicon()) return HEADLINES.same();
+  if (!along) return [noWay, applied().length ? HEADLINES.swapped() : ""].filter(Boolean).join(" ");
   if (!applied().length) {
-    const values = along && has("swap") ? [...arrays.swap.flat] : [];
+    const values = has("swap") ? [...arrays.swap.flat] : [];
     const best = largest(values);
-    if (!along) return "";
     if (!(values[best] > 0) || isNoPercent(values[best])) return HEADLINES.nothing();
     return HEADLINES.first({ head: headName([Math.floor(best / sizes.heads), best % sizes.heads]), size: values[best] });
   }

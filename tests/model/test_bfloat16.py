@@ -132,7 +132,9 @@ def test_a_lost_term_of_a_logit_is_seen_in_bfloat16(monkeypatch: pytest.MonkeyPa
         "components_by_source",
         lambda *given, **named: [part for part in whole(*given, **named) if part.layer != 1],
     )
-    with pytest.raises(probe.CrossCheckError, match=r"of the largest logit, expected at most 5e-02. Run"):
+    with pytest.raises(
+        probe.CrossCheckError, match=r"of the largest logit, expected at most 5e-02. Run"
+    ):
         probe.decompose(model, TEXT, at="bank", tokens=(17, 30))
 
 

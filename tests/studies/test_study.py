@@ -369,7 +369,7 @@ def test_what_a_word_costs_and_what_it_does_alone_are_differences_of_hidden_text
 def test_the_page_shows_both(both, tmp_path):
     page = probe.write(both, tmp_path).read_text(encoding="utf-8")
     start = page.index("Not readable at the word: the cue comes after it")
-    both_models = html.unescape(page[start:].partition("<p class=\"note\">")[0])
+    both_models = html.unescape(page[start:].partition('<p class="note">')[0])
     assert "<dt>tiny-senses, left to right: change of its heads' writes" in both_models
     assert f"<b>{BOTH_WAYS}</b> reads both ways: " in both_models
     assert "<dt>with “smartphone” hidden, the word that counts most</dt>" in both_models

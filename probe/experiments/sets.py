@@ -315,11 +315,13 @@ def _random_curves(
     # Sums over the rows of all groups: column 0 for the empty set, then one for each random set.
     total = np.zeros((len(sizes), 1 + RANDOM_SETS))
     for group in groups:
-        # The same seed for every group: if the top heads of two groups are in the same layers, the
-        # random sets are equal, too. The best column is then a set, not a mixture of sets.
-        rng = np.random.default_rng(seed)
+        # One seed for each size: groups with the same top heads have the same random sets, whatever
+        # their order is. A column is then a set, and the best column is not a mixture of sets.
         masks = [
-            random_sets(mask_of(group.order[:size], shape), RANDOM_SETS, rng) for size in sizes
+            random_sets(
+                mask_of(group.order[:size], shape), RANDOM_SETS, np.random.default_rng((seed, size))
+            )
+            for size in sizes
         ]
         moves = _moved_from_all(weights, texts, z, group, np.concatenate(masks)).sum(0)
         total[:, 0] += moves[0]

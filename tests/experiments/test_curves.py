@@ -146,6 +146,21 @@ def test_random_sets_have_the_same_number_of_heads_per_layer(setting):
     assert set(nearest) == {0, 1, 2}
 
 
+def test_groups_with_the_same_top_heads_have_the_same_random_sets(setting):
+    """Also if they rank these heads differently: a mixture of sets would hide the best set."""
+    axes, pairs = setting[-1]
+    first, second, *rest = ALL
+    one = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
+    both = curves(
+        setting,
+        [Ranked(axes, pairs, tuple(ALL)), Ranked(axes, pairs, (second, first, *rest))],
+    )
+    assert both.random_sizes == one.random_sizes
+    after_first = [size > 1 for size in one.random_sizes]
+    np.testing.assert_allclose(both.random[after_first], one.random[after_first], atol=1e-12)
+    assert not np.allclose(both.random[0], one.random[0])
+
+
 def test_heads_after_the_read_out_layer_have_no_influence(setting):
     weights, rows, z, (axes, pairs) = setting
     below = tuple(head for head in ALL if head[0] < 2)

@@ -59,6 +59,7 @@ def measure(run: Run) -> tuple[NounMlpRecord | None, ...] | None:
     records = run.earlier.get("nouns")
     if records is None:
         return None
+    among = candidates(run.model, run.seen.material, run.options.nouns)
     measured: list[NounMlpRecord | None] = []
     for number, record in enumerate(records):
         runs = noun_runs(run, number)
@@ -66,7 +67,6 @@ def measure(run: Run) -> tuple[NounMlpRecord | None, ...] | None:
             measured.append(None)
             continue
         word = word_in_place(run, run.prepared[number], record.heads)
-        among = candidates(run.model, run.seen.material, run.options.nouns)
         pairs_of = share_out(
             word.pairs.units,
             {each.placed.noun: each.placed.pairs for each in runs},

@@ -27,6 +27,7 @@ from seeds import likely, mostly_campaign
 
 import probe
 from probe.errors import InputError
+from probe.experiments import nouns as nouns_in_place
 from probe.experiments.candidates import (
     NO_NOUN,
     OTHER_TOKENS,
@@ -83,6 +84,12 @@ def beside_nouns(model, sentences=SENTENCES):
         experiments=("heads", "nouns", "noun_mlps"),
     )
     [pair] = evidence.pairs
+    [heads], [mlps] = (evidence.record.of_pairs(name) for name in ("nouns", "noun_mlps"))
+    # MLPs are swapped with some of the nouns that heads are swapped with in the same pair.
+    swaps_of_heads, swaps_of_mlps = (
+        {*zip(each.pair_of.tolist(), each.noun_of.tolist(), strict=True)} for each in (heads, mlps)
+    )
+    assert swaps_of_mlps < swaps_of_heads
     return pair, pair.nouns.general_share(evidence.record.depth)
 
 
@@ -118,8 +125,9 @@ def test_what_is_done_for_any_noun_is_told_from_what_is_done_for_the_word_alone(
         assert nouns.heads.specific[GENERAL] == pytest.approx(net[GENERAL] - 1, abs=0.1)
 
 
-def test_a_noun_is_read_along_axes_of_its_own():
-    """Fitted on runs of the whole texts with the noun in the word's place."""
+def two_nouns_in_place():
+    """The model, the observation and the prepared pair of a word; its record with two nouns in its
+    place, and their runs."""
     model = model_of(Circuit(HEADS["general"], ("",)), 0)
     material = prepare(model, WORD, SENTENCES)
     seen = observe(model, material, seed=0)
@@ -139,7 +147,28 @@ def test_a_noun_is_read_along_axes_of_its_own():
     )
     among = candidates(model, material, NOUNS[:2])
     plan = replace(REPORT.noun_plan, per_pair=1)
-    record, runs = put_in_place(read_weights(model), word, among, plan, seed=0)
+    return model, seen, pair, *put_in_place(read_weights(model), word, among, plan, seed=0)
+
+
+def test_states_that_are_computed_in_parts_are_those_computed_at_once(monkeypatch):
+    *_, at_once, runs = two_nouns_in_place()
+    monkeypatch.setattr(nouns_in_place, "STATES_BYTES", 1)  # one noun and one sentence at a time
+    *_, in_parts, runs_in_parts = two_nouns_in_place()
+    for name in ("squared_gap", "pair_gap", "net", "written"):
+        np.testing.assert_allclose(
+            getattr(in_parts, name), getattr(at_once, name), atol=1e-4, err_msg=name
+        )
+    for one, other in zip(runs, runs_in_parts, strict=True):
+        assert one.placed.noun == other.placed.noun and one.rows == other.rows
+        torch.testing.assert_close(other.z, one.z, atol=1e-5, rtol=0)
+        torch.testing.assert_close(other.hidden, one.hidden, atol=1e-5, rtol=0)
+        assert len({tuple(row) for row in one.z.flatten(1).tolist()}) > 1  # rows differ
+
+
+def test_a_noun_is_read_along_axes_of_its_own():
+    """Fitted on runs of the whole texts with the noun in the word's place."""
+    model, seen, pair, record, runs = two_nouns_in_place()
+    material, split = seen.material, pair.sense.split
     placed = [run.placed for run in runs]
     assert {each.noun for each in placed} == set(record.nouns) == set(NOUNS[:2])
     for number, each in enumerate(placed):
@@ -149,8 +178,8 @@ def test_a_noun_is_read_along_axes_of_its_own():
             model, [tokens_of(text.ids) for text in texts], [text.at for text in texts]
         )
         resid = at_rows(states.resid, rows, len(material))
-        part = restrict(word.split, [n for n, row in enumerate(word.split.rows) if row in rows])
-        own = hold_out(resid, part, word.axes.senses)
+        part = restrict(split, [n for n, row in enumerate(split.rows) if row in rows])
+        own = hold_out(resid, part, pair.sense.axes.senses)
         torch.testing.assert_close(each.axes.u, own.u, atol=1e-4, rtol=0)
         assert (each.axes.gap == 1).all()
         swapped = record.noun_of == number

@@ -75,11 +75,6 @@ class CarriedOver:
     random_low: float
     random_high: float
 
-    @property
-    def beats_random(self) -> bool:
-        """Whether heads of other words keep more than random sets: the intervals do not overlap."""
-        return self.others_low > self.random_high
-
 
 @dataclass(frozen=True, eq=False)
 class SurveyFindings:

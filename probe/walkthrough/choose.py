@@ -158,7 +158,7 @@ class SenseEffects:
 class HeadChoice:
     """The layer and head to follow, and the facts behind the choice.
 
-    n_heads: the number of heads among which it is first; all heads of `layer` if `one_layer`
+    n_heads: the number of heads among which it is first
     size: its value of the criterion, a fraction of a length or of the gap between senses
     sources: the tokens that counted
     n_resting: the number of heads that were skipped, because they give most of their attention to
@@ -171,7 +171,6 @@ class HeadChoice:
     head: int
     criterion: Criterion
     n_heads: int = 1
-    one_layer: bool = False
     size: float = 0.0
     sources: Sources = Sources.ALL
     n_resting: int = 0
@@ -653,7 +652,6 @@ def _first_head(
         head=head,
         criterion=criterion,
         n_heads=n_heads * len(layers),
-        one_layer=len(layers) == 1,
         size=float(values[layer, head]),
         sources=sources,
         senses=senses,

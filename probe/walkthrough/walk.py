@@ -74,14 +74,12 @@ class Parting:
 
     depth: the first depth at which they differ: -1 is the token embedding, l the stream that enters
         layer l, `n_layers` the stream after the last layer; None if they never differ
-    n_tokens: the number of tokens of the word
-    same_tokens: whether they are the same in both sentences
+    same_tokens: whether the word has the same tokens in both sentences
     second_write: the head's write in the second sentence
     """
 
     depth: int | None
     n_layers: int
-    n_tokens: int
     same_tokens: bool
     second_write: HeadWrite
 
@@ -554,7 +552,6 @@ def _parting(scene: Scene, measured: Measured) -> Parting | None:
     return Parting(
         depth=first_depth,
         n_layers=scene.sizes[0],
-        n_tokens=len(scene.word.ids),
         same_tokens=scene.second.word.ids == scene.word.ids,
         second_write=second_write,
     )

@@ -684,9 +684,8 @@ def main() -> None:
         for number, (name, cases) in enumerate(shares(chosen.cases)):
             if name in chosen.targets:
                 counts, began, turn = Counter[str](), time.monotonic(), 0
-                while (
-                    counts.total() < cases
-                ):  # a run of hypothesis ends early if it has tried everything
+                # A run of hypothesis ends early if it has tried everything.
+                while counts.total() < cases:
                     most = min(2_000, cases - counts.total())
                     counts += try_cases(
                         name, Path(place) / str(number), most, start=chosen.seed + turn

@@ -176,11 +176,8 @@ def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = 
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    if ARCHITECTURES[config["model_type"]] in (
-        "bert",
-        "t5",
-        "modern-bert",
-    ):  # nobody converts a tokenizer of this kind
+    # Nobody converts a tokenizer of this kind.
+    if ARCHITECTURES[config["model_type"]] in ("bert", "t5", "modern-bert"):
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(folder / name, file.parent)
     return file

@@ -37,9 +37,8 @@ from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 
 HeadIndex = tuple[int, int]
-LENGTH = (
-    1.25  # about the number by which LayerNorm divides the word's vector once its sense is written
-)
+# About the number by which LayerNorm divides the word's vector once its sense is written.
+LENGTH = 1.25
 # Equal for every cue of a sense: a cue with less of one feature has more of the other.
 EVEN = {"sense": 0.5, "accent": 0.5}
 TO_MARKER = ({"is_target": 8.0}, {"marker": 6.0})

@@ -36,9 +36,8 @@ from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
 MOST_OF_IT = 0.5  # fraction of an effect or of the gap: more than everything else together
 OVER = 1.05  # fraction of the gap: a set that keeps more than all heads do, beyond noise
 NEARLY_ALL = 0.9  # fraction of the gap
-WORTH_READING = (
-    0.01  # fraction of the gap: the smallest clear effect of a head to be read in detail
-)
+# Fraction of the gap: the smallest clear effect of a head to be read in detail.
+WORTH_READING = 0.01
 MOVERS = ("resolver", "mover")  # the verdicts of heads that move the word
 
 PUNCTUATION = ".,;:!?\"'()"

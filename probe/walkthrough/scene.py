@@ -37,9 +37,8 @@ MAX_DRAWN_WHOLE = 32  # tokens: a text of up to this length is drawn whole
 DRAWN_OF_LONG = 24  # tokens that are drawn of a longer text
 # Layers in one step of a causal trace: few, so that a large model can be interrupted soon.
 LAYERS_PER_STEP = 6
-HALF_WAY = (
-    0.5  # fraction of the distance between the two vectors at which the difference has arrived
-)
+# Fraction of the distance between the two vectors at which the difference has arrived.
+HALF_WAY = 0.5
 
 
 @dataclass(frozen=True)

@@ -307,9 +307,8 @@ def main() -> int:
     table = given.out / "null_campaign.csv"
     rows = pd.read_csv(table).to_dict("records") if given.keep and table.exists() else []
     done = {(row["kind"], row["run"]) for row in rows}
-    for run in range(
-        given.runs
-    ):  # one of every kind in turn: an interrupted campaign has equally many of each
+    # One of every kind in turn: an interrupted campaign has equally many of each.
+    for run in range(given.runs):
         rows += [study_of(kind, run) for kind in given.kinds if (kind, run) not in done]
         write_atomically(table, in_order(pd.DataFrame(rows)).to_csv(index=False))
     made = in_order(pd.DataFrame(rows))

@@ -81,10 +81,8 @@ def run(only: Sequence[str] | None, *, workers: str, out: Path) -> Iterator[dict
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
                 check=False,
             )
-            if done.returncode not in (
-                0,
-                1,
-            ):  # all passed, or some failed; otherwise some did not run
+            # All passed, or some failed; otherwise some did not run.
+            if done.returncode not in (0, 1):
                 sys.exit(done.returncode)
             yield from counted(ET.parse(report).iter("testcase"))
     for script, options in SCRIPTS.items():

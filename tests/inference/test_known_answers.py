@@ -319,10 +319,8 @@ def test_the_planted_head_is_first_and_the_whole_gap_and_every_other_is_nothing(
     assert mine["swap_low"] <= mine["swap"] <= mine["swap_high"]
     assert mine["attention_cue"] > 0.99
     assert heads.index[heads["verdict"] == "resolver"].tolist() == [planted[1]]
-    for name in (
-        "p_auroc",
-        "p_swap",
-    ):  # no permutation of twenty cue words per sense reaches the observed value
+    # No permutation of twenty cue words per sense reaches the observed value.
+    for name in ("p_auroc", "p_swap"):
         assert mine[name] == 1 / (PERMUTATIONS + 1), name
 
 

@@ -227,12 +227,8 @@ def test_known_continuations_tell_what_is_read_from_what_is_only_written(kind, s
     assert result.record.pairs[0].gates.continuation < 0.01
     assert (resolver["continuation"], decoy["continuation"]) == pytest.approx((1, 0), abs=0.02)
     assert resolver["p_continuation"] < 0.05 < decoy["p_continuation"]
-    for name in (
-        "net",
-        "next_token",
-        "p_next_token",
-        "verdict",
-    ):  # the other read-outs are unchanged
+    # The other read-outs are unchanged.
+    for name in ("net", "next_token", "p_next_token", "verdict"):
         assert (resolver[name], decoy[name]) == (before[0][name], before[1][name]), name
 
 

@@ -334,9 +334,8 @@ def test_a_wrong_tensor_outside_the_layers_is_named(kind: str) -> None:
         for side in ("encoder", "decoder")
         if name
     }
-    if (
-        family.positions == "relative bias"
-    ):  # the decoder's scores are replaced with the same table: its pattern tells
+    # The decoder's scores are replaced with the same table: its pattern tells.
+    if family.positions == "relative bias":
         shown = {"encoder": "scores", "decoder": "pattern"}
         named |= {family.position_table.format(side): quantity for side, quantity in shown.items()}
     if family.kind == "encoder-decoder" and family.final_norm:

@@ -700,9 +700,8 @@ def packed(form: str, value: int, *, at: int = 0, behind: bytes = b"") -> Callab
     return change
 
 
-NAMED = (
-    b"output_norm.weight"  # behind its name the number of axes, one axis, the type and the place
-)
+# After its name come the number of axes, one axis, the type and the offset.
+NAMED = b"output_norm.weight"
 BEYOND = "it is cut short (its tensor 'output_norm.weight' exceeds its {size:,} bytes)"
 VERSION = "its format is GGUF version {}, and versions 2 and 3 are read"
 SWAPPED = VERSION.format(f"{3 << 24} (its bytes are in the other order)")

@@ -179,12 +179,8 @@ def test_the_maps_hold_every_cell_from_the_cue_to_the_word_on_one_scale():
         cells = spec["layer"][0]["encoding"]
         assert cells["x"]["sort"] == ["cue", "cue + 1", "cue + 2", "word"]
         assert cells["color"]["scale"]["domain"][-1] == charts.position_limit(frames["positions"])
-    for effect, limit in (
-        (0.98, 1.0),
-        (1.0003, 1.0),
-        (-1.02, 1.1),
-        (0.001, 0.1),
-    ):  # the next 10 %
+    # Limits are rounded up to the next 10 %.
+    for effect, limit in ((0.98, 1.0), (1.0003, 1.0), (-1.02, 1.1), (0.001, 0.1)):
         assert charts.position_limit(frames["positions"].assign(effect=effect)) == limit
 
 

@@ -132,10 +132,8 @@ def test_groups_are_not_trained_and_tested_on_at_once():
     labels = ["a" if number % 2 else "b" for number in cue]
     leaks, kept = by_depth(rows, labels, range(96)), by_depth(rows, labels, cue.tolist())
     assert leaks.auroc == 1 and kept.auroc < 0.9 and leaks.g > 4 and kept.g < 1
-    for found, units in (
-        (leaks, 48),
-        (kept, 6),
-    ):  # for each sense; sentences of one cue word form a unit
+    # For each sense; sentences of one cue word form a unit.
+    for found, units in ((leaks, 48), (kept, 6)):
         np.testing.assert_allclose(
             found.error, np.sqrt(2 / units + found.g**2 / (4 * units)), rtol=1e-12
         )

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from itertools import pairwise
@@ -225,12 +225,13 @@ NEEDED = sorted({block.says("needs") for page in PAGES for block in blocks(page)
 
 
 @pytest.fixture(scope="module")
-def of_tools() -> dict[str, object]:
+def of_tools(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """The names that the chapter on other tools defines, without the blocks that need a package."""
     names: dict[str, object] = {}
-    for block in blocks(TOOLS):
-        if block.language == "python" and not block.says("needs"):
-            exec(block.text, names)  # noqa: S102 - the page's own lines
+    with chdir(tmp_path_factory.mktemp("tools")):  # the chapter writes a submission
+        for block in blocks(TOOLS):
+            if block.language == "python" and not block.says("needs"):
+                exec(block.text, names)  # noqa: S102 - the page's own lines
     return names
 
 

@@ -79,7 +79,7 @@ def timed(shape: str) -> pd.DataFrame:
         ),
     }
     timings = timing.interleave(works, runs=RUNS)
-    # Forward passes of the loop over all heads, with two traces, over those of the sample.
+    # Forward passes of the loop over all heads, with two traces, divided by the passes of the sample.
     whole = (2 * layers * heads + 2) / (2 * len(sample) + 2)
     rows = []
     for work in works:

@@ -128,7 +128,7 @@ means, f"{(gains > 0).sum()} of {len(gains)} pairs are nearer than with either c
 # %% [markdown]
 # ## Words of another kind
 #
-# The same direction tested on names: are the names of women further along it than those of men? AUROC, where 0.5 is chance. The direction
+# The same direction tested on names: are the names of women further along it than the names of men? AUROC, where 0.5 is chance. The direction
 # also holds for names if the AUROC is outside the middle 95 % of directions with random signs.
 
 # %%

@@ -1,7 +1,7 @@
-"""MLPs, for the word and for unambiguous nouns in its place: what each does to the gap.
+"""The effect of swapping each MLP, on the word and on unambiguous nouns in its place.
 
-    net     what a swap of one MLP's activations at the word moves along the held-out axis of the
-            word, or of the noun, minus a same-sense donor
+    net     how far a swap of one MLP's activations at the word moves the word, or the noun, along
+            its held-out axis, minus the effect of a same-sense donor
 
 All numbers are in units of the residual stream.
 """
@@ -36,8 +36,8 @@ from probe.stats.resampling import Array
 
 @dataclass(frozen=True, eq=False)
 class NounMlpRecord:
-    """What MLPs do for two senses of a word, and for nouns in its place. A swap is one noun in one
-    pair.
+    """The effects of MLPs on two senses of a word, and on nouns in its place. A swap is one noun in
+    one pair.
 
     word: net of every MLP for the word; NaN in the pairs in which no noun can stand. `pair layer`
     nouns: net of every MLP with the noun. `swap layer`
@@ -54,8 +54,8 @@ RECORDS = (NounMlpRecord,)
 
 
 def measure(run: Run) -> tuple[NounMlpRecord | None, ...] | None:
-    """MLPs for every two senses whose heads were compared with nouns; None where nouns were not
-    asked for."""
+    """The effects of MLPs for every two senses whose heads were compared with nouns; None if nouns
+    were not measured."""
     records = run.earlier.get("nouns")
     if records is None:
         return None

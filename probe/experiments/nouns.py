@@ -475,8 +475,8 @@ def _runs(
 
 
 def _in_parts(weights: Weights, nouns: Sequence[str], rows: int) -> Iterator[list[str]]:
-    """The nouns, as many at once as their streams in all rows fit into STATES_BYTES. Every part
-    runs what precedes the word again, so a few large parts are faster than many small ones."""
+    """The nouns in parts whose streams in all rows fit into STATES_BYTES. Each part runs the tokens
+    before the word again, so a few large parts are faster than many small ones."""
     layers, _, d_model, _ = weights.shape
     of_noun = rows * layers * d_model * weights.dtype.itemsize
     size = max(1, STATES_BYTES // max(1, of_noun))
@@ -549,12 +549,12 @@ def _states(
     *,
     with_hidden: bool,
 ) -> ReplacedStates:
-    """The streams of all nouns in all texts, and what heads and MLPs compute only where it is kept,
-    because that takes several times the memory.
+    """The residual streams of all nouns in all texts, and the states of heads and MLPs for some of
+    them, because those take several times the memory.
 
-    kept: `row noun`
-    Returns `resid` as `replace_tokens`, `z` and `hidden` with one axis for the kept rows of all
-    nouns, in the order of `kept.nonzero()`.
+    kept: `row noun`, where the states of heads and MLPs are returned
+    Returns `resid` as `replace_tokens` does. `z` and `hidden` have one axis for the kept rows of
+    all nouns, in the order of `kept.nonzero()`.
     """
     layers, heads, d_model, d_head = weights.shape
     numbers = d_model + heads * d_head + (weights.blocks[0].d_mlp if with_hidden else 0)

@@ -12,7 +12,7 @@ sets of instructions, with one thread and with two. Under each of the six settin
     the swaps of rive     of the embedded translator: where the choice is read, and by which heads,
                           the largest first
 
-The findings are written to `any_processor.csv` (setting, what, result). The exit status is 1 if two
+The table `any_processor.csv` lists the findings (setting, what, result). The exit status is 1 if two
 settings differ. A processor without the instructions of a setting uses the best that it has: the
 rows `instructions` record what torch used.
 """
@@ -48,10 +48,10 @@ THREADS = (1, 2)
 # A waiting thread yields its core: on a busy machine two spinning threads take many times as long.
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
 SETTINGS = {
-    f"{name}, {threads} thread{'s' if threads > 1 else ''}": held
+    f"{name}, {threads} thread{'s' if threads > 1 else ''}": variables
     | PASSIVE
     | {"OMP_NUM_THREADS": str(threads)}
-    for name, held in INSTRUCTIONS.items()
+    for name, variables in INSTRUCTIONS.items()
     for threads in THREADS
 }
 TESTS = ["tests/model", "tests/patching", "tests/stats"]
@@ -63,42 +63,46 @@ RIVE = "which_source_words_choose_rive"
 LEVEL = 0.05
 
 
-def findings(held: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """The findings in this environment, and the name of each."""
-    yield USED, _run(held, "-c", CAPABILITY).strip()
+def findings(variables: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Each finding in this environment, with its name."""
+    yield USED, _run(variables, "-c", CAPABILITY).strip()
     yield (
         "numeric tests",
-        _run(held, "-m", "pytest", "-q", *TESTS).splitlines()[-1].partition(" in ")[0],
+        _run(variables, "-m", "pytest", "-q", *TESTS).splitlines()[-1].partition(" in ")[0],
     )
     for model in (*REPORTED, TRANSLATOR):
-        made = json.loads(_run(held, "-m", "probe", "check", "--model", model, "--json"))
+        certificate = json.loads(
+            _run(variables, "-m", "probe", "check", "--model", model, "--json")
+        )
         yield (
             f"{model}: check",
-            f"{sum(row['ok'] for row in made['rows'])} of {len(made['rows'])} rows hold",
+            f"{sum(row['ok'] for row in certificate['rows'])} of {len(certificate['rows'])} rows hold",
         )
     with TemporaryDirectory() as folder:
         for model in REPORTED:
-            _run(held, "-m", "probe", "report", "--model", model, "--out", f"{folder}/{model}")
-            for what, result in verdicts(pd.read_csv(f"{folder}/{model}/heads.csv")):
-                yield f"{model}: {what}", result
-        _run(held | {"PROBE_TRANSLATOR": TRANSLATOR, "PROBE_OUT": folder}, f"analyses/{RIVE}.py")
+            _run(variables, "-m", "probe", "report", "--model", model, "--out", f"{folder}/{model}")
+            for name, result in verdicts(pd.read_csv(f"{folder}/{model}/heads.csv")):
+                yield f"{model}: {name}", result
+        _run(
+            variables | {"PROBE_TRANSLATOR": TRANSLATOR, "PROBE_OUT": folder}, f"analyses/{RIVE}.py"
+        )
         yield f"{TRANSLATOR}: the choice of rive", choice(pd.read_csv(f"{folder}/{RIVE}.csv"))
 
 
 def verdicts(heads: pd.DataFrame) -> Iterator[tuple[str, str]]:
     """For each pair of senses the resolvers, by rank, and the heads of every other verdict; all
     other heads are `none`."""
-    heads = heads.assign(name=heads.apply(named, axis=1))
+    heads = heads.assign(name=heads.apply(label, axis=1))
     for (word, a, b), rows in heads.groupby(["word", "sense_a", "sense_b"], sort=False):
-        found = [
+        by_verdict = [
             f"{verdict} "
-            f"{', '.join(those.sort_values('rank' if verdict == 'resolver' else 'name')['name'])}"
-            for verdict, those in rows[rows["verdict"] != "none"].groupby("verdict")
+            f"{', '.join(group.sort_values('rank' if verdict == 'resolver' else 'name')['name'])}"
+            for verdict, group in rows[rows["verdict"] != "none"].groupby("verdict")
         ]
-        yield f"{word}, {a} or {b}", "; ".join(found) or "none"
+        yield f"{word}, {a} or {b}", "; ".join(by_verdict) or "none"
 
 
-def named(head: pd.Series) -> str:
+def label(head: pd.Series) -> str:
     """`L3H2`, and for a resolver with its rank: `L3H2 (2)`."""
     rank = f" ({head['rank']:g})" if head["verdict"] == "resolver" else ""
     return f"L{head['layer']}H{head['head']}{rank}"
@@ -107,31 +111,34 @@ def named(head: pd.Series) -> str:
 def choice(swaps: pd.DataFrame) -> str:
     """The English words and the heads that carry the choice, the largest first: corrected p below
     LEVEL."""
-    shown = swaps[swaps["group"].str.startswith("swap") & (swaps["p"] < LEVEL)].sort_values(
+    significant = swaps[swaps["group"].str.startswith("swap") & (swaps["p"] < LEVEL)].sort_values(
         "value", ascending=False
     )
     return "; ".join(
-        f"{group}: {', '.join(rows['row'])}" for group, rows in shown.groupby("group", sort=False)
+        f"{group}: {', '.join(rows['row'])}"
+        for group, rows in significant.groupby("group", sort=False)
     )
 
 
 def differing(rows: Sequence[dict[str, str]]) -> list[str]:
     """The findings that differ between settings."""
-    found: dict[str, dict[str, str]] = {}
+    results: dict[str, dict[str, str]] = {}
     for row in rows:
-        found.setdefault(row["what"], {})[row["setting"]] = row["result"]
+        results.setdefault(row["what"], {})[row["setting"]] = row["result"]
     settings = {row["setting"] for row in rows}
     alike = [
-        what for what, of in found.items() if len(set(of.values())) == 1 and set(of) == settings
+        name
+        for name, by_setting in results.items()
+        if len(set(by_setting.values())) == 1 and set(by_setting) == settings
     ]
-    return [what for what in found if what not in (USED, *alike)]
+    return [name for name in results if name not in (USED, *alike)]
 
 
-def _run(held: dict[str, str], *command: str) -> str:
+def _run(variables: dict[str, str], *command: str) -> str:
     """The output of the command under these settings, with the package of this checkout."""
-    given = {"cwd": ROOT, "env": os.environ | {"PYTHONPATH": str(ROOT)} | held}
+    options = {"cwd": ROOT, "env": os.environ | {"PYTHONPATH": str(ROOT)} | variables}
     return subprocess.run(
-        [sys.executable, *command], stdout=subprocess.PIPE, text=True, check=True, **given
+        [sys.executable, *command], stdout=subprocess.PIPE, text=True, check=True, **options
     ).stdout
 
 
@@ -142,10 +149,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "reports")
     out = parser.parse_args().out
     rows = []
-    for setting, held in SETTINGS.items():
-        for what, result in findings(held):
-            rows.append(dict(zip(COLUMNS, (setting, what, result), strict=True)))
-            print(f"{setting}: {what}: {result}", flush=True)
+    for setting, variables in SETTINGS.items():
+        for name, result in findings(variables):
+            rows.append(dict(zip(COLUMNS, (setting, name, result), strict=True)))
+            print(f"{setting}: {name}: {result}", flush=True)
     out.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(rows, columns=COLUMNS).to_csv(out / "any_processor.csv", index=False)
     different = differing(rows)

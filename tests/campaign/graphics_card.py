@@ -38,8 +38,8 @@ def measured() -> Iterator[dict[str, object]]:
     """The findings for each model, the families first."""
     with TemporaryDirectory() as folder:
         for kind in (*KINDS, *HYBRIDS):
-            place = make_family(Path(folder) / kind, kind)
-            model = probe.load(place, device=CUDA)
+            path = make_family(Path(folder) / kind, kind)
+            model = probe.load(path, device=CUDA)
             texts = [TEXT, TARGET] if kind in PAIRED else [TEXT]
             rows = probe.certify(model, texts[:1]).rows
             yield {
@@ -47,11 +47,11 @@ def measured() -> Iterator[dict[str, object]]:
                 "rows": len(rows),
                 "held": sum(row.ok for row in rows),
                 "largest": f"{max(row.error for row in rows):.0e}",
-                "from_cpu": f"{from_cpu(model, probe.load(place), texts):.0e}",
+                "from_cpu": f"{from_cpu(model, probe.load(path), texts):.0e}",
             }
     for name in REPORTED:
-        found = [list(verdicts(heads_of(name, device))) for device in (CUDA, "cpu")]
-        yield {"model": f"{name}: bank", "alike": found[0] == found[1]}
+        results = [list(verdicts(heads_of(name, device))) for device in (CUDA, "cpu")]
+        yield {"model": f"{name}: bank", "alike": results[0] == results[1]}
 
 
 def from_cpu(there: probe.Model, here: probe.Model, texts: list[str]) -> float:

@@ -24,16 +24,20 @@ def main() -> None:
     parser.add_argument("target", choices=list(fuzzing.TARGETS))
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    chosen = parser.parse_args()
-    target = fuzzing.TARGETS[chosen.target]
-    with TemporaryDirectory() as place:
+    arguments = parser.parse_args()
+    target = fuzzing.TARGETS[arguments.target]
+    with TemporaryDirectory() as folder:
 
         @settings(deadline=None, database=None)
         @given(target.draw)
         def attempt(case: object) -> None:
-            target.attempt(Path(place), case)
+            target.attempt(Path(folder), case)
 
-        options = [f"-max_total_time={chosen.seconds}", f"-seed={chosen.seed}", "-max_len=4096"]
+        options = [
+            f"-max_total_time={arguments.seconds}",
+            f"-seed={arguments.seed}",
+            "-max_len=4096",
+        ]
         atheris.Setup([sys.argv[0], *options], attempt.hypothesis.fuzz_one_input)
         atheris.Fuzz()
 

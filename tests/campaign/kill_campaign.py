@@ -1,8 +1,8 @@
-"""Surveys that are killed repeatedly, and what was lost: a part of `make campaign`.
+"""Kill surveys repeatedly and count what is lost: a part of `make campaign`.
 
-Every run starts a real `probe survey` in a new process group on the embedded model, damages it at a
-time drawn with the seed, runs the same command again until it succeeds, and compares the file of
-every word with that of an undisturbed run. The tests run some of each kind.
+Every run starts a real `probe survey` of the embedded model in a new process group and damages it at
+a random time. It repeats the command until it succeeds, and compares the file of every word with the
+file of an undisturbed run. The tests run a few faults of each kind.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import probe
 from probe.text.sentences import Sentence
 
 MODEL = "tiny-senses"
-PAIRS = 3  # of sentences, for every word
+PAIRS = 3  # of sentences, per word
 WAIT = 180.0
 FULL = "no space left on device"
 GONE = "the scheduler is gone"
@@ -40,13 +40,13 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__fil
 FIELDS = ("word", "sense", "text", "start", "end", "frame", "pair", "cue_start", "cue_end")
 
 
-def some_sentences(every: int = 1) -> list[Sentence]:
-    """A few pairs of every word that ships, or of `every` second, third, ... word. The embedded
+def some_sentences(step: int = 1) -> list[Sentence]:
+    """A few pairs of every word that ships, or of every `step`-th word. The embedded
     model knows some of them."""
     words = {word: probe.lexicon.expand_natural(word) for word in probe.lexicon.natural_words()}
     words |= {word: probe.lexicon.expand(word) for word in probe.lexicon.words()}
-    chosen = []
-    for corpus in list(words.values())[::every]:
+    sentences = []
+    for corpus in list(words.values())[::step]:
         by_pair: dict[str, list[Sentence]] = {}
         frames: set[str] = set()
         for row in corpus.sentences:
@@ -55,14 +55,14 @@ def some_sentences(every: int = 1) -> list[Sentence]:
             cues = {row.cue_word for row in rows}
             if len(frames) < 2 * PAIRS and not cues & frames:
                 frames |= cues
-                chosen += rows
-    return chosen
+                sentences += rows
+    return sentences
 
 
-def make_words(path: Path, *, every: int = 1) -> Path:
+def make_words(path: Path, *, step: int = 1) -> Path:
     """A file of these sentences."""
     lines = []
-    for sentence in some_sentences(every):
+    for sentence in some_sentences(step):
         row = {name: value for name, value in asdict(sentence).items() if name in FIELDS}
         lines.append(json.dumps(row) + "\n")
     path.write_text("".join(lines), encoding="utf-8")
@@ -75,7 +75,7 @@ def files_of(out: Path) -> dict[str, bytes]:
 
 
 @dataclass
-class Stage:
+class Workspace:
     """A folder with sentences and the files of an undisturbed survey.
 
     forked: runs without Dask start as `Forked` processes, which load no libraries
@@ -110,9 +110,9 @@ class Forked:
         server.set_forkserver_preload(
             ["probe.cli", "probe.studies.survey", "probe.pages.survey", "transformer_lens"]
         )
-        self._said = [folder / f"{name}-{time.monotonic_ns()}" for name in ("out", "err")]
+        self._outputs = [folder / f"{name}-{time.monotonic_ns()}" for name in ("out", "err")]
         self._process = server.Process(
-            target=_run_command, args=(list(arguments), folder, *self._said)
+            target=_run_command, args=(list(arguments), folder, *self._outputs)
         )
         self._process.start()
         self.pid = self._process.pid
@@ -129,17 +129,17 @@ class Forked:
         if self._process.exitcode is None:
             raise subprocess.TimeoutExpired("probe survey", timeout)
         out, err = (
-            path.read_text(encoding="utf-8") if path.exists() else "" for path in self._said
+            path.read_text(encoding="utf-8") if path.exists() else "" for path in self._outputs
         )
         return out, err
 
 
-def _run_command(arguments: list[str], folder: Path, *said: Path) -> None:
-    """The actions of PROGRAM, in a new session, with standard output and error in files."""
+def _run_command(arguments: list[str], folder: Path, *outputs: Path) -> None:
+    """Do what PROGRAM does, in a new session, with standard output and error in files."""
     os.setsid()
     os.chdir(folder)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number, path in enumerate(said, start=1):
+    for number, path in enumerate(outputs, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     sys.argv = ["probe", *arguments]
     from probe.cli import main
@@ -153,9 +153,9 @@ class Outcome:
 
     kind: str
     kills: int = 0
-    kept: int = 0
+    finished: int = 0
     codes: list[int] = field(default_factory=list)
-    said: str = ""
+    last_line: str = ""
     lost: int = 0
     different: int = 0
     left_over: int = 0
@@ -165,15 +165,17 @@ class Outcome:
         standard error."""
         _, err = process.communicate(timeout=WAIT)
         self.codes.append(process.returncode)
-        self.said = (err.strip().splitlines() or [""])[-1]
+        self.last_line = (err.strip().splitlines() or [""])[-1]
         return err
 
 
-def make_stage(folder: Path, *, seed: int = 0, forked: bool = False, every: int = 1) -> Stage:
+def make_workspace(
+    folder: Path, *, seed: int = 0, forked: bool = False, step: int = 1
+) -> Workspace:
     """Sentences and the reference run, in this process."""
-    corpus = make_words(folder / "sentences.jsonl", every=every)
+    corpus = make_words(folder / "sentences.jsonl", step=step)
     probe.survey(MODEL, sentences=corpus, out=folder / "reference")
-    return Stage(folder, random.Random(seed), files_of(folder / "reference"), forked)
+    return Workspace(folder, random.Random(seed), files_of(folder / "reference"), forked)
 
 
 def finished(out: Path) -> int:
@@ -191,9 +193,11 @@ def wait_for(process: subprocess.Popen[str] | Forked, out: Path, files: int) -> 
     return False
 
 
-def moment(stage: Stage) -> int:
+def moment(workspace: Workspace) -> int:
     """The number of further files before the fault: none, the first words, or later."""
-    return stage.rng.choice([0, 1, 2, stage.rng.randrange(3, len(stage.reference) // 3)])
+    return workspace.rng.choice(
+        [0, 1, 2, workspace.rng.randrange(3, len(workspace.reference) // 3)]
+    )
 
 
 def kill_group(process: subprocess.Popen[str] | Forked, how: int) -> None:
@@ -204,76 +208,76 @@ def kill_group(process: subprocess.Popen[str] | Forked, how: int) -> None:
 # --- what happens to a run ------------------------------------------------------------------------
 
 
-def driver_killed(stage: Stage, out: Path, outcome: Outcome, *more: str) -> None:
+def driver_killed(workspace: Workspace, out: Path, outcome: Outcome, *more: str) -> None:
     """The driver dies by SIGKILL."""
     before = finished(out)
-    process = stage.start(out, *more)
-    if wait_for(process, out, before + moment(stage)):
-        time.sleep(stage.rng.random() * 0.05)
+    process = workspace.start(out, *more)
+    if wait_for(process, out, before + moment(workspace)):
+        time.sleep(workspace.rng.random() * 0.05)
         kill_group(process, signal.SIGKILL)
         outcome.kills += 1
     outcome.end(process)
 
 
-def driver_killed_with_dask(stage: Stage, out: Path, outcome: Outcome) -> None:
+def driver_killed_with_dask(workspace: Workspace, out: Path, outcome: Outcome) -> None:
     """The driver dies by SIGKILL with the two workers in it."""
-    driver_killed(stage, out, outcome, "--engine", "dask", "--workers", "2")
+    driver_killed(workspace, out, outcome, "--engine", "dask", "--workers", "2")
 
 
-def worker_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
+def worker_killed(workspace: Workspace, out: Path, outcome: Outcome) -> None:
     """A worker in another process dies by SIGKILL: another worker measures its words."""
-    with dask_of_its_own(out.parent, workers=2) as (_, workers, address):
-        process = stage.start(out, "--engine", "dask", "--scheduler", address)
-        if wait_for(process, out, 1 + moment(stage)):
+    with separate_dask(out.parent, workers=2) as (_, workers, address):
+        process = workspace.start(out, "--engine", "dask", "--scheduler", address)
+        if wait_for(process, out, 1 + moment(workspace)):
             workers[0].kill()
             outcome.kills += 1
         outcome.end(process)
 
 
-def scheduler_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
+def scheduler_killed(workspace: Workspace, out: Path, outcome: Outcome) -> None:
     """A separate Dask scheduler dies by SIGKILL: the driver ends with a message."""
-    with dask_of_its_own(out.parent) as (scheduler, _, address):
-        process = stage.start(out, "--engine", "dask", "--scheduler", address)
-        if wait_for(process, out, 2 + moment(stage)):
+    with separate_dask(out.parent) as (scheduler, _, address):
+        process = workspace.start(out, "--engine", "dask", "--scheduler", address)
+        if wait_for(process, out, 2 + moment(workspace)):
             scheduler.kill()
             outcome.kills += 1
         outcome.end(process)
 
 
-def interrupted(stage: Stage, out: Path, outcome: Outcome) -> None:
+def interrupted(workspace: Workspace, out: Path, outcome: Outcome) -> None:
     """Ctrl-C."""
     before = finished(out)
-    process = stage.start(out)
-    if wait_for(process, out, max(before, 1) + moment(stage)):
+    process = workspace.start(out)
+    if wait_for(process, out, max(before, 1) + moment(workspace)):
         kill_group(process, signal.SIGINT)
         outcome.kills += 1
     outcome.end(process)
 
 
-def truncated(stage: Stage, out: Path, outcome: Outcome) -> None:
+def truncated(workspace: Workspace, out: Path, outcome: Outcome) -> None:
     """The driver dies, and finished files are truncated."""
-    process = stage.start(out)
-    if wait_for(process, out, 6 + moment(stage)):
+    process = workspace.start(out)
+    if wait_for(process, out, 6 + moment(workspace)):
         kill_group(process, signal.SIGKILL)
         outcome.kills += 1
     outcome.end(process)
-    made = sorted(out.glob("words/[!.]*"))
-    for victim in stage.rng.sample(made, min(3, len(made))):
-        victim.write_bytes(victim.read_bytes()[: stage.rng.randrange(victim.stat().st_size)])
+    files = sorted(out.glob("words/[!.]*"))
+    for victim in workspace.rng.sample(files, min(3, len(files))):
+        victim.write_bytes(victim.read_bytes()[: workspace.rng.randrange(victim.stat().st_size)])
         outcome.kills += 1
 
 
-def disk_full(stage: Stage, out: Path, outcome: Outcome) -> None:
+def disk_full(workspace: Workspace, out: Path, outcome: Outcome) -> None:
     """The disk is full: the run ends with a message, and continues once there is space."""
     out.mkdir()
-    size = stage.rng.randrange(60, 200)
+    size = workspace.rng.randrange(60, 200)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(out)], check=True)
-    outcome.end(stage.start(out))
+    outcome.end(workspace.start(out))
     outcome.kills += 1
     subprocess.run(["mount", "-o", "remount,size=64m", str(out)], check=True)
 
 
-KINDS: dict[str, Callable[[Stage, Path, Outcome], None]] = {
+KINDS: dict[str, Callable[[Workspace, Path, Outcome], None]] = {
     kind.__name__: kind
     for kind in (
         *(
@@ -291,16 +295,16 @@ KINDS: dict[str, Callable[[Stage, Path, Outcome], None]] = {
 
 def can_mount() -> bool:
     """Whether a small file system can be created here."""
-    with TemporaryDirectory() as place:
-        command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place]
-        done = subprocess.run(command, capture_output=True, check=False)
-        if done.returncode == 0:
-            subprocess.run(["umount", place], check=True)
-    return done.returncode == 0
+    with TemporaryDirectory() as folder:
+        command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder]
+        result = subprocess.run(command, capture_output=True, check=False)
+        if result.returncode == 0:
+            subprocess.run(["umount", folder], check=True)
+    return result.returncode == 0
 
 
 @contextmanager
-def dask_of_its_own(folder: Path, *, workers: int = 1):
+def separate_dask(folder: Path, *, workers: int = 1):
     """A scheduler and workers in separate processes; yields their processes and the address."""
     environment = ENVIRONMENT | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
     note = folder / f"scheduler-{time.monotonic_ns()}.json"
@@ -330,27 +334,27 @@ def dask_of_its_own(folder: Path, *, workers: int = 1):
             process.wait()
 
 
-def run_kind(stage: Stage, kind: str, *, times: int = 1) -> Outcome:
+def run_kind(workspace: Workspace, kind: str, *, times: int = 1) -> Outcome:
     """Cause one kind of fault in a fresh run `times` times, finish the run, and count what was
     lost."""
     outcome = Outcome(kind)
     awkward = f"{kind} ü "  # blanks and letters outside ASCII in the path
-    with TemporaryDirectory(dir=stage.folder, prefix=awkward) as place:
-        out = Path(place) / "out"
+    with TemporaryDirectory(dir=workspace.folder, prefix=awkward) as folder:
+        out = Path(folder) / "out"
         try:
             for _ in range(times):
-                KINDS[kind](stage, out, outcome)
-            outcome.kept = finished(out)
-            said = outcome.said
-            err = outcome.end(stage.start(out))
+                KINDS[kind](workspace, out, outcome)
+            outcome.finished = finished(out)
+            last_line = outcome.last_line
+            err = outcome.end(workspace.start(out))
             if outcome.codes[-1]:
                 raise RuntimeError(f"after {kind}: {err}")
-            outcome.said = said
-            found = files_of(out)
-            outcome.lost = len(stage.reference.keys() - found.keys())
-            different = set(found.items()) ^ set(stage.reference.items())
+            outcome.last_line = last_line
+            files = files_of(out)
+            outcome.lost = len(workspace.reference.keys() - files.keys())
+            different = set(files.items()) ^ set(workspace.reference.items())
             outcome.different = len({name for name, _ in different if not name.startswith(".")})
-            outcome.left_over = sum(name.startswith(".") for name in found)
+            outcome.left_over = sum(name.startswith(".") for name in files)
         finally:
             if os.path.ismount(out):
                 subprocess.run(["umount", str(out)], check=True)
@@ -366,19 +370,19 @@ def campaign(
     folder: Path, kills: int, kinds: Sequence[str], *, seed: int = 0
 ) -> list[dict[str, object]]:
     """Kinds in turn until there are `kills`; one row for each kind."""
-    stage = make_stage(folder, seed=seed, forked=True)
-    found: dict[str, list[Outcome]] = {kind: [] for kind in kinds}
-    while sum(outcome.kills for all_of in found.values() for outcome in all_of) < kills:
+    workspace = make_workspace(folder, seed=seed, forked=True)
+    outcomes: dict[str, list[Outcome]] = {kind: [] for kind in kinds}
+    while sum(outcome.kills for of_kind in outcomes.values() for outcome in of_kind) < kills:
         for kind in kinds:
-            found[kind].append(run_kind(stage, kind, times=TIMES.get(kind, 1)))
-            print(found[kind][-1], file=sys.stderr, flush=True)
+            outcomes[kind].append(run_kind(workspace, kind, times=TIMES.get(kind, 1)))
+            print(outcomes[kind][-1], file=sys.stderr, flush=True)
     rows = []
-    for kind, all_of in found.items():
+    for kind, of_kind in outcomes.items():
         counts = (
-            sum(getattr(o, name) for o in all_of) for name in ("lost", "different", "left_over")
+            sum(getattr(o, name) for o in of_kind) for name in ("lost", "different", "left_over")
         )
-        words = sum(name.endswith(".word") for name in stage.reference)
-        facts = (kind, len(all_of), sum(o.kills for o in all_of), words * len(all_of), *counts)
+        words = sum(name.endswith(".word") for name in workspace.reference)
+        facts = (kind, len(of_kind), sum(o.kills for o in of_kind), words * len(of_kind), *counts)
         rows.append(dict(zip(COLUMNS, facts, strict=True)))
     return rows
 
@@ -389,11 +393,11 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("reports"))
-    given = parser.parse_args()
-    kinds = [kind for kind in given.kinds if kind != "disk_full" or can_mount()]
+    arguments = parser.parse_args()
+    kinds = [kind for kind in arguments.kinds if kind != "disk_full" or can_mount()]
     with TemporaryDirectory() as folder:
-        rows = campaign(Path(folder), given.kills, kinds, seed=given.seed)
-        write_totals(given.out / "kill_campaign.csv", rows, order=sorted(KINDS))
+        rows = campaign(Path(folder), arguments.kills, kinds, seed=arguments.seed)
+        write_totals(arguments.out / "kill_campaign.csv", rows, order=sorted(KINDS))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from compiled import EMBEDDING, MLP, Compiled, compiled, programs
-from tracr_circuits import pairs_of, said
+from tracr_circuits import answer_ids, pairs_of
 
 import probe
 from probe import Model
@@ -52,7 +52,7 @@ class Task(NamedTuple):
     clean: list[list[int]]
     corrupt: list[list[int]]
     answers: list[tuple[int, int]]
-    known: tuple[str, ...] = ()
+    circuit: tuple[str, ...] = ()
 
 
 def program_task(program: Compiled) -> Task:
@@ -62,9 +62,9 @@ def program_task(program: Compiled) -> Task:
     return Task(
         program.name,
         program.model,
-        [ids[one] for one, _ in pairs],
-        [ids[other] for _, other in pairs],
-        [said(program, pair) for pair in pairs],
+        [ids[clean] for clean, _ in pairs],
+        [ids[corrupt] for _, corrupt in pairs],
+        [answer_ids(program, pair) for pair in pairs],
         known_edges(program),
     )
 
@@ -72,9 +72,11 @@ def program_task(program: Compiled) -> Task:
 def known_edges(program: Compiled) -> tuple[str, ...]:
     """The edges of a program's circuit by MIB's names. The logits read the outputs that nothing
     else in the circuit reads."""
-    names = {f"{_name(one)}->{_name(other)}{CHANNEL[how]}" for one, other, how in program.edges}
-    writers = {one for one, _, _ in program.edges}
-    ends = {other for _, other, _ in program.edges} - writers
+    names = {
+        f"{_name(writer)}->{_name(reader)}{CHANNEL[how]}" for writer, reader, how in program.edges
+    }
+    writers = {writer for writer, _, _ in program.edges}
+    ends = {reader for _, reader, _ in program.edges} - writers
     return tuple(sorted(names | {f"{_name(end)}->logits" for end in ends}))
 
 
@@ -93,53 +95,55 @@ def indirect_objects(model: Model) -> Task:
     def ids(a: str, b: str, s: str) -> list[int]:
         return [words.get(word.format(a=a, b=b, s=s), 0) for word in FRAME]
 
-    chosen = [tuple(np.random.default_rng(seed).permutation(NAMES)[:2]) for seed in range(PAIRS)]
+    name_pairs = [
+        tuple(np.random.default_rng(seed).permutation(NAMES)[:2]) for seed in range(PAIRS)
+    ]
     return Task(
         "indirect objects, random weights",
         model,
-        [ids(a, b, b) for a, b in chosen],
-        [ids(a, b, a) for a, b in chosen],
-        [(words[a], words[b]) for a, b in chosen],
+        [ids(a, b, b) for a, b in name_pairs],
+        [ids(a, b, a) for a, b in name_pairs],
+        [(words[a], words[b]) for a, b in name_pairs],
     )
 
 
-def tasks(chosen: list[str] | None) -> Iterator[Task]:
+def tasks(names: list[str] | None) -> Iterator[Task]:
     """The tasks of these names, or all of them."""
     from handmade import random_model
 
-    every = indirect_objects(random_model())
-    if chosen is None or every.name in chosen:
-        yield every
+    indirect = indirect_objects(random_model())
+    if names is None or indirect.name in names:
+        yield indirect
     if find_spec("tracr") is None:
         print("Tracr is not installed: no programs; python -m pip install '.[tracr]'", flush=True)
         return
     for name in programs():
-        if chosen is None or name in chosen:
+        if names is None or name in names:
             yield program_task(compiled(name))
 
 
 def row_of(task: Task, files: Path | None) -> dict[str, object]:
     """The row of `mib.csv` for one task."""
     graph = probe.mib.graph(task.model)
-    asked = task.clean, task.corrupt, task.answers
-    scores = probe.mib.exact_scores(task.model, *asked)
-    nodes = probe.mib.exact_scores(task.model, *asked, level="node")
-    by_edge = probe.mib.evaluate(task.model, *asked, scores)
-    by_node = probe.mib.evaluate(task.model, *asked, nodes)
+    inputs = task.clean, task.corrupt, task.answers
+    scores = probe.mib.exact_scores(task.model, *inputs)
+    nodes = probe.mib.exact_scores(task.model, *inputs, level="node")
+    by_edge = probe.mib.evaluate(task.model, *inputs, scores)
+    by_node = probe.mib.evaluate(task.model, *inputs, nodes)
     row: dict[str, object] = {
         "task": task.name,
         "edges": len(graph.edges),
-        "known": len(task.known),
+        "known": len(task.circuit),
     }
     row |= {"cpr": by_edge.cpr, "cmd": by_edge.cmd}
     row |= {"node_cpr": by_node.cpr, "node_cmd": by_node.cmd, "auroc": np.nan}
-    if task.known:
-        row["auroc"] = probe.mib.area_under_roc(graph, scores, task.known)
+    if task.circuit:
+        row["auroc"] = probe.mib.area_under_roc(graph, scores, task.circuit)
     if files is not None:
         folder = files / task.name.replace(" ", "_").replace(",", "")
         probe.mib.write(graph, folder / "importances.json", edges=scores, nodes=nodes)
         about = {"clean": task.clean, "corrupt": task.corrupt, "answers": task.answers}
-        about["known"] = list(task.known)
+        about["known"] = list(task.circuit)
         (folder / "texts.json").write_text(json.dumps(about), encoding="utf-8")
     return row
 
@@ -149,12 +153,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the folder of mib.csv")
     parser.add_argument("--files", type=Path, help="a folder for the scores, one folder a task")
     parser.add_argument("--tasks", nargs="+", help="by default all")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     rows = []
-    for task in tasks(asked.tasks):
-        rows.append(row_of(task, asked.files))
+    for task in tasks(options.tasks):
+        rows.append(row_of(task, options.files))
         print(rows[-1], flush=True)
-    pd.DataFrame(rows).to_csv(asked.out / "mib.csv", index=False, float_format="%.6g")
+    pd.DataFrame(rows).to_csv(options.out / "mib.csv", index=False, float_format="%.6g")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 --out reports`.
 
 Every row of FAULTS puts one fault into a copy of `probe/`: a sign, a mask, a scale, a position off
-by one, swapped labels, a missing bias, a wrong donor, a wrong fold. On that copy run the tests of
-the fault's file, which should notice it first, then those of its package, then all fast tests, each
-until the first failure. `mutations.csv` names the test that caught each fault. The exit status is 1
+by one, swapped labels, a missing bias, a wrong donor, a wrong fold. The script runs the tests
+of the fault's file on that copy, which should notice it first, then the tests of its package, then
+all fast tests, each until the first failure. `mutations.csv` names the test that caught each fault. The exit status is 1
 if a fault was not caught, or if tests fail without a fault.
 """
 
@@ -393,8 +393,8 @@ def spoiled(fault: Fault) -> str:
 @contextmanager
 def copied(fault: Fault | None) -> Iterator[Path]:
     """A checkout whose `probe/` is a copy with the fault in it; everything else is linked."""
-    with TemporaryDirectory() as made:
-        folder = Path(made)
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         for entry in ROOT.iterdir():
             if entry.name == "probe":
                 shutil.copytree(entry, folder / "probe")
@@ -418,7 +418,7 @@ class First:
 
 
 def first_failure(fault: Fault | None, tests: str) -> str:
-    """The first of the fast tests of a folder that fails with the fault; "" if all pass. Changes
+    """The first of the fast tests in a folder that fails with the fault; "" if all pass. Changes
     the process."""
     with copied(fault) as folder, open(os.devnull, "w") as nowhere:
         os.chdir(folder)
@@ -463,25 +463,25 @@ def try_out(faults: Sequence[Fault | None], workers: int) -> list[str]:
     with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=1) as pool:
         for near in range(3):
             runs = {
-                place: pool.apply_async(first_failure, (fault, where[near]))
-                for place, fault in enumerate(faults)
-                if not caught[place] and len(where := places(fault)) > near
+                index: pool.apply_async(first_failure, (fault, where[near]))
+                for index, fault in enumerate(faults)
+                if not caught[index] and len(where := paths_to_run(fault)) > near
             }
-            for place, run in runs.items():
-                caught[place] = run.get()
-                print(f"{faults[place]}: {caught[place] or 'not yet caught'}", flush=True)
+            for index, run in runs.items():
+                caught[index] = run.get()
+                print(f"{faults[index]}: {caught[index] or 'not yet caught'}", flush=True)
     return caught
 
 
-def places(fault: Fault | None) -> list[str]:
-    """The tests to run, the nearest first: those of the fault's file, if there are any, of its
-    package, and all."""
+def paths_to_run(fault: Fault | None) -> list[str]:
+    """The tests to run, the nearest first: the tests of the fault's file (if any), the tests of
+    its package, and all tests."""
     if fault is None:
         return ["tests"]
     package = Path(fault.file).parts[0]
     name = Path(fault.file).stem
-    own = f"tests/{package}/test_{name}.py"
-    return [*([own] if (ROOT / own).exists() else []), f"tests/{package}", "tests"]
+    test_file = f"tests/{package}/test_{name}.py"
+    return [*([test_file] if (ROOT / test_file).exists() else []), f"tests/{package}", "tests"]
 
 
 def main() -> int:
@@ -494,7 +494,7 @@ def main() -> int:
         "--only", nargs="*", help="faults whose file or description has one of these in it"
     )
     options = parser.parse_args()
-    chosen = [
+    faults = [
         fault
         for fault in FAULTS
         if any(part in f"{fault.file} {fault.breaks}" for part in options.only or [""])
@@ -502,10 +502,10 @@ def main() -> int:
     if not options.only and (fails := try_out([None], 1)[0]):
         print(f"without a fault {fails} fails")
         return 1
-    caught = try_out(chosen, options.workers)
+    caught = try_out(faults, options.workers)
     rows = [
         dict(zip(COLUMNS, (fault.file, fault.breaks, "yes" if name else "no", name), strict=True))
-        for fault, name in zip(chosen, caught, strict=True)
+        for fault, name in zip(faults, caught, strict=True)
     ]
     options.out.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(rows, columns=COLUMNS).to_csv(options.out / "mutations.csv", index=False)

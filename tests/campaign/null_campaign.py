@@ -1,4 +1,4 @@
-"""Studies without any effect: how often one is claimed nevertheless. `make campaign` runs 200 of
+"""Studies without any effect: how often an effect is claimed nevertheless. `make campaign` runs 200 of
 each kind.
 
     random weights     a new random model and new sentences in every run: nested, crossed and unpaired
@@ -108,26 +108,27 @@ def _lengthened(rows: Sentences, rng: np.random.Generator, more: tuple[range, ra
 def _after(row: Sentence, *words: str) -> Sentence:
     """The sentence after these words."""
     front = "".join(f"{word} " for word in words)
-    places = {
+    spans = {
         name: getattr(row, name) + len(front) for name in ("start", "end", "cue_start", "cue_end")
     }
-    return replace(row, text=front + row.text, **places)
+    return replace(row, text=front + row.text, **spans)
 
 
 def reassigned(rows: Sentences, rng: np.random.Generator) -> Sentences:
     """The senses of every pair of cue words, exchanged at random."""
     senses = list(dict.fromkeys(row.sense for row in rows))
-    turned = {row.pair.split("/")[-1]: bool(rng.random() < 0.5) for row in rows}
+    exchange = {row.pair.split("/")[-1]: bool(rng.random() < 0.5) for row in rows}
     return [
         replace(row, sense=senses[1 - senses.index(row.sense)])
-        if turned[row.pair.split("/")[-1]]
+        if exchange[row.pair.split("/")[-1]]
         else row
         for row in rows
     ]
 
 
-def dealt(rows: Sentences, rng: np.random.Generator) -> Sentences:
-    """Senses randomly assigned to the cue words, with the same numbers as before; no pairs."""
+def random_senses(rows: Sentences, rng: np.random.Generator) -> Sentences:
+    """The sentences with senses randomly assigned to the cue words, as many of each sense as before,
+    and without pairs."""
     senses = list(dict.fromkeys(row.sense for row in rows))
     cues = sorted({row.cue_word for row in rows})
     sense_of = dict(zip(rng.permutation(cues).tolist(), len(cues) // 2 * senses, strict=True))
@@ -135,19 +136,19 @@ def dealt(rows: Sentences, rng: np.random.Generator) -> Sentences:
 
 
 def paired_anew(rows: Sentences) -> Sentences:
-    """Every sentence with each sentence of the other sense that has its frame and distance, as
-    pairs."""
+    """Pairs of every sentence with each sentence of the other sense that has the same frame and
+    distance."""
     senses = list(dict.fromkeys(row.sense for row in rows))
-    places = list(dict.fromkeys((row.frame, row.distance) for row in rows))
-    sides = {(place, sense): [] for place in places for sense in senses}
+    slots = list(dict.fromkeys((row.frame, row.distance) for row in rows))
+    sides = {(slot, sense): [] for slot in slots for sense in senses}
     for row in rows:
         sides[(row.frame, row.distance), row.sense].append(row)
     return [
-        replace(row, pair=f"{place}/{first}/{second}")
-        for place in places
-        for first, one in enumerate(sides[place, senses[0]])
-        for second, other in enumerate(sides[place, senses[1]])
-        for row in (one, other)
+        replace(row, pair=f"{slot}/{i}/{j}")
+        for slot in slots
+        for i, a in enumerate(sides[slot, senses[0]])
+        for j, b in enumerate(sides[slot, senses[1]])
+        for row in (a, b)
     ]
 
 
@@ -156,10 +157,12 @@ def of_lexicon(rng: np.random.Generator, *, frames: int, distances: int) -> Sent
     word = str(rng.choice(lexicon.words()))
     rows = lexicon.expand(word).sentences
     senses = rng.permutation(sorted({row.sense for row in rows}))[:2]
-    chosen = rng.permutation(sorted({row.frame for row in rows}))[:frames]
+    frame_names = rng.permutation(sorted({row.frame for row in rows}))[:frames]
     apart = rng.permutation(sorted({row.distance for row in rows}))[:distances]
     return [
-        row for row in rows if row.sense in senses and row.frame in chosen and row.distance in apart
+        row
+        for row in rows
+        if row.sense in senses and row.frame in frame_names and row.distance in apart
     ]
 
 
@@ -198,10 +201,10 @@ KINDS = {
         trained, lambda rng: reassigned(of_lexicon(rng, frames=6, distances=2), rng)
     ),
     "reassigned, crossed": Kind(
-        trained, lambda rng: paired_anew(dealt(of_lexicon(rng, frames=2, distances=1), rng))
+        trained, lambda rng: paired_anew(random_senses(of_lexicon(rng, frames=2, distances=1), rng))
     ),
     "reassigned, unpaired": Kind(
-        trained, lambda rng: dealt(of_lexicon(rng, frames=6, distances=2), rng)
+        trained, lambda rng: random_senses(of_lexicon(rng, frames=6, distances=2), rng)
     ),
     **{make.__name__: Kind(random_weights, make) for make in (function_word, always_longer)},
 }
@@ -238,15 +241,15 @@ def study_of(kind: str, run: int) -> dict[str, object]:
     return row | frame["verdict"].value_counts().to_dict()
 
 
-# --- what was found -------------------------------------------------------------------------------
+# --- the findings --------------------------------------------------------------------------------
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """For each kind: runs; gate p below .01, claimed, any resolver, each with the 95 % interval of
     its share."""
     names = ("gate", "claimed", "resolver")
-    found = rows.assign(resolver=rows["resolver"] > 0).groupby("kind", sort=False)
-    counts = found.agg(runs=("run", "size"), **{name: (name, "sum") for name in names})
+    groups = rows.assign(resolver=rows["resolver"] > 0).groupby("kind", sort=False)
+    counts = groups.agg(runs=("run", "size"), **{name: (name, "sum") for name in names})
     shares = {
         name: [_interval(*row) for row in zip(counts[name], counts["runs"], strict=True)]
         for name in names
@@ -265,9 +268,9 @@ def too_many(rows: pd.DataFrame) -> list[str]:
 
     With fewer than RUNS runs, as many are allowed as chance gives a test that is exactly at its level.
     """
-    found = summary(rows)
-    counted = found.assign(
-        claimed=found["claimed"].where(found.index.isin(NUISANCE), found["gate"])
+    counts = summary(rows)
+    counted = counts.assign(
+        claimed=counts["claimed"].where(counts.index.isin(NUISANCE), counts["gate"])
     )
     return [
         f"{kind}: {name} in {row[name]} of {row['runs']}"
@@ -289,9 +292,9 @@ def bounds(runs: int) -> str:
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows, kind by kind."""
-    places = {kind: place for place, kind in enumerate(KINDS)}
+    ranks = {kind: rank for rank, kind in enumerate(KINDS)}
     return rows.sort_values(
-        ["kind", "run"], key=lambda column: column.map(places) if column.name == "kind" else column
+        ["kind", "run"], key=lambda column: column.map(ranks) if column.name == "kind" else column
     )
 
 
@@ -303,17 +306,17 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--kinds", nargs="*", choices=[*KINDS], default=[*KINDS])
     parser.add_argument("--keep", action="store_true", help="continue the existing table")
-    given = parser.parse_args()
-    table = given.out / "null_campaign.csv"
-    rows = pd.read_csv(table).to_dict("records") if given.keep and table.exists() else []
-    done = {(row["kind"], row["run"]) for row in rows}
+    options = parser.parse_args()
+    table = options.out / "null_campaign.csv"
+    rows = pd.read_csv(table).to_dict("records") if options.keep and table.exists() else []
+    existing = {(row["kind"], row["run"]) for row in rows}
     # One of every kind in turn: an interrupted campaign has equally many of each.
-    for run in range(given.runs):
-        rows += [study_of(kind, run) for kind in given.kinds if (kind, run) not in done]
+    for run in range(options.runs):
+        rows += [study_of(kind, run) for kind in options.kinds if (kind, run) not in existing]
         write_atomically(table, in_order(pd.DataFrame(rows)).to_csv(index=False))
-    made = in_order(pd.DataFrame(rows))
-    print(summary(made).to_string(), bounds(given.runs), sep="\n")
-    print(*(wrong := too_many(made)) or ["all within their bounds"], sep="\n")
+    frame = in_order(pd.DataFrame(rows))
+    print(summary(frame).to_string(), bounds(options.runs), sep="\n")
+    print(*(wrong := too_many(frame)) or ["all within their bounds"], sep="\n")
     return bool(wrong)
 
 

@@ -82,10 +82,10 @@ def in_its_place(sentences: Sequence[Sentence], noun: str) -> list[Sentence]:
     return changed
 
 
-def nouns_for(model: Model, word: str, most: int) -> list[str]:
+def nouns_for(model: Model, word: str, count: int) -> list[str]:
     """The first nouns that ship and can replace a word in this model."""
     material = prepare(model, word, sentences_of(word, None, model).sentences)
-    return list(candidates(model, material, None).nouns)[:most]
+    return list(candidates(model, material, None).nouns)[:count]
 
 
 def studies_of(
@@ -109,8 +109,8 @@ def studies_of(
     compared = record.of_pairs("nouns")
     gates = ambiguity_gate(compared, record.depth)
     for pair, of_nouns, gate in zip(record.pairs, compared, gates, strict=True):
-        chosen = list(gate.noun_numbers) if gate else []
-        shares = of_nouns.shares[chosen, record.depth] if chosen else np.array([np.nan])
+        noun_numbers = list(gate.noun_numbers) if gate else []
+        shares = of_nouns.shares[noun_numbers, record.depth] if noun_numbers else np.array([np.nan])
         rows[pair.senses] = {
             "model": model.name,
             "word": word,
@@ -119,7 +119,7 @@ def studies_of(
             "sense_b": pair.senses[1],
             "sentences": len(pair.split.rows),
             "gap_p": pair.gates.gap,
-            "nouns": len(chosen),
+            "nouns": len(noun_numbers),
             "general_share": shares.mean(),
             "ambiguity_p": gate.p if gate else np.nan,
         } | NO_HEADS
@@ -137,11 +137,11 @@ def studies_of(
     yield from rows.values()
 
 
-def remembering() -> Callable[..., ReplacedStates]:
+def cached_replacement() -> Callable[..., ReplacedStates]:
     """`replace_tokens` of one model, which computes a text with a noun only once: all nouns of a
     word are compared with nearly the same nouns in the same sentences. It returns nothing that only
     swaps need."""
-    known: dict[tuple[object, ...], torch.Tensor] = {}
+    cache: dict[tuple[object, ...], torch.Tensor] = {}
 
     def replaced(
         weights: Weights,
@@ -155,23 +155,23 @@ def remembering() -> Callable[..., ReplacedStates]:
         ]
         missing = {
             (row, number)
-            for row, others in enumerate(around)
+            for row, context in enumerate(around)
             for number, variant in enumerate(variants)
-            if (others, tuple(variant)) not in known
+            if (context, tuple(variant)) not in cache
         }
         rows = sorted({row for row, _ in missing})
         numbers = sorted({number for _, number in missing})
         if missing:
-            chosen = [variants[number] for number in numbers]
-            some = [texts[row] for row in rows]
-            resid = replace_tokens(weights, some, chosen, parts=("resid",)).resid
+            missing_variants = [variants[number] for number in numbers]
+            missing_texts = [texts[row] for row in rows]
+            resid = replace_tokens(weights, missing_texts, missing_variants, parts=("resid",)).resid
             for index, row in enumerate(rows):
-                for variant, states in zip(chosen, resid[index], strict=True):
-                    known[around[row], tuple(variant)] = states.clone()
-        by_row = [[known[others, tuple(variant)] for variant in variants] for others in around]
+                for variant, states in zip(missing_variants, resid[index], strict=True):
+                    cache[around[row], tuple(variant)] = states.clone()
+        by_row = [[cache[context, tuple(variant)] for variant in variants] for context in around]
         resid = torch.stack([torch.stack(states) for states in by_row])
-        nothing = resid.new_empty(len(texts), len(variants), 0)
-        return ReplacedStates(resid, nothing, nothing)
+        empty = resid.new_empty(len(texts), len(variants), 0)
+        return ReplacedStates(resid, empty, empty)
 
     return replaced
 
@@ -186,20 +186,19 @@ def models_at_hand(names: Sequence[str]) -> Iterator[str]:
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """For each model and word: the number of studies of nouns; the numbers of those that pass the
-    ambiguity gate, and with a resolver, for any pair of senses; and the largest p of the word
-    itself."""
+    """For each model and word: the number of studies of nouns; how many studies pass the ambiguity
+    gate, and how many have a resolver, for any pair of senses; and the largest p of the word."""
     of_nouns = rows[rows["noun"] != rows["word"]]
     studies = of_nouns.groupby(["model", "word", "noun"], sort=False)
     by_study = studies.agg(ambiguity_p=("ambiguity_p", "min"), resolver=("resolver", "max"))
     by_study["gate"] = by_study["ambiguity_p"] <= LEVEL
     by_study["resolver"] = by_study["resolver"] > 0
     grouped = by_study.groupby(level=["model", "word"], sort=False)
-    found = grouped.agg(
+    counts = grouped.agg(
         studies=("gate", "size"), gate=("gate", "sum"), resolver=("resolver", "sum")
     )
     of_words = rows[rows["noun"] == rows["word"]].groupby(["model", "word"], sort=False)
-    return found.join(of_words["ambiguity_p"].max().rename("p_of_the_word"))
+    return counts.join(of_words["ambiguity_p"].max().rename("p_of_the_word"))
 
 
 def wrong(rows: pd.DataFrame) -> list[str]:
@@ -226,29 +225,29 @@ def main() -> int:
     parser.add_argument("--words", nargs="+", default=[*WORDS])
     parser.add_argument("--nouns", type=int, default=NOUNS, help="that replace each word")
     parser.add_argument("--keep", action="store_true", help="continue the existing table")
-    chosen = parser.parse_args()
-    table = chosen.out / TABLE
-    rows = pd.read_csv(table).to_dict("records") if chosen.keep and table.exists() else []
-    done = {(row["model"], row["word"], row["noun"]) for row in rows}
-    for name in models_at_hand(chosen.models):
+    options = parser.parse_args()
+    table = options.out / TABLE
+    rows = pd.read_csv(table).to_dict("records") if options.keep and table.exists() else []
+    existing = {(row["model"], row["word"], row["noun"]) for row in rows}
+    for name in models_at_hand(options.models):
         model = probe.load(name)
         random_model = untrained(model, seed=0)
-        for word in chosen.words:
-            remembered = remembering()
-            for noun in (word, *nouns_for(model, word, chosen.nouns)):
-                if (model.name, word, noun) in done:
+        for word in options.words:
+            replaced = cached_replacement()
+            for noun in (word, *nouns_for(model, word, options.nouns)):
+                if (model.name, word, noun) in existing:
                     continue
                 try:
-                    rows += studies_of(model, random_model, word, noun, remembered)
+                    rows += studies_of(model, random_model, word, noun, replaced)
                 except InputError as error:
                     print(f"{model.name}, {noun} for {word}: {error}", flush=True)
                     continue
-                chosen.out.mkdir(parents=True, exist_ok=True)
+                options.out.mkdir(parents=True, exist_ok=True)
                 frame = pd.DataFrame(rows)
                 write_atomically(table, frame.to_csv(index=False, float_format="%.6g"))
-    made = pd.DataFrame(rows)
-    problems = wrong(made)
-    print(summary(made).to_string())
+    results = pd.DataFrame(rows)
+    problems = wrong(results)
+    print(summary(results).to_string())
     print(*problems or ["all within their bounds"], sep="\n")
     return bool(problems)
 

@@ -50,21 +50,21 @@ print(json.dumps({"leading_head": leading, "certificate": f"{rows['ok'].sum()} o
 def interpreters() -> dict[str, Path | None]:
     """Each Python of PYTHONS that runs here: on the path, or installed by pyenv; None if it is
     missing."""
-    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found: dict[str, Path | None] = dict.fromkeys(PYTHONS)
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    pythons: dict[str, Path | None] = dict.fromkeys(PYTHONS)
     for version in PYTHONS:
-        on_path = [Path(place) for place in [shutil.which(f"python{version}")] if place]
-        for place in (*on_path, *sorted(kept.glob(f"{version}.*/bin/python"), reverse=True)):
-            if found[version] is None and version_of(place).startswith(f"{version}."):
-                found[version] = place
-    return found
+        on_path = [Path(path) for path in [shutil.which(f"python{version}")] if path]
+        for path in (*on_path, *sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)):
+            if pythons[version] is None and version_of(path).startswith(f"{version}."):
+                pythons[version] = path
+    return pythons
 
 
 def version_of(python: Path) -> str:
     """The full version; empty if it does not run."""
-    asked = "import platform; print(platform.python_version())"
+    code = "import platform; print(platform.python_version())"
     return subprocess.run(
-        [python, "-c", asked], check=False, capture_output=True, text=True
+        [python, "-c", code], check=False, capture_output=True, text=True
     ).stdout.strip()
 
 
@@ -91,9 +91,9 @@ def tried(python: Path, wheel: Path, folder: Path, constraints: list[str]) -> di
         return row
     row |= read(run([bin / "python", "-c", ASK], work))
     row["probe"] = (run([bin / "probe", "--version"], work) or "fails").strip()
-    made = run([bin / "probe", "report", "bank", "--out", "out"], work)
-    row["report"] = "no" if made is None else "yes"
-    return row if made is None else row | read(run([bin / "python", "-c", READ], work))
+    report = run([bin / "probe", "report", "bank", "--out", "out"], work)
+    row["report"] = "no" if report is None else "yes"
+    return row if report is None else row | read(run([bin / "python", "-c", READ], work))
 
 
 def installer(python: Path) -> list[str | Path]:
@@ -111,16 +111,16 @@ def run(command: list[str | Path], folder: Path) -> str | None:
         for name, value in os.environ.items()
         if name not in ("PYTHONPATH", "VIRTUAL_ENV")
     }
-    done = subprocess.run(
+    result = subprocess.run(
         command, check=False, cwd=folder, env=clean, capture_output=True, text=True
     )
-    if done.returncode:
+    if result.returncode:
         print(
-            f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stderr[-2000:]}",
+            f"{' '.join(map(str, command))}: exit {result.returncode}\n{result.stderr[-2000:]}",
             file=sys.stderr,
         )
         return None
-    return done.stdout
+    return result.stdout
 
 
 def read(printed: str | None) -> dict[str, str]:
@@ -135,16 +135,16 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     with TemporaryDirectory(dir=arguments.scratch) as scratch:
-        place = Path(scratch)
-        build = [sys.executable, "-m", "build", "--wheel", "--outdir", place, ROOT]
+        base = Path(scratch)
+        build = [sys.executable, "-m", "build", "--wheel", "--outdir", base, ROOT]
         subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
-        wheel = next(place.glob("*.whl"))
-        found = interpreters()
-        first = next((version for version, python in found.items() if python), None)
+        wheel = next(base.glob("*.whl"))
+        pythons = interpreters()
+        first = next((version for version, python in pythons.items() if python), None)
         cases = ([(first, lowest())] if first else []) + [(version, []) for version in PYTHONS]
         rows = []
         for number, (version, constraints) in enumerate(cases):
-            python, folder = found[version], place / str(number)
+            python, folder = pythons[version], base / str(number)
             if python is None:
                 row = dict.fromkeys(COLUMNS, "") | {
                     "python": version,

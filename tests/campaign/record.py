@@ -24,7 +24,7 @@ import pandas as pd
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = ("part", "date", "commit", "tests", "passed", "skipped")
-# The other parts, with their options; each writes its own table.
+# The other parts, with their options. Each part writes a separate table.
 SCRIPTS: dict[str, tuple[str, ...]] = {
     "tests/campaign/kill_campaign.py": ("--kills", "36"),
     "tests/fuzzing.py": ("--cases", "100000"),
@@ -75,33 +75,33 @@ def run(only: Sequence[str] | None, *, workers: str, out: Path) -> Iterator[dict
             command = ["-m", "pytest", "-q", "-m", "campaign", "-n", workers]
             command += ["--dist", "loadfile", "--no-loadscope-reorder"]
             command += ["-o", "junit_family=xunit1", f"--junitxml={report}"]
-            done = subprocess.run(
+            result = subprocess.run(
                 [sys.executable, *command, *(files or [])],
                 cwd=ROOT,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
                 check=False,
             )
             # All passed, or some failed; otherwise some did not run.
-            if done.returncode not in (0, 1):
-                sys.exit(done.returncode)
+            if result.returncode not in (0, 1):
+                sys.exit(result.returncode)
             yield from counted(ET.parse(report).iter("testcase"))
     for script, options in SCRIPTS.items():
         if only is None or script in only:
-            done = subprocess.run(
+            result = subprocess.run(
                 [sys.executable, script, *options, "--out", out],
                 cwd=ROOT,
                 env=os.environ | ENVIRONMENT,
                 check=False,
             )
-            yield {"part": script, "tests": 1, "passed": int(done.returncode == 0), "skipped": 0}
+            yield {"part": script, "tests": 1, "passed": int(result.returncode == 0), "skipped": 0}
 
 
 def list_parts(record: Path) -> None:
     """Add a row without a date for every part that has none, or that ran with another number of
     tests."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "campaign", "--collect-only"]
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    names = [line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line]
+    result = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    names = [line.partition("::")[0] for line in result.stdout.splitlines() if "::" in line]
     parts = Counter(names) | dict.fromkeys(SCRIPTS, 1)
     ran = pd.read_csv(record, index_col="part")["tests"] if record.exists() else pd.Series()
     rows: list[dict[str, object]] = [
@@ -128,8 +128,8 @@ def counted(cases: Iterable[ET.Element]) -> list[dict[str, object]]:
 def commit() -> str:
     """The commit of the checkout, followed by "+" if there were changes since."""
     command = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+    result = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return result.stdout.strip()
 
 
 def write(record: Path, rows: Sequence[dict[str, object]], *, whole: bool) -> None:

@@ -94,13 +94,13 @@ def timings_of(timings: pd.DataFrame, work: str) -> float:
 
 def reports(model: str, device: str) -> Iterator[dict[str, object]]:
     """Seconds of `probe report bank` on the card, then on the processor of the same machine."""
-    for place in dict.fromkeys((device, "cpu")):
+    for name in dict.fromkeys((device, "cpu")):
         with TemporaryDirectory() as out:
-            command = ["report", "bank", "--model", model, "--device", place, "--out", out]
+            command = ["report", "bank", "--model", model, "--device", name, "--out", out]
             start = time.perf_counter()
             run([sys.executable, "-m", "probe", *command], check=True)
             yield {
-                "shape": f"probe report bank --model {Path(model).stem} --device {place}",
+                "shape": f"probe report bank --model {Path(model).stem} --device {name}",
                 "dtype": "float32",
                 "seconds": time.perf_counter() - start,
             }

@@ -3,8 +3,8 @@ reports`.
 
 Every program of `compiled` is read at its last token, on pairs of inputs that differ in one token
 and in the program's output there, along the difference of the two outputs' logits. The score of a
-part is the absolute effect of the part alone on that difference, the mean over pairs and both
-directions, and the largest over positions:
+part is the absolute effect on that difference of patching only this part: the mean over pairs and
+both directions, and the largest value over positions:
 
     probe         heads: the exact swap of each; edges: the total effect of each (`probe.edges`)
     attribution   both by TransformerLens' attribution patching, node and edge granularity
@@ -14,7 +14,7 @@ directions, and the largest over positions:
 The ranking is compared with the circuit that the compiler built: `tracr.csv` has an AUROC for each.
 The output of a program has a logit of 1, all others 0. Scores that differ by less than a millionth
 of that are ties. `steps`: the number of heads on the longest chain. `known`: the size of the
-circuit, out of `of` parts; if it is empty or complete there is no AUROC. `between`: edges from head
+circuit, out of `of` parts; an empty or complete circuit has no AUROC. `between`: edges from head
 to head. `error`: the largest difference between the loaded model's outputs and Tracr's, over every
 input.
 """
@@ -52,17 +52,19 @@ def pairs_of(program: Compiled, count: int = PAIRS, seed: int = 0) -> list[Pair]
     """Rows of `inputs` that differ in one token and clearly in the output at the last one, drawn
     with the seed."""
     last = np.sort(program.said[:, -1], axis=-1)
-    clear, says = last[:, -1] - last[:, -2] > CLEAR, program.said[:, -1].argmax(-1)
+    clear, answers = last[:, -1] - last[:, -2] > CLEAR, program.said[:, -1].argmax(-1)
     differ = (program.inputs[:, None] != program.inputs[None]).sum(-1) == 1
-    one, other = np.nonzero(np.triu(differ & clear[:, None] & clear & (says[:, None] != says)))
-    drawn = np.random.default_rng(seed).permutation(len(one))[:count]
-    return list(zip(one[drawn].tolist(), other[drawn].tolist(), strict=True))
+    first, second = np.nonzero(
+        np.triu(differ & clear[:, None] & clear & (answers[:, None] != answers))
+    )
+    sample = np.random.default_rng(seed).permutation(len(first))[:count]
+    return list(zip(first[sample].tolist(), second[sample].tolist(), strict=True))
 
 
-def said(program: Compiled, pair: Pair) -> tuple[int, int]:
-    """The ids of the outputs at the last token of each."""
-    one, other = (program.outputs[int(program.said[row, -1].argmax())] for row in pair)
-    return one, other
+def answer_ids(program: Compiled, pair: Pair) -> tuple[int, int]:
+    """The ids of the outputs at the last token of each input."""
+    a, b = (program.outputs[int(program.said[row, -1].argmax())] for row in pair)
+    return a, b
 
 
 def directions_of(program: Compiled, pairs: list[Pair]) -> Tensor:
@@ -72,25 +74,25 @@ def directions_of(program: Compiled, pairs: list[Pair]) -> Tensor:
     The final norm only undoes the scale of the stream.
     """
     table = forward.unembedding(read_weights(program.model), torch.float32) / SMALL
-    ids = np.array([said(program, pair) for pair in pairs])
+    ids = np.array([answer_ids(program, pair) for pair in pairs])
     return (table[ids[:, 0]] - table[ids[:, 1]])[:, None]
 
 
 def by_probe(program: Compiled, pairs: list[Pair]) -> tuple[Scores, Scores]:
-    """Heads by their swaps, edges by their totals."""
+    """Scores of heads (their swaps) and of edges (their total effects)."""
     a, b = ([program.inputs[row].tolist() for row in rows] for rows in zip(*pairs, strict=True))
     depth = program.model.config.n_layers
-    found = every_edge(
+    result = every_edge(
         read_weights(program.model), a, b, directions_of(program, pairs), depth=depth, reach=0
     )
-    heads = found.swapped[:, :, :, :-1].abs().mean((0, 1)).amax(-1)
+    heads = result.swapped[:, :, :, :-1].abs().mean((0, 1)).amax(-1)
     edges: dict[object, float] = defaultdict(float)
     for edge, total in zip(
-        found.edges.tolist(), found.total[..., 0].abs().mean((0, 1)).tolist(), strict=True
+        result.edges.tolist(), result.total[..., 0].abs().mean((0, 1)).tolist(), strict=True
     ):
-        place = edge[:2], edge[3:5], edge[6]
-        edges[place] = max(edges[place], total)
-    return {place: float(heads[place]) for place in np.ndindex(*heads.shape)}, edges
+        key = edge[:2], edge[3:5], edge[6]
+        edges[key] = max(edges[key], total)
+    return {head: float(heads[head]) for head in np.ndindex(*heads.shape)}, edges
 
 
 def by_attribution(program: Compiled, pairs: list[Pair]) -> tuple[Scores, Scores]:
@@ -98,13 +100,13 @@ def by_attribution(program: Compiled, pairs: list[Pair]) -> tuple[Scores, Scores
     cancel."""
     heads, edges = Positions(), Positions()
     program.model.bridge.requires_grad_(True)  # gradients start at the weights
-    for clean, corrupt in (way for pair in pairs for way in (pair, pair[::-1])):
-        one, other = said(program, (clean, corrupt))
+    for clean, corrupt in (run for pair in pairs for run in (pair, pair[::-1])):
+        a, b = answer_ids(program, (clean, corrupt))
         ids = (torch.from_numpy(program.inputs[[row]]) for row in (clean, corrupt))
         result = attribution_patch(
             program.model.bridge,
             *ids,
-            lambda logits, one=one, other=other: logits[0, -1, one] - logits[0, -1, other],
+            lambda logits, a=a, b=b: logits[0, -1, a] - logits[0, -1, b],
             EdgeAttributionConfig(granularity="edge"),
         )
         for node, score in result.node_scores.items():
@@ -125,11 +127,11 @@ class Positions:
     def __init__(self) -> None:
         self.sums: dict[object, dict[int, float]] = defaultdict(lambda: defaultdict(float))
 
-    def add(self, place: object, pos: int, score: float) -> None:
-        self.sums[place][pos] += abs(score)
+    def add(self, part: object, pos: int, score: float) -> None:
+        self.sums[part][pos] += abs(score)
 
     def scores(self, count: int) -> Scores:
-        return {place: max(found.values()) / count for place, found in self.sums.items()}
+        return {part: max(by_position.values()) / count for part, by_position in self.sums.items()}
 
 
 def _part(node: Node) -> tuple[int, int]:
@@ -143,10 +145,10 @@ def _part(node: Node) -> tuple[int, int]:
 def by_direct_path(program: Compiled, pairs: list[Pair]) -> Scores:
     """Edges from head to head, at every position; one forward pass for all pairs, in both
     directions."""
-    ways = [way for pair in pairs for way in (pair, pair[::-1])]
-    clean, corrupt = (torch.from_numpy(program.inputs[[*rows]]) for rows in zip(*ways, strict=True))
-    ids = torch.tensor([said(program, way) for way in ways])
-    bridge, rows = program.model.bridge, torch.arange(len(ways))
+    runs = [run for pair in pairs for run in (pair, pair[::-1])]
+    clean, corrupt = (torch.from_numpy(program.inputs[[*rows]]) for rows in zip(*runs, strict=True))
+    ids = torch.tensor([answer_ids(program, run) for run in runs])
+    bridge, rows = program.model.bridge, torch.arange(len(runs))
 
     def difference(logits: Tensor) -> Tensor:
         return logits[rows, -1, ids[:, 0]] - logits[rows, -1, ids[:, 1]]
@@ -159,32 +161,30 @@ def by_direct_path(program: Compiled, pairs: list[Pair]) -> Scores:
         before = difference(logits)
         edges = {}
         for channel in CHANNELS:
-            given = (
+            arguments = (
                 bridge,
                 corrupt,
                 clean_cache,
                 cache,
                 lambda logits: (difference(logits) - before).abs().mean(),
             )
-            moved = get_act_patch_direct_path_all_sources(
-                *given, component=channel[0], verbose=False
+            effects = get_act_patch_direct_path_all_sources(
+                *arguments, component=channel[0], verbose=False
             )
-            for place in np.ndindex(*moved.shape):
-                if place[0] < place[2]:
-                    edges[place[:2], place[2:], channel] = float(moved[place])
+            for index in np.ndindex(*effects.shape):
+                if index[0] < index[2]:
+                    edges[index[:2], index[2:], channel] = float(effects[index])
     return edges
 
 
-def auroc(scores: Scores, known: frozenset, among: Iterable) -> float | None:
+def auroc(scores: Scores, circuit: frozenset, among: Iterable) -> float | None:
     """How well scores separate the known parts from the others: 1 is perfect, .5 is chance; None if
     one of them is empty."""
-    places = sorted(among)
-    truth = [place in known for place in places]
+    parts = sorted(among)
+    truth = [part in circuit for part in parts]
     if all(truth) or not any(truth):
         return None
-    return float(
-        roc_auc_score(truth, np.round(np.array([scores[place] for place in places]) / ALIKE))
-    )
+    return float(roc_auc_score(truth, np.round(np.array([scores[part] for part in parts]) / ALIKE)))
 
 
 def row_of(name: str, count: int = PAIRS) -> dict[str, object]:
@@ -206,7 +206,7 @@ def row_of(name: str, count: int = PAIRS) -> dict[str, object]:
     }
     error = float(np.abs(outputs(program) - program.said)[:, 1:].max())
     row |= {"pairs": len(pairs), "inputs": len(program.inputs), "error": error}
-    for kind, known, among, measured in (
+    for kind, circuit, among, measured in (
         ("heads", program.heads, heads, {"probe": heads, "attribution": other_heads}),
         ("edges", program.edges, edges, {"probe": edges, "attribution": other_edges}),
         (
@@ -216,8 +216,10 @@ def row_of(name: str, count: int = PAIRS) -> dict[str, object]:
             {"probe": edges, "attribution": other_edges, "direct_path": direct},
         ),
     ):
-        row |= {f"{kind}_known": len(known & among.keys()), f"{kind}_of": len(among)}
-        row |= {f"{kind}_{tool}": auroc(scores, known, among) for tool, scores in measured.items()}
+        row |= {f"{kind}_known": len(circuit & among.keys()), f"{kind}_of": len(among)}
+        row |= {
+            f"{kind}_{tool}": auroc(scores, circuit, among) for tool, scores in measured.items()
+        }
     return row
 
 
@@ -232,17 +234,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the folder of tracr.csv")
     parser.add_argument("--programs", nargs="+", help="by default all")
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     if find_spec("tracr") is None:
         parser.error(
             "Tracr is not installed: it compiles the programs; python -m pip install '.[tracr]' "
             "and again"
         )
     rows = []
-    for name in chosen.programs or programs():
+    for name in options.programs or programs():
         rows.append(row_of(name))
         print(rows[-1], flush=True)
-    pd.DataFrame(rows).to_csv(chosen.out / "tracr.csv", index=False, float_format="%.4g")
+    pd.DataFrame(rows).to_csv(options.out / "tracr.csv", index=False, float_format="%.4g")
 
 
 if __name__ == "__main__":

@@ -275,20 +275,20 @@ def test_forty_planted_cues_are_separated_from_each_other_and_from_360_other_wor
     each = scan.cues.drop_duplicates("cue").set_index("cue")["coordinate"]
     door = each[list(held_out["door"])].to_numpy()
     canal = each[list(held_out["canal"])].to_numpy()
-    others = each[OTHERS].to_numpy()
-    middle = np.median(others)
+    other_words = each[OTHERS].to_numpy()
+    middle = np.median(other_words)
     planted_size = np.abs(np.concatenate([door, canal]) - middle)
     assert resampling.auroc(door, canal) == 1
-    assert resampling.auroc(planted_size, np.abs(others - middle)) == 1
+    assert resampling.auroc(planted_size, np.abs(other_words - middle)) == 1
     assert scan.summary["auroc"] == 1 and scan.summary["held_out"] == 2 * FITTED
 
 
 def test_all_of_the_variance_passes_through_the_planted_head(planted):
     scan, _ = planted
-    first, *others = scan.heads.to_dict("records")
+    first, *other_heads = scan.heads.to_dict("records")
     assert (first["layer"], first["head"]) == (1, 2)
     assert first["share"] == pytest.approx(1, abs=0.02)
-    assert max(abs(head["share"]) for head in others) < 0.02
+    assert max(abs(head["share"]) for head in other_heads) < 0.02
     assert set(zip(scan.cues["layer"], scan.cues["head"], strict=True)) == {(1, 2)}
 
 
@@ -310,13 +310,13 @@ def test_a_head_that_reads_only_from_the_word_writes_nothing_at_other_nouns(plan
         ]
     ),
 )
-def test_two_texts_are_enough_to_tell_the_grammars_cues_apart(tiny, word, texts):
-    """Cue words of the lexicon that are not in the two texts. The model was trained on some of them
-    in topics only, never next to the word.
+def test_two_texts_are_enough_to_separate_the_cues_of_the_grammar(tiny, word, texts):
+    """Uses cue words of the lexicon that are not in the two texts. The model saw some of them in
+    training only in topics, never next to the word.
     """
     first, second = lexicon.entry(word).senses[:2]
-    found = probe.cues(tiny, word, texts=texts)
-    each = found.cues[~found.cues["seen"]].drop_duplicates("cue").set_index("cue")["coordinate"]
+    scan = probe.cues(tiny, word, texts=texts)
+    each = scan.cues[~scan.cues["seen"]].drop_duplicates("cue").set_index("cue")["coordinate"]
     values = [
         each[[cue for cue in sense.cues if cue in each.index]].to_numpy()
         for sense in (first, second)
@@ -328,7 +328,7 @@ def test_two_texts_are_enough_to_tell_the_grammars_cues_apart(tiny, word, texts)
 
 
 @pytest.mark.parametrize("word", mostly_campaign(["apple", "bank", "mole"]))
-def test_held_out_cues_of_the_grammar_are_told_apart(tiny, word):
+def test_held_out_cues_of_the_grammar_are_separated(tiny, word):
     assert probe.cues(tiny, word).summary["auroc"] >= 0.99
 
 
@@ -392,7 +392,7 @@ def test_reliability_follows_from_the_correlation_of_halves():
         ([0.7, 0.9, 0.8], 1),  # rises at once
     ],
 )
-def test_the_layer_is_the_first_after_the_fall_at_which_frames_agree_as_well_as_later(
+def test_the_layer_is_the_first_after_the_fall_where_frames_agree_as_well_as_in_later_layers(
     reliability, depth
 ):
     assert cues.first_reliable(np.array(reliability), 200) == depth
@@ -435,9 +435,9 @@ def test_a_token_is_a_beginning_if_a_plain_model_continues_it(tiny, plain):
     first = replace(slots, cues=slots.cues[:200])
     whole = without_beginnings(tiny, first)
     vocabulary = tiny.tokenizer.get_vocab()
-    begins = [not name.startswith("Ġ") and name[0].isalpha() for name in vocabulary]
+    continues = [not name.startswith("Ġ") and name[0].isalpha() for name in vocabulary]
     continuations = torch.tensor(
-        [token for token, is_one in zip(vocabulary.values(), begins, strict=True) if is_one]
+        [token for token, is_part in zip(vocabulary.values(), continues, strict=True) if is_part]
     )
     before = slots.templates[0].before
     with torch.inference_mode():

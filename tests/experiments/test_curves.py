@@ -94,7 +94,7 @@ def test_faithfulness_is_a_ratio_of_sums_over_pairs(setting):
     assert np.ptp(values) > 0.05
 
 
-def test_joint_swaps_are_swaps_of_the_first_head_alone_and_with_another(setting):
+def test_joint_swaps_are_of_the_first_head_alone_and_with_each_partner(setting):
     weights, rows, z, (axes, pairs) = setting
     partners = [(1, 0), (2, 3), (1, 2)]
     swaps = joint_swaps(weights, rows, z, axes, pairs, first=(0, 1), others=partners)
@@ -147,18 +147,19 @@ def test_random_sets_have_the_same_number_of_heads_per_layer(setting):
 
 
 def test_groups_with_the_same_top_heads_have_the_same_random_sets(setting):
-    """Also if they rank these heads differently: a mixture of sets would hide the best set."""
+    """This holds even if they rank these heads differently: a mixture of sets would hide the best
+    set."""
     axes, pairs = setting[-1]
-    first, second, *rest = ALL
-    one = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
-    both = curves(
+    first, second, *later_heads = ALL
+    single = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
+    mixed = curves(
         setting,
-        [Ranked(axes, pairs, tuple(ALL)), Ranked(axes, pairs, (second, first, *rest))],
+        [Ranked(axes, pairs, tuple(ALL)), Ranked(axes, pairs, (second, first, *later_heads))],
     )
-    assert both.random_sizes == one.random_sizes
-    after_first = [size > 1 for size in one.random_sizes]
-    np.testing.assert_allclose(both.random[after_first], one.random[after_first], atol=1e-12)
-    assert not np.allclose(both.random[0], one.random[0])
+    assert mixed.random_sizes == single.random_sizes
+    after_first = [size > 1 for size in single.random_sizes]
+    np.testing.assert_allclose(mixed.random[after_first], single.random[after_first], atol=1e-12)
+    assert not np.allclose(mixed.random[0], single.random[0])
 
 
 def test_heads_after_the_read_out_layer_have_no_influence(setting):
@@ -175,7 +176,7 @@ def test_heads_after_the_read_out_layer_have_no_influence(setting):
     assert before.faithfulness[-1] == pytest.approx(1, abs=1e-12)
 
 
-def test_intervals_are_those_of_pairs_drawn_again(setting):
+def test_intervals_come_from_resampled_pairs(setting):
     axes, pairs = setting[-1]
     curve = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
     for name in ("faithfulness", "necessity"):
@@ -195,10 +196,10 @@ def test_intervals_are_those_of_pairs_drawn_again(setting):
 BY_HAND = [((0, 0.5, 1), 2, 0.5), ((0, 0.9, 1), 1, 0.7), ((0, 0.2, 0.89), None, 0.3225)]
 
 
-@pytest.mark.parametrize(("faithfulness", "smallest", "area"), BY_HAND)
-def test_the_area_and_the_smallest_set_follow_from_the_curve(faithfulness, smallest, area):
+@pytest.mark.parametrize(("faithfulness", "size", "area"), BY_HAND)
+def test_the_area_and_the_smallest_set_follow_from_the_curve(faithfulness, size, area):
     none, ends = np.zeros(3), (np.zeros(3), np.zeros(3))
     curve = ((0, 0), (0, 1)), 1, (0, 1, 2), np.array(faithfulness)
     curves = Curves(*curve, ends, none, ends, (), np.zeros((0, 0)))
-    assert curves.smallest == smallest
+    assert curves.smallest == size
     assert curves.area == pytest.approx(area)

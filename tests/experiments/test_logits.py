@@ -121,14 +121,18 @@ def test_a_term_is_the_write_along_a_direction_computed_by_hand():
     assert list(terms.columns) == ["component", "layer", "head", "pos", "token", "logit"]
 
 
-def test_the_biases_after_the_stream_are_named():
-    named = {}
+def test_the_biases_after_the_stream_have_names():
+    components = {}
     for kind in ("gpt2", "bert", "llama"):
         terms = probe.decompose(family_model(kind), TEXT, at="bank", tokens=PAIR)
-        named[kind] = terms.loc[terms["layer"].isna(), "component"].tolist()
-    assert named["gpt2"] == ["token embedding", "position embedding", "final norm bias"]
-    assert named["llama"] == ["token embedding"]
-    assert named["bert"][-3:] == ["unembedding bias", "norm bias of the head", "bias of the head"]
+        components[kind] = terms.loc[terms["layer"].isna(), "component"].tolist()
+    assert components["gpt2"] == ["token embedding", "position embedding", "final norm bias"]
+    assert components["llama"] == ["token embedding"]
+    assert components["bert"][-3:] == [
+        "unembedding bias",
+        "norm bias of the head",
+        "bias of the head",
+    ]
 
 
 def test_the_direction_includes_the_scale_of_a_soft_cap():

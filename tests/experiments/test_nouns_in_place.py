@@ -1,5 +1,5 @@
-"""One-meaning nouns in the word's place: a general and a specific head are told apart, the gap has
-no bias, and the states are those of a run of the changed text alone."""
+"""Unambiguous nouns that replace the word: a general and a specific head are separated, the gap has
+no bias, and the states equal a separate run of the changed text."""
 
 from dataclasses import replace
 
@@ -60,7 +60,7 @@ SPECIFIC, GENERAL = (1, 1), (1, 2)
 
 
 def to_any(layer: int, head: int, size: float) -> Head:
-    """A head that gives the sense of the cue to whatever stands behind it, the word or any noun."""
+    """A head that writes the sense of the cue to whatever follows it, the word or any noun."""
     return Head(
         layer, head, (({"anchor": 2.0}, {"is_cue": 6.0}), TO_BOS), ((EVEN, {"resolved": size}),)
     )
@@ -73,7 +73,7 @@ HEADS = {
 }
 
 
-def beside_nouns(model, sentences=SENTENCES):
+def compare_with_nouns(model, sentences=SENTENCES):
     """The evidence of a word and of nouns in its place, and the mean share of the nouns where the
     word is read."""
     evidence = evidence_of(
@@ -85,7 +85,7 @@ def beside_nouns(model, sentences=SENTENCES):
     )
     [pair] = evidence.pairs
     [heads], [mlps] = (evidence.record.of_pairs(name) for name in ("nouns", "noun_mlps"))
-    # MLPs are swapped with some of the nouns that heads are swapped with in the same pair.
+    # MLPs are swapped with a subset of the nouns with which heads are swapped in the same pair.
     swaps_of_heads, swaps_of_mlps = (
         {*zip(each.pair_of.tolist(), each.noun_of.tolist(), strict=True)} for each in (heads, mlps)
     )
@@ -94,13 +94,13 @@ def beside_nouns(model, sentences=SENTENCES):
 
 
 def compared_with_nouns(kind: str, seed: int):
-    return beside_nouns(model_of(Circuit(HEADS[kind], ("",) * len(HEADS[kind])), seed))
+    return compare_with_nouns(model_of(Circuit(HEADS[kind], ("",) * len(HEADS[kind])), seed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_campaign(range(20)))
 @pytest.mark.parametrize("kind", HEADS)
-def test_what_is_done_for_any_noun_is_told_from_what_is_done_for_the_word_alone(kind, seed):
+def test_effects_on_any_noun_are_separated_from_effects_on_the_word(kind, seed):
     pair, general_share = compared_with_nouns(kind, seed)
     nouns = pair.nouns
     net = pair.record.effects.net.mean(0)
@@ -111,10 +111,10 @@ def test_what_is_done_for_any_noun_is_told_from_what_is_done_for_the_word_alone(
     if kind == "specific":
         # No noun has a tenth of the word's gap, so there is no ratio; the head moves no noun.
         assert nouns.with_gap < FEWEST_WITH_A_GAP and nouns.heads is None
-        moved = nouns.record.net[:, nouns.record.heads.index(SPECIFIC)]
+        shifts = nouns.record.net[:, nouns.record.heads.index(SPECIFIC)]
         word_gap = pair.record.raw_gap.mean(0)[pair.record.reading.at[SPECIFIC[0]]]
         assert net[SPECIFIC] == pytest.approx(1, abs=0.05)
-        assert moved.mean() / word_gap == pytest.approx(0, abs=0.05)
+        assert shifts.mean() / word_gap == pytest.approx(0, abs=0.05)
     if kind == "general":
         assert nouns.heads.specific[GENERAL] == pytest.approx(0, abs=0.05)
         assert nouns.heads.general[GENERAL] == pytest.approx(1, abs=0.05)
@@ -130,12 +130,12 @@ def two_nouns_in_place():
     place, and their runs."""
     model = model_of(Circuit(HEADS["general"], ("",)), 0)
     material = prepare(model, WORD, SENTENCES)
-    seen = observe(model, material, seed=0)
-    [pair] = prepare_pairs(seen, None, options_of(pairs=PAIRS))
+    observation = observe(model, material, seed=0)
+    [pair] = prepare_pairs(observation, None, options_of(pairs=PAIRS))
     word = WordInPlace(
         word=WORD,
-        texts=seen.texts,
-        states=seen.states,
+        texts=observation.texts,
+        states=observation.states,
         surprisal={},
         split=pair.sense.split,
         axes=pair.sense.axes,
@@ -147,10 +147,10 @@ def two_nouns_in_place():
     )
     among = candidates(model, material, NOUNS[:2])
     plan = replace(REPORT.noun_plan, per_pair=1)
-    return model, seen, pair, *put_in_place(read_weights(model), word, among, plan, seed=0)
+    return model, observation, pair, *put_in_place(read_weights(model), word, among, plan, seed=0)
 
 
-def test_states_that_are_computed_in_parts_are_those_computed_at_once(monkeypatch):
+def test_states_computed_in_parts_equal_states_computed_at_once(monkeypatch):
     *_, at_once, runs = two_nouns_in_place()
     monkeypatch.setattr(nouns_in_place, "STATES_BYTES", 1)  # one noun and one sentence at a time
     *_, in_parts, runs_in_parts = two_nouns_in_place()
@@ -158,46 +158,46 @@ def test_states_that_are_computed_in_parts_are_those_computed_at_once(monkeypatc
         np.testing.assert_allclose(
             getattr(in_parts, name), getattr(at_once, name), atol=1e-4, err_msg=name
         )
-    for one, other in zip(runs, runs_in_parts, strict=True):
-        assert one.placed.noun == other.placed.noun and one.rows == other.rows
-        torch.testing.assert_close(other.z, one.z, atol=1e-5, rtol=0)
-        torch.testing.assert_close(other.hidden, one.hidden, atol=1e-5, rtol=0)
-        assert len({tuple(row) for row in one.z.flatten(1).tolist()}) > 1  # rows differ
+    for expected, actual in zip(runs, runs_in_parts, strict=True):
+        assert expected.placed.noun == actual.placed.noun and expected.rows == actual.rows
+        torch.testing.assert_close(actual.z, expected.z, atol=1e-5, rtol=0)
+        torch.testing.assert_close(actual.hidden, expected.hidden, atol=1e-5, rtol=0)
+        assert len({tuple(row) for row in expected.z.flatten(1).tolist()}) > 1  # rows differ
 
 
-def test_a_noun_is_read_along_axes_of_its_own():
-    """Fitted on runs of the whole texts with the noun in the word's place."""
-    model, seen, pair, record, runs = two_nouns_in_place()
-    material, split = seen.material, pair.sense.split
-    placed = [run.placed for run in runs]
-    assert {each.noun for each in placed} == set(record.nouns) == set(NOUNS[:2])
-    for number, each in enumerate(placed):
-        rows = [row for row in range(len(material)) if each.axes.cell[row] >= 0]
-        texts = [each.texts(seen.texts)[row] for row in rows]
+def test_a_noun_is_read_along_axes_that_are_fitted_on_that_noun():
+    """The axes are fitted on runs of the whole texts with the noun in the word's place."""
+    model, observation, pair, record, runs = two_nouns_in_place()
+    material, split = observation.material, pair.sense.split
+    nouns = [run.placed for run in runs]
+    assert {noun.noun for noun in nouns} == set(record.nouns) == set(NOUNS[:2])
+    for number, noun in enumerate(nouns):
+        rows = [row for row in range(len(material)) if noun.axes.cell[row] >= 0]
+        texts = [noun.texts(observation.texts)[row] for row in rows]
         states = target_states(
             model, [tokens_of(text.ids) for text in texts], [text.at for text in texts]
         )
         resid = at_rows(states.resid, rows, len(material))
         part = restrict(split, [n for n, row in enumerate(split.rows) if row in rows])
-        own = hold_out(resid, part, pair.sense.axes.senses)
-        torch.testing.assert_close(each.axes.u, own.u, atol=1e-4, rtol=0)
-        assert (each.axes.gap == 1).all()
-        swapped = record.noun_of == number
-        of_pairs = pair.pairs.take(record.pair_of[swapped].tolist())
-        expected = gaps(own.in_units(), resid, of_pairs)
-        np.testing.assert_allclose(record.pair_gap[swapped], expected, atol=1e-3)
+        noun_axes = hold_out(resid, part, pair.sense.axes.senses)
+        torch.testing.assert_close(noun.axes.u, noun_axes.u, atol=1e-4, rtol=0)
+        assert (noun.axes.gap == 1).all()
+        of_noun = record.noun_of == number
+        of_pairs = pair.pairs.take(record.pair_of[of_noun].tolist())
+        expected = gaps(noun_axes.in_units(), resid, of_pairs)
+        np.testing.assert_allclose(record.pair_gap[of_noun], expected, atol=1e-3)
 
 
 @pytest.mark.campaign
 def test_the_gate_passes_by_chance_alone_where_the_head_serves_any_noun():
-    """The word is then one of 25 nouns, and the furthest of them once in 25 times."""
+    """The word is then one of 25 nouns, and is the furthest one in 25 times."""
     passed = [compared_with_nouns("general", seed)[0].nouns.gate.p <= 0.05 for seed in range(40)]
-    _, most = likely(1 / 25, len(passed))
-    assert sum(passed) <= most
+    _, limit = likely(1 / 25, len(passed))
+    assert sum(passed) <= limit
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gptj", "gemma2", "bert"])
-def test_states_with_other_tokens_are_those_of_the_changed_text_alone(family):
+def test_states_with_replaced_tokens_equal_a_run_of_the_changed_text(family):
     model = family_model(family, torch.float64)
     weights = read_weights(model)
     texts = [TargetText(tuple(range(5, 5 + size)), at) for size, at in ((7, 6), (9, 5), (7, 4))]
@@ -206,21 +206,23 @@ def test_states_with_other_tokens_are_those_of_the_changed_text_alone(family):
     for row, text in enumerate(texts):
         for variant, ids in enumerate(replacements):
             changed = TargetText((*text.ids[: text.at], *ids, *text.ids[text.at + 1 :]), text.at)
-            [alone] = replace_tokens(weights, [changed], [ids]).resid
-            torch.testing.assert_close(states.resid[row, variant], alone[0], atol=1e-10, rtol=1e-10)
-    own = replace_tokens(weights, texts[:1], [texts[0].ids[texts[0].at :][:1]])
-    direction = torch.eye(own.resid.shape[-1], dtype=torch.float64)
+            [expected] = replace_tokens(weights, [changed], [ids]).resid
+            torch.testing.assert_close(
+                states.resid[row, variant], expected[0], atol=1e-10, rtol=1e-10
+            )
+    original = replace_tokens(weights, texts[:1], [texts[0].ids[texts[0].at :][:1]])
+    direction = torch.eye(original.resid.shape[-1], dtype=torch.float64)
     stages = direction[:1].expand(len(weights.blocks), -1)[None]
-    # Swapping in its own activations changes nothing; another text's changes something.
-    assert swap_mlps(weights, texts[:1], own.hidden[:, 0], stages).abs().max() < 1e-12
-    assert swap_heads(weights, texts[:1], own.z[:, 0], stages).abs().max() < 1e-12
-    other = states.hidden[:1, 0]
-    assert swap_mlps(weights, texts[:1], other, stages)[:, :, -1].abs().max() > 1e-6
+    # Swapping in the text's own activations changes nothing; another text's activations do.
+    assert swap_mlps(weights, texts[:1], original.hidden[:, 0], stages).abs().max() < 1e-12
+    assert swap_heads(weights, texts[:1], original.z[:, 0], stages).abs().max() < 1e-12
+    changed_hidden = states.hidden[:1, 0]
+    assert swap_mlps(weights, texts[:1], changed_hidden, stages)[:, :, -1].abs().max() > 1e-6
 
 
 def test_an_mlp_is_swapped_as_if_its_write_were_replaced():
-    """In a family that adds writes plainly, behind its own block the stream moves by the difference
-    of the two writes."""
+    """In a family that adds writes without a norm, the stream after the MLP's block moves by the
+    difference of the two writes."""
     weights = read_weights(family_model("gpt2", torch.float64))
     texts = [TargetText(tuple(range(5, 12)), 6)]
     states = replace_tokens(weights, texts, [(11,), (42,)])
@@ -228,11 +230,11 @@ def test_an_mlp_is_swapped_as_if_its_write_were_replaced():
         states.resid.shape[-1], dtype=torch.float64, generator=torch.Generator().manual_seed(0)
     )
     stages = direction.expand(1, len(weights.blocks), -1)
-    moved = swap_mlps(weights, texts, states.hidden[:, 1], stages)
+    shifts = swap_mlps(weights, texts, states.hidden[:, 1], stages)
     for layer, block in enumerate(weights.blocks):
         change = (states.hidden[0, 1, layer] - states.hidden[0, 0, layer]) @ block.w_hidden
-        assert float(moved[0, layer, layer]) == pytest.approx(float(change @ direction), abs=1e-10)
-        assert (moved[0, layer, :layer] == 0).all()
+        assert float(shifts[0, layer, layer]) == pytest.approx(float(change @ direction), abs=1e-10)
+        assert (shifts[0, layer, :layer] == 0).all()
 
 
 def test_the_squared_gap_is_0_in_the_mean_where_nothing_differs_and_the_squared_gap_where_it_does():
@@ -243,27 +245,27 @@ def test_the_squared_gap_is_0_in_the_mean_where_nothing_differs_and_the_squared_
     for _ in range(200):
         noise = torch.from_numpy(rng.normal(size=(len(split.rows), 1, 8)))
         values.append([squared_gap(noise, split)[0], squared_gap(noise + of_a * 0.5, split)[0]])
-    nothing, there = np.mean(values, axis=0)
+    without_gap, with_gap = np.mean(values, axis=0)
     error = np.std(values, axis=0) / np.sqrt(len(values))
-    assert abs(nothing) < 4 * error[0] and abs(there - 8 * 0.25) < 4 * error[1]
+    assert abs(without_gap) < 4 * error[0] and abs(with_gap - 8 * 0.25) < 4 * error[1]
 
 
-def test_a_part_of_a_split_keeps_what_is_held_out_with_what():
+def test_restricting_a_split_keeps_the_groups_that_are_held_out_together():
     split = cross_fit(SENTENCES, ("door", "canal"), seed=0)
-    kept = [n for n in range(len(split.rows)) if n % 4 < 2]
-    some = restrict(split, kept)
-    assert some.rows == tuple(split.rows[n] for n in kept)
-    together = some.cells[:, None] == some.cells
-    assert (together == (split.cells[kept][:, None] == split.cells[kept])).all()
-    assert {(some.rows[a], some.rows[b]) for a, b in some.pairs} <= {
+    numbers = [n for n in range(len(split.rows)) if n % 4 < 2]
+    part = restrict(split, numbers)
+    assert part.rows == tuple(split.rows[n] for n in numbers)
+    together = part.cells[:, None] == part.cells
+    assert (together == (split.cells[numbers][:, None] == split.cells[numbers])).all()
+    assert {(part.rows[a], part.rows[b]) for a, b in part.pairs} <= {
         (split.rows[a], split.rows[b]) for a, b in split.pairs
     }
-    for holdout in some.holdouts:
-        tested = {some.units[n] for n in holdout.test}
-        assert not tested & {some.units[n] for n in holdout.train}
+    for holdout in part.holdouts:
+        tested = {part.units[n] for n in holdout.test}
+        assert not tested & {part.units[n] for n in holdout.train}
 
 
-def test_the_nouns_that_ship_have_both_articles_and_an_article_each():
+def test_many_shipped_nouns_take_each_of_the_two_articles():
     nouns = lexicon.one_meaning_nouns()
     assert len(nouns) == len(set(nouns)) >= 60
     articles = [lexicon.article_of(noun) for noun in nouns]
@@ -275,7 +277,7 @@ def test_the_nouns_that_ship_have_both_articles_and_an_article_each():
     ("form", "is_past"),
     [("charged", True), ("drafted", True), ("seed", False), ("speed", False), ("shed", False)],
 )
-def test_a_past_form_is_taken_for_no_noun(form, is_past):
+def test_past_forms_are_not_taken_for_nouns(form, is_past):
     assert bool(PAST.fullmatch(form)) == is_past
 
 
@@ -292,12 +294,12 @@ def test_sentences_and_nouns_that_cannot_be_compared_are_left_out_with_the_reaso
     assert len(among.rows) + len(among.reasons) == len(material)
     assert set(among.reasons.values()) <= {NO_NOUN}
     assert among.ids == tuple(model.tokenizer(WORD)["input_ids"])
-    asked = [replace(row, word=WORD.capitalize()) for row in SENTENCES]  # "Bank", of "bank"
-    of_asked = prepare(model, WORD.capitalize(), asked)
-    assert candidates(model, of_asked, NOUNS[:2]).rows == among.rows
+    capitalized = [replace(row, word=WORD.capitalize()) for row in SENTENCES]  # "Bank", of "bank"
+    of_capitalized = prepare(model, WORD.capitalize(), capitalized)
+    assert candidates(model, of_capitalized, NOUNS[:2]).rows == among.rows
 
 
-def test_a_noun_of_several_meanings_is_not_compared_with():
+def test_the_word_is_not_compared_with_ambiguous_nouns():
     model = probe.load("tiny-senses")
     material = prepare(model, "bank", lexicon.expand("bank").sentences)
     among = candidates(model, material, ("mole", "fence"))
@@ -318,11 +320,11 @@ def at_specific(study):
 
 
 @pytest.fixture(scope="module")
-def with_nouns_that_ship():
+def with_shipped_nouns():
     return studied(experiments=("circuit",))
 
 
-def test_nouns_that_none_can_take_the_words_place_are_refused_before_the_work():
+def test_nouns_that_cannot_replace_the_word_are_refused_before_the_work():
     model = model_of(Circuit(HEADS["specific"], ("",)), 0)
     nouns = ["two words", WORD, "wug", "door1"]
     with pytest.raises(InputError) as refused:
@@ -330,7 +332,7 @@ def test_nouns_that_none_can_take_the_words_place_are_refused_before_the_work():
             model,
             sentences=corpus_of(SENTENCES),
             controls=nouns,
-            planned=lambda cost: pytest.fail("it had begun"),
+            planned=lambda cost: pytest.fail("the work had begun"),
         )
     assert str(refused.value) == (
         "Cannot compare with the unambiguous nouns two words, lock, wug, door1: none can replace "
@@ -341,20 +343,20 @@ def test_nouns_that_none_can_take_the_words_place_are_refused_before_the_work():
     )
 
 
-def test_a_noun_of_more_tokens_than_the_word_is_told_with_both_numbers():
+def test_the_reason_for_leaving_out_a_longer_noun_names_both_token_counts():
     model = model_of(Circuit(HEADS["specific"], ("",)), 0)
     material = prepare(model, WORD, SENTENCES)
     among = candidates(model, material, (f"{NOUNS[0]} {NOUNS[1]}",))
     assert list(among.left_out.values()) == ["it has 2 tokens and the word has 1"]
-    # A word that is a noun in none of its sentences says nothing of the nouns.
+    # If the word is a noun in none of its sentences, the nouns cannot be judged.
     verbs = tuple(replace(row, text=row.text.upper()) for row in material.sentences)
     require_usable(model, [replace(material, sentences=verbs)], [WORD])
 
 
 @pytest.mark.slow
-def test_few_nouns_of_ones_own_are_measured_without_a_gate_and_the_others_are_listed():
-    """One head does as much for the word as another does for any noun: nouns have half of the gap,
-    and the first head has no part in it."""
+def test_a_few_user_nouns_are_measured_without_a_gate_and_unusable_nouns_are_listed():
+    """One head has the same effect on the word as another head has on any noun: nouns have half of
+    the gap, and the first head does not contribute to it."""
     study = studied("both", controls=[*NOUNS[:3], WORD, "wug"])
     row = study.words.iloc[0]
     assert row["nouns"] == 3 and np.isnan(row["ambiguity_p"])
@@ -371,8 +373,8 @@ def test_few_nouns_of_ones_own_are_measured_without_a_gate_and_the_others_are_li
 
 
 @pytest.mark.slow
-def test_nouns_that_ship_are_not_listed_as_left_out(with_nouns_that_ship):
-    study = with_nouns_that_ship
+def test_shipped_nouns_are_not_listed_as_left_out(with_shipped_nouns):
+    study = with_shipped_nouns
     assert study.left_out.empty and study.words["not_compared"].item() == ""
     assert study.words["sentences_not_compared"].item() == 0
     assert at_specific(study)["verdict"] == "resolver"
@@ -394,8 +396,8 @@ def as_verbs(rows):
 
 
 @pytest.mark.slow
-def test_sentences_in_which_the_word_is_no_noun_are_studied_and_not_compared(with_nouns_that_ship):
-    """Nothing is lost: the same heads move the word; no verdict is better than mover."""
+def test_sentences_in_which_the_word_is_not_a_noun_are_studied_but_not_compared(with_shipped_nouns):
+    """The same heads move the word, but no verdict is better than mover."""
     study = studied(sentences=as_verbs(SENTENCES))
     row = study.words.iloc[0]
     assert row["ranked"] and row["nouns"] == 0 and np.isnan(row["ambiguity_p"])
@@ -405,7 +407,7 @@ def test_sentences_in_which_the_word_is_no_noun_are_studied_and_not_compared(wit
     )
     assert study.controls.empty and study.mlps.empty
     head = at_specific(study)
-    before = at_specific(with_nouns_that_ship)
+    before = at_specific(with_shipped_nouns)
     assert head["verdict"] == "mover" and np.isnan(head["specific"])
     assert head["net"] == pytest.approx(before["net"], abs=0.02)
     assert set(study.heads["verdict"]) <= {"mover", "none", "separates"}
@@ -424,12 +426,12 @@ def test_without_nouns_nothing_is_compared_and_the_table_says_so():
     ("kind", "verdict"),
     mostly_campaign([("function_word", "resolver"), ("any_function_word", "confounded")]),
 )
-def test_what_an_untrained_model_tells_apart_is_no_nuisance_where_the_word_alone_takes_it_on(
+def test_a_difference_in_an_untrained_model_is_no_nuisance_if_only_the_word_takes_it_up(
     kind, verdict
 ):
-    """The function word goes with the sense, so a model of random weights tells the senses apart as
-    well. Where every noun takes it on, the gate fails; where the word alone does, it passes, and no
-    noun has a gap of its own that the head could be compared in."""
+    """The function word goes with the sense, so a model with random weights also separates the
+    senses. If every noun takes up the function word, the gate fails. If only the word does, the gate
+    passes, and no noun has a gap in which the head could be compared."""
     model, circuit = planted_model(kind, 0)
     sentences = []
     for row in make_sentences(cues=12, distances=(2, 3)):
@@ -455,15 +457,15 @@ def test_what_an_untrained_model_tells_apart_is_no_nuisance_where_the_word_alone
 
 
 @pytest.mark.slow
-def test_an_encoder_tells_what_is_done_for_any_noun_from_what_is_done_for_the_word(tmp_path):
-    """Other nouns change what every position reads there, so texts are run whole."""
+def test_an_encoder_separates_effects_on_any_noun_from_effects_on_the_word(tmp_path):
+    """In an encoder a noun changes what every position reads, so whole texts are run."""
     sides = [
         replace(row, frame=f"{row.frame} {after}", pair=f"{row.pair} {after}")
         for after in (False, True)
         for row in make_sentences(cues=12, frames=4, distances=(1, 2), cue_after=after, seed=after)
     ]
     model = probe.load(make_handmade_encoder(tmp_path / "both", HEADS["both"]))
-    pair, general_share = beside_nouns(model, sides)
+    pair, general_share = compare_with_nouns(model, sides)
     nouns = pair.nouns
     assert nouns.gate.p <= 0.05 and general_share == pytest.approx(0.25, abs=0.1)
     assert nouns.heads.general[GENERAL] == pytest.approx(1, abs=0.1)
@@ -475,7 +477,7 @@ def test_an_encoder_tells_what_is_done_for_any_noun_from_what_is_done_for_the_wo
 def test_a_model_of_one_layer_is_compared_likewise(tmp_path, monkeypatch):
     monkeypatch.setattr(handmade, "LAYERS", 1)
     heads = [resolver(0, 1, takes=EVEN, size=1.5), to_any(0, 2, 1.5)]  # half of the gap each
-    pair, _ = beside_nouns(probe.load(make_handmade(tmp_path / "one", heads)))
+    pair, _ = compare_with_nouns(probe.load(make_handmade(tmp_path / "one", heads)))
     assert pair.nouns.record.gap.shape == (len(NOUNS), 2) and pair.nouns.gate.p <= 0.05
     assert pair.nouns.heads.specific.shape == (1, handmade.HEADS)
     assert pair.nouns.heads.specific[0, 1] == pytest.approx(0.5, abs=0.05)
@@ -493,21 +495,23 @@ def test_a_word_of_two_tokens_is_replaced_by_two(family):
             changed = TargetText(
                 (*text.ids[: text.at - 1], *ids, *text.ids[text.at + 1 :]), text.at
             )
-            [alone] = replace_tokens(weights, [changed], [ids[1:]]).resid
-            torch.testing.assert_close(states.resid[row, variant], alone[0], atol=1e-10, rtol=1e-10)
+            [expected] = replace_tokens(weights, [changed], [ids[1:]]).resid
+            torch.testing.assert_close(
+                states.resid[row, variant], expected[0], atol=1e-10, rtol=1e-10
+            )
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
-def test_a_word_that_stands_first_has_nothing_before_it(family):
-    """As in a model without a begin token."""
+def test_a_word_at_the_start_of_a_text_has_nothing_before_it(family):
+    """This happens in a model without a begin token."""
     weights = read_weights(family_model(family, torch.float64))
     texts = [TargetText((5, 6, 7), 0), TargetText((6, 5, 8, 9), 1)]
     states = replace_tokens(weights, texts, [(41,), (42,)])
-    [alone] = replace_tokens(weights, [TargetText((41, 6, 7), 0)], [(41,)]).resid
-    torch.testing.assert_close(states.resid[0, 0], alone[0], atol=1e-10, rtol=1e-10)
+    [expected] = replace_tokens(weights, [TargetText((41, 6, 7), 0)], [(41,)]).resid
+    torch.testing.assert_close(states.resid[0, 0], expected[0], atol=1e-10, rtol=1e-10)
     direction = torch.ones(1, len(weights.blocks), states.resid.shape[-1], dtype=torch.float64)
-    own = replace_tokens(weights, texts[:1], [(5,)])
-    assert swap_mlps(weights, texts[:1], own.hidden[:, 0], direction).abs().max() < 1e-11
+    original = replace_tokens(weights, texts[:1], [(5,)])
+    assert swap_mlps(weights, texts[:1], original.hidden[:, 0], direction).abs().max() < 1e-11
 
 
 def test_a_text_that_begins_with_the_word_in_other_tokens_is_not_compared():
@@ -534,16 +538,17 @@ def test_a_text_that_begins_with_the_word_in_other_tokens_is_not_compared():
 
 
 @pytest.mark.slow
-def test_edges_are_not_compared_with_nouns_that_have_no_gap(with_nouns_that_ship):
-    """Of a model that changes the word alone."""
-    edges = with_nouns_that_ship.edges
+def test_edges_are_not_compared_with_nouns_that_have_no_gap(with_shipped_nouns):
+    """The model changes only the word."""
+    edges = with_shipped_nouns.edges
     assert len(edges) > 0 and edges["general"].isna().all() and (edges["comparison"] == "").all()
-    assert with_nouns_that_ship.mlps.empty
+    assert with_shipped_nouns.mlps.empty
 
 
 @pytest.mark.campaign
-def test_an_edge_into_a_head_for_any_noun_is_told_from_one_into_a_head_for_the_word():
-    """Both heads move half of the gap; into the general one goes all of a noun's own gap."""
+def test_edges_into_a_general_head_are_separated_from_edges_into_a_specific_head():
+    """Both heads move half of the word's gap; the edge into the general head carries the whole gap of
+    a noun."""
     model = model_of(Circuit(HEADS["both"], ("",) * len(HEADS["both"])), 0)
     study = probe.study(
         model,

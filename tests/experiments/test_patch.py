@@ -71,7 +71,7 @@ def position(model, text, word):
 
 def by_hooks(model, texts, at, read, metric, part="heads"):
     """The numbers of `patch`, each from a hooked forward: denoise, noise, gap, and the size of the
-    logits that M is read from.
+    logits from which M is read.
 
     `-> layer variant, layer variant, number, number`
     """
@@ -307,7 +307,7 @@ SHAPED = (
     "with one number for each row, (2,). Compute it along the last axis, as in lambda logits: "
     "logits[..., 5] - logits[..., 7]."
 )
-NO_PLACE = (
+NO_POSITION = (
     "Cannot find {given} in 'The mole dug under the river bank after the flood': expected one word, "
     "or one position as a whole number. Give one, the same for every text."
 )
@@ -317,11 +317,11 @@ NO_NUMBER = (
 )
 NOT_FINITE = NO_NUMBER.format(returned="NaN or an infinite number, expected finite numbers")
 REFUSED = {
-    "a fraction": ({"at": 1.5}, NO_PLACE.format(given="1.5")),
-    "no place": ({"at": None}, NO_PLACE.format(given="None")),
-    "words": ({"at": ["bank", "shore"]}, NO_PLACE.format(given="['bank', 'shore']")),
-    "a tuple": ({"at": ("bank",)}, NO_PLACE.format(given="('bank',)")),
-    "true": ({"at": "bank", "read": True}, NO_PLACE.format(given="True")),
+    "a fraction": ({"at": 1.5}, NO_POSITION.format(given="1.5")),
+    "no position": ({"at": None}, NO_POSITION.format(given="None")),
+    "words": ({"at": ["bank", "shore"]}, NO_POSITION.format(given="['bank', 'shore']")),
+    "a tuple": ({"at": ("bank",)}, NO_POSITION.format(given="('bank',)")),
+    "true": ({"at": "bank", "read": True}, NO_POSITION.format(given="True")),
     "one token twice": (
         {"metric": (17, 17)},
         (
@@ -329,7 +329,7 @@ REFUSED = {
             "of their logits is always 0. Give two different tokens."
         ),
     ),
-    "no id": (
+    "not an id": (
         {"metric": (1.5, 17)},
         (
             "Reading the logit of a token: got 1.5, expected a token as it stands inside a sentence, or "
@@ -418,7 +418,7 @@ REFUSED = {
         {"metric": lambda logits: logits.mean()},
         SHAPED.format(returned="a tensor of shape ()"),
     ),
-    "no tensor": ({"metric": lambda logits: 0.5}, SHAPED.format(returned="a float")),
+    "not a tensor": ({"metric": lambda logits: 0.5}, SHAPED.format(returned="a float")),
 }
 
 
@@ -558,8 +558,10 @@ def test_a_pair_is_read_along_the_mean_direction_of_the_pairs_that_share_no_text
     ]
     differences = [(of_a - of_b).double() for of_a, of_b in zip(ends[:4], ends[4:], strict=True)]
     for number, difference in enumerate(differences):
-        others = torch.stack([each for n, each in enumerate(differences) if n != number]).mean(0)
-        expected = float(difference @ others / others.square().sum())
+        mean_of_others = torch.stack(
+            [each for n, each in enumerate(differences) if n != number]
+        ).mean(0)
+        expected = float(difference @ mean_of_others / mean_of_others.square().sum())
         gap = frame.loc[frame["pair"] == number, "gap"]
         assert gap.nunique() == 1 and gap.iloc[0] == pytest.approx(expected, rel=1e-4)
     # With three pairs, or if two pairs share a text, some pair has fewer than three others.

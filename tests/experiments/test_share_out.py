@@ -1,4 +1,4 @@
-"""How pairs of sentences are shared out to nouns, and which pairs a noun can stand in."""
+"""How pairs of sentences are shared out to nouns, and which pairs a noun can use."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ NOUNS = tuple(f"noun{number}" for number in range(7))
 
 
 def drawn_case(seed):
-    """Pairs with their cue words, and the pairs in which each noun can stand."""
+    """Pairs with their cue words, and the pairs that each noun can use."""
     rng = np.random.default_rng(seed)
     units = rng.integers(0, 5, size=rng.integers(1, 20)).tolist()
     chance = rng.choice([0.2, 0.6, 1.0])
@@ -23,14 +23,14 @@ def drawn_case(seed):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_every_pair_goes_to_as_many_nouns_as_it_should_or_to_all_that_fit(seed):
+def test_every_pair_goes_to_the_planned_number_of_nouns_or_to_all_that_fit(seed):
     units, usable, per_pair = drawn_case(seed)
     shared = share_out(units, usable, per_pair)
     assert set(shared) == set(usable)
     for pair in range(len(units)):
         fitting = {noun for noun in usable if pair in usable[noun]}
-        standing = [noun for noun in shared if pair in shared[noun]]
-        assert len(standing) == min(per_pair, len(fitting)) and set(standing) <= fitting
+        receivers = [noun for noun in shared if pair in shared[noun]]
+        assert len(receivers) == min(per_pair, len(fitting)) and set(receivers) <= fitting
     for pairs in shared.values():
         assert len(set(pairs)) == len(pairs)
 
@@ -54,7 +54,7 @@ def test_without_swaps_no_noun_gets_a_pair():
     assert share_out([0, 1], {"fence": [0, 1]}, per_pair=0) == {"fence": ()}
 
 
-# --- the pairs in which a noun can stand ----------------------------------------------------------
+# --- the pairs that a noun can use ----------------------------------------------------------------
 
 
 def test_all_pairs_of_some_sentences_are_used_where_each_is_held_out():
@@ -66,13 +66,13 @@ def test_all_pairs_of_some_sentences_are_used_where_each_is_held_out():
     word = SimpleNamespace(split=split, pairs=pairs)
     assert _usable_pairs(word, range(len(sentences))) == list(range(len(pairs)))
     members = (pairs.a[3], pairs.b[3], pairs.same_a[3], pairs.same_b[3])
-    others = [row for row in range(len(sentences)) if row not in members]
-    assert not set(_usable_pairs(word, others)) & {3}
+    remaining_rows = [row for row in range(len(sentences)) if row not in members]
+    assert not set(_usable_pairs(word, remaining_rows)) & {3}
 
 
 def test_a_pair_that_is_only_fitted_on_is_not_used():
     """Rows 0, 1 and 2, 3 are pairs of one sense each, and held out from each other. Without row 3
-    the first pair has nothing to be read along: what is left of the second is of one sense."""
+    the second pair has only one sense, so there is no axis for the first pair."""
     split = CrossFit(
         rows=(0, 1, 2, 3),
         is_a=(True, False, True, False),

@@ -28,14 +28,14 @@ GRID = make_sentences(frames=3, distances=(1, 2))
 LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
 
 
-def make_pairs(sentences=GRID, *, most=1000, seed=0, **options):
+def make_pairs(sentences=GRID, *, limit=1000, seed=0, **options):
     split = cross_fit(sentences, SENSES, seed=seed)
     return design.make_pairs(
-        sentences, [row.distance for row in sentences], split, most=most, seed=seed, **options
+        sentences, [row.distance for row in sentences], split, most=limit, seed=seed, **options
     )
 
 
-# --- which sentence is the donor of which ----------------------------------------------------------
+# --- the donor of each sentence --------------------------------------------------------------------
 
 
 def test_aligned_pairs_differ_in_the_cue_only_and_same_sense_donors_are_of_the_same_frame():
@@ -88,7 +88,7 @@ def test_a_same_sense_donor_is_as_similar_to_the_recipient_as_possible():
     )
 
 
-def test_a_same_sense_donor_is_none_that_the_axis_was_fitted_on():
+def test_the_axis_was_not_fitted_on_the_same_sense_donor():
     """With two sentences of each sense, the donor is the recipient itself."""
     two_each = make_sentences(frames=1, distances=(1,), cues=2)
     for sentences in (two_each, make_sentences(frames=4, distances=(1, 2), cues=6)):
@@ -122,12 +122,12 @@ def test_pairs_are_all_held_out_or_all_used_for_fitting():
 
 
 def test_a_limited_number_of_pairs_is_drawn_evenly_over_cue_words_with_the_seed():
-    pairs = make_pairs(most=25)
+    pairs = make_pairs(limit=25)
     assert len(set(pairs.a)) == len(pairs) == 25
     counts = [pairs.units.count(unit) for unit in set(pairs.units)]
     assert len(counts) == 10 and set(counts) == {2, 3}
-    assert pairs == make_pairs(most=25)
-    assert pairs.a != make_pairs(most=25, seed=1).a
+    assert pairs == make_pairs(limit=25)
+    assert pairs.a != make_pairs(limit=25, seed=1).a
     two_pairs = pairs.take([3, 1])
     assert (two_pairs.a, two_pairs.units, two_pairs.design) == (
         (pairs.a[3], pairs.a[1]),
@@ -137,7 +137,7 @@ def test_a_limited_number_of_pairs_is_drawn_evenly_over_cue_words_with_the_seed(
 
 
 def test_without_pairs_donors_are_drawn_across_senses():
-    pairs = make_pairs(without(GRID, "pair"), most=20)
+    pairs = make_pairs(without(GRID, "pair"), limit=20)
     assert pairs.design == DRAWN
     assert len(pairs) == 20
     assert {GRID[row].sense for row in pairs.a} == {"door"} and {
@@ -200,12 +200,12 @@ def coordinates(setting, recipient, donor):
     text = TargetText(tuple(ids[recipient]), len(ids[recipient]) - 1)
     edits = [{head: states.z[donor][head]} for head in np.ndindex(LAYERS, HEADS)]
     stream, _ = swapped(model, text, [{}, *edits])
-    stages = [
+    streams = [
         states.resid[recipient, :1],
         *stream,
         forward.final_norm(read_weights(model), stream[-1]),
     ]
-    along = [axes.at(recipient, stage).coordinate(resid) for stage, resid in enumerate(stages)]
+    along = [axes.at(recipient, depth).coordinate(resid) for depth, resid in enumerate(streams)]
     return torch.stack([part.expand(1 + len(edits)) for part in along], dim=-1).numpy()
 
 
@@ -288,13 +288,13 @@ def test_the_direct_effect_is_the_difference_of_the_writes_at_its_stage(setting,
     effect = measured(setting, 2, first=first)
     model, _, states, axes = setting
     for layer in range(LAYERS):
-        stage = max(layer + 1, first)
+        depth = max(layer + 1, first)
         writes_of = {
             (part.layer, part.head): part.vectors
-            for part in components(read_weights(model), states, stage)
+            for part in components(read_weights(model), states, depth)
         }
-        axes_of = [[axes.at(row, stage) for row in rows] for rows in (A, B)]
-        resid_of = [[states.resid[row, stage] for row in rows] for rows in (A, B)]
+        axes_of = [[axes.at(row, depth) for row in rows] for rows in (A, B)]
+        resid_of = [[states.resid[row, depth] for row in rows] for rows in (A, B)]
         gap = [
             axis_a.coordinate(x) - axis_b.coordinate(y)
             for axis_a, axis_b, x, y in zip(*axes_of, *resid_of, strict=True)
@@ -351,22 +351,22 @@ def test_mixers_of_a_hybrid_are_read_at_the_stage_of_their_layer_and_are_not_hea
         assert (getattr(effects.word, name)[:, [0, 2]] == 0).all()
         assert (getattr(effects.word, name)[:, 1] != 0).all()
 
-    def mixer_shift(recipient, donor, layer, stage):
+    def mixer_shift(recipient, donor, layer, depth):
         """How far M moves in a whole hooked forward pass in which the mixer writes the donor's
         output.
         """
         edit = (layer, "attn_out", put(3, states.attn_out[donor, layer]))
         run = read_all(model, ids[recipient], ["resid_post"], [edit])["resid_post"]
-        axis = axes.at(recipient, stage)
-        base = states.resid[recipient, stage]
-        return float(axis.coordinate(run[stage - 1, 3]) - axis.coordinate(base))
+        axis = axes.at(recipient, depth)
+        base = states.resid[recipient, depth]
+        return float(axis.coordinate(run[depth - 1, 3]) - axis.coordinate(base))
 
-    for number, (layer, stage) in enumerate(((0, 2), (2, 3))):
+    for number, (layer, depth) in enumerate(((0, 2), (2, 3))):
         for pair, (a, b) in enumerate(zip(A, B, strict=True)):
-            denoise, noise = mixer_shift(b, a, layer, stage), -mixer_shift(a, b, layer, stage)
+            denoise, noise = mixer_shift(b, a, layer, depth), -mixer_shift(a, b, layer, depth)
             same = (
-                mixer_shift(b, SAME_B[pair], layer, stage)
-                - mixer_shift(a, SAME_A[pair], layer, stage)
+                mixer_shift(b, SAME_B[pair], layer, depth)
+                - mixer_shift(a, SAME_A[pair], layer, depth)
             ) / 2
             parts = (effects.mixers.denoise, effects.mixers.noise, effects.mixers.same_sense)
             for array, expected in zip(parts, (denoise, noise, same), strict=True):

@@ -19,10 +19,10 @@ from probe.inference.across import summarise
 from probe.results.columns import about
 
 DRAWS = 499
-A, B, C, BEHIND = "L0H1", "L1H2", "L1H3", "L2H0"
+A, B, C, AFTER = "L0H1", "L1H2", "L1H3", "L2H0"
 
 
-def of(words, **options):
+def summary_of(words, **options):
     return summarise(lambda: iter(words), seed=0, **{"draws": DRAWS} | options)
 
 
@@ -34,21 +34,21 @@ def heads_by_name(summary):
 
 def words_of_two_kinds(count=24, *, noise=0.0, **more):
     """Head A moves every second word, B the other words, C all. Each word has two random gaps."""
-    made = []
+    words = []
     for number in range(count):
         odd = number % 2
-        effects = effects_of(**{A: 1.0 - odd, B: float(odd), C: 0.5, BEHIND: 0.2})
+        effects = effects_of(**{A: 1.0 - odd, B: float(odd), C: 0.5, AFTER: 0.2})
         kind = ("homonym", "polyseme")[odd]
         gap = 0.8 + 0.4 * (number / count)
-        made.append(made_word(number, effects, gap=gap, kind=kind, noise=noise, **more))
-    return made
+        words.append(made_word(number, effects, gap=gap, kind=kind, noise=noise, **more))
+    return words
 
 
 # --- experiment 24: heads that move different words -----------------------------------------------
 
 
 def test_heads_that_move_half_of_the_words_differ_between_words_and_one_that_moves_all_does_not():
-    heads = heads_by_name(of(words_of_two_kinds()))
+    heads = heads_by_name(summary_of(words_of_two_kinds()))
     assert heads.loc[[A, B], "between_words"].min() > 0.5
     assert heads.loc[C, "between_words"] == 0
     assert heads.loc[[A, B, C], "words_positive"].tolist() == [12, 12, 24]
@@ -58,20 +58,20 @@ def test_heads_that_move_half_of_the_words_differ_between_words_and_one_that_mov
 
 
 def test_attention_to_the_cue_is_the_mean_over_words_whose_cues_are_known():
-    known, other, unknown = (made_word(number, effects_of(**{A: 0.5})) for number in range(3))
-    known = replace(known, attention=effects_of(**{A: 0.2, B: 0.8}))
-    other = replace(other, attention=effects_of(**{A: 0.4, B: 0.6}))
-    heads = heads_by_name(of([known, other, unknown]))
+    first, second, unknown = (made_word(number, effects_of(**{A: 0.5})) for number in range(3))
+    first = replace(first, attention=effects_of(**{A: 0.2, B: 0.8}))
+    second = replace(second, attention=effects_of(**{A: 0.4, B: 0.6}))
+    heads = heads_by_name(summary_of([first, second, unknown]))
     assert heads.loc[[A, B, C], "attention_cue"].tolist() == pytest.approx([0.3, 0.7, 0.0])
-    assert heads_by_name(of(words_of_two_kinds()))["attention_cue"].isna().all()
+    assert heads_by_name(summary_of(words_of_two_kinds()))["attention_cue"].isna().all()
 
 
-def test_one_word_left_out_the_others_find_the_head_that_moves_all():
+def test_without_one_word_the_remaining_words_find_the_head_that_moves_all():
     """A and B move half of the words each. C moves all words, a little further than their mean."""
     words = words_of_two_kinds()
     for word in words:
         word.net[1, 3] *= 1.3  # C: .65 of every word, A and B .5 of all
-    orders = of(words).left_out_orders
+    orders = summary_of(words).left_out_orders
     assert set(orders) == {word.word for word in words}
     assert all(order[0] == (1, 3) for order in orders.values())
     # Without the word itself, the head of its kind ranks below the head of the other kind.
@@ -90,8 +90,8 @@ def test_words_without_a_gap_do_not_change_the_effect_and_are_counted():
         made_word(100 + number, effects_of(), gap=0.03 * rng.normal(), noise=0.02)
         for number in range(30)
     ]
-    before = heads_by_name(of(words))
-    summary = of([*words, *gapless])
+    before = heads_by_name(summary_of(words))
+    summary = summary_of([*words, *gapless])
     after = heads_by_name(summary)
     assert (after["effect"] - before["effect"]).abs().max() < 0.02
     inside = (after["effect"] > before["effect_low"]) & (after["effect"] < before["effect_high"])
@@ -111,7 +111,7 @@ def test_words_that_have_no_gap_at_all_are_not_ranked():
         made_word(number, effects_of(**{C: 5.0}), gap=rng.normal(), noise=0.1)
         for number in range(30)
     ]
-    summary = of(words)
+    summary = summary_of(words)
     heads = summary.frames["survey_heads"]
     [model] = summary.frames["survey_model"].to_dict("records")
     assert model["gap_p"] > 0.01 and not model["ranked"]
@@ -123,22 +123,22 @@ def test_words_that_have_no_gap_at_all_are_not_ranked():
 # --- general and specific effects -----------------------------------------------------------------
 
 
-def words_beside_nouns(count=30, *, noise=0.03):
+def words_with_nouns(count=30, *, noise=0.03):
     """C has equal effects on words and nouns. A affects ambiguous words only, B nouns more."""
     effects = effects_of(**{A: 0.3, B: 0.1, C: 0.4})
     general = effects_of(**{B: 0.3, C: 0.4})
     return [made_word(n, effects, general=general, noise=noise) for n in range(count)]
 
 
-def test_what_is_done_for_any_noun_is_told_from_what_is_done_for_words():
-    summary = of(words_beside_nouns())
+def test_effects_on_any_noun_are_separated_from_effects_on_words():
+    summary = summary_of(words_with_nouns())
     heads = heads_by_name(summary)
     assert heads.loc[[A, B, C], "comparison"].tolist() == ["more", "less", "same"]
     assert heads.loc[[A, B, C], "general"].tolist() == pytest.approx([0, 0.3, 0.4], abs=0.04)
     assert heads.loc[[A, B, C], "specific"].tolist() == pytest.approx([0.3, -0.2, 0], abs=0.04)
-    one = heads.loc[A]
-    assert one["specific_low"] < one["specific"] < one["specific_high"]
-    assert one["p_specific"] < 0.05 < heads.loc[C, "p_specific"]
+    row = heads.loc[A]
+    assert row["specific_low"] < row["specific"] < row["specific_high"]
+    assert row["p_specific"] < 0.05 < heads.loc[C, "p_specific"]
     [model] = summary.frames["survey_model"].to_dict("records")
     assert model["words_compared"] == 30
     assert model["general_share"] == 0.25  # gaps of a half, squared
@@ -146,9 +146,9 @@ def test_what_is_done_for_any_noun_is_told_from_what_is_done_for_words():
 
 
 def test_only_words_with_nouns_are_compared():
-    words = words_beside_nouns(20)
-    alone = [made_word(50 + n, effects_of(**{A: 1.0}), noise=0.03) for n in range(20)]
-    summary = of([*words, *alone])
+    words = words_with_nouns(20)
+    without_nouns = [made_word(50 + n, effects_of(**{A: 1.0}), noise=0.03) for n in range(20)]
+    summary = summary_of([*words, *without_nouns])
     heads = heads_by_name(summary)
     assert heads.loc[A, "effect"] == pytest.approx(0.65, abs=0.03)
     assert heads.loc[A, "specific"] == pytest.approx(0.3, abs=0.04)  # of the 20 that were compared
@@ -158,7 +158,7 @@ def test_only_words_with_nouns_are_compared():
 
 
 def test_without_nouns_nothing_is_compared():
-    heads = of(words_of_two_kinds()).frames["survey_heads"]
+    heads = summary_of(words_of_two_kinds()).frames["survey_heads"]
     for name in ("general", "specific", "specific_low", "specific_high", "p_specific"):
         assert heads[name].isna().all()
     assert (heads["comparison"] == "").all()
@@ -167,49 +167,49 @@ def test_without_nouns_nothing_is_compared():
 # --- read-out depths, and the contents of the tables ------------------------------------------------
 
 
-def test_heads_behind_the_read_out_are_read_at_the_last_depth():
+def test_heads_after_the_read_out_layer_are_read_at_the_last_depth():
     words = words_of_two_kinds()
     for word in words:
         word.net[2, 0, -1] = 0.7 * word.gap[-1]
         word.net[2, 0, 2] = 9.0  # must not be used, because layer 2 writes after depth 2
         word.net[1, 3, -1] = 9.0
-    summary = of(words)
+    summary = summary_of(words)
     heads = heads_by_name(summary)
     assert summary.depth == 2
-    assert heads.loc[BEHIND, "effect"] == pytest.approx(0.7)
-    assert heads.loc[[BEHIND, C], "read_depth"].tolist() == [3, 2]
+    assert heads.loc[AFTER, "effect"] == pytest.approx(0.7)
+    assert heads.loc[[AFTER, C], "read_depth"].tolist() == [3, 2]
     assert heads.loc[C, "effect"] == 0.5
 
 
-@pytest.mark.parametrize("order", ["turned round", "twice"])
+@pytest.mark.parametrize("order", ["reversed", "twice"])
 def test_neither_the_order_of_the_words_nor_a_second_run_changes_the_tables(order):
-    words = words_beside_nouns(40, noise=0.1)
-    again = words[::-1] if order == "turned round" else words
-    one, other = of(words), of(again)
-    for name, frame in one.frames.items():
-        pd.testing.assert_frame_equal(frame, other.frames[name], check_exact=order == "twice")
-    assert one.left_out_orders == other.left_out_orders
+    words = words_with_nouns(40, noise=0.1)
+    again = words[::-1] if order == "reversed" else words
+    first, second = summary_of(words), summary_of(again)
+    for name, frame in first.frames.items():
+        pd.testing.assert_frame_equal(frame, second.frames[name], check_exact=order == "twice")
+    assert first.left_out_orders == second.left_out_orders
 
 
 class Alive:
-    """Counts the live objects among those it was given, and their maximum."""
+    """Counts how many of the passed objects are alive, and the largest number so far."""
 
     def __init__(self):
-        self.now, self.most = 0, 0
+        self.now, self.maximum = 0, 0
 
-    def count(self, each):
+    def count(self, value):
         self.now += 1
-        self.most = max(self.most, self.now)
-        weakref.finalize(each, self._gone)
-        return each
+        self.maximum = max(self.maximum, self.now)
+        weakref.finalize(value, self._forget)
+        return value
 
-    def _gone(self):
+    def _forget(self):
         self.now -= 1
 
 
 def test_memory_does_not_hold_the_words(monkeypatch):
     """A record is freed once its numbers are computed. At most two batches of numbers are alive:
-    one that is read and one that is added.
+    the batch being read and the batch being added.
     """
     of_records, of_numbers = Alive(), Alive()
     numbers_of = across.numbers_of
@@ -223,16 +223,16 @@ def test_memory_does_not_hold_the_words(monkeypatch):
 
     summarise(records, seed=0, draws=49)
     list(across.word_heads(records, 2))
-    assert 1 <= of_records.most <= 3
-    assert across.BATCH <= of_numbers.most <= 2 * across.BATCH + 2
+    assert 1 <= of_records.maximum <= 3
+    assert across.BATCH <= of_numbers.maximum <= 2 * across.BATCH + 2
 
 
-def test_the_table_of_words_has_a_line_for_every_word_and_the_columns_of_its_file():
+def test_the_table_of_words_has_a_row_for_every_word_and_the_columns_of_its_file():
     words = [
         replace(word, columns={"relatedness": str(3 - word.gap[-1]), "source": "made"})
         for word in words_of_two_kinds(12)
     ]
-    summary = of([*words[:5], unmeasured(99), *words[5:]])
+    summary = summary_of([*words[:5], unmeasured(99), *words[5:]])
     table = summary.frames["survey_words"]
     assert table["word"].tolist() == sorted(table["word"]) and len(table) == 13
     last = table.iloc[-1]
@@ -251,8 +251,8 @@ def test_the_table_of_words_has_a_line_for_every_word_and_the_columns_of_its_fil
 
 
 def test_every_head_for_every_word_gives_the_effect_over_words():
-    words = [*words_beside_nouns(40), unmeasured(99)]
-    summary = of(words)
+    words = [*words_with_nouns(40), unmeasured(99)]
+    summary = summary_of(words)
     parts = list(across.word_heads(lambda: iter(words), summary.depth))
     assert len(parts) == 3
     rows = pd.concat(parts)
@@ -266,10 +266,8 @@ def test_every_head_for_every_word_gives_the_effect_over_words():
 
 
 def test_every_column_is_defined():
-    words = [
-        replace(word, columns={"relatedness": word.gap[-1]}) for word in words_beside_nouns(12)
-    ]
-    summary = of(words)
+    words = [replace(word, columns={"relatedness": word.gap[-1]}) for word in words_with_nouns(12)]
+    summary = summary_of(words)
     frames = summary.frames | across.sets_frames([measured_sets("word000")], seed=0)
     frames["survey_word_heads"] = next(across.word_heads(lambda: iter(words), 2))
     for name, frame in frames.items():
@@ -277,15 +275,15 @@ def test_every_column_is_defined():
             assert about(name, str(column))["meaning"], f"{name}.{column}"
 
 
-@pytest.mark.parametrize(("words", "found"), [([], "0 of its 0"), ([1], "1 of its 2")])
-def test_a_survey_of_fewer_than_two_words_is_refused(words, found):
+@pytest.mark.parametrize(("words", "counts"), [([], "0 of its 0"), ([1], "1 of its 2")])
+def test_a_survey_of_fewer_than_two_words_is_refused(words, counts):
     records = [made_word(number, effects_of()) for number in words]
     records += [unmeasured(9)] * len(words)
     because = " (all cues come after the word)" if words else ""
     with pytest.raises(InputError) as raised:
-        of(records)
+        summary_of(records)
     assert str(raised.value) == (
-        f"Cannot summarise the survey: {found} words were measured{because}. Words are its sample, "
+        f"Cannot summarise the survey: {counts} words were measured{because}. Words are its sample, "
         "so it needs at least 2. Add words with two sentences of each of two senses, or study a "
         "single word with `probe report`."
     )
@@ -301,7 +299,7 @@ def measured_sets(word, whole=2.0):
     )
 
 
-def test_what_sets_keep_of_a_word_left_out():
+def test_the_table_of_sets_compares_a_left_out_word_with_its_own_and_random_sets():
     measured = [measured_sets(f"word{n}", whole) for n, whole in enumerate((2.0, 1.0, 3.0))]
     frames = across.sets_frames(measured, seed=0, draws=DRAWS)
     sets = frames["survey_sets"]
@@ -316,7 +314,7 @@ def test_what_sets_keep_of_a_word_left_out():
     assert over["others_low"].tolist() == pytest.approx([0.4, 0.7])  # because all words are equal
 
 
-def test_what_sets_keep_over_words_is_a_ratio_of_sums():
+def test_the_faithfulness_of_sets_over_words_is_a_ratio_of_sums():
     first = replace(measured_sets("a", 1.0), left_out=np.array([0.9, 0.9]))
     second = replace(measured_sets("b", 9.0), left_out=np.array([0.9, 0.9]))
     over = across.sets_frames([first, second], seed=0)["survey_carry_over"]

@@ -25,18 +25,18 @@ def table_of(kind, distances=(1, 2)):
     return evidence.pairs[0], heads([evidence]).set_index(["layer", "head"]), circuit.places[0]
 
 
-def test_every_effect_stands_in_its_own_column():
+def test_every_effect_is_in_the_right_column():
     """Either of two heads is sufficient, so denoising one restores the whole gap and noising one
     loses nothing.
     """
-    pair, frame, place = table_of("either")
+    pair, frame, head = table_of("either")
     word = pair.record.effects
     gap = word.gap.sum(0)[:, None]
     for name in ("denoise", "noise", "same_sense"):
         np.testing.assert_allclose(
             frame[name], (getattr(word, name).sum(0) / gap).ravel(), atol=1e-12
         )
-    assert abs(frame.loc[place, "denoise"] - frame.loc[place, "noise"]) > 0.3
+    assert abs(frame.loc[head, "denoise"] - frame.loc[head, "noise"]) > 0.3
     np.testing.assert_allclose(frame["net"], word.net.mean(0).ravel(), atol=1e-9)
     np.testing.assert_allclose(frame["direct"], pair.record.swaps.written.ravel(), atol=1e-12)
     for name in ("p_auroc", "p_swap", "p_opposes"):
@@ -45,7 +45,7 @@ def test_every_effect_stands_in_its_own_column():
 
 
 def test_near_is_next_to_the_word_and_far_is_beyond():
-    pair, frame, place = table_of("one_back", (1, 1, 1, 2))
+    pair, frame, head = table_of("one_back", (1, 1, 1, 2))
     assert set(pair.record.pairs.distances) == {1, 2}
-    assert frame.loc[place, "net_near"] == pytest.approx(1, abs=0.05)
-    assert frame.loc[place, "net_far"] == pytest.approx(0, abs=0.05)
+    assert frame.loc[head, "net_near"] == pytest.approx(1, abs=0.05)
+    assert frame.loc[head, "net_far"] == pytest.approx(0, abs=0.05)

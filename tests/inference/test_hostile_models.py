@@ -45,12 +45,12 @@ PAIRS = 36
 SENTENCES = make_sentences(cues=12, frames=6, distances=(1, 2))
 TO_ANY = ({"anchor": 2.0}, {"is_cue": 6.0})  # from any token to the cue before it
 ONE, TWO = (1, 1), (1, 2)
-FIRST, BESIDE = (0, 1), (0, 2)  # before the neurons of layer 1
+FIRST, DECOY = (0, 1), (0, 2)  # before the neurons of layer 1
 
 
-def to_any(place, takes, gives):
+def to_any(head, takes, gives):
     """A head that copies a feature of the cue to any later token, the word or a noun."""
-    return Head(*place, (TO_ANY, TO_BOS), ((takes, gives),))
+    return Head(*head, (TO_ANY, TO_BOS), ((takes, gives),))
 
 
 def for_the_word(layer, asks, gives):
@@ -77,18 +77,18 @@ def evidence_of(model, sentences, seed=0):
     )
 
 
-def made(circuit, seed):
+def model_read_after_layer_1(circuit, seed):
     """A model whose senses are separated best after layer 1, so that the word is read there."""
     here = [unit for unit in circuit.units if unit.layer == 1]
     units = (*circuit.units, *tidy(1)[: D_MLP - len(here)])
     with TemporaryDirectory() as folder:
-        return load(make_handmade(Path(folder) / "made", circuit.heads, units=units, seed=seed))
+        return load(make_handmade(Path(folder) / "model", circuit.heads, units=units, seed=seed))
 
 
 @cache
-def found(kind, seed):
+def tables_of(kind, seed):
     """The tables of heads and of MLPs of a kind of model."""
-    evidence = evidence_of(made(CIRCUITS[kind], seed), SENTENCES, seed)
+    evidence = evidence_of(model_read_after_layer_1(CIRCUITS[kind], seed), SENTENCES, seed)
     table = heads([evidence]).set_index(["layer", "head"], drop=False)
     return table, mlps([evidence])
 
@@ -97,7 +97,7 @@ CIRCUITS = {
     "amplified": Circuit(
         (
             to_any(FIRST, {"sense": 1.0}, {"second": HINT}),
-            to_any(BESIDE, {"accent": 1.0}, {"decoy": HINT}),
+            to_any(DECOY, {"accent": 1.0}, {"decoy": HINT}),
         ),
         ("", ""),
         (
@@ -123,19 +123,19 @@ CIRCUITS = {
 
 @by_seed
 def test_a_head_that_neurons_amplify_does_more_together_with_the_parts_that_read_it(seed):
-    table, _ = found("amplified", seed)
+    table, _ = tables_of("amplified", seed)
     amplified = table.loc[FIRST]
     assert amplified["verdict"] == "resolver" and amplified["comparison"] == "more"
     assert amplified["own_write_more_low"] < 0.02 * amplified["own_write"]
     assert amplified["own_write"] == pytest.approx(amplified["own_write_nouns"], rel=0.1)
     assert amplified["moved_raw"] > 1.5 * amplified["moved_raw_nouns"]
-    beside = table.loc[BESIDE]
-    assert beside["verdict"] in MOVERS and beside["comparison"] != "more"
+    decoy = table.loc[DECOY]
+    assert decoy["verdict"] in MOVERS and decoy["comparison"] != "more"
 
 
 @by_seed
 def test_where_neurons_resolve_the_word_the_head_only_moves_it(seed):
-    table, of_mlps = found("neurons resolve", seed)
+    table, of_mlps = tables_of("neurons resolve", seed)
     assert table.loc[ONE, "verdict"] == "mover"
     assert table.loc[ONE, "general"] == pytest.approx(1, abs=0.1)
     assert of_mlps.set_index("layer").loc[ONE[0], "comparison"] == "more"
@@ -143,21 +143,21 @@ def test_where_neurons_resolve_the_word_the_head_only_moves_it(seed):
 
 @by_seed
 def test_effects_that_are_equal_on_word_and_nouns_are_neither_more_nor_less(seed):
-    table, _ = found("much and little", seed)
-    for place in (ONE, TWO):
-        assert table.loc[place, "comparison"] not in ("more", "less")
-        assert table.loc[place, "verdict"] != "resolver"
+    table, _ = tables_of("much and little", seed)
+    for head in (ONE, TWO):
+        assert table.loc[head, "comparison"] not in ("more", "less")
+        assert table.loc[head, "verdict"] != "resolver"
 
 
 # --- a head that copies the position of the cue ---------------------------------------------------
 
 
-def cue_stands_further_in_one_sense():
+def sentences_with_a_distant_cue_in_one_sense():
     """The word at one position. The cue of one sense directly precedes it, and the cue of the other
     sense is three tokens before it.
     """
     rng = np.random.default_rng(0)
-    made = []
+    sentences = []
     for number in range(120):
         side = number % 2
         cue = CUES[SENSES[side]][number // 2 % 20]
@@ -166,7 +166,7 @@ def cue_stands_further_in_one_sense():
         before = " ".join(words)
         text = f"{before} {WORD} {rng.choice(PLAIN)}"
         cue_start = f" {before} ".index(f" {cue} ")
-        made.append(
+        sentences.append(
             Sentence(
                 word=WORD,
                 sense=SENSES[side],
@@ -177,14 +177,14 @@ def cue_stands_further_in_one_sense():
                 cue_end=cue_start + len(cue),
             )
         )
-    return made
+    return sentences
 
 
 @by_seed
-def test_a_head_that_copies_where_the_cue_stands_is_confounded(seed):
-    place = {"place_cos": 1.0, "place_sin": 1.0}
-    model = model_of(Circuit((to_any(ONE, place, {"resolved": 3.0}),), ("",)), seed)
-    evidence = evidence_of(model, cue_stands_further_in_one_sense(), seed)
+def test_a_head_that_copies_the_position_of_the_cue_is_confounded(seed):
+    position = {"place_cos": 1.0, "place_sin": 1.0}
+    model = model_of(Circuit((to_any(ONE, position, {"resolved": 3.0}),), ("",)), seed)
+    evidence = evidence_of(model, sentences_with_a_distant_cue_in_one_sense(), seed)
     [pair] = evidence.record.pairs
     assert pair.gates.gap < 0.01 and pair.gates.nuisance < 0.05
     assert heads([evidence]).set_index(["layer", "head"]).loc[ONE, "verdict"] == "confounded"

@@ -80,8 +80,8 @@ def both(model, seed):
     options["experiments"] = ("nouns", "shares")
     with TemporaryDirectory() as folder:
         studied = study.study(model, sentences=corpus_of(SENTENCES), out=folder, **options)
-        [kept] = Path(folder).glob("words/*.word")
-        return studied, read_record(kept)
+        [file] = Path(folder).glob("words/*.word")
+        return studied, read_record(file)
 
 
 @pytest.fixture(scope="module")
@@ -97,92 +97,96 @@ def record(both):
 class Runs(NamedTuple):
     """The inputs of the word's swaps."""
 
-    seen: Observation
+    observation: Observation
     pair: Prepared
 
     @property
     def axis(self):
         """The sense axis at the read-out layer, fitted on all sentences."""
-        return self.seen.axis_for_others(self.pair.sense)
+        return self.observation.axis_for_others(self.pair.sense)
 
 
 @pytest.fixture(scope="module")
 def runs(model, seed):
-    seen = observe(model, prepare(model, WORD, SENTENCES), seed=seed)
-    [pair] = prepare_pairs(seen, None, options_of(seed=seed, pairs=MAX_PAIRS))
-    return Runs(seen, pair)
+    observation = observe(model, prepare(model, WORD, SENTENCES), seed=seed)
+    [pair] = prepare_pairs(observation, None, options_of(seed=seed, pairs=MAX_PAIRS))
+    return Runs(observation, pair)
 
 
-def test_the_places_are_spread():
-    places = [resolver_model(seed)[1] for seed in SEEDS]
-    assert len(set(places)) == len(SEEDS)
-    assert [len(set(numbers)) for numbers in zip(*places, strict=True)] == [LAYERS, HEADS]
+def test_the_planted_heads_are_spread_over_layers_and_numbers():
+    heads = [resolver_model(seed)[1] for seed in SEEDS]
+    assert len(set(heads)) == len(SEEDS)
+    assert [len(set(numbers)) for numbers in zip(*heads, strict=True)] == [LAYERS, HEADS]
 
 
 def test_every_other_head_is_alive(planted, runs):
     """Inactive heads could not be confused with the planted head."""
-    model, place = planted
-    states = runs.seen.states
+    model, planted_head = planted
+    states = runs.observation.states
     for layer, block in enumerate(read_weights(model).blocks):
         for head in range(HEADS):
-            written = states.z[:, layer, head] @ block.w_o[head]
-            assert written.std(0).norm() > 0.02, (layer, head)
+            writes = states.z[:, layer, head] @ block.w_o[head]
+            assert writes.std(0).norm() > 0.02, (layer, head)
             pattern = states.pattern[:, layer, head]
-            if (layer, head) != place:
+            if (layer, head) != planted_head:
                 assert pattern.std(0).max() > 0.02, (layer, head)
 
 
-def test_a_sentence_that_gives_to_itself_changes_nothing(model, runs):
-    seen, pair = runs
-    weights, rows = read_weights(model), [text.ids for text in seen.texts]
+def test_swapping_a_sentence_with_itself_changes_nothing(model, runs):
+    observation, pair = runs
+    weights, rows = read_weights(model), [text.ids for text in observation.texts]
     direction = (runs.axis.u / runs.axis.gap)[None]
-    moved = swaps.swap_heads(weights, rows, seen.states.z[:, : seen.depth], direction)
-    assert moved.abs().max() < 1e-6
-    itself = replace(pair.pairs, b=pair.pairs.a, same_a=pair.pairs.a, same_b=pair.pairs.a)
-    found, _ = effects.measure(
-        weights, seen.texts, seen.states, pair.sense.axes, itself, pair.reading
+    shifts = swaps.swap_heads(
+        weights, rows, observation.states.z[:, : observation.depth], direction
     )
-    for effect in (found.word, found.next_token):
+    assert shifts.abs().max() < 1e-6
+    self_pairs = replace(pair.pairs, b=pair.pairs.a, same_a=pair.pairs.a, same_b=pair.pairs.a)
+    measured, _ = effects.measure(
+        weights, observation.texts, observation.states, pair.sense.axes, self_pairs, pair.reading
+    )
+    for effect in (measured.word, measured.next_token):
         for name in ("gap", "denoise", "noise", "same_sense"):
             assert np.abs(getattr(effect, name)).max() < 1e-6
-    assert np.abs(found.direct).max() < 1e-6
+    assert np.abs(measured.direct).max() < 1e-6
 
 
 def coordinate_with_all_heads(model, runs, *, recipient, donor):
     """M of the recipient with the donor's z at the word in every head, from complete hooked forward
     passes.
     """
-    seen, _ = runs
-    found = {}
+    observation, _ = runs
+    outputs = {}
 
     def edit(layer):
         def change(z, hook):
             z = z.clone()
-            z[0, -1] = seen.states.z[donor, layer]
+            z[0, -1] = observation.states.z[donor, layer]
             return z
 
         return change
 
     def read(resid, hook):
-        found["resid"] = resid[0, -1].clone()
+        outputs["resid"] = resid[0, -1].clone()
 
     hooks = [(f"blocks.{layer}.attn.hook_z", edit(layer)) for layer in range(LAYERS)]
-    hooks.append((f"blocks.{seen.depth - 1}.hook_resid_post", read))
+    hooks.append((f"blocks.{observation.depth - 1}.hook_resid_post", read))
     with torch.no_grad():
-        model.bridge.run_with_hooks(torch.tensor([seen.texts[recipient].ids]), fwd_hooks=hooks)
-    return runs.axis.coordinate(found["resid"]).item()
+        model.bridge.run_with_hooks(
+            torch.tensor([observation.texts[recipient].ids]), fwd_hooks=hooks
+        )
+    return runs.axis.coordinate(outputs["resid"]).item()
 
 
-def test_everything_from_the_donor_is_the_whole_gap(model, runs):
-    seen, pair = runs
-    base = runs.axis.coordinate(seen.resid).tolist()
-    chosen = list(zip(pair.pairs.a, pair.pairs.b, strict=True))[:6]
-    gap = sum(base[a] - base[b] for a, b in chosen)
+def test_swapping_all_heads_moves_the_word_by_the_whole_gap(model, runs):
+    observation, pair = runs
+    base = runs.axis.coordinate(observation.resid).tolist()
+    pairs = list(zip(pair.pairs.a, pair.pairs.b, strict=True))[:6]
+    gap = sum(base[a] - base[b] for a, b in pairs)
     denoise = sum(
-        coordinate_with_all_heads(model, runs, recipient=b, donor=a) - base[b] for a, b in chosen
+        coordinate_with_all_heads(model, runs, recipient=b, donor=a) - base[b] for a, b in pairs
     )
     noise = sum(
-        base[a] - coordinate_with_all_heads(model, runs, recipient=a, donor=b) for a, b in chosen
+        base[a] - coordinate_with_all_heads(model, runs, recipient=a, donor=b) for a, b in pairs
     )
     assert denoise / gap == pytest.approx(1, abs=1e-5)
     assert noise / gap == pytest.approx(1, abs=1e-5)
@@ -193,16 +197,16 @@ def exchanged(sentence):
 
 
 def by_part(record):
-    """The sentences with a split in the file: a part for each pair of cue words, training sentences
-    first.
+    """The sentences with a split as in a file: each pair of cue words is in one part, training
+    sentences first.
     """
     [pair] = record.pairs
     units = dict(zip(pair.split.rows, pair.split.units, strict=True))
-    named = [
+    sentences = [
         replace(sentence, split="fit" if units[row] % 3 == 0 else "report")
         for row, sentence in enumerate(record.sentences)
     ]
-    return sorted(named, key=lambda sentence: sentence.split)
+    return sorted(sentences, key=lambda sentence: sentence.split)
 
 
 class OnePair(NamedTuple):
@@ -229,47 +233,43 @@ def study_of(model, sentences):
 
 
 @pytest.fixture(scope="module")
-def named(model, record):
+def with_parts(model, record):
     """The sentences with a split in the file, and their study."""
     sentences = by_part(record)
     return sentences, study_of(model, sentences)
 
 
-def test_swapped_labels_flip_every_signed_score(model, named):
+def test_swapped_labels_flip_every_signed_score(model, with_parts):
     """Labels are exchanged in the tested part only. The fitted axis is unchanged, so every signed
     number must change its sign.
     """
-    sentences, true = named
-    swapped = study_of(
+    sentences, original = with_parts
+    flipped = study_of(
         model, [exchanged(row) if row.split == "report" else row for row in sentences]
     )
-    torch.testing.assert_close(true.axis, swapped.axis)
-    np.testing.assert_allclose(swapped.separation.auroc, 1 - true.separation.auroc, atol=1e-9)
-    np.testing.assert_allclose(swapped.separation.hedges_g, -true.separation.hedges_g, atol=1e-9)
-    gaps, others = (
+    torch.testing.assert_close(original.axis, flipped.axis)
+    np.testing.assert_allclose(flipped.separation.auroc, 1 - original.separation.auroc, atol=1e-9)
+    np.testing.assert_allclose(
+        flipped.separation.hedges_g, -original.separation.hedges_g, atol=1e-9
+    )
+    gaps, flipped_gaps = (
         {
-            given.record.sentences[a].pair: gap[true.record.depth]
-            for a, gap in zip(given.pair.pairs.a, given.pair.gap, strict=True)
+            result.record.sentences[a].pair: gap[original.record.depth]
+            for a, gap in zip(result.pair.pairs.a, result.pair.gap, strict=True)
         }
-        for given in (true, swapped)
+        for result in (original, flipped)
     )
-    assert gaps.keys() == others.keys()
-    assert all(others[name] == pytest.approx(-gap, abs=1e-6) for name, gap in gaps.items())
-    assert true.pair.effects is not None and swapped.pair.effects is None
-    assert swapped.pair.gates.gap > 0.1  # the largest over the depths is not above chance
+    assert gaps.keys() == flipped_gaps.keys()
+    assert all(flipped_gaps[name] == pytest.approx(-gap, abs=1e-6) for name, gap in gaps.items())
+    assert original.pair.effects is not None and flipped.pair.effects is None
+    assert flipped.pair.gates.gap > 0.1  # the largest over the depths is not above chance
 
 
-def test_senses_that_exchange_their_names_turn_the_axis_round_and_leave_the_effects(model, named):
+def test_exchanging_the_names_of_the_senses_flips_the_axis_and_keeps_the_effects(model, with_parts):
     """Labels are exchanged everywhere, so denoising and noising are exchanged."""
-    sentences, before = named
-    assert all(
-        one.pair == other.pair for one, other in zip(sentences[::2], sentences[1::2], strict=True)
-    )
-    rows = [
-        row
-        for one, other in zip(sentences[::2], sentences[1::2], strict=True)
-        for row in (other, one)
-    ]
+    sentences, before = with_parts
+    assert all(a.pair == b.pair for a, b in zip(sentences[::2], sentences[1::2], strict=True))
+    rows = [row for a, b in zip(sentences[::2], sentences[1::2], strict=True) for row in (b, a)]
     after = study_of(model, [exchanged(row) for row in rows])
     assert before.pair.senses == after.pair.senses
     torch.testing.assert_close(after.axis, -before.axis, rtol=0, atol=1e-6)
@@ -280,7 +280,7 @@ def test_senses_that_exchange_their_names_turn_the_axis_round_and_leave_the_effe
         effects_after.ratio("denoise"), effects_before.ratio("noise"), atol=1e-5
     )
     np.testing.assert_allclose(effects_after.swap, effects_before.swap, atol=1e-5)
-    shares = [tables.of_experiments([one.record])["shares"]["share"] for one in (before, after)]
+    shares = [tables.of_experiments([a.record])["shares"]["share"] for a in (before, after)]
     np.testing.assert_allclose(*shares, atol=1e-4)
 
 
@@ -294,7 +294,7 @@ def test_shares_sum_to_one_and_the_token_embedding_has_none(studied, planted):
     assert by_name.drop(f"L{layer}H{head}").abs().max() < 0.02
 
 
-def test_the_read_out_is_after_the_planted_head_and_the_gap_is_there(record, studied, planted):
+def test_the_read_out_layer_is_after_the_planted_head_and_has_a_gap(record, studied, planted):
     [pair] = record.pairs
     assert record.depth > planted[1][0]
     assert pair.by_depth[record.depth] == 1
@@ -304,24 +304,24 @@ def test_the_read_out_is_after_the_planted_head_and_the_gap_is_there(record, stu
     assert pair.gap[:, record.depth].min() > 0
 
 
-def test_the_planted_head_is_first_and_the_whole_gap_and_every_other_is_nothing(studied, planted):
+def test_the_planted_head_has_the_whole_effect_and_no_other_head_has_any(studied, planted):
     heads = studied.heads.set_index(["layer", "head"])
-    mine, others = heads.loc[planted[1]], heads.drop(index=planted[1])
+    planted_row, other_heads = heads.loc[planted[1]], heads.drop(index=planted[1])
     assert len(heads) == LAYERS * HEADS and studied.words["ranked"].all()
-    assert mine["auroc"] == 1 == heads["auroc"].max()
+    assert planted_row["auroc"] == 1 == heads["auroc"].max()
     for name in ("hedges_g", "direct", "swap", "denoise", "noise"):
         assert heads[name].idxmax() == planted[1], name
     for name in ("direct", "denoise", "noise", "swap"):
-        assert mine[name] == pytest.approx(1, abs=0.02), name
-        assert others[name].abs().max() < 0.02, name
-    assert mine["rank"] == mine["rank_low"] == mine["rank_high"] == 1
-    assert abs(mine["same_sense"]) < 0.02 and abs(mine["self_repair"]) < 0.01
-    assert mine["swap_low"] <= mine["swap"] <= mine["swap_high"]
-    assert mine["attention_cue"] > 0.99
+        assert planted_row[name] == pytest.approx(1, abs=0.02), name
+        assert other_heads[name].abs().max() < 0.02, name
+    assert planted_row["rank"] == planted_row["rank_low"] == planted_row["rank_high"] == 1
+    assert abs(planted_row["same_sense"]) < 0.02 and abs(planted_row["self_repair"]) < 0.01
+    assert planted_row["swap_low"] <= planted_row["swap"] <= planted_row["swap_high"]
+    assert planted_row["attention_cue"] > 0.99
     assert heads.index[heads["verdict"] == "resolver"].tolist() == [planted[1]]
     # No permutation of twenty cue words per sense reaches the observed value.
     for name in ("p_auroc", "p_swap"):
-        assert mine[name] == 1 / (PERMUTATIONS + 1), name
+        assert planted_row[name] == 1 / (PERMUTATIONS + 1), name
 
 
 @pytest.mark.parametrize("seeds", mostly_campaign([range(2), range(6)]))
@@ -351,46 +351,46 @@ def test_models_without_the_head_are_not_ranked(tmp_path, seeds):
     assert sum(passed) <= 1
 
 
-def largest_difference(model, one, other):
+def largest_difference(model, a, b):
     """The largest change of any head's ΔE at the word between two sentences, relative to the
     largest ΔE.
     """
-    traces = [trace(model, sentence.text) for sentence in (one, other)]
+    traces = [trace(model, sentence.text) for sentence in (a, b)]
     targets = [
-        positions_of_span(tokenize(model, row.text), row.start, row.end)[-1] for row in (one, other)
+        positions_of_span(tokenize(model, row.text), row.start, row.end)[-1] for row in (a, b)
     ]
     w_o = torch.stack([block.w_o for block in read_weights(model).blocks])
     writes = [
-        torch.einsum("lhd,lhdm->lhm", seen.z[:, :, at], w_o)
-        for seen, at in zip(traces, targets, strict=True)
+        torch.einsum("lhd,lhdm->lhm", whole.z[:, :, at], w_o)
+        for whole, at in zip(traces, targets, strict=True)
     ]
     return ((writes[0] - writes[1]).abs().max() / writes[0].abs().max()).item()
 
 
-def test_a_cue_after_the_word_changes_no_heads_write_at_the_word(model):
+def test_a_cue_after_the_word_does_not_change_the_write_of_any_head_at_the_word(model):
     late = make_sentences(frames=3, distances=(1, 3), cue_after=True)
-    for one, other in list(zip(late[::2], late[1::2], strict=True))[::7]:
-        assert one.pair == other.pair and one.sense != other.sense
-        assert largest_difference(model, one, other) <= 1e-5
-        whole = trace(model, one.text)
-        target = positions_of_span(whole.tokens, one.start, one.end)[-1]
+    for a, b in list(zip(late[::2], late[1::2], strict=True))[::7]:
+        assert a.pair == b.pair and a.sense != b.sense
+        assert largest_difference(model, a, b) <= 1e-5
+        whole = trace(model, a.text)
+        target = positions_of_span(whole.tokens, a.start, a.end)[-1]
         assert later_words_matter(model, whole, target) <= 1e-5
     assert (
         largest_difference(model, SENTENCES[0], SENTENCES[1]) > 0.1
     )  # a cue before the word changes it
 
 
-def test_sentences_that_the_file_gives_no_part_are_only_left_out():
+def test_sentences_with_an_unknown_split_are_left_out():
     model, _ = resolver_model(0)
     parts = ("train", "test", "dev")
-    given = [replace(row, split=parts[number // 2 % 3]) for number, row in enumerate(FEW)]
+    sentences = [replace(row, split=parts[number // 2 % 3]) for number, row in enumerate(FEW)]
     studied = probe.study(
-        model, sentences=corpus_of(given), permutations=99, experiments=("heads",)
+        model, sentences=corpus_of(sentences), permutations=99, experiments=("heads",)
     )
     assert set(studied.left_out["reason"]) == {
         "its split is 'dev', expected one of fit, train, select, report, test"
     }
-    assert len(studied.left_out) == sum(row.split == "dev" for row in given)
+    assert len(studied.left_out) == sum(row.split == "dev" for row in sentences)
     assert studied.words["split_design"].item() == "the split given in the file"
     parts = {"train": "learned from", "test": "tested", "dev": "neither"}
-    assert studied.sentences["part"].tolist() == [parts[row.split] for row in given]
+    assert studied.sentences["part"].tolist() == [parts[row.split] for row in sentences]

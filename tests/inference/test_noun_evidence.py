@@ -47,30 +47,30 @@ def record_of(squared_gaps, *, nouns=NOUNS, comparable=24, gap=None, surprisal=N
 
 
 def test_a_word_of_three_senses_has_one_gate():
-    """A noun that changes further than the word in one of three pairs of senses, and hardly in the
-    others, does not change further on the whole.
+    """A noun that changes further than the word in only one of three pairs of senses does not
+    change further overall.
     """
     further = record_of([2.0, *LITTLE])
     hardly = record_of([0.1, *LITTLE])
-    assert [each.p for each in ambiguity_gate([further], DEPTH)] == [2 / 20]
+    assert [gate.p for gate in ambiguity_gate([further], DEPTH)] == [2 / 20]
     together = ambiguity_gate([further, hardly, hardly], DEPTH)
-    assert [each.p for each in together] == [1 / 20] * 3
+    assert [gate.p for gate in together] == [1 / 20] * 3
     # A pair without a gate keeps its reason and is not part of the sums.
-    asked, not_asked = ambiguity_gate([hardly, record_of([2.0, *LITTLE], comparable=12)], DEPTH)
-    assert asked.p == 1 / 20
-    assert np.isnan(not_asked.p) and not_asked.reason == (
+    tested, untested = ambiguity_gate([hardly, record_of([2.0, *LITTLE], comparable=12)], DEPTH)
+    assert tested.p == 1 / 20
+    assert np.isnan(untested.p) and untested.reason == (
         "it is a noun in its dictionary form in 12 of the paired sentences, and 24 are needed"
     )
     # Nouns that are missing in one pair do not count.
-    others = record_of([*LITTLE, 0.1], nouns=(*NOUNS[1:], "another noun"))
-    for each in ambiguity_gate([hardly, others], DEPTH):
-        assert np.isnan(each.p)
-        assert each.reason == (
+    other_nouns = record_of([*LITTLE, 0.1], nouns=(*NOUNS[1:], "another noun"))
+    for gate in ambiguity_gate([hardly, other_nouns], DEPTH):
+        assert np.isnan(gate.p)
+        assert gate.reason == (
             "nouns that can take its place: 18 for all its senses, and 19 are needed"
         )
 
 
-def test_the_gate_is_repeated_among_the_nouns_that_are_about_as_expected():
+def test_the_gate_is_repeated_among_nouns_that_are_about_as_expected_as_the_word():
     """19 of 38 nouns are within 2 nats. The noun that changes further than the word is not."""
     names = tuple(f"noun{number}" for number in range(38))
     further = [2.0, *[0.1] * 37]
@@ -114,24 +114,24 @@ def compared(gaps, word, noun, noun_of=NOUN_OF):
     )
 
 
-def test_a_part_is_measured_in_each_nouns_own_gap():
+def test_an_effect_is_a_fraction_of_the_gap_of_each_noun():
     """The general effect is the mean of the fractions, whatever the size of each noun's gap."""
-    found = compared(GAPS[:3], 0.8, np.array(GAPS[:3]) / 2, noun_of=np.array([0, 1, 2, 0] * 2))
-    assert (found.net[0], found.general[0]) == (pytest.approx(0.8), pytest.approx(0.5))
-    assert found.specific[0] == pytest.approx(0.3) and found.swaps == 8 and found.units == 8
-    assert found.specific_draws == pytest.approx(
+    effects = compared(GAPS[:3], 0.8, np.array(GAPS[:3]) / 2, noun_of=np.array([0, 1, 2, 0] * 2))
+    assert (effects.net[0], effects.general[0]) == (pytest.approx(0.8), pytest.approx(0.5))
+    assert effects.specific[0] == pytest.approx(0.3) and effects.swaps == 8 and effects.units == 8
+    assert effects.specific_draws == pytest.approx(
         0.3
     )  # all pairs are equal, so the draws do not vary
 
 
-def test_a_noun_without_a_gap_has_no_part_in_a_comparison():
+def test_a_noun_without_a_gap_is_not_compared():
     """As a fraction of a tiny gap, an effect could be any number."""
-    found = compared(GAPS, 0.8, [*np.array(GAPS[:3]) / 2, 9.0])
-    assert found.general[0] == pytest.approx(0.5)
-    assert found.swaps == 6 and found.units == 6  # without the two pairs of the last noun
+    effects = compared(GAPS, 0.8, [*np.array(GAPS[:3]) / 2, 9.0])
+    assert effects.general[0] == pytest.approx(0.5)
+    assert effects.swaps == 6 and effects.units == 6  # without the two pairs of the last noun
     tenth = compared((*GAPS[:3], WORD_GAP / 10), 0.8, [*np.array(GAPS[:3]) / 2, WORD_GAP / 20])
     assert tenth.swaps == 8  # a tenth is sufficient
 
 
-def test_fewer_than_three_nouns_with_a_gap_are_no_comparison():
+def test_fewer_than_three_nouns_with_a_gap_give_no_comparison():
     assert compared((*GAPS[:2], 0.1, 0.1), 0.8, [1.0, 0.5, 0.05, 0.05]) is None

@@ -74,31 +74,29 @@ EACH_SENSE = 12  # cue words per sense
 
 def with_function_words():
     """Each sentence with "this" or "that" in front, depending on its sense."""
-    made = []
+    sentences = []
     for row in make_sentences(cues=EACH_SENSE, distances=(2, 3)):
         by = len(FUNCTION[row.sense]) + 1
-        places = {
-            name: getattr(row, name) + by for name in ("start", "end", "cue_start", "cue_end")
-        }
-        made.append(replace(row, text=f"{FUNCTION[row.sense]} {row.text}", **places))
-    return tuple(made)
+        spans = {name: getattr(row, name) + by for name in ("start", "end", "cue_start", "cue_end")}
+        sentences.append(replace(row, text=f"{FUNCTION[row.sense]} {row.text}", **spans))
+    return tuple(sentences)
 
 
 def longer_in_one_sense():
     """Sentences without cues or pairs. Sentences of the second sense have four more words before
     the word.
     """
-    rng, made = np.random.default_rng(0), {}
+    rng, by_text = np.random.default_rng(0), {}
     for number in range(120):
         before = " ".join(rng.choice(PLAIN, size=int(rng.integers(2, 5)) + 4 * (number % 2)))
         text = f"{before} {WORD} {' '.join(rng.choice(PLAIN, size=2))}"
         span = {"start": len(before) + 1, "end": len(before) + 1 + len(WORD)}
-        made[text] = Sentence(word=WORD, sense=SENSES[number % 2], text=text, **span)
-    return tuple(made.values())
+        by_text[text] = Sentence(word=WORD, sense=SENSES[number % 2], text=text, **span)
+    return tuple(by_text.values())
 
 
 GRID = make_sentences(cues=EACH_SENSE)
-GIVEN = {
+SENTENCES = {
     "both": make_sentences(cues=18),  # with fewer, the axis includes a little of a random head
     # With cues further away, a model that reads the previous token would have no gap.
     "one_back": make_sentences(cues=EACH_SENSE, distances=(1, 1, 1, 2)),
@@ -122,7 +120,7 @@ def study_of(model, sentences, seed=0):
 
 @cache
 def measured(kind, seed):
-    return study_of(planted_model(kind, seed)[0], GIVEN.get(kind, GRID), seed)
+    return study_of(planted_model(kind, seed)[0], SENTENCES.get(kind, GRID), seed)
 
 
 @cache
@@ -146,33 +144,39 @@ def planted(kind):
     return decorate
 
 
-def test_the_places_are_spread():
-    places = [place for kind in KINDS for seed in SEEDS for place in circuit_of(kind, seed).places]
-    assert set(places) == {(layer, head) for layer in range(LAYERS) for head in range(HEADS)}
+def test_the_planted_heads_cover_all_layers_and_numbers():
+    heads = [
+        planted_head
+        for kind in KINDS
+        for seed in SEEDS
+        for planted_head in circuit_of(kind, seed).places
+    ]
+    assert set(heads) == {(layer, head) for layer in range(LAYERS) for head in range(HEADS)}
 
 
 @pytest.mark.parametrize("kind", [case(kind) for kind in KINDS])
 @by_seed
-def test_the_verdicts_are_right_and_no_other_head_is_a_resolver_or_does_anything(kind, seed):
-    frame, mine = heads_of(kind, seed)
+def test_the_verdicts_are_right_and_no_other_head_is_a_resolver_or_has_an_effect(kind, seed):
+    frame, planted_heads = heads_of(kind, seed)
     circuit = planted_model(kind, seed)[1]
-    others = frame.drop(index=list(circuit.places))
+    other_heads = frame.drop(index=list(circuit.places))
     [pair] = measured(kind, seed).pairs
     assert pair.record.gates.gap < 0.01
     if kind == "own_place" and pair.nouns.gate.p <= LEVEL:  # by chance, once in 25 seeds
-        assert tuple(mine["verdict"]) == ("mover",)
+        assert tuple(planted_heads["verdict"]) == ("mover",)
     else:
-        assert tuple(mine["verdict"]) == circuit.verdicts
-    # There every head that reads places, or the function word, tells the senses apart a little.
-    little = {"unread"} if kind in ("own_place", "function_word", "any_function_word") else set()
-    assert set(others["verdict"]) <= {"none", "separates"} | little
+        assert tuple(planted_heads["verdict"]) == circuit.verdicts
+    # In these models every head that reads positions or the function word separates the senses a
+    # little.
+    weak = {"unread"} if kind in ("own_place", "function_word", "any_function_word") else set()
+    assert set(other_heads["verdict"]) <= {"none", "separates"} | weak
     if kind != "own_place":
-        assert others[["direct", "denoise", "noise"]].abs().max().max() < 0.05
+        assert other_heads[["direct", "denoise", "noise"]].abs().max().max() < 0.05
 
 
 @pytest.mark.parametrize("kind", [case("small_decoy"), case("erased_decoy")])
 @by_seed
-def test_a_decoy_separates_perfectly_and_does_nothing(kind, seed):
+def test_a_decoy_separates_perfectly_and_has_no_effect(kind, seed):
     resolver, decoy = heads_of(kind, seed)[1].to_dict("records")
     assert decoy["auroc"] == 1 == resolver["auroc"]
     assert decoy["p_auroc"] < 0.05
@@ -182,7 +186,7 @@ def test_a_decoy_separates_perfectly_and_does_nothing(kind, seed):
 
 
 @planted("decoy")
-def test_a_decoy_that_writes_as_much_takes_half_of_the_coordinate_and_nothing_of_what_is_said_next(
+def test_a_decoy_with_an_equal_write_has_half_of_the_coordinate_and_no_effect_on_the_next_token(
     kind, seed
 ):
     last = measured(kind, seed).record.pairs[0].swaps.profile[..., -1]
@@ -195,7 +199,7 @@ def test_a_decoy_that_writes_as_much_takes_half_of_the_coordinate_and_nothing_of
     assert decoy["p_next_token"] > 0.05 > decoy["p_swap"]
 
 
-def follow(monkeypatch, model, *, turned=False):
+def follow(monkeypatch, model, *, reverse=False):
     """A lexicon in which the continuations of each sense are the three plain words whose logits it
     raises most.
     """
@@ -204,17 +208,18 @@ def follow(monkeypatch, model, *, turned=False):
         word: float(unembedding[model.tokenizer(f" {word}")["input_ids"][-1]] @ AXIS[0])
         for word in PLAIN
     }
-    ordered = sorted(toward, key=toward.get, reverse=not turned)
-    known = zip(SENSES, (ordered[:3], ordered[-3:]), strict=True)
+    ordered = sorted(toward, key=toward.get, reverse=not reverse)
+    named_words = zip(SENSES, (ordered[:3], ordered[-3:]), strict=True)
     senses = tuple(
-        lexicon.Sense(name, "", (), tuple(f" {word}" for word in said)) for name, said in known
+        lexicon.Sense(name, "", (), tuple(f" {word}" for word in continuations))
+        for name, continuations in named_words
     )
     monkeypatch.setattr(lexicon, "words", lambda: (WORD,))
     monkeypatch.setattr(lexicon, "entry", lambda word: lexicon.Entry(word, senses, ()))
 
 
 @planted("decoy")
-def test_known_continuations_tell_what_is_read_from_what_is_only_written(kind, seed, monkeypatch):
+def test_continuations_separate_a_write_that_is_read_from_one_that_is_not(kind, seed, monkeypatch):
     """The third read-out: the decoy moves half of the coordinate, and the resolver moves all of the
     continuations.
     """
@@ -232,9 +237,9 @@ def test_known_continuations_tell_what_is_read_from_what_is_only_written(kind, s
         assert (resolver[name], decoy[name]) == (before[0][name], before[1][name]), name
 
 
-def test_continuations_of_the_other_sense_are_no_gap_and_the_page_says_so(monkeypatch):
+def test_continuations_of_the_other_sense_give_no_gap_and_the_page_says_so(monkeypatch):
     model, _ = planted_model("decoy", 0)
-    follow(monkeypatch, model, turned=True)
+    follow(monkeypatch, model, reverse=True)
     frames = frames_of(model, GRID, 0)
     assert frames["words"]["ranked"].all() and frames["words"]["continuation_p"].item() > 0.9
     assert frames["heads"]["p_continuation"].isna().all()
@@ -243,7 +248,7 @@ def test_continuations_of_the_other_sense_are_no_gap_and_the_page_says_so(monkey
     assert dict(facts)[row] == ["1 of 1 pairs of meanings"]
 
 
-def test_without_continuations_nothing_is_said_of_them():
+def test_without_continuations_there_are_no_results_for_them():
     [pair] = measured("decoy", 0).record.pairs
     assert np.isnan(pair.gates.continuation) and pair.swaps.continuation is None
     assert heads_of("decoy", 0)[0]["p_continuation"].isna().all()
@@ -254,42 +259,45 @@ def test_without_continuations_nothing_is_said_of_them():
     [case("additive", (0.5, 0.5)), case("either", (1, 0)), case("both", (0, 1))],
 )
 @by_seed
-def test_two_heads_combined_show_how_in_denoising_and_noising(kind, expected, seed):
+def test_denoising_and_noising_show_how_two_heads_combine(kind, expected, seed):
     """The word is read after both heads, because nothing is combined before the second."""
     model, circuit = planted_model(kind, seed)
-    material = prepare(model, WORD, GIVEN.get(kind, GRID))
-    seen = observe(model, material, seed=seed)
-    [pair] = prepare_pairs(seen, None, options_of(seed=seed, pairs=PAIRS))
-    behind = Readings((LAYERS,) * LAYERS, (LAYERS,) * LAYERS, None)
+    material = prepare(model, WORD, SENTENCES.get(kind, GRID))
+    observation = observe(model, material, seed=seed)
+    [pair] = prepare_pairs(observation, None, options_of(seed=seed, pairs=PAIRS))
+    readings = Readings((LAYERS,) * LAYERS, (LAYERS,) * LAYERS, None)
     effects, _ = swaps.measure(
-        read_weights(model), seen.texts, seen.states, pair.sense.axes, pair.pairs, behind
+        read_weights(model),
+        observation.texts,
+        observation.states,
+        pair.sense.axes,
+        pair.pairs,
+        readings,
     )
-    found = effects.word
-    for place in circuit.places:
-        ratios = (found.ratio("denoise")[place], found.ratio("noise")[place])
+    word = effects.word
+    for head in circuit.places:
+        ratios = (word.ratio("denoise")[head], word.ratio("noise")[head])
         assert ratios == pytest.approx(expected, abs=0.06)
 
 
 @planted("backup")
-def test_a_backed_up_head_writes_everything_its_swap_is_lost_and_both_swaps_are_everything(
-    kind, seed
-):
+def test_a_head_with_a_backup_writes_the_gap_and_only_the_swap_of_both_moves_the_word(kind, seed):
     result, (first, second) = measured(kind, seed), heads_of(kind, seed)[1].to_dict("records")
     last = result.record.pairs[0].swaps.profile[..., -1]
     assert (first["direct"], second["direct"]) == pytest.approx((1, 0), abs=0.02)
     assert all(abs(last[head["layer"], head["head"]]) < 0.1 for head in (first, second))
-    [found] = result.pairs[0].backups
-    assert (found.first, found.head) == (
+    [backup] = result.pairs[0].backups
+    assert (backup.first, backup.head) == (
         (first["layer"], first["head"]),
         (second["layer"], second["head"]),
     )
-    assert found.extra == pytest.approx(1, abs=0.1)
+    assert backup.extra == pytest.approx(1, abs=0.1)
 
 
 @planted("erased")
-def test_what_neurons_erase_is_written_and_not_backed_up(kind, seed):
-    written = heads_of(kind, seed)[1].to_dict("records")[1]
-    assert written["direct"] > 0.4 and abs(written["net"]) < 0.02
+def test_a_write_that_neurons_erase_has_no_effect_and_no_backup(kind, seed):
+    head = heads_of(kind, seed)[1].to_dict("records")[1]
+    assert head["direct"] > 0.4 and abs(head["net"]) < 0.02
     assert measured(kind, seed).pairs[0].backups == ()
 
 
@@ -297,10 +305,10 @@ def test_what_neurons_erase_is_written_and_not_backed_up(kind, seed):
     ("kind", "back"), [case("weak_suppressor", 1 / 3), case("strong_suppressor", 2 / 3)]
 )
 @by_seed
-def test_a_suppressor_takes_back_its_part_of_what_the_first_head_wrote(kind, back, seed):
+def test_a_suppressor_removes_its_part_of_the_write_of_the_first_head(kind, back, seed):
     """The final gap is (1 - back) times the first head's write. Both effects are fractions of it."""
     last = measured(kind, seed).record.pairs[0].swaps.profile[..., -1]
-    first, second = (last[place] for place in planted_model(kind, seed)[1].places)
+    first, second = (last[head] for head in planted_model(kind, seed)[1].places)
     assert -second / first == pytest.approx(back, abs=0.05)
     assert first + second == pytest.approx(1, abs=0.05)
 
@@ -317,8 +325,8 @@ def test_a_suppressor_takes_back_its_part_of_what_the_first_head_wrote(kind, bac
         ("two_step", "path", ", then "),
     ],
 )
-def test_what_is_credited_is_a_fact(kind, label, fact):
-    sentences = corpus_of(GIVEN.get(kind, GRID))
+def test_the_page_lists_what_the_heads_read(kind, label, fact):
+    sentences = corpus_of(SENTENCES.get(kind, GRID))
     frames = probe.study(
         planted_model(kind, 0)[0], sentences=sentences, permutations=PERMUTATIONS
     ).frames
@@ -326,40 +334,38 @@ def test_what_is_credited_is_a_fact(kind, label, fact):
 
 
 @planted("function_word")
-def test_the_function_word_is_credited_where_the_marked_cue_is_read_by_nobody(kind, seed):
+def test_the_function_word_is_credited_if_no_head_reads_the_marked_cue(kind, seed):
     [parts] = measured(kind, seed).record.of_pairs("head_parts")
-    routes, place = parts.shares, planted_model(kind, seed)[1].places[0]
-    assert (routes["cue_only"][place], routes["other_only"][place]) == pytest.approx(
-        (0, 1), abs=0.02
-    )
+    shares, head = parts.shares, planted_model(kind, seed)[1].places[0]
+    assert (shares["cue_only"][head], shares["other_only"][head]) == pytest.approx((0, 1), abs=0.02)
 
 
 @planted("two_step")
-def test_a_reader_of_a_token_between_takes_nothing_from_the_cue(kind, seed):
-    place = planted_model(kind, seed)[1].places[1]
+def test_a_head_that_reads_a_token_in_between_takes_nothing_from_the_cue(kind, seed):
+    head = planted_model(kind, seed)[1].places[1]
     [parts] = measured(kind, seed).record.of_pairs("head_parts")
-    routes = parts.shares
-    assert abs(routes["cue_only"][place]) < 0.02
-    assert heads_of(kind, seed)[0].loc[place, "attention_cue"] < 0.02
+    shares = parts.shares
+    assert abs(shares["cue_only"][head]) < 0.02
+    assert heads_of(kind, seed)[0].loc[head, "attention_cue"] < 0.02
 
 
 @planted("own_place")
-def test_the_place_of_the_word_is_no_meaning(kind, seed):
+def test_the_position_of_the_word_is_a_nuisance(kind, seed):
     gates = measured(kind, seed).record.pairs[0].gates
     assert gates.gap < 0.01 and gates.nuisance < 0.01
 
 
-def test_a_place_that_is_alike_in_part_of_the_sentences_is_matched_and_tells_nothing():
+def test_matching_positions_removes_a_gap_that_comes_from_the_position():
     """Twice as many sentences, half of them with the word at any position. Matching positions leave
     no gap.
     """
-    rng, made = np.random.default_rng(1), {row.text: row for row in longer_in_one_sense()}
+    rng, by_text = np.random.default_rng(1), {row.text: row for row in longer_in_one_sense()}
     for number in range(240):
         before = " ".join(rng.choice(PLAIN, size=int(rng.integers(2, 9))))
         text = f"{before} {WORD} {' '.join(rng.choice(PLAIN, size=2))}"
         span = {"start": len(before) + 1, "end": len(before) + 1 + len(WORD)}
-        made[text] = Sentence(word=WORD, sense=SENSES[number % 2], text=text, **span)
-    [pair] = study_of(planted_model("own_place", 0)[0], tuple(made.values())).record.pairs
+        by_text[text] = Sentence(word=WORD, sense=SENSES[number % 2], text=text, **span)
+    [pair] = study_of(planted_model("own_place", 0)[0], tuple(by_text.values())).record.pairs
     assert pair.gates.nuisance > 0.05 and pair.gates.gap > 0.01
     assert set(pair.split.left_out.values()) == {
         "no sentence of the other sense has the word at the same position"
@@ -367,7 +373,7 @@ def test_a_place_that_is_alike_in_part_of_the_sentences_is_matched_and_tells_not
 
 
 @planted("one_back")
-def test_a_head_that_looks_one_back_is_everything_next_to_the_cue_and_beyond_there_is_no_gap(
+def test_a_head_that_looks_one_back_carries_the_gap_next_to_the_cue_and_none_further_away(
     kind, seed
 ):
     [head] = heads_of(kind, seed)[1].to_dict("records")
@@ -397,25 +403,27 @@ def frames_of(model, sentences, seed):
     ).frames
 
 
-def name_of(place):
-    return "L{}H{}".format(*place)
+def name_of(head):
+    return "L{}H{}".format(*head)
 
 
 @by_seed
 def test_one_sense_has_five_times_the_sentences_and_cues_are_far_away(seed):
-    model, place = resolver_model(seed)
+    model, head = resolver_model(seed)
     rows = without(make_sentences(cues=30, frames=4, distances=(4, 5)), "pair")
-    few = {f"canal{number}" for number in range(6)}
+    rare_cues = {f"canal{number}" for number in range(6)}
     frames = frames_of(
-        model, [row for row in rows if row.sense == SENSES[0] or row.cue in few], seed
+        model, [row for row in rows if row.sense == SENSES[0] or row.cue in rare_cues], seed
     )
     facts = page_text.facts(frames, WORD)
     assert facts["significant heads"].startswith("1 of ")
-    assert facts["resolvers"] == name_of(place)
-    assert frames["words"]["depth"].item() > place[0]
-    [found] = frames["heads"].query("verdict == 'resolver'").to_dict("records")
-    assert (found["layer"], found["head"]) == place and found["net"] == pytest.approx(1, abs=0.05)
-    assert found["read_depth"] in (frames["words"]["depth"].item(), 3)
+    assert facts["resolvers"] == name_of(head)
+    assert frames["words"]["depth"].item() > head[0]
+    [resolver] = frames["heads"].query("verdict == 'resolver'").to_dict("records")
+    assert (resolver["layer"], resolver["head"]) == head and resolver["net"] == pytest.approx(
+        1, abs=0.05
+    )
+    assert resolver["read_depth"] in (frames["words"]["depth"].item(), 3)
 
 
 def of_three_senses(model):
@@ -425,10 +433,10 @@ def of_three_senses(model):
     weights, number = read_weights(model), 2 * FEATURES.index("sense")
     embedding = weights.raw[f"{weights.config.family.embed}.weight"]
     ids = model.tokenizer.convert_tokens_to_ids(list(CUES[SENSES[0]]))
-    order = [CUES[SENSES[0]][place] for place in np.argsort(embedding[ids, number].numpy())]
-    senses = {cue: (SENSES[0], place) for place, cue in enumerate(order[:EACH])}
-    senses |= {cue: (THIRD, place) for place, cue in enumerate(order[-EACH:])}
-    senses |= {cue: (SENSES[1], place) for place, cue in enumerate(CUES[SENSES[1]][:EACH])}
+    order = [CUES[SENSES[0]][index] for index in np.argsort(embedding[ids, number].numpy())]
+    senses = {cue: (SENSES[0], index) for index, cue in enumerate(order[:EACH])}
+    senses |= {cue: (THIRD, index) for index, cue in enumerate(order[-EACH:])}
+    senses |= {cue: (SENSES[1], index) for index, cue in enumerate(CUES[SENSES[1]][:EACH])}
     return [
         replace(
             row, sense=senses[row.cue][0], pair=f"{row.frame}/{row.distance}/{senses[row.cue][1]}"
@@ -445,19 +453,19 @@ def test_three_senses_and_a_head_for_one_pair_of_them(seed):
     frames = frames_of(
         model, of_three_senses(model), seed + 7
     )  # with seed 1, the untrained model has a gap by chance
-    every, one = circuit.places
+    general, single = circuit.places
     resolving = frames["heads"].query("verdict == 'resolver'")
-    found = {
+    resolvers = {
         (row.layer, row.head, frozenset((row.sense_a, row.sense_b)))
         for row in resolving.itertuples()
     }
-    both = {(*every, frozenset((SENSES[1], other))) for other in (SENSES[0], THIRD)}
-    assert found == both | {(*one, frozenset((SENSES[0], THIRD)))}
+    both = {(*general, frozenset((SENSES[1], sense))) for sense in (SENSES[0], THIRD)}
+    assert resolvers == both | {(*single, frozenset((SENSES[0], THIRD)))}
     facts = page_text.facts(frames, WORD)
     assert facts["significant heads"].startswith("2 of ")
     for pairs in (1, 2):
         assert facts["resolvers"].count(f"({pairs} of 3 pairs of meanings)") == 1
-    assert all(name_of(place) in facts["resolvers"] for place in circuit.places)
+    assert all(name_of(head) in facts["resolvers"] for head in circuit.places)
     assert (resolving["read_depth"] > resolving["layer"]).all()
 
 
@@ -465,7 +473,7 @@ def test_three_senses_and_a_head_for_one_pair_of_them(seed):
 @pytest.mark.parametrize(
     "distances", mostly_campaign([((1,),), ((1, 1, 1, 2),), ((1, 2, 3, 4, 5),)]), ids=str
 )
-def test_a_head_that_looks_one_back_is_not_said_to_resolve(seed, distances):
+def test_a_head_that_looks_one_back_is_not_a_resolver(seed, distances):
     """If all cues are adjacent to the word, the verdict is undecided. With cues one to five tokens
     away, the head hardly separates the senses and moves the word fully.
     """

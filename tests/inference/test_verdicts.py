@@ -135,24 +135,24 @@ def test_the_first_rule_that_holds_decides(changed, expected):
 
 def test_a_frame_keeps_its_index():
     frame = pd.DataFrame([RESOLVES, RESOLVES | NO_MOVE], index=[7, 3])
-    found = verdicts.verdicts(frame)
-    assert found.index.tolist() == [7, 3]
-    assert found.tolist() == ["resolver", "separates"]
+    result = verdicts.verdicts(frame)
+    assert result.index.tolist() == [7, 3]
+    assert result.tolist() == ["resolver", "separates"]
 
 
-def test_over_pairs_of_senses_the_verdict_that_says_most_stands_for_the_head():
+def test_a_head_has_its_best_verdict_over_pairs_of_senses():
     names = ["none", "separates", "resolver", "resolver", "opposes", "backup"]
     rows = pd.DataFrame({"layer": [0, 0, 0, 0, 1, 1], "head": [0, 0, 1, 1, 0, 0], "verdict": names})
-    found = verdicts.best_verdicts(rows)
-    assert list(found) == ["layer", "head", "verdict", "resolves", "of"]
-    assert found.values.tolist() == [
+    best = verdicts.best_verdicts(rows)
+    assert list(best) == ["layer", "head", "verdict", "resolves", "of"]
+    assert best.values.tolist() == [
         [0, 0, "separates", 0, 2],
         [0, 1, "resolver", 2, 2],
         [1, 0, "opposes", 0, 2],
     ]
 
 
-def test_a_head_that_does_more_stands_before_one_that_does_less_in_the_order_of_verdicts():
+def test_the_order_of_verdicts_begins_with_resolver_and_ends_with_none():
     assert ORDER[:4] == ("resolver", "mover", "position-explained", "confounded")
     assert ORDER[-2:] == ("separates", "none") and len(set(ORDER)) == len(ORDER)
 
@@ -194,6 +194,6 @@ def beyond(specific, low, high):
         ({"net": 0.002} | beyond(0.087, 0.059, 0.117), "less"),
     ],
 )
-def test_what_is_done_for_a_word_is_compared_with_what_is_done_for_other_nouns(changed, expected):
+def test_the_effect_on_a_word_is_compared_with_the_effect_on_nouns(changed, expected):
     """The effect is .31 of the gap, so a difference of up to .103 is within a third of it."""
     assert comparison(RESOLVES | changed) == expected

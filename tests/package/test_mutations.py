@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from campaign.mutations import COLUMNS, FAULTS, fast_marks, places, spoiled
+from campaign.mutations import COLUMNS, FAULTS, fast_marks, paths_to_run, spoiled
 from conftest import CAMPAIGN, OTHERS
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_fault_still_changes_one_place_of_the_code(fault):
     sound = (ROOT / "probe" / fault.file).read_text(encoding="utf-8")
     assert ast.dump(ast.parse(spoiled(fault))) != ast.dump(ast.parse(sound))
-    assert all((ROOT / tests).exists() for tests in places(fault))
+    assert all((ROOT / tests).exists() for tests in paths_to_run(fault))
 
 
 def test_what_is_no_longer_there_is_refused():

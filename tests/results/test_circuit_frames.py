@@ -56,7 +56,7 @@ def first_paths(frames):
     return [(steps(path, WORD), path["share"]) for path in paths["first"]], paths
 
 
-def made(kind, seed=0):
+def traced_pairs(kind, seed=0):
     return traced(kind, seed, SENTENCES)
 
 
@@ -71,32 +71,34 @@ def traced(kind, seed, sentences):
         permutations=199,
         experiments=("heads", "nouns", "circuit"),
     )
-    shown = tables.heads([evidence])
+    heads = tables.heads([evidence])
     records = [evidence.record]
-    nothing = {name: frame.iloc[:0] for name, frame in make_study().frames.items()}
+    empty = {name: frame.iloc[:0] for name, frame in make_study().frames.items()}
     about = {
         "words": tables.words([evidence]),
-        "heads": shown[list(HEADS)],
-        "word_heads": tables.word_heads([evidence], shown),
+        "heads": heads[list(HEADS)],
+        "word_heads": tables.word_heads([evidence], heads),
     }
     about |= {"depth": tables.depth_profile(records), "sentences": tables.sentences(records)}
     about |= tables.of_experiments(records)
-    return evidence, nothing | about | circuit_frames([evidence], seed=0)
+    return evidence, empty | about | circuit_frames([evidence], seed=0)
 
 
 def runs_of(kind):
     """The runs of the word's pairs in a planted model."""
     model, _ = planted_model(kind, 0)
-    seen = observe(model, prepare(model, WORD, SENTENCES), seed=0)
-    [pair] = prepare_pairs(seen, None, options_of(pairs=PAIRS))
-    return circuit.PairRuns(read_weights(model), seen, pair, ())
+    observation = observe(model, prepare(model, WORD, SENTENCES), seed=0)
+    [pair] = prepare_pairs(observation, None, options_of(pairs=PAIRS))
+    return circuit.PairRuns(read_weights(model), observation, pair, ())
 
 
-def with_circuit(evidence, found):
+def with_circuit(evidence, new_circuit):
     """The evidence of a word with another circuit, or with None for no circuit."""
-    measured = {name: of for name, of in evidence.record.measured.items() if name != "circuit"}
-    if found is not None:
-        measured["circuit"] = found
+    measured = {
+        name: result for name, result in evidence.record.measured.items() if name != "circuit"
+    }
+    if new_circuit is not None:
+        measured["circuit"] = new_circuit
     return replace(evidence, record=replace(evidence.record, measured=measured))
 
 
@@ -105,8 +107,8 @@ def names(kind, seed=0):
 
 
 @pytest.mark.parametrize("seed", mostly_campaign(range(3)))
-def test_a_way_of_two_steps_is_found_with_its_heads_and_nothing_else(seed):
-    _, frames = made("two_step", seed)
+def test_a_path_of_two_steps_is_found_with_its_heads_and_no_others(seed):
+    _, frames = traced_pairs("two_step", seed)
     mover, reader = planted_model("two_step", seed)[1].places
     first = frames["paths"].query("path == 0")
     assert first[["receiver_layer", "receiver_head"]].to_numpy().tolist() == [[*mover], [*reader]]
@@ -136,7 +138,7 @@ def test_a_way_of_two_steps_is_found_with_its_heads_and_nothing_else(seed):
 
 
 def test_the_page_names_both_heads_of_a_path_of_two_steps():
-    _, frames = made("two_step")
+    _, frames = traced_pairs("two_step")
     mover, reader = names("two_step")
     (path, share), *_ = first_paths(frames)[0]
     assert path.startswith(f"cue → {mover} at cue + 1 (value) → {reader} at “{WORD}” (value)")
@@ -146,7 +148,7 @@ def test_the_page_names_both_heads_of_a_path_of_two_steps():
 
 
 def test_a_path_of_one_step_names_one_head():
-    _, frames = made("small_decoy")
+    _, frames = traced_pairs("small_decoy")
     resolver, _ = names("small_decoy")
     [path], together = first_paths(frames)
     assert path == (f"cue → {resolver} at “{WORD}” (value)", "100\u202f%")
@@ -155,7 +157,7 @@ def test_a_path_of_one_step_names_one_head():
 
 
 def test_the_stream_leaves_the_cue_and_enters_the_word():
-    _, frames = made("two_step")
+    _, frames = traced_pairs("two_step")
     (mover, _), (reader, _) = planted_model("two_step", 0)[1].places
     cells = frames["positions"].set_index(["component", "layer", "pos"])["effect"]
     assert cells["resid_pre", 0, "cue"] == pytest.approx(1, abs=0.01)
@@ -166,7 +168,7 @@ def test_the_stream_leaves_the_cue_and_enters_the_word():
 
 
 def test_the_maps_hold_every_cell_from_the_cue_to_the_word_on_one_scale():
-    evidence, frames = made("two_step")
+    evidence, frames = traced_pairs("two_step")
     maps = charts.position_maps(frames["positions"], WORD)
     assert [title for title, _ in maps] == ["residual stream", "attention", "MLP"]
     for (_, chart), name in zip(maps, COMPONENTS, strict=True):
@@ -185,7 +187,7 @@ def test_the_maps_hold_every_cell_from_the_cue_to_the_word_on_one_scale():
 
 
 def test_every_column_is_described_and_in_its_order():
-    _, frames = made("two_step")
+    _, frames = traced_pairs("two_step")
     for name, columns in COLUMNS.items():
         assert tuple(frames[name]) == columns and len(frames[name])
         assert all(about(name, column)["meaning"] for column in columns)
@@ -196,7 +198,7 @@ def test_every_column_is_described_and_in_its_order():
     assert (frames["edges"]["low"] <= frames["edges"]["total"] + 1e-6).all()
 
 
-def test_ways_are_measured_on_other_pairs_than_they_are_found_on():
+def test_paths_are_measured_on_held_out_pairs():
     runs = runs_of("two_step")
     groups = circuit.layouts(runs.weights, runs, 0)
     assert sum(len(group.traced) for group in groups) == circuit.PAIRS
@@ -210,41 +212,43 @@ def test_ways_are_measured_on_other_pairs_than_they_are_found_on():
 
 
 @pytest.mark.campaign
-def test_an_edge_that_carries_what_must_fit_and_nothing_of_the_sense_does_not_pass():
+def test_an_edge_that_does_not_carry_the_sense_does_not_pass():
     """It moves the word equally far with a donor of the other sense and of the same sense."""
     _, frames = traced("matched", 1, make_sentences(cues=18, distances=(2, 3)))
     teller, reader = planted_model("matched", 1)[1].places
     edges = (
         frames["edges"].dropna(subset="p").set_index(["receiver_layer", "receiver_head", "channel"])
     )
-    for fits in (
+    for edge in (
         edges.loc[(*teller, "value")],
         edges.loc[(*reader, "query")],
         edges.loc[(*reader, "key")],
     ):
         assert (
-            fits["total"] > 0.2 and fits["low"] > 0.05
+            edge["total"] > 0.2 and edge["low"] > 0.05
         )  # significant without the same-sense donor
-        assert fits["same_sense"] == pytest.approx(fits["total"], abs=0.05) and fits["p"] > 0.5
-    brings = edges.loc[(*reader, "value")]
+        assert edge["same_sense"] == pytest.approx(edge["total"], abs=0.05) and edge["p"] > 0.5
+    value = edges.loc[(*reader, "value")]
     assert (
-        brings["total"] == pytest.approx(1, abs=0.02)
-        and brings["p"] < 0.05
-        and abs(brings["same_sense"]) < 0.02
+        value["total"] == pytest.approx(1, abs=0.02)
+        and value["p"] < 0.05
+        and abs(value["same_sense"]) < 0.02
     )
     cells = (
         frames["positions"].query("component == 'attn_out' and pos == 'word'").set_index("layer")
     )
-    other, same = (cells.loc[teller[0], name] for name in ("effect", "same_sense"))
-    assert other == pytest.approx(same, abs=0.05) and other > 0.2
+    other_sense, same_sense = (cells.loc[teller[0], name] for name in ("effect", "same_sense"))
+    assert other_sense == pytest.approx(same_sense, abs=0.05) and other_sense > 0.2
 
 
 def test_without_donors_of_the_same_layout_nothing_is_tested(monkeypatch):
-    evidence, with_donors = made("two_step")
+    evidence, with_donors = traced_pairs("two_step")
     monkeypatch.setattr(circuit.PairRuns, "donors", {})
     runs = runs_of("two_step")
-    found = circuit.measure_circuit(runs.weights, runs.observation, runs.pair, (), (), seed=0)
-    frames = circuit_frames([with_circuit(evidence, found)], seed=0)
+    untested_circuit = circuit.measure_circuit(
+        runs.weights, runs.observation, runs.pair, (), (), seed=0
+    )
+    frames = circuit_frames([with_circuit(evidence, untested_circuit)], seed=0)
     untested = (frames["edges"][["p", "q", "same_sense"]], frames["positions"]["same_sense"])
     assert (
         all(part.isna().to_numpy().all() for part in untested) and (frames["paths"]["p"] == 1).all()
@@ -269,11 +273,11 @@ def test_donors_are_of_the_same_sense_and_layout():
 def test_edges_are_counted_before_they_are_made():
     weights = read_weights(planted_model("two_step", 0)[0])
     for depth in (1, 2, 3):
-        every = edges_of(weights, depth, range(-3, 1), range(-3, 1), mlps=True)
-        assert circuit.count_edges(depth, weights.shape[1], 4) == len(every)
+        edges = edges_of(weights, depth, range(-3, 1), range(-3, 1), mlps=True)
+        assert circuit.count_edges(depth, weights.shape[1], 4) == len(edges)
 
 
-def test_sentences_that_are_not_aligned_are_not_followed_and_the_page_says_so():
+def test_paths_are_not_traced_in_sentences_without_alignment_and_the_page_says_so():
     _, frames = traced("decoy", 0, without(make_sentences(cues=12), "pair", "frame"))
     for name, columns in COLUMNS.items():
         assert frames[name].empty and tuple(frames[name]) == columns
@@ -283,11 +287,11 @@ def test_sentences_that_are_not_aligned_are_not_followed_and_the_page_says_so():
     assert "path" not in page_text.facts(frames, WORD)
 
 
-def test_a_model_that_reads_both_ways_is_not_followed_and_the_page_says_so():
-    evidence, frames = made("two_step")
+def test_paths_are_not_traced_in_a_model_that_reads_both_ways_and_the_page_says_so():
+    evidence, frames = traced_pairs("two_step")
     runs = runs_of("two_step")
-    seen = replace(runs.observation, causal=False)
-    assert circuit.measure_circuit(runs.weights, seen, runs.pair, (), (), seed=0) is None
+    observation = replace(runs.observation, causal=False)
+    assert circuit.measure_circuit(runs.weights, observation, runs.pair, (), (), seed=0) is None
     empty = circuit_frames([with_circuit(evidence, None)], seed=0)
     assert all(frame.empty and tuple(frame) == COLUMNS[name] for name, frame in empty.items())
     [item] = section(frames | empty | {"words": frames["words"].assign(causal=False)})["words"]
@@ -297,8 +301,8 @@ def test_a_model_that_reads_both_ways_is_not_followed_and_the_page_says_so():
 
 
 def test_positions_have_names():
-    named = {"cue": "cue", "word": f"“{WORD}”", "cue + 1": "cue + 1", "cue - 1": "cue − 1"}
-    assert {name: position(name, WORD) for name in named} == named
+    labels = {"cue": "cue", "word": f"“{WORD}”", "cue + 1": "cue + 1", "cue - 1": "cue − 1"}
+    assert {name: position(name, WORD) for name in labels} == labels
 
 
 STEP = {
@@ -329,7 +333,7 @@ def test_every_step_has_its_part_and_channel(changed, row):
 
 
 def test_the_attribution_graph_holds_the_chain_and_ends_in_the_sense_axis():
-    _, frames = made("two_step")
+    _, frames = traced_pairs("two_step")
     files = graphs(findings(frames), "planted")
     assert [*files] == ["graph_0.json"]
     read = json.loads(files["graph_0.json"])
@@ -357,9 +361,9 @@ def test_the_attribution_graph_holds_the_chain_and_ends_in_the_sense_axis():
             strict=True,
         )
     )
-    places = planted_model("two_step", 0)[1].places
+    heads = planted_model("two_step", 0)[1].places
     assert [links[step] for step in pairwise(chain[:3])] == pytest.approx(
-        [total[place] for place in places]
+        [total[head] for head in heads]
     )
     assert links[chain[2], chain[3]] == pytest.approx(1, abs=0.03)
     [target] = [node for node in read["nodes"] if node["is_target_logit"]]
@@ -393,7 +397,7 @@ KINDS = {
 
 
 def test_the_attribution_graph_has_what_its_viewers_read():
-    _, frames = made("two_step")
+    _, frames = traced_pairs("two_step")
     read = json.loads(graphs(findings(frames), "planted")["graph_0.json"])
     assert read.keys() == KINDS.keys()
     for part, kinds in KINDS.items():
@@ -402,8 +406,10 @@ def test_the_attribution_graph_has_what_its_viewers_read():
             assert None not in record.values()  # the schema allows null for no field
     heads, tokens = frames["heads"]["head"].max() + 1, read["metadata"]["prompt_tokens"]
     for node in read["nodes"]:
-        layer, number, place = node["node_id"].split("_")
-        assert (layer, int(place)) == (node["layer"], node["ctx_idx"]) and int(place) < len(tokens)
+        layer, number, position = node["node_id"].split("_")
+        assert (layer, int(position)) == (node["layer"], node["ctx_idx"]) and int(position) < len(
+            tokens
+        )
         if node["feature_type"] == "embedding":
             assert layer == "E" and node["feature"] == node["ctx_idx"]
         else:  # schema 1: the number encodes the pair
@@ -417,12 +423,12 @@ def test_the_attribution_graph_has_what_its_viewers_read():
                 == read["metadata"]["info"]["description"]
                 == f"{WORD}: door or canal"
             )
-    known = {node["node_id"] for node in read["nodes"]}
-    assert all({link["source"], link["target"]} <= known for link in read["links"])
+    node_ids = {node["node_id"] for node in read["nodes"]}
+    assert all({link["source"], link["target"]} <= node_ids for link in read["links"])
 
 
-def test_beside_the_edges_stands_how_well_the_weights_of_two_heads_fit():
-    _, frames = made("two_step")
+def test_edges_between_heads_list_how_well_their_weights_compose():
+    _, frames = traced_pairs("two_step")
     mover, reader = planted_model("two_step", 0)[1].places
     edges = frames["edges"].set_index(
         ["sender_layer", "sender_head", "receiver_layer", "receiver_head", "channel"]
@@ -433,5 +439,5 @@ def test_beside_the_edges_stands_how_well_the_weights_of_two_heads_fit():
         axis=None
     )
     assert edges.xs("input", level="channel")["composition"].isna().all()
-    (shown,) = section(frames)["words"]
-    assert len({edge["composition"] for edge in shown["edges"]} - {""}) > 1
+    (word,) = section(frames)["words"]
+    assert len({edge["composition"] for edge in word["edges"]} - {""}) > 1

@@ -1,4 +1,4 @@
-"""The findings for a word: their values for an invented study, and what they never claim."""
+"""The findings for a word: their values for an invented study, and the claims that they leave out."""
 
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 
@@ -29,7 +29,7 @@ def test_a_study_builds_the_records_of_its_words_once_and_they_are_frozen():
         BANK.word = "mole"  # type: ignore[misc]
 
 
-def test_each_word_has_its_own_rows_of_every_frame_and_none_is_lost():
+def test_every_row_of_a_frame_belongs_to_one_word():
     by_word = rows_by_word(FRAMES)
     for name, frame in FRAMES.items():
         if "word" in frame:
@@ -54,7 +54,7 @@ def test_a_word_without_a_gap_is_not_ranked_and_names_no_head():
     assert APPLE.confounders == ()
 
 
-def test_what_tells_the_senses_apart_without_meaning_is_named_for_ranked_pairs_alone():
+def test_confounders_are_listed_only_for_ranked_pairs():
     words = FRAMES["words"].assign(untrained_p=0.009, nuisance_p=0.049, ambiguity_p=0.3)
     confounded = findings(FRAMES | {"words": words})
     assert confounded["bank"].confounders == ("untrained", "nuisance")
@@ -63,7 +63,7 @@ def test_what_tells_the_senses_apart_without_meaning_is_named_for_ranked_pairs_a
     assert findings(FRAMES | {"words": words})["bank"].confounders == ()
 
 
-def test_the_smallest_set_stands_beside_the_random_sets_of_its_size_or_the_next():
+def test_the_smallest_set_is_compared_with_random_sets_of_its_size_or_the_next():
     row = FRAMES["curves"].query("word == 'bank' and size == smallest").iloc[0]
     assert len(BANK.smallest_set.names) == row["size"] == 2
     assert BANK.smallest_set.faithfulness == row["faithfulness"]
@@ -89,17 +89,17 @@ STEPS = [
         ({"path": 1}, None),
     ],
 )
-def test_a_path_leads_where_half_of_the_gap_goes_over_it_and_every_edge_passed(changed, names):
+def test_a_leading_path_carries_half_of_the_gap_and_all_its_edges_pass(changed, names):
     path = leading_path(pd.DataFrame([step | changed for step in STEPS]))
     assert (path and path.names) == names
 
 
-def test_nearly_all_goes_over_a_path_only_where_no_other_head_has_one():
-    alone = leading_path(pd.DataFrame(STEPS))
-    other = STEP | {"path": 1, "receiver_layer": 1, "receiver_head": 3}
-    beside = leading_path(pd.DataFrame([*STEPS, other]))
+def test_a_path_carries_nearly_all_only_if_no_other_head_has_a_path():
+    single = leading_path(pd.DataFrame(STEPS))
+    second_step = STEP | {"path": 1, "receiver_layer": 1, "receiver_head": 3}
+    with_second = leading_path(pd.DataFrame([*STEPS, second_step]))
     weak = leading_path(pd.DataFrame([step | {"together": 0.89} for step in STEPS]))
-    assert (alone.nearly_all, beside.nearly_all, weak.nearly_all) == (True, False, False)
+    assert (single.nearly_all, with_second.nearly_all, weak.nearly_all) == (True, False, False)
 
 
 def test_ranks_that_overlap_make_a_group():

@@ -41,7 +41,7 @@ ALLOWED = {torch.float32: 1e-4, torch.float64: 1e-10}
 A, B = [0, 1], [2, 3]
 
 
-def referred(model, depth, texts=TEXTS):
+def axis_and_average(model, depth, texts=TEXTS):
     """The axis between the last tokens of texts 0, 1 and texts 2, 3, and the write of every
     component halfway between them.
     """
@@ -53,10 +53,10 @@ def referred(model, depth, texts=TEXTS):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sources_add_up_to_the_write_of_their_head(dtype):
-    shown = trace(random_model(dtype), TEXT)
+    whole = trace(random_model(dtype), TEXT)
     heads = [
         term
-        for term in decomposition.components_by_source(shown, LAYERS, at=7)
+        for term in decomposition.components_by_source(whole, LAYERS, at=7)
         if term.head is not None
     ]
     assert [(term.layer, term.head) for term in heads] == [
@@ -64,37 +64,37 @@ def test_sources_add_up_to_the_write_of_their_head(dtype):
     ]
     for term in heads:
         assert term.vectors.shape == (8, ODD["n_embd"])
-        wanted = shown.delta_e(term.layer, term.head, 7).double()
+        expected = whole.delta_e(term.layer, term.head, 7).double()
         torch.testing.assert_close(
-            term.vectors.sum(0), wanted, rtol=0, atol=ALLOWED[dtype] * wanted.abs().max().item()
+            term.vectors.sum(0), expected, rtol=0, atol=ALLOWED[dtype] * expected.abs().max().item()
         )
         assert term.attention.sum().item() == pytest.approx(1, abs=1e-5)
 
 
 def test_entries_name_every_term_once_with_its_length():
-    shown = trace(random_model(), TEXT)
-    entries = decomposition.decompose_resid(shown, 2, at=3)
-    named = [(entry.component, entry.pos) for entry in entries]
-    wanted = [("token embedding", None), ("position embedding", None)]
+    whole = trace(random_model(), TEXT)
+    entries = decomposition.decompose_resid(whole, 2, at=3)
+    names = [(entry.component, entry.pos) for entry in entries]
+    expected = [("token embedding", None), ("position embedding", None)]
     for layer in range(2):
-        wanted += [(f"L{layer}H{head}", pos) for head in range(HEADS) for pos in range(4)]
-        wanted += [(f"attention bias {layer}", None), (f"MLP {layer}", None)]
-    assert named == wanted
+        expected += [(f"L{layer}H{head}", pos) for head in range(HEADS) for pos in range(4)]
+        expected += [(f"attention bias {layer}", None), (f"MLP {layer}", None)]
+    assert names == expected
     lengths = torch.cat(
-        [term.vectors for term in decomposition.components_by_source(shown, 2, at=3)]
+        [term.vectors for term in decomposition.components_by_source(whole, 2, at=3)]
     ).norm(dim=-1)
     assert [entry.norm for entry in entries] == pytest.approx(lengths.tolist())
-    assert {entry.token for entry in entries if entry.pos == 2} == {shown.tokens.labels[2]}
+    assert {entry.token for entry in entries if entry.pos == 2} == {whole.tokens.labels[2]}
     assert all(entry.contribution is None for entry in entries)
 
 
-def test_what_is_the_same_in_every_sentence_contributes_exactly_nothing():
+def test_a_write_that_is_equal_in_every_sentence_contributes_exactly_0():
     model = random_model()
-    axis, average = referred(model, 2, [f"{text} bank" for text in TEXTS])
-    shown = trace(model, "The muddy old bank")
-    assert shown.tokens.ids[-1] == tokenize(model, f"{TEXTS[0]} bank").ids[-1]
+    axis, average = axis_and_average(model, 2, [f"{text} bank" for text in TEXTS])
+    whole = trace(model, "The muddy old bank")
+    assert whole.tokens.ids[-1] == tokenize(model, f"{TEXTS[0]} bank").ids[-1]
     entries = decomposition.decompose_resid(
-        shown, 2, at=len(shown.tokens) - 1, axis=axis, average=average
+        whole, 2, at=len(whole.tokens) - 1, axis=axis, average=average
     )
     of = {entry.component: entry.contribution for entry in entries if entry.head is None}
     assert of["token embedding"] == of["attention bias 0"] == of["attention bias 1"] == 0.0
@@ -105,38 +105,38 @@ def test_a_constant_moved_from_the_output_bias_into_the_values_changes_no_source
     """b_V + c with b_O - c W_O is the same function. Another rule for the reference would give
     different sources.
     """
-    folders = [make_random(tmp_path / name) for name in ("one", "other")]
+    folders = [make_random(tmp_path / name) for name in ("first", "second")]
     tensors = load_file(folders[1] / "model.safetensors")
-    moved = {}
+    changes = {}
     constant = torch.linspace(-1, 1, ODD["n_embd"])
     for layer in range(LAYERS):
         name = f"transformer.h.{layer}.attn"
         bias = tensors[f"{name}.c_attn.bias"].clone()
         bias[2 * ODD["n_embd"] :] += constant
-        moved[f"{name}.c_attn.bias"] = bias
-        moved[f"{name}.c_proj.bias"] = (
+        changes[f"{name}.c_attn.bias"] = bias
+        changes[f"{name}.c_proj.bias"] = (
             tensors[f"{name}.c_proj.bias"] - constant @ tensors[f"{name}.c_proj.weight"]
         )
-    change_tensors(folders[1], moved)
-    found = []
+    change_tensors(folders[1], changes)
+    decompositions = []
     for folder in folders:
         model = load(folder, dtype=torch.float64)
-        axis, average = referred(model, LAYERS)
-        found.append(
+        axis, average = axis_and_average(model, LAYERS)
+        decompositions.append(
             decomposition.decompose_resid(
                 trace(model, TEXT), LAYERS, at=9, axis=axis, average=average
             )
         )
-    one, other = ([entry.contribution for entry in entries] for entries in found)
-    assert one == pytest.approx(other, abs=1e-5)
-    assert max(map(abs, one)) > 0.05
-    lengths = [[entry.norm for entry in entries] for entries in found]
+    first, second = ([entry.contribution for entry in entries] for entries in decompositions)
+    assert first == pytest.approx(second, abs=1e-5)
+    assert max(map(abs, first)) > 0.05
+    lengths = [[entry.norm for entry in entries] for entries in decompositions]
     assert lengths[0] != pytest.approx(lengths[1], abs=1e-2)
 
 
-def test_a_ledger_that_does_not_close_is_refused():
-    shown = trace(random_model(), TEXT)
-    wrong = dataclasses.replace(shown, mlp_out=shown.mlp_out * 1.01)
+def test_a_decomposition_that_does_not_sum_is_refused():
+    whole = trace(random_model(), TEXT)
+    wrong = dataclasses.replace(whole, mlp_out=whole.mlp_out * 1.01)
     with pytest.raises(CrossCheckError) as caught:
         decomposition.decompose_resid(wrong, 2, at=3)
     error = decomposition.closing_error(wrong, 2, at=3)
@@ -146,17 +146,17 @@ def test_a_ledger_that_does_not_close_is_refused():
         f"{error:.1e} of its "
         "size, expected at most 1e-04. Run `probe check` to see which quantity disagrees."
     )
-    lost = dataclasses.replace(shown, mlp_out=shown.mlp_out * torch.nan)
+    lost = dataclasses.replace(whole, mlp_out=whole.mlp_out * torch.nan)
     with pytest.raises(CrossCheckError, match="miss it by nan of its size"):
         decomposition.decompose_resid(lost, 2, at=3)
 
 
 @pytest.mark.parametrize(("depth", "at"), [(LAYERS + 1, 0), (-1, 0), (1, 99), (1, -1)])
-def test_a_depth_or_position_that_is_not_there_is_refused(depth, at):
-    shown = trace(random_model(), TEXT)
-    n = len(shown.tokens)
+def test_a_depth_or_position_that_does_not_exist_is_refused(depth, at):
+    whole = trace(random_model(), TEXT)
+    n = len(whole.tokens)
     with pytest.raises(InputError) as caught:
-        decomposition.decompose_resid(shown, depth, at=at)
+        decomposition.decompose_resid(whole, depth, at=at)
     assert str(caught.value) == (
         f"Cannot decompose the residual stream after {depth} blocks at position {at}: odd has {LAYERS} "
         f"blocks and the text {n} tokens. "
@@ -177,17 +177,17 @@ def planted(request):
 
 
 @pytest.mark.parametrize(("distances", "apart"), [([1, 1, 1, 1], 1), ([1, 1, 2, 2], 2)])
-def test_two_sentences_of_a_sense_are_shown_of_different_distances_where_there_are_any(
-    distances, apart
-):
-    seen = SimpleNamespace(material=SimpleNamespace(labels=["river"] * 4, distances=distances))
+def test_the_two_example_sentences_of_a_sense_differ_in_distance_if_possible(distances, apart):
+    observation = SimpleNamespace(
+        material=SimpleNamespace(labels=["river"] * 4, distances=distances)
+    )
     split = SimpleNamespace(rows=range(4), is_a=[True] * 4, tested=range(4))
     sense = SimpleNamespace(senses=("river", "money"), split=split)
     gates = SimpleNamespace(gap=0.01, largest_t=1.0)
     for seed in range(5):
         pair = SimpleNamespace(sense=sense, gates=gates, pairs=SimpleNamespace(seed=seed))
-        shown = readings._example_rows(seen, [pair])
-        assert len(set(shown)) == 2 and len({distances[row] for row in shown}) == apart
+        rows = readings._example_rows(observation, [pair])
+        assert len(set(rows)) == 2 and len({distances[row] for row in rows}) == apart
 
 
 def test_the_frame_is_of_the_sentences_of_readings_and_adds_up(planted):
@@ -236,7 +236,7 @@ def frame_of(parts, *, total=None, sense="river", pair=("river", "money"), sente
     rows = []
     for (component, token), value in parts.items():
         piece = token.split("·")[1] if token else None
-        place = component[1:].split("H") if token else (None, None)
+        numbers = component[1:].split("H") if token else (None, None)
         rows.append(
             {
                 "word": "bank",
@@ -245,7 +245,7 @@ def frame_of(parts, *, total=None, sense="river", pair=("river", "money"), sente
                 "sense_a": pair[0],
                 "sense_b": pair[1],
             }
-            | {"component": component, "layer": place[0], "head": place[1]}
+            | {"component": component, "layer": numbers[0], "head": numbers[1]}
             | {"pos": int(token.split("·")[0]) if token else None, "token": token}
             | {"role": {"river": "cue", "bank": "word"}.get(piece, "context") if token else None}
             | {
@@ -291,15 +291,15 @@ def test_the_bars_keep_every_contribution_and_end_with_the_sum():
         ("L0H0", f"{pos}·the"): 0.001 * (pos + 1) for pos in range(40)
     }  # many small terms are combined
     bars = charts.decomposition_table(frame_of(PARTS | many), "bank", sentence=7)
-    shown = [name for name in bars["bar"].unique() if "·" in name]
-    assert len(shown) == writes.MOST_TOKENS and "39·the" in shown and "0·the" not in shown
+    tokens = [name for name in bars["bar"].unique() if "·" in name]
+    assert len(tokens) == writes.MOST_TOKENS and "39·the" in tokens and "0·the" not in tokens
     assert bars.loc[bars["bar"] != writes.SUM, "toward"].sum() == pytest.approx(
         0.5 + sum(many.values())
     )
 
 
-def picture(frame, number=7):
-    """The picture as a specification, and its layers by what they encode."""
+def chart_of(frame, number=7):
+    """The chart as a specification, and its layers by the channel that they encode."""
     spec = charts.decomposition_bars(frame, "bank", sentence=number).to_dict()
     plain = {"x", "y", "order", "tooltip"}
     return spec, {
@@ -308,9 +308,9 @@ def picture(frame, number=7):
 
 
 @pytest.mark.parametrize(("sense", "sign", "away"), [("river", 1, "money"), ("money", -1, "river")])
-def test_the_picture_says_what_it_shows(sense, sign, away):
+def test_the_chart_has_titles_and_a_description(sense, sign, away):
     frame = frame_of({key: sign * value for key, value in PARTS.items()}, sense=sense)
-    spec, layers = picture(frame)
+    spec, layers = chart_of(frame)
     encoding = layers["color"]["encoding"]
     assert (
         " ".join(encoding["x"]["title"])
@@ -337,23 +337,23 @@ def test_the_picture_says_what_it_shows(sense, sign, away):
     assert spec["description"].endswith("within 3 × 10⁻⁷ of its size.")
 
 
-def test_where_the_sense_is_not_clear_the_picture_gives_no_shares():
-    spec, layers = picture(frame_of({key: value / 10 for key, value in PARTS.items()}))
+def test_without_a_clear_sense_the_chart_has_no_shares():
+    spec, layers = chart_of(frame_of({key: value / 10 for key, value in PARTS.items()}))
     assert "%" not in json.dumps(spec["datasets"])
     rows = spec["datasets"][layers["text"]["data"]["name"]]
     assert {row["bar"]: row["text"] for row in rows}["1·river"] == "0.03"
 
 
-def test_all_sentences_are_drawn_on_one_axis():
+def test_all_sentences_share_one_axis():
     frame = pd.concat(
         [frame_of(PARTS), frame_of({key: 2 * value for key, value in PARTS.items()}, sentence=8)]
     )
-    layers = [picture(frame, number)[1] for number in (7, 8)]
-    one, other = (each["color"]["encoding"]["x"]["scale"]["domain"] for each in layers)
-    assert one == other and one[1] >= 1.0
+    layers = [chart_of(frame, number)[1] for number in (7, 8)]
+    first, second = (each["color"]["encoding"]["x"]["scale"]["domain"] for each in layers)
+    assert first == second and first[1] >= 1.0
 
 
-def test_the_picture_can_be_saved(tmp_path):
-    made = charts.decomposition_bars(frame_of(PARTS), "bank", sentence=7)
-    assert "the largest contribution is that of 1·river, 0.30." in made.to_dict()["description"]
-    assert charts.save(made, tmp_path / "decomposition.png").stat().st_size > 2000
+def test_the_chart_can_be_saved(tmp_path):
+    chart = charts.decomposition_bars(frame_of(PARTS), "bank", sentence=7)
+    assert "the largest contribution is that of 1·river, 0.30." in chart.to_dict()["description"]
+    assert charts.save(chart, tmp_path / "decomposition.png").stat().st_size > 2000

@@ -52,17 +52,22 @@ ROWS = make_sentences(frames=6, distances=(1, 2))
 NATURAL = tuple(replace(row, frame=None) for row in without(ROWS, "cue_start", "cue_end", "pair"))
 
 
-def beside(place):
-    """The head and one of every other layer: 27 sets of other heads, more than are drawn."""
-    layer, head = place
-    others = [(other, (head + 1) % HEADS) for other in range(LAYERS) if other != layer]
-    return [place, *others]
+def with_other_heads(head):
+    """The head and one head of every other layer. There are 27 sets of other heads, more than are
+    drawn."""
+    layer, number = head
+    other_heads = [
+        (other_layer, (number + 1) % HEADS) for other_layer in range(LAYERS) if other_layer != layer
+    ]
+    return [head, *other_heads]
 
 
-def means(found, kind="mean"):
+def means(evaluation, kind="mean"):
     """The rows of the mean over words, by depth. The last is the depth chosen on training
     sentences."""
-    rows = found.without[found.without["word"].isna() & (found.without["kind"] == kind)]
+    rows = evaluation.without[
+        evaluation.without["word"].isna() & (evaluation.without["kind"] == kind)
+    ]
     return rows.reset_index(drop=True)
 
 
@@ -71,23 +76,25 @@ def means(found, kind="mean"):
 
 @pytest.mark.parametrize("make", [resolver_model, resolver_encoder])
 @pytest.mark.parametrize("seed", mostly_campaign(range(6)))
-def test_without_the_one_that_resolves_accuracy_falls_to_the_bag_of_words_and_random_sets_do_not(
+def test_without_the_resolver_accuracy_falls_to_the_bag_of_words_and_without_random_sets_it_does_not(
     make, seed
 ):
-    model, place = make(seed)
-    found = probe.evaluate(model, sentences=corpus_of(ROWS), without=beside(place), seed=seed)
-    assert set(found.without["random_sets"]) == {(HEADS - 1) ** 3}  # one head of three layers
-    bag = found.words["bag_accuracy"].item()
+    model, head = make(seed)
+    evaluation = probe.evaluate(
+        model, sentences=corpus_of(ROWS), without=with_other_heads(head), seed=seed
+    )
+    assert set(evaluation.without["random_sets"]) == {(HEADS - 1) ** 3}  # one head of three layers
+    bag = evaluation.words["bag_accuracy"].item()
     for kind in ("mean", "swap"):
-        rows = means(found, kind)
-        behind = rows.index > place[0]
-        assert (rows["accuracy"][behind] == 1).all() and rows["label"].iloc[-1] == CHOSEN
-        assert (rows["accuracy_without"][behind] < bag + 0.1).all() and bag < 0.75
-        assert (rows["beyond_random_low"][behind] > 0.1).all()
-        assert (rows["random_most"][behind] < 0.02).all()
-        assert np.allclose(rows["p"][behind], 1 / ((HEADS - 1) ** 3 + 1))
+        rows = means(evaluation, kind)
+        after = rows.index > head[0]
+        assert (rows["accuracy"][after] == 1).all() and rows["label"].iloc[-1] == CHOSEN
+        assert (rows["accuracy_without"][after] < bag + 0.1).all() and bag < 0.75
+        assert (rows["beyond_random_low"][after] > 0.1).all()
+        assert (rows["random_most"][after] < 0.02).all()
+        assert np.allclose(rows["p"][after], 1 / ((HEADS - 1) ** 3 + 1))
     # A donor of the same sense carries the same sense.
-    assert (means(found, "same_sense")["fall"][place[0] + 1 :] == 0).all()
+    assert (means(evaluation, "same_sense")["fall"][head[0] + 1 :] == 0).all()
 
 
 def test_without_a_head_that_only_looks_at_the_cue_accuracy_stays():
@@ -96,15 +103,21 @@ def test_without_a_head_that_only_looks_at_the_cue_accuracy_stays():
     trace = probe.trace(model, sentence.text)
     at, cue = (trace.tokens.positions_of(word)[-1] for word in (sentence.word, sentence.cue))
     assert trace.pattern[looker[0], looker[1], at, cue] > 0.5
-    kept = probe.evaluate(model, sentences=corpus_of(ROWS), without=[looker])
-    assert (means(kept)["fall"].abs() < 0.03).all() and (means(kept)["accuracy"].iloc[-1] == 1)
-    assert (means(kept, "swap")["fall"][looker[0] + 1 :] < 0.03).all()
+    without_looker = probe.evaluate(model, sentences=corpus_of(ROWS), without=[looker])
+    assert (means(without_looker)["fall"].abs() < 0.03).all() and (
+        means(without_looker)["accuracy"].iloc[-1] == 1
+    )
+    assert (means(without_looker, "swap")["fall"][looker[0] + 1 :] < 0.03).all()
     # The frame has the three other heads of its layer, and reports that there are no more.
-    assert set(kept.without["random_sets"]) == {HEADS - 1}
+    assert set(without_looker.without["random_sets"]) == {HEADS - 1}
     # One of the random sets contains the resolver, which is in the same layer.
-    assert means(kept)["random_most"].iloc[-1] > 0.4 > means(kept)["random_fall"].iloc[-1]
-    fallen = probe.evaluate(model, sentences=corpus_of(ROWS), without=[planted])
-    assert means(fallen)["fall"].iloc[-1] > 0.4
+    assert (
+        means(without_looker)["random_most"].iloc[-1]
+        > 0.4
+        > means(without_looker)["random_fall"].iloc[-1]
+    )
+    without_resolver = probe.evaluate(model, sentences=corpus_of(ROWS), without=[planted])
+    assert means(without_resolver)["fall"].iloc[-1] > 0.4
 
 
 @cache
@@ -118,19 +131,19 @@ def looking_model():
 
 def test_before_the_first_layer_with_a_head_out_nothing_changes_at_all():
     model, _ = resolver_model(0)
-    found = probe.evaluate(model, sentences=corpus_of(ROWS), without=[(2, 0)])
+    evaluation = probe.evaluate(model, sentences=corpus_of(ROWS), without=[(2, 0)])
     for kind in KINDS:
-        rows = means(found, kind)
+        rows = means(evaluation, kind)
         early = rows[["fall", "fall_low", "fall_high", "random_least", "random_most"]][:3]
         assert (early == 0).all(axis=None)
-        assert rows["accuracy"][:4].tolist() == found.depths["accuracy"].tolist()
+        assert rows["accuracy"][:4].tolist() == evaluation.depths["accuracy"].tolist()
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("kind", ["mean", "swap"])
 def test_of_forty_random_sets_between_one_and_four_are_significant(kind, wide_p_values):
-    found = wide_p_values[kind]
-    assert len(found) == 40 and 0.02 <= (found < 0.05).mean() <= 0.1
+    p_values = wide_p_values[kind]
+    assert len(p_values) == 40 and 0.02 <= (p_values < 0.05).mean() <= 0.1
 
 
 @pytest.fixture(scope="module")
@@ -139,14 +152,14 @@ def wide_p_values():
     with TemporaryDirectory() as folder:
         model = probe.load(make_checkpoint(Path(folder), n_layer=4, n_head=12, n_embd=96))
     sentences = probe.lexicon.expand_natural("bank")
-    found = {"mean": [], "swap": []}
+    p_values = {"mean": [], "swap": []}
     for seed in range(40):
-        drawn = np.random.default_rng(seed).choice(4 * 12, 6, replace=False)
-        heads = [divmod(int(one), 12) for one in drawn]
+        numbers = np.random.default_rng(seed).choice(4 * 12, 6, replace=False)
+        heads = [divmod(int(number), 12) for number in numbers]
         evaluation = probe.evaluate(model, sentences, without=heads, seed=seed)
-        for kind, values in found.items():
+        for kind, values in p_values.items():
             values.append(means(evaluation, kind)["p"].iloc[-1])
-    return {kind: np.array(values) for kind, values in found.items()}
+    return {kind: np.array(values) for kind, values in p_values.items()}
 
 
 # --- what is computed -----------------------------------------------------------------------------
@@ -170,11 +183,11 @@ def natural(word="bank"):
 
 
 @pytest.mark.parametrize("kind", ["random weights", "encoder"])
-def test_every_prediction_is_that_of_a_whole_hooked_run_with_the_heads_replaced(kind):
+def test_every_prediction_equals_a_whole_hooked_run_with_the_heads_replaced(kind):
     if kind == "encoder":
-        model, place = resolver_encoder(1)
+        model, planted_head = resolver_encoder(1)
         rows = make_sentences(frames=3, distances=(1, 2), cues=4)
-        out = heads_out(beside(place), None, **HERE)
+        out = heads_out(with_other_heads(planted_head), None, **HERE)
     else:
         model, rows = random_model(), natural()
         out = heads_out([(0, 1), (2, 3)], None, **HERE)
@@ -182,30 +195,34 @@ def test_every_prediction_is_that_of_a_whole_hooked_run_with_the_heads_replaced(
     ((_, states),) = accuracy.read_tasks(model, [task], out.layers)
     labels = accuracy.numbered(task.material.sentences)
     holdouts = task.plan.holdouts
-    found = ablation.predict_without(
+    predictions = ablation.predict_without(
         read_weights(model), task.material, states, labels, holdouts, out, seed=3
     )
-    assert found.shape == (3, len(out.masks), len(labels), model.config.n_layers + 1)
+    assert predictions.shape == (3, len(out.masks), len(labels), model.config.n_layers + 1)
     z = target_states(model, task.material.tokens, task.material.targets).z
     rng = np.random.default_rng(3)
     learned = [ablation.learn(states, labels, holdout, rng) for holdout in holdouts]
     changed = 0
-    for holdout, one in zip(holdouts, learned, strict=True):
+    for holdout, learned_part in zip(holdouts, learned, strict=True):
         train = list(holdout.train)
-        for donor_of in (one.donors, one.same_sense):
+        for donor_of in (learned_part.donors, learned_part.same_sense):
             assert set(donor_of) == set(holdout.test) and set(donor_of.values()) <= set(train)
-        assert all(labels[row] == labels[donor] for row, donor in one.same_sense.items())
+        assert all(labels[row] == labels[donor] for row, donor in learned_part.same_sense.items())
         resid = states.resid.double().numpy()
         centroids = np.stack([resid[train][labels[train] == sense].mean(0) for sense in (0, 1)])
         for row in holdout.test[:2]:
-            donors = (z[train].mean(0), z[one.donors[row]], z[one.same_sense[row]])
+            donors = (
+                z[train].mean(0),
+                z[learned_part.donors[row]],
+                z[learned_part.same_sense[row]],
+            )
             for number, donor in enumerate(donors):
                 swaps = [
                     {(layer, head): donor[layer, head] for layer, head in np.argwhere(mask)}
                     for mask in out.masks
                 ]
-                behind, _ = swapped(model, task.material.texts[row], swaps)
-                vectors = behind.double().numpy()  # layer set d_model
+                streams, _ = swapped(model, task.material.texts[row], swaps)
+                vectors = streams.double().numpy()  # layer set d_model
                 cosine = [
                     (vectors * means[1:, None]).sum(-1)
                     / np.linalg.norm(vectors, axis=-1)
@@ -215,24 +232,24 @@ def test_every_prediction_is_that_of_a_whole_hooked_run_with_the_heads_replaced(
                 expected = np.argmax(cosine, axis=0).T  # set layer
                 clear = np.abs(cosine[0] - cosine[1]).T > 1e-6
                 assert clear.mean() > 0.9
-                assert (found[number, :, row, 1:] == expected)[clear].all()
+                assert (predictions[number, :, row, 1:] == expected)[clear].all()
                 changed += (expected != expected[0]).sum()
     assert changed > 0  # the predictions of the sets differ, so sets cannot be confused
 
 
-def test_every_training_sentence_is_the_donor_of_a_tested_one_as_often_as_every_other():
+def test_all_training_sentences_are_donors_equally_often():
     states = ablation.WordStates(torch.ones(7, 2, 3), torch.ones(7, 1, 1, 2))
     holdout = Holdout((0, 1, 2, 3), (4, 5, 6))
-    drawn = [
+    donor_maps = [
         ablation.learn(states, np.arange(7) % 2, holdout, np.random.default_rng(seed)).donors
         for seed in range(400)
     ]
     for row in holdout.test:
-        counts = np.bincount([donors[row] for donors in drawn], minlength=4)
+        counts = np.bincount([donors[row] for donors in donor_maps], minlength=4)
         assert len(counts) == 4 and (np.abs(counts - 100) < 35).all()
 
 
-def test_the_interval_is_that_of_paired_differences_over_sentences():
+def test_the_intervals_are_of_paired_differences_over_sentences():
     sentences, sets, depths = 400, 4, 3
     rng = np.random.default_rng(0)
     gold = rng.integers(0, 2, sentences)
@@ -241,24 +258,24 @@ def test_the_interval_is_that_of_paired_differences_over_sentences():
     wrong = np.where(lost, 1 - gold[:, None], intact.T)
     row = Sentence("bank", "a", "bank", 0, 4)
     material = Material("bank", (row,) * sentences, (), (), (), ())
-    chosen = rng.integers(0, depths, sentences)
-    made = compare(material, gold, intact, wrong, chosen, seed=0)
+    depth_of_row = rng.integers(0, depths, sentences)
+    comparison = compare(material, gold, intact, wrong, depth_of_row, seed=0)
     right = (intact == gold).T.astype(float)
     difference = right - (wrong[0] == gold[:, None])  # set sentence depth
     beyond = difference[0] - difference[1:].mean(0)
-    shown = pd.DataFrame(rows("bank", made)).query("kind == 'mean'")
-    assert shown["accuracy"].iloc[-1] == right[np.arange(sentences), chosen].mean()
+    table = pd.DataFrame(rows("bank", comparison)).query("kind == 'mean'")
+    assert table["accuracy"].iloc[-1] == right[np.arange(sentences), depth_of_row].mean()
     for name, per_sentence in (("fall", difference[0]), ("beyond_random", beyond)):
         error = per_sentence.std(0) / np.sqrt(sentences)
-        here = shown.iloc[:depths]
+        here = table.iloc[:depths]
         assert np.allclose(here[name], per_sentence.mean(0))
         assert np.allclose(here[f"{name}_low"], here[name] - 1.96 * error, atol=0.2 * error.min())
         assert np.allclose(here[f"{name}_high"], here[name] + 1.96 * error, atol=0.2 * error.min())
     scores = [f1_score(gold, wrong[0, 0, :, depth], average="macro") for depth in range(depths)]
-    assert np.allclose(shown["macro_f1_without"].iloc[:depths], scores)
+    assert np.allclose(table["macro_f1_without"].iloc[:depths], scores)
     assert np.isclose(
-        shown["macro_f1"].iloc[-1],
-        f1_score(gold, intact[chosen, np.arange(sentences)], average="macro"),
+        table["macro_f1"].iloc[-1],
+        f1_score(gold, intact[depth_of_row, np.arange(sentences)], average="macro"),
     )
     rows_drawn = rng.integers(0, sentences, (400, sentences))
     falls = [
@@ -266,34 +283,34 @@ def test_the_interval_is_that_of_paired_differences_over_sentences():
         - f1_score(gold[row], wrong[0, 0, row, 1], average="macro")
         for row in rows_drawn
     ]
-    assert np.isclose(shown["macro_f1_fall"].iloc[1], shown["macro_f1"].iloc[1] - scores[1])
+    assert np.isclose(table["macro_f1_fall"].iloc[1], table["macro_f1"].iloc[1] - scores[1])
     assert np.allclose(
-        shown[["macro_f1_fall_low", "macro_f1_fall_high"]].iloc[1],
+        table[["macro_f1_fall_low", "macro_f1_fall_high"]].iloc[1],
         np.quantile(falls, [0.025, 0.975]),
         atol=0.25 * np.std(falls),
     )
-    assert np.allclose(shown["random_most"].iloc[:depths], difference[1:].mean(1).max(0))
+    assert np.allclose(table["random_most"].iloc[:depths], difference[1:].mean(1).max(0))
     for depth in range(depths):
         as_much = (difference[1:].mean(1)[:, depth] >= difference[0].mean(0)[depth]).sum()
-        assert shown["p"].iloc[depth] == (1 + as_much) / sets
-    assert np.allclose(shown["random_least"].iloc[:depths], difference[1:].mean(1).min(0))
+        assert table["p"].iloc[depth] == (1 + as_much) / sets
+    assert np.allclose(table["random_least"].iloc[:depths], difference[1:].mean(1).min(0))
 
 
-def test_cue_words_and_frames_are_drawn_as_a_whole_where_the_file_has_them():
-    model, place = resolver_model(0)
+def test_intervals_resample_whole_cue_words_and_frames_if_the_file_marks_them():
+    model, head = resolver_model(0)
     marked, bare = (
-        means(probe.evaluate(model, sentences=corpus_of(rows), without=[place]))
+        means(probe.evaluate(model, sentences=corpus_of(rows), without=[head]))
         for rows in (ROWS, NATURAL)
     )
     width = [rows["fall_high"].iloc[-1] - rows["fall_low"].iloc[-1] for rows in (marked, bare)]
     assert width[0] > 1.5 * width[1] > 0
 
 
-def test_the_mean_is_over_the_words_each_once_and_words_do_not_depend_on_each_other():
+def test_the_mean_counts_each_word_once_and_words_are_independent():
     model = random_model()
     bank, mole = natural(), natural("mole")[:6]
     both = probe.evaluate(model, sentences=corpus_of([*bank, *mole]), without="L0H1,L2H3")
-    alone = probe.evaluate(
+    only_mole = probe.evaluate(
         model, sentences=corpus_of([*bank, *mole]), words="mole", without="L0H1,L2H3"
     )
     rows = both.without.set_index(["kind", "label"])
@@ -304,10 +321,12 @@ def test_the_mean_is_over_the_words_each_once_and_words_do_not_depend_on_each_ot
         assert np.allclose(mean[column], expected, atol=1e-5)
     assert set(mean["tested"]) == {7} and set(by_word["mole"]["tested"]) == {3}
     assert by_word["mole"].equals(
-        alone.without[alone.without["word"] == "mole"].set_index(["kind", "label"])
+        only_mole.without[only_mole.without["word"] == "mole"].set_index(["kind", "label"])
     )
-    assert both.words["word"].tolist() == ["bank", "mole"] and alone.words["word"].item() == "mole"
-    assert alone.left_out["reason"].tolist() == [OTHER_WORD] * len(bank)
+    assert (
+        both.words["word"].tolist() == ["bank", "mole"] and only_mole.words["word"].item() == "mole"
+    )
+    assert only_mole.left_out["reason"].tolist() == [OTHER_WORD] * len(bank)
 
 
 # --- which heads ----------------------------------------------------------------------------------
@@ -327,7 +346,7 @@ REPORT = pd.DataFrame(
 
 
 @pytest.mark.parametrize(
-    ("given", "top", "expected"),
+    ("heads", "top", "expected"),
     [
         ("L1H2", None, [(1, 2)]),
         (" l1h2 , L0H0,L1H2", None, [(1, 2), (0, 0)]),
@@ -338,11 +357,11 @@ REPORT = pd.DataFrame(
         (SURVEY.assign(effect=0.0), 3, [(0, 1), (1, 0), (1, 2)]),
     ],
 )
-def test_heads_are_named_or_taken_from_a_table_by_their_effect(tmp_path, given, top, expected):
-    forms = [given]
-    if isinstance(given, pd.DataFrame):
-        given.to_csv(tmp_path / "heads.csv", index=False)
-        given.to_parquet(tmp_path / "heads.parquet")
+def test_heads_are_named_or_taken_from_a_table_by_their_effect(tmp_path, heads, top, expected):
+    forms = [heads]
+    if isinstance(heads, pd.DataFrame):
+        heads.to_csv(tmp_path / "heads.csv", index=False)
+        heads.to_parquet(tmp_path / "heads.parquet")
         forms += [str(tmp_path / "heads.csv"), tmp_path / "heads.parquet"]
     for form in forms:
         out = heads_out(form, top, **HERE)
@@ -361,7 +380,7 @@ LIST = (
 
 
 @pytest.mark.parametrize(
-    ("given", "top", "said"),
+    ("heads", "top", "message"),
     [
         ("L4X", None, f"Cannot ablate heads: 'L4X' is not a head, {LIST}"),
         ("L1H0,,L1H1", None, f"Cannot ablate heads: '' is not a head, {LIST}"),
@@ -451,16 +470,16 @@ LIST = (
         ),
     ],
 )
-def test_what_cannot_be_taken_out_is_refused_in_one_sentence(
-    tmp_path, monkeypatch, given, top, said
+def test_heads_that_cannot_be_ablated_are_refused_in_one_sentence(
+    tmp_path, monkeypatch, heads, top, message
 ):
     monkeypatch.chdir(tmp_path)
-    if isinstance(given, bytes):
-        Path("heads.csv").write_bytes(given)
-        given = "heads.csv"
+    if isinstance(heads, bytes):
+        Path("heads.csv").write_bytes(heads)
+        heads = "heads.csv"
     with pytest.raises(InputError) as refusal:
-        heads_out(given, top, **HERE)
-    assert str(refusal.value) == said
+        heads_out(heads, top, **HERE)
+    assert str(refusal.value) == message
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -481,8 +500,8 @@ def test_the_command_prints_and_writes_what_python_gives(run, tmp_path, model):
     code, out, err = run(*options, "--out", "one")
     assert code == 0 and err.startswith("probe: 4 of 8 sentences have at most two words before")
     corpus = probe.read_sentences("rows.jsonl", word="bank")
-    found = probe.evaluate(model, sentences=corpus, without="L0H1,L1H2", seed=4)
-    last = means(found, "swap").iloc[-1]
+    evaluation = probe.evaluate(model, sentences=corpus, without="L0H1,L1H2", seed=4)
+    last = means(evaluation, "swap").iloc[-1]
     sentence = next(line for line in out.splitlines() if "a random sentence's instead" in line)
     assert sentence.startswith("Without L0H1 and L1H2 at the word")
     assert f"is {100 * last['accuracy_without']:.1f} %, with them" in sentence
@@ -497,49 +516,53 @@ def test_the_command_prints_and_writes_what_python_gives(run, tmp_path, model):
     )
     assert "before these heads" not in out
     table = next(line for line in out.splitlines() if line.startswith("after layer 1"))
-    assert f"{100 * means(found)['accuracy_without'][2]:.1f}" in table
+    assert f"{100 * means(evaluation)['accuracy_without'][2]:.1f}" in table
 
     assert run(*options, "--out", "two")[0] == 0
-    one, two = (tmp_path / name for name in ("one", "two"))
-    files = {path.name for path in one.iterdir()}
+    first, second = (tmp_path / name for name in ("one", "two"))
+    files = {path.name for path in first.iterdir()}
     assert {f"evaluation_without.{end}" for end in ("csv", "parquet", "svg")} <= files
     for name in files - {"manifest.json"}:
-        assert (one / name).read_bytes() == (two / name).read_bytes()
-    assert (one / "evaluation_without.svg").read_text().startswith("<svg")
-    written = pd.read_csv(one / "evaluation_without.csv")
-    assert list(written) == list(COLUMNS) and len(written) == 2 * 3 * (3 + 1)
-    assert dictionary({"evaluation_without": written})["meaning"].str.len().min() > 5
-    manifest = json.loads((one / "manifest.json").read_text())
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+    assert (first / "evaluation_without.svg").read_text().startswith("<svg")
+    stored = pd.read_csv(first / "evaluation_without.csv")
+    assert list(stored) == list(COLUMNS) and len(stored) == 2 * 3 * (3 + 1)
+    assert dictionary({"evaluation_without": stored})["meaning"].str.len().min() > 5
+    manifest = json.loads((first / "manifest.json").read_text())
     assert manifest["without"] == ["L0H1", "L1H2"] and "--without L0H1,L1H2" in manifest["command"]
     assert manifest["command"].startswith("probe evaluate bank --sentences rows.jsonl")
 
 
-def test_every_word_has_a_line_and_a_depth_before_the_heads_is_said(run, tmp_path, model):
+def test_every_word_has_a_line_and_a_depth_before_the_heads_is_reported(run, tmp_path, model):
     rows = [vars(row) for row in (*natural(), *natural("mole"))]
     (tmp_path / "two.jsonl").write_text("\n".join(map(json.dumps, rows)))
     _, out, _ = run("--sentences", "two.jsonl", "--without", "L1H0")
-    found = probe.evaluate(model, sentences=probe.read_sentences("two.jsonl"), without="L1H0")
-    chosen = found.without[found.without["label"] == CHOSEN].set_index(["word", "kind"])
+    evaluation = probe.evaluate(model, sentences=probe.read_sentences("two.jsonl"), without="L1H0")
+    at_chosen_depth = evaluation.without[evaluation.without["label"] == CHOSEN].set_index(
+        ["word", "kind"]
+    )
     tables = [table.splitlines() for table in out.split("\ndepth chosen in training")[1:]]
     for word in ("bank", "mole"):
         lines = [line for table in tables for line in table if line.startswith(f"{word} ")]
-        shown = [f"{100 * chosen.at[(word, kind), 'accuracy_without']:.1f}" for kind in KINDS]
-        assert [line.split()[2] for line in lines[: len(KINDS)]] == shown
-    early = (found.words["depth"] <= 1).sum()
-    said = f"For {counted(int(early), 'word')} of 2 the depth chosen in training lies before"
-    assert early > 0 and said in out
+        percentages = [
+            f"{100 * at_chosen_depth.at[(word, kind), 'accuracy_without']:.1f}" for kind in KINDS
+        ]
+        assert [line.split()[2] for line in lines[: len(KINDS)]] == percentages
+    early = (evaluation.words["depth"] <= 1).sum()
+    message = f"For {counted(int(early), 'word')} of 2 the depth chosen in training lies before"
+    assert early > 0 and message in out
     _, out, _ = run("bank", "--sentences", "two.jsonl", "--without", "L0H0")
     assert "lies before" not in out
 
 
-def test_as_json_and_in_a_notebook_the_rows_are_there(run, model):
+def test_json_and_the_notebook_hold_the_rows(run, model):
     code, out, _ = run("bank", "--sentences", "rows.jsonl", "--without", "L0H1", "--json")
-    found = json.loads(out, parse_constant=pytest.fail)
-    assert code == 0 and found["heads_out"] == ["L0H1"]
-    assert [row["word"] for row in found["without"]] == ["bank"] * 12 + [None] * 12
+    printed = json.loads(out, parse_constant=pytest.fail)
+    assert code == 0 and printed["heads_out"] == ["L0H1"]
+    assert [row["word"] for row in printed["without"]] == ["bank"] * 12 + [None] * 12
     corpus = corpus_of(natural())
-    shown = probe.evaluate(model, sentences=corpus, without="L0H1")._repr_html_()
-    assert shown.count("<table") == 2 and shown.count("<img") == 1 and "accuracy_without" in shown
+    page = probe.evaluate(model, sentences=corpus, without="L0H1")._repr_html_()
+    assert page.count("<table") == 2 and page.count("<img") == 1 and "accuracy_without" in page
     assert probe.evaluate(model, sentences=corpus)._repr_html_().count("<table") == 1
 
 
@@ -553,7 +576,7 @@ def test_heads_of_a_survey_are_taken_from_its_file(run, tmp_path):
     assert "--without survey_heads.csv --top 1" in manifest and str(tmp_path) not in manifest
 
 
-def test_a_file_without_a_column_word_is_evaluated_as_a_report_takes_it(run):
+def test_a_file_without_a_word_column_needs_the_word_in_the_command(run):
     code, out, _ = run("bank", "--sentences", "rows.jsonl")
     assert code == 0 and "bank" in out
     assert run("--sentences", "rows.jsonl") == (

@@ -83,8 +83,8 @@ def test_the_parts_sum_to_the_score_of_the_model(kind, dtype):
                 parts = probe.qk_attribution(
                     model, TEXT, layer=layer, head=head, at="bank", source=source, by=by
                 )
-                found = torch.tensor(parts["score"].sum())
-                error = float((found - before_the_cap(row[source], model)).abs())
+                total = torch.tensor(parts["score"].sum())
+                error = float((total - before_the_cap(row[source], model)).abs())
                 assert error <= bound(model) * scale
                 assert not parts.duplicated(["part_query", "part_key"]).any()
 
@@ -104,14 +104,14 @@ def by_hand(model, block, vector, total, weight, pos):
     half = config.d_head // 2
     exponents = torch.arange(half, dtype=torch.float64) / half
     angles = pos * config.positions.base**-exponents
-    turned = torch.complex(projected[:half], projected[half:]) * torch.polar(
+    rotated = torch.complex(projected[:half], projected[half:]) * torch.polar(
         torch.ones_like(angles), angles
     )
-    return torch.cat([turned.real, turned.imag])
+    return torch.cat([rotated.real, rotated.imag])
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_a_pair_of_parts_is_what_the_formula_says(kind):
+def test_the_score_of_a_pair_of_parts_follows_the_formula(kind):
     model = family_model(kind, torch.float64)
     whole = probe.trace(model, TEXT)
     at, source = whole.tokens.positions_of("bank")[-1], whole.tokens.positions_of("river")[-1]
@@ -135,7 +135,7 @@ def test_a_pair_of_parts_is_what_the_formula_says(kind):
             assert parts[a, b] == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
-def test_alibi_is_a_row_of_its_own():
+def test_alibi_has_a_separate_row():
     model = family_model("bloom", torch.float64)
     parts = probe.qk_attribution(model, TEXT, layer=0, head=1, at="bank", source="river")
     source = probe.tokenize(model, TEXT).positions_of("river")[-1]
@@ -148,19 +148,19 @@ def test_alibi_is_a_row_of_its_own():
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
 def test_a_contrast_is_a_difference_of_scores(kind):
     model = family_model(kind, torch.float64)
-    whole, other = probe.trace(model, TEXT), probe.trace(model, OTHER)
+    whole, other_trace = probe.trace(model, TEXT), probe.trace(model, OTHER)
     at, source = (whole.tokens.positions_of(word)[-1] for word in ("bank", "river"))
-    there = other.tokens.positions_of("bank")[-1]
+    there = other_trace.tokens.positions_of("bank")[-1]
     row = whole.scores[1, 2, at]
     of_text = [pos for pos, (start, end) in enumerate(whole.tokens.spans) if start < end]
     read = of_text if kind == "bert" else [pos for pos in of_text if pos < at]
-    others = [pos for pos in read if pos not in (at, source)]
+    other_positions = [pos for pos in read if pos not in (at, source)]
     dug = whole.tokens.positions_of("dug")[-1]
     expected = {
         "dug": row[source] - row[dug],
         1: row[source] - row[1],
-        "mean": row[source] - row[others].mean(),
-        OTHER: row[source] - other.scores[1, 2, there, there + source - at],
+        "mean": row[source] - row[other_positions].mean(),
+        OTHER: row[source] - other_trace.scores[1, 2, there, there + source - at],
     }
     scale = float(row[read].abs().max())
     for contrast, difference in expected.items():
@@ -172,9 +172,9 @@ def test_a_contrast_is_a_difference_of_scores(kind):
 
 def test_heads_by_source_and_layers_are_sums_of_the_same_parts():
     model = random_model(torch.float64)
-    place = {"layer": 2, "head": 1, "at": 6, "source": 4, "contrast": "mean"}
+    query = {"layer": 2, "head": 1, "at": 6, "source": 4, "contrast": "mean"}
     by = {
-        how: probe.qk_attribution(model, TEXT, **place, by=how)
+        how: probe.qk_attribution(model, TEXT, **query, by=how)
         for how in ("part", "source", "layer")
     }
     whole = by["part"].groupby(["part_query", "part_key"])["score"].sum()
@@ -185,12 +185,12 @@ def test_heads_by_source_and_layers_are_sums_of_the_same_parts():
     layers = by["part"].replace(r"(L|MLP |attention bias )(\d+)(H\d+)?$", r"layer \2", regex=True)
     layers = layers.replace(r".* embedding$", "embedding", regex=True)
     summed = layers.groupby(["part_query", "part_key"])["score"].sum()
-    found = by["layer"].set_index(["part_query", "part_key"])["score"]
-    assert set(found.index) == set(summed.index)
-    assert (found - summed).abs().max() <= 1e-12
+    by_layer = by["layer"].set_index(["part_query", "part_key"])["score"]
+    assert set(by_layer.index) == set(summed.index)
+    assert (by_layer - summed).abs().max() <= 1e-12
 
 
-def test_a_trace_serves_as_its_text():
+def test_a_trace_can_replace_its_text():
     model = random_model(torch.float64)
     whole = probe.trace(model, TEXT)
     for attribute in (probe.qk_attribution, probe.qk_interventions):
@@ -275,11 +275,11 @@ def test_the_right_pair_of_parts_holds_the_contrast_in_a_compiled_program(name, 
     assert abs(share[pair] - 1) <= 0.05
 
 
-# --- what a head takes ----------------------------------------------------------------------------
+# --- what a head reads ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "dtype"), EACH)
-def test_the_parts_of_what_a_head_takes_sum_to_its_part_of_the_logits(kind, dtype):
+def test_the_parts_of_a_write_sum_to_its_part_of_the_logits(kind, dtype):
     model = family_model(kind, dtype)
     tokens = (17, 30)
     terms = probe.decompose(model, TEXT, at="bank", tokens=tokens)
@@ -298,7 +298,7 @@ def test_the_parts_of_what_a_head_takes_sum_to_its_part_of_the_logits(kind, dtyp
 
 @pytest.mark.parametrize("kind", each_family(*PAIRED, also=("bart", "marian", "mbart")))
 @pytest.mark.parametrize("stack", ["decoder", "cross"])
-def test_what_a_head_of_a_decoder_takes_sums_to_its_part_of_the_logits(kind, stack):
+def test_the_parts_of_a_write_in_a_decoder_sum_to_its_part_of_the_logits(kind, stack):
     model = family_model(kind, torch.float64)
     tokens = (17, 30)
     terms = probe.decompose(model, TEXT, at=2, tokens=tokens, target=TARGET)
@@ -314,15 +314,17 @@ def test_what_a_head_of_a_decoder_takes_sums_to_its_part_of_the_logits(kind, sta
 
 def test_cross_attention_is_contrasted_with_tokens_of_the_source_and_with_another_source():
     model = family_model("bart", torch.float64)
-    pair, other = (probe.trace(model, text, TARGET) for text in (TEXT, OTHER))
+    pair, other_pair = (probe.trace(model, text, TARGET) for text in (TEXT, OTHER))
     row = pair.cross.scores[1, 2, 2]
     spans = pair.source.spans
     source = pair.source.positions_of("river")[-1]
-    others = [pos for pos, (start, end) in enumerate(spans) if start < end and pos != source]
+    other_positions = [
+        pos for pos, (start, end) in enumerate(spans) if start < end and pos != source
+    ]
     expected = {
-        "mean": row[source] - row[others].mean(),
+        "mean": row[source] - row[other_positions].mean(),
         "dug": row[source] - row[pair.source.positions_of("dug")[-1]],
-        OTHER: row[source] - other.cross.scores[1, 2, 2, source],
+        OTHER: row[source] - other_pair.cross.scores[1, 2, 2, source],
     }
     for contrast, difference in expected.items():
         parts = probe.qk_attribution(
@@ -337,17 +339,17 @@ def test_a_vector_and_a_sense_axis_are_read_at_their_depths():
     at = whole.tokens.positions_of("bank")[-1]
     stream, there = (residual_stream(probe.trace(model, text), "bank")[2] for text in (TEXT, OTHER))
     axis = axes.fit_axis(stream[None], there[None], ("one", "other"), 2)
-    written = whole.delta_e_by_source(1, 2, at)
-    place = {"layer": 1, "head": 2, "at": at, "source": 3}
-    along_axis = probe.ov_attribution(model, TEXT, **place, along=axis)["write"].sum()
-    assert along_axis == pytest.approx(float(axis.effect(written)[3]), rel=1e-10)
-    along_vector = probe.ov_attribution(model, TEXT, **place, along=axis.u)["write"].sum()
-    assert along_vector == pytest.approx(float(written[3] @ axis.u), rel=1e-10)
-    contrasted = probe.ov_attribution(model, TEXT, **place, along=axis.u, contrast=2)
-    assert contrasted["write"].sum() == pytest.approx(float((written[3] - written[2]) @ axis.u))
+    writes = whole.delta_e_by_source(1, 2, at)
+    query = {"layer": 1, "head": 2, "at": at, "source": 3}
+    along_axis = probe.ov_attribution(model, TEXT, **query, along=axis)["write"].sum()
+    assert along_axis == pytest.approx(float(axis.effect(writes)[3]), rel=1e-10)
+    along_vector = probe.ov_attribution(model, TEXT, **query, along=axis.u)["write"].sum()
+    assert along_vector == pytest.approx(float(writes[3] @ axis.u), rel=1e-10)
+    contrasted = probe.ov_attribution(model, TEXT, **query, along=axis.u, contrast=2)
+    assert contrasted["write"].sum() == pytest.approx(float((writes[3] - writes[2]) @ axis.u))
 
 
-def test_what_a_resolver_takes_comes_from_the_token_embedding_of_the_cue():
+def test_the_write_of_a_resolver_comes_from_the_token_embedding_of_the_cue():
     model, (layer, head) = resolver_model(0)
     resolved = torch.tensor(write_vector({"resolved": 1.0}))
     parts = probe.ov_attribution(
@@ -367,9 +369,9 @@ def test_what_a_resolver_takes_comes_from_the_token_embedding_of_the_cue():
 # --- interventions --------------------------------------------------------------------------------
 
 
-def test_the_key_of_the_right_part_is_what_the_attention_needs(known_heads):
-    place = {"layer": 2, "head": 3, "at": -1, "source": "passed"}
-    effects = probe.qk_interventions(known_heads, REPEATED, **place)
+def test_the_attention_needs_the_key_of_the_right_part(known_heads):
+    query = {"layer": 2, "head": 3, "at": -1, "source": "passed"}
+    effects = probe.qk_interventions(known_heads, REPEATED, **query)
     keys = effects.query("side == 'key'").set_index("part")
     assert keys["score"].idxmax() == keys["attributed"].idxmax() == "L0H1"
     whole = probe.trace(known_heads, REPEATED)
@@ -387,10 +389,10 @@ def test_the_donor_of_an_intervention_is_the_contrast():
     frames = list(by_contrast.values())
     assert not frames[0].equals(frames[1]) and not frames[1].equals(frames[2])
     parts = probe.qk_attribution(model, TEXT, **PLACE)
-    own = probe.tokenize(model, TEXT).positions_of("river")[-1]
-    itself = probe.qk_interventions(model, TEXT, **PLACE, contrast=own).query("side == 'key'")
-    assert itself[["attributed", "score", "attention"]].abs().to_numpy().max() <= 1e-12
-    assert set(itself["part"]) == set(parts["part_key"]) - {"norm bias", "key bias"}
+    source = probe.tokenize(model, TEXT).positions_of("river")[-1]
+    unchanged = probe.qk_interventions(model, TEXT, **PLACE, contrast=source).query("side == 'key'")
+    assert unchanged[["attributed", "score", "attention"]].abs().to_numpy().max() <= 1e-12
+    assert set(unchanged["part"]) == set(parts["part_key"]) - {"norm bias", "key bias"}
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -410,7 +412,7 @@ PLACE = {"layer": 1, "head": 2, "at": "bank", "source": "river"}
         ({"contrast": "A text without the word"}, "bank"),
     ],
 )
-def test_what_cannot_be_attributed_is_said(changes, sentence):
+def test_invalid_attributions_are_refused(changes, sentence):
     with pytest.raises(InputError, match=sentence):
         probe.qk_attribution(random_model(), TEXT, **PLACE | changes)
 
@@ -431,19 +433,19 @@ def test_layers_without_attention_are_refused():
         probe.qk_attribution(hybrid, TEXT, **PLACE | {"layer": layer})
 
 
-def test_what_an_encoder_decoder_lacks_is_said():
+def test_attributions_that_an_encoder_decoder_lacks_are_refused():
     model = family_model("bart")
-    place = {"layer": 1, "head": 2, "at": 1, "source": 2}
+    query = {"layer": 1, "head": 2, "at": 1, "source": 2}
     with pytest.raises(InputError, match="encoder-decoder. Give trace"):
-        probe.qk_attribution(model, TEXT, **place)
+        probe.qk_attribution(model, TEXT, **query)
     with pytest.raises(InputError, match="one side of an encoder-decoder"):
-        probe.qk_attribution(model, probe.trace(model, TEXT, TARGET).decoder, **place)
+        probe.qk_attribution(model, probe.trace(model, TEXT, TARGET).decoder, **query)
     with pytest.raises(InputError, match="stack is 'both', expected one of 'encoder'"):
-        probe.qk_attribution(model, TEXT, target=TARGET, **place, stack="both")
+        probe.qk_attribution(model, TEXT, target=TARGET, **query, stack="both")
     with pytest.raises(UnsupportedModel, match="through the decoder only"):
-        probe.ov_attribution(model, TEXT, target=TARGET, **place, along=17, stack="encoder")
+        probe.ov_attribution(model, TEXT, target=TARGET, **query, along=17, stack="encoder")
     with pytest.raises(UnsupportedModel, match="Split its scores with probe.qk_attribution"):
-        probe.qk_interventions(model, TEXT, **place)
+        probe.qk_interventions(model, TEXT, **query)
 
 
 def test_parts_that_miss_the_score_are_an_error(monkeypatch):

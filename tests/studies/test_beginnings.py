@@ -1,4 +1,4 @@
-"""Texts that are the same up to the word are one sentence to a causal model: many endings after a
+"""A causal model reads texts that are the same up to the word as one sentence: many endings after a
 few beginnings are not a large sample."""
 
 from collections import Counter
@@ -56,13 +56,13 @@ def test_a_model_that_reads_both_ways_sees_every_ending():
 
 
 def test_an_evaluation_tests_each_beginning_once(tiny):
-    found = probe.evaluate(tiny, sentences=many_endings())
-    assert found.words["tested"].tolist() == [12]
-    assert (found.left_out["reason"] == REPEATED).sum() == 60
+    evaluation = probe.evaluate(tiny, sentences=many_endings())
+    assert evaluation.words["tested"].tolist() == [12]
+    assert (evaluation.left_out["reason"] == REPEATED).sum() == 60
 
 
-def test_no_beginning_is_learned_from_with_the_label_of_another_sense(tiny):
-    """Two sentences of different senses with the same beginning are held out together."""
+def test_sentences_with_the_same_beginning_are_held_out_together(tiny):
+    """Otherwise a beginning would be learned with the label of another sense."""
     rows = many_endings()
     twice = rows[:: len(ENDINGS)]
     odd = Sentence(WORD, "money", "The river bank was sold", 10, 14)
@@ -76,7 +76,7 @@ def test_no_beginning_is_learned_from_with_the_label_of_another_sense(tiny):
     "seed", [pytest.param(n, marks=pytest.mark.campaign if n > 2 else ()) for n in range(28)]
 )
 def test_random_weights_have_no_gap_after_a_few_beginnings(tiny, seed):
-    """At p < .01 in at most one of these runs."""
+    """Each gate has p < .01 by chance in one of a hundred runs."""
     model = untrained(tiny, seed=seed)
     try:
         study = probe.study(

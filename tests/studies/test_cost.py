@@ -55,24 +55,28 @@ def of_bank(model):
 
 
 def test_more_words_and_more_sentences_cost_more(model, of_bank):
-    one, two = of_bank, plan(model, ["bank", "mole"])
-    assert two.words == ("bank", "mole")
-    assert one.forwards < two.forwards and one.swaps < two.swaps and one.extra < two.extra
+    single, double = of_bank, plan(model, ["bank", "mole"])
+    assert double.words == ("bank", "mole")
+    assert (
+        single.forwards < double.forwards
+        and single.swaps < double.swaps
+        and single.extra < double.extra
+    )
 
 
-def test_nouns_that_cannot_be_compared_with_are_said_beforehand(model, of_bank):
-    named = plan(model, ["bank"], controls=["fence", "washing machine", "bank"])
-    assert sentences_suffice(named)[1:] == [
+def test_unusable_nouns_are_reported_before_the_work(model, of_bank):
+    with_nouns = plan(model, ["bank"], controls=["fence", "washing machine", "bank"])
+    assert sentences_suffice(with_nouns)[1:] == [
         "washing machine is not put in the place of bank: it has 4 tokens and the word has 1.",
         "bank is not put in the place of bank: it is the word itself.",
     ]
     assert of_bank.unusable_nouns == ()
 
 
-def test_what_will_be_left_out_is_said_beforehand(model):
+def test_sentences_to_be_left_out_are_reported_before_the_work(model):
     late = [{"sense": sense, "text": f"The bank {sense}"} for sense in ("river", "money")]
-    given = [{"sense": row.sense, "text": row.text} for row in expand("bank").sentences]
-    lines = sentences_suffice(plan(model, ["bank"], sentences=[*given, *late]))
+    rows = [{"sense": row.sense, "text": row.text} for row in expand("bank").sentences]
+    lines = sentences_suffice(plan(model, ["bank"], sentences=[*rows, *late]))
     assert lines[-1].startswith(
         "bank: 2 sentences left out: identical to a sentence of another sense up to the word"
     )
@@ -86,19 +90,19 @@ def unmarked(*, paired: bool) -> list[dict[str, str]]:
     """Sentences of bank without a marked cue; aligned pairs differ in it."""
     rows = []
     for number, frame in enumerate(FRAMES):
-        for place, cues in enumerate(zip(*CUES, strict=True)):
+        for index, cues in enumerate(zip(*CUES, strict=True)):
             for sense, cue in zip(("river", "money"), cues, strict=True):
                 row = {"sense": sense, "text": frame.format(cue)}
-                rows.append(row | ({"pair": f"{number}-{place}"} if paired else {}))
+                rows.append(row | ({"pair": f"{number}-{index}"} if paired else {}))
     return rows
 
 
 def test_sentences_without_pairs_are_not_called_pairs(model):
-    given = unmarked(paired=False)
-    *rest, twice = sentences_suffice(plan(model, ["bank"], sentences=[*given, given[0]]))
+    rows = unmarked(paired=False)
+    *lines, twice = sentences_suffice(plan(model, ["bank"], sentences=[*rows, rows[0]]))
     assert twice == "1 row repeats another; each sentence is read once."
-    first, cues, pairs = sentences_suffice(plan(model, ["bank"], sentences=given))
-    assert rest == [first, cues, pairs]
+    first, cues, pairs = sentences_suffice(plan(model, ["bank"], sentences=rows))
+    assert lines == [first, cues, pairs]
     assert first == (
         "bank, river / money: 12 and 12 sentences without pairs, so 12 pairs are drawn at random; "
         "exploratory; for a firmer answer give 50 sentences per sense."
@@ -145,7 +149,7 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("changes", "message"),
     [
         (
             {"gap_p": 0.3},
@@ -201,19 +205,19 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
         ),
     ],
 )
-def test_what_is_likely_to_come_out_is_said_with_what_to_change(given, said):
+def test_the_likely_result_is_reported_with_what_to_change(changes, message):
     usual = {"gap_p": 0.0002, "untrained_p": 0.5, "nuisance_p": 1.0}
-    assert likely(Foreseen("bank", ("river", "money"), **(usual | given))) == said
+    assert likely(Foreseen("bank", ("river", "money"), **(usual | changes))) == message
 
 
 def test_the_dry_run_has_the_gates_of_the_study(model):
-    """The p values equal those of the study itself, with and without nouns."""
+    """The p values equal the p values of the study, with and without nouns."""
     bank = prepare(model, "bank", as_corpus(unmarked(paired=True), "bank").sentences)
     random_model = untrained(model, seed=0)
     splits = split_senses(bank, seed=0, causal=True)
-    asked = ("heads", "nouns")
-    (gates,) = foresee(model, random_model, bank, splits, options_of(experiments=asked))
-    of_study = studied(model, bank, experiments=asked, random_model=random_model)
+    experiments = ("heads", "nouns")
+    (gates,) = foresee(model, random_model, bank, splits, options_of(experiments=experiments))
+    of_study = studied(model, bank, experiments=experiments, random_model=random_model)
     (pair,) = of_study.pairs
     assert gates.senses == pair.record.senses and gates.word == "bank"
     assert (gates.gap_p, gates.nuisance_p, gates.untrained_p) == (
@@ -221,14 +225,17 @@ def test_the_dry_run_has_the_gates_of_the_study(model):
         pair.record.gates.nuisance,
         pair.record.gates.untrained,
     )
-    for without in (options_of(experiments=asked, nouns=()), options_of(experiments=("heads",))):
-        (alone,) = foresee(model, random_model, bank, splits, without)
-        assert alone.gap_p == gates.gap_p and math.isnan(alone.ambiguity_p)
-        assert alone.not_compared == ""
+    for options in (
+        options_of(experiments=experiments, nouns=()),
+        options_of(experiments=("heads",)),
+    ):
+        (without_nouns,) = foresee(model, random_model, bank, splits, options)
+        assert without_nouns.gap_p == gates.gap_p and math.isnan(without_nouns.ambiguity_p)
+        assert without_nouns.not_compared == ""
 
 
 def test_the_dry_run_has_the_ambiguity_gate_of_the_study(model):
-    """For a word with a gap: nouns are read in the same sentences, and nothing is swapped."""
+    """This is for a word with a gap. Nouns are read in the same sentences, and nothing is swapped."""
     bank = prepare(model, "bank", expand("bank").sentences[:96])
     splits = split_senses(bank, seed=0, causal=True)
     options = options_of(pairs=8, experiments=("heads", "nouns"))
@@ -242,11 +249,11 @@ def test_the_dry_run_says_what_is_likely_and_writes_nothing(run, tmp_path, monke
     file = tmp_path / "rows.csv"
     pd.DataFrame(unmarked(paired=True)).to_csv(file, index=False)
     out = tmp_path / "out"
-    code, said, err = run(
+    code, output, err = run(
         "report", "bank", "--sentences", file, "--out", out, "--dry-run", "--beside", ""
     )
     assert code == 0, err
-    lines = said.splitlines()
+    lines = output.splitlines()
     assert "in 12 pairs" in lines[0] and "taken for their cues: river / loan" in lines[1]
     assert lines[-1].startswith("bank, river / money: ") and lines[-1].endswith(".")
     assert "at the word (p " in lines[-1]
@@ -269,23 +276,23 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
             counted["forwards"] += len(texts)  # up to the word, once for all nouns
         return run_at_word(weights, texts, depth, tables, edits=edits, tokens=tokens)
 
-    def counting_read(model, rows, *rest):
+    def counting_read(model, rows, *arguments):
         counted["forwards"] += len(rows)
-        return read(model, rows, *rest)
+        return read(model, rows, *arguments)
 
-    def counting_run_patched(cache, pos, starts, *rest):
+    def counting_run_patched(cache, pos, starts, *arguments):
         counted["swaps"] += sum(vectors.shape[0] * vectors.shape[1] for vectors in starts.values())
-        return run_patched(cache, pos, starts, *rest)
+        return run_patched(cache, pos, starts, *arguments)
 
-    asked = {"sentences": expand("bank").sentences[:192], "max_pairs": 8}
-    planned = plan(model, "bank", **asked)
+    options = {"sentences": expand("bank").sentences[:192], "max_pairs": 8}
+    planned = plan(model, "bank", **options)
     for module in (edges, positions):
         monkeypatch.setattr(module, "run_patched", counting_run_patched)
     for module in (heads, tokens):
         monkeypatch.setattr(module, "run_at_word", counting_variants)
     monkeypatch.setattr(hooks, "read_at", counting_read)
     monkeypatch.setattr(axes, "choose_depth", lambda separations: len(separations[0].g) - 1)
-    study(model, "bank", permutations=99, **asked)
+    study(model, "bank", permutations=99, **options)
     assert planned.swaps / 4 < counted["swaps"] <= planned.swaps
     assert planned.forwards / 3 < counted["forwards"] <= planned.forwards
 
@@ -296,13 +303,13 @@ def test_the_comparison_with_other_nouns_is_part_of_the_plan(model, of_bank):
     once more for the word itself. In each of them, 38 nouns and the word are read. Every pair is
     assigned six nouns, with four donors and 16 heads. The 4 MLPs are swapped for the word, whose
     sentences are run once more, and with three of the six nouns."""
-    swapped = 4 * 24
-    sentences = swapped + 2 * 24
+    members = 4 * 24
+    sentences = members + 2 * 24
     without = plan(model, "bank", controls=())
-    assert of_bank.swaps - without.swaps == sentences * 39 + swapped * (6 * 16 + (3 + 1) * 4)
-    assert of_bank.forwards - without.forwards == 2 * sentences + swapped
-    few = plan(model, "bank", controls=["ladder", "umbrella"])
-    assert few.swaps - without.swaps == sentences * 3 + swapped * (2 * 16 + (2 + 1) * 4)
+    assert of_bank.swaps - without.swaps == sentences * 39 + members * (6 * 16 + (3 + 1) * 4)
+    assert of_bank.forwards - without.forwards == 2 * sentences + members
+    two_nouns = plan(model, "bank", controls=["ladder", "umbrella"])
+    assert two_nouns.swaps - without.swaps == sentences * 3 + members * (2 * 16 + (2 + 1) * 4)
 
 
 def test_a_second_model_is_part_of_the_plan(model, of_bank):
@@ -314,7 +321,7 @@ def test_a_second_model_is_part_of_the_plan(model, of_bank):
     assert with_apple == len(expand("apple", both_sides=True).sentences)
 
 
-def test_the_plan_is_said_in_one_sentence():
+def test_the_plan_is_one_sentence():
     planned = StudyCost(("bank", "mole"), 1234, 56789, 1_500_000_000, 1_250_000_000)
     sentence = (
         "bank, mole: at most 1,234 forward passes and 56,789 swaps, {}about 2.8 GB of memory."
@@ -357,7 +364,7 @@ def test_an_amount_of_memory_is_read(text, amount):
 
 
 @pytest.mark.parametrize("text", ["", "much", "-4GB", "4 apples", "0GB", "4GB5", "4"])
-def test_another_text_is_no_amount(text):
+def test_invalid_amounts_of_memory_are_refused(text):
     with pytest.raises(InputError) as refused:
         parse_memory(text)
     assert str(refused.value) == (
@@ -384,13 +391,13 @@ def test_the_memory_of_the_process_and_of_the_machine_is_measured():
 def _grown():
     """The growth of resident memory after 256 MiB are requested from the system. An allocator could
     use freed memory instead. The system may reclaim other pages in the meantime."""
-    held = cost.resident()
+    before = cost.resident()
     with mmap(-1, 2**28) as block:
         block[::PAGESIZE] = bytes(2**28 // PAGESIZE)  # a page exists once it is written
-        return cost.resident() - held
+        return cost.resident() - before
 
 
-def test_sentences_are_held_out_once_on_the_way_of_a_study(model, monkeypatch):
+def test_a_study_holds_out_its_sentences_only_once(model, monkeypatch):
     splits = []
 
     def counting_cross_fit(sentences, senses, **options):

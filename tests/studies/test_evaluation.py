@@ -73,14 +73,14 @@ def numbered(senses, parts=None, **more):
         ),  # without a test part there is no split
     ],
 )
-def test_what_cannot_be_learned_and_tested_is_left_out_with_the_reason(
+def test_sentences_that_cannot_be_learned_or_tested_are_left_out_with_the_reason(
     senses, parts, used, left_out
 ):
     plan = splits.plan(numbered(senses, parts), seed=0)
     reasons = {"L": NOT_LEARNED, "P": NO_PART, "O": ONE_SENSE, "F": TOO_FEW}
-    told = dict(enumerate(left_out))
+    letters = dict(enumerate(left_out))
     assert plan.left_out == {
-        place: reasons[letter] for place, letter in told.items() if letter != "."
+        row_number: reasons[letter] for row_number, letter in letters.items() if letter != "."
     }
     assert not plan.holdouts if not used else plan.rows == used
     if parts and used:
@@ -89,7 +89,7 @@ def test_what_cannot_be_learned_and_tested_is_left_out_with_the_reason(
         )
 
 
-def test_cues_and_frames_are_kept_apart_where_that_is_possible():
+def test_cues_and_frames_are_held_out_whole_where_possible():
     cues = [
         ("a", "river"),
         ("a", "shore"),
@@ -133,61 +133,71 @@ def test_pairs_that_share_nothing_are_held_out_whole_so_that_no_sense_is_more_fr
             assert senses.count("a") == senses.count("b") > 0
 
 
-def test_pairs_that_are_not_marked_are_said():
+def test_unmarked_pairs_are_reported():
     alike = [
         row(f"{n} {cue}{n} bank", s) for n in range(6) for s, cue in (("a", "mud"), ("b", "tax"))
     ]
     assert splits.unmarked_pairs(alike) == 12
     assert splits.unmarked_pairs([*alike, *numbered("ab")]) == 14  # "0 bank" and "1 bank", too
-    assert splits.unmarked_pairs([replace(one, pair=one.text[0]) for one in alike]) == 0
-    assert splits.unmarked_pairs([replace(one, frame=one.text[0]) for one in alike]) == 0
-    numbered_alone = [replace(one, pair=str(n)) for n, one in enumerate(alike)]
+    assert (
+        splits.unmarked_pairs([replace(sentence, pair=sentence.text[0]) for sentence in alike]) == 0
+    )
+    assert (
+        splits.unmarked_pairs([replace(sentence, frame=sentence.text[0]) for sentence in alike])
+        == 0
+    )
+    numbered_alone = [replace(sentence, pair=str(n)) for n, sentence in enumerate(alike)]
     assert (
         splits.unmarked_pairs(numbered_alone) == 12
     )  # a number that occurs once does not form a pair
     assert splits.unmarked_pairs([row(f"{n} mud bank", "a") for n in range(3)]) == 0
-    given = [{"word": "bank", "sense": one.sense, "text": one.text} for one in alike]
-    (said,) = probe.evaluate("tiny-senses", sentences=given).said
-    assert said.startswith(
+    rows = [{"word": "bank", "sense": sentence.sense, "text": sentence.text} for sentence in alike]
+    (note,) = probe.evaluate("tiny-senses", sentences=rows).said
+    assert note.startswith(
         "12 of 12 sentences with 'bank' differ from one of another sense in a single word, but are "
         "not marked as a pair."
     )
-    marked = [one | {"pair": one["text"][0]} for one in given]
+    marked = [sentence | {"pair": sentence["text"][0]} for sentence in rows]
     assert probe.evaluate("tiny-senses", sentences=marked).said == ()
 
 
-def test_sentences_without_frames_and_cues_are_dealt_out_sense_by_sense_with_the_seed():
+def test_sentences_without_frames_and_cues_are_split_by_sense_with_the_seed():
     rows = numbered("a" * 10 + "b" * 5)
     plans = [splits.plan(rows, seed=seed) for seed in range(4)]
     for plan in plans:
-        tested = [Counter(rows[place].sense for place in holdout.test) for holdout in plan.holdouts]
+        tested = [
+            Counter(rows[position].sense for position in holdout.test) for holdout in plan.holdouts
+        ]
         assert tested == [{"a": 2, "b": 1}] * 5
         assert all(len(holdout.train) == 12 for holdout in plan.holdouts)
     assert plans[1] == splits.plan(rows, seed=1) != plans[2]
 
 
 @given(
-    st.lists(st.tuples(*(st.integers(0, most) for most in (2, 5, 5))), min_size=4, max_size=40),
+    st.lists(
+        st.tuples(*(st.integers(0, largest) for largest in (2, 5, 5))), min_size=4, max_size=40
+    ),
     st.integers(0, 3),
 )
 @settings(deadline=None, max_examples=40)
-def test_no_frame_and_no_cue_is_learned_and_tested_and_every_sense_is_learned(drawn, seed):
+def test_no_frame_and_no_cue_is_learned_and_tested_and_every_sense_is_learned(cases, seed):
     rows = [
         row(f"{n} cue{cue} bank", f"sense{sense}", frame=f"frame{frame}", cue=f"cue{cue}")
-        for n, (sense, frame, cue) in enumerate(drawn)
+        for n, (sense, frame, cue) in enumerate(cases)
     ]
-    assume(len({sentence.frame for sentence in rows}) > 1 and len({cue for _, _, cue in drawn}) > 1)
+    assume(len({sentence.frame for sentence in rows}) > 1 and len({cue for _, _, cue in cases}) > 1)
     plan = splits.plan(rows, seed=seed)
     assert sorted([*plan.rows, *plan.left_out]) == list(range(len(rows)))
-    tested = [place for holdout in plan.holdouts for place in holdout.test]
+    tested = [position for holdout in plan.holdouts for position in holdout.test]
     assert sorted(tested) == list(range(len(plan.rows)))
     for holdout in plan.holdouts:
         train, test = (
-            [drawn[plan.rows[place]] for place in side] for side in (holdout.train, holdout.test)
+            [cases[plan.rows[position]] for position in side]
+            for side in (holdout.train, holdout.test)
         )
-        assert {sense for sense, _, _ in train} == {drawn[used][0] for used in plan.rows}
-        for kept_apart in (1, 2):
-            assert {one[kept_apart] for one in train}.isdisjoint(one[kept_apart] for one in test)
+        assert {sense for sense, _, _ in train} == {cases[number][0] for number in plan.rows}
+        for column in (1, 2):
+            assert {case[column] for case in train}.isdisjoint(case[column] for case in test)
 
 
 @pytest.mark.parametrize("train, test", [((), (1,)), ((0,), ()), ((0, 1), (1,))])
@@ -205,7 +215,7 @@ HALF = [np.cos(np.radians(50)), np.sin(np.radians(50))]
 
 
 @pytest.mark.parametrize(
-    ("by_depth", "labels", "said"),
+    ("by_depth", "labels", "predicted"),
     [
         # Means (2, 0) and (0, 1). (1, .9) is nearer to (0, 1), 1.005 against 1.345; its angles are
         # 42 and 48 degrees.
@@ -216,21 +226,21 @@ HALF = [np.cos(np.radians(50)), np.sin(np.radians(50))]
         pytest.param([[[1, 0], [0, 1], [1, 0.1]], [[0, 1], [1, 0], [1, 0.1]]], [4, 7, 4], [[4], [7]], id="each depth"),
         pytest.param([[[0.1, 0.1]] * 6], [0, 0, 1, 1, 1, 0], [[1]], id="a tie: the most frequent in training"),
         pytest.param([[[0.1, 0.1]] * 6], [0, 0, 1, 1, 0, 1], [[0]], id="a tie: the most frequent in training"),
-        pytest.param([[[0, 0], [0, 1], [0, 0]]], [0, 1, 1], [[0]], id="the vector zero is no error"),
+        pytest.param([[[0, 0], [0, 1], [0, 0]]], [0, 1, 1], [[0]], id="the vector zero is valid"),
     ],
 )  # fmt: skip
-def test_the_nearest_centroid_is_nearest_by_cosine(by_depth, labels, said):
+def test_the_nearest_centroid_is_nearest_by_cosine(by_depth, labels, predicted):
     last = len(labels) - 1
     assert (
         predict(
             resid_of(*by_depth), np.array(labels), Holdout(tuple(range(last)), (last,))
         ).tolist()
-        == said
+        == predicted
     )
 
 
 @pytest.mark.parametrize(
-    ("numbers", "labels", "said"),
+    ("numbers", "labels", "predicted"),
     [
         pytest.param([5, 7, 15, 17, 12], [0, 0, 1, 1, 0], [1], id="nearer to 16 than to 6"),
         pytest.param([5, 7, 15, 17, 10], [0, 0, 1, 1, 1], [0], id="nearer to 6 than to 16"),
@@ -238,42 +248,46 @@ def test_the_nearest_centroid_is_nearest_by_cosine(by_depth, labels, said):
         pytest.param([6, 16, 16, 16, 11], [3, 8, 8, 8, 3], [8], id="a tie: the most frequent"),
     ],
 )
-def test_the_nearest_mean_of_plain_numbers_is_nearest_by_distance(numbers, labels, said):
+def test_the_nearest_mean_of_plain_numbers_is_nearest_by_distance(numbers, labels, predicted):
     last = len(labels) - 1
     holdout = Holdout(tuple(range(last)), (last,))
-    assert nearest_mean(np.array(numbers, float), np.array(labels), holdout).tolist() == said
+    assert nearest_mean(np.array(numbers, float), np.array(labels), holdout).tolist() == predicted
 
 
 LETTERS = "bcdfghjkmnpqrstvwz"
 
 
-def test_where_the_word_stands_and_how_long_the_text_is_are_baselines_of_their_own(model):
+def test_the_position_of_the_word_and_the_length_of_the_text_are_baselines(model):
     """In one sense the word is early, in the other late, in texts of equal length."""
     early = [row(f"the {letter} bank of a river", "early") for letter in LETTERS]
     late = [row(f"the {letter} river of a bank", "late") for letter in LETTERS]
     lengths = [len(tokenize(model, sentence.text)) for sentence in (*early, *late)]
     (usual, _), *_ = Counter(lengths).most_common()
-    alike = [one for one, length in zip((*early, *late), lengths, strict=True) if length == usual]
-    found = probe.evaluate(model, sentences=corpus_of(alike), seed=0).words.iloc[0]
-    assert found["length_accuracy"] == found["frequent_accuracy"]
-    assert found["position_accuracy"] == found["position_macro_f1"] == 1
+    alike = [
+        sentence
+        for sentence, length in zip((*early, *late), lengths, strict=True)
+        if length == usual
+    ]
+    scores = probe.evaluate(model, sentences=corpus_of(alike), seed=0).words.iloc[0]
+    assert scores["length_accuracy"] == scores["frequent_accuracy"]
+    assert scores["position_accuracy"] == scores["position_macro_f1"] == 1
 
 
 def test_cosines_that_differ_in_rounding_only_are_a_tie():
     # At each of 64 depths one centroid is three times the other: the same direction, but not the
     # same rounding.
-    drawn = torch.randint(-9, 10, (64, 2, 5), generator=torch.Generator().manual_seed(0)).float()
-    resid = torch.stack([3 * drawn[:, 0], drawn[:, 0], drawn[:, 0], drawn[:, 1]])
+    vectors = torch.randint(-9, 10, (64, 2, 5), generator=torch.Generator().manual_seed(0)).float()
+    resid = torch.stack([3 * vectors[:, 0], vectors[:, 0], vectors[:, 0], vectors[:, 1]])
     assert (predict(resid, np.array([0, 1, 1, 0]), Holdout((0, 1, 2), (3,))) == 1).all()
 
 
-def test_the_angle_is_that_of_different_senses_minus_that_of_the_same_sense(monkeypatch):
+def test_the_angle_is_between_different_senses_minus_within_a_sense(monkeypatch):
     def gap(labels, *degrees):
-        turned = [
+        vectors = [
             [[3 * np.cos(np.radians(angle)), 3 * np.sin(np.radians(angle))] for angle in at]
             for at in degrees
         ]
-        return accuracy.angle_gap(resid_of(*turned), np.array(labels))
+        return accuracy.angle_gap(resid_of(*vectors), np.array(labels))
 
     # Same sense: 10, 30, mean 20. Different: 60, 90, 50, 80, mean 70. The other way round same: 60,
     # 80, other 45.
@@ -300,9 +314,9 @@ def test_macro_f1_by_hand_and_scikit_learns_at_every_depth():
     # 4/5 and 1.
     assert np.isclose(macro_f1(np.array([0, 0, 0, 1]), np.array([0, 0, 2, 1])), 0.9)
     rng = np.random.default_rng(0)
-    gold, said = rng.integers(0, 4, 60), rng.integers(0, 5, (3, 60))
-    f1 = [f1_score(gold, depth, labels=range(4), average="macro") for depth in said]
-    assert np.allclose(macro_f1(gold, said), f1)
+    gold, predicted = rng.integers(0, 4, 60), rng.integers(0, 5, (3, 60))
+    f1 = [f1_score(gold, depth, labels=range(4), average="macro") for depth in predicted]
+    assert np.allclose(macro_f1(gold, predicted), f1)
 
 
 def test_bags_hold_the_other_words_and_never_the_word():
@@ -333,7 +347,7 @@ BEFORE = (
 
 
 @pytest.mark.parametrize(
-    ("bag", "given", "said"),
+    ("bag", "texts", "predicted"),
     [
         (accuracy.whole_bag, AFTER, [0, 1, 0]),
         (
@@ -352,24 +366,24 @@ BEFORE = (
         (accuracy.left_bag, ("bank a", "bank on b", "bank in b", "new bank a"), [1]),
     ],
 )
-def test_a_bag_knows_what_its_words_tell(bag, given, said):
-    sentences = [row(*text.rsplit(" ", 1)) for text in given]
-    holdout = Holdout(tuple(range(3)), tuple(range(3, len(given))))
+def test_a_bag_of_words_predicts_the_sense_from_its_words(bag, texts, predicted):
+    sentences = [row(*text.rsplit(" ", 1)) for text in texts]
+    holdout = Holdout(tuple(range(3)), tuple(range(3, len(texts))))
     labels = accuracy.numbered(sentences)
     assert (
         accuracy.predict_by_bag([bag(sentence) for sentence in sentences], labels, holdout).tolist()
-        == said
+        == predicted
     )
 
 
-def told_apart(depths, *, told_at):
+def separated(depths, *, separated_at):
     """`sentence depth d_model` of eight sentences, a and b in turn, which differ by sense at some
     depths only."""
     sign = torch.tensor([1.0, -1.0] * 4)
     noise = torch.randn(
         8, depths, 3, generator=torch.Generator().manual_seed(0)
     ) * 0.01 + torch.tensor([1.0, 0, 0])
-    for depth in told_at:
+    for depth in separated_at:
         noise[:, depth, 1] += sign
     return noise
 
@@ -377,27 +391,30 @@ def told_apart(depths, *, told_at):
 EIGHT = numbered("ab" * 4)
 
 
-def test_the_depth_is_the_first_after_a_block_at_which_the_training_sentences_are_told_apart(model):
-    for told_at, expected in (([2], 2), ([0, 2], 2), ([1, 2], 1), ([0, 3], 3)):
-        assert accuracy.choose_depth(EIGHT, told_apart(4, told_at=told_at), seed=0) == expected
+def test_the_depth_is_the_first_after_a_block_where_the_training_sentences_separate(model):
+    for separated_at, expected in (([2], 2), ([0, 2], 2), ([1, 2], 1), ([0, 3], 3)):
+        assert (
+            accuracy.choose_depth(EIGHT, separated(4, separated_at=separated_at), seed=0)
+            == expected
+        )
     assert (
-        accuracy.choose_depth(EIGHT[:2], told_apart(4, told_at=[1])[:2], seed=0) == 3
+        accuracy.choose_depth(EIGHT[:2], separated(4, separated_at=[1])[:2], seed=0) == 3
     )  # too few: the last depth
     rows = [
         replace(sentence, split="train" if n < 8 else "test")
         for n, sentence in enumerate(numbered("ab" * 8))
     ]
     (task,) = accuracy.prepare_tasks(model, corpus_of(rows), seed=0)
-    trained, tested = told_apart(4, told_at=[1]), told_apart(4, told_at=[2])
+    trained, tested = separated(4, separated_at=[1]), separated(4, separated_at=[2])
     tested[:, 1] = tested[
         0, 1
     ]  # at the depth that training prefers, the tested sentences are identical
-    found = accuracy.answer(task, torch.cat([trained, tested]), seed=0)
-    assert found.depth == 1
+    answer = accuracy.answer(task, torch.cat([trained, tested]), seed=0)
+    assert answer.depth == 1
     assert (
-        (found.gold == found.predicted["nearest"]).mean()
+        (answer.gold == answer.predicted["nearest"]).mean()
         == 0.5
-        == (found.gold == found.by_depth[1]).mean()
+        == (answer.gold == answer.by_depth[1]).mean()
     )
     assert accuracy.choose_depth(EIGHT, tested, seed=0) == 2
 
@@ -419,33 +436,33 @@ MOLES = [
 ]
 
 
-def test_what_cannot_be_used_is_left_out_with_the_reason(model):
+def test_unusable_sentences_are_left_out_with_the_reason(model):
     long = row("the bank " + "river " * 60, "a")
     first = row("bank of the river", "a")
-    alone = [row(f"the {n} seal", "one", word="seal") for n in range(3)]
-    found = accuracy.prepare_tasks(model, corpus_of([long, *ROWS, first, *alone]), seed=0)
+    single_sense = [row(f"the {n} seal", "one", word="seal") for n in range(3)]
+    tasks = accuracy.prepare_tasks(model, corpus_of([long, *ROWS, first, *single_sense]), seed=0)
     counts = [
-        (task.material.word, len(task.material), len(task.material.left_out)) for task in found
+        (task.material.word, len(task.material), len(task.material.left_out)) for task in tasks
     ]
     assert counts == [("bank", 8, 2), ("seal", 0, 3)]
-    reasons = {item.where: item.reason for item in found[0].material.left_out}
+    reasons = {item.where: item.reason for item in tasks[0].material.left_out}
     assert reasons[long.text] == "it has more tokens than the context window of 48"
     assert reasons[first.text] == material.NOTHING_BEFORE
-    assert {item.reason for item in found[1].material.left_out} == {ONE_SENSE}
+    assert {item.reason for item in tasks[1].material.left_out} == {ONE_SENSE}
 
 
-def test_what_is_read_is_the_residual_stream_at_the_word_in_the_order_given(model, monkeypatch):
+def test_the_residual_stream_at_the_word_is_read_in_the_order_of_the_sentences(model, monkeypatch):
     monkeypatch.setattr(accuracy, "CHUNK", 3)
     monkeypatch.setattr(accuracy, "SENTENCES_PER_LOAD", 5)
     zebras = [row(f"{n} zebra ran", "ab"[n % 2], word="zebra") for n in range(4)]
     assert len(tokenize(model, "zebra")) > 2  # more than BOS and one token
-    found = list(
+    states_of_tasks = list(
         accuracy.read_tasks(
             model, accuracy.prepare_tasks(model, corpus_of([*ROWS, *MOLES, *zebras]), seed=0)
         )
     )
-    assert [task.material.word for task, _ in found] == ["bank", "mole", "zebra"]
-    for task, (resid, _) in found:
+    assert [task.material.word for task, _ in states_of_tasks] == ["bank", "mole", "zebra"]
+    for task, (resid, _) in states_of_tasks:
         for sentence, states in zip(task.material.sentences, resid, strict=True):
             whole = probe.trace(model, sentence.text)
             # The last token of the word is the last one that begins before its end.
@@ -458,14 +475,14 @@ def test_what_is_read_is_the_residual_stream_at_the_word_in_the_order_given(mode
 
 @pytest.fixture(scope="module")
 def two_words(model):
-    given = [
+    rows = [
         replace(sentence, split="test" if n % 4 == 3 else "train")
         for n, sentence in enumerate(ROWS)
     ]
-    return probe.evaluate(model, sentences=corpus_of([*given, *MOLES]), seed=0)
+    return probe.evaluate(model, sentences=corpus_of([*rows, *MOLES]), seed=0)
 
 
-def test_the_scores_are_those_of_an_independent_computation(model, two_words):
+def test_the_scores_equal_an_independent_computation(model, two_words):
     vectors = []
     for sentence in ROWS:
         cut = tokenize(model, sentence.text[: sentence.end])
@@ -486,11 +503,11 @@ def test_the_scores_are_those_of_an_independent_computation(model, two_words):
             [v @ m / np.linalg.norm(v) / np.linalg.norm(m) for m in means]
             for v in vectors[test, depth]
         ]
-        said = np.array(list("ab"))[np.argmax(cosine, axis=1)]
-        found = two_words.depths.query("word == 'bank' and depth == @depth").iloc[0]
-        assert np.isclose(found["accuracy"], accuracy_score(sense[test], said))
+        predicted = np.array(list("ab"))[np.argmax(cosine, axis=1)]
+        scores = two_words.depths.query("word == 'bank' and depth == @depth").iloc[0]
+        assert np.isclose(scores["accuracy"], accuracy_score(sense[test], predicted))
         assert np.isclose(
-            found["macro_f1"], f1_score(sense[test], said, average="macro"), atol=1e-5
+            scores["macro_f1"], f1_score(sense[test], predicted, average="macro"), atol=1e-5
         )
 
 
@@ -523,30 +540,32 @@ def test_the_frames_count_every_sentence_and_the_mean_is_over_the_words(two_word
 
 
 @pytest.mark.parametrize("seed", mostly_campaign(range(3)))
-def test_the_senses_are_told_apart_after_the_layer_of_the_one_head_that_resolves(seed):
+def test_the_senses_separate_after_the_layer_of_the_resolver(seed):
     model, (layer, _) = resolver_model(seed)
-    found = probe.evaluate(
+    evaluation = probe.evaluate(
         model, sentences=corpus_of(make_sentences(frames=6, distances=(1, 2))), seed=seed
     )
-    by_depth = found.depths["accuracy"]
+    by_depth = evaluation.depths["accuracy"]
     assert len(by_depth) == LAYERS + 1
     assert (by_depth[layer + 1 :] == 1).all() and (by_depth[: layer + 1] < 0.75).all()
-    assert found.words["depth"].item() == layer + 1 and found.words["accuracy"].item() == 1
+    assert (
+        evaluation.words["depth"].item() == layer + 1 and evaluation.words["accuracy"].item() == 1
+    )
     # The cues of the tested folds do not occur in training, so bags of words are at chance.
-    assert found.words[["bag_accuracy", "left_accuracy"]].max(axis=None) < 0.75
+    assert evaluation.words[["bag_accuracy", "left_accuracy"]].max(axis=None) < 0.75
 
 
-def test_nothing_is_known_at_the_word_when_the_cue_comes_after_it():
+def test_accuracy_at_the_word_is_at_chance_if_the_cue_comes_after_it():
     # The sentences of a pair are the same up to the word, and so is their answer: one of the two is
     # correct.
     rows = without(
         make_sentences(frames=6, distances=(1, 2), cue_after=True), "cue_start", "cue_end", "pair"
     )
-    found = probe.evaluate(resolver_model(0)[0], sentences=corpus_of(rows), seed=0)
-    assert (found.depths["accuracy"] == 0.5).all()
-    words = found.words.iloc[0]
+    evaluation = probe.evaluate(resolver_model(0)[0], sentences=corpus_of(rows), seed=0)
+    assert (evaluation.depths["accuracy"] == 0.5).all()
+    words = evaluation.words.iloc[0]
     assert words["left_accuracy"] == words["frequent_accuracy"] == words["accuracy"] == 0.5
-    beginnings = {one.text[: one.end] for one in rows}
+    beginnings = {sentence.text[: sentence.end] for sentence in rows}
     assert words["bag_accuracy"] == 1 and words["sentences"] == 2 * len(beginnings)
     assert words["left_out"] == len(rows) - words["sentences"]
 
@@ -563,11 +582,11 @@ def run(run, monkeypatch, tmp_path, checkpoint):
 
 
 def test_the_command_prints_every_word_in_percent_and_the_mean_by_depth(run, tmp_path, model):
-    given = tmp_path / "rows.jsonl"
-    given.write_text(
-        given.read_text() + "\n" + json.dumps(vars(row("the only seal", "one", word="seal")))
+    file = tmp_path / "rows.jsonl"
+    file.write_text(
+        file.read_text() + "\n" + json.dumps(vars(row("the only seal", "one", word="seal")))
     )
-    code, out, err = run("--sentences", given)
+    code, out, err = run("--sentences", file)
     assert code == 0
     assert "probe: 9 of 13 sentences have at most two words before the word, and no cue" in err
     lines = [line.split() for line in out.splitlines()]
@@ -580,34 +599,34 @@ def test_the_command_prints_every_word_in_percent_and_the_mean_by_depth(run, tmp
     tables = out.partition("tested sentences are read otherwise")[0]
     assert max(map(len, tables.splitlines())) <= EVALUATION_WIDTH
     assert "mean over 2 words" in out and f"1 left out: {ONE_SENSE}" in out
-    found = probe.evaluate(model, sentences=probe.read_sentences(given)).words.iloc[0]
+    scores = probe.evaluate(model, sentences=probe.read_sentences(file)).words.iloc[0]
     line, baselines, *_ = (line for line in out.splitlines() if line.startswith("bank  "))
-    assert f"{100 * found['accuracy']:.1f}" in line and f"{100 * found['macro_f1']:.1f}" in line
-    assert f"{100 * found['bag_accuracy']:.1f} / {100 * found['bag_macro_f1']:.1f}" in baselines
+    assert f"{100 * scores['accuracy']:.1f}" in line and f"{100 * scores['macro_f1']:.1f}" in line
+    assert f"{100 * scores['bag_accuracy']:.1f} / {100 * scores['bag_macro_f1']:.1f}" in baselines
 
 
-def test_every_tested_sentence_has_its_coordinate_and_the_sense_it_is_read_as(two_words):
-    found = two_words.sentences
-    assert [*found.groupby("word").size()] == [*two_words.words.sort_values("word")["tested"]]
-    right = found.groupby("word")["right"].mean()
+def test_every_tested_sentence_has_a_coordinate_and_a_predicted_sense(two_words):
+    sentences = two_words.sentences
+    assert [*sentences.groupby("word").size()] == [*two_words.words.sort_values("word")["tested"]]
+    right = sentences.groupby("word")["right"].mean()
     assert right.tolist() == pytest.approx([*two_words.words.sort_values("word")["accuracy"]])
-    assert (found["right"] == (found["predicted"] == found["sense"])).all()
-    apart = found[found["coordinate"] != 0]  # a tie goes to the more frequent sense
+    assert (sentences["right"] == (sentences["predicted"] == sentences["sense"])).all()
+    apart = sentences[sentences["coordinate"] != 0]  # a tie goes to the more frequent sense
     assert len(apart) and (apart["right"] == (apart["coordinate"] > 0)).all()
-    assert (found["other"] != found["sense"]).all()
+    assert (sentences["other"] != sentences["sense"]).all()
 
 
-def test_the_coordinate_is_half_at_the_own_centroid_and_minus_half_at_the_other():
+def test_the_coordinate_is_half_at_the_centroid_of_the_sense_and_minus_half_at_the_other():
     # Two training sentences per sense give the centroids (1, 0) and (0, 1).
     vectors = [[1, 0], [1, 0], [0, 1], [0, 1], [3, 0], [0, 2], [1, 1]]
     labels = np.array([0, 0, 1, 1, 0, 0, 1])
-    between, others = coordinates(
+    between, other_senses = coordinates(
         torch.tensor(vectors, dtype=torch.float64), labels, Holdout((0, 1, 2, 3), (4, 5, 6))
     )
-    assert between.tolist() == pytest.approx([0.5, -0.5, 0]) and others.tolist() == [1, 1, 0]
+    assert between.tolist() == pytest.approx([0.5, -0.5, 0]) and other_senses.tolist() == [1, 1, 0]
 
 
-def test_the_clearest_sentences_that_are_read_otherwise_are_printed(capsys, two_words):
+def test_the_clearest_misread_sentences_are_printed(capsys, two_words):
     frame = two_words.sentences.head(3).assign(
         word="bank",
         sense="river",
@@ -619,38 +638,40 @@ def test_the_clearest_sentences_that_are_read_otherwise_are_printed(capsys, two_
         replace(two_words, sentences=frame.assign(coordinate=[0.4, -0.1, -0.3], text=texts))
     )
     out = capsys.readouterr().out
-    header, first, *rest = out.splitlines()
+    header, first, *lines = out.splitlines()
     assert header.split() == ["word", "sense", "read", "as", "coordinate", "sentence"]
     assert first.split()[:4] == ["bank", "river", "money", "−0.30"]
     assert out.count("C") == 100 and "−0.10" in out and "0.40" not in out
-    assert rest[-1].startswith("2 of 3 tested sentences are read otherwise than labelled; ")
+    assert lines[-1].startswith("2 of 3 tested sentences are read otherwise than labelled; ")
 
 
-def test_a_late_cue_is_left_out_where_it_is_marked(model):
+def test_a_sentence_with_a_marked_late_cue_is_left_out(model):
     late = row("that bank is by a lake", "a", cue="lake")
-    found = probe.evaluate(model, [*ROWS, late])
-    assert found.left_out["reason"].tolist() == [LATE]
+    evaluation = probe.evaluate(model, [*ROWS, late])
+    assert evaluation.left_out["reason"].tolist() == [LATE]
 
 
-def test_what_the_reader_left_out_is_counted_too_and_rare_reasons_together(run, tmp_path):
-    given = tmp_path / "rows.jsonl"
-    given.write_text("\n".join([given.read_text()] * 2))  # twelve repetitions, each of another line
-    _, out, _ = run("--sentences", given, "--out", "out")
+def test_rows_that_the_reader_left_out_are_counted_and_rare_reasons_combined(run, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join([file.read_text()] * 2))  # twelve repetitions, each of another line
+    _, out, _ = run("--sentences", file, "--out", "out")
     assert out.count("1 left out: repeats the sentence, span and sense of line ") == 5
     assert "7 left out for 7 other reasons" in out
     assert len(pd.read_csv(tmp_path / "out" / "evaluation_left_out.csv")) == 12
 
 
-def test_as_json_it_has_the_same_rows_and_no_invalid_number(run):
+def test_the_json_output_has_the_same_rows_and_no_invalid_number(run):
     code, out, _ = run("--sentences", "rows.jsonl", "--json", "--seed", 3)
-    found = json.loads(out, parse_constant=pytest.fail)
-    assert code == 0 and found["seed"] == 3
-    assert [word["word"] for word in found["words"]] == ["bank", "mole"]
-    assert len(found["depths"]) == 6 and len(found["mean"]) == 3 + 6 and found["left_out"] == []
-    assert found["mean"][-1]["angle"] is None
+    printed = json.loads(out, parse_constant=pytest.fail)
+    assert code == 0 and printed["seed"] == 3
+    assert [word["word"] for word in printed["words"]] == ["bank", "mole"]
+    assert (
+        len(printed["depths"]) == 6 and len(printed["mean"]) == 3 + 6 and printed["left_out"] == []
+    )
+    assert printed["mean"][-1]["angle"] is None
 
 
-def test_what_is_written_is_whole_described_and_the_same_every_time(run, tmp_path):
+def test_the_files_are_complete_described_and_reproducible(run, tmp_path):
     for folder in ("one", "two"):
         assert run("--sentences", "rows.jsonl", "--out", tmp_path / folder)[0] == 0
     frames = ("words", "depths", "mean", "left_out", "sentences", "columns")
@@ -660,26 +681,28 @@ def test_what_is_written_is_whole_described_and_the_same_every_time(run, tmp_pat
         (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
         for name in names
     )
-    made = json.loads((tmp_path / "one" / "manifest.json").read_text())
-    assert set(made["files"]) == names and made["sentences"] == "rows.jsonl"
-    assert made["command"].split()[:4] == ["probe", "evaluate", "--sentences", "rows.jsonl"]
+    manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
+    assert set(manifest["files"]) == names and manifest["sentences"] == "rows.jsonl"
+    assert manifest["command"].split()[:4] == ["probe", "evaluate", "--sentences", "rows.jsonl"]
     assert str(tmp_path) not in (tmp_path / "one" / "manifest.json").read_text()
     assert list(pd.read_parquet(tmp_path / "one" / "evaluation_words.parquet")["word"]) == [
         "bank",
         "mole",
     ]
-    said = pd.read_csv(tmp_path / "one" / "evaluation_columns.csv").set_index(["table", "column"])
+    columns = pd.read_csv(tmp_path / "one" / "evaluation_columns.csv").set_index(
+        ["table", "column"]
+    )
     assert (
-        said.at[("evaluation_depths", "accuracy"), "unit"] == "0 to 1"
-        and said["meaning"].notna().all()
+        columns.at[("evaluation_depths", "accuracy"), "unit"] == "0 to 1"
+        and columns["meaning"].notna().all()
     )
     for name in frames[:-1]:
-        assert [*said.loc[f"evaluation_{name}"].index] == [
+        assert [*columns.loc[f"evaluation_{name}"].index] == [
             *pd.read_csv(tmp_path / "one" / f"evaluation_{name}.csv")
         ]
 
 
-def test_what_cannot_be_evaluated_is_refused_in_one_sentence(run, tmp_path):
+def test_invalid_evaluations_are_refused_in_one_sentence(run, tmp_path):
     def refused(*arguments):
         code, out, err = run(*arguments)
         assert code == 2 and out == ""
@@ -701,8 +724,8 @@ def test_what_cannot_be_evaluated_is_refused_in_one_sentence(run, tmp_path):
     assert "--sentences" in refused() and "seed" in refused(
         "--sentences", "rows.jsonl", "--seed", "-1"
     )
-    said = refused("--sentences", "rows.jsonl", "--out", tmp_path / "rows.jsonl" / "out")
-    assert "is a file" in said and "--out" in said
+    message = refused("--sentences", "rows.jsonl", "--out", tmp_path / "rows.jsonl" / "out")
+    assert "is a file" in message and "--out" in message
 
 
 @pytest.fixture(scope="module")
@@ -711,27 +734,27 @@ def wide(tmp_path_factory):
 
 
 @needs_data
-def test_a_word_of_coarsewsd_is_tested_on_its_own_test_part(wide):
+def test_a_word_of_coarsewsd_is_tested_on_the_test_part_of_its_files(wide):
     folder = DATA / "coarsewsd20" / "crane"
     corpus = probe.read_sentences(folder)
-    found = probe.evaluate(wide, sentences=corpus)
-    words = found.words.iloc[0]
+    evaluation = probe.evaluate(wide, sentences=corpus)
+    words = evaluation.words.iloc[0]
     lines = [
         len((folder / f"{part}.data.txt").read_text().rstrip("\n").split("\n"))
         for part in ("train", "test")
     ]
-    assert words["sentences"] + len(found.left_out) == sum(lines)
+    assert words["sentences"] + len(evaluation.left_out) == sum(lines)
     fits = [
         len(wide.tokenizer(sentence.text)["input_ids"]) < 300  # one for BOS
         and sentence.text[: sentence.start].strip() != ""
         for sentence in corpus.sentences
     ]
     # Of texts that are the same up to the word, the first one counts.
-    seen, used = set(), []
+    prefixes, used = set(), []
     for fit, sentence in zip(fits, corpus.sentences, strict=True):
-        one = sentence.sense, sentence.text[: sentence.end]
-        used.append(fit and one not in seen)
-        seen.add(one)
+        prefix = sentence.sense, sentence.text[: sentence.end]
+        used.append(fit and prefix not in prefixes)
+        prefixes.add(prefix)
     assert words["sentences"] == sum(used) and 0 < words["left_out"] == used.count(False)
     tested = [
         use

@@ -32,7 +32,7 @@ SECTIONS = {
 
 
 @pytest.mark.parametrize(
-    ("only", "without", "chosen"),
+    ("only", "without", "expected"),
     [
         (None, (), {*ALL}),
         ("heads, nouns", (), {"heads", "nouns"}),
@@ -44,31 +44,31 @@ SECTIONS = {
         ([], (), {"heads"}),
     ],
 )
-def test_what_is_asked_for_is_run_with_what_it_needs_and_without_what_needs_what_is_left_out(
-    only, without, chosen
+def test_the_choice_adds_what_an_experiment_needs_and_drops_what_needs_an_omitted_one(
+    only, without, expected
 ):
-    assert choose(only, without) == chosen
+    assert choose(only, without) == expected
 
 
-@pytest.mark.parametrize("given", ["heads,circit", ["circit"], "circit"])
-def test_an_unknown_experiment_is_one_message_that_lists_all(given):
-    for names in ({"only": given}, {"without": given}):
+@pytest.mark.parametrize("names", ["heads,circit", ["circit"], "circit"])
+def test_an_unknown_experiment_is_refused_with_a_list_of_all(names):
+    for options in ({"only": names}, {"without": names}):
         with pytest.raises(InputError) as error:
-            choose(**names)
+            choose(**options)
         assert str(error.value) == (
             f"Cannot choose experiments: 'circit' is unknown. Give some of {', '.join(ALL)}, separated "
             "by commas."
         )
 
 
-def test_what_every_verdict_rests_on_cannot_be_left_out():
+def test_the_experiment_that_every_verdict_needs_cannot_be_omitted():
     with pytest.raises(
         InputError, match=r"Cannot omit the experiment heads: .*Omit some of nouns, "
     ):
         choose(without="sets,heads")
 
 
-def test_an_experiment_comes_after_what_it_needs_and_those_that_answer_come_first():
+def test_experiments_come_after_what_they_need_and_the_answer_comes_first():
     for number, name in enumerate(ALL):
         assert {*EXPERIMENTS[name].needs} <= {*ALL[:number]}
     assert [*ALL[: len(ANSWERS)]] == ANSWERS
@@ -97,16 +97,16 @@ def whole(tiny):
 @pytest.fixture(scope="module")
 def answer(tiny, folder):
     """The study and its page at the time of the answer; then the study is interrupted."""
-    seen = []
+    answers = []
 
     def stop(study):
-        seen.append(study)
+        answers.append(study)
         probe.write(study, folder, command="probe report bank")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         probe.study(tiny, "bank", sentences=SENTENCES, out=folder, answered=stop, **QUICK)
-    [study] = seen
+    [study] = answers
     return study
 
 
@@ -123,16 +123,14 @@ def test_the_answer_has_the_same_heads_and_nouns_as_the_whole_and_nothing_else(a
 
 def test_the_first_page_says_that_the_rest_is_measured_and_what_finishes_it(answer, folder):
     page = (folder / REPORT).read_text(encoding="utf-8")
-    [said] = re.findall(r'<p class="note" id="unfinished">(.*?)</p>', page)
-    assert "<code>probe report bank</code>" in said and "finished work is kept" in said
+    [note] = re.findall(r'<p class="note" id="unfinished">(.*?)</p>', page)
+    assert "<code>probe report bank</code>" in note and "finished work is kept" in note
     assert sections_of(page).isdisjoint(SECTIONS)
     assert probe.read(folder).unfinished == answer.unfinished
     assert not list(folder.glob("curves.*"))
 
 
-def test_a_stopped_study_goes_on_where_it_was_and_has_the_same_numbers(
-    tiny, answer, whole, folder, monkeypatch
-):
+def test_a_stopped_study_resumes_and_has_the_same_numbers(tiny, answer, whole, folder, monkeypatch):
     [file] = (folder / WORDS).glob("*.word")
     assert [*read_record(file).measured] == ANSWERS
     run = counted(monkeypatch)
@@ -173,13 +171,17 @@ def test_a_finished_study_is_not_answered_first_and_a_part_of_it_is_not_measured
 
 
 @pytest.mark.campaign
-def test_the_record_of_a_word_is_the_same_however_its_experiments_come(tiny, answer, folder):
-    other = folder / "other"
+def test_the_record_of_a_word_does_not_depend_on_the_order_of_its_experiments(tiny, answer, folder):
+    second_folder = folder / "second"
     for experiments in ("circuit", "lessons,shares", None):
-        probe.study(tiny, "bank", sentences=SENTENCES, experiments=experiments, out=other, **QUICK)
+        probe.study(
+            tiny, "bank", sentences=SENTENCES, experiments=experiments, out=second_folder, **QUICK
+        )
     probe.study(tiny, "bank", sentences=SENTENCES, out=folder, **QUICK)
-    one, two = (read_record(next((place / WORDS).glob("*.word"))) for place in (folder, other))
-    assert_same(one.measured, two.measured)
+    first, second = (
+        read_record(next((parent / WORDS).glob("*.word"))) for parent in (folder, second_folder)
+    )
+    assert_same(first.measured, second.measured)
 
 
 @pytest.mark.campaign
@@ -224,9 +226,9 @@ def counted(monkeypatch):
     run = []
     for name, experiment in EXPERIMENTS.items():
 
-        def measure(given, name=name, experiment=experiment):
+        def measure(inputs, name=name, experiment=experiment):
             run.append(name)
-            return experiment.measure(given)
+            return experiment.measure(inputs)
 
         monkeypatch.setitem(table.EXPERIMENTS, name, experiment._replace(measure=measure))
     return run

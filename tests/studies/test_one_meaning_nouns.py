@@ -10,7 +10,7 @@ from campaign.one_meaning_nouns import MOST, NO_HEADS, TABLE, in_its_place, summ
 from probe.stats.limits import LEVEL
 from probe.text.sentences import Sentence
 
-KEPT = Path(__file__).parents[2] / "reports" / TABLE
+STORED = Path(__file__).parents[2] / "reports" / TABLE
 
 
 def sentence(text, cue, word="bank"):
@@ -20,7 +20,7 @@ def sentence(text, cue, word="bank"):
     return Sentence(word="bank", sense="river", text=text, **spans, cue_end=cue_start + len(cue))
 
 
-def test_a_noun_stands_in_the_words_place_where_its_article_agrees():
+def test_a_noun_replaces_the_word_if_its_article_agrees():
     rows = [
         sentence("The river had a bank of clay.", "river"),
         sentence("The muddy bank lay by the river.", "river"),
@@ -39,18 +39,18 @@ def test_a_noun_stands_in_the_words_place_where_its_article_agrees():
         assert row.cue_word == "river" and row.sense == "river"
 
 
-def made(resolvers, *, p_of_the_word=0.02, noun_p=0.3, nouns=50, word="bank", model="m"):
+def table_of(resolvers, *, p_of_the_word=0.02, noun_p=0.3, nouns=50, word="bank", model="m"):
     """A table of this many nouns for one word; `resolvers` of them have a head that resolves."""
     row = {"model": model, "word": word, "sense_a": "river", "sense_b": "money"} | NO_HEADS
     rows = [row | {"noun": word, "ambiguity_p": p_of_the_word, "resolver": 3}]
     for number in range(nouns):
-        found = {"ambiguity_p": 0.02, "resolver": 1} if number < resolvers else {}
-        rows.append(row | {"noun": f"noun{number}", "ambiguity_p": noun_p} | found)
+        result = {"ambiguity_p": 0.02, "resolver": 1} if number < resolvers else {}
+        rows.append(row | {"noun": f"noun{number}", "ambiguity_p": noun_p} | result)
     return pd.DataFrame(rows)
 
 
 def test_studies_are_counted_once_for_all_pairs_of_senses():
-    frame = made(1)
+    frame = table_of(1)
     twice = pd.concat([frame, frame.assign(sense_b="row", ambiguity_p=1.0, resolver=0)])
     assert summary(twice).reset_index().to_dict("records") == [
         {
@@ -67,25 +67,25 @@ def test_studies_are_counted_once_for_all_pairs_of_senses():
 @pytest.mark.parametrize(
     ("frame", "problems"),
     [
-        (made(0), []),
-        (made(2), []),  # four in a hundred
-        (made(3), ["m: a resolver in 3 of 50 studies"]),
-        (made(0, p_of_the_word=0.06), ["m: bank does not pass the gate, p = 0.06"]),
-        (made(0, p_of_the_word=0.06, word="apple", model="smollm2"), []),
+        (table_of(0), []),
+        (table_of(2), []),  # four in a hundred
+        (table_of(3), ["m: a resolver in 3 of 50 studies"]),
+        (table_of(0, p_of_the_word=0.06), ["m: bank does not pass the gate, p = 0.06"]),
+        (table_of(0, p_of_the_word=0.06, word="apple", model="smollm2"), []),
         (
-            made(0, word="apple", model="smollm2"),
+            table_of(0, word="apple", model="smollm2"),
             ["smollm2: apple passes the gate, p = 0.02"],
         ),
-        (made(0, p_of_the_word=float("nan")), ["m: bank does not pass the gate, p = nan"]),
+        (table_of(0, p_of_the_word=float("nan")), ["m: bank does not pass the gate, p = nan"]),
     ],
 )
-def test_too_many_resolvers_and_a_word_that_does_not_pass_are_said(frame, problems):
+def test_too_many_resolvers_and_a_word_that_does_not_pass_are_reported(frame, problems):
     assert wrong(frame) == problems
 
 
-@pytest.mark.skipif(not KEPT.exists(), reason="not made yet: run make campaign")
-def test_the_kept_table_is_within_its_bounds():
-    rows = pd.read_csv(KEPT)
+@pytest.mark.skipif(not STORED.exists(), reason="not made yet: run make campaign")
+def test_the_stored_table_is_within_its_bounds():
+    rows = pd.read_csv(STORED)
     assert wrong(rows) == []
     by_model = summary(rows).groupby(level="model")[["studies", "resolver"]].sum()
     assert (by_model["resolver"] <= MOST * by_model["studies"]).all()

@@ -41,26 +41,31 @@ def both(tiny, tmp_path_factory):
             )
             survey = probe.survey(tiny, sentences=SENTENCES)
             records = (map(read_record, folder.glob("words/*.word")), survey.records())
-            return [{record.word: record for record in each} for each in records]
+            return [{record.word: record for record in group} for group in records]
     finally:
         torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_a_word_has_the_same_numbers_in_a_study_and_in_a_survey(both, word):
-    one, other = (records[word] for records in both)
-    assert len(one.pairs) == 1 and len(one.pairs[0].pairs) == OPTIONS.pairs
-    assert pairs_of_each(OPTIONS.pairs, {pair.senses: pair.split for pair in one.pairs}) == 8
-    assert len(one.of_pairs("nouns")[0].pair_of) == OPTIONS.pairs  # one noun for every pair
-    assert_same(numbers_of(one), numbers_of(other))
-    assert_same(one.measured, other.measured)
+    of_study_record, of_survey_record = (records[word] for records in both)
+    assert len(of_study_record.pairs) == 1 and len(of_study_record.pairs[0].pairs) == OPTIONS.pairs
+    assert (
+        pairs_of_each(OPTIONS.pairs, {pair.senses: pair.split for pair in of_study_record.pairs})
+        == 8
+    )
+    assert (
+        len(of_study_record.of_pairs("nouns")[0].pair_of) == OPTIONS.pairs
+    )  # one noun for every pair
+    assert_same(numbers_of(of_study_record), numbers_of(of_survey_record))
+    assert_same(of_study_record.measured, of_survey_record.measured)
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_what_is_recorded_of_two_senses_is_the_same_but_for_the_untrained_model(both, word):
-    """Only a study has this experiment."""
-    one, other = (
+def test_the_records_of_two_senses_differ_only_in_the_untrained_model(both, word):
+    """Only a study measures an untrained model."""
+    study_pairs, survey_pairs = (
         [replace(pair, gates=replace(pair.gates, untrained=0.5)) for pair in records[word].pairs]
         for records in both
     )
-    assert_same(one, other)
+    assert_same(study_pairs, survey_pairs)

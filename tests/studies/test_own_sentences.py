@@ -64,9 +64,9 @@ EARLY = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("note")
-    (place / "note.csv").write_text(NOTE, encoding="utf-8")
-    return place
+    path = tmp_path_factory.mktemp("note")
+    (path / "note.csv").write_text(NOTE, encoding="utf-8")
+    return path
 
 
 def test_the_dry_run_says_what_is_left_out_and_that_cues_are_marked(run, folder):
@@ -78,9 +78,9 @@ def test_the_dry_run_says_what_is_left_out_and_that_cues_are_marked(run, folder)
     assert "no cue is marked" not in out + err and "is not read" not in err
 
 
-def test_every_sentence_has_its_coordinate_and_the_page_lists_those_read_otherwise(run, folder):
-    given = ["--sentences", folder / "note.csv", "--out", folder / "out"]
-    code, out, err = run("report", "note", *given)
+def test_every_sentence_has_a_coordinate_and_the_page_lists_the_misread_ones(run, folder):
+    options = ["--sentences", folder / "note.csv", "--out", folder / "out"]
+    code, out, err = run("report", "note", *options)
     assert code == 0 and out.strip() == str(folder / "out" / "ambiguity.html"), err
     assert TWO_LATE in err
     predictions = pd.read_csv(folder / "out" / "predictions.csv")
@@ -102,22 +102,22 @@ def test_every_sentence_has_its_coordinate_and_the_page_lists_those_read_otherwi
     assert probe.read(folder / "out").predictions["text"].tolist() == list(predictions["text"])
 
 
-def test_the_coordinate_is_that_along_an_axis_fitted_without_the_sentence_and_its_cue(folder):
+def test_the_coordinate_is_along_an_axis_fitted_without_the_sentence_and_its_cue(folder):
     model = probe.load("tiny-senses")
     sentences = probe.read_sentences(folder / "note.csv").sentences
     record = measure_in_full(model, sentences, replace(REPORT, nouns=(), permutations=99))
     [pair] = record.pairs
     split = pair.split
-    cut = [probe.tokenize(model, sentence.text) for sentence in record.sentences]
-    resid = probe.target_states(model, cut, record.positions).resid[:, record.depth].double()
+    tokens = [probe.tokenize(model, sentence.text) for sentence in record.sentences]
+    resid = probe.target_states(model, tokens, record.positions).resid[:, record.depth].double()
     for position, coordinate in zip(split.tested, pair.coordinates, strict=True):
         [holdout] = [each for each in split.holdouts if position in each.test]
         rows = {True: [], False: []}
         for learned in holdout.train:
             rows[split.is_a[learned]].append(split.rows[learned])
-        own = record.sentences[split.rows[position]]
+        sentence = record.sentences[split.rows[position]]
         learned_cues = {record.sentences[row].cue_word for row in (*rows[True], *rows[False])}
-        assert own.cue_word not in learned_cues
+        assert sentence.cue_word not in learned_cues
         mean_a, mean_b = (resid[rows[is_a]].mean(0) for is_a in (True, False))
         axis = mean_a - mean_b
         offset = resid[split.rows[position]] - (mean_a + mean_b) / 2
@@ -125,11 +125,11 @@ def test_the_coordinate_is_that_along_an_axis_fitted_without_the_sentence_and_it
 
 
 def test_without_cues_the_short_beginnings_are_counted_and_other_columns_named(run, folder):
-    given = pd.read_csv(folder / "note.csv").rename(columns={"cue": "cues"})
-    given.assign(source="mine").to_csv(folder / "plain.csv", index=False)
+    table = pd.read_csv(folder / "note.csv").rename(columns={"cue": "cues"})
+    table.assign(source="mine").to_csv(folder / "plain.csv", index=False)
     _, _, err = run("report", "note", "--sentences", folder / "plain.csv", "--dry-run")
-    said = [line for line in err.splitlines() if line.startswith("probe: ")]
-    assert said == [
+    notes = [line for line in err.splitlines() if line.startswith("probe: ")]
+    assert notes == [
         "probe: The column 'cues' is not read (did you mean 'cue'?).",
         "probe: The column 'source' is not read.",
         EARLY,
@@ -137,8 +137,8 @@ def test_without_cues_the_short_beginnings_are_counted_and_other_columns_named(r
 
 
 def test_an_evaluation_gives_the_same_sentences(run, folder):
-    given = ["--sentences", folder / "note.csv", "--out", folder / "evaluation"]
-    code, _, err = run("evaluate", "note", *given)
+    options = ["--sentences", folder / "note.csv", "--out", folder / "evaluation"]
+    code, _, err = run("evaluate", "note", *options)
     assert code == 0 and TWO_LATE in err
     sentences = pd.read_csv(folder / "evaluation" / "evaluation_sentences.csv")
     assert len(sentences) == 32 and not set(LATE_ONES) & set(sentences["text"])

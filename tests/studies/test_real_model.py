@@ -45,7 +45,7 @@ def smollm2():
     return probe.load("smollm2")
 
 
-def test_it_is_certified_and_knows_the_capital_of_france(smollm2):
+def test_smollm2_is_certified_and_knows_the_capital_of_france(smollm2):
     certificate = certify(smollm2, ["The mole dug under the river bank."]).require()
     assert len(certificate.rows) == 392 and certificate.worst.error < 1e-5
     ids = smollm2.tokenizer("The capital of France is", return_tensors="pt").input_ids
@@ -54,7 +54,7 @@ def test_it_is_certified_and_knows_the_capital_of_france(smollm2):
     assert sum(tensor.numel() for tensor in smollm2.weights.values()) == 134_515_008
 
 
-def test_it_is_named_by_its_package_its_file_and_its_quantisation(smollm2):
+def test_the_origin_names_the_package_the_file_and_the_quantisation(smollm2):
     origin = smollm2.origin
     assert (origin.kind, origin.location, origin.stored) == (
         "package",
@@ -76,18 +76,18 @@ def bank(smollm2):
     material = prepare(
         smollm2, "bank", as_corpus([row for row in rows if row.pair in pairs]).sentences
     )
-    seen = observe(smollm2, material, seed=0)
-    [pair] = prepare_pairs(seen, None, options_of(pairs=3))
-    return seen, pair
+    observation = observe(smollm2, material, seed=0)
+    [pair] = prepare_pairs(observation, None, options_of(pairs=3))
+    return observation, pair
 
 
 @pytest.mark.campaign
-def test_the_heads_that_lead_in_the_report_lead_on_a_few_pairs(smollm2, bank):
-    seen, pair = bank
+def test_a_top_head_of_the_report_is_a_top_head_on_a_few_pairs(smollm2, bank):
+    observation, pair = bank
     along = (pair.sense.axes, pair.pairs, pair.reading)
-    effects, _ = swaps.measure(read_weights(smollm2), seen.texts, seen.states, *along)
+    effects, _ = swaps.measure(read_weights(smollm2), observation.texts, observation.states, *along)
     net = effects.word.net.mean(0)
-    assert {divmod(int(place), net.shape[1]) for place in (-net).ravel().argsort()[:4]} & set(
+    assert {divmod(int(index), net.shape[1]) for index in (-net).ravel().argsort()[:4]} & set(
         LEADING
     )
 
@@ -155,18 +155,18 @@ def cross_validated_squared_gap(vectors, is_a, holdouts):
 
 
 @pytest.mark.campaign
-def test_the_squared_gaps_of_bank_and_of_three_nouns_are_those_of_plain_hugging_face_code(
+def test_the_squared_gaps_of_bank_and_of_three_nouns_equal_plain_hugging_face_code(
     smollm2, bank, transformers_model
 ):
     """Only the sentences and the holdouts come from probe."""
-    seen, pair = bank
-    material, split = seen.material, pair.sense.split
+    observation, pair = bank
+    material, split = observation.material, pair.sense.split
     among = candidates(smollm2, material, NOUNS)
     plan = replace(REPORT.noun_plan, per_pair=0)  # no noun is swapped
-    word = word_in_place(seen, pair, ())
+    word = word_in_place(observation, pair, ())
     compared, _ = nouns.put_in_place(read_weights(smollm2), word, among, plan, seed=0)
     assert set(compared.nouns) == set(NOUNS)
-    [gate] = ambiguity_gate([compared], seen.depth)
+    [gate] = ambiguity_gate([compared], observation.depth)
     of_pair = SimpleNamespace(
         record=SimpleNamespace(senses=pair.sense.senses),
         nouns=NounEvidence(compared, gate, None, None, None, None),
@@ -200,25 +200,28 @@ def test_the_squared_gaps_of_bank_and_of_three_nouns_are_those_of_plain_hugging_
     vector_of = last_vectors(model, tokenizer, sorted(texts), bos)
     for number, (noun, part) in enumerate(part_of.items()):
         holdouts = [(holdout.train, holdout.test) for holdout in part.holdouts]
-        for text, kept in (("bank", compared.word_squared_gap[number, list(DEPTHS)]), (noun, None)):
+        for text, measured in (
+            ("bank", compared.word_squared_gap[number, list(DEPTHS)]),
+            (noun, None),
+        ):
             vectors = np.array([vector_of[whole] for whole in texts_with(text, part)])
             expected = cross_validated_squared_gap(vectors, part.is_a, holdouts)
-            if kept is None:
-                kept = [frame.loc[(noun, depth), "gap"] for depth in DEPTHS]
-            assert kept == pytest.approx(expected, rel=CLOSE), (noun, text)
+            if measured is None:
+                measured = [frame.loc[(noun, depth), "gap"] for depth in DEPTHS]
+            assert measured == pytest.approx(expected, rel=CLOSE), (noun, text)
     # The rows of the word itself belong to the noun that fits most sentences.
-    most = int(np.argmax(compared.sentences))
+    largest = int(np.argmax(compared.sentences))
     of_bank = [frame.loc[("bank", depth), "gap"] for depth in DEPTHS]
-    assert of_bank == pytest.approx(compared.word_squared_gap[most, list(DEPTHS)], rel=1e-5)
+    assert of_bank == pytest.approx(compared.word_squared_gap[largest, list(DEPTHS)], rel=1e-5)
     shallow = DEPTHS[0]
     assert (compared.squared_gap[:, shallow] < compared.word_squared_gap[:, shallow]).all()
 
 
-def word_in_place(seen, pair, heads):
+def word_in_place(observation, pair, heads):
     return nouns.WordInPlace(
         word="bank",
-        texts=seen.texts,
-        states=seen.states,
+        texts=observation.texts,
+        states=observation.states,
         surprisal={},
         split=pair.sense.split,
         axes=pair.sense.axes,
@@ -230,19 +233,19 @@ def word_in_place(seen, pair, heads):
     )
 
 
-def run_plain(model, ids, layer, head=None, given=None):
+def run_plain(model, ids, layer, head=None, replacement=None):
     """z of a layer at the last token, and the stream there at every depth. The z of one head may be
     replaced."""
     attention = model.model.layers[layer].self_attn
     size = attention.head_dim
-    kept = {}
+    captured = {}
 
     def swap(module, arguments):
         (z,) = arguments
-        if given is not None:
+        if replacement is not None:
             z = z.clone()
-            z[0, -1, head * size : (head + 1) * size] = given[head * size : (head + 1) * size]
-        kept["z"] = z[0, -1].clone()
+            z[0, -1, head * size : (head + 1) * size] = replacement[head * size : (head + 1) * size]
+        captured["z"] = z[0, -1].clone()
         return (z,)
 
     handle = attention.o_proj.register_forward_pre_hook(swap)
@@ -251,10 +254,10 @@ def run_plain(model, ids, layer, head=None, given=None):
             states = model.model(torch.tensor([ids]), output_hidden_states=True).hidden_states
     finally:
         handle.remove()
-    return kept["z"], [state[0, -1].double() for state in states]
+    return captured["z"], [state[0, -1].double() for state in states]
 
 
-def swap_plain(model, ids, vectors, part, place, depth, recipient, donor):
+def swap_plain(model, ids, vectors, part, layer_and_head, depth, recipient, donor):
     """How far the z of a donor moves a recipient along the axis that was fitted without it."""
     [holdout] = [
         each for each in part.holdouts if recipient in [part.rows[test] for test in each.test]
@@ -264,22 +267,22 @@ def swap_plain(model, ids, vectors, part, place, depth, recipient, donor):
         rows = [part.rows[train] for train in holdout.train if part.is_a[train] == side]
         means.append(torch.stack([vectors[row][depth] for row in rows]).mean(0))
     u = means[0] - means[1]
-    layer, head = place
+    layer, head = layer_and_head
     z, _ = run_plain(model, ids[donor], layer)
-    _, swapped = run_plain(model, ids[recipient], layer, head, z)
-    return float((swapped[depth] - vectors[recipient][depth]) @ u / u.norm())
+    _, patched = run_plain(model, ids[recipient], layer, head, z)
+    return float((patched[depth] - vectors[recipient][depth]) @ u / u.norm())
 
 
 @pytest.mark.campaign
-def test_what_heads_do_for_every_noun_in_banks_place_is_what_plain_hugging_face_code_gives(
+def test_effects_on_every_noun_that_replaces_bank_equal_plain_hugging_face_code(
     smollm2, bank, transformers_model
 ):
     """Every noun that fits, in its pairs, with heads and axes computed by plain transformers. The
     sentences and the holdouts come from probe."""
-    seen, pair = bank
-    among = candidates(smollm2, seen.material, None)
+    observation, pair = bank
+    among = candidates(smollm2, observation.material, None)
     plan = replace(REPORT.noun_plan, mlps_per_pair=0)
-    word = word_in_place(seen, pair, tuple(LEADING))
+    word = word_in_place(observation, pair, tuple(LEADING))
     compared, runs = nouns.put_in_place(read_weights(smollm2), word, among, plan, seed=0)
     assert len(compared.nouns) >= 19
     model, _ = transformers_model
@@ -292,7 +295,7 @@ def test_what_heads_do_for_every_noun_in_banks_place_is_what_plain_hugging_face_
             if row in used and among.article[row] in ("", lexicon.article_of(noun.noun))
         ]
         part = restrict(pair.sense.split, positions)
-        ids = {row: noun.texts(seen.texts)[row].ids for row in range(len(seen.texts))}
+        ids = {row: noun.texts(observation.texts)[row].ids for row in range(len(observation.texts))}
         vectors = {row: run_plain(model, ids[row], 0)[1] for row in part.rows}
         for number in noun.pairs:
             a, b, same_a, same_b = (
@@ -301,9 +304,9 @@ def test_what_heads_do_for_every_noun_in_banks_place_is_what_plain_hugging_face_
             for column, (layer, head) in enumerate(LEADING):
                 depth = pair.reading.at[layer]
 
-                moved = partial(swap_plain, model, ids, vectors, part, (layer, head), depth)
-                both_ways = (moved(b, a) - moved(a, b)) / 2
-                same = (moved(b, same_b) - moved(a, same_a)) / 2
+                shift = partial(swap_plain, model, ids, vectors, part, (layer, head), depth)
+                both_ways = (shift(b, a) - shift(a, b)) / 2
+                same = (shift(b, same_b) - shift(a, same_a)) / 2
                 gap = compared.gap[compared.nouns.index(noun.noun), depth]
                 expected = both_ways - same
                 assert compared.net[swap, column] == pytest.approx(expected, abs=CLOSE * gap)
@@ -316,18 +319,18 @@ def two_sentences_a_sense(word):
     first = [row for row in rows if row.pair == rows[0].pair]
     cues = {row.cue_word for row in first}
     for row in rows:
-        pair = [other for other in rows if other.pair == row.pair]
-        if row.frame != first[0].frame and not cues & {other.cue_word for other in pair}:
+        pair = [candidate for candidate in rows if candidate.pair == row.pair]
+        if row.frame != first[0].frame and not cues & {candidate.cue_word for candidate in pair}:
             return [*first, *pair]
     raise AssertionError(f"{word}: no second pair")
 
 
 @pytest.mark.campaign
-def test_words_of_a_survey_are_what_plain_code_gives(smollm2, transformers_model):
+def test_the_numbers_of_words_in_a_survey_equal_plain_code(smollm2, transformers_model):
     plain, _ = transformers_model
     for word in lexicon.natural_words()[:10]:
         sentences = two_sentences_a_sense(word)
-        found = numbers_of(measure_word(smollm2, sentences, replace(SURVEY, nouns=())))
+        numbers = numbers_of(measure_word(smollm2, sentences, replace(SURVEY, nouns=())))
         pairs = []
         for number in (0, 2):
             ids = []
@@ -337,6 +340,6 @@ def test_words_of_a_survey_are_what_plain_code_gives(smollm2, transformers_model
             pairs.append(tuple(ids))
         gap, net, distance = plain_word(plain, pairs, smollm2.config.d_head, LEADING)
         scale = distance.max(0)
-        assert (np.abs(found.gap - gap.mean(0)) <= 1e-4 * scale).all(), word
-        for place in LEADING:
-            assert (np.abs(found.net[place] - net[place].mean(0)) <= 1e-4 * scale).all(), word
+        assert (np.abs(numbers.gap - gap.mean(0)) <= 1e-4 * scale).all(), word
+        for head in LEADING:
+            assert (np.abs(numbers.net[head] - net[head].mean(0)) <= 1e-4 * scale).all(), word

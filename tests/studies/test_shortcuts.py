@@ -20,17 +20,17 @@ def looker(rng):
     """A resolver, and a head with the same attention to the cue that carries a feature of every
     cue."""
     circuit = circuit_of("small_decoy", 0)
-    one, two = circuit.places
-    looks = Head(*two, (TO_CUE, TO_BOS), (({"is_cue": 1.0}, {"second": 3.0}),))
-    return Circuit((resolver(*one, takes=EVEN), looks), ("resolver", "none"))
+    first, second = circuit.places
+    looks = Head(*second, (TO_CUE, TO_BOS), (({"is_cue": 1.0}, {"second": 3.0}),))
+    return Circuit((resolver(*first, takes=EVEN), looks), ("resolver", "none"))
 
 
 def saturated(rng):
     """A head with a small write for the sense, and neurons that amplify it: only the side of a step
     matters, not the distance from it."""
-    one, _ = circuit_of("small_decoy", 0).places
-    hint = resolver(*one, takes=EVEN, gives="second", size=HINT)
-    units = step(one[0], {"second": 1.0}, 0.0, {"resolved": 6.0})
+    first, _ = circuit_of("small_decoy", 0).places
+    hint = resolver(*first, takes=EVEN, gives="second", size=HINT)
+    units = step(first[0], {"second": 1.0}, 0.0, {"resolved": 6.0})
     return Circuit((hint,), ("resolver",), units)
 
 
@@ -46,7 +46,7 @@ def scores_of(kind):
     return frame, frame.loc[list(circuit.places)]
 
 
-def test_attention_cannot_tell_a_head_that_carries_nothing():
+def test_attention_does_not_show_that_a_head_carries_nothing():
     frame, planted = scores_of("looker")
     for name in ("attention", "rollout", "value_attention"):
         assert set(frame[name].nlargest(2).index) == set(planted.index)
@@ -56,45 +56,45 @@ def test_attention_cannot_tell_a_head_that_carries_nothing():
     assert planted["p_swap"].iloc[0] < 0.05 < planted["p_swap"].iloc[1]
 
 
-def test_a_write_that_neurons_erase_is_taken_for_one_that_arrives():
-    """The classifier and the direct effect are fooled, the swap and its gradient are not."""
+def test_the_classifier_and_the_direct_effect_miss_that_neurons_erase_a_write():
+    """The swap and its gradient do not miss it."""
     _, planted = scores_of("erased_decoy")
     assert (planted["auroc"] > 0.99).all()
     for name in ("swap", "attribution", "integrated_20"):
         assert planted[name].iloc[0] > 0.9 and abs(planted[name].iloc[1]) < 0.15
 
 
-def test_where_neurons_are_saturated_the_gradient_is_0_and_the_swap_does_everything():
+def test_where_neurons_are_saturated_the_gradient_is_0_and_the_swap_has_the_whole_effect():
     _, planted = scores_of("saturated")
-    [place] = planted.itertuples()
-    assert place.swap > 0.9
-    assert abs(place.attribution) < 0.05
-    assert abs(place.integrated_20 - place.swap) < 0.1
+    [head] = planted.itertuples()
+    assert head.swap > 0.9
+    assert abs(head.attribution) < 0.05
+    assert abs(head.integrated_20 - head.swap) < 0.1
 
 
 @pytest.mark.parametrize("kind", ("either", "both"))
-def test_of_two_heads_that_combine_in_a_step_a_gradient_sees_neither(kind):
+def test_a_gradient_misses_two_heads_that_combine_in_a_step(kind):
     _, planted = scores_of(kind)
     assert (planted["swap"] > 0.4).all()
     assert (planted["attribution"].abs() < 0.1).all()
 
 
-def test_additive_heads_are_found_by_all_that_follow_what_is_written():
+def test_additive_heads_are_found_by_every_method_that_follows_the_write():
     frame, planted = scores_of("additive")
     for name in ("swap", "direct", "attribution", "integrated_20"):
         assert set(frame[name].nlargest(2).index) == set(planted.index)
 
 
 def test_the_frame_of_pairs_averages_to_that_of_heads(tiny):
-    few = {"sentences": probe.lexicon.expand("bank").sentences[:96], "pairs": 4}
-    by_head, by_pair = (probe.shortcuts(tiny, "bank", by=by, **few) for by in ("head", "pair"))
+    options = {"sentences": probe.lexicon.expand("bank").sentences[:96], "pairs": 4}
+    by_head, by_pair = (probe.shortcuts(tiny, "bank", by=by, **options) for by in ("head", "pair"))
     assert by_pair["pair"].nunique() == 4
     mean = by_pair.groupby(["layer", "head"])[["swap", *METHODS]].mean()
     expected = by_head.set_index(["layer", "head"])[["swap", *METHODS]]
     np.testing.assert_allclose(mean, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_the_swap_is_that_of_a_study(tiny):
+def test_the_swap_agrees_with_the_swap_of_a_study(tiny):
     """Same sentences, same pairs: the mean of both directions, as a fraction of the gap."""
     sentences = probe.lexicon.expand("bank").sentences[:192]
     study = probe.study(
@@ -112,11 +112,13 @@ def test_without_cues_there_is_no_attention_to_them():
     assert frame["attention"].isna().all() and frame["attribution"].notna().all()
 
 
-def test_what_cannot_be_compared_is_refused(tiny):
+def test_invalid_comparisons_are_refused(tiny):
     with pytest.raises(InputError, match="sentences with 'tree'"):
         probe.shortcuts(tiny, "tree")
     with pytest.raises(InputError, match='by is "word"|by is .word.'):
         probe.shortcuts(tiny, "bank", by="word")
-    alone = [row for row in SENTENCES if row.sense == SENTENCES[0].sense]
+    one_sense = [row for row in SENTENCES if row.sense == SENTENCES[0].sense]
     with pytest.raises(InputError, match="no word can be measured"):
-        probe.shortcuts(model_of(circuit_of("additive", 0), 0), WORD, sentences=corpus_of(alone))
+        probe.shortcuts(
+            model_of(circuit_of("additive", 0), 0), WORD, sentences=corpus_of(one_sense)
+        )

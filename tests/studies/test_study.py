@@ -51,8 +51,8 @@ def model(name="tiny-senses"):
 
 
 @cache
-def given(word):
-    """Its sentences of two or three senses in three of the nine frames."""
+def sentences_of(word):
+    """Sentences of two or three senses of a word in three of the nine frames."""
     sentences = [
         sentence for sentence in probe.lexicon.expand(word).sentences if sentence.sense != "spy"
     ]
@@ -64,7 +64,7 @@ def given(word):
 def study():
     return probe.study(
         model(),
-        sentences=[*given("bank"), *given("mole")],
+        sentences=[*sentences_of("bank"), *sentences_of("mole")],
         permutations=199,
         max_pairs=12,
         experiments=("nouns", "sets", "shares", "readings", "lessons"),
@@ -75,7 +75,7 @@ def study():
 def quick(seed, *experiments):
     """A study of bank with few permutations and pairs, by default with all experiments."""
     return probe.study(
-        model(), sentences=given("bank"), seed=seed, experiments=experiments or None, **QUICK
+        model(), sentences=sentences_of("bank"), seed=seed, experiments=experiments or None, **QUICK
     )
 
 
@@ -86,13 +86,13 @@ def both():
 
 
 def corpus_of(word, **changes):
-    """A third of its sentences, changed."""
-    given = probe.lexicon.expand(word)
+    """A third of a word's sentences, changed."""
+    corpus = probe.lexicon.expand(word)
     rows = tuple(
         dataclasses.replace(sentence, **changes)
-        for sentence in given.sentences[: len(given.sentences) // 3]
+        for sentence in corpus.sentences[: len(corpus.sentences) // 3]
     )
-    return Corpus(rows, (), "own.jsonl", given.sha256)
+    return Corpus(rows, (), "own.jsonl", corpus.sha256)
 
 
 def test_the_heads_table_keeps_the_contracts_names_and_order(study):
@@ -100,15 +100,15 @@ def test_the_heads_table_keeps_the_contracts_names_and_order(study):
     assert len(study.heads) == (1 + 3) * 16
 
 
-def test_the_made_up_study_of_other_tests_has_the_columns_of_a_real_one(both):
-    made = make_study().frames
-    assert {name: list(frame) for name, frame in made.items()} == {
-        name: list(both.frames[name]) for name in made
+def test_the_example_study_has_the_columns_of_a_real_one(both):
+    example = make_study().frames
+    assert {name: list(frame) for name, frame in example.items()} == {
+        name: list(both.frames[name]) for name in example
     }
-    assert set(made) == set(both.frames)
+    assert set(example) == set(both.frames)
 
 
-def test_every_pair_of_senses_is_there_and_has_a_gap_and_the_smallest_p_of_the_permutations_made(
+def test_every_pair_of_senses_has_a_gap_and_the_smallest_p_of_its_permutations(
     study,
 ):
     assert len(study.words) == 1 + 3
@@ -117,7 +117,7 @@ def test_every_pair_of_senses_is_there_and_has_a_gap_and_the_smallest_p_of_the_p
     assert quick(1).words["smallest_p"].item() == pytest.approx(1 / 100)
 
 
-def test_shares_sum_to_1_and_the_senses_start_as_one_and_the_same_vector(study):
+def test_shares_sum_to_1_and_the_senses_start_from_the_same_vector(study):
     assert np.allclose(study.shares.groupby(PAIR)["share"].sum(), 1, atol=1e-4)
     assert (study.shares.query("component == 'token embedding'")["share"] == 0).all()
     token = study.depth.query("depth == -1")
@@ -132,7 +132,7 @@ def test_the_coordinate_at_the_read_out_is_half_a_gap_on_either_side(study):
         assert of_pair.loc[a, "coordinate"] > 0.2 and of_pair.loc[b, "coordinate"] < -0.2
 
 
-def test_effects_add_up_and_stand_where_their_head_is_read(study):
+def test_effects_add_up_and_are_listed_at_the_depth_where_their_head_is_read(study):
     heads = study.heads
     assert np.allclose(heads["swap"], (heads["denoise"] + heads["noise"]) / 2, atol=1e-5)
     assert np.allclose(heads["self_repair"], heads["swap"] - heads["direct"], atol=1e-5)
@@ -146,54 +146,56 @@ def test_effects_add_up_and_stand_where_their_head_is_read(study):
     assert len(read) == len(heads) and np.allclose(read["net"], read["net_there"], atol=1e-5)
 
 
-def test_every_head_has_a_rank_and_is_read_behind_itself(study):
+def test_every_head_has_a_rank_and_is_read_after_its_layer(study):
     for (word, *_), of_pair in study.heads.groupby(PAIR):
         depth = study.words.query("word == @word")["depth"].iloc[0]
         assert sorted(of_pair["rank"]) == list(range(1, 17))
         assert (of_pair["read_depth"] == np.where(of_pair["layer"] < depth, depth, 4)).all()
-    leaders = study.word_heads.query("rank == 1")
-    assert (leaders["rank_low"] == 1).all() and (leaders["net_low"] > 0).all()
+    top_heads = study.word_heads.query("rank == 1")
+    assert (top_heads["rank_low"] == 1).all() and (top_heads["net_low"] > 0).all()
     heads = study.word_heads
     assert (heads["direct_low"] <= heads["direct_high"]).all()
     assert heads["direct"].between(heads["direct_low"], heads["direct_high"]).mean() > 0.9
 
 
-def test_the_leading_heads_restore_the_sense_and_beat_every_random_set(study):
+def test_the_top_heads_restore_the_sense_and_beat_every_random_set(study):
     for word in ("bank", "mole"):
         curve = study.curves[study.curves["word"] == word].set_index("size")
-        smallest = int(curve["smallest"].iloc[0])
-        assert smallest <= 4
+        size = int(curve["smallest"].iloc[0])
+        assert size <= 4
         joined = ", ".join(curve["added"].dropna()).split(", ")
         assert len(joined) == len(set(joined)) == curve.index.max()
-        assert curve.loc[smallest, "faithfulness"] >= 0.9 > curve.loc[smallest - 1, "faithfulness"]
+        assert curve.loc[size, "faithfulness"] >= 0.9 > curve.loc[size - 1, "faithfulness"]
         random = study.random_sets[
-            (study.random_sets["word"] == word) & (study.random_sets["size"] == smallest)
+            (study.random_sets["word"] == word) & (study.random_sets["size"] == size)
         ]
         assert (
-            len(random) > 20
-            and random["faithfulness"].max() < curve.loc[smallest, "faithfulness_low"]
+            len(random) > 20 and random["faithfulness"].max() < curve.loc[size, "faithfulness_low"]
         )
         for name in ("faithfulness", "necessity"):
             assert (curve[f"{name}_low"] <= curve[f"{name}_high"]).all()
 
 
-def test_used_and_left_out_add_up_to_what_was_given(study):
+def test_used_and_left_out_sentences_add_up_to_all_sentences(study):
     for word in ("bank", "mole"):
         rows = study.sentences.query("word == @word")
         used = (rows["part"] != "neither").sum()
-        assert used + (study.left_out["word"] == word).sum() == len(given(word))
+        assert used + (study.left_out["word"] == word).sum() == len(sentences_of(word))
 
 
-def test_attention_and_contribution_of_a_reading_are_those_of_the_trace(study):
+def test_attention_and_contribution_of_a_reading_equal_the_trace(study):
     row, keys = study.readings.iloc[0], ["sentence", "word", "layer", "head"]
-    one = study.readings.groupby(keys).get_group(tuple(row[keys]))
+    reading = study.readings.groupby(keys).get_group(tuple(row[keys]))
     trace = probe.trace(model(), row["text"])
-    target = one.loc[one["role"] == "word", "pos"].max()
+    target = reading.loc[reading["role"] == "word", "pos"].max()
     assert np.allclose(
-        one["attention"], trace.pattern[row["layer"], row["head"], target], atol=1e-5
+        reading["attention"], trace.pattern[row["layer"], row["head"], target], atol=1e-5
     )
     assert (
-        one.loc[one["pos"] > target, ["attention", "contribution"]].abs().to_numpy().max(initial=0)
+        reading.loc[reading["pos"] > target, ["attention", "contribution"]]
+        .abs()
+        .to_numpy()
+        .max(initial=0)
         == 0
     )
 
@@ -205,15 +207,16 @@ def test_later_words_change_nothing_at_the_word_and_a_cue_that_comes_first_is_re
     assert (study.showcase.loc[~late, "reads_as"] == study.showcase.loc[~late, "sense"]).all()
 
 
-def test_one_seed_gives_one_study_and_another_seed_another_with_the_same_read_out(study):
+def test_a_seed_reproduces_a_study_and_another_seed_keeps_the_read_out_layer(study):
     again = quick.__wrapped__(1)  # computed again
     for name, frame in quick(1).frames.items():
         pd.testing.assert_frame_equal(frame, again.frames[name])
     different = quick(2, "heads")
     assert not again.heads["swap"].equals(different.heads["swap"])
-    for other in (again, different):
+    for new_study in (again, different):
         assert (
-            set(other.words["depth"]) == set(study.words["depth"]) and other.words["ranked"].all()
+            set(new_study.words["depth"]) == set(study.words["depth"])
+            and new_study.words["ranked"].all()
         )
 
 
@@ -237,52 +240,54 @@ def test_sentences_without_frames_pairs_or_cues_are_studied_with_drawn_donors():
 
 
 @pytest.mark.campaign
-def test_sentences_of_ones_own_may_be_a_path_or_a_table(tmp_path):
+def test_user_sentences_may_be_a_path_or_a_table(tmp_path):
     rows = [
         {"sense": sentence.sense, "text": sentence.text}
         for sentence in probe.lexicon.expand("bank").sentences[::5]
     ]
     pd.DataFrame(rows).to_csv(tmp_path / "mine.csv", sep=";", index=False)
-    few = QUICK | {"max_pairs": 4}
-    first, other = [
-        probe.study(model(), "bank", sentences=corpus, **few)
+    options = QUICK | {"max_pairs": 4}
+    first, second = [
+        probe.study(model(), "bank", sentences=corpus, **options)
         for corpus in (tmp_path / "mine.csv", rows)
     ]
     assert first.options["sentences"] == "mine.csv" and len(first.sentences) == len(rows)
     for name in ("words", "heads"):
-        pd.testing.assert_frame_equal(first.frames[name], other.frames[name])
+        pd.testing.assert_frame_equal(first.frames[name], second.frames[name])
 
 
 def test_a_study_shows_itself_and_names_its_frames(study):
     assert repr(study) == f"<Study of bank, mole in tiny-senses: {len(study.frames)} tables>"
     assert {"words", "heads", "depth", "frames", "options"} <= set(dir(study))
     assert study.beside.empty and "beside" not in study.options
-    shown = study._repr_html_()
-    assert "bank" in shown and "tiny-senses" in shown
+    page = study._repr_html_()
+    assert "bank" in page and "tiny-senses" in page
     with pytest.raises(
         AttributeError, match="a study has no 'nothing'; its frames are words, heads"
     ):
         _ = study.nothing
 
 
-def test_a_word_in_other_letters_is_the_known_one_and_the_same_spelling_comes_first():
-    known = ("bank", "Apple", "apple")
-    assert [spelled(word, known, shipped=False) for word in ("BANK", "apple", "Apple")] == [
-        *known[:1],
+def test_letter_case_is_ignored_unless_the_same_spelling_exists():
+    spellings = ("bank", "Apple", "apple")
+    assert [spelled(word, spellings, shipped=False) for word in ("BANK", "apple", "Apple")] == [
+        *spellings[:1],
         "apple",
         "Apple",
     ]
     assert choose_words(["BANK", "bank", "Mole"], None) == ("bank", "mole")
     with pytest.raises(InputError, match=r"'APPLE'\. Did you mean 'Apple' or 'apple'\?"):
-        spelled("APPLE", known, shipped=False)
+        spelled("APPLE", spellings, shipped=False)
     with pytest.raises(InputError, match=r"'moles'\. Did you mean 'mole'\?"):
         choose_words("moles", None)
 
 
-def test_what_cannot_be_studied_is_refused_before_the_work():
+def test_invalid_studies_are_refused_before_the_work():
     def refused(word, *, error=InputError, **options):
         with pytest.raises(error) as caught:
-            probe.study(model(), word, planned=lambda plan: pytest.fail("it had begun"), **options)
+            probe.study(
+                model(), word, planned=lambda plan: pytest.fail("the work had begun"), **options
+            )
         return str(caught.value)
 
     unknown = "Cannot find sentences with 'wug'. The known words are apple, bank, bark,"
@@ -292,16 +297,16 @@ def test_what_cannot_be_studied_is_refused_before_the_work():
         "--sentences)."
     )
     assert refused("wug").endswith(step)
-    few = (
+    message = (
         "Cannot study words: got permutations = 5, expected a whole number from 99 on, so that p can "
         "reach .01. Omit it"
     )
-    assert refused("bank", permutations=5).startswith(few)
-    assert refused("bank", permutations="x").startswith(few.replace("= 5", "= 'x'"))
-    for given, default in ({"seed": -1}, 0), ({"max_pairs": 0}, 24), ({"max_pairs": "x"}, 24):
-        ((name, number),) = given.items()
+    assert refused("bank", permutations=5).startswith(message)
+    assert refused("bank", permutations="x").startswith(message.replace("= 5", "= 'x'"))
+    for option, default in ({"seed": -1}, 0), ({"max_pairs": 0}, 24), ({"max_pairs": "x"}, 24):
+        ((name, number),) = option.items()
         least = int(name == "max_pairs")
-        assert refused("bank", **given) == (
+        assert refused("bank", **option) == (
             f"Cannot study words: got {name} = {number!r}, expected a whole number from {least} on. "
             f"Omit it for {default}."
         )
@@ -325,7 +330,7 @@ def of_apple(frame):
     return row
 
 
-def test_left_to_right_nothing_at_the_word_changes_and_both_ways_it_is_a_company_by_later_words(
+def test_later_words_change_the_sense_only_in_the_model_that_reads_both_ways(
     both,
 ):
     row = of_apple(both.showcase)
@@ -341,32 +346,32 @@ def test_left_to_right_nothing_at_the_word_changes_and_both_ways_it_is_a_company
     assert row["through"].startswith("L")
 
 
-def test_what_a_word_costs_and_what_it_does_alone_are_differences_of_hidden_texts():
+def test_the_effects_of_a_later_word_are_differences_of_texts_with_hidden_words():
     second = model(BOTH_WAYS)
-    every = lexicon.expand("apple", both_sides=True)
-    sentences = lexicon.keep_one_token_cues(every, lambda piece: is_one_token(second, piece))
-    seen = observe(second, prepare(second, "apple", sentences.sentences), seed=0)
-    readings = read_second(second, seen, prepare_pairs(seen, None, options_of()))
+    corpus = lexicon.expand("apple", both_sides=True)
+    sentences = lexicon.keep_one_token_cues(corpus, lambda piece: is_one_token(second, piece))
+    observation = observe(second, prepare(second, "apple", sentences.sentences), seed=0)
+    readings = read_second(second, observation, prepare_pairs(observation, None, options_of()))
     row = of_apple(second_model(second.name, readings))
-    axis = seen.axis_for_others(seen.pairs[0])
+    axis = observation.axis_for_others(observation.pairs[0])
     tokens, mask = probe.tokenize(second, APPLE), second.tokenizer.mask_token_id
-    others = set(range(2, len(tokens) - 1))  # between [CLS], the word, and [SEP] at the end
+    context = set(range(2, len(tokens) - 1))  # between [CLS], the word, and [SEP] at the end
     cue = tokens.pieces.index(" smartphone")
 
     def coordinate(hidden):
         ids = tuple(mask if pos in hidden else token for pos, token in enumerate(tokens.ids))
         states = probe.target_states(second, [dataclasses.replace(tokens, ids=ids)], [1])
-        return axis.coordinate(states.resid[:, seen.depth]).item()
+        return axis.coordinate(states.resid[:, observation.depth]).item()
 
     whole = coordinate(())
-    lost = {tokens.pieces[pos].strip(): (whole - coordinate({pos})) / whole for pos in others}
+    lost = {tokens.pieces[pos].strip(): (whole - coordinate({pos})) / whole for pos in context}
     assert row["source"] == max(lost, key=lost.__getitem__)
     expected = {"coordinate": whole, "share": lost[row["source"]], "cue_share": lost["smartphone"]}
-    expected |= {"cue_alone": coordinate(others - {cue}), "nothing": coordinate(others)}
+    expected |= {"cue_alone": coordinate(context - {cue}), "nothing": coordinate(context)}
     assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_page_shows_both(both, tmp_path):
+def test_the_page_shows_both_models(both, tmp_path):
     page = probe.write(both, tmp_path).read_text(encoding="utf-8")
     start = page.index("Not readable at the word: the cue comes after it")
     both_models = html.unescape(page[start:].partition('<p class="note">')[0])

@@ -25,7 +25,7 @@ WORDS = SHIPPED[:8]  # with each more, every survey takes longer
 
 
 def some_of(word, pairs=3):
-    """A few pairs of a word, with the cue next to it, in a separate frame."""
+    """A few pairs of a word with the cue next to the word, each pair in a separate frame."""
     rows = [row for row in probe.lexicon.expand(word).sentences if row.distance == 1]
     frames = list(dict.fromkeys(row.frame for row in rows))
     return [
@@ -76,20 +76,20 @@ def test_the_workers_of_dask_write_the_same_bytes(whole, tiny, tmp_path, number)
     assert files_of(again) == files_of(whole)
 
 
-@pytest.mark.parametrize("who", [Workers(), Workers(DASK, number=2)])
-def test_torch_computes_in_one_thread_while_words_are_measured_and_as_before_behind(who):
+@pytest.mark.parametrize("pool", [Workers(), Workers(DASK, number=2)])
+def test_torch_uses_one_thread_for_words_and_the_previous_number_afterwards(pool):
     pytest.importorskip("distributed")
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        with workers.running(who) as run:
+        with workers.running(pool) as run:
             assert set(run(torch.get_num_threads, [()] * 6)) == {1}
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
 
 
-def test_what_is_missing_or_cut_is_made_anew_and_nothing_else(whole, tiny, tmp_path, monkeypatch):
+def test_only_missing_and_truncated_files_are_measured_again(whole, tiny, tmp_path, monkeypatch):
     expected = files_of(whole)
     folder = tmp_path / "words"
     folder.mkdir()
@@ -105,9 +105,9 @@ def test_what_is_missing_or_cut_is_made_anew_and_nothing_else(whole, tiny, tmp_p
     for name in ("measure_word", "measure_sets"):
         function = getattr(survey_run, name)
 
-        def counted(model, sentences, *rest, function=function, **named):
+        def counted(model, sentences, *arguments, function=function, **options):
             measured.append((function.__name__, sentences[0].word))
-            return function(model, sentences, *rest, **named)
+            return function(model, sentences, *arguments, **options)
 
         monkeypatch.setattr(survey_run, name, counted)
     again = probe.survey(tiny, sentences=SENTENCES, out=tmp_path)
@@ -123,16 +123,16 @@ def test_other_options_and_other_sentences_are_kept_apart(whole, tiny, tmp_path)
     same = [row for word in WORDS[:2] for row in some_of(word)]
     fewer = [row for word in WORDS[:2] for row in some_of(word, pairs=2)]
     for sentences, options in ((fewer, {}), (same, {"seed": 1}), (same, {"controls": ()})):
-        other = probe.survey(tiny, sentences=sentences, out=tmp_path, **options)
-        assert not set(files_of(other)) & set(files_of(whole))
+        changed = probe.survey(tiny, sentences=sentences, out=tmp_path, **options)
+        assert not set(files_of(changed)) & set(files_of(whole))
 
 
 def test_a_stop_in_the_middle_keeps_what_is_finished(whole, tiny, tmp_path):
     class Stop(Exception):
         pass
 
-    def stop(stage, share):
-        if stage == "words" and share > 0.3:
+    def stop(part, share):
+        if part == "words" and share > 0.3:
             raise Stop
 
     with pytest.raises(Stop):
@@ -150,15 +150,15 @@ def test_words_that_cannot_be_measured_are_counted_and_every_sentence_with_them(
     ]
     late = [replace(row, word=row.text[row.start : row.end]) for row in late[:1]]
     long = replace(SENTENCES[-1], word="pages", text=SENTENCES[-1].text + " pages" * 400)
-    given = [long, *one_sense, *late, *SENTENCES[12:36]]
-    survey = probe.survey(tiny, sentences=given, controls=())
+    rows = [long, *one_sense, *late, *SENTENCES[12:36]]
+    survey = probe.survey(tiny, sentences=rows, controls=())
     words = survey.frames["survey_words"].set_index("word")
-    assert len(words) == len({row.word for row in given})
+    assert len(words) == len({row.word for row in rows})
     assert words.loc[WORDS[0], "reason"] == "the word has no other sense left"
     assert words.loc[late[0].word, "reason"].startswith("the cue comes after the word")
     left_out = survey.frames["survey_left_out"]
     sentences = left_out["count"][left_out["reason"] != NOT_SWAPPED]
-    assert words["sentences"].sum() + sentences.sum() == len(given)
+    assert words["sentences"].sum() + sentences.sum() == len(rows)
 
 
 def test_sentences_of_another_language_get_no_english_nouns(tiny):
@@ -172,14 +172,14 @@ def test_sentences_of_another_language_get_no_english_nouns(tiny):
     survey = probe.survey(tiny, sentences=shifted)
     assert survey.said == (NO_ENGLISH,) and survey.options["controls"] == []
     assert all(record.measured["nouns"] is None for record in survey.records())
-    named = probe.survey(tiny, sentences=shifted, controls=["piano"])
-    measured = [each for record in named.records() for each in record.of_pairs("nouns")]
-    assert named.said == () and {noun for each in measured for noun in each.nouns} == {"piano"}
+    with_noun = probe.survey(tiny, sentences=shifted, controls=["piano"])
+    measured = [each for record in with_noun.records() for each in record.of_pairs("nouns")]
+    assert with_noun.said == () and {noun for each in measured for noun in each.nouns} == {"piano"}
     long = probe.survey(tiny, sentences=sentences, controls=["notaword"])
     assert long.said == (NO_NOUN,)
 
 
-def test_what_ships_is_surveyed_by_default(tiny, monkeypatch):
+def test_the_shipped_words_are_surveyed_by_default(tiny, monkeypatch):
     _, corpus = survey_run.model_and_corpus(tiny, None, "a survey")
     assert {row.word for row in corpus.sentences} == set(SHIPPED)
     outside = replace(tiny, origin=replace(tiny.origin, kind="folder"))
@@ -199,7 +199,7 @@ def test_corpora_are_joined():
     assert joined.sha256 not in (part.sha256 for part in parts) and isinstance(joined, Corpus)
 
 
-def test_who_cannot_measure_is_refused_in_a_sentence(tiny, tmp_path, monkeypatch):
+def test_unusable_workers_are_refused_in_a_sentence(tiny, tmp_path, monkeypatch):
     def refused(message, **options):
         with pytest.raises(InputError) as error:
             probe.survey(tiny, sentences=SENTENCES, out=tmp_path, **options)
@@ -236,17 +236,17 @@ def test_too_few_words_are_refused_with_the_reason(tiny):
 
 
 def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_path, monkeypatch):
-    few = {
+    unusable = {
         "bat": ["animal;The furry bat slept", "club;The wooden bat broke"],
         "mole": ["spy;The agent was a mole"],
     }
-    lines = [f"{word};{row}" for word, rows in few.items() for row in rows]
+    lines = [f"{word};{row}" for word, rows in unusable.items() for row in rows]
     for row in [row for row in SENTENCES if row.word in WORDS[:2]]:
         lines.append(f"{row.word};{row.sense};{row.text}")
     file = tmp_path / "words.csv"
     file.write_text("\n".join(["word;sense;text", *lines, lines[-1]]), encoding="utf-8")
-    given = ["--sentences", file, "--out", tmp_path / "out", "--controls", "none"]
-    code, out, err = run("survey", *given, "--dry-run")
+    options = ["--sentences", file, "--out", tmp_path / "out", "--controls", "none"]
+    code, out, err = run("survey", *options, "--dry-run")
     lines = out.splitlines()
     assert (code, err) == (0, "") and not (tmp_path / "out").exists()
     survey = probe.survey("tiny-senses", sentences=file, controls=())
@@ -257,7 +257,7 @@ def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_
         "however clear it is: give more words with two sentences of each of two senses."
     )
     monkeypatch.setattr(limits, "FEWEST_WORDS", 2)
-    assert run("survey", *given, "--dry-run")[1].splitlines()[0] == (
+    assert run("survey", *options, "--dry-run")[1].splitlines()[0] == (
         f"2 of 4 words can be measured, on {words['sentences'].sum()} sentences; heads are swapped "
         f"in {words['pairs'].sum()} pairs of them, about 1 min on this machine with 1 worker."
     )
@@ -269,18 +269,18 @@ def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_
     counts = left_out.groupby("reason")["count"].sum()
     assert set(lines[2:]) == {f"{count} left out: {reason}." for reason, count in counts.items()}
 
-    planned = json.loads(run("survey", *given, "--dry-run", "--json")[1])
+    planned = json.loads(run("survey", *options, "--dry-run", "--json")[1])
     assert planned["model"] == "tiny-senses" and planned["seconds"] > 0
     assert {row["word"]: row["pairs"] for row in planned["words"] if row["pairs"]} == dict(
         zip(words["word"], words["pairs"], strict=True)
     )
 
-    code, out, _ = run("survey", *given[:1], tmp_path / "one.csv", "--dry-run")
+    code, out, _ = run("survey", *options[:1], tmp_path / "one.csv", "--dry-run")
     assert code == 2
     (tmp_path / "one.csv").write_text(
         "word;sense;text\nbat;animal;The furry bat slept\n", encoding="utf-8"
     )
-    code, out, _ = run("survey", *given[:1], tmp_path / "one.csv", "--dry-run")
+    code, out, _ = run("survey", *options[:1], tmp_path / "one.csv", "--dry-run")
     assert (code, out.splitlines()) == (
         0,
         [
@@ -293,18 +293,18 @@ def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_
     )
 
 
-def test_the_command_surveys_files_with_several_models_and_says_what_it_found(run, tmp_path):
+def test_the_command_surveys_files_with_several_models_and_prints_the_results(run, tmp_path):
     file = tmp_path / "words.jsonl"
-    lines = [json.dumps(named(row)) for row in SENTENCES if row.word in WORDS[:3]]
+    lines = [json.dumps(row_of_file(row)) for row in SENTENCES if row.word in WORDS[:3]]
     file.write_text("\n".join(lines), encoding="utf-8")
-    given = ["--sentences", file, "--out", tmp_path / "out", "--controls", "none"]
+    options = ["--sentences", file, "--out", tmp_path / "out", "--controls", "none"]
     models = ["--model", "tiny-senses", "--model", "tiny-senses-bidirectional"]
-    code, out, _ = run("survey", *given, *models, "--json")
-    found = [json.loads(line) for line in out.splitlines()]
-    assert code == 0 and [one["model"] for one in found] == [*models[1::2]]
-    for one in found:
-        assert [row["word"] for row in one["survey_words"]] == list(WORDS[:3])
-        assert one["options"] == {"seed": 0, "controls": []}
+    code, out, _ = run("survey", *options, *models, "--json")
+    surveys = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and [survey["model"] for survey in surveys] == [*models[1::2]]
+    for survey in surveys:
+        assert [row["word"] for row in survey["survey_words"]] == list(WORDS[:3])
+        assert survey["options"] == {"seed": 0, "controls": []}
     page = (tmp_path / "out" / "survey.html").read_text(encoding="utf-8")
     assert "tiny-senses-bidirectional" in page
     assert len(list((tmp_path / "out" / "words").glob("*.word"))) == 6
@@ -312,17 +312,17 @@ def test_the_command_surveys_files_with_several_models_and_says_what_it_found(ru
     assert "probe survey --sentences words.jsonl --model tiny-senses --model" in str(manifest)
 
     file.write_text("\n".join(lines[:1]), encoding="utf-8")
-    code, out, err = run("survey", *given)
+    code, out, err = run("survey", *options)
     assert (code, out) == (2, "") and err.count("\n") == 1
     assert "0 of its 1 words were measured (no two of its senses have two sentences" in err
 
 
-def named(row):
+def row_of_file(row):
     """A sentence as a row of a file."""
     return {name: value for name, value in vars(row).items() if name not in ("where", "more")}
 
 
-def test_workers_cut_texts_as_the_model_of_the_survey_does():
+def test_workers_tokenize_texts_like_the_model_of_the_survey():
     model = probe.load("tiny-senses", prepend_bos=False, split_special_tokens=False)
     job = words.job_of(model, SURVEY, "tiny-senses")
     words._loaded.clear()  # as in another process

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from kill_campaign import COLUMNS, FULL, GONE, KINDS, can_mount, make_stage, run_kind
+from kill_campaign import COLUMNS, FULL, GONE, KINDS, can_mount, make_workspace, run_kind
 
 from probe.studies.workers import DASK, Workers, running
 
@@ -23,21 +23,23 @@ FAULTS = {  # how the run ends first, and its message
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory):
-    return make_stage(tmp_path_factory.mktemp("stage"), seed=1, forked=True, every=3)
+def workspace(tmp_path_factory):
+    return make_workspace(tmp_path_factory.mktemp("workspace"), seed=1, forked=True, step=3)
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("kind", FAULTS)
-def test_nothing_is_lost(stage, kind):
+def test_a_survey_loses_nothing_through_a_fault(workspace, kind):
     if kind == "disk_full" and not can_mount():
         pytest.skip("no small file system can be mounted here")
-    outcome, (code, said) = run_kind(stage, kind), FAULTS[kind]
+    outcome, (code, message) = run_kind(workspace, kind), FAULTS[kind]
     assert (outcome.lost, outcome.different, outcome.left_over) == (0, 0, 0), outcome
-    assert outcome.kills > 0 and outcome.codes == [code, 0] and said in outcome.said, outcome
+    assert outcome.kills > 0 and outcome.codes == [code, 0] and message in outcome.last_line, (
+        outcome
+    )
 
 
-def test_without_dask_it_is_said_what_to_install(run, tmp_path, monkeypatch):
+def test_without_dask_the_message_says_what_to_install(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     code, _, err = run("survey", "--out", tmp_path / "out", "--engine", "dask")
     sentence = (
@@ -47,14 +49,18 @@ def test_without_dask_it_is_said_what_to_install(run, tmp_path, monkeypatch):
     assert (code, err.splitlines()[-1]) == (2, sentence)
 
 
-def test_every_port_of_workers_here_is_on_this_machine_alone():
+def test_local_workers_listen_only_on_this_machine():
     with running(Workers(DASK, number=2)):
-        opened = psutil.Process().net_connections("inet")
-        listening = [each.laddr.ip for each in opened if each.status == psutil.CONN_LISTEN]
+        connections = psutil.Process().net_connections("inet")
+        listening = [
+            connection.laddr.ip
+            for connection in connections
+            if connection.status == psutil.CONN_LISTEN
+        ]
         assert set(listening) <= {"127.0.0.1"}
 
 
-def test_a_campaign_of_thirty_kills_is_on_record():
+def test_the_record_holds_a_campaign_of_thirty_kills():
     record = Path(__file__).parents[2] / "reports" / "kill_campaign.csv"
     rows = list(csv.DictReader(record.read_text(encoding="utf-8").splitlines()))
     assert tuple(rows[0]) == COLUMNS and {row["kind"] for row in rows} == {*KINDS, "all"}

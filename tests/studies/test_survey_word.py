@@ -69,55 +69,55 @@ def pairs_of(model, sentences, noun=None):
     return [tuple(pair[sense] for sense in SENSES) for pair in by_pair.values()]
 
 
-def test_a_word_with_two_sentences_a_sense_is_what_plain_code_gives(built):
+def test_a_word_with_two_sentences_per_sense_equals_plain_code(built):
     model, plain = built
     record = measure_word(model, FOUR, WITHOUT_NOUNS)
-    found = numbers_of(record)
-    layers, heads, depths = found.net.shape
-    every = [(layer, head) for layer in range(layers) for head in range(heads)]
-    gap, net, _ = plain_word(plain, pairs_of(model, FOUR), model.config.d_head, every)
+    numbers = numbers_of(record)
+    layers, heads, depths = numbers.net.shape
+    all_heads = [(layer, head) for layer in range(layers) for head in range(heads)]
+    gap, net, _ = plain_word(plain, pairs_of(model, FOUR), model.config.d_head, all_heads)
     scale = np.abs(gap).max()
-    np.testing.assert_allclose(found.gap, gap.mean(0), atol=1e-5 * scale)
-    for layer, head in every:
+    np.testing.assert_allclose(numbers.gap, gap.mean(0), atol=1e-5 * scale)
+    for layer, head in all_heads:
         mean = net[layer, head].mean(0)
-        np.testing.assert_allclose(found.net[layer, head], mean, atol=1e-5 * scale)
-    assert np.abs(found.net[0, 1]).max() > 0.5 * scale  # the planted head moves the word
-    assert (found.net[1, :, :2] == 0).all()
+        np.testing.assert_allclose(numbers.net[layer, head], mean, atol=1e-5 * scale)
+    assert np.abs(numbers.net[0, 1]).max() > 0.5 * scale  # the planted head moves the word
+    assert (numbers.net[1, :, :2] == 0).all()
     assert len(record.pairs[0].pairs) == 2 and len(record.sentences) == 4
-    assert depths == layers + 1 and set(found.separation[1:]) == {1.0}
+    assert depths == layers + 1 and set(numbers.separation[1:]) == {1.0}
 
 
-def test_nouns_in_the_words_place_are_what_plain_code_gives(built):
+def test_nouns_that_replace_the_word_equal_plain_code(built):
     model, plain = built
     record = measure_word(model, FOUR)
     [nouns] = record.of_pairs("nouns")
     # Each of the two pairs is assigned one of the three nouns.
     assert len(nouns.nouns) == 3 and set(nouns.nouns) <= set(NOUNS)
     assert len(set(nouns.noun_of)) == len(nouns.pair_of) == 2 and not count_left_out(record)
-    place = (0, 1)
+    head = (0, 1)
     names = list(dict.fromkeys(row.pair for row in FOUR))
-    moved = []
+    shifts = []
     for swap, (number, noun) in enumerate(zip(nouns.pair_of, nouns.noun_of, strict=True)):
         with_noun = pairs_of(model, FOUR, nouns.nouns[noun])
-        gap, net, _ = plain_word(plain, with_noun, model.config.d_head, [place])
+        gap, net, _ = plain_word(plain, with_noun, model.config.d_head, [head])
         pair = names.index(record.sentences[record.pairs[0].pairs.a[number]].pair)
         # Along the axis of the noun itself in the other pair.
         np.testing.assert_allclose(nouns.pair_gap[swap], gap[pair], atol=1e-5)
-        moved.append(net[place][pair])
-        in_swap = nouns.net[swap, nouns.heads.index(place)]
-        assert in_swap == pytest.approx(moved[-1][-1], abs=1e-5)
-    of_nouns = numbers_of(record).noun_net[place]
-    np.testing.assert_allclose(of_nouns, np.mean(moved, axis=0), atol=1e-5)
+        shifts.append(net[head][pair])
+        in_swap = nouns.net[swap, nouns.heads.index(head)]
+        assert in_swap == pytest.approx(shifts[-1][-1], abs=1e-5)
+    of_nouns = numbers_of(record).noun_net[head]
+    np.testing.assert_allclose(of_nouns, np.mean(shifts, axis=0), atol=1e-5)
 
 
 def test_the_resolver_moves_the_gap_and_no_other_head_does():
     for make in (resolver_model, resolver_encoder):
-        model, place = make(4)
+        model, resolver_head = make(4)
         record = measure_word(model, MANY, WITHOUT_NOUNS)
-        found = numbers_of(record)
-        share = found.net[..., -1] / found.gap[-1]
-        assert share[place] == pytest.approx(1, abs=0.05)
-        share[place] = 0
+        numbers = numbers_of(record)
+        share = numbers.net[..., -1] / numbers.gap[-1]
+        assert share[resolver_head] == pytest.approx(1, abs=0.05)
+        share[resolver_head] = 0
         [pair] = record.pairs
         assert np.abs(share).max() < 0.05 and len(pair.pairs) == MOST_PAIRS
         assert count_left_out(record) == {NOT_SWAPPED: len(MANY) // 2 - MOST_PAIRS}
@@ -125,9 +125,8 @@ def test_the_resolver_moves_the_gap_and_no_other_head_does():
 
 
 @pytest.mark.parametrize("runs", mostly_campaign([12, 40]))
-def test_no_number_leans_where_the_senses_are_shuffled(runs):
-    """Without a sense, gap and net are 0 on average: they are unbiased, because axes are fitted on
-    other sentences."""
+def test_numbers_are_unbiased_if_the_senses_are_shuffled(runs):
+    """Without a sense, gap and net are 0 on average, because axes are fitted on other sentences."""
     model, _ = resolver_model(4)
     rng = np.random.default_rng(0)
     gap, net = [], []
@@ -142,14 +141,14 @@ def test_no_number_leans_where_the_senses_are_shuffled(runs):
             row |= {"end": start + len(WORD), "cue_start": cue_start}
             rows.append(row | {"cue_end": cue_start + len(cue)})
         sentences = probe.read_sentences(rows).sentences
-        found = numbers_of(measure_word(model, sentences, replace(WITHOUT_NOUNS, seed=seed)))
-        gap.append(found.gap[-1])
-        net.append(found.net[..., -1])
-    for drawn in (np.array(gap), np.array(net)[:, 0, 0], np.array(net).sum((1, 2))):
-        assert abs(drawn.mean()) < 3 * drawn.std() / np.sqrt(len(drawn)) + 1e-9
+        numbers = numbers_of(measure_word(model, sentences, replace(WITHOUT_NOUNS, seed=seed)))
+        gap.append(numbers.gap[-1])
+        net.append(numbers.net[..., -1])
+    for values in (np.array(gap), np.array(net)[:, 0, 0], np.array(net).sum((1, 2))):
+        assert abs(values.mean()) < 3 * values.std() / np.sqrt(len(values)) + 1e-9
 
 
-def test_what_cannot_be_used_is_counted_with_its_reason():
+def test_unusable_sentences_are_counted_with_their_reason():
     model, _ = resolver_model(4)
 
     def reason_of(sentences):
@@ -159,8 +158,8 @@ def test_what_cannot_be_used_is_counted_with_its_reason():
 
     late = make_sentences(frames=1, distances=(1,), cues=2, cue_after=True)
     assert reason_of(late) == (LATE, {LATE: 4})
-    one = [sentence for sentence in FOUR if sentence.sense == SENSES[0]]
-    assert reason_of(one) == (ONE_SENSE, {ONE_SENSE: 2})
+    one_sense = [sentence for sentence in FOUR if sentence.sense == SENSES[0]]
+    assert reason_of(one_sense) == (ONE_SENSE, {ONE_SENSE: 2})
     assert reason_of(FOUR[:3]) == (NOT_APART, {ALONE: 1, NOT_APART: 2})
     same_cue = [
         replace(row, pair=f"{row.pair} {number}") for number, row in enumerate(2 * FOUR[:2])
@@ -170,20 +169,19 @@ def test_what_cannot_be_used_is_counted_with_its_reason():
     assert count_left_out(record) == {LATE: 1, NOT_SWAPPED: len(MANY) // 2 - MOST_PAIRS}
 
 
-def test_sampled_by_hash_with_both_members_of_a_pair(monkeypatch):
+def test_many_sentences_are_sampled_by_hash_with_both_members_of_a_pair(monkeypatch):
     monkeypatch.setattr(survey_word, "MOST_SENTENCES", 10)
     model, _ = resolver_model(4)
-    taken = survey_word._sample(MANY)
-    assert len(taken) == 20 and len({row.pair for row in taken}) == 10
-    assert taken == survey_word._sample(taken) and set(taken) < set(MANY)
-    assert set(survey_word._sample(MANY[::-1])) == set(taken)
+    sample = survey_word._sample(MANY)
+    assert len(sample) == 20 and len({row.pair for row in sample}) == 10
+    assert sample == survey_word._sample(sample) and set(sample) < set(MANY)
+    assert set(survey_word._sample(MANY[::-1])) == set(sample)
     record = measure_word(model, MANY, WITHOUT_NOUNS)
     assert len(record.sentences) == 20 and count_left_out(record)[SAMPLED] == len(MANY) - 20
 
 
-def test_more_senses_stand_in_one_mean():
-    """Three senses: every two of them are measured as if there were no third, and their pairs are
-    pooled."""
+def test_the_pairs_of_three_senses_are_pooled():
+    """Every two of the senses are measured without the third, and their pairs are pooled."""
     model, _ = resolver_model(4)
     third = [
         replace(row, sense="third", pair=f"{row.pair} third", cue_start=row.cue_start)
@@ -210,7 +208,7 @@ def test_columns_of_the_file_that_are_the_same_for_the_word_are_kept():
     assert dict(probe.lexicon.expand_natural("bank").sentences[0].more) == {"kind": "homonym"}
 
 
-def test_a_record_is_a_file_that_is_whole_or_refused(tmp_path):
+def test_a_truncated_record_is_refused(tmp_path):
     record = measure_word(resolver_model(4)[0], FOUR)
     first = write_record(tmp_path / "000001.word", record)
     second = write_record(tmp_path / "000000.word", replace(record, word="other"))
@@ -232,10 +230,10 @@ def test_a_changed_bit_is_noticed_or_changes_nothing(tmp_path):
     file = write_record(tmp_path / "000000.word", record)
     content = file.read_bytes()
     noticed = 0
-    places = range(0, len(content), 101)
-    for place in places:
+    offsets = range(0, len(content), 101)
+    for offset in offsets:
         changed = bytearray(content)
-        changed[place] ^= 1
+        changed[offset] ^= 1
         file.write_bytes(bytes(changed))
         try:
             read = read_record(file)
@@ -243,20 +241,20 @@ def test_a_changed_bit_is_noticed_or_changes_nothing(tmp_path):
             noticed += 1
         else:
             assert_same(read, record)
-    assert noticed > len(places) / 2
+    assert noticed > len(offsets) / 2
 
 
-def test_sets_the_planted_head_alone_does_what_all_do():
-    model, place = resolver_model(4)
+def test_the_set_of_the_planted_head_has_the_effect_of_all_heads():
+    model, planted_head = resolver_model(4)
     layers, heads = model.config.n_layers, model.config.n_heads
-    others = [(layer, head) for layer in range(layers) for head in range(heads)]
-    others.remove(place)
-    sets = measure_sets(model, MANY, [place, *others], depth=layers)
+    other_heads = [(layer, head) for layer in range(layers) for head in range(heads)]
+    other_heads.remove(planted_head)
+    sets = measure_sets(model, MANY, [planted_head, *other_heads], depth=layers)
     assert sets.sizes == CARRIED_SIZES and sets.random.shape == (4, CARRIED_RANDOM)
     np.testing.assert_allclose(sets.left_out / sets.whole, 1, atol=0.05)
     np.testing.assert_allclose(sets.own / sets.whole, 1, atol=0.05)
     assert (sets.random[0] / sets.whole < 0.05).all()  # another head of the same layer
-    last = measure_sets(model, FOUR, [*others, place], depth=layers)
+    last = measure_sets(model, FOUR, [*other_heads, planted_head], depth=layers)
     np.testing.assert_allclose(last.left_out / last.whole, 0, atol=0.1)
     np.testing.assert_allclose(last.own / last.whole, 1, atol=0.1)
 
@@ -271,13 +269,13 @@ def two_kinds_of_words(tmp_path_factory):
     """A model in which head A moves every second one of sixteen words, head B the other words and
     head C all of them, each by half of the total, and the survey of the words."""
     words = NOUNS[:16]
-    ask_one, ask_other = {"is_target": 8.0}, {"marker": 8.0}
+    ask_even, ask_odd = {"is_target": 8.0}, {"marker": 8.0}
     find = TO_CUE[1]
     gives = (({"sense": 1.0}, {"resolved": 3.0}),)
     heads = [
-        Head(*A, ((ask_one, find), TO_BOS), gives),
-        Head(*B, ((ask_other, find), TO_BOS), gives),
-        Head(*C, ((ask_one | ask_other, find), TO_BOS), gives),
+        Head(*A, ((ask_even, find), TO_BOS), gives),
+        Head(*B, ((ask_odd, find), TO_BOS), gives),
+        Head(*C, ((ask_even | ask_odd, find), TO_BOS), gives),
     ]
     folder = make_handmade(tmp_path_factory.mktemp("models") / "kinds", heads, seed=4)
     embedding = load_file(folder / "model.safetensors")["transformer.wte.weight"].clone()
@@ -289,7 +287,7 @@ def two_kinds_of_words(tmp_path_factory):
     sentences = []
     for number, word in enumerate(words):
         for turn, row in enumerate(FOUR):
-            # Each word has its own cues: with the same cues for all, words would not be a sample.
+            # Words have different cues: with the same cues for all, words would not be a sample.
             cue = CUES[row.sense][2 * number + turn // 2]
             before = row.text[: row.start].replace(row.cue, cue)
             start = len(before)
@@ -305,22 +303,22 @@ def test_heads_for_half_of_the_words_differ_between_words_and_one_for_all_does_n
 ):
     depth = two_kinds_of_words.depth
     for number, record in enumerate(two_kinds_of_words.records()):
-        found = numbers_of(record)
-        of_gap = found.net[..., depth] / found.gap[depth]
-        own, other = ((A, B), (B, A))[number % 2]
-        assert of_gap[own] == pytest.approx(0.5, abs=0.05)
+        numbers = numbers_of(record)
+        of_gap = numbers.net[..., depth] / numbers.gap[depth]
+        active, inactive = ((A, B), (B, A))[number % 2]
+        assert of_gap[active] == pytest.approx(0.5, abs=0.05)
         assert of_gap[C] == pytest.approx(0.5, abs=0.05)
-        assert of_gap[other] == pytest.approx(0, abs=0.02)
+        assert of_gap[inactive] == pytest.approx(0, abs=0.02)
     heads = two_kinds_of_words.frames["survey_heads"].set_index(["layer", "head"])
     assert heads.loc[[A, B], "between_words"].between(0.2, 0.3).all()  # 0 and 1/2 of the gap
     assert heads.loc[C, "between_words"] < 0.03
     assert heads.loc[C, "effect"] == pytest.approx(0.5, abs=0.03)
     assert heads.loc[[A, B], "effect"].tolist() == pytest.approx([0.25, 0.25], abs=0.03)
-    others = heads.drop([A, B, C])
-    assert others["effect"].abs().max() < 0.02
+    other_heads = heads.drop([A, B, C])
+    assert other_heads["effect"].abs().max() < 0.02
 
 
 def test_the_head_for_all_words_is_found_without_each_word(two_kinds_of_words):
-    carried = two_kinds_of_words.frames["survey_carry_over"].set_index("k")
-    assert carried.loc[1, "others"] == pytest.approx(0.5, abs=0.05)
-    assert carried.loc[1, "random_high"] < 0.4 and carried.loc[1, "own"] >= 0.45
+    carry_over = two_kinds_of_words.frames["survey_carry_over"].set_index("k")
+    assert carry_over.loc[1, "others"] == pytest.approx(0.5, abs=0.05)
+    assert carry_over.loc[1, "random_high"] < 0.4 and carry_over.loc[1, "own"] >= 0.45

@@ -19,7 +19,7 @@ def test_words_before_the_word_are_counted():
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "warning"),
     [
         ([{"text": EARLY}, {"text": LONG}], "1 of 2 sentences have at most two words before"),
         ([{"text": EARLY, "cue": "B flat"}, {"text": LONG, "cue": "singer"}], "1 of 2 sentences have their cue after the word"),
@@ -27,22 +27,22 @@ def test_words_before_the_word_are_counted():
         ([{"text": "The three old notes rang."}], None),
     ],
 )  # fmt: skip
-def test_cues_that_a_causal_model_cannot_have_read_are_counted(rows, said):
+def test_cues_that_a_causal_model_cannot_have_read_are_counted(rows, warning):
     lines = cautions(corpus(*rows), causal=True)
-    assert [line.startswith(said) for line in lines] == ([True] if said else [])
+    assert [line.startswith(warning) for line in lines] == ([True] if warning else [])
     assert cautions(corpus(*rows), causal=False) == []
 
 
-def test_a_cue_that_a_pair_shows_is_no_unmarked_cue():
+def test_a_cue_that_a_pair_shows_counts_as_marked():
     rows = [{"text": "A piano note", "pair": 1}, {"text": "A doctor note", "sense": "x", "pair": 1}]
     assert cautions(corpus(*rows), causal=True) == []
     assert len(cautions(corpus(*({**row, "pair": None} for row in rows)), causal=True)) == 1
 
 
-def test_columns_that_nothing_reads_are_named_with_what_was_meant():
-    given = corpus({"text": LONG, "cues": "singer", "gloss": "x"})
-    assert cautions(given, causal=True) == [
+def test_unread_columns_are_named_with_the_column_that_was_meant():
+    sentences = corpus({"text": LONG, "cues": "singer", "gloss": "x"})
+    assert cautions(sentences, causal=True) == [
         "The column 'cues' is not read (did you mean 'cue'?).",
         "The column 'gloss' is not read.",
     ]
-    assert cautions(given, causal=True, keeps_columns=True) == []
+    assert cautions(sentences, causal=True, keeps_columns=True) == []

@@ -56,7 +56,7 @@ def fails(*arguments):
 # --- XML ------------------------------------------------------------------------------------------
 
 
-def test_a_lexical_sample_has_one_head_and_one_sense_an_instance(tmp_path):
+def test_a_lexical_sample_has_one_head_and_one_sense_per_instance(tmp_path):
     file = tmp_path / "train.xml"
     file.write_text(LEXICAL_SAMPLE)
     corpus = convert(file)
@@ -92,7 +92,7 @@ def test_the_senses_of_the_evaluation_framework_are_in_its_key_file(tmp_path):
     assert left_out(corpus) == [("d0.s0.t1", SEVERAL_SENSES)]
 
 
-def test_xml_that_is_cut_is_named_with_its_line(tmp_path):
+def test_malformed_xml_is_refused_with_its_line(tmp_path):
     file = tmp_path / "train.xml"
     file.write_text(LEXICAL_SAMPLE.replace("&amp;", "&"))
     assert fails(file).startswith(f"Cannot convert {file}, line 4: it is not well-formed XML (")
@@ -123,7 +123,7 @@ def wic(folder, pairs, part="train"):
         ([(A, B, "T"), (B, A, "F"), (C, D, "F")], {C: "1", D: "2"}, dict.fromkeys((A, B), CONTRADICTED)),
     ],
 )  # fmt: skip
-def test_senses_are_put_together_only_from_what_pairs_say(tmp_path, pairs, senses, reasons):
+def test_senses_follow_only_from_the_labels_of_pairs(tmp_path, pairs, senses, reasons):
     corpus = convert(wic(tmp_path, pairs))
     assert {row.text: row.sense for row in corpus.sentences} == senses
     assert {row.form for row in corpus.sentences} == {"note"}
@@ -140,7 +140,7 @@ PAIR = {"word": "note", "sentence1": "Note the note", "sentence2": "A note", "la
 PAIR |= {"start1": 9, "end1": 13, "start2": 2, "end2": 6, "idx": 0, "version": 1.1}
 
 
-def test_the_pairs_of_superglue_have_places_and_labels(tmp_path):
+def test_the_pairs_of_superglue_have_positions_and_labels(tmp_path):
     file = tmp_path / "train.jsonl"
     unlabelled = {name: value for name, value in PAIR.items() if name != "label"}
     unlabelled["sentence2"] = "1 note"
@@ -163,7 +163,7 @@ def test_a_table_of_pairs_is_read_with_the_form_of_the_word(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("x.jsonl", "[]", "line 1: it is not a JSON object"),
         ("x.jsonl", json.dumps(PAIR | {"label": "maybe"}), "line 1: the label is 'maybe', expected one of t, "),
@@ -174,13 +174,13 @@ def test_a_table_of_pairs_is_read_with_the_form_of_the_word(tmp_path):
         ("x.data.txt", "note\tN\t1-7\ta note\ta note", "line 1: the word is number 7, and the text has 2 words"),
     ],
 )  # fmt: skip
-def test_a_bad_pair_is_named_with_its_line(tmp_path, name, content, said):
+def test_a_bad_pair_is_named_with_its_line(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
     (tmp_path / "x.gold.txt").write_text("T\n")
-    assert fails(tmp_path / name).startswith(f"Cannot convert {tmp_path / name}, {said}")
+    assert fails(tmp_path / name).startswith(f"Cannot convert {tmp_path / name}, {message}")
 
 
-def test_what_is_no_data_set_is_refused_with_what_is_one(tmp_path):
+def test_unknown_files_are_refused_with_the_known_formats(tmp_path):
     assert "no file in it ends in .data.txt. Give a folder or file of WiC" in fails(tmp_path)
     assert "does not have a known ending. Give a folder or file of WiC" in fails(tmp_path / "x.txt")
     assert "x.gold.txt with the labels is not next to it" in fails(tmp_path / "x.data.txt")
@@ -192,7 +192,7 @@ def test_what_is_no_data_set_is_refused_with_what_is_one(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.jsonl"])
-def test_what_is_written_is_read_back(tmp_path, name):
+def test_written_sentences_are_read_back(tmp_path, name):
     corpus = convert(wic(tmp_path, [(A, B, "T"), (B, C, "F")]))
     file = write_sentences(corpus, tmp_path / name)
     assert probe.read_sentences(file).sentences == corpus.sentences
@@ -206,9 +206,9 @@ def test_what_is_written_is_read_back(tmp_path, name):
 def test_the_command_writes_a_file_and_counts_what_is_left_out(run, tmp_path):
     wic(tmp_path, [(A, B, "F"), (C, D, "T"), (C, A, "F")])
     out = tmp_path / "note.csv"
-    code, written, said = run("convert", tmp_path, "note", "--out", out)
-    assert code == 0 and written == f"{out}\n"
-    assert said.splitlines() == [
+    code, output, messages = run("convert", tmp_path, "note", "--out", out)
+    assert code == 0 and output == f"{out}\n"
+    assert messages.splitlines() == [
         "probe: 3 sentences of 1 words, 1 of them with two senses or more.",
         f"probe: 1 left out: {NOT_RELATED}.",
     ]

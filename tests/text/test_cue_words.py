@@ -19,7 +19,7 @@ def cues(sentences: list[Sentence], *, both_sides: bool = False) -> list[str | N
 
 
 @pytest.mark.parametrize(
-    ("texts", "found"),
+    ("texts", "expected"),
     [
         (("By the river, a bank", "By the cash, a bank"), ["river", "cash"]),
         (("The old river bank", "The safe bank"), ["old river", "safe"]),
@@ -38,12 +38,12 @@ def cues(sentences: list[Sentence], *, both_sides: bool = False) -> list[str | N
         (("川のbank", "金のbank"), [None, None]),
     ],
 )
-def test_what_the_sentences_of_a_pair_differ_in_is_their_cue(texts, found):
-    assert cues(pair(*texts)) == found
+def test_the_differing_words_of_a_pair_are_its_cues(texts, expected):
+    assert cues(pair(*texts)) == expected
 
 
 @pytest.mark.parametrize(
-    ("texts", "found"),
+    ("texts", "expected"),
     [
         (("The bank was steep", "The bank was closed"), ["steep", "closed"]),
         (("The river bank", "The money bank"), ["river", "money"]),
@@ -51,19 +51,19 @@ def test_what_the_sentences_of_a_pair_differ_in_is_their_cue(texts, found):
         (("bankの川", "bankの金"), [None, None]),
     ],
 )
-def test_where_a_model_reads_both_ways_nothing_else_may_differ(texts, found):
-    assert cues(pair(*texts), both_sides=True) == found
+def test_for_a_model_that_reads_both_ways_only_the_cues_may_differ(texts, expected):
+    assert cues(pair(*texts), both_sides=True) == expected
 
 
-def test_an_inferred_cue_says_that_it_is():
+def test_inferred_cues_are_marked_as_inferred():
     first, second = infer_cues(pair("The river bank", "The money bank"), both_sides=False)
     assert first.cue_inferred and second.cue_inferred
 
 
 def test_marked_cues_stay_and_sentences_without_a_partner_have_none():
     marked = pair("The river bank", "The money bank", cue_start=0, cue_end=3)
-    others = pair("A wet bank", "A rich bank", name="2")
-    assert cues([*marked, *others]) == ["The", "The", None, None]
+    unmarked = pair("A wet bank", "A rich bank", name="2")
+    assert cues([*marked, *unmarked]) == ["The", "The", None, None]
     assert cues([*pair("The river bank"), *pair("The money bank", name="2")]) == [None, None]
     same_sense = [pair("The river bank")[0], pair("The money bank")[0]]
     assert cues(same_sense) == [None, None]

@@ -30,41 +30,41 @@ SUFFIXES = [".jsonl", ".csv", ".tsv", ".parquet"]
 AGAIN = "Correct the file and read it again."
 
 
-def write(place, rows):
+def write(path, rows):
     """Writes the rows in the format of the file's ending."""
-    if place.suffix == ".parquet":
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([dict(row) for row in rows]), place)
-    elif place.suffix == ".jsonl":
-        place.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([dict(row) for row in rows]), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     else:
-        shown = io.StringIO(newline="")
+        buffer = io.StringIO(newline="")
         table = csv.DictWriter(
-            shown, list(rows[0]), delimiter="," if place.suffix == ".csv" else "\t"
+            buffer, list(rows[0]), delimiter="," if path.suffix == ".csv" else "\t"
         )
         table.writeheader()
         table.writerows(rows)
-        place.write_bytes(shown.getvalue().encode())
-    return place
+        path.write_bytes(buffer.getvalue().encode())
+    return path
 
 
-def fails(place, *, word=None):
+def fails(path, *, word=None):
     """The error message of reading this file."""
     with pytest.raises(InputError) as error:
-        read_sentences(place, word=word)
+        read_sentences(path, word=word)
     message = str(error.value)
     assert "\n" not in message
     return message
 
 
 @pytest.fixture(params=SUFFIXES)
-def place(request, tmp_path):
+def path(request, tmp_path):
     return tmp_path / f"mine{request.param}"
 
 
 # --- rows that are read ---------------------------------------------------------------------------
 
 
-def test_every_form_gives_the_same_sentences(place):
+def test_every_format_gives_the_same_sentences(path):
     extra = {
         "frame": "walk",
         "pair": "7",
@@ -74,35 +74,35 @@ def test_every_form_gives_the_same_sentences(place):
         "split": "train",
         "gloss": "no",
     }
-    corpus = read_sentences(write(place, [BANK | extra]))
+    corpus = read_sentences(write(path, [BANK | extra]))
     assert corpus.sentences == (
         Sentence("bank", "1", "The river bank.", 10, 14, "walk", "7", 4, 9, 1, "train"),
     )
-    assert corpus.left_out == () and corpus.source == place.name and not corpus.is_lexicon
-    assert corpus.sha256 == hashlib.sha256(place.read_bytes()).hexdigest()
+    assert corpus.left_out == () and corpus.source == path.name and not corpus.is_lexicon
+    assert corpus.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     sentences = expand("bank").sentences[:100]
     assert (
-        read_sentences(write(place, [vars(sentence) for sentence in sentences])).sentences
+        read_sentences(write(path, [vars(sentence) for sentence in sentences])).sentences
         == sentences
     )
 
 
 def test_optional_columns_may_be_empty_in_some_rows_and_a_whole_number_names_a_pair_and_a_frame(
-    place,
+    path,
 ):
     # In a table with missing values, whole numbers are stored as 4.0 and NaN.
-    missing = float("nan") if place.suffix == ".parquet" else None
+    missing = float("nan") if path.suffix == ".parquet" else None
     rows = [BANK | {"frame": "walk", "pair": None, "cue_start": 4.0, "cue_end": 9.0}]
     rows += [MOLE | {"frame": None, "pair": None, "cue_start": missing, "cue_end": None}]
-    first, second = read_sentences(write(place, rows)).sentences
+    first, second = read_sentences(write(path, rows)).sentences
     assert (first.frame, first.pair, first.cue_start, first.cue_end) == ("walk", None, 4, 9)
     assert (second.frame, second.pair, second.cue_start, second.cue_end) == (None, None, None, None)
     for sentence in read_sentences(
-        write(place, [row | {"pair": 0, "frame": 12} for row in (BANK, MOLE)])
+        write(path, [row | {"pair": 0, "frame": 12} for row in (BANK, MOLE)])
     ).sentences:
         assert (sentence.pair, sentence.frame) == ("0", "12")
-    if place.suffix == ".parquet":
-        read = read_sentences(write(place, [BANK | {"pair": 0.0}, MOLE | {"pair": None}])).sentences
+    if path.suffix == ".parquet":
+        read = read_sentences(write(path, [BANK | {"pair": 0.0}, MOLE | {"pair": None}])).sentences
         assert [sentence.pair for sentence in read] == ["0", None]
 
 
@@ -122,11 +122,11 @@ def test_sentences_come_back_as_written(parts, suffix):
         for number, (before, word, after, sense) in enumerate(parts)
     ]
     with tempfile.TemporaryDirectory() as folder:
-        found = read_sentences(write(Path(folder) / f"mine{suffix}", rows))
-    assert found.sentences == tuple(Sentence(**row) for row in rows)
+        corpus = read_sentences(write(Path(folder) / f"mine{suffix}", rows))
+    assert corpus.sentences == tuple(Sentence(**row) for row in rows)
 
 
-def test_what_a_table_of_text_says_is_text(tmp_path):
+def test_cells_of_a_text_table_stay_text(tmp_path):
     for suffix in (".csv", ".tsv"):
         rows = [BANK | {"sense": "01", "frame": "null"}, BANK | {"sense": "NA", "frame": "null"}]
         first, second = read_sentences(write(tmp_path / f"mine{suffix}", rows)).sentences
@@ -135,30 +135,30 @@ def test_what_a_table_of_text_says_is_text(tmp_path):
 
 def test_marks_line_ends_and_blank_lines_of_other_systems_are_accepted(tmp_path):
     for suffix in SUFFIXES[:3]:
-        place = write(tmp_path / f"mine{suffix}", [BANK, MOLE])
-        lines = place.read_bytes().replace(b"\r\n", b"\n").split(b"\n")
-        place.write_bytes(b"\xef\xbb\xbf" + b"\r\n\r\n".join(lines))
-        assert [sentence.word for sentence in read_sentences(place).sentences] == ["bank", "mole"]
-    place = tmp_path / "mine.jsonl"  # a line separator inside a sentence ends no line
-    place.write_text(
+        path = write(tmp_path / f"mine{suffix}", [BANK, MOLE])
+        lines = path.read_bytes().replace(b"\r\n", b"\n").split(b"\n")
+        path.write_bytes(b"\xef\xbb\xbf" + b"\r\n\r\n".join(lines))
+        assert [sentence.word for sentence in read_sentences(path).sentences] == ["bank", "mole"]
+    path = tmp_path / "mine.jsonl"  # a line separator inside a sentence ends no line
+    path.write_text(
         json.dumps(BANK | {"text": "The river bank.\u2028Far."}, ensure_ascii=False), "utf-8"
     )
-    assert read_sentences(place).sentences[0].text.endswith("\u2028Far.")
+    assert read_sentences(path).sentences[0].text.endswith("\u2028Far.")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv"])
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("before", ["", "sep={}", '"sep={}"', "sep={}\r"])
 def test_the_separator_is_recognised(tmp_path, suffix, separator, before):
-    place = tmp_path / f"mine{suffix}"
+    path = tmp_path / f"mine{suffix}"
     rows = [
         ("sense", "text"),
         ("animal", '"A bat, a moth; a cave\tand more"'),
         ("club", "The bat broke"),
     ]
     lines = [before.format(separator), *(separator.join(row) for row in rows)]
-    place.write_text("\n".join(lines))
-    first, second = read_sentences(place, word="bat").sentences
+    path.write_text("\n".join(lines))
+    first, second = read_sentences(path, word="bat").sentences
     assert (first.text, second.sense) == ("A bat, a moth; a cave\tand more", "club")
     assert str(first.where).endswith("line 3")
 
@@ -168,18 +168,18 @@ TABLES |= {"numbers with gaps": lambda rows: pd.DataFrame(rows).convert_dtypes()
 TABLES |= {"sentences": lambda rows: [Sentence(**row) for row in rows]}
 
 
-@pytest.mark.parametrize("made", TABLES.values(), ids=TABLES)
-def test_a_table_made_in_python_is_read_as_a_file_is(made):
+@pytest.mark.parametrize("convert", TABLES.values(), ids=TABLES)
+def test_a_table_made_in_python_is_read_like_a_file(convert):
     rows = [BANK | {"cue_start": 4, "cue_end": 9, "pair": 3}, MOLE | {"pair": None}]
     rows = [
-        row | {"pair": str(row["pair"])} if made is TABLES["sentences"] and row["pair"] else row
+        row | {"pair": str(row["pair"])} if convert is TABLES["sentences"] and row["pair"] else row
         for row in rows
     ]
-    corpus = as_corpus(made(rows))
+    corpus = as_corpus(convert(rows))
     first = Sentence("bank", "1", "The river bank.", 10, 14, pair="3", cue_start=4, cue_end=9)
     assert corpus.sentences == (first, Sentence(**MOLE))
     assert corpus.source == "a table made in Python" and len(corpus.sha256) == 64
-    assert corpus.sha256 == as_corpus(made(rows)).sha256 != as_corpus(made(rows[:1])).sha256
+    assert corpus.sha256 == as_corpus(convert(rows)).sha256 != as_corpus(convert(rows[:1])).sha256
 
 
 NOT_READ = "Cannot read sentences from a table made in Python: "
@@ -190,7 +190,7 @@ INT = (
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("table", "start"),
     [
         ([], f"{NOT_READ}it has no rows. Add one sentence per row."),
         (7, INT),
@@ -207,12 +207,12 @@ INT = (
         ),
     ],
 )
-def test_a_table_that_cannot_be_read_is_one_sentence(given, said):
-    told = str(pytest.raises(InputError, as_corpus, given).value)
-    assert told.startswith(said) and told.endswith(".") and "\n" not in told
+def test_an_unreadable_table_is_refused_in_one_sentence(table, start):
+    message = str(pytest.raises(InputError, as_corpus, table).value)
+    assert message.startswith(start) and message.endswith(".") and "\n" not in message
 
 
-def test_collections_show_themselves_in_one_line():
+def test_the_repr_of_a_corpus_is_one_line():
     corpus = as_corpus([BANK, MOLE, BANK])
     assert repr(corpus) == "<Corpus a table made in Python: 2 sentences of bank, mole, 1 left out>"
     five = as_corpus(
@@ -225,7 +225,7 @@ def test_collections_show_themselves_in_one_line():
 
 
 @pytest.mark.parametrize(
-    ("word", "text", "found"),
+    ("word", "text", "form"),
     [
         ("bat", "The bat flew.", "bat"),
         ("bat", "Bats flew over it.", "Bats"),
@@ -236,9 +236,9 @@ def test_collections_show_themselves_in_one_line():
         ("c.", "Write c. and not cs", "c."),
     ],
 )
-def test_a_word_is_found_where_it_stands_once(word, text, found):
+def test_a_word_that_occurs_once_is_found(word, text, form):
     (sentence,) = as_corpus([{"word": word, "sense": "1", "text": text}]).sentences
-    assert text[sentence.start : sentence.end] == found
+    assert text[sentence.start : sentence.end] == form
     marked = {"word": "mole", "sense": "1", "text": "Moles.", "start": 0, "end": 5}
     assert len(as_corpus([marked]).sentences) == 1  # another form in the span is accepted
 
@@ -246,66 +246,66 @@ def test_a_word_is_found_where_it_stands_once(word, text, found):
 @pytest.mark.parametrize(
     "text", ["A batch", "combat", "bat_man", "A ba\u0301t", "batting", "bats and a bat"]
 )
-def test_no_other_word_is_taken_for_it(tmp_path, text):
-    place = write(tmp_path / "mine.jsonl", [{"word": "bat", "sense": "1", "text": text}])
-    found = {"bats and a bat": "2 times", "A ba\u0301t": "nowhere"}
-    found = found.get(text, "only inside another word")
-    assert f"the text has 'bat' {found}, {FORMS_FOUND}" in fails(place)
+def test_other_words_do_not_count_as_occurrences(tmp_path, text):
+    path = write(tmp_path / "mine.jsonl", [{"word": "bat", "sense": "1", "text": text}])
+    problem = {"bats and a bat": "2 times", "A ba\u0301t": "nowhere"}
+    problem = problem.get(text, "only inside another word")
+    assert f"the text has 'bat' {problem}, {FORMS_FOUND}" in fails(path)
 
 
-def test_rows_that_name_no_word_are_about_the_one_that_is_named(place):
+def test_rows_without_a_word_use_the_word_argument(path):
     rows = [
         {"sense": "animal", "text": "A bat flew."},
         {"sense": "club", "text": "He swung the bat."},
     ]
-    corpus = read_sentences(write(place, rows), word="bat")
+    corpus = read_sentences(write(path, rows), word="bat")
     assert [(row.word, row.start) for row in corpus.sentences] == [("bat", 2), ("bat", 13)]
     missing = "word is missing, expected a column 'word', or one word for all rows"
-    assert f"{missing} (2 of 2 rows are bad)" in fails(place)
+    assert f"{missing} (2 of 2 rows are bad)" in fails(path)
     rows = [
         {"word": None, "sense": "a", "text": "A bat flew."},
         {"word": "mole", "sense": "b", "text": "A mole."},
     ]
-    kept = read_sentences(write(place, rows), word="bat")
-    assert [row.word for row in kept.sentences] == ["bat"] and len(kept.left_out) == 1
-    assert [row.word for row in as_corpus(place, ["bat"]).sentences] == ["bat", "mole"]
+    bats = read_sentences(write(path, rows), word="bat")
+    assert [row.word for row in bats.sentences] == ["bat"] and len(bats.left_out) == 1
+    assert [row.word for row in as_corpus(path, ["bat"]).sentences] == ["bat", "mole"]
     assert "word is missing" in str(
-        pytest.raises(InputError, as_corpus, place, ["bat", "mole"]).value
+        pytest.raises(InputError, as_corpus, path, ["bat", "mole"]).value
     )
 
 
 IN_A_TABLE = ("line 2", "line 4")  # after its header
 
 
-def test_senses_are_read_without_spaces_and_may_not_differ_in_capitals_alone(place):
-    corpus = read_sentences(write(place, [BANK | {"sense": " river "}, MOLE]))
+def test_senses_are_read_without_spaces_and_may_not_differ_in_capitals_alone(path):
+    corpus = read_sentences(write(path, [BANK | {"sense": " river "}, MOLE]))
     assert corpus.sentences[0].sense == "river"
     alike = [BANK | {"sense": "river"}, BANK | {"sense": "RIVER", "text": "Another bank"}]
     alike[1] |= {"start": 8, "end": 12}
     with pytest.raises(InputError) as refused:
-        read_sentences(write(place, alike))
+        read_sentences(write(path, alike))
     assert str(refused.value).endswith(
         "'bank' has the senses 'river' and 'RIVER', which differ in capital letters only. Use "
         "one spelling, or different names."
     )
 
 
-def test_repetitions_are_left_out_and_counted_but_another_sense_is_another_sentence(place):
-    corpus = read_sentences(write(place, [BANK, MOLE, BANK, BANK | {"sense": "2"}]))
+def test_repetitions_are_left_out_and_counted_but_another_sense_is_another_sentence(path):
+    corpus = read_sentences(write(path, [BANK, MOLE, BANK, BANK | {"sense": "2"}]))
     first, third = {".jsonl": ("line 1", "line 3"), ".parquet": ("row 1", "row 3")}.get(
-        place.suffix, IN_A_TABLE
+        path.suffix, IN_A_TABLE
     )
     assert [sentence.sense for sentence in corpus.sentences] == ["1", "skin", "2"]
     assert corpus.left_out == (LeftOut(third, f"repeats the sentence, span and sense of {first}"),)
 
 
 def test_other_words_are_left_out_and_counted_and_a_word_that_no_row_has_is_one_sentence(tmp_path):
-    place = write(tmp_path / "mine.jsonl", [BANK, MOLE])
-    corpus = read_sentences(place, word="mole")
+    path = write(tmp_path / "mine.jsonl", [BANK, MOLE])
+    corpus = read_sentences(path, word="mole")
     assert [sentence.word for sentence in corpus.sentences] == ["mole"]
     assert corpus.left_out == (LeftOut("line 1", "about another word than 'mole'"),)
-    assert fails(place, word="seal") == (
-        f"Cannot read sentences with 'seal' from {place}: none of the 2 sentences has it. Give one "
+    assert fails(path, word="seal") == (
+        f"Cannot read sentences with 'seal' from {path}: none of the 2 sentences has it. Give one "
         "of the words that occur: bank, mole."
     )
 
@@ -313,31 +313,31 @@ def test_other_words_are_left_out_and_counted_and_a_word_that_no_row_has_is_one_
 @pytest.mark.parametrize(
     "words", ["bank", ["bank"], {"bank"}, ["bank", "bank"], pd.Series(["bank"])]
 )
-def test_rows_that_name_no_word_are_about_the_one_that_is_asked_for(words):
+def test_rows_without_a_word_use_a_single_requested_word(words):
     rows = [{"sense": "river", "text": "Near the bank"}, {"sense": "money", "text": "In the bank"}]
     assert {sentence.word for sentence in as_corpus(rows, words).sentences} == {"bank"}
 
 
-def read_by_path(place):
-    return place
+def read_by_path(path):
+    return path
 
 
-def read_by_pandas(place):
-    return pd.read_csv(place)
+def read_by_pandas(path):
+    return pd.read_csv(path)
 
 
-def read_by_arrow(place):
-    return pyarrow.csv.read_csv(place)
+def read_by_arrow(path):
+    return pyarrow.csv.read_csv(path)
 
 
-def as_parquet(place):
-    pd.read_csv(place).to_parquet(place.with_suffix(".parquet"))
-    return place.with_suffix(".parquet")
+def as_parquet(path):
+    pd.read_csv(path).to_parquet(path.with_suffix(".parquet"))
+    return path.with_suffix(".parquet")
 
 
-def as_jsonl(place):
-    pd.read_csv(place).to_json(place.with_suffix(".jsonl"), orient="records", lines=True)
-    return place.with_suffix(".jsonl")
+def as_jsonl(path):
+    pd.read_csv(path).to_json(path.with_suffix(".jsonl"), orient="records", lines=True)
+    return path.with_suffix(".jsonl")
 
 
 @pytest.mark.parametrize("header", ["word,sense,text", "Word,SENSE, Text "])
@@ -346,10 +346,10 @@ def as_jsonl(place):
     "reader", [read_by_path, read_by_pandas, read_by_arrow, as_parquet, as_jsonl]
 )
 def test_labels_and_columns_are_read_alike_in_every_format(tmp_path, header, labels, reader):
-    place = tmp_path / "mine.csv"
+    path = tmp_path / "mine.csv"
     first, second = labels.split()
-    place.write_text(f"{header}\nbank,{first},The river bank\nbank,{second},The money bank\n")
-    senses = [sentence.sense for sentence in read_sentences(reader(place)).sentences]
+    path.write_text(f"{header}\nbank,{first},The river bank\nbank,{second},The money bank\n")
+    senses = [sentence.sense for sentence in read_sentences(reader(path)).sentences]
     assert senses == [first, second]
 
 
@@ -370,9 +370,9 @@ def test_numbers_of_numpy_are_numbers():
     ],
 )
 def test_quotation_marks_in_a_tsv_are_ordinary_characters(tmp_path, text):
-    place = tmp_path / "mine.tsv"
-    place.write_text(f"word\tsense\ttext\tstart\tend\nbank\t1\t{text}\t0\t4\n")
-    [read] = read_sentences(place).sentences
+    path = tmp_path / "mine.tsv"
+    path.write_text(f"word\tsense\ttext\tstart\tend\nbank\t1\t{text}\t0\t4\n")
+    [read] = read_sentences(path).sentences
     assert read.text == text
 
 
@@ -384,10 +384,10 @@ def test_quotation_marks_in_a_tsv_are_ordinary_characters(tmp_path, text):
         ('"The\tbank"', "The\tbank"),
     ],
 )
-def test_quotation_marks_that_enclose_a_cell_of_a_tsv_are_taken_off(tmp_path, cell, text):
-    place = tmp_path / "mine.tsv"
-    place.write_text(f"word\tsense\ttext\nbank\t1\t{cell}\n")
-    [read] = read_sentences(place).sentences
+def test_quotation_marks_that_enclose_a_cell_of_a_tsv_are_removed(tmp_path, cell, text):
+    path = tmp_path / "mine.tsv"
+    path.write_text(f"word\tsense\ttext\nbank\t1\t{cell}\n")
+    [read] = read_sentences(path).sentences
     assert read.text == text
 
 
@@ -395,25 +395,25 @@ def test_quotation_marks_that_enclose_a_cell_of_a_tsv_are_taken_off(tmp_path, ce
     ("second", "bad"),
     [('the river bank"', 1), ("the river bank", 1), ('"the river bank', 2)],
 )
-def test_a_quotation_that_goes_on_in_the_next_row_of_a_tsv_is_reported(tmp_path, second, bad):
-    place = tmp_path / "mine.tsv"
-    place.write_text(f'word\tsense\ttext\nbank\t1\t"He went to the bank\nbank\t2\t{second}\n')
+def test_a_quotation_that_continues_in_the_next_row_of_a_tsv_is_reported(tmp_path, second, bad):
+    path = tmp_path / "mine.tsv"
+    path.write_text(f'word\tsense\ttext\nbank\t1\t"He went to the bank\nbank\t2\t{second}\n')
     verb = "is" if bad == 1 else "are"
-    assert fails(place) == (
-        f"Cannot read {place}, line 2: the quotation mark before 'He went to the bank' is not closed "
+    assert fails(path) == (
+        f"Cannot read {path}, line 2: the quotation mark before 'He went to the bank' is not closed "
         f"in its line, expected a closed one or none ({bad} of 2 rows {verb} bad). {AGAIN}"
     )
 
 
 @pytest.mark.parametrize("filler", [";;;;", "||||", "\t\t\t\t"])
-def test_what_is_quoted_in_the_header_does_not_decide_what_separates(tmp_path, filler):
-    place = tmp_path / "mine.csv"
-    place.write_text(f'word,sense,text,"a note{filler}"\nbank,1,The river bank,x\n')
-    [read] = read_sentences(place).sentences
+def test_quoted_text_in_the_header_does_not_decide_the_separator(tmp_path, filler):
+    path = tmp_path / "mine.csv"
+    path.write_text(f'word,sense,text,"a note{filler}"\nbank,1,The river bank,x\n')
+    [read] = read_sentences(path).sentences
     assert read.more == ((f"a note{filler}", "x"),)
 
 
-def test_a_table_with_a_column_twice_is_refused_as_a_file_is():
+def test_a_table_with_a_duplicate_column_is_refused_like_a_file():
     table = pd.DataFrame([["bank", "river", "Near the bank", "In the bank"]])
     table.columns = ["word", "sense", "text", "text"]
     with pytest.raises(InputError) as error:
@@ -425,7 +425,7 @@ def test_a_table_with_a_column_twice_is_refused_as_a_file_is():
 
 
 @pytest.mark.parametrize(
-    ("text", "cue", "found"),
+    ("text", "cue", "span"),
     [
         ("That note is a B flat.", "B flat", (15, 21)),
         ("The SINGERS held a note", "singer", (4, 11)),
@@ -433,14 +433,14 @@ def test_a_table_with_a_column_twice_is_refused_as_a_file_is():
         ("A high note among notes", "notes", (18, 23)),
     ],
 )
-def test_a_cue_is_found_as_the_word_is(place, text, cue, found):
+def test_a_cue_is_found_like_the_word(path, text, cue, span):
     start = text.rindex("note" if "among" not in text else "note ")
     row = {"word": "note", "sense": "1", "text": text, "start": start, "end": start + 4, "cue": cue}
     if text.startswith("That"):
         row |= {"start": 5, "end": 9}
-    [read] = read_sentences(write(place, [row])).sentences
-    assert (read.cue_start, read.cue_end) == found and read.more == ()
-    assert read.cue_after == (found[0] > row["start"])
+    [read] = read_sentences(write(path, [row])).sentences
+    assert (read.cue_start, read.cue_end) == span and read.more == ()
+    assert read.cue_after == (span[0] > row["start"])
 
 
 CUE_FORMS = (
@@ -458,20 +458,20 @@ CUE_FORMS = (
         ("note", "the cue at characters 9 to 13 overlaps the word, expected another word"),
     ],
 )
-def test_a_cue_that_is_not_there_once_is_named_with_its_file_and_row(place, cue, flaw):
+def test_a_cue_that_does_not_occur_exactly_once_is_reported_with_its_row(path, cue, flaw):
     row = {"word": "note", "sense": "1", "text": "Play the note on the flute.", "cue": None}
-    write(place, [row, row | {"text": "Play a note!", "cue": ""}, row | {"cue": cue}])
-    where = {".jsonl": "line 3", ".parquet": "row 3"}.get(place.suffix, "line 4")
-    assert fails(place) == f"Cannot read {place}, {where}: {flaw} (1 of 3 rows is bad). {AGAIN}"
+    write(path, [row, row | {"text": "Play a note!", "cue": ""}, row | {"cue": cue}])
+    where = {".jsonl": "line 3", ".parquet": "row 3"}.get(path.suffix, "line 4")
+    assert fails(path) == f"Cannot read {path}, {where}: {flaw} (1 of 3 rows is bad). {AGAIN}"
 
 
-def test_where_a_cue_is_given_twice_its_place_counts():
+def test_the_span_of_a_cue_takes_precedence_over_its_words():
     row = {"word": "note", "sense": "1", "text": "The note, the flute", "cue": "the"}
     [read] = as_corpus([row | {"cue_start": 10, "cue_end": 13}]).sentences
     assert read.cue_start == 10
 
 
-def test_columns_that_no_sentence_has_are_named():
+def test_further_columns_are_listed():
     rows = [BANK | {"gloss": "a", "id": 3}, MOLE | {"source": "x", "gloss": None}]
     assert as_corpus(rows).further_columns == ("gloss", "id", "source")
 
@@ -489,7 +489,7 @@ MISSING = (
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         *(
             (f"mine{suffix}", None, f"there is no such file. Give the path of {FORMS}.")
@@ -509,50 +509,50 @@ MISSING = (
         ("mine.csv", b"word,sense,text,start,end,text\nbank,1,a bank,2,6,b\n", TWICE),
     ],
 )
-def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path, name, content, said):
+def test_an_unreadable_file_is_refused_in_one_sentence(tmp_path, name, content, message):
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    assert fails(tmp_path / name) == f"Cannot read sentences from {tmp_path / name}: {said}"
+    assert fails(tmp_path / name) == f"Cannot read sentences from {tmp_path / name}: {message}"
 
 
-def test_a_file_that_may_not_be_opened(tmp_path, monkeypatch):
+def test_a_file_without_read_permission_is_refused(tmp_path, monkeypatch):
     def refuse(self, *_, **__):
         raise PermissionError(13, "Permission denied")
 
-    place = write(tmp_path / "mine.jsonl", [BANK])
+    path = write(tmp_path / "mine.jsonl", [BANK])
     monkeypatch.setattr(Path, "open", refuse)
-    assert fails(place) == (
-        f"Cannot read sentences from {place}: it cannot be opened (Permission denied). Make it "
+    assert fails(path) == (
+        f"Cannot read sentences from {path}: it cannot be opened (Permission denied). Make it "
         "readable, or give another file."
     )
 
 
-def test_bytes_that_are_not_utf8_are_placed(tmp_path):
+def test_bytes_that_are_not_utf8_are_reported_with_their_line(tmp_path):
     for suffix, line in ((".jsonl", 2), (".csv", 3), (".tsv", 3)):
-        place = write(tmp_path / f"mine{suffix}", [BANK, MOLE | {"sense": "PLACE"}])
-        place.write_bytes(place.read_bytes().replace(b"PLACE", b"caf\xe9"))
+        path = write(tmp_path / f"mine{suffix}", [BANK, MOLE | {"sense": "PLACE"}])
+        path.write_bytes(path.read_bytes().replace(b"PLACE", b"caf\xe9"))
         step = "Save the file as UTF-8 (in a spreadsheet: CSV UTF-8)."
-        assert fails(place) == f"Cannot read {place}, line {line}: its bytes are not UTF-8. {step}"
+        assert fails(path) == f"Cannot read {path}, line {line}: its bytes are not UTF-8. {step}"
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES[:3])
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_a_file_in_utf16_is_read_and_what_is_damaged_in_it_is_placed(tmp_path, suffix, encoding):
+def test_a_file_in_utf16_is_read_and_damage_is_reported_with_its_line(tmp_path, suffix, encoding):
     rows = [BANK | {"text": "Il fiume è un bank", "start": 14, "end": 18}, MOLE]
-    place = write(tmp_path / f"mine{suffix}", rows)
-    sentences = read_sentences(place).sentences
+    path = write(tmp_path / f"mine{suffix}", rows)
+    sentences = read_sentences(path).sentences
     mark = "\ufeff".encode(encoding)
-    place.write_bytes(mark + place.read_text("utf-8").encode(encoding))
-    assert read_sentences(place).sentences == sentences
-    place.write_bytes(place.read_bytes() + b"x")  # half a character
+    path.write_bytes(mark + path.read_text("utf-8").encode(encoding))
+    assert read_sentences(path).sentences == sentences
+    path.write_bytes(path.read_bytes() + b"x")  # half a character
     line = 3 if suffix == ".jsonl" else 4
-    assert fails(place).startswith(f"Cannot read {place}, line {line}: its bytes are not UTF-16. ")
+    assert fails(path).startswith(f"Cannot read {path}, line {line}: its bytes are not UTF-16. ")
 
 
 def test_a_spreadsheet_may_spell_columns_with_capitals_and_end_in_empty_rows(tmp_path):
-    place = tmp_path / "mine.csv"
-    place.write_text("Word,SENSE, text ,Note\nbank,river,The river bank.,x\n,,,\n,,,\n")
-    (read,) = read_sentences(place).sentences
+    path = tmp_path / "mine.csv"
+    path.write_text("Word,SENSE, text ,Note\nbank,river,The river bank.,x\n,,,\n,,,\n")
+    (read,) = read_sentences(path).sentences
     assert (read.word, read.sense, read.text, read.more) == (
         "bank",
         "river",
@@ -569,20 +569,20 @@ def test_a_word_of_a_script_without_spaces_is_found_in_its_sentence(tmp_path):
     assert "the text has '银行' 2 times" in fails(write(tmp_path / "mine.jsonl", twice))
 
 
-def test_missing_columns_are_named_with_those_that_are_there(place):
-    write(place, [{"word": "bank", "sense": "1", "sentence": "The river bank.", "end": 14}])
-    assert fails(place) == (
-        f"Cannot read sentences from {place}: the column text is missing, got word, sense, "
+def test_missing_columns_are_named_with_the_existing_columns(path):
+    write(path, [{"word": "bank", "sense": "1", "sentence": "The river bank.", "end": 14}])
+    assert fails(path) == (
+        f"Cannot read sentences from {path}: the column text is missing, got word, sense, "
         "sentence, end, expected at least sense and text. Rename a column or add the missing one."
     )
 
 
-def test_a_file_that_only_calls_itself_parquet(tmp_path):
-    place = tmp_path / "mine.parquet"
-    place.write_bytes(b"word,sense")
-    message = fails(place)
+def test_a_parquet_name_with_other_content_is_refused(tmp_path):
+    path = tmp_path / "mine.parquet"
+    path.write_bytes(b"word,sense")
+    message = fails(path)
     assert message.startswith(
-        f"Cannot read sentences from {place}: it is not a readable Parquet file ("
+        f"Cannot read sentences from {path}: it is not a readable Parquet file ("
     )
     assert message.endswith("). Write it again.")
 
@@ -645,14 +645,14 @@ BAD_JSON = [
 )
 def test_a_bad_row_stops_the_reading(tmp_path, suffix, change, flaw):
     blank = dict.fromkeys(("cue_start", "cue_end", "distance"), "") if suffix == ".csv" else {}
-    place = write(tmp_path / f"mine{suffix}", [BANK | blank, BANK | blank | change, MOLE | blank])
-    line, said = 3 if suffix == ".csv" else 2, fails(place)
-    assert said.startswith(f"Cannot read {place}, line {line}: {flaw}") and said.endswith(
+    path = write(tmp_path / f"mine{suffix}", [BANK | blank, BANK | blank | change, MOLE | blank])
+    line, message = 3 if suffix == ".csv" else 2, fails(path)
+    assert message.startswith(f"Cannot read {path}, line {line}: {flaw}") and message.endswith(
         f" (1 of 3 rows is bad). {AGAIN}"
     )
     assert (
         flaw in (LONG, FAR)
-        or said == f"Cannot read {place}, line {line}: {flaw} (1 of 3 rows is bad). {AGAIN}"
+        or message == f"Cannot read {path}, line {line}: {flaw} (1 of 3 rows is bad). {AGAIN}"
     )
 
 
@@ -661,7 +661,7 @@ NAMES = "Expecting property name enclosed in double quotes"
 
 
 @pytest.mark.parametrize(
-    ("suffix", "lines", "said"),
+    ("suffix", "lines", "start"),
     [
         (".jsonl", "\n{'word': 1}", f"line 3: {NOT_JSON}{NAMES}), expected an object on one line (1 of 2 "),
         (".jsonl", "\n[1, 2]", "line 3: got '[1, 2]', expected a JSON object (1 of 2 rows is bad). "),
@@ -676,12 +676,12 @@ NAMES = "Expecting property name enclosed in double quotes"
     ],
     ids=str.split("quotes list deep long field fields closed"),
 )  # fmt: skip
-def test_lines_that_cannot_be_cut_are_named(tmp_path, suffix, lines, said):
-    place = write(tmp_path / f"mine{suffix}", [BANK])
-    place.write_bytes(place.read_bytes().replace(b"\r\n", b"\n") + lines.encode() + b"\n")
-    told = fails(place)
-    assert told.startswith(f"Cannot read {place}, {said}")
-    assert told.endswith((f"s bad). {AGAIN}", f"are bad). {AGAIN}"))
+def test_lines_that_cannot_be_parsed_are_reported(tmp_path, suffix, lines, start):
+    path = write(tmp_path / f"mine{suffix}", [BANK])
+    path.write_bytes(path.read_bytes().replace(b"\r\n", b"\n") + lines.encode() + b"\n")
+    message = fails(path)
+    assert message.startswith(f"Cannot read {path}, {start}")
+    assert message.endswith((f"s bad). {AGAIN}", f"are bad). {AGAIN}"))
 
 
 def test_all_bad_rows_are_counted_and_a_parquet_row_is_named_by_its_number(tmp_path):
@@ -690,11 +690,11 @@ def test_all_bad_rows_are_counted_and_a_parquet_row_is_named_by_its_number(tmp_p
         f"2: the word is at characters 2 to 60, {OUTSIDE.format(7)} (2 of 3 rows are bad). {AGAIN}"
     )
     for suffix, where in ((".jsonl", "line"), (".parquet", "row")):
-        place = write(tmp_path / f"mine{suffix}", rows)
-        assert fails(place) == f"Cannot read {place}, {where} {outside}"
+        path = write(tmp_path / f"mine{suffix}", rows)
+        assert fails(path) == f"Cannot read {path}, {where} {outside}"
 
 
-def test_a_sentence_checks_itself():
+def test_a_sentence_validates_its_span():
     with pytest.raises(InputError) as error:
         Sentence("bank", "river", "The bank.", 4, 80)
     assert str(error.value) == (
@@ -706,7 +706,7 @@ def test_a_sentence_checks_itself():
 # --- folders of files, and CoarseWSD-20 word folders ----------------------------------------------
 
 
-def test_a_folder_of_files_is_all_of_their_sentences(tmp_path):
+def test_a_folder_gives_the_sentences_of_all_its_files(tmp_path):
     write(tmp_path / "b.jsonl", [BANK, MOLE])
     write(tmp_path / "a.csv", [BANK])
     corpus = read_sentences(tmp_path)
@@ -720,17 +720,17 @@ def test_a_folder_of_files_is_all_of_their_sentences(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    place = tmp_path / "words" / "seal"
-    place.mkdir(parents=True)
-    (place / "classes_map.txt").write_text('{"0": "seal_pinniped", "1": "seal_seal_(mechanical)"}')
-    (place / "train.data.txt").write_bytes(b"1\tthe seal 's pup .\r\n0\tseal of the pump .\r\n")
-    (place / "train.gold.txt").write_bytes(b"0\r\n1\r\n")
-    (place / "test.data.txt").write_text("2\ta grey seal\n")
-    (place / "test.gold.txt").write_text("0")
-    return place
+    path = tmp_path / "words" / "seal"
+    path.mkdir(parents=True)
+    (path / "classes_map.txt").write_text('{"0": "seal_pinniped", "1": "seal_seal_(mechanical)"}')
+    (path / "train.data.txt").write_bytes(b"1\tthe seal 's pup .\r\n0\tseal of the pump .\r\n")
+    (path / "train.gold.txt").write_bytes(b"0\r\n1\r\n")
+    (path / "test.data.txt").write_text("2\ta grey seal\n")
+    (path / "test.gold.txt").write_text("0")
+    return path
 
 
-def test_a_word_folder_and_its_word_also_from_within(folder, monkeypatch):
+def test_a_word_folder_is_read_from_outside_and_from_within(folder, monkeypatch):
     corpus = read_sentences(folder)
     assert corpus.sentences == (
         Sentence("seal", "seal_pinniped", "the seal 's pup .", 4, 8, split="train"),
@@ -742,7 +742,7 @@ def test_a_word_folder_and_its_word_also_from_within(folder, monkeypatch):
     assert read_sentences(".") == corpus
 
 
-def test_a_folder_of_word_folders_is_all_of_their_sentences(folder):
+def test_a_folder_of_word_folders_gives_all_their_sentences(folder):
     mole = folder.parent / "mole"
     mole.mkdir()
     for file in folder.iterdir():
@@ -750,7 +750,7 @@ def test_a_folder_of_word_folders_is_all_of_their_sentences(folder):
     (mole / "test.data.txt").write_text("1\tthe mole 's pup .\n")
     corpus, apart = (
         read_sentences(folder.parent),
-        [read_sentences(place) for place in (mole, folder)],
+        [read_sentences(word_folder) for word_folder in (mole, folder)],
     )
     assert corpus.sentences == apart[0].sentences + apart[1].sentences and corpus.source == "words"
     # A sentence of the training part is left out of the test part.
@@ -776,21 +776,21 @@ def test_the_identity_of_a_folder_changes_with_any_of_its_files(folder):
 
 
 @pytest.mark.parametrize("content", ["[]", '{"0": 1}', "{"])
-def test_a_class_map_that_is_none_or_is_not_there(folder, content):
-    place = folder / "classes_map.txt"
-    place.write_text(content)
+def test_an_invalid_or_missing_class_map_is_refused(folder, content):
+    path = folder / "classes_map.txt"
+    path.write_text(content)
     assert fails(folder) == (
-        f'Cannot read {place}: it is not a class map, expected a JSON object such as {{"0": '
+        f'Cannot read {path}: it is not a class map, expected a JSON object such as {{"0": '
         '"bank_bank"}. Restore the file.'
     )
-    place.unlink()
+    path.unlink()
     assert fails(folder) == (
         f"Cannot read the folder {folder}: classes_map.txt is missing, expected a CoarseWSD-20 word "
         "folder. Give such a folder, or a JSONL, CSV, TSV or Parquet file."
     )
 
 
-def test_a_folder_without_sentences_or_without_classes(folder):
+def test_a_folder_without_sentences_or_without_classes_is_refused(folder):
     gold = folder / "test.gold.txt"
     gold.unlink()
     assert (
@@ -825,7 +825,7 @@ NUMBER = "expected the number of a word, a tab and the sentence"
         ("data", "-1\ta grey seal\n", f"got '-1\\ta grey seal', {NUMBER}"),
     ],
 )  # fmt: skip
-def test_bad_lines_of_a_folder(folder, name, content, flaw):
+def test_bad_lines_of_a_folder_are_reported(folder, name, content, flaw):
     (folder / f"test.{name}.txt").write_text(content)
     assert (
         fails(folder)
@@ -856,11 +856,11 @@ def test_coarsewsd20(word):
 
 
 def test_homonyms():
-    place = DATA / "homonyms" / "dev.jsonl"
-    if not place.exists():
-        pytest.skip(f"the homonym sentences are not at {place}")
-    corpus = read_sentences(place)
-    assert len(corpus.sentences) == place.read_text("utf-8").count("\n") and not corpus.left_out
-    angle = read_sentences(place, word="angle")
+    path = DATA / "homonyms" / "dev.jsonl"
+    if not path.exists():
+        pytest.skip(f"the homonym sentences are not at {path}")
+    corpus = read_sentences(path)
+    assert len(corpus.sentences) == path.read_text("utf-8").count("\n") and not corpus.left_out
+    angle = read_sentences(path, word="angle")
     assert len(angle.sentences) + len(angle.left_out) == len(corpus.sentences)
     assert {sentence.sense for sentence in angle.sentences} >= {"1", "2"}

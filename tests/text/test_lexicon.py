@@ -77,15 +77,21 @@ def test_some_cues_are_shared_by_two_words():
     assert sum(len(words) > 1 for words in users.values()) >= 20
 
 
-def test_frames_are_short_sentences_of_a_small_vocabulary_that_say_nothing_of_the_sense():
+def test_frames_are_short_sentences_of_a_small_vocabulary_that_do_not_show_the_sense():
     for word, name, distance, text in versions():
-        own = {
+        continuations = {
             continuation.strip()
             for sense in lexicon.entry(word).senses
             for continuation in sense.continuations
         }
-        forms = {form for known in lexicon.words() for form in (known, f"{known}s")}
-        assert not set(frame_words(text)) & (forms | ALL_CUES | own), (word, name, distance)
+        forms = {
+            form for lexicon_word in lexicon.words() for form in (lexicon_word, f"{lexicon_word}s")
+        }
+        assert not set(frame_words(text)) & (forms | ALL_CUES | continuations), (
+            word,
+            name,
+            distance,
+        )
         assert 6 <= len(text.split()) <= 16, (word, name, distance)
         assert re.fullmatch(r"[A-Z].*[.?]", text), (word, name, distance)
         assert not re.search(r"\ban? \{", text), (
@@ -128,7 +134,7 @@ def test_a_pair_has_every_sense_once_and_differs_in_the_cue_alone():
             members[sentence.pair].append(sentence)
         for name, pair in members.items():
             assert [member.sense for member in pair] == [sense.name for sense in entry.senses]
-            word, frame, distance, place = str(name).split("/")
+            word, frame, distance, number = str(name).split("/")
             assert {(member.word, member.frame, str(member.distance)) for member in pair} == {
                 (word, frame, distance)
             }
@@ -136,8 +142,8 @@ def test_a_pair_has_every_sense_once_and_differs_in_the_cue_alone():
                 member.text[: member.cue_start] + member.text[member.cue_end :] for member in pair
             }
             assert len(without_cue) == 1
-            found = [member.text[member.cue_start : member.cue_end] for member in pair]
-            assert found == [sense.cues[int(place)] for sense in entry.senses]
+            cues = [member.text[member.cue_start : member.cue_end] for member in pair]
+            assert cues == [sense.cues[int(number)] for sense in entry.senses]
 
 
 def test_words_cues_and_continuations_are_single_tokens_of_gpt2(gpt2):
@@ -168,7 +174,7 @@ def test_tokens_from_cue_to_word_are_the_distance_and_pairs_are_aligned(gpt2):
     assert all(len(shape) == 1 for shape in shapes.values())
 
 
-def test_the_place_of_the_word_varies_between_frames(gpt2):
+def test_the_position_of_the_word_varies_between_frames(gpt2):
     lengths = defaultdict(set)
     for word, _, _, text in versions():
         start = text.partition(" {word}")[0].replace("{cue}", lexicon.entry(word).senses[0].cues[0])
@@ -181,13 +187,13 @@ def test_importing_the_lexicon_finds_the_module_and_loads_neither_torch_nor_pand
         "import sys, probe.text.lexicon as it; print(it.__file__, {'torch', 'pandas'} & "
         "set(sys.modules))"
     )
-    shown = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
-    assert shown.endswith("/lexicon.py set()\n")
+    assert output.endswith("/lexicon.py set()\n")
 
 
-def test_an_unknown_word_is_one_sentence():
+def test_an_unknown_word_is_refused_in_one_sentence():
     with pytest.raises(InputError) as error:
         lexicon.entry("../lexicon/bank")
     assert str(error.value) == (
@@ -202,7 +208,7 @@ def test_an_unknown_word_is_one_sentence():
 
 
 @pytest.mark.parametrize("look_up", [lexicon.entry, lexicon.expand, lexicon.expand_natural])
-def test_a_list_is_no_word(look_up):
+def test_a_list_is_refused_as_a_word(look_up):
     with pytest.raises(InputError, match=r"Cannot look up .*\['bank'\].* only "):
         look_up(["bank"])
 
@@ -230,7 +236,7 @@ UNPAIRED += [([("river",), ("river",)], "[1, 1] cues, 1")]
 
 @pytest.mark.parametrize(("cues", "got"), UNPAIRED)
 def test_an_entry_that_cannot_be_paired_is_refused(cues, got):
-    senses = tuple(lexicon.Sense(str(index), "", found, ()) for index, found in enumerate(cues))
+    senses = tuple(lexicon.Sense(str(index), "", words, ()) for index, words in enumerate(cues))
     with pytest.raises(InputError) as error:
         lexicon.Entry("bank", senses, ())
     assert str(error.value) == (
@@ -242,23 +248,23 @@ def test_an_entry_that_cannot_be_paired_is_refused(cues, got):
 
 def test_sentences_with_a_longer_cue_are_left_out_and_counted():
     corpus = lexicon.expand("bank")
-    asked = set()
+    tokenized = set()
 
     def is_one_token(text):
-        asked.add(text)
+        tokenized.add(text)
         return text != " river"
 
-    kept = lexicon.keep_one_token_cues(corpus, is_one_token)
-    assert asked == {f" {cue}" for sense in lexicon.entry("bank").senses for cue in sense.cues}
-    assert len(kept.left_out) == 9 * 4
-    assert len(kept.sentences) == len(corpus.sentences) - 9 * 4
-    assert {item.reason for item in kept.left_out} == {
+    shorter = lexicon.keep_one_token_cues(corpus, is_one_token)
+    assert tokenized == {f" {cue}" for sense in lexicon.entry("bank").senses for cue in sense.cues}
+    assert len(shorter.left_out) == 9 * 4
+    assert len(shorter.sentences) == len(corpus.sentences) - 9 * 4
+    assert {item.reason for item in shorter.left_out} == {
         "the cue 'river' is more than one token here"
     }
-    assert kept.left_out[0].where == "bank/looks/1/0 (river)"
-    assert kept.is_lexicon and kept.sha256 == corpus.sha256
-    again = lexicon.keep_one_token_cues(kept, lambda text: text != " loan")
-    assert again.left_out[: 9 * 4] == kept.left_out and len(again.left_out) == 2 * 9 * 4
+    assert shorter.left_out[0].where == "bank/looks/1/0 (river)"
+    assert shorter.is_lexicon and shorter.sha256 == corpus.sha256
+    again = lexicon.keep_one_token_cues(shorter, lambda text: text != " loan")
+    assert again.left_out[: 9 * 4] == shorter.left_out and len(again.left_out) == 2 * 9 * 4
 
 
 def test_sentences_without_a_known_cue_are_kept():
@@ -268,7 +274,7 @@ def test_sentences_without_a_known_cue_are_kept():
     assert not corpus.is_lexicon
 
 
-def test_the_identity_of_the_lexicon_is_that_of_its_files():
+def test_the_hash_of_the_lexicon_follows_its_files():
     assert (
         lexicon.sha256(["bank"]) == lexicon.expand("bank").sha256 != lexicon.expand("mole").sha256
     )
@@ -308,28 +314,28 @@ SHOWCASE = [
 ]
 
 
-def test_the_showcase_has_its_sentences_with_the_word_as_it_stands_and_the_order_of_word_and_cue():
-    shown = lexicon.showcase()
+def test_the_showcase_marks_the_form_of_the_word_and_the_order_of_word_and_cue():
+    sentences = lexicon.showcase()
     assert [
         (row.text, row.word, row.text[row.start : row.end], row.sense, row.cue_after)
-        for row in shown
+        for row in sentences
     ] == SHOWCASE
-    for row in shown:
+    for row in sentences:
         assert row.cue == row.text[row.cue_start : row.cue_end]
         assert row.cue_after == (row.text.index(str(row.cue)) > row.start)
         assert row.sense in {sense.name for sense in lexicon.entry(row.word).senses}
         assert row.note.endswith(".")
 
 
-def test_no_showcase_sentence_is_one_of_the_lexicon():
+def test_no_showcase_sentence_occurs_in_the_lexicon():
     assert not {row.text.casefold() for row in lexicon.showcase()} & {
         item.text.casefold() for item in SENTENCES
     }
 
 
-def test_sentences_on_both_sides_are_those_before_and_then_those_behind():
+def test_sentences_on_both_sides_have_the_cue_before_and_then_after_the_word():
     before, both = lexicon.expand("bank"), lexicon.expand("bank", both_sides=True)
-    behind = both.sentences[len(before.sentences) :]
+    after = both.sentences[len(before.sentences) :]
     assert both.sentences[: len(before.sentences)] == before.sentences
     assert both.sha256 != before.sha256 == lexicon.sha256(["bank"])
     assert both.sha256 == lexicon.sha256(["bank"], both_sides=True)
@@ -337,10 +343,10 @@ def test_sentences_on_both_sides_are_those_before_and_then_those_behind():
         lexicon.frames_behind(),
         sum(len(sense.cues) for sense in lexicon.entry("bank").senses),
     )
-    assert len(behind) == sum(len(frame.versions) for frame in frames) * cues
-    assert not {row.frame for row in behind} & {row.frame for row in before.sentences}
-    assert not {row.pair for row in behind} & {row.pair for row in before.sentences}
-    for row in behind:
+    assert len(after) == sum(len(frame.versions) for frame in frames) * cues
+    assert not {row.frame for row in after} & {row.frame for row in before.sentences}
+    assert not {row.pair for row in after} & {row.pair for row in before.sentences}
+    for row in after:
         assert row.text[row.start : row.end] == "bank" and row.cue_start > row.end
         [sense] = [sense for sense in lexicon.entry("bank").senses if sense.name == row.sense]
         assert row.text[row.cue_start : row.cue_end] in sense.cues

@@ -67,11 +67,11 @@ def aligned(path, side):
             yield text, [filled.replace("{cue}", cue) for cue in rows(path)[name]]
 
 
-def places(text):
+def word_positions(text):
     """The numbers of the cue and of the word among the words of a frame, and the number of words."""
     words = text.split()
     [cue], [word] = (
-        [at for at, found in enumerate(words) if slot in found] for slot in ("{cue}", "{word}")
+        [at for at, part in enumerate(words) if slot in part] for slot in ("{cue}", "{word}")
     )
     return cue, word, len(words)
 
@@ -94,10 +94,10 @@ def vocabulary(gpt2):
     corpora = [*DATA.glob("coarsewsd20/*/*.data.txt"), *DATA.glob("homonyms/*.jsonl")]
     if not corpora:
         pytest.skip(f"no corpora at {DATA}")
-    seen = {
+    corpus_words = {
         word for file in corpora for word in re.findall(r"[a-z]+", file.read_text("utf-8").lower())
     }
-    return seen | {token[1:].lower() for token in gpt2.get_vocab() if token.startswith("Ġ")}
+    return corpus_words | {token[1:].lower() for token in gpt2.get_vocab() if token.startswith("Ġ")}
 
 
 def test_there_are_many_words_and_the_long_ones_among_them():
@@ -113,7 +113,7 @@ def test_a_word_is_a_homonym_or_a_polyseme_and_its_file_says_why(path):
 
 
 @each_file
-def test_there_is_enough_of_everything(path):
+def test_every_file_has_enough_cues_and_frames(path):
     assert len(rows(path)) >= 8
     assert len(list(frames(path, "before"))) >= 14 and len(list(frames(path, "behind"))) >= 4
     assert all(
@@ -122,7 +122,7 @@ def test_there_is_enough_of_everything(path):
 
 
 @each_long_file
-def test_there_is_more_of_everything_in_a_long_file(path):
+def test_long_files_have_more_sentences_cues_and_frames(path):
     for side, sentences, cues, kinds in (("before", 60, 24, 30), ("behind", 20, 10, 10)):
         # Every sense has equally many, because the senses share the frames row by row.
         assert len(list(aligned(path, side))) >= sentences
@@ -146,33 +146,33 @@ def test_a_cue_has_one_sense_and_one_partner_in_each_other_sense(path):
     partners = defaultdict(set)
     for side in SIDES:
         for text, sentences in aligned(path, side):
-            place = places(text)[0]
+            position = word_positions(text)[0]
             here = [
-                re.sub(r"^\W+|('s)?\W*$", "", sentence.split()[place]) for sentence in sentences
+                re.sub(r"^\W+|('s)?\W*$", "", sentence.split()[position]) for sentence in sentences
             ]
-            for (i, one), (j, other) in itertools.permutations(enumerate(here), 2):
-                partners[one, i, j].add(other)
-    assert all(len(found) == 1 for found in partners.values())
-    assert {one for one, _, _ in partners} == set(cues)
+            for (i, cue), (j, partner) in itertools.permutations(enumerate(here), 2):
+                partners[cue, i, j].add(partner)
+    assert all(len(group) == 1 for group in partners.values())
+    assert {cue for cue, _, _ in partners} == set(cues)
 
 
 @each_file
-def test_the_cue_stands_near_the_word_and_far_from_it_in_two_frames_or_more(path):
+def test_at_least_two_frames_have_the_cue_at_every_distance_near_and_far(path):
     distances = [
-        word - cue for cue, word, _ in (places(text) for text, _ in frames(path, "before"))
+        word - cue for cue, word, _ in (word_positions(text) for text, _ in frames(path, "before"))
     ]
     assert set(distances) <= set(range(1, 13))
     near_and_far = Counter(min(distance, 4) for distance in distances)
     assert set(near_and_far) == {1, 2, 3, 4} and min(near_and_far.values()) >= 2
     assert all(
         0 < cue - word <= 12
-        for cue, word, _ in map(places, (text for text, _ in frames(path, "behind")))
+        for cue, word, _ in map(word_positions, (text for text, _ in frames(path, "behind")))
     )
 
 
 @each_long_file
-def test_the_cue_stands_one_to_twelve_words_before_the_word_and_not_mostly_beside_it(path):
-    before = [places(text) for text, names in frames(path, "before") for _ in names]
+def test_the_cue_is_one_to_twelve_words_before_the_word_and_mostly_not_next_to_it(path):
+    before = [word_positions(text) for text, names in frames(path, "before") for _ in names]
     distances = Counter(word - cue for cue, word, _ in before)
     assert set(distances) == set(range(1, 13)) and min(distances.values()) >= 4
     assert (
@@ -183,9 +183,9 @@ def test_the_cue_stands_one_to_twelve_words_before_the_word_and_not_mostly_besid
 
 
 @each_file
-def test_a_sentence_has_6_to_25_words_and_often_goes_on_after_the_word(path):
+def test_a_sentence_has_6_to_25_words_and_often_continues_after_the_word(path):
     texts = [text for side in SIDES for text, _ in frames(path, side)]
-    assert all(6 <= places(text)[2] <= 25 for text in texts)
+    assert all(6 <= word_positions(text)[2] <= 25 for text in texts)
     ends = [text.endswith(("{word}.", "{word}?", "{word}!")) for text, _ in frames(path, "before")]
     assert sum(ends) <= len(ends) / 2
 
@@ -198,28 +198,31 @@ def test_frames_name_no_cue_and_agree_with_both(path):
         for cue in row
         for form in (cue.lower(), f"{cue.lower()}s")
     }
-    names = set(read(path)["senses"]) | {read(path)["word"]}
-    for text, found in itertools.chain.from_iterable(frames(path, side) for side in SIDES):
+    forbidden = set(read(path)["senses"]) | {read(path)["word"]}
+    for text, names in itertools.chain.from_iterable(frames(path, side) for side in SIDES):
         assert text.count("{cue}") == text.count("{word}") == 1
-        assert not (cues | names) & set(plain(text)), text
+        assert not (cues | forbidden) & set(plain(text)), text
         if article := re.search(r"\b(an?) \{cue\}", text, re.IGNORECASE):
-            vowels = {cue[0].lower() in "aeiou" for name in found for cue in rows(path)[name]}
+            vowels = {cue[0].lower() in "aeiou" for name in names for cue in rows(path)[name]}
             assert vowels == {article[1].lower() == "an"}, text
 
 
-def test_no_sentence_comes_twice_and_no_frame_nearly_so():
+def test_no_sentence_is_repeated_and_no_two_frames_are_similar():
     sentences = [
         s for path in FILES for side in SIDES for _, group in aligned(path, side) for s in group
     ]
     assert len(set(sentences)) == len(sentences)
     for path in FILES:
         texts = [text for side in SIDES for text, _ in frames(path, side)]
-        for one, other in itertools.combinations(texts, 2):
-            assert SequenceMatcher(None, one.split(), other.split()).ratio() < 0.7, (one, other)
+        for first, second in itertools.combinations(texts, 2):
+            assert SequenceMatcher(None, first.split(), second.split()).ratio() < 0.7, (
+                first,
+                second,
+            )
 
 
 def test_sentences_are_punctuated_and_spelled_as_in_britain(vocabulary):
-    found = set()
+    used_words = set()
     for path in FILES:
         for text, sentences in itertools.chain.from_iterable(aligned(path, side) for side in SIDES):
             for sentence in sentences:
@@ -228,14 +231,14 @@ def test_sentences_are_punctuated_and_spelled_as_in_britain(vocabulary):
                 )
                 assert "  " not in sentence and " ," not in sentence
                 # The s of a cue's possessive is not a word.
-                found |= set(plain(sentence.replace("'s", "")))
-    assert not found & set(AMERICAN.split())
-    assert found - vocabulary - set(REVIEWED.split()) == set()
-    assert set(REVIEWED.split()) <= found - vocabulary
+                used_words |= set(plain(sentence.replace("'s", "")))
+    assert not used_words & set(AMERICAN.split())
+    assert used_words - vocabulary - set(REVIEWED.split()) == set()
+    assert set(REVIEWED.split()) <= used_words - vocabulary
 
 
 @each_file
-def test_aligned_sentences_have_as_many_tokens_and_a_whole_word(path, gpt2):
+def test_aligned_sentences_have_equal_token_counts_and_the_word_as_one_token(path, gpt2):
     word = read(path)["word"]
     assert len(gpt2.encode(f" {word}").ids) == 1
     for side in SIDES:
@@ -255,7 +258,7 @@ def test_cues_of_a_short_file_are_one_lower_case_token(path, gpt2):
 
 
 @pytest.mark.parametrize("word", [file.stem for file in FILES])
-def test_the_sentences_are_the_files_with_cue_and_word_in_their_places(word):
+def test_the_sentences_are_the_frames_of_the_files_with_cue_and_word_filled_in(word):
     corpus = expand_natural(word, both_sides=True)
     file = read(FILES[0].parent / f"{word}.toml")
     filled = sum(len(frame["cues"]) for side in ("before", "behind") for frame in file[side])

@@ -42,7 +42,7 @@ def test_a_hindi_word_before_a_vowel_sign_is_no_match_in_a_file_either():
 
 
 @pytest.mark.parametrize(
-    ("word", "text", "found"),
+    ("word", "text", "form"),
     [
         ("कल", "वह कल आएगा", "कल"),
         ("café", f"The old cafe{ACCENT}s there", f"cafe{ACCENT}s"),
@@ -57,13 +57,13 @@ def test_a_hindi_word_before_a_vowel_sign_is_no_match_in_a_file_either():
         ("が", "\u304b\u3099ある", "\u304b\u3099"),  # composed and decomposed Japanese
     ],
 )
-def test_spellings_of_the_same_word_are_equal(word, text, found):
+def test_spellings_of_the_same_word_are_equal(word, text, form):
     [(start, end)] = spans_of(word, text)
-    assert text[start:end] == found
+    assert text[start:end] == form
     assert find_word(text, word) == (start, end)
 
 
-def test_letters_cover_a_text_but_for_what_is_invisible():
+def test_letters_cover_a_text_except_invisible_characters():
     text = f"cafe{ACCENT} ba{SOFT_HYPHEN}nk"
     covered = "".join(text[letter.start : letter.end] for letter in letters(text))
     assert covered == text.replace(SOFT_HYPHEN, "")

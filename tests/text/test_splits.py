@@ -21,8 +21,8 @@ GRID = make_sentences(frames=6, distances=(1, 2))
 BARE = ("frame", "pair", "cue_start", "cue_end")
 
 
-def cross_fit(sentences, *, seed=0, **known):
-    return splits.cross_fit(sentences, SENSES, seed=seed, **known)
+def cross_fit(sentences, *, seed=0, **options):
+    return splits.cross_fit(sentences, SENSES, seed=seed, **options)
 
 
 def assert_held_out(sentences, split, *, names):
@@ -30,36 +30,36 @@ def assert_held_out(sentences, split, *, names):
     unit nor the attributes in `names`.
     """
     used = [sentences[row] for row in split.rows]
-    assert sorted(place for holdout in split.holdouts for place in holdout.test) == list(
+    assert sorted(position for holdout in split.holdouts for position in holdout.test) == list(
         range(len(used))
     )
     assert split.tested == list(range(len(used)))
     assert [row.sense == SENSES[0] for row in used] == list(split.is_a)
     for holdout in split.holdouts:
         for values in ([getattr(row, name) for row in used] for name in names):
-            assert not {values[place] for place in holdout.train} & {
-                values[place] for place in holdout.test
+            assert not {values[position] for position in holdout.train} & {
+                values[position] for position in holdout.test
             }
-        assert not {split.units[place] for place in holdout.train} & {
-            split.units[place] for place in holdout.test
+        assert not {split.units[position] for position in holdout.train} & {
+            split.units[position] for position in holdout.test
         }
-        senses = Counter(used[place].sense for place in holdout.train)
+        senses = Counter(used[position].sense for position in holdout.train)
         assert set(senses) == set(SENSES) and min(senses.values()) >= splits.STUDY_LEAST.per_sense
-    given = {row for row, sentence in enumerate(sentences) if sentence.sense in SENSES}
-    assert given == set(split.rows) | set(split.left_out) and not set(split.rows) & set(
+    of_both_senses = {row for row, sentence in enumerate(sentences) if sentence.sense in SENSES}
+    assert of_both_senses == set(split.rows) | set(split.left_out) and not set(split.rows) & set(
         split.left_out
     )
 
 
 def partners(sentences, split):
     """The cue words of the other sense with which each cue word is paired."""
-    found = {}
+    by_cue = {}
     for ends in split.pairs:
         a, b = (sentences[split.rows[end]].cue_word for end in ends)
         assert split.units[ends[0]] == split.units[ends[1]]
-        found.setdefault(a, set()).add(b)
-        found.setdefault(b, set()).add(a)
-    return found
+        by_cue.setdefault(a, set()).add(b)
+        by_cue.setdefault(b, set()).add(a)
+    return by_cue
 
 
 @quick
@@ -88,14 +88,16 @@ def test_crossed_pairs_are_nested(first, second, seed):
     sentences = make_crossed(first, second)
     split = cross_fit(sentences, seed=seed)
     assert_held_out(sentences, split, names=("cue_word", "frame"))
-    found = partners(sentences, split)
-    assert {len(others) for others in found.values()} == {1} and split.pair_design == ALIGNED
+    by_cue = partners(sentences, split)
+    assert {len(partner_cues) for partner_cues in by_cue.values()} == {
+        1
+    } and split.pair_design == ALIGNED
     assert (
-        len(found) == 2 * min(first, second) == 2 * len(set(split.units))
+        len(by_cue) == 2 * min(first, second) == 2 * len(set(split.units))
     )  # nothing is lost that need not be
     assert len(split.pairs) == 6 * min(first, second) and split.exchanged == split.units
     assert set(split.left_out.values()) == {CROSSED}
-    assert found != partners(sentences, cross_fit(sentences, seed=seed + 3))  # drawn with the seed
+    assert by_cue != partners(sentences, cross_fit(sentences, seed=seed + 3))  # drawn with the seed
     assert split == cross_fit(sentences, seed=seed)
 
 
@@ -117,7 +119,7 @@ def test_nested_pairs_are_all_kept_and_of_uneven_ones_the_most_frequent():
     ("missing", "design"),
     [(("frame",), "5 folds by cue word"), (BARE[2:], "5 folds by pair and frame")],
 )
-def test_what_is_known_is_kept_apart(missing, design):
+def test_the_marked_attributes_are_held_out(missing, design):
     sentences = without(GRID, *missing)
     split = cross_fit(sentences, seed=3)
     assert split.design == design and not split.left_out
@@ -133,7 +135,7 @@ def test_without_frames_and_cue_words_pairs_stay_together():
 
 @quick
 @given(counts=st.tuples(st.integers(14, 24), st.integers(14, 24)), seed=st.integers(0, 1000))
-def test_without_anything_every_sentence_is_used_in_folds_of_like_size(counts, seed):
+def test_without_marks_every_sentence_is_used_in_folds_of_similar_size(counts, seed):
     bare = without(GRID, *BARE)
     sentences = [sentence for number in range(2) for sentence in bare[number::2][: counts[number]]]
     split = cross_fit(sentences, seed=seed)
@@ -165,7 +167,7 @@ def test_unpaired_sentences_are_all_used_whatever_the_seed(first, second):
 
 
 @pytest.mark.parametrize("cues", [3, 4, 5, 6])
-def test_whether_there_are_enough_does_not_hang_on_the_seed(cues):
+def test_whether_there_are_enough_does_not_depend_on_the_seed(cues):
     unpaired = without(make_crossed(cues, 6), "pair", "frame")
     for sentences in (make_crossed(cues, cues), make_crossed(cues, cues, frames=1), unpaired):
         enough = set()
@@ -177,34 +179,41 @@ def test_whether_there_are_enough_does_not_hang_on_the_seed(cues):
         assert len(enough) == 1 and (cues > 3 or enough == {False})
 
 
-def test_sentences_with_the_word_elsewhere_are_left_out_where_places_are_to_be_alike():
+def test_sentences_with_the_word_elsewhere_are_left_out_if_positions_must_match():
     sentences = without(GRID, "pair")
-    places = [
+    positions = [
         row % 7 if sentence.sense == SENSES[0] else row % 5
         for row, sentence in enumerate(sentences)
     ]
-    split = cross_fit(sentences, positions=places)
-    at, given = (
-        [Counter(places[row] for row in rows if sentences[row].sense == sense) for sense in SENSES]
+    split = cross_fit(sentences, positions=positions)
+    used, all_rows = (
+        [
+            Counter(positions[row] for row in rows if sentences[row].sense == sense)
+            for sense in SENSES
+        ]
         for rows in (split.rows, range(len(sentences)))
     )
-    assert at[0] == at[1] == given[0] & given[1]
+    assert used[0] == used[1] == all_rows[0] & all_rows[1]
     assert split.left_out and set(split.left_out.values()) == {ELSEWHERE}
     assert_held_out(sentences, split, names=("cue_word",))
-    assert cross_fit(GRID, positions=places) == cross_fit(
+    assert cross_fit(GRID, positions=positions) == cross_fit(
         GRID
     )  # aligned pairs have equal positions
 
 
-def test_a_handful_of_pairs_is_no_paired_file():
-    few, enough = ([*GRID[: 2 * count], *without(GRID[2 * count :], "pair")] for count in (40, 60))
-    assert cross_fit(few).pair_design == DRAWN and not cross_fit(few).left_out
-    assert cross_fit(enough).pair_design == ALIGNED and set(
-        cross_fit(enough).left_out.values()
+def test_a_file_with_few_pairs_counts_as_unpaired():
+    mostly_unpaired, mostly_paired = (
+        [*GRID[: 2 * count], *without(GRID[2 * count :], "pair")] for count in (40, 60)
+    )
+    assert (
+        cross_fit(mostly_unpaired).pair_design == DRAWN and not cross_fit(mostly_unpaired).left_out
+    )
+    assert cross_fit(mostly_paired).pair_design == ALIGNED and set(
+        cross_fit(mostly_paired).left_out.values()
     ) == {UNPAIRED}
 
 
-def test_another_seed_is_another_split():
+def test_another_seed_gives_another_split():
     assert len({cross_fit(GRID, seed=seed).holdouts for seed in range(10)}) > 5
 
 
@@ -227,46 +236,48 @@ def test_a_split_that_leaves_a_sense_out_of_a_part_is_refused(split, use):
         )
         for number in range(20)
     ]
-    said = (
+    message = (
         f"Cannot hold out the sentences of 'bank' by the column split: got no sentence of 'river' "
         f"for {use}, expected some of each sense in both parts. Give 'river' rows of both parts, "
         "or omit the column."
     )
-    with pytest.raises(InputError, match=f"^{re.escape(said)}$"):
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         splits.cross_fit(rows, ("river", "money"), seed=0)
 
 
 def test_the_split_of_the_file_is_respected():
     names = ("train", "test", "fit", "report", "dev", None)
-    meant = {"train": "fit", "fit": "fit", "test": "report", "report": "report"}
+    roles = {"train": "fit", "fit": "fit", "test": "report", "report": "report"}
     sentences = [replace(sentence, split=names[row // 2 % 6]) for row, sentence in enumerate(GRID)]
     split = cross_fit(sentences)
     [holdout] = split.holdouts
-    for part, places in (("fit", holdout.train), ("report", holdout.test)):
-        given = {row for row, sentence in enumerate(sentences) if meant.get(sentence.split) == part}
-        assert {split.rows[place] for place in places} == given
+    for part, positions in (("fit", holdout.train), ("report", holdout.test)):
+        expected = {
+            row for row, sentence in enumerate(sentences) if roles.get(sentence.split) == part
+        }
+        assert {split.rows[position] for position in positions} == expected
     assert split.design == "the split given in the file" and split.tested == list(holdout.test)
     assert split.holdouts == cross_fit(sentences, seed=99).holdouts
 
 
-def test_a_misspelt_part_is_told_and_one_part_alone_says_nothing():
+def test_a_misspelt_part_is_reported_and_a_single_part_is_ignored():
     def parted(*names):
         return [replace(row, split=names[number // 2 % 2]) for number, row in enumerate(GRID)]
 
     half = len(GRID) // 2
-    said = (
+    message = (
         f"Cannot hold out the sentences of 'lock' by the column split: got 'fit' ({half}), 'reprot' "
         f"({half}), expected 'fit' for fitting and 'report' for testing. Correct 'reprot', or omit "
         "the column."
     )
     for hold_out in (cross_fit, lambda rows: splits.plan(rows, seed=0)):
-        with pytest.raises(InputError, match=f"^{re.escape(said)}$"):
+        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
             hold_out(parted("fit", "reprot"))
     assert cross_fit(parted("train", "train")).holdouts == cross_fit(GRID).holdouts
     assert cross_fit(parted("fit", None)).design == cross_fit(GRID).design
 
 
-def test_cue_words_that_hang_together_are_one_unit():
+def test_connected_cue_words_are_one_unit():
     chain = [("one", "x"), ("two", "y"), ("two", "x"), ("x", "z")]
     assert list(splits._components(chain).values()) == [0, 0, 0, 0]
     assert list(splits._components([("one", "x"), ("two", "y"), ("one", "z")]).values()) == [
@@ -276,12 +287,12 @@ def test_cue_words_that_hang_together_are_one_unit():
     ]
 
 
-def test_too_few_sentences_are_said_in_one_sentence():
-    few = [sentence for sentence in GRID if sentence.sense == "door"] + [GRID[1], GRID[3]]
+def test_too_few_sentences_are_refused_in_one_sentence():
+    sentences = [sentence for sentence in GRID if sentence.sense == "door"] + [GRID[1], GRID[3]]
     with pytest.raises(InputError) as error:
-        cross_fit(without(few, *BARE))
+        cross_fit(without(sentences, *BARE))
     assert str(error.value) == (
-        f"Cannot hold out the sentences of 'lock': got {len(few) - 2} sentences of 'door' and 2 "
+        f"Cannot hold out the sentences of 'lock': got {len(sentences) - 2} sentences of 'door' and 2 "
         "sentences of 'canal' in 2 groups that share no cue word or pair, expected at least "
         f"{2 * splits.STUDY_LEAST.per_sense} of each sense in at least {splits.STUDY_LEAST.units} "
         "such groups, because tested and fitted sentences must share none. Add sentences with "
@@ -289,7 +300,7 @@ def test_too_few_sentences_are_said_in_one_sentence():
     )
 
 
-def test_a_pair_with_two_sentences_of_a_sense_is_none():
+def test_a_pair_with_two_sentences_of_a_sense_is_refused():
     rows = [replace(sentence, pair="1") for sentence in GRID]
     of_sense = sum(sentence.sense == SENSES[0] for sentence in rows)
     with pytest.raises(InputError) as error:

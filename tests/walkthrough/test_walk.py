@@ -63,7 +63,7 @@ def test_the_words_token_vector_is_the_same_in_both_sentences_and_its_position_v
         assert parts[0] + parts[1] == pytest.approx(parts[2], abs=1e-5)
 
 
-def test_another_spelling_is_said_to_be_other_tokens(model):
+def test_another_spelling_has_other_tokens(model):
     assert not probe.walk(model, "bank on it", at="bank", beside="The river bank").same_tokens
 
 
@@ -100,12 +100,12 @@ def test_the_softmax_table_holds_the_words_row(walked):
     )
 
 
-def test_the_plane_is_that_of_the_largest_variance():
+def test_the_plane_has_the_largest_variance():
     points = torch.tensor(
         [[3.0, 0, 0], [-3.0, 0, 0], [0, 1.0, 0], [0, -1.0, 0], [0, 0, 0.1], [0, 0, -0.1]]
     )
-    places, explained = numbers.plane(points)
-    assert places[:, 0].tolist() == pytest.approx([3, -3, 0, 0, 0, 0], abs=1e-6)
+    projected, explained = numbers.plane(points)
+    assert projected[:, 0].tolist() == pytest.approx([3, -3, 0, 0, 0, 0], abs=1e-6)
     assert sum(explained) == pytest.approx(20 / 20.02)
     assert numbers.plane(torch.ones(1, 4))[0].tolist() == [[0, 0]]
 
@@ -129,7 +129,7 @@ def test_a_head_that_rests_on_the_first_token_is_never_opened(model, monkeypatch
     )
 
 
-def test_a_previous_token_head_is_not_opened_and_the_page_says_how_much_it_is_one(
+def test_a_previous_token_head_is_not_opened_and_the_page_gives_its_attention_to_the_token_before(
     model, monkeypatch
 ):
     """The limit is set between the two largest values, so that one head is passed over."""
@@ -155,27 +155,27 @@ def test_a_previous_token_head_is_not_opened_and_the_page_says_how_much_it_is_on
     )
 
 
-def test_content_words_are_no_function_words_and_no_punctuation(model):
+def test_content_words_exclude_function_words_and_punctuation(model):
     tokens = probe.tokenize(model, "The mole, and his river bank.")
     pieces = zip(tokens.pieces, choose.content_words(tokens), strict=True)
     assert "".join(piece.strip() for piece, content in pieces if content) == "moleriverbank"
 
 
-def test_a_layer_alone_chooses_among_its_heads(model):
-    found = [probe.walk(model, TEXT, at="flood", head=(layer, None)) for layer in range(2)]
-    assert [walk.layer for walk in found] == [0, 1]
-    assert "first of 4 heads" in dict(facts(found[0].findings))[f"why L0H{found[0].head}"]
-    best = found[0].frames["heads"].nlargest(1, "from_content")
+def test_a_layer_without_a_head_chooses_among_its_heads(model):
+    walks = [probe.walk(model, TEXT, at="flood", head=(layer, None)) for layer in range(2)]
+    assert [walk.layer for walk in walks] == [0, 1]
+    assert "first of 4 heads" in dict(facts(walks[0].findings))[f"why L0H{walks[0].head}"]
+    best = walks[0].frames["heads"].nlargest(1, "from_content")
     assert (best["layer"].item(), best["head"].item()) in {
-        (walk.layer, walk.head) for walk in found
+        (walk.layer, walk.head) for walk in walks
     }
 
 
-def test_a_first_word_has_only_itself_and_bos_to_take_from_and_nothing_comes_after_the_last(model):
+def test_a_first_word_reads_only_itself_and_bos_and_nothing_comes_after_the_last_word(model):
     assert probe.walk(model, "The river bank").truncation_change is None
-    found = probe.walk(model, "Bank")
-    assert "by what it reads from every token" in facts(found.findings)[0][1]
-    assert found.frames["heads"]["moved"].max() == 0
+    walked = probe.walk(model, "Bank")
+    assert "by what it reads from every token" in facts(walked.findings)[0][1]
+    assert walked.frames["heads"]["moved"].max() == 0
 
 
 def test_the_last_word_is_followed_by_default_or_the_last_that_the_lexicon_has(model):
@@ -185,13 +185,13 @@ def test_the_last_word_is_followed_by_default_or_the_last_that_the_lexicon_has(m
     assert probe.walk(model, tokens.text).at == tokens.positions_of("bank")[-1] < len(tokens) - 2
 
 
-def test_a_word_of_several_tokens_is_read_at_its_last_and_its_pieces_are_no_context(model):
+def test_a_word_of_several_tokens_is_read_at_its_last_token_and_its_tokens_are_not_context(model):
     here = choose.word_in_text(model, "The mole wugged away", "wugged")
     assert len(here.positions) > 1 and here.at == here.positions[-1]
     view = scene.AttentionView.of_self_attention(probe.trace(model, "The mole wugged away"))
-    others = view.other_words(here)
+    context = view.other_words(here)
     for at in here.positions:
-        assert others[at].nonzero()[:, 0].tolist() == list(range(1, here.positions[0]))
+        assert context[at].nonzero()[:, 0].tolist() == list(range(1, here.positions[0]))
 
 
 def test_the_other_sentence_has_the_same_tokens_at_the_word_and_others_before(model):
@@ -210,9 +210,9 @@ def test_the_other_sentence_has_the_same_tokens_at_the_word_and_others_before(mo
 
 def test_the_page_carries_the_same_numbers_as_the_frames_for_every_head(model, walked, traced):
     for layer, head in ((1, 2), (0, 3)):
-        other = probe.walk(model, TEXT, at="bank", head=(layer, head), beside="A red bank")
+        walk_of_head = probe.walk(model, TEXT, at="bank", head=(layer, head), beside="A red bank")
         c, at = walked.block["heads"].index([layer, head]), walked.block["first"]["at"]
-        cells = other.frames["attention"]
+        cells = walk_of_head.frames["attention"]
         for name in ("dot", "score", "pattern", "open", "steep"):
             assert unpacked(walked, name)[c].ravel() == pytest.approx(
                 cells[name].to_numpy(), rel=1e-4, abs=1e-6
@@ -220,17 +220,17 @@ def test_the_page_carries_the_same_numbers_as_the_frames_for_every_head(model, w
         assert unpacked(walked, "delta")[c, at] == pytest.approx(
             traced.delta_e(layer, head, at)[:4].numpy()
         )
-        vectors = other.frames["vectors"]
+        vectors = walk_of_head.frames["vectors"]
         for kind, name in (("query", "q"), ("key", "k"), ("value", "v")):
             mine = vectors[vectors["kind"] == kind]
             assert unpacked(walked, name)[c] == pytest.approx(
                 coordinates(mine, "d"), rel=1e-4, abs=1e-6
             )
-            place = mine[["plane_x", "plane_y"]].to_numpy()
-            assert unpacked(walked, f"{name}_plane")[c] == pytest.approx(place, rel=1e-3, abs=1e-5)
+            plane = mine[["plane_x", "plane_y"]].to_numpy()
+            assert unpacked(walked, f"{name}_plane")[c] == pytest.approx(plane, rel=1e-3, abs=1e-5)
 
 
-def test_the_same_word_parts_with_depth(walked):
+def test_the_vectors_of_the_same_word_diverge_with_depth(walked):
     layers = walked.frames["layers"]
     assert layers["depth"].tolist() == [-1, 0, 1, 2]
     assert layers["apart"].iloc[0] == 0 and (layers["apart"].iloc[1:] > 0).all()
@@ -260,9 +260,9 @@ def test_every_column_is_described_and_every_description_has_a_column(model):
         ),
     ]
     used = set()
-    for made in walks:
-        rows = made.frames["columns"].set_index(["table", "column"])
-        frames = made.frames
+    for walk in walks:
+        rows = walk.frames["columns"].set_index(["table", "column"])
+        frames = walk.frames
         assert list(rows.index) == [(name, column) for name in frames for column in frames[name]]
         assert (rows["meaning"].str.len() > 3).all()
         for name, column in rows.index:
@@ -284,7 +284,7 @@ def test_formulas_are_the_functions_without_their_docstrings():
 def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
     again = probe.walk(model, TEXT, at="bank", head=(1, 2), beside="A red bank")
     first, second = (
-        probe.write(found, tmp_path / str(n)).parent for n, found in enumerate((walked, again))
+        probe.write(walk, tmp_path / str(n)).parent for n, walk in enumerate((walked, again))
     )
     names = {file.name for file in first.iterdir()}
     tables = {f"{name}.{end}" for name in walked.frames for end in ("csv", "parquet")}
@@ -292,21 +292,23 @@ def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
     for name in names - {"manifest.json"}:
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
     check_charts(first / "walk.html")
-    made = json.loads((first / "manifest.json").read_text())
-    assert made["options"]["word"] == "bank" and set(made["files"]) == names - {"manifest.json"}
+    manifest = json.loads((first / "manifest.json").read_text())
+    assert manifest["options"]["word"] == "bank" and set(manifest["files"]) == names - {
+        "manifest.json"
+    }
     assert len(pd.read_parquet(first / "values.parquet")) == walked.at + 1
 
 
-def test_tables_of_the_walk_that_is_replaced_do_not_stay_beside_the_new_one(model, tmp_path):
-    """Except for tables that the user has changed."""
+def test_the_tables_of_a_replaced_walk_are_removed(model, tmp_path):
+    """Tables that the user has changed stay."""
     probe.write(probe.walk(model, TEXT, at="bank", against="A bank"), tmp_path)
     before = {file.name for file in tmp_path.iterdir()}
     (tmp_path / "contrast.csv").write_text("my notes", encoding="utf-8")
     probe.write(probe.walk(model, TEXT, at="bank"), tmp_path)
     after = {file.name for file in tmp_path.iterdir()}
-    made = json.loads((tmp_path / "manifest.json").read_text("utf-8"))["files"]
+    files = json.loads((tmp_path / "manifest.json").read_text("utf-8"))["files"]
     assert "contrast.parquet" in before - after
-    assert after == {*made, "manifest.json", "contrast.csv"}
+    assert after == {*files, "manifest.json", "contrast.csv"}
 
 
 TWO = {"against": "A bank", "beside": "My bank"}
@@ -316,7 +318,7 @@ EMPTY = (
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "said"),
+    ("text", "options", "message"),
     [
         (
             "",
@@ -366,18 +368,18 @@ EMPTY = (
         (TEXT, {"at": " "}, EMPTY),
     ],
 )
-def test_what_cannot_be_walked_is_one_sentence(model, text, options, said):
+def test_invalid_walks_are_refused_in_one_sentence(model, text, options, message):
     with pytest.raises(probe.InputError) as raised:
         probe.walk(model, text, **options)
-    assert said in str(raised.value) and "\n" not in str(raised.value)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_the_command_writes_a_page_that_names_the_command(run, checkpoint, tmp_path):
     out = tmp_path / "out"
-    code, said, _ = run(
+    code, output, _ = run(
         "walk", TEXT, "--word", "bank", "--model", checkpoint, "--layer", "1", "--out", out
     )
-    assert code == 0 and said.strip() == str(out / "walk.html")
+    assert code == 0 and output.strip() == str(out / "walk.html")
     command = json.loads((out / "manifest.json").read_text())["command"]
     assert (
         command.startswith(f"probe walk '{TEXT}' --word bank --beside ")
@@ -388,17 +390,17 @@ def test_the_command_writes_a_page_that_names_the_command(run, checkpoint, tmp_p
     assert str(tmp_path) not in page and "--model small-random --layer 1 --head" in page
 
 
-def test_a_notebook_shows_what_was_walked(walked):
-    shown = walked._repr_html_()
+def test_a_notebook_shows_the_walk(walked):
+    page = walked._repr_html_()
     assert (
-        escape(answer(walked.findings)) in shown
-        and "L1H2" in shown
-        and "values" in shown
-        and "<script" not in shown
+        escape(answer(walked.findings)) in page
+        and "L1H2" in page
+        and "values" in page
+        and "<script" not in page
     )
 
 
-def test_a_word_that_stands_twice_is_said_to_be_the_first(model):
+def test_the_first_occurrence_of_a_repeated_word_is_followed(model):
     twice, once = (
         probe.walk(model, text, at="bank")
         for text in ("The bank near the river bank", "The river bank")
@@ -408,13 +410,13 @@ def test_a_word_that_stands_twice_is_said_to_be_the_first(model):
     )
     assert walk_sentences.places(once.findings) is None
     assert twice.at == probe.tokenize(model, twice.text).positions_of("bank")[-1]
-    for found in (twice, once):
-        assert answer(found.findings).startswith(f"L{found.layer}H{found.head} adds ")
+    for walk in (twice, once):
+        assert answer(walk.findings).startswith(f"L{walk.layer}H{walk.head} adds ")
 
 
-def test_the_words_of_a_depth_are_shown_as_what_can_be_seen(model, monkeypatch):
+def test_the_words_of_a_depth_are_shown_in_visible_characters(model, monkeypatch):
     monkeypatch.setattr(frames, "visible_token", lambda model, token: f"<{token}>")
     words = probe.walk(model, "The river bank", causal_trace=False).block["words"]
     for name in ("lens", "nearest"):
-        shown = [word for by_token in words[name] for chips in by_token for word in chips]
-        assert shown and all(re.fullmatch(r"<\d+>", word) for word in shown)
+        labels = [word for by_token in words[name] for chips in by_token for word in chips]
+        assert labels and all(re.fullmatch(r"<\d+>", word) for word in labels)

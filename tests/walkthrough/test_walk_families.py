@@ -51,13 +51,13 @@ STEPS = [
     "layers",
     "parameters",
 ]
-MADE = {
+MANIFEST = {
     "model": "m",
     "origin": {"kind": "folder", "location": "here", "revision": None},
     "described": "folder: here",
     "dtype": "float32",
 }
-MADE |= {"weights_sha256": "0", "command": "probe walk", "versions": {}}
+MANIFEST |= {"weights_sha256": "0", "command": "probe walk", "versions": {}}
 
 
 def walk_of(kind, text=SOURCE, **options):
@@ -83,12 +83,12 @@ def traced(kind):
     )
 
 
-def close(got, wanted, **how):
-    got, wanted = (
+def close(actual, expected, **tolerances):
+    actual, expected = (
         torch.as_tensor(np.array(part) if isinstance(part, np.ndarray) else part)
-        for part in (got, wanted)
+        for part in (actual, expected)
     )
-    torch.testing.assert_close(got.double(), wanted.double(), **how)
+    torch.testing.assert_close(actual.double(), expected.double(), **tolerances)
 
 
 def test_every_formula_agrees_with_its_hook_in_every_layer(walked, kind):
@@ -108,12 +108,12 @@ def test_every_formula_agrees_with_its_hook_in_every_layer(walked, kind):
 
 
 def test_the_page_carries_the_scores_of_the_head_that_it_follows_by_pairs_of_parts(walked, traced):
-    found = walked.block["scores"]
-    assert (found["layer"], found["head"]) == (walked.layer, walked.head)
+    scores = walked.block["scores"]
+    assert (scores["layer"], scores["head"]) == (walked.layer, walked.head)
     hooked = traced.scores[walked.layer, walked.head]
     cap = walked.block["cap"]
     causal = walked.block["causal"]
-    for at, row in found["rows"].items():
+    for at, row in scores["rows"].items():
         assert list(row["scores"]) == [*range(at + 1 if causal else hooked.shape[1])]
         for key, split in row["scores"].items():
             values = [value for *_, value in split["pairs"]]
@@ -126,12 +126,15 @@ def test_the_page_carries_the_scores_of_the_head_that_it_follows_by_pairs_of_par
             if not cap:
                 assert split["score"] == pytest.approx(float(hooked[at, key]), rel=1e-4, abs=1e-4)
         numbers_of_parts = {
-            one for split in row["scores"].values() for *two, _ in split["pairs"] for one in two
+            number
+            for split in row["scores"].values()
+            for *two, _ in split["pairs"]
+            for number in two
         }
         assert numbers_of_parts == {*range(len(row["parts"]))}
 
 
-def test_a_formula_that_is_wrong_shows_in_its_own_row(kind, traced, monkeypatch):
+def test_a_wrong_formula_shows_only_in_its_row(kind, traced, monkeypatch):
     model = family_model(kind)
     view = (
         scene.AttentionView.of_cross_attention(probe.trace(model, SOURCE, TARGET))
@@ -154,11 +157,11 @@ def test_a_formula_that_is_wrong_shows_in_its_own_row(kind, traced, monkeypatch)
     )
 
 
-def test_the_steps_and_tables_are_those_of_the_family(walked, kind):
-    config, page = family_model(kind).config, render(walked, MADE)
-    family, found = config.family, re.findall(r'<section id="(\w+)"', page)
-    own = ["embedding" if kind in SINGLE else "word", *["scaling"] * family.scaled]
-    assert sorted(found) == sorted([*STEPS, *own, "certificate", "tables"])
+def test_the_steps_and_tables_follow_the_family(walked, kind):
+    config, page = family_model(kind).config, render(walked, MANIFEST)
+    family, sections = config.family, re.findall(r'<section id="(\w+)"', page)
+    extra_sections = ["embedding" if kind in SINGLE else "word", *["scaling"] * family.scaled]
+    assert sorted(sections) == sorted([*STEPS, *extra_sections, "certificate", "tables"])
     absent = [
         "contrast",
         "trace",
@@ -188,13 +191,13 @@ def test_where_a_family_norms_its_writes_the_sum_shows_it_and_a_head_moves_by_wh
     assert (
         walked.frames["agreement"].query("step.str.startswith('E + RMSNorm')")["error"].max() < 1e-5
     )
-    assert "E′ = E + RMSNorm(ΔE + ΔE of the other 3)" in render(walked, MADE)
+    assert "E′ = E + RMSNorm(ΔE + ΔE of the other 3)" in render(walked, MANIFEST)
     view = scene.AttentionView.of_self_attention(trace)
     for layer in range(model.config.n_layers):
-        written = attention.write(trace.z[layer], view.weights.blocks[layer].w_o)
+        writes = attention.write(trace.z[layer], view.weights.blocks[layer].w_o)
         added = trace.resid_mid[layer] - trace.resid_pre[layer]
         assert torch.allclose(
-            view.as_added(layer, written).sum(0), added, atol=1e-5 * added.abs().max()
+            view.as_added(layer, writes).sum(0), added, atol=1e-5 * added.abs().max()
         )
     assert (
         walked.frames["sums"].query("term == 'difference'")["norm"].item()
@@ -203,9 +206,9 @@ def test_where_a_family_norms_its_writes_the_sum_shows_it_and_a_head_moves_by_wh
 
 
 @pytest.mark.parametrize("kind", ["gpt_oss", "llama"])
-def test_what_goes_to_a_sink_is_said_where_there_is_one(kind):
+def test_the_page_mentions_a_sink_only_if_there_is_one(kind):
     walked = probe.walk(family_model(kind), "the bank")
-    page, rows = render(walked, MADE), walked.frames["agreement"].query("step == 'pattern'")
+    page, rows = render(walked, MANIFEST), walked.frames["agreement"].query("step == 'pattern'")
     sunk = kind == "gpt_oss"
     assert ("sums to 1 with what the sink takes, a learned number" in page) == sunk
     assert set(rows["function"]) == {"attention.softmax_with_sink" if sunk else "attention.softmax"}
@@ -213,7 +216,7 @@ def test_what_goes_to_a_sink_is_said_where_there_is_one(kind):
 
 
 @pytest.mark.parametrize("kind", each_family(*SMALL))
-def test_a_text_longer_than_a_layer_looks_back_is_refused_and_a_shorter_one_walked(kind):
+def test_a_text_longer_than_the_window_is_refused_and_a_shorter_one_is_walked(kind):
     model = family_model(kind)
     n = len(probe.trace(model, SOURCE).tokens)
     with pytest.raises(probe.InputError) as refused:
@@ -225,7 +228,7 @@ def test_a_text_longer_than_a_layer_looks_back_is_refused_and_a_shorter_one_walk
     assert probe.walk(model, "the bank").frames["agreement"]["error"].max() < 1e-5
 
 
-def test_the_tables_are_the_traces_numbers_and_what_is_open_is_a_triangle_a_square_or_a_rectangle(
+def test_the_tables_equal_the_trace_and_the_mask_is_a_triangle_a_square_or_a_rectangle(
     walked, traced, kind
 ):
     layer, head, at = walked.layer, walked.head, walked.at
@@ -259,7 +262,7 @@ def test_the_tables_are_the_traces_numbers_and_what_is_open_is_a_triangle_a_squa
     assert heads["weight"] == pytest.approx(traced.pattern[layer, head, at].max().item(), rel=1e-5)
 
 
-def test_e_and_all_writes_make_the_hooked_e_prime(walked, traced):
+def test_e_and_all_writes_sum_to_the_hooked_e_prime(walked, traced):
     sums = walked.frames["sums"].set_index("term")
     names = ["e0", "e1", "e2", "e3"]
     apart = walked.block["norm_after_write"]  # the heads' writes are normed before E is added
@@ -304,32 +307,34 @@ def test_the_page_carries_every_head_at_every_token(walked, traced):
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
-def test_cutting_off_what_comes_later_changes_a_word_only_where_both_sides_are_read(walked, kind):
+def test_cutting_the_text_after_the_word_changes_it_only_in_models_that_read_both_ways(
+    walked, kind
+):
     assert walked.truncation_change < 1e-5 if CAUSAL[kind] else walked.truncation_change > 1e-3
-    shown = [
+    traces = [
         probe.trace(family_model(kind), text)
         for text in (SOURCE, SOURCE[: SOURCE.index(WORD) + len(WORD)])
     ]
-    whole, alone = (trace.resid_post[:, walked.at] for trace in shown)
+    whole, truncated = (trace.resid_post[:, walked.at] for trace in traces)
     assert walked.truncation_change == pytest.approx(
-        ((whole - alone).abs().max() / whole.abs().max()).item(), abs=1e-7
+        ((whole - truncated).abs().max() / whole.abs().max()).item(), abs=1e-7
     )
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
 def test_the_word_is_compared_with_another_sentence_in_every_model_with_one_stack(kind):
-    other = "A muddy river roamed"
-    found = walk_of(kind, head=(0, 0), beside=other)
-    layers, model = found.frames["layers"], family_model(kind)
-    assert found.second_text == other and found.same_tokens and layers["apart"].iloc[0] == 0
-    here, there = (probe.trace(model, text) for text in (SOURCE, other))
+    second_text = "A muddy river roamed"
+    walked = walk_of(kind, head=(0, 0), beside=second_text)
+    layers, model = walked.frames["layers"], family_model(kind)
+    assert walked.second_text == second_text and walked.same_tokens and layers["apart"].iloc[0] == 0
+    here, there = (probe.trace(model, text) for text in (SOURCE, second_text))
     pair = [trace.resid_post[-1, trace.tokens.positions_of(WORD)[-1]] for trace in (here, there)]
     cosine = torch.cosine_similarity(*pair, dim=0).item()
     assert layers["beside_cosine"].iloc[-1] == pytest.approx(cosine, rel=1e-4)
-    rows = found.frames["embedding"].set_index(["part", "where"])
+    rows = walked.frames["embedding"].set_index(["part", "where"])
     assert rows.loc[("token", "here"), "difference"] == 0
     entering = rows.loc[(rows.index[-1][0], "here"), ["e0", "e1", "e2", "e3"]].to_numpy(float)
-    close(entering, here.resid_pre[0, found.at, :4], rtol=1e-4, atol=1e-6)
+    close(entering, here.resid_pre[0, walked.at, :4], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
@@ -338,9 +343,9 @@ def test_the_head_that_takes_most_from_the_content_words_it_may_see_is_followed(
 ):
     at, tokens = walked.at, traced.tokens
     word = set(tokens.positions_of(WORD))
-    places = [(SOURCE.index(name), SOURCE.index(name) + len(name)) for name in ("sat", "bank")]
+    word_spans = [(SOURCE.index(name), SOURCE.index(name) + len(name)) for name in ("sat", "bank")]
     overlaps = [
-        any(low < end and high > start for start, end in places) for low, high in tokens.spans
+        any(low < end and high > start for start, end in word_spans) for low, high in tokens.spans
     ]
     sources = [
         pos for pos, content in enumerate(overlaps) if content and not (CAUSAL[kind] and pos > at)
@@ -353,20 +358,20 @@ def test_the_head_that_takes_most_from_the_content_words_it_may_see_is_followed(
         for layer in layers
     ]
 
-    def taken(layer, head):
-        written = traced.delta_e_by_source(layer, head, at)[sources].sum(0)
-        return (view.as_added(layer, written, at).norm() / after[layer].norm()).item()
+    def relative_size(layer, head):
+        write = traced.delta_e_by_source(layer, head, at)[sources].sum(0)
+        return (view.as_added(layer, write, at).norm() / after[layer].norm()).item()
 
-    moved = {
-        (layer, head): taken(layer, head)
+    sizes = {
+        (layer, head): relative_size(layer, head)
         for layer in layers
         for head in range(traced.z.shape[1])
         if traced.pattern[layer, head, at, resting].sum() <= choose.MAX_RESTING
     }
-    assert (walked.layer, walked.head) == max(moved, key=moved.__getitem__)
+    assert (walked.layer, walked.head) == max(sizes, key=sizes.__getitem__)
     heads = walked.frames["heads"].set_index(["layer", "head"])["from_content"]
-    assert heads[list(moved)].to_dict() == pytest.approx(moved, rel=1e-4)
-    size = f"{100 * max(moved.values()):.0f}\u202f% of the vector's length"
+    assert heads[list(sizes)].to_dict() == pytest.approx(sizes, rel=1e-4)
+    size = f"{100 * max(sizes.values()):.0f}\u202f% of the vector's length"
     assert f"from the other content words: {size}" in facts(walked.findings)[0][1]
 
 
@@ -375,40 +380,42 @@ def test_a_long_text_is_drawn_in_part_and_counted_whole(kind):
     walked = walk_of(kind, long)
     weights = walked.frames["values"]["weight"]
     n = len(probe.tokenize(family_model(kind), long))
-    drawn = [token["pos"] for token in walked.block["source"]]
-    assert n > scene.MAX_DRAWN_WHOLE and walked.block["n_undrawn"] == n - len(drawn)
-    assert len(drawn) == (
+    source_positions = [token["pos"] for token in walked.block["source"]]
+    assert n > scene.MAX_DRAWN_WHOLE and walked.block["n_undrawn"] == n - len(source_positions)
+    assert len(source_positions) == (
         min(scene.DRAWN_OF_LONG, walked.at + 2) if CAUSAL.get(kind) else scene.DRAWN_OF_LONG
     )
-    assert len(walked.frames["attention"]) == len(drawn) * len(walked.block["tokens"])
+    assert len(walked.frames["attention"]) == len(source_positions) * len(walked.block["tokens"])
     assert weights.sum() == pytest.approx(1, abs=1e-4)
     if kind in SINGLE:
-        assert walked.at in drawn and drawn == [token["pos"] for token in walked.block["tokens"]]
+        assert walked.at in source_positions and source_positions == [
+            token["pos"] for token in walked.block["tokens"]
+        ]
     for name in ("pattern", "share"):
         together = unpacked(walked, name).sum(-1) + unpacked(walked, f"{name}_rest")
         close(together, np.ones_like(together), rtol=0, atol=1e-4)
     order = weights.to_numpy().argsort()[::-1][:5]
-    assert set(walked.frames["values"]["pos"].to_numpy()[order]) <= set(drawn)
+    assert set(walked.frames["values"]["pos"].to_numpy()[order]) <= set(source_positions)
 
 
-def test_a_model_with_many_heads_carries_only_those_of_the_layer(kind, monkeypatch):
+def test_the_page_of_a_model_with_many_heads_holds_only_the_heads_of_the_layer(kind, monkeypatch):
     monkeypatch.setattr(scene, "MAX_CELLS", 10)
     walked = walk_of(kind, head=(1, 2))
     assert walked.block["heads"] == [[1, head] for head in range(4)]
     assert unpacked(walked, "moved").shape[:2] == (2, 4)
 
 
-def test_the_stream_ends_in_what_the_model_says(walked, kind):
+def test_the_stream_ends_in_the_predictions_of_the_model(walked, kind):
     model = family_model(kind)
     stream = (
         probe.trace(model, SOURCE, TARGET).decoder if kind in PAIRED else probe.trace(model, SOURCE)
     )
     lens, nearest = walked.frames["lens"], walked.frames["nearest"]
     last = lens[lens["depth"] == lens["depth"].max()]
-    said = torch.softmax(stream.logits[walked.at], -1).topk(5)
-    close(last["probability"].to_numpy(), said.values, rtol=1e-3, atol=1e-9)
+    next_tokens = torch.softmax(stream.logits[walked.at], -1).topk(5)
+    close(last["probability"].to_numpy(), next_tokens.values, rtol=1e-3, atol=1e-9)
     assert last["token"].tolist() == [
-        model.tokenizer.decode([token]) for token in said.indices.tolist()
+        model.tokenizer.decode([token]) for token in next_tokens.indices.tolist()
     ]
     table = model.weights[model.config.family.embed + ".weight"]
     cosines = torch.cosine_similarity(stream.resid_post[-1, walked.at], table, dim=-1)
@@ -416,12 +423,12 @@ def test_the_stream_ends_in_what_the_model_says(walked, kind):
     assert best["cosine"].item() == pytest.approx(cosines.max().item(), rel=1e-4)
 
 
-def test_without_a_language_model_head_nothing_is_said_to_come_next(tmp_path):
+def test_without_a_language_model_head_there_are_no_next_tokens(tmp_path):
     model = probe.load(make_family(tmp_path / "bert", "bert", architecture="BertModel"))
     walked = probe.walk(model, SOURCE, at=WORD)
     assert "lens" not in walked.frames and "nearest" in walked.frames
     assert "There is no logit lens: the checkpoint holds no language-model head." in render(
-        walked, MADE
+        walked, MANIFEST
     )
 
 
@@ -433,11 +440,11 @@ def test_a_model_in_double_precision_is_walked_too(kind):
 
 def test_the_command_walks_a_model_that_reads_both_ways(run, tmp_path):
     text = "Apple unveiled a new smartphone"
-    given = ["--word", "Apple", "--model", "tiny-senses-bidirectional", "--out", tmp_path]
-    assert run("walk", text, *given)[:2] == (0, f"{tmp_path / 'walk.html'}\n")
-    made = json.loads((tmp_path / "manifest.json").read_text())
-    assert made["command"].startswith(f"probe walk '{text}' --word Apple --beside ")
-    assert " --model tiny-senses-bidirectional --layer " in made["command"]
+    options = ["--word", "Apple", "--model", "tiny-senses-bidirectional", "--out", tmp_path]
+    assert run("walk", text, *options)[:2] == (0, f"{tmp_path / 'walk.html'}\n")
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["command"].startswith(f"probe walk '{text}' --word Apple --beside ")
+    assert " --model tiny-senses-bidirectional --layer " in manifest["command"]
     later = pd.read_csv(tmp_path / "attention.csv").query("query_pos < key_pos")["pattern"]
     assert later.max() > 0.1
 
@@ -486,7 +493,7 @@ def test_the_page_of_a_model_whose_first_layer_norms_nothing_says_so():
     walked = probe.walk(family_model("modernbert"), "a river", at="river")
     rows = walked.frames["agreement"].query("layer == 0")
     assert rows["step"].iloc[0] == "x = E" and rows["error"].max() < 1e-5
-    page = render(walked, MADE)
+    page = render(walked, MANIFEST)
     assert "Layer 0 has no such norm: it reads the embeddings, which went through one" in page
-    other = render(walk_of("bloom"), MADE)
-    assert "Layer 0 has no such norm" not in other
+    page_of_bloom = render(walk_of("bloom"), MANIFEST)
+    assert "Layer 0 has no such norm" not in page_of_bloom

@@ -56,7 +56,7 @@ def test_a_word_of_the_target_is_followed_where_it_is_chosen(model, walked, pair
     close(walked.frames["values"]["logit"].to_numpy(), added, rtol=1e-3, atol=1e-6)
 
 
-def test_a_word_that_is_not_there_yet_is_followed_behind_the_last_token(model, pair):
+def test_a_word_that_the_target_does_not_have_yet_is_followed_at_the_last_token(model, pair):
     walked = probe.walk(model, SOURCE, target=TARGET, at="bank")
     assert walked.at == len(probe.trace(model, SOURCE, TARGET).target) - 1
     added = probe.cross.direct_logits(model, probe.trace(model, SOURCE, TARGET), "bank")[
@@ -90,14 +90,14 @@ def test_without_a_word_the_head_that_takes_most_from_the_content_words_of_the_s
     model, pair
 ):
     walked = probe.walk(model, SOURCE, target=TARGET)
-    places = [
+    word_spans = [
         (SOURCE.index(name), SOURCE.index(name) + len(name)) for name in ("sat", "river", "bank")
     ]
     spans = enumerate(pair.source.spans)
     content = [
         pos
         for pos, (low, high) in spans
-        if any(low < end and high > start for start, end in places)
+        if any(low < end and high > start for start, end in word_spans)
     ]
     after = pair.cross.resid_pre[:, -1] + pair.cross.attn_out[:, -1]
     parts = [
@@ -113,28 +113,28 @@ def test_without_a_word_the_head_that_takes_most_from_the_content_words_of_the_s
     size = whole.norm() / after[walked.layer].norm()
     assert f"adds {100 * size.item():.0f}\u202f% of the vector's length" in answer(walked.findings)
     assert "logit" not in walked.frames["values"] and "logit" not in walked.block["arrays"]
-    alone = probe.walk(model, SOURCE, target=TARGET, head=(0, None))
-    assert (alone.layer, alone.head) == (
+    in_layer_0 = probe.walk(model, SOURCE, target=TARGET, head=(0, None))
+    assert (in_layer_0.layer, in_layer_0.head) == (
         0,
         int(sizes[0].argmax()),
-    ) and "first of 4 heads" in facts(alone.findings)[0][1]
+    ) and "first of 4 heads" in facts(in_layer_0.findings)[0][1]
 
 
-def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, page_path):
+def test_every_table_is_described_and_the_manifest_lists_the_options(walked, page_path):
     assert set(walked.frames) <= set(TABLES) and walked.certificate.texts == (SOURCE, TARGET)
-    made = json.loads((page_path.parent / "manifest.json").read_text())
-    assert made["options"] == {
+    manifest = json.loads((page_path.parent / "manifest.json").read_text())
+    assert manifest["options"] == {
         "text": SOURCE,
         "target": TARGET,
         "word": WORD,
         "layer": 1,
         "head": 2,
     }
-    assert {f"{name}.csv" for name in walked.frames} <= set(made["files"])
+    assert {f"{name}.csv" for name in walked.frames} <= set(manifest["files"])
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "said"),
+    ("kind", "options", "message"),
     [
         (
             "bart",
@@ -180,10 +180,10 @@ def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, p
         ),
     ],
 )
-def test_what_cannot_be_walked_is_one_sentence(kind, given, said):
+def test_invalid_walks_are_refused_in_one_sentence(kind, options, message):
     with pytest.raises(probe.InputError) as raised:
-        probe.walk(family_model(kind), SOURCE, **({"target": TARGET} | given))
-    assert str(raised.value) == said.format(walking=f"Cannot walk a text through {kind}")
+        probe.walk(family_model(kind), SOURCE, **({"target": TARGET} | options))
+    assert str(raised.value) == message.format(walking=f"Cannot walk a text through {kind}")
 
 
 def test_the_two_texts_are_certified_and_nothing_is_walked_when_hooks_and_formulas_disagree(
@@ -192,8 +192,8 @@ def test_the_two_texts_are_certified_and_nothing_is_walked_when_hooks_and_formul
     scales = {
         (row.where, row.quantity): row.scale for row in certify_pair(model, SOURCE, TARGET).rows
     }
-    found = probe.trace(model, SOURCE, TARGET).cross
-    for layer, scores in enumerate(found.scores):
+    cross = probe.trace(model, SOURCE, TARGET).cross
+    for layer, scores in enumerate(cross.scores):
         assert scales[f"cross layer {layer}", "scores"] == pytest.approx(
             scores.abs().max().item(), rel=1e-5
         )
@@ -207,8 +207,17 @@ def test_the_command_shows_where_rive_comes_from(run, tmp_path):
         "Nobody knew why the bank was near the river.",
         "Personne ne savait pourquoi la",
     )
-    given = ["--target", target, "--word", "rive", "--model", "tiny-translator", "--out", tmp_path]
-    assert run("walk", source, *given)[:2] == (0, f"{tmp_path / 'walk.html'}\n")
+    options = [
+        "--target",
+        target,
+        "--word",
+        "rive",
+        "--model",
+        "tiny-translator",
+        "--out",
+        tmp_path,
+    ]
+    assert run("walk", source, *options)[:2] == (0, f"{tmp_path / 'walk.html'}\n")
     command = json.loads((tmp_path / "manifest.json").read_text())["command"]
     assert command.startswith(
         f"probe walk '{source}' --target '{target}' --word rive --model tiny-translator --layer "
@@ -221,10 +230,10 @@ def test_the_command_shows_where_rive_comes_from(run, tmp_path):
 
 
 def test_grids_and_matrices_take_two_texts(walked, pair):
-    made = pictures(walked)
+    charts = pictures(walked)
     sizes = len(pair.target), len(pair.source)
     for queries, labels in (("rows", pair.target.labels), ("columns", pair.source.labels)):
-        spec = made[f"pattern_{queries}"].to_dict()
+        spec = charts[f"pattern_{queries}"].to_dict()
         ground = spec["layer"][0]["encoding"]
         cells = pd.DataFrame(spec["data"]["values"])  # drawn in their order
         down, across = (cells[ground[side]["field"]].drop_duplicates() for side in "yx")
@@ -252,17 +261,17 @@ class TestPage:
         assert page.locator("h1 + p").inner_text() == answer(walked.findings)
         unfold(page)
         sizes = len(pair.target), len(pair.source)
-        shown = dots(page, "pattern", "rows")
-        assert len(shown) == sizes[0] * sizes[1]
-        across, down = ({place[axis] for place in shown} for axis in (0, 1))
+        dot_sizes = dots(page, "pattern", "rows")
+        assert len(dot_sizes) == sizes[0] * sizes[1]
+        across, down = ({position[axis] for position in dot_sizes} for axis in (0, 1))
         assert across == set(range(sizes[1])) and down == set(range(sizes[0]))
         for row, weights in enumerate(pair.cross.pattern[walked.layer, walked.head]):
-            widths = [shown[column, row] for column in range(sizes[1])]
+            widths = [dot_sizes[column, row] for column in range(sizes[1])]
             assert np.argsort(widths)[-3:].tolist() == weights.argsort()[-3:].tolist()
         page.locator('[name="queries"][value="columns"]').check(force=True)
         settled(page)
-        turned = dots(page, "pattern", "columns")
-        assert set(turned) == {(row, column) for column, row in shown}
+        transposed = dots(page, "pattern", "columns")
+        assert set(transposed) == {(row, column) for column, row in dot_sizes}
 
     def test_a_head_and_a_token_are_followed_by_every_step(
         self, shared_page, page_path, walked, pair
@@ -290,6 +299,8 @@ class TestPage:
             pair.source.labels[best] for best in pattern.argmax(-1)
         ]
         following = pair.logits[1].softmax(-1).topk(5).values.tolist()
-        said = page.locator('[data-rows="lens"] tr').last.locator("td").first.locator("small")
-        titles = said.evaluate_all("all => all.map(item => item.title)")
+        probabilities = (
+            page.locator('[data-rows="lens"] tr').last.locator("td").first.locator("small")
+        )
+        titles = probabilities.evaluate_all("all => all.map(item => item.title)")
         assert [number(title) for title in titles] == pytest.approx(following, rel=1e-4)

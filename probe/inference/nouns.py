@@ -275,8 +275,8 @@ def _compare_writes(pair: SensePair, record: NounRecord) -> PartComparison | Non
     if not _are_enough(record.noun_of[swaps], pairs):
         return None
     compared = compare_pairwise(
-        record.word_written[record.pair_of[swaps]],
-        record.written[swaps],
+        record.word_write[record.pair_of[swaps]],
+        record.write[swaps],
         pairs,
         record.noun_of[swaps].tolist(),
     )

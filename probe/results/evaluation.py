@@ -112,7 +112,7 @@ def sentence_rows(task: Task, answers: Answers) -> list[dict[str, object]]:
                 "predicted": predicted,
                 "right": predicted == sentence.sense,
                 "coordinate": float(answers.coordinates[number]),
-                "other": senses[answers.others[number]],
+                "other": senses[answers.nearest_others[number]],
                 "label": depth_label(int(answers.depths[number])),
                 "cue": sentence.cue,
                 "words_before": words_before(sentence),

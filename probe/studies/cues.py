@@ -153,7 +153,7 @@ def cues(
     # A user's cues are taken as they are; of the vocabulary only whole words are cues.
     if cues is None:
         slots = without_beginnings(
-            model, slots, done=lambda share: report("which tokens are words", 0.04 + 0.2 * share)
+            model, slots, report=lambda share: report("which tokens are words", 0.04 + 0.2 * share)
         )
     report("axis", 0.24)
     if texts is None:
@@ -187,7 +187,7 @@ def _measure(
         slots.word,
         _nouns(model, slots.before, word, slots.word),
         seed=seed,
-        done=lambda share: report("shares of heads", 0.26 + 0.2 * share),
+        report=lambda share: report("shares of heads", 0.26 + 0.2 * share),
     )
     top = top_heads(shares)
     scanned = scan(
@@ -196,7 +196,7 @@ def _measure(
         slots.ids,
         fitted.axes,
         top,
-        done=lambda share: report("cues", 0.46 + 0.5 * share),
+        report=lambda share: report("cues", 0.46 + 0.5 * share),
     )
     auroc = None
     if fitted.held_out is not None:

@@ -202,8 +202,8 @@ class WordRecords:
             )
             record = self.records[number]
             if record is None or not record.has(experiments):
-                stage = stages(word_report, plans[number])
-                record = self._measure(word, record, experiments, stage)
+                in_stage = stages(word_report, plans[number])
+                record = self._measure(word, record, experiments, in_stage)
                 self.records[number] = record
             records.append(record.only(experiments))
             finished += units[number]
@@ -226,9 +226,9 @@ class WordRecords:
         word: WordJob,
         record: WordRecord | None,
         experiments: Collection[str],
-        stage: Stage,
+        in_stage: Stage,
     ) -> WordRecord:
-        if self._run is None or self._run.seen.material is not word.material:
+        if self._run is None or self._run.observation.material is not word.material:
             self._run = None  # frees the states of one word before those of the next are read
             self._run = start(
                 self.model,
@@ -236,11 +236,11 @@ class WordRecords:
                 word.splits,
                 self.options,
                 random_model=self._random_model,
-                kept=record,
-                stage=stage,
+                earlier=record,
+                in_stage=in_stage,
             )
         keep = None if word.file is None else partial(write_record, word.file)
-        return proceed(self._run, experiments, keep=keep, stage=stage)
+        return proceed(self._run, experiments, keep=keep, in_stage=in_stage)
 
     @cached_property
     def _random_model(self) -> Model:
@@ -253,4 +253,4 @@ def _of_word(report: Progress, word: str, first: float, part: float) -> Progress
     first: the share of the work before it
     part: its share of the work
     """
-    return lambda stage, share: report(word, first + part * share)
+    return lambda _, share: report(word, first + part * share)

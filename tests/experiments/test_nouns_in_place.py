@@ -159,7 +159,7 @@ def test_states_that_are_computed_in_parts_are_those_computed_at_once(monkeypatc
             getattr(in_parts, name), getattr(at_once, name), atol=1e-4, err_msg=name
         )
     for one, other in zip(runs, runs_in_parts, strict=True):
-        assert one.placed.noun == other.placed.noun and one.rows == other.rows
+        assert one.in_place.noun == other.in_place.noun and one.rows == other.rows
         torch.testing.assert_close(other.z, one.z, atol=1e-5, rtol=0)
         torch.testing.assert_close(other.hidden, one.hidden, atol=1e-5, rtol=0)
         assert len({tuple(row) for row in one.z.flatten(1).tolist()}) > 1  # rows differ
@@ -169,7 +169,7 @@ def test_a_noun_is_read_along_axes_of_its_own():
     """Fitted on runs of the whole texts with the noun in the word's place."""
     model, seen, pair, record, runs = two_nouns_in_place()
     material, split = seen.material, pair.sense.split
-    placed = [run.placed for run in runs]
+    placed = [run.in_place for run in runs]
     assert {each.noun for each in placed} == set(record.nouns) == set(NOUNS[:2])
     for number, each in enumerate(placed):
         rows = [row for row in range(len(material)) if each.axes.cell[row] >= 0]

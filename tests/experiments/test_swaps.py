@@ -28,10 +28,10 @@ GRID = make_sentences(frames=3, distances=(1, 2))
 LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
 
 
-def make_pairs(sentences=GRID, *, most=1000, seed=0, **options):
+def make_pairs(sentences=GRID, *, limit=1000, seed=0, **options):
     split = cross_fit(sentences, SENSES, seed=seed)
     return design.make_pairs(
-        sentences, [row.distance for row in sentences], split, most=most, seed=seed, **options
+        sentences, [row.distance for row in sentences], split, limit=limit, seed=seed, **options
     )
 
 
@@ -94,7 +94,7 @@ def test_a_same_sense_donor_is_none_that_the_axis_was_fitted_on():
     for sentences in (two_each, make_sentences(frames=4, distances=(1, 2), cues=6)):
         split = cross_fit(sentences, SENSES, seed=0, least=SURVEY_LEAST)
         pairs = design.make_pairs(
-            sentences, [1] * len(sentences), split, most=8, seed=0, unfitted_donors=True
+            sentences, [1] * len(sentences), split, limit=8, seed=0, unfitted_donors=True
         )
         train = {
             split.rows[test]: {split.rows[row] for row in holdout.train}
@@ -122,12 +122,12 @@ def test_pairs_are_all_held_out_or_all_used_for_fitting():
 
 
 def test_a_limited_number_of_pairs_is_drawn_evenly_over_cue_words_with_the_seed():
-    pairs = make_pairs(most=25)
+    pairs = make_pairs(limit=25)
     assert len(set(pairs.a)) == len(pairs) == 25
     counts = [pairs.units.count(unit) for unit in set(pairs.units)]
     assert len(counts) == 10 and set(counts) == {2, 3}
-    assert pairs == make_pairs(most=25)
-    assert pairs.a != make_pairs(most=25, seed=1).a
+    assert pairs == make_pairs(limit=25)
+    assert pairs.a != make_pairs(limit=25, seed=1).a
     two_pairs = pairs.take([3, 1])
     assert (two_pairs.a, two_pairs.units, two_pairs.design) == (
         (pairs.a[3], pairs.a[1]),
@@ -137,7 +137,7 @@ def test_a_limited_number_of_pairs_is_drawn_evenly_over_cue_words_with_the_seed(
 
 
 def test_without_pairs_donors_are_drawn_across_senses():
-    pairs = make_pairs(without(GRID, "pair"), most=20)
+    pairs = make_pairs(without(GRID, "pair"), limit=20)
     assert pairs.design == DRAWN
     assert len(pairs) == 20
     assert {GRID[row].sense for row in pairs.a} == {"door"} and {
@@ -308,7 +308,7 @@ def test_the_direct_effect_is_the_difference_of_the_writes_at_its_stage(setting,
                 for axis_a, axis_b, a, b in in_pairs
             ]
             np.testing.assert_allclose(effect.direct[:, layer, head], expected, atol=1e-12)
-            assert effect.written[layer, head] == pytest.approx(
+            assert effect.write[layer, head] == pytest.approx(
                 float(sum(expected) / sum(gap)), abs=1e-12
             )
 
@@ -414,7 +414,7 @@ def test_a_draw_with_every_pair_once_equals_the_effect():
     np.testing.assert_allclose(swap[1], [[0.75, 0]])
     np.testing.assert_allclose(net[2], [[2.5 / 2 / 3, -0.4 / 3]])
     np.testing.assert_allclose(direct_draws, [[[1, 1 / 2]], [[4, 0]], [[0, 2 / 3]]])
-    np.testing.assert_allclose(whole.written, direct_draws[0])
+    np.testing.assert_allclose(whole.write, direct_draws[0])
 
 
 def test_a_cue_word_has_the_same_count_in_every_group():

@@ -691,7 +691,7 @@ def survey(
         command += " --pages" if pages else ""
         _say_what_is_replaced(out, SURVEY, command)
         page = write_surveys(surveys, out, command=command)
-    for sentence in dict.fromkeys(line for each in surveys for line in each.said):
+    for sentence in dict.fromkeys(line for each in surveys for line in each.cautions):
         typer.echo(f"probe: {sentence}", err=True)
     if not as_json:
         typer.echo(page)

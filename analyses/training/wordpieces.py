@@ -119,7 +119,7 @@ def build(
 
 def _merges(learner: Tokenizer, merged: set[str]) -> list[tuple[str, str]]:
     merges = json.loads(learner.to_str())["model"]["merges"]
-    return [(left, right) for left, right in merges if left + right in merged]
+    return [(first, second) for first, second in merges if first + second in merged]
 
 
 def _wrap(

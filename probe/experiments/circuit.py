@@ -303,7 +303,7 @@ def measure_circuit(
     position_rows = [row for group in groups for row in _with_names(group, runs.traced(group))]
     if not weights.config.attends_plainly:
         return Circuit(senses, _positions(position_rows), None, None)
-    measure_edges = partial(every_edge, most=MOST_TOTALS, seed=seed)
+    measure_edges = partial(every_edge, limit=MOST_TOTALS, seed=seed)
     by_group = [
         GroupEdges(group, runs.run(measure_edges, *runs.members(group.traced))) for group in groups
     ]
@@ -558,7 +558,7 @@ def _with_names(group: Group, rows: Iterable[Mapping[str, Any]]) -> Iterator[dic
 def _rows_of_head(edges: Edges, layer: int, head: int) -> list[dict[str, Any]]:
     """The swaps of one head's z at every position, as rows of a causal trace."""
     offsets = np.unique(edges.edges["receiver_pos"]).tolist()
-    effects = edges.swapped[:, :, layer, head].double().numpy()  # pair recipient pos
+    effects = edges.receiver_shift[:, :, layer, head].double().numpy()  # pair recipient pos
     gap = edges.gap[:, 0].tolist()
     rows = []
     for pair in range(len(effects)):

@@ -33,7 +33,7 @@ class Evaluation(Displayed):
     without: pd.DataFrame | None = None  # the accuracy without heads, if requested
     # Every tested sentence with its prediction. None for a folder written by an earlier version.
     sentences: pd.DataFrame | None = None
-    said: tuple[str, ...] = ()  # cautions about the numbers, in sentences
+    cautions: tuple[str, ...] = ()  # cautions about the numbers, in sentences
 
     def __repr__(self) -> str:
         words = ", ".join(self.words["word"].head(WORDS_SHOWN))

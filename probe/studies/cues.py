@@ -311,11 +311,11 @@ def fit_texts(
     slots: Slots,
     *,
     seed: int,
-    most: int = DEPTH_SAMPLE,
+    sample_size: int = DEPTH_SAMPLE,
 ) -> Fitted:
     """The axis through the word in two texts, at the layer where frames agree best about cues.
 
-    most: how many of the cues are used to choose the layer
+    sample_size: how many of the cues are used to choose the layer
     """
     if isinstance(texts, str) or len(texts) != 2:
         raise InputError(
@@ -337,7 +337,7 @@ def fit_texts(
         )
     # A sample of cues is enough to choose the layer.
     rng = np.random.default_rng(seed)
-    numbers = rng.permutation(len(slots.cues))[:most]
+    numbers = rng.permutation(len(slots.cues))[:sample_size]
     sample = [slots.cues[number].ids for number in numbers]
     depth = most_reliable_depth(read_weights(model), slots.templates, sample, by_depth, slots.word)
     sha256 = sha256_of_bytes("\n".join(texts).encode())

@@ -84,17 +84,17 @@ def test_every_swap_and_all_at_once_are_plain_forwards_with_z_patched(kind, dtyp
         close = CLOSE[dtype] * max(1, float(own.abs()))
         assert abs(found.margin[0, side] - own) <= close
         torch.testing.assert_close(
-            found.moved[0, side].flatten(), torch.stack(moved) - own, rtol=0, atol=close
+            found.shift[0, side].flatten(), torch.stack(moved) - own, rtol=0, atol=close
         )
         assert found.together[0, side].item() == pytest.approx(float(together - own), abs=close)
-    assert found.moved.abs().max() > 1e-3  # otherwise there is nothing to compare
+    assert found.shift.abs().max() > 1e-3  # otherwise there is nothing to compare
     assert abs(found.all_heads - 1) > 1e-3  # earlier target words read the source, too
 
 
 def test_a_donor_that_is_the_sentence_itself_moves_nothing_and_labels_turned_round_turn_the_sign():
     model = family_model("bart", torch.float64)
     same = probe.cross.swap_heads(model, [probe.cross.WordChoice(A, A, TARGET, *WORDS)])
-    assert same.moved.abs().max() < 1e-12 and same.gap.abs().max() < 1e-12
+    assert same.shift.abs().max() < 1e-12 and same.gap.abs().max() < 1e-12
     turned = probe.cross.WordChoice(B, A, TARGET, *WORDS)
     one, other = (probe.cross.swap_heads(model, [choice]) for choice in (CHOICE, turned))
     torch.testing.assert_close(one.toward, -other.toward)
@@ -105,7 +105,7 @@ def test_a_donor_that_is_the_sentence_itself_moves_nothing_and_labels_turned_rou
 def test_ratios_are_ratios_of_sums_over_choices():
     moved = torch.tensor([[-1.0, 3.0], [-2.0, 1.0]])[..., None, None]
     margin, together = torch.tensor([[[2.0, -2.0], [1.0, 0.0]], [[-4.0, 4.0], [0.0, 0.0]]])
-    found = CrossSwaps(margin=margin, moved=moved, together=together)
+    found = CrossSwaps(margin=margin, shift=moved, together=together)
     assert found.gap.tolist() == [4.0, 1.0]
     assert (found.noise.item(), found.denoise.item()) == pytest.approx((3 / 5, 4 / 5))
     assert found.effect.item() == pytest.approx(7 / 10) and found.all_heads == pytest.approx(4 / 5)

@@ -251,11 +251,11 @@ def test_totals_are_run_where_an_edge_could_reach_enough_and_for_a_sample_of_the
     torch.testing.assert_close(some.total[:, :, run], every.total[:, :, run], rtol=0, atol=1e-5)
     share = (every.total[..., 0] / every.gap.mean()).abs().mean((0, 1)).numpy()
     assert share[~run].max() < edges.REACH and share[some.sampled].max() < edges.REACH
-    few = edges.edges(*given, depth=LAYERS, most=2, sample=0)  # the edges that could reach most
+    few = edges.edges(*given, depth=LAYERS, limit=2, sample=0)  # the edges that could reach most
     assert np.flatnonzero(were_run(few)).tolist() == sorted(
         number_of(few.edges, edge) for edge in made.edges
     )
-    assert few.swapped.shape == (len(given[1]), 2, LAYERS, given[0].shape[1] + 1, 3)
+    assert few.receiver_shift.shape == (len(given[1]), 2, LAYERS, given[0].shape[1] + 1, 3)
 
 
 def test_totals_of_given_edges_are_those_of_all_edges(two_steps):

@@ -147,13 +147,13 @@ def test_pairs_that_are_not_marked_are_said():
     )  # a number that occurs once does not form a pair
     assert splits.unmarked_pairs([row(f"{n} mud bank", "a") for n in range(3)]) == 0
     given = [{"word": "bank", "sense": one.sense, "text": one.text} for one in alike]
-    (said,) = probe.evaluate("tiny-senses", sentences=given).said
+    (said,) = probe.evaluate("tiny-senses", sentences=given).cautions
     assert said.startswith(
         "12 of 12 sentences with 'bank' differ from one of another sense in a single word, but are "
         "not marked as a pair."
     )
     marked = [one | {"pair": one["text"][0]} for one in given]
-    assert probe.evaluate("tiny-senses", sentences=marked).said == ()
+    assert probe.evaluate("tiny-senses", sentences=marked).cautions == ()
 
 
 def test_sentences_without_frames_and_cues_are_dealt_out_sense_by_sense_with_the_seed():

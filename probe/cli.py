@@ -147,7 +147,7 @@ def report(
         str | None,
         Option(
             metavar="EXPERIMENTS",
-            help="Run these experiments, e.g. heads,nouns, and those that they need. The page has "
+            help="Run these experiments, e.g. heads,nouns, and what they need. The page has "
             "their sections only. An unknown name lists all.",
         ),
     ] = None,
@@ -155,7 +155,7 @@ def report(
         str | None,
         Option(
             metavar="EXPERIMENTS",
-            help="Leave out these experiments, e.g. circuit, and those that need them.",
+            help="Leave out these experiments, e.g. circuit, and whatever needs them.",
         ),
     ] = None,
     beside: Annotated[
@@ -449,7 +449,7 @@ def explore(
     try:
         serve(load, host=host, port=port, browser=browser, fragment=fragment, say=typer.echo)
     except KeyboardInterrupt:
-        # The usual end of the explorer. There are no files to report on.
+        # The usual end of the explorer. It writes no files to report on.
         typer.echo("probe: the explorer has stopped.", err=True)
         sys.exit(INTERRUPTED)
 

@@ -418,7 +418,7 @@ def architecture(
     pass per head, of reading sentences, and of their bare forward pass. `work run seconds`
 
     The hooked forward passes are run for one head of every third layer. The second result is the number of all forward
-    passes, with two traces, over the number of those that were run.
+    passes, with two traces, over the number that was run.
     """
     model = shaped(shape)
     weights, plain = read_weights(model), plain_model(model)
@@ -453,7 +453,7 @@ def long_text(model: Model, length: int, *, runs: int) -> dict[str, float]:
             model.bridge.run_with_cache(ids)
 
     def memory_of(work: Work) -> tuple[float, float]:
-        # The bridge keeps tensors of its last run: a short run frees those of the run before.
+        # The bridge keeps tensors of its last run: a short run frees the tensors of the run before.
         with torch.inference_mode():
             model.bridge(ids[:, :2])
         traces.clear()

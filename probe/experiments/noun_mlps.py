@@ -39,7 +39,7 @@ class NounMlpRecord:
     """The effects of MLPs on two senses of a word, and on nouns in its place. A swap is one noun in
     one pair.
 
-    word: net of every MLP for the word; NaN in the pairs in which no noun can stand. `pair layer`
+    word: net of every MLP for the word; NaN in the pairs that no noun fits. `pair layer`
     nouns: net of every MLP with the noun. `swap layer`
     pair_of, noun_of: the number of the pair, and of the noun in the `NounRecord`. `swap`
     """
@@ -112,8 +112,7 @@ def _of_nouns(
 
 
 def _of_word(weights: Weights, word: WordInPlace, among: Candidates) -> Array:
-    """Net of every MLP for the word; NaN in the pairs in which no noun can stand.
-    `-> pair layer`"""
+    """Net of every MLP for the word; NaN in the pairs that no noun fits. `-> pair layer`"""
     usable = pairs_inside(word.pairs, set(among.rows))
     pairs = word.pairs.take(usable)
     rows = rows_of_pairs(pairs)

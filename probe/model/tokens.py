@@ -437,13 +437,13 @@ def token_id(model: Model, token: str | int) -> int:
             raise InputError(
                 f"Reading the logit of {token!r}: {model.name} cuts it into {len(ids)} tokens "
                 f"({', '.join(map(repr, pieces))}), expected one that it knows; give a single "
-                'token as it stands inside a sentence, such as " water", or its id.'
+                'token as it appears inside a sentence, such as " water", or its id.'
             )
         return int(ids[0])
     number = whole_number(token)
     if number is None:
         raise InputError(
-            f"Reading the logit of a token: got {token!r}, expected a token as it stands inside a "
+            f"Reading the logit of a token: got {token!r}, expected a token as it appears inside a "
             'sentence, or its id; give " water" or an id, or two of these as a tuple.'
         )
     if not 0 <= number < model.config.d_vocab:

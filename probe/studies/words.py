@@ -5,7 +5,7 @@
 
 The key is a hash of the weights, the options, the sentences of the word and the version of probe. A
 survey therefore finds the record that a report with the same options has written. The key does not
-depend on the experiments: a record lists those that it has. A file is complete or absent, and no
+depend on the experiments: a record lists its experiments. A file is complete or absent, and no
 other state is stored: after an interruption a study or a survey measures what is missing.
 """
 
@@ -85,7 +85,7 @@ def job_of(model: Model, options: Options, name: str = "") -> Job:
 def model_of(job: Job) -> Model:
     """The model of a job, loaded once in a process.
 
-    Raises ModelError if its weights differ from those that the job was started with.
+    Raises ModelError if its weights differ from the weights at the start of the job.
     """
     with _loading:
         model = _loaded.get(_model_key(job))
@@ -229,7 +229,7 @@ class WordRecords:
         in_stage: Stage,
     ) -> WordRecord:
         if self._run is None or self._run.observation.material is not word.material:
-            self._run = None  # frees the states of one word before those of the next are read
+            self._run = None  # frees the states of one word before the next word is read
             self._run = start(
                 self.model,
                 word.material,

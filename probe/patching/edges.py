@@ -158,7 +158,7 @@ class Edges:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-@renamed(weights="model", a="texts", b="against")
+@renamed(weights="model", a="texts", b="against", most="limit")
 def edges(
     model: ModelSource | Weights,
     texts: Rows,

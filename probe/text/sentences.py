@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from probe.errors import InputError
+from probe.renamed import renamed
 from probe.text.files import (
     COLUMNS,
     REQUIRED,
@@ -156,6 +157,7 @@ class Corpus:
 TABLE = Source(Path("a table made in Python"), "a table made in Python")
 
 
+@renamed(given="source")
 def read_sentences(source: Any, *, word: str | None = None) -> Corpus:
     """The sentences of a file, of a folder of files, or of a table made in Python (a DataFrame, a
     list of dicts).

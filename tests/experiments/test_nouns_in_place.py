@@ -154,7 +154,7 @@ def test_states_that_are_computed_in_parts_are_those_computed_at_once(monkeypatc
     *_, at_once, runs = two_nouns_in_place()
     monkeypatch.setattr(nouns_in_place, "STATES_BYTES", 1)  # one noun and one sentence at a time
     *_, in_parts, runs_in_parts = two_nouns_in_place()
-    for name in ("squared_gap", "pair_gap", "net", "written"):
+    for name in ("squared_gap", "pair_gap", "net", "write"):
         np.testing.assert_allclose(
             getattr(in_parts, name), getattr(at_once, name), atol=1e-4, err_msg=name
         )

@@ -67,13 +67,13 @@ def test_layer_norm_is_torchs(numbers, epsilon):
     torch.testing.assert_close(attention.layer_norm(x, gain, bias, epsilon), expected, **EXACT)
 
 
-def test_rms_norm_by_hand_and_as_torch_has_it(numbers) -> None:
+def test_rms_norm_by_hand_and_as_in_torch(numbers) -> None:
     # mean of squares of (3, 4) is 12.5, its root 3.5355...
-    found = attention.rms_norm(
+    output = attention.rms_norm(
         torch.tensor([3.0, 4.0], dtype=torch.float64), torch.tensor([1.0, 2.0]), 0.0
     )
     torch.testing.assert_close(
-        found, torch.tensor([3 / 12.5**0.5, 8 / 12.5**0.5], dtype=torch.float64), **EXACT
+        output, torch.tensor([3 / 12.5**0.5, 8 / 12.5**0.5], dtype=torch.float64), **EXACT
     )
     x, gain = numbers(5, 8), numbers(8)
     torch.testing.assert_close(
@@ -97,15 +97,17 @@ def test_activations_are_torchs(ours, theirs) -> None:
 
 def test_a_soft_cap_leaves_small_numbers_and_bounds_large_ones() -> None:
     # 2 tanh(1/2) and 2 tanh(50), by hand
-    found = attention.softcap(torch.tensor([0.0, 1e-4, 1.0, -1.0, 100.0], dtype=torch.float64), 2.0)
+    output = attention.softcap(
+        torch.tensor([0.0, 1e-4, 1.0, -1.0, 100.0], dtype=torch.float64), 2.0
+    )
     tanh = 0.46211715726000975
     expected = torch.tensor([0.0, 1e-4, 2 * tanh, -2 * tanh, 2.0], dtype=torch.float64)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
 
 
 def test_a_window_hides_what_is_further_back() -> None:
-    seen = attention.mask(attention.sliding_window(torch.zeros(5, 5), 2)).isfinite()
-    assert [row.nonzero().flatten().tolist() for row in seen] == [
+    visible = attention.mask(attention.sliding_window(torch.zeros(5, 5), 2)).isfinite()
+    assert [row.nonzero().flatten().tolist() for row in visible] == [
         [0],
         [0, 1],
         [1, 2],
@@ -119,9 +121,9 @@ def test_a_window_hides_what_is_further_back() -> None:
     assert torch.equal(attention.sliding_window(torch.zeros(5, 5), 5), torch.zeros(5, 5))
 
 
-def test_a_window_that_is_read_both_ways_has_so_many_keys_on_either_side() -> None:
-    seen = attention.sliding_window(torch.zeros(5, 5), 2, both_ways=True).isfinite()
-    assert [row.nonzero().flatten().tolist() for row in seen] == [
+def test_a_window_in_both_directions_has_its_size_on_either_side() -> None:
+    visible = attention.sliding_window(torch.zeros(5, 5), 2, both_ways=True).isfinite()
+    assert [row.nonzero().flatten().tolist() for row in visible] == [
         [0, 1, 2],
         [0, 1, 2, 3],
         [0, 1, 2, 3, 4],
@@ -132,7 +134,7 @@ def test_a_window_that_is_read_both_ways_has_so_many_keys_on_either_side() -> No
     assert [row.nonzero().flatten().tolist() for row in last] == [[2, 3, 4], [3, 4]]
 
 
-def test_pairs_that_stand_side_by_side_are_turned_together_and_match_as_before(numbers) -> None:
+def test_interleaved_pairs_are_rotated_together_and_keep_their_products(numbers) -> None:
     x, y, angles = (
         numbers(6, 10),
         numbers(6, 10),
@@ -141,12 +143,12 @@ def test_pairs_that_stand_side_by_side_are_turned_together_and_match_as_before(n
     parted = attention.halves(x, 8)
     assert torch.equal(parted, x[:, [0, 2, 4, 6, 1, 3, 5, 7, 8, 9]])
     torch.testing.assert_close((parted * attention.halves(y, 8)).sum(-1), (x * y).sum(-1), **EXACT)
-    turned, position = attention.rotate(parted, angles), torch.arange(6).double()
+    output, position = attention.rotate(parted, angles), torch.arange(6).double()
     first = x[:, 0] * position.cos() - x[:, 1] * position.sin()
-    torch.testing.assert_close(turned[:, 0], first, rtol=0, atol=1e-6)
+    torch.testing.assert_close(output[:, 0], first, rtol=0, atol=1e-6)
 
 
-def test_shared_heads_stand_side_by_side(numbers) -> None:
+def test_heads_that_share_a_key_are_adjacent(numbers) -> None:
     k = numbers(2, 3, 4)
     shared = attention.repeat_kv(k, 6)
     assert [next(g for g in range(2) if torch.equal(shared[head], k[g])) for head in range(6)] == [
@@ -160,29 +162,30 @@ def test_shared_heads_stand_side_by_side(numbers) -> None:
     assert torch.equal(attention.repeat_kv(k, 2), k)
 
 
-def test_rotary_positions_turn_pairs_like_complex_numbers_and_leave_the_rest(numbers) -> None:
+def test_rotary_positions_rotate_pairs_like_complex_numbers_and_leave_other_dimensions(
+    numbers,
+) -> None:
     x = numbers(2, 6, 10)
     angles = attention.rotary_angles(torch.arange(6), attention.rotary_frequencies(8, 10000.0))
-    turned = attention.rotate(x, angles)
+    output = attention.rotate(x, angles)
     for i in range(4):
         angle = torch.arange(6).float() * torch.tensor(1 / 10000.0 ** (2 * i / 8))
         whole = torch.complex(x[..., i], x[..., i + 4]) * torch.polar(torch.ones(6), angle).to(
             torch.complex128
         )
-        torch.testing.assert_close(turned[..., i], whole.real, rtol=0, atol=1e-6)
-        torch.testing.assert_close(turned[..., i + 4], whole.imag, rtol=0, atol=1e-6)
-    assert torch.equal(turned[..., 8:], x[..., 8:])
-    assert torch.equal(turned[:, 0], x[:, 0])  # position 0 is not turned
+        torch.testing.assert_close(output[..., i], whole.real, rtol=0, atol=1e-6)
+        torch.testing.assert_close(output[..., i + 4], whole.imag, rtol=0, atol=1e-6)
+    assert torch.equal(output[..., 8:], x[..., 8:])
+    assert torch.equal(output[:, 0], x[:, 0])  # position 0 is not rotated
 
 
-def test_stretched_frequencies_by_hand() -> None:
-    # In 100 positions these rotate 20, 4, 2 and 0.5 times. Between 1 and 5 the unchanged fraction
-    # is
-    # 0.75 and 0.25.
+def test_scaled_frequencies_by_hand() -> None:
+    # In 100 positions these rotate 20, 4, 2 and 0.5 times. Between 1 and 5 the
+    # unchanged fraction is 0.75 and 0.25.
     frequencies = torch.tensor([20.0, 4.0, 2.0, 0.5]) * 2 * math.pi / 100
-    found = attention.rope_scaling(frequencies, factor=8, low=1, high=5, length=100)
+    output = attention.rope_scaling(frequencies, factor=8, low=1, high=5, length=100)
     expected = frequencies * torch.tensor([1, 0.75 + 0.25 / 8, 0.25 + 0.75 / 8, 1 / 8])
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(output, expected, rtol=1e-6, atol=0)
 
 
 BASE = {"rope_theta": 10000.0}
@@ -214,13 +217,13 @@ def test_scaled_frequencies_are_those_of_transformers_to_the_last_digit(name: st
     sizes = {"hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": 2000}
     # A new copy, because their config writes into its argument.
     theirs = transformers.LlamaConfig(**sizes, rope_parameters=dict(stated))
-    exact, stretch = ROPE_INIT_FUNCTIONS[stated["rope_type"]](theirs, "cpu")
+    exact, attention_factor = ROPE_INIT_FUNCTIONS[stated["rope_type"]](theirs, "cpu")
     raw = theirs.to_dict() | sizes | {"rope_parameters": stated, "vocab_size": 9}
     architecture = "LlamaForCausalLM"
     config = config_from(raw, where="a test", architecture=architecture, prepend_bos=True)
-    found = forward.rotary(config.positions, local=False)
-    assert found.dtype == exact.dtype and torch.equal(found, exact)
-    assert forward.rotary_factor(config.positions, local=False) == stretch
+    frequencies = forward.rotary(config.positions, local=False)
+    assert frequencies.dtype == exact.dtype and torch.equal(frequencies, exact)
+    assert forward.rotary_factor(config.positions, local=False) == attention_factor
     # A text longer than LongRoPE's short factors allow has other frequencies throughout.
     assert config.n_ctx == (300 if name == "longrope" else 2000)
 
@@ -233,16 +236,16 @@ def test_a_route_by_hand() -> None:
         (True, True, [0, 2 / 7, 5 / 7]),
         (False, True, [0, 2 / 7, 5 / 7]),
     ):
-        found = attention.route(logits, 2, of_all=of_all, normed=normed)
-        torch.testing.assert_close(found, torch.tensor(expected))
+        weights = attention.route(logits, 2, of_all=of_all, normed=normed)
+        torch.testing.assert_close(weights, torch.tensor(expected))
 
 
 def test_a_sink_is_one_more_key_that_has_no_value(numbers) -> None:
     scores, sinks = attention.mask(numbers(HEADS, POS, POS)), numbers(HEADS)
-    found = attention.softmax_with_sink(scores, sinks)
+    pattern = attention.softmax_with_sink(scores, sinks)
     one_more = torch.cat([scores, sinks[:, None, None].expand(HEADS, POS, 1)], dim=-1)
-    torch.testing.assert_close(found, functional.softmax(one_more, dim=-1)[..., :-1], **EXACT)
-    assert (found.sum(-1) < 1).all()
+    torch.testing.assert_close(pattern, functional.softmax(one_more, dim=-1)[..., :-1], **EXACT)
+    assert (pattern.sum(-1) < 1).all()
     # Nothing overflows, and a sink with all of the attention leaves none.
     assert attention.softmax_with_sink(1e3 * scores, 0 * sinks).isfinite().all()
     assert attention.softmax_with_sink(scores, 0 * sinks + 1e3).abs().max() == 0
@@ -250,15 +253,17 @@ def test_a_sink_is_one_more_key_that_has_no_value(numbers) -> None:
 
 def test_a_clamped_gate_by_hand() -> None:
     gate, up = torch.tensor([9.0, -9.0, 1.0]), torch.tensor([3.0, -3.0, 0.5])
-    found = attention.clamped_swiglu(gate, up, sharpness=2.0, limit=2.0)
+    output = attention.clamped_swiglu(gate, up, sharpness=2.0, limit=2.0)
     at_limit = 2 / (1 + math.exp(-4)) * 3  # both cut off at 2
     below = -9 / (1 + math.exp(18)) * -1  # a gate is not cut off below
-    torch.testing.assert_close(found, torch.tensor([at_limit, below, 1 / (1 + math.exp(-2)) * 1.5]))
+    torch.testing.assert_close(
+        output, torch.tensor([at_limit, below, 1 / (1 + math.exp(-2)) * 1.5])
+    )
 
 
 def test_alibi_by_hand() -> None:
     torch.testing.assert_close(attention.alibi_slopes(4), 2.0 ** -torch.tensor([2.0, 4, 6, 8]))
-    # six heads: the four of above, then the first and the third of eight
+    # six heads: the four from above, then the first and the third of eight
     last = attention.alibi_slopes(6)[4:]
     torch.testing.assert_close(last, 2.0 ** -torch.tensor([1.0, 3.0]))
     bias = attention.alibi(torch.tensor([0.5, 0.25]), torch.arange(3))
@@ -266,7 +271,7 @@ def test_alibi_by_hand() -> None:
 
 
 # 32 buckets up to 128, as T5 has them. Both ways: 16 each side, 8 of them exact, then 8 over
-# log2(128/8) = 4 octaves, two an octave: from 8, 11.3, 16, 22.6, 32, 45.3, 64, 90.5 on. One way: 16
+# log2(128/8) = 4 octaves, two per octave: from 8, 11.3, 16, 22.6, 32, 45.3, 64, 90.5 on. One way: 16
 # exact, then 16 over log2(128/16) = 3 octaves.
 BOTH_WAYS = {
     0: 0,
@@ -297,17 +302,17 @@ ONE_WAY = {
 }
 
 
-@pytest.mark.parametrize(("known", "both_ways"), [(BOTH_WAYS, True), (ONE_WAY, False)])
-def test_relative_buckets_by_hand(known: dict[int, int], both_ways: bool) -> None:
-    offsets = torch.tensor(list(known))
-    found = attention.relative_buckets(offsets, 32, furthest=128, both_ways=both_ways)
-    assert dict(zip(known, found.tolist(), strict=True)) == known
+@pytest.mark.parametrize(("buckets", "both_ways"), [(BOTH_WAYS, True), (ONE_WAY, False)])
+def test_relative_buckets_by_hand(buckets: dict[int, int], both_ways: bool) -> None:
+    offsets = torch.tensor(list(buckets))
+    output = attention.relative_buckets(offsets, 32, furthest=128, both_ways=both_ways)
+    assert dict(zip(buckets, output.tolist(), strict=True)) == buckets
 
 
 def test_a_relative_bias_is_looked_up_per_head(numbers) -> None:
-    table, places = numbers(8, 3), torch.arange(4)
+    table, positions = numbers(8, 3), torch.arange(4)
     bias = attention.relative_bias(
-        table, places[None] - places[:, None], furthest=20, both_ways=True
+        table, positions[None] - positions[:, None], furthest=20, both_ways=True
     )
     assert bias.shape == (3, 4, 4)
     assert torch.equal(bias[:, 2, 2], table[0]) and torch.equal(bias[:, 2, 1], table[1])

@@ -83,7 +83,7 @@ def test_swaps_in_bfloat16_are_those_in_float64(kind: str, tmp_path: Path) -> No
     """With the same weights, the difference is within the roundings of the blocks, relative to
     the largest effect.
     """
-    moved = []
+    effects = []
     for model in exact_and_coarse(kind, tmp_path):
         texts = [tokenize(model, f"The {cue} under the bank") for cue in ("mole", "town")]
         at = [tokens.positions_of("bank")[-1] for tokens in texts]
@@ -91,9 +91,9 @@ def test_swaps_in_bfloat16_are_those_in_float64(kind: str, tmp_path: Path) -> No
         way = (states.resid[0, -1] - states.resid[1, -1]).double()
         direction = (way / way.square().sum())[None]
         rows = [probe.model.tokens.TargetText(t.ids, pos) for t, pos in zip(texts, at, strict=True)]
-        swapped = probe.swap_heads(read_weights(model), rows, states.z.flip(0), direction)
-        moved.append(swapped.double())
-    exact, coarse = moved
+        effect = probe.swap_heads(read_weights(model), rows, states.z.flip(0), direction)
+        effects.append(effect.double())
+    exact, coarse = effects
     assert exact.abs().max() > 0.05
     error = (exact - coarse).abs().max() / exact.abs().max()
     assert 1e-6 < error < check.rounded_through(2)
@@ -119,18 +119,20 @@ def test_a_batch_reads_what_a_single_text_does_in_bfloat16(kind: str) -> None:
     at = [tokens.positions_of("bank")[-1] for tokens in texts]
     read = target_states(model, texts, at).resid[:, -1].double()
     for tokens, pos, row in zip(texts, at, read, strict=True):
-        alone = probe.trace(model, tokens.text).resid_post[-1, pos].double()
+        single = probe.trace(model, tokens.text).resid_post[-1, pos].double()
         blocks = check.rounded_through(model.config.n_layers)
-        assert (row - alone).abs().max() < blocks * alone.abs().max()
+        assert (row - single).abs().max() < blocks * single.abs().max()
 
 
-def test_a_lost_term_of_a_logit_is_seen_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_term_of_a_logit_is_detected_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     model = family_model("gpt2", BF16)
     whole = logits.components_by_source
     monkeypatch.setattr(
         logits,
         "components_by_source",
-        lambda *given, **named: [part for part in whole(*given, **named) if part.layer != 1],
+        lambda *arguments, **options: [
+            part for part in whole(*arguments, **options) if part.layer != 1
+        ],
     )
     with pytest.raises(
         probe.CrossCheckError, match=r"of the largest logit, expected at most 5e-02. Run"
@@ -157,39 +159,41 @@ def test_a_bridge_and_a_model_of_hugging_face_in_bfloat16_share_their_weights(
 
 @pytest.mark.campaign
 def test_a_study_in_bfloat16_finds_what_one_in_float32_finds(tmp_path: Path) -> None:
-    every = probe.lexicon.expand("bank").sentences
-    frames = list(dict.fromkeys(sentence.frame for sentence in every))[:3]
-    few = [sentence for sentence in every if sentence.frame in frames]
+    sentences = probe.lexicon.expand("bank").sentences
+    frames = list(dict.fromkeys(sentence.frame for sentence in sentences))[:3]
+    corpus = [sentence for sentence in sentences if sentence.frame in frames]
     in_float32, in_bfloat16 = (
-        probe.study(load("tiny-senses", dtype=dtype), sentences=few, permutations=99, max_pairs=8)
+        probe.study(
+            load("tiny-senses", dtype=dtype), sentences=corpus, permutations=99, max_pairs=8
+        )
         for dtype in ("float32", "bfloat16")
     )
     exact, coarse = (
         study.frames["heads"].set_index(["layer", "head"]) for study in (in_float32, in_bfloat16)
     )
-    made = probe.write(in_bfloat16, tmp_path)
+    page = probe.write(in_bfloat16, tmp_path)
     assert (exact["net"] - coarse["net"]).abs().max() < 0.02
     assert (exact["verdict"] == "resolver").any()
     # A head without an effect may pass the test of separation in one dtype and fail in the other.
     moving = exact["net"].abs() >= 0.02
     assert moving.sum() >= 3 and exact["verdict"][moving].equals(coarse["verdict"][moving])
-    assert '"dtype": "bfloat16"' in (Path(made).parent / "manifest.json").read_text()
+    assert '"dtype": "bfloat16"' in (Path(page).parent / "manifest.json").read_text()
 
 
-def test_what_goes_to_numpy_goes_there_from_bfloat16_too(run: Callable, tmp_path: Path) -> None:
+def test_tables_are_made_from_bfloat16_tensors_too(run: Callable, tmp_path: Path) -> None:
     """A walk, a patch and edges convert tensors to tables."""
     model = load("tiny-senses", dtype=BF16)
     walked = probe.walk(model, "The old tree by the river bank", at="bank")
     assert walked.frames["heads"]["layer"].notna().all()
     pair = ("The river bank", "The mortgage bank")
     by_dtype = [
-        probe.patch(one, pair[0], against=pair[1], at="bank")["swap"]
-        for one in (model, load("tiny-senses"))
+        probe.patch(source, pair[0], against=pair[1], at="bank")["swap"]
+        for source in (model, load("tiny-senses"))
     ]
     assert (by_dtype[0] - by_dtype[1]).abs().max() < 0.02
     rows = [tokenize(model, text).ids for text in pair]
     weights = read_weights(model)
     direction = torch.ones(1, weights.shape[2])
     assert probe.edges(weights, rows[:1], rows[1:], direction, depth=4).rows()
-    code, said, _ = run("check", "--dtype", "bfloat16")
-    assert code == 0 and "bfloat16" in said
+    code, stdout, _ = run("check", "--dtype", "bfloat16")
+    assert code == 0 and "bfloat16" in stdout

@@ -77,8 +77,8 @@ def rounded(kind: str) -> set[str]:
         "scores": {"scores"},
         "router": {"mlp_out", "resid_post"},
     }
-    found = {quantity for step in family.in_float32 for quantity in by_step.get(step, ())}
-    return found | ({"logits, Hugging Face"} if family.plain_rounds else set())
+    quantities = {quantity for step in family.in_float32 for quantity in by_step.get(step, ())}
+    return quantities | ({"logits, Hugging Face"} if family.plain_rounds else set())
 
 
 # Families with weights that no representative has: queries, keys and values head by head; sinks
@@ -183,12 +183,12 @@ def test_a_gpt2_with_another_activation_passes_and_is_swapped_as_it_runs(
     assert certify(model).require().ok
     tokens = tokenize(model, "The mole dug a tunnel under the river bank")
     states = target_states(model, [tokens], [len(tokens) - 1])
-    given = read_weights(model), [tokens.ids]
-    direction = torch.nn.functional.normalize(torch.ones(1, given[0].shape[2]), dim=-1)
-    assert (
-        swaps.swap_heads(*given, states.z, direction).abs().max() < 1e-5
-    )  # hooked z in the place of the engine's own
-    assert swaps.swap_heads(*given, 0 * states.z, direction).abs().max() > 1e-3
+    inputs = read_weights(model), [tokens.ids]
+    direction = torch.nn.functional.normalize(torch.ones(1, inputs[0].shape[2]), dim=-1)
+
+    # The hooked z replaces an equal z of the fused forward.
+    assert swaps.swap_heads(*inputs, states.z, direction).abs().max() < 1e-5
+    assert swaps.swap_heads(*inputs, 0 * states.z, direction).abs().max() > 1e-3
 
 
 def test_an_untied_gpt2_passes_and_its_wrong_unembedding_is_named() -> None:
@@ -233,20 +233,20 @@ def of_role(model: Model, attention: Attention, tensor: Tensor, role: str) -> Te
     """The part of a raw tensor with this role, whatever the order of axes in the file; q k v o
     as `head d_head ...`.
     """
-    turned = model.config.family.transposed and tensor.dim() == 2
+    transposed = model.config.family.transposed and tensor.dim() == 2
     if role == "o" and tensor.dim() == 2:
-        return (tensor if turned else tensor.T).unflatten(0, (HEADS, -1))
+        return (tensor if transposed else tensor.T).unflatten(0, (HEADS, -1))
     if role not in ("q", "k", "v"):
         return tensor
-    tensor, place = tensor.T if turned else tensor, "qkv".index(role)
+    tensor, index = tensor.T if transposed else tensor, "qkv".index(role)
     if role in attention.parts:
         return tensor.unflatten(0, (-1, model.config.d_head))
     if attention.fused == "by role":
         groups, d_head = model.config.n_kv_heads, model.config.d_head
-        return tensor.split([heads * d_head for heads in (HEADS, groups, groups)])[place].unflatten(
+        return tensor.split([heads * d_head for heads in (HEADS, groups, groups)])[index].unflatten(
             0, (-1, d_head)
         )
-    return tensor.unflatten(0, (HEADS, 3, -1))[:, place]
+    return tensor.unflatten(0, (HEADS, 3, -1))[:, index]
 
 
 def nudge(part: Tensor) -> None:
@@ -264,11 +264,11 @@ def expected_quantity(role: str, *, bias: bool, family: Family) -> str:
         "norm_mlp_out": "resid_post",
     }
     normed |= {"norm_q": "scores", "norm_k": "scores"}
-    written = {"o": "attn_out" if bias else "delta_e"}
-    written |= dict.fromkeys(("in", "gate", "up", "gate_up", "out"), "mlp_out")
+    writers = {"o": "attn_out" if bias else "delta_e"}
+    writers |= dict.fromkeys(("in", "gate", "up", "gate_up", "out"), "mlp_out")
     if "expert" in role or "shared" in role or role == "router":
         return "mlp_out"
-    return (normed | written | {"q": "q", "k": "k", "v": "v", "sinks": "pattern"})[role]
+    return (normed | writers | {"q": "q", "k": "k", "v": "v", "sinks": "pattern"})[role]
 
 
 @pytest.mark.usefixtures("hooked_once")
@@ -277,20 +277,20 @@ def test_one_wrong_number_in_any_raw_tensor_of_a_layer_is_named(
     kind: str, dtype: torch.dtype
 ) -> None:
     model, family = family_model(kind, dtype), FAMILIES[kind]
-    left = {
+    remaining = {
         name
         for name in model.weights
         if any(name.startswith(a.layers.split("{")[0]) for a in family.attentions)
     }
-    left -= {
+    remaining -= {
         name
-        for name in left
+        for name in remaining
         if "relative_attention_bias" in name or "block" not in name and "layer" not in name
     }
     for attention in family.attentions:
-        roles = [one for role in attention.parts for one in (role if role == "qkv" else [role])]
+        roles = [part for role in attention.parts for part in (role if role == "qkv" else [role])]
         for number, role in enumerate(roles):
-            left -= {
+            remaining -= {
                 name_of(attention, layer, role, kind)
                 for layer in range(LAYERS)
                 for kind in ("weight", "bias")
@@ -312,7 +312,7 @@ def test_one_wrong_number_in_any_raw_tensor_of_a_layer_is_named(
         name for name in model.weights if name.rpartition(".")[0] in {*family.outside, *family.head}
     }
     # Every kind of tensor is covered; one expert is enough.
-    assert {name for name in left if ".experts." not in name} <= outside
+    assert {name for name in remaining if ".experts." not in name} <= outside
 
 
 def every_row(tensor: Tensor) -> None:
@@ -328,18 +328,20 @@ def every_row(tensor: Tensor) -> None:
 def test_a_wrong_tensor_outside_the_layers_is_named(kind: str) -> None:
     model, family = family_model(kind, torch.float64), FAMILIES[kind]
     entering = (family.embed, family.position_table, family.type_table, family.embedding_norm)
-    named = {
+    quantities = {
         name.format(side): "resid_pre"
         for name in entering
         for side in ("encoder", "decoder")
         if name
     }
-    # The decoder's scores are replaced with the same table: its pattern tells.
+    # The decoder's scores are replaced with the same table, so its pattern shows the fault.
     if family.positions == "relative bias":
-        shown = {"encoder": "scores", "decoder": "pattern"}
-        named |= {family.position_table.format(side): quantity for side, quantity in shown.items()}
+        by_side = {"encoder": "scores", "decoder": "pattern"}
+        quantities |= {
+            family.position_table.format(side): quantity for side, quantity in by_side.items()
+        }
     if family.kind == "encoder-decoder" and family.final_norm:
-        named |= {family.final_norm.format("encoder"): "memory"}
+        quantities |= {family.final_norm.format("encoder"): "memory"}
     outside = [
         name
         for stem in {*family.outside, *family.head, *family.optional}
@@ -348,7 +350,7 @@ def test_a_wrong_tensor_outside_the_layers_is_named(kind: str) -> None:
     assert len(outside) >= len(family.outside) + len(family.head)
     for name in outside + ([f"{family.unembed}.weight"] if not model.config.tied else []):
         quantity = first_failure(certify(with_tensor(model, name, every_row), [TEXT]))[2]
-        assert quantity == named.get(name.rpartition(".")[0], "logits"), name
+        assert quantity == quantities.get(name.rpartition(".")[0], "logits"), name
 
 
 def held_by(model: Model, stem: str) -> list[str]:
@@ -434,9 +436,9 @@ def unbiased_layer_norm(x: Tensor, gain: Tensor, bias: Tensor, epsilon: float) -
 
 
 def pairs_side_by_side(x: Tensor, angles: Tensor, length: float) -> Tensor:
-    turned, left = x[..., : angles.shape[-1]], x[..., angles.shape[-1] :]
-    swapped = torch.stack([-turned[..., 1::2], turned[..., 0::2]], dim=-1).flatten(-2)
-    return torch.cat([turned * angles.cos() + swapped * angles.sin(), left], dim=-1)
+    rotary, plain = x[..., : angles.shape[-1]], x[..., angles.shape[-1] :]
+    quarter_turn = torch.stack([-rotary[..., 1::2], rotary[..., 0::2]], dim=-1).flatten(-2)
+    return torch.cat([rotary * angles.cos() + quarter_turn * angles.sin(), plain], dim=-1)
 
 
 def buckets_towards_the_query(table: Tensor, offsets: Tensor, **how: Any) -> Tensor:
@@ -605,12 +607,12 @@ def test_a_wrong_switch_of_the_config_or_of_its_positions_is_named(
     kind: str, changes: dict[str, Any], quantity: str
 ) -> None:
     model = family_model(kind, torch.float64)
-    config, places = model.config, model.config.positions
-    ours = not vars(places).keys() >= changes.keys()
+    config, positions = model.config, model.config.positions
+    ours = not vars(positions).keys() >= changes.keys()
     wrong = (
         replace(config, **changes)
         if ours
-        else replace(config, positions=replace(places, **changes))
+        else replace(config, positions=replace(positions, **changes))
     )
     assert first_failure(certify(replace(model, config=wrong), [TEXT]))[2] == quantity
 
@@ -618,17 +620,17 @@ def test_a_wrong_switch_of_the_config_or_of_its_positions_is_named(
 # --- faults in the hooked model -------------------------------------------------------------------
 
 
-LIES = [
+UNRELIABLE = [
     pytest.param(*family.values, number, quantity, marks=family.marks)
     for family in each_family(also=("bart", "gptj", "mbart"))
     for number, attention in enumerate(FAMILIES[family.values[0]].attentions)
-    for quantity, repair in attention.unreliable_hooks.items()
-    if repair.raw
+    for quantity, replacement in attention.unreliable_hooks.items()
+    if replacement.raw
 ]
 
 
-@pytest.mark.parametrize(("kind", "number", "quantity"), LIES)
-def test_the_raw_hook_fails_the_row_that_its_repair_passes(
+@pytest.mark.parametrize(("kind", "number", "quantity"), UNRELIABLE)
+def test_the_raw_hook_fails_the_row_that_its_replacement_passes(
     kind: str, number: int, quantity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, family = family_model(kind), FAMILIES[kind]
@@ -637,8 +639,8 @@ def test_the_raw_hook_fails_the_row_that_its_repair_passes(
     unreliable_hooks = {
         name: hook for name, hook in attention.unreliable_hooks.items() if name != quantity
     }
-    believed = replace(attention, hooks=hooks, unreliable_hooks=unreliable_hooks)
-    attentions = (*family.attentions[:number], believed, *family.attentions[number + 1 :])
+    raw_only = replace(attention, hooks=hooks, unreliable_hooks=unreliable_hooks)
+    attentions = (*family.attentions[:number], raw_only, *family.attentions[number + 1 :])
     monkeypatch.setitem(FAMILIES, kind, replace(family, attentions=attentions))
     failed = {
         (row.stack, row.layer, row.quantity) for row in certify(model, [TEXT]).rows if not row.ok
@@ -675,9 +677,9 @@ def test_a_hook_that_edits_is_named_where_it_edits(kind: str) -> None:
 
 
 def test_a_hook_that_swaps_two_heads_or_makes_not_a_number_is_named(model: Model) -> None:
-    swapped = [1, 0, *range(2, HEADS)]
+    order = [1, 0, *range(2, HEADS)]
     certificate = certify_with_hook(
-        model, "blocks.1.attn.hook_q", lambda tensor: tensor[:, :, swapped]
+        model, "blocks.1.attn.hook_q", lambda tensor: tensor[:, :, order]
     )
     assert first_failure(certificate) == ("", 1, "q")
 
@@ -710,7 +712,7 @@ def row(error, layer=2, quantity="pattern"):
     return Row(layer, quantity, "softmax(scores)", error, 1.0, 1e-5)
 
 
-def test_the_first_failing_row_is_said_in_one_sentence():
+def test_the_first_failing_row_is_reported_in_one_sentence():
     certificate = Certificate("gpt2", "float32", ("a",), (row(1e-6), row(3.2e-4), row(0.5, 3, "z")))
     with pytest.raises(CrossCheckError) as error:
         certificate.require()
@@ -729,7 +731,7 @@ def test_the_first_failing_row_is_said_in_one_sentence():
 
 
 @pytest.mark.parametrize(
-    ("seen", "expected", "error"),
+    ("actual", "expected", "error"),
     [
         ([1.0, -4.0], [1.0, -4.0], 0),
         ([1.5, -4.0], [1.0, -4.0], 0.125),  # .5 / 4
@@ -745,8 +747,6 @@ def test_the_first_failing_row_is_said_in_one_sentence():
         ),
     ],
 )
-def test_an_error_is_relative_to_the_scale_and_not_a_number_where_one_is_none(
-    seen, expected, error
-):
-    found = float(check._difference(torch.tensor(seen), torch.tensor(expected))[0])
-    assert found == error or math.isnan(found) and math.isnan(error)
+def test_an_error_is_relative_to_the_scale_and_nan_if_a_number_is_nan(actual, expected, error):
+    result = float(check._difference(torch.tensor(actual), torch.tensor(expected))[0])
+    assert result == error or math.isnan(result) and math.isnan(error)

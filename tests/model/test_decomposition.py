@@ -78,23 +78,25 @@ def contributions(model, states, axis):
 
 @pytest.mark.parametrize(("kind", "dtype"), EACH)
 def test_the_decomposition_closes(kind, dtype):
-    shown = trace(family_model(kind, dtype), TEXTS[3])
+    record = trace(family_model(kind, dtype), TEXTS[3])
     for depth in range(LAYERS + 1):
-        for at in (1, len(shown.tokens) - 1):
+        for at in (1, len(record.tokens) - 1):
             total = (
                 torch.cat(
                     [
                         term.vectors
-                        for term in decomposition.components_by_source(shown, depth, at=at)
+                        for term in decomposition.components_by_source(record, depth, at=at)
                     ]
                 )
                 .double()
                 .sum(0)
             )
-            hooked = (shown.resid_post[depth - 1, at] if depth else shown.resid_pre[0, at]).double()
+            hooked = (
+                record.resid_post[depth - 1, at] if depth else record.resid_pre[0, at]
+            ).double()
             error = float((total - hooked).abs().max() / hooked.abs().max())
             assert error <= bound(kind, dtype) and decomposition.closing_error(
-                shown, depth, at=at
+                record, depth, at=at
             ) == pytest.approx(error, abs=1e-12)
 
 
@@ -130,8 +132,8 @@ def test_shares_list_every_component_once_and_sum_to_one(kind, dtype):
             assert heads == [
                 (layer, head) for layer in range(depth) for head in range(model.config.n_heads)
             ]
-            others = [(share.component, share.layer) for share in shares if share.head is None]
-            assert others == outer_components(kind, depth)
+            outer = [(share.component, share.layer) for share in shares if share.head is None]
+            assert outer == outer_components(kind, depth)
             assert all(
                 share.component == f"L{share.layer}H{share.head}"
                 for share in shares
@@ -160,20 +162,20 @@ def test_a_share_is_the_difference_of_mean_writes_over_the_gap(kind):
     blocks = read_weights(model).blocks
     for share in shares:
         if share.head is not None:
-            written = states.z[:, share.layer, share.head] @ blocks[share.layer].w_o[share.head]
+            write = states.z[:, share.layer, share.head] @ blocks[share.layer].w_o[share.head]
         elif share.component.startswith("MLP"):
-            written = states.mlp_out[:, share.layer]
+            write = states.mlp_out[:, share.layer]
         elif share.component == "position embedding":
-            written = states.position_embedding
+            write = states.position_embedding
         else:  # constants
             assert share.share == 0
             continue
-        assert share.share == pytest.approx((along(written) / whole).item(), abs=1e-12)
+        assert share.share == pytest.approx((along(write) / whole).item(), abs=1e-12)
 
 
 def jacobian_of_the_rest(model, states, row, layer, head, depth):
     """The map from a head's write to the read-out of one text, with the scale of every later
-    norm held.
+    norm frozen.
     """
     weights, config = read_weights(model), model.config
     arrived = states.z[row, layer, head] @ weights.blocks[layer].w_o[head]
@@ -195,31 +197,31 @@ def jacobian_of_the_rest(model, states, row, layer, head, depth):
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_a_write_passes_every_norm_behind_it_with_its_scale_held(kind):
+def test_a_write_passes_every_later_norm_with_its_scale_frozen(kind):
     model = family_model(kind, torch.float64)
     states = states_of(model)
     axis, _ = shares_of(model, states, 2)
-    found = contributions(model, states, axis)
+    by_head = contributions(model, states, axis)
     for row in (0, 7):
         for layer in range(2):
             for head in range(model.config.n_heads):
                 expected = axis.effect(jacobian_of_the_rest(model, states, row, layer, head, 2))
-                torch.testing.assert_close(found[row, layer, head], expected, rtol=0, atol=1e-12)
+                torch.testing.assert_close(by_head[row, layer, head], expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "olmo2"])
 def test_a_write_passes_its_own_norm_and_no_other(kind):
-    """RMSNorm by hand, with its scale held: each head's part of the addition to the stream."""
+    """RMSNorm by hand, with its scale frozen: each head's part of the addition to the stream."""
     model = family_model(kind, torch.float64)
     states = states_of(model)
     axis, _ = shares_of(model, states, 2)
-    found = contributions(model, states, axis)
+    by_head = contributions(model, states, axis)
     for layer, block in enumerate(read_weights(model).blocks):
         writes = (states.z[:, layer].unsqueeze(-2) @ block.w_o).squeeze(-2)  # row head d_model
         rms = (writes.sum(1).square().mean(-1) + model.config.epsilon).sqrt()
         gain = block.norm_out + 1 if kind.startswith("gemma") else block.norm_out
         added = writes / rms[:, None, None] * gain
-        torch.testing.assert_close(found[:, layer], axis.effect(added), rtol=0, atol=ROUNDED)
+        torch.testing.assert_close(by_head[:, layer], axis.effect(added), rtol=0, atol=ROUNDED)
         middle = states.resid[:, layer] + added.sum(1)
         after = (
             forward.norm(states.mlp_out[:, layer], block.norm_mlp_out, None, model.config) + middle
@@ -234,27 +236,29 @@ def test_every_row_and_layer_is_read_along_its_own_direction_at_its_own_depth(ki
     directions = torch.randn(
         3, 2, model.config.d_model, generator=torch.Generator().manual_seed(1)
     ).double()
-    found = decomposition.head_contributions(weights, states, rows, directions, depths)
-    for place, row in enumerate(rows):
+    by_head = decomposition.head_contributions(weights, states, rows, directions, depths)
+    for index, row in enumerate(rows):
         for layer, depth in enumerate(depths):
             parts = {
                 (part.layer, part.head): part.vectors[row]
                 for part in decomposition.components(weights, states, depth)
             }
             for head in range(model.config.n_heads):
-                expected = parts[layer, head] @ directions[place, layer]
-                torch.testing.assert_close(found[place, layer, head], expected, rtol=0, atol=1e-12)
+                expected = parts[layer, head] @ directions[index, layer]
+                torch.testing.assert_close(
+                    by_head[index, layer, head], expected, rtol=0, atol=1e-12
+                )
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE))
-def test_shares_along_directions_of_every_row_are_of_the_same_whole(kind):
+def test_shares_along_one_direction_per_row_are_fractions_of_the_same_gap(kind):
     model = family_model(kind, torch.float64)
     states, rows = states_of(model), [*A, *B]
     directions = torch.randn(
         len(rows), model.config.d_model, generator=torch.Generator().manual_seed(2)
     ).double()
     weights = read_weights(model)
-    found = decomposition.shares(weights, states, directions, 2, A, B)
+    shares = decomposition.shares(weights, states, directions, 2, A, B)
     origin = states.resid[:1, 2].double()
 
     def difference(vectors, first):
@@ -262,10 +266,10 @@ def test_shares_along_directions_of_every_row_are_of_the_same_whole(kind):
         return along[: len(A)].mean() - along[len(A) :].mean()
 
     whole = difference(states.resid[:, 2], origin)
-    for share, part in zip(found, decomposition.components(weights, states, 2), strict=True):
+    for share, part in zip(shares, decomposition.components(weights, states, 2), strict=True):
         expected = difference(part.vectors, part.vectors[:1]) / whole
         assert share.share == pytest.approx(expected.item(), abs=1e-12)
-    assert sum(share.share for share in found) == pytest.approx(1, abs=bound(kind, torch.float64))
+    assert sum(share.share for share in shares) == pytest.approx(1, abs=bound(kind, torch.float64))
 
 
 # --- one text -------------------------------------------------------------------------------------
@@ -283,14 +287,16 @@ def test_shares_and_contributions_add_up(kind):
     average = decomposition.average(weights, states, a, b, depth=2)
     middle = torch.stack(list(average.values())).sum(0)
     torch.testing.assert_close(middle, axis.midpoint, rtol=0, atol=10 * bound(kind, torch.float64))
-    shown, read = trace(model, TEXTS[3]), states.resid[3, 2]
+    record, read = trace(model, TEXTS[3]), states.resid[3, 2]
     close = (
         ROUNDED if FAMILIES[kind].in_float32 else 1e-9
     )  # read in a batch, where float32 norms round differently
-    for given, wanted in ((average, axis.coordinate(read)), (None, axis.effect(read))):
-        entries = decomposition.decompose_resid(shown, 2, at=at[3], axis=axis, average=given)
+    for average_or_none, expected in ((average, axis.coordinate(read)), (None, axis.effect(read))):
+        entries = decomposition.decompose_resid(
+            record, 2, at=at[3], axis=axis, average=average_or_none
+        )
         assert sum(entry.contribution for entry in entries) == pytest.approx(
-            wanted.item(), abs=close
+            expected.item(), abs=close
         )
     by_head = contributions(model, states, axis)
     for layer in range(2):
@@ -307,36 +313,36 @@ def test_shares_and_contributions_add_up(kind):
 
 
 @pytest.fixture(scope="module")
-def shown(model):
+def record(model):
     return trace(model, "The river near the old bank")
 
 
-def test_the_stream_enters_the_first_block_and_leaves_the_last(shown):
-    stream = decomposition.residual_stream(shown, 2)
-    assert stream.shape == (len(shown.resid_pre) + 1, shown.resid_pre.shape[-1])
-    raw, token = shown.weights.raw, shown.tokens.ids[2]
+def test_the_stream_enters_the_first_block_and_leaves_the_last(record):
+    stream = decomposition.residual_stream(record, 2)
+    assert stream.shape == (len(record.resid_pre) + 1, record.resid_pre.shape[-1])
+    raw, token = record.weights.raw, record.tokens.ids[2]
     torch.testing.assert_close(stream[0], raw["wte.weight"][token] + raw["wpe.weight"][2])
-    assert torch.equal(stream[-1], shown.resid_post[-1, 2])
-    assert torch.equal(stream[1], shown.resid_post[0, 2])
+    assert torch.equal(stream[-1], record.resid_post[-1, 2])
+    assert torch.equal(stream[1], record.resid_post[0, 2])
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_at_the_last_depth_the_lens_is_what_the_model_predicts(kind):
-    shown = trace(family_model(kind, torch.float64), "The river near the old bank")
+    record = trace(family_model(kind, torch.float64), "The river near the old bank")
     for at in (0, -1):
-        predicted = torch.softmax(shown.logits[at], -1)
+        predicted = torch.softmax(record.logits[at], -1)
         torch.testing.assert_close(
-            decomposition.logit_lens(shown, at)[-1], predicted, rtol=0, atol=1e-6
+            decomposition.logit_lens(record, at)[-1], predicted, rtol=0, atol=1e-6
         )
 
 
-def test_before_the_last_depth_it_is_the_final_norm_and_the_unembedding(shown):
-    raw, vector = shown.weights.raw, decomposition.residual_stream(shown, 3)[1]
-    gain, bias, epsilon = raw["ln_f.weight"], raw["ln_f.bias"], shown.weights.config.epsilon
+def test_before_the_last_depth_the_lens_is_the_final_norm_and_the_unembedding(record):
+    raw, vector = record.weights.raw, decomposition.residual_stream(record, 3)[1]
+    gain, bias, epsilon = raw["ln_f.weight"], raw["ln_f.bias"], record.weights.config.epsilon
     normal = torch.nn.functional.layer_norm(vector, vector.shape, gain, bias, epsilon)
     expected = torch.softmax(raw["wte.weight"] @ normal, -1)
     torch.testing.assert_close(
-        decomposition.logit_lens(shown, 3)[1], expected, rtol=1e-4, atol=1e-6
+        decomposition.logit_lens(record, 3)[1], expected, rtol=1e-4, atol=1e-6
     )
 
 
@@ -351,7 +357,7 @@ def test_a_token_is_nearest_to_itself_at_any_length(model):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"vector": torch.nan}, "it holds NaN or infinite numbers. Give finite ones."),
         ({"count": 0}, "got count = 0, expected a whole number from 1 on. Omit it for 5."),
@@ -359,15 +365,15 @@ def test_a_token_is_nearest_to_itself_at_any_length(model):
         ({"without": [10**6]}, "got without = [1000000], expected ids from 0 to "),
     ],
 )
-def test_tokens_that_cannot_be_near_a_vector_are_told(model, options, said):
+def test_invalid_requests_for_the_nearest_tokens_are_refused(model, options, message):
     vector = model.weights["wte.weight"][7].numpy() * 1 + options.pop("vector", 0.0)
     with pytest.raises(InputError) as error:
         decomposition.nearest_tokens(model, vector, **options)
     assert str(error.value).startswith("Cannot find the tokens near a vector: ")
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
-def test_a_trace_can_be_kept_in_a_file(model):
+def test_a_trace_can_be_pickled(model):
     whole = trace(model, "a loan from the bank")
     again = pickle.loads(pickle.dumps(whole))
     assert torch.equal(again.logits, whole.logits)
@@ -377,8 +383,8 @@ def test_a_trace_can_be_kept_in_a_file(model):
 def test_the_order_is_that_of_the_cosines_and_ids_can_be_left_out(model):
     table = model.weights["wte.weight"]
     cosines = torch.nn.functional.cosine_similarity(table, table[7][None])
-    wanted = [int(i) for i in cosines.argsort(descending=True) if i not in (7, 3)][:4]
+    expected = [int(i) for i in cosines.argsort(descending=True) if i not in (7, 3)][:4]
     assert [
         i for i, _ in decomposition.nearest_tokens(model, table[7], count=4, without=(7, 3))
-    ] == wanted
+    ] == expected
     assert torch.equal(table, model.weights["wte.weight"])

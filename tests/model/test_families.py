@@ -47,11 +47,11 @@ def test_a_family_keeps_its_contract(kind: str, tmp_path: Path) -> None:
     require_certified(model)
     require_certified(family_model(kind))
     require_logits_of_hugging_face(model, folder)
-    seen = [*traces(model)]
-    for one in seen:
-        require_heads_that_sum(one)
+    records = [*traces(model)]
+    for record in records:
+        require_heads_that_sum(record)
     if kind not in PAIRED:
-        assert closing_error(seen[0], model.config.n_layers, at=4) <= bound(model)
+        assert closing_error(records[0], model.config.n_layers, at=4) <= bound(model)
         require_swap_of_a_head(model)
 
 
@@ -104,13 +104,13 @@ def require_logits_of_hugging_face(model: Model, folder: Path) -> None:
         scratch = forward.decode(stacks, pair.target.ids, memory).logits
         hooked = pair.logits
     else:
-        seen = trace(model, TEXT)
-        ids = torch.tensor(seen.tokens.ids)
+        record = trace(model, TEXT)
+        ids = torch.tensor(record.tokens.ids)
         inputs = {"input_ids": ids[None]}
         weights = read_weights(model)
         *_, last = forward.run(weights, ids, torch.float64)
         scratch = forward.unembed(weights, last["resid_post"])
-        hooked = seen.logits
+        hooked = record.logits
     with torch.no_grad():
         expected = plain.eval()(**inputs).logits[0]
     close = closeness(model)
@@ -136,17 +136,17 @@ def traces(model: Model) -> list[Trace]:
     return [pair.encoder, pair.decoder, pair.cross]
 
 
-def require_heads_that_sum(seen: Trace) -> None:
+def require_heads_that_sum(record: Trace) -> None:
     """ΔE of all heads plus b_O is the write of attention, and ΔE by source sums to ΔE."""
-    for layer, block in enumerate(seen.stack.blocks):
+    for layer, block in enumerate(record.stack.blocks):
         if block.mixer is not None:
             continue
-        at = len(seen.tokens) - 1
-        heads = range(seen.stack.config.n_heads)
-        writes = torch.stack([seen.delta_e(layer, head, at) for head in heads])
+        at = len(record.tokens) - 1
+        heads = range(record.stack.config.n_heads)
+        writes = torch.stack([record.delta_e(layer, head, at) for head in heads])
         whole = writes.sum(0) if block.b_o is None else writes.sum(0) + block.b_o
-        assert_near(whole, seen.attn_out[layer, at], EXACT)
-        by_source = seen.delta_e_by_source(layer, 1, at)
+        assert_near(whole, record.attn_out[layer, at], EXACT)
+        by_source = record.delta_e_by_source(layer, 1, at)
         assert_near(by_source.sum(0), writes[1], EXACT)
 
 
@@ -157,7 +157,7 @@ def require_swap_of_a_head(model: Model) -> None:
     layer = next(n for n in range(model.config.n_layers) if model.config.has_heads(n))
     text, *_ = random_rows(model)
     donor = random_z(model, model.config.n_layers)[:1]
-    moved = swap_heads(read_weights(model), [text], donor, every_direction(model))
+    effects = swap_heads(read_weights(model), [text], donor, every_direction(model))
     base, swap = swapped(model, text, [{}, {(layer, 2): donor[0, layer, 2]}])[0][-1]
-    assert (moved[0, layer, 2] - (swap - base)).abs().max() <= bound(model) * base.abs().max()
+    assert (effects[0, layer, 2] - (swap - base)).abs().max() <= bound(model) * base.abs().max()
     assert (swap - base).abs().max() > 0.01

@@ -56,8 +56,8 @@ def edit_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], objec
 
 
 @pytest.mark.parametrize("kind", REPRESENTATIVES)
-def test_a_folder_gives_its_own_raw_tensors(kind: str, tmp_path: Path) -> None:
-    folder = make_family(tmp_path / kind, kind)  # that of the shared model once more
+def test_a_folder_gives_its_raw_tensors(kind: str, tmp_path: Path) -> None:
+    folder = make_family(tmp_path / kind, kind)  # the folder of the shared model, made again
     model, prefix = family_model(kind, torch.float64), FAMILIES[kind].prefix
     stored = {
         name.removeprefix(prefix): tensor.double()
@@ -79,7 +79,9 @@ def test_a_folder_gives_its_own_raw_tensors(kind: str, tmp_path: Path) -> None:
     assert model.config.n_kv_heads == head_sizes(model).kv_heads
 
 
-def test_an_untied_t5_is_taken_though_transformers_writes_that_it_were_tied(tmp_path: Path) -> None:
+def test_an_untied_t5_is_loaded_although_transformers_writes_that_it_is_tied(
+    tmp_path: Path,
+) -> None:
     """T5 1.1 and Flan-T5: gated, with a separate unembedding, whose logits are not scaled."""
     folder = make_family(tmp_path / "flan", "t5", feed_forward_proj="gated-gelu")
     edit_config(folder, tie_word_embeddings=False, scale_decoder_outputs=None)
@@ -94,7 +96,7 @@ def test_an_untied_t5_is_taken_though_transformers_writes_that_it_were_tied(tmp_
         assert probe.certify(loaded).require().ok
 
 
-def test_an_untied_llama_and_a_tied_one_are_both_taken(tmp_path: Path) -> None:
+def test_an_untied_llama_and_a_tied_one_are_both_loaded(tmp_path: Path) -> None:
     tied = probe.load(
         make_family(tmp_path / "tied", "llama", tie_word_embeddings=True), dtype=torch.float64
     )
@@ -132,7 +134,7 @@ LLAMA3 = {
 }
 
 
-def test_llama_3s_scaled_positions_are_taken(tmp_path: Path) -> None:
+def test_the_scaled_positions_of_llama_3_are_read(tmp_path: Path) -> None:
     """Of the three pairs of a head, one rotates 41 times in 256 positions, one 1.9 times, and
     one less than once.
     """
@@ -189,7 +191,7 @@ LONG_TEXTS = {
 
 
 @pytest.mark.parametrize(("kind", "changes", "scaling"), LONG_TEXTS.values(), ids=LONG_TEXTS)
-def test_positions_scaled_for_long_texts_are_taken(
+def test_positions_scaled_for_long_texts_are_read(
     kind: str, changes: dict[str, Any], scaling: str, tmp_path: Path
 ) -> None:
     model = probe.load(make_family(tmp_path / kind, kind, **changes), dtype=torch.float64)
@@ -203,7 +205,7 @@ def test_positions_scaled_for_long_texts_are_taken(
     assert probe.load(model.bridge).config == model.config
 
 
-def test_what_the_first_gemmas_call_gelu_is_its_tanh_form(tmp_path: Path) -> None:
+def test_the_gelu_of_the_first_gemmas_is_its_tanh_form(tmp_path: Path) -> None:
     folder = make_family(tmp_path / "gemma", "gemma")
     edit_config(folder, hidden_act="gelu")
     model = probe.load(folder, dtype=torch.float64)
@@ -211,7 +213,7 @@ def test_what_the_first_gemmas_call_gelu_is_its_tanh_form(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["mbart", "pegasus"])
-def test_keys_that_say_where_the_norms_stand_are_taken_and_the_others_refused(
+def test_keys_that_state_the_usual_position_of_norms_are_accepted_and_others_refused(
     kind: str, tmp_path: Path
 ) -> None:
     folder = make_family(tmp_path / kind, kind)
@@ -232,11 +234,11 @@ def test_a_decoder_of_another_depth_than_the_encoder_is_certified(tmp_path: Path
         for stack in ("encoder", "decoder", "cross")
     }
     assert layers == {"encoder": 1, "decoder": 2, "cross": 2}
-    seen = probe.trace(model, "The muddy bank", "a bank")
-    assert seen.cross.pattern.shape[0] == 3 and seen.encoder.pattern.shape[0] == 2
+    pair = probe.trace(model, "The muddy bank", "a bank")
+    assert pair.cross.pattern.shape[0] == 3 and pair.encoder.pattern.shape[0] == 2
 
 
-def test_dynamic_positions_are_plain_as_far_as_a_text_may_go(tmp_path: Path) -> None:
+def test_dynamic_positions_are_plain_within_the_context_window(tmp_path: Path) -> None:
     rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 3.0}
     model = probe.load(make_family(tmp_path / "llama", "llama", rope_parameters=rope))
     assert model.config.positions.rope_scaling is None and model.config.n_ctx == 40
@@ -244,18 +246,18 @@ def test_dynamic_positions_are_plain_as_far_as_a_text_may_go(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_which_layers_are_local_where_no_list_says_so(tmp_path: Path) -> None:
+def test_which_layers_are_local_without_a_list(tmp_path: Path) -> None:
     """Every sixth layer of a Gemma 3 is global, every second of a Gemma 2, none of a Mistral,
     and the first of every three of a ModernBERT.
     """
-    found = {}
+    global_layers = {}
     for kind in ("gemma3_text", "gemma2", "mistral", "modernbert"):
         folder = make_family(tmp_path / kind, kind, num_hidden_layers=7, layer_types=None)
         edit_config(folder, layer_types=None)
         model = probe.load(folder)
         assert model.config.window == 5 and probe.certify(model).require().ok
-        found[kind] = [layer for layer, local in enumerate(model.config.local) if not local]
-    assert found == {
+        global_layers[kind] = [layer for layer, local in enumerate(model.config.local) if not local]
+    assert global_layers == {
         "gemma3_text": [5],
         "gemma2": [1, 3, 5],
         "mistral": [],
@@ -285,22 +287,22 @@ def test_names_of_the_first_berts_are_read(tmp_path: Path) -> None:
         ("bert", "BertModel"),
         ("roberta", "RobertaModel"),
         ("gpt2", "GPT2Model"),
-        ("gpt_neox", "GPTNeoXModel"),  # its class calls the head otherwise than files do
+        ("gpt_neox", "GPTNeoXModel"),  # its class has another name for the head than files
         ("opt", "OPTModel"),  # in which half of the prefix stays
         ("gemma3_text", "Gemma3TextModel"),
     ],
 )
-def test_without_a_language_model_head_everything_but_logits_is_given(
+def test_without_a_language_model_head_everything_but_logits_is_available(
     kind: str, architecture: str, tmp_path: Path
 ) -> None:
     model = probe.load(make_family(tmp_path / "bare", kind, architecture=architecture))
     assert not model.config.has_head
     certificate = probe.certify(model).require()
     assert "logits" not in {row.quantity for row in certificate.rows}
-    seen = probe.trace(model, "The muddy bank")
-    assert seen.pattern.shape[-1] == len(seen.tokens)
+    record = probe.trace(model, "The muddy bank")
+    assert record.pattern.shape[-1] == len(record.tokens)
     with pytest.raises(probe.UnsupportedModel) as error:
-        seen.logits  # noqa: B018
+        record.logits  # noqa: B018
     assert str(error.value) == (
         "Cannot read the logits of bare: its checkpoint has no language-model head for these blocks, so they would be "
         "random. Load a checkpoint with one, or read resid_post."
@@ -309,26 +311,29 @@ def test_without_a_language_model_head_everything_but_logits_is_given(
         probe.trace(probe.load(model.bridge), "The muddy bank").logits  # noqa: B018
 
 
-def with_own_code(folder: Path, mark: Path) -> Path:
+def with_custom_code(folder: Path, mark: Path) -> Path:
     """Adds code to a folder, named in its config and its tokenizer, that leaves a mark if it is
     run.
     """
     kind = json.loads((folder / "config.json").read_text())["architectures"][0]
     for name in ("configuration_own", "modeling_own", "tokenization_own"):
         (folder / f"{name}.py").write_text(f"open({str(mark)!r}, 'w').write('run')")
-    own = {"AutoConfig": "configuration_own.Own", "AutoModelForCausalLM": f"modeling_own.{kind}"}
-    edit_config(folder, auto_map=own)
+    auto_map = {
+        "AutoConfig": "configuration_own.Own",
+        "AutoModelForCausalLM": f"modeling_own.{kind}",
+    }
+    edit_config(folder, auto_map=auto_map)
     stated = folder / "tokenizer_config.json"
-    own = {"auto_map": {"AutoTokenizer": ["tokenization_own.Own", None]}}
-    stated.write_text(json.dumps(json.loads(stated.read_text()) | own))
+    auto_map = {"auto_map": {"AutoTokenizer": ["tokenization_own.Own", None]}}
+    stated.write_text(json.dumps(json.loads(stated.read_text()) | auto_map))
     return folder
 
 
 @pytest.mark.parametrize("kind", ["phi3", "falcon", "qwen2", "modernbert", "t5"])
-def test_code_that_comes_with_a_model_of_the_table_is_left_alone(kind: str, tmp_path: Path) -> None:
+def test_code_that_comes_with_a_model_of_the_table_is_not_run(kind: str, tmp_path: Path) -> None:
     """Phi-3, Falcon and models assembled from Qwen2's parts come with such code."""
     mark = tmp_path / "mark"
-    folder = with_own_code(make_family(tmp_path / kind, kind), mark)
+    folder = with_custom_code(make_family(tmp_path / kind, kind), mark)
     model = probe.load(folder)
     assert model.config == family_model(kind).config
     assert "as its class of transformers, without the code that comes with it" in str(
@@ -336,9 +341,11 @@ def test_code_that_comes_with_a_model_of_the_table_is_left_alone(kind: str, tmp_
     )
     source = model_class(kind).from_pretrained(folder)
     assert source.config.auto_map
-    held = probe.load(source)
-    assert held.config == model.config and held.origin.read == model_class(kind).__name__
-    for loaded in (model, held):
+    from_object = probe.load(source)
+    assert (
+        from_object.config == model.config and from_object.origin.read == model_class(kind).__name__
+    )
+    for loaded in (model, from_object):
         assert probe.certify(loaded).require().ok
     assert not mark.exists()
 
@@ -363,11 +370,11 @@ def test_code_that_comes_with_a_model_of_the_table_is_left_alone(kind: str, tmp_
         ),
     ],
 )
-def test_a_model_that_only_its_own_code_describes_is_refused_and_the_code_not_run(
+def test_a_model_described_only_by_custom_code_is_refused_and_the_code_is_not_run(
     kind: str, changes: dict[str, object], expected: str, tmp_path: Path
 ) -> None:
     mark = tmp_path / "mark"
-    folder = with_own_code(make_family(tmp_path / kind, kind), mark)
+    folder = with_custom_code(make_family(tmp_path / kind, kind), mark)
     edit_config(folder, **changes)
     sentence = refusal(folder, probe.UnsupportedModel)
     assert expected in sentence and not mark.exists()
@@ -378,7 +385,7 @@ def test_an_object_whose_class_came_with_the_model_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its name may equal that of a class of transformers."""
-    # The place where transformers puts such code, and where Python finds it.
+    # The folder in which transformers stores such code and Python finds it.
     modules = str(tmp_path / "modules")
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", modules)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -720,7 +727,7 @@ NOT_COVERED = [
     [(probe.ModelError, *case) for case in ABSURD]
     + [(probe.UnsupportedModel, *case) for case in NOT_COVERED],
 )
-def test_a_config_that_is_absurd_or_not_covered_is_refused_with_its_own_sentence(
+def test_an_absurd_or_uncovered_config_is_refused_with_its_reason(
     error: type[Exception],
     kind: str,
     changes: dict[str, object],
@@ -760,7 +767,7 @@ def test_another_architecture_is_refused_with_the_list_of_those_that_are_read(
         ("modernbert", "layers.1.mlp.Wi.weight"),
     ],
 )
-def test_a_gate_that_is_not_there_is_named(kind: str, gate: str, tmp_path: Path) -> None:
+def test_a_missing_gate_is_named(kind: str, gate: str, tmp_path: Path) -> None:
     folder = make_family(tmp_path / kind, kind)
     edit_tensors(folder, lambda tensors: tensors.pop(f"model.{gate}"))
     assert f"the tensor {gate} is missing from its safetensors" in refusal(folder)
@@ -777,7 +784,7 @@ def test_an_embedding_that_should_be_tied_and_is_not_is_refused(tmp_path: Path) 
 # Tokens
 
 
-def test_special_tokens_are_put_as_the_tokenizer_puts_them() -> None:
+def test_special_tokens_are_added_as_by_the_tokenizer() -> None:
     tokens = tokenize(family_model("bert", torch.float64), "The muddy bank")
     assert tokens.pieces[0] == "[CLS]" and tokens.pieces[-1] == "[SEP]" and tokens.bos
     assert tokens.spans[0] == tokens.spans[-1] == (0, 0)
@@ -805,9 +812,9 @@ def test_too_long_a_text_is_refused_with_its_special_tokens_counted() -> None:
 # Functions that need a single stack
 
 
-def test_a_word_is_not_read_in_two_stacks() -> None:
+def test_analyses_of_a_word_refuse_an_encoder_decoder() -> None:
     model = family_model("t5", torch.float64)
-    asked: list[tuple[str, Callable[[], object]]] = [
+    analyses: list[tuple[str, Callable[[], object]]] = [
         ("a study", lambda: probe.study(model, "bank")),
         (
             "an evaluation",
@@ -817,7 +824,7 @@ def test_a_word_is_not_read_in_two_stacks() -> None:
         ("the reading of a word", lambda: trace_target(model, tokenize(model, "A bank"), 1)),
         ("the reading of a word", lambda: read_weights(model)),
     ]
-    for doing, ask in asked:
+    for doing, ask in analyses:
         with pytest.raises(probe.UnsupportedModel) as error:
             ask()
         assert str(error.value) == (
@@ -833,11 +840,11 @@ def test_a_word_is_not_read_in_two_stacks() -> None:
 def test_probe_check_prints_the_stack_and_what_was_replaced(
     run, folder_of: Callable[[str], Path]
 ) -> None:
-    asked = ["check", "The muddy bank", "--model", folder_of("bart")]
-    code, said, _ = run(*asked)
-    assert code == 0 and "ok (replaced: scores recomputed from q.k)" in said
-    assert re.search(r"^cross 1 +memory +what left the encoder", said, re.MULTILINE)
-    rows = json.loads(run(*asked, "--json")[1])["rows"]
+    arguments = ["check", "The muddy bank", "--model", folder_of("bart")]
+    code, stdout, _ = run(*arguments)
+    assert code == 0 and "ok (replaced: scores recomputed from q.k)" in stdout
+    assert re.search(r"^cross 1 +memory +what left the encoder", stdout, re.MULTILINE)
+    rows = json.loads(run(*arguments, "--json")[1])["rows"]
     assert {row["note"] for row in rows if row["quantity"] == "scores"} == {
         "replaced: scores recomputed from q.k"
     }

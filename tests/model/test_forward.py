@@ -79,15 +79,15 @@ def test_the_forward_and_the_trace_are_what_hugging_face_computes(
     close = ROUNDED if FAMILIES[kind].plain_rounds else near(kind)
     if kind in PAIRED:
         pair = trace(model, TEXT, TARGET)
-        ids, given = pair.source.ids, pair.target.ids
+        ids, target_ids = pair.source.ids, pair.target.ids
         with torch.no_grad():
             theirs = plain.eval()(
-                torch.tensor([ids]), decoder_input_ids=torch.tensor([given]), **options
+                torch.tensor([ids]), decoder_input_ids=torch.tensor([target_ids]), **options
             )
         stacks = read_stacks(model.weights, model.config)
         memory = forward.encode(stacks, ids)
         assert_near(memory, theirs.encoder_last_hidden_state[0], close)
-        assert_near(forward.decode(stacks, given, memory).logits, theirs.logits[0, -1], close)
+        assert_near(forward.decode(stacks, target_ids, memory).logits, theirs.logits[0, -1], close)
         whole = [
             (pair.encoder.pattern, theirs.encoder_attentions),
             (pair.decoder.pattern, theirs.decoder_attentions),
@@ -95,26 +95,26 @@ def test_the_forward_and_the_trace_are_what_hugging_face_computes(
             (pair.encoder.resid_pre, theirs.encoder_hidden_states[:LAYERS]),
             (pair.decoder.resid_pre, theirs.decoder_hidden_states[:LAYERS]),
         ]
-        found = [pair.logits]
+        all_logits = [pair.logits]
     else:
-        seen = trace(model, TEXT)
+        record = trace(model, TEXT)
         bos = model.tokenizer.bos_token if model.config.prepend_bos else ""
-        assert seen.tokens.ids == tuple(
+        assert record.tokens.ids == tuple(
             AutoTokenizer.from_pretrained(folder)(bos + TEXT)["input_ids"]
         )
         with torch.no_grad():
-            theirs = plain.eval()(torch.tensor([seen.tokens.ids]), **options)
-        ours = steps_of(model, torch.tensor(seen.tokens.ids))
+            theirs = plain.eval()(torch.tensor([record.tokens.ids]), **options)
+        ours = steps_of(model, torch.tensor(record.tokens.ids))
         patterns, streams = (
             torch.stack([step[name] for step in ours]) for name in ("pattern", "resid_pre")
         )
         whole = [(patterns, theirs.attentions), (streams, theirs.hidden_states[:LAYERS])]
         whole += [
-            (seen.pattern, theirs.attentions),
-            (seen.resid_pre, theirs.hidden_states[:LAYERS]),
+            (record.pattern, theirs.attentions),
+            (record.resid_pre, theirs.hidden_states[:LAYERS]),
         ]
-        found = [seen.logits, forward.unembed(read_weights(model), ours[-1]["resid_post"])]
-    for logits in found:
+        all_logits = [record.logits, forward.unembed(read_weights(model), ours[-1]["resid_post"])]
+    for logits in all_logits:
         assert_near(logits, theirs.logits[0], close)
     for tensors, layers in whole:
         assert_near(tensors, torch.stack([layer[0] for layer in layers]), close)
@@ -125,7 +125,7 @@ def test_the_forward_and_the_trace_are_what_hugging_face_computes(
 
 def test_sizes_are_read_as_they_are_and_the_untied_unembedding_is_another_matrix() -> None:
     tied, untied = (read_weights(random_model(torch.float64, tied=tied)) for tied in (True, False))
-    table, other = (forward.unembedding(weights, torch.float64) for weights in (tied, untied))
+    table, unembedding = (forward.unembedding(weights, torch.float64) for weights in (tied, untied))
     assert table is tied.raw["wte.weight"]
     assert tied.shape == (
         ODD["n_layer"],
@@ -134,7 +134,7 @@ def test_sizes_are_read_as_they_are_and_the_untied_unembedding_is_another_matrix
         ODD["n_embd"] // ODD["n_head"],
     )
     assert tied.blocks[0].d_mlp == ODD["n_inner"]
-    assert not torch.equal(other, untied.raw["wte.weight"])
+    assert not torch.equal(unembedding, untied.raw["wte.weight"])
 
 
 @pytest.mark.parametrize("kind", each_family(also=("gpt_neox", "gpt_oss", "mixtral")))
@@ -143,13 +143,13 @@ def test_weights_are_views_of_the_models_own(kind: str) -> None:
     raw = {tensor.untyped_storage().data_ptr() for tensor in model.weights.values()}
     for stack in read_stacks(model.weights, model.config).values():
         scaled = ("w_o", "w_out") if kind == "granite" else ()  # what is written, in copies
-        held = [
+        tensors = [
             part
             for block in stack.blocks
             for name, part in vars(block).items()
             if isinstance(part, torch.Tensor) and name not in scaled
         ]
-        assert {tensor.untyped_storage().data_ptr() for tensor in held} <= raw
+        assert {tensor.untyped_storage().data_ptr() for tensor in tensors} <= raw
         assert stack.shape == (LAYERS, HEADS, model.config.d_model, model.config.d_head)
 
 
@@ -157,7 +157,10 @@ def test_weights_are_views_of_the_models_own(kind: str) -> None:
 def test_an_untrained_twin_has_other_weights_of_the_same_shape(kind: str) -> None:
     model = family_model(kind, torch.float64)
     twin = untrained(model, seed=3)
-    shapes = [{name: tensor.shape for name, tensor in one.weights.items()} for one in (model, twin)]
+    shapes = [
+        {name: tensor.shape for name, tensor in variant.weights.items()}
+        for variant in (model, twin)
+    ]
     assert shapes[0] == shapes[1]
     assert any(
         not torch.equal(twin.weights[name], tensor) for name, tensor in model.weights.items()
@@ -192,10 +195,10 @@ def test_a_batch_is_its_rows(kind: str) -> None:
     for row in range(len(ids)):
         for batched, single in zip(together, steps_of(model, ids[row]), strict=True):
             for name in STEPS:
-                seen, alone = (
+                in_batch, by_itself = (
                     part.masked_fill(part.isinf(), 0) for part in (batched[name][row], single[name])
                 )
-                assert_near(seen, alone, near(kind))
+                assert_near(in_batch, by_itself, near(kind))
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE))

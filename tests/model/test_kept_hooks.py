@@ -61,25 +61,29 @@ def steered(kind: str) -> Any:
     return source
 
 
-def kept(source: Any, kind: str) -> probe.Model:
+def load_with_hooks(source: Any, kind: str) -> probe.Model:
     return probe.load(source, tokenizer=family_tokenizer(kind), hooks="keep")
 
 
-def own_run(
-    source: Any, kind: str, row: tuple[int, ...], at: int, put: dict[int, Tensor] | None = None
+def run_source(
+    source: Any,
+    kind: str,
+    row: tuple[int, ...],
+    at: int,
+    replacements: dict[int, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """A forward of the object itself: the last stream and the logits at a position, and the
     inputs of every block's output projection there, with an optional replacement in one block.
     """
-    seen: list[Tensor] = []
+    inputs: list[Tensor] = []
     last: list[Tensor] = []
 
     def change(layer: int) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
             z = args[0].clone()
-            seen.append(z[0, at].clone())
-            if put is not None and layer in put:
-                z[0, at] = put[layer]
+            inputs.append(z[0, at].clone())
+            if replacements is not None and layer in replacements:
+                z[0, at] = replacements[layer]
             return (z,)
 
         return hook
@@ -96,7 +100,7 @@ def own_run(
         logits = source(torch.tensor([row])).logits[0, at]
     for handle in handles:
         handle.remove()
-    return last[0], logits, seen
+    return last[0], logits, inputs
 
 
 @pytest.mark.parametrize("metric", [None, TOKENS], ids=["coordinate", "tokens"])
@@ -104,12 +108,12 @@ def own_run(
 def test_every_swap_equals_a_forward_of_the_object_itself(kind: str, metric: Any) -> None:
     source = steered(kind)
     before = fingerprint(source)
-    model = kept(source, kind)
+    model = load_with_hooks(source, kind)
     frame = probe.patch(model, A, against=B, at="bank", metric=metric)
     tokens = [tokenize(model, text) for text in (A, B)]
     at = tokens[0].positions_of("bank")[-1]
     rows = [text.ids if not model.config.causal else text.ids[: at + 1] for text in tokens]
-    ends = [own_run(source, kind, row, at) for row in rows]
+    ends = [run_source(source, kind, row, at) for row in rows]
     way = ends[0][0] - ends[1][0]
 
     def value(run: tuple[Tensor, Tensor, list[Tensor]]) -> float:
@@ -123,13 +127,13 @@ def test_every_swap_equals_a_forward_of_the_object_itself(kind: str, metric: Any
     size = model.config.d_head
     for row in frame.itertuples():
         columns = slice(row.head * size, (row.head + 1) * size)
-        moved = []
-        for own, donor in ((1, 0), (0, 1)):
-            z = ends[own][2][row.layer].clone()
+        effects = []
+        for recipient, donor in ((1, 0), (0, 1)):
+            z = ends[recipient][2][row.layer].clone()
             z[columns] = ends[donor][2][row.layer][columns]
-            changed = own_run(source, kind, rows[own], at, {row.layer: z})
-            moved.append(value(changed) - value(ends[own]))
-        assert abs(row.denoise - moved[0]) <= allowed and abs(row.noise + moved[1]) <= allowed
+            changed = run_source(source, kind, rows[recipient], at, {row.layer: z})
+            effects.append(value(changed) - value(ends[recipient]))
+        assert abs(row.denoise - effects[0]) <= allowed and abs(row.noise + effects[1]) <= allowed
     assert abs(frame["gap"][0] - (value(ends[0]) - value(ends[1]))) <= allowed
     assert fingerprint(source) == before
 
@@ -150,41 +154,43 @@ def test_forwards_are_shared_where_that_changes_nothing(
 ) -> None:
     source = in_memory(kind).double()
     BLOCKS[kind](source)[0].register_forward_hook(hook)
-    model = kept(source, kind)
+    model = load_with_hooks(source, kind)
     a, b = "The mole dug under the river bank", "The mole dug under the apple bank"
     swap = partial(probe.patch, model, a, against=b, at="bank")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = swap()
-    said = [str(each.message) for each in caught if "gives something else" in str(each.message)]
-    assert bool(said) is not shortcut
+        frame = swap()
+    messages = [str(each.message) for each in caught if "gives something else" in str(each.message)]
+    assert bool(messages) is not shortcut
     monkeypatch.setattr(hooked, "_is_same", lambda *_: False)
     with pytest.warns(RuntimeWarning, match="every variant runs its whole text in every layer"):
         whole = swap()
-    pd.testing.assert_frame_equal(found, whole, rtol=0, atol=1e-9)
+    pd.testing.assert_frame_equal(frame, whole, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("parts", ["mlp", "stream", "positions"])
-def test_hooks_that_change_nothing_leave_every_part_as_the_engine_has_it(parts: str) -> None:
+def test_hooks_that_change_nothing_give_the_results_of_the_fused_forward_for_every_part(
+    parts: str,
+) -> None:
     source = in_memory("gpt2").double()
     plain = probe.load(source, tokenizer=family_tokenizer("gpt2"))
     BLOCKS["gpt2"](source)[1].register_forward_hook(lambda module, args, output: output)
-    model = kept(source, "gpt2")
-    asked: dict[str, Any] = {"at": "bank", "parts": parts}
+    model = load_with_hooks(source, "gpt2")
+    options: dict[str, Any] = {"at": "bank", "parts": parts}
     for metric in (None, TOKENS, lambda logits: logits.logsumexp(-1)):
-        expected = probe.patch(plain, [A, B], against=[B, A], metric=metric, **asked)
-        found = probe.patch(model, [A, B], against=[B, A], metric=metric, **asked)
-        pd.testing.assert_frame_equal(found, expected, rtol=0, atol=1e-10)
+        expected = probe.patch(plain, [A, B], against=[B, A], metric=metric, **options)
+        frame = probe.patch(model, [A, B], against=[B, A], metric=metric, **options)
+        pd.testing.assert_frame_equal(frame, expected, rtol=0, atol=1e-10)
 
 
-def test_sets_of_heads_are_swapped_as_the_engine_swaps_them_and_hooks_are_felt() -> None:
+def test_sets_of_heads_are_swapped_as_by_the_fused_forward_and_hooks_have_an_effect() -> None:
     source = in_memory("gpt2").double()
     plain = probe.load(source, tokenizer=family_tokenizer("gpt2"))
     handle = BLOCKS["gpt2"](source)[0].register_forward_hook(lambda module, args, output: output)
-    same = kept(source, "gpt2")
+    same = load_with_hooks(source, "gpt2")
     handle.remove()
     BLOCKS["gpt2"](source)[0].register_forward_hook(steer)
-    other = kept(source, "gpt2")
+    steered_model = load_with_hooks(source, "gpt2")
     texts = [tokenize(plain, text) for text in (A, B)]
     at = [text.positions_of("bank")[-1] for text in texts]
     rows = [text.ids[: pos + 1] for text, pos in zip(texts, at, strict=True)]
@@ -193,24 +199,24 @@ def test_sets_of_heads_are_swapped_as_the_engine_swaps_them_and_hooks_are_felt()
     d_model = plain.config.d_model
     sets = torch.rand(5, *states.z.shape[1:3], generator=generator) < 0.5
     common = torch.randn(3, d_model, generator=generator, dtype=torch.float64)
-    own = torch.randn(2, 2, d_model, generator=generator, dtype=torch.float64)
-    behind_norm = torch.randn(2, 3, d_model, generator=generator, dtype=torch.float64)
+    by_row = torch.randn(2, 2, d_model, generator=generator, dtype=torch.float64)
+    after_norm = torch.randn(2, 3, d_model, generator=generator, dtype=torch.float64)
     several = torch.randn(2, 2, 4, d_model, generator=generator, dtype=torch.float64)
     z = states.z.flip(0)
-    for directions in (common, own, behind_norm, several):
+    for directions in (common, by_row, after_norm, several):
         by_model = [
             probe.swap_sets(probe.read_weights(model), rows, z, sets, directions)
-            for model in (plain, same, other)
+            for model in (plain, same, steered_model)
         ]
         assert (by_model[0] - by_model[1]).abs().max() <= 1e-10
         assert (by_model[0] - by_model[2]).abs().max() > 1e-3
 
 
-def test_behind_a_norm_is_read_what_the_unembedding_reads_a_product_and_a_norm_further_on() -> None:
+def test_the_last_stage_is_the_input_of_the_unembedding_after_the_dense_layer_of_the_head() -> None:
     source = in_memory("modernbert-decoder").double()
     plain = probe.load(source, tokenizer=family_tokenizer("modernbert-decoder"))
     source.model.layers[0].register_forward_hook(lambda module, args, output: output)
-    same = kept(source, "modernbert-decoder")
+    same = load_with_hooks(source, "modernbert-decoder")
     rows = [(5, 6, 7, 8)]
     layers, heads = plain.config.n_layers, plain.config.n_heads
     generator = torch.Generator().manual_seed(0)
@@ -218,15 +224,15 @@ def test_behind_a_norm_is_read_what_the_unembedding_reads_a_product_and_a_norm_f
     z = draw(1, layers, heads, plain.config.d_head)
     sets = torch.rand(5, layers, heads, generator=generator) < 0.5
     directions = draw(1, layers + 1, plain.config.d_model)
-    moved, by_forwards = (
+    effects, by_forwards = (
         probe.swap_sets(probe.read_weights(model), rows, z, sets, directions)
         for model in (plain, same)
     )
-    assert moved[..., -1].abs().max() > 1e-3
-    assert (moved - by_forwards).abs().max() <= bound(plain) * moved.abs().max()
+    assert effects[..., -1].abs().max() > 1e-3
+    assert (effects - by_forwards).abs().max() <= bound(plain) * effects.abs().max()
 
 
-# --- places of hooks ------------------------------------------------------------------------------
+# --- where hooks may be ---------------------------------------------------------------------------
 
 
 def test_hooks_of_a_bridge_stay_on_by_their_points(tmp_path: Path) -> None:
@@ -240,30 +246,35 @@ def test_hooks_of_a_bridge_stay_on_by_their_points(tmp_path: Path) -> None:
         "run with hooks on blocks.0.hook_out, blocks.1.mlp, without a certificate"
     )
     with torch.no_grad():
-        own = bridge(ids)
-        assert torch.equal(model.bridge(ids), own)
-        assert not torch.allclose(plain.bridge(ids), own)
+        logits = bridge(ids)
+        assert torch.equal(model.bridge(ids), logits)
+        assert not torch.allclose(plain.bridge(ids), logits)
     trace = probe.trace(model, A)
     assert torch.allclose(trace.resid_pre[1], trace.resid_post[0])
     bridge.reset_hooks()
     with torch.no_grad():
-        assert torch.equal(model.bridge(ids), own), "a Model keeps the hooks that it was made with"
+        assert torch.equal(model.bridge(ids), logits), (
+            "a Model keeps the hooks that it was made with"
+        )
 
 
-def test_what_is_read_behind_the_last_block_has_its_hook() -> None:
+def test_the_stream_after_the_last_block_includes_its_hook() -> None:
     source = in_memory("gpt2")
     vector = torch.linspace(-1, 1, source.config.n_embd)
     plain = probe.load(source, tokenizer=family_tokenizer("gpt2"))
     source.transformer.h[-1].register_forward_hook(lambda module, args, out: first(out) + vector)
-    added = probe.trace(kept(source, "gpt2"), A).resid_post - probe.trace(plain, A).resid_post
+    added = (
+        probe.trace(load_with_hooks(source, "gpt2"), A).resid_post
+        - probe.trace(plain, A).resid_post
+    )
     assert torch.equal(added[0], torch.zeros_like(added[0]))
     torch.testing.assert_close(added[1], vector.expand_as(added[1]), rtol=0, atol=1e-5)
 
 
-def test_hooks_behind_the_last_block_are_told_from_others() -> None:
+def test_hooks_after_the_last_block_are_distinguished_from_others() -> None:
     source = in_memory("gpt2")
     handle = source.lm_head.register_forward_hook(lambda module, args, out: out + 1)
-    model = kept(source, "gpt2")
+    model = load_with_hooks(source, "gpt2")
     assert not ends_as_weights_say(model)
     weights = probe.read_weights(model)
     z = torch.zeros(1, 2, model.config.n_heads, model.config.d_head)
@@ -276,13 +287,13 @@ def test_hooks_behind_the_last_block_are_told_from_others() -> None:
     )
     handle.remove()
     source.transformer.h[0].register_forward_hook(steer)
-    assert ends_as_weights_say(kept(source, "gpt2"))
+    assert ends_as_weights_say(load_with_hooks(source, "gpt2"))
 
 
-def test_what_reads_the_stream_by_the_last_weights_is_refused_with_hooks_behind_it() -> None:
+def test_the_logit_lens_and_a_logit_direction_are_refused_with_hooks_after_the_last_block() -> None:
     source = in_memory("gpt2")
     handle = source.transformer.ln_f.register_forward_hook(lambda module, args, out: 1.5 * out)
-    trace = probe.trace(kept(source, "gpt2"), A)
+    trace = probe.trace(load_with_hooks(source, "gpt2"), A)
     for read, doing in (
         (lambda of: decomposition.logit_lens(of, -1), "the logit lens"),
         (lambda of: decomposition.logit_direction(of, -1, [5]), "a logit's direction"),
@@ -296,33 +307,33 @@ def test_what_reads_the_stream_by_the_last_weights_is_refused_with_hooks_behind_
         )
     handle.remove()
     source.transformer.h[0].register_forward_hook(steer)
-    trace = probe.trace(kept(source, "gpt2"), A)
-    given = trace.logits.double().softmax(-1).float()
+    trace = probe.trace(load_with_hooks(source, "gpt2"), A)
+    probabilities = trace.logits.double().softmax(-1).float()
     for at in range(len(trace.tokens)):
         lens = decomposition.logit_lens(trace, at)[-1]
-        torch.testing.assert_close(lens, given[at], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(lens, probabilities[at], rtol=1e-4, atol=1e-6)
 
 
-def test_what_is_read_and_swapped_with_hooks_says_so() -> None:
-    model = kept(steered("gpt2"), "gpt2")
-    said = "GPT2LMHeadModel, run with hooks on transformer.h.0, without a certificate"
-    assert said in repr(probe.trace(model, A))
-    assert probe.patch(model, A, against=B, at=-1).attrs["model"] == said
+def test_results_with_hooks_name_the_hooks() -> None:
+    model = load_with_hooks(steered("gpt2"), "gpt2")
+    description = "GPT2LMHeadModel, run with hooks on transformer.h.0, without a certificate"
+    assert description in repr(probe.trace(model, A))
+    assert probe.patch(model, A, against=B, at=-1).attrs["model"] == description
 
 
-def test_an_object_is_loaded_anew_when_its_hooks_change() -> None:
+def test_an_object_is_loaded_again_when_its_hooks_change() -> None:
     source = in_memory("gpt2")
     handle = source.transformer.h[0].register_forward_hook(steer)
-    model = kept(source, "gpt2")
+    model = load_with_hooks(source, "gpt2")
     assert probe.load(source, hooks="keep") is model
     source.transformer.h[1].register_forward_hook(steer)
-    assert kept(source, "gpt2").origin.hooks == ("transformer.h.0", "transformer.h.1")
+    assert load_with_hooks(source, "gpt2").origin.hooks == ("transformer.h.0", "transformer.h.1")
     handle.remove()
-    assert kept(source, "gpt2").origin.hooks == ("transformer.h.1",)
+    assert load_with_hooks(source, "gpt2").origin.hooks == ("transformer.h.1",)
 
 
 def test_without_hooks_there_is_nothing_to_keep() -> None:
-    model = kept(in_memory("gpt2"), "gpt2")
+    model = load_with_hooks(in_memory("gpt2"), "gpt2")
     assert not model.origin.hooks and probe.certify(model).ok
 
 
@@ -372,15 +383,15 @@ KEEP_REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("put", "said"), KEEP_REFUSED.values(), ids=KEEP_REFUSED)
+@pytest.mark.parametrize(("add_hook", "message"), KEEP_REFUSED.values(), ids=KEEP_REFUSED)
 def test_hooks_that_cannot_be_kept_are_refused_in_a_sentence(
-    put: Callable[[Any], Any], said: str
+    add_hook: Callable[[Any], Any], message: str
 ) -> None:
     source = in_memory("gpt2")
-    put(source)
+    add_hook(source)
     sentence = refusal(source, tokenizer=family_tokenizer("gpt2"), hooks="keep")
-    assert sentence.startswith(f"Cannot load the GPT2LMHeadModel: {said}")
-    assert not said.endswith("(off by ") or sentence.endswith(ALIKE)
+    assert sentence.startswith(f"Cannot load the GPT2LMHeadModel: {message}")
+    assert not message.endswith("(off by ") or sentence.endswith(ALIKE)
 
 
 def test_hooks_of_an_encoder_decoder_and_of_folded_weights_are_refused(tmp_path: Path) -> None:
@@ -399,7 +410,7 @@ def test_hooks_of_an_encoder_decoder_and_of_folded_weights_are_refused(tmp_path:
     )
 
 
-def test_hooks_are_kept_of_objects_only_and_when_asked_for() -> None:
+def test_hooks_are_kept_for_objects_only_and_on_request() -> None:
     with pytest.raises(probe.InputError) as caught:
         probe.load("tiny-senses", hooks="keep")
     assert str(caught.value) == (
@@ -413,8 +424,8 @@ def test_hooks_are_kept_of_objects_only_and_when_asked_for() -> None:
     )
 
 
-def test_what_runs_from_weights_alone_is_refused_in_a_sentence() -> None:
-    model = kept(steered("gpt2"), "gpt2")
+def test_analyses_from_weights_alone_are_refused_in_a_sentence() -> None:
+    model = load_with_hooks(steered("gpt2"), "gpt2")
     weights = probe.read_weights(model)
     rows = [tokenize(model, text).ids for text in (A, B)]
     direction = torch.ones(1, model.config.d_model, dtype=model.dtype)
@@ -477,39 +488,39 @@ def studies() -> tuple[Any, Any]:
     """Studies of one object: without hooks, and with a hook that changes nothing."""
     folder = Path(probe.__file__).parent / "model" / "embedded" / "tiny-senses"
     source = GPT2LMHeadModel.from_pretrained(folder)
-    every = probe.lexicon.expand("bank").sentences
-    frames = list(dict.fromkeys(sentence.frame for sentence in every))[:2]
-    corpus = [sentence for sentence in every if sentence.frame in frames]
-    asked: dict[str, Any] = {"sentences": corpus, "permutations": 99, "max_pairs": 4}
+    sentences = probe.lexicon.expand("bank").sentences
+    frames = list(dict.fromkeys(sentence.frame for sentence in sentences))[:2]
+    corpus = [sentence for sentence in sentences if sentence.frame in frames]
+    options: dict[str, Any] = {"sentences": corpus, "permutations": 99, "max_pairs": 4}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sets, "CURVE_PAIRS", 2)
-        without = probe.study(source, controls=(), **asked)
+        without = probe.study(source, controls=(), **options)
         source.transformer.h[1].register_forward_hook(lambda module, args, output: output.clone())
-        kept_on = probe.study(probe.load(source, hooks="keep"), **asked)
-    return without, kept_on
+        with_hooks = probe.study(probe.load(source, hooks="keep"), **options)
+    return without, with_hooks
 
 
-def test_a_study_with_hooks_that_change_nothing_is_the_study_without(studies: Any) -> None:
-    without, kept_on = studies
+def test_a_study_with_hooks_that_change_nothing_equals_the_study_without_hooks(
+    studies: Any,
+) -> None:
+    without, with_hooks = studies
     for name in ("heads", "by_depth", "depth", "curves", "random_sets", "words"):
         assert len(without.frames[name])
         pd.testing.assert_frame_equal(
-            kept_on.frames[name], without.frames[name], rtol=1e-3, atol=1e-4
+            with_hooks.frames[name], without.frames[name], rtol=1e-3, atol=1e-4
         )
     for name in ("shares", "head_parts", "positions", "edges", "paths"):
-        assert len(without.frames[name]) and name not in kept_on.frames, name
-    assert len(without.frames["decomposition"]) and not len(kept_on.frames["decomposition"])
-    assert not len(kept_on.frames["certificate"])
+        assert len(without.frames[name]) and name not in with_hooks.frames, name
+    assert len(without.frames["decomposition"]) and not len(with_hooks.frames["decomposition"])
+    assert not len(with_hooks.frames["certificate"])
 
 
-def test_what_a_study_with_hooks_shows_says_that_it_has_no_certificate(
-    studies: Any, tmp_path: Path
-) -> None:
-    kept_on = studies[1]
+def test_a_study_with_hooks_states_that_it_has_no_certificate(studies: Any, tmp_path: Path) -> None:
+    with_hooks = studies[1]
     hooked = "run with hooks on transformer.h.1, without a certificate"
-    assert repr(kept_on) == f"<Study of bank in tiny-senses: 19 tables, {hooked}>"
-    assert f"tiny-senses is {hooked}: every swap is a whole forward" in kept_on._repr_html_()
-    page = probe.write(kept_on, tmp_path)
+    assert repr(with_hooks) == f"<Study of bank in tiny-senses: 19 tables, {hooked}>"
+    assert f"tiny-senses is {hooked}: every swap is a whole forward" in with_hooks._repr_html_()
+    page = probe.write(with_hooks, tmp_path)
     assert json.loads((tmp_path / "manifest.json").read_text())["hooked"] == hooked
     text = page.read_text()
     assert f"tiny-senses is {hooked}: every swap is a whole forward" in text

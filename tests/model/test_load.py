@@ -37,8 +37,10 @@ def refusal(source: object, error: type[Exception] = probe.ModelError, **options
 def edit_config(folder: Path, **changes: object) -> None:
     """Sets keys of config.json; None removes one."""
     config = json.loads((folder / "config.json").read_text()) | changes
-    kept = {key: value for key, value in config.items() if key not in changes or value is not None}
-    (folder / "config.json").write_text(json.dumps(kept))
+    contents = {
+        key: value for key, value in config.items() if key not in changes or value is not None
+    }
+    (folder / "config.json").write_text(json.dumps(contents))
 
 
 # Accepted models
@@ -78,7 +80,7 @@ def test_an_untied_unembedding_is_among_the_weights_and_float64_is_float64_on_bo
     assert torch.equal(bridged.weights["lm_head.weight"], loaded.weights["lm_head.weight"])
 
 
-def test_names_without_prefix_old_buffers_and_a_repeated_tied_unembedding_are_taken(
+def test_names_without_prefix_old_buffers_and_a_repeated_tied_unembedding_are_accepted(
     copy: Path, model: Model
 ) -> None:
     stored = {
@@ -100,7 +102,7 @@ def test_names_without_prefix_old_buffers_and_a_repeated_tied_unembedding_are_ta
 
 
 @pytest.mark.parametrize(
-    ("sizes", "said", "dtype"),
+    ("sizes", "extra_keys", "dtype"),
     [  # layers, heads and width: DistilGPT-2, medium, large, XL
         ((6, 12, 48), {"_num_labels": 1, "id2label": {"0": "LABEL_0"}, "n_ctx": 48}, "float64"),
         ((3, 16, 64), {"n_special": 0, "predict_special_tokens": True, "n_ctx": 48}, "float32"),
@@ -108,22 +110,22 @@ def test_names_without_prefix_old_buffers_and_a_repeated_tied_unembedding_are_ta
         ((2, 25, 50), {"task_specific_params": {"x": {"max_length": 50}}}, "float32"),
     ],
 )
-def test_every_size_of_gpt2_is_certified_with_what_its_config_says_beside(
-    tmp_path: Path, sizes: tuple[int, int, int], said: dict, dtype: str
+def test_every_size_of_gpt2_is_certified_with_additional_keys_in_its_config(
+    tmp_path: Path, sizes: tuple[int, int, int], extra_keys: dict, dtype: str
 ) -> None:
     """The number of heads of each size, with narrow heads, and the additional keys of the
     published config.
     """
-    named = dict(zip(("n_layer", "n_head", "n_embd"), sizes, strict=True))
-    folder = make_checkpoint(tmp_path / "size", **named)
+    options = dict(zip(("n_layer", "n_head", "n_embd"), sizes, strict=True))
+    folder = make_checkpoint(tmp_path / "size", **options)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(
-        json.dumps(config | said | {"resid_pdrop": 0.1, "summary_activation": None})
+        json.dumps(config | extra_keys | {"resid_pdrop": 0.1, "summary_activation": None})
     )
-    found = certify(
+    certificate = certify(
         probe.load(folder, dtype=dtype), ["The mole dug under the river bank."]
     ).require()
-    assert len({row.layer for row in found.rows if row.layer is not None}) == sizes[0]
+    assert len({row.layer for row in certificate.rows if row.layer is not None}) == sizes[0]
 
 
 def test_shards_are_read_like_one_file(copy: Path, model: Model) -> None:
@@ -148,7 +150,7 @@ def shard(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16])
-def test_half_precision_files_are_computed_in_float32_and_said(
+def test_half_precision_files_are_computed_in_float32_and_their_type_is_recorded(
     copy: Path, stored: torch.dtype
 ) -> None:
     halves = {name: tensor.to(stored) for name, tensor in load_file(copy / SINGLE).items()}
@@ -158,24 +160,26 @@ def test_half_precision_files_are_computed_in_float32_and_said(
     assert {tensor.dtype for tensor in loaded.weights.values()} == {torch.float32}
     assert loaded.bridge(torch.tensor([[1, 2]])).dtype == torch.float32
     assert certify(loaded).ok
-    made = probe.provenance.manifest("m", loaded.origin, seed=0, command="", data_sha256="")
-    assert made["weights_stored_as"] == loaded.origin.stored == str(stored).removeprefix("torch.")
+    manifest = probe.provenance.manifest("m", loaded.origin, seed=0, command="", data_sha256="")
+    assert (
+        manifest["weights_stored_as"] == loaded.origin.stored == str(stored).removeprefix("torch.")
+    )
 
 
 def test_a_string_of_the_folder_and_a_path_are_the_same(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(checkpoint.parent)
-    found = {find(source) for source in (checkpoint.name, f"./{checkpoint.name}", checkpoint)}
-    assert {(place.resolve(), origin) for place, origin in found} == {
+    results = {find(source) for source in (checkpoint.name, f"./{checkpoint.name}", checkpoint)}
+    assert {(path.resolve(), origin) for path, origin in results} == {
         (checkpoint.resolve(), find(checkpoint)[1])
     }
 
 
 def test_a_folder_called_model_is_named_with_the_folder_around_it(tmp_path: Path) -> None:
-    for name, told in (("model", "mine/model"), ("plain", "plain")):
+    for name, location in (("model", "mine/model"), ("plain", "plain")):
         (tmp_path / "mine" / name).mkdir(parents=True)
-        assert find(tmp_path / "mine" / name)[1].location == told
+        assert find(tmp_path / "mine" / name)[1].location == location
 
 
 # Refused models and their messages
@@ -196,10 +200,13 @@ def tensors(**changes: Callable[[torch.Tensor], torch.Tensor] | None) -> Callabl
 
     def change(folder: Path) -> None:
         stored = load_file(folder / SINGLE)
-        named = {name.replace("__", "."): how for name, how in changes.items()}
+        by_tensor = {name.replace("__", "."): how for name, how in changes.items()}
         change_tensors(
             folder,
-            {name: how and how(stored.get(name, torch.zeros(2))) for name, how in named.items()},
+            {
+                name: how and how(stored.get(name, torch.zeros(2)))
+                for name, how in by_tensor.items()
+            },
         )
 
     return change
@@ -247,7 +254,9 @@ def tokenizer_file(**changes: object) -> Callable[[Path], object]:
 TOKENIZER, FIRST = ("tokenizer.json", "tokenizer_config.json"), "model-00001-of-00002.safetensors"
 UNKNOWN = "is not a tensor of the GPT-2 that config.json describes"
 UNTIED = "differs from wte.weight although config.json ties them. Write"
-TURNED = "has shape [128, 32] where config.json asks for [32, 128]. Use the config.json that bel"
+TRANSPOSED = (
+    "has shape [128, 32] where config.json asks for [32, 128]. Use the config.json that bel"
+)
 FOREIGN = "its tokenizer has a token 381 and the model embeds only 300 tokens. Use the tokenizer"
 REFUSED = {
     "no config": (
@@ -295,7 +304,7 @@ REFUSED = {
     ),
     "misshapen": (
         tensors(transformer__h__0__mlp__c_fc__weight=lambda t: t.T),
-        f"h.0.mlp.c_fc.weight {TURNED}",
+        f"h.0.mlp.c_fc.weight {TRANSPOSED}",
     ),
     "NaN": (
         tensors(transformer__ln_f__bias=with_value(float("nan"))),
@@ -339,7 +348,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("damage", "expected"), REFUSED.values(), ids=REFUSED)
-def test_a_damaged_folder_is_refused_with_its_own_sentence(
+def test_a_damaged_folder_is_refused_with_its_reason(
     copy: Path, damage: Callable[[Path], object], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -368,7 +377,7 @@ def test_a_pickle_is_never_opened(copy: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "exploded").exists()
 
 
-def test_without_a_bos_token_the_bos_policy_must_say_so(copy: Path) -> None:
+def test_without_a_bos_token_prepend_bos_must_be_false(copy: Path) -> None:
     (copy / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     assert "its tokenizer has no BOS token to prepend. Pass prepend_bos=False" in refusal(copy)
     assert probe.load(copy, prepend_bos=False).config.prepend_bos is False
@@ -385,7 +394,7 @@ A_CLASS = "that is the name of a class, which holds no weights. Give a name, a f
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         *((source, ABSENT) for source in NOWHERE),
         (Path(__file__), "it is a file. Give the folder"),
@@ -405,20 +414,22 @@ A_CLASS = "that is the name of a class, which holds no weights. Give a name, a f
         ("smollm2@", "smollm2 is installed on this machine in one version, without revisions."),
     ],
 )
-def test_what_is_no_folder_and_no_hub_name_is_told_apart(source: object, said: str) -> None:
-    named = "a int" if isinstance(source, int) else source
-    assert refusal(source).startswith(f"Cannot load {named}: {said}")
+def test_a_source_that_is_neither_a_folder_nor_a_hub_name_is_refused_with_its_reason(
+    source: object, message: str
+) -> None:
+    description = "a int" if isinstance(source, int) else source
+    assert refusal(source).startswith(f"Cannot load {description}: {message}")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.int64, "float16"])
-def test_only_the_certified_number_formats_are_taken(
+def test_only_the_certified_number_formats_are_accepted(
     checkpoint: Path, dtype: torch.dtype | str
 ) -> None:
-    said = (
+    message = (
         f"Cannot load {checkpoint} in {dtype}: the certificate holds for torch.float32, "
         "torch.float64 and torch.bfloat16."
     )
-    assert refusal(checkpoint, probe.InputError, dtype=dtype) == said
+    assert refusal(checkpoint, probe.InputError, dtype=dtype) == message
 
 
 @pytest.mark.parametrize("device", ["toaster", "cuda:99"])
@@ -431,7 +442,7 @@ def test_a_device_that_is_not_here_is_refused(checkpoint: Path, device: str) -> 
 
 
 # Each of them is called with a model and with arguments that do not depend on it.
-ASKED_OF_A_MODEL = {
+FUNCTIONS_OF_A_MODEL = {
     "certify": lambda model: probe.certify(model, ["the river bank"]).ok,
     "count_parameters": lambda model: probe.count_parameters(model).total,
     "read_weights": lambda model: probe.read_weights(model).shape,
@@ -441,9 +452,9 @@ ASKED_OF_A_MODEL = {
 }
 
 
-@pytest.mark.parametrize("name", ASKED_OF_A_MODEL)
+@pytest.mark.parametrize("name", FUNCTIONS_OF_A_MODEL)
 def test_a_public_function_takes_what_load_takes(name: str, checkpoint: Path, model: Model) -> None:
-    ask = ASKED_OF_A_MODEL[name]
+    ask = FUNCTIONS_OF_A_MODEL[name]
     expected = ask(model)
     in_memory = GPT2LMHeadModel.from_pretrained(checkpoint)  # its folder determines its tokenizer
     for source in (checkpoint, str(checkpoint), model.bridge, in_memory):
@@ -469,7 +480,7 @@ def test_a_loaded_model_passes_through_as_it_is(model: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "reason"),
     [
         (
             {"dtype": "float64"},
@@ -486,15 +497,15 @@ def test_a_loaded_model_passes_through_as_it_is(model: Model) -> None:
     ],
 )
 def test_a_loaded_model_is_not_loaded_in_another_way(
-    model: Model, options: dict[str, object], said: str
+    model: Model, options: dict[str, object], reason: str
 ) -> None:
     with pytest.raises(probe.InputError) as error:
         probe.load(model, **options)
-    assert str(error.value).startswith(f"Cannot load the Model {model.name} again: {said}")
+    assert str(error.value).startswith(f"Cannot load the Model {model.name} again: {reason}")
     assert str(error.value).endswith("Load its source with the new options.")
 
 
-def test_a_device_is_none_only_where_it_is_not_given() -> None:
+def test_device_0_is_not_read_as_no_device() -> None:
     if torch.cuda.is_available():
         pytest.skip("device 0 is there")
     with pytest.raises(probe.InputError, match="^Cannot use the device 0 here; use 'cpu'"):
@@ -504,7 +515,7 @@ def test_a_device_is_none_only_where_it_is_not_given() -> None:
 # The self-check
 
 
-def test_a_model_whose_heads_write_nothing_has_no_edit_to_feel(copy: Path) -> None:
+def test_a_model_whose_heads_write_nothing_passes_the_self_check(copy: Path) -> None:
     silent = {
         f"transformer.h.{layer}.attn.c_proj.weight": torch.zeros(32, 32) for layer in range(2)
     }
@@ -514,11 +525,11 @@ def test_a_model_whose_heads_write_nothing_has_no_edit_to_feel(copy: Path) -> No
 def test_every_load_is_self_checked(
     model: Model, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[str] = []
-    monkeypatch.setattr("probe.model.load.check_hooks", lambda model, ids: seen.append(model.name))
+    calls: list[str] = []
+    monkeypatch.setattr("probe.model.load.check_hooks", lambda model, ids: calls.append(model.name))
     probe.load(checkpoint)
     probe.load(GPT2LMHeadModel.from_pretrained(checkpoint))
-    assert seen == [model.name, model.name]
+    assert calls == [model.name, model.name]
 
 
 # Side effects of loading

@@ -46,10 +46,10 @@ SCRIPTS = "abcdeMTB ,.ßéñœ αβγΔ жщЁ 你好鼹 كتب שלום नम�
 
 def random_texts(count: int) -> list[str]:
     generator = random.Random(0)
-    drawn = [
+    candidates = [
         "".join(generator.choices(SCRIPTS, k=generator.randint(1, 30))) for _ in range(2 * count)
     ]
-    return [text for text in drawn if text.strip()][:count]
+    return [text for text in candidates if text.strip()][:count]
 
 
 @pytest.fixture(scope="module")
@@ -86,31 +86,33 @@ def test_ids_are_those_of_transformers_in_every_script(
     for text in texts:
         source = plain(text, split_special_tokens=split)["input_ids"]
         target = plain(text_target=text, split_special_tokens=split)["input_ids"]
-        if split or not text.endswith("</s>"):  # a written one next to the added one counts once
+
+        # A </s> at the end of the text and the added one are a single token.
+        if split or not text.endswith("</s>"):
             assert list(tokenize(model, text).ids) == source
             assert list(target_tokens(model, text).ids) == [pad, *target[:-1]]
         unknown += plain.unk_token_id in source
     assert unknown > 50  # some tokens are not in the vocabulary
 
 
-def test_offsets_go_through_the_text_and_leave_out_nothing_that_is_seen(model: Model) -> None:
+def test_offsets_cover_every_visible_character_in_order(model: Model) -> None:
     for text in [*TEXTS, *random_texts(300)]:
         tokens = tokenize(model, text)
         spans = [span for span in tokens.spans if span[0] < span[1]]
         assert tokens.spans[-1] == (0, 0) and tokens.pieces[-1] == "</s>"
         assert spans == sorted(spans)
         assert all(end <= start for (_, end), (start, _) in pairwise(spans))
-        covered = {place for start, end in spans for place in range(start, end)}
-        left_out = {text[place] for place in range(len(text))} - {text[place] for place in covered}
+        covered = {index for start, end in spans for index in range(start, end)}
+        left_out = {text[index] for index in range(len(text))} - {text[index] for index in covered}
         assert all(
             character.isspace() or unicodedata.category(character) in ("Cf", "Cc", "Mn")
             for character in left_out
         )
 
 
-def test_offsets_cut_the_characters_that_a_piece_stands_for(model: Model) -> None:
+def test_offsets_select_the_characters_of_a_token(model: Model) -> None:
     """In texts that SentencePiece does not rewrite, a token equals its characters."""
-    seen = set()
+    distinct = set()
     for text in [*TEXTS, *random_texts(300)]:
         text = " ".join(unicodedata.normalize("NFKC", text).split())
         if any(unicodedata.category(character) in ("Cf", "Cc", "Cn") for character in text):
@@ -121,9 +123,9 @@ def test_offsets_cut_the_characters_that_a_piece_stands_for(model: Model) -> Non
             continue
         for piece, span in zip(pieces, tokens.spans, strict=False):
             assert cut(text, span) == piece.replace("▁", " ").strip() or not piece.strip("▁")
-            seen.add(piece)
+            distinct.add(piece)
         assert len(pieces) == len(tokens) - 1
-    assert len(seen) > 100
+    assert len(distinct) > 100
 
 
 @pytest.mark.parametrize(
@@ -137,21 +139,21 @@ def test_offsets_cut_the_characters_that_a_piece_stands_for(model: Model) -> Non
         ("The ﬁne mole", "ﬁne", "ﬁne"),
     ],
 )
-def test_a_word_is_found_at_its_own_tokens(model: Model, text: str, word: str, last: str) -> None:
+def test_a_word_is_found_at_its_tokens(model: Model, text: str, word: str, last: str) -> None:
     tokens = tokenize(model, text)
-    found = [cut(text, tokens.spans[pos]) for pos in tokens.positions_of(word)]
-    assert "".join(found).strip() == last
+    characters = [cut(text, tokens.spans[pos]) for pos in tokens.positions_of(word)]
+    assert "".join(characters).strip() == last
 
 
 def test_a_word_after_a_special_token_of_the_text_is_found_there(folder: Path) -> None:
     model = probe.load(folder, split_special_tokens=False)
     tokens = tokenize(model, "The mole </s> dug <pad> under the muddy bank")
     for word in ("mole", "</s>", "dug", "<pad>", "under", "bank"):
-        found = [cut(tokens.text, tokens.spans[pos]) for pos in tokens.positions_of(word)]
-        assert "".join(found).strip() == word
+        characters = [cut(tokens.text, tokens.spans[pos]) for pos in tokens.positions_of(word)]
+        assert "".join(characters).strip() == word
 
 
-def test_a_code_of_a_language_is_one_token_in_front_only(model: Model, plain: Any) -> None:
+def test_a_language_code_is_one_token_only_at_the_start(model: Model, plain: Any) -> None:
     code = plain.convert_tokens_to_ids(LANGUAGE)
     tokens = tokenize(model, f"{LANGUAGE}The mole")
     assert tokens.ids[0] == code and tokens.pieces[0] == LANGUAGE and not tokens.bos
@@ -159,33 +161,33 @@ def test_a_code_of_a_language_is_one_token_in_front_only(model: Model, plain: An
     assert code not in tokenize(model, f"The {LANGUAGE} mole").ids
 
 
-def test_a_mark_without_characters_goes_by_its_name(model: Model) -> None:
+def test_a_token_without_characters_is_labelled_by_its_name(model: Model) -> None:
     tokens = tokenize(model, "鼹x")
     assert tokens.pieces[0] == "▁" and tokens.spans[0] == (0, 0) and not tokens.bos
     assert tokens.labels[0] == "0·▁"
 
 
-def test_a_target_is_read_with_the_other_model(model: Model, plain: Any) -> None:
-    read = plain(text_target=GERMAN)["input_ids"][:-1]
-    assert read != plain(GERMAN)["input_ids"][:-1]
-    found = probe.trace(model, SENTENCE, GERMAN)
-    assert list(found.target.ids[1:]) == read
-    assert found.source.ids == tokenize(model, SENTENCE).ids
-    assert found.cross.pattern.shape[-2:] == (len(found.target), len(found.source))
-    known = map(plain.spm_target.id_to_piece, range(plain.spm_target.get_piece_size()))
-    word = next(piece for piece in known if piece.startswith("▁") and len(piece) > 3)
-    written = word.replace("▁", " ")
-    assert len(plain(written)["input_ids"]) > 2
-    assert token_id(model, written) == plain.convert_tokens_to_ids(word)
+def test_a_target_is_read_with_the_target_tokenizer(model: Model, plain: Any) -> None:
+    target_ids = plain(text_target=GERMAN)["input_ids"][:-1]
+    assert target_ids != plain(GERMAN)["input_ids"][:-1]
+    pair = probe.trace(model, SENTENCE, GERMAN)
+    assert list(pair.target.ids[1:]) == target_ids
+    assert pair.source.ids == tokenize(model, SENTENCE).ids
+    assert pair.cross.pattern.shape[-2:] == (len(pair.target), len(pair.source))
+    vocabulary = map(plain.spm_target.id_to_piece, range(plain.spm_target.get_piece_size()))
+    word = next(piece for piece in vocabulary if piece.startswith("▁") and len(piece) > 3)
+    text = word.replace("▁", " ")
+    assert len(plain(text)["input_ids"]) > 2
+    assert token_id(model, text) == plain.convert_tokens_to_ids(word)
 
 
 def test_a_folder_and_an_object_are_certified_and_give_transformers_logits(
     model: Model, folder: Path, plain: Any
 ) -> None:
     source = MarianMTModel.from_pretrained(folder)
-    held = probe.load(source)
-    assert held.config == model.config
-    for loaded in (model, held, probe.load(source, tokenizer=plain)):
+    from_object = probe.load(source)
+    assert from_object.config == model.config
+    for loaded in (model, from_object, probe.load(source, tokenizer=plain)):
         assert loaded.tokenizer.get_vocab() == plain.get_vocab()
         assert probe.certify(loaded, [SENTENCE]).require().ok
     tokens = tokenize(model, SENTENCE)
@@ -194,8 +196,8 @@ def test_a_folder_and_an_object_are_certified_and_give_transformers_logits(
         expected = source(
             input_ids=torch.tensor([tokens.ids]), decoder_input_ids=torch.tensor([target.ids])
         ).logits[0]
-    found = probe.trace(model, SENTENCE, GERMAN).logits
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    logits = probe.trace(model, SENTENCE, GERMAN).logits
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
 
 
 def test_a_walk_through_a_published_marian_shows_both_texts(model: Model) -> None:

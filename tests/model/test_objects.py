@@ -44,7 +44,7 @@ ids = torch.tensor([[5, 6, 7, 30]])
 
 # Families whose weights differ between an object and a file: head by head, another name for the
 # unembedding, experts in one tensor.
-OTHERWISE_HELD = ("gpt_neox", "gpt_oss", "mixtral", "bart")
+STORED_DIFFERENTLY = ("gpt_neox", "gpt_oss", "mixtral", "bart")
 
 
 def in_memory(kind: str, *, architecture: str = "", **changes: object) -> PreTrainedModel:
@@ -75,7 +75,7 @@ def storages(tensors: Any) -> set[int]:
 # --- Hugging Face models --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", (*REPRESENTATIVES, *OTHERWISE_HELD))
+@pytest.mark.parametrize("kind", (*REPRESENTATIVES, *STORED_DIFFERENTLY))
 def test_a_hugging_face_model_is_certified_shares_its_weights_and_stays_as_it_is(kind: str) -> None:
     source = in_memory(kind)
     source.train()  # loading must not change its mode
@@ -83,10 +83,10 @@ def test_a_hugging_face_model_is_certified_shares_its_weights_and_stays_as_it_is
     model = probe.load(source, tokenizer=family_tokenizer(kind))
     assert probe.certify(model).require().ok
     assert fingerprint(source) == before
-    held = storages(source.state_dict().values())
+    memory = storages(source.state_dict().values())
     optional = model.config.family.optional
     shared = [tensor for name, tensor in model.weights.items() if name not in optional]
-    assert storages(shared) <= held
+    assert storages(shared) <= memory
     assert (model.name, model.origin.kind) == (type(source).__name__, "in memory")
     assert model.origin.read == type(source).__name__ and len(model.origin.sha256) == 64
     assert probe.load(source) is model, "an object is loaded once"
@@ -101,8 +101,8 @@ def test_memory_beyond_the_object(kind: str) -> None:
     model = probe.load(source, tokenizer=family_tokenizer(kind))
     mine = {t.untyped_storage().data_ptr(): t for t in (*model.bridge.parameters(),)}
     mine |= {t.untyped_storage().data_ptr(): t for t in model.weights.values()}
-    own = storages(source.state_dict().values())
-    extra = sum(t.untyped_storage().nbytes() for key, t in mine.items() if key not in own)
+    memory = storages(source.state_dict().values())
+    extra = sum(t.untyped_storage().nbytes() for key, t in mine.items() if key not in memory)
     assert 1 + extra / sum(p.nbytes for p in source.parameters()) <= 1.05
 
 
@@ -113,25 +113,25 @@ def test_an_object_and_a_file_of_the_same_numbers_give_the_same(tmp_path: Path) 
     assert model.config == from_file.config and model.name == "llama"
     assert all(torch.equal(model.weights[name], t) for name, t in from_file.weights.items())
     assert torch.equal(model.bridge(ids), from_file.bridge(ids))
-    made = probe.provenance.manifest("m", model.origin, seed=0, command="", data_sha256="")
-    assert made["origin"] == {
+    manifest = probe.provenance.manifest("m", model.origin, seed=0, command="", data_sha256="")
+    assert manifest["origin"] == {
         "kind": "in memory",
         "location": "llama",
         "file": "",
         "revision": None,
         "hooks": [],
     }
-    assert made["weights_read_from"] == "LlamaForCausalLM"
-    assert made["weights_sha256"] == model.origin.sha256 != from_file.origin.sha256
+    assert manifest["weights_read_from"] == "LlamaForCausalLM"
+    assert manifest["weights_sha256"] == model.origin.sha256 != from_file.origin.sha256
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "by name"])
-def test_the_random_numbers_of_the_caller_go_on_as_they_were(kind: str) -> None:
-    """In training, say, if somebody looks at the model between two steps."""
-    named = kind == "by name"
-    source = "tiny-senses" if named else in_memory(kind)
+def test_the_random_state_of_the_caller_is_unchanged(kind: str) -> None:
+    """For example in training, if somebody inspects the model between two steps."""
+    by_name = kind == "by name"
+    source = "tiny-senses" if by_name else in_memory(kind)
     before = torch.get_rng_state()
-    model = probe.load(source, tokenizer=None if named else family_tokenizer(kind))
+    model = probe.load(source, tokenizer=None if by_name else family_tokenizer(kind))
     objects_after = torch.get_rng_state()
     probe.model.load.untrained(model, seed=0)
     assert torch.equal(before, objects_after) and torch.equal(before, torch.get_rng_state())
@@ -153,7 +153,7 @@ def test_hooks_on_every_module_of_the_process_are_refused() -> None:
     probe.load(source, tokenizer=family_tokenizer("llama"))
 
 
-def test_what_stands_in_the_place_of_a_tensor_is_named_and_tuples_are_read() -> None:
+def test_a_module_instead_of_a_tensor_is_named_and_tuple_outputs_are_read() -> None:
     source = in_memory("llama")
     source.model.layers[0].mlp.up_proj = nn.Identity()
     with pytest.raises(probe.ModelError) as error:
@@ -186,15 +186,15 @@ def test_an_untied_model_and_float64() -> None:
     assert single.dtype == torch.float32 and loaded.origin.stored == "float64"
 
 
-def test_a_change_of_the_object_is_seen(tmp_path: Path) -> None:
+def test_a_change_of_the_object_is_detected(tmp_path: Path) -> None:
     source = in_memory("llama")
     first = probe.load(source, tokenizer=family_tokenizer("llama"))
     with torch.no_grad():
         source.model.norm.weight.mul_(2)
     second = probe.load(source, tokenizer=family_tokenizer("llama"))
     assert second is not first and second.origin.sha256 != first.origin.sha256
-    other = probe.load(source, tokenizer=family_tokenizer("llama"), prepend_bos=False)
-    assert other is not second
+    without_bos = probe.load(source, tokenizer=family_tokenizer("llama"), prepend_bos=False)
+    assert without_bos is not second
 
 
 def silenced(source: Any) -> None:
@@ -210,12 +210,14 @@ def rectified(source: Any) -> None:
     source.model.layers[1].mlp.act_fn = nn.ReLU()
 
 
-def behind_a_tanh(source: Any) -> None:
+def with_a_tanh(source: Any) -> None:
     source.lm_head = nn.Sequential(source.lm_head, nn.Tanh())
 
 
-@pytest.mark.parametrize("change", [silenced, scaled, rectified, behind_a_tanh])
-def test_a_change_of_what_runs_is_seen_after_loading(change: Callable[[Any], None]) -> None:
+@pytest.mark.parametrize("change", [silenced, scaled, rectified, with_a_tanh])
+def test_a_change_of_the_computation_is_detected_after_loading(
+    change: Callable[[Any], None],
+) -> None:
     source = in_memory("llama")
     model = probe.load(source, tokenizer=family_tokenizer("llama"))
     assert probe.load(source) is model
@@ -234,36 +236,43 @@ def test_a_change_of_a_setting_gives_the_numbers_that_follow_from_it() -> None:
     second = probe.load(source)
     assert second is not first
     with torch.no_grad():
-        error = (probe.trace(second, TEXT).logits - source(own_ids(second)).logits[0]).abs().max()
+        error = (
+            (probe.trace(second, TEXT).logits - source(ids_of_text(second)).logits[0]).abs().max()
+        )
     assert error < 1e-5
 
 
-def own_ids(model: probe.Model) -> torch.Tensor:
+def ids_of_text(model: probe.Model) -> torch.Tensor:
     return torch.tensor([probe.tokenize(model, TEXT).ids])
 
 
-def test_experts_are_shared_and_a_coarse_type_does_not_make_another_route() -> None:
+def test_experts_are_shared_and_a_coarse_type_does_not_change_the_routing() -> None:
     source = in_memory("mixtral")
     model = probe.load(source, tokenizer=family_tokenizer("mixtral"))
-    own = storages(source.parameters())
-    assert storages(model.bridge.parameters()) <= own and storages(model.weights.values()) <= own
+    memory = storages(source.parameters())
+    assert (
+        storages(model.bridge.parameters()) <= memory and storages(model.weights.values()) <= memory
+    )
     stated = source.config._experts_implementation, source.config._attn_implementation
     coarse = in_memory("mixtral").to(torch.bfloat16)
-    said = 'or pass dtype="float32".$'
-    with pytest.raises(probe.ModelError, match=said):  # its positions are rounded, too
+    message = 'or pass dtype="float32".$'
+    with pytest.raises(probe.ModelError, match=message):  # its positions are rounded, too
         probe.load(coarse, tokenizer=family_tokenizer("mixtral"))
     coarse.model.rotary_emb = in_memory("mixtral").model.rotary_emb  # as from_pretrained has them
     assert probe.certify(probe.load(coarse, tokenizer=family_tokenizer("mixtral"))).require().ok
     exact = in_memory("mixtral").double()  # in which transformers runs no experts together
     assert probe.load(exact, tokenizer=family_tokenizer("mixtral")).dtype == torch.float64
-    for one in (source, coarse, exact):
-        assert (one.config._experts_implementation, one.config._attn_implementation) == stated
+    for variant in (source, coarse, exact):
+        assert (
+            variant.config._experts_implementation,
+            variant.config._attn_implementation,
+        ) == stated
 
 
-def test_a_qwen3_moe_may_say_nothing_of_the_size_of_its_heads() -> None:
+def test_a_qwen3_moe_need_not_state_the_size_of_its_heads() -> None:
     stated = without(FAMILIES["qwen3_moe"].tiny, "head_dim")
-    made = model_class("qwen3_moe")
-    source = made(made.config_class(**stated))
+    architecture = model_class("qwen3_moe")
+    source = architecture(architecture.config_class(**stated))
     model = probe.load(source.eval(), tokenizer=family_tokenizer("qwen3_moe"))
     assert model.config.d_head == stated["hidden_size"] // stated["num_attention_heads"]
 
@@ -297,10 +306,10 @@ def test_a_tokenizer_is_remembered_through_every_change_of_its_object() -> None:
     second = probe.load(source)
     assert second is not first and second.tokenizer is tokenizer
     assert probe.load(source, dtype="float64").tokenizer is tokenizer
-    other = family_tokenizer("llama")
-    assert probe.load(source, tokenizer=other).tokenizer is other
-    source.model.layers[0].register_forward_hook(lambda module, given, made: made)
-    assert probe.load(source, hooks="keep").tokenizer is other
+    replacement = family_tokenizer("llama")
+    assert probe.load(source, tokenizer=replacement).tokenizer is replacement
+    source.model.layers[0].register_forward_hook(lambda module, arguments, output: output)
+    assert probe.load(source, hooks="keep").tokenizer is replacement
     assert "its tokenizer cannot be told from it" in refusal(in_memory("llama"))
 
 
@@ -325,8 +334,8 @@ def test_a_resized_embedding_asks_for_its_tokenizer(kind: str, tmp_path: Path) -
     folder = make_family(tmp_path / kind, kind)
     source = resized(folder, 403, kind)
     tokens = len(family_tokenizer(kind))
-    said = RESIZED.format(rows=403, tokens=tokens)
-    assert refusal(source) == f"Cannot load the {model_class(kind).__name__}: {said}"
+    message = RESIZED.format(rows=403, tokens=tokens)
+    assert refusal(source) == f"Cannot load the {model_class(kind).__name__}: {message}"
     extended = family_tokenizer(kind)
     extended.add_tokens([f"<extra {number}>" for number in range(403 - tokens)])
     model = probe.load(source, tokenizer=extended)
@@ -350,10 +359,10 @@ def test_a_tokenizer_given_before_is_not_used_for_an_embedding_resized_since() -
     with torch.no_grad():
         source.lm_head.weight.mul_(1.5)  # a training step does not change this
     assert "its embedding has 403 rows" in refusal(source)
-    given = probe.load(source, tokenizer=family_tokenizer("llama"))
+    model = probe.load(source, tokenizer=family_tokenizer("llama"))
     with torch.no_grad():
         source.lm_head.weight.mul_(1.5)
-    assert probe.load(source).tokenizer is given.tokenizer
+    assert probe.load(source).tokenizer is model.tokenizer
 
 
 # Tokens and rows of published models; for the last four, only the config explains them.
@@ -386,17 +395,17 @@ def test_a_published_embedding_is_padded_and_not_resized(
         return SimpleNamespace(d_vocab=published)
 
     monkeypatch.setattr(loading, "read_config", read_config)
-    held = objects.Held(None, None, None, "the model")
-    monkeypatch.setattr(objects.Held, "source", "folder")
+    holder = objects.ModelObject(None, None, None, "the model")
+    monkeypatch.setattr(objects.ModelObject, "source", "folder")
 
     def of(rows: int) -> Any:
         tokenizer = SimpleNamespace(get_vocab=lambda: {"last": tokens - 1})
         return SimpleNamespace(config=SimpleNamespace(d_vocab=rows), tokenizer=tokenizer)
 
-    loading._require_unresized(held, of(rows))
-    for others in (rows + 1, rows + 3, tokens + 10_001):
-        with pytest.raises(probe.ModelError, match=f"its embedding has {others:,} rows"):
-            loading._require_unresized(held, of(others))
+    loading._require_unresized(holder, of(rows))
+    for wrong_rows in (rows + 1, rows + 3, tokens + 10_001):
+        with pytest.raises(probe.ModelError, match=f"its embedding has {wrong_rows:,} rows"):
+            loading._require_unresized(holder, of(wrong_rows))
 
 
 def test_a_tokenizer_is_remembered_when_adapters_change() -> None:
@@ -487,12 +496,12 @@ def test_a_bridge_whose_tokenizer_was_changed_and_cannot_be_read_again_is_refuse
         "tokenizer's own rules cannot be read from llama, where it came from. Pass tokenizer=, as "
         "AutoTokenizer.from_pretrained(...) gives it."
     )
-    given = probe.load(bridge, tokenizer=family_tokenizer("llama"))
-    assert probe.tokenize(given, TEXT) == probe.tokenize(tmp_path / "elsewhere", TEXT)
+    loaded = probe.load(bridge, tokenizer=family_tokenizer("llama"))
+    assert probe.tokenize(loaded, TEXT) == probe.tokenize(tmp_path / "elsewhere", TEXT)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
-def test_of_a_bridge_in_compatibility_mode_the_untouched_weights_are_read(
+def test_the_untouched_weights_of_a_bridge_in_compatibility_mode_are_read(
     kind: str, tmp_path: Path
 ) -> None:
     folder = make_family(tmp_path / kind, kind)
@@ -509,22 +518,24 @@ def test_of_a_bridge_in_compatibility_mode_the_untouched_weights_are_read(
     assert model.origin.sha256 == raw.origin.sha256
     after = bridge.state_dict()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
-    named = boot(folder, dtype=torch.float32)
-    named.enable_compatibility_mode(disable_warnings=True, no_processing=True)
-    assert probe.load(named).origin.read.endswith("in a TransformerBridge")
-    assert probe.certify(named).require().ok
+    unprocessed = boot(folder, dtype=torch.float32)
+    unprocessed.enable_compatibility_mode(disable_warnings=True, no_processing=True)
+    assert probe.load(unprocessed).origin.read.endswith("in a TransformerBridge")
+    assert probe.certify(unprocessed).require().ok
 
 
-def test_a_folded_bridge_whose_weights_are_nowhere_is_refused(tmp_path: Path) -> None:
+def test_a_folded_bridge_without_untouched_weights_is_refused(tmp_path: Path) -> None:
     folder = make_family(tmp_path / "llama", "llama")
-    other = boot(folder, hf_model=in_memory("llama"))
-    other.enable_compatibility_mode(disable_warnings=True)
+    bridge = boot(folder, hf_model=in_memory("llama"))
+    bridge.enable_compatibility_mode(disable_warnings=True)
     folds = "Cannot load the bridge: it is in compatibility mode, which folds its weights, and"
-    said = refusal(other)
-    assert said.startswith(f"{folds} llama, where it says that it came from, is another model (log")
-    assert said.endswith(". Give it without enable_compatibility_mode().")
-    other.cfg.model_name = str(tmp_path / "nowhere")
-    assert refusal(other) == (
+    message = refusal(bridge)
+    assert message.startswith(
+        f"{folds} llama, where it says that it came from, is another model (log"
+    )
+    assert message.endswith(". Give it without enable_compatibility_mode().")
+    bridge.cfg.model_name = str(tmp_path / "nowhere")
+    assert refusal(bridge) == (
         f"{folds} the untouched ones cannot be read from nowhere, where it came from. "
         "Give it without enable_compatibility_mode()."
     )
@@ -564,7 +575,9 @@ def saved(peft: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [lora, dora, ia3, saved])
-def test_adapters_are_merged_in_a_copy_of_what_they_touch(kind: Callable[[Any], Any]) -> None:
+def test_adapters_are_merged_in_a_copy_of_the_weights_that_they_change(
+    kind: Callable[[Any], Any],
+) -> None:
     peft = pytest.importorskip("peft", reason=NO_ADAPTERS)
     plain = in_memory("llama")
     untouched = copy.deepcopy(plain)
@@ -617,7 +630,7 @@ def test_a_bridge_around_an_adapter_and_one_added_by_transformers(tmp_path: Path
     )
 
 
-def test_a_folder_of_an_adapter_says_what_it_is(tmp_path: Path) -> None:
+def test_a_folder_of_an_adapter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     assert refusal(tmp_path) == (
         f"Cannot load {tmp_path}: it is an adapter, as of LoRA (adapter_config.json), and no model. "
@@ -664,7 +677,7 @@ def test_an_adapter_that_cannot_be_merged_is_named_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize("name", objects.WRAPPED_IN)
-def test_what_wraps_a_model_is_unwrapped_by_attribute(name: str) -> None:
+def test_a_wrapper_is_unwrapped_by_attribute(name: str) -> None:
     source = in_memory("llama")
     wrapper = SimpleNamespace(**{name: source}, tokenizer=family_tokenizer("llama"))
     outer = SimpleNamespace(model=wrapper)
@@ -696,9 +709,9 @@ def test_an_nnsight_model_is_unwrapped() -> None:
 
 
 def without_numbers() -> PreTrainedModel:
-    made = model_class("llama")
+    architecture = model_class("llama")
     with torch.device("meta"):
-        return made(made.config_class(**FAMILIES["llama"].tiny))
+        return architecture(architecture.config_class(**FAMILIES["llama"].tiny))
 
 
 def in_eight_bits() -> PreTrainedModel:
@@ -721,9 +734,9 @@ def unable_to_run() -> PreTrainedModel:
     return model
 
 
-def read_by_somebody() -> PreTrainedModel:
+def with_a_hook() -> PreTrainedModel:
     model = in_memory("llama")
-    model.model.layers[1].register_forward_hook(lambda module, given, found: None)
+    model.model.layers[1].register_forward_hook(lambda module, arguments, output: None)
     return model
 
 
@@ -745,7 +758,7 @@ class Packed(torch.Tensor):
     """A tensor whose numbers only its library can read."""
 
 
-def in_a_class_of_its_own() -> PreTrainedModel:
+def in_a_tensor_subclass() -> PreTrainedModel:
     model = in_memory("llama")
     weight = model.model.norm.weight.detach()
     model.model.norm.weight = torch.nn.Parameter(torch.Tensor._make_subclass(Packed, weight))
@@ -790,7 +803,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         ),
     ),
     "a class of tensors": (
-        in_a_class_of_its_own,
+        in_a_tensor_subclass,
         (
             "the LlamaForCausalLM: model.norm.weight is a Packed, which only its library can read. "
             "Load it again without quantisation."
@@ -801,7 +814,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "the LlamaForCausalLM: norm.weight contains NaN. Take an undamaged copy of the weights.",
     ),
     "a hook": (
-        read_by_somebody,
+        with_a_hook,
         (
             "the LlamaForCausalLM: it already carries hooks (model.layers.1), which would change what "
             "is measured. Call remove() on the handle that register_forward_hook gave, or keep them "
@@ -835,21 +848,23 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("make", "said"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
 def test_an_object_that_cannot_be_read_is_refused_in_a_sentence(
-    make: Callable[[], Any], said: str
+    make: Callable[[], Any], message: str
 ) -> None:
     with pytest.raises(probe.ModelError) as caught:
         probe.load(make(), tokenizer=family_tokenizer("llama"))
     sentence = str(caught.value)
-    assert sentence.startswith(f"Cannot load {said}") and sentence.endswith(".")
+    assert sentence.startswith(f"Cannot load {message}") and sentence.endswith(".")
 
 
-def test_what_computes_something_else_than_its_weights_is_found() -> None:
+def test_an_object_that_computes_something_else_than_its_weights_is_refused() -> None:
     with pytest.raises(probe.ModelError) as caught:
         probe.load(changed_forward(), tokenizer=family_tokenizer("llama"))
-    said = "Cannot load the LlamaForCausalLM: on a short text it computes something else than its"
-    assert str(caught.value).startswith(said)
+    message = (
+        "Cannot load the LlamaForCausalLM: on a short text it computes something else than its"
+    )
+    assert str(caught.value).startswith(message)
     assert str(caught.value).endswith("Give the model as its library made it.")
 
 
@@ -860,25 +875,25 @@ def test_half_precision_is_computed_in_the_type_that_is_asked_for() -> None:
     assert probe.certify(model).require().ok
 
 
-def test_the_tokenizer_must_be_told_and_must_belong_to_the_model() -> None:
+def test_the_tokenizer_must_be_passed_and_must_belong_to_the_model() -> None:
     source = make_model()
     start = "Cannot load the GPT2LMHeadModel: "
     assert refusal(source) == (
         f"{start}its tokenizer cannot be told from it. Pass tokenizer=, as "
         "AutoTokenizer.from_pretrained(...) gives it."
     )
-    given = partial(refusal, source)
+    refusal_with = partial(refusal, source)
     small = "Pass the tokenizer that belongs to these weights."
-    assert given(tokenizer=make_tokenizer(300)) == (
+    assert refusal_with(tokenizer=make_tokenizer(300)) == (
         f"{start}the tokenizer knows 300 tokens and it embeds 400. {small}"
     )
     large = "its tokenizer has a token 381 and the model embeds only 300 tokens. Use the tokenizer"
-    said = refusal(make_model(vocab_size=300), tokenizer=make_tokenizer())
-    assert said == f"{start}{large} that belongs to these weights."
-    assert "its tokenizer (function) is not a fast one of transformers and" in given(
+    message = refusal(make_model(vocab_size=300), tokenizer=make_tokenizer())
+    assert message == f"{start}{large} that belongs to these weights."
+    assert "its tokenizer (function) is not a fast one of transformers and" in refusal_with(
         tokenizer=lambda text: text
     )
-    assert given(tokenizer="gpt2") == (
+    assert refusal_with(tokenizer="gpt2") == (
         f"{start}tokenizer='gpt2' is a name. Pass what AutoTokenizer.from_pretrained('gpt2') returns."
     )
     with pytest.raises(probe.InputError) as caught:
@@ -889,7 +904,9 @@ def test_the_tokenizer_must_be_told_and_must_belong_to_the_model() -> None:
     )
 
 
-def test_a_hook_of_the_user_on_a_bridge_is_refused_and_its_own_are_not(tmp_path: Path) -> None:
+def test_a_hook_of_the_user_on_a_bridge_is_refused_and_hooks_of_the_bridge_are_not(
+    tmp_path: Path,
+) -> None:
     bridge: TransformerBridge = boot(make_family(tmp_path / "bert", "bert"))
     bridge.add_hook("blocks.0.attn.hook_z", lambda z, hook: z)
     assert refusal(bridge) == (
@@ -904,11 +921,11 @@ def test_a_hook_of_the_user_on_a_bridge_is_refused_and_its_own_are_not(tmp_path:
     assert "it already carries hooks (blocks.0.mlp.in.hook_in)" in refusal(bridge)
 
 
-def test_hooks_put_on_the_bridge_of_a_model_are_refused_wherever_it_is_asked() -> None:
+def test_hooks_added_to_the_bridge_of_a_model_are_refused_by_every_function() -> None:
     model = probe.load("tiny-senses")
     before = probe.trace(model, "The river bank").logits
     point = "blocks.1.hook_resid_pre"
-    said = (
+    message = (
         "Cannot load the bridge of tiny-senses: it already carries hooks ({}), which would change "
         'what is measured. Call {}, or keep them with hooks="keep".'
     )
@@ -921,15 +938,15 @@ def test_hooks_put_on_the_bridge_of_a_model_are_refused_wherever_it_is_asked() -
         ):
             with pytest.raises(probe.ModelError) as caught:
                 ask()
-            assert str(caught.value) == said.format(by, step)
+            assert str(caught.value) == message.format(by, step)
 
     with model.bridge.hooks(fwd_hooks=[(point, lambda resid, hook: 2 * resid)]):
         refused("blocks.1.hook_in", "bridge.reset_hooks() first")
         assert not probe.certify(model).ok
-        kept = probe.load(model, hooks="keep")
-    assert kept.origin.hooks == ("blocks.1.hook_in",) and probe.load(kept) is kept
-    assert not torch.allclose(probe.trace(kept, "The river bank").logits, before)
-    handle = model.bridge.original_model.register_forward_hook(lambda *given: None)
+        with_hooks = probe.load(model, hooks="keep")
+    assert with_hooks.origin.hooks == ("blocks.1.hook_in",) and probe.load(with_hooks) is with_hooks
+    assert not torch.allclose(probe.trace(with_hooks, "The river bank").logits, before)
+    handle = model.bridge.original_model.register_forward_hook(lambda *arguments: None)
     refused("the whole model", "remove() on the handle that register_forward_hook gave")
     handle.remove()
     assert torch.equal(probe.trace(model, "The river bank").logits, before)
@@ -942,7 +959,7 @@ def test_hooks_put_on_the_bridge_of_a_model_are_refused_wherever_it_is_asked() -
     )
 
 
-def test_an_object_whose_bridge_was_folded_is_read_anew() -> None:
+def test_an_object_whose_bridge_was_folded_is_read_again() -> None:
     source = in_memory("gpt2")
     model = probe.load(source, tokenizer=family_tokenizer("gpt2"))
     logits = probe.trace(model, "The river bank").logits
@@ -950,7 +967,7 @@ def test_an_object_whose_bridge_was_folded_is_read_anew() -> None:
     assert torch.equal(probe.trace(source, "The river bank").logits, logits)
 
 
-def test_an_object_of_two_types_that_cannot_run_is_told() -> None:
+def test_an_object_of_two_types_that_cannot_run_is_refused() -> None:
     with pytest.raises(probe.ModelError) as caught:
         probe.load(unable_to_run(), tokenizer=family_tokenizer("llama"), dtype="float32")
     assert str(caught.value).startswith(
@@ -976,7 +993,7 @@ def test_a_study_of_an_object_names_it(tmp_path: Path, run: Any) -> None:
     folder = make_checkpoint(tmp_path / "small")
     source = transformers.GPT2LMHeadModel.from_pretrained(folder)
     walked = probe.walk(source, "The muddy bank", at="bank")
-    made = probe.write(walked, tmp_path / "out")
-    manifest = json.loads((Path(made).parent / "manifest.json").read_text())
+    page = probe.write(walked, tmp_path / "out")
+    manifest = json.loads((Path(page).parent / "manifest.json").read_text())
     assert manifest["origin"]["kind"] == "in memory"
     assert manifest["weights_read_from"] == "GPT2LMHeadModel"

@@ -56,7 +56,7 @@ def test_gpt3_is_counted_as_introductions_count_it():
 def test_the_command_prints_every_number_of_gpt3(run):
     code, out, err = run("params", "gpt3")
     assert code == 0 and err == ""
-    said = {int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", out)}
+    numbers_printed = {int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", out)}
     numbers = {
         1_572_864,
         6_291_456,
@@ -66,7 +66,7 @@ def test_the_command_prints_every_number_of_gpt3(run):
         150_994_944,
         617_558_016,
     }
-    assert numbers | {12_288, 128, 96, 50_257} <= said
+    assert numbers | {12_288, 128, 96, 50_257} <= numbers_printed
 
 
 def test_the_formula_without_matrices_only_adds_positions_biases_and_norms():
@@ -108,8 +108,8 @@ def number_of_parameters(architecture, config):
 def test_tensors_of_every_family_agree_with_the_formula_and_with_hugging_face(kind):
     model = family_model(kind, torch.float64)
     counted = count_tensors(model)
-    held = number_of_parameters(model_class(kind).__name__, model.bridge.original_model.config)
-    assert counted.total == held == sum(part.total for part in counted.parts)
+    expected = number_of_parameters(model_class(kind).__name__, model.bridge.original_model.config)
+    assert counted.total == expected == sum(part.total for part in counted.parts)
     assert counted.parts == count(sizes_of(model)).parts
     buffers = [name for name in model.weights if name == "final_logits_bias"]
     assert counted.tensors == len(model.weights) - len(buffers)
@@ -126,7 +126,7 @@ def test_tensors_of_every_family_agree_with_the_formula_and_with_hugging_face(ki
 
 @pytest.mark.real_model
 @pytest.mark.parametrize("name", EMBEDDED)
-def test_the_command_counts_of_an_embedded_model_what_torch_lists(name, run):
+def test_the_command_counts_the_parameters_of_an_embedded_model_as_torch_does(name, run):
     source = load(name).bridge.original_model.config
     listed = number_of_parameters(source.architectures[0], source)
     code, out, _ = run("params", name)
@@ -160,21 +160,23 @@ def test_tied_weights_are_counted_once_and_untied_ones_twice(model, tmp_path):
         ({}, ("h.0.attn.extra",), "all tensors"),  # one that belongs to no part
     ],
 )
-def test_tensors_that_are_not_the_configs_are_one_sentence(model, change, extra, part):
+def test_tensors_that_differ_from_the_config_are_refused_in_one_sentence(
+    model, change, extra, part
+):
     weights = model.weights | dict.fromkeys(extra, model.weights["ln_f.bias"])
     wrong = replace(model, config=replace(model.config, **change), weights=weights)
-    said = rf"^Cannot count the parameters of .*: {part} came to [\d,]+, expected"
-    with pytest.raises(probe.CrossCheckError, match=said):
+    message = rf"^Cannot count the parameters of .*: {part} came to [\d,]+, expected"
+    with pytest.raises(probe.CrossCheckError, match=message):
         count_tensors(wrong)
 
 
-def test_heads_narrower_than_the_model_are_counted_by_their_own_size():
+def test_heads_narrower_than_the_model_are_counted_by_their_size():
     sizes = Sizes("odd", 1, 3, 10, 2, 7, 5, 4, tied=True)
     parts = {part.name: part.total for part in count(sizes).parts}
     assert parts["query"] == 3 * 10 * 2 and parts["MLP up"] == 70 and parts["unembedding"] == 0
 
 
-def test_what_heads_share_is_counted_once_in_a_block():
+def test_keys_and_values_that_heads_share_are_counted_once_in_a_block():
     """Eight queries and values up, two keys and values down, with 16 x 4 numbers each."""
     sizes = Sizes("shared", 3, 8, 16, 4, 7, 5, 4, tied=True, n_kv_heads=2)
     counted = count(sizes)
@@ -187,11 +189,13 @@ def test_what_heads_share_is_counted_once_in_a_block():
 
 def test_json_holds_the_same_numbers(run, checkpoint):
     code, out, _ = run("params", checkpoint, "--json")
-    found = json.loads(out)
-    assert code == 0 and found["total"] == SMALL_PARAMETERS == sum(
-        part["total"] for part in found["parts"]
+    counts = json.loads(out)
+    assert code == 0 and counts["total"] == SMALL_PARAMETERS == sum(
+        part["total"] for part in counts["parts"]
     )
-    assert found["per_block"] == 4 * found["per_head"] == 4 * 4 * 32 * 8 and found["tensors"] == 28
+    assert (
+        counts["per_block"] == 4 * counts["per_head"] == 4 * 4 * 32 * 8 and counts["tensors"] == 28
+    )
 
 
 def test_the_public_function_takes_a_model_or_a_published_name(model, tiny):

@@ -30,9 +30,9 @@ def again(record: Any) -> Any:
     return pickle.loads(pickle.dumps(record))
 
 
-def assert_same(found: Tensor, expected: Tensor) -> None:
-    """Equal up to the last bit, which may depend on the place in memory."""
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+def assert_same(actual: Tensor, expected: Tensor) -> None:
+    """Equal up to the last bit, which may depend on the address in memory."""
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
 
 
 def traced(kind: str) -> Trace | PairTrace:
@@ -41,8 +41,12 @@ def traced(kind: str) -> Trace | PairTrace:
     return probe.trace(model, TEXT, "a muddy bank") if paired else probe.trace(model, TEXT)
 
 
-def sides(found: Trace | PairTrace) -> tuple[AttentionTrace, ...]:
-    return (found.encoder, found.decoder, found.cross) if isinstance(found, PairTrace) else (found,)
+def sides(record: Trace | PairTrace) -> tuple[AttentionTrace, ...]:
+    return (
+        (record.encoder, record.decoder, record.cross)
+        if isinstance(record, PairTrace)
+        else (record,)
+    )
 
 
 def tensors_of(record: AttentionTrace) -> Iterator[tuple[str, Tensor]]:
@@ -54,12 +58,12 @@ def tensors_of(record: AttentionTrace) -> Iterator[tuple[str, Tensor]]:
 
 @pytest.mark.parametrize("kind", [*each_family(), *EACH_HYBRID])
 def test_after_a_round_trip_every_number_and_every_write_is_there(kind: str) -> None:
-    found = traced(kind)
+    record = traced(kind)
     layer = family_model(kind).config.mixers.index(False) if family_model(kind).config.mixers else 0
-    for before, after in zip(sides(found), sides(again(found)), strict=True):
-        held = dict(tensors_of(after))
-        assert held.keys() == dict(tensors_of(before)).keys()
-        assert all(torch.equal(held[name], tensor) for name, tensor in tensors_of(before))
+    for before, after in zip(sides(record), sides(again(record)), strict=True):
+        tensors = dict(tensors_of(after))
+        assert tensors.keys() == dict(tensors_of(before)).keys()
+        assert all(torch.equal(tensors[name], tensor) for name, tensor in tensors_of(before))
         assert after.tokens == before.tokens and repr(after) == repr(before)
         for head in range(2):
             for ask in ("delta_e", "delta_e_by_source"):
@@ -70,23 +74,25 @@ def test_after_a_round_trip_every_number_and_every_write_is_there(kind: str) -> 
 
 
 def test_pictures_and_other_libraries_get_the_same_from_a_trace_of_a_pickle() -> None:
-    found = traced("gpt2")
-    after = again(found)
-    assert torch.equal(after.logits, found.logits)
-    given, kept = found.to_circuitsvis(1), after.to_circuitsvis(1)
-    assert given.keys() == kept.keys() and torch.equal(given["attention"], kept["attention"])
-    assert all(map(torch.equal, after.to_bertviz()["attention"], found.to_bertviz()["attention"]))
-    assert after._repr_html_() == found._repr_html_()
-    streams = (probe.decomposition.residual_stream(each, "bank") for each in (after, found))
+    record = traced("gpt2")
+    after = again(record)
+    assert torch.equal(after.logits, record.logits)
+    expected, arguments = record.to_circuitsvis(1), after.to_circuitsvis(1)
+    assert expected.keys() == arguments.keys() and torch.equal(
+        expected["attention"], arguments["attention"]
+    )
+    assert all(map(torch.equal, after.to_bertviz()["attention"], record.to_bertviz()["attention"]))
+    assert after._repr_html_() == record._repr_html_()
+    streams = (probe.decomposition.residual_stream(each, "bank") for each in (after, record))
     assert torch.equal(*streams)
 
 
-def test_what_needs_other_weights_says_so_in_a_trace_of_a_pickle() -> None:
+def test_a_trace_of_a_pickle_refuses_what_needs_other_weights() -> None:
     after = again(traced("gpt2"))
     with pytest.raises(probe.InputError) as error:
         after.to_cache()
-    made = "Cannot make a cache of a trace through gpt2: "
-    assert str(error.value) == made + FROM_PICKLE
+    action = "Cannot make a cache of a trace through gpt2: "
+    assert str(error.value) == action + FROM_PICKLE
     with pytest.raises(probe.InputError) as error:
         probe.decomposition.logit_lens(after, "bank")
     assert str(error.value) == f"Cannot read all weights of gpt2 from a trace: {FROM_PICKLE}"
@@ -102,57 +108,60 @@ def test_what_needs_other_weights_says_so_in_a_trace_of_a_pickle() -> None:
 def test_a_pickle_is_as_large_as_its_numbers_and_w_o(name: str) -> None:
     model = probe.load(name)
     paired = name == "tiny-translator"
-    found = probe.trace(model, TEXT, "la rive") if paired else probe.trace(model, TEXT)
-    own = sum(tensor.nbytes for side in sides(found) for _, tensor in tensors_of(side))
-    writes = sum(block.w_o.nbytes for side in sides(found) for block in side.stack.blocks)
-    assert own + writes < len(pickle.dumps(found)) < 1.1 * (own + writes)
+    record = probe.trace(model, TEXT, "la rive") if paired else probe.trace(model, TEXT)
+    numbers = sum(tensor.nbytes for side in sides(record) for _, tensor in tensors_of(side))
+    writes = sum(block.w_o.nbytes for side in sides(record) for block in side.stack.blocks)
+    assert numbers + writes < len(pickle.dumps(record)) < 1.1 * (numbers + writes)
     weights = sum(tensor.nbytes for tensor in model.weights.values())
-    assert len(pickle.dumps(found)) < weights / 3
-    assert len(pickle.dumps(again(found))) < 1.1 * (own + writes)
+    assert len(pickle.dumps(record)) < weights / 3
+    assert len(pickle.dumps(again(record))) < 1.1 * (numbers + writes)
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert", "qwen3_5_text"])
 def test_one_position_of_a_text_is_pickled_without_the_others(kind: str) -> None:
     model = family_model(kind)
     tokens = probe.tokenize(model, TEXT)
-    found = trace_target(model, tokens, "muddy")
-    after = again(found)
+    record = trace_target(model, tokens, "muddy")
+    after = again(record)
     layer = model.config.mixers.index(False) if model.config.mixers else 0
-    assert_same(after.delta_e(layer, 1), found.delta_e(layer, 1))
-    assert_same(after.delta_e_by_source(layer, 1), found.delta_e_by_source(layer, 1))
+    assert_same(after.delta_e(layer, 1), record.delta_e(layer, 1))
+    assert_same(after.delta_e_by_source(layer, 1), record.delta_e_by_source(layer, 1))
     for name in ("q", "pattern", "resid", "mlp_out"):
-        held = getattr(after.states, name)
-        assert held.untyped_storage().nbytes() == held.nbytes
+        tensor = getattr(after.states, name)
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
-def test_a_copy_in_memory_shares_the_weights_and_has_numbers_of_its_own() -> None:
-    found = traced("gpt2")
-    for made in (copy.copy(found), copy.deepcopy(found)):
-        assert made.weights is found.weights and made.to_cache().keys() == found.to_cache().keys()
-    deep = copy.deepcopy(found)
-    assert torch.equal(deep.z, found.z) and deep.z.data_ptr() != found.z.data_ptr()
-    assert copy.copy(found).z is found.z
+def test_a_deep_copy_shares_the_weights_but_not_the_numbers() -> None:
+    record = traced("gpt2")
+    for duplicate in (copy.copy(record), copy.deepcopy(record)):
+        assert (
+            duplicate.weights is record.weights
+            and duplicate.to_cache().keys() == record.to_cache().keys()
+        )
+    deep = copy.deepcopy(record)
+    assert torch.equal(deep.z, record.z) and deep.z.data_ptr() != record.z.data_ptr()
+    assert copy.copy(record).z is record.z
 
 
-def test_what_was_read_of_a_model_with_hooks_is_pickled_without_the_model() -> None:
+def test_a_trace_of_a_model_with_hooks_is_pickled_without_the_model() -> None:
     plain = GPT2LMHeadModel(family_model("gpt2").bridge.original_model.config)
     plain.transformer.h[0].register_forward_hook(lambda module, args, output: None)
     model = probe.load(plain, tokenizer=family_model("gpt2").tokenizer, hooks="keep")
-    found = trace_target(model, probe.tokenize(model, TEXT), "muddy")
-    assert found.weights.hooked is model
-    assert_same(again(found).delta_e(0, 1), found.delta_e(0, 1))
+    single = trace_target(model, probe.tokenize(model, TEXT), "muddy")
+    assert single.weights.hooked is model
+    assert_same(again(single).delta_e(0, 1), single.delta_e(0, 1))
     whole = probe.trace(model, TEXT)
     assert_same(again(whole).delta_e(0, 1, at=-1), whole.delta_e(0, 1, at=-1))
 
 
-def test_weights_that_lie_in_one_piece_of_memory_are_not_pickled_with_it() -> None:
+def test_weights_that_share_one_block_of_memory_are_pickled_without_it() -> None:
     plain = GPT2LMHeadModel(family_model("gpt2").bridge.original_model.config)
     flat = parameters_to_vector(plain.parameters()).detach()
     vector_to_parameters(flat, plain.parameters())
-    found = probe.trace(probe.load(plain, tokenizer=family_model("gpt2").tokenizer), "the bank")
-    (first, *_) = found.stack.blocks
+    record = probe.trace(probe.load(plain, tokenizer=family_model("gpt2").tokenizer), "the bank")
+    (first, *_) = record.stack.blocks
     assert first.w_o.untyped_storage().nbytes() == flat.nbytes
-    assert len(pickle.dumps(found)) < flat.nbytes / 2
+    assert len(pickle.dumps(record)) < flat.nbytes / 2
 
 
 @pytest.mark.parametrize("do", [pickle.dumps, copy.deepcopy])

@@ -67,7 +67,7 @@ def test_states_with_a_row_missing_cannot_be_made(states: TargetStates) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("arguments", "message"),
     [
         ({"layer": 9}, "layer is 9, expected 0 to {layer}"),
         ({"layer": -1}, "layer is -1, expected 0 to {layer}"),
@@ -75,20 +75,21 @@ def test_states_with_a_row_missing_cannot_be_made(states: TargetStates) -> None:
         ({"at": 99}, "at is 99, expected -{n} to {last}"),
     ],
 )
-def test_a_place_that_is_not_there_is_refused_in_one_sentence(
-    causal: Trace, encoder: Trace, pair: PairTrace, place: dict[str, int], said: str
+def test_a_layer_head_or_position_that_does_not_exist_is_refused_in_one_sentence(
+    causal: Trace, encoder: Trace, pair: PairTrace, arguments: dict[str, int], message: str
 ) -> None:
     for whole in (causal, encoder, pair.encoder, pair.cross):
-        n, what = (
+        n, record_name = (
             len(whole.tokens),
             "a cross-attention trace" if isinstance(whole, CrossTrace) else "a trace",
         )
-        expected = said.format(n=n, last=n - 1, layer=len(whole.z) - 1)
+        expected = message.format(n=n, last=n - 1, layer=len(whole.z) - 1)
         for take in (whole.delta_e, whole.delta_e_by_source):
             with pytest.raises(InputError) as error:
-                take(**({"layer": 0, "head": 0, "at": -1} | place))
+                take(**({"layer": 0, "head": 0, "at": -1} | arguments))
             assert (
-                str(error.value) == f"Cannot take ΔE from {what}: {expected}. Choose one of these."
+                str(error.value)
+                == f"Cannot take ΔE from {record_name}: {expected}. Choose one of these."
             )
             take(layer=len(whole.z) - 1, head=HEADS - 1, at=-n)
 
@@ -112,7 +113,7 @@ def test_the_weights_of_one_side_alone_are_refused(kind: str) -> None:
         whole.encoder.logits  # noqa: B018
 
 
-def test_traces_states_and_weights_show_themselves_in_one_line(
+def test_traces_states_and_weights_have_a_repr_of_one_line(
     causal: Trace, states: TargetStates
 ) -> None:
     n, name = len(causal.tokens), causal.model_name
@@ -130,10 +131,10 @@ def test_traces_states_and_weights_show_themselves_in_one_line(
 def test_a_head_writes_at_a_word_what_it_writes_at_its_last_token(
     causal: Trace, pair: PairTrace
 ) -> None:
-    for shown, word in ((causal, "mole"), (pair.cross, "apple")):
-        at = shown.tokens.positions_of(word)[-1]
-        assert torch.equal(shown.delta_e(1, 0, word), shown.delta_e(1, 0, at))
-        assert torch.equal(shown.delta_e_by_source(1, 0, word), shown.delta_e_by_source(1, 0, at))
+    for record, word in ((causal, "mole"), (pair.cross, "apple")):
+        at = record.tokens.positions_of(word)[-1]
+        assert torch.equal(record.delta_e(1, 0, word), record.delta_e(1, 0, at))
+        assert torch.equal(record.delta_e_by_source(1, 0, word), record.delta_e_by_source(1, 0, at))
     assert torch.equal(
         residual_stream(causal, "mole"),
         residual_stream(causal, causal.tokens.positions_of("mole")[-1]),
@@ -142,26 +143,26 @@ def test_a_head_writes_at_a_word_what_it_writes_at_its_last_token(
         causal.delta_e(0, 0, "wug")
 
 
-def test_markup_in_a_text_is_shown_and_not_run() -> None:
-    shown = trace(
+def test_markup_in_a_text_is_escaped() -> None:
+    html = trace(
         family_model("gpt2"), "a </script><b onclick='x'>bank</b> & \"mole\""
     )._repr_html_()
-    assert "</script>" not in shown
-    assert "<b onclick" not in shown
-    assert "&lt;" in shown and "&amp;" in shown
+    assert "</script>" not in html
+    assert "<b onclick" not in html
+    assert "&lt;" in html and "&amp;" in html
 
 
 # --- for CircuitsVis and BertViz: their documented shapes -----------------------------------------
 
 
 def test_circuitsvis_gets_one_layer_without_a_batch_axis(causal: Trace, encoder: Trace) -> None:
-    given = causal.to_circuitsvis(1)
+    arguments = causal.to_circuitsvis(1)
     n = len(causal.tokens)
-    assert given["attention"].shape == (4, n, n)
-    assert torch.equal(given["attention"], causal.pattern[1])
-    assert given["tokens"] == list(causal.tokens.pieces)
-    assert given["attention_head_names"] == ["L1H0", "L1H1", "L1H2", "L1H3"]
-    assert given["mask_upper_tri"] is True
+    assert arguments["attention"].shape == (4, n, n)
+    assert torch.equal(arguments["attention"], causal.pattern[1])
+    assert arguments["tokens"] == list(causal.tokens.pieces)
+    assert arguments["attention_head_names"] == ["L1H0", "L1H1", "L1H2", "L1H3"]
+    assert arguments["mask_upper_tri"] is True
     assert encoder.to_circuitsvis(0)["mask_upper_tri"] is False
     with pytest.raises(InputError) as error:
         causal.to_circuitsvis(3)
@@ -172,26 +173,26 @@ def test_circuitsvis_gets_one_layer_without_a_batch_axis(causal: Trace, encoder:
 
 
 def test_bertviz_gets_every_layer_with_a_batch_of_one(encoder: Trace) -> None:
-    given = encoder.to_bertviz()
+    arguments = encoder.to_bertviz()
     n = len(encoder.tokens)
-    assert [layer.shape for layer in given["attention"]] == [(1, 4, n, n)] * 2
-    assert torch.equal(given["attention"][1][0], encoder.pattern[1])
-    assert given["tokens"][0] == "[CLS]" and len(given["tokens"]) == n
+    assert [layer.shape for layer in arguments["attention"]] == [(1, 4, n, n)] * 2
+    assert torch.equal(arguments["attention"][1][0], encoder.pattern[1])
+    assert arguments["tokens"][0] == "[CLS]" and len(arguments["tokens"]) == n
 
 
 def test_bertviz_gets_the_three_attentions_of_a_pair(pair: PairTrace) -> None:
-    given = pair.to_bertviz()
+    arguments = pair.to_bertviz()
     n, m = len(pair.target), len(pair.source)
-    assert given["encoder_attention"][0].shape == (1, 4, m, m)
-    assert given["decoder_attention"][0].shape == (1, 4, n, n)
-    assert given["cross_attention"][0].shape == (1, 4, n, m)
-    assert (len(given["encoder_tokens"]), len(given["decoder_tokens"])) == (m, n)
+    assert arguments["encoder_attention"][0].shape == (1, 4, m, m)
+    assert arguments["decoder_attention"][0].shape == (1, 4, n, n)
+    assert arguments["cross_attention"][0].shape == (1, 4, n, m)
+    assert (len(arguments["encoder_tokens"]), len(arguments["decoder_tokens"])) == (m, n)
 
 
 # --- for TransformerLens --------------------------------------------------------------------------
 
 
-def own_cache(model, *texts):
+def transformer_lens_cache(model, *texts):
     """TransformerLens' cache of one run."""
     ids = torch.tensor([tokenize(model, texts[0]).ids])
     decoder = {}
@@ -206,11 +207,11 @@ def own_cache(model, *texts):
 def test_a_cache_holds_what_transformer_lens_caches_under_the_same_names(kind: str) -> None:
     model = family_model(kind)
     texts = (TEXT, TARGET) if kind in PAIRED else (TEXT,)
-    made = trace(model, *texts).to_cache()
-    own = own_cache(model, *texts)
-    assert len(made.cache_dict) >= LAYERS * 8
-    for name, tensor in made.cache_dict.items():
-        expected = own[name]
+    cache = trace(model, *texts).to_cache()
+    reference = transformer_lens_cache(model, *texts)
+    assert len(cache.cache_dict) >= LAYERS * 8
+    for name, tensor in cache.cache_dict.items():
+        expected = reference[name]
         if kind == "opt" and name.endswith("ln2.hook_scale"):
             expected = expected[None]  # OPT's code merges rows and positions there
         assert tensor.shape == expected.shape, name
@@ -219,19 +220,19 @@ def test_a_cache_holds_what_transformer_lens_caches_under_the_same_names(kind: s
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt_neox", "gemma2", "olmo3", "opt"])
-def test_the_methods_of_a_cache_give_what_they_give_of_transformer_lens_own(kind: str) -> None:
+def test_the_methods_of_a_cache_give_the_results_of_transformer_lens(kind: str) -> None:
     model = family_model(kind)
-    made, own = (cache_methods(cache, model) for cache in caches_of(model))
-    assert made.keys() == own.keys() and len(own) == 13
-    for name, expected in own.items():
-        assert made[name].shape == expected.shape, name
+    results, reference = (cache_methods(cache, model) for cache in caches_of(model))
+    assert results.keys() == reference.keys() and len(reference) == 13
+    for name, expected in reference.items():
+        assert results[name].shape == expected.shape, name
         scale = float(expected.abs().max()) if len(expected) else 0.0
-        torch.testing.assert_close(made[name], expected, rtol=1e-5, atol=1e-6 * max(1.0, scale))
+        torch.testing.assert_close(results[name], expected, rtol=1e-5, atol=1e-6 * max(1.0, scale))
 
 
 def caches_of(model):
-    own = own_cache(model, TEXT)
-    return trace(model, TEXT).to_cache(model), own
+    reference = transformer_lens_cache(model, TEXT)
+    return trace(model, TEXT).to_cache(model), reference
 
 
 def cache_methods(cache, model) -> dict[str, torch.Tensor]:
@@ -258,14 +259,14 @@ def cache_methods(cache, model) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt_neox", "gemma2"])
-def test_a_stack_is_normed_in_front_of_a_layer_as_in_transformer_lens_own(kind: str) -> None:
+def test_a_stack_is_normed_before_a_layer_as_in_transformer_lens(kind: str) -> None:
     model = family_model(kind)
-    made, own = caches_of(model)
+    cache, reference = caches_of(model)
     for layer, mlp_input in ((0, False), (1, False), (1, True)):
-        given = {"layer": layer, "mlp_input": mlp_input}
-        stack = own.decompose_resid(layer=layer)
-        expected = own.apply_ln_to_stack(stack, **given)
-        torch.testing.assert_close(made.apply_ln_to_stack(stack, **given), expected)
+        options = {"layer": layer, "mlp_input": mlp_input}
+        stack = reference.decompose_resid(layer=layer)
+        expected = reference.apply_ln_to_stack(stack, **options)
+        torch.testing.assert_close(cache.apply_ln_to_stack(stack, **options), expected)
 
 
 def test_the_shorthand_and_the_methods_of_a_cache_work(causal: Trace) -> None:
@@ -281,12 +282,12 @@ def test_the_shorthand_and_the_methods_of_a_cache_work(causal: Trace) -> None:
     assert torch.equal(without_batch["q", 0], causal.q[0].transpose(0, 1))
 
 
-def test_a_cache_takes_the_model_that_was_traced_and_no_other(causal: Trace) -> None:
-    said = (
+def test_a_cache_accepts_only_the_model_that_was_traced(causal: Trace) -> None:
+    message = (
         "^Cannot make a cache of a trace through .*: the weights of tiny-senses differ .*. Give the "
         "model that was traced, or none.$"
     )
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         causal.to_cache("tiny-senses")
 
 

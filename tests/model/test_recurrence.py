@@ -38,7 +38,7 @@ def mixers_of(model):
     return [layer for layer, mixes in enumerate(model.config.mixers) if mixes]
 
 
-def drawn(model, *shape):
+def random_vectors(model, *shape):
     generator = torch.Generator().manual_seed(0)
     return torch.randn(*shape, model.config.d_model, generator=generator, dtype=torch.float64)
 
@@ -58,29 +58,29 @@ def close(mixer):
 def test_a_mixer_is_hugging_faces_module(model):
     for layer in mixers_of(model):
         block = read_weights(model).blocks[layer]
-        x = drawn(model, 3, 7)
+        x = random_vectors(model, 3, 7)
         z = recurrence.mix(block.mixer, x)
         with torch.no_grad():
-            written = theirs(model, layer)(x) * model.config.write_scale
-            assert_near(z @ block.w_o[0], written, close(block.mixer))
+            write = theirs(model, layer)(x) * model.config.write_scale
+            assert_near(z @ block.w_o[0], write, close(block.mixer))
 
 
 @pytest.mark.parametrize("first", [1, 2, 6])
-def test_what_a_text_leaves_behind_is_all_that_its_rest_needs(model, first):
+def test_the_state_after_a_prefix_is_all_that_the_remainder_needs(model, first):
     mixer = read_weights(model).blocks[mixers_of(model)[0]].mixer
-    x = drawn(model, 2, 7)
+    x = random_vectors(model, 2, 7)
     whole, last = recurrence.mix(mixer, x), recurrence.state_behind(mixer, x)
     state = recurrence.state_behind(mixer, x[:, :first])
-    rest = recurrence.mix(mixer, x[:, first:], state)
-    left = recurrence.state_behind(mixer, x[:, first:], state)
-    assert_near(rest, whole[:, first:], close(mixer))
-    torch.testing.assert_close(left, last, **close(mixer))
+    remainder = recurrence.mix(mixer, x[:, first:], state)
+    final_state = recurrence.state_behind(mixer, x[:, first:], state)
+    assert_near(remainder, whole[:, first:], close(mixer))
+    torch.testing.assert_close(final_state, last, **close(mixer))
     if isinstance(state, recurrence.MatrixState):
         of_all = recurrence.MatrixState(*(part[:, None] for part in state))
     else:
         of_all = state[:, None]
     shared = recurrence.mix(mixer, x[:, None, first:].repeat(1, 3, 1, 1), of_all)
-    assert_near(shared, rest[:, None].expand_as(shared), close(mixer))
+    assert_near(shared, remainder[:, None].expand_as(shared), close(mixer))
 
 
 def step_by_step(updates, matrix):
@@ -98,7 +98,7 @@ def step_by_step(updates, matrix):
     return torch.stack(read, dim=-2), matrix
 
 
-def drawn_rule(n, dtype=torch.float64):
+def random_rule(n, dtype=torch.float64):
     """Queries and keys of length 1, values, how much is overwritten and kept, and a matrix that
     all three variants share: 2 texts, 3 variants, 4 heads.
     """
@@ -116,12 +116,12 @@ def drawn_rule(n, dtype=torch.float64):
 
 @pytest.mark.parametrize("corrects", [True, False])
 @pytest.mark.parametrize("n", [1, 2, 9])
-def test_a_rule_of_all_positions_at_once_is_that_of_one_after_the_other(n, corrects):
-    updates, matrix = drawn_rule(n)
+def test_all_positions_at_once_give_the_result_of_one_after_the_other(n, corrects):
+    updates, matrix = random_rule(n)
     rule = (updates if corrects else updates._replace(beta=None)), matrix
-    expected, left = step_by_step(*rule)
+    expected, state = step_by_step(*rule)
     torch.testing.assert_close(recurrence.read_matrix(*rule), expected, **EXACT)
-    torch.testing.assert_close(recurrence.matrix_behind(*rule), left, **EXACT)
+    torch.testing.assert_close(recurrence.matrix_behind(*rule), state, **EXACT)
 
 
 @pytest.mark.parametrize("corrects", [True, False])
@@ -130,10 +130,10 @@ def test_a_long_text_of_heads_that_forget_fast_loses_nothing_in_float32(corrects
     computation must not depend on the sum of logarithms over the whole text, which is about
     -1,200.
     """
-    whole, matrix = drawn_rule(400)
+    whole, matrix = random_rule(400)
     matrix = matrix[0, 0]
-    one = recurrence.Updates(*(part[0, 0] for part in whole))
-    fast = one._replace(log_decay=3 * one.log_decay - 1.5)
+    rule_updates = recurrence.Updates(*(part[0, 0] for part in whole))
+    fast = rule_updates._replace(log_decay=3 * rule_updates.log_decay - 1.5)
     fast = fast if corrects else fast._replace(beta=None)
     single = recurrence.Updates(*(None if part is None else part.float() for part in fast))
     for rule in (recurrence.read_matrix, recurrence.matrix_behind):
@@ -142,29 +142,29 @@ def test_a_long_text_of_heads_that_forget_fast_loses_nothing_in_float32(corrects
 
 @pytest.mark.parametrize("theirs", ["recurrent", "chunk"])
 def test_the_delta_rule_is_both_of_hugging_faces(theirs):
-    updates, matrix = drawn_rule(9, torch.float32)
+    updates, matrix = random_rule(9, torch.float32)
     first = recurrence.Updates(*(part[:, 0] for part in updates))
     q, k, v, beta, log_decay = (part.transpose(1, 2) for part in first)
     rule = getattr(modeling_qwen3_next, f"torch_{theirs}_gated_delta_rule")
-    given = {"initial_state": matrix[:, 0], "output_final_state": True}
-    found, state = rule(q * 5**0.5, k, v, log_decay, beta, **given)
-    assert_near(recurrence.read_matrix(first, matrix[:, 0]).transpose(1, 2), found, ROUNDED)
+    options = {"initial_state": matrix[:, 0], "output_final_state": True}
+    output, state = rule(q * 5**0.5, k, v, log_decay, beta, **options)
+    assert_near(recurrence.read_matrix(first, matrix[:, 0]).transpose(1, 2), output, ROUNDED)
     assert_near(recurrence.matrix_behind(first, matrix[:, 0]), state, ROUNDED)
 
 
 def test_a_state_space_is_both_of_hugging_faces():
     """Its scan in chunks over a whole text, and its step for one more token."""
-    (_, _, v, _, log_decay), matrix = drawn_rule(9, torch.float32)
-    (q, k, *_), _ = drawn_rule(9, torch.float32)
+    (_, _, v, _, log_decay), matrix = random_rule(9, torch.float32)
+    (q, k, *_), _ = random_rule(9, torch.float32)
     v, step, start = v[:, 0], -log_decay[:, 0], matrix[:, 0]
     rate = torch.tensor([0.5, 1.0, 2.0, 4.0])
     skip = torch.tensor([0.3, -1.0, 0.0, 2.0])
     q, k = (part[:, 0, ::2].repeat_interleave(2, dim=1) for part in (q, k))  # two share a key head
     updates = recurrence.Updates(q, k, step[..., None] * v, None, -rate[:, None] * step)
     read = recurrence.read_matrix(updates, start) + skip[:, None, None] * v
-    left = recurrence.matrix_behind(updates, start)
+    final_state = recurrence.matrix_behind(updates, start)
     by_position = [part.transpose(1, 2) for part in (v, step, k[:, ::2], q[:, ::2])]
-    found, state = modeling_bamba.mamba2_chunk_scan(
+    output, state = modeling_bamba.mamba2_chunk_scan(
         *by_position[:2],
         -rate,
         *by_position[2:],
@@ -173,37 +173,37 @@ def test_a_state_space_is_both_of_hugging_faces():
         initial_states=start.mT,
         return_final_states=True,
     )
-    assert_near(read.transpose(1, 2), found, ROUNDED)
-    assert_near(left, state.mT, ROUNDED)
+    assert_near(read.transpose(1, 2), output, ROUNDED)
+    assert_near(final_state, state.mT, ROUNDED)
     one_by_one = start.mT.clone()
     for pos in range(9):
         value, size, key, query = (part[:, pos] for part in by_position)
         wide = (size[..., None].expand_as(value), -rate[:, None, None].expand(4, 7, 5))
-        found = modeling_bamba.mamba2_selective_state_update(
+        output = modeling_bamba.mamba2_selective_state_update(
             one_by_one, value, *wide, key, query, skip[:, None].expand(4, 7)
         )
-        assert_near(read[:, :, pos], found, ROUNDED)
-    assert_near(left, one_by_one.mT, ROUNDED)
+        assert_near(read[:, :, pos], output, ROUNDED)
+    assert_near(final_state, one_by_one.mT, ROUNDED)
 
 
 def test_a_matrix_that_decays_at_once_and_one_that_never_does():
-    (q, k, v, *_), matrix = drawn_rule(4)
+    (q, k, v, *_), matrix = random_rule(4)
     everything = torch.ones(2, 3, 4, 4, dtype=torch.float64)
     forgetful = recurrence.Updates(q, k, v, everything, -1000 * everything)
-    found = recurrence.read_matrix(forgetful, matrix)
-    torch.testing.assert_close(found, (q * k).sum(-1, keepdim=True) * v, **EXACT)
+    output = recurrence.read_matrix(forgetful, matrix)
+    torch.testing.assert_close(output, (q * k).sum(-1, keepdim=True) * v, **EXACT)
     one_key = k[..., :1, :].expand_as(k)
     lasting = recurrence.Updates(one_key, one_key, v, everything, 0 * everything)
-    found = recurrence.read_matrix(lasting, matrix)
-    torch.testing.assert_close(found, v, **EXACT)  # the value under a key equals the written value
+    output = recurrence.read_matrix(lasting, matrix)
+    torch.testing.assert_close(output, v, **EXACT)  # the value under a key equals the written value
 
 
 def test_a_convolution_by_hand():
     x = torch.tensor([[1.0, 5], [2, 6], [3, 7]])  # pos channel
     kernel = torch.tensor([[100.0, 10, 1], [0, 1, 0]])  # the second reads one position back
     window = torch.tensor([[8.0, 0], [9, 4]])
-    found = recurrence.convolve(x, kernel, window)
-    assert found.tolist() == [[891, 4], [912, 5], [123, 6]]
+    output = recurrence.convolve(x, kernel, window)
+    assert output.tolist() == [[891, 4], [912, 5], [123, 6]]
 
 
 def test_the_certificate_has_what_the_mixer_writes_and_no_row_of_heads(model):
@@ -224,19 +224,19 @@ def test_the_certificate_has_what_the_mixer_writes_and_no_row_of_heads(model):
 @pytest.mark.parametrize("kind", EACH_HYBRID)
 def test_the_certificate_holds_in_bfloat16_of_an_object_and_of_random_weights(kind, tmp_path):
     assert probe.certify(family_model(kind, torch.bfloat16)).ok
-    given = transformers.AutoModelForCausalLM.from_pretrained(make_family(tmp_path, kind))
-    held = load(given, tokenizer=family_model(kind).tokenizer)
-    assert held.config.mixers == family_model(kind).config.mixers and probe.certify(held).ok
-    assert probe.certify(untrained(held, seed=1)).ok
+    source = transformers.AutoModelForCausalLM.from_pretrained(make_family(tmp_path, kind))
+    model = load(source, tokenizer=family_model(kind).tokenizer)
+    assert model.config.mixers == family_model(kind).config.mixers and probe.certify(model).ok
+    assert probe.certify(untrained(model, seed=1)).ok
 
 
 def test_a_wrong_kernel_is_seen(model):
     layer = mixers_of(model)[-1]
-    turned = dict(model.weights)
+    weights = dict(model.weights)
     (attention,) = model.config.family.attentions
     name = attention.layers.format(layer) + attention.mixer.parts["kernel"][0] + ".weight"
-    turned[name] = turned[name].flip(-1)
-    rows = probe.certify(dataclasses.replace(model, weights=turned)).rows
+    weights[name] = weights[name].flip(-1)
+    rows = probe.certify(dataclasses.replace(model, weights=weights)).rows
     assert {(row.layer, row.quantity) for row in rows if not row.ok} >= {(layer, "attn_out")}
 
 
@@ -327,7 +327,7 @@ def test_states_of_many_texts_and_of_one_position_are_those_of_the_whole_trace(m
             assert_near(getattr(states, name)[row], expected, ROUNDED)
             assert_near(getattr(single, name)[0], expected, ROUNDED)
     shares = decomposition.shares(
-        read_weights(model), states, drawn(model)[None], model.config.n_layers, [0], [1]
+        read_weights(model), states, random_vectors(model)[None], model.config.n_layers, [0], [1]
     )
     assert sum(share.share for share in shares) == pytest.approx(1, abs=1e-9)
     assert {share.component for share in shares} >= {f"mixer {layer}" for layer in mixers_of(model)}
@@ -357,7 +357,7 @@ def folder_of(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"num_local_experts": 8}, "num_local_experts is 8 in its config, and Granite 4 is certif"),
         ({"residual_multiplier": 0}, "residual_multiplier is 0 in its config. Give a number above"),
@@ -368,13 +368,15 @@ def folder_of(tmp_path_factory):
         ({"layer_types": [["mamba"]] * 3}, "transformers refuses its config (TypeError: Field 'la"),
     ],
 )
-def test_what_a_config_of_granite_leaves_open_is_one_sentence(folder_of, tmp_path, changes, said):
+def test_an_invalid_config_of_granite_is_refused_in_one_sentence(
+    folder_of, tmp_path, changes, message
+):
     with pytest.raises(ModelError) as error:
         load(changed_config(folder_of("granitemoehybrid"), tmp_path, **changes))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
-def test_a_config_of_granite_as_it_was_published_is_read(folder_of, tmp_path):
+def test_the_published_config_of_granite_is_read(folder_of, tmp_path):
     """Older names of layers, and no positions except the order that state spaces have."""
     published = {"layer_types": ["mamba", "attention", "mamba"], "position_embedding_type": "nope"}
     published |= {"normalization_function": "rmsnorm", "time_step_limit": "absent"}
@@ -400,14 +402,14 @@ def test_a_constant_of_granite_is_what_its_config_says(folder_of, tmp_path):
 
 
 def test_granite_with_attention_in_every_layer_is_certified_and_walked(folder_of, tmp_path):
-    every = {"layer_types": ["attention"] * 3, "position_embedding_type": "rope"}
-    model = load(make_family(tmp_path, "granitemoehybrid", **every))
+    changes = {"layer_types": ["attention"] * 3, "position_embedding_type": "rope"}
+    model = load(make_family(tmp_path, "granitemoehybrid", **changes))
     assert probe.certify(model).ok and model.config.heads_in_all == 3 * model.config.n_heads
     assert probe.walk(model, TEXT).frames["agreement"]["error"].max() < 1e-5
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"mamba_n_groups": 4}, "6 heads cannot share mamba_n_groups = 4 evenly. Correct its conf"),
         ({"mamba_d_head": "wide"}, "ValueError: The dimensions for the Mamba head state do not ma"),
@@ -422,15 +424,15 @@ def test_granite_with_attention_in_every_layer_is_certified_and_walked(folder_of
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu' in its config, and the from-scratch check"),
     ],
 )
-def test_what_a_config_of_a_state_space_leaves_open_is_one_sentence(
-    folder_of, tmp_path, changes, said
+def test_an_invalid_config_of_a_state_space_is_refused_in_one_sentence(
+    folder_of, tmp_path, changes, message
 ):
     with pytest.raises(ModelError) as error:
         load(changed_config(folder_of("bamba"), tmp_path, **changes))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
-def test_a_config_of_a_state_space_as_it_was_published_is_read(folder_of, tmp_path):
+def test_the_published_config_of_a_state_space_is_read(folder_of, tmp_path):
     """Bamba's config states neither limits of the steps nor settings of rotary positions other
     than the base.
     """
@@ -452,7 +454,7 @@ def test_every_weight_of_a_state_space_must_be_there(folder_of, tmp_path, lost):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"linear_num_key_heads": 4}, "6 heads cannot share linear_num_key_heads = 4 evenly"),
         ({"linear_key_head_dim": None}, "transformers refuses its config (TypeError: Field 'lin"),
@@ -467,15 +469,15 @@ def test_every_weight_of_a_state_space_must_be_there(folder_of, tmp_path, lost):
         ({"mlp_only_layers": [1]}, "mlp_only_layers is [1] in its config, and the from-scratch"),
     ],
 )
-def test_what_a_config_of_a_delta_rule_leaves_open_is_one_sentence(
-    folder_of, tmp_path, changes, said
+def test_an_invalid_config_of_a_delta_rule_is_refused_in_one_sentence(
+    folder_of, tmp_path, changes, message
 ):
     with pytest.raises(ModelError) as error:
         load(changed_config(folder_of("qwen3_next"), tmp_path, **changes))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
-def test_a_config_as_it_was_published_is_read(folder_of, tmp_path):
+def test_the_published_config_of_a_delta_rule_is_read(folder_of, tmp_path):
     """Qwen3-Next's config states an interval instead of its layers, and no rope_parameters."""
     published = {"layer_types": "absent", "full_attention_interval": 2, "rope_scaling": None}
     published |= {"rope_parameters": "absent", "rope_theta": 1e7, "partial_rotary_factor": 0.5}
@@ -495,7 +497,7 @@ def test_every_weight_of_a_delta_rule_must_be_there(folder_of, tmp_path, lost):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"layer_types": ["conv", "full_attention"]}, "the number of `layer_types` (2)). Corr"),
         ({"layer_types": ["conv", "mamba", "conv"]}, "a layer is 'linear_attention' in its co"),
@@ -507,17 +509,19 @@ def test_every_weight_of_a_delta_rule_must_be_there(folder_of, tmp_path, lost):
         ({"block_ffn_dim_multiplier": -1}, "block_ffn_dim_multiplier is -1 in its config"),
     ],
 )
-def test_what_a_config_leaves_open_is_one_sentence(folder_of, tmp_path, changes, said):
+def test_an_invalid_config_of_lfm2_is_refused_in_one_sentence(
+    folder_of, tmp_path, changes, message
+):
     with pytest.raises(ModelError) as error:
         load(changed_config(folder_of("lfm2"), tmp_path, **changes))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_weights_are_loaded_strictly(folder_of, tmp_path):
     copied = changed_config(folder_of("lfm2"), tmp_path)
     tensors = load_file(copied / "model.safetensors")
     name = "model.layers.2.conv.out_proj.weight"
-    for changed, said in (
+    for changed, message in (
         ({}, "the tensor layers.2.conv.out_proj.weight is missing"),
         ({name: tensors[name] * torch.nan}, "layers.2.conv.out_proj.weight contains NaN"),
         (
@@ -525,11 +529,11 @@ def test_weights_are_loaded_strictly(folder_of, tmp_path):
             "layers.2.self_attn.q_proj.weight is not a tensor of the LFM2 that config.json",
         ),
     ):
-        kept = {key: part for key, part in tensors.items() if key != name} | changed
-        save_file(kept, copied / "model.safetensors", {"format": "pt"})
+        contents = {key: part for key, part in tensors.items() if key != name} | changed
+        save_file(contents, copied / "model.safetensors", {"format": "pt"})
         with pytest.raises(ModelError) as error:
             load(copied)
-        assert said in str(error.value)
+        assert message in str(error.value)
 
 
 def test_a_config_may_name_the_layers_with_attention_by_their_numbers(folder_of, tmp_path):
@@ -539,7 +543,7 @@ def test_a_config_may_name_the_layers_with_attention_by_their_numbers(folder_of,
     assert probe.certify(model).ok
 
 
-def test_experts_may_lie_stacked_in_files_as_in_the_class(tmp_path):
+def test_experts_may_be_stacked_in_files_as_in_the_class(tmp_path):
     """The published files of Qwen3.5 store all experts in one tensor."""
     kind = "qwen3_5_moe_text"
     one_by_one = load(make_family(tmp_path, kind))
@@ -560,35 +564,37 @@ def test_experts_may_lie_stacked_in_files_as_in_the_class(tmp_path):
 # --- quantities of heads in every layer -----------------------------------------------------------
 
 
-def test_what_is_about_heads_in_every_layer_refuses_a_hybrid_in_one_sentence(model):
+def test_analyses_of_heads_in_every_layer_refuse_a_hybrid_in_one_sentence(model):
     row = ((5, 9, 30, 7), (5, 9, 31, 7))
     directions = torch.ones(1, model.config.d_model)
     weights = probe.read_weights(model)
-    asked = (
+    analyses = (
         ("edges", lambda: probe.edges(weights, row[:1], row[1:], directions, depth=2)),
         ("a walk", lambda: probe.walk(model, TEXT)),
         ("a survey", lambda: probe.survey(model, sentences=[])),
         ("an exploration", lambda: Explorer(model)),
     )
-    for doing, ask in asked:
+    for doing, ask in analyses:
         with pytest.raises(UnsupportedModel) as error:
             ask()
         name = model.config.family.name
-        said = f"Cannot do {doing} with a {name} model: 2 of its 3 layers have no attention. "
-        assert str(error.value).startswith(said)
+        message = f"Cannot do {doing} with a {name} model: 2 of its 3 layers have no attention. "
+        assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize("kind", GATED)
-def test_gated_heads_in_every_layer_are_certified_and_their_steps_are_no_others(kind, tmp_path):
+def test_gated_heads_in_every_layer_are_certified_but_not_walked(kind, tmp_path):
     model = load(make_family(tmp_path, kind, layer_types=["full_attention"] * 3))
     assert probe.certify(model).ok and model.config.heads_in_all == 3 * model.config.n_heads
     with pytest.raises(UnsupportedModel) as error:
         probe.walk(model, TEXT)
-    said = f"Cannot do a walk with a {model.config.family.name} model: its heads are gated. Read "
-    assert str(error.value).startswith(said)
+    message = (
+        f"Cannot do a walk with a {model.config.family.name} model: its heads are gated. Read "
+    )
+    assert str(error.value).startswith(message)
 
 
-def test_a_patch_has_rows_of_the_heads_that_there_are_and_the_others_cannot_be_hooked(model):
+def test_a_patch_has_rows_for_existing_heads_only_and_others_cannot_be_hooked(model):
     a, b = "A blue creature", "A verdant creature"
     rows = probe.patch(model, a, against=b, at="creature")
     assert set(rows["layer"]) == {1} and len(rows) == model.config.n_heads

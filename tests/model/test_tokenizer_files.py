@@ -22,10 +22,10 @@ OWN_LLAMA = json.dumps({"tokenizer_class": "LlamaTokenizer", "add_bos_token": Tr
 
 def merges() -> dict[str, bytes]:
     """A RoBERTa's byte-level pairs, as in GPT-2."""
-    held = json.loads(family_tokenizer("roberta").backend_tokenizer.to_str())["model"]
-    lines = [" ".join(pair) for pair in held["merges"]]
+    tokenizer_model = json.loads(family_tokenizer("roberta").backend_tokenizer.to_str())["model"]
+    lines = [" ".join(pair) for pair in tokenizer_model["merges"]]
     return {
-        "vocab.json": json.dumps(held["vocab"]).encode(),
+        "vocab.json": json.dumps(tokenizer_model["vocab"]).encode(),
         "merges.txt": "\n".join(["#version: 0.2", *lines]).encode(),
     }
 
@@ -52,30 +52,30 @@ FILES: dict[str, Mapping[str, bytes]] = {
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_a_tokenizer_in_its_older_files_is_taken_and_cuts_as_transformers_does(
+def test_a_tokenizer_in_older_files_is_loaded_and_splits_text_as_transformers_does(
     kind: str, tmp_path: Path
 ) -> None:
     folder = with_files(make_family(tmp_path / kind, kind), FILES[kind])
     model = probe.load(folder)
-    found = probe.tokenize(model, TEXT)
+    tokens = probe.tokenize(model, TEXT)
     expected = AutoTokenizer.from_pretrained(folder)(
         TEXT, split_special_tokens=True, add_special_tokens=model.config.special_tokens
     )["input_ids"]
-    assert list(found.ids[-len(expected) :]) == expected
-    assert len(found) - len(expected) == int(model.config.prepend_bos)
+    assert list(tokens.ids[-len(expected) :]) == expected
+    assert len(tokens) - len(expected) == int(model.config.prepend_bos)
     for word in ("mole", "muddy", "bank"):
-        spans = [found.spans[pos] for pos in found.positions_of(word)]
+        spans = [tokens.spans[pos] for pos in tokens.positions_of(word)]
         assert "".join(TEXT[start:end] for start, end in spans).strip() == word
     source = model_class(kind).from_pretrained(folder)
-    assert probe.tokenize(probe.load(source), TEXT) == found
+    assert probe.tokenize(probe.load(source), TEXT) == tokens
 
 
-def test_the_words_of_a_word_list_are_tokens_and_what_it_lacks_is_unknown(tmp_path: Path) -> None:
+def test_the_words_of_a_word_list_are_tokens_and_other_words_are_unknown(tmp_path: Path) -> None:
     folder = with_files(make_family(tmp_path / "bert", "bert"), FILES["bert"])
     model = probe.load(folder)
-    known = word_list().decode().split("\n")
+    vocabulary = word_list().decode().split("\n")
     tokens = probe.tokenize(model, "The 鼹 banks")
-    names = [known[number] for number in tokens.ids]
+    names = [vocabulary[number] for number in tokens.ids]
     assert names == ["[CLS]", "the", "[UNK]", "bank", "##s", "[SEP]"]
     assert [tokens.text[start:end] for start, end in tokens.spans[1:-1]] == [
         "The",

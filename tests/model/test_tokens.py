@@ -74,9 +74,9 @@ def readers(model):
 
 @pytest.mark.parametrize("bos", [True, False])
 def test_tokens_are_the_tokenizers_own(model, bos):
-    chosen = replace(model, config=replace(model.config, prepend_bos=bos))
+    variant = replace(model, config=replace(model.config, prepend_bos=bos))
     text = SENTENCES[0]
-    tokens = tokenize(chosen, text)
+    tokens = tokenize(variant, text)
     assert tokens.ids[bos:] == tuple(model.tokenizer.encode(text, add_special_tokens=False))
     assert tokens.bos is bos
     assert "".join(tokens.pieces[bos:]) == text
@@ -118,9 +118,9 @@ def test_tokens_of_unequal_length_are_refused():
 )
 def test_every_word_is_covered_by_its_tokens_and_by_no_others(readers, words, gap, data):
     text = gap.join(words)
-    which = data.draw(st.integers(0, len(words) - 1))
-    start = sum(len(word) + len(gap) for word in words[:which])
-    end = start + len(words[which])
+    nth = data.draw(st.integers(0, len(words) - 1))
+    start = sum(len(word) + len(gap) for word in words[:nth])
+    end = start + len(words[nth])
     for model in readers():
         tokens = tokenize(model, text)
         positions = positions_of_span(tokens, start, end)
@@ -172,11 +172,16 @@ def test_a_word_of_several_tokens_is_read_at_its_last(model):
         ("The bank by the bank", "bank", 1, (4, 8)),
         ("The bank by the bank", "bank", 2, (16, 20)),
         ("Embankments and a bank", "bank", 1, (18, 22)),  # a whole word before a part of one
-        ("Bankers and Banks", "bank", 1, (12, 17)),  # a form where there is no whole word
+        (
+            "Bankers and Banks",
+            "bank",
+            1,
+            (12, 17),
+        ),  # an inflected form if the word itself does not occur
         ("他在银行工作", "银行", 1, (2, 4)),
         ("BANK, bank; Bank", "bank", 3, (12, 16)),
         ("the bank's owner", "bank", 1, (4, 8)),
-        ("cafe\u0301 cafe", "cafe", 1, (6, 10)),  # the first e carries an accent of its own
+        ("cafe\u0301 cafe", "cafe", 1, (6, 10)),  # the first e has a combining accent
         ("שלום על הבנק bank", "bank", 1, (13, 17)),
         ("🏦bank🏦 bank", "bank", 2, (7, 11)),
         (
@@ -236,7 +241,7 @@ BLANK = "Placing characters 3 to 4 in {!r}: got only white space, expected a wor
 
 
 @pytest.mark.parametrize(
-    ("text", "span", "said"),
+    ("text", "span", "message"),
     [
         *((text, None, EMPTY) for text in ("", " ", "\n\t\u3000")),
         *(
@@ -250,10 +255,10 @@ BLANK = "Placing characters 3 to 4 in {!r}: got only white space, expected a wor
         ),  # one token covers it, or none
     ],
 )
-def test_what_cannot_be_read_or_placed_is_refused_in_one_sentence(model, text, span, said):
+def test_a_text_or_span_that_cannot_be_read_is_refused_in_one_sentence(model, text, span, message):
     with pytest.raises(InputError) as error:
         positions_of_span(tokenize(model, text), *span or (0, 1))
-    assert str(error.value) == said
+    assert str(error.value) == message
 
 
 def test_a_word_is_a_text(model):
@@ -264,7 +269,7 @@ def test_a_word_is_a_text(model):
 
 
 @pytest.mark.parametrize("occurrence", [0, -1, 2, 1.0])
-def test_an_occurrence_that_is_not_there(occurrence):
+def test_an_occurrence_that_does_not_exist_is_refused(occurrence):
     with pytest.raises(InputError) as error:
         find_word("The bank.", "bank", occurrence)
     assert str(error.value) == (
@@ -297,35 +302,37 @@ def test_a_text_beyond_the_window_is_refused_whole_and_quietly(model, monkeypatc
         "shorten the text or split it."
     )
     assert caplog.messages == []
+
+    # The tokenizer itself warns.
     model.tokenizer("(" * 600)
-    assert caplog.messages  # it would have
+    assert caplog.messages
 
 
 @quick
 @given(
     lengths=st.lists(st.one_of(st.integers(1, 4), st.integers(1, 2000)), max_size=60),
-    most=st.integers(1, 2000),
+    most_rows=st.integers(1, 2000),
 )
 def test_batches_hold_every_row_once_and_only_equal_lengths_and_the_order_can_be_restored(
-    lengths, most
+    lengths, most_rows
 ):
-    batches = batch_by_length(lengths, most_rows=most)
+    batches = batch_by_length(lengths, most_rows=most_rows)
     laid = [row for batch in batches for row in batch]
-    assert sorted(laid) == list(range(len(lengths))) == [laid[place] for place in in_order(batches)]
+    assert sorted(laid) == list(range(len(lengths))) == [laid[index] for index in in_order(batches)]
     for batch in batches:
         assert len({lengths[row] for row in batch}) == 1
-        assert len(batch) <= most
+        assert len(batch) <= most_rows
         assert len(batch) == 1 or len(batch) * lengths[batch[0]] <= BATCH_TOKENS
 
 
-def test_a_special_token_written_out_in_a_text_is_text(model):
+def test_a_special_token_typed_in_a_text_is_plain_text(model):
     spelled = model.tokenizer.bos_token
     tokens = tokenize(model, f"the {spelled} bank")
     assert tokens.ids.count(model.tokenizer.bos_token_id) == 1
     assert "".join(tokens.pieces[1:]) == f"the {spelled} bank"
 
 
-def test_a_word_is_placed_by_its_occurrence(model):
+def test_a_word_is_found_by_its_occurrence(model):
     tokens = tokenize(model, "bank by bank, bankers")
     first, second = tokens.positions_of("bank"), tokens.positions_of("bank", 2)
     assert first == positions_of_span(tokens, 0, 4) and second == positions_of_span(tokens, 8, 12)
@@ -347,7 +354,7 @@ class Vocabulary:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "shown"),
+    ("name", "text", "expected"),
     [
         ("Ġbank", " bank", " bank"),
         ("Ċ", "\n", "⏎"),
@@ -361,30 +368,30 @@ class Vocabulary:
         ("é", "é", "é"),
     ],
 )
-def test_a_token_that_cannot_be_seen_is_shown_by_what_it_is(name, text, shown):
+def test_an_invisible_token_is_shown_by_its_name_or_its_bytes(name, text, expected):
     model = SimpleNamespace(tokenizer=Vocabulary(name, text))
-    assert visible_token(model, 0) == shown
+    assert visible_token(model, 0) == expected
 
 
-def test_special_tokens_in_a_text_are_tokens_where_that_is_asked_for(model):
+def test_special_tokens_in_a_text_are_tokens_on_request(model):
     text = f"{END}the river{END} bank"
-    asked = load(model, split_special_tokens=False)
-    tokens = tokenize(asked, text)
+    with_special = load(model, split_special_tokens=False)
+    tokens = tokenize(with_special, text)
     # A text that begins with the added token gets no second one.
     assert tokens.ids == tuple(model.tokenizer(text)["input_ids"])
     assert tokens.pieces.count(END) == 2 and tokens.bos and tokens.spans[0] == (0, 0)
     inside = tokens.pieces.index(END, 1)
     assert text[slice(*tokens.spans[inside])] == END
     assert tokens.positions_of("bank") == range(inside + 1, len(tokens))
-    assert tokenize(asked, "the river").ids == tokenize(model, "the river").ids
+    assert tokenize(with_special, "the river").ids == tokenize(model, "the river").ids
     assert tokenize(model, text).pieces.count(END) == 1  # its beginning
 
 
 def test_a_prompt_keeps_its_special_tokens_without_loading_again(model):
     text = f"{END}the river{END} bank"
-    asked = load(model, split_special_tokens=False)
-    assert tokenize(model, prompt(model, text)).ids == tokenize(asked, text).ids
-    assert tokenize(model, text).ids != tokenize(asked, text).ids
+    with_special = load(model, split_special_tokens=False)
+    assert tokenize(model, prompt(model, text)).ids == tokenize(with_special, text).ids
+    assert tokenize(model, text).ids != tokenize(with_special, text).ids
 
 
 def test_a_chat_is_written_by_the_models_template(tiny, monkeypatch):
@@ -394,20 +401,20 @@ def test_a_chat_is_written_by_the_models_template(tiny, monkeypatch):
     with pytest.raises(InputError, match="^Cannot write a chat for .*: its tokenizer has no chat"):
         prompt(tiny, "the bank", template=True)
     monkeypatch.setattr(tiny.tokenizer, "chat_template", template)
-    asked = prompt(tiny, "the bank", template=True)
-    assert asked == f"{END}user the bank{END}"
-    assert prompt(tiny, [{"role": "user", "content": "the bank"}]) == asked
-    ids = tokenize(tiny, asked).ids
+    chat = prompt(tiny, "the bank", template=True)
+    assert chat == f"{END}user the bank{END}"
+    assert prompt(tiny, [{"role": "user", "content": "the bank"}]) == chat
+    ids = tokenize(tiny, chat).ids
     assert ids[-1] == ids[0] == tiny.tokenizer.convert_tokens_to_ids(END)
-    assert trace(tiny, asked).tokens.ids == ids
+    assert trace(tiny, chat).tokens.ids == ids
     with pytest.raises(InputError, match="its template refuses the messages"):
         prompt(tiny, ["the bank"])
 
 
-def test_a_masked_token_can_be_asked_about_and_swapped_at():
+def test_heads_can_be_swapped_at_a_masked_token():
     model = load(family_model("bert", torch.float32))
     a, b = prompt(model, "The muddy [MASK]"), prompt(model, "The old [MASK]")
-    swapped = patch(model, a, against=b, at="[MASK]", metric=(17, 30))
+    from_prompts = patch(model, a, against=b, at="[MASK]", metric=(17, 30))
     model = load(model, split_special_tokens=False)
     tokens = tokenize(model, "The muddy [MASK] by the river[SEP]")
     at = tokens.pieces.index("[MASK]")
@@ -416,19 +423,19 @@ def test_a_masked_token_can_be_asked_about_and_swapped_at():
     effects = patch(
         model, "The muddy [MASK]", against="The old [MASK]", at="[MASK]", metric=(17, 30)
     )
-    assert effects["swap"].notna().all() and effects.equals(swapped)
+    assert effects["swap"].notna().all() and effects.equals(from_prompts)
 
 
-def test_a_token_that_only_the_tokenizer_knows_is_told(tmp_path):
+def test_a_token_that_only_the_tokenizer_has_is_refused(tmp_path):
     model = load(make_checkpoint(tmp_path / "small"))
     last = model.config.d_vocab - 1
     model.tokenizer.add_tokens([f"<added{number}>" for number in range(last + 2)])
-    known, piece = model.tokenizer.convert_ids_to_tokens([last, last + 1])
-    assert tokenize(model, f"the bank {known}").ids[-1] == last
+    in_model, beyond = model.tokenizer.convert_ids_to_tokens([last, last + 1])
+    assert tokenize(model, f"the bank {in_model}").ids[-1] == last
     with pytest.raises(InputError) as error:
-        tokenize(model, f"the bank {piece}")
+        tokenize(model, f"the bank {beyond}")
     assert str(error.value) == (
-        f"Reading the text 'the bank {piece}': {piece!r} is token {last + 1}, and {model.name} has 0 "
+        f"Reading the text 'the bank {beyond}': {beyond!r} is token {last + 1}, and {model.name} has 0 "
         f"to {last}, so that it was added to the tokenizer alone; resize the model's embeddings "
         "(resize_token_embeddings) and load it again."
     )

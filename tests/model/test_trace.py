@@ -42,11 +42,11 @@ def traced(kind: str, text: str = TEXT) -> dict[str, Trace]:
     return {"encoder": pair.encoder, "decoder": pair.decoder, "cross": pair.cross}
 
 
-def evenness(seen: Trace) -> float:
+def evenness(record: Trace) -> float:
     """Mean entropy of the attention of every token except the first, as a fraction of that of
     uniform attention.
     """
-    rows = seen.pattern[..., 1:, :]
+    rows = record.pattern[..., 1:, :]
     entropy = -(rows * rows.clamp_min(1e-300).log()).sum(-1)
     return float((entropy / (rows > 0).sum(-1).double().log()).mean())
 
@@ -54,8 +54,8 @@ def evenness(seen: Trace) -> float:
 @pytest.mark.parametrize("kind", each_family())
 def test_attention_is_far_from_uniform(kind: str) -> None:
     """Otherwise a wrong query or key would hardly be visible."""
-    for seen in traced(kind).values():
-        assert evenness(seen) < 0.92
+    for record in traced(kind).values():
+        assert evenness(record) < 0.92
     assert evenness(trace(random_model(torch.float64), SENTENCES[0])) < 0.6
 
 
@@ -64,37 +64,41 @@ def test_attention_is_far_from_uniform(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", each_family())
 def test_parts_sum_to_the_whole_on_the_cpu_in_the_models_type(kind: str) -> None:
-    for name, seen in traced(kind).items():
-        for held in (*seen.stack.attention.hooks, "scores", "resid_mid"):
+    for name, record in traced(kind).items():
+        for field in (*record.stack.attention.hooks, "scores", "resid_mid"):
             tensor, rounded = (
-                getattr(seen, held),
-                held == "scores" and "scores" in FAMILIES[kind].in_float32,
+                getattr(record, field),
+                field == "scores" and "scores" in FAMILIES[kind].in_float32,
             )
-            assert tensor.dtype == (torch.float32 if rounded else torch.float64), held
-            assert tensor.device.type == "cpu" and not tensor.requires_grad, held
-        rows = seen.pattern.sum(-1)
-        for layer, block in enumerate(seen.stack.blocks):
+            assert tensor.dtype == (torch.float32 if rounded else torch.float64), field
+            assert tensor.device.type == "cpu" and not tensor.requires_grad, field
+        rows = record.pattern.sum(-1)
+        for layer, block in enumerate(record.stack.blocks):
             if block.sinks is not None:  # the only column that does not belong to a key
-                taken = (block.sinks[:, None] - seen.scores[layer].logsumexp(-1)).sigmoid()
-                assert 0 < taken.min() and rows[layer].max() < 1
-                rows[layer] += taken
+                sink_share = (block.sinks[:, None] - record.scores[layer].logsumexp(-1)).sigmoid()
+                assert 0 < sink_share.min() and rows[layer].max() < 1
+                rows[layer] += sink_share
         torch.testing.assert_close(rows, torch.ones_like(rows), **near(kind))
-        for layer, block in enumerate(seen.stack.blocks):
-            for at in (0, 2, len(seen.tokens) - 1):
-                writes = [seen.delta_e(layer, head, at) for head in range(HEADS)]
+        for layer, block in enumerate(record.stack.blocks):
+            for at in (0, 2, len(record.tokens) - 1):
+                writes = [record.delta_e(layer, head, at) for head in range(HEADS)]
                 whole = sum(writes) if block.b_o is None else sum(writes) + block.b_o
-                torch.testing.assert_close(whole, seen.attn_out[layer, at], **EXACT)
+                torch.testing.assert_close(whole, record.attn_out[layer, at], **EXACT)
                 for head, write in enumerate(writes):
-                    by_source = seen.delta_e_by_source(layer, head, at)
+                    by_source = record.delta_e_by_source(layer, head, at)
                     torch.testing.assert_close(by_source.sum(0), write, **EXACT)
-                    assert len(by_source) == seen.pattern.shape[-1], name
-                    assert not seen.stack.causal or (by_source[at + 1 :] == 0).all()
-        if seen.stack.config.family.adds_plainly:
-            torch.testing.assert_close(seen.resid_pre + seen.attn_out, seen.resid_mid, **EXACT)
+                    assert len(by_source) == record.pattern.shape[-1], name
+                    assert not record.stack.causal or (by_source[at + 1 :] == 0).all()
+        if record.stack.config.family.adds_plainly:
+            torch.testing.assert_close(
+                record.resid_pre + record.attn_out, record.resid_mid, **EXACT
+            )
         if kind in PLAIN:
-            torch.testing.assert_close(seen.resid_mid + seen.mlp_out, seen.resid_post, **EXACT)
+            torch.testing.assert_close(
+                record.resid_mid + record.mlp_out, record.resid_post, **EXACT
+            )
         if name != "cross":
-            assert torch.equal(seen.resid_post[:-1], seen.resid_pre[1:])
+            assert torch.equal(record.resid_post[:-1], record.resid_pre[1:])
 
 
 @pytest.mark.parametrize("kind", each_family(*CAUSAL))
@@ -110,7 +114,7 @@ def test_in_a_decoder_a_later_token_changes_nothing_before_it(kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_in_an_encoder_every_cell_is_filled_and_a_later_word_reaches_an_earlier_one(
+def test_in_an_encoder_no_cell_is_masked_and_a_later_word_changes_an_earlier_one(
     kind: str,
 ) -> None:
     model = family_model(kind, torch.float64)
@@ -121,12 +125,14 @@ def test_in_an_encoder_every_cell_is_filled_and_a_later_word_reaches_an_earlier_
     assert (first.resid_post[0, at] - second.resid_post[0, at]).abs().max() > 1e-3
 
 
-def test_grouped_query_heads_share_keys_and_values_and_ask_each_for_itself() -> None:
-    seen = traced("llama")[""]
-    assert torch.equal(seen.k[:, 0], seen.k[:, 1]) and torch.equal(seen.v[:, 2], seen.v[:, 3])
-    assert not torch.equal(seen.k[:, 1], seen.k[:, 2])
-    assert not torch.equal(seen.q[:, 0], seen.q[:, 1])
-    assert seen.stack.shape == (LAYERS, HEADS, 32, 6)
+def test_grouped_query_heads_share_keys_and_values_but_not_queries() -> None:
+    record = traced("llama")[""]
+    assert torch.equal(record.k[:, 0], record.k[:, 1]) and torch.equal(
+        record.v[:, 2], record.v[:, 3]
+    )
+    assert not torch.equal(record.k[:, 1], record.k[:, 2])
+    assert not torch.equal(record.q[:, 0], record.q[:, 1])
+    assert record.stack.shape == (LAYERS, HEADS, 32, 6)
 
 
 # --- two texts ------------------------------------------------------------------------------------
@@ -158,8 +164,8 @@ def test_a_later_target_token_changes_nothing_before_it_and_a_source_token_does(
     assert long.target.ids[:n] == short.target.ids and len(long.target) > n
     torch.testing.assert_close(long.cross.pattern[..., :n, :], short.cross.pattern, **EXACT)
     torch.testing.assert_close(long.logits[:n], short.logits, **EXACT)
-    other = trace(model, TEXT + " again", TARGET)
-    assert (other.logits - short.logits).abs().max() > 1e-3
+    longer_source = trace(model, TEXT + " again", TARGET)
+    assert (longer_source.logits - short.logits).abs().max() > 1e-3
 
 
 def test_the_decoder_reads_the_start_token_and_the_target_without_its_end() -> None:
@@ -171,11 +177,11 @@ def test_the_decoder_reads_the_start_token_and_the_target_without_its_end() -> N
     assert pair.target.spans[3:] == ((2, 5), (6, 11), (12, 16))
 
 
-def test_a_target_is_asked_for_and_refused_where_it_belongs() -> None:
+def test_a_missing_target_and_a_needless_one_are_refused() -> None:
     with pytest.raises(InputError) as missing:
         trace(family_model("t5"), TEXT)
-    said = "Cannot trace a text through t5: it is an encoder-decoder. Give trace(model, source, target)."
-    assert str(missing.value) == said
+    message = "Cannot trace a text through t5: it is an encoder-decoder. Give trace(model, source, target)."
+    assert str(missing.value) == message
     with pytest.raises(InputError) as too_much:
         probe.trace(family_model("bert"), TEXT, TARGET)
     assert (
@@ -201,44 +207,44 @@ MANY = [
 ]
 
 
-def states_of(model: Model, chosen: list[tuple[str, int]] = MANY) -> TargetStates:
-    sentences = [tokenize(model, text) for text, _ in chosen]
-    return target_states(model, sentences, [target for _, target in chosen])
+def states_of(model: Model, texts: list[tuple[str, int]] = MANY) -> TargetStates:
+    sentences = [tokenize(model, text) for text, _ in texts]
+    return target_states(model, sentences, [target for _, target in texts])
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE))
-def test_target_states_are_the_traces_at_the_target_in_the_order_given_and_alone(kind: str) -> None:
+def test_target_states_equal_the_traces_at_the_target_in_order_and_one_by_one(kind: str) -> None:
     model, family = family_model(kind, torch.float64), FAMILIES[kind]
     states, close = states_of(model), near(kind)
     assert states.target.tolist() == [target for _, target in MANY]
-    assert (
-        len({len(tokenize(model, text)) for text, _ in MANY}) > 3
-    )  # the shorter ones are filled up
+
+    # The shorter texts are padded.
+    assert len({len(tokenize(model, text)) for text, _ in MANY}) > 3
     for row, (text, target) in enumerate(MANY):
-        seen = trace(model, text)
-        token, first = seen.tokens.ids[target], model.config.positions.first
+        record = trace(model, text)
+        token, first = record.tokens.ids[target], model.config.positions.first
         assert states.ids[row] == token
         scale = {"granite": 3.0}.get(kind, 32**0.5 if "gemma" in kind else 1)
         embedded = model.weights[f"{family.embed}.weight"][token] * scale
         assert torch.equal(states.token_embedding[row], embedded)
         table = model.weights.get(f"{family.position_table}.weight")
-        placed = (
+        position_embedding = (
             torch.zeros_like(states.position_embedding[row])
             if table is None
             else table[first + target]
         )
-        assert torch.equal(states.position_embedding[row], placed)
-        expected = torch.cat([seen.resid_pre[:, target], seen.resid_post[-1:, target]])
+        assert torch.equal(states.position_embedding[row], position_embedding)
+        expected = torch.cat([record.resid_pre[:, target], record.resid_post[-1:, target]])
         assert_near(states.resid[row], expected, close)
-        assert_near(states.mlp_out[row], seen.mlp_out[:, target], close)
+        assert_near(states.mlp_out[row], record.mlp_out[:, target], close)
         for name in ("q", "k", "v", "z"):
-            assert_near(getattr(states, name)[row], getattr(seen, name)[:, :, target], close)
-        shown = target + 1 if model.config.causal else len(seen.tokens)
-        assert_near(states.pattern[row, ..., :shown], seen.pattern[:, :, target, :shown], close)
-        assert (states.pattern[row, ..., shown:] == 0).all()
-        alone = states_of(model, [(text, target)])
-        assert_near(alone.resid[0], states.resid[row], close)
-        assert_near(alone.z[0], states.z[row], close)
+            assert_near(getattr(states, name)[row], getattr(record, name)[:, :, target], close)
+        n_keys = target + 1 if model.config.causal else len(record.tokens)
+        assert_near(states.pattern[row, ..., :n_keys], record.pattern[:, :, target, :n_keys], close)
+        assert (states.pattern[row, ..., n_keys:] == 0).all()
+        single = states_of(model, [(text, target)])
+        assert_near(single.resid[0], states.resid[row], close)
+        assert_near(single.z[0], states.z[row], close)
 
 
 # --- one position of one text ---------------------------------------------------------------------
@@ -253,31 +259,31 @@ def test_a_trace_of_one_position_is_the_whole_trace_there(
     assert len(whole.tokens) > 12
     for chunk, at in ((3, 0), (3, 9), (4, 4), (4, 9), (64, 9)):
         monkeypatch.setattr(sys.modules["probe.model.trace"], "CHUNK", chunk)
-        kept, shown = (
+        single, n_keys = (
             trace_target(model, whole.tokens, at),
             at + 1 if model.config.causal else len(whole.tokens),
         )
-        assert_near(kept.states.pattern[0], whole.pattern[:, :, at, :shown], close)
-        assert_near(kept.v, whole.v[:, :, :shown], close)
-        assert_near(kept.states.resid[0, :-1], whole.resid_pre[:, at], close)
-        assert_near(kept.states.resid[0, -1], whole.resid_post[-1, at], close)
-        assert_near(kept.states.mlp_out[0], whole.mlp_out[:, at], close)
+        assert_near(single.states.pattern[0], whole.pattern[:, :, at, :n_keys], close)
+        assert_near(single.v, whole.v[:, :, :n_keys], close)
+        assert_near(single.states.resid[0, :-1], whole.resid_pre[:, at], close)
+        assert_near(single.states.resid[0, -1], whole.resid_post[-1, at], close)
+        assert_near(single.states.mlp_out[0], whole.mlp_out[:, at], close)
         for name in ("q", "k", "v", "z"):
-            assert_near(getattr(kept.states, name)[0], getattr(whole, name)[:, :, at], close)
+            assert_near(getattr(single.states, name)[0], getattr(whole, name)[:, :, at], close)
         for layer in range(LAYERS):
             for head in range(HEADS):
-                by_source = kept.delta_e_by_source(layer, head)
-                assert_near(by_source, whole.delta_e_by_source(layer, head, at)[:shown], close)
-                assert_near(by_source.sum(0), kept.delta_e(layer, head), close)
+                by_source = single.delta_e_by_source(layer, head)
+                assert_near(by_source, whole.delta_e_by_source(layer, head, at)[:n_keys], close)
+                assert_near(by_source.sum(0), single.delta_e(layer, head), close)
                 assert by_source.abs().max() > 0.01
 
 
 @pytest.mark.parametrize("at", [-1, 99])
-def test_a_position_that_is_not_there_is_refused(at: int) -> None:
+def test_a_position_that_does_not_exist_is_refused(at: int) -> None:
     model = family_model("gpt2")
     tokens = tokenize(model, TEXT)
     n = len(tokens)
-    said = f"Cannot trace one position of a text of {n} tokens: got position {at}. Choose one from 0 to {n - 1}."
+    message = f"Cannot trace one position of a text of {n} tokens: got position {at}. Choose one from 0 to {n - 1}."
     with pytest.raises(InputError) as refused:
         trace_target(model, tokens, at)
-    assert str(refused.value) == said
+    assert str(refused.value) == message

@@ -79,13 +79,13 @@ def set_model(name: str, dtype: torch.dtype) -> tuple[Model, Any]:
     """A model with a setting, and Hugging Face's model of the same folder, run step by step."""
     kind, changes, _ = SETTINGS[name]
     with TemporaryDirectory() as folder:
-        made = make_family(Path(folder) / kind, kind, **changes)
+        checkpoint = make_family(Path(folder) / kind, kind, **changes)
         # Experts in one call do not support float64, and GPT-2's widened scores support only
         # smaller types.
-        own = {"experts_implementation": "eager", "attn_implementation": "eager"}
-        own = own if UPCAST not in changes else {}
-        plain = model_class(kind).from_pretrained(made, dtype=dtype, **own)
-        return probe.load(made, dtype=dtype), plain
+        options = {"experts_implementation": "eager", "attn_implementation": "eager"}
+        options = options if UPCAST not in changes else {}
+        plain = model_class(kind).from_pretrained(checkpoint, dtype=dtype, **options)
+        return probe.load(checkpoint, dtype=dtype), plain
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -99,16 +99,16 @@ def test_a_setting_is_certified_and_its_logits_are_hugging_faces(
     assert probe.certify(model, [TEXT]).require().ok
     ids = torch.tensor([probe.tokenize(model, TEXT).ids])
     with torch.no_grad():
-        found, expected = model.bridge(ids), plain(ids).logits
+        logits, expected = model.bridge(ids), plain(ids).logits
     close = {"rtol": 0, "atol": 1e-5} if dtype == torch.float32 else near(kind)
     close |= {"atol": max(close["atol"], 1e-6)} if model.config.family.in_float32 else {}
-    assert_near(found, expected, close)
+    assert_near(logits, expected, close)
     listed = sum(parameter.numel() for parameter in plain.parameters())
     assert probe.count_parameters(model).total == listed
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_an_object_whose_scores_are_widened_is_taken_and_stays_as_it_is(dtype: torch.dtype) -> None:
+def test_an_object_whose_scores_are_widened_is_loaded_and_not_changed(dtype: torch.dtype) -> None:
     """torch's attention runs it, which widens nothing; GPT-2's step-by-step code refuses
     float64.
     """
@@ -148,7 +148,7 @@ def test_a_window_in_the_wrong_layer_is_named(name: str, wrong: dict[str, Any]) 
     ("kind", "first", "local"),
     [("qwen2", 1, (False, True)), ("qwen3", 0, (True, True)), ("qwen2_moe", 1, (True, False))],
 )
-def test_where_no_list_says_which_layers_are_local_the_number_of_layers_does(
+def test_without_a_list_of_local_layers_their_number_decides(
     kind: str, first: int, local: tuple[bool, ...], tmp_path: Path
 ) -> None:
     """Published configs have no list; transformers adds it when it saves one."""
@@ -159,22 +159,24 @@ def test_where_no_list_says_which_layers_are_local_the_number_of_layers_does(
     edit_config(folder, use_sliding_window=False)
     assert probe.load(folder).config.local == ()
     edit_config(folder, use_sliding_window=True, max_window_layers="x")
-    said = "Field 'max_window_layers' expected int, got str (value: 'x')). Correct it or take the original file."
-    assert refusal(folder).endswith(said)
+    message = "Field 'max_window_layers' expected int, got str (value: 'x')). Correct it or take the original file."
+    assert refusal(folder).endswith(message)
 
 
 def test_a_bias_that_the_config_does_not_state_is_refused(tmp_path: Path) -> None:
     folder = make_family(tmp_path / "llama", "llama", attention_bias=True)
     edit_config(folder, attention_bias=False)
-    said = "layers.0.self_attn.k_proj.bias is not a tensor of the Llama that config.json describes"
-    assert said in refusal(folder)
+    message = (
+        "layers.0.self_attn.k_proj.bias is not a tensor of the Llama that config.json describes"
+    )
+    assert message in refusal(folder)
     edit_config(make_family(tmp_path / "plain", "llama"), attention_bias=True)
-    said = "the tensor layers.0.self_attn.q_proj.bias is missing from its safetensors"
-    assert said in refusal(tmp_path / "plain")
+    message = "the tensor layers.0.self_attn.q_proj.bias is missing from its safetensors"
+    assert message in refusal(tmp_path / "plain")
 
 
 @pytest.mark.parametrize(
-    ("kind", "divisors", "title", "said"),
+    ("kind", "divisors", "title", "sentence"),
     [
         (
             "GPT-2 divided by layer",
@@ -197,7 +199,7 @@ def test_a_bias_that_the_config_does_not_state_is_refused(tmp_path: Path) -> Non
     ],
 )
 def test_a_walk_divides_as_the_layer_does_and_says_so(
-    kind: str, divisors: tuple[float, ...], title: str, said: str, tmp_path: Path
+    kind: str, divisors: tuple[float, ...], title: str, sentence: str, tmp_path: Path
 ) -> None:
     model = family_model(kind)
     cap = model.config.attn_logit_softcapping
@@ -209,10 +211,10 @@ def test_a_walk_divides_as_the_layer_does_and_says_so(
         assert dot == pytest.approx(divisor * score, rel=1e-3, abs=1e-3)
         assert abs(dot).max() > 0.1
     page = probe.write(walked, tmp_path).read_text()
-    assert title in page and said in page
+    assert title in page and sentence in page
 
 
-def test_the_formulas_of_a_certificate_say_what_scores_are_divided_by() -> None:
+def test_the_formulas_of_a_certificate_include_the_divisor_of_the_scores() -> None:
     formulas = {
         kind: {row.formula for row in probe.certify(family_model(kind), [TEXT]).rows}
         for kind in ("gpt2", "gemma2", *VARIANTS)

@@ -82,11 +82,11 @@ MADE: dict[str, tuple[str, dict[str, Any]]] = {
 
 def whole_model(kind: str, **changes: object) -> Any:
     """A model with random weights everywhere, like the families' tiny models."""
-    named, settings = MADE[kind]
-    config = getattr(transformers, f"{named}Config")(**settings | changes)
+    class_name, settings = MADE[kind]
+    config = getattr(transformers, f"{class_name}Config")(**settings | changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = getattr(transformers, f"{named}ForConditionalGeneration")(config).eval()
+        model = getattr(transformers, f"{class_name}ForConditionalGeneration")(config).eval()
         perturb(model)
     model.set_experts_implementation("eager")  # the others do not support float64
     return model
@@ -100,8 +100,8 @@ def saved(model: Any, folder: Path) -> Path:
 
 def test_every_wrapper_of_the_table_is_made_here() -> None:
     assert set(MADE) == set(WRAPPERS)
-    for kind, (named, _) in MADE.items():
-        assert WRAPPERS[kind].architecture == f"{named}ForConditionalGeneration"
+    for kind, (class_name, _) in MADE.items():
+        assert WRAPPERS[kind].architecture == f"{class_name}ForConditionalGeneration"
 
 
 @pytest.mark.parametrize("kind", MADE)
@@ -110,20 +110,30 @@ def test_the_text_part_is_certified_and_computes_what_the_whole_model_does(
 ) -> None:
     whole = whole_model(kind).double()
     tokenizer = family_tokenizer("llama")
-    held = probe.load(whole, tokenizer=tokenizer)
-    read = probe.load(saved(whole, tmp_path / kind), dtype=torch.float64)
-    named = f"the text part of {WRAPPERS[kind].architecture}"
-    for model in (held, read):
+    from_object = probe.load(whole, tokenizer=tokenizer)
+    from_folder = probe.load(saved(whole, tmp_path / kind), dtype=torch.float64)
+    description = f"the text part of {WRAPPERS[kind].architecture}"
+    for model in (from_object, from_folder):
         assert probe.certify(model, ["The mole dug under the muddy bank"]).require().ok
-        assert model.config.wrapper == kind and model.origin.read == named
-    assert held.config == read.config and set(held.weights) == set(read.weights)
-    assert all(torch.equal(held.weights[name], read.weights[name]) for name in held.weights)
+        assert model.config.wrapper == kind and model.origin.read == description
+    assert from_object.config == from_folder.config and set(from_object.weights) == set(
+        from_folder.weights
+    )
+    assert all(
+        torch.equal(from_object.weights[name], from_folder.weights[name])
+        for name in from_object.weights
+    )
     ids = list(range(5, 30))
-    text, both = (numbers(one, read.config, [ids]) for one in (read.bridge.original_model, whole))
+    text, both = (
+        numbers(source, from_folder.config, [ids])
+        for source in (from_folder.bridge.original_model, whole)
+    )
     torch.testing.assert_close(text, both, rtol=0, atol=1e-6 * float(both.abs().max()))
 
 
-def test_what_a_published_config_leaves_out_is_what_its_class_takes(tmp_path: Path) -> None:
+def test_values_missing_from_a_published_config_are_the_defaults_of_its_class(
+    tmp_path: Path,
+) -> None:
     """The text part of Gemma 3 4B states neither its heads nor the length of a text."""
     text = {"hidden_size": 32, "intermediate_size": 36, "model_type": "gemma3_text"}
     text |= {"num_hidden_layers": 2, "sliding_window": 1024, "head_dim": 6} | TINY_TOKENS
@@ -154,7 +164,7 @@ def test_names_of_either_generation_are_read(tmp_path: Path) -> None:
     assert all(torch.equal(after.weights[name], before.weights[name]) for name in before.weights)
 
 
-def test_a_bridge_of_a_whole_model_is_read_as_the_model_in_it(
+def test_a_bridge_of_a_whole_model_is_read_like_the_model_inside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from transformer_lens.model_bridge import TransformerBridge

@@ -34,58 +34,64 @@ PERMUTATIONS = 199
 GRID = {"frames": 4, "distances": (1, 2), "cues": 20}
 SENTENCES = [  # frames with the cue after the word differ from the ones with the cue before it
     replace(row, frame=f"{row.frame} {side}", pair=f"{row.pair} {side}")
-    for side in ("before", "behind")
-    for row in make_sentences(**GRID, cue_after=side == "behind", seed=int(side == "behind"))
+    for side in ("before", "after")
+    for row in make_sentences(**GRID, cue_after=side == "after", seed=int(side == "after"))
 ]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_planted_head_is_first_and_the_only_resolver(seed):
-    model, place = resolver_encoder(seed)
+    model, head = resolver_encoder(seed)
     options = {"seed": seed, "max_pairs": 48, "permutations": PERMUTATIONS}
     options["experiments"] = ("nouns", "shares")
-    found = probe.study(model, sentences=corpus_of(SENTENCES), **options)
+    study = probe.study(model, sentences=corpus_of(SENTENCES), **options)
     assert (
-        found.words["ranked"].all()
-        and found.left_out["reason"].str.contains("cue comes after").sum() == 0
+        study.words["ranked"].all()
+        and study.left_out["reason"].str.contains("cue comes after").sum() == 0
     )
-    heads = found.heads.set_index(["layer", "head"])
+    heads = study.heads.set_index(["layer", "head"])
     assert len(heads) == LAYERS * HEADS
     for name in ("direct", "swap", "denoise", "noise"):
-        assert heads[name].idxmax() == place, name
-        assert heads.loc[place, name] == pytest.approx(1, abs=0.02), name
-        assert heads.drop(index=place)[name].abs().max() < 0.02, name
-    assert heads.loc[place, "auroc"] == 1 == heads["auroc"].max()
-    assert heads.index[heads["verdict"] == "resolver"].tolist() == [place]
+        assert heads[name].idxmax() == head, name
+        assert heads.loc[head, name] == pytest.approx(1, abs=0.02), name
+        assert heads.drop(index=head)[name].abs().max() < 0.02, name
+    assert heads.loc[head, "auroc"] == 1 == heads["auroc"].max()
+    assert heads.index[heads["verdict"] == "resolver"].tolist() == [head]
     for name in ("p_auroc", "p_swap"):
-        assert heads.loc[place, name] == 1 / (PERMUTATIONS + 1), name
-    used = found.sentences[found.sentences["part"] == "tested"]
+        assert heads.loc[head, name] == 1 / (PERMUTATIONS + 1), name
+    used = study.sentences[study.sentences["part"] == "tested"]
     assert (used["cue_start"] > used["start"]).any() and (used["cue_start"] < used["start"]).any()
-    assert heads.loc[place, "attention_cue"] > 0.99
-    assert found.shares["share"].sum() == pytest.approx(1, abs=1e-4)
+    assert heads.loc[head, "attention_cue"] > 0.99
+    assert study.shares["share"].sum() == pytest.approx(1, abs=1e-4)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_decoy_separates_and_does_nothing(seed, tmp_path):
-    one, two = (
+    resolver_head, decoy_head = (
         divmod(int(at), HEADS) for at in np.random.default_rng(seed).permutation(LAYERS * HEADS)[:2]
     )
     even = {"sense": 0.5, "accent": 0.5}
-    heads = [resolver(*one, takes=even), resolver(*two, takes=even, gives="decoy", size=0.03)]
+    heads = [
+        resolver(*resolver_head, takes=even),
+        resolver(*decoy_head, takes=even, gives="decoy", size=0.03),
+    ]
     model = probe.load(make_handmade_encoder(tmp_path / "decoy", heads, seed=seed))
-    found = probe.study(
+    study = probe.study(
         model,
         sentences=corpus_of(SENTENCES),
         seed=seed,
         permutations=PERMUTATIONS,
         experiments=("nouns",),
     )
-    table = found.heads.set_index(["layer", "head"])
-    assert table.loc[one, "verdict"] == "resolver" and table.loc[two, "verdict"] == "separates"
-    assert table.loc[two, "auroc"] == 1 == table.loc[one, "auroc"]
+    table = study.heads.set_index(["layer", "head"])
+    assert (
+        table.loc[resolver_head, "verdict"] == "resolver"
+        and table.loc[decoy_head, "verdict"] == "separates"
+    )
+    assert table.loc[decoy_head, "auroc"] == 1 == table.loc[resolver_head, "auroc"]
     for name in ("direct", "swap", "denoise", "noise"):
-        assert abs(table.loc[two, name]) < 0.02, name
-        assert table.loc[one, name] == pytest.approx(1, abs=0.02), name
+        assert abs(table.loc[decoy_head, name]) < 0.02, name
+        assert table.loc[resolver_head, name] == pytest.approx(1, abs=0.02), name
 
 
 @pytest.mark.parametrize("seeds", mostly_campaign([range(2), range(6)]))

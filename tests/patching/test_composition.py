@@ -22,11 +22,11 @@ def scores_of(weights):
     layers, heads = weights.shape[:2]
     sizes = 3, layers, heads, layers, heads
     edges = np.zeros(sizes, EDGE_DTYPE)
-    channel, *places = np.indices(sizes)
+    channel, *indices = np.indices(sizes)
     edges["channel"] = np.array(CHANNELS)[channel]
     names = ("sender_layer", "sender_head", "receiver_layer", "receiver_head")
-    for name, place in zip(names, places, strict=True):
-        edges[name] = place
+    for name, index in zip(names, indices, strict=True):
+        edges[name] = index
     return torch.from_numpy(composition(weights, edges.ravel()).reshape(sizes))
 
 
@@ -39,23 +39,23 @@ def test_scores_are_those_of_the_whole_products(kind):
     weights = read_weights(family_model(kind))
     early, late = (block.to(torch.float64, "cpu") for block in weights.blocks)
     heads, shared = weights.config.n_heads, weights.config.n_heads // weights.config.n_kv_heads
-    found = scores_of(weights)
-    assert found.shape == (3, 2, heads, 2, heads)
+    scores = scores_of(weights)
+    assert scores.shape == (3, 2, heads, 2, heads)
     for sender in range(heads):
         ov = early.w_v[sender // shared] @ early.w_o[sender]
         for receiver in range(heads):
             qk = late.w_q[receiver] @ late.w_k[receiver // shared].T
             reads = (qk, qk.T, late.w_v[receiver // shared] @ late.w_o[receiver])
             expected = [norm(ov @ part) / norm(ov) / norm(part) for part in reads]
-            assert found[:, 0, sender, 1, receiver].tolist() == pytest.approx(expected, rel=1e-10)
+            assert scores[:, 0, sender, 1, receiver].tolist() == pytest.approx(expected, rel=1e-10)
 
 
 def test_only_a_later_block_can_read():
-    found = scores_of(read_weights(family_model("gpt2")))
+    scores = scores_of(read_weights(family_model("gpt2")))
     assert (
-        found[:, 0, :, 1].isfinite().all()
-        and found[:, 0, :, 0].isnan().all()
-        and found[:, 1].isnan().all()
+        scores[:, 0, :, 1].isfinite().all()
+        and scores[:, 0, :, 0].isnan().all()
+        and scores[:, 1].isnan().all()
     )
 
 
@@ -74,8 +74,8 @@ def test_heads_that_were_planted_to_read_each_other_fit_best(kind, seed):
 def test_an_edge_between_heads_has_the_score_of_its_channel():
     weights = read_weights(family_model("gpt2"))
     edges = edges_of(weights, 2, (0,), (0,), mlps=True)
-    scores, found = scores_of(weights), composition(weights, edges)
-    for edge, score in zip(edges, found, strict=True):
+    scores, edge_scores = scores_of(weights), composition(weights, edges)
+    for edge, score in zip(edges, edge_scores, strict=True):
         if -1 in (edge["sender_head"], edge["receiver_head"]):
             assert np.isnan(score)
         else:
@@ -83,5 +83,5 @@ def test_an_edge_between_heads_has_the_score_of_its_channel():
                 (edge[f"{end}_layer"], edge[f"{end}_head"]) for end in ("sender", "receiver")
             )
             assert score == scores[(CHANNELS.index(edge["channel"]), *sender, *receiver)]
-    assert np.isfinite(found).sum() == 3 * HEADS**2
+    assert np.isfinite(edge_scores).sum() == 3 * HEADS**2
     assert len(composition(weights, edges[:0])) == 0

@@ -20,38 +20,45 @@ def whole(kind):
     """
     model = made(kind)
     pair, weights = drawn_pair(model), read_weights(model)
-    own, other = (cache_pair(weights, [text.ids], text.at, len(weights.blocks)) for text in pair)
+    recipient, donor = (
+        cache_pair(weights, [text.ids], text.at, len(weights.blocks)) for text in pair
+    )
     heads = torch.zeros(weights.shape[:2], dtype=torch.bool)
-    nothing = HeadPatch(
-        own.at, torch.stack([step.z[0, own.at] for step in other.layers]), heads.clone()
+    no_patch = HeadPatch(
+        recipient.at, torch.stack([step.z[0, recipient.at] for step in donor.layers]), heads.clone()
     )
     heads[[layer for layer, _ in HEADS], [head for _, head in HEADS]] = True
-    return model, pair, own, nothing._replace(heads=heads), nothing
+    return model, pair, recipient, no_patch._replace(heads=heads), no_patch
 
 
 @pytest.mark.parametrize("kind", EACH)
 def test_several_heads_changed_equal_a_whole_hooked_forward_and_none_the_unchanged_run(kind):
-    model, pair, own, change, nothing = whole(kind)
-    at, start = own.at, own.at if own.weights.causal else 0
+    model, pair, recipient, change, no_patch = whole(kind)
+    at, start = recipient.at, recipient.at if recipient.weights.causal else 0
     edits = [(layer, "z", put((at, head), change.z[layer, head])) for layer, head in HEADS]
     plain = read_all(model, pair[0].ids, ["resid_pre", "resid_post"], edits)
-    run, close = run_with_patch(own, change), bound(model) * plain["resid_post"].abs().max()
+    run, close = run_with_patch(recipient, change), bound(model) * plain["resid_post"].abs().max()
     assert (run.final - plain["resid_post"][-1, start:]).abs().max() <= close
     stream = torch.cat([plain["resid_pre"][:, at], plain["resid_post"][-1:, at]])
     assert (run.stream - stream).abs().max() <= close
-    assert (run.stream[-1] - own.final[0, at]).abs().max() > 100 * close
-    final = run_with_patch(own, nothing).final
-    assert (final - own.final[0, -len(final) :]).abs().max() <= close
+    assert (run.stream[-1] - recipient.final[0, at]).abs().max() > 100 * close
+    final = run_with_patch(recipient, no_patch).final
+    assert (final - recipient.final[0, -len(final) :]).abs().max() <= close
 
 
-def test_one_head_moves_the_word_as_the_engine_of_swaps_says():
-    model, pair, own, change, nothing = whole("llama")
-    found = swaps.swap_heads(own.weights, pair[:1], change.z[None], every_direction(model))[0]
-    for place in HEADS:
-        heads = nothing.heads.clone()
-        heads[place] = True
-        moved = run_with_patch(own, change._replace(heads=heads)).stream[-1] - own.final[0, own.at]
-        assert (moved - found[place]).abs().max() <= bound(model) * found.abs().max()
+def test_one_head_moves_the_word_as_in_swap_heads():
+    model, pair, recipient, change, no_patch = whole("llama")
+    effects = swaps.swap_heads(recipient.weights, pair[:1], change.z[None], every_direction(model))[
+        0
+    ]
+    for head in HEADS:
+        heads = no_patch.heads.clone()
+        heads[head] = True
+        effect = (
+            run_with_patch(recipient, change._replace(heads=heads)).stream[-1]
+            - recipient.final[0, recipient.at]
+        )
+        assert (effect - effects[head]).abs().max() <= bound(model) * effects.abs().max()
 
 
 def is_largest(logits, token):
@@ -59,28 +66,34 @@ def is_largest(logits, token):
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_tokens_written_are_those_of_the_hooked_model(kind):
-    model, (text, _), own, _, nothing = whole(kind)
+def test_generated_tokens_are_those_of_the_hooked_model(kind):
+    model, (text, _), recipient, _, no_patch = whole(kind)
     if not (model.config.causal and model.config.has_head):
-        pytest.skip("it does not say what comes next")
-    run = run_with_patch(own, nothing)
-    written, ids = list(generate(own.weights, run, 5)), list(text.ids)
-    assert len(written) == 5
-    for token in written:
+        pytest.skip("it does not predict the next token")
+    run = run_with_patch(recipient, no_patch)
+    tokens, ids = list(generate(recipient.weights, run, 5)), list(text.ids)
+    assert len(tokens) == 5
+    for token in tokens:
         with torch.inference_mode():
             assert is_largest(hooks.run(model, [ids])[0, -1], token)
         ids.append(token)
     assert (
-        list(generate(own.weights, run, 5, end=written[2])) == written[: written.index(written[2])]
+        list(generate(recipient.weights, run, 5, end=tokens[2]))
+        == tokens[: tokens.index(tokens[2])]
     )
 
 
-def test_a_changed_head_changes_what_is_written_behind_it_up_to_the_end_of_the_context_window():
+def test_a_changed_head_changes_the_generated_text_up_to_the_end_of_the_context_window():
     """The token after a patch is that of a hooked forward with the same patch."""
-    model, pair, own, change, _ = whole("gpt2")
+    model, pair, recipient, change, _ = whole("gpt2")
     change = change._replace(z=8 * change.z)
-    edits = [(layer, "z", put((own.at, head), change.z[layer, head])) for layer, head in HEADS]
+    edits = [
+        (layer, "z", put((recipient.at, head), change.z[layer, head])) for layer, head in HEADS
+    ]
     plain = read_all(model, pair[0].ids, ["resid_post"], edits)["resid_post"][-1]
-    room = model.config.n_ctx - own.n
-    token, *others = generate(own.weights, run_with_patch(own, change), room + 7)
-    assert is_largest(forward.unembed(own.weights, plain[-1]), token) and len(others) == room - 1
+    remaining = model.config.n_ctx - recipient.n
+    token, *later = generate(recipient.weights, run_with_patch(recipient, change), remaining + 7)
+    assert (
+        is_largest(forward.unembed(recipient.weights, plain[-1]), token)
+        and len(later) == remaining - 1
+    )

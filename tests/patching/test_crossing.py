@@ -64,52 +64,54 @@ def giving(z, *, head=None):
     position.
     """
 
-    def give(which, value, row):
-        row[-1, which] = value
+    def give(heads, value, row):
+        row[-1, heads] = value
 
     if head is not None:
         return {f"decoder_blocks.{head[0]}.cross_attn.hook_z": partial(give, head[1], z[head])}
-    every = {layer: partial(give, slice(None), of_layer) for layer, of_layer in enumerate(z)}
-    return {f"decoder_blocks.{layer}.cross_attn.hook_z": edit for layer, edit in every.items()}
+    by_layer = {layer: partial(give, slice(None), of_layer) for layer, of_layer in enumerate(z)}
+    return {f"decoder_blocks.{layer}.cross_attn.hook_z": edit for layer, edit in by_layer.items()}
 
 
 @pytest.mark.parametrize(("kind", "dtype"), CASES)
 def test_every_swap_and_all_at_once_are_plain_forwards_with_z_patched(kind, dtype):
     model = family_model(kind, dtype)
-    found = probe.cross.swap_heads(model, [CHOICE])
+    swaps = probe.cross.swap_heads(model, [CHOICE])
     for side, (source, donor) in enumerate(((A, B), (B, A))):
         z = z_of(model, donor)
         heads = [giving(z, head=head) for head in np.ndindex(*z.shape[:2])]
-        own, *moved, together = margins(model, source, [{}, *heads, giving(z)])
-        close = CLOSE[dtype] * max(1, float(own.abs()))
-        assert abs(found.margin[0, side] - own) <= close
+        base, *by_head, together = margins(model, source, [{}, *heads, giving(z)])
+        close = CLOSE[dtype] * max(1, float(base.abs()))
+        assert abs(swaps.margin[0, side] - base) <= close
         torch.testing.assert_close(
-            found.shift[0, side].flatten(), torch.stack(moved) - own, rtol=0, atol=close
+            swaps.shift[0, side].flatten(), torch.stack(by_head) - base, rtol=0, atol=close
         )
-        assert found.together[0, side].item() == pytest.approx(float(together - own), abs=close)
-    assert found.shift.abs().max() > 1e-3  # otherwise there is nothing to compare
-    assert abs(found.all_heads - 1) > 1e-3  # earlier target words read the source, too
+        assert swaps.together[0, side].item() == pytest.approx(float(together - base), abs=close)
+    assert swaps.shift.abs().max() > 1e-3  # otherwise there is nothing to compare
+    assert abs(swaps.all_heads - 1) > 1e-3  # earlier target words read the source, too
 
 
-def test_a_donor_that_is_the_sentence_itself_moves_nothing_and_labels_turned_round_turn_the_sign():
+def test_a_donor_that_is_the_sentence_itself_moves_nothing_and_reversed_labels_reverse_the_sign():
     model = family_model("bart", torch.float64)
     same = probe.cross.swap_heads(model, [probe.cross.WordChoice(A, A, TARGET, *WORDS)])
     assert same.shift.abs().max() < 1e-12 and same.gap.abs().max() < 1e-12
-    turned = probe.cross.WordChoice(B, A, TARGET, *WORDS)
-    one, other = (probe.cross.swap_heads(model, [choice]) for choice in (CHOICE, turned))
-    torch.testing.assert_close(one.toward, -other.toward)
-    torch.testing.assert_close(one.noise, other.denoise)
-    torch.testing.assert_close(one.effect, other.effect)
+    reversed_choice = probe.cross.WordChoice(B, A, TARGET, *WORDS)
+    forward, backward = (
+        probe.cross.swap_heads(model, [choice]) for choice in (CHOICE, reversed_choice)
+    )
+    torch.testing.assert_close(forward.toward, -backward.toward)
+    torch.testing.assert_close(forward.noise, backward.denoise)
+    torch.testing.assert_close(forward.effect, backward.effect)
 
 
 def test_ratios_are_ratios_of_sums_over_choices():
-    moved = torch.tensor([[-1.0, 3.0], [-2.0, 1.0]])[..., None, None]
+    effects = torch.tensor([[-1.0, 3.0], [-2.0, 1.0]])[..., None, None]
     margin, together = torch.tensor([[[2.0, -2.0], [1.0, 0.0]], [[-4.0, 4.0], [0.0, 0.0]]])
-    found = CrossSwaps(margin=margin, shift=moved, together=together)
-    assert found.gap.tolist() == [4.0, 1.0]
-    assert (found.noise.item(), found.denoise.item()) == pytest.approx((3 / 5, 4 / 5))
-    assert found.effect.item() == pytest.approx(7 / 10) and found.all_heads == pytest.approx(4 / 5)
-    assert found.toward.squeeze().tolist() == [2.0, 1.5]
+    swaps = CrossSwaps(margin=margin, shift=effects, together=together)
+    assert swaps.gap.tolist() == [4.0, 1.0]
+    assert (swaps.noise.item(), swaps.denoise.item()) == pytest.approx((3 / 5, 4 / 5))
+    assert swaps.effect.item() == pytest.approx(7 / 10) and swaps.all_heads == pytest.approx(4 / 5)
+    assert swaps.toward.squeeze().tolist() == [2.0, 1.5]
 
 
 @pytest.mark.parametrize("kind", EACH)
@@ -118,46 +120,48 @@ def test_source_words_are_swapped_as_a_plain_forward_with_the_memory_patched(kin
     sources = EVEN.source_a, EVEN.source_b
     ids, target = [tokenize(model, text).ids for text in sources], target_tokens(model, TARGET).ids
     size = len(ids[0])
-    places = [[], [1], [0, size - 1], list(range(size))]
-    found = probe.cross.swap_source_words(model, [EVEN], [places])[0]
+    sets = [[], [1], [0, size - 1], list(range(size))]
+    effects = probe.cross.swap_source_words(model, [EVEN], [sets])[0]
     memory = [hooked.read(model, row, target).tensors["cross"]["memory"][0] for row in ids]
 
-    def give(chosen, donor, row):
-        row[chosen] = donor[chosen].to(row)
+    def give(positions, donor, row):
+        row[positions] = donor[positions].to(row)
 
     layers = range(model.config.n_decoder_layers)
     read = [
         f"decoder_blocks.{layer}.cross_attn.{part}.hook_in" for layer in layers for part in "kv"
     ]
     for side in (0, 1):
-        edits = [dict.fromkeys(read, partial(give, chosen, memory[1 - side])) for chosen in places]
-        own, *moved = margins(model, sources[side], [{}, *edits])
-        torch.testing.assert_close(found[side], torch.stack(moved) - own, rtol=1e-9, atol=1e-11)
+        edits = [
+            dict.fromkeys(read, partial(give, positions, memory[1 - side])) for positions in sets
+        ]
+        base, *by_set = margins(model, sources[side], [{}, *edits])
+        torch.testing.assert_close(effects[side], torch.stack(by_set) - base, rtol=1e-9, atol=1e-11)
     gap = probe.cross.swap_heads(model, [EVEN]).gap[0]
-    torch.testing.assert_close(found[:, 0], torch.zeros(2, dtype=torch.float64))  # nothing
-    torch.testing.assert_close(found[:, -1], torch.stack([-gap, gap]))  # everything
+    torch.testing.assert_close(effects[:, 0], torch.zeros(2, dtype=torch.float64))  # nothing
+    torch.testing.assert_close(effects[:, -1], torch.stack([-gap, gap]))  # everything
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_what_is_written_anywhere_adds_up_to_the_logit(kind):
+def test_all_writes_add_up_to_the_logit(kind):
     """Embedding, self- and cross-attention, MLPs and every bias along their directions: together
     they make the logit difference.
     """
     model = family_model(kind, torch.float64)
     pair = probe.trace(model, A, TARGET)
     tokens = [first_token(model, TARGET, word) for word in WORDS]
-    found = directions(model, pair, toward(model, *tokens))
-    total = (found.entering * pair.decoder.resid_pre[0]).sum(-1)
-    written = pair.decoder.attn_out, pair.cross.attn_out, pair.decoder.mlp_out
-    for where, write in zip((found.decoder, found.cross, found.mlp), written, strict=True):
+    along = directions(model, pair, toward(model, *tokens))
+    total = (along.entering * pair.decoder.resid_pre[0]).sum(-1)
+    writes = pair.decoder.attn_out, pair.cross.attn_out, pair.decoder.mlp_out
+    for where, write in zip((along.decoder, along.cross, along.mlp), writes, strict=True):
         total = total + (where * write).sum((0, -1))
-    total = total + biases(model, found, toward(model, *tokens)) + logits_bias(model, tokens)
+    total = total + biases(model, along, toward(model, *tokens)) + logits_bias(model, tokens)
     torch.testing.assert_close(
         total, pair.logits[:, tokens[0]] - pair.logits[:, tokens[1]], rtol=1e-9, atol=1e-9
     )
 
 
-def biases(model, found, direction):
+def biases(model, along, direction):
     """The contributions of the norms' biases, each along the direction after its norm, which is
     the direction before the next one.
     """
@@ -166,13 +170,13 @@ def biases(model, found, direction):
         _, last_bias = stacks["decoder"].norm(model.config.family.final_norm, direction.dtype)
         return 0 if last_bias is None else direction @ last_bias
     total = 0
-    for layer, (own, across) in enumerate(
+    for layer, (block, across) in enumerate(
         zip(stacks["decoder"].blocks, stacks["cross"].blocks, strict=True)
     ):
         last = layer == len(stacks["decoder"].blocks) - 1
-        behind = direction.expand_as(found.entering) if last else found.decoder[layer + 1]
-        total = total + behind @ own.norm_mlp_bias
-        total = total + found.mlp[layer] @ across.norm_bias + found.cross[layer] @ own.norm_bias
+        after = direction.expand_as(along.entering) if last else along.decoder[layer + 1]
+        total = total + after @ block.norm_mlp_bias
+        total = total + along.mlp[layer] @ across.norm_bias + along.cross[layer] @ block.norm_bias
     return total
 
 
@@ -187,17 +191,17 @@ def test_by_source_is_delta_e_by_source_along_the_direction(kind):
     pair = probe.trace(model, A, TARGET)
     added = probe.cross.direct_logits(model, pair, *WORDS[:1], against=WORDS[1])
     assert added.shape == pair.cross.pattern.shape
-    found = directions(
+    along = directions(
         model, pair, toward(model, *(first_token(model, TARGET, word) for word in WORDS))
     )
     parts = pair.cross.delta_e_by_source(1, 2, 3)
-    torch.testing.assert_close(added[1, 2, 3], parts @ found.cross[1, 3], rtol=1e-9, atol=1e-12)
-    alone = probe.cross.direct_logits(model, pair, WORDS[0])
+    torch.testing.assert_close(added[1, 2, 3], parts @ along.cross[1, 3], rtol=1e-9, atol=1e-12)
+    single = probe.cross.direct_logits(model, pair, WORDS[0])
     mean = directions(model, pair, toward(model, first_token(model, TARGET, WORDS[0])))
     torch.testing.assert_close(
-        alone[0, 1, 2], pair.cross.delta_e_by_source(0, 1, 2) @ mean.cross[0, 2]
+        single[0, 1, 2], pair.cross.delta_e_by_source(0, 1, 2) @ mean.cross[0, 2]
     )
-    against_each = torch.stack([toward(model, 5, other) for other in range(len(pair.logits[0]))])
+    against_each = torch.stack([toward(model, 5, token) for token in range(len(pair.logits[0]))])
     torch.testing.assert_close(toward(model, 5), against_each.mean(0))
 
 
@@ -226,7 +230,7 @@ NO_WORD = "expected a word. Give one with which the translation can continue."
 
 
 @pytest.mark.parametrize(
-    ("swap", "given", "said"),
+    ("swap", "arguments", "message"),
     [
         (probe.cross.swap_heads, [[]], f"Cannot swap cross-attention: got [], {NO_CHOICES}"),
         (probe.cross.swap_heads, [CHOICE], f"got {CHOICE!r}, {NO_CHOICES}"),
@@ -243,13 +247,13 @@ NO_WORD = "expected a word. Give one with which the translation can continue."
         ),
     ],
 )  # fmt: skip
-def test_what_is_no_choice_of_words_is_one_sentence(swap, given, said):
+def test_an_invalid_choice_of_words_is_refused_in_one_sentence(swap, arguments, message):
     with pytest.raises(InputError) as raised:
-        swap(family_model("bart"), *given)
-    assert said in str(raised.value)
+        swap(family_model("bart"), *arguments)
+    assert message in str(raised.value)
 
 
-def test_direct_logits_ask_for_the_trace_of_a_translation_and_two_words():
+def test_direct_logits_require_the_trace_of_a_translation_and_two_words():
     model = family_model("bart")
     pair = probe.trace(model, A, TARGET)
     with pytest.raises(
@@ -263,7 +267,7 @@ def test_direct_logits_ask_for_the_trace_of_a_translation_and_two_words():
 
 
 @pytest.mark.parametrize(
-    ("kind", "swap", "given", "sentence"),
+    ("kind", "swap", "arguments", "sentence"),
     [
         ("bert", probe.cross.swap_heads, [[CHOICE]], NONE),
         ("bart", probe.cross.swap_source_words, [[CHOICE], [[[0]]]], LONGER),
@@ -276,9 +280,9 @@ def test_direct_logits_ask_for_the_trace_of_a_translation_and_two_words():
         ),
     ],
 )
-def test_what_cannot_be_swapped_is_one_sentence(kind, swap, given, sentence):
+def test_an_impossible_swap_is_refused_in_one_sentence(kind, swap, arguments, sentence):
     with pytest.raises(UnsupportedModel if kind == "bert" else InputError) as raised:
-        swap(family_model(kind), *given)
+        swap(family_model(kind), *arguments)
     assert str(raised.value) == sentence
 
 

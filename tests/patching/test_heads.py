@@ -39,7 +39,7 @@ def exact(model, scale=1.0):
     return {"rtol": 0, "atol": ROUNDED * float(scale) if model.config.family.in_float32 else 1e-12}
 
 
-def own_directions(model, stages, seed=3):
+def directions_by_text(model, stages, seed=3):
     """A direction for every text and stage."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(
@@ -49,12 +49,12 @@ def own_directions(model, stages, seed=3):
 
 def some_sets(*shape):
     """The set of all heads, the empty set, and another one."""
-    kept = torch.rand(5, *shape, generator=torch.Generator().manual_seed(0)) < 0.5
-    kept[0], kept[1] = True, False
-    return kept
+    masks = torch.rand(5, *shape, generator=torch.Generator().manual_seed(0)) < 0.5
+    masks[0], masks[1] = True, False
+    return masks
 
 
-def places(donors):
+def every_head(donors):
     return [(layer, head) for layer in range(donors.shape[1]) for head in range(donors.shape[2])]
 
 
@@ -62,29 +62,29 @@ def places(donors):
 @pytest.mark.parametrize("kind", EACH)
 def test_every_swap_equals_a_whole_forward(kind, dtype):
     model, weights, texts, donors = setting(kind, dtype)
-    moved = patching.swap_heads(weights, texts, donors, every_direction(model))
-    assert moved.shape == (*donors.shape[:3], model.config.d_model)
-    for text, given, found in zip(texts, donors, moved, strict=True):
+    changes = patching.swap_heads(weights, texts, donors, every_direction(model))
+    assert changes.shape == (*donors.shape[:3], model.config.d_model)
+    for text, donor, change in zip(texts, donors, changes, strict=True):
         base, *rows = swapped(
-            model, text, [{}, *({place: given[place]} for place in places(donors))]
+            model, text, [{}, *({head: donor[head]} for head in every_head(donors))]
         )[0][-1]
         plain = torch.stack(rows) - base
-        assert (found.flatten(0, 1) - plain).abs().max() <= bound(model) * base.abs().max()
+        assert (change.flatten(0, 1) - plain).abs().max() <= bound(model) * base.abs().max()
         assert plain.abs().amax(-1).min() > 0.01
 
 
 @pytest.mark.parametrize("kind", EACH)
 def test_every_set_equals_a_whole_forward_with_many_heads_replaced(kind):
     model, weights, texts, donors = setting(kind)
-    kept = some_sets(*donors.shape[1:3])
-    moved = patching.swap_sets(weights, texts, donors, kept, every_direction(model))
-    for text, given, found in zip(texts, donors, moved, strict=True):
+    masks = some_sets(*donors.shape[1:3])
+    changes = patching.swap_sets(weights, texts, donors, masks, every_direction(model))
+    for text, donor, change in zip(texts, donors, changes, strict=True):
         sets = [
-            {place: given[place] for place in places(donors) if not mask[place]} for mask in kept
+            {head: donor[head] for head in every_head(donors) if not mask[head]} for mask in masks
         ]
         base, *rows = swapped(model, text, [{}, *sets])[0][-1]
-        assert (found - torch.stack(rows) + base).abs().max() <= bound(model) * base.abs().max()
-    assert moved[:, 0].abs().max() < 1e-12 and moved[:, 1].abs().max() > 0.1
+        assert (change - torch.stack(rows) + base).abs().max() <= bound(model) * base.abs().max()
+    assert changes[:, 0].abs().max() < 1e-12 and changes[:, 1].abs().max() > 0.1
 
 
 @pytest.mark.parametrize(("kind", "dtype"), typed())
@@ -92,46 +92,51 @@ def test_every_stage_is_what_a_run_up_to_it_reads(kind, dtype):
     """Each text has separate directions; nothing moves before the swapped head's layer."""
     model, weights, texts, donors = setting(kind, dtype)
     depth = model.config.n_layers
-    kept, directions = some_sets(*donors.shape[1:3]), own_directions(model, depth)
+    masks, directions = some_sets(*donors.shape[1:3]), directions_by_text(model, depth)
     by_head = patching.swap_heads(weights, texts, donors, directions)
-    by_set = patching.swap_sets(weights, texts, donors, kept, directions)
-    for stage in range(depth):
-        given, along = donors[:, : stage + 1], directions[:, stage]
-        alone = patching.swap_heads(weights, texts, given, every_direction(model))
-        sets = patching.swap_sets(
-            weights, texts, given, kept[:, : stage + 1], every_direction(model)
+    by_set = patching.swap_sets(weights, texts, donors, masks, directions)
+    for layer in range(depth):
+        early_donors, along = donors[:, : layer + 1], directions[:, layer]
+        stream_by_head = patching.swap_heads(weights, texts, early_donors, every_direction(model))
+        stream_by_set = patching.swap_sets(
+            weights, texts, early_donors, masks[:, : layer + 1], every_direction(model)
         )
-        for found, whole in ((by_head[:, : stage + 1], alone), (by_set, sets)):
+        for projected, whole in (
+            (by_head[:, : layer + 1], stream_by_head),
+            (by_set, stream_by_set),
+        ):
             expected = torch.einsum("r...d,rd->r...", whole, along)
-            assert (found[..., stage] - expected).abs().max() <= 10 * bound(
+            assert (projected[..., layer] - expected).abs().max() <= 10 * bound(
                 model
             ) * expected.abs().max()
-        assert (by_head[:, stage + 1 :, :, stage] == 0).all() and alone.abs().amax(-1).min() > 0
+        assert (by_head[:, layer + 1 :, :, layer] == 0).all() and stream_by_head.abs().amax(
+            -1
+        ).min() > 0
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_the_stage_behind_the_final_norm_is_the_change_of_the_hooked_logits(kind):
+def test_the_stage_after_the_final_norm_is_the_change_of_the_hooked_logits(kind):
     model, weights, texts, donors = setting(kind)
     depth = model.config.n_layers
     if not effects.predicts(weights):
-        pytest.skip("it does not say what comes next")
-    directions = own_directions(model, depth + 1)
-    asked = torch.randn(
+        pytest.skip("it does not predict the next token")
+    directions = directions_by_text(model, depth + 1)
+    logit_weights = torch.randn(
         len(texts),
         model.config.d_vocab,
         generator=torch.Generator().manual_seed(4),
         dtype=model.dtype,
     )
-    directions[:, -1] = asked @ forward.unembedding(weights, model.dtype)
-    found = patching.swap_heads(weights, texts, donors, directions)
+    directions[:, -1] = logit_weights @ forward.unembedding(weights, model.dtype)
+    changes = patching.swap_heads(weights, texts, donors, directions)
     before = patching.swap_heads(weights, texts, donors, directions[:, :-1])
-    torch.testing.assert_close(found[..., :-1], before, rtol=0, atol=1e-12)
+    torch.testing.assert_close(changes[..., :-1], before, rtol=0, atol=1e-12)
     for number, text in enumerate(texts):
-        given = [{place: donors[number][place]} for place in places(donors)]
-        base, *moved = swapped(model, text, [{}, *given])[1]
-        expected = (torch.stack(moved) - base) @ asked[number]
-        scale = base.abs().max() * asked[number].abs().sum()
-        assert (found[number, ..., -1].flatten() - expected).abs().max() <= bound(model) * scale
+        swaps = [{head: donors[number][head]} for head in every_head(donors)]
+        base, *logits = swapped(model, text, [{}, *swaps])[1]
+        expected = (torch.stack(logits) - base) @ logit_weights[number]
+        scale = base.abs().max() * logit_weights[number].abs().sum()
+        assert (changes[number, ..., -1].flatten() - expected).abs().max() <= bound(model) * scale
 
 
 @pytest.mark.parametrize("kind", EACH)
@@ -140,8 +145,8 @@ def test_batches_are_their_rows_in_the_order_given(kind, monkeypatch):
     directions = every_direction(model)[:3]
     together = patching.swap_heads(weights, texts, donors, directions)
     for number, text in enumerate(texts):
-        alone = patching.swap_heads(weights, [text], donors[[number]], directions)
-        torch.testing.assert_close(together[number], alone[0], **exact(model))
+        single = patching.swap_heads(weights, [text], donors[[number]], directions)
+        torch.testing.assert_close(together[number], single[0], **exact(model))
     monkeypatch.setattr(patching, "BATCH_NUMBERS", 1)
     torch.testing.assert_close(
         patching.swap_heads(weights, texts, donors, directions), together, **exact(model)
@@ -151,21 +156,21 @@ def test_batches_are_their_rows_in_the_order_given(kind, monkeypatch):
 @pytest.mark.parametrize("kind", ["gpt2", "gemma2", "bert"])
 def test_effects_are_linear_in_the_direction(kind):
     model, weights, texts, donors = setting(kind)
-    every = every_direction(model)
-    given = torch.stack([every[0], every[1], torch.full_like(every[0], 2.0)])
-    whole = patching.swap_heads(weights, texts, donors, every)
+    directions = every_direction(model)
+    combinations = torch.stack([directions[0], directions[1], torch.full_like(directions[0], 2.0)])
+    whole = patching.swap_heads(weights, texts, donors, directions)
     expected = torch.cat([whole[..., :2], 2 * whole.sum(-1, keepdim=True)], dim=-1)
     torch.testing.assert_close(
-        patching.swap_heads(weights, texts, donors, given), expected, rtol=0, atol=1e-10
+        patching.swap_heads(weights, texts, donors, combinations), expected, rtol=0, atol=1e-10
     )
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_a_swap_at_the_last_block_before_the_read_out_is_its_write_and_what_the_mlp_makes_of_it(
+def test_a_swap_in_the_last_block_before_the_read_out_is_its_write_and_the_response_of_the_mlp(
     kind,
 ):
     model, weights, texts, donors = setting(kind, depth=1)
-    moved = patching.swap_heads(weights, texts, donors, every_direction(model))
+    changes = patching.swap_heads(weights, texts, donors, every_direction(model))
     block, config = weights.blocks[0], model.config
     for number, text in enumerate(texts):
         resid = forward.embed(weights, torch.tensor(text.ids))
@@ -181,11 +186,13 @@ def test_a_swap_at_the_last_block_before_the_read_out_is_its_write_and_what_the_
             changed = step["z"].clone()
             changed[head, text.at] = donors[number, 0, head]
             close = exact(model, unchanged.abs().max())
-            torch.testing.assert_close(moved[number, 0, head], after(changed) - unchanged, **close)
+            torch.testing.assert_close(
+                changes[number, 0, head], after(changed) - unchanged, **close
+            )
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_swapping_everything_is_the_donors_run_where_nothing_else_is_read(kind):
+def test_swapping_every_head_gives_the_donors_run_if_nothing_else_is_read(kind):
     """With the same word at the same position and every head of every layer from the donor,
     nothing can differ.
     """
@@ -195,13 +202,13 @@ def test_swapping_everything_is_the_donors_run_where_nothing_else_is_read(kind):
         (*donor.ids[: donor.at], recipient.ids[donor.at], *donor.ids[donor.at + 1 :]), donor.at
     )
     z = target_z(model, [donor])
-    nothing = torch.zeros(1, *z.shape[1:3], dtype=torch.bool)
-    moved = patching.swap_sets(weights, [recipient], z, nothing, every_direction(model))[0, 0]
-    own, whole = (swapped(model, text, [{}])[0][-1, 0] for text in (recipient, donor))
+    empty_set = torch.zeros(1, *z.shape[1:3], dtype=torch.bool)
+    change = patching.swap_sets(weights, [recipient], z, empty_set, every_direction(model))[0, 0]
+    base, whole = (swapped(model, text, [{}])[0][-1, 0] for text in (recipient, donor))
     assert (
-        (own + moved - whole).abs().max()
+        (base + change - whole).abs().max()
         <= bound(model) * whole.abs().max()
-        < 1e-3 * moved.abs().max()
+        < 1e-3 * change.abs().max()
     )
 
 
@@ -214,8 +221,8 @@ def test_pairs_swapped_both_ways_are_two_swaps(kind, dtype, monkeypatch):
     both = patching.swap_pairs(weights, a, b, directions, depth=depth)
     assert both.shape == (len(a), 2, depth, model.config.n_heads, 5)
     for side, (rows, donors) in enumerate(((a, z[1]), (b, z[0]))):
-        alone = patching.swap_heads(weights, rows, donors, directions)
-        assert (both[:, side] - alone).abs().max() <= bound(model) * alone.abs().max()
+        single = patching.swap_heads(weights, rows, donors, directions)
+        assert (both[:, side] - single).abs().max() <= bound(model) * single.abs().max()
     monkeypatch.setattr(patching, "BATCH_NUMBERS", 1)
     one_by_one = patching.swap_pairs(weights, a, b, directions, depth=depth)
     assert (both - one_by_one).abs().max() <= bound(model) * both.abs().max()
@@ -230,7 +237,7 @@ DEEP = "Cannot swap pairs up to depth 99: the model has 2 blocks. Give a whole n
 
 
 @pytest.mark.parametrize(
-    ("b", "depth", "said"),
+    ("b", "depth", "message"),
     [
         ([[1, 2, 9], [1, 9, 4]], 2, UNEQUAL),
         ([[1, 2, 9]], 2, MISSING),
@@ -238,14 +245,14 @@ DEEP = "Cannot swap pairs up to depth 99: the model has 2 blocks. Give a whole n
         ([[1, 2, 9], [1, 2, 9, 4]], 0, DEEP.replace("99", "0")),
     ],
 )
-def test_pairs_that_cannot_be_swapped_are_said(b, depth, said):
+def test_pairs_that_cannot_be_swapped_are_refused(b, depth, message):
     weights, directions = read_weights(made("gpt2")), torch.ones(1, 28, dtype=torch.float64)
     with pytest.raises(InputError) as caught:
         patching.swap_pairs(weights, [[1, 2, 3], [1, 2, 3, 4]], b, directions, depth=depth)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
-def test_donors_with_more_layers_than_the_model_are_said():
+def test_donors_with_more_layers_than_the_model_are_refused():
     model, weights, texts, donors = setting("gpt2")
     with pytest.raises(InputError) as caught:
         patching.swap_heads(weights, texts, donors.repeat(1, 2, 1, 1), every_direction(model))
@@ -256,16 +263,16 @@ def test_donors_with_more_layers_than_the_model_are_said():
 
 def test_many_sets_are_run_in_parts(monkeypatch):
     model, weights, texts, donors = setting("bert", torch.float32)
-    given = weights, texts, donors, some_sets(2, 4), every_direction(model)
-    whole = patching.swap_sets(*given)
+    inputs = weights, texts, donors, some_sets(2, 4), every_direction(model)
+    whole = patching.swap_sets(*inputs)
     monkeypatch.setattr(patching, "SETS_AT_ONCE", 2)
-    torch.testing.assert_close(patching.swap_sets(*given), whole)
+    torch.testing.assert_close(patching.swap_sets(*inputs), whole)
 
 
 # --- routed MLPs ----------------------------------------------------------------------------------
 
 
-def chosen_by_hugging_face(model, text, swaps):
+def experts_by_hugging_face(model, text, swaps):
     """The experts that the model's routers choose at the word in a whole hooked forward, as
     sets.
 
@@ -276,11 +283,11 @@ def chosen_by_hugging_face(model, text, swaps):
         for name, module in model.bridge.original_model.named_modules()
         if type(module).__name__.endswith("TopKRouter")
     ]
-    chosen = []
+    choices = []
 
     def read(module, inputs, output):
         indices = output[-1].unflatten(0, (len(swaps), -1))[:, text.at]
-        chosen.append([frozenset(row) for row in indices.tolist()])
+        choices.append([frozenset(row) for row in indices.tolist()])
 
     handles = [router.register_forward_hook(read) for router in routers]
     try:
@@ -288,19 +295,19 @@ def chosen_by_hugging_face(model, text, swaps):
     finally:
         for handle in handles:
             handle.remove()
-    return chosen
+    return choices
 
 
 @pytest.mark.parametrize("kind", ["mixtral", "qwen2_moe", "gpt_oss"])
-def test_a_swap_changes_the_route_where_the_routers_themselves_choose_others(kind):
+def test_a_swap_changes_the_route_where_the_routers_choose_other_experts(kind):
     model, weights, texts, donors = setting(kind)
     donors = 3 * donors  # far enough to change some routes
-    found = patching.rerouted(weights, texts, donors)
-    seen = []
-    for text, given, changed in zip(texts, donors, found, strict=True):
-        swaps = [{}, *({place: given[place]} for place in places(donors))]
-        by_layer = chosen_by_hugging_face(model, text, swaps)
-        for mlp, (own, *rows) in enumerate(by_layer):
-            assert [experts != own for experts in rows] == changed[..., mlp].flatten().tolist()
-            seen += [experts != own for experts in rows]
-    assert 0.05 < sum(seen) / len(seen) < 0.95
+    rerouted = patching.rerouted(weights, texts, donors)
+    reroutings = []
+    for text, donor, changed in zip(texts, donors, rerouted, strict=True):
+        swaps = [{}, *({head: donor[head]} for head in every_head(donors))]
+        by_layer = experts_by_hugging_face(model, text, swaps)
+        for mlp, (base, *rows) in enumerate(by_layer):
+            assert [experts != base for experts in rows] == changed[..., mlp].flatten().tolist()
+            reroutings += [experts != base for experts in rows]
+    assert 0.05 < sum(reroutings) / len(reroutings) < 0.95

@@ -51,41 +51,39 @@ def setting(model):
 
 def test_every_swap_of_a_head_equals_a_whole_forward_and_other_layers_have_none(model):
     weights, texts, donors = setting(model)
-    moved = patching.swap_heads(weights, texts, donors, every_direction(model))
-    places = [(layer, head) for layer in with_heads(model) for head in range(donors.shape[2])]
-    for text, given, found in zip(texts, donors, moved, strict=True):
-        base, *rows = swapped(model, text, [{}, *({place: given[place]} for place in places)])[0][
-            -1
-        ]
+    changes = patching.swap_heads(weights, texts, donors, every_direction(model))
+    heads = [(layer, head) for layer in with_heads(model) for head in range(donors.shape[2])]
+    for text, donor, change in zip(texts, donors, changes, strict=True):
+        base, *rows = swapped(model, text, [{}, *({head: donor[head]} for head in heads)])[0][-1]
         plain = torch.stack(rows) - base
-        assert (found[with_heads(model)].flatten(0, 1) - plain).abs().max() <= bound(
+        assert (change[with_heads(model)].flatten(0, 1) - plain).abs().max() <= bound(
             model
         ) * base.abs().max()
         assert plain.abs().amax(-1).min() > 0.01
-        assert (found[without_heads(model)] == 0).all()
+        assert (change[without_heads(model)] == 0).all()
 
 
-def test_sets_of_heads_equal_whole_forwards_and_what_is_of_no_head_does_not_count(model):
+def test_sets_of_heads_equal_whole_forwards_and_layers_without_heads_do_not_count(model):
     weights, texts, donors = setting(model)
-    kept = torch.rand(4, *donors.shape[1:3], generator=torch.Generator().manual_seed(0)) < 0.5
-    kept[0] = False
-    moved = patching.swap_sets(weights, texts, donors, kept, every_direction(model))
-    for text, given, found in zip(texts, donors, moved, strict=True):
+    masks = torch.rand(4, *donors.shape[1:3], generator=torch.Generator().manual_seed(0)) < 0.5
+    masks[0] = False
+    changes = patching.swap_sets(weights, texts, donors, masks, every_direction(model))
+    for text, donor, change in zip(texts, donors, changes, strict=True):
         sets = [
             {
-                (layer, head): given[layer, head]
+                (layer, head): donor[layer, head]
                 for layer in with_heads(model)
                 for head in range(donors.shape[2])
                 if not mask[layer, head]
             }
-            for mask in kept
+            for mask in masks
         ]
         base, *rows = swapped(model, text, [{}, *sets])[0][-1]
-        assert (found - torch.stack(rows) + base).abs().max() <= bound(model) * base.abs().max()
-    changed = kept.clone()
+        assert (change - torch.stack(rows) + base).abs().max() <= bound(model) * base.abs().max()
+    changed = masks.clone()
     changed[:, without_heads(model)] = ~changed[:, without_heads(model)]
     again = patching.swap_sets(weights, texts, donors, changed, every_direction(model))
-    assert torch.equal(moved, again)
+    assert torch.equal(changes, again)
 
 
 def stages_of(model, seed=3):
@@ -98,12 +96,12 @@ def test_every_swap_of_a_mixer_equals_a_whole_forward_at_every_stage(model):
     weights, texts, _ = setting(model)
     donors = stages_of(model, seed=5)  # row layer d_model
     directions = stages_of(model)
-    found = mlps.swap_mixers(weights, texts, donors, directions)
-    assert found.shape == (len(texts), len(without_heads(model)), model.config.n_layers)
-    for text, given, along, moved in zip(texts, donors, directions, found, strict=True):
+    effects = mlps.swap_mixers(weights, texts, donors, directions)
+    assert effects.shape == (len(texts), len(without_heads(model)), model.config.n_layers)
+    for text, donor, along, by_layer in zip(texts, donors, directions, effects, strict=True):
         base = read_all(model, text.ids, ["resid_post"])["resid_post"][:, text.at]
-        for layer, effect in zip(without_heads(model), moved, strict=True):
-            edit = (layer, "attn_out", put(text.at, given[layer]))
+        for layer, effect in zip(without_heads(model), by_layer, strict=True):
+            edit = (layer, "attn_out", put(text.at, donor[layer]))
             run = read_all(model, text.ids, ["resid_post"], [edit])["resid_post"][:, text.at]
             plain = ((run - base) * along).sum(-1)
             assert (effect - plain).abs().max() <= 10 * bound(model) * base.abs().max()
@@ -116,12 +114,12 @@ def test_every_swap_of_an_mlp_equals_a_whole_forward(model):
     shape = (len(texts), model.config.n_layers, weights.blocks[0].d_mlp)
     hidden = torch.randn(*shape, generator=generator, dtype=model.dtype)
     directions = stages_of(model)
-    found = mlps.swap_mlps(weights, texts, hidden, directions)
-    for text, given, along, moved in zip(texts, hidden, directions, found, strict=True):
+    effects = mlps.swap_mlps(weights, texts, hidden, directions)
+    for text, neurons, along, by_layer in zip(texts, hidden, directions, effects, strict=True):
         base = read_all(model, text.ids, ["resid_post"])["resid_post"][:, text.at]
-        for layer, effect in enumerate(moved):
-            written = given[layer] @ weights.blocks[layer].w_hidden
-            edit = (layer, "mlp_out", put(text.at, written))
+        for layer, effect in enumerate(by_layer):
+            write = neurons[layer] @ weights.blocks[layer].w_hidden
+            edit = (layer, "mlp_out", put(text.at, write))
             run = read_all(model, text.ids, ["resid_post"], [edit])["resid_post"][:, text.at]
             plain = ((run - base) * along).sum(-1)
             assert (effect - plain).abs().max() <= 10 * bound(model) * base.abs().max()
@@ -132,47 +130,47 @@ def test_every_cell_of_a_trace_over_positions_equals_a_whole_forward(model, layo
     """A change before the word also reaches it through the state of the mixers."""
     texts, at, depth = drawn_pair(model, layout), layout[1], model.config.n_layers
     weights = read_weights(model)
-    found = positions.trace_positions(
+    effects = positions.trace_positions(
         weights, texts[:1], texts[1:], every_direction(model), depth=depth
     )
     runs = [read_all(model, text.ids, QUANTITIES) for text in texts]
     scale = max(run["resid_post"][-1, at].abs().max() for run in runs)
-    cells = [(at + offset,) for offset in found.positions]
+    cells = [(at + offset,) for offset in effects.positions]
     of_heads = [(pos, head) for head in range(model.config.n_heads) for (pos,) in cells]
-    for side, (text, own, donor) in enumerate(zip(texts, runs, reversed(runs), strict=True)):
-        plain = partial(moved_by_places, model, text.ids, own, donor, at)
+    for side, (text, recipient, donor) in enumerate(zip(texts, runs, reversed(runs), strict=True)):
+        plain = partial(moved_by_places, model, text.ids, recipient, donor, at)
         for layer in range(depth):
             for number, name in enumerate(positions.COMPONENTS):
-                error = found.stream[0, side, number, layer] - plain(layer, name, cells)
+                error = effects.stream[0, side, number, layer] - plain(layer, name, cells)
                 assert error.abs().max() / scale <= bound(model)
-            moved = found.heads[0, side, layer].flatten(0, 1)
+            by_head = effects.heads[0, side, layer].flatten(0, 1)
             if model.config.has_heads(layer):
-                error = moved - plain(layer, "z", of_heads)
+                error = by_head - plain(layer, "z", of_heads)
                 assert error.abs().max() / scale <= bound(model)
             else:
-                assert moved.isnan().all()
-    of_heads = [row["layer"] for row in found.rows() if row["component"] == "head"]
+                assert by_head.isnan().all()
+    of_heads = [row["layer"] for row in effects.rows() if row["component"] == "head"]
     assert set(of_heads) == set(with_heads(model))
 
 
-def test_other_tokens_in_the_words_place_are_a_run_of_the_changed_text(model):
+def test_replacing_the_word_equals_a_run_of_the_changed_text(model):
     weights, texts, _ = setting(model)
-    others = [[7], [90], [201]]
-    found = tokens.replace_tokens(weights, texts, others)
-    for number, (other,) in enumerate(others):
-        changed = [(*text.ids[: text.at], other) for text in texts]
+    alternatives = [[7], [90], [201]]
+    replacements = tokens.replace_tokens(weights, texts, alternatives)
+    for number, (token,) in enumerate(alternatives):
+        changed = [(*text.ids[: text.at], token) for text in texts]
         states = target_states(
             model, [tokens_of(ids) for ids in changed], [text.at for text in texts]
         )
-        for name, part in (("resid", found.resid), ("z", found.z)):
+        for name, part in (("resid", replacements.resid), ("z", replacements.z)):
             exact = getattr(states, name)
             assert (part[:, number] - exact).abs().max() <= bound(model) * exact.abs().max()
 
 
-def test_what_is_written_behind_a_patch_is_what_the_hooked_model_writes(model):
+def test_text_generated_after_a_patch_is_that_of_the_hooked_model(model):
     weights = read_weights(model)
-    text, other = drawn_pair(model)
-    cache = pair.cache_pair(weights, [text.ids, other.ids], text.at, model.config.n_layers)
+    text, donor = drawn_pair(model)
+    cache = pair.cache_pair(weights, [text.ids, donor.ids], text.at, model.config.n_layers)
     layer = with_heads(model)[0]
     heads = torch.zeros(model.config.n_layers, model.config.n_heads, dtype=torch.bool)
     heads[layer, 1] = True
@@ -182,9 +180,9 @@ def test_what_is_written_behind_a_patch_is_what_the_hooked_model_writes(model):
         ..., 0, :
     ].unbind(1)
     assert (patched.stream[1:] - row).abs().max() <= bound(model) * base.abs().max()
-    written = list(pair.generate(weights, patched, 4))
+    output_ids = list(pair.generate(weights, patched, 4))
     ids = list(text.ids[: cache.n])
-    for token in written:
+    for token in output_ids:
         edit = (layer, "z", put((text.at, 1), z[layer, 1]))
         last = read_all(model, ids, ["resid_post"], [edit])["resid_post"][-1, -1]
         assert int(forward.unembed(weights, last).argmax()) == token
@@ -213,11 +211,11 @@ def test_the_fused_forward_is_the_plain_one(model):
 def test_tensors_are_made_where_the_weights_are(model):
     weights, texts, donors = setting(model)
     texts = [TargetText(text.ids[:1], 0) if text.at == 0 else text for text in texts]
-    given, directions = stages_of(model), every_direction(model)
+    vectors, directions = stages_of(model), every_direction(model)
     for run in (
         lambda: patching.swap_heads(weights, texts, donors, directions),
-        lambda: mlps.swap_mixers(weights, texts, given, given),
+        lambda: mlps.swap_mixers(weights, texts, vectors, vectors),
     ):
         with torch.device("meta"):
-            found = run()
-        assert torch.equal(found, run())
+            result = run()
+        assert torch.equal(result, run())

@@ -37,46 +37,46 @@ def direction(states):
     return (states.resid[0, -1] - states.resid[1, -1])[None]
 
 
-def test_tokens_and_arrays_are_taken_as_ids_and_tensors_are(weights, texts, states, direction):
+def test_tokens_and_arrays_are_accepted_like_ids_and_tensors(weights, texts, states, direction):
     ids = [tokens.ids for tokens in texts]
     expected = probe.swap_heads(weights, ids, states.z.flip(0), direction)
-    given = probe.swap_heads(weights, texts, states.z.flip(0).numpy(), direction.numpy())
-    assert torch.equal(given, expected)
+    from_arrays = probe.swap_heads(weights, texts, states.z.flip(0).numpy(), direction.numpy())
+    assert torch.equal(from_arrays, expected)
     as_tensors = probe.swap_heads(
         weights, [torch.tensor(row) for row in ids], states.z.flip(0), direction
     )
     assert torch.equal(as_tensors, expected)
 
 
-def test_in_a_model_that_reads_both_ways_the_word_has_a_position_or_is_asked_for_one():
+def test_in_a_model_that_reads_both_ways_the_position_of_the_word_is_required():
     model = family_model("bert", torch.float32)
     texts = [
         probe.tokenize(model, text) for text in ("The muddy bank fell", "The rotten bank fell")
     ]
     at = [tokens.positions_of("bank")[-1] for tokens in texts]
     states = probe.target_states(model, texts, at)
-    given = (probe.read_weights(model), texts, states.z.flip(0))
+    inputs = (probe.read_weights(model), texts, states.z.flip(0))
     direction = (states.resid[0, -1] - states.resid[1, -1])[None]
     with pytest.raises(InputError) as error:
-        probe.swap_heads(*given, direction)
+        probe.swap_heads(*inputs, direction)
     assert "without the position of the word, and this model reads both ways" in str(error.value)
     assert "Give probe.TargetText(tokens.ids, tokens.positions_of(word)[-1])." in str(error.value)
     rows = [probe.TargetText(tokens.ids, pos) for tokens, pos in zip(texts, at, strict=True)]
-    moved = probe.swap_heads(given[0], rows, given[2], direction)
-    last = moved[0, -1, :, 0].sum()  # heads of the last layer move the read-out by their writes
-    assert torch.isfinite(moved).all() and last.abs() > 0
+    effects = probe.swap_heads(inputs[0], rows, inputs[2], direction)
+    last = effects[0, -1, :, 0].sum()  # heads of the last layer move the read-out by their writes
+    assert torch.isfinite(effects).all() and last.abs() > 0
 
 
 def test_a_mask_may_be_an_array(weights, texts, states, direction):
     keep = torch.zeros(1, *states.z.shape[1:3], dtype=torch.bool)
-    given = (weights, texts, states.z.flip(0))
+    inputs = (weights, texts, states.z.flip(0))
     assert torch.equal(
-        probe.swap_sets(*given, keep.numpy(), direction), probe.swap_sets(*given, keep, direction)
+        probe.swap_sets(*inputs, keep.numpy(), direction), probe.swap_sets(*inputs, keep, direction)
     )
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"rows": []}, "got texts [], expected at least one. Give a list of the ids of each"),
         ({"rows": A}, f"got texts {A!r}, expected at least one. Give a list of the ids of each"),
@@ -100,11 +100,13 @@ def test_a_mask_may_be_an_array(weights, texts, states, direction):
         ({"donor_z": torch.full((2, 2, 4, 7), np.nan)}, "the donors contain NaN or infinite numbers. Give"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_swapped_is_one_sentence(weights, texts, states, direction, change, said):
-    given = {"weights": weights, "rows": texts, "donor_z": states.z, "directions": direction}
+def test_invalid_arguments_of_a_swap_are_refused_in_one_sentence(
+    weights, texts, states, direction, change, message
+):
+    arguments = {"weights": weights, "rows": texts, "donor_z": states.z, "directions": direction}
     with pytest.raises(InputError) as error:
-        probe.swap_heads(*(given | change).values())
-    assert str(error.value).startswith("Cannot swap heads") and said in str(error.value)
+        probe.swap_heads(*(arguments | change).values())
+    assert str(error.value).startswith("Cannot swap heads") and message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -119,27 +121,29 @@ def test_what_cannot_be_swapped_is_one_sentence(weights, texts, states, directio
         (None, "NoneType"),
     ],
 )
-def test_sets_that_are_no_masks_are_one_sentence(weights, texts, states, direction, sets, got):
+def test_sets_that_are_not_masks_are_refused_in_one_sentence(
+    weights, texts, states, direction, sets, got
+):
     with pytest.raises(InputError) as error:
         probe.swap_sets(weights, texts, states.z, sets, direction)
     assert str(error.value).startswith(f"Cannot swap sets of heads: got {got}")
     assert str(error.value).endswith("Give a mask such as torch.zeros(1, 2, 4, dtype=torch.bool).")
 
 
-def test_pairs_are_held_to_the_same(model, weights, texts, direction):
-    moved = probe.swap_pairs(model, texts, texts, direction, depth=2)
-    assert torch.equal(moved, probe.swap_pairs(weights, texts, texts, direction, depth=2))
+def test_arguments_of_pairs_are_checked_like_those_of_swaps(model, weights, texts, direction):
+    effects = probe.swap_pairs(model, texts, texts, direction, depth=2)
+    assert torch.equal(effects, probe.swap_pairs(weights, texts, texts, direction, depth=2))
     with pytest.raises(InputError, match="in text 0: got the id -2, expected 0 to 399"):
         probe.swap_pairs(weights, [(1, -2)], [(1, 3)], direction, depth=2)
-    for own in (direction[0], direction.expand(2, 2, 28)):
+    for wrong_shape in (direction[0], direction.expand(2, 2, 28)):
         with pytest.raises(
             InputError, match="got directions .* expected direction d_model .28 num"
         ):
-            probe.swap_pairs(weights, texts, texts, own, depth=2)
+            probe.swap_pairs(weights, texts, texts, wrong_shape, depth=2)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"texts": [A], "against": [B]}, f"Cannot trace pairs in text 0: got {A!r}, expected the ids of its tokens"),
         ({"against": [(1, 2), (1, 3)]}, "Cannot trace pairs: got 1 texts and 2, expected equal numbers. Giv"),
@@ -151,8 +155,10 @@ def test_pairs_are_held_to_the_same(model, weights, texts, direction):
         ({"positions": [0.5]}, "0 the word and -1 the token before it. Give a list, as in [-1, 0]."),
     ],
 )  # fmt: skip
-def test_what_cannot_be_traced_is_one_sentence(weights, direction, change, said):
-    given = {
+def test_invalid_arguments_of_a_trace_are_refused_in_one_sentence(
+    weights, direction, change, message
+):
+    arguments = {
         "model": weights,
         "texts": [(1, 2, 3)],
         "against": [(1, 4, 3)],
@@ -160,11 +166,11 @@ def test_what_cannot_be_traced_is_one_sentence(weights, direction, change, said)
         "depth": 2,
     }
     with pytest.raises(InputError) as error:
-        probe.trace_positions(**given | change)
-    assert said in str(error.value)
+        probe.trace_positions(**arguments | change)
+    assert message in str(error.value)
 
 
-def test_edges_are_held_to_the_same(weights, direction):
+def test_arguments_of_edges_are_checked_like_those_of_traces(weights, direction):
     with pytest.raises(
         InputError, match=r"^Cannot trace pairs in text 0: got 'The muddy bank', expect"
     ):
@@ -172,7 +178,7 @@ def test_edges_are_held_to_the_same(weights, direction):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             {"reach": -1},
@@ -190,13 +196,13 @@ def test_edges_are_held_to_the_same(weights, direction):
         ({"seed": "today"}, "got seed = 'today', expected a whole number from 0 on. Omit it"),
     ],
 )
-def test_options_of_edges_are_held_to_what_they_mean(weights, direction, change, said):
+def test_invalid_options_of_edges_are_refused(weights, direction, change, message):
     with pytest.raises(InputError) as error:
         probe.edges(weights, [(1, 2, 3)], [(1, 4, 3)], direction, depth=2, **change)
-    assert str(error.value).startswith(f"Cannot measure edges: {said}")
+    assert str(error.value).startswith(f"Cannot measure edges: {message}")
 
 
-def test_receivers_are_named_where_there_are_none(weights, direction):
+def test_an_empty_list_of_receivers_is_refused(weights, direction):
     with pytest.raises(
         InputError, match=r"^Cannot trace pairs: got receivers \[\], expected whole num"
     ):
@@ -204,7 +210,7 @@ def test_receivers_are_named_where_there_are_none(weights, direction):
 
 
 @pytest.mark.parametrize(
-    ("sentences", "targets", "said"),
+    ("sentences", "targets", "message"),
     [
         (2, [2], "got 2 tokenised texts of 2 and 1 positions, expected one position for each of"),
         ([A, B], [1, 1], "got 0 tokenised texts of 2 and 2 positions, expected one position for"),
@@ -214,7 +220,9 @@ def test_receivers_are_named_where_there_are_none(weights, direction):
         (2, [1, 1.5], "in text 1: got position 1.5 of "),
     ],
 )
-def test_what_cannot_be_read_is_one_sentence(model, texts, sentences, targets, said):
+def test_invalid_positions_of_words_are_refused_in_one_sentence(
+    model, texts, sentences, targets, message
+):
     with pytest.raises(InputError) as error:
         probe.target_states(model, texts if sentences == 2 else sentences, targets)
-    assert str(error.value).startswith("Cannot read ") and said in str(error.value)
+    assert str(error.value).startswith("Cannot read ") and message in str(error.value)

@@ -35,7 +35,7 @@ def test_sets_that_differ_in_later_blocks_only_are_one_variant_until_then():
 START, AT, READ = 2, 1, 3  # of eight tokens: where the live ones begin, and two live positions
 
 
-def drawn(*shape, seed=0):
+def random_tensor(*shape, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
@@ -47,8 +47,8 @@ def hooked_edits(weights, site, layer, donor, at):
     if site == ATTN_OUT:
         return [(layer, "attn_out", put(at, donor))]
     block = weights.blocks[layer]
-    written = donor @ block.w_hidden
-    return [(layer, "mlp_out", put(at, written if block.b_out is None else written + block.b_out))]
+    write = donor @ block.w_hidden
+    return [(layer, "mlp_out", put(at, write if block.b_out is None else write + block.b_out))]
 
 
 @pytest.mark.parametrize("site", [Z, ATTN_OUT, HIDDEN])
@@ -61,9 +61,9 @@ def test_an_edit_at_one_position_is_read_at_another_as_in_a_whole_forward(kind, 
     ids = torch.randint(5, 300, (2, 8), generator=torch.Generator().manual_seed(0))
     start = START if weights.causal else 0
     donors = {
-        Z: drawn(2, depth, n_heads, d_head),
-        ATTN_OUT: drawn(2, depth, d_model),
-        HIDDEN: drawn(2, depth, weights.blocks[0].d_mlp),
+        Z: random_tensor(2, depth, n_heads, d_head),
+        ATTN_OUT: random_tensor(2, depth, d_model),
+        HIDDEN: random_tensor(2, depth, weights.blocks[0].d_mlp),
     }[site]
     units = n_heads if site == Z else 1
     edited = torch.cat([torch.eye(depth), torch.ones(1, depth)]).bool()  # set layer
@@ -77,13 +77,13 @@ def test_an_edit_at_one_position_is_read_at_another_as_in_a_whole_forward(kind, 
         weights,
         tables,
         depth,
-        edits=Edits(site, tree, lambda layer, own: donors[:, layer, None]),
+        edits=Edits(site, tree, lambda layer, base: donors[:, layer, None]),
         at=torch.tensor([AT, AT]),
         read=torch.tensor([READ, READ - 1]),
     )
     entering = variants.embed_live(weights, ids[:, None, start:], start)
     for step in run.steps(entering, before):
-        found = step.reading(step.resid_post)[:, step.branch.variant_of]
+        stream = step.reading(step.resid_post)[:, step.branch.variant_of]
         for row, text in enumerate(ids.tolist()):
             for number, layers in enumerate(edited):
                 edits = []
@@ -91,11 +91,11 @@ def test_an_edit_at_one_position_is_read_at_another_as_in_a_whole_forward(kind, 
                     edits += hooked_edits(weights, site, layer, donors[row, layer], start + AT)
                 plain = read_all(model, text, ["resid_post"], edits)["resid_post"][step.layer]
                 expected = plain[start + READ - row]
-                error = (found[row, number] - expected).abs().max()
+                error = (stream[row, number] - expected).abs().max()
                 assert error <= 10 * bound(model) * expected.abs().max()
 
 
-def test_a_quantity_that_was_written_over_is_computed_anew():
+def test_an_overwritten_quantity_is_computed_again():
     weights = read_weights(made("gpt2"))
     for step in variants.run_texts(
         weights, [[5, 6, 7], [5, 6, 8]], 2, fused.position_tables(weights, 3)
@@ -115,9 +115,9 @@ def counted_rows(monkeypatch):
     project_texts = variants.project_texts
     counts = []
 
-    def counting(weights, rows, *rest):
+    def counting(weights, rows, *options):
         counts.append(len(rows))
-        return project_texts(weights, rows, *rest)
+        return project_texts(weights, rows, *options)
 
     monkeypatch.setattr(variants, "project_texts", counting)
     return counts
@@ -125,7 +125,7 @@ def counted_rows(monkeypatch):
 
 @pytest.mark.parametrize(("at_once", "sentences_run"), [(5, [1, 1, 1, 1]), (7, [1, 2, 1])])
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt_oss", "lfm2", "gpt_neox"])
-def test_nouns_in_one_sentence_share_what_is_before_them_and_have_donors_of_their_own(
+def test_nouns_in_one_sentence_share_the_text_before_them_and_have_separate_donors(
     kind, at_once, sentences_run, monkeypatch
 ):
     """Two of the four sentences have equal length. A batch never separates the three nouns of a
@@ -138,40 +138,40 @@ def test_nouns_in_one_sentence_share_what_is_before_them_and_have_donors_of_thei
         TargetText((*text.ids[: text.at], noun), text.at) for text in sentences for noun in NOUNS
     ]
     depth, n_heads, d_model, d_head = weights.shape
-    donors = drawn(len(texts), depth, n_heads, d_head)
-    directions = drawn(len(texts), depth, d_model, seed=1)
+    donors = random_tensor(len(texts), depth, n_heads, d_head)
+    directions = random_tensor(len(texts), depth, d_model, seed=1)
     swaps_and_base = 1 + int(weights.has_heads.sum()) * n_heads
     numbers = at_once * swaps_and_base * weights.blocks[0].d_mlp
     monkeypatch.setattr(heads, "BATCH_NUMBERS", numbers)
     counts = counted_rows(monkeypatch)
     # In another order: texts of the same sentence are still run together.
     order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(2)).tolist()
-    moved = heads.swap_heads(weights, [texts[n] for n in order], donors[order], directions[order])
+    effects = heads.swap_heads(weights, [texts[n] for n in order], donors[order], directions[order])
     assert counts == sentences_run
     with_heads = weights.has_heads.nonzero()[:, 0].tolist()
-    for found, number in zip(moved, order, strict=True):
+    for effect, number in zip(effects, order, strict=True):
         swaps = [{}]
         for layer in with_heads:
             swaps += [{(layer, head): donors[number, layer, head]} for head in range(n_heads)]
         base, *rows = swapped(model, texts[number], swaps)[0].transpose(0, 1)
         change = torch.stack(rows) - base  # swap stage d_model
         expected = (change * directions[number]).sum(-1)
-        error = (found[with_heads].flatten(0, 1) - expected).abs().max()
+        error = (effect[with_heads].flatten(0, 1) - expected).abs().max()
         assert error <= 10 * bound(model) * expected.abs().max()
 
 
-def test_sentences_with_unequally_many_nouns_are_run_all_the_same(monkeypatch):
+def test_sentences_with_unequal_numbers_of_nouns_are_run_too(monkeypatch):
     model = made("gpt2")
     weights = read_weights(model)
     ids = [(5, 6, 7, 8), (5, 6, 7, 9), (5, 6, 4, 9)]
-    donors = drawn(3, 2, *weights.shape[1:2], weights.shape[3])
-    directions = drawn(2, weights.shape[2], seed=1)
+    donors = random_tensor(3, 2, *weights.shape[1:2], weights.shape[3])
+    directions = random_tensor(2, weights.shape[2], seed=1)
     counts = counted_rows(monkeypatch)
     together = heads.swap_heads(weights, ids, donors, directions)
     assert counts == [3]
     for number, row in enumerate(ids):
-        alone = heads.swap_heads(weights, [row], donors[[number]], directions)
-        torch.testing.assert_close(together[[number]], alone, rtol=0, atol=1e-12)
+        single = heads.swap_heads(weights, [row], donors[[number]], directions)
+        torch.testing.assert_close(together[[number]], single, rtol=0, atol=1e-12)
 
 
 # --- quantities that are not computed -------------------------------------------------------------
@@ -183,9 +183,9 @@ def counting(monkeypatch, *names):
     for name in names:
         step = getattr(fused, name)
 
-        def counted(*given, name=name, step=step):
+        def counted(*arguments, name=name, step=step):
             counts[name] += 1
-            return step(*given)
+            return step(*arguments)
 
         monkeypatch.setattr(fused, name, counted)
     return counts
@@ -194,7 +194,7 @@ def counting(monkeypatch, *names):
 STEPS = ("project", "attend_among", "activate", "write_mlp")
 
 
-def test_a_run_stops_at_what_is_read_of_its_last_block(monkeypatch):
+def test_a_run_stops_at_the_quantity_that_is_read_from_its_last_block(monkeypatch):
     """The reader takes queries, keys and values; or the stream at the word along a direction; or
     the stream itself.
     """
@@ -203,8 +203,8 @@ def test_a_run_stops_at_what_is_read_of_its_last_block(monkeypatch):
     list(variants.project_texts(weights, [[5, 6, 7]], 2, fused.position_tables(weights, 3)))
     assert [counts[name] for name in STEPS] == [2, 1, 1, 1]
     counts.clear()
-    z = drawn(1, 2, *weights.shape[1:2], weights.shape[3])
-    heads.swap_heads(weights, [[5, 6, 7]], z, drawn(1, weights.shape[2]))
+    z = random_tensor(1, 2, *weights.shape[1:2], weights.shape[3])
+    heads.swap_heads(weights, [[5, 6, 7]], z, random_tensor(1, weights.shape[2]))
     before = [2, 1, 1, 1]
     assert [counts[name] for name in STEPS] == [before[n] + (2, 2, 2, 1)[n] for n in range(4)]
     counts.clear()
@@ -212,7 +212,7 @@ def test_a_run_stops_at_what_is_read_of_its_last_block(monkeypatch):
     assert [counts[name] for name in STEPS] == [before[n] + 2 for n in range(4)]
 
 
-def test_behind_the_last_attention_an_encoder_is_run_at_the_word_alone(monkeypatch):
+def test_after_the_last_attention_an_encoder_is_run_only_at_the_word(monkeypatch):
     weights = read_weights(made("bert"))
     sizes = []
     activate = fused.activate
@@ -222,7 +222,7 @@ def test_behind_the_last_attention_an_encoder_is_run_at_the_word_alone(monkeypat
         return activate(weights, block, resid)
 
     monkeypatch.setattr(fused, "activate", noting)
-    z = drawn(1, 2, *weights.shape[1:2], weights.shape[3])
+    z = random_tensor(1, 2, *weights.shape[1:2], weights.shape[3])
     text = TargetText((5, 6, 7, 8), 2)
-    heads.swap_heads(weights, [text], z, drawn(1, weights.shape[2]))
+    heads.swap_heads(weights, [text], z, random_tensor(1, weights.shape[2]))
     assert sizes == [4, 1]

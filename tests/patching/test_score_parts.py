@@ -19,7 +19,7 @@ KINDS = ("gpt2", "gemma2", "bert", "gpt_oss", "bloom", "qwen3", "olmo2")
 EACH = each_family(*KINDS, also=KINDS)
 
 
-def places(whole):
+def reading_positions(whole):
     """The position from which the head reads, and the positions that it reads."""
     return (whole.tokens.positions_of(word)[-1] for word in ("bank", "river"))
 
@@ -48,15 +48,15 @@ def whole_attention(whole, queries, keys):
 @pytest.mark.parametrize("side", ["query", "key"])
 def test_a_replaced_part_does_what_a_whole_attention_computes(kind, side):
     model = family_model(kind, torch.float64)
-    whole, other = probe.trace(model, TEXT), probe.trace(model, OTHER)
-    at, source = places(whole)
-    donor = Donor(other, [4, 5])
+    whole, donor_trace = probe.trace(model, TEXT), probe.trace(model, OTHER)
+    at, source = reading_positions(whole)
+    donor = Donor(donor_trace, [4, 5])
     weights = {source: 1.0, 2: -0.5, 3: -0.5}
     replaced = replace_parts(whole, LAYER, HEAD, donor, side=side, at=at, weights=weights)
     pos = at if side == "query" else source
-    own = qk.stream_parts(whole, LAYER, [pos], "part")
-    given = qk.stream_parts(other, LAYER, [4, 5], "part")
-    assert replaced.labels == own.labels == given.labels
+    parts = qk.stream_parts(whole, LAYER, [pos], "part")
+    donor_parts = qk.stream_parts(donor_trace, LAYER, [4, 5], "part")
+    assert replaced.labels == parts.labels == donor_parts.labels
     stream = whole.resid_pre[LAYER]
     close = 3e-6 if model.config.family.in_float32 else 1e-10
 
@@ -64,11 +64,11 @@ def test_a_replaced_part_does_what_a_whole_attention_computes(kind, side):
         return before[at, source] - before[at, [2, 3]].mean()
 
     before, pattern = whole_attention(whole, stream, stream)
-    for number in range(0, len(own.labels), 3):
+    for number in range(0, len(parts.labels), 3):
         lost = []
-        for vector in given.vectors[number]:
+        for vector in donor_parts.vectors[number]:
             changed = stream.clone()
-            changed[pos] += vector - own.vectors[number, 0]
+            changed[pos] += vector - parts.vectors[number, 0]
             sides = (changed, stream) if side == "query" else (stream, changed)
             before_there, pattern_there = whole_attention(whole, *sides)
             if side == "key":  # the contrast is with unchanged keys
@@ -84,7 +84,7 @@ def test_a_replaced_part_does_what_a_whole_attention_computes(kind, side):
 @pytest.mark.parametrize("side", ["query", "key"])
 def test_a_token_that_is_its_own_donor_loses_nothing(side):
     whole = probe.trace(random_model(torch.float64), TEXT)
-    at, source = places(whole)
+    at, source = reading_positions(whole)
     donor = Donor(whole, [at if side == "query" else source])
     replaced = replace_parts(whole, 2, HEAD, donor, side=side, at=at, weights={source: 1.0})
     for lost in replaced[1:]:
@@ -92,24 +92,24 @@ def test_a_token_that_is_its_own_donor_loses_nothing(side):
 
 
 @pytest.mark.parametrize("side", ["query", "key"])
-def test_what_the_attribution_predicts_holds_the_scale_of_the_norm(side):
+def test_the_attribution_freezes_the_scale_of_the_norm(side):
     """LayerNorm by hand: centred, divided by the unchanged scale, and times the gain."""
     model = random_model(torch.float64)
     whole = probe.trace(model, TEXT)
     block = probe.read_weights(model).blocks[2]
-    at, source = places(whole)
+    at, source = reading_positions(whole)
     donor = Donor(whole, [1, 2, 3])
     weights = {source: 1.0, 1: -1.0}
     replaced = replace_parts(whole, 2, HEAD, donor, side=side, at=at, weights=weights)
     pos = at if side == "query" else source
-    own = qk.stream_parts(whole, 2, [pos], "part").vectors[:, 0]
-    lost = own - qk.stream_parts(whole, 2, [1, 2, 3], "part").vectors.mean(1)
+    parts = qk.stream_parts(whole, 2, [pos], "part").vectors[:, 0]
+    lost = parts - qk.stream_parts(whole, 2, [1, 2, 3], "part").vectors.mean(1)
     variance = whole.resid_pre[2, pos].var(unbiased=False)
     normed = (lost - lost.mean(-1, keepdim=True)) / (variance + model.config.epsilon).sqrt()
     normed = normed * block.norm
     if side == "query":
-        other = whole.k[2, HEAD, source] - whole.k[2, HEAD, 1]
-        expected = normed @ block.w_q[HEAD] @ other
+        key_difference = whole.k[2, HEAD, source] - whole.k[2, HEAD, 1]
+        expected = normed @ block.w_q[HEAD] @ key_difference
     else:
         expected = normed @ block.w_k[HEAD] @ whole.q[2, HEAD, at]
     torch.testing.assert_close(replaced.attributed, expected / 7**0.5, rtol=0, atol=1e-12)

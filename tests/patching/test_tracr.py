@@ -15,7 +15,7 @@ from compiled import EMBEDDING, MLP, compiled
 import probe
 from probe.model import forward
 
-KEPT = Path(__file__).parents[2] / "reports" / "tracr.csv"
+RECORD = Path(__file__).parents[2] / "reports" / "tracr.csv"
 WHY = "Tracr is not installed: python -m pip install '.[tracr]'"
 needs_tracr = pytest.mark.skipif(find_spec("tracr") is None, reason=WHY)
 TOKENS = (EMBEDDING, MLP)
@@ -45,8 +45,8 @@ def test_a_compiled_program_runs_as_tracr_runs_it_on_every_input_and_the_circuit
 ):
     program = compiled(name)
     assert len(program.inputs) == 3**5
-    made = outputs(program)[:, 1:]  # Tracr's begin token has no meaning
-    np.testing.assert_allclose(made, program.next_token[:, 1:], rtol=0, atol=1e-5)
+    results = outputs(program)[:, 1:]  # Tracr's begin token has no meaning
+    np.testing.assert_allclose(results, program.next_token[:, 1:], rtol=0, atol=1e-5)
     weights = probe.read_weights(program.model)
     *_, last = forward.run(weights, torch.from_numpy(program.inputs), torch.float32)
     logits = forward.unembed(weights, last["resid_post"])[..., list(program.outputs)]
@@ -59,19 +59,19 @@ def test_a_compiled_program_runs_as_tracr_runs_it_on_every_input_and_the_circuit
 
 @needs_tracr
 @pytest.mark.slow
-def test_heads_that_are_not_the_programs_are_alive_and_read_by_nobody(name):
+def test_heads_outside_the_program_are_active_and_not_read(name):
     program = compiled(name)
     pairs = pairs_of(program, 4)
     ids = torch.from_numpy(program.inputs[[row for pair in pairs for row in pair]])
     z = torch.stack(
         [step["z"] for step in forward.run(probe.read_weights(program.model), ids, torch.float32)]
     )
-    moved = (z[:, ::2] - z[:, 1::2]).abs().amax((1, 3, 4))  # layer head
+    changes = (z[:, ::2] - z[:, 1::2]).abs().amax((1, 3, 4))  # layer head
     heads, edges = by_probe(program, pairs)
-    for place in set(heads) - program.heads:
-        assert moved[place] > 0.01 and heads[place] < 1e-6
+    for head in set(heads) - program.heads:
+        assert changes[head] > 0.01 and heads[head] < 1e-6
     assert len(set(heads) - program.heads) >= 3 * program.model.config.n_layers
-    assert max(edges[place] for place in set(edges) - program.edges) < 1e-6
+    assert max(edges[edge] for edge in set(edges) - program.edges) < 1e-6
 
 
 @needs_tracr
@@ -81,14 +81,14 @@ def test_swaps_and_paths_find_every_head_and_every_edge_and_agree_with_direct_pa
     pairs = pairs_of(program, 6)
     heads, edges = by_probe(program, pairs)
     assert auroc(heads, program.heads, heads) == auroc(edges, program.edges, edges) == 1
-    for place, moved in by_direct_path(program, pairs).items():
-        assert moved <= 1e-6 or place in program.edges
+    for edge, effect in by_direct_path(program, pairs).items():
+        assert effect <= 1e-6 or edge in program.edges
         assert (
-            moved >= edges[place] - 1e-5
+            effect >= edges[edge] - 1e-5
         )  # all positions at once; an edge has only one sender position
 
 
-def test_a_ranking_without_anything_to_tell_apart_has_no_area_and_ties_count_half():
+def test_a_ranking_of_a_single_class_has_no_area_and_ties_count_half():
     scores = {"a": 0.2, "b": 0.2 + 1e-8, "c": 0.1}
     assert auroc(scores, frozenset("a"), scores) == 0.75
     assert (
@@ -100,17 +100,19 @@ def test_a_ranking_without_anything_to_tell_apart_has_no_area_and_ties_count_hal
     )
 
 
-def test_sixteen_programs_are_on_record_and_found_whole():
-    kept = pd.read_csv(KEPT)
-    assert len(kept) == 16 and kept["program"].is_unique and {1, 2, 3} == set(kept["steps"])
-    assert (kept["steps"] == 2).sum() >= 3 and (kept["steps"] == 3).sum() >= 2
+def test_sixteen_programs_are_on_record_and_found_completely():
+    records = pd.read_csv(RECORD)
     assert (
-        (kept["error"] < 1e-5).all()
-        and (kept["inputs"] >= 3**5).all()
-        and (kept["pairs"] == 24).all()
+        len(records) == 16 and records["program"].is_unique and {1, 2, 3} == set(records["steps"])
+    )
+    assert (records["steps"] == 2).sum() >= 3 and (records["steps"] == 3).sum() >= 2
+    assert (
+        (records["error"] < 1e-5).all()
+        and (records["inputs"] >= 3**5).all()
+        and (records["pairs"] == 24).all()
     )
     for kind in ("heads", "edges"):
-        assert (kept[f"{kind}_probe"] == 1).all() and (kept[f"{kind}_attribution"] <= 1).all()
-    between = kept[kept["between_known"] > 0]
+        assert (records[f"{kind}_probe"] == 1).all() and (records[f"{kind}_attribution"] <= 1).all()
+    between = records[records["between_known"] > 0]
     assert len(between) >= 5 and (between["between_probe"] == 1).all()
-    assert kept.loc[kept["between_known"] == 0, "between_probe"].isna().all()
+    assert records.loc[records["between_known"] == 0, "between_probe"].isna().all()

@@ -23,21 +23,23 @@ def summed(keys=None, *, seed=0, draws=DRAWS, batch=WORDS, **parts):
     keys = range(words) if keys is None else keys
     sums = Sums(seed=seed, draws=draws)
     for start in range(0, words, batch):
-        some = slice(start, start + batch)
-        sums.add(list(keys)[some], **{name: rows[some] for name, rows in parts.items()})
+        batch_slice = slice(start, start + batch)
+        sums.add(
+            list(keys)[batch_slice], **{name: rows[batch_slice] for name, rows in parts.items()}
+        )
     return sums
 
 
 def test_sums_are_drawn_by_key_and_not_by_position_or_batch():
     rows = np.random.default_rng(0).normal(size=(WORDS, 3))
     whole = summed(numerator=rows)
-    turned = summed(range(WORDS)[::-1], numerator=rows[::-1], batch=7)
-    for one, other in (
-        (whole.total["numerator"], turned.total["numerator"]),
-        (whole.flipped["numerator"], turned.flipped["numerator"]),
-        (whole.bootstrapped("numerator"), turned.bootstrapped("numerator")),
+    reversed_sums = summed(range(WORDS)[::-1], numerator=rows[::-1], batch=7)
+    for expected, actual in (
+        (whole.total["numerator"], reversed_sums.total["numerator"]),
+        (whole.flipped["numerator"], reversed_sums.flipped["numerator"]),
+        (whole.bootstrapped("numerator"), reversed_sums.bootstrapped("numerator")),
     ):
-        np.testing.assert_allclose(one, other, atol=1e-12)
+        np.testing.assert_allclose(expected, actual, atol=1e-12)
     np.testing.assert_allclose(whole.total["numerator"], rows.sum(0), atol=1e-12)
     other_seed = summed(numerator=rows, seed=1)
     assert not np.allclose(other_seed.flipped["numerator"], whole.flipped["numerator"])
@@ -45,9 +47,9 @@ def test_sums_are_drawn_by_key_and_not_by_position_or_batch():
 
 def test_a_draw_without_any_word_counts_as_the_data():
     sums = summed(numerator=np.array([[3.0]]), draws=200)
-    drawn = sums.bootstrapped("numerator")[1:, 0]
-    assert (drawn > 0).all()  # a third of the draws have a weight of 0
-    assert (drawn == 3.0).sum() > 100 and set(drawn.tolist()) > {6.0, 9.0}
+    draws = sums.bootstrapped("numerator")[1:, 0]
+    assert (draws > 0).all()  # a third of the draws have a weight of 0
+    assert (draws == 3.0).sum() > 100 and set(draws.tolist()) > {6.0, 9.0}
 
 
 def test_a_ratio_of_sums_has_the_interval_of_its_delta_method():
@@ -64,11 +66,11 @@ def test_a_ratio_of_sums_has_the_interval_of_its_delta_method():
     assert ratio.high[0] - ratio.low[0] == pytest.approx(2 * 1.96 * error, rel=0.06)
 
 
-def test_a_ratio_over_nothing_is_missing_and_a_draw_over_nothing_says_nothing():
-    top = np.array([[1.0], [2.0], [4.0]])
-    bottom = np.array([[0.0], [1.0], [1.0]])
-    assert np.isnan(across_words.ratio(top, bottom, 5).value).all()
-    ratio = across_words.ratio(top[::-1], np.array([[1.0], [-1.0], [0.0]]), 5)
+def test_a_ratio_over_zero_is_missing_and_a_draw_over_zero_counts_as_the_data():
+    numerator = np.array([[1.0], [2.0], [4.0]])
+    denominator = np.array([[0.0], [1.0], [1.0]])
+    assert np.isnan(across_words.ratio(numerator, denominator, 5).value).all()
+    ratio = across_words.ratio(numerator[::-1], np.array([[1.0], [-1.0], [0.0]]), 5)
     assert ratio.draws.tolist() == [[4.0], [4.0]]
 
 
@@ -83,15 +85,15 @@ def null_run(seed, *, words=WORDS):
 
 
 def test_without_an_effect_p_is_uniform_and_the_family_wise_error_is_at_its_level():
-    first, smallest = [], []
+    first, smallest_p = [], []
     for run in range(RUNS):
         effects = null_run(run)
         sums = summed(numerator=effects, seed=run)
         observed, null = sums.total["numerator"], sums.flipped["numerator"]
-        smallest.append(across_words.not_zero(observed, null).p.min())
+        smallest_p.append(across_words.not_zero(observed, null).p.min())
         first.append(across_words.not_zero(observed[:1], null[:, :1]).p[0])
     assert kstest(first, "uniform").pvalue > 0.001
-    wrong = sum(p < LEVEL for p in smallest)
+    wrong = sum(p < LEVEL for p in smallest_p)
     assert 0.02 <= wrong / RUNS <= 0.08
 
 
@@ -108,44 +110,42 @@ def specific_run(seed, *, specific=0.0):
     more[0] = specific
     noise = 0.1 * common
     net = gap * (share + more) + noise * rng.normal(size=(WORDS, PARTS))
-    other = other_gap * share + 0.5 * noise * rng.normal(size=(WORDS, PARTS))
+    other_net = other_gap * share + 0.5 * noise * rng.normal(size=(WORDS, PARTS))
     parts = {
         "numerator": net,
         "denominator": gap,
-        "other_numerator": other,
+        "other_numerator": other_net,
         "other_denominator": other_gap,
     }
     return summed(seed=seed, **parts, count=np.ones(WORDS))
 
 
-def test_a_head_that_does_the_same_share_for_nouns_is_not_specific():
+def test_a_head_with_the_same_share_for_nouns_is_not_specific():
     where = (np.ones(PARTS, dtype=bool), np.zeros(PARTS, dtype=np.intp))
-    first, smallest, found = [], [], 0
+    first, smallest_p, detections = [], [], 0
     for run in range(RUNS):
         observed, null = across_words.difference_of_ratios(specific_run(run), *where)
-        smallest.append(across_words.not_zero(observed, null).p.min())
+        smallest_p.append(across_words.not_zero(observed, null).p.min())
         first.append(across_words.not_zero(observed[:1], null[:, :1]).p[0])
         sums = specific_run(run, specific=0.15)
         test = across_words.not_zero(*across_words.difference_of_ratios(sums, *where))
-        found += bool(test.p[0] < LEVEL)
+        detections += bool(test.p[0] < LEVEL)
     assert kstest(first, "uniform").pvalue > 0.001
-    wrong = sum(p < LEVEL for p in smallest)
+    wrong = sum(p < LEVEL for p in smallest_p)
     assert 0.02 <= wrong / RUNS <= 0.08
-    assert found / RUNS > 0.9
+    assert detections / RUNS > 0.9
 
 
-def test_the_difference_of_ratios_is_the_mean_of_what_words_count():
+def test_the_difference_of_ratios_is_the_mean_over_words():
     sums = specific_run(3)
     effect = sums.total["numerator"] / sums.total["denominator"]
     general = sums.total["other_numerator"] / sums.total["other_denominator"]
-    known = np.arange(PARTS) % 2 == 0
-    observed, _ = across_words.difference_of_ratios(
-        sums, known, np.zeros(known.sum(), dtype=np.intp)
-    )
-    np.testing.assert_allclose(observed / WORDS, (effect - general)[known], atol=1e-12)
+    even = np.arange(PARTS) % 2 == 0
+    observed, _ = across_words.difference_of_ratios(sums, even, np.zeros(even.sum(), dtype=np.intp))
+    np.testing.assert_allclose(observed / WORDS, (effect - general)[even], atol=1e-12)
 
 
-def test_an_effect_is_found_and_what_does_nothing_is_not():
+def test_an_effect_is_found_and_heads_without_an_effect_are_not():
     effects = null_run(1)
     effects[:, 4] += 1.5 * np.abs(effects[:, 4]).mean()
     sums = summed(numerator=effects, draws=1999)
@@ -172,9 +172,9 @@ def test_spread_is_that_of_all_words_and_exactly_0_where_they_agree():
     assert spread.deviation[0] == pytest.approx(rows[:, 0].std(ddof=1), rel=1e-6)
     assert spread.deviation[1] == 0 and spread.positive.tolist() == [50, 50]
     assert spread.error[0] == pytest.approx(rows[:, 0].std(ddof=1) / np.sqrt(50), rel=1e-6)
-    one = Spread()
-    one.add(rows[:1])
-    assert np.isnan(one.deviation).all()
+    single = Spread()
+    single.add(rows[:1])
+    assert np.isnan(single.deviation).all()
 
 
 # --- numbers of words -----------------------------------------------------------------------------
@@ -185,15 +185,15 @@ def test_rank_correlation_is_scipys_with_an_interval_over_words():
     x = rng.normal(size=60).round(1)  # with ties
     y = x + rng.normal(size=60)
     y[3] = np.nan
-    found = across_words.rank_correlation(x, y, seed=0)
-    known = np.isfinite(y)
-    assert found.words == 59
-    assert found.rho == pytest.approx(spearmanr(x[known], y[known]).statistic)
-    assert found.low < found.rho < found.high and found.low > 0.2
+    correlation = across_words.rank_correlation(x, y, seed=0)
+    finite = np.isfinite(y)
+    assert correlation.words == 59
+    assert correlation.rho == pytest.approx(spearmanr(x[finite], y[finite]).statistic)
+    assert correlation.low < correlation.rho < correlation.high and correlation.low > 0.2
     again = across_words.rank_correlation(x, y, seed=0)
-    assert again == found
-    nothing = across_words.rank_correlation(np.ones(8), np.arange(8.0), seed=0)
-    assert np.isnan(nothing.rho) and nothing.words == 8
+    assert again == correlation
+    constant = across_words.rank_correlation(np.ones(8), np.arange(8.0), seed=0)
+    assert np.isnan(constant.rho) and constant.words == 8
 
 
 def test_few_words_have_wider_intervals_than_their_percentiles():

@@ -35,8 +35,8 @@ def test_the_axis_is_calibrated_on_its_two_means_and_an_effect_is_a_difference_o
     assert axis.coordinate(b).mean().item() == pytest.approx(-0.5)
     assert axis.coordinate(axis.midpoint).item() == pytest.approx(0)
     assert (axis.sense_a, axis.sense_b, axis.depth) == ("river", "money", 3)
-    other, change = axes.fit_axis(b, a, ("money", "river"), 3), normal(7, 5, seed=2)
-    torch.testing.assert_close(other.coordinate(a), -axis.coordinate(a), **EXACT)
+    reversed_axis, change = axes.fit_axis(b, a, ("money", "river"), 3), normal(7, 5, seed=2)
+    torch.testing.assert_close(reversed_axis.coordinate(a), -axis.coordinate(a), **EXACT)
     torch.testing.assert_close(
         axis.effect(change), axis.coordinate(a + change) - axis.coordinate(a), **EXACT
     )
@@ -98,17 +98,17 @@ def by_hand(g):
 def test_separation_follows_the_gap():
     apart = np.array([0.0, 1.0, 3.0, 1.5])
     resid, labels = separated(apart.tolist(), n=600)
-    found = by_depth(resid, labels, range(600))
+    separation = by_depth(resid, labels, range(600))
     np.testing.assert_allclose(
-        found.auroc, norm.cdf(apart / np.sqrt(2)), atol=0.05
+        separation.auroc, norm.cdf(apart / np.sqrt(2)), atol=0.05
     )  # of two normal distributions at that distance
-    assert (np.abs(found.g - apart) < 3 * np.sqrt(4 / 600 + apart**2 / 1200)).all()
+    assert (np.abs(separation.g - apart) < 3 * np.sqrt(4 / 600 + apart**2 / 1200)).all()
 
 
 @pytest.mark.parametrize(
-    ("name", "nothing", "group"), [("auroc", 0.5, 1), ("auroc", 0.5, 2), ("g", 0, 2)]
+    ("name", "chance", "group"), [("auroc", 0.5, 1), ("auroc", 0.5, 2), ("g", 0, 2)]
 )
-def test_separation_is_held_out(name, nothing, group):
+def test_separation_is_held_out(name, chance, group):
     """In sample, noise in more dimensions than sentences would look perfectly separated at every
     depth.
 
@@ -117,12 +117,12 @@ def test_separation_is_held_out(name, nothing, group):
     below 0.
     """
     groups, labels = [row // group for row in range(24)], ["a", "b"] * 12
-    found = [
+    scores = [
         getattr(by_depth(normal(24, 3, 200, seed=seed), labels, groups, seed), name)
         for seed in range(40)
     ]
-    mean, error = np.mean(found, axis=0), np.std(found, axis=0) / np.sqrt(40)
-    assert (np.abs(mean - nothing) < 3 * error).all()
+    mean, error = np.mean(scores, axis=0), np.std(scores, axis=0) / np.sqrt(40)
+    assert (np.abs(mean - chance) < 3 * error).all()
 
 
 def test_groups_are_not_trained_and_tested_on_at_once():
@@ -130,29 +130,33 @@ def test_groups_are_not_trained_and_tested_on_at_once():
     cue = np.arange(96) % 12
     rows = normal(12, 1, 100)[cue] + 0.01 * normal(96, 1, 100, seed=1)
     labels = ["a" if number % 2 else "b" for number in cue]
-    leaks, kept = by_depth(rows, labels, range(96)), by_depth(rows, labels, cue.tolist())
-    assert leaks.auroc == 1 and kept.auroc < 0.9 and leaks.g > 4 and kept.g < 1
+    leaks, held_out = by_depth(rows, labels, range(96)), by_depth(rows, labels, cue.tolist())
+    assert leaks.auroc == 1 and held_out.auroc < 0.9 and leaks.g > 4 and held_out.g < 1
     # For each sense; sentences of one cue word form a unit.
-    for found, units in ((leaks, 48), (kept, 6)):
+    for separation, units in ((leaks, 48), (held_out, 6)):
         np.testing.assert_allclose(
-            found.error, np.sqrt(2 / units + found.g**2 / (4 * units)), rtol=1e-12
+            separation.error, np.sqrt(2 / units + separation.g**2 / (4 * units)), rtol=1e-12
         )
 
 
 @pytest.mark.parametrize("counts", [(17, 19), (12, 12), (30, 7)])
 def test_identical_vectors_are_not_separated_at_all(counts):
     labels = ["a"] * counts[0] + ["b"] * counts[1]
-    found = by_depth(
+    separation = by_depth(
         normal(1, 2, 64).expand(sum(counts), 2, 64).float(), labels, range(sum(counts))
     )
-    assert (found.auroc == 0.5).all() and (found.g == 0).all()
+    assert (separation.auroc == 0.5).all() and (separation.g == 0).all()
 
 
 def test_a_gap_without_spread_is_perfect():
     resid, labels = separated([0.0, 0.0, 2.0, 3.0, 3.0], noise=0.0)
-    found = by_depth(resid, labels, range(24))
-    assert found.auroc.tolist() == [0.5, 0.5, 1, 1, 1] and found.g.tolist() == [0, 0, *[np.inf] * 3]
-    assert axes.choose_depth([found]) == 2
+    separation = by_depth(resid, labels, range(24))
+    assert separation.auroc.tolist() == [0.5, 0.5, 1, 1, 1] and separation.g.tolist() == [
+        0,
+        0,
+        *[np.inf] * 3,
+    ]
+    assert axes.choose_depth([separation]) == 2
 
 
 @pytest.mark.parametrize(
@@ -172,12 +176,12 @@ def test_a_gap_without_spread_is_perfect():
     ],
 )
 def test_the_read_out_is_within_one_standard_error_by_hand(g, expected):
-    assert axes.choose_depth([by_hand(one) for one in g]) == expected
+    assert axes.choose_depth([by_hand(values) for values in g]) == expected
 
 
 def test_nothing_to_score_is_chance():
-    found = by_depth(normal(4, 3, 5), ["a", "b"] * 2, [0, 0, 0, 0])
-    assert found.auroc.tolist() == [0.5] * 3 and found.g.tolist() == [0] * 3
+    separation = by_depth(normal(4, 3, 5), ["a", "b"] * 2, [0, 0, 0, 0])
+    assert separation.auroc.tolist() == [0.5] * 3 and separation.g.tolist() == [0] * 3
 
 
 # --- axes of every holdout ------------------------------------------------------------------------
@@ -187,36 +191,36 @@ SPLIT = cross_fit(SENTENCES, SENSES, seed=1)
 OF_A = np.array(SPLIT.is_a)
 
 
-def test_held_out_axes_are_fitted_on_what_their_holdout_learns_from():
+def test_held_out_axes_are_fitted_on_the_training_rows_of_their_holdout():
     resid = normal(len(SENTENCES), 3, 6)
     held_out = axes.hold_out(resid, SPLIT, SENSES)
     for holdout in SPLIT.holdouts:
         train = np.array(holdout.train)
         a, b = (resid[np.array(SPLIT.rows)[train[side]]] for side in (OF_A[train], ~OF_A[train]))
-        for row, stage in [
-            (SPLIT.rows[place], stage) for place in holdout.test for stage in range(3)
+        for row, depth in [
+            (SPLIT.rows[index], depth) for index in holdout.test for depth in range(3)
         ]:
-            expected, found = (
-                axes.fit_axis(a[:, stage], b[:, stage], SENSES, stage),
-                held_out.at(row, stage),
+            expected, actual = (
+                axes.fit_axis(a[:, depth], b[:, depth], SENSES, depth),
+                held_out.at(row, depth),
             )
-            torch.testing.assert_close(found.u, expected.u, **EXACT)
-            torch.testing.assert_close(found.midpoint, expected.midpoint, **EXACT)
-            assert found.gap == pytest.approx(expected.gap, abs=1e-12)
-            m = expected.coordinate(resid[row, stage]).item()
-            assert held_out.coordinates(resid[[row]], [row])[0, stage] == pytest.approx(
+            torch.testing.assert_close(actual.u, expected.u, **EXACT)
+            torch.testing.assert_close(actual.midpoint, expected.midpoint, **EXACT)
+            assert actual.gap == pytest.approx(expected.gap, abs=1e-12)
+            m = expected.coordinate(resid[row, depth]).item()
+            assert held_out.coordinates(resid[[row]], [row])[0, depth] == pytest.approx(
                 m, abs=1e-12
             )
             change = normal(6, seed=row)
-            along = held_out.directions([row])[0, stage] @ change
+            along = held_out.directions([row])[0, depth] @ change
             assert along.item() == pytest.approx(expected.effect(change).item(), abs=1e-12)
-    rows = [SPLIT.rows[place] for place in SPLIT.holdouts[0].test]
+    rows = [SPLIT.rows[index] for index in SPLIT.holdouts[0].test]
     changed = resid.clone()
     changed[rows] = 100  # tested rows have no influence on their axis
     assert torch.equal(axes.hold_out(changed, SPLIT, SENSES).u[0], held_out.u[0])
 
 
-def test_what_is_said_next_is_read_in_centred_logits():
+def test_the_next_token_is_read_in_centred_logits():
     """M of the last stage: a fraction of the difference of the senses' mean logits, over the
     whole vocabulary.
     """
@@ -243,39 +247,44 @@ def test_what_is_said_next_is_read_in_centred_logits():
 def test_separation_by_holdout_is_that_of_held_out_coordinates_by_hand():
     """AUROC within every holdout, g over all of them."""
     resid = normal(len(SENTENCES), 2, 6)
-    found = axes.separation_by_holdout(axes.hold_out(resid, SPLIT, SENSES), resid, SPLIT)
+    separation = axes.separation_by_holdout(axes.hold_out(resid, SPLIT, SENSES), resid, SPLIT)
     resid = resid[list(SPLIT.rows)]
     for depth in range(2):
         aurocs, sides = [], ([], [])
-        for train, test in ((np.array(one.train), np.array(one.test)) for one in SPLIT.holdouts):
+        for train, test in (
+            (np.array(holdout.train), np.array(holdout.test)) for holdout in SPLIT.holdouts
+        ):
             fit = (resid[train[side], depth] for side in (OF_A[train], ~OF_A[train]))
             along = axes.fit_axis(*fit, SENSES, depth).coordinate(resid[test, depth]).numpy()
             aurocs.append(float(resampling.auroc(along[OF_A[test]], along[~OF_A[test]])))
             for side, of in zip(sides, (OF_A[test], ~OF_A[test]), strict=True):
                 side.extend(along[of])
-        assert found.auroc[depth] == pytest.approx(np.mean(aurocs)) and len(set(aurocs)) > 1
-        assert found.g[depth] == pytest.approx(resampling.hedges_g(*map(np.array, sides)).item())
-    units = len({SPLIT.units[place] for one in SPLIT.holdouts for place in one.test})
+        assert separation.auroc[depth] == pytest.approx(np.mean(aurocs)) and len(set(aurocs)) > 1
+        assert separation.g[depth] == pytest.approx(
+            resampling.hedges_g(*map(np.array, sides)).item()
+        )
+    units = len({SPLIT.units[index] for holdout in SPLIT.holdouts for index in holdout.test})
     np.testing.assert_allclose(
-        found.error, np.sqrt(2 / units + found.g**2 / (4 * units)), rtol=1e-12
+        separation.error, np.sqrt(2 / units + separation.g**2 / (4 * units)), rtol=1e-12
     )
 
 
-def test_separation_by_holdout_scores_only_what_tests_both_senses():
+def test_separation_scores_only_holdouts_that_test_both_senses():
     resid, first = normal(len(SENTENCES), 2, 6), SPLIT.holdouts[0]
-    only_a = Holdout(first.train, tuple(place for place in first.test if OF_A[place]))
-    others = SPLIT.holdouts[1:]
-    without, with_one, nothing = (
+    only_a = Holdout(first.train, tuple(index for index in first.test if OF_A[index]))
+    remaining = SPLIT.holdouts[1:]
+    without, with_one, only_one = (
         axes.separation_by_holdout(axes.hold_out(resid, split, SENSES), resid, split)
         for split in (
-            replace(SPLIT, holdouts=holdouts) for holdouts in (others, (only_a, *others), (only_a,))
+            replace(SPLIT, holdouts=holdouts)
+            for holdouts in (remaining, (only_a, *remaining), (only_a,))
         )
     )
     np.testing.assert_array_equal(with_one.auroc, without.auroc)
-    assert nothing.auroc.tolist() == [0.5, 0.5] and nothing.g.tolist() == [0, 0]
+    assert only_one.auroc.tolist() == [0.5, 0.5] and only_one.g.tolist() == [0, 0]
 
 
-def test_the_profile_begins_at_exactly_nothing():
+def test_the_profile_begins_at_exactly_zero():
     rows = len(SENTENCES)
     side = torch.tensor(
         [0.5 if row.sense == SENSES[0] else -0.5 for row in SENTENCES], dtype=torch.float64
@@ -286,20 +295,20 @@ def test_the_profile_begins_at_exactly_nothing():
     token = normal(1, 1, 6, seed=8).expand(rows, 1, 6)
     stages = torch.cat([token, resid + token], dim=1)
     held_out = axes.hold_out(stages[:, 1:], SPLIT, SENSES)
-    places = axes.profile(held_out, stages, SPLIT, 1, np.array([0.5, 0.97]))
-    assert [(place.depth, place.sense) for place in places] == [
+    profile = axes.profile(held_out, stages, SPLIT, 1, np.array([0.5, 0.97]))
+    assert [(point.depth, point.sense) for point in profile] == [
         (d, sense) for d in (-1, 0, 1) for sense in SENSES
     ]
-    for place in places[:4]:
-        assert (place.coordinate, place.low, place.high, place.auroc) == (0, 0, 0, 0.5)
+    for point in profile[:4]:
+        assert (point.coordinate, point.low, point.high, point.auroc) == (0, 0, 0, 0.5)
     assert held_out.coordinates(stages[:, 1:], range(rows))[:, 0].tolist() == [0] * rows
     of_a = [row for row in SPLIT.rows if SENTENCES[row].sense == SENSES[0]]
     at_one = held_out.coordinates(stages[of_a, 1:], of_a)[:, 1]
-    assert places[4].coordinate == pytest.approx(at_one.mean(), abs=1e-9)
-    assert places[4].low == pytest.approx(np.quantile(at_one, 0.1), abs=1e-9)
-    assert places[4].high == pytest.approx(np.quantile(at_one, 0.9), abs=1e-9)
-    assert places[4].auroc == places[5].auroc == 0.97
-    assert places[5].coordinate == pytest.approx(-0.5, abs=0.15)
+    assert profile[4].coordinate == pytest.approx(at_one.mean(), abs=1e-9)
+    assert profile[4].low == pytest.approx(np.quantile(at_one, 0.1), abs=1e-9)
+    assert profile[4].high == pytest.approx(np.quantile(at_one, 0.9), abs=1e-9)
+    assert profile[4].auroc == profile[5].auroc == 0.97
+    assert profile[5].coordinate == pytest.approx(-0.5, abs=0.15)
 
 
 # --- writes of a head -----------------------------------------------------------------------------

@@ -71,16 +71,16 @@ def null_separations(runs):
     """Cue words that differ and senses that do not: every cue is a different vector in every
     head. One result per run.
     """
-    sentences, found = sentences_of(18, repeats=3), []
+    sentences, results = sentences_of(18, repeats=3), []
     for run in range(runs):
         rng = np.random.default_rng(run)
         cues = rng.normal(size=(*SHAPE, 36, D_HEAD))
         writes = np.repeat(cues, 3, axis=2) + 0.3 * rng.normal(size=(*SHAPE, 108, D_HEAD))
-        given = torch.from_numpy(writes), cross_fit(sentences, SENSES, seed=run)
+        inputs = torch.from_numpy(writes), cross_fit(sentences, SENSES, seed=run)
         with pytest.MonkeyPatch.context() as patch:
             without_intervals(patch)
-            found.append(measure_separation(*given, permutations=DRAWS, seed=run).null)
-    return found
+            results.append(measure_separation(*inputs, permutations=DRAWS, seed=run).null)
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +89,14 @@ def null_flips(runs):
     per run.
     """
     cues = np.repeat(np.arange(10), 6).tolist()
-    found = []
+    results = []
     for run in range(runs):
         rng = np.random.default_rng(run)
         effects = np.repeat(rng.normal(size=(10, *SHAPE)), 6, axis=0) + 0.3 * rng.normal(
             size=(60, *SHAPE)
         )
-        found.append(resampling.flip_null(effects, cues, draws=DRAWS, rng=rng))
-    return found
+        results.append(resampling.flip_null(effects, cues, draws=DRAWS, rng=rng))
+    return results
 
 
 @pytest.fixture(params=["separation", "flips"])
@@ -105,33 +105,31 @@ def nulls(request, null_separations, null_flips):
 
 
 def test_p_of_one_head_is_uniform(nulls):
-    found = [resampling.max_t(null[0, 1, :1], null[1:, 1, :1]).p.item() for null in nulls]
-    spread = np.random.default_rng(0).uniform(-0.5, 0.5, len(nulls)) / (
-        DRAWS + 1
-    )  # p has steps of 1 / (DRAWS + 1)
-    assert kstest(np.array(found) + spread, "uniform").pvalue > 0.05
+    p_values = [resampling.max_t(null[0, 1, :1], null[1:, 1, :1]).p.item() for null in nulls]
+    # p has steps of 1 / (DRAWS + 1).
+    spread = np.random.default_rng(0).uniform(-0.5, 0.5, len(nulls)) / (DRAWS + 1)
+    assert kstest(np.array(p_values) + spread, "uniform").pvalue > 0.05
 
 
-def test_one_false_claim_among_all_heads_is_as_rare_as_the_level_says(nulls):
+def test_a_false_positive_among_all_heads_is_as_rare_as_the_level(nulls):
     """At level .05, and at .2, where few runs contain enough positives to detect a test that is
     too conservative.
     """
-    smallest = np.array([resampling.max_t(null[0], null[1:]).p.min() for null in nulls])
+    smallest_p = np.array([resampling.max_t(null[0], null[1:]).p.min() for null in nulls])
     one_by_one = np.array(
         [resampling.max_t(null[0, :, :1], null[1:, :, :1]).p.min() for null in nulls]
     )
     for level in (0.05, 0.2):
-        fewest, most = likely(level, len(nulls))
-        assert fewest <= (smallest < level).sum() <= most
-        assert (one_by_one < level).sum() <= most
+        lower, upper = likely(level, len(nulls))
+        assert lower <= (smallest_p < level).sum() <= upper
+        assert (one_by_one < level).sum() <= upper
     uncorrected = [
         ((1 + (null[1:] >= null[0]).sum(0)) / (1 + DRAWS)).min() < 0.05 for null in nulls
     ]
-    assert (
-        np.mean(uncorrected) > 0.3
-    )  # the check can fail: without correction, many more runs have a positive
+    # The check can fail: without correction, many more runs have a positive.
+    assert np.mean(uncorrected) > 0.3
     if len(nulls) > FEW:
-        assert 0.02 <= np.mean(smallest < 0.05) <= 0.08 and np.mean(one_by_one < 0.05) <= 0.08
+        assert 0.02 <= np.mean(smallest_p < 0.05) <= 0.08 and np.mean(one_by_one < 0.05) <= 0.08
 
 
 def test_held_out_separation_of_nothing_is_one_half(null_separations):
@@ -151,7 +149,7 @@ def crossed_cues(request):
     true effect, 0.
     """
     first, second, runs = request.param
-    sentences, found = make_crossed(first, second), []
+    sentences, results = make_crossed(first, second), []
     for run in range(runs):
         rng, split = np.random.default_rng(run), cross_fit(sentences, SENSES, seed=run)
         ends = [
@@ -169,24 +167,24 @@ def crossed_cues(request):
         )
         draws = resampling.bootstrap_ratio(effects, np.ones(len(effects)), weights)
         low, high = resampling.interval(draws, effects.mean(0), units=len(set(units)))
-        found.append((p, np.mean((low <= 0) & (high >= 0))))
-    return min(first, second), np.array(found)
+        results.append((p, np.mean((low <= 0) & (high >= 0))))
+    return min(first, second), np.array(results)
 
 
-def test_crossed_cue_words_are_claimed_as_rarely_as_the_level_says(crossed_cues):
+def test_false_positives_of_crossed_cue_words_are_as_rare_as_the_level(crossed_cues):
     """At .05; or at the smallest possible p if that is larger, as with four pairs of cue words."""
-    units, found = crossed_cues
+    units, results = crossed_cues
     level = max(0.05, resampling.smallest_p(units, draws=DRAWS))
-    claims, (fewest, most) = (found[:, 0] <= level).sum(), likely(level, len(found))
-    assert fewest <= claims <= most
-    assert len(found) == FEW or 0.02 <= claims / len(found) <= 0.08
+    claims, (lower, upper) = (results[:, 0] <= level).sum(), likely(level, len(results))
+    assert lower <= claims <= upper
+    assert len(results) == FEW or 0.02 <= claims / len(results) <= 0.08
 
 
 def test_intervals_of_crossed_cue_words_cover(crossed_cues):
     """Within three standard errors for few runs, within .02 for many."""
-    held = crossed_cues[1][:, 1]
-    away = 3 * held.std() / np.sqrt(len(held)) if len(held) == FEW else 0.02
-    assert held.mean() == pytest.approx(0.95, abs=away)
+    coverage = crossed_cues[1][:, 1]
+    away = 3 * coverage.std() / np.sqrt(len(coverage)) if len(coverage) == FEW else 0.02
+    assert coverage.mean() == pytest.approx(0.95, abs=away)
 
 
 # --- 8: whole studies -----------------------------------------------------------------------------
@@ -209,13 +207,13 @@ def test_studies_with_nothing_to_find_claim_no_more_than_chance():
 
 
 @pytest.mark.parametrize("kind", [kind for kind in null_campaign.NUISANCE if kind != "longer"])
-def test_what_goes_with_the_sense_in_every_sentence_passes_the_gate_and_is_called_confounded(kind):
-    found = null_campaign.study_of(kind, 1000)
-    assert found["gate"] == 1 and found["confounded"] > 0
-    assert min(found["nuisance_p"], found["untrained_p"]) < 0.01
+def test_a_nuisance_that_goes_with_the_sense_passes_the_gate_and_is_called_confounded(kind):
+    row = null_campaign.study_of(kind, 1000)
+    assert row["gate"] == 1 and row["confounded"] > 0
+    assert min(row["nuisance_p"], row["untrained_p"]) < 0.01
 
 
-def test_in_the_whole_campaign_no_more_is_claimed_than_may_be():
+def test_the_whole_campaign_claims_no_more_than_allowed():
     rows = pd.read_csv(ROOT / "reports" / "null_campaign.csv")
     assert (
         set(rows["kind"]) == set(null_campaign.KINDS) and not rows.duplicated(["kind", "run"]).any()
@@ -224,15 +222,17 @@ def test_in_the_whole_campaign_no_more_is_claimed_than_may_be():
     assert null_campaign.too_many(rows) == []
 
 
-def test_a_campaign_that_claims_more_is_told_so():
+def test_a_campaign_that_claims_more_is_detected():
     """The check can fail: three resolvers and five gates in 200 runs are one too many of each."""
     rows = pd.DataFrame(
         {"kind": "nested", "run": range(200), "gate": 0, "claimed": 0, "resolver": 0}
     )
-    for name, most in {"gate": 4, "resolver": 2}.items():
-        assert null_campaign.too_many(rows.assign(**{name: (rows["run"] < most).astype(int)})) == []
+    for name, limit in {"gate": 4, "resolver": 2}.items():
         assert (
-            len(null_campaign.too_many(rows.assign(**{name: (rows["run"] <= most).astype(int)})))
+            null_campaign.too_many(rows.assign(**{name: (rows["run"] < limit).astype(int)})) == []
+        )
+        assert (
+            len(null_campaign.too_many(rows.assign(**{name: (rows["run"] <= limit).astype(int)})))
             == 1
         )
 
@@ -240,20 +240,20 @@ def test_a_campaign_that_claims_more_is_told_so():
 # --- 9: a known effect ----------------------------------------------------------------------------
 
 
-def found_at(run, *, heads, d_head, d=1.0):
+def p_of_separation(run, *, heads, d_head, d=1.0):
     """p of a head whose write differs by d standard deviations along one direction, among heads
     of noise.
     """
     rng = np.random.default_rng(run)
     sentences = sentences_of(PER_SENSE)
     writes = rng.normal(size=(heads // 12, 12, len(sentences), d_head))
-    place = int(rng.integers(heads // 12)), int(rng.integers(12))
+    head = int(rng.integers(heads // 12)), int(rng.integers(12))
     direction = rng.normal(size=d_head)
     of_a = np.array([sentence.sense == SENSES[0] for sentence in sentences])
-    writes[place][of_a] += d * direction / np.linalg.norm(direction)
-    given = torch.from_numpy(writes), cross_fit(sentences, SENSES, seed=run)
-    null = measure_separation(*given, permutations=DRAWS, seed=run).null
-    return resampling.max_t(null[0], null[1:]).p[place]
+    writes[head][of_a] += d * direction / np.linalg.norm(direction)
+    inputs = torch.from_numpy(writes), cross_fit(sentences, SENSES, seed=run)
+    null = measure_separation(*inputs, permutations=DRAWS, seed=run).null
+    return resampling.max_t(null[0], null[1:]).p[head]
 
 
 @pytest.mark.parametrize("runs", mostly_campaign((12, 60)))
@@ -267,30 +267,30 @@ def test_a_write_that_differs_by_one_standard_deviation_is_found_in_four_of_five
     of equal noise has less power, so the write has few enough dimensions to keep the loss small.
     """
     without_intervals(monkeypatch)
-    found = np.array([found_at(run, heads=144, d_head=4) for run in range(runs)])
+    p_values = np.array([p_of_separation(run, heads=144, d_head=4) for run in range(runs)])
     fewest, _ = likely(0.8, runs)
-    assert (found < 0.05).sum() >= (fewest if runs == 12 else 0.8 * runs)
+    assert (p_values < 0.05).sum() >= (fewest if runs == 12 else 0.8 * runs)
 
 
-def swap_found_at(run, *, pairs, heads=144, d=1.0):
+def p_of_swap(run, *, pairs, heads=144, d=1.0):
     """p of a head whose swap moves pairs by d standard deviations on average, among heads that
     move them at random.
     """
     rng = np.random.default_rng(run)
     effects = rng.normal(size=(pairs, heads))
-    place = int(rng.integers(heads))
-    effects[:, place] += d
+    head = int(rng.integers(heads))
+    effects[:, head] += d
     null = resampling.flip_null(effects, range(pairs), draws=1000, rng=rng)
-    return resampling.max_t(null[0], null[1:]).p[place]
+    return resampling.max_t(null[0], null[1:]).p[head]
 
 
 @pytest.mark.parametrize("pairs", [46, 23])  # 46 pairs; 46 sentences in pairs
 def test_a_swap_that_moves_pairs_by_one_standard_deviation_is_found_in_four_of_five_runs(
     pairs, runs
 ):
-    found, nothing = (
-        np.array([swap_found_at(run, pairs=pairs, d=d) for run in range(runs)]) for d in (1.0, 0.0)
+    with_effect, without_effect = (
+        np.array([p_of_swap(run, pairs=pairs, d=d) for run in range(runs)]) for d in (1.0, 0.0)
     )
-    few, (fewest, _), (_, most) = runs == FEW, likely(0.8, runs), likely(0.05 / 144, runs)
-    assert (found < 0.05).sum() >= (fewest if few else 0.8 * runs)
-    assert (nothing < 0.05).sum() <= (most if few else 0.02 * runs)
+    few_runs, (lower, _), (_, upper) = runs == FEW, likely(0.8, runs), likely(0.05 / 144, runs)
+    assert (with_effect < 0.05).sum() >= (lower if few_runs else 0.8 * runs)
+    assert (without_effect < 0.05).sum() <= (upper if few_runs else 0.02 * runs)

@@ -33,7 +33,7 @@ def gate(resid, is_a, units, holdouts=None, *, seed=0):
 
 
 def paired(differences):
-    """One sentence of each sense per unit, so far apart: rows, senses, units."""
+    """Rows, senses and units, with one sentence of each sense per unit and their difference."""
     rows = [[sign * difference / 2] for difference in differences for sign in (1, -1)]
     return rows, [True, False] * len(differences), np.arange(len(rows)) // 2
 
@@ -58,36 +58,38 @@ def test_p_of_a_small_case_is_the_exact_one(kind):
     """
     rng = np.random.default_rng(2)
     units = np.repeat(np.arange(8), [2, 3, 2, 2, 4, 2, 2, 3])
-    turn = {"both": [], "single": range(8), "mixed": range(4, 8)}[kind]
+    single_sense = {"both": [], "single": range(8), "mixed": range(4, 8)}[kind]
     of_a = np.array(
-        [unit % 2 == 0 if unit in turn else row % 2 == 0 for row, unit in enumerate(units)]
+        [unit % 2 == 0 if unit in single_sense else row % 2 == 0 for row, unit in enumerate(units)]
     )
     resid, holdouts = rng.normal(size=(len(units), 2, 3)), holdouts_of(units, count=4)
     resid[of_a, 1, 0] += 0.7
-    flips = product([False, True], repeat=8 - len(turn))
-    deals = [set(chosen) for chosen in combinations(turn, len(turn) // 2)]
-    every = []
-    for flip, deal in product(flips, deals):
-        turned = {
-            unit: flip[place]
-            for place, unit in enumerate(unit for unit in range(8) if unit not in turn)
+    flips = product([False, True], repeat=8 - len(single_sense))
+    assignments = [set(group) for group in combinations(single_sense, len(single_sense) // 2)]
+    statistics = []
+    for flip, assignment in product(flips, assignments):
+        flip_of = {
+            unit: flip[index]
+            for index, unit in enumerate(unit for unit in range(8) if unit not in single_sense)
         }
         labels = [
-            unit in deal if unit in turn else was != turned[unit]
+            unit in assignment if unit in single_sense else was != flip_of[unit]
             for unit, was in zip(units, of_a, strict=True)
         ]
-        every.append([agreement(resid[:, stage], np.array(labels), holdouts) for stage in range(2)])
-    every, observed = (
-        np.array(every),
-        np.array([agreement(resid[:, stage], of_a, holdouts) for stage in range(2)]),
+        statistics.append(
+            [agreement(resid[:, depth], np.array(labels), holdouts) for depth in range(2)]
+        )
+    statistics, observed = (
+        np.array(statistics),
+        np.array([agreement(resid[:, depth], of_a, holdouts) for depth in range(2)]),
     )
-    spread = every.std(0)
-    found = gate(resid, of_a, units, holdouts)
-    np.testing.assert_allclose(found.t, observed / spread, rtol=0.05)
-    exact = [np.mean(every[:, stage] >= observed[stage] - 1e-9) for stage in range(2)]
-    exact.append(np.mean((every / spread).max(1) >= (observed / spread).max() - 1e-9))
-    single = [gate(resid[:, stage], of_a, units, holdouts).p for stage in range(2)]
-    for p, share in zip([*single, found.p], exact, strict=True):
+    spread = statistics.std(0)
+    result = gate(resid, of_a, units, holdouts)
+    np.testing.assert_allclose(result.t, observed / spread, rtol=0.05)
+    exact = [np.mean(statistics[:, depth] >= observed[depth] - 1e-9) for depth in range(2)]
+    exact.append(np.mean((statistics / spread).max(1) >= (observed / spread).max() - 1e-9))
+    single = [gate(resid[:, depth], of_a, units, holdouts).p for depth in range(2)]
+    for p, share in zip([*single, result.p], exact, strict=True):
         assert p == pytest.approx(
             share, abs=4 * np.sqrt(share * (1 - share) / resampling.GATE_DRAWS) + 5e-3
         )
@@ -99,16 +101,16 @@ def test_a_gap_that_points_the_other_way_does_not_pass():
     assert gate(rows, is_a, units, [Holdout(*halves), Holdout(*halves[::-1])]).p > 0.99
 
 
-def test_no_gap_at_all_is_p_one_and_a_stage_without_any_costs_nothing():
+def test_without_a_gap_p_is_one_and_a_stage_without_a_gap_costs_nothing():
     rows, is_a, units = paired([0.0] * 10)
     assert gate(rows, is_a, units).p == 1
     apart = np.array(paired(np.random.default_rng(0).normal(0.7, 1, 10))[0])
     both = np.stack([np.full_like(apart, 0.1), apart], axis=1)
-    alone, together = gate(apart, is_a, units), gate(both, is_a, units)
-    assert together.p == alone.p and together.t.tolist() == pytest.approx([0, alone.t[0]])
+    single, together = gate(apart, is_a, units), gate(both, is_a, units)
+    assert together.p == single.p and together.t.tolist() == pytest.approx([0, single.t[0]])
 
 
-def drawn(run, *, pairs=True, d=0.0, cue=1.0, shared=1.0, cues=10):
+def random_study(run, *, pairs=True, d=0.0, cue=1.0, shared=1.0, cues=10):
     """Sentences held out as in a study, and vectors of three stages in 16 dimensions.
 
     Every pair of cue words, every cue word and every sentence has a random vector. In the last
@@ -136,42 +138,42 @@ def drawn(run, *, pairs=True, d=0.0, cue=1.0, shared=1.0, cues=10):
 def test_under_the_null_p_is_uniform(pairs, runs, monkeypatch):
     """Cue words differ from each other; senses do not."""
     monkeypatch.setattr(resampling, "GATE_DRAWS", 199)
-    found = []
+    p_values = []
     for run in range(runs):
-        resid, split, _ = drawn(run, pairs=pairs, shared=float(pairs), cues=8)
-        found.append(gate(resid, split.is_a, split.exchanged, split.holdouts, seed=run).p)
+        resid, split, _ = random_study(run, pairs=pairs, shared=float(pairs), cues=8)
+        p_values.append(gate(resid, split.is_a, split.exchanged, split.holdouts, seed=run).p)
     for level in (0.05, 0.25, 0.5, 0.75):
-        fewest, most = likely(level, runs)
-        assert fewest <= np.sum(np.array(found) <= level) <= most
+        lower, upper = likely(level, runs)
+        assert lower <= np.sum(np.array(p_values) <= level) <= upper
 
 
-def test_ten_pairs_of_cue_words_are_enough_where_the_pairing_takes_out_what_they_share(monkeypatch):
+def test_ten_pairs_of_cue_words_are_enough_if_the_pairing_removes_what_they_share(monkeypatch):
     """d = 1.2 in 16 dimensions: p < .01 in nine of ten runs. Reassigning single cue words would
     waste the pairing.
     """
     monkeypatch.setattr(resampling, "GATE_DRAWS", 999)
-    found = []
+    p_values = []
     for run in range(30):
-        resid, split, words = drawn(run, d=1.2, cue=0.3, shared=0.95)
-        found.append(
+        resid, split, words = random_study(run, d=1.2, cue=0.3, shared=0.95)
+        p_values.append(
             [gate(resid, split.is_a, units, split.holdouts).p for units in (split.exchanged, words)]
         )
-    whole, singly = (np.array(found) < 0.01).mean(0)
+    whole, singly = (np.array(p_values) < 0.01).mean(0)
     assert whole >= 0.9 and singly < whole / 2
 
 
-def test_a_difference_of_places_is_seen_and_none_is_p_one():
+def test_a_difference_of_positions_is_detected_and_p_is_one_without_any():
     rng, is_a, units = np.random.default_rng(0), np.arange(40) % 2 == 0, np.arange(40) // 2
-    place = rng.integers(3, 9, 40).astype(float)
-    known = np.stack([place, np.full(40, 7.0)], axis=1)
-    assert resampling.difference_p(known[:, 1:], is_a, units, seed=0) == 1
+    position = rng.integers(3, 9, 40).astype(float)
+    nuisances = np.stack([position, np.full(40, 7.0)], axis=1)
+    assert resampling.difference_p(nuisances[:, 1:], is_a, units, seed=0) == 1
     assert (
-        resampling.difference_p(np.repeat(place[::2], 2)[:, None], is_a, units, seed=0) == 1
+        resampling.difference_p(np.repeat(position[::2], 2)[:, None], is_a, units, seed=0) == 1
     )  # pairs are aligned
-    assert resampling.difference_p(known, is_a, units, seed=0) > 0.05
+    assert resampling.difference_p(nuisances, is_a, units, seed=0) > 0.05
     for shift in (4, -4):  # two-sided
-        known[:, 0] = place + shift * is_a
-        assert resampling.difference_p(known, is_a, units, seed=0) < 0.01
+        nuisances[:, 0] = position + shift * is_a
+        assert resampling.difference_p(nuisances, is_a, units, seed=0) < 0.01
 
 
 @pytest.mark.parametrize(("units", "p"), [(4, 1 / 16), (9, 1 / 512), (12, 1 / 1001)])
@@ -188,27 +190,27 @@ def test_max_t_by_hand():
     """
     observed = np.array([5.0, 1.0, 3.0])
     null = np.array([[1.0, 0.0, 0.5], [4.0, 0.0, 1.0], [0.0, 2.0, 1.0], [0.0, 1.5, 0.0]])
-    found = resampling.max_t(observed, null)
-    assert found.p.tolist() == [
+    result = resampling.max_t(observed, null)
+    assert result.p.tolist() == [
         1 / 5,
         3 / 5,
         1 / 5,
     ]  # a single-step correction would give the second 2 / 5: 4.0 reaches 3.0
-    assert found.t.tolist() == observed.tolist()
+    assert result.t.tolist() == observed.tolist()
     # Uncorrected 1/5, 3/5, 1/5; Benjamini-Hochberg: 1/5 * 3/2, 3/5, 1/5 * 3/2
-    assert found.q.tolist() == pytest.approx([0.3, 0.6, 0.3])
+    assert result.q.tolist() == pytest.approx([0.3, 0.6, 0.3])
 
 
 def test_step_down_is_never_above_single_step_nor_below_the_uncorrected():
     for seed in range(20):
         rng = np.random.default_rng(seed)
         observed, null = rng.normal(size=(3, 4)) + rng.random() * 2, rng.normal(size=(99, 3, 4))
-        found = resampling.max_t(observed, null).p
+        p = resampling.max_t(observed, null).p
         single = (1 + (null.max((1, 2))[:, None, None] >= observed).sum(0)) / 100
-        alone = (1 + (null >= observed).sum(0)) / 100
-        assert (found <= single).all() and (found >= alone).all()
-        assert found.ravel()[observed.argmax()] == single.ravel()[observed.argmax()]
-        ordered = found.ravel()[(-observed).ravel().argsort()]
+        uncorrected = (1 + (null >= observed).sum(0)) / 100
+        assert (p <= single).all() and (p >= uncorrected).all()
+        assert p.ravel()[observed.argmax()] == single.ravel()[observed.argmax()]
+        ordered = p.ravel()[(-observed).ravel().argsort()]
         assert (np.diff(ordered) >= 0).all()
 
 
@@ -260,18 +262,18 @@ def test_the_visible_effect_is_that_of_the_published_sample_sizes(d, n, pairs):
 
 
 @pytest.mark.parametrize(("n", "tests"), [(6, 16), (8, 1), (12, 16), (40, 16)])
-def test_the_visible_effect_is_found_as_often_as_it_says(n, tests):
+def test_the_visible_effect_is_found_as_often_as_stated(n, tests):
     """With the sign-flip test itself, four times in five: 300 studies, within three standard
     errors of .023.
     """
     d = resampling.smallest_effect(n, tests=tests, paired=True)
     rng = np.random.default_rng(11)
-    found = 0
+    detections = 0
     for seed in range(300):
         effects = rng.normal(size=(n, tests))
         effects[:, 0] += d
-        found += resampling.sign_flip_test(effects, range(n), seed=seed, draws=499).p[0] < 0.05
-    assert 0.73 <= found / 300 <= 0.87
+        detections += resampling.sign_flip_test(effects, range(n), seed=seed, draws=499).p[0] < 0.05
+    assert 0.73 <= detections / 300 <= 0.87
 
 
 def test_a_single_unit_shows_nothing():
@@ -289,7 +291,7 @@ def test_the_sign_flip_test_finds_the_head_that_acts_and_no_other():
 
 
 @pytest.mark.parametrize(
-    ("effects", "units", "options", "said"),
+    ("effects", "units", "options", "message"),
     [
         (
             [[1.0, np.nan], [1, 1]],
@@ -323,14 +325,14 @@ def test_the_sign_flip_test_finds_the_head_that_acts_and_no_other():
         ),
     ],
 )
-def test_effects_that_have_no_sign_are_refused(effects, units, options, said):
+def test_effects_that_have_no_sign_are_refused(effects, units, options, message):
     with pytest.raises(InputError) as error:
         resampling.sign_flip_test(effects, range(units), seed=0, **options)
-    assert str(error.value).startswith(f"Cannot flip signs: {said}")
+    assert str(error.value).startswith(f"Cannot flip signs: {message}")
 
 
 @pytest.mark.parametrize(
-    ("effects", "units", "said"),
+    ("effects", "units", "message"),
     [
         (5.0, ["a"], "got effects of shape [] and 1 units, expected a row of effects for each"),
         (None, ["a"], "got effects of shape [] and 1 units, expected a row of effects for each"),
@@ -344,13 +346,13 @@ def test_effects_that_have_no_sign_are_refused(effects, units, options, said):
         ([1.0, 2.0], [None, "a"], "got units such as None, expected a word or a number for each"),
     ],
 )
-def test_what_are_no_effects_or_no_units_is_refused(effects, units, said):
+def test_invalid_effects_and_units_are_refused(effects, units, message):
     with pytest.raises(InputError) as error:
         resampling.sign_flip_test(effects, units)
-    assert str(error.value).startswith(f"Cannot flip signs: {said}")
+    assert str(error.value).startswith(f"Cannot flip signs: {message}")
 
 
-def test_a_list_of_effects_is_taken():
+def test_a_list_of_effects_is_accepted():
     effects = np.random.default_rng(0).normal(size=(8, 3))
     of_list = resampling.sign_flip_test(effects.tolist(), list("abcdefgh"), seed=0)
     assert (of_list.p == resampling.sign_flip_test(effects, range(8), seed=0).p).all()
@@ -359,12 +361,12 @@ def test_a_list_of_effects_is_taken():
 # --- ties -----------------------------------------------------------------------------------------
 
 
-def test_what_is_equal_within_float32_is_reached_and_what_is_less_is_not():
-    drawn = np.array([[2.0, 0.5], [2.0 - 1e-7, 0.5 + 1e-7], [1.999, 0.5 - 1e-7], [-8.0, 0.4999]])
-    found = resampling.reached(drawn, np.array([2.0, 0.5]))
-    assert found.tolist() == [[True, True], [True, True], [False, True], [False, False]]
+def test_a_value_equal_within_float32_is_reached_and_a_smaller_one_is_not():
+    draws = np.array([[2.0, 0.5], [2.0 - 1e-7, 0.5 + 1e-7], [1.999, 0.5 - 1e-7], [-8.0, 0.4999]])
+    result = resampling.reached(draws, np.array([2.0, 0.5]))
+    assert result.tolist() == [[True, True], [True, True], [False, True], [False, False]]
     assert (
-        resampling.reached(1e9 * drawn, np.array([2e9, 5e8])).tolist() == found.tolist()
+        resampling.reached(1e9 * draws, np.array([2e9, 5e8])).tolist() == result.tolist()
     )  # in any unit
 
 
@@ -373,7 +375,7 @@ def noisy(values, run):
     return values * (1 + 1e-7 * np.random.default_rng(run).normal(size=values.shape))
 
 
-def test_no_p_hangs_on_the_last_digit():
+def test_no_p_depends_on_the_last_digit():
     """Whole numbers and few units: many relabellings give exactly the observed statistic."""
     effects = np.random.default_rng(4).integers(-2, 4, size=(6, 12)).astype(float)
     flips = [resampling.sign_flip_test(noisy(effects, run), range(6), seed=0) for run in range(20)]
@@ -384,8 +386,8 @@ def test_no_p_hangs_on_the_last_digit():
     assert len({gate(noisy(apart, run), is_a, units).p for run in range(20)}) == 1
 
 
-def test_compared_without_a_margin_p_does_hang_on_the_last_digit(monkeypatch):
+def test_compared_without_a_margin_p_depends_on_the_last_digit(monkeypatch):
     """The check can fail."""
     monkeypatch.setattr(resampling, "TIE", 0.0)
     with pytest.raises(AssertionError):
-        test_no_p_hangs_on_the_last_digit()
+        test_no_p_depends_on_the_last_digit()

@@ -45,9 +45,9 @@ def test_auroc_is_scikit_learns(decimals):
     )
     ours = resampling.auroc(a, b)
     truth = np.r_[np.ones(13), np.zeros(17)]
-    for place in np.ndindex(3, 2):
-        theirs = roc_auc_score(truth, np.r_[a[(slice(None), *place)], b[(slice(None), *place)]])
-        assert ours[place] == pytest.approx(theirs, abs=1e-12)
+    for index in np.ndindex(3, 2):
+        theirs = roc_auc_score(truth, np.r_[a[(slice(None), *index)], b[(slice(None), *index)]])
+        assert ours[index] == pytest.approx(theirs, abs=1e-12)
     np.testing.assert_allclose(
         resampling.auroc(b, a), 1 - ours, atol=1e-12
     )  # one-sided: labels swapped, sign flipped
@@ -88,7 +88,7 @@ def test_bootstrap_draws_groups_as_often_as_there_are_groups():
     assert not np.array_equal(weights, resampling.bootstrap_weights([labels], seed=1, draws=4000))
 
 
-def test_crossed_factors_are_drawn_on_their_own():
+def test_crossed_factors_are_drawn_independently():
     frames, cues = zip(*product("abcd", "xyz"), strict=True)
     weights = resampling.bootstrap_weights([frames, cues], seed=0, draws=50).reshape(50, 4, 3)
     for draw in weights:
@@ -141,10 +141,12 @@ def test_intervals_of_crossed_rows_cover_where_independent_cells_would_not():
 
 
 def test_a_ratio_is_of_sums_and_not_a_mean_of_ratios():
-    top, bottom = np.array([[1.0, 0], [3, 1], [2, 5]]), np.array([1.0, 2, 5])
+    numerator, denominator = np.array([[1.0, 0], [3, 1], [2, 5]]), np.array([1.0, 2, 5])
     weights = np.array([[1.0, 1, 1], [2, 0, 1]])
     expected = [[6 / 8, 6 / 8], [4 / 7, 5 / 7]]
-    np.testing.assert_allclose(resampling.bootstrap_ratio(top, bottom, weights), expected)
+    np.testing.assert_allclose(
+        resampling.bootstrap_ratio(numerator, denominator, weights), expected
+    )
 
 
 def test_an_interval_is_central():
@@ -160,18 +162,18 @@ def test_an_interval_is_central():
     )
 
 
-def test_an_own_denominator_of_every_layer_is_a_ratio_of_its_own():
+def test_a_separate_denominator_for_every_layer_gives_separate_ratios():
     rng = np.random.default_rng(0)
-    top, bottom, weights = (
+    numerator, denominator, weights = (
         rng.normal(size=(5, 3, 2)),
         rng.random((5, 3)) + 1,
         rng.integers(0, 3, (7, 5)).astype(float),
     )
     weights[:, 0] += 1
-    found = resampling.bootstrap_ratio(top, bottom, weights)
+    ratios = resampling.bootstrap_ratio(numerator, denominator, weights)
     for layer in range(3):
-        alone = resampling.bootstrap_ratio(top[:, layer], bottom[:, layer], weights)
-        np.testing.assert_allclose(found[:, layer], alone)
+        ratio = resampling.bootstrap_ratio(numerator[:, layer], denominator[:, layer], weights)
+        np.testing.assert_allclose(ratios[:, layer], ratio)
 
 
 # --- order ----------------------------------------------------------------------------------------

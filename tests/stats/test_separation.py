@@ -31,7 +31,7 @@ FIT, REPORT = (
 ONE_WAY = replace(SPLIT, holdouts=(Holdout(FIT, REPORT),))
 
 
-def drawn_writes(seed, *, d=0.0):
+def random_writes(seed, *, d=0.0):
     writes = np.random.default_rng(seed).normal(size=(*SHAPE, len(SENTENCES), D_HEAD))
     writes[1, 2, OF_A, 0] += d
     return writes
@@ -63,45 +63,47 @@ def test_every_holdout_is_scored_along_the_direction_of_the_others_and_counts_by
     monkeypatch.setattr(
         "probe.stats.separation.MANY", 0
     )  # unreduced writes, so that they can be scored by hand
-    writes = drawn_writes(1, d=0.8)
-    found = measured(writes)
+    writes = random_writes(1, d=0.8)
+    separation = measured(writes)
     wins, compared = zip(*(counted(writes, holdout) for holdout in SPLIT.holdouts), strict=True)
-    np.testing.assert_allclose(found.auroc, sum(wins) / sum(compared), atol=1e-12)
-    np.testing.assert_allclose(found.null[0], found.auroc, atol=0)
-    assert found.null.shape == (20, *SHAPE) and len(set(compared)) > 1
+    np.testing.assert_allclose(separation.auroc, sum(wins) / sum(compared), atol=1e-12)
+    np.testing.assert_allclose(separation.null[0], separation.auroc, atol=0)
+    assert separation.null.shape == (20, *SHAPE) and len(set(compared)) > 1
     won, of = counted(writes, ONE_WAY.holdouts[0])
     np.testing.assert_allclose(measured(writes, ONE_WAY).auroc, won / of, atol=1e-12)
-    assert np.abs(won / of - found.auroc).max() > 0.02
+    assert np.abs(won / of - separation.auroc).max() > 0.02
 
 
-def test_other_rows_play_no_part():
-    writes = drawn_writes(2)
-    some = replace(SPLIT, holdouts=(Holdout(FIT[4:], REPORT[4:]),))
+def test_rows_outside_the_holdouts_have_no_influence():
+    writes = random_writes(2)
+    part = replace(SPLIT, holdouts=(Holdout(FIT[4:], REPORT[4:]),))
     changed = writes.copy()
     changed[:, :, [*FIT[:4], *REPORT[:4]]] = 100
     for name in ("auroc", "hedges_g", "auroc_low", "null"):
         np.testing.assert_array_equal(
-            getattr(measured(writes, some), name), getattr(measured(changed, some), name)
+            getattr(measured(writes, part), name), getattr(measured(changed, part), name)
         )
 
 
-def test_labels_that_turn_round_in_one_part_turn_the_scores_round():
+def test_labels_reversed_in_one_part_reverse_the_scores():
     """One-sided: a separation in the wrong direction out of sample stays below one half."""
-    writes = drawn_writes(3, d=5.0)
-    turned = replace(ONE_WAY, is_a=tuple(a != (row in REPORT) for row, a in enumerate(SPLIT.is_a)))
-    one, other = measured(writes, ONE_WAY), measured(writes, turned)
-    assert one.auroc[1, 2] > 0.99 and other.auroc[1, 2] < 0.01
-    np.testing.assert_allclose(other.auroc, 1 - one.auroc, atol=1e-12)
-    np.testing.assert_allclose(other.hedges_g, -one.hedges_g, atol=1e-9)
+    writes = random_writes(3, d=5.0)
+    reversed_split = replace(
+        ONE_WAY, is_a=tuple(a != (row in REPORT) for row, a in enumerate(SPLIT.is_a))
+    )
+    forward, backward = measured(writes, ONE_WAY), measured(writes, reversed_split)
+    assert forward.auroc[1, 2] > 0.99 and backward.auroc[1, 2] < 0.01
+    np.testing.assert_allclose(backward.auroc, 1 - forward.auroc, atol=1e-12)
+    np.testing.assert_allclose(backward.hedges_g, -forward.hedges_g, atol=1e-9)
 
 
-def test_intervals_hold_the_value_and_widen_where_there_is_doubt():
-    found = measured(drawn_writes(4, d=5.0))
-    assert (found.auroc_low <= found.auroc + 1e-12).all() and (
-        found.auroc <= found.auroc_high + 1e-12
+def test_intervals_contain_the_value_and_widen_with_uncertainty():
+    separation = measured(random_writes(4, d=5.0))
+    assert (separation.auroc_low <= separation.auroc + 1e-12).all() and (
+        separation.auroc <= separation.auroc_high + 1e-12
     ).all()
-    assert found.auroc_low.min() >= 0 and found.auroc_high.max() <= 1
-    width = found.auroc_high - found.auroc_low
+    assert separation.auroc_low.min() >= 0 and separation.auroc_high.max() <= 1
+    width = separation.auroc_high - separation.auroc_low
     assert width[1, 2] < 0.05 < np.delete(width.ravel(), 5).min()
 
 
@@ -114,27 +116,27 @@ def test_both_directions_of_a_swap_have_a_test_each_corrected_over_all_pairs_of_
     effects[1][:, 0, 1] += 1.0
     effects[1][:, 1, 0] -= 1.0
     tested = corrected_tests(
-        [measured(drawn_writes(5))] * 2, effects, [], [], [cues] * 2, permutations=19, seed=0
+        [measured(random_writes(5))] * 2, effects, [], [], [cues] * 2, permutations=19, seed=0
     )
-    for name, place in (("swap", (0, 1)), ("opposes", (1, 0))):
-        nothing, moved = (getattr(pair, name).p for pair in tested)
+    for name, head in (("swap", (0, 1)), ("opposes", (1, 0))):
+        without_effect, with_effect = (getattr(pair, name).p for pair in tested)
         assert (
-            moved[place] == 1 / 20
-            and (np.delete(moved, np.ravel_multi_index(place, SHAPE)) > 0.05).all()
+            with_effect[head] == 1 / 20
+            and (np.delete(with_effect, np.ravel_multi_index(head, SHAPE)) > 0.05).all()
         )
-        assert (nothing > 0.05).all()
+        assert (without_effect > 0.05).all()
     assert tested[0].next_token is None
-    (one,) = corrected_tests(
-        [measured(drawn_writes(5))], effects[1:], effects[:1], [], [cues], permutations=19, seed=0
+    (single,) = corrected_tests(
+        [measured(random_writes(5))], effects[1:], effects[:1], [], [cues], permutations=19, seed=0
     )
-    assert one.next_token is not None and one.continuation is None
+    assert single.next_token is not None and single.continuation is None
 
 
 def normal(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_the_own_direction_by_hand():
+def test_own_direction_scores_by_hand():
     # Means (2, 1) and (0, 0) after centring; pooled variances 2 and 0.5 over 100 + 100 sentences.
     spread = torch.tensor([[1.0, 0.5], [-1, 0.5], [1, -0.5], [-1, -0.5]], dtype=torch.float64)
     a, b = spread.repeat(25, 1) + torch.tensor([2.0, 1]), spread.repeat(25, 1)
@@ -175,21 +177,23 @@ def test_noise_scored_on_its_own_sentences_looks_separated_and_held_out_does_not
     direction = (a.mean(1) - b.mean(1)).unsqueeze(-1)
     in_sample = auroc_of(*((part @ direction).squeeze(-1) for part in (a, b)))
     assert in_sample.mean() == pytest.approx(0.897, abs=0.01)
-    own = auroc_of(*(own_direction_scores(a, b, part) for part in (a, b)))
-    assert 0.75 < own.mean() < in_sample.mean() - 0.02  # fewer components leak less, and still leak
+    in_few_components = auroc_of(*(own_direction_scores(a, b, part) for part in (a, b)))
+    assert (
+        0.75 < in_few_components.mean() < in_sample.mean() - 0.02
+    )  # fewer components leak less, and still leak
     held_out = auroc_of(*(own_direction_scores(a, b, part) for part in (new_a, new_b)))
     assert abs(held_out.mean() - 0.5) < 2 * held_out.std() / np.sqrt(heads)
 
 
-@pytest.mark.parametrize(("per_sense", "kept"), [(99, 16), (100, 64)])
-def test_few_sentences_are_read_in_few_components(per_sense, kept):
+@pytest.mark.parametrize(("per_sense", "components"), [(99, 16), (100, 64)])
+def test_few_sentences_are_read_in_few_components(per_sense, components):
     fit, new = normal(2, 2 * per_sense, 64) + 3, normal(2, 5, 64, seed=1)
     less, fresh = reduced(fit, new, per_sense=per_sense)
-    assert less.shape == (2, 2 * per_sense, kept) and fresh.shape == (2, 5, kept)
+    assert less.shape == (2, 2 * per_sense, components) and fresh.shape == (2, 5, components)
     assert less.mean(1).abs().max() < 1e-12
     spectrum = torch.linalg.svdvals(fit - fit.mean(1, keepdim=True))
     torch.testing.assert_close(
-        less.norm(dim=(1, 2)), spectrum[:, :kept].norm(dim=1)
+        less.norm(dim=(1, 2)), spectrum[:, :components].norm(dim=1)
     )  # the largest ones
 
 
@@ -211,10 +215,12 @@ def test_a_layer_without_heads_is_not_tested():
     null[0, :, 2] += 2
     has_heads = np.array([True, False, True])
     null[:, :, 1] = 0
-    found = _max_t(null, has_heads)
-    alone = resampling.max_t(null[0][:, has_heads], null[1:][:, :, has_heads])
-    for whole, part in zip(found, alone, strict=True):
+    result = _max_t(null, has_heads)
+    expected = resampling.max_t(null[0][:, has_heads], null[1:][:, :, has_heads])
+    for whole, part in zip(result, expected, strict=True):
         np.testing.assert_array_equal(whole[:, has_heads], part)
-    assert (found.p[:, 1] == 1).all() and (found.q[:, 1] == 1).all() and (found.t[:, 1] == 0).all()
-    every = resampling.max_t(null[0], null[1:])
-    np.testing.assert_array_equal(_max_t(null, np.array([True] * 3)).q, every.q)
+    assert (
+        (result.p[:, 1] == 1).all() and (result.q[:, 1] == 1).all() and (result.t[:, 1] == 0).all()
+    )
+    all_layers = resampling.max_t(null[0], null[1:])
+    np.testing.assert_array_equal(_max_t(null, np.array([True] * 3)).q, all_layers.q)

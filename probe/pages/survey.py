@@ -275,7 +275,7 @@ def _head_row(head: HeadAcrossWords) -> Section:
         specific = measured(head.specific, head.specific_low, head.specific_high)
     return {
         "name": head.name,
-        "shown": head.significant,
+        "significant": head.significant,
         "effect": measured(head.effect, head.effect_low, head.effect_high),
         "p": p_value(head.p),
         "between": percent(head.between_words),

@@ -71,14 +71,14 @@ def ranks(described: str, name: str) -> list[dict[str, object]]:
     )
     word = trace.tokens.positions_of("monster")[-1]
     rows = []
-    for place, at in {"monster": word, "full stop": word + 1}.items():
+    for position, at in {"monster": word, "full stop": word + 1}.items():
         lens = probe.decomposition.logit_lens(trace, at)
         by_depth = (lens > lens[:, [first[name]]]).sum(-1) + 1
         rows += [
             {
                 "name": name,
                 "described": described,
-                "place": place,
+                "place": position,
                 "depth": depth,
                 "rank": int(rank),
             }

@@ -14,7 +14,7 @@
 # # Does it reproduce the published results about GPT-2 small and indirect objects?
 #
 # "When John and Mary went to the shops, John gave the bag to" continues with *Mary*. The heads that cause this in GPT-2 small are the
-# best-known circuit (Wang et al. 2022). Here its numbers are measured again and printed next to the published ones, including those of
+# best-known circuit (Wang et al. 2022). Here its numbers are measured again and printed next to the published ones, including the numbers of
 # TransformerLens' demonstration on eight prompts. About a minute; `make ioi MODEL=gpt2`, where `PROBE_MODEL` may also name a folder.
 #
 # The published numbers come from folded weights. A logit difference is the same in both. A head's write is reported here without b_V W_O,
@@ -215,7 +215,7 @@ looking = {
 }
 note("looks most at the token before", "L4H11", looking["previous"].index[0])
 note(
-    "among the five that look most behind the first copy",
+    "among the five that look most after the first copy",
     "L5H5, L6H9",
     ", ".join(looking["induction"].index[:5]),
 )

@@ -15,7 +15,7 @@
 #
 # The sentences that ship are composed minimal pairs. CoarseWSD-20 (Loureiro et al. 2021, CC BY-NC 4.0) has sentences from Wikipedia, labelled with
 # the sense of *bank*, *apple* and *mole*. Here every head of SmolLM2-135M-Instruct is swapped at the word in 40 of them for each sense, drawn at
-# random, with randomly drawn donors of the other sense. No cue is marked, so every sentence is a unit of its own.
+# random, with randomly drawn donors of the other sense. No cue is marked, so every sentence is a separate unit.
 #
 # Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real` are read. If `PROBE_COARSEWSD`
 # names a folder of CoarseWSD-20, they are measured again, which takes some minutes per word. No sentence is stored, only numbers. Writes into `reports/real`

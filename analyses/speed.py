@@ -59,7 +59,7 @@ def record(work, against, target, measured, unit="×", *, least=False):
 # ## Reading: Q, K, V, pattern row, z and the residual stream at the word
 
 # %%
-tokens = timing.drawn(model, SENTENCES, LENGTH)
+tokens = timing.random_tokens(model, SENTENCES, LENGTH)
 at_word, rows = [LENGTH - 1] * SENTENCES, [sentence.ids for sentence in tokens]
 works = {
     "read": lambda: probe.target_states(model, tokens, at_word),
@@ -120,7 +120,7 @@ record(
     "largest difference of the two, of the residual's unit",
     "",
     1e-4,
-    timing.alone(difference),
+    timing.single_value(difference),
     unit="",
 )
 
@@ -229,7 +229,7 @@ record(
     "largest difference of the two totals, of the residual's unit",
     "",
     1e-4,
-    timing.alone(difference),
+    timing.single_value(difference),
     unit="",
 )
 
@@ -275,7 +275,7 @@ for shape in () if QUICK else ("llama-135m", "neox-160m", "bert-base"):
 # %%
 curve_masks = timing.curve_sets(layers, heads)
 donor_z = probe.target_states(
-    model, timing.drawn(model, PAIRS, LENGTH, seed=1), [LENGTH - 1] * PAIRS
+    model, timing.random_tokens(model, PAIRS, LENGTH, seed=1), [LENGTH - 1] * PAIRS
 ).z
 works = {
     "curve": lambda: probe.swap_sets(weights, a, donor_z, curve_masks, direction[None]),
@@ -299,14 +299,19 @@ record(
     f"extra memory of a trace kept to one of {LONG} tokens",
     everything,
     0.1,
-    timing.alone(text["traced"] / text["cached"]),
+    timing.single_value(text["traced"] / text["cached"]),
 )
-record("its time", everything, 1.0, timing.alone(text["traced_seconds"] / text["cached_seconds"]))
+record(
+    "its time",
+    everything,
+    1.0,
+    timing.single_value(text["traced_seconds"] / text["cached_seconds"]),
+)
 record(
     "ΔE by source token, every head, values included",
     "",
     60,
-    timing.alone(text["sources"]),
+    timing.single_value(text["sources"]),
     unit="MiB",
 )
 
@@ -315,8 +320,8 @@ record(
 
 # %%
 started = timing.start_up(runs=RUNS)
-record("import probe", "", 0.15, timing.alone(started["import probe"]), unit="s")
-record("probe --help", "", 0.35, timing.alone(started["probe --help"]), unit="s")
+record("import probe", "", 0.15, timing.single_value(started["import probe"]), unit="s")
+record("probe --help", "", 0.35, timing.single_value(started["probe --help"]), unit="s")
 
 # %% [markdown]
 # ## Growth

@@ -42,7 +42,7 @@ out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 # ## One head, with the mask and without
 #
 # `attention.mask` puts minus infinity where the key comes after the query, and exp(-∞) is 0. The head shown is the one in which "Apple"
-# would attend most to "smartphone" without the mask. The weights with the mask equal those of the hooked model.
+# would attend most to "smartphone" without the mask. The weights with the mask equal the weights of the hooked model.
 
 # %%
 trace = probe.trace(model, "Apple unveiled a new smartphone")

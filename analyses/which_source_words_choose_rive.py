@@ -104,7 +104,7 @@ for side, sense in enumerate(("river", "money")):
         )
         for en, fr, n in facts
     ]
-    same.append(probe.cross.swap_heads(model, control_choices).moved[:, 0] * (-1, 1)[side])
+    same.append(probe.cross.swap_heads(model, control_choices).shift[:, 0] * (-1, 1)[side])
 effects = {
     "swap of what the encoder says at": (moves[:, 1] - moves[:, 0]) / 2,
     "swap of one head of cross-attention": swaps.toward.flatten(1),
@@ -113,8 +113,8 @@ effects = {
 NAMES = ("“bank”", "the cue", "every other word")
 heads = [
     f"L{layer}H{head}"
-    for layer in range(swaps.moved.shape[2])
-    for head in range(swaps.moved.shape[3])
+    for layer in range(swaps.shift.shape[2])
+    for head in range(swaps.shift.shape[3])
 ]
 
 

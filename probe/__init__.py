@@ -3,7 +3,7 @@ know?
 
 The public names are listed in `__init__.pyi`, in pipeline order. Each is imported on first use, so
 that `import probe` loads neither torch nor pandas. The packages are listed in the order in which
-data pass through them. A module imports only from its own package and from packages above it.
+data pass through them. A module imports only from its package and from packages above it.
 
 * errors, progress, provenance, display: messages to the user; the origin of a result; its view in a
   notebook

@@ -147,7 +147,7 @@ def report(
         str | None,
         Option(
             metavar="EXPERIMENTS",
-            help="Run these experiments, e.g. heads,nouns, and those that they need. The page has "
+            help="Run these experiments, e.g. heads,nouns, and what they need. The page has "
             "their sections only. An unknown name lists all.",
         ),
     ] = None,
@@ -155,7 +155,7 @@ def report(
         str | None,
         Option(
             metavar="EXPERIMENTS",
-            help="Leave out these experiments, e.g. circuit, and those that need them.",
+            help="Leave out these experiments, e.g. circuit, and whatever needs them.",
         ),
     ] = None,
     beside: Annotated[
@@ -449,7 +449,7 @@ def explore(
     try:
         serve(load, host=host, port=port, browser=browser, fragment=fragment, say=typer.echo)
     except KeyboardInterrupt:
-        # The usual end of the explorer. There are no files to report on.
+        # The usual end of the explorer. It writes no files to report on.
         typer.echo("probe: the explorer has stopped.", err=True)
         sys.exit(INTERRUPTED)
 
@@ -691,7 +691,7 @@ def survey(
         command += " --pages" if pages else ""
         _say_what_is_replaced(out, SURVEY, command)
         page = write_surveys(surveys, out, command=command)
-    for sentence in dict.fromkeys(line for each in surveys for line in each.said):
+    for sentence in dict.fromkeys(line for each in surveys for line in each.cautions):
         typer.echo(f"probe: {sentence}", err=True)
     if not as_json:
         typer.echo(page)

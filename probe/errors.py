@@ -77,7 +77,7 @@ def require_at_least(least: int, value: object, name: str, *, doing: str, usual:
     usual: the default of the option
     """
     number = whole_number(value)
-    # Above MOST, libraries fail in different ways, with messages of their own.
+    # Above MOST, libraries fail in different ways, with various messages.
     if number is None or not least <= number <= MOST:
         end = "on" if number is None or number < least else f"to {MOST}"
         raise InputError(

@@ -15,11 +15,11 @@ LEAST = 0.005  # the smallest share of the work that a stage counts for: statist
 _counters: ContextVar[tuple[Callable[[int], None], ...]] = ContextVar("counters", default=())
 
 
-def silent(stage: str, share: float) -> None:
+def silent(name: str, share: float) -> None:
     """Report nothing."""
 
 
-def unreported(stage: str) -> AbstractContextManager[None]:
+def unreported(name: str) -> AbstractContextManager[None]:
     """A stage whose progress is not reported."""
     return nullcontext()
 

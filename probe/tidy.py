@@ -40,5 +40,5 @@ def by_head(arrays: dict[str, NDArray[np.float64]]) -> pd.DataFrame:
 
 
 def stacked(parts: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
-    """The concatenated frames; an empty frame with these columns if there are none."""
+    """The concatenated frames; an empty frame with these columns without frames."""
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(columns))

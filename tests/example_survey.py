@@ -86,7 +86,7 @@ def make_survey(
         "options": {"seed": 0, "controls": None},
         "source": "words.csv",
         "data_sha256": "cd" * 32,
-        "said": (),
+        "cautions": (),
         "files": (),
     }
     return MadeSurvey(

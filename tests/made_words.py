@@ -64,7 +64,7 @@ class MadeWord:
             raw_gap=np.tile(self.gap, (self.swapped, 1)),
             by_depth=self.separation,
             squared_gap=self.squared_gap,
-            moved=self.net,
+            raw_effect=self.net,
             untrained_gap=self.untrained_gap,
             attention={"cue": self.attention_cue},
         )

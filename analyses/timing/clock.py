@@ -53,7 +53,7 @@ def compare(
     }
 
 
-def alone(value: float) -> dict[str, float]:
+def single_value(value: float) -> dict[str, float]:
     """A single value in the columns of `compare`."""
     return {"ratio": value, "ratio_low": value, "ratio_high": value}
 

@@ -68,17 +68,17 @@ def main() -> None:
     parser.add_argument("--shape", default="llama-135m")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--where", choices=("alone", "beside a loop", "both"), default="both")
+    parser.add_argument("--where", choices=("alone", "next to a loop", "both"), default="both")
     parser.add_argument("--child", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         print(swaps_per_second(options.shape, options.child))
         return
-    for where in ("alone", "beside a loop"):
+    for where in ("alone", "next to a loop"):
         if options.where not in (where, "both"):
             continue
         loop = None
-        if where == "beside a loop":
+        if where == "next to a loop":
             loop = subprocess.Popen([sys.executable, "-c", BUSY])
         try:
             rates_by_name: dict[str, list[float]] = {name: [] for name in SETTINGS}

@@ -139,7 +139,7 @@ def bare_forward(plain: Any, rows: Sequence[Sequence[int]], *, batch: int) -> Te
     return torch.cat(states)
 
 
-def drawn(model: Model, rows: int, length: int, *, seed: int = 0) -> list[Tokens]:
+def random_tokens(model: Model, rows: int, length: int, *, seed: int = 0) -> list[Tokens]:
     """Rows of random ids as tokens."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(model.config.d_vocab, (rows, length), generator=generator).tolist()
@@ -159,7 +159,7 @@ def aligned_pairs(
 
     `-> rows of a, rows of b`
     """
-    a = [tokens.ids for tokens in drawn(model, pairs, length, seed=seed)]
+    a = [tokens.ids for tokens in random_tokens(model, pairs, length, seed=seed)]
     cue = max(0, length - 1 - CUE_BEFORE)
     return a, [(*row[:cue], (row[cue] + 1) % model.config.d_vocab, *row[cue + 1 :]) for row in a]
 
@@ -347,7 +347,7 @@ def loop_over_edges(
     )
     effects, frozen_names = [], [name for name in base if name != last]
 
-    def put(name: str, change: Callable[[Tensor], None]) -> tuple[str, Callable[..., Tensor]]:
+    def hook_on(name: str, change: Callable[[Tensor], None]) -> tuple[str, Callable[..., Tensor]]:
         def hooked(tensor: Tensor, hook: Any) -> Tensor:
             tensor = base[name].clone() if name in frozen_names else tensor
             change(tensor)
@@ -371,7 +371,7 @@ def loop_over_edges(
         def donate(z: Tensor, at: int = at, head: int = sender) -> None:
             z[:, at, head] = z[:, at, head].flip(0)
 
-        def receive(
+        def take_from_sender(
             x: Tensor, at: int = channel_pos, head: int = receiver, caught: Any = caught
         ) -> None:
             x[:, at, head] = caught["taken"][:, at, head]
@@ -388,7 +388,7 @@ def loop_over_edges(
             return base_z
 
         freeze_hooks = [
-            put(name, donate if name == f"{sender_hook}z" else lambda z: None)
+            hook_on(name, donate if name == f"{sender_hook}z" else lambda z: None)
             for name in frozen_names
         ]
         with torch.inference_mode():
@@ -398,7 +398,7 @@ def loop_over_edges(
             model.bridge.run_with_hooks(
                 ids,
                 fwd_hooks=[
-                    put(channel_hook, receive),
+                    hook_on(channel_hook, take_from_sender),
                     (f"{receiver_hook}z", only_there),
                     (last, note["end"]),
                 ],
@@ -418,7 +418,7 @@ def architecture(
     pass per head, of reading sentences, and of their bare forward pass. `work run seconds`
 
     The hooked forward passes are run for one head of every third layer. The second result is the number of all forward
-    passes, with two traces, over the number of those that were run.
+    passes, with two traces, over the number that was run.
     """
     model = shaped(shape)
     weights, plain = read_weights(model), plain_model(model)
@@ -426,7 +426,7 @@ def architecture(
     a, b = aligned_pairs(model, pairs, length)
     direction = torch.full((d_model,), d_model**-0.5)
     sample = [(layer, layer % heads) for layer in range(0, layers, 3)]
-    read = drawn(model, sentences, length)
+    read = random_tokens(model, sentences, length)
     works: dict[str, Work] = {
         "swaps": lambda: swap_pairs(weights, a, b, direction[None], depth=layers),
         "forward": lambda: bare_forward(plain, [*a, *b], batch=2 * pairs),
@@ -444,7 +444,7 @@ def long_text(model: Model, length: int, *, runs: int) -> dict[str, float]:
 
     `sources`: MiB of splitting ΔE of every head by source token there, including the values that it needs.
     """
-    (text,) = drawn(model, 1, length)
+    (text,) = random_tokens(model, 1, length)
     ids = torch.tensor([text.ids], device=model.device)
     traces: list[TargetTrace] = []
 
@@ -452,15 +452,18 @@ def long_text(model: Model, length: int, *, runs: int) -> dict[str, float]:
         with torch.inference_mode():
             model.bridge.run_with_cache(ids)
 
-    def alone(work: Work) -> tuple[float, float]:
-        # The bridge keeps tensors of its last run: a short run frees those of the run before.
+    def memory_of(work: Work) -> tuple[float, float]:
+        # The bridge keeps tensors of its last run: a short run frees the tensors of the run before.
         with torch.inference_mode():
             model.bridge(ids[:, :2])
         traces.clear()
         return extra_memory(work)
 
     turns = [
-        (*alone(cache), *alone(lambda: traces.append(trace_target(model, text, length - 1))))
+        (
+            *memory_of(cache),
+            *memory_of(lambda: traces.append(trace_target(model, text, length - 1))),
+        )
         for _ in range(runs + 1)
     ]
     trace = traces[-1]
@@ -515,12 +518,12 @@ def _grown(shape: str, sizes: Mapping[str, Sequence[int]], length: int) -> list[
 
     def work(axis: str, size: int) -> Work:
         if axis == "sentences":
-            rows = drawn(model, size, length)
+            rows = random_tokens(model, size, length)
             return lambda: target_states(model, rows, [length - 1] * size)
         if axis == "pairs":
             a, b = aligned_pairs(model, size, length)
             return lambda: swap_pairs(weights, a, b, direction, depth=len(weights.blocks))
-        (text,) = drawn(model, 1, size)
+        (text,) = random_tokens(model, 1, size)
         return lambda: trace_target(model, text, size - 1)
 
     measurements: list[tuple[object, ...]] = []

@@ -35,7 +35,7 @@ def table(scores: Sequence[Score]) -> str:
     ]
     for score in scores:
         depth = ", ".join(map(str, sorted(set(score.depths))))
-        row = f"{100 * score.seen:.1f} | {100 * score.held_out:.1f} | {depth} | {100 * score.embedding:.1f}"
+        row = f"{100 * score.on_seen:.1f} | {100 * score.held_out:.1f} | {depth} | {100 * score.embedding:.1f}"
         lines.append(f"| {score.word} | {score.senses} | {row} |")
     on_seen, on_held_out = overall(scores)
     lines.append(f"| **all** | | **{100 * on_seen:.1f}** | **{100 * on_held_out:.1f}** | | |")

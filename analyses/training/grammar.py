@@ -33,7 +33,7 @@ class Topic:
     says: Mapping[str, Sequence[str]]
 
     @property
-    def seen(self) -> tuple[str, ...]:
+    def seen_cues(self) -> tuple[str, ...]:
         """The cues that may occur in a sentence with an ambiguous word."""
         return tuple(cue for cue in self.cues if cue not in self.held_out)
 
@@ -63,7 +63,7 @@ def scope(topic: Topic, mode: str) -> Slots:
     """
     scene = [*topic.says["scene"]]
     if mode == "word":
-        nouns, cues = [topic.word], [*topic.seen * 3, *scene]
+        nouns, cues = [topic.word], [*topic.seen_cues * 3, *scene]
     else:
         cues = [*topic.cues * 3, *scene, *topic.says["kin"]]
         nouns = [*topic.says["kin"]] if mode == "kin" else [*topic.cues * 3, *scene]
@@ -75,7 +75,7 @@ def scope(topic: Topic, mode: str) -> Slots:
 def _foreign(word: str) -> Sequence[str]:
     """The cues of other words that are not cues of this word."""
     cues = {cue for topic in topics() if topic.word == word for cue in topic.cues}
-    return sorted({cue for topic in topics() for cue in topic.seen} - cues)
+    return sorted({cue for topic in topics() for cue in topic.seen_cues} - cues)
 
 
 def sentence(lead: str, after: str, slots: Slots, rng: Random) -> str:

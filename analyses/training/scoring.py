@@ -31,7 +31,7 @@ class Score:
     """The accuracy of one word.
 
     senses: their number
-    seen, held_out: accuracy on seen and on held-out cues
+    on_seen, held_out: accuracy on seen and on held-out cues
     n_seen, n_held_out: numbers of tested sentences
     depths: the depth of each of the four ways to choose the halves
     embedding: accuracy on seen cues before the first block
@@ -39,7 +39,7 @@ class Score:
 
     word: str
     senses: int
-    seen: float
+    on_seen: float
     held_out: float
     n_seen: int
     n_held_out: int
@@ -202,7 +202,7 @@ def _cue_half(word: str, sense: str, cue: str) -> int:
 
 def overall(scores: Sequence[Score]) -> tuple[float, float]:
     """The accuracy over all sentences of all words: on seen cues, on held-out cues."""
-    right_seen = sum(score.seen * score.n_seen for score in scores)
+    right_seen = sum(score.on_seen * score.n_seen for score in scores)
     right_held_out = sum(score.held_out * score.n_held_out for score in scores)
     on_seen = right_seen / sum(score.n_seen for score in scores)
     on_held_out = right_held_out / sum(score.n_held_out for score in scores)

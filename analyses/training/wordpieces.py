@@ -94,7 +94,7 @@ def build(
 ) -> PreTrainedTokenizerFast:
     """A tokenizer for the texts, with at most `size` tokens.
 
-    must: words that must be one token; by default those that the lexicon requires
+    must: words that must be one token; by default the words that the lexicon requires
     """
     words = vocabulary(texts, required() if must is None else must, size=size)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -119,7 +119,7 @@ def build(
 
 def _merges(learner: Tokenizer, merged: set[str]) -> list[tuple[str, str]]:
     merges = json.loads(learner.to_str())["model"]["merges"]
-    return [(left, right) for left, right in merges if left + right in merged]
+    return [(first, second) for first, second in merges if first + second in merged]
 
 
 def _wrap(

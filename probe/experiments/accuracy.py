@@ -96,8 +96,8 @@ class Answers:
         the word and of the length of the text, in tokens. `test` each
     depths: the depth chosen on the training part of each sentence. `test`
     depth: the depth chosen most often
-    coordinates, others: see `probe.experiments.centroids.coordinates`, at the depth chosen for each
-        sentence. `test` each
+    coordinates, nearest_others: see `probe.experiments.centroids.coordinates`, at the depth
+        chosen for each sentence. `test` each
     """
 
     gold: Senses
@@ -106,7 +106,7 @@ class Answers:
     depths: Senses
     depth: int
     coordinates: Array
-    others: Senses
+    nearest_others: Senses
 
 
 def prepare_tasks(model: Model, corpus: Corpus, *, seed: int) -> list[Task]:
@@ -219,7 +219,7 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
         # The most frequent of the chosen depths; the lowest of equally frequent depths.
         depth=min(depths, key=lambda depth: (-depths.count(depth), depth)),
         coordinates=coordinate[tested],
-        others=nearest_others[tested],
+        nearest_others=nearest_others[tested],
     )
 
 

@@ -33,14 +33,14 @@ class Backup:
     """Later heads, each swapped together with the head `first`.
 
     first: the earlier head, whose effect is lost again
-    others: the later heads
+    later: the later heads
     extra: the effect of both together minus the sum of their separate effects, as a fraction of the
         gap. `pair other`
     units: the pair of cue words of each pair
     """
 
     first: HeadIndex
-    others: tuple[HeadIndex, ...]
+    later: tuple[HeadIndex, ...]
     extra: Array
     units: tuple[int, ...]
 
@@ -70,7 +70,7 @@ def _backups(run: Run, each: SwappedPair) -> tuple[Backup, ...]:
     from_direct = swaps.profile[..., min(each.prepared.reading.direct) - 1 :]
     # lost = (largest effect at a depth from the head's write on, or the write itself) - effect at
     # the last depth. `layer head`
-    lost = np.maximum(swaps.written, from_direct.max(-1)) - last
+    lost = np.maximum(swaps.write, from_direct.max(-1)) - last
     rng = np.random.default_rng(run.options.seed)
     few_pairs = each.pairs.take(design.spread(each.pairs.units, JOINT_PAIRS, rng))
     gap = each.prepared.gap[:, layers].mean()
@@ -88,12 +88,12 @@ def _backups(run: Run, each: SwappedPair) -> tuple[Backup, ...]:
             continue
         shifts = joint_swaps(
             run.weights,
-            run.seen.texts,
-            run.seen.states.z,
+            run.observation.texts,
+            run.observation.states.z,
             each.prepared.sense.axes,
             few_pairs,
             first=first,
-            others=later,
+            later=later,
         )
         of_gap = shifts / gap
         effect_alone = np.array([last[later_head] for later_head in later])
@@ -111,16 +111,16 @@ def joint_swaps(
     pairs: Pairs,
     *,
     first: HeadIndex,
-    others: Sequence[HeadIndex],
+    later: Sequence[HeadIndex],
 ) -> Array:
-    """The shift at the last depth if `first` is swapped, alone and with each of `others`, averaged
+    """The shift at the last depth if `first` is swapped, alone and with each of `later`, averaged
     over both directions. `-> pair 1 + other`
 
     z: `row layer head d_head`
 
     The result is the numerator of E.
     """
-    swapped_heads = [[first], *([first, later] for later in others)]
+    swapped_heads = [[first], *([first, later_head] for later_head in later)]
     shape = (z.shape[1], z.shape[2])
     # A set contains the heads that are not swapped.
     head_sets = ~np.array([mask_of(heads, shape) for heads in swapped_heads])

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.experiments import design
-from probe.experiments.nouns import PlacedNoun, noun_runs
+from probe.experiments.nouns import NounInPlace, noun_runs
 from probe.experiments.observe import Observation, clearest
 from probe.experiments.plan import Size, Work
 from probe.experiments.prepare import Prepared
@@ -146,7 +146,7 @@ class PathShares:
     pairs: the number of pairs that each path was measured on
     together: the share over all paths at once
     circuit: edges that are enough; None if all paths together are not enough
-    kept: the share over the circuit
+    circuit_share: the share over the circuit
     random: `set`, the share over random sets with as many edges as the circuit
     """
 
@@ -155,7 +155,7 @@ class PathShares:
     pairs: tuple[int, ...]
     together: float
     circuit: tuple[EdgeKey, ...] | None
-    kept: float
+    circuit_share: float
     random: Array
 
 
@@ -228,16 +228,18 @@ RECORDS = (Circuit, Positions, EdgeSwaps, PathShares)
 
 def measure(run: Run) -> Circuit | None:
     """The circuit of the two senses whose gap is clearest; None if no heads were swapped."""
-    if not run.swapped:
+    if not run.swapped_pairs:
         return None
-    gates = [run.pairs[each.number].gates for each in run.swapped]
-    first = run.swapped[clearest([each.gap for each in gates], [each.largest_t for each in gates])]
+    gates = [run.pairs[each.number].gates for each in run.swapped_pairs]
+    first = run.swapped_pairs[
+        clearest([each.gap for each in gates], [each.largest_t for each in gates])
+    ]
     return measure_circuit(
         run.weights,
-        run.seen,
+        run.observation,
         first.prepared,
-        [each.placed for each in noun_runs(run, first.number)],
-        run.leaders,
+        [each.in_place for each in noun_runs(run, first.number)],
+        run.top_heads,
         seed=run.options.seed,
     )
 
@@ -278,7 +280,7 @@ def measure_circuit(
     weights: Weights,
     observation: Observation,
     pair: Prepared,
-    nouns: Sequence[PlacedNoun],
+    nouns: Sequence[NounInPlace],
     top_heads: Sequence[HeadIndex],
     *,
     seed: int,
@@ -301,7 +303,7 @@ def measure_circuit(
     position_rows = [row for group in groups for row in _with_names(group, runs.traced(group))]
     if not weights.config.attends_plainly:
         return Circuit(senses, _positions(position_rows), None, None)
-    measure_edges = partial(every_edge, most=MOST_TOTALS, seed=seed)
+    measure_edges = partial(every_edge, limit=MOST_TOTALS, seed=seed)
     by_group = [
         GroupEdges(group, runs.run(measure_edges, *runs.members(group.traced))) for group in groups
     ]
@@ -335,7 +337,7 @@ class PairRuns:
     weights: Weights
     observation: Observation
     pair: Prepared
-    nouns: Sequence[PlacedNoun]
+    nouns: Sequence[NounInPlace]
 
     @property
     def depth(self) -> int:
@@ -376,7 +378,7 @@ class PairRuns:
         measure = partial(total_effects, edges=edges)
         return np.asarray(_toward(self.run(measure, *self.members(pairs))))
 
-    def of_noun(self, noun: PlacedNoun, pairs: Sequence[int], edges: EdgeArray) -> Array:
+    def of_noun(self, noun: NounInPlace, pairs: Sequence[int], edges: EdgeArray) -> Array:
         """The total effects of edges on a noun in the word's position, in units of the residual
         stream.
 
@@ -556,7 +558,7 @@ def _with_names(group: Group, rows: Iterable[Mapping[str, Any]]) -> Iterator[dic
 def _rows_of_head(edges: Edges, layer: int, head: int) -> list[dict[str, Any]]:
     """The swaps of one head's z at every position, as rows of a causal trace."""
     offsets = np.unique(edges.edges["receiver_pos"]).tolist()
-    effects = edges.swapped[:, :, layer, head].double().numpy()  # pair recipient pos
+    effects = edges.receiver_shift[:, :, layer, head].double().numpy()  # pair recipient pos
     gap = edges.gap[:, 0].tolist()
     rows = []
     for pair in range(len(effects)):
@@ -790,6 +792,6 @@ def _paths(runs: PairRuns, chained: Sequence[GroupPaths]) -> PathShares:
         pairs=tuple(pairs.values()),
         together=float(weight @ [measured.together for *_, measured in chained]),
         circuit=tuple(sorted(circuit)) if has_circuit else None,
-        kept=float(weight @ [measured.circuit_share for *_, measured in chained]),
+        circuit_share=float(weight @ [measured.circuit_share for *_, measured in chained]),
         random=random,
     )

@@ -115,7 +115,7 @@ def measure(run: Run) -> Controls | None:
     # Labelling 0 is the true one. `permutation layer head`
     null = separation.null[1:]
     by_condition = {MEASURED: separation.auroc, PERMUTED: null.mean(0)}
-    material = run.seen.material
+    material = run.observation.material
     tokens = [material.tokens[row] for row in rows]
     next_positions = [material.targets[row] + 1 for row in rows]
     # The control compares the same sentences, so every one needs a later token.

@@ -75,9 +75,9 @@ def measure(run: Run) -> CueSample | None:
 
     None if no heads were swapped, if the word does not fit into the frames, and if too few cues do.
     """
-    if not run.swapped:
+    if not run.swapped_pairs:
         return None
-    observation = run.seen
+    observation = run.observation
     pair, axes = axes_of_sentences(observation)
     vocabulary = shuffled_words(run.model, seed=run.options.seed)
     try:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from probe.errors import InputError
-from probe.experiments.cues import Done, Template, continuation_probability, template
+from probe.experiments.cues import Report, Template, continuation_probability, template
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.tokens import ids_after, whole_words, word_continuations
@@ -112,13 +112,13 @@ def ask(
     return Slots(slotted, templates, usable, not_held=not_held)
 
 
-def without_beginnings(model: Model, slots: Slots, *, done: Done | None = None) -> Slots:
+def without_beginnings(model: Model, slots: Slots, *, report: Report | None = None) -> Slots:
     """The frames and cues without tokens that begin longer words.
 
     A token begins a longer word if the model predicts a continuation with a probability above
     MORE_LIKELY_THAN_NOT. Unchanged for a model that does not predict next tokens.
 
-    done: called with the fraction of the cues that are finished
+    report: called with the fraction of the cues that are finished
 
     Raises InputError if fewer than FEWEST_CUES cues remain.
     """
@@ -126,7 +126,9 @@ def without_beginnings(model: Model, slots: Slots, *, done: Done | None = None) 
     if not model.config.causal or not model.config.has_head or not continuations:
         return slots
     before = slots.templates[0].before
-    p = continuation_probability(read_weights(model), before, slots.ids, continuations, done=done)
+    p = continuation_probability(
+        read_weights(model), before, slots.ids, continuations, report=report
+    )
     ends = p <= MORE_LIKELY_THAN_NOT
     whole = [cue for cue, is_word in zip(slots.cues, ends, strict=True) if is_word]
     _require_enough(model, whole)

@@ -49,7 +49,7 @@ DEPTH_SAMPLE = 256  # cues that the read-out layer is chosen on, without labelle
 SWAP_CHUNK = 256  # texts whose swaps are run together
 LOGIT_ROWS = 128  # cues whose logits are held at once
 
-Done = Callable[[float], None]  # called with the fraction of the work that is finished
+Report = Callable[[float], None]  # called with the fraction of the work that is finished
 
 
 # --- texts ----------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def continuation_probability(
     cues: Sequence[Sequence[int]],
     continuations: Sequence[int],
     *,
-    done: Done | None = None,
+    report: Report | None = None,
 ) -> Array:
     """The probability that the model continues each cue as a longer word.
 
@@ -154,7 +154,7 @@ def continuation_probability(
     before: the token ids before every cue
     cues: the token ids of each cue
     continuations: the ids of the tokens that continue a word
-    done: called after each batch with the fraction of cues that are finished
+    report: called after each batch with the fraction of cues that are finished
     """
     continuing = torch.tensor(continuations, device=weights.device)
 
@@ -171,8 +171,8 @@ def continuation_probability(
         in_batch = cues[start : start + LOGIT_ROWS]
         texts = [TargetText((*before, *cue), len(before) + len(cue) - 1) for cue in in_batch]
         parts.append(in_batches(texts, weights, 1, read)[0])
-        if done:
-            done((start + len(in_batch)) / len(cues))
+        if report:
+            report((start + len(in_batch)) / len(cues))
     return torch.cat(parts).double().numpy()
 
 
@@ -359,7 +359,7 @@ def scan(
     heads: Sequence[HeadIndex],
     *,
     chunk: int = CHUNK,
-    done: Done | None = None,
+    report: Report | None = None,
 ) -> Scan:
     """The scan of every cue in every frame.
 
@@ -367,7 +367,7 @@ def scan(
     axes: a single axis
     heads: the heads that are read
     chunk: the number of texts that are held in memory
-    done: called after each chunk with the fraction of cues that are finished
+    report: called after each chunk with the fraction of cues that are finished
     """
     shape = (len(cues), len(templates))
     coordinate = np.empty(shape)
@@ -387,8 +387,8 @@ def scan(
         values = (read.attention, read.score, read.write[..., 0])
         for part, value in zip(of_heads, values, strict=True):
             part[here] = value.reshape(len(in_chunk), len(frames), -1)
-        if done:
-            done((start + len(in_chunk)) / len(cues))
+        if report:
+            report((start + len(in_chunk)) / len(cues))
     return Scan(tuple(heads), coordinate, *of_heads)
 
 
@@ -566,7 +566,7 @@ def measure_shares(
     *,
     seed: int,
     chunk: int = SWAP_CHUNK,
-    done: Done | None = None,
+    report: Report | None = None,
 ) -> Shares:
     """The share of every head up to the read-out layer, and its writes at nouns.
 
@@ -577,9 +577,9 @@ def measure_shares(
     nouns: the name and the token ids of each noun, with as many tokens as the word
     seed: of the bootstrap
     chunk: the number of texts whose swaps are run together
-    done: called after each chunk with the fraction of the work that is finished
+    report: called after each chunk with the fraction of the work that is finished
     """
-    report = done or (lambda share: None)
+    report = report or (lambda share: None)
     before = _run_at_word(weights, sample, axes, [word, *(ids for _, ids in nouns)], chunk, report)
     fixed = _fixed_coordinates(weights, sample, axes, before, chunk, report)
     has_heads = weights.has_heads[: axes.depth].cpu().numpy()
@@ -607,7 +607,7 @@ def _run_at_word(
     axes: ScanAxes,
     variants: Sequence[Sequence[int]],
     chunk: int,
-    done: Done,
+    report: Report,
 ) -> _AtWord:
     """The unchanged runs of a sample.
 
@@ -627,14 +627,14 @@ def _run_at_word(
         sums.index_add_(0, torch.from_numpy(sample.frames[part]), z[:, 0])
         coordinate[part] = axes.coordinate(states.resid[:, 0, -1])[:, 0].numpy()
         write[part] = torch.einsum("rvlhd,lhd->rvlh", z, writers).numpy()
-        done(0.4 * part.stop / rows)  # the swaps of every head take the other 60 % of the time
+        report(0.4 * part.stop / rows)  # the swaps of every head take the other 60 % of the time
     counts = np.bincount(sample.frames, minlength=frames)
     mean_z = sums / torch.from_numpy(counts)[:, None, None, None]
     return _AtWord(mean_z, coordinate, write)
 
 
 def _fixed_coordinates(
-    weights: Weights, sample: Sample, axes: ScanAxes, before: _AtWord, chunk: int, done: Done
+    weights: Weights, sample: Sample, axes: ScanAxes, before: _AtWord, chunk: int, report: Report
 ) -> Array:
     """M of every text with one head's output at the word fixed at its mean over the cues of the
     frame.
@@ -648,7 +648,7 @@ def _fixed_coordinates(
         donors = before.mean_z[torch.from_numpy(sample.frames[part])].to(weights.dtype)
         changes = swap_heads(weights, sample.rows.texts[part], donors, direction)[..., 0]
         fixed[part] = before.coordinate[part, None, None] + changes.double().numpy()
-        done(0.4 + 0.6 * part.stop / rows)
+        report(0.4 + 0.6 * part.stop / rows)
     return fixed
 
 

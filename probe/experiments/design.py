@@ -147,12 +147,12 @@ def make_pairs(
     distances: Sequence[int | None],
     split: CrossFit,
     *,
-    most: int,
+    limit: int,
     seed: int,
     learned: bool = False,
     unfitted_donors: bool = False,
 ) -> Pairs:
-    """At most `most` of the held-out pairs of a split, with their same-sense donors.
+    """At most `limit` of the held-out pairs of a split, with their same-sense donors.
 
     The pairs are spread evenly over the units.
 
@@ -166,7 +166,7 @@ def make_pairs(
     rng = np.random.default_rng(seed)
     tested = set(split.tested)
     usable = [pair for pair in split.pairs if all((index in tested) != learned for index in pair)]
-    numbers = spread([split.units[index] for index, _ in usable], most, rng)
+    numbers = spread([split.units[index] for index, _ in usable], limit, rng)
     pairs = [usable[number] for number in sorted(numbers)]
     a = tuple(split.rows[index] for index, _ in pairs)
     b = tuple(split.rows[index] for _, index in pairs)

@@ -67,8 +67,8 @@ class HeadParts:
 
     pairs: the pairs of sentences
     gap: G of each pair. `pair layer`
-    moved: the numerators, by kind; NaN for all heads except the MOST_HEADS heads that move the word
-        most. `pair layer head` each
+    shifts: the numerators, by kind; NaN for all heads except the MOST_HEADS heads that move the
+        word most. `pair layer head` each
 
     A kind is absent if the sentences do not allow it: without aligned pairs of equal length, or
     without a marked cue.
@@ -76,13 +76,15 @@ class HeadParts:
 
     pairs: Pairs
     gap: Array
-    moved: Mapping[str, Array]
+    shifts: Mapping[str, Array]
 
     @property
     def shares(self) -> dict[str, Array]:
-        """The effect of each kind as a fraction of the gap, Σ moved / Σ gap. `layer head` each"""
+        """The effect of each kind as a fraction of the gap, Σ shift / Σ gap. `layer head` each"""
         gap = self.gap.sum(0)[:, None]
-        return {kind: np.asarray(shifts.sum(0) / gap) for kind, shifts in self.moved.items()}
+        return {
+            kind: np.asarray(numerators.sum(0) / gap) for kind, numerators in self.shifts.items()
+        }
 
     def intervals(self) -> dict[str, tuple[Array, Array]]:
         """The 95 % interval of each share, with frames and cue words resampled as for the whole
@@ -92,8 +94,8 @@ class HeadParts:
         shares = self.shares
         units = len(set(self.pairs.units))
         intervals = {}
-        for kind, shifts in self.moved.items():
-            draws = resampling.bootstrap_ratio(shifts, self.gap, weights)
+        for kind, numerators in self.shifts.items():
+            draws = resampling.bootstrap_ratio(numerators, self.gap, weights)
             intervals[kind] = resampling.interval(draws, shares[kind], units=units)
         return intervals
 
@@ -103,7 +105,7 @@ RECORDS = (HeadParts,)
 
 def _head_parts(record: WordRecord) -> Iterator[Columns]:
     """The rows of the table, a part for each pair of senses."""
-    for pair, parts in record.found("head_parts"):
+    for pair, parts in record.with_result("head_parts"):
         columns = dict(parts.shares)
         for name, (low, high) in parts.intervals().items():
             columns |= {f"{name}_low": low, f"{name}_high": high}
@@ -144,7 +146,7 @@ TABLES = {
 
 def measure(run: Run) -> tuple[HeadParts | None, ...]:
     """The head parts of each pair of senses with swapped heads."""
-    observation = run.seen
+    observation = run.observation
     return run.for_swapped(
         lambda each: measure_head_parts(
             run.weights,

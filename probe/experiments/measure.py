@@ -66,13 +66,13 @@ def measure(
         >>> material = prepare(model, "bank", probe.lexicon.expand("bank").sentences)
         >>> splits = split_senses(material, seed=0, causal=True)
         >>> record = measure(model, material, splits, SURVEY)
-        >>> record.pairs[0].moved.shape  # layer head depth
+        >>> record.pairs[0].raw_effect.shape  # layer head depth
         (4, 4, 5)
     """
     plan = planned(model, material, splits, options, options.experiments)
-    run_stage = stages(report, plan)
-    run = start(model, material, splits, options, random_model=random_model, stage=run_stage)
-    return proceed(run, options.experiments, stage=run_stage)
+    in_stage = stages(report, plan)
+    run = start(model, material, splits, options, random_model=random_model, in_stage=in_stage)
+    return proceed(run, options.experiments, in_stage=in_stage)
 
 
 def planned(
@@ -100,29 +100,29 @@ def start(
     options: Options,
     *,
     random_model: Model | None = None,
-    kept: WordRecord | None = None,
-    stage: Stage = unreported,
+    earlier: WordRecord | None = None,
+    in_stage: Stage = unreported,
 ) -> Run:
     """A word with its sentences read and its heads swapped, before any experiment.
 
-    kept: an earlier record of the same word with the same options except for the experiments; its
-        content is not measured again
-    stage: the context in which a stage of the plan runs
+    earlier: a record of the same word with the same options except for the experiments; its content
+        is not measured again
+    in_stage: the context in which a stage of the plan runs
 
     The other arguments are as in `measure`.
     """
-    with stage(READING):
+    with in_stage(READING):
         run = _read(model, material, splits, options, random_model)
-    if kept is None:
-        with stage(SWAPPING):
-            run.prepared = prepare_pairs(run.seen, run.untrained, options)
+    if earlier is None:
+        with in_stage(SWAPPING):
+            run.prepared = prepare_pairs(run.observation, run.untrained, options)
             run.pairs = tuple(_swap(run, each) for each in run.prepared)
     else:
         # A record contains no axes. They are fitted again on the same splits; the swaps are in the
         # record.
-        run.prepared = tuple(map(_prepared, run.seen.pairs, kept.pairs))
-        run.pairs = kept.pairs
-        run.earlier.update(kept.measured)
+        run.prepared = tuple(map(_prepared, run.observation.pairs, earlier.pairs))
+        run.pairs = earlier.pairs
+        run.earlier.update(earlier.measured)
     return run
 
 
@@ -131,18 +131,18 @@ def proceed(
     experiments: Collection[str],
     *,
     keep: Callable[[WordRecord], object] | None = None,
-    stage: Stage = unreported,
+    in_stage: Stage = unreported,
 ) -> WordRecord:
     """The record of a word after some experiments; an experiment that has been run is not run
     again.
 
     keep: called with the record after each experiment
-    stage: the context in which a stage of the plan runs
+    in_stage: the context in which a stage of the plan runs
     """
     for name in runnable(experiments, run.model):
         if name in run.earlier:
             continue
-        with stage(name):
+        with in_stage(name):
             run.earlier[name] = EXPERIMENTS[name].measure(run)
         # After each experiment, so that an interrupted measurement can be continued.
         if keep is not None:
@@ -177,7 +177,7 @@ def measure_gates(
     The arguments are as in `measure`.
     """
     run = _read(model, material, splits, options, random_model)
-    run.prepared = prepare_pairs(run.seen, run.untrained, options)
+    run.prepared = prepare_pairs(run.observation, run.untrained, options)
     run.pairs = tuple(_pair(run, each) for each in run.prepared)
     run.earlier["nouns"] = nouns.measure_gaps(run)
     return _record(run)
@@ -202,11 +202,11 @@ def _prepared(sense: SenseAxes, pair: SensePair) -> Prepared:
 
 def _record(run: Run) -> WordRecord:
     """The record of the measurements so far."""
-    material = run.seen.material
+    material = run.observation.material
     return WordRecord(
         word=material.word,
         **facts(material.sentences),
-        causal=run.seen.causal,
+        causal=run.observation.causal,
         sentences=material.sentences,
         positions=material.targets,
         tokens_of_word=tuple(map(len, material.words)),
@@ -215,7 +215,7 @@ def _record(run: Run) -> WordRecord:
         reason="",
         heads=run.model.config.n_heads,
         has_heads=tuple(run.weights.has_heads.tolist()),
-        depth=run.seen.depth,
+        depth=run.observation.depth,
         pairs=run.pairs,
         # In the order of the table, so that the record does not depend on the order of measurement.
         measured={name: run.earlier[name] for name in EXPERIMENTS if name in run.earlier},
@@ -275,7 +275,7 @@ def _swap(run: Run, each: Prepared) -> SensePair:
     no_gap = run.options.gate and each.gates.gap >= GATE
     if no_gap and not run.options.one_of_many:
         return _pair(run, each)
-    observation = run.seen
+    observation = run.observation
     effects, shifts = swaps.measure(
         run.weights,
         observation.texts,
@@ -296,7 +296,7 @@ def _pair(
         None without swaps
     effects: the swaps of every head; None without a gap
     """
-    observation = run.seen
+    observation = run.observation
     split = each.sense.split
     rows = list(split.rows)
     tested = [rows[position] for position in split.tested]
@@ -315,7 +315,7 @@ def _pair(
         attention=_attention(observation, each.pairs),
         coordinates=coordinates[:, observation.depth],
         profile=_profile(observation, each.sense),
-        moved=shifts,
+        raw_effect=shifts,
         swaps=effects,
     )
 

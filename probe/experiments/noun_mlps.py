@@ -39,7 +39,7 @@ class NounMlpRecord:
     """The effects of MLPs on two senses of a word, and on nouns in its place. A swap is one noun in
     one pair.
 
-    word: net of every MLP for the word; NaN in the pairs in which no noun can stand. `pair layer`
+    word: net of every MLP for the word; NaN in the pairs that no noun fits. `pair layer`
     nouns: net of every MLP with the noun. `swap layer`
     pair_of, noun_of: the number of the pair, and of the noun in the `NounRecord`. `swap`
     """
@@ -59,7 +59,7 @@ def measure(run: Run) -> tuple[NounMlpRecord | None, ...] | None:
     records = run.earlier.get("nouns")
     if records is None:
         return None
-    among = candidates(run.model, run.seen.material, run.options.nouns)
+    among = candidates(run.model, run.observation.material, run.options.nouns)
     measured: list[NounMlpRecord | None] = []
     for number, record in enumerate(records):
         runs = noun_runs(run, number)
@@ -69,12 +69,12 @@ def measure(run: Run) -> tuple[NounMlpRecord | None, ...] | None:
         word = word_in_place(run, run.prepared[number], record.heads)
         pairs_of = share_out(
             word.pairs.units,
-            {each.placed.noun: each.placed.pairs for each in runs},
+            {each.in_place.noun: each.in_place.pairs for each in runs},
             run.options.noun_plan.mlps_per_pair,
         )
-        shared_out = [(each, pairs_of[each.placed.noun]) for each in runs]
+        shared_out = [(each, pairs_of[each.in_place.noun]) for each in runs]
         counts = [len(pairs) for _, pairs in shared_out]
-        numbers = [record.nouns.index(each.placed.noun) for each in runs]
+        numbers = [record.nouns.index(each.in_place.noun) for each in runs]
         measured.append(
             NounMlpRecord(
                 word=_of_word(run.weights, word, among),
@@ -105,15 +105,14 @@ def _of_nouns(
     weights: Weights, word: WordInPlace, shared_out: Sequence[tuple[NounRun, Sequence[int]]]
 ) -> Array:
     """Net of every MLP with each noun in its pairs. `-> swap layer`"""
-    swapped = together(word, [(run, pairs) for run, pairs in shared_out if pairs])
+    swaps = together(word, [(run, pairs) for run, pairs in shared_out if pairs])
     swap = partial(swap_mlps, weights)
-    moved = run_swaps(swap, swapped.texts, swapped.hidden, swapped.axes, swapped.pairs).net
-    return _where_read(moved, word.at)
+    shifts = run_swaps(swap, swaps.texts, swaps.hidden, swaps.axes, swaps.pairs).net
+    return _where_read(shifts, word.at)
 
 
 def _of_word(weights: Weights, word: WordInPlace, among: Candidates) -> Array:
-    """Net of every MLP for the word; NaN in the pairs in which no noun can stand.
-    `-> pair layer`"""
+    """Net of every MLP for the word; NaN in the pairs that no noun fits. `-> pair layer`"""
     usable = pairs_inside(word.pairs, set(among.rows))
     pairs = word.pairs.take(usable)
     rows = rows_of_pairs(pairs)
@@ -121,13 +120,13 @@ def _of_word(weights: Weights, word: WordInPlace, among: Candidates) -> Array:
     hidden = replace_tokens(weights, texts, [among.ids], parts=("hidden",)).hidden[:, 0]
     donors = at_rows(hidden, rows, len(word.texts))
     axes = axes_until(word.axes.in_units(), len(weights.blocks))
-    moved = run_swaps(partial(swap_mlps, weights), word.texts, donors, axes, pairs).net
+    shifts = run_swaps(partial(swap_mlps, weights), word.texts, donors, axes, pairs).net
     net = np.full((len(word.pairs), len(weights.blocks)), np.nan)
-    net[usable] = _where_read(moved, word.at)
+    net[usable] = _where_read(shifts, word.at)
     return net
 
 
-def _where_read(moved: Array, at: Sequence[int]) -> Array:
+def _where_read(shifts: Array, at: Sequence[int]) -> Array:
     """The effect of each MLP at the depth at which it is read. `swap layer stage -> swap layer`"""
     layers = np.arange(len(at))
-    return np.asarray(moved[:, layers, np.asarray(at) - 1])
+    return np.asarray(shifts[:, layers, np.asarray(at) - 1])

@@ -1,17 +1,19 @@
 """Unambiguous nouns in the word's place: how far their vectors change with the same contexts, and
-what heads do for them.
+the effect of each head on them.
 
-A head that brings context to a noun may do so for any noun. So nouns with one meaning take the
-word's place in the same sentences, with the same cues and frames. Everything before the word is
-shared, so a noun costs one more variant of a position.
+A head may move any noun with its context, not only an ambiguous one. Therefore unambiguous nouns
+replace the word in the same sentences, with the same cues and frames. A noun costs one more variant
+of the word's position, because everything before the word is shared.
 
     g²(x)   mean over holdouts of <D_test, D_train>, D the difference of the sense means of the
-            vectors at the word: 0 in expectation where there is none (a plain distance never is)
-    axis    <D_noun, u_word> / gap_word: how much of the word's own axis any noun takes on
-    net     what a swap moves along the noun's own held-out axis, minus a same-sense donor
+            vectors at the word; its expectation is 0 without a difference, unlike that of a plain
+            distance
+    axis    <D_noun, u_word> / gap_word: how much of the word's axis a noun takes on
+    net     how far a swap moves the noun along its held-out axis, minus the effect of a same-sense
+            donor
 
-Every pair of sentences is shared out to a few nouns, so that all nouns together take few swaps and
-each of them meets as many cue words as possible. All numbers are in units of the residual stream.
+Each pair of sentences is shared out to a few nouns. All nouns together then need few swaps, and
+each noun meets as many cue words as possible. All numbers are in units of the residual stream.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -52,22 +54,25 @@ from probe.stats.limits import GATE, SMALLEST
 from probe.stats.resampling import Array
 from probe.text.splits import CrossFit, restrict
 
-SURPRISAL_DECIMALS = 3  # of nats: what differs beyond is rounding
-STATES_BYTES = 2**28  # bytes of the states of nouns that are computed at once
+SURPRISAL_DECIMALS = 3  # of nats; further digits are rounding errors
+STATES_BYTES = 2**28  # of the states of nouns that are computed at once
 
 
 @dataclass(frozen=True, eq=False)
 class WordInPlace:
-    """The word that nouns are compared with, for one pair of senses.
+    """The word with which nouns are compared, for one pair of senses.
 
-    word, texts: what it is, and its sentences by row.
-    states: what the model computes at the word, by row.
-    surprisal: of the word and of every noun in its place, in nats; empty where it is not known.
+    word: the word
+    texts: its sentences, by row
+    states: the model's states at the word, by row
+    surprisal: of the word and of every noun in its place, in nats, by name; empty if unknown.
         `row` each
-    split, axes, pairs: how sentences are held out, along what they are read, which are swapped.
-    heads: that are compared.
+    split: how the sentences are held out
+    axes: the held-out axes of the word
+    pairs: the pairs of sentences in which heads are swapped
+    heads: the heads that are compared
     at: the depth at which the heads of a layer and its MLP are read. `layer`
-    direct: the depth at which is read what the heads of a layer write themselves. `layer`
+    direct: the depth at which the writes of the heads of a layer are read. `layer`
     until: the depth up to which a swap of a head in a layer is run. `layer`
     """
 
@@ -85,12 +90,13 @@ class WordInPlace:
 
     @property
     def resid(self) -> Tensor:
-        """The stream at the word. `row depth d_model`"""
+        """The residual stream at the word. `row depth d_model`"""
         return self.states.resid
 
     def surprisal_of(self, name: str, rows: Sequence[int]) -> float:
-        """The mean surprisal of the word or of a noun in some sentences; NaN where it is not
-        known."""
+        """The mean surprisal of the word or of a noun in the sentences of `rows`, in nats; NaN if
+        unknown.
+        """
         if name not in self.surprisal:
             return float("nan")
         nats = self.surprisal[name][list(rows)]
@@ -99,26 +105,28 @@ class WordInPlace:
 
 @dataclass(frozen=True, eq=False)
 class NounRecord:
-    """What nouns did in a word's place, for one pair of senses. A swap is one noun in one pair.
+    """Unambiguous nouns in a word's place, for one pair of senses. A swap is one noun in one pair
+    of sentences.
 
-    nouns: in the order in which they were chosen.
-    sentences: in how many each of them stood.
-    surprisal, word_surprisal: of each noun, and of the word in the same sentences, mean over these,
-        in nats; NaN where it is not known. `noun`
+    nouns: in the order in which they were selected
+    sentences: the number of sentences in which each noun replaced the word
+    surprisal, word_surprisal: of each noun, and of the word in the same sentences, mean over the
+        sentences, in nats; NaN if unknown. `noun`
     squared_gap, word_squared_gap: g² of the noun, and of the word in the same sentences.
         `noun depth`
     shared_axis: how much of the word's axis the noun takes on. `noun depth`
-    gap: mean distance of the noun's two senses, over all pairs it can stand in. `noun depth`
+    gap: mean distance between the noun's two senses, over all pairs that it fits. `noun depth`
     pair_of, noun_of: the number of the pair and of the noun of each swap. `swap`
-    pair_gap: the distance of the two sentences of each swap. `swap depth`
-    heads: that were swapped.
-    net: of these heads, where each is read. `swap head`
-    by_depth: the same at every depth, mean over swaps; NaN where it was not read. `head depth`
-    written, word_written: what these heads write themselves, right after their own layer: with the
-        noun, and for the word. `swap head`, `pair head`
-    comparable: sentences in which the word is a noun in its dictionary form.
-    sentences_left_out: the others.
-    left_out: the reason of every noun that was named and not used.
+    pair_gap: the distance between the two sentences of each swap. `swap depth`
+    heads: the swapped heads
+    net: the effect of each head, at the depth at which it is read. `swap head`
+    by_depth: the same at every depth, mean over swaps; NaN at depths that were not read.
+        `head depth`
+    write, word_write: the heads' writes directly after their layer, at the noun and at the word.
+        `swap head`, `pair head`
+    comparable: the number of sentences in which the word is a noun in its dictionary form
+    sentences_left_out: the number of other sentences
+    left_out: the reason for each noun that the user named and that was not used
     """
 
     nouns: tuple[str, ...]
@@ -135,16 +143,15 @@ class NounRecord:
     heads: tuple[HeadIndex, ...]
     net: Array
     by_depth: Array
-    written: Array
-    word_written: Array
+    write: Array
+    word_write: Array
     comparable: int
     sentences_left_out: int
     left_out: Mapping[str, str]
 
     @property
     def shares(self) -> Array:
-        """g²(noun) / g²(word) in the same sentences; NaN where the word has no gap.
-        `noun depth`"""
+        """g²(noun) / g²(word) in the same sentences; NaN where the word has no gap. `noun depth`"""
         return np.divide(
             self.squared_gap,
             self.word_squared_gap,
@@ -154,13 +161,14 @@ class NounRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedNoun:
+class NounInPlace:
     """One noun in the word's place, for one pair of senses.
 
-    ids: its tokens.
-    axes: its own, in units of the residual stream (`gap` is 1).
-    gap: mean distance of its two senses, over the pairs in which it can stand. `depth`
-    pairs: the numbers of the pairs in which it is swapped.
+    noun: the noun
+    ids: its tokens
+    axes: the held-out axes of the noun, in units of the residual stream (`gap` is 1)
+    gap: mean distance between its two senses, over the pairs that it fits. `depth`
+    pairs: the numbers of the pairs in which it is swapped
     """
 
     noun: str
@@ -170,7 +178,7 @@ class PlacedNoun:
     pairs: tuple[int, ...]
 
     def texts(self, texts: Sequence[TargetText]) -> list[TargetText]:
-        """Texts with the noun's tokens in the word's place."""
+        """The texts with the noun's tokens in the word's place."""
         return [with_tokens(text, self.ids) for text in texts]
 
 
@@ -178,14 +186,17 @@ class PlacedNoun:
 class NounRun:
     """One noun in the word's sentences.
 
-    rows: the sentences of the noun's pairs, their members and same-sense donors.
-    z, hidden: the states of these rows. `row layer head d_head`, `row layer d_mlp`, the latter
-        empty if the plan swaps no MLPs.
+    in_place: the noun
+    sentences, surprisal, word_surprisal, squared_gap, word_squared_gap, shared_axis: one row of the
+        fields of `NounRecord`
     pair_gap: of the noun's pairs. `pair depth`
-    written: what each compared head writes itself in these pairs. `pair head`
+    write: the write of each compared head in these pairs. `pair head`
+    rows: the sentences of the noun's pairs: their members and same-sense donors
+    z, hidden: the states of these rows; `hidden` is empty if the plan swaps no MLPs.
+        `row layer head d_head`, `row layer d_mlp`
     """
 
-    placed: PlacedNoun
+    in_place: NounInPlace
     sentences: int
     surprisal: float
     word_surprisal: float
@@ -193,7 +204,7 @@ class NounRun:
     word_squared_gap: Array
     shared_axis: Array
     pair_gap: Array
-    written: Array
+    write: Array
     rows: tuple[int, ...]
     z: Tensor
     hidden: Tensor
@@ -203,17 +214,20 @@ RECORDS = (NounRecord,)
 
 
 def measure(run: Run) -> tuple[NounRecord | None, ...] | None:
-    """Nouns in the word's place, for every two senses that were swapped; None where nouns were not
-    asked for. The runs with nouns are kept in `run.noun_runs`, for further swaps."""
-    if run.options.nouns == () or all(pair.moved is None for pair in run.pairs):
+    """The record of nouns for every two senses whose heads were swapped; None if the options ask
+    for no nouns.
+
+    The runs of the nouns are stored in `run.noun_runs`, for further swaps.
+    """
+    if run.options.nouns == () or all(pair.raw_effect is None for pair in run.pairs):
         return None
-    among = candidates(run.model, run.seen.material, run.options.nouns)
+    among = candidates(run.model, run.observation.material, run.options.nouns)
     heads = _compared_heads(run)
-    placed = [word_in_place(run, prepared, heads) for prepared in run.prepared]
-    surprisal = _surprisals(run, among, placed)
+    words = [word_in_place(run, prepared, heads) for prepared in run.prepared]
+    surprisal = _surprisals(run, among, words)
     records: list[NounRecord | None] = [None] * len(run.pairs)
-    for number, (word, pair) in enumerate(zip(placed, run.pairs, strict=True)):
-        if pair.moved is not None:
+    for number, (word, pair) in enumerate(zip(words, run.pairs, strict=True)):
+        if pair.raw_effect is not None:
             records[number], run.noun_runs[number] = put_in_place(
                 run.weights,
                 replace(word, surprisal=surprisal),
@@ -225,31 +239,34 @@ def measure(run: Run) -> tuple[NounRecord | None, ...] | None:
 
 
 def noun_runs(run: Run, number: int) -> tuple[NounRun, ...]:
-    """The nouns that are swapped in the pairs of two senses, by the number of these.
+    """The runs of the nouns that are swapped for a pair of senses.
 
-    A kept record has no states of nouns. So the nouns of such a record are run again, in the same
-    batches, and their axes are the same to the last digit.
+    number: of the pair of senses
+
+    A stored record has no states of nouns. Its nouns are run again in the same batches, so that
+    their axes are equal to the last digit.
     """
     records = run.earlier.get("nouns")
     record: NounRecord | None = None if records is None else records[number]
     if record is None:
         return ()
     if number not in run.noun_runs:
-        among = candidates(run.model, run.seen.material, run.options.nouns)
+        among = candidates(run.model, run.observation.material, run.options.nouns)
         plan = run.options.noun_plan
         word = word_in_place(run, run.prepared[number], record.heads)
-        rows = set(_chosen_rows(word, among, plan, run.options.seed))
-        rows_of = {noun: _rows_inside(among, noun, rows) for noun in record.nouns}
+        rows = set(_rows_to_run(word, among, plan, run.options.seed))
+        rows_of = {noun: _rows_that_fit(among, noun, rows) for noun in record.nouns}
         runs = _runs(run.weights, word, among, rows_of, plan)
-        run.noun_runs[number] = tuple(each for each in runs if each.placed.pairs)
+        run.noun_runs[number] = tuple(each for each in runs if each.in_place.pairs)
     return run.noun_runs[number]
 
 
 def work(size: Size) -> Work:
-    """Every noun in the sentences of the pairs and of some further ones; heads with the nouns that
-    each pair is shared out to."""
+    """The work of `measure`: every noun in the sentences of the swapped pairs and of some further
+    pairs, and every head with the nouns that each pair is shared out to.
+    """
     plan = size.options.noun_plan
-    nouns = min(size.nouns, plan.most)
+    nouns = min(size.nouns, plan.most_nouns)
     if not nouns:
         return Work()
     per_pair = min(plan.per_pair, nouns)
@@ -264,16 +281,18 @@ def work(size: Size) -> Work:
 
 
 def measure_gaps(run: Run) -> tuple[NounRecord | None, ...] | None:
-    """The gaps of nouns in the word's place for every two senses with a gap, without any swap."""
+    """The gaps of nouns in the word's place, without any swap, for every two senses with a gap;
+    None if the options ask for no nouns.
+    """
     if run.options.nouns == ():
         return None
-    among = candidates(run.model, run.seen.material, run.options.nouns)
+    among = candidates(run.model, run.observation.material, run.options.nouns)
     plan = replace(run.options.noun_plan, per_pair=0)
-    placed = [word_in_place(run, each, []) for each in run.prepared]
-    surprisal = _surprisals(run, among, placed)
+    words = [word_in_place(run, prepared, []) for prepared in run.prepared]
+    surprisal = _surprisals(run, among, words)
     records: list[NounRecord | None] = []
-    for each, word in zip(run.prepared, placed, strict=True):
-        if each.gates.gap >= GATE:
+    for prepared, word in zip(run.prepared, words, strict=True):
+        if prepared.gates.gap >= GATE:
             records.append(None)
             continue
         word = replace(word, surprisal=surprisal)
@@ -281,16 +300,19 @@ def measure_gaps(run: Run) -> tuple[NounRecord | None, ...] | None:
     return tuple(records)
 
 
-def _surprisals(run: Run, among: Candidates, placed: Sequence[WordInPlace]) -> dict[str, Array]:
-    """The surprisal of the word and of every noun in its place, in the sentences in which nouns are
-    run; none where the model predicts no tokens, or the word is several. `row` each"""
-    before = run.seen.states.before
+def _surprisals(run: Run, among: Candidates, words: Sequence[WordInPlace]) -> dict[str, Array]:
+    """The surprisal of the word and of every noun in its place, by name, in the sentences in which
+    nouns are run. `row` each
+
+    Empty if the model predicts no tokens, or if the word has several tokens.
+    """
+    before = run.observation.states.before
     if len(among.ids) != 1 or before is None:
         return {}
-    ids = {**among.nouns, run.seen.material.word: among.ids}
+    ids = {**among.nouns, run.observation.material.word: among.ids}
     plan = run.options.noun_plan
-    rows = {row for word in placed for row in _chosen_rows(word, among, plan, run.options.seed)}
-    return surprisals(run.weights, before, run.seen.material, sorted(rows), ids)
+    rows = {row for word in words for row in _rows_to_run(word, among, plan, run.options.seed)}
+    return surprisals(run.weights, before, run.observation.material, sorted(rows), ids)
 
 
 def word_in_place(
@@ -298,12 +320,16 @@ def word_in_place(
     prepared: Prepared,
     heads: Sequence[HeadIndex],
 ) -> WordInPlace:
+    """The word with which nouns are compared, for one pair of senses, without surprisal.
+
+    heads: the heads to compare
+    """
     layers = len(run.weights.blocks)
     at = prepared.reading.at
     return WordInPlace(
-        word=run.seen.material.word,
-        texts=run.seen.texts,
-        states=run.seen.states,
+        word=run.observation.material.word,
+        texts=run.observation.texts,
+        states=run.observation.states,
         surprisal={},
         split=prepared.sense.split,
         axes=prepared.sense.axes,
@@ -316,106 +342,114 @@ def word_in_place(
 
 
 def _compared_heads(run: Run) -> list[HeadIndex]:
-    """All heads, or those that move the word by at least SMALLEST of its gap for any two senses:
-    any other head has nothing to explain. None where no two senses have a gap."""
-    if not run.swapped:
+    """The heads that are compared with nouns: all heads if the options ask for it, otherwise the
+    heads that move the word by at least SMALLEST of its gap for some pair of senses.
+
+    Empty if no pair of senses has a gap.
+    """
+    if not run.swapped_pairs:
         return []
-    size = np.max([np.abs(each.effects.word.net.mean(0)) for each in run.swapped], axis=0)
-    chosen = size >= (0 if run.options.every_head else SMALLEST)
-    chosen &= run.weights.has_heads.cpu().numpy()[:, None]
-    layers, heads = np.nonzero(chosen)
+    size = np.max([np.abs(each.effects.word.net.mean(0)) for each in run.swapped_pairs], axis=0)
+    is_compared = size >= (0 if run.options.every_head else SMALLEST)
+    is_compared &= run.weights.has_heads.cpu().numpy()[:, None]
+    layers, heads = np.nonzero(is_compared)
     return list(zip(layers.tolist(), heads.tolist(), strict=True))
 
 
 def put_in_place(
     weights: Weights, word: WordInPlace, among: Candidates, plan: NounPlan, *, seed: int
 ) -> tuple[NounRecord, tuple[NounRun, ...]]:
-    """Put nouns in the word's place: their gaps, and what heads do for them.
-
-    Returns the record, and the runs of the nouns that are swapped, for further swaps.
-    """
-    rows = _chosen_rows(word, among, plan, seed)
+    """The record of nouns in the word's place, and the runs of the nouns that are swapped."""
+    rows = _rows_to_run(word, among, plan, seed)
     rows_of, left_out = _nouns_that_fit(among, word, rows, plan, seed)
     runs = _runs(weights, word, among, rows_of, plan)
     depths = word.resid.shape[1]
     record = NounRecord(
-        nouns=tuple(run.placed.noun for run in runs),
+        nouns=tuple(run.in_place.noun for run in runs),
         sentences=tuple(run.sentences for run in runs),
         surprisal=np.array([run.surprisal for run in runs]),
         word_surprisal=np.array([run.word_surprisal for run in runs]),
         squared_gap=_stacked([run.squared_gap for run in runs], depths),
         word_squared_gap=_stacked([run.word_squared_gap for run in runs], depths),
         shared_axis=_stacked([run.shared_axis for run in runs], depths),
-        gap=_stacked([run.placed.gap for run in runs], depths),
-        pair_of=np.array([pair for run in runs for pair in run.placed.pairs], dtype=np.intp),
-        noun_of=np.repeat(np.arange(len(runs)), [len(run.placed.pairs) for run in runs]),
+        gap=_stacked([run.in_place.gap for run in runs], depths),
+        pair_of=np.array([pair for run in runs for pair in run.in_place.pairs], dtype=np.intp),
+        noun_of=np.repeat(np.arange(len(runs)), [len(run.in_place.pairs) for run in runs]),
         pair_gap=_stacked([gap for run in runs for gap in run.pair_gap], depths),
         heads=tuple(word.heads),
-        written=_stacked([written for run in runs for written in run.written], len(word.heads)),
-        word_written=_written(weights, word, word.axes, word.states.z, word.pairs),
-        **_swapped(weights, word, runs),
+        write=_stacked([of_pair for run in runs for of_pair in run.write], len(word.heads)),
+        word_write=_writes(weights, word, word.axes, word.states.z, word.pairs),
+        **_swap_fields(weights, word, runs),
         comparable=sum(row in among.article for row in word.split.rows),
         sentences_left_out=sum(row in among.reasons for row in word.split.rows),
         left_out=among.left_out | left_out if among.by_name else {},
     )
-    return record, tuple(run for run in runs if run.placed.pairs)
+    return record, tuple(run for run in runs if run.in_place.pairs)
 
 
 def share_out(
     units: Sequence[int], usable: Mapping[str, Sequence[int]], per_pair: int
 ) -> dict[str, tuple[int, ...]]:
-    """The pairs in which each noun is swapped: every pair goes to `per_pair` of the nouns that can
-    stand in it, those with the fewest pairs so far.
+    """The pairs in which each noun is swapped.
 
-    units: the pair of cue words of each pair; pairs of one unit follow each other, so that they go
-        to different nouns.
-    usable: the pairs in which each noun can stand.
+    Every pair goes to `per_pair` of the nouns that fit it: those with the fewest pairs so far.
+
+    units: the pair of cue words of each pair; pairs of one unit are shared out one after another,
+        so that they go to different nouns
+    usable: the pairs that each noun fits
 
     Example:
         >>> from probe.experiments.nouns import share_out
         >>> share_out([0, 0, 1], {"fence": [0, 1, 2], "window": [0, 1, 2]}, per_pair=1)
         {'fence': (0, 2), 'window': (1,)}
     """
-    taken: dict[str, list[int]] = {noun: [] for noun in usable}
-    can_stand = {noun: set(pairs) for noun, pairs in usable.items()}
-    pairs = set().union(*can_stand.values())
+    pairs_of: dict[str, list[int]] = {noun: [] for noun in usable}
+    fits = {noun: set(pairs) for noun, pairs in usable.items()}
+    pairs = set().union(*fits.values())
     for pair in sorted(pairs, key=lambda pair: (units[pair], pair)):
-        fitting = [noun for noun in taken if pair in can_stand[noun]]
-        for noun in sorted(fitting, key=lambda noun: len(taken[noun]))[:per_pair]:
-            taken[noun].append(pair)
-    return {noun: tuple(pairs) for noun, pairs in taken.items()}
+        fitting = [noun for noun in pairs_of if pair in fits[noun]]
+        for noun in sorted(fitting, key=lambda noun: len(pairs_of[noun]))[:per_pair]:
+            pairs_of[noun].append(pair)
+    return {noun: tuple(pairs) for noun, pairs in pairs_of.items()}
 
 
-def _chosen_rows(word: WordInPlace, among: Candidates, plan: NounPlan, seed: int) -> list[int]:
-    """The sentences in which nouns are run: those of the swapped pairs, and of `plan.more_pairs`
-    further ones, as many of each pair of cue words as can be. More would make the nouns' axes
-    surer, and cost a run for every noun."""
+def _rows_to_run(word: WordInPlace, among: Candidates, plan: NounPlan, seed: int) -> list[int]:
+    """The rows of the sentences in which nouns are run.
+
+    These are the sentences of the swapped pairs and of `plan.more_pairs` further pairs, spread
+    evenly over the pairs of cue words. More pairs would make the nouns' axes more precise, but cost
+    a run for every noun.
+    """
     split = word.split
     inside = set(among.rows)
-    pairs = [pair for pair in split.pairs if all(split.rows[place] in inside for place in pair)]
+    pairs = [
+        pair for pair in split.pairs if all(split.rows[position] in inside for position in pair)
+    ]
     rng = np.random.default_rng(seed)
-    drawn = spread([split.units[first] for first, _ in pairs], plan.more_pairs, rng)
-    further = {split.rows[place] for number in drawn for place in pairs[number]}
+    numbers = spread([split.units[first] for first, _ in pairs], plan.more_pairs, rng)
+    further = {split.rows[position] for number in numbers for position in pairs[number]}
     return sorted((further | set(rows_of_pairs(word.pairs))) & inside)
 
 
 def _nouns_that_fit(
     among: Candidates, word: WordInPlace, rows: Sequence[int], plan: NounPlan, seed: int
 ) -> tuple[dict[str, list[int]], dict[str, str]]:
-    """Of some rows those in which each noun can stand, and the reasons of the other nouns.
+    """The rows that each noun fits, for the selected nouns, and the reason for each other noun.
 
-    At most `plan.most` nouns, those first that are about as expected as the word, then those that
-    can stand in the most sentences; which of equal ones is decided by a hash: how far a noun
-    changes must not decide whether it is taken.
+    At most `plan.most_nouns` nouns are selected. Nouns about as expected as the word come first,
+    then nouns that fit the most sentences; a hash decides between equal nouns. How far a noun
+    changes must not decide whether it is selected.
+
+    rows: the rows in which nouns are run
     """
-    chosen = set(rows)
+    rows_to_run = set(rows)
     rows_of = {}
     left_out = {}
     for noun in among.nouns:
-        fitting = _rows_inside(among, noun, chosen)
-        if len(fitting) < plan.fewest_sentences or not _part(word.split, fitting).holdouts:
+        fitting = _rows_that_fit(among, noun, rows_to_run)
+        if len(fitting) < plan.fewest_sentences or not _restricted(word.split, fitting).holdouts:
             left_out[noun] = (
-                f"it can stand in {len(fitting)} of the {len(rows)} sentences that are compared, "
+                f"it fits {len(fitting)} of the {len(rows)} sentences that are compared, "
                 f"and {plan.fewest_sentences} are needed"
             )
         else:
@@ -423,29 +457,33 @@ def _nouns_that_fit(
 
     def order(noun: str) -> tuple[float, int, int]:
         of_noun = word.surprisal_of(noun, rows_of[noun])
-        apart = abs(of_noun - word.surprisal_of(word.word, rows_of[noun]))
-        known = 0.0 if np.isnan(apart) else round(apart, SURPRISAL_DECIMALS)
-        return known, -len(rows_of[noun]), hash_of(seed, word.word, noun)
+        difference = abs(of_noun - word.surprisal_of(word.word, rows_of[noun]))
+        rounded = 0.0 if np.isnan(difference) else round(difference, SURPRISAL_DECIMALS)
+        return rounded, -len(rows_of[noun]), hash_of(seed, word.word, noun)
 
-    first = sorted(rows_of, key=order)
-    left_out |= dict.fromkeys(first[plan.most :], f"{plan.most} others were compared")
-    return {noun: rows_of[noun] for noun in first[: plan.most]}, left_out
-
-
-def _rows_inside(among: Candidates, noun: str, chosen: Collection[int]) -> list[int]:
-    """Of some rows those in which a noun can stand."""
-    return [row for row in rows_for(among, noun) if row in chosen]
+    in_order = sorted(rows_of, key=order)
+    selected = in_order[: plan.most_nouns]
+    reason = f"{plan.most_nouns} other nouns were compared"
+    left_out |= dict.fromkeys(in_order[plan.most_nouns :], reason)
+    return {noun: rows_of[noun] for noun in selected}, left_out
 
 
-def _part(split: CrossFit, rows: Sequence[int]) -> CrossFit:
-    """What is left of a split within some sentences."""
+def _rows_that_fit(among: Candidates, noun: str, rows: Collection[int]) -> list[int]:
+    """The members of `rows` that a noun fits."""
+    return [row for row in rows_for(among, noun) if row in rows]
+
+
+def _restricted(split: CrossFit, rows: Sequence[int]) -> CrossFit:
+    """A split restricted to the sentences of `rows`."""
     inside = set(rows)
     return restrict(split, [number for number, row in enumerate(split.rows) if row in inside])
 
 
 def _usable_pairs(word: WordInPlace, rows: Sequence[int]) -> list[int]:
-    """The numbers of the pairs that are within some rows, and whose members are held out there."""
-    part = _part(word.split, rows)
+    """The numbers of the pairs whose sentences are all in `rows` and whose members are held out
+    there.
+    """
+    part = _restricted(word.split, rows)
     tested = {part.rows[position] for position in part.tested}
     pairs = word.pairs
     return [
@@ -465,7 +503,10 @@ def _runs(
     rows_of: Mapping[str, Sequence[int]],
     plan: NounPlan,
 ) -> list[NounRun]:
-    """Every noun in the sentences in which it can stand, and shared out to the swapped pairs."""
+    """The run of every noun.
+
+    rows_of: the rows that each noun fits
+    """
     usable = {noun: _usable_pairs(word, rows) for noun, rows in rows_of.items()}
     shared_out = share_out(word.pairs.units, usable, plan.per_pair)
     runs: list[NounRun] = []
@@ -475,11 +516,14 @@ def _runs(
 
 
 def _in_parts(weights: Weights, nouns: Sequence[str], rows: int) -> Iterator[list[str]]:
-    """The nouns in parts whose streams in all rows fit into STATES_BYTES. Each part runs the tokens
-    before the word again, so a few large parts are faster than many small ones."""
+    """The nouns in parts whose residual streams in all rows fit into STATES_BYTES.
+
+    Each part runs the tokens before the word again, so a few large parts are faster than many small
+    ones.
+    """
     layers, _, d_model, _ = weights.shape
-    of_noun = rows * layers * d_model * weights.dtype.itemsize
-    size = max(1, STATES_BYTES // max(1, of_noun))
+    bytes_per_noun = rows * layers * d_model * weights.dtype.itemsize
+    size = max(1, STATES_BYTES // max(1, bytes_per_noun))
     for start in range(0, len(nouns), size):
         yield list(nouns[start : start + size])
 
@@ -494,48 +538,54 @@ def _run(
     shared_out: Mapping[str, tuple[int, ...]],
     plan: NounPlan,
 ) -> Iterator[NounRun]:
-    """Run every sentence in which a noun can stand with each of some nouns."""
+    """The run of each noun, in the sentences that it fits.
+
+    rows_of: the rows that each noun fits
+    usable: the pairs that each noun fits
+    shared_out: the pairs in which each noun is swapped
+    """
     rows = sorted(set().union(*(rows_of[noun] for noun in nouns)))
-    swapped = [rows_of_pairs(word.pairs.take(shared_out[noun])) for noun in nouns]
-    kept = torch.tensor([[row in of_noun for of_noun in swapped] for row in rows])
+    swap_rows = [rows_of_pairs(word.pairs.take(shared_out[noun])) for noun in nouns]
+    # Swaps need the states of heads and MLPs in these rows only. `row noun`
+    with_parts = torch.tensor([[row in of_noun for of_noun in swap_rows] for row in rows])
     states = _states(
         weights,
         [word.texts[row] for row in rows],
         [among.nouns[noun] for noun in nouns],
-        kept,
+        with_parts,
         with_hidden=plan.mlps_per_pair > 0,
     )
-    noun_of = kept.nonzero()[:, 1]
+    noun_of = with_parts.nonzero()[:, 1]
     for number, noun in enumerate(nouns):
-        part = _part(word.split, rows_of[noun])
+        part = _restricted(word.split, rows_of[noun])
         resid = at_rows(states.resid[:, number], rows, len(word.texts))
-        own_axes = raw_axes(resid, part, word.axes.senses)
-        own_rows = list(part.rows)
+        noun_axes = raw_axes(resid, part, word.axes.senses)
+        noun_rows = list(part.rows)
         pairs = shared_out[noun]
         z = states.z[noun_of == number]
         yield NounRun(
-            placed=PlacedNoun(
+            in_place=NounInPlace(
                 noun=noun,
                 ids=among.nouns[noun],
-                axes=own_axes,
-                gap=_mean_gap(own_axes, resid, word.pairs.take(usable[noun])),
+                axes=noun_axes,
+                gap=_mean_gap(noun_axes, resid, word.pairs.take(usable[noun])),
                 pairs=pairs,
             ),
-            sentences=len(own_rows),
-            surprisal=word.surprisal_of(noun, own_rows),
-            word_surprisal=word.surprisal_of(word.word, own_rows),
-            squared_gap=squared_gap(resid[own_rows], part),
-            word_squared_gap=squared_gap(word.resid[own_rows], part),
-            shared_axis=_along_axis(resid[own_rows], part, word.axes),
-            pair_gap=gaps(own_axes, resid, word.pairs.take(pairs)),
-            written=_written(
+            sentences=len(noun_rows),
+            surprisal=word.surprisal_of(noun, noun_rows),
+            word_surprisal=word.surprisal_of(word.word, noun_rows),
+            squared_gap=squared_gap(resid[noun_rows], part),
+            word_squared_gap=squared_gap(word.resid[noun_rows], part),
+            shared_axis=_along_axis(resid[noun_rows], part, word.axes),
+            pair_gap=gaps(noun_axes, resid, word.pairs.take(pairs)),
+            write=_writes(
                 weights,
                 word,
-                own_axes,
-                at_rows(z, swapped[number], len(word.texts)),
+                noun_axes,
+                at_rows(z, swap_rows[number], len(word.texts)),
                 word.pairs.take(pairs),
             ),
-            rows=swapped[number],
+            rows=swap_rows[number],
             z=z,
             hidden=states.hidden[noun_of == number],
         )
@@ -545,78 +595,89 @@ def _states(
     weights: Weights,
     texts: Sequence[TargetText],
     nouns: Sequence[Sequence[int]],
-    kept: Tensor,
+    with_parts: Tensor,
     *,
     with_hidden: bool,
 ) -> ReplacedStates:
     """The residual streams of all nouns in all texts, and the states of heads and MLPs for some of
-    them, because those take several times the memory.
+    them, because these states need several times the memory.
 
-    kept: `row noun`, where the states of heads and MLPs are returned
-    Returns `resid` as `replace_tokens` does. `z` and `hidden` have one axis for the kept rows of
-    all nouns, in the order of `kept.nonzero()`.
+    nouns: the tokens of each noun
+    with_parts: where the states of heads and MLPs are returned. `row noun`
+    with_hidden: whether the states of MLPs are returned at all
+
+    `resid` is as in `replace_tokens`. `z` and `hidden` have one axis for rows and nouns, in the
+    order of `with_parts.nonzero()`.
     """
     layers, heads, d_model, d_head = weights.shape
     numbers = d_model + heads * d_head + (weights.blocks[0].d_mlp if with_hidden else 0)
-    of_row = len(nouns) * layers * numbers * weights.dtype.itemsize
-    at_once = max(1, STATES_BYTES // of_row)
+    bytes_per_row = len(nouns) * layers * numbers * weights.dtype.itemsize
+    at_once = max(1, STATES_BYTES // bytes_per_row)
     parts = ("resid", "z", "hidden") if with_hidden else ("resid", "z")
     chunks = []
     for start in range(0, len(texts), at_once):
         chunk = slice(start, start + at_once)
         states = replace_tokens(weights, texts[chunk], nouns, parts=parts)
-        here = kept[chunk]
+        here = with_parts[chunk]
         chunks.append(ReplacedStates(states.resid, states.z[here], states.hidden[here]))
     return ReplacedStates(*(torch.cat(part) for part in zip(*chunks, strict=True)))
 
 
-def _written(
+def _writes(
     weights: Weights, word: WordInPlace, held_out: HeldOutAxes, z: Tensor, pairs: Pairs
 ) -> Array:
-    """What each compared head writes itself along some axes, towards the first sense, right after
-    its own layer. A norm that follows the write has the scale that it has for the word.
+    """The write of each compared head along some axes, toward the first sense, directly after the
+    head's layer. `-> pair head`
 
-    z: by row, `row layer head d_head`. `-> pair head`
+    A norm after the write has the scale that it has for the word.
+
+    z: `row layer head d_head`
     """
     if not len(pairs) or not word.heads:
         return np.empty((len(pairs), len(word.heads)))
     rows = [*pairs.a, *pairs.b]
     directions = held_out.in_units().directions(rows)[:, list(word.direct)]
     norms = norms_of(weights, word.states, max(word.direct))
-    written = contributions_of(weights, norms, z[rows], rows, directions, word.direct)
+    of_all_heads = contributions_of(weights, norms, z[rows], rows, directions, word.direct)
     layers, heads = np.array(word.heads).T
-    of_heads = written.numpy()[:, layers, heads]
+    of_heads = of_all_heads.numpy()[:, layers, heads]
+    # write of a pair = write in its A sentence - write in its B sentence
     return np.asarray(of_heads[: len(pairs)] - of_heads[len(pairs) :])
 
 
 def raw_axes(resid: Tensor, split: CrossFit, senses: tuple[str, str]) -> HeldOutAxes:
-    """Held-out axes along which is measured in units of the residual stream."""
+    """Held-out axes in units of the residual stream."""
     return axes.hold_out(resid, split, senses).in_units()
 
 
 def at_rows(part: Tensor, rows: Sequence[int], number: int) -> Tensor:
-    """The states of some rows at the rows' own numbers, of `number`; those of the others are 0 and
-    never read."""
+    """The states of some rows, indexed by the numbers of these rows. The other rows are 0 and never
+    read.
+
+    part: one entry for each of `rows`
+    number: of all rows
+    """
     whole = part.new_zeros(number, *part.shape[1:])
     whole[list(rows)] = part
     return whole
 
 
 def rows_of_pairs(pairs: Pairs) -> tuple[int, ...]:
-    """The rows that swaps in these pairs read: members and same-sense donors."""
+    """The rows that the swaps of these pairs read: members and same-sense donors."""
     return tuple(sorted({*pairs.a, *pairs.b, *pairs.same_a, *pairs.same_b}))
 
 
-def _mean_gap(own_axes: HeldOutAxes, resid: Tensor, pairs: Pairs) -> Array:
-    """Mean distance of the two senses of the noun; NaN without pairs. `-> depth`"""
+def _mean_gap(noun_axes: HeldOutAxes, resid: Tensor, pairs: Pairs) -> Array:
+    """The mean distance between the two senses of a noun; NaN without pairs. `-> depth`"""
     if not len(pairs):
         return np.full(resid.shape[1], np.nan)
-    return np.asarray(gaps(own_axes, resid, pairs).mean(0))
+    return np.asarray(gaps(noun_axes, resid, pairs).mean(0))
 
 
 def _along_axis(resid: Tensor, split: CrossFit, held_out: HeldOutAxes) -> Array:
-    """How far the two senses of a noun are apart along the word's own held-out axes, in the word's
-    gaps. `row depth d_model -> depth`"""
+    """The distance between the two senses of a noun along the word's held-out axes, as a fraction
+    of the word's gap. `row depth d_model -> depth`
+    """
     along = held_out.coordinates(resid, list(split.rows))
     of_a = np.asarray(split.is_a)
     tested = split.cells >= 0
@@ -624,7 +685,7 @@ def _along_axis(resid: Tensor, split: CrossFit, held_out: HeldOutAxes) -> Array:
 
 
 def _stacked(rows: Sequence[Array], depths: int) -> Array:
-    """`n depth`, also where n is 0."""
+    """The rows as one array `n depth`, also for n = 0."""
     return np.array(rows) if len(rows) else np.empty((0, depths))
 
 
@@ -633,7 +694,14 @@ def _stacked(rows: Sequence[Array], depths: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class AllSwaps:
-    """The swaps of all nouns as those of one word: every noun's sentences are rows of their own."""
+    """The swaps of all nouns as those of a single word, with separate rows for each noun's
+    sentences.
+
+    texts: with the noun in the word's place, by row
+    z, hidden: the states at the noun. `row layer head d_head`, `row layer d_mlp`
+    axes: of each noun, in the cells of its rows
+    pairs: the pairs of all nouns
+    """
 
     texts: list[TargetText]
     z: Tensor
@@ -642,48 +710,52 @@ class AllSwaps:
     pairs: Pairs
 
 
-def _swapped(weights: Weights, word: WordInPlace, runs: Sequence[NounRun]) -> dict[str, Array]:
-    """The fields of a record that swaps give."""
+def _swap_fields(weights: Weights, word: WordInPlace, runs: Sequence[NounRun]) -> dict[str, Array]:
+    """The fields `net` and `by_depth` of a record."""
     layers = len(weights.blocks)
-    swaps = sum(len(run.placed.pairs) for run in runs)
-    net = np.full((swaps, len(word.heads)), np.nan)
+    count = sum(len(run.in_place.pairs) for run in runs)
+    net = np.full((count, len(word.heads)), np.nan)
     by_depth = np.full((len(word.heads), layers + 1), np.nan)
-    if not swaps:
+    if not count:
         return {"net": net, "by_depth": by_depth}
-    swapped = together(word, [(run, run.placed.pairs) for run in runs if run.placed.pairs])
+    swaps = together(word, [(run, run.in_place.pairs) for run in runs if run.in_place.pairs])
     for depth in sorted({word.until[layer] for layer, _ in word.heads}):
         # Heads whose runs end at the same depth are swapped together.
-        chosen = [n for n, (layer, _) in enumerate(word.heads) if word.until[layer] == depth]
-        heads = [word.heads[n] for n in chosen]
+        numbers = [n for n, (layer, _) in enumerate(word.heads) if word.until[layer] == depth]
+        heads = [word.heads[n] for n in numbers]
         swap = partial(_swap_some, weights, heads)
-        upto = axes_until(swapped.axes, depth)
-        moved = run_swaps(swap, swapped.texts, swapped.z[:, :depth], upto, swapped.pairs).net
+        upto = axes_until(swaps.axes, depth)
+        shifts = run_swaps(swap, swaps.texts, swaps.z[:, :depth], upto, swaps.pairs).net
+        # Swaps are read from depth 1 on, so depth d has index d - 1.
         read = [word.at[layer] - 1 for layer, _ in heads]
-        net[:, chosen] = moved[:, np.arange(len(heads)), read]
-        by_depth[chosen, 0] = 0.0  # which no head has written to
-        by_depth[chosen, 1 : depth + 1] = moved.mean(0)
+        net[:, numbers] = shifts[:, np.arange(len(heads)), read]
+        by_depth[numbers, 0] = 0.0  # no head has written at depth 0
+        by_depth[numbers, 1 : depth + 1] = shifts.mean(0)
     return {"net": net, "by_depth": by_depth}
 
 
 def together(word: WordInPlace, runs: Sequence[tuple[NounRun, Sequence[int]]]) -> AllSwaps:
-    """The swaps of all nouns, each in some of its pairs: row r of noun n has a number of its own,
-    and the axes of n."""
+    """The swaps of all nouns in one batch. Every row of every noun has a separate number, and the
+    axes of its noun.
+
+    runs: each noun with the numbers of the pairs in which it is swapped
+    """
     texts: list[TargetText] = []
     cells: list[int] = []
     columns: dict[str, list[int]] = {name: [] for name in ("a", "b", "same_a", "same_b")}
-    chosen: list[int] = []
+    pair_numbers: list[int] = []
     first_cell = 0
     for run, numbers in runs:
         number_of = {row: len(texts) + number for number, row in enumerate(run.rows)}
-        texts += [with_tokens(word.texts[row], run.placed.ids) for row in run.rows]
-        # A row that is only fitted on is never a recipient, so its axis is never read.
-        cells += [first_cell + max(0, int(run.placed.axes.cell[row])) for row in run.rows]
-        first_cell += len(run.placed.axes.u)
+        texts += [with_tokens(word.texts[row], run.in_place.ids) for row in run.rows]
+        # A row that axes are only fitted on is never a recipient, so its axis is never read.
+        cells += [first_cell + max(0, int(run.in_place.axes.cell[row])) for row in run.rows]
+        first_cell += len(run.in_place.axes.u)
         pairs = word.pairs.take(numbers)
         for name, rows in columns.items():
             rows += [number_of[row] for row in getattr(pairs, name)]
-        chosen += numbers
-    of_axes = [run.placed.axes for run, _ in runs]
+        pair_numbers += numbers
+    of_axes = [run.in_place.axes for run, _ in runs]
     held_out = HeldOutAxes(
         word.axes.senses,
         torch.cat([each.u for each in of_axes]),
@@ -692,7 +764,7 @@ def together(word: WordInPlace, runs: Sequence[tuple[NounRun, Sequence[int]]]) -
         np.array(cells),
     )
     pairs = replace(
-        word.pairs.take(chosen),
+        word.pairs.take(pair_numbers),
         a=tuple(columns["a"]),
         b=tuple(columns["b"]),
         same_a=tuple(columns["same_a"]),
@@ -704,7 +776,7 @@ def together(word: WordInPlace, runs: Sequence[tuple[NounRun, Sequence[int]]]) -
 
 
 def axes_until(held_out: HeldOutAxes, depth: int) -> HeldOutAxes:
-    """The axes of the stages up to a depth."""
+    """The axes of the stages up to and including a depth."""
     return replace(
         held_out,
         u=held_out.u[:, : depth + 1],
@@ -716,6 +788,7 @@ def axes_until(held_out: HeldOutAxes, depth: int) -> HeldOutAxes:
 def _swap_some(
     weights: Weights, heads: Sequence[HeadIndex], rows: Rows, donor_z: Tensor, directions: Tensor
 ) -> Tensor:
-    """`swap_heads` of some heads alone. `-> row head stage`"""
-    alone = np.stack([mask_of([head], (donor_z.shape[1], donor_z.shape[2])) for head in heads])
-    return swap_sets(weights, rows, donor_z, torch.from_numpy(~alone), directions)
+    """`swap_heads` of some heads, one head at a time. `-> row head stage`"""
+    head_masks = np.stack([mask_of([head], (donor_z.shape[1], donor_z.shape[2])) for head in heads])
+    # A set contains the heads that are not swapped.
+    return swap_sets(weights, rows, donor_z, torch.from_numpy(~head_masks), directions)

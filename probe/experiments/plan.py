@@ -36,9 +36,9 @@ class Work(NamedTuple):
         """The number of swaps without the unlikely ones."""
         return self.swaps - self.unlikely
 
-    def plus(self, other: "Work") -> "Work":
+    def plus(self, addend: "Work") -> "Work":
         """The sum of both."""
-        return Work(*(here + there for here, there in zip(self, other, strict=True)))
+        return Work(*(here + there for here, there in zip(self, addend, strict=True)))
 
 
 @dataclass(frozen=True)

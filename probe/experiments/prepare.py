@@ -114,7 +114,7 @@ def _pairs(observation: Observation, split: CrossFit, options: Options) -> Pairs
         observation.material.sentences,
         observation.material.distances,
         split,
-        most=options.pairs,
+        limit=options.pairs,
         seed=options.seed,
         unfitted_donors=options.unfitted_donors,
     )

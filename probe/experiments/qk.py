@@ -273,10 +273,10 @@ def measure(run: Run) -> tuple[CueAttribution, ...]:
     """The attributions of the word's top heads, in sentences of the two senses whose gap is
     clearest; empty if no heads were swapped or no cue is marked.
     """
-    if not run.swapped:
+    if not run.swapped_pairs:
         return ()
     prepared = run.prepared[run.clearest]
-    cues = run.seen.material.cues
+    cues = run.observation.material.cues
     pairs = prepared.pairs
     # The contrast needs a cue in both sentences of a pair.
     marked = [
@@ -288,8 +288,8 @@ def measure(run: Run) -> tuple[CueAttribution, ...]:
     sample = spread(units, MOST_PAIRS, np.random.default_rng(pairs.seed))
     sampled_pairs = pairs.take(sorted(marked[index] for index in sample))
     rows = dict.fromkeys([*sampled_pairs.a, *sampled_pairs.b])
-    traces = {row: trace(run.model, run.seen.material.sentences[row].text) for row in rows}
-    attributions = [_of_head(run, prepared, sampled_pairs, head, traces) for head in run.leaders]
+    traces = {row: trace(run.model, run.observation.material.sentences[row].text) for row in rows}
+    attributions = [_of_head(run, prepared, sampled_pairs, head, traces) for head in run.top_heads]
     return tuple(each for each in attributions if each is not None)
 
 
@@ -359,7 +359,7 @@ def _in_sentence(
     cue, or can read no other token.
     """
     layer, number = head
-    material = run.seen.material
+    material = run.observation.material
     cue = material.cues[row]
     assert cue is not None
     # A cue of several tokens is read at its last.

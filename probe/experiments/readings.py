@@ -124,7 +124,7 @@ class SecondReading:
         of the coordinate that is lost if the head is swapped
     cue_share: the share of the marked cue; NaN if no cue is marked
     cue_alone: the coordinate if every other token but the cue is hidden; NaN if no cue is marked
-    nothing: the coordinate if every other token is hidden; NaN if no cue is marked
+    word_alone: the coordinate if every other token is hidden; NaN if no cue is marked
     """
 
     lesson: LessonReading
@@ -134,7 +134,7 @@ class SecondReading:
     through: tuple[tuple[str, float], ...]
     cue_share: float
     cue_alone: float
-    nothing: float
+    word_alone: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,15 +248,15 @@ def measure(run: Run) -> Examples:
     """What the top heads read in the example sentences, and the word's vector as a sum if the
     heads of its two senses were swapped.
     """
-    observation = run.seen
+    observation = run.observation
     readings = []
     terms = []
     averages: dict[tuple[object, ...], Mapping[str, Tensor]] = {}
-    swapped_senses = {each.prepared.sense.senses for each in run.swapped}
+    swapped_senses = {each.prepared.sense.senses for each in run.swapped_pairs}
     for row in _example_rows(observation, run.prepared):
         traced = trace(run.model, observation.material.sentences[row].text)
         pair = _pair_of(run.prepared, observation.material.labels[row])
-        readings += [_reading(observation, row, pair, traced, head) for head in run.leaders]
+        readings += [_reading(observation, row, pair, traced, head) for head in run.top_heads]
         if pair.sense.senses not in swapped_senses or run.model.origin.hooks:
             continue  # a hook may write something that belongs to no component
         # Rows that are held out together share their axis and everything fitted with it.
@@ -281,7 +281,9 @@ def lessons_work(size: Size) -> Work:
 
 def measure_lessons(run: Run) -> tuple[LessonReading, ...]:
     """The readings of the lesson's sentences with this word."""
-    return tuple(read_lesson(run.model, run.seen, item) for item in lessons_of(run.seen))
+    return tuple(
+        read_lesson(run.model, run.observation, item) for item in lessons_of(run.observation)
+    )
 
 
 def _example_rows(observation: Observation, prepared: Sequence[Prepared]) -> list[int]:
@@ -465,7 +467,7 @@ def read_second(
         sense = _pair_with(observation, item.sense, str(lesson.reads_as))
         [p] = [each.gates.gap for each in prepared if each.sense is sense]
         causes: dict[str, Any] = {"source": None, "through": ()}
-        causes |= dict.fromkeys(("share", "cue_share", "cue_alone", "nothing"), float("nan"))
+        causes |= dict.fromkeys(("share", "cue_share", "cue_alone", "word_alone"), float("nan"))
         if lesson.reads_as == item.sense:
             causes |= _causes(model, observation.axis_for_others(sense), item)
         readings.append(SecondReading(lesson, p, **causes))
@@ -505,7 +507,7 @@ def _causes(model: Model, axis: Axis, item: Showcase) -> dict[str, object]:
     }
     if cue:
         cue_share = max(lost[pos] for pos in cue)
-        causes |= {"cue_share": cue_share, "cue_alone": cue_alone, "nothing": word_alone}
+        causes |= {"cue_share": cue_share, "cue_alone": cue_alone, "word_alone": word_alone}
     return causes
 
 

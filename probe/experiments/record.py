@@ -46,8 +46,8 @@ class SensePair:
     coordinates: the sense coordinate at the read-out layer of every held-out sentence, in the order
         of `rows()`. `tested`
     profile: the sense coordinate at every depth
-    moved: how far each head moves the word, minus the effect of same-sense donors, mean over the
-        pairs, in units of the residual stream; None without swaps. `layer head depth`
+    raw_effect: how far each head moves the word, minus the effect of same-sense donors, mean over
+        the pairs, in units of the residual stream; None without swaps. `layer head depth`
     swaps: the effects of every head; None without a gap, because a fraction of it would have no
         meaning
     """
@@ -65,7 +65,7 @@ class SensePair:
     attention: Mapping[str, Array]
     coordinates: Array
     profile: tuple[SenseAtDepth, ...]
-    moved: Array | None
+    raw_effect: Array | None
     swaps: PairEffects | None
 
     @property
@@ -152,7 +152,7 @@ class WordRecord:
         """The result of an experiment for each pair of senses; None for each if it was not run."""
         return self.measured.get(experiment) or (None,) * len(self.pairs)
 
-    def found(self, experiment: str) -> Iterator[tuple[SensePair, Any]]:
+    def with_result(self, experiment: str) -> Iterator[tuple[SensePair, Any]]:
         """The pairs of senses for which an experiment has a result, with the result."""
         for pair, result in zip(self.pairs, self.of_pairs(experiment), strict=True):
             if result is not None:

@@ -46,7 +46,7 @@ class Run:
 
     model: the model
     options: how much is measured
-    seen: the unchanged runs of the word
+    observation: the unchanged runs of the word
     random_model: a model of the same shape with random weights; None if the options do not ask for
         it
     prepared: all pairs of senses before the swap
@@ -58,7 +58,7 @@ class Run:
 
     model: Model
     options: Options
-    seen: Observation
+    observation: Observation
     random_model: Model | None
     prepared: tuple[Prepared, ...] = ()
     pairs: tuple[SensePair, ...] = ()
@@ -75,12 +75,12 @@ class Run:
         """The states of the sentences in the model of random weights; None without that model."""
         if self.random_model is None:
             return None
-        material = self.seen.material
+        material = self.observation.material
         # Cached, because the gates and the controls both read these states.
         return target_states(self.random_model, material.tokens, material.targets)
 
     @cached_property
-    def swapped(self) -> list[SwappedPair]:
+    def swapped_pairs(self) -> list[SwappedPair]:
         """The pairs of senses with swapped heads."""
         return [
             SwappedPair(number, prepared, pair.swaps)
@@ -89,7 +89,7 @@ class Run:
         ]
 
     @cached_property
-    def leaders(self) -> list[HeadIndex]:
+    def top_heads(self) -> list[HeadIndex]:
         """The top heads of the word."""
         return leading_heads(self.pairs, LEADERS)
 
@@ -104,7 +104,7 @@ class Run:
         others.
         """
         results: list[Any] = [None] * len(self.pairs)
-        for each in self.swapped:
+        for each in self.swapped_pairs:
             results[each.number] = measure(each)
         return tuple(results)
 

@@ -19,7 +19,7 @@ def measure(run: Run) -> tuple[Separation, ...]:
     """The separation of each pair of senses."""
     # Coordinates in the directions that a head can write: d_head numbers instead of d_model, with
     # the same lengths and angles.
-    writes = decomposition.write_coordinates(run.seen.states.z, run.weights)
+    writes = decomposition.write_coordinates(run.observation.states.z, run.weights)
     return tuple(
         measure_separation(
             writes[:, :, list(each.sense.split.rows)],  # layer head row d_head

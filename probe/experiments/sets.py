@@ -82,7 +82,7 @@ class Curves:
         return float(np.trapezoid(self.faithfulness, share))
 
     @property
-    def smallest(self) -> int | None:
+    def smallest_size(self) -> int | None:
         """The smallest number of top heads with F >= ENOUGH; None if no set reaches it."""
         return _smallest_enough(self.sizes, self.faithfulness)
 
@@ -109,7 +109,7 @@ def _curves(record: WordRecord) -> Iterator[Columns]:
     columns: dict[str, Any] = {
         "word": record.word,
         "area": curves.area,
-        "smallest": curves.smallest,
+        "smallest": curves.smallest_size,
         "pairs": curves.pairs,
         "size": curves.sizes,
         "added": added,
@@ -164,14 +164,14 @@ def measure(run: Run) -> Curves | None:
 
     The order of heads for a pair is taken from the pairs that its holdout learns from.
     """
-    if not run.swapped:
+    if not run.swapped_pairs:
         return None
     seed = run.options.seed
-    pairs_each = max(2, CURVE_PAIRS // len(run.swapped))
+    pairs_each = max(2, CURVE_PAIRS // len(run.swapped_pairs))
     rng = np.random.default_rng(seed)
-    depth = run.seen.depth
+    depth = run.observation.depth
     groups: list[Ranked] = []
-    for each in run.swapped:
+    for each in run.swapped_pairs:
         ranking, net = _ranking(run, each)
         measured_on = spread(each.pairs.units, pairs_each, rng)
         sense = each.prepared.sense
@@ -188,10 +188,10 @@ def measure(run: Run) -> Curves | None:
             # Without a pair in the training part, the order is that of all pairs.
             order = ordered(net[learned or slice(None)].mean(0), depth, run.weights)
             groups.append(Ranked(sense.axes, each.pairs.take(tested), order))
-    mean = np.mean([each.effects.word.net.mean(0) for each in run.swapped], axis=0)
+    mean = np.mean([each.effects.word.net.mean(0) for each in run.swapped_pairs], axis=0)
     order = ordered(mean, depth, run.weights)
-    z = run.seen.states.z
-    return run_curves(run.weights, run.seen.texts, z, groups, order, depth, seed=seed)
+    z = run.observation.states.z
+    return run_curves(run.weights, run.observation.texts, z, groups, order, depth, seed=seed)
 
 
 def work(size: Size) -> Work:
@@ -212,10 +212,10 @@ def _ranking(run: Run, each: SwappedPair) -> tuple[Pairs, Array]:
     if len(prepared.sense.split.holdouts) > 1:
         return each.pairs, each.effects.word.net
     learned = make_pairs(
-        run.seen.material.sentences,
-        run.seen.material.distances,
+        run.observation.material.sentences,
+        run.observation.material.distances,
         prepared.sense.split,
-        most=run.options.pairs,
+        limit=run.options.pairs,
         seed=run.options.seed,
         learned=True,
     )
@@ -225,7 +225,12 @@ def _ranking(run: Run, each: SwappedPair) -> tuple[Pairs, Array]:
     axes = prepared.sense.axes
     fitted = replace(axes, cell=np.zeros_like(axes.cell))
     measured, _ = swaps.measure(
-        run.weights, run.seen.texts, run.seen.states, fitted, learned, prepared.reading
+        run.weights,
+        run.observation.texts,
+        run.observation.states,
+        fitted,
+        learned,
+        prepared.reading,
     )
     return learned, measured.word.net
 
@@ -400,8 +405,8 @@ class CarriedSets:
     sizes: the numbers of top heads
     whole: of all heads; the faithfulness of a set is its number divided by this
     left_out: `size`, of the top heads of the other words' order
-    own: `size`, of the top heads of the word's order, which is taken from other pairs than it is
-        measured on
+    word_order: `size`, of the top heads of the word's order, which is taken from other pairs than
+        it is measured on
     random: `size draw`, of random sets with the same number of heads in every layer as `left_out`
     """
 
@@ -409,7 +414,7 @@ class CarriedSets:
     sizes: tuple[int, ...]
     whole: float
     left_out: Array
-    own: Array
+    word_order: Array
     random: Array
 
 
@@ -457,14 +462,14 @@ def carry_over(
             )
     lost = np.concatenate(by_holdout).mean(0)  # set
     # M(S) - M(none) is the loss with all heads changed minus the loss with those outside S changed
-    carried = lost[0] - lost[1:]
-    left_out, of_own_heads, random = np.split(carried, [len(sizes), 2 * len(sizes)])
+    effects = lost[0] - lost[1:]
+    left_out, of_own_heads, random = np.split(effects, [len(sizes), 2 * len(sizes)])
     return CarriedSets(
         word=observation.material.word,
         sizes=sizes,
         whole=float(lost[0]),
         left_out=left_out,
-        own=of_own_heads,
+        word_order=of_own_heads,
         random=random.reshape(len(sizes), CARRIED_RANDOM),
     )
 

@@ -18,7 +18,7 @@ RECORDS = (Share,)
 
 def _shares(record: WordRecord) -> Iterator[Columns]:
     """The rows of the table, a part for each pair of senses."""
-    for pair, shares in record.found("shares"):
+    for pair, shares in record.with_result("shares"):
         columns = {name: [getattr(share, name) for share in shares] for name in FIELDS}
         yield key_of(record, pair) | columns
 
@@ -41,8 +41,8 @@ def work(size: Size) -> Work:
 
 def measure(run: Run) -> tuple[tuple[Share, ...], ...]:
     """The shares of each pair of senses, a share for each component."""
-    states = run.seen.states
-    depth = run.seen.depth
+    states = run.observation.states
+    depth = run.observation.depth
     by_pair = []
     for prepared, pair in run.each():
         a = pair.rows(pair.senses[0])

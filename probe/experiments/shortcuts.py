@@ -61,7 +61,7 @@ class Shortcuts:
 def measure(run: Run) -> tuple[Shortcuts, ...]:
     """The swaps and shortcuts of every two senses whose heads were swapped."""
     separated = separations.measure(run)
-    return tuple(_measure(run, each, separated[each.number].auroc) for each in run.swapped)
+    return tuple(_measure(run, each, separated[each.number].auroc) for each in run.swapped_pairs)
 
 
 def _measure(run: Run, each: SwappedPair, auroc: Array) -> Shortcuts:
@@ -75,7 +75,7 @@ def _measure(run: Run, each: SwappedPair, auroc: Array) -> Shortcuts:
         scores[name] = _by_gradients(run, each, steps) / gap[:, None]
     return Shortcuts(
         senses=each.prepared.sense.senses,
-        depth=run.seen.depth,
+        depth=run.observation.depth,
         units=each.pairs.units,
         gap=gap,
         swap=swap / gap[:, None],
@@ -88,7 +88,7 @@ def _by_gradients(run: Run, each: SwappedPair, steps: int) -> Array:
 
     `-> pair layer head`
     """
-    observation = run.seen
+    observation = run.observation
     recipients = [*each.pairs.b, *each.pairs.a]
     donors = [*each.pairs.a, *each.pairs.b]
     donor_z = observation.states.z[donors]
@@ -118,8 +118,8 @@ def _of_sentence(run: Run, row: int) -> Array:
 
     `-> method layer head`
     """
-    cue = run.seen.material.cues[row]
-    ids, at = run.seen.texts[row]
+    cue = run.observation.material.cues[row]
+    ids, at = run.observation.texts[row]
     if cue is None:
         return np.full((len(FROM_ATTENTION), *run.weights.shape[:2]), np.nan)
     tensors = hooks.read(run.model, ids).tensors[""]

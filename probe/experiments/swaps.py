@@ -111,7 +111,7 @@ class PairEffects:
     mixers: Effects | None = None
 
     @property
-    def written(self) -> Array:
+    def write(self) -> Array:
         """D: the write of each head as a fraction of the gap at the stage at which it is read.
         `-> layer head`
         """
@@ -145,8 +145,8 @@ def measure(
     further_stages = axes.u.shape[1] - states.resid.shape[1]
     gap = gaps(axes, stages_of(weights, states, further_stages), pairs)
 
-    def at_stage(stage: int | None) -> Effects | None:
-        return None if stage is None else _effects_at(shifts, gap, [stage] * len(reading.at))
+    def at_stage(at: int | None) -> Effects | None:
+        return None if at is None else _effects_at(shifts, gap, [at] * len(reading.at))
 
     depths = len(weights.blocks)
     # profile = Σ net / Σ G over pairs, at every depth from 1 on.
@@ -196,7 +196,7 @@ def _of_mixers(
     # A mixer counts as a layer with a single head.
     of_one_head = Shifts(*(part[:, :, None] for part in shifts))  # pair mixer 1 stage each
     has_heads = weights.has_heads.tolist()
-    stages = [stage for stage, of_heads in zip(reading.at, has_heads, strict=True) if not of_heads]
+    stages = [at for at, of_heads in zip(reading.at, has_heads, strict=True) if not of_heads]
     return _effects_at(of_one_head, gap, stages)
 
 

@@ -106,7 +106,7 @@ def numbers_of(record: WordRecord) -> WordNumbers:
     depths = record.layers + 1
     pairs = [len(pair.pairs) for pair in record.pairs]
     gaps = [pair.raw_gap[:, :depths] for pair in record.pairs]
-    nets = [pair.moved for pair in record.pairs if pair.moved is not None]
+    nets = [pair.raw_effect for pair in record.pairs if pair.raw_effect is not None]
     squared = np.mean([pair.squared_gap for pair in record.pairs], axis=0)
     nouns = [each for each in record.of_pairs("nouns") if each is not None and len(each.pair_of)]
     noun_heads = nouns[0].heads if nouns else ()
@@ -687,7 +687,7 @@ def sets_frames(
     for record in sorted(measured, key=lambda record: str(record.word)):
         whole = record.whole if record.whole > 0 else np.nan  # without a gap there is no share
         low, high = np.quantile(record.random, SET_ENDS, axis=1) / whole
-        columns = (record.own, record.left_out, record.random.mean(1))
+        columns = (record.word_order, record.left_out, record.random.mean(1))
         of_word, of_others, random = (np.asarray(values) / whole for values in columns)
         of_size = zip(record.sizes, of_word, of_others, low, random, high, strict=True)
         rows += [(record.word, *values) for values in of_size]

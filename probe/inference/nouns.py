@@ -176,7 +176,7 @@ def noun_evidence(word: WordRecord) -> list[NounEvidence | None]:
     gates = ambiguity_gate(records, word.depth)
     evidence: list[NounEvidence | None] = []
     mlps = word.of_pairs("noun_mlps")
-    for pair, record, gate, swapped in zip(word.pairs, records, gates, mlps, strict=True):
+    for pair, record, gate, mlp_record in zip(word.pairs, records, gates, mlps, strict=True):
         if record is None or gate is None:
             evidence.append(None)
             continue
@@ -186,7 +186,7 @@ def noun_evidence(word: WordRecord) -> list[NounEvidence | None]:
                 gate=gate,
                 with_gap=_count_with_gap(pair, record),
                 heads=_compare_heads(pair, record),
-                mlps=_compare_mlps(pair, record, swapped),
+                mlps=_compare_mlps(pair, record, mlp_record),
                 head_writes=_compare_writes(pair, record),
             )
         )
@@ -275,8 +275,8 @@ def _compare_writes(pair: SensePair, record: NounRecord) -> PartComparison | Non
     if not _are_enough(record.noun_of[swaps], pairs):
         return None
     compared = compare_pairwise(
-        record.word_written[record.pair_of[swaps]],
-        record.written[swaps],
+        record.word_write[record.pair_of[swaps]],
+        record.write[swaps],
         pairs,
         record.noun_of[swaps].tolist(),
     )
@@ -296,21 +296,21 @@ def _are_enough(nouns: NDArray[np.intp], pairs: Pairs) -> bool:
 
 
 def _compare_mlps(
-    pair: SensePair, record: NounRecord, swapped: NounMlpRecord | None
+    pair: SensePair, record: NounRecord, mlp_record: NounMlpRecord | None
 ) -> PartComparison | None:
-    if swapped is None:
+    if mlp_record is None:
         return None
     at = np.asarray(pair.reading.at)
-    there = ~np.isnan(swapped.word).any(1)
+    there = ~np.isnan(mlp_record.word).any(1)
     gap = pair.raw_gap[there].mean(0)[at]
     return compare_with_nouns(
         pair,
         record,
-        word=swapped.word[swapped.pair_of] / gap,
-        noun=swapped.nouns,
+        word=mlp_record.word[mlp_record.pair_of] / gap,
+        noun=mlp_record.nouns,
         at=at,
-        pair_of=swapped.pair_of,
-        noun_of=swapped.noun_of,
+        pair_of=mlp_record.pair_of,
+        noun_of=mlp_record.noun_of,
     )
 
 

@@ -144,7 +144,7 @@ def _significant_backups(backups: Sequence[Backup], seed: int) -> tuple[BackupHe
     significant = []
     for backup in backups:
         test = resampling.flip_signs(backup.extra, backup.units, seed=seed)
-        for head, extra, p in zip(backup.others, backup.extra.mean(0), test.p, strict=True):
+        for head, extra, p in zip(backup.later, backup.extra.mean(0), test.p, strict=True):
             if p < LEVEL and extra >= SMALLEST:
                 significant.append(BackupHead(backup.first, head, float(extra), float(p)))
     return tuple(significant)
@@ -196,7 +196,7 @@ def effects_of_swaps(pairs: Sequence[SensePair]) -> dict[str, Array]:
 
     ratios = ("denoise", "noise", "same_sense")
     columns = {name: mean(swaps.word.ratio(name) for swaps, _ in with_gap) for name in ratios}
-    columns["direct"] = mean(swaps.written for swaps, _ in with_gap)
+    columns["direct"] = mean(swaps.write for swaps, _ in with_gap)
     columns["swap"] = (columns["denoise"] + columns["noise"]) / 2
     columns["self_repair"] = columns["swap"] - columns["direct"]
     net = columns["swap"] - columns["same_sense"]
@@ -289,7 +289,7 @@ def in_units(pairs: Sequence[PairEvidence]) -> dict[str, Array]:
     NaN unless every pair has the measurement.
     """
     arrays = dict.fromkeys(RAW, missing(pairs[0].record))
-    moves = [_word_moves(pair.record) for pair in pairs if pair.record.moved is not None]
+    moves = [_word_moves(pair.record) for pair in pairs if pair.record.raw_effect is not None]
     if len(moves) == len(pairs):
         arrays["moved_raw"] = np.mean(moves, axis=0)
     nouns = [pair.nouns for pair in pairs if pair.nouns is not None]
@@ -309,9 +309,9 @@ def in_units(pairs: Sequence[PairEvidence]) -> dict[str, Array]:
 
 def _word_moves(pair: SensePair) -> Array:
     """How far each head moves the word at the depth where the head is read. `layer head`"""
-    assert pair.moved is not None
+    assert pair.raw_effect is not None
     at = np.asarray(pair.reading.at)[:, None, None]
-    return np.asarray(np.take_along_axis(pair.moved, at, -1)[..., 0])
+    return np.asarray(np.take_along_axis(pair.raw_effect, at, -1)[..., 0])
 
 
 def _noun_moves(record: NounRecord, absent: Array) -> Array:

@@ -329,18 +329,18 @@ def write_by_source(pattern_row: Tensor, v: Tensor, w_o: Tensor) -> Tensor:
     return pattern_row.unsqueeze(-1) * v @ w_o
 
 
-def route(logits: Tensor, chosen: int, *, of_all: bool, normed: bool) -> Tensor:
-    """The weight of each expert of a routed MLP: 0 except for the `chosen` ones with the largest
+def route(logits: Tensor, count: int, *, of_all: bool, normed: bool) -> Tensor:
+    """The weight of each expert of a routed MLP: 0 except for the `count` experts with the largest
     logits. `... expert -> ... expert`
 
     of_all: whether the weights are a softmax over all experts, divided by their sum if `normed`;
         otherwise they are a softmax over the chosen experts
     """
     if of_all:
-        shares, experts = softmax(logits).topk(chosen, dim=-1)
+        shares, experts = softmax(logits).topk(count, dim=-1)
         shares = shares / shares.sum(-1, keepdim=True) if normed else shares
     else:
-        largest, experts = logits.topk(chosen, dim=-1)
+        largest, experts = logits.topk(count, dim=-1)
         shares = softmax(largest)
     return torch.zeros_like(logits).scatter(-1, experts, shares)
 

@@ -129,13 +129,13 @@ def fresh_model(
     config: Config,
     *,
     where: object,
-    others: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    extra: Mapping[str, torch.Tensor] = MappingProxyType({}),
 ) -> Any:
     """A new Hugging Face model around these very tensors. No tensor is copied, except experts
     that the class stacks and files hold one by one.
 
     weights: by our names
-    others: by the class's names; no formula reads these
+    extra: by the class's names; no formula reads these
 
     Parameters without a tensor, such as the head of a checkpoint without one, are drawn at random,
     always the same. Raises ModelError if the class requires other parameters.
@@ -152,7 +152,7 @@ def fresh_model(
     # Copies, because TransformerLens folds these into the product in front of them.
     state |= {name: state[name].clone() for name in config.family.optional if name in state}
     parameters = model.state_dict().keys()
-    state |= {name: others[name] for name in others.keys() & parameters if name not in state}
+    state |= {name: extra[name] for name in extra.keys() & parameters if name not in state}
     info = model.load_state_dict(state, strict=False, assign=True)
     model.tie_weights()
     family = config.family

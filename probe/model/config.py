@@ -543,18 +543,22 @@ def _rope_scaling(
     if kind == "yarn":
         fast = number("beta_fast", 32)
         slow = number("beta_slow", 1)
-        stretch = number("attention_factor", _yarn_stretch(rope, factor))
-        return RopeScaling("yarn", factor, slow, fast, length, truncates is True, (), stretch)
+        attention_factor = number("attention_factor", _yarn_factor(rope, factor))
+        return RopeScaling(
+            "yarn", factor, slow, fast, length, truncates is True, (), attention_factor
+        )
     factors = rope["short_factor"]
     if len(factors) != dims // 2:
         problem = f"short_factor of its rotary positions is not a list of {dims // 2} numbers"
         raise refuse(where, problem, CORRECT)
     usual = math.sqrt(1 + math.log(factor) / math.log(length)) if factor > 1 else 1.0
-    stretch = number("attention_factor", usual)
-    return RopeScaling("longrope", length=length, factors=tuple(factors), stretch=stretch)
+    attention_factor = number("attention_factor", usual)
+    return RopeScaling(
+        "longrope", length=length, factors=tuple(factors), attention_factor=attention_factor
+    )
 
 
-def _yarn_stretch(rope: Mapping[str, Any], factor: float) -> float:
+def _yarn_factor(rope: Mapping[str, Any], factor: float) -> float:
     """YaRN's factor of queries and keys if the config does not state it."""
 
     def longer(scale: float) -> float:

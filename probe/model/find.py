@@ -98,12 +98,12 @@ class Packaged:
 
     distribution: the package
     file: the name of the weights file in it
-    what: the model's family and size
+    summary: the model's family and size
     """
 
     distribution: str
     file: str
-    what: str
+    summary: str
 
     @property
     def install(self) -> str:
@@ -448,7 +448,7 @@ def available() -> tuple[Available, ...]:
     package_rows = []
     for name, row in PACKAGED.items():
         where = f"in the package {row.distribution}" if row.installed() else row.install
-        package_rows.append(Available(name, "package", where, row.what))
+        package_rows.append(Available(name, "package", where, row.summary))
     embedded_rows = [
         Available(n, "embedded", "ships with probe", _summary(EMBEDDED_FOLDER / n))
         for n in EMBEDDED

@@ -199,11 +199,11 @@ def rotate(block: Block, x: Tensor, positions: Tensor, config: Config) -> Tensor
         return x
     frequencies = rotary(config.positions, local=block.local)
     angles = formulas.rotary_angles(positions, frequencies)
-    stretch = rotary_stretch(config.positions, local=block.local)
-    return _rotate(x, angles, stretch, config)
+    factor = rotary_factor(config.positions, local=block.local)
+    return _rotate(x, angles, factor, config)
 
 
-def _rotate(x: Tensor, angles: Tensor, stretch: float, config: Config) -> Tensor:
+def _rotate(x: Tensor, angles: Tensor, factor: float, config: Config) -> Tensor:
     family = config.family
     dims = angles.shape[-1]
     rotary, unrotated = x[..., :dims], x[..., dims:]
@@ -213,7 +213,7 @@ def _rotate(x: Tensor, angles: Tensor, stretch: float, config: Config) -> Tensor
         rotary = rotary.float().to(x.dtype)
     if family.interleaved:
         rotary = formulas.halves(rotary, dims)
-    rotated = formulas.rotate(rotary, angles.to(x.device), stretch)
+    rotated = formulas.rotate(rotary, angles.to(x.device), factor)
     return torch.cat([rotated.to(x.dtype), unrotated], dim=-1)
 
 
@@ -253,12 +253,12 @@ def rotary(positions: Positions, *, local: bool) -> Tensor:
     )
 
 
-def rotary_stretch(positions: Positions, *, local: bool) -> float:
+def rotary_factor(positions: Positions, *, local: bool) -> float:
     """The factor by which rotation scales queries and keys: 1 unless the config states another
     one.
     """
     scaling = positions.rope_scaling
-    return 1.0 if scaling is None or (local and positions.local_base) else scaling.stretch
+    return 1.0 if scaling is None or (local and positions.local_base) else scaling.attention_factor
 
 
 def softmax(scores: Tensor, block: Block, config: Config) -> Tensor:

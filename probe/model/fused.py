@@ -110,8 +110,8 @@ def _rotations(weights: Weights, n: int, *, local: bool) -> tuple[Tensor | None,
         return None, None
     frequencies = forward.rotary(positions, local=local).to(weights.device)
     angles = rotary_angles(torch.arange(n, device=weights.device), frequencies)
-    stretch = forward.rotary_stretch(positions, local=local)
-    return (angles.cos() * stretch).to(weights.dtype), (angles.sin() * stretch).to(weights.dtype)
+    factor = forward.rotary_factor(positions, local=local)
+    return (angles.cos() * factor).to(weights.dtype), (angles.sin() * factor).to(weights.dtype)
 
 
 # --- attention ------------------------------------------------------------------------------------
@@ -369,13 +369,13 @@ class Writer(NamedTuple):
 
     weight: `input d_model`
     bias: `d_model`
-    norm_written: the gain of the norm after the write, if the family has one
+    post_norm: the gain of the norm after the write, if the family has one
     norm, norm_bias: of the norm after the sum, if the family has one
     """
 
     weight: Tensor
     bias: Tensor | None
-    norm_written: Tensor | None
+    post_norm: Tensor | None
     norm: Tensor | None
     norm_bias: Tensor | None
 
@@ -401,7 +401,7 @@ def add(config: Config, writer: Writer, resid: Tensor, write_before_norm: Tensor
     sum. Shape unchanged.
     """
     if config.family.norm_after_write:
-        return resid + _norm(write_before_norm, writer.norm_written, None, config)
+        return resid + _norm(write_before_norm, writer.post_norm, None, config)
     if config.family.norm_after_sum:
         return _norm(resid + write_before_norm, writer.norm, writer.norm_bias, config)
     return resid + write_before_norm

@@ -9,23 +9,25 @@ from torch import nn
 
 from probe.model.bridge import in_short
 from probe.model.model import Config, refuse
-from probe.model.objects import Held, allowed_difference, difference_of, numbers
+from probe.model.objects import ModelObject, allowed_difference, difference_of, numbers
 from probe.model.owner_hooks import KEPT, WHOLE, Hook
 
 
-def attach_hooks(held: Held, bridge: Any, config: Config, ids: list[int]) -> None:
+def attach_hooks(model_object: ModelObject, bridge: Any, config: Config, ids: list[int]) -> None:
     """Puts the hooks of an object permanently on the same parts of a bridge around its tensors.
 
     Raises ModelError if the bridge has no such part or does not call it, if the hooks fail on the
     text `ids`, if the bridge then computes other logits than the object, and if a batch of two
     texts gives other logits than each text alone: swaps are run in batches.
     """
-    KEPT[bridge] = [hook.function for hook in held.hooks]
+    KEPT[bridge] = [hook.function for hook in model_object.hooks]
     parts: dict[str, nn.Module] = {}
-    for hook in held.hooks:
-        module = _part_of(bridge if held.bridge is not None else bridge.original_model, hook)
+    for hook in model_object.hooks:
+        module = _part_of(
+            bridge if model_object.bridge is not None else bridge.original_model, hook
+        )
         if module is None:
-            raise _not_called(held, hook.part)
+            raise _not_called(model_object, hook.part)
         parts[hook.part] = module
         if hook.on_point:
             module.add_hook(hook.function, is_permanent=True)
@@ -39,22 +41,28 @@ def attach_hooks(held: Held, bridge: Any, config: Config, ids: list[int]) -> Non
         with _watching(parts) as called:
             single = torch.cat([numbers(inner, config, [row]) for row in (ids, second)])
         together = numbers(inner, config, [ids, second])
-        expected = torch.cat([numbers(held.original, config, [row]) for row in (ids, second)])
+        expected = torch.cat(
+            [numbers(model_object.original, config, [row]) for row in (ids, second)]
+        )
     except Exception as error:  # a hook may raise any exception
-        names = ", ".join(hooked_parts(held))
+        names = ", ".join(hooked_parts(model_object))
         problem = f"its hooks ({names}) fail on a short text ({in_short(error)})"
-        raise refuse(held.said, problem, "let them work for texts of any length") from error
+        raise refuse(
+            model_object.label, problem, "let them work for texts of any length"
+        ) from error
     for part in parts:
         if part not in called:
-            raise _not_called(held, part)
+            raise _not_called(model_object, part)
     for result, reference, compared in (
         (single, expected, "a copy with the same hooks computes something else than it does"),
         (together, single, "with its hooks two texts together give something else than each alone"),
     ):
         error_of = difference_of(result, reference)
-        if not error_of <= allowed_difference(held.original, inner):
+        if not error_of <= allowed_difference(model_object.original, inner):
             step = "let every hook be a function of what it is given, row by row"
-            raise refuse(held.said, f"{compared} (off by {error_of:.0e} of the scale)", step)
+            raise refuse(
+                model_object.label, f"{compared} (off by {error_of:.0e} of the scale)", step
+            )
 
 
 def _part_of(root: Any, hook: Hook) -> Any:
@@ -94,11 +102,11 @@ def _watching(parts: Mapping[str, nn.Module]) -> Iterator[set[str]]:
             handle.remove()
 
 
-def _not_called(held: Held, part: str) -> Exception:
+def _not_called(model_object: ModelObject, part: str) -> Exception:
     problem = f"TransformerLens, through which it is read, does not run {part}, which has a hook"
-    return refuse(held.said, problem, "put the hook on a block, its attention or its MLP")
+    return refuse(model_object.label, problem, "put the hook on a block, its attention or its MLP")
 
 
-def hooked_parts(held: Held) -> tuple[str, ...]:
+def hooked_parts(model_object: ModelObject) -> tuple[str, ...]:
     """The names of the parts of an object that carry hooks."""
-    return tuple(dict.fromkeys(hook.part for hook in held.hooks))
+    return tuple(dict.fromkeys(hook.part for hook in model_object.hooks))

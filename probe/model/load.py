@@ -59,8 +59,8 @@ from probe.model.hooks import ONE_THREAD, check_hooks
 from probe.model.kept_hooks import attach_hooks, hooked_parts
 from probe.model.model import RESAVE, Config, Model, read_json, refuse
 from probe.model.objects import (
-    Held,
-    hold,
+    ModelObject,
+    model_object_of,
     read_object,
     read_state,
     require_same,
@@ -187,8 +187,10 @@ def load(
         model = source
     else:
         inner = source.bridge if isinstance(source, Model) else source
-        held = hold(inner, keep_hooks=hooks is not None)
-        model = _from_object(held, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
+        model_object = model_object_of(inner, keep_hooks=hooks is not None)
+        model = _from_object(
+            model_object, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos
+        )
     if split_special_tokens:
         return model
     return replace(model, config=replace(model.config, split_special_tokens=False))
@@ -507,7 +509,7 @@ def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTra
 
 
 def _from_object(
-    held: Held,
+    model_object: ModelObject,
     tokenizer: Any,
     *,
     device: str | torch.device | None,
@@ -516,11 +518,11 @@ def _from_object(
 ) -> Model:
     """The Model of an object in memory; the earlier one if the object has not changed."""
     own_device = None if device is None else _device(device)
-    own_dtype = None if dtype is None else _dtype(dtype, held.said)
+    own_dtype = None if dtype is None else _dtype(dtype, model_object.label)
     options = (own_device, own_dtype, prepend_bos)
-    state = state_key(held)
+    state = state_key(model_object)
     is_given = tokenizer is not None
-    earlier = _LOADED.get(held.original)
+    earlier = _LOADED.get(model_object.original)
     if earlier is not None:
         as_it_was = (earlier.state, earlier.options) == (state, options)
         as_it_was &= not earlier.model.bridge.compatibility_mode
@@ -528,20 +530,22 @@ def _from_object(
             return load(earlier.model)
         if tokenizer is None:  # need be given only once
             tokenizer = earlier.tokenizer
-    if held.hooks:
-        _require_hookable(held)
-    read = _unfolded if held.folded else _shared
+    if model_object.hooks:
+        _require_hookable(model_object)
+    read = _unfolded if model_object.folded else _shared
     with quiet():
-        model = read(held, tokenizer, device=own_device, dtype=own_dtype, prepend_bos=prepend_bos)
+        model = read(
+            model_object, tokenizer, device=own_device, dtype=own_dtype, prepend_bos=prepend_bos
+        )
     # One that was taken or given before is held to a new size of the embedding.
     if not is_given and (earlier is None or earlier.model.config.d_vocab != model.config.d_vocab):
-        _require_unresized(held, model)
-    _LOADED[held.original] = Loaded(state, options, model, tokenizer)
+        _require_unresized(model_object, model)
+    _LOADED[model_object.original] = Loaded(state, options, model, tokenizer)
     return model
 
 
 def _shared(
-    held: Held,
+    model_object: ModelObject,
     tokenizer: Any,
     *,
     device: torch.device | None,
@@ -549,112 +553,116 @@ def _shared(
     prepend_bos: bool,
 ) -> Model:
     """A Model around the tensors of an object."""
-    state, adapters = read_state(held.original)
-    config, weights = read_object(held, state, prepend_bos=prepend_bos)
+    state, adapters = read_state(model_object.original)
+    config, weights = read_object(model_object, state, prepend_bos=prepend_bos)
     stored = stored_types((str(t.dtype).removeprefix("torch.") for t in weights.values()), {})
-    dtype = dtype or _own_dtype(held, weights)
+    dtype = dtype or _own_dtype(model_object, weights)
     devices = {tensor.device for tensor in weights.values()}
     if len(devices) > 1 and device is None:
         problem = f"its weights lie on {len(devices)} devices"
-        raise refuse(held.said, problem, "pass device=, for which they are copied")
+        raise refuse(model_object.label, problem, "pass device=, for which they are copied")
     weights = {name: tensor.to(device, dtype) for name, tensor in weights.items()}
     state_tensors = {
         name: tensor.to(device, dtype) if tensor.is_floating_point() else tensor
         for name, tensor in state.items()
     }
-    own_tokenizer = check_tokenizer(_tokenizer_of(held, tokenizer, config), config, where=held.said)
+    own_tokenizer = check_tokenizer(
+        _tokenizer_of(model_object, tokenizer, config), config, where=model_object.label
+    )
     if tokenizer is not None:
-        _require_own_tokenizer(held, tokenizer, config)
+        _require_own_tokenizer(model_object, tokenizer, config)
     is_own = config.has_head and not config.wrapper
-    model_class = type(held.original) if is_own else class_of_row(config)
-    settings = text_settings(held.original.config, config)
+    model_class = type(model_object.original) if is_own else class_of_row(config)
+    settings = text_settings(model_object.original.config, config)
     fresh = fresh_model(
-        model_class, settings, weights, config, where=held.said, others=state_tensors
+        model_class, settings, weights, config, where=model_object.label, extra=state_tensors
     )
     fresh = fresh.to(device or devices.pop())
     ids = own_tokenizer(SHORT_TEXT, add_special_tokens=config.special_tokens)["input_ids"]
-    if not held.hooks:
-        require_same(held, fresh, config, ids[: config.n_ctx])
-    bridge = boot_model(fresh, held.source or held.name, own_tokenizer)
+    if not model_object.hooks:
+        require_same(model_object, fresh, config, ids[: config.n_ctx])
+    bridge = boot_model(fresh, model_object.source or model_object.name, own_tokenizer)
     origin = Origin(
         "in memory",
-        held.name,
+        model_object.name,
         None,
         _sha256_of_tensors(weights),
         stored,
-        read=_how(held, adapters, config),
-        hooks=hooked_parts(held),
+        read=_how(model_object, adapters, config),
+        hooks=hooked_parts(model_object),
     )
-    name = " + adapter ".join((held.name, *adapters))
+    name = " + adapter ".join((model_object.name, *adapters))
     model = Model(name, bridge, own_tokenizer, config, weights, origin, fresh.device, dtype)
     _checked(model)
-    if held.hooks:  # after the check, which is of the model without hooks
-        attach_hooks(held, bridge, config, ids[: config.n_ctx])
+    if model_object.hooks:  # after the check, which is of the model without hooks
+        attach_hooks(model_object, bridge, config, ids[: config.n_ctx])
     return model
 
 
-def _require_hookable(held: Held) -> None:
+def _require_hookable(model_object: ModelObject) -> None:
     """Raises ModelError if hooks cannot be kept.
 
     In compatibility mode they change other numbers than the original weights produce, and an
     encoder-decoder's swaps are not run as whole forwards.
     """
-    hooks = f"its hooks ({', '.join(hooked_parts(held))})"
-    if held.folded:
+    hooks = f"its hooks ({', '.join(hooked_parts(model_object))})"
+    if model_object.folded:
         problem = f"it is in compatibility mode, and {hooks} were made for folded weights"
-        raise refuse(held.said, problem, "give it without enable_compatibility_mode()")
-    if getattr(held.original.config, "is_encoder_decoder", False):
+        raise refuse(model_object.label, problem, "give it without enable_compatibility_mode()")
+    if getattr(model_object.original.config, "is_encoder_decoder", False):
         problem = f"{hooks} cannot stay on in an encoder-decoder"
-        raise refuse(held.said, problem, "give it without them")
+        raise refuse(model_object.label, problem, "give it without them")
 
 
-def _how(held: Held, adapters: tuple[str, ...], config: Config) -> str:
+def _how(model_object: ModelObject, adapters: tuple[str, ...], config: Config) -> str:
     """A description of what was read from an object, for the provenance of a result."""
-    kind = type(held.original).__name__
-    whole = kind if held.bridge is None else f"{kind} in a TransformerBridge"
+    kind = type(model_object.original).__name__
+    whole = kind if model_object.bridge is None else f"{kind} in a TransformerBridge"
     whole = f"the text part of {whole}" if config.wrapper else whole
     return f"{whole}, adapters merged: {', '.join(adapters)}" if adapters else whole
 
 
-def _own_dtype(held: Held, weights: Mapping[str, torch.Tensor]) -> torch.dtype:
+def _own_dtype(model_object: ModelObject, weights: Mapping[str, torch.Tensor]) -> torch.dtype:
     """The dtype of an object's weights."""
     dtypes = sorted({tensor.dtype for tensor in weights.values()}, key=str)
     if len(dtypes) == 1 and dtypes[0] in DTYPES:
         return dtypes[0]
     problem = f"its weights are in {' and '.join(map(str, dtypes))}"
-    raise refuse(held.said, problem, "pass dtype=torch.float32, for which they are copied")
+    raise refuse(model_object.label, problem, "pass dtype=torch.float32, for which they are copied")
 
 
-def _tokenizer_of(held: Held, argument: Any, config: Config) -> Any:
+def _tokenizer_of(model_object: ModelObject, argument: Any, config: Config) -> Any:
     """The tokenizer passed with an object, the one stored with it, or the one of its folder or
     hub name.
     """
     if isinstance(argument, str | os.PathLike):
         problem = f"tokenizer={os.fspath(argument)!r} is a name"
         step = f"pass what AutoTokenizer.from_pretrained({os.fspath(argument)!r}) returns"
-        raise refuse(held.said, problem, step)
+        raise refuse(model_object.label, problem, step)
     if argument is not None:
         return argument
-    if held.tokenizer is not None:
-        return _with_own_rules(held, config)
-    folder = find_tokenizer(held.source)
+    if model_object.tokenizer is not None:
+        return _with_own_rules(model_object, config)
+    folder = find_tokenizer(model_object.source)
     if folder is None:
-        if held.bridge is not None:
-            raise refuse(held.said, "it has no tokenizer", "boot it again with tokenizer=...")
-        raise refuse(held.said, "its tokenizer cannot be told from it", PASS_TOKENIZER)
+        if model_object.bridge is not None:
+            raise refuse(
+                model_object.label, "it has no tokenizer", "boot it again with tokenizer=..."
+            )
+        raise refuse(model_object.label, "its tokenizer cannot be told from it", PASS_TOKENIZER)
     return _read_tokenizer(folder, "AutoTokenizer")
 
 
-def _with_own_rules(held: Held, config: Config) -> Any:
+def _with_own_rules(model_object: ModelObject, config: Config) -> Any:
     """The tokenizer stored with an object.
 
     A bridge's tokenizer is read again from its source, because TransformerLens reads it with
     add_bos_token=True, which replaces its rules about special tokens. A tokenizer that was made in
     memory is not affected.
     """
-    tokenizer = held.tokenizer
+    tokenizer = model_object.tokenizer
     stated = getattr(tokenizer, "init_kwargs", {})
-    is_changed = held.bridge is not None and stated.get("add_bos_token")
+    is_changed = model_object.bridge is not None and stated.get("add_bos_token")
     source = str(getattr(tokenizer, "name_or_path", "") or "")
     if not (is_changed and source and config.special_tokens):
         return tokenizer
@@ -664,18 +672,18 @@ def _with_own_rules(held: Held, config: Config) -> Any:
             "TransformerLens made its tokenizer put a BOS in front, and the tokenizer's own rules "
             f"cannot be read from {name_of(Path(source))}, where it came from"
         )
-        raise refuse(held.said, problem, PASS_TOKENIZER)
+        raise refuse(model_object.label, problem, PASS_TOKENIZER)
     return _read_tokenizer(folder, "AutoTokenizer")
 
 
-def _require_unresized(held: Held, model: Model) -> None:
+def _require_unresized(model_object: ModelObject, model: Model) -> None:
     """Raises ModelError for an embedding whose number of rows fits neither its tokenizer, with
     or without padding, nor the model that the object came from.
     """
     rows = model.config.d_vocab
     tokens = max(model.tokenizer.get_vocab().values()) + 1
-    folder = find_tokenizer(held.source)
-    if folder is None and held.tokenizer is not None:  # the two came together
+    folder = find_tokenizer(model_object.source)
+    if folder is None and model_object.tokenizer is not None:  # the two came together
         return
     sizes = [-(-tokens // multiple) * multiple for multiple in PADDED_TO]
     if folder is not None:
@@ -686,21 +694,23 @@ def _require_unresized(held: Held, model: Model) -> None:
             f"its embedding has {rows:,} rows and its tokenizer {tokens:,} tokens, which padding "
             "does not explain; it may have been resized for another tokenizer"
         )
-        raise refuse(held.said, problem, PASS_TOKENIZER)
+        raise refuse(model_object.label, problem, PASS_TOKENIZER)
 
 
-def _require_own_tokenizer(held: Held, tokenizer: Any, config: Config) -> None:
+def _require_own_tokenizer(model_object: ModelObject, tokenizer: Any, config: Config) -> None:
     """Raises ModelError for a tokenizer, passed by the caller, of another model: nearly every
     row of an embedding belongs to a token.
     """
     count = len(tokenizer)
     if count < LEAST_KNOWN * config.d_vocab:
         problem = f"the tokenizer knows {count:,} tokens and it embeds {config.d_vocab:,}"
-        raise refuse(held.said, problem, "pass the tokenizer that belongs to these weights")
+        raise refuse(
+            model_object.label, problem, "pass the tokenizer that belongs to these weights"
+        )
 
 
 def _unfolded(
-    held: Held,
+    model_object: ModelObject,
     tokenizer: Any,
     *,
     device: torch.device | None,
@@ -710,19 +720,23 @@ def _unfolded(
     """The original model of a bridge in compatibility mode: read again from its source, and
     compared with the bridge, because folding preserves log-probabilities.
     """
-    if not held.source:
+    if not model_object.source:
         step = "give it without enable_compatibility_mode()"
-        raise refuse(held.said, "it is in compatibility mode, which folds its weights", step)
+        raise refuse(
+            model_object.label, "it is in compatibility mode, which folds its weights", step
+        )
     try:
-        path, origin = find(held.source)
+        path, origin = find(model_object.source)
     except ModelError as error:
         problem = (
             "it is in compatibility mode, which folds its weights, and the untouched ones "
-            f"cannot be read from {held.name}, where it came from"
+            f"cannot be read from {model_object.name}, where it came from"
         )
-        raise refuse(held.said, problem, "give it without enable_compatibility_mode()") from error
+        raise refuse(
+            model_object.label, problem, "give it without enable_compatibility_mode()"
+        ) from error
     read = _from_folder if path.is_dir() else _from_gguf
-    parameter = next(held.original.parameters())
+    parameter = next(model_object.original.parameters())
     model = read(
         path,
         origin,
@@ -731,7 +745,7 @@ def _unfolded(
         prepend_bos=prepend_bos,
     )
     ids = model.tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"]
-    require_same_words(held, model, ids[: model.config.n_ctx])
+    require_same_words(model_object, model, ids[: model.config.n_ctx])
     how = "asked for by a TransformerBridge in compatibility mode: its weights before folding"
     return _checked(replace(model, origin=replace(model.origin, read=how)))
 

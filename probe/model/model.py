@@ -33,7 +33,7 @@ class RopeScaling:
         times unchanged; "longrope" has a factor for each pair
     whole: whether YaRN rounds to whole pairs
     factors: a factor for each pair ("longrope")
-    stretch: the factor of the length of rotated queries and keys
+    attention_factor: the factor of the length of rotated queries and keys
     """
 
     kind: Literal["linear", "llama3", "yarn", "longrope"]
@@ -43,7 +43,7 @@ class RopeScaling:
     length: float = 0.0
     whole: bool = True
     factors: tuple[float, ...] = ()
-    stretch: float = 1.0
+    attention_factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class Model:
         return replace(self)
 
     @property
-    def said(self) -> str:
+    def label(self) -> str:
         """The model's name, with the hooks that are active."""
         return f"{self.name}, {self.origin.hooked}" if self.origin.hooks else self.name
 

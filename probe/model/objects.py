@@ -61,19 +61,19 @@ PLAINLY = {"_attn_implementation": "eager", "_experts_implementation": "eager"}
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class ModelObject:
     """The Hugging Face model in an object.
 
     bridge: the bridge around it; None without one
     tokenizer: the tokenizer stored with it
-    said: the object's name in sentences
+    label: the object's name in sentences
     hooks: the hooks that stay active
     """
 
     original: Any
     bridge: Any | None
     tokenizer: Any | None
-    said: str
+    label: str
     hooks: tuple[Hook, ...] = ()
 
     @property
@@ -104,7 +104,7 @@ class Held:
         )
 
 
-def hold(source: object, *, keep_hooks: bool = False) -> Held:
+def model_object_of(source: object, *, keep_hooks: bool = False) -> ModelObject:
     """The model in an object.
 
     Raises ModelError for a class, for an object without a model or without numbers, and for hooks
@@ -128,9 +128,9 @@ def hold(source: object, *, keep_hooks: bool = False) -> Held:
         raise refuse(label, problem, "load it again without trust_remote_code")
     _require_weights(original, label)
     if keep_hooks:
-        return Held(original, bridge, tokenizer, label, tuple(hooks_of(inner)))
+        return ModelObject(original, bridge, tokenizer, label, tuple(hooks_of(inner)))
     require_no_hooks(inner, label)
-    return Held(original, bridge, tokenizer, label)
+    return ModelObject(original, bridge, tokenizer, label)
 
 
 def _unwrap(source: object) -> tuple[Any, Any]:
@@ -183,10 +183,10 @@ def require_untouched(model: Model) -> None:
     if model.bridge.compatibility_mode:
         problem = "it was put into compatibility mode, which folds and centres the weights"
         raise refuse(label, problem, "load the model again from what it was loaded from")
-    require_no_hooks(model.bridge, label, kept=KEPT.get(model.bridge, ()))
+    require_no_hooks(model.bridge, label, active=KEPT.get(model.bridge, ()))
 
 
-def state_key(model_object: Held) -> tuple[object, ...]:
+def state_key(model_object: ModelObject) -> tuple[object, ...]:
     """The state of an object, to detect changes: its tensors, how often each was changed in
     place, its config, the settings of its parts, the active adapters, and the hooks that are
     kept. A change through `.data` is not detected.
@@ -289,7 +289,7 @@ def _inner(module: nn.Module, adapters: dict[str, None]) -> Any:
 
 
 def read_object(
-    model_object: Held, state: Mapping[str, Tensor], *, prepend_bos: bool
+    model_object: ModelObject, state: Mapping[str, Tensor], *, prepend_bos: bool
 ) -> tuple[Config, dict[str, Tensor]]:
     """Config and raw tensors of a model in memory, by Hugging Face name without the family's
     prefix.
@@ -318,7 +318,7 @@ def read_object(
             tied = head.data_ptr() == table.data_ptr()
     config = config_from(
         raw,
-        where=model_object.said,
+        where=model_object.label,
         architecture=architecture,
         prepend_bos=prepend_bos,
         resolved=model_object.original.config,
@@ -333,14 +333,14 @@ def read_object(
         if stored_tensor is None:
             problem = f"the tensor {name} is missing from it{_what_stands_at(model_object, name)}"
             step = f"give a plain {config.family.name}, nothing of it quantized, pruned or replaced"
-            raise refuse(model_object.said, problem, step)
+            raise refuse(model_object.label, problem, step)
         tensor = (
             stored_tensor[None] if name in optional and stored_tensor.dim() == 1 else stored_tensor
         )
         if tensor.shape != shape:
             problem = f"{name} has shape {list(tensor.shape)} where its config asks for"
-            raise refuse(model_object.said, f"{problem} {list(shape)}", "correct its config")
-        check_finite(tensor, name, where=model_object.said)
+            raise refuse(model_object.label, f"{problem} {list(shape)}", "correct its config")
+        check_finite(tensor, name, where=model_object.label)
         weights[name] = tensor
     return config, weights
 
@@ -348,7 +348,7 @@ def read_object(
 # --- the object's own numbers ---------------------------------------------------------------------
 
 
-def _what_stands_at(model_object: Held, name: str) -> str:
+def _what_stands_at(model_object: ModelObject, name: str) -> str:
     """The class of the module that should have a tensor; empty without one."""
     of_module = name.rpartition(".")[0]
     for path, module in model_object.original.named_modules():
@@ -357,7 +357,7 @@ def _what_stands_at(model_object: Held, name: str) -> str:
     return ""
 
 
-def require_same(model_object: Held, fresh: Any, config: Config, ids: list[int]) -> None:
+def require_same(model_object: ModelObject, fresh: Any, config: Config, ids: list[int]) -> None:
     """Raises ModelError if the object computes other logits on `ids` than a new model around its
     tensors, or does not run.
     """
@@ -366,7 +366,7 @@ def require_same(model_object: Held, fresh: Any, config: Config, ids: list[int])
     except RuntimeError as fault:
         problem = f"it does not run on a short text ({in_short(fault)})"
         step = "give one that runs, with all weights of one type, as model.float() makes them"
-        raise refuse(model_object.said, problem, step) from fault
+        raise refuse(model_object.label, problem, step) from fault
     error = difference_of(logits, numbers(fresh, config, [ids]))
     if not error <= allowed_difference(model_object.original, fresh):
         problem = (
@@ -377,7 +377,7 @@ def require_same(model_object: Held, fresh: Any, config: Config, ids: list[int])
         if config.n_experts and fresh.dtype.itemsize < torch.float32.itemsize:
             problem += ", or with a router that chooses other experts once numbers are rounded"
             step += ', or pass dtype="float32"'
-        raise refuse(model_object.said, problem, step)
+        raise refuse(model_object.label, problem, step)
 
 
 def difference_of(computed: Tensor, expected: Tensor) -> float:
@@ -392,7 +392,7 @@ def allowed_difference(*models: Any) -> float:
     return max(SAME[tensor.dtype] for model in models for tensor in model.parameters())
 
 
-def require_same_words(model_object: Held, reference: Any, ids: list[int]) -> None:
+def require_same_words(model_object: ModelObject, reference: Any, ids: list[int]) -> None:
     """Raises ModelError if a folded bridge predicts other tokens after `ids` than the model from
     which it says it came; folding preserves these log-probabilities.
     """
@@ -406,7 +406,7 @@ def require_same_words(model_object: Held, reference: Any, ids: list[int]) -> No
             f"it is in compatibility mode, which folds its weights, and {model_object.name}, where "
             f"it says that it came from, is another model (log-probabilities off by {error:.0e})"
         )
-        raise refuse(model_object.said, problem, "give it without enable_compatibility_mode()")
+        raise refuse(model_object.label, problem, "give it without enable_compatibility_mode()")
 
 
 def numbers(model: Any, config: Config, rows: Sequence[list[int]]) -> Tensor:

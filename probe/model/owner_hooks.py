@@ -34,16 +34,16 @@ class Hook:
     with_kwargs: bool = False
 
 
-def require_no_hooks(inner: Any, said: str, kept: Sequence[Callable[..., Any]] = ()) -> None:
-    """Raises ModelError for a model with hooks other than `kept`."""
-    hook = next((hook for hook in hooks_of(inner) if hook.function not in kept), None)
+def require_no_hooks(inner: Any, label: str, active: Sequence[Callable[..., Any]] = ()) -> None:
+    """Raises ModelError for a model with hooks other than `active`."""
+    hook = next((hook for hook in hooks_of(inner) if hook.function not in active), None)
     if hook is None:
         return
     problem = f"it already carries hooks ({hook.part}), which would change what is measured"
     step = "call remove() on the handle that register_forward_hook gave"
     if hook.on_point:
         step = "call bridge.reset_hooks() first"
-    raise refuse(said, problem, f'{step}, or keep them with hooks="keep"')
+    raise refuse(label, problem, f'{step}, or keep them with hooks="keep"')
 
 
 def hooks_of(inner: Any) -> Iterator[Hook]:
@@ -55,10 +55,10 @@ def hooks_of(inner: Any) -> Iterator[Hook]:
         for handle in point.fwd_hooks:
             if not _of_library(handle.user_hook):
                 yield Hook(point.name, handle.user_hook, on_point=True)
-    seen: set[nn.Module] = set()
+    memo: set[nn.Module] = set()
     # The model that a bridge runs is not a submodule of it.
     roots = (inner, getattr(inner, "original_model", inner))
-    for name, module in chain.from_iterable(root.named_modules(seen) for root in roots):
+    for name, module in chain.from_iterable(root.named_modules(memo) for root in roots):
         part = name.replace("_original_component.", "") or WHOLE  # `_part_of` finds it without this
         for number, function in module._forward_pre_hooks.items():
             if not _of_library(function):

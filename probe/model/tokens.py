@@ -324,8 +324,8 @@ def positions_of_span(tokens: Tokens, start: int, end: int) -> range:
     """
     doing = f"Placing characters {start} to {end} in {shorten(tokens.text)!r}:"
     if not 0 <= start < end <= len(tokens.text):
-        wanted = f"a span inside its {len(tokens.text)} characters"
-        raise InputError(f"{doing} expected {wanted}; correct start and end.")
+        expected = f"a span inside its {len(tokens.text)} characters"
+        raise InputError(f"{doing} expected {expected}; correct start and end.")
     touched = [pos for pos, (low, high) in enumerate(tokens.spans) if low < end and high > start]
     if not touched or not tokens.text[start:end].strip():
         raise InputError(f"{doing} got only white space, expected a word; correct start and end.")
@@ -382,9 +382,9 @@ def whole_words(model: Model) -> list[str]:
 
 def word_continuations(model: Model) -> list[int]:
     """The tokens that continue a word: they begin with a letter, without the mark of a new word."""
-    _, others = _starts_and_continuations(model)
-    texts = [text.removeprefix(CONTINUATION) for text in _texts_of(model, others)]
-    return [token for token, text in zip(others, texts, strict=True) if text[:1].isalpha()]
+    _, continuations = _starts_and_continuations(model)
+    texts = [text.removeprefix(CONTINUATION) for text in _texts_of(model, continuations)]
+    return [token for token, text in zip(continuations, texts, strict=True) if text[:1].isalpha()]
 
 
 def _starts_and_continuations(model: Model) -> tuple[list[int], list[int]]:
@@ -437,13 +437,13 @@ def token_id(model: Model, token: str | int) -> int:
             raise InputError(
                 f"Reading the logit of {token!r}: {model.name} cuts it into {len(ids)} tokens "
                 f"({', '.join(map(repr, pieces))}), expected one that it knows; give a single "
-                'token as it stands inside a sentence, such as " water", or its id.'
+                'token as it appears inside a sentence, such as " water", or its id.'
             )
         return int(ids[0])
     number = whole_number(token)
     if number is None:
         raise InputError(
-            f"Reading the logit of a token: got {token!r}, expected a token as it stands inside a "
+            f"Reading the logit of a token: got {token!r}, expected a token as it appears inside a "
             'sentence, or its id; give " water" or an id, or two of these as a tuple.'
         )
     if not 0 <= number < model.config.d_vocab:

@@ -59,7 +59,7 @@ def trace(model: ModelSource, text: str, target: str | None = None) -> Trace | P
     if target is None:
         run = hooks.read(model, tokens.ids)
         logits = run.logits if model.config.has_head else None
-        return Trace(tokens, model.said, run.stacks[""], head_output=logits, **run.tensors[""])
+        return Trace(tokens, model.label, run.stacks[""], head_output=logits, **run.tensors[""])
     return _trace_pair(model, tokens, target_tokens(model, target))
 
 
@@ -80,7 +80,7 @@ def _require_target(model: Model, target: str | None) -> None:
 def _trace_pair(model: Model, source: Tokens, target: Tokens) -> PairTrace:
     """All three attentions of an encoder-decoder, from one run."""
     run = hooks.read(model, source.ids, target.ids)
-    name = model.said
+    name = model.label
     stacks = run.stacks
     tensors = run.tensors
     encoder = Trace(source, name, stacks["encoder"], head_output=None, **tensors["encoder"])

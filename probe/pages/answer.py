@@ -66,7 +66,7 @@ class Answer:
 def answer(findings: Mapping[str, WordFindings]) -> Answer:
     """The answer for all words of a study."""
     rows = tuple(
-        AnswerRow(word, finding.index, finding.leaders, facts(finding))
+        AnswerRow(word, finding.index, finding.top_heads, facts(finding))
         for word, finding in findings.items()
     )
     return Answer(question(list(findings)), headline(list(findings.values())), rows)
@@ -247,7 +247,7 @@ def _path(finding: WordFindings) -> str:
 
 def _no_order(finding: WordFindings) -> str:
     """Top heads without an order: their rank intervals overlap, at the same read-out layer."""
-    at_end = {head.name for head in finding.leaders if head.at_end}
+    at_end = {head.name for head in finding.top_heads if head.at_end}
     groups = []
     for group in finding.rank_groups:
         for part in ([n for n in group if n not in at_end], [n for n in group if n in at_end]):

@@ -59,7 +59,7 @@ def compared_with_nouns(findings: Mapping[str, WordFindings]) -> Section:
 
 def _compared(finding: WordFindings) -> list[HeadFinding]:
     """The significant heads of a word, or else its top heads; only heads that were compared."""
-    heads = [head for head in finding.heads if head.verdict in MOVERS] or finding.leaders
+    heads = [head for head in finding.heads if head.verdict in MOVERS] or finding.top_heads
     return [head for head in heads if head.comparison][:TABLE_ROWS]
 
 

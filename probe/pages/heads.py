@@ -105,7 +105,7 @@ def effect_axis(findings: Mapping[str, WordFindings]) -> EffectAxis:
 def with_card(finding: WordFindings) -> list[HeadFinding]:
     """The heads of a word that have a card: the leaders, and those whose sentences are worth
     reading."""
-    leaders = list(finding.leaders)
+    leaders = list(finding.top_heads)
     return leaders + [head for head in finding.heads_read if head not in leaders]
 
 

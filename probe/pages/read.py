@@ -91,7 +91,7 @@ def _survey(path: Path, manifest: Mapping[str, Any]) -> Survey:
         data_sha256=manifest["data_sha256"],
         depth=int(frames["survey_model"]["depth"][0]),
         frames=frames,
-        said=tuple(manifest["said"]),
+        cautions=tuple(manifest["said"]),
         files=tuple(path / WORDS / name for name in manifest["records"]),
     )
 
@@ -115,7 +115,7 @@ def _evaluation(path: Path, manifest: Mapping[str, Any]) -> Evaluation:
         name.removeprefix(prefix): frame
         for name, frame in _frames(path, sorted(names - {f"{prefix}columns"})).items()
     }
-    return Evaluation(manifest=dict(manifest), said=tuple(manifest["said"]), **frames)
+    return Evaluation(manifest=dict(manifest), cautions=tuple(manifest["said"]), **frames)
 
 
 def _frames(path: Path, names: Sequence[str]) -> dict[str, pd.DataFrame]:

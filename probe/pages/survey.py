@@ -199,7 +199,7 @@ def _model(
         "name": survey.model_name,
         "origin": survey.origin,
         "source": survey.source,
-        "said": survey.said,
+        "said": survey.cautions,
         "map": charts.survey_map(heads, limit=limit) if findings.ranked else None,
         "lines": lines(findings),
         "carry": None,
@@ -225,7 +225,7 @@ def lines(findings: SurveyFindings) -> Section:
     """A line for each leading head: its numbers as text, and their positions on an axis that all
     lines share, in % of its width.
     """
-    leaders = findings.leaders
+    leaders = findings.top_heads
     if not leaders:
         return {"rows": [], "ticks": [], "zero": ""}
     ends = [0.0]
@@ -275,7 +275,7 @@ def _head_row(head: HeadAcrossWords) -> Section:
         specific = measured(head.specific, head.specific_low, head.specific_high)
     return {
         "name": head.name,
-        "shown": head.shown,
+        "significant": head.significant,
         "effect": measured(head.effect, head.effect_low, head.effect_high),
         "p": p_value(head.p),
         "between": percent(head.between_words),
@@ -304,7 +304,7 @@ def _cells(findings: SurveyFindings, survey: Survey, number: int) -> pd.DataFram
         [
             {"layer": head.layer, "head": head.head, "name": head.name}
             | {"over_words": head.effect, "between": head.between_words}
-            for head in findings.leaders
+            for head in findings.top_heads
         ]
     )
     parts = [
@@ -350,7 +350,7 @@ def _word_pictures(found: Sequence[SurveyFindings], surveys: Sequence[Survey]) -
     def pictures(findings: SurveyFindings, rows: pd.DataFrame | None) -> Section:
         if rows is None:
             return {"words": [], "not_drawn": 0}
-        by_head = [rows[rows["name"] == head.name] for head in findings.leaders]
+        by_head = [rows[rows["name"] == head.name] for head in findings.top_heads]
         return {
             "words": [charts.words_of_head(words, limits=limits) for words in by_head],
             "not_drawn": findings.words - rows["word"].nunique(),
@@ -418,7 +418,7 @@ def facts(found: SurveyFindings, natural: Section | None) -> dict[str, str]:
     """
     movers = found.movers
     largest = movers[0] if movers else None
-    carried = found.carried if movers else None
+    carried = found.carried_set if movers else None
     by_attention = found.movers_by_attention if movers else None
     rows = {
         "words": str(found.words),
@@ -517,7 +517,7 @@ def notebook_html(survey: Survey) -> str:
         .render(
             found=findings,
             frames=survey.frames,
-            rows=[_head_row(head) for head in findings.leaders],
+            rows=[_head_row(head) for head in findings.top_heads],
             picture=picture,
         )
     )

@@ -100,7 +100,7 @@ def print_evaluation(evaluation: "Evaluation") -> None:
             typer.echo(line)
         typer.echo()
     print_otherwise(evaluation)
-    for line in (*reasons_of(evaluation), *evaluation.said):
+    for line in (*reasons_of(evaluation), *evaluation.cautions):
         typer.echo(line)
 
 
@@ -447,8 +447,8 @@ def _pair_suffices(size: "SensePairSize") -> str:
                 f"of which {size.in_pair} stand in pairs, fewer than half, so {size.pairs} pairs "
                 "are drawn at random from all of them"
             )
-    if size.swapped < size.pairs:
-        design += f" (heads are swapped in {size.swapped} of them)"
+    if size.swapped_pairs < size.pairs:
+        design += f" (heads are swapped in {size.swapped_pairs} of them)"
     if 0 < size.without_cue < sum(size.sentences):
         design += (
             f" ({counted(size.without_cue, 'sentence')} without a cue: each, or its pair, counts "

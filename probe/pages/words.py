@@ -82,7 +82,7 @@ def _not_separating(finding: WordFindings) -> str:
 
 def _others(finding: WordFindings) -> str:
     """A bound on the effects of the heads that are not significant, by their intervals."""
-    others = finding.others
+    others = finding.other_heads
     return f"at most {percent(others.bound / 100)} either way" if others else ""
 
 

@@ -122,7 +122,7 @@ def write_evaluation(
         files["evaluation_without.svg"] = palette.svg(
             accuracy_without(evaluation.without, evaluation.heads_out, bag=evaluation.bag_accuracy)
         )
-    made = evaluation.manifest | {"command": command, "said": evaluation.said}
+    made = evaluation.manifest | {"command": command, "said": evaluation.cautions}
     return write_folder(out, files, frames=frames, made=made)
 
 
@@ -179,7 +179,7 @@ def _made_by(survey: Survey, command: str) -> dict[str, Any]:
     return made_by(survey, command) | {
         "sentences": survey.source,
         "frames": list(survey.frames),
-        "said": survey.said,
+        "said": survey.cautions,
         "records": [file.name for file in survey.files],
     }
 

@@ -65,7 +65,7 @@ class CrossSwaps:
 
     margin: `choice recipient`, M: the logit of the first token of word A minus that of word B, at
         the last target position
-    moved: `choice recipient layer head`
+    shift: `choice recipient layer head`
     together: `choice recipient`, for a swap of all heads at once
 
     Recipient 0 reads source A, recipient 1 source B. Ratios are NaN if the gap is 0, e.g. for two
@@ -73,7 +73,7 @@ class CrossSwaps:
     """
 
     margin: Tensor
-    moved: Tensor
+    shift: Tensor
     together: Tensor
 
     @property
@@ -87,7 +87,7 @@ class CrossSwaps:
 
         `-> choice layer head`
         """
-        return (self.moved[:, 1] - self.moved[:, 0]) / 2
+        return (self.shift[:, 1] - self.shift[:, 0]) / 2
 
     @property
     def denoise(self) -> Tensor:
@@ -95,12 +95,12 @@ class CrossSwaps:
 
         `-> layer head`
         """
-        return self.moved[:, 1].sum(0) / self.gap.sum()
+        return self.shift[:, 1].sum(0) / self.gap.sum()
 
     @property
     def noise(self) -> Tensor:
         """R_ns: source A's run with z of source B's, as a fraction of the gap. `-> layer head`"""
-        return -self.moved[:, 0].sum(0) / self.gap.sum()
+        return -self.shift[:, 0].sum(0) / self.gap.sum()
 
     @property
     def effect(self) -> Tensor:
@@ -132,7 +132,7 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
         >>> target = "Il était assis près de la"
         >>> choice = probe.cross.WordChoice(river, money, target, "rive", "banque")
         >>> swaps = probe.cross.swap_heads(model, [choice])
-        >>> swaps.moved.shape  # choice recipient layer head
+        >>> swaps.shift.shape  # choice recipient layer head
         torch.Size([1, 2, 2, 4])
     """
     model = load(model)
@@ -164,7 +164,7 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
     all_moved = torch.stack(shifts).cpu().clone()
     return CrossSwaps(
         margin=torch.stack(margins).cpu().clone(),
-        moved=all_moved[..., :-1].unflatten(-1, (layers, heads)),
+        shift=all_moved[..., :-1].unflatten(-1, (layers, heads)),
         together=all_moved[..., -1],
     )
 

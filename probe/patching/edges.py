@@ -103,8 +103,8 @@ class Edges:
     direct, total: `pair recipient edge direction`, how far the read-out moves; `total` is NaN if it
         was not run
     sampled: `edge`, True for edges below the reach whose total was run as a check
-    swapped: `pair recipient layer head pos`, how far the read-out moves along the first direction
-        if a receiver is the donor's; MLPs come after the heads
+    receiver_shift: `pair recipient layer head pos`, how far the read-out moves along the first
+        direction if a receiver is the donor's; MLPs come after the heads
 
     Recipient 0 is `a` with writes of `b`, recipient 1 is `b` with writes of `a`.
     """
@@ -115,7 +115,7 @@ class Edges:
     direct: Tensor
     total: Tensor
     sampled: NDArray[np.bool_]
-    swapped: Tensor
+    receiver_shift: Tensor
 
     def share(self, name: str, direction: int = 0) -> Array:
         """`direct` or `total` as a share of the gap, averaged over both recipients: a ratio of
@@ -158,7 +158,7 @@ class Edges:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-@renamed(weights="model", a="texts", b="against")
+@renamed(weights="model", a="texts", b="against", most="limit")
 def edges(
     model: ModelSource | Weights,
     texts: Rows,
@@ -170,7 +170,7 @@ def edges(
     receivers: Sequence[int] | None = None,
     mlps: bool = True,
     reach: float = REACH,
-    most: int | None = None,
+    limit: int | None = None,
     sample: int = SAMPLE,
     seed: int = 0,
 ) -> Edges:
@@ -182,7 +182,7 @@ def edges(
     mlps: whether MLPs are receivers
     reach: the share of the gap along the first direction that an edge must be able to reach for its
         total to be run
-    most: the largest number of totals to run; the edges that could reach most come first
+    limit: the largest number of totals to run; the edges that could reach most come first
     sample: the number of other edges whose total is run, drawn with the seed
 
     Raises InputError in the cases of `trace_positions`, and UnsupportedModel for a hybrid.
@@ -204,8 +204,8 @@ def edges(
     require_flag(mlps, "mlps", doing=DOING)
     require_at_least(0, sample, "sample", doing=DOING, usual=SAMPLE)
     require_at_least(0, seed, "seed", doing=DOING, usual=0)
-    if most is not None:
-        require_at_least(0, most, "most", doing=DOING, usual="all that could reach as much")
+    if limit is not None:
+        require_at_least(0, limit, "limit", doing=DOING, usual="all that could reach as much")
     pairs = token_pairs(weights, texts, against, depth)
     sending = positions_from_word(pairs, positions)
     receiving = sending if receivers is None else positions_from_word(pairs, receivers, "receivers")
@@ -223,7 +223,7 @@ def edges(
             swaps.append(_receiver_effects(reading, receiving, mlps=mlps))
         could_reach = _could_reach(array, fractions, swaps, receiving)
         could = as_array(could_reach / gap[:, 0].sum().abs())
-        leading = np.isin(np.arange(len(could)), order(could)[:most]) & (could >= reach)
+        leading = np.isin(np.arange(len(could)), order(could)[:limit]) & (could >= reach)
         sampled = np.zeros_like(leading)
         remaining = np.random.default_rng(seed).permutation(np.flatnonzero(~leading))
         sampled[remaining[:sample]] = True
@@ -686,8 +686,10 @@ def _run_on(cache: PairCache, edges: EdgeArray, streams: Tensor, directions: Ten
     for receiver in np.unique(edges["receiver_pos"]).tolist():
         pos = cache.at + receiver
         at_receiver = np.flatnonzero(edges["receiver_pos"] == receiver)
-        live = cache.n - pos if cache.weights.causal else cache.n
-        batch_size = max(1, BATCH_NUMBERS // (recipients * live * cache.weights.blocks[0].d_mlp))
+        live_count = cache.n - pos if cache.weights.causal else cache.n
+        batch_size = max(
+            1, BATCH_NUMBERS // (recipients * live_count * cache.weights.blocks[0].d_mlp)
+        )
         for batch in np.split(at_receiver, range(batch_size, len(at_receiver), batch_size)):
             numbers: dict[Site, NDArray[np.intp]] = {}
             for layer in np.unique(edges["receiver_layer"][batch]).tolist():

@@ -59,16 +59,16 @@ def attribute_heads(
     )
     layers = donor_z.shape[1]
     estimate = torch.zeros(donor_z.shape[:3], dtype=donor_z.dtype)
-    for stage in sorted(set(stages)):
+    for read_at in sorted(set(stages)):
         # A layer after the stage has no effect there, and a layer without heads has no swap.
         at_stage = [
             layer
-            for layer in range(min(stage, layers))
-            if stages[layer] == stage and weights.has_heads[layer]
+            for layer in range(min(read_at, layers))
+            if stages[layer] == read_at and weights.has_heads[layer]
         ]
         if at_stage:
             estimator = _Estimator(
-                weights, donor_z, directions[:, stage - 1], stage, at_stage, steps
+                weights, donor_z, directions[:, read_at - 1], read_at, at_stage, steps
             )
             variants = 1 + len(at_stage) * steps
             [of_layers] = in_batches(texts, weights, GRADIENT_MEMORY * variants, estimator.estimate)
@@ -87,15 +87,15 @@ class _Estimator:
         weights: Weights,
         donor_z: Tensor,
         along: Tensor,
-        stage: int,
+        read_at: int,
         layers: Sequence[int],
         steps: int,
     ) -> None:
         self.weights = weights
         self.donor_z = donor_z
         self.along = along
-        self.depth = min(stage, len(weights.blocks))
-        self.after_norm = stage > len(weights.blocks)
+        self.depth = min(read_at, len(weights.blocks))
+        self.after_norm = read_at > len(weights.blocks)
         self.layers = layers
         # The midpoint of each step, as a fraction of the change.
         self.fractions = (torch.arange(steps) + 0.5) / steps if steps else torch.zeros(0)

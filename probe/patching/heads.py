@@ -380,8 +380,8 @@ def in_batches(
     order = sorted(range(len(texts)), key=lambda row: texts[row].ids)
     lengths = [len(texts[row].ids) for row in order]
     longest = max(lengths, default=1)
-    live = width if weights.causal else longest
-    most_rows = BATCH_NUMBERS // (variants * weights.blocks[0].d_mlp * live)
+    live_count = width if weights.causal else longest
+    most_rows = BATCH_NUMBERS // (variants * weights.blocks[0].d_mlp * live_count)
     alike = rows_alike([texts[row].ids[:-1] for row in order])
     # Whole groups of rows that are alike, if at least one group fits.
     most_rows = max(1, most_rows if most_rows < alike else most_rows - most_rows % alike)

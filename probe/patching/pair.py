@@ -380,16 +380,16 @@ def _attend(cache: PairCache, number: int, spread: Tensor, local: Tensor, pos: i
     projections = fused.project(
         weights, block, _stack_variants(spread, local), cache.tables, positions
     )
-    live = []
+    projected = []
     for cached, changed in zip((layer.q, layer.k, layer.v), projections, strict=True):
         everywhere, at_pos = _unstack_variants(changed.transpose(1, 2), spread.shape)
         with_change = _set_at(cached[:, :, first:].transpose(1, 2), at_pos, pos - first)
         variants = torch.cat([everywhere, with_change], dim=1)
-        live.append(variants.transpose(2, 3))  # row variant head live d_head
+        projected.append(variants.transpose(2, 3))  # row variant head live d_head
     before: KeysValues | None = None
     if first:
         before = (layer.k[:, :, :first], layer.v[:, :, :first])
-    return fused.attend_among(weights, block, live, before, cache.tables)
+    return fused.attend_among(weights, block, projected, before, cache.tables)
 
 
 def _stack_variants(spread: Tensor, local: Tensor) -> Tensor:

@@ -436,19 +436,19 @@ def run_at_word(
     ids = torch.tensor([text.ids for text in texts], device=weights.device)
     start = ids.shape[1] - width if weights.causal else 0
     at = torch.tensor([text.at - start for text in texts], device=weights.device)
-    live = ids[:, None, start:]  # row variant live
+    live_ids = ids[:, None, start:]  # row variant live
     if tokens is not None:
-        live = live.repeat(1, len(tokens), 1)
-        row = torch.arange(len(live), device=weights.device)
+        live_ids = live_ids.repeat(1, len(tokens), 1)
+        row = torch.arange(len(live_ids), device=weights.device)
         for offset in range(width):
-            live[row, :, at - width + 1 + offset] = tokens[:, offset]
+            live_ids[row, :, at - width + 1 + offset] = tokens[:, offset]
     before: Iterable[KeysValues] | None = None
     if weights.causal:
         earlier = [text.ids[:start] for text in texts]
         once = earlier[:: rows_alike(earlier)]
         before = ((k, v) for _, k, v in project_texts(weights, once, depth, tables))
     run = Run(weights, tables, depth, edits=edits, at=at, read=at)
-    return run.steps(embed_live(weights, live, start), before)
+    return run.steps(embed_live(weights, live_ids, start), before)
 
 
 def embed_live(weights: Weights, ids: Tensor, start: int) -> Tensor:

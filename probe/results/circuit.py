@@ -156,7 +156,7 @@ def _paths(paths: PathShares, keys: Sequence[EdgeKey], evidence: EdgeEvidence) -
     of_all = {
         "together": paths.together,
         "size": None if paths.circuit is None else len(paths.circuit),
-        "kept": paths.kept,
+        "kept": paths.circuit_share,
         "random": float(paths.random.mean()),
         "random_high": float(paths.random.max()),
     }

@@ -33,7 +33,7 @@ class Evaluation(Displayed):
     without: pd.DataFrame | None = None  # the accuracy without heads, if requested
     # Every tested sentence with its prediction. None for a folder written by an earlier version.
     sentences: pd.DataFrame | None = None
-    said: tuple[str, ...] = ()  # cautions about the numbers, in sentences
+    cautions: tuple[str, ...] = ()  # cautions about the numbers, in sentences
 
     def __repr__(self) -> str:
         words = ", ".join(self.words["word"].head(WORDS_SHOWN))
@@ -112,7 +112,7 @@ def sentence_rows(task: Task, answers: Answers) -> list[dict[str, object]]:
                 "predicted": predicted,
                 "right": predicted == sentence.sense,
                 "coordinate": float(answers.coordinates[number]),
-                "other": senses[answers.others[number]],
+                "other": senses[answers.nearest_others[number]],
                 "label": depth_label(int(answers.depths[number])),
                 "cue": sentence.cue,
                 "words_before": words_before(sentence),

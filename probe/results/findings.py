@@ -287,7 +287,7 @@ class WordFindings:
     nuisances: tuple[str, ...]  # of any pair of senses
     confounders: tuple[str, ...]  # of any pair of senses
     heads: tuple[HeadFinding, ...]
-    leaders: tuple[HeadFinding, ...]  # the top heads
+    top_heads: tuple[HeadFinding, ...]  # the top heads
     resolvers: tuple[HeadFinding, ...]
     movers: tuple[HeadFinding, ...]  # includes the resolvers
     # Heads that significantly move the word the wrong way by at least WORTH_NAMING, largest first.
@@ -296,7 +296,7 @@ class WordFindings:
     rank_groups: tuple[tuple[str, ...], ...]  # top heads by overlapping ranks
     tests: MoverTests | None
     without_continuation: tuple[str, ...]  # movers that do not change the prepared next words
-    others: OtherHeads | None
+    other_heads: OtherHeads | None
     smallest_set: SmallestSet | None
     random_sets: RandomSets | None
     leading_path: LeadingPath | None
@@ -369,7 +369,7 @@ def word_findings(
         nuisances=tuple(dict.fromkeys(name for pair in pairs for name in pair.nuisances)),
         confounders=tuple(dict.fromkeys(name for pair in pairs for name in pair.confounders)),
         heads=heads,
-        leaders=top_heads,
+        top_heads=top_heads,
         resolvers=resolvers,
         movers=movers,
         opposing=_opposing(heads),
@@ -377,7 +377,7 @@ def word_findings(
         rank_groups=rank_groups(top_heads),
         tests=_tests_of_movers(rows["heads"]),
         without_continuation=_without_continuation(rows["heads"], movers),
-        others=_other_heads(heads),
+        other_heads=_other_heads(heads),
         smallest_set=sufficient,
         random_sets=best_random(rows["random_sets"], len(sufficient.names)) if sufficient else None,
         leading_path=leading_path(rows["paths"]),

@@ -52,7 +52,7 @@ def second_model(name: str, readings: Sequence[SecondReading]) -> pd.DataFrame:
                 "through": (listed(through) or NO_HEAD) if reading.source else None,
                 "cue_share": reading.cue_share,
                 "cue_alone": reading.cue_alone,
-                "nothing": reading.nothing,
+                "nothing": reading.word_alone,
             }
         )
     return rounded(pd.DataFrame(rows, columns=list(SECOND_MODEL)))

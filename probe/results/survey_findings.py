@@ -49,7 +49,7 @@ class HeadAcrossWords:
     attention_cue: float = math.nan
 
     @property
-    def shown(self) -> bool:
+    def significant(self) -> bool:
         """Whether its effect is significant and at least SMALLEST."""
         return self.p < LEVEL and self.effect >= SMALLEST
 
@@ -112,14 +112,14 @@ class SurveyFindings:
         return self.untrained_p < GATE
 
     @property
-    def smallest(self) -> float:
+    def smallest_effect(self) -> float:
         """The smallest effect of a mover."""
         return SMALLEST
 
     @property
     def movers(self) -> tuple[HeadAcrossWords, ...]:
         """The heads that significantly move words."""
-        return tuple(head for head in self.heads if head.shown)
+        return tuple(head for head in self.heads if head.significant)
 
     @property
     def movers_by_attention(self) -> int | None:
@@ -129,7 +129,7 @@ class SurveyFindings:
         if any(math.isnan(head.attention_cue) for head in self.heads):
             return None
         by_attention = sorted(self.heads, key=lambda head: -head.attention_cue)
-        return sum(head.shown for head in by_attention[: len(self.movers)])
+        return sum(head.significant for head in by_attention[: len(self.movers)])
 
     @property
     def opposing(self) -> tuple[HeadAcrossWords, ...]:
@@ -137,7 +137,7 @@ class SurveyFindings:
         return tuple(head for head in self.heads if head.opposes)
 
     @property
-    def leaders(self) -> tuple[HeadAcrossWords, ...]:
+    def top_heads(self) -> tuple[HeadAcrossWords, ...]:
         """The top movers, at most TOP_HEADS. Without movers, the first NAMED heads."""
         return self.movers[:TOP_HEADS] or self.heads[:NAMED]
 
@@ -164,12 +164,12 @@ class SurveyFindings:
         return 1 / math.sqrt(self.general_share)
 
     @property
-    def few(self) -> bool:
+    def has_few_words(self) -> bool:
         """Whether there are fewer than FEW_WORDS words."""
         return self.words < FEW_WORDS
 
     @property
-    def carried(self) -> CarriedOver | None:
+    def carried_set(self) -> CarriedOver | None:
         """The set of heads that a sentence describes. None if no sets were measured."""
         # Random sets of more than half of the heads before the read-out are too similar to compare.
         largest = min(SET_SIZE, self.depth * self.number_of_heads // self.layers // 2)
@@ -178,8 +178,8 @@ class SurveyFindings:
 
     @property
     def leading_heads(self) -> tuple[HeadIndex, ...]:
-        """The indices of the heads of `leaders`."""
-        return tuple((head.layer, head.head) for head in self.leaders)
+        """The indices of the heads of `top_heads`."""
+        return tuple((head.layer, head.head) for head in self.top_heads)
 
     def by_comparison(self, comparison: str) -> tuple[HeadAcrossWords, ...]:
         """The movers whose effect on words is "more", "less" or the "same" as that on unambiguous

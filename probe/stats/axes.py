@@ -106,15 +106,15 @@ class HeldOutAxes:
         """The same axes with a gap of 1, so that M is in units of the residual stream."""
         return replace(self, gap=torch.ones_like(self.gap))
 
-    def at(self, row: int, stage: int) -> Axis:
-        """The axis that reads this row at a stage."""
+    def at(self, row: int, index: int) -> Axis:
+        """The axis that reads this row at the stage `index`."""
         cell = self.cell[row]
         return Axis(
             *self.senses,
-            stage,
-            self.u[cell, stage],
-            self.midpoint[cell, stage],
-            float(self.gap[cell, stage]),
+            index,
+            self.u[cell, index],
+            self.midpoint[cell, index],
+            float(self.gap[cell, index]),
         )
 
 
@@ -332,17 +332,17 @@ def profile(
     is_a = np.asarray(split.is_a)[split.tested]
     directions = axes.directions(rows.tolist())
     coordinates = []
-    for stage in range(stages.shape[1]):
+    for index in range(stages.shape[1]):
         # Offsets from one vector: identical vectors give exactly 0.
-        origin = stages[:1, stage].double()
-        offsets = stages[rows, stage].double() - origin
-        if stage > 0:  # the token embedding alone has neither an axis nor a midpoint
-            offsets = offsets - (axes.midpoint[axes.cell[rows], stage - 1] - origin)
-        values = (offsets * directions[:, max(stage - 1, depth)]).sum(-1).numpy()
-        separation = float(auroc[stage - 1]) if stage > 0 else 0.5
+        origin = stages[:1, index].double()
+        offsets = stages[rows, index].double() - origin
+        if index > 0:  # the token embedding alone has neither an axis nor a midpoint
+            offsets = offsets - (axes.midpoint[axes.cell[rows], index - 1] - origin)
+        values = (offsets * directions[:, max(index - 1, depth)]).sum(-1).numpy()
+        separation = float(auroc[index - 1]) if index > 0 else 0.5
         for sense, of_sense in zip(axes.senses, (is_a, ~is_a), strict=True):
             low, high = np.quantile(values[of_sense], PROFILE_QUANTILES)
             mean = float(values[of_sense].mean())
-            at_depth = SenseAtDepth(stage - 1, sense, mean, float(low), float(high), separation)
+            at_depth = SenseAtDepth(index - 1, sense, mean, float(low), float(high), separation)
             coordinates.append(at_depth)
     return coordinates

@@ -239,18 +239,18 @@ def relabel(
     return np.vstack([observed, observed ^ flips[:, member]])
 
 
-def reached(drawn: Array, observed: Array) -> Labels:
+def reached(draws: Array, observed: Array) -> Labels:
     """Where a statistic under relabelling is at least the observed one. `-> draw ...`
 
-    `drawn: draw ...`, `observed: ...`. Ties are within TIE of the scale, which is the largest
+    `draws: draw ...`, `observed: ...`. Ties are within TIE of the scale, which is the largest
         absolute value, drawn or observed, of the whole family.
 
     With few units, many relabellings give exactly the observed statistic. The two are computed as
     sums of float32 values in different orders, so their last digit would decide which is larger,
     and it differs from one processor to the next. Every permutation test uses this comparison.
     """
-    scale = max(np.abs(drawn).max(initial=0), np.abs(observed).max(initial=0))
-    return np.asarray(drawn >= observed - TIE * scale)
+    scale = max(np.abs(draws).max(initial=0), np.abs(observed).max(initial=0))
+    return np.asarray(draws >= observed - TIE * scale)
 
 
 def max_t(observed: Array, null: Array) -> MaxT:
@@ -304,9 +304,11 @@ def gap_test(resid: Array, split: CrossFit, *, seed: int) -> Gap:
     )
     tested_groups = [np.flatnonzero(split.cells[first] == part) for part in range(len(in_training))]
     offsets = resid - resid[:1]  # identical vectors become exactly 0
-    sums = [_sums(stage - stage.mean(0), member, number) for stage in np.moveaxis(offsets, 1, 0)]
+    sums = [
+        _sums(vectors - vectors.mean(0), member, number) for vectors in np.moveaxis(offsets, 1, 0)
+    ]
     statistics = _agreement(
-        [stage @ stage.T for stage in sums], labels, count, in_training, tested_groups
+        [of_groups @ of_groups.T for of_groups in sums], labels, count, in_training, tested_groups
     )
     spread = statistics[1:].std(0)
     statistics = np.divide(
@@ -345,8 +347,8 @@ def _agreement(
     total = np.zeros((len(labels), len(grams)))
     for mask, groups in zip(in_training, tested_groups, strict=True):
         training_weights = _signed(labels, count * mask) * mask
-        for stage, gram in enumerate(grams):
-            total[:, stage] += ((training_weights @ gram[:, groups]) * weights[:, groups]).sum(1)
+        for index, gram in enumerate(grams):
+            total[:, index] += ((training_weights @ gram[:, groups]) * weights[:, groups]).sum(1)
     return total
 
 

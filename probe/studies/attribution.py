@@ -207,7 +207,7 @@ def qk_interventions(
             columns[name] = getattr(replaced, name).numpy()
         frames.append(pd.DataFrame(columns))
     frame = pd.concat(frames, ignore_index=True)
-    frame.attrs["model"] = model.said
+    frame.attrs["model"] = model.label
     return frame
 
 
@@ -337,7 +337,7 @@ def _trace_of(model: Model, text: str | Trace | PairTrace, target: str | None) -
     if isinstance(text, str):
         return trace(model, text) if target is None else trace(model, text, target)
     traced = text.cross if isinstance(text, PairTrace) else text
-    if traced.model_name != model.said:
+    if traced.model_name != model.label:
         raise InputError(
             f"Cannot split scores of {model.name}: the trace is one of {traced.model_name}. Give "
             "the model that was traced."
@@ -439,5 +439,5 @@ def _frame(
             sums[label] = sums.get(label, 0.0) + value
     rows = [(*label, value) for label, value in sums.items()]
     frame = pd.DataFrame(rows, columns=columns)
-    frame.attrs["model"] = model.said
+    frame.attrs["model"] = model.label
     return frame

@@ -56,7 +56,7 @@ class SensePairSize:
     aligned: whether the file pairs the sentences; otherwise pairs are drawn at random
     in_pair: how many of the sentences belong to a pair of the file
     without_cue: how many of the sentences have no marked cue, and none that their pair shows
-    swapped: in how many of the pairs heads are swapped
+    swapped_pairs: in how many of the pairs heads are swapped
     """
 
     word: str
@@ -68,7 +68,7 @@ class SensePairSize:
     aligned: bool = True
     in_pair: int = 0
     without_cue: int = 0
-    swapped: int = 0
+    swapped_pairs: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class StudyCost:
     """The upper bound of what a study of these words takes.
 
     forwards, swaps: forward passes, and swaps of one head
-    held: bytes of memory that the process uses now
+    in_use: bytes of memory that the process uses now
     extra: bytes of memory that the study adds
     seconds: the usual processor time, from a measured batch of forward passes and of swaps
     sizes: how many sentences each pair of senses has
@@ -94,7 +94,7 @@ class StudyCost:
     words: tuple[str, ...]
     forwards: int
     swaps: int
-    held: int
+    in_use: int
     extra: int
     seconds: float | None = None
     sizes: tuple[SensePairSize, ...] = ()
@@ -108,7 +108,7 @@ class StudyCost:
     @property
     def memory(self) -> int:
         """Bytes of memory in total."""
-        return self.held + self.extra
+        return self.in_use + self.extra
 
     def require(self, limit: int | None = None) -> "StudyCost":
         """Itself.
@@ -163,7 +163,7 @@ def cost_of(
         words=tuple(material.word for material in materials),
         forwards=work.forwards,
         swaps=work.swaps,
-        held=resident(),
+        in_use=resident(),
         extra=_extra_memory(model, materials, second, sizes),
         seconds=seconds_of(model, longest, work, threads=torch.get_num_threads()),
         sizes=tuple(
@@ -305,7 +305,7 @@ def _size(
         smallest_p=smallest_p(cue_words, draws=options.permutations),
         aligned=split.pair_design == ALIGNED,
         in_pair=len(in_pairs([material.sentences[row] for row in split.rows])),
-        swapped=min(options.pairs, len(split.pairs)),
+        swapped_pairs=min(options.pairs, len(split.pairs)),
         without_cue=sum(material.sentences[row].cue is None for row in split.rows),
     )
 

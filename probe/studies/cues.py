@@ -153,7 +153,7 @@ def cues(
     # A user's cues are taken as they are; of the vocabulary only whole words are cues.
     if cues is None:
         slots = without_beginnings(
-            model, slots, done=lambda share: report("which tokens are words", 0.04 + 0.2 * share)
+            model, slots, report=lambda share: report("which tokens are words", 0.04 + 0.2 * share)
         )
     report("axis", 0.24)
     if texts is None:
@@ -187,7 +187,7 @@ def _measure(
         slots.word,
         _nouns(model, slots.before, word, slots.word),
         seed=seed,
-        done=lambda share: report("shares of heads", 0.26 + 0.2 * share),
+        report=lambda share: report("shares of heads", 0.26 + 0.2 * share),
     )
     top = top_heads(shares)
     scanned = scan(
@@ -196,7 +196,7 @@ def _measure(
         slots.ids,
         fitted.axes,
         top,
-        done=lambda share: report("cues", 0.46 + 0.5 * share),
+        report=lambda share: report("cues", 0.46 + 0.5 * share),
     )
     auroc = None
     if fitted.held_out is not None:
@@ -311,11 +311,11 @@ def fit_texts(
     slots: Slots,
     *,
     seed: int,
-    most: int = DEPTH_SAMPLE,
+    sample_size: int = DEPTH_SAMPLE,
 ) -> Fitted:
     """The axis through the word in two texts, at the layer where frames agree best about cues.
 
-    most: how many of the cues are used to choose the layer
+    sample_size: how many of the cues are used to choose the layer
     """
     if isinstance(texts, str) or len(texts) != 2:
         raise InputError(
@@ -337,7 +337,7 @@ def fit_texts(
         )
     # A sample of cues is enough to choose the layer.
     rng = np.random.default_rng(seed)
-    numbers = rng.permutation(len(slots.cues))[:most]
+    numbers = rng.permutation(len(slots.cues))[:sample_size]
     sample = [slots.cues[number].ids for number in numbers]
     depth = most_reliable_depth(read_weights(model), slots.templates, sample, by_depth, slots.word)
     sha256 = sha256_of_bytes("\n".join(texts).encode())

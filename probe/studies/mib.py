@@ -426,11 +426,11 @@ def _circuit(of_model: Graph, numbers: NDArray[np.intp], ndim: int) -> Mask:
     return circuit
 
 
-def area_under_roc(of_model: Graph, scores: Array, known: Collection[str]) -> float:
+def area_under_roc(of_model: Graph, scores: Array, circuit_edges: Collection[str]) -> float:
     """Return how well scores identify the edges of a known circuit: the area under the curve of the
     true positive rate over the false positive rate, at the sizes in SIZES.
 
-    known: the names of the edges of the known circuit
+    circuit_edges: the names of the edges of the known circuit
 
     Circuits grow from the logits, as in MIB: the edge with the largest score into a node of the
     circuit is added next. Edges that lead nowhere are pruned. The false positive rate is divided by
@@ -445,7 +445,7 @@ def area_under_roc(of_model: Graph, scores: Array, known: Collection[str]) -> fl
         >>> probe.mib.area_under_roc(graph, scores, known) > 0.9
         True
     """
-    indices = {of_model.edges[name] for name in known}
+    indices = {of_model.edges[name] for name in circuit_edges}
     is_known = np.zeros_like(of_model.real)
     is_known[tuple(np.array(sorted(indices)).T)] = True
     true_positives, false_positives = [], []

@@ -140,7 +140,7 @@ def patch(
             frame = frame[has_heads[frame["layer"]]].reset_index(drop=True)
         frames[number] = frame
     for frame in frames.values():
-        frame.attrs |= {"model": model.said, "axis": axis, "merged": len(pairs) - len(different)}
+        frame.attrs |= {"model": model.label, "axis": axis, "merged": len(pairs) - len(different)}
     if one_pair:
         return frames[0]
     for number, frame in frames.items():

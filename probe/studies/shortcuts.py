@@ -104,7 +104,7 @@ def shortcuts(
             "sentences whose cue words can be split into folds, at least two of each of two senses."
         )
     frame = pd.concat(frames, ignore_index=True)
-    frame.attrs |= {"model": model.said, "left_out": left_out}
+    frame.attrs |= {"model": model.label, "left_out": left_out}
     return frame
 
 

@@ -95,7 +95,7 @@ REPORT = Options(
     unfitted_donors=False,
     nouns=StudyOptions.controls,
     noun_plan=NounPlan(
-        most=MOST_NOUNS,
+        most_nouns=MOST_NOUNS,
         per_pair=NOUNS_PER_PAIR,
         more_pairs=MORE_PAIRS,
         fewest_sentences=FEWEST_SENTENCES,
@@ -346,11 +346,17 @@ def measure_in_full(
     splits = split_senses(material, seed=options.seed, causal=model.config.causal)
     random_model = untrained(model, seed=options.seed)
     experiments = options.experiments
-    stage = stages(report, planned(model, material, splits, options, experiments))
+    in_stage = stages(report, planned(model, material, splits, options, experiments))
     run = start(
-        model, material, splits, options, random_model=random_model, kept=stored, stage=stage
+        model,
+        material,
+        splits,
+        options,
+        random_model=random_model,
+        earlier=stored,
+        in_stage=in_stage,
     )
-    return proceed(run, experiments, stage=stage)
+    return proceed(run, experiments, in_stage=in_stage)
 
 
 def conclude(

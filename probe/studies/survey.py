@@ -78,7 +78,7 @@ class Survey(SurveyTables, Displayed):
 
     source: the name of the sentences
     depth: the depth at which words are read
-    said: cautions about the measurement, as sentences
+    cautions: cautions about the measurement, as sentences
     files: the records of the words
     """
 
@@ -90,7 +90,7 @@ class Survey(SurveyTables, Displayed):
     data_sha256: str
     depth: int
     frames: dict[str, pd.DataFrame]
-    said: tuple[str, ...]
+    cautions: tuple[str, ...]
     files: tuple[Path, ...]
     temporary: object = None  # a temporary folder of the files, removed with the survey
 
@@ -129,7 +129,7 @@ class Survey(SurveyTables, Displayed):
         frames = {
             name: json.loads(frame.to_json(orient="records")) for name, frame in self.frames.items()
         }
-        origin = {"model": self.model_name, "options": self.options, "said": self.said}
+        origin = {"model": self.model_name, "options": self.options, "said": self.cautions}
         return json.dumps(origin | frames)
 
     def __repr__(self) -> str:
@@ -177,10 +177,10 @@ def survey(
     name = workers.model or (model if isinstance(model, str) else None)
     model, corpus = model_and_corpus(model, sentences, "a survey")
     by_word = corpus.by_word()
-    said = []
+    cautions = []
     nouns = _nouns(corpus, controls)
     if controls is None and nouns == ():
-        said.append(NO_ENGLISH)
+        cautions.append(NO_ENGLISH)
     report("certificate", 0.02)
     certificate = certify(model, _readable(model, by_word) or DEFAULT_TEXTS).require()
     if name is None and workers.scheduler is not None:
@@ -207,7 +207,7 @@ def survey(
     frames = summary.frames | sets_frames(sets, seed=seed)
     frames["survey_left_out"] = _left_out(corpus, records())
     if nouns != () and not frames["survey_words"]["nouns"].any():
-        said.append(NO_NOUN)
+        cautions.append(NO_NOUN)
     return Survey(
         model_name=model.name,
         origin=model.origin,
@@ -217,7 +217,7 @@ def survey(
         data_sha256=corpus.sha256,
         depth=summary.depth,
         frames=frames,
-        said=tuple(said),
+        cautions=tuple(cautions),
         files=tuple(files),
         temporary=temporary,
     )
@@ -395,7 +395,7 @@ def _measure_words(
             tasks.append((job, file, rows, record))
     finished = len(files) - len(tasks)
 
-    def of_word(stage: str, share: float) -> None:
+    def of_word(name: str, share: float) -> None:
         report((finished + share) / len(files))
 
     task = partial(_word_task, report=of_word) if report_within_words else _word_task

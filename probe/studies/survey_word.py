@@ -41,7 +41,7 @@ SURVEY = Options(
     unfitted_donors=True,
     nouns=None,
     noun_plan=NounPlan(
-        most=3, per_pair=1, more_pairs=MOST_SENTENCES, fewest_sentences=0, mlps_per_pair=0
+        most_nouns=3, per_pair=1, more_pairs=MOST_SENTENCES, fewest_sentences=0, mlps_per_pair=0
     ),
     every_head=True,
     experiments=frozenset(("nouns",)),
@@ -155,7 +155,7 @@ def measure_sets(
             material.sentences,
             material.distances,
             sense.split,
-            most=pairs_of_each(MOST_PAIRS, splits),
+            limit=pairs_of_each(MOST_PAIRS, splits),
             seed=seed,
             unfitted_donors=True,
         )

@@ -5,7 +5,7 @@
 
 The key is a hash of the weights, the options, the sentences of the word and the version of probe. A
 survey therefore finds the record that a report with the same options has written. The key does not
-depend on the experiments: a record lists those that it has. A file is complete or absent, and no
+depend on the experiments: a record lists its experiments. A file is complete or absent, and no
 other state is stored: after an interruption a study or a survey measures what is missing.
 """
 
@@ -85,7 +85,7 @@ def job_of(model: Model, options: Options, name: str = "") -> Job:
 def model_of(job: Job) -> Model:
     """The model of a job, loaded once in a process.
 
-    Raises ModelError if its weights differ from those that the job was started with.
+    Raises ModelError if its weights differ from the weights at the start of the job.
     """
     with _loading:
         model = _loaded.get(_model_key(job))
@@ -202,8 +202,8 @@ class WordRecords:
             )
             record = self.records[number]
             if record is None or not record.has(experiments):
-                stage = stages(word_report, plans[number])
-                record = self._measure(word, record, experiments, stage)
+                in_stage = stages(word_report, plans[number])
+                record = self._measure(word, record, experiments, in_stage)
                 self.records[number] = record
             records.append(record.only(experiments))
             finished += units[number]
@@ -226,21 +226,21 @@ class WordRecords:
         word: WordJob,
         record: WordRecord | None,
         experiments: Collection[str],
-        stage: Stage,
+        in_stage: Stage,
     ) -> WordRecord:
-        if self._run is None or self._run.seen.material is not word.material:
-            self._run = None  # frees the states of one word before those of the next are read
+        if self._run is None or self._run.observation.material is not word.material:
+            self._run = None  # frees the states of one word before the next word is read
             self._run = start(
                 self.model,
                 word.material,
                 word.splits,
                 self.options,
                 random_model=self._random_model,
-                kept=record,
-                stage=stage,
+                earlier=record,
+                in_stage=in_stage,
             )
         keep = None if word.file is None else partial(write_record, word.file)
-        return proceed(self._run, experiments, keep=keep, stage=stage)
+        return proceed(self._run, experiments, keep=keep, in_stage=in_stage)
 
     @cached_property
     def _random_model(self) -> Model:
@@ -253,4 +253,4 @@ def _of_word(report: Progress, word: str, first: float, part: float) -> Progress
     first: the share of the work before it
     part: its share of the work
     """
-    return lambda stage, share: report(word, first + part * share)
+    return lambda _, share: report(word, first + part * share)

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from probe.errors import InputError
+from probe.renamed import renamed
 from probe.text.files import (
     COLUMNS,
     REQUIRED,
@@ -156,11 +157,12 @@ class Corpus:
 TABLE = Source(Path("a table made in Python"), "a table made in Python")
 
 
-def read_sentences(given: Any, *, word: str | None = None) -> Corpus:
+@renamed(given="source")
+def read_sentences(source: Any, *, word: str | None = None) -> Corpus:
     """The sentences of a file, of a folder of files, or of a table made in Python (a DataFrame, a
     list of dicts).
 
-    given: the path of a JSONL, CSV, TSV or Parquet file, of a CoarseWSD-20 word folder, or of a
+    source: the path of a JSONL, CSV, TSV or Parquet file, of a CoarseWSD-20 word folder, or of a
         folder of these; or a table
     word: if given, only its sentences are returned, and rows without a word are about it
 
@@ -180,7 +182,7 @@ def read_sentences(given: Any, *, word: str | None = None) -> Corpus:
         >>> len(corpus.sentences), corpus.sentences[0].start  # the word's first character
         (2, 20)
     """
-    return _read(given, word, only=word)
+    return _read(source, word, only=word)
 
 
 def as_corpus(source: Any, words: Sequence[str] | str | None = None) -> Corpus:

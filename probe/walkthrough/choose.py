@@ -51,9 +51,9 @@ LEXICON_SEED = 0  # decides how the lexicon's sentences are held out, as in a st
 # Fraction of a vector's length below which two vectors are equal, and of the distance between two
 # vectors below which a swap moved nothing: about the effect of the order of a sum in float32.
 SAME_VECTOR = 1e-5
-# Names of the ends of two sentences' axis where no word tells the sentences apart.
+# Names of the ends of two sentences' axis where no word distinguishes the sentences.
 SENTENCE_SENSES = ("this sentence", "that sentence")
-# Fraction of the gap between two senses. A smaller effect is no reason to follow a head.
+# Fraction of the gap between two senses. A head with a smaller effect is not followed.
 MIN_SENSE_EFFECT = 0.02
 # Second sentences for a word without a shipped sentence: one with little before the word, and one
 # with a quotation mark for words at the beginning of a text.
@@ -156,7 +156,7 @@ class SenseEffects:
 
 @dataclass(frozen=True, eq=False)
 class HeadChoice:
-    """The layer and head to follow, and the facts behind the choice.
+    """The layer and head to follow, and the reasons for the choice.
 
     n_heads: the number of heads among which it is first
     size: its value of the criterion, a fraction of a length or of the gap between senses
@@ -241,7 +241,7 @@ def sense_effects(
 
 
 def lexicon_entry(text: str) -> str | None:
-    """The lexicon's entry of a word in any of its forms; None if there is no entry."""
+    """The lexicon's entry of a word in any of its forms; None without an entry."""
     matches = lexicon_words_in(text)
     return matches[0][-1] if matches else None
 
@@ -325,7 +325,7 @@ def cue_names(word: WordInText, second: WordInText, *, causal: bool) -> tuple[st
 
 def _cue(word: WordInText, other_text: str, *, causal: bool) -> str | None:
     """The content word that only this sentence has: a cue of the lexicon, otherwise the one that is
-    nearest before the word, otherwise the first one after it; None if there is none to read.
+    nearest before the word, otherwise the first one after it; None without such a word.
     """
     text = word.tokens.text
     start, end = find_word(text, word.text)
@@ -357,7 +357,7 @@ def has_length(axis: Axis) -> bool:
     most.
     """
     # Relative to the vectors' length, because rounding errors grow with it.
-    distance = float(axis.gap * axis.u.norm())  # u is 0 if there is no gap
+    distance = float(axis.gap * axis.u.norm())  # u is 0 without a gap
     return distance > SAME_VECTOR * float(axis.midpoint.norm())
 
 
@@ -739,7 +739,7 @@ def resting_attention(view: AttentionView, at: int) -> Tensor:
 def _is_resting_token(view: AttentionView, at: int) -> Tensor:
     """The special tokens, and the first token of the same text for a later query. `key_pos`"""
     is_resting = view.special_tokens.clone()
-    # The first token itself can attend to nothing else, so there it is no place to rest.
+    # The first token itself can attend to nothing else, so it is not a resting token there.
     is_resting[0] |= view.one_text and at > 0
     return is_resting
 

@@ -103,13 +103,13 @@ def tokens(scene: Scene) -> pd.DataFrame:
             ("target", view.tokens, scene.drawn_queries),
         ]
     rows: Rows = []
-    for name, side, drawn in sides:
+    for name, side, drawn_positions in sides:
         for pos in range(len(side)):
             row = {"pos": pos, "id": side.ids[pos], "piece": side.pieces[pos]}
             row |= {"label": side.labels[pos]}
             # The followed word is one of the queries.
             row |= {"word": name != "source" and pos in scene.word.positions}
-            rows.append(row | {"drawn": pos in drawn, "text": name})
+            rows.append(row | {"drawn": pos in drawn_positions, "text": name})
     return pd.DataFrame(rows)
 
 

@@ -238,8 +238,8 @@ def _writes(view: AttentionView, layer: int) -> Quantities:
     out = attention.write(trace.v[layer], w_o)
     delta = attention.write(trace.z[layer], w_o)
     # ΔE[head] = z[head] W_O[head]; the other heads' sum is Σ ΔE - ΔE[head]
-    others = delta.sum(0, keepdim=True) - delta
-    vectors = {"out": out, "delta": delta, "others": others}
+    other_heads = delta.sum(0, keepdim=True) - delta
+    vectors = {"out": out, "delta": delta, "others": other_heads}
     quantities = {name: vector[..., :STREAM_NUMBERS] for name, vector in vectors.items()}
     quantities |= {f"{name}_norm": vector.norm(dim=-1) for name, vector in vectors.items()}
     quantities["share"] = shares(trace.pattern[layer], out, delta)

@@ -1,4 +1,4 @@
-"""A walk as a file: everything but its tables, which are files of their own."""
+"""A walk as a file: everything but its tables, which are separate files."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -170,7 +170,7 @@ class AttentionView:
         elsewhere = self.allowed & ~self.special_tokens
         if not self.one_text:
             return elsewhere
-        # Tokens of the same word are no context for each other.
+        # Tokens of the same word do not count as context for each other.
         in_word = torch.zeros(len(elsewhere), dtype=torch.bool)
         in_word[list(word.positions)] = True
         itself = torch.eye(len(elsewhere), dtype=torch.bool)

@@ -34,8 +34,8 @@ def score_row(
             query_part, key_part = terms.labels[term]
             numbers = [parts.setdefault(part, len(parts)) for part in (query_part, key_part)]
             pairs.append([*numbers, _rounded(float(values[term]))])
-        others = score - float(values[largest].sum())
-        scores[key] = {"score": _rounded(score), "pairs": pairs, "others": _rounded(others)}
+        remainder = score - float(values[largest].sum())
+        scores[key] = {"score": _rounded(score), "pairs": pairs, "others": _rounded(remainder)}
     return {"parts": list(parts), "scores": scores}
 
 

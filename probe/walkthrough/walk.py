@@ -286,7 +286,7 @@ def walk(
             model, scene, measured, effects, parameters=parameters, certificate=certificate
         ),
         block=page_block(model, scene, measured, effects)
-        # What hooks write is no part of the stream.
+        # Writes of hooks are not part of the stream.
         | {"scores": None if model.origin.hooks else score_rows(scene)},
     )
 

@@ -230,7 +230,7 @@ def test_the_card_says_what_is_measured(kind: str) -> None:
     rows = dict(re.findall(r"^\| (\w+) \| \d \| ([\d.]+ \| [\d.]+) \|", part, re.MULTILINE))
     assert rows.keys() == set(lexicon.words())
     for score in getattr(results(), kind):
-        measured = (100 * score.seen, 100 * score.held_out)
+        measured = (100 * score.on_seen, 100 * score.held_out)
         assert tuple(map(float, rows[score.word].split("|"))) == pytest.approx(measured, abs=0.6)
     assert all(line in text for line in examples(results().answers).splitlines())
 
@@ -248,7 +248,7 @@ def test_the_card_says_what_is_measured_for_every_word() -> None:
     for row, scores in zip(said, (found.before, found.behind), strict=True):
         assert row == pytest.approx([100 * share for share in overall(scores)], abs=0.3)
         assert row[0] >= 96 and row[1] >= 92
-        weak = {s.word for s in scores if min(s.seen, s.held_out) < 0.85}
+        weak = {s.word for s in scores if min(s.on_seen, s.held_out) < 0.85}
         assert weak <= {"mole", "bark"}  # mole has four senses; all others have two
 
 

@@ -115,9 +115,9 @@ def test_senses_are_told_apart_at_the_word() -> None:
     seen, held_out = overall(scores)
     assert seen >= 0.98 and held_out >= 0.93
     assert {
-        score.word: (score.seen, score.held_out)
+        score.word: (score.on_seen, score.held_out)
         for score in scores
-        if min(score.seen, score.held_out) < 0.9
+        if min(score.on_seen, score.held_out) < 0.9
     } == {}
     assert all(score.n_seen >= 300 and score.n_held_out >= 100 for score in scores)
 
@@ -144,7 +144,7 @@ def test_the_card_says_what_is_measured() -> None:
         rows = dict(re.findall(r"^\| (\w+) \| \d \| ([\d.]+ \| [\d.]+) \|", table, re.MULTILINE))
         assert rows.keys() == set(lexicon.words())
         for score in results()[0]:
-            measured = (100 * score.seen, 100 * score.held_out)
+            measured = (100 * score.on_seen, 100 * score.held_out)
             assert tuple(map(float, rows[score.word].split("|"))) == pytest.approx(
                 measured, abs=0.6
             )

@@ -129,7 +129,7 @@ def test_the_loop_over_heads_by_a_metric_finds_what_patch_finds(model):
 
 
 def test_the_bare_forward_computes_the_same_states(model):
-    tokens = timing.drawn(model, 5, 7)
+    tokens = timing.random_tokens(model, 5, 7)
     bare = timing.bare_forward(timing.plain_model(model), [row.ids for row in tokens], batch=2)
     weights = read_weights(model)
     resid = target_states(model, tokens, [6] * 5).resid[:, -1]

@@ -361,8 +361,8 @@ FAULTS = (
     Fault(
         "experiments/nouns.py",
         "heads of nouns measured along the axes of the word",
-        "own_axes = raw_axes(resid, part, word.axes.senses)",
-        "own_axes = word.axes.in_units()",
+        "noun_axes = raw_axes(resid, part, word.axes.senses)",
+        "noun_axes = word.axes.in_units()",
     ),
     Fault(
         "experiments/nouns.py",

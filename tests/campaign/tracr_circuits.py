@@ -85,7 +85,7 @@ def by_probe(program: Compiled, pairs: list[Pair]) -> tuple[Scores, Scores]:
     result = every_edge(
         read_weights(program.model), a, b, directions_of(program, pairs), depth=depth, reach=0
     )
-    heads = result.swapped[:, :, :, :-1].abs().mean((0, 1)).amax(-1)
+    heads = result.receiver_shift[:, :, :, :-1].abs().mean((0, 1)).amax(-1)
     edges: dict[object, float] = defaultdict(float)
     for edge, total in zip(
         result.edges.tolist(), result.total[..., 0].abs().mean((0, 1)).tolist(), strict=True

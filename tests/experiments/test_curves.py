@@ -97,7 +97,7 @@ def test_faithfulness_is_a_ratio_of_sums_over_pairs(setting):
 def test_joint_swaps_are_of_the_first_head_alone_and_with_each_partner(setting):
     weights, rows, z, (axes, pairs) = setting
     partners = [(1, 0), (2, 3), (1, 2)]
-    swaps = joint_swaps(weights, rows, z, axes, pairs, first=(0, 1), others=partners)
+    swaps = joint_swaps(weights, rows, z, axes, pairs, first=(0, 1), later=partners)
     assert swaps.shape == (len(pairs), 1 + len(partners))
     for column, heads in enumerate([[(0, 1)], *([(0, 1), partner] for partner in partners)]):
         both = list(toward_donor(setting, pairs, ~sets.mask_of(heads, (LAYERS, HEADS))))
@@ -201,5 +201,5 @@ def test_the_area_and_the_smallest_set_follow_from_the_curve(faithfulness, size,
     none, ends = np.zeros(3), (np.zeros(3), np.zeros(3))
     curve = ((0, 0), (0, 1)), 1, (0, 1, 2), np.array(faithfulness)
     curves = Curves(*curve, ends, none, ends, (), np.zeros((0, 0)))
-    assert curves.smallest == size
+    assert curves.smallest_size == size
     assert curves.area == pytest.approx(area)

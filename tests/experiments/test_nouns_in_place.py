@@ -154,12 +154,12 @@ def test_states_computed_in_parts_equal_states_computed_at_once(monkeypatch):
     *_, at_once, runs = two_nouns_in_place()
     monkeypatch.setattr(nouns_in_place, "STATES_BYTES", 1)  # one noun and one sentence at a time
     *_, in_parts, runs_in_parts = two_nouns_in_place()
-    for name in ("squared_gap", "pair_gap", "net", "written"):
+    for name in ("squared_gap", "pair_gap", "net", "write"):
         np.testing.assert_allclose(
             getattr(in_parts, name), getattr(at_once, name), atol=1e-4, err_msg=name
         )
     for expected, actual in zip(runs, runs_in_parts, strict=True):
-        assert expected.placed.noun == actual.placed.noun and expected.rows == actual.rows
+        assert expected.in_place.noun == actual.in_place.noun and expected.rows == actual.rows
         torch.testing.assert_close(actual.z, expected.z, atol=1e-5, rtol=0)
         torch.testing.assert_close(actual.hidden, expected.hidden, atol=1e-5, rtol=0)
         assert len({tuple(row) for row in expected.z.flatten(1).tolist()}) > 1  # rows differ
@@ -169,7 +169,7 @@ def test_a_noun_is_read_along_axes_that_are_fitted_on_that_noun():
     """The axes are fitted on runs of the whole texts with the noun in the word's place."""
     model, observation, pair, record, runs = two_nouns_in_place()
     material, split = observation.material, pair.sense.split
-    nouns = [run.placed for run in runs]
+    nouns = [run.in_place for run in runs]
     assert {noun.noun for noun in nouns} == set(record.nouns) == set(NOUNS[:2])
     for number, noun in enumerate(nouns):
         rows = [row for row in range(len(material)) if noun.axes.cell[row] >= 0]

@@ -299,7 +299,7 @@ def test_hooks_of_all_heads_give_the_run_of_the_other_text():
 
 SEVERAL = (
     "Reading the logit of ' mortgage': gpt2 cuts it into {count} tokens ({pieces}), expected one "
-    'that it knows; give a single token as it stands inside a sentence, such as " water", or its '
+    'that it knows; give a single token as it appears inside a sentence, such as " water", or its '
     "id."
 )
 SHAPED = (
@@ -332,7 +332,7 @@ REFUSED = {
     "not an id": (
         {"metric": (1.5, 17)},
         (
-            "Reading the logit of a token: got 1.5, expected a token as it stands inside a sentence, or "
+            "Reading the logit of a token: got 1.5, expected a token as it appears inside a sentence, or "
             'its id; give " water" or an id, or two of these as a tuple.'
         ),
     ),

@@ -61,7 +61,7 @@ def test_all_pairs_of_some_sentences_are_used_where_each_is_held_out():
     sentences = make_sentences(frames=3, distances=(1,))
     split = cross_fit(sentences, SENSES, seed=0)
     pairs = design.make_pairs(
-        sentences, [row.distance for row in sentences], split, most=1000, seed=0
+        sentences, [row.distance for row in sentences], split, limit=1000, seed=0
     )
     word = SimpleNamespace(split=split, pairs=pairs)
     assert _usable_pairs(word, range(len(sentences))) == list(range(len(pairs)))

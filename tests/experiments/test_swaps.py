@@ -31,7 +31,7 @@ LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
 def make_pairs(sentences=GRID, *, limit=1000, seed=0, **options):
     split = cross_fit(sentences, SENSES, seed=seed)
     return design.make_pairs(
-        sentences, [row.distance for row in sentences], split, most=limit, seed=seed, **options
+        sentences, [row.distance for row in sentences], split, limit=limit, seed=seed, **options
     )
 
 
@@ -94,7 +94,7 @@ def test_the_axis_was_not_fitted_on_the_same_sense_donor():
     for sentences in (two_each, make_sentences(frames=4, distances=(1, 2), cues=6)):
         split = cross_fit(sentences, SENSES, seed=0, least=SURVEY_LEAST)
         pairs = design.make_pairs(
-            sentences, [1] * len(sentences), split, most=8, seed=0, unfitted_donors=True
+            sentences, [1] * len(sentences), split, limit=8, seed=0, unfitted_donors=True
         )
         train = {
             split.rows[test]: {split.rows[row] for row in holdout.train}
@@ -308,7 +308,7 @@ def test_the_direct_effect_is_the_difference_of_the_writes_at_its_stage(setting,
                 for axis_a, axis_b, a, b in in_pairs
             ]
             np.testing.assert_allclose(effect.direct[:, layer, head], expected, atol=1e-12)
-            assert effect.written[layer, head] == pytest.approx(
+            assert effect.write[layer, head] == pytest.approx(
                 float(sum(expected) / sum(gap)), abs=1e-12
             )
 
@@ -414,7 +414,7 @@ def test_a_draw_with_every_pair_once_equals_the_effect():
     np.testing.assert_allclose(swap[1], [[0.75, 0]])
     np.testing.assert_allclose(net[2], [[2.5 / 2 / 3, -0.4 / 3]])
     np.testing.assert_allclose(direct_draws, [[[1, 1 / 2]], [[4, 0]], [[0, 2 / 3]]])
-    np.testing.assert_allclose(whole.written, direct_draws[0])
+    np.testing.assert_allclose(whole.write, direct_draws[0])
 
 
 def test_a_cue_word_has_the_same_count_in_every_group():

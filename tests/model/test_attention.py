@@ -223,7 +223,7 @@ def test_scaled_frequencies_are_those_of_transformers_to_the_last_digit(name: st
     config = config_from(raw, where="a test", architecture=architecture, prepend_bos=True)
     frequencies = forward.rotary(config.positions, local=False)
     assert frequencies.dtype == exact.dtype and torch.equal(frequencies, exact)
-    assert forward.rotary_stretch(config.positions, local=False) == attention_factor
+    assert forward.rotary_factor(config.positions, local=False) == attention_factor
     # A text longer than LongRoPE's short factors allow has other frequencies throughout.
     assert config.n_ctx == (300 if name == "longrope" else 2000)
 

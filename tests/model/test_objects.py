@@ -395,8 +395,8 @@ def test_a_published_embedding_is_padded_and_not_resized(
         return SimpleNamespace(d_vocab=published)
 
     monkeypatch.setattr(loading, "read_config", read_config)
-    holder = objects.Held(None, None, None, "the model")
-    monkeypatch.setattr(objects.Held, "source", "folder")
+    holder = objects.ModelObject(None, None, None, "the model")
+    monkeypatch.setattr(objects.ModelObject, "source", "folder")
 
     def of(rows: int) -> Any:
         tokenizer = SimpleNamespace(get_vocab=lambda: {"last": tokens - 1})

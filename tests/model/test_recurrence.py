@@ -46,7 +46,7 @@ def random_vectors(model, *shape):
 def theirs(model, layer):
     """Hugging Face's module of a layer without attention."""
     (attention,) = model.config.family.attentions
-    name = attention.mixer.written.partition(".")[0]
+    name = attention.mixer.write.partition(".")[0]
     return getattr(model.bridge.blocks[layer], name).original_component
 
 
@@ -295,7 +295,7 @@ def test_a_trace_holds_what_the_mixer_writes_and_nothing_of_heads(model):
     # The gates follow the queries of gated heads.
     assert ("blocks.1.attn.hook_q" in cache.cache_dict) != model.config.family.gated_heads
     (attention,) = model.config.family.attentions
-    hooked = cache[f"blocks.{layer}.{attention.mixer.written}"][0]  # before the scale
+    hooked = cache[f"blocks.{layer}.{attention.mixer.write}"][0]  # before the scale
     torch.testing.assert_close(hooked * model.config.write_scale, trace.attn_out[layer], **EXACT)
     assert f"blocks.{layer}.attn.hook_z" not in cache.cache_dict
 

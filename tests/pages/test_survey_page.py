@@ -328,7 +328,7 @@ def test_hostile_names_stay_text(tmp_path, open_page):
 def test_no_set_is_spoken_of_that_holds_most_heads_before_the_read_out(survey):
     """Random sets of the same layers would be nearly the same."""
     found = survey_findings(survey.model_name, survey.frames)
-    assert found.carried.k == 4  # of the eight heads of two layers
+    assert found.carried_set.k == 4  # of the eight heads of two layers
     shallow = replace(found, depth=1)
-    assert shallow.carried.k == 2
-    assert replace(found, depth=1, number_of_heads=3).carried is None
+    assert shallow.carried_set.k == 2
+    assert replace(found, depth=1, number_of_heads=3).carried_set is None

@@ -84,17 +84,17 @@ def test_every_swap_and_all_at_once_are_plain_forwards_with_z_patched(kind, dtyp
         close = CLOSE[dtype] * max(1, float(base.abs()))
         assert abs(swaps.margin[0, side] - base) <= close
         torch.testing.assert_close(
-            swaps.moved[0, side].flatten(), torch.stack(by_head) - base, rtol=0, atol=close
+            swaps.shift[0, side].flatten(), torch.stack(by_head) - base, rtol=0, atol=close
         )
         assert swaps.together[0, side].item() == pytest.approx(float(together - base), abs=close)
-    assert swaps.moved.abs().max() > 1e-3  # otherwise there is nothing to compare
+    assert swaps.shift.abs().max() > 1e-3  # otherwise there is nothing to compare
     assert abs(swaps.all_heads - 1) > 1e-3  # earlier target words read the source, too
 
 
 def test_a_donor_that_is_the_sentence_itself_moves_nothing_and_reversed_labels_reverse_the_sign():
     model = family_model("bart", torch.float64)
     same = probe.cross.swap_heads(model, [probe.cross.WordChoice(A, A, TARGET, *WORDS)])
-    assert same.moved.abs().max() < 1e-12 and same.gap.abs().max() < 1e-12
+    assert same.shift.abs().max() < 1e-12 and same.gap.abs().max() < 1e-12
     reversed_choice = probe.cross.WordChoice(B, A, TARGET, *WORDS)
     forward, backward = (
         probe.cross.swap_heads(model, [choice]) for choice in (CHOICE, reversed_choice)
@@ -107,7 +107,7 @@ def test_a_donor_that_is_the_sentence_itself_moves_nothing_and_reversed_labels_r
 def test_ratios_are_ratios_of_sums_over_choices():
     effects = torch.tensor([[-1.0, 3.0], [-2.0, 1.0]])[..., None, None]
     margin, together = torch.tensor([[[2.0, -2.0], [1.0, 0.0]], [[-4.0, 4.0], [0.0, 0.0]]])
-    swaps = CrossSwaps(margin=margin, moved=effects, together=together)
+    swaps = CrossSwaps(margin=margin, shift=effects, together=together)
     assert swaps.gap.tolist() == [4.0, 1.0]
     assert (swaps.noise.item(), swaps.denoise.item()) == pytest.approx((3 / 5, 4 / 5))
     assert swaps.effect.item() == pytest.approx(7 / 10) and swaps.all_heads == pytest.approx(4 / 5)

@@ -257,11 +257,11 @@ def test_totals_are_run_for_edges_that_could_reach_enough_and_for_a_sample_of_th
     share = (complete.total[..., 0] / complete.gap.mean()).abs().mean((0, 1)).numpy()
     assert share[~run].max() < edges.REACH and share[sample.sampled].max() < edges.REACH
     # Only the edges that could reach most.
-    strongest = edges.edges(*inputs, depth=LAYERS, most=2, sample=0)
+    strongest = edges.edges(*inputs, depth=LAYERS, limit=2, sample=0)
     assert np.flatnonzero(were_run(strongest)).tolist() == sorted(
         number_of(strongest.edges, edge) for edge in truth.edges
     )
-    assert strongest.swapped.shape == (len(inputs[1]), 2, LAYERS, inputs[0].shape[1] + 1, 3)
+    assert strongest.receiver_shift.shape == (len(inputs[1]), 2, LAYERS, inputs[0].shape[1] + 1, 3)
 
 
 def test_totals_of_given_edges_are_those_of_all_edges(two_steps):

@@ -152,13 +152,13 @@ def test_unmarked_pairs_are_reported():
     )  # a number that occurs once does not form a pair
     assert splits.unmarked_pairs([row(f"{n} mud bank", "a") for n in range(3)]) == 0
     rows = [{"word": "bank", "sense": sentence.sense, "text": sentence.text} for sentence in alike]
-    (note,) = probe.evaluate("tiny-senses", sentences=rows).said
+    (note,) = probe.evaluate("tiny-senses", sentences=rows).cautions
     assert note.startswith(
         "12 of 12 sentences with 'bank' differ from one of another sense in a single word, but are "
         "not marked as a pair."
     )
     marked = [sentence | {"pair": sentence["text"][0]} for sentence in rows]
-    assert probe.evaluate("tiny-senses", sentences=marked).said == ()
+    assert probe.evaluate("tiny-senses", sentences=marked).cautions == ()
 
 
 def test_sentences_without_frames_and_cues_are_split_by_sense_with_the_seed():

@@ -176,7 +176,7 @@ def test_the_squared_gaps_of_bank_and_of_three_nouns_equal_plain_hugging_face_co
 
     model, tokenizer = transformers_model
     bos = material.tokens[0].ids[: int(material.tokens[0].bos)]
-    used = set(nouns._chosen_rows(word, among, plan, seed=0))
+    used = set(nouns._rows_to_run(word, among, plan, seed=0))
     part_of = {}
     for number, noun in enumerate(compared.nouns):
         positions = [
@@ -286,9 +286,9 @@ def test_effects_on_every_noun_that_replaces_bank_equal_plain_hugging_face_code(
     compared, runs = nouns.put_in_place(read_weights(smollm2), word, among, plan, seed=0)
     assert len(compared.nouns) >= 19
     model, _ = transformers_model
-    used = set(nouns._chosen_rows(word, among, plan, seed=0))
+    used = set(nouns._rows_to_run(word, among, plan, seed=0))
     swap = 0
-    for noun in [run.placed for run in runs]:
+    for noun in [run.in_place for run in runs]:
         positions = [
             position
             for position, row in enumerate(pair.sense.split.rows)

@@ -59,7 +59,7 @@ def test_every_word_has_a_record_and_every_word_with_a_clear_gap_its_sets(whole)
     assert set(whole.frames["survey_sets"]["word"]) == set(words["word"][words["clear"]])
     assert len(files_of(whole)) == len(WORDS) + words["clear"].sum() > len(WORDS)
     [unused] = whole.frames["survey_left_out"].values.tolist()
-    assert unused == ["mole", NOT_SWAPPED, 12] and whole.said == ()  # six pairs of four senses
+    assert unused == ["mole", NOT_SWAPPED, 12] and whole.cautions == ()  # six pairs of four senses
     assert all(
         re.fullmatch(r"words/\w+-[0-9a-f]{16}\.word", "/".join(file.parts[-2:]))
         for file in whole.files
@@ -170,13 +170,15 @@ def test_sentences_of_another_language_get_no_english_nouns(tiny):
         spans["cue_end"] = 11 + len(row.cue)
         shifted.append(replace(row, text=text, **spans))
     survey = probe.survey(tiny, sentences=shifted)
-    assert survey.said == (NO_ENGLISH,) and survey.options["controls"] == []
+    assert survey.cautions == (NO_ENGLISH,) and survey.options["controls"] == []
     assert all(record.measured["nouns"] is None for record in survey.records())
     with_noun = probe.survey(tiny, sentences=shifted, controls=["piano"])
     measured = [each for record in with_noun.records() for each in record.of_pairs("nouns")]
-    assert with_noun.said == () and {noun for each in measured for noun in each.nouns} == {"piano"}
+    assert with_noun.cautions == () and {noun for each in measured for noun in each.nouns} == {
+        "piano"
+    }
     long = probe.survey(tiny, sentences=sentences, controls=["notaword"])
-    assert long.said == (NO_NOUN,)
+    assert long.cautions == (NO_NOUN,)
 
 
 def test_the_shipped_words_are_surveyed_by_default(tiny, monkeypatch):

@@ -252,11 +252,11 @@ def test_the_set_of_the_planted_head_has_the_effect_of_all_heads():
     sets = measure_sets(model, MANY, [planted_head, *other_heads], depth=layers)
     assert sets.sizes == CARRIED_SIZES and sets.random.shape == (4, CARRIED_RANDOM)
     np.testing.assert_allclose(sets.left_out / sets.whole, 1, atol=0.05)
-    np.testing.assert_allclose(sets.own / sets.whole, 1, atol=0.05)
+    np.testing.assert_allclose(sets.word_order / sets.whole, 1, atol=0.05)
     assert (sets.random[0] / sets.whole < 0.05).all()  # another head of the same layer
     last = measure_sets(model, FOUR, [*other_heads, planted_head], depth=layers)
     np.testing.assert_allclose(last.left_out / last.whole, 0, atol=0.1)
-    np.testing.assert_allclose(last.own / last.whole, 1, atol=0.1)
+    np.testing.assert_allclose(last.word_order / last.whole, 1, atol=0.1)
 
 
 # --- heads for some of the words ------------------------------------------------------------------

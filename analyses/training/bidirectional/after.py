@@ -38,7 +38,7 @@ def behind(topic: Topic, rng: Random) -> str:
     slots = scope(topic, "word")
     proper = topic.says.get("proper")
     nouns = proper if proper and rng.random() < 0.3 else [topic.word]
-    slots = {**slots, "C": nouns, "W": topic.seen}
+    slots = {**slots, "C": nouns, "W": topic.seen_cues}
     lead = rng.choices(["subject", "object"], [60, 40])[0]
     bare = rng.random() < 0.5
     text = sentence(

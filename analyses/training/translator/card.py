@@ -56,7 +56,7 @@ def table(scores: Sequence[Score]) -> str:
     """The shares of correctly translated words, in percent."""
     lines = ["| word | sense | French | seen cues | held-out cues |", "|---|---|---|---|---|"]
     for score in scores:
-        shares = f"{100 * score.seen:.1f} | {100 * score.held_out:.1f}"
+        shares = f"{100 * score.on_seen:.1f} | {100 * score.held_out:.1f}"
         lines.append(f"| {score.word} | {score.sense} | {score.french} | {shares} |")
     on_seen, on_held_out = overall(scores)
     lines.append(f"| **all** | | | **{100 * on_seen:.1f}** | **{100 * on_held_out:.1f}** |")

@@ -45,7 +45,7 @@ class Score:
     word: str
     sense: str
     french: str
-    seen: float
+    on_seen: float
     held_out: float
     n_seen: int
     n_held_out: int
@@ -175,7 +175,7 @@ def evaluate(
 
 def overall(scores: Sequence[Score]) -> tuple[float, float]:
     """The share of correctly translated words over all senses: on seen cues, on held-out cues."""
-    right_seen = sum(score.seen * score.n_seen for score in scores)
+    right_seen = sum(score.on_seen * score.n_seen for score in scores)
     right_held_out = sum(score.held_out * score.n_held_out for score in scores)
     on_seen = right_seen / sum(score.n_seen for score in scores)
     on_held_out = right_held_out / sum(score.n_held_out for score in scores)

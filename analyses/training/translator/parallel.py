@@ -52,7 +52,7 @@ class Topic:
     does: tuple[tuple[str, ...], ...]
 
     @property
-    def seen(self) -> tuple[Noun, ...]:
+    def seen_cues(self) -> tuple[Noun, ...]:
         """The cues that may occur with the word in training."""
         return tuple(cue for cue in self.cues if cue.en not in held_out(self.name, self.sense))
 
@@ -147,11 +147,11 @@ def _sentences(text: str, mark: str) -> str:
 def ambiguous(topic: Topic, rng: Random) -> Pair:
     """A sentence with the word and a cue that may occur with it in training, or with a related noun."""
     company = topic.word.fr == "Apple"
-    cue = rng.choice([*topic.seen * 3, *topic.kin])
-    second = rng.choice([noun for noun in (*topic.seen, *topic.kin) if noun != cue])
+    cue = rng.choice([*topic.seen_cues * 3, *topic.kin])
+    second = rng.choice([noun for noun in (*topic.seen_cues, *topic.kin) if noun != cue])
     if rng.random() < 0.3:
         second = rng.choice(
-            [cue for item in topics() if item.name != topic.name for cue in item.seen]
+            [cue for item in topics() if item.name != topic.name for cue in item.seen_cues]
         )
     word = topic.word
     if rng.random() < (0.6 if topic.name == "apple" else 0.35):

@@ -57,7 +57,7 @@ class Mixer:
     # "short convolution", "gated delta rule" or "state space".
     formula: str
     # The hook of its write, within the block.
-    written: str
+    write: str
     # All have `in`, `kernel` and `out`.
     # A gated delta rule also has `gate`, `beta`, `decay`, `decay_bias`, `log_rate` and `norm`.
     # `in_gate` is `in` and `gate` in one tensor, `beta_decay` is `beta` and `decay`, by key head.
@@ -101,7 +101,7 @@ class Attention:
         if has_heads or self.mixer is None:
             return self.hooks.get(quantity, "")
         if quantity == "attn_out":
-            return self.mixer.written
+            return self.mixer.write
         return "" if quantity in QUANTITIES_OF_HEADS else self.hooks.get(quantity, "")
 
     @property

@@ -119,7 +119,7 @@ DELTA_RULE = Mixer(
 
 GATED = {"q": ("self_attn.q_proj", "2*heads*d_head d_model")}
 
-GATES_APART = {"q": Replacement("attn.hook_q", "without the gates that stand beside it")}
+GATES_APART = {"q": Replacement("attn.hook_q", "without the gates stored next to it")}
 
 
 def _with_delta_rule(parts: dict[str, tuple[str, str]], mixer: Mixer) -> tuple[Attention]:

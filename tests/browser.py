@@ -100,15 +100,15 @@ def serious_findings(page):
     devtools = page.context.new_cdp_session(page)
     axe = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
     devtools.send("Runtime.evaluate", {"expression": axe})
-    asked = {
+    parameters = {
         "expression": "axe.run({resultTypes: ['violations']})",
         "awaitPromise": True,
         "returnByValue": True,
     }
-    found = devtools.send("Runtime.evaluate", asked)["result"]["value"]["violations"]
+    violations = devtools.send("Runtime.evaluate", parameters)["result"]["value"]["violations"]
     return [
         f"{each['id']}: {each['nodes'][0]['html'][:200]}"
-        for each in found
+        for each in violations
         if each["impact"] in {"serious", "critical"}
     ]
 
@@ -143,24 +143,24 @@ def check_meanings(page, terms, *, within="*"):
     assert set(buttons.all_inner_texts()) >= terms
     targets = set(buttons.evaluate_all("all => all.map(one => one.popoverTargetElement.id)"))
     for target in sorted(targets):
-        places = f"button.term[popovertarget={target}]:is({within}):visible"
-        button = page.locator(places).first
+        selector = f"button.term[popovertarget={target}]:is({within}):visible"
+        button = page.locator(selector).first
         button.tap()
-        told = meaning.inner_text()
-        assert len(told) > 40
+        explanation = meaning.inner_text()
+        assert len(explanation) > 40
         box = meaning.bounding_box()
         assert box["x"] >= 0 and box["x"] + box["width"] <= 390
         assert box["y"] >= 0 and box["y"] + box["height"] <= 844
         page.keyboard.press("Escape")
         assert meaning.count() == 0
         button.press("Enter")
-        assert meaning.inner_text() == told
+        assert meaning.inner_text() == explanation
         page.keyboard.press("Escape")
 
 
 def check_policy(opened, path, folder):
-    """Require that links of a page are relative and lead to a target, and that only its own scripts
-    run."""
+    """Require that links of a page are relative and lead to a target, and that the page runs no other
+    scripts."""
     page, text = opened(path).page, path.read_text(encoding="utf-8")
     links = page.eval_on_selector_all(
         "a[href]", "all => all.map(link => link.getAttribute('href'))"
@@ -192,9 +192,9 @@ def check_saved(page, buttons, folder, name):
 
     Return the number of labelled paths in the SVG.
     """
-    for place, ending in enumerate(("svg", "png")):
+    for index, ending in enumerate(("svg", "png")):
         with page.expect_download() as waiting:
-            buttons.nth(place).click()
+            buttons.nth(index).click()
         assert re.fullmatch(rf"{name}\.{ending}", waiting.value.suggested_filename)
         waiting.value.save_as(folder / f"picture.{ending}")
     svg = (folder / "picture.svg").read_text(encoding="utf-8")
@@ -217,13 +217,13 @@ def sharing(browser):
     """`opened(path, **options of the context)`, once for each path and options, for tests that only
     read the page."""
     with opening(browser) as opened:
-        kept = {}
+        pages = {}
 
         def once(path, **options):
             key = path, json.dumps(options, sort_keys=True)
-            if key not in kept:
-                kept[key] = opened(path, **options)
-            return kept[key]
+            if key not in pages:
+                pages[key] = opened(path, **options)
+            return pages[key]
 
         yield once
 
@@ -253,17 +253,17 @@ def cells(page, rows):
     return page.eval_on_selector_all(f'[data-rows="{rows}"] tr', filled)
 
 
-def dots(page, kind, queries, place=0):
+def dots(page, kind, queries, index=0):
     """(column, row, width) of every dot of a grid, columns and rows counted by position."""
-    found = page.locator(f'[data-queries="{queries}"] [data-kind="{kind}"]').nth(place)
+    grid = page.locator(f'[data-queries="{queries}"] [data-kind="{kind}"]').nth(index)
     middles = """all => all.map(one => one.getBoundingClientRect()).map(
         b => [b.x + b.width / 2, b.y + b.height / 2, b.width])"""
-    boxes = found.locator(".mark-symbol.role-mark path").evaluate_all(middles)
-    lines = found.locator(".mark-rect.role-mark").first.locator("path").evaluate_all(middles)
+    boxes = grid.locator(".mark-symbol.role-mark path").evaluate_all(middles)
+    lines = grid.locator(".mark-rect.role-mark").first.locator("path").evaluate_all(middles)
     across, down = (sorted({round(line[axis]) for line in lines}) for axis in (0, 1))
 
-    def nearest(places, value):
-        return min(range(len(places)), key=lambda index: abs(places[index] - value))
+    def nearest(positions, value):
+        return min(range(len(positions)), key=lambda index: abs(positions[index] - value))
 
     return {(nearest(across, x), nearest(down, y)): width for x, y, width in boxes}
 

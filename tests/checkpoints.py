@@ -91,10 +91,10 @@ def change_tensors(folder: Path, changes: dict[str, torch.Tensor | None]) -> Pat
     tensors = load_file(file) | {
         name: value for name, value in changes.items() if value is not None
     }
-    kept = {
+    new_tensors = {
         name: value.contiguous()
         for name, value in tensors.items()
         if changes.get(name, value) is not None
     }
-    save_file(kept, file, metadata={"format": "pt"})
+    save_file(new_tensors, file, metadata={"format": "pt"})
     return folder

@@ -79,7 +79,8 @@ class Compiled:
 
         def longest(part: Part) -> int:
             return (part[1] != MLP) + max(
-                (longest(one) for one, other, _ in self.edges if other == part), default=0
+                (longest(sender) for sender, receiver, _ in self.edges if receiver == part),
+                default=0,
             )
 
         return max(map(longest, self.heads))
@@ -90,15 +91,15 @@ def programs() -> dict[str, tuple[Callable[[], Any], tuple[Any, ...]]]:
     from tracr.compiler.lib import detect_pattern, shift_by
     from tracr.rasp import rasp
 
-    tokens, places, equal = rasp.tokens, rasp.indices, rasp.Comparison.EQ
+    tokens, positions, equal = rasp.tokens, rasp.indices, rasp.Comparison.EQ
 
     def back(steps: int, sequence: Any = tokens) -> Any:
         """The token a number of steps before, with one attention step each."""
         return back(steps - 1, shift_by(1, sequence)) if steps else sequence
 
-    def at(place: Any) -> Any:
+    def at(position: Any) -> Any:
         """The token at the given position."""
-        return rasp.Aggregate(rasp.Select(places, place, equal), tokens)
+        return rasp.Aggregate(rasp.Select(positions, position, equal), tokens)
 
     def follow(steps: int) -> Any:
         return at(follow(steps - 1)) if steps else tokens
@@ -108,10 +109,12 @@ def programs() -> dict[str, tuple[Callable[[], Any], tuple[Any, ...]]]:
         return rasp.Aggregate(rasp.Select(back(1), tokens, equal), tokens)
 
     def first() -> Any:
-        return rasp.Aggregate(rasp.Select(places, places, lambda key, query: key == 0), tokens)
+        return rasp.Aggregate(
+            rasp.Select(positions, positions, lambda key, query: key == 0), tokens
+        )
 
-    def same(one: Any, other: Any) -> Any:
-        return rasp.SequenceMap(lambda x, y: x == y, one, other)
+    def same(a: Any, b: Any) -> Any:
+        return rasp.SequenceMap(lambda x, y: x == y, a, b)
 
     def count(keys: Any = tokens, predicate: Any = equal) -> Any:
         return rasp.SelectorWidth(rasp.Select(keys, tokens, predicate))
@@ -143,27 +146,30 @@ def compiled(name: str) -> Compiled:
 
     make, tokens = programs()[name]
     program = make()
-    made = compile_rasp_to_model(
+    tracr_model = compile_rasp_to_model(
         program, set(tokens), LENGTH, causal=True, compiler_bos=BOS, compiler_pad=PAD
     )
-    labels, read = list(made.residual_labels), made.input_encoder.encoding_map
-    values = tuple(sorted(made.output_encoder.encoding_map, key=str))
+    labels, read = list(tracr_model.residual_labels), tracr_model.input_encoder.encoding_map
+    values = tuple(sorted(tracr_model.output_encoder.encoding_map, key=str))
     columns = [labels.index(f"{program.label}:{value}") for value in values]
     ids = [read[BOS], *(read[token] for token in tokens)]
     inputs = np.array([(ids[0], *text) for text in itertools.product(ids[1:], repeat=LENGTH)])
-    said = np.asarray(made.forward(made.params, inputs).transformer_output.output)[..., columns]
+    predictions = np.asarray(
+        tracr_model.forward(tracr_model.params, inputs).transformer_output.output
+    )[..., columns]
     weights = {
-        name: {part: np.asarray(array) for part, array in held.items()}
-        for name, held in made.params.items()
+        name: {part: np.asarray(array) for part, array in arrays.items()}
+        for name, arrays in tracr_model.params.items()
     }
     layers = [
-        _layer(weights, number, made.model_config) for number in range(made.model_config.num_layers)
+        _layer(weights, number, tracr_model.model_config)
+        for number in range(tracr_model.model_config.num_layers)
     ]
     words = [*map(str, sorted(read, key=read.get)), *(f"={value}" for value in values)]
     with TemporaryDirectory() as folder:
         model = load(_write(Path(folder) / "compiled", words, weights, layers, columns))
     outputs = tuple(range(len(read), len(words)))
-    return Compiled(name, model, inputs, values, outputs, said, *_circuit(layers, labels))
+    return Compiled(name, model, inputs, values, outputs, predictions, *_circuit(layers, labels))
 
 
 # --- the model ------------------------------------------------------------------------------------
@@ -206,13 +212,13 @@ def _write(
     """The checkpoint: the compiled coordinates, SPARE ones, empty ones up to a round number, and
     the one that balances all."""
     rng = np.random.default_rng(0)
-    tokens, places = weights["token_embed"]["embeddings"], weights["pos_embed"]["embeddings"]
+    tokens, positions = weights["token_embed"]["embeddings"], weights["pos_embed"]["embeddings"]
     width, key_size = layers[0].q[0].shape
     heads = max(FEWEST, len(layers[0].q) + 1)
     d_head = max(key_size, -(-(width + SPARE + 1) // heads))
     d_model, d_mlp = heads * d_head, len(layers[0].bias) + NEURONS
 
-    def written(rows: np.ndarray) -> np.ndarray:
+    def to_stream(rows: np.ndarray) -> np.ndarray:
         """Rows that are added to the stream: small, and balanced."""
         whole = np.zeros((len(rows), d_model))
         whole[:, : rows.shape[1]] = rows
@@ -235,7 +241,10 @@ def _write(
     says[np.arange(len(words) - len(columns), len(words)), columns] = 1
     norm = {"weight": np.full(d_model, EPSILON**0.5 / SMALL), "bias": np.zeros(d_model)}
     unsaid = np.zeros((len(columns), width))
-    tensors = {"wte.weight": written(np.vstack([tokens, unsaid])), "wpe.weight": written(places)}
+    tensors = {
+        "wte.weight": to_stream(np.vstack([tokens, unsaid])),
+        "wpe.weight": to_stream(positions),
+    }
     tensors |= {f"ln_f.{part}": values for part, values in norm.items()}
     for number, layer in enumerate(layers):
         parts = {role: [read(part, d_head) for part in getattr(layer, role)] for role in "qkv"}
@@ -243,32 +252,36 @@ def _write(
             part * (d_head / key_size) ** 0.5 for part in parts["q"]
         ]  # scores are divided by its root
         parts["o"] = [
-            written(np.vstack([part, np.zeros((d_head - key_size, width))])) for part in layer.o
+            to_stream(np.vstack([part, np.zeros((d_head - key_size, width))])) for part in layer.o
         ]
         for head in range(heads):
             if head >= len(layer.o) or not layer.o[head].any():
-                drawn = {role: read(reading(d_head), d_head) for role in "qkv"} | {
-                    "o": written(writing(d_head))
+                random_parts = {role: read(reading(d_head), d_head) for role in "qkv"} | {
+                    "o": to_stream(writing(d_head))
                 }
-                for role, matrix in drawn.items():
+                for role, matrix in random_parts.items():
                     parts[role][head : head + 1] = [matrix]
         into = np.hstack([read(layer.into, layer.into.shape[1]), read(reading(NEURONS), NEURONS)])
-        held = {
+        layer_tensors = {
             "attn.c_attn.bias": np.zeros(3 * d_model),
             "mlp.c_fc.bias": np.append(layer.bias, np.zeros(NEURONS)),
         }
-        held |= {f"{part}.c_proj.bias": np.zeros(d_model) for part in ("attn", "mlp")}
-        held["attn.c_attn.weight"] = np.hstack([*parts["q"], *parts["k"], *parts["v"]])
-        held |= {"attn.c_proj.weight": np.vstack(parts["o"]), "mlp.c_fc.weight": into}
-        held["mlp.c_proj.weight"] = np.vstack([written(layer.out), written(writing(NEURONS))])
-        held |= {f"ln_{which}.{part}": values for which in (1, 2) for part, values in norm.items()}
-        tensors |= {f"h.{number}.{name}": values for name, values in held.items()}
-    named = {f"transformer.{name}": values for name, values in tensors.items()} | {
+        layer_tensors |= {f"{part}.c_proj.bias": np.zeros(d_model) for part in ("attn", "mlp")}
+        layer_tensors["attn.c_attn.weight"] = np.hstack([*parts["q"], *parts["k"], *parts["v"]])
+        layer_tensors |= {"attn.c_proj.weight": np.vstack(parts["o"]), "mlp.c_fc.weight": into}
+        layer_tensors["mlp.c_proj.weight"] = np.vstack(
+            [to_stream(layer.out), to_stream(writing(NEURONS))]
+        )
+        layer_tensors |= {
+            f"ln_{index}.{part}": values for index in (1, 2) for part, values in norm.items()
+        }
+        tensors |= {f"h.{number}.{name}": values for name, values in layer_tensors.items()}
+    state_dict = {f"transformer.{name}": values for name, values in tensors.items()} | {
         "lm_head.weight": says
     }
     sizes = {
         "vocab_size": len(words),
-        "n_positions": len(places),
+        "n_positions": len(positions),
         "n_layer": len(layers),
         "n_head": heads,
     }
@@ -284,7 +297,7 @@ def _write(
         "tie_word_embeddings": False,
     }
     config = GPT2Config(**sizes, **how, architectures=["GPT2LMHeadModel"])
-    return write_checkpoint(folder, config, _tokenizer(words), named)
+    return write_checkpoint(folder, config, _tokenizer(words), state_dict)
 
 
 def _tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:

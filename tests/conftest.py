@@ -97,8 +97,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
     for item in items:
         (CAMPAIGN if item.get_closest_marker("campaign") else OTHERS).add(item.nodeid)
-    place = {name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get("/".join(item.path.parts[-2:]), len(place)))
+    order = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get("/".join(item.path.parts[-2:]), len(order)))
 
 
 TRIED: list[object] = []  # addresses of other machines that this process tried to reach
@@ -171,11 +171,11 @@ def launched():
 
 @pytest.fixture(scope="module")
 def browser(launched):
-    """The Chromium of the worker. Its loop is the thread's for the tests of one file: others, such
-    as those of a notebook, run loops of their own."""
-    found, loop = launched
+    """The Chromium of the worker. Its loop is the thread's loop for the tests of one file: other
+    files, such as the notebook tests, run separate loops."""
+    instance, loop = launched
     asyncio._set_running_loop(loop)
-    yield found
+    yield instance
     asyncio._set_running_loop(None)
 
 
@@ -240,8 +240,8 @@ def run(
         monkeypatch.setattr(sys, "argv", ["probe", *map(str, arguments)])
         with pytest.raises(SystemExit) as stop:
             main()
-        said = capsys.readouterr()
-        return int(stop.value.code or 0), said.out, said.err
+        output = capsys.readouterr()
+        return int(stop.value.code or 0), output.out, output.err
 
     return run
 

@@ -23,8 +23,8 @@ def distances(heads: pd.DataFrame) -> pd.DataFrame:
     """The same effect at every distance, slightly less at longer distances."""
     rows = heads[heads["swap"].notna()]
     parts = [
-        rows[KEYS].assign(distance=place, net=rows["swap"] * (1 - 0.05 * place))
-        for place in (1, 2, 3, 4)
+        rows[KEYS].assign(distance=distance, net=rows["swap"] * (1 - 0.05 * distance))
+        for distance in (1, 2, 3, 4)
     ]
     return pd.concat(parts, ignore_index=True)[[*KEYS[:3], "distance", *KEYS[3:], "net"]]
 
@@ -64,21 +64,23 @@ def curves(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:
         names = [
             f"L{layer}H{head}" for layer, head in zip(order["layer"], order["head"], strict=True)
         ]
-        kept = np.minimum(np.cumsum([0, *order["net"].clip(lower=0).astype(float)]) / 0.62, 0.99)
-        kept[-1] = 1.0
-        smallest = int(np.argmax(kept >= 0.9))
+        faithfulness = np.minimum(
+            np.cumsum([0, *order["net"].clip(lower=0).astype(float)]) / 0.62, 0.99
+        )
+        faithfulness[-1] = 1.0
+        fewest = int(np.argmax(faithfulness >= 0.9))
         frame = pd.DataFrame(
             {
                 "word": word,
                 "area": 0.93,
-                "smallest": smallest,
+                "smallest": fewest,
                 "pairs": 12,
-                "size": range(len(kept)),
+                "size": range(len(faithfulness)),
             }
         )
-        lost = np.minimum(1.02 * kept, 1.0)
-        frame = frame.assign(added=[None, *names], faithfulness=kept, necessity=lost)
-        wide = {"faithfulness_low": kept - 0.05, "faithfulness_high": kept + 0.03}
+        lost = np.minimum(1.02 * faithfulness, 1.0)
+        frame = frame.assign(added=[None, *names], faithfulness=faithfulness, necessity=lost)
+        wide = {"faithfulness_low": faithfulness - 0.05, "faithfulness_high": faithfulness + 0.03}
         parts.append(frame.assign(**wide, necessity_low=lost - 0.04, necessity_high=lost + 0.02))
     return pd.concat(parts, ignore_index=True)[CURVES] if parts else pd.DataFrame(columns=CURVES)
 
@@ -100,21 +102,24 @@ def cue_attributions(
     shares = np.array([[0.1, 0.02, 0.1], [0.003, 0.0, 0.1], [0.05, -0.073, 0.6]])
     for word, of_word in word_heads.groupby("word", sort=False):
         first = of_word.nsmallest(3, "rank")
-        for head, found in zip(first.itertuples(), CUE_ATTRIBUTIONS, strict=True):
+        for head, attribution in zip(first.itertuples(), CUE_ATTRIBUTIONS, strict=True):
             key = {"word": word, "layer": head.layer, "head": head.head}
             ends = {"share": 0.6, "share_low": 0.52, "share_high": 0.67}
             largest = {"part_query": "MLP 0", "part_key": "MLP 0"}
             pair = dict(zip(("sense_a", "sense_b"), senses[str(word)], strict=False))
             counted = {"agreement": 0.8, "sentences": 16, "pairs": 8}
-            rows["why_it_attends"].append(key | pair | found | largest | ends | counted)
+            rows["why_it_attends"].append(key | pair | attribution | largest | ends | counted)
             for query, of_query in zip(parts, shares, strict=True):
                 for part, share in zip(parts, of_query, strict=True):
                     pairs = {"part_query": query, "part_key": part}
-                    score = {"score": share * found["contrast"]}
+                    score = {"score": share * attribution["contrast"]}
                     rows["qk_attribution"].append(key | pairs | score)
             for side in ("query", "key"):
-                lost = {"attributed": 0.9 * found["contrast"], "score": 0.7 * found["contrast"]}
-                p = {"attention": 0.1, "p": found[f"p_{side}"]}
+                lost = {
+                    "attributed": 0.9 * attribution["contrast"],
+                    "score": 0.7 * attribution["contrast"],
+                }
+                p = {"attention": 0.1, "p": attribution[f"p_{side}"]}
                 rows["qk_interventions"].append(key | {"side": side, "part": "MLP 0"} | lost | p)
             for part, write in zip(parts, (0.01, 0.04, 0.15), strict=True):
                 rows["ov_attribution"].append(key | {"part_key": part, "write": write})
@@ -128,10 +133,10 @@ def random_sets(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:
     """Ten random sets at three sizes, the best of which keep less than a third."""
     words = word_heads.loc[word_heads["layer"] < read_at, "word"].unique()
     rows = [
-        {"word": word, "size": size, "faithfulness": 0.03 * place * size / 9}
+        {"word": word, "size": size, "faithfulness": 0.03 * draw * size / 9}
         for word in words
         for size in (1, 3, 9)
-        for place in range(11)
+        for draw in range(11)
     ]
     return pd.DataFrame(rows, columns=["word", "size", "faithfulness"])
 
@@ -140,18 +145,18 @@ def nouns_in_place(words: pd.DataFrame, layers: int) -> pd.DataFrame:
     """The squared gaps of a word, growing with depth, and of 48 nouns: on average a quarter of the
     word's squared gap, and 64 % for the largest."""
     depths = np.arange(layers + 1)
-    own = 100.0 * depths**2
+    word_gap = 100.0 * depths**2
     shares = np.append(np.linspace(0.05, 0.4334, 47), 0.64)  # 0.25 on average
     parts = []
     for row in words[words["ranked"]].itertuples():
         key = {"word": row.word, "sense_a": row.sense_a, "sense_b": row.sense_b}
         of_word = pd.DataFrame(
-            key | {"noun": row.word, "depth": depths, "gap": own, "general_share": 1.0}
+            key | {"noun": row.word, "depth": depths, "gap": word_gap, "general_share": 1.0}
         )
         parts.append(of_word.assign(shared_axis=np.nan, sentences=48, surprisal=7.5))
         for number, share in enumerate(shares):
             noun = pd.DataFrame(key | {"noun": f"noun{number}", "depth": depths})
-            noun = noun.assign(gap=share * own, general_share=share, shared_axis=0.2)
+            noun = noun.assign(gap=share * word_gap, general_share=share, shared_axis=0.2)
             parts.append(noun.assign(sentences=48, surprisal=11.6))
     columns = [*KEYS[:3], "noun", "depth", "gap", "general_share", "shared_axis", "sentences"]
     columns.append("surprisal")
@@ -182,18 +187,18 @@ def separation_controls(heads: pd.DataFrame) -> pd.DataFrame:
     for name, middle in CONDITIONS.items():
         auroc = rows["auroc"] if middle is None else middle + rng.normal(0, 0.05, len(rows))
         band = (0.4, 0.58) if name == "labels permuted" else (np.nan, np.nan)
-        made = rows[KEYS].assign(
+        frame = rows[KEYS].assign(
             condition=name, untrained_p=0.31, auroc=auroc, low=band[0], high=band[1]
         )
         parts.append(
-            made[[*KEYS[:3], "condition", "untrained_p", *KEYS[3:], "auroc", "low", "high"]]
+            frame[[*KEYS[:3], "condition", "untrained_p", *KEYS[3:], "auroc", "low", "high"]]
         )
     return pd.concat(parts, ignore_index=True)
 
 
 def decomposition(readings: pd.DataFrame) -> pd.DataFrame:
-    """Half of the gap per sentence: from the tokens of the top heads as far as they go, the
-    remainder from an MLP."""
+    """Half of the gap per sentence: first from the tokens of the top heads, the remainder from
+    an MLP."""
     parts = []
     for (word, number), group in readings.groupby(["word", "sentence"], sort=False):
         rows = group[
@@ -201,8 +206,8 @@ def decomposition(readings: pd.DataFrame) -> pd.DataFrame:
         ]
         rows = rows[rows["pos"] <= 6]
         sign = 1 if rows["sense"].iloc[0] == rows["sense_a"].iloc[0] else -1
-        named = f"L{rows['layer'].iloc[0]}H{rows['head'].iloc[0]}"
-        head = rows.rename(columns={"label": "token"}).assign(component=named)
+        head_name = f"L{rows['layer'].iloc[0]}H{rows['head'].iloc[0]}"
+        head = rows.rename(columns={"label": "token"}).assign(component=head_name)
         key = rows[["word", "sense", "sentence", "sense_a", "sense_b"]].iloc[[0]]
         mlp = key.assign(
             component="MLP 0", layer=0, contribution=0.5 * sign - rows["contribution"].sum()
@@ -223,8 +228,8 @@ def decomposition(readings: pd.DataFrame) -> pd.DataFrame:
         "role",
     ]
     columns += ["norm", "contribution", "total", "closing"]
-    made = pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
-    return made.astype({"layer": "Int64", "head": "Int64", "pos": "Int64"})
+    table = pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+    return table.astype({"layer": "Int64", "head": "Int64", "pos": "Int64"})
 
 
 def paths(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -257,9 +262,9 @@ def paths(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
         for layer in range(3)
         for pos, behind in (("cue", 0), ("cue + 1", 1), ("word", None))
     ]
-    made = {
+    frames = {
         "positions": first.merge(pd.DataFrame(grid), how="cross"),
         "edges": edges,
         "paths": steps,
     }
-    return {name: whole(made[name].reindex(columns=columns)) for name, columns in COLUMNS.items()}
+    return {name: whole(frames[name].reindex(columns=columns)) for name, columns in COLUMNS.items()}

@@ -110,9 +110,9 @@ def make_study(texts: tuple[str, ...] = (), *, apart: bool = True) -> Study:
     replace a frame by another, and change none.
     """
     frames = dict(_frames(texts, apart))
-    given = frames["certificate"].drop(columns="ok").to_dict("records")
+    records = frames["certificate"].drop(columns="ok").to_dict("records")
     rows = (
-        Row(**row | {"layer": None if pd.isna(row["layer"]) else row["layer"]}) for row in given
+        Row(**row | {"layer": None if pd.isna(row["layer"]) else row["layer"]}) for row in records
     )
     certificate = Certificate("made-up", "float32", ("The river bank",), tuple(rows))
     options: dict[str, object] = {
@@ -235,7 +235,7 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         frame["p_swap"] = frame["q_swap"] = np.where(frame["swap"] > 0.1, 0.013, 0.7)
         frame["next_token"], frame["p_next_token"] = 0.8 * net, frame["p_swap"]
         frame["continuation"], frame["p_continuation"] = 0.7 * net, frame["p_swap"]
-        frame = frame.assign(**beside_nouns(net))
+        frame = frame.assign(**noun_columns(net))
         frame["read_depth"] = np.where(layer < READ_AT, READ_AT, LAYERS)
         frame["rerouted"] = np.nan
         parts.append(frame)
@@ -245,18 +245,18 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
 def _verdicts(heads: pd.DataFrame) -> pd.DataFrame:
     """Large effects resolve, negative effects oppose, separation alone separates."""
     net = heads["swap"] - heads["same_sense"]
-    chosen = [
+    conditions = [
         net < -0.03,
         (net > 0.1) & (heads["p_auroc"] < 0.05),
         (heads["p_auroc"] < 0.05) & net.notna(),
     ]
-    verdict = np.select(chosen, ["opposes", "resolver", "separates"], "none")
+    verdict = np.select(conditions, ["opposes", "resolver", "separates"], "none")
     unmeasured = dict.fromkeys(REASONS, np.nan) | {"p_opposes": 1.0, "attention_next": 0.0}
     unmeasured |= {"ambiguity_p": np.where(net.notna(), 0.02, np.nan)}
     return pd.DataFrame({"verdict": verdict} | unmeasured, index=heads.index)
 
 
-def beside_nouns(net: pd.Series) -> dict[str, object]:
+def noun_columns(net: pd.Series) -> dict[str, object]:
     """Heads with a third of their effect specific to this word, and small undecided ones; missing
     for words without swaps."""
     large = net.abs() > 0.1
@@ -286,7 +286,7 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
         above = [(mean["net_low"] > row.net_high).sum() for row in mean.itertuples()]
         below = [(mean["net_high"] < row.net_low).sum() for row in mean.itertuples()]
         mean["rank_low"], mean["rank_high"] = np.array(above) + 1, len(mean) - np.array(below)
-        mean = mean.assign(**beside_nouns(mean["net"]))
+        mean = mean.assign(**noun_columns(mean["net"]))
         parts.append(mean.assign(word=word).merge(best_verdicts(rows), on=["layer", "head"]))
     columns = ["word", "layer", "head", "auroc", *SWAP_COLUMNS, *ATTENTION, *PARTS, "comparison"]
     columns += ["verdict", "resolves", "of", *RAW]
@@ -305,7 +305,7 @@ def _depth(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
             label = {-1: "token", 0: "token + position"}.get(depth, f"after layer {depth - 1}")
             for sense, sign in ((pair.sense_a, 1), (pair.sense_b, -1)):
                 spread = 0.0 if depth < 0 else 0.1 + rng.uniform(0, 0.05)
-                place = {
+                interval = {
                     "coordinate": sign * grown,
                     "low": sign * grown - spread,
                     "high": sign * grown + spread,
@@ -316,7 +316,9 @@ def _depth(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
                     "sense_b": pair.sense_b,
                     "label": label,
                 }
-                rows.append(key | {"depth": depth, "sense": sense} | place | {"auroc": 0.5 + grown})
+                rows.append(
+                    key | {"depth": depth, "sense": sense} | interval | {"auroc": 0.5 + grown}
+                )
     return pd.DataFrame(rows)
 
 
@@ -324,21 +326,21 @@ def _shares(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     rows = []
     for pair in words.itertuples():
         key = {"word": pair.word, "sense_a": pair.sense_a, "sense_b": pair.sense_b}
-        found: list[tuple[str, int | None, int | None, float]] = [
+        components: list[tuple[str, int | None, int | None, float]] = [
             ("token embedding", None, None, 0.0)
         ]
-        found.append(("position embedding", None, None, 0.001))
+        components.append(("position embedding", None, None, 0.001))
         for layer in range(READ_AT):
             for head in range(HEADS):
                 planted = PLANTED[pair.word].get((layer, head), 0.0)
-                found.append((f"L{layer}H{head}", layer, head, planted + rng.normal(0, 0.01)))
-            found.append((f"attention bias {layer}", layer, None, 0.0))
-            found.append((f"MLP {layer}", layer, None, 0.1))
-        rest = 1 - sum(share for *_, share in found)
-        found[-1] = ("MLP 2", 2, None, 0.1 + rest)
+                components.append((f"L{layer}H{head}", layer, head, planted + rng.normal(0, 0.01)))
+            components.append((f"attention bias {layer}", layer, None, 0.0))
+            components.append((f"MLP {layer}", layer, None, 0.1))
+        remainder = 1 - sum(share for *_, share in components)
+        components[-1] = ("MLP 2", 2, None, 0.1 + remainder)
         rows += [
             key | dict(zip(("component", "layer", "head", "share"), item, strict=True))
-            for item in found
+            for item in components
         ]
     return pd.DataFrame(rows).astype({"layer": "Int64", "head": "Int64"})
 
@@ -452,13 +454,13 @@ def _readings(
     word_heads: pd.DataFrame, texts: tuple[str, ...], rng: np.random.Generator
 ) -> pd.DataFrame:
     parts = []
-    for word, leaders in word_heads.groupby("word", sort=False):
+    for word, of_word in word_heads.groupby("word", sort=False):
         senses = SENSES[str(word)]
         for number, sense in enumerate([sense for sense in senses for _ in range(2)]):
             pieces = [piece.format(cue=sense, word=word) for piece in TOKENS] + list(texts)
-            other = next(name for name in senses if name != sense)
-            a, b = sorted((sense, other), key=senses.index)
-            for row in leaders.nsmallest(3, "rank").itertuples():
+            other_sense = next(name for name in senses if name != sense)
+            a, b = sorted((sense, other_sense), key=senses.index)
+            for row in of_word.nsmallest(3, "rank").itertuples():
                 attention = rng.dirichlet(np.where(np.arange(len(pieces)) == 3, 4.0, 0.5))
                 attention[7:10] = 0.0
                 contribution = attention * (1 if sense == a else -1) * row.net
@@ -509,8 +511,8 @@ def _beside(showcase: pd.DataFrame) -> pd.DataFrame:
         "through": ["L1H0 (61 %) and L2H3 (22 %)", None],
     }
     read |= {"cue": ["dioxide", "orange"], "cue_share": [0.12, np.nan], "cue_alone": [0.31, np.nan]}
-    known = late.assign(model="made-up, both ways")[["model", "text", "word", "sense"]]
-    return known.assign(**read, nothing=[0.04, np.nan])
+    sentences = late.assign(model="made-up, both ways")[["model", "text", "word", "sense"]]
+    return sentences.assign(**read, nothing=[0.04, np.nan])
 
 
 def _showcase(texts: tuple[str, ...]) -> pd.DataFrame:
@@ -518,26 +520,26 @@ def _showcase(texts: tuple[str, ...]) -> pd.DataFrame:
         start, cue_start = text.lower().index(word), text.index(cue)
         a, b = SENSES[word][:2] if sense in SENSES[word][:2] else (SENSES[word][0], sense)
         after = cue_start > start
-        seen: dict[str, object] = {
+        fields: dict[str, object] = {
             "text": text,
             "word": word,
             "sense": sense,
             "start": start,
             "end": start + len(word),
         }
-        seen |= {
+        fields |= {
             "cue": cue,
             "cue_start": cue_start,
             "cue_end": cue_start + len(cue),
             "cue_after": after,
         }
-        seen["note"] = "A note."
-        seen |= {
+        fields["note"] = "A note."
+        fields |= {
             "reads_as": reads_as,
             "coordinate": np.nan if after else 0.43,
             "sense_a": None if after else a,
         }
-        return seen | {"sense_b": None if after else b, "difference": 3e-8 if after else 0.0}
+        return fields | {"sense_b": None if after else b, "difference": 3e-8 if after else 0.0}
 
     rows = [
         row("The river bank", "bank", "river", "river", "river"),

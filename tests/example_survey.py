@@ -74,14 +74,16 @@ def make_survey(
     summary = summarise(lambda: iter(words), seed=0, draws=499)
     measured = []
     for name in summary.left_out_orders if with_sets else ():
-        kept = np.array([0.3, 0.5, 0.6, 0.7])
+        faithfulness = np.array([0.3, 0.5, 0.6, 0.7])
         random = np.linspace(0.0, 0.1, 20)[None] * np.arange(1, 5)[:, None]
-        sets = CarriedSets(name, SIZES, 1.0, kept * rng.uniform(0.8, 1.1), kept + 0.05, random)
+        sets = CarriedSets(
+            name, SIZES, 1.0, faithfulness * rng.uniform(0.8, 1.1), faithfulness + 0.05, random
+        )
         measured.append(sets)
     left_out = [("word099", "all cues come after the word", 4)]
     frames = summary.frames | sets_frames(measured, seed=0, draws=499)
     frames["survey_left_out"] = pd.DataFrame(left_out, columns=["word", "reason", "count"])
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "origin": Origin("hub", "HuggingFaceTB/SmolLM2-135M", None, "ab" * 32),
         "options": {"seed": 0, "controls": None},
         "source": "words.csv",
@@ -95,5 +97,5 @@ def make_survey(
         frames=frames,
         certificate=certificate_of(shape[0]),
         depth=summary.depth,
-        **made | more,
+        **fields | more,
     )

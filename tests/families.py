@@ -86,10 +86,10 @@ def head_sizes(model: Model) -> HeadSizes:
     """The sizes of heads, from transformers' config alone."""
     settings = model.bridge.original_model.config
     shared = getattr(settings, "num_key_value_heads", None) or settings.num_attention_heads
-    one = getattr(settings, "multi_query", False)
+    multi_query = getattr(settings, "multi_query", False)
     even = settings.hidden_size // settings.num_attention_heads
     d_head = getattr(settings, "head_dim", None) or even
-    return HeadSizes(1 if one else shared, settings.hidden_size, d_head)
+    return HeadSizes(1 if multi_query else shared, settings.hidden_size, d_head)
 
 
 def random_model(
@@ -97,11 +97,13 @@ def random_model(
 ) -> PreTrainedModel:
     """Hugging Face's model of the family, tiny and random; of the class `architecture` if it is
     given."""
-    made = model_class(kind)
-    config = made.config_class(**{**FAMILIES[kind].tiny, **changes})
+    default_class = model_class(kind)
+    config = default_class.config_class(**{**FAMILIES[kind].tiny, **changes})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = (getattr(transformers, architecture) if architecture else made)(config).eval()
+        model = (getattr(transformers, architecture) if architecture else default_class)(
+            config
+        ).eval()
         perturb(model)
     return model
 
@@ -128,20 +130,20 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     special = [token for token in (*begin, last, "<unk>", "[MASK]") if token]
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    given = {
+    options = {
         "initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()),
         "show_progress": False,
     }
-    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY - 10, special_tokens=special, **given)
+    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY - 10, special_tokens=special, **options)
     bpe.train_from_iterator(SENTENCES, trainer)
     if first or last:
         template = " ".join(part for part in (first, "$A", last) if part)
         marks = [(token, bpe.token_to_id(token)) for token in (first, last) if token]
         bpe.post_processor = processors.TemplateProcessing(single=template, special_tokens=marks)
-    named = {"unk_token": "<unk>", "pad_token": "<pad>", "eos_token": last or "<pad>"}
+    token_names = {"unk_token": "<unk>", "pad_token": "<pad>", "eos_token": last or "<pad>"}
     family = FAMILIES[kind]
-    named["bos_token"] = None if family.special_tokens else "<pad>"
-    return PreTrainedTokenizerFast(tokenizer_object=bpe, **named)
+    token_names["bos_token"] = None if family.special_tokens else "<pad>"
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, **token_names)
 
 
 def each_family(*kinds: str, also: Sequence[str] = ()) -> list:
@@ -171,10 +173,10 @@ def near(kind: str) -> dict[str, float]:
     return ROUNDED if "softmax" in FAMILIES[kind].in_float32 else EXACT
 
 
-def assert_near(found: torch.Tensor, exact: torch.Tensor, close: dict[str, float]) -> None:
+def assert_near(actual: torch.Tensor, exact: torch.Tensor, close: dict[str, float]) -> None:
     """Equal, relative to the scale of the tensor."""
     scale = exact.abs().max()
-    torch.testing.assert_close(found / scale, exact / scale, **close)
+    torch.testing.assert_close(actual / scale, exact / scale, **close)
 
 
 @cache
@@ -182,5 +184,5 @@ def family_model(kind: str, dtype: torch.dtype = torch.float32, *, seed: int = 0
     """A loaded random model of the family, or of a variant. Shared: do not change it."""
     family, changes = VARIANTS.get(kind, (kind, {}))
     with TemporaryDirectory() as folder:
-        made = make_family(Path(folder) / kind, family, seed=seed, **changes)
-        return load(made, dtype=dtype)
+        path = make_family(Path(folder) / kind, family, seed=seed, **changes)
+        return load(path, dtype=dtype)

@@ -118,8 +118,8 @@ class Target:
 
 def sentence_of(error: ProbeError) -> str:
     """One message without a traceback, for any content of the file."""
-    said = str(error)
-    assert said.endswith((".", ")")) and "Traceback" not in said, said
+    message = str(error)
+    assert message.endswith((".", ")")) and "Traceback" not in message, message
     assert error.exit_code == 2
     return REFUSED
 
@@ -135,28 +135,28 @@ def outcome(ask: Callable[[], object]) -> str:
 # --- files of sentences ---------------------------------------------------------------------------
 
 
-def _json_lines(chosen: list[dict[str, Any]]) -> bytes:
-    return b"".join(json.dumps(row).encode("utf-8", "replace") + b"\n" for row in chosen)
+def _json_lines(records: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(row).encode("utf-8", "replace") + b"\n" for row in records)
 
 
-def _delimited(chosen: list[dict[str, Any]], delimiter: str, newline: str) -> bytes:
-    held = io.StringIO()
+def _delimited(records: list[dict[str, Any]], delimiter: str, newline: str) -> bytes:
+    buffer = io.StringIO()
     form = {"delimiter": delimiter, "lineterminator": newline, "extrasaction": "ignore"}
-    writer = csv.DictWriter(held, [*GOOD, "frame", "cue_start"], **form)
+    writer = csv.DictWriter(buffer, [*GOOD, "frame", "cue_start"], **form)
     writer.writeheader()
-    writer.writerows(chosen)
-    return held.getvalue().encode("utf-8", "surrogatepass")
+    writer.writerows(records)
+    return buffer.getvalue().encode("utf-8", "surrogatepass")
 
 
-def _parquet(chosen: list[dict[str, Any]]) -> bytes:
+def _parquet(records: list[dict[str, Any]]) -> bytes:
     names = list(GOOD)
     columns = {
-        name: [str(row.get(name))[:50].encode("utf-8", "replace").decode() for row in chosen]
+        name: [str(row.get(name))[:50].encode("utf-8", "replace").decode() for row in records]
         for name in names
     }
-    held = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table(columns), held)
-    return held.getvalue()
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), buffer)
+    return buffer.getvalue()
 
 
 @st.composite
@@ -180,18 +180,18 @@ def damaged(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
 
 def _file(name: str, whole: st.SearchStrategy[bytes]) -> Target:
     return Target(
-        damaged(whole), lambda folder, content: read_both_ways(_written(folder / name, content))
+        damaged(whole), lambda folder, content: read_both_ways(_write(folder / name, content))
     )
 
 
-def _written(file: Path, content: bytes) -> Path:
+def _write(file: Path, content: bytes) -> Path:
     file.write_bytes(content)
     return file
 
 
 def read_both_ways(file: Path) -> str:
-    """The rows equal those of a plain reader of the whole file, with the same values in the same
-    order."""
+    """The rows equal the rows of a plain reader of the whole file, with the same values in the
+    same order."""
     try:
         corpus = read_sentences(file)
         rows = list(stream(Source(file, file.name)))
@@ -202,9 +202,9 @@ def read_both_ways(file: Path) -> str:
     for row, values in zip(rows, plain, strict=True):
         assert repr(check_row(row)) == repr(check_row(FileRow("", values)))
     assert len(corpus.sentences) + len(corpus.left_out) == len(plain), "a row was lost"
-    kept = iter(corpus.sentences)
+    sentences = iter(corpus.sentences)
     left_out = {item.where for item in corpus.left_out}
-    assert [next(kept).where for row in rows if row.where not in left_out] == [
+    assert [next(sentences).where for row in rows if row.where not in left_out] == [
         s.where for s in corpus.sentences
     ]
     return TAKEN
@@ -276,11 +276,11 @@ def word_folders(draw: st.DrawFn) -> dict[str, bytes]:
 
 
 def read_folder(folder: Path, files: dict[str, bytes]) -> str:
-    place = folder / "bank"
-    place.mkdir(exist_ok=True)
+    word_folder = folder / "bank"
+    word_folder.mkdir(exist_ok=True)
     for name, content in files.items():
-        (place / name).write_bytes(content)
-    return read_both_ways(place)
+        (word_folder / name).write_bytes(content)
+    return read_both_ways(word_folder)
 
 
 # --- texts, spans, tokens -------------------------------------------------------------------------
@@ -334,8 +334,8 @@ def cut_and_place(_: Path, case: tuple[str, int, int]) -> str:
 
 @cache
 def checkpoint() -> tuple[dict[str, Any], bytes]:
-    with TemporaryDirectory() as place:
-        folder = make_checkpoint(Path(place) / "small")
+    with TemporaryDirectory() as directory:
+        folder = make_checkpoint(Path(directory) / "small")
         return json.loads((folder / "config.json").read_text()), (
             folder / "model.safetensors"
         ).read_bytes()
@@ -500,9 +500,9 @@ def gguf_bytes(
     entries = b"".join(_gguf_text(name) + _gguf_value(value) for name, value in metadata.items())
     table, data = b"", b""
     for number, (name, shape) in enumerate(tensors.items()):
-        kind, place = stated.get(f"kind {number}", 0), stated.get(f"place {number}", len(data))
+        kind, offset = stated.get(f"kind {number}", 0), stated.get(f"offset {number}", len(data))
         table += _gguf_text(name) + struct.pack(
-            f"<I{len(shape)}QIQ", len(shape), *shape, kind, place
+            f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset
         )
         data += struct.pack("<f", 1.0) * min(math.prod(shape), 200)
         data += bytes(-len(data) % 32)
@@ -535,12 +535,12 @@ def gguf_files(draw: st.DrawFn) -> bytes:
         if draw(st.booleans()):
             del tensors[name]
     elif how == "stated":
-        places = [
-            f"{what} {number}" for what in ("kind", "place") for number in range(len(tensors))
+        header_fields = [
+            f"{field} {number}" for field in ("kind", "offset") for number in range(len(tensors))
         ]
-        name = draw(st.sampled_from(("version", "tensors", "entries", *places)))
-        most = 2**32 - 1 if name.startswith(("kind", "version")) else 2**64 - 1
-        stated[name] = min(draw(LARGE), most)
+        name = draw(st.sampled_from(("version", "tensors", "entries", *header_fields)))
+        maximum = 2**32 - 1 if name.startswith(("kind", "version")) else 2**64 - 1
+        stated[name] = min(draw(LARGE), maximum)
     whole = gguf_bytes(metadata, tensors, stated)
     if how == "bytes":
         changed = bytearray(whole)
@@ -551,9 +551,9 @@ def gguf_files(draw: st.DrawFn) -> bytes:
 
 
 def read_a_gguf_file(folder: Path, content: bytes) -> str:
-    """Header, config, tensors and tokenizer, as far as each is accepted: finite, without more
-    memory than the file's size."""
-    file = _written(folder / "model.gguf", content)
+    """Read the header, config, tensors and tokenizer until one is refused. Weights are finite and take
+    no more memory than a multiple of the file's size."""
+    file = _write(folder / "model.gguf", content)
     try:
         opened = open_gguf(file)
         config = read_gguf_config(opened, prepend_bos=True)
@@ -597,8 +597,12 @@ def show(_: Path, text: str) -> str:
     parser.close()
     assert parser.elements == ["p", "bdi"]
     assert parser.text.replace("\r\n", "\n") == text.replace("\r\n", "\n")
-    placed = str(html.as_json({"text": text, text: [text]}))
-    assert "<" not in placed and "\u2028" not in placed and json.loads(placed)["text"] == text
+    script_json = str(html.as_json({"text": text, text: [text]}))
+    assert (
+        "<" not in script_json
+        and "\u2028" not in script_json
+        and json.loads(script_json)["text"] == text
+    )
     return TAKEN
 
 
@@ -679,16 +683,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("reports"))
     parser.add_argument("--targets", nargs="*", choices=list(TARGETS), default=list(TARGETS))
-    chosen = parser.parse_args()
-    with TemporaryDirectory() as place:
-        for number, (name, cases) in enumerate(shares(chosen.cases)):
-            if name in chosen.targets:
+    arguments = parser.parse_args()
+    with TemporaryDirectory() as directory:
+        for number, (name, cases) in enumerate(shares(arguments.cases)):
+            if name in arguments.targets:
                 counts, began, turn = Counter[str](), time.monotonic(), 0
                 # A run of hypothesis ends early if it has tried everything.
                 while counts.total() < cases:
-                    most = min(2_000, cases - counts.total())
+                    batch = min(2_000, cases - counts.total())
                     counts += try_cases(
-                        name, Path(place) / str(number), most, start=chosen.seed + turn
+                        name, Path(directory) / str(number), batch, start=arguments.seed + turn
                     )
                     turn += 1
                 facts = (
@@ -700,7 +704,7 @@ def main() -> None:
                     round(time.monotonic() - began),
                 )
                 row = dict(zip(COLUMNS, facts, strict=True))
-                write_totals(chosen.out / "fuzz_campaign.csv", [row], order=[*TARGETS])
+                write_totals(arguments.out / "fuzz_campaign.csv", [row], order=[*TARGETS])
 
 
 if __name__ == "__main__":

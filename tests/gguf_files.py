@@ -44,8 +44,8 @@ TEXT_MODEL = {
 # What it writes in addition, or instead, for single families; nothing for a family that is neither
 # here nor in `OLDER`.
 ENCODER = {"attention.causal": False, "pooling_type": 1}
-Own = Callable[[dict[str, Any]], dict[str, Any]]
-OWN: dict[str, Own] = {
+Extra = Callable[[dict[str, Any]], dict[str, Any]]
+EXTRA: dict[str, Extra] = {
     "distilbert": lambda config: ENCODER | {"attention.layer_norm_epsilon": 1e-12},
     "modernbert": lambda config: (
         ENCODER
@@ -207,50 +207,61 @@ def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     kind = config["model_type"]
     if kind not in OLDER:
         arch = ARCHITECTURES[kind]
-        own = _text_model(config) | (OWN[kind](config) if kind in OWN else {})
-        named = {f"{arch}.{key}": value for key, value in own.items() if value is not None}
-        metadata = {"general.architecture": arch, "general.name": "small"} | named
+        settings = _text_model(config) | (EXTRA[kind](config) if kind in EXTRA else {})
+        entries = {f"{arch}.{key}": value for key, value in settings.items() if value is not None}
+        metadata = {"general.architecture": arch, "general.name": "small"} | entries
         return metadata | _tokenizer(config, folder)
-    arch, turned = ARCHITECTURES[config["model_type"]], config["model_type"] == "gpt2"
-    named = {key: config[names[not turned]] for key, names in SIZES.items()}
-    heads, width = named["attention.head_count"], named["embedding_length"]
+    arch, is_gpt2 = ARCHITECTURES[config["model_type"]], config["model_type"] == "gpt2"
+    sizes = {key: config[names[not is_gpt2]] for key, names in SIZES.items()}
+    heads, width = sizes["attention.head_count"], sizes["embedding_length"]
     epsilon = next(
         config[k] for k in ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps") if k in config
     )
     rms = "rms_" if "rms_norm_eps" in config else ""
-    own: dict[str, Any] = named | {f"attention.layer_norm_{rms}epsilon": epsilon}
+    settings: dict[str, Any] = sizes | {f"attention.layer_norm_{rms}epsilon": epsilon}
     rope = config.get("rope_parameters") or {}
     if arch in ROTARY:
         rope = rope.get("full_attention", rope)
         size = config.get("head_dim") or width // heads
-        own |= {
+        settings |= {
             "attention.head_count_kv": config["num_key_value_heads"],
             "rope.freq_base": rope["rope_theta"],
         }
-        own |= {
+        settings |= {
             "rope.dimension_count": size,
             "attention.key_length": size,
             "attention.value_length": size,
         }
-        own["vocab_size"] = config["vocab_size"]
+        settings["vocab_size"] = config["vocab_size"]
     if "sliding_window" in config and not config["model_type"].startswith("qwen"):
-        own["attention.sliding_window"] = config["sliding_window"] or 0
-    own |= {
+        settings["attention.sliding_window"] = config["sliding_window"] or 0
+    settings |= {
         key: config[key]
         for key in ("attn_logit_softcapping", "final_logit_softcapping")
         if config.get(key)
     }
     if arch == "stablelm":
-        del own["rope.freq_base"], own["attention.key_length"], own["attention.value_length"]
-        own |= {"rope.dimension_count": int(width // heads * rope["partial_rotary_factor"])}
-        own |= {"use_parallel_residual": config["use_parallel_residual"]}
+        del (
+            settings["rope.freq_base"],
+            settings["attention.key_length"],
+            settings["attention.value_length"],
+        )
+        settings |= {"rope.dimension_count": int(width // heads * rope["partial_rotary_factor"])}
+        settings |= {"use_parallel_residual": config["use_parallel_residual"]}
     if arch == "gptneox":
         share = rope.get("partial_rotary_factor", config.get("rotary_pct", 0.25))
-        own |= {"rope.dimension_count": int(width // heads * share), "use_parallel_residual": True}
+        settings |= {
+            "rope.dimension_count": int(width // heads * share),
+            "use_parallel_residual": True,
+        }
     if arch == "bert":
-        own |= {"attention.causal": False, "pooling_type": 1, "vocab_size": config["vocab_size"]}
+        settings |= {
+            "attention.causal": False,
+            "pooling_type": 1,
+            "vocab_size": config["vocab_size"],
+        }
     metadata = {"general.architecture": arch, "general.name": "small"} | {
-        f"{arch}.{k}": v for k, v in own.items()
+        f"{arch}.{k}": v for k, v in settings.items()
     }
     return metadata | _tokenizer(config, folder)
 
@@ -277,58 +288,68 @@ def _rounded(config: dict[str, Any]) -> int:
 
 
 def _text_model(config: dict[str, Any]) -> dict[str, Any]:
-    made = {
+    metadata = {
         key: next((config[name] for name in names if config.get(name) is not None), None)
         for key, names in TEXT_MODEL.items()
     }
     rope = config.get("rope_parameters") or {}
     whole, local = rope.get("full_attention", rope), rope.get("sliding_attention", {})
-    made |= {"rope.freq_base": whole.get("rope_theta")}
-    made |= {"rope.freq_base_swa": local.get("rope_theta")}
+    metadata |= {"rope.freq_base": whole.get("rope_theta")}
+    metadata |= {"rope.freq_base_swa": local.get("rope_theta")}
     if whole.get("rope_type") == "yarn":
-        made |= {"rope.scaling.type": "yarn", "rope.scaling.factor": whole["factor"]}
+        metadata |= {"rope.scaling.type": "yarn", "rope.scaling.factor": whole["factor"]}
         original = whole["original_max_position_embeddings"]
-        made |= {"rope.scaling.original_context_length": original}
-        made |= {"rope.scaling.yarn_attn_factor": whole.get("attention_factor")}
-        made |= {f"rope.scaling.yarn_{key}": whole.get(key) for key in ("beta_fast", "beta_slow")}
-    return made
+        metadata |= {"rope.scaling.original_context_length": original}
+        metadata |= {"rope.scaling.yarn_attn_factor": whole.get("attention_factor")}
+        metadata |= {
+            f"rope.scaling.yarn_{key}": whole.get(key) for key in ("beta_fast", "beta_slow")
+        }
+    return metadata
 
 
 def _tokenizer(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Byte-level BPE in GGUF's form: tokens in order, their kinds, merges, and the ids of the
     special tokens."""
-    held = json.loads((folder / "tokenizer.json").read_text())
-    given = json.loads((folder / "tokenizer_config.json").read_text())
-    known = held["model"]["vocab"] | {
-        token["content"]: token["id"] for token in held["added_tokens"]
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"] | {
+        token["content"]: token["id"] for token in tokenizer["added_tokens"]
     }
-    special = {token["id"] for token in held["added_tokens"]}
-    names = {number: token for token, number in known.items()}
+    special = {token["id"] for token in tokenizer["added_tokens"]}
+    names = {number: token for token, number in vocabulary.items()}
     tokens = [names.get(number, f"[PAD{number}]") for number in range(config["vocab_size"])]
     kinds = [3 if n in special else 1 if n in names else 5 for n in range(len(tokens))]
     merges = [
-        merge if isinstance(merge, str) else " ".join(merge) for merge in held["model"]["merges"]
+        merge if isinstance(merge, str) else " ".join(merge)
+        for merge in tokenizer["model"]["merges"]
     ]
-    made = {
+    metadata = {
         "model": "gpt2",
         "pre": "gpt-2",
         "tokens": tokens,
         "token_type": kinds,
         "merges": merges,
     }
-    named = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
-    made |= {
-        f"{short}_token_id": known[given[name]] for short, name in named.items() if given.get(name)
+    token_roles = {
+        "bos": "bos_token",
+        "eos": "eos_token",
+        "unknown": "unk_token",
+        "padding": "pad_token",
     }
-    made["add_bos_token"] = config["model_type"] in ("llama", "mistral")
-    return {f"tokenizer.ggml.{name}": value for name, value in made.items()}
+    metadata |= {
+        f"{short}_token_id": vocabulary[tokenizer_config[name]]
+        for short, name in token_roles.items()
+        if tokenizer_config.get(name)
+    }
+    metadata["add_bos_token"] = config["model_type"] in ("llama", "mistral")
+    return {f"tokenizer.ggml.{name}": value for name, value in metadata.items()}
 
 
 def _tensors(config: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:
     kind = config["model_type"]
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == ARCHITECTURES[kind])
     names = gguf.get_tensor_name_map(arch, 8)
-    made: dict[str, np.ndarray] = {}
+    converted: dict[str, np.ndarray] = {}
     for name, values in _with_experts_stacked(load_file(folder / "model.safetensors")).items():
         prefix = PREFIX.get(kind, "model.")
         plain = name.removeprefix(prefix)
@@ -337,26 +358,26 @@ def _tensors(config: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:
             plain.startswith("lm_head") and config.get("tie_word_embeddings")
         ):
             continue
-        theirs = names.get_name(prefix + base) or names.get_name(base)
-        assert theirs is not None, name
-        made[f"{theirs}.{ending}"] = _converted(values, plain, config)
-    return made
+        gguf_name = names.get_name(prefix + base) or names.get_name(base)
+        assert gguf_name is not None, name
+        converted[f"{gguf_name}.{ending}"] = _converted(values, plain, config)
+    return converted
 
 
 def _with_experts_stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """All experts of a layer in one tensor, with their name without a number."""
-    made: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for name, values in sorted(tensors.items(), key=lambda item: _expert_of(item[0])):
         if _expert_of(name) < 0:
-            made[name] = values
+            by_name[name] = values
         else:
-            made.setdefault(re.sub(r"\.experts\.\d+", ".experts", name), []).append(values)
-    return {name: np.stack(v) if isinstance(v, list) else v for name, v in made.items()}
+            by_name.setdefault(re.sub(r"\.experts\.\d+", ".experts", name), []).append(values)
+    return {name: np.stack(v) if isinstance(v, list) else v for name, v in by_name.items()}
 
 
 def _expert_of(name: str) -> int:
-    found = re.search(r"\.experts\.(\d+)\.", name)
-    return int(found[1]) if found else -1
+    match = re.search(r"\.experts\.(\d+)\.", name)
+    return int(match[1]) if match else -1
 
 
 def _converted(values: np.ndarray, name: str, config: dict[str, Any]) -> np.ndarray:

@@ -4,7 +4,7 @@ answer is known.
 A hand-built model is a real GPT-2 checkpoint, including LayerNorm, composed of named features. A
 feature is a pair of coordinates with the values (+value, -value): its mean is 0, so LayerNorm only
 divides, and by nearly the same number everywhere, because every token has a large `anchor`. A
-`Head` is described by features: those that it asks for, finds, takes and gives. A `Unit` is one
+`Head` is described by the features that it asks for, finds, takes and gives. A `Unit` is one
 neuron of an MLP. All other heads and neurons have random weights: they are active, read words,
 positions and other heads, but never the sense, and write only to coordinates that nothing planted
 reads.
@@ -108,7 +108,7 @@ def make_sentences(
     A distance that is given twice means two positions in the frame, with other words around them.
     """
     rng = np.random.default_rng(seed)
-    made = []
+    sentences = []
     for frame in range(frames):
         before, after = (
             " ".join(rng.choice(PLAIN, size=1 + int(rng.integers(3)))) for _ in range(2)
@@ -124,16 +124,16 @@ def make_sentences(
             for number in range(cues):
                 for sense in SENSES:
                     text = " ".join(part for part in parts if part).format(cue=CUES[sense][number])
-                    place = {
+                    fields = {
                         "frame": name,
                         "distance": distance,
                         "pair": f"{name}/{distance}/{number}",
                     }
-                    made.append(_sentence(text, sense, CUES[sense][number], place))
-    return tuple(made)
+                    sentences.append(_sentence(text, sense, CUES[sense][number], fields))
+    return tuple(sentences)
 
 
-def _sentence(text: str, sense: str, cue: str, place: Mapping[str, object]) -> Sentence:
+def _sentence(text: str, sense: str, cue: str, fields: Mapping[str, object]) -> Sentence:
     start, cue_start = (f" {text} ".index(f" {part} ") for part in (WORD, cue))
     spans = {
         "start": start,
@@ -141,7 +141,7 @@ def _sentence(text: str, sense: str, cue: str, place: Mapping[str, object]) -> S
         "cue_start": cue_start,
         "cue_end": cue_start + len(cue),
     }
-    return Sentence(word=WORD, sense=sense, text=text, **spans, **place)
+    return Sentence(word=WORD, sense=sense, text=text, **spans, **fields)
 
 
 def make_crossed(first: int, second: int, *, frames: int = 6, seed: int = 0) -> list[Sentence]:
@@ -256,9 +256,9 @@ def make_handmade(
         for norm in (1, 2)
     }
     tensors = _tensors(tokenizer, heads, units, gains, rng)
-    named = {f"transformer.{name}": values for name, values in tensors.items()}
-    named["lm_head.weight"] = _unembedding(tensors["wte.weight"], seed)
-    return write_checkpoint(folder, _config(len(tokenizer), spread), tokenizer, named)
+    state_dict = {f"transformer.{name}": values for name, values in tensors.items()}
+    state_dict["lm_head.weight"] = _unembedding(tensors["wte.weight"], seed)
+    return write_checkpoint(folder, _config(len(tokenizer), spread), tokenizer, state_dict)
 
 
 def make_handmade_encoder(
@@ -279,7 +279,7 @@ def make_handmade_encoder(
         tokenizer_object=cut, cls_token=BOS, pad_token=UNKNOWN, unk_token=UNKNOWN
     )
     even = {(layer, norm): np.ones(len(FEATURES)) for layer in range(LAYERS) for norm in (1, 2)}
-    named = _as_bert(_tensors(tokenizer, heads, units, even, rng))
+    state_dict = _as_bert(_tensors(tokenizer, heads, units, even, rng))
     sizes = {
         "vocab_size": len(tokenizer),
         "hidden_size": D_MODEL,
@@ -293,15 +293,15 @@ def make_handmade_encoder(
     }
     config = BertConfig(**sizes, hidden_act="gelu_new")
     config.architectures = ["BertModel"]
-    return write_checkpoint(folder, config, tokenizer, named)
+    return write_checkpoint(folder, config, tokenizer, state_dict)
 
 
-def _as_bert(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _as_bert(gpt2: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """GPT-2's tensors under BERT's names: queries, keys and values separated, matrices transposed,
     norms after the sums."""
-    made = {
-        "embeddings.word_embeddings.weight": named["wte.weight"],
-        "embeddings.position_embeddings.weight": named["wpe.weight"],
+    bert = {
+        "embeddings.word_embeddings.weight": gpt2["wte.weight"],
+        "embeddings.position_embeddings.weight": gpt2["wpe.weight"],
         "embeddings.token_type_embeddings.weight": np.zeros((1, D_MODEL)),
         "embeddings.LayerNorm.weight": np.ones(D_MODEL),
         "embeddings.LayerNorm.bias": np.zeros(D_MODEL),
@@ -310,19 +310,19 @@ def _as_bert(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         of, to = f"h.{layer}.", f"encoder.layer.{layer}."
         for number, role in enumerate(("query", "key", "value")):
             columns = slice(number * D_MODEL, (number + 1) * D_MODEL)
-            made[f"{to}attention.self.{role}.weight"] = named[of + "attn.c_attn.weight"][
+            bert[f"{to}attention.self.{role}.weight"] = gpt2[of + "attn.c_attn.weight"][
                 :, columns
             ].T
-            made[f"{to}attention.self.{role}.bias"] = named[of + "attn.c_attn.bias"][columns]
-        turned = {"attn.c_proj": "attention.output.dense", "mlp.c_fc": "intermediate.dense"}
-        for old, new in (turned | {"mlp.c_proj": "output.dense"}).items():
-            made[f"{to}{new}.weight"], made[f"{to}{new}.bias"] = (
-                named[f"{of}{old}.weight"].T,
-                named[f"{of}{old}.bias"],
+            bert[f"{to}attention.self.{role}.bias"] = gpt2[of + "attn.c_attn.bias"][columns]
+        matrices = {"attn.c_proj": "attention.output.dense", "mlp.c_fc": "intermediate.dense"}
+        for old, new in (matrices | {"mlp.c_proj": "output.dense"}).items():
+            bert[f"{to}{new}.weight"], bert[f"{to}{new}.bias"] = (
+                gpt2[f"{of}{old}.weight"].T,
+                gpt2[f"{of}{old}.bias"],
             )
         for old, new in {"ln_1": "attention.output.LayerNorm", "ln_2": "output.LayerNorm"}.items():
-            made |= {f"{to}{new}.{part}": named[f"{of}{old}.{part}"] for part in ("weight", "bias")}
-    return made
+            bert |= {f"{to}{new}.{part}": gpt2[f"{of}{old}.{part}"] for part in ("weight", "bias")}
+    return bert
 
 
 def _tensors(
@@ -336,11 +336,12 @@ def _tensors(
     tensors = {"wte.weight": _token_vectors(tokenizer, rng), "wpe.weight": _position_vectors(rng)}
     for layer in range(LAYERS):
         here = {head.head: head for head in heads if head.layer == layer}
-        chosen = [here.get(number) or _any_head(layer, number, rng) for number in range(HEADS)]
-        tensors |= _attention(chosen, gains[layer, 1], rng)
-        given = [unit for unit in units if unit.layer == layer]
+        layer_heads = [here.get(number) or _any_head(layer, number, rng) for number in range(HEADS)]
+        tensors |= _attention(layer_heads, gains[layer, 1], rng)
+        layer_units = [unit for unit in units if unit.layer == layer]
         tensors |= _mlp(
-            [*given, *(_any_unit(layer, rng) for _ in range(D_MLP - len(given)))], gains[layer, 2]
+            [*layer_units, *(_any_unit(layer, rng) for _ in range(D_MLP - len(layer_units)))],
+            gains[layer, 2],
         )
         for norm in (1, 2):  # the same bias on both coordinates of a pair: no reader sees it
             tensors[f"h.{layer}.ln_{norm}.weight"] = np.repeat(gains[layer, norm], 2)
@@ -385,19 +386,21 @@ def resolver_model(seed: int) -> tuple[Model, tuple[int, int]]:
 
     Shared: do not change it.
     """
-    place = resolver_place(seed)
+    head_index = resolver_place(seed)
     with TemporaryDirectory() as folder:
-        return load(make_handmade(Path(folder) / "handmade", [resolver(*place)], seed=seed)), place
+        return load(
+            make_handmade(Path(folder) / "handmade", [resolver(*head_index)], seed=seed)
+        ), head_index
 
 
 @cache
 def resolver_encoder(seed: int) -> tuple[Model, tuple[int, int]]:
     """`resolver_model` as an encoder that reads both ways. Shared: do not change it."""
-    place = resolver_place(seed)
+    head_index = resolver_place(seed)
     with TemporaryDirectory() as folder:
         return load(
-            make_handmade_encoder(Path(folder) / "encoder", [resolver(*place)], seed=seed)
-        ), place
+            make_handmade_encoder(Path(folder) / "encoder", [resolver(*head_index)], seed=seed)
+        ), head_index
 
 
 def _config(vocabulary: int, spread: float) -> GPT2Config:
@@ -440,17 +443,17 @@ def _token_vectors(tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator)
     rows = []
     nouns = np.random.default_rng(len(NOUNS))  # the same nouns in every model
     for word in tokenizer.convert_ids_to_tokens(range(len(tokenizer))):
-        drawn = nouns if word in NOUNS else rng
+        generator = nouns if word in NOUNS else rng
         # The anchor alone makes the variance 1: 2 anchor² / d_model.
         features = {"anchor": np.sqrt(D_MODEL / 2)} | {
-            f"word{number}": drawn.normal(0, 0.5) for number in range(4)
+            f"word{number}": generator.normal(0, 0.5) for number in range(4)
         }
         features |= {"is_bos": float(word == BOS), "is_target": float(word == WORD)}
         for sign, sense in zip((1, -1), SENSES, strict=True):
             if word == FUNCTION[sense]:
                 features |= {"marker": 1.0, "second": sign}
             if word in CUES[sense]:
-                size = rng.uniform(0.8, 1.2)  # what the cue lacks of the sense it has of its accent
+                size = rng.uniform(0.8, 1.2)  # a cue's sense and accent add up to 2
                 features |= {"is_cue": 1.0, "sense": sign * size, "accent": sign * (2 - size)}
         rows.append(write_vector(features))
     return np.stack(rows)
@@ -521,9 +524,9 @@ def _attention(
     )  # a constant in every z, as trained models have
     prefix = f"h.{heads[0].layer}.attn"
     constant = write_vector({name: rng.normal(0, 0.1) for name in WRITTEN_BY_ANY})
-    made = {"c_attn.weight": c_attn, "c_attn.bias": bias}
-    made |= {"c_proj.weight": parts["o"].reshape(D_MODEL, D_MODEL), "c_proj.bias": constant}
-    return {f"{prefix}.{name}": values for name, values in made.items()}
+    tensors = {"c_attn.weight": c_attn, "c_attn.bias": bias}
+    tensors |= {"c_proj.weight": parts["o"].reshape(D_MODEL, D_MODEL), "c_proj.bias": constant}
+    return {f"{prefix}.{name}": values for name, values in tensors.items()}
 
 
 def _mlp(units: Sequence[Unit], gains: np.ndarray) -> dict[str, np.ndarray]:

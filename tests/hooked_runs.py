@@ -113,11 +113,11 @@ def hook_name(model, layer, quantity):
 def read_rows(model, rows, quantities, edits=()):
     """Quantities of every layer of a hooked forward pass, `layer row pos ...`, under edits (layer,
     quantity, function)."""
-    seen = {name: {} for name in quantities}
+    values = {name: {} for name in quantities}
 
     def reader(name, layer):
         def read(tensor, hook):
-            seen[name][layer] = tensor * model.config.hook_scale(name, layer)
+            values[name][layer] = tensor * model.config.hook_scale(name, layer)
 
         return read
 
@@ -148,7 +148,7 @@ def read_rows(model, rows, quantities, edits=()):
         name: torch.stack(
             [parts.get(layer, torch.zeros_like(next(iter(parts.values())))) for layer in layers]
         )
-        for name, parts in seen.items()
+        for name, parts in values.items()
     }
 
 
@@ -162,21 +162,24 @@ def swapped(model, text, swaps):
             z = z.clone()
             for row, values in enumerate(swaps):
                 for (_, head), value in (
-                    (place, value) for place, value in values.items() if place[0] == layer
+                    (index, value) for index, value in values.items() if index[0] == layer
                 ):
                     z[row, text.at, head] = value
             return z
 
         return change
 
-    seen, layers = [], range(model.config.n_layers)
+    streams, layers = [], range(model.config.n_layers)
     hooks = [
         (hook_name(model, layer, "z"), edit(layer))
         for layer in layers
         if hook_name(model, layer, "z")
     ]
     hooks += [
-        (hook_name(model, layer, "resid_post"), lambda x, hook: seen.append(x[:, text.at].clone()))
+        (
+            hook_name(model, layer, "resid_post"),
+            lambda x, hook: streams.append(x[:, text.at].clone()),
+        )
         for layer in layers
     ]
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
@@ -184,7 +187,7 @@ def swapped(model, text, swaps):
             hooked.run(model, [text.ids] * len(swaps))[:, text.at],
             model.config.final_logit_softcapping,
         )
-    return torch.stack(seen), limit * torch.atanh(logits / limit) if limit else logits
+    return torch.stack(streams), limit * torch.atanh(logits / limit) if limit else logits
 
 
 def read_all(model, ids, quantities, edits=()):
@@ -192,22 +195,22 @@ def read_all(model, ids, quantities, edits=()):
     return {name: part[:, 0] for name, part in read_rows(model, [ids], quantities, edits).items()}
 
 
-def put(place, value, row=slice(None)):
+def put(index, value, row=slice(None)):
     """An edit of every row, or of one row, at a position, of one head there or of all heads."""
-    place = place if isinstance(place, tuple) else (place,)
+    index = index if isinstance(index, tuple) else (index,)
 
     def change(tensor):
-        tensor[(row, *place)] = value
+        tensor[(row, *index)] = value
 
     return change
 
 
-def put_each(places, values):
-    """An edit of every row at a position of its own."""
+def put_each(indices, values):
+    """An edit of every row, at a different position in each."""
 
     def change(tensor):
-        for row, (place, value) in enumerate(zip(places, values, strict=True)):
-            tensor[(row, *place)] = value
+        for row, (index, value) in enumerate(zip(indices, values, strict=True)):
+            tensor[(row, *index)] = value
 
     return change
 
@@ -226,29 +229,29 @@ class Plain:
             read_all(model, ids, {*QUANTITIES, "q", "k", "v", self.reads}) for ids in self.ids
         ]
         self.scale = max(run["resid_post"][-1, at].abs().max() for run in self.runs)
-        self.seen = {}
+        self.cache = {}
 
     def once(self, key, change, make):
         """The result of `make`: run only once if the sender's change is the donor's."""
         if change is not None:
             return make()
-        if key not in self.seen:
-            self.seen[key] = make()
-        return self.seen[key]
+        if key not in self.cache:
+            self.cache[key] = make()
+        return self.cache[key]
 
     def run_senders(self, side, edges):
-        """The runs of `arriving` and `asked` for these edges if the sender's change is the donor's,
+        """The runs of `inputs_after` and `receiver_qkv` for these edges if the sender's change is the donor's,
         with each sender in a row of one forward pass."""
         names = ["sender_layer", "sender_head", "sender_pos"]
-        ids, own, donor = self.ids[side], self.runs[side], self.runs[1 - side]
+        ids, clean, donor = self.ids[side], self.runs[side], self.runs[1 - side]
         senders = list(dict.fromkeys(edge[names].tolist() for edge in edges))
-        edits = self.held(own)
+        edits = self.freeze_writers(clean)
         for row, sender in enumerate(senders):
-            name, (layer, *place) = self.sent(*sender)
-            edits.append((layer, name, put(tuple(place), donor[name][(layer, *place)], row)))
+            name, (layer, *index) = self.written_by(*sender)
+            edits.append((layer, name, put(tuple(index), donor[name][(layer, *index)], row)))
         rows = read_rows(self.model, [ids] * len(senders), {"resid_pre", self.reads}, edits)
         for row, sender in enumerate(senders):
-            self.seen[(side, *sender)] = {name: part[:, row] for name, part in rows.items()}
+            self.cache[(side, *sender)] = {name: part[:, row] for name, part in rows.items()}
         for layer in sorted(set(edges["receiver_layer"].tolist())):
             into = edges[(edges["receiver_layer"] == layer) & (edges["receiver_head"] >= 0)]
             senders = list(dict.fromkeys(edge[names].tolist() for edge in into))
@@ -257,37 +260,37 @@ class Plain:
             edits = []
             for row, sender in enumerate(senders):
                 at = self.at + sender[-1]
-                arriving = self.seen[(side, *sender)]["resid_pre"][layer, at]
+                arriving = self.cache[(side, *sender)]["resid_pre"][layer, at]
                 edits.append((layer, "resid_pre", put(at, arriving, row)))
             rows = read_rows(self.model, [ids] * len(senders), "qkv", edits)
             for row, sender in enumerate(senders):
-                asked = {name: part[:, row] for name, part in rows.items()}
-                self.seen[(side, *sender, layer)] = asked
+                qkv = {name: part[:, row] for name, part in rows.items()}
+                self.cache[(side, *sender, layer)] = qkv
 
-    def sent(self, layer, head, pos):
+    def written_by(self, layer, head, pos):
         """The quantity that a sender writes, with its layer and position."""
         at = self.at + pos
         if layer < 0:
             return "resid_pre", (0, at)
         return ("mlp_out", (layer, at)) if head < 0 else ("z", (layer, at, head))
 
-    def held(self, own):
+    def freeze_writers(self, clean):
         """Edits that freeze all writers."""
         return [
-            (number, name, put(slice(None), own[name][number]))
+            (number, name, put(slice(None), clean[name][number]))
             for name in HELD
             for number in self.layers
         ]
 
-    def arriving(self, side, edge, change=None):
+    def inputs_after(self, side, edge, change=None):
         """The inputs of the heads and of the MLP of every layer at the sender's position, if z of
         the sending head or the output of the sending MLP is changed there, by default to the
         donor's, and all others are frozen."""
         layer, head, pos = edge[["sender_layer", "sender_head", "sender_pos"]].tolist()
-        own, donor = self.runs[side], self.runs[1 - side]
-        name, place = self.sent(layer, head, pos)
-        value = donor[name][place] if change is None else own[name][place] + change
-        edits = [*self.held(own), (place[0], name, put(place[1:], value))]
+        clean, donor = self.runs[side], self.runs[1 - side]
+        name, index = self.written_by(layer, head, pos)
+        value = donor[name][index] if change is None else clean[name][index] + change
+        edits = [*self.freeze_writers(clean), (index[0], name, put(index[1:], value))]
         read = {"resid_pre", self.reads}
         return self.once(
             (side, layer, head, pos),
@@ -295,7 +298,7 @@ class Plain:
             lambda: read_all(self.model, self.ids[side], read, edits),
         )
 
-    def asked(self, side, edge, change=None):
+    def receiver_qkv(self, side, edge, change=None):
         """q, k and v of the receiver's layer if its input at the sender's position is the arriving
         one."""
         layer, pos = int(edge["receiver_layer"]), self.at + int(edge["sender_pos"])
@@ -303,7 +306,7 @@ class Plain:
             (
                 layer,
                 "resid_pre",
-                put(pos, self.arriving(side, edge, change)["resid_pre"][layer, pos]),
+                put(pos, self.inputs_after(side, edge, change)["resid_pre"][layer, pos]),
             )
         ]
         key = (
@@ -323,10 +326,10 @@ class Plain:
             int(edge[name]) for name in ("receiver_layer", "receiver_head", "receiver_pos")
         )
 
-        def every():
+        def all_heads():
             steps = {name: self.runs[side][name][layer].clone() for name in "qkv"}
             role, at = channel[0], self.at + sender[-1]
-            steps[role][at] = self.asked(side, edge, change)[role][at]
+            steps[role][at] = self.receiver_qkv(side, edge, change)[role][at]
             q, k, v = (
                 repeat_kv(part.transpose(0, 1), self.model.config.n_heads)
                 for part in steps.values()
@@ -336,12 +339,12 @@ class Plain:
             block = self.weights.blocks[layer]
             return forward.softmax(scores, block, self.model.config).to(v) @ v
 
-        return self.once((side, *sender, layer, channel), change, every)[head, self.at + pos]
+        return self.once((side, *sender, layer, channel), change, all_heads)[head, self.at + pos]
 
     def mlp_out(self, side, edge, change=None):
         """The output of the receiving MLP along the edge."""
         layer, pos = int(edge["receiver_layer"]), self.at + int(edge["sender_pos"])
-        entered = self.arriving(side, edge, change)[self.reads][layer, pos]
+        entered = self.inputs_after(side, edge, change)[self.reads][layer, pos]
         return forward.mlp(self.weights.blocks[layer], entered, entered, self.model.config)[
             "mlp_out"
         ]
@@ -352,36 +355,37 @@ class Plain:
         layer, head, pos = (
             int(edge[name]) for name in ("receiver_layer", "receiver_head", "receiver_pos")
         )
-        name, place = (
+        name, index = (
             ("z", (layer, self.at + pos, head))
             if head >= 0
             else ("mlp_out", (layer, self.at + pos))
         )
-        made = self.z(side, edge, change) if head >= 0 else self.mlp_out(side, edge, change)
-        own, donor = (run[name][place] for run in (self.runs[side], self.runs[1 - side]))
-        return name, place, made - own, donor - own
+        patched = self.z(side, edge, change) if head >= 0 else self.mlp_out(side, edge, change)
+        clean, donor = (run[name][index] for run in (self.runs[side], self.runs[1 - side]))
+        return name, index, patched - clean, donor - clean
 
-    def moved(self, side, written, *, frozen):
+    def moved(self, side, responses, *, frozen):
         """How far the word's vector moves with the responses to several edges of one kind of
         receiver in one layer, with everything after it frozen or live. `-> edge d_model`"""
-        own, (name, (layer, *_), *_) = self.runs[side], written[0]
-        values = [own[name][place] + change for _, place, change, _ in written]
-        edits = [(layer, name, put_each([place[1:] for _, place, *_ in written], values))]
+        clean, (name, (layer, *_), *_) = self.runs[side], responses[0]
+        values = [clean[name][index] + change for _, index, change, _ in responses]
+        edits = [(layer, name, put_each([index[1:] for _, index, *_ in responses], values))]
         if frozen:
             later = range(layer + 1, self.model.config.n_layers)
-            edits += [(number, "z", put(slice(None), own["z"][number])) for number in later]
-            held = (layer, *later) if name == "z" else later
+            edits += [(number, "z", put(slice(None), clean["z"][number])) for number in later]
+            frozen_mlps = (layer, *later) if name == "z" else later
             edits += [
-                (number, "mlp_out", put(slice(None), own["mlp_out"][number])) for number in held
+                (number, "mlp_out", put(slice(None), clean["mlp_out"][number]))
+                for number in frozen_mlps
             ]
-        run = read_rows(self.model, [self.ids[side]] * len(written), ["resid_post"], edits)
-        return (run["resid_post"] - own["resid_post"][:, None])[-1, :, self.at]
+        run = read_rows(self.model, [self.ids[side]] * len(responses), ["resid_post"], edits)
+        return (run["resid_post"] - clean["resid_post"][:, None])[-1, :, self.at]
 
 
-def moved_by_places(model, ids, own, donor, at, layer, name, places):
+def moved_by_places(model, ids, clean, donor, at, layer, name, indices):
     """How far the last vector at `at` moves if a quantity of a layer is the donor's at a position,
-    with each position in a row of a hooked forward pass. `own` and `donor`: the runs by `read_all`.
+    with each position in a row of a hooked forward pass. `clean` and `donor`: the runs by `read_all`.
     """
-    edit = layer, name, put_each(places, [donor[name][(layer, *place)] for place in places])
-    rows = read_rows(model, [ids] * len(places), ["resid_post"], [edit])["resid_post"]
-    return rows[-1, :, at] - own["resid_post"][-1, at]
+    edit = layer, name, put_each(indices, [donor[name][(layer, *index)] for index in indices])
+    rows = read_rows(model, [ids] * len(indices), ["resid_post"], [edit])["resid_post"]
+    return rows[-1, :, at] - clean["resid_post"][-1, at]

@@ -32,7 +32,7 @@ class Hub:
     def fetched(self) -> set[str]:
         """The names of the files whose bytes were sent; a large file is sent from the store, by its
         sha256."""
-        asked = {
+        names = {
             line.rsplit("/", 1)[1]
             for line in self.requests
             if re.match("GET .*(/resolve/|/large/)", line)
@@ -40,7 +40,7 @@ class Hub:
         stored = {
             _sha256(file): file.name for folder in self.models.values() for file in folder.iterdir()
         }
-        return {stored.get(name, name) for name in asked}
+        return {stored.get(name, name) for name in names}
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def _respond(hub: Hub, path: str) -> tuple[int, dict[str, str], bytes]:
             if _sha256(f) == path.split("/")[2]
         )
         return 200, {"Content-Type": "application/octet-stream"}, file.read_bytes()
-    name, action, revision, rest = _split(hub, path)
+    name, action, revision, file_path = _split(hub, path)
     if name in hub.gated:
         return 403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted."}, b""
     if name not in hub.models:
@@ -106,11 +106,13 @@ def _respond(hub: Hub, path: str) -> tuple[int, dict[str, str], bytes]:
             b"",
         )
     commits = {commit_of(key): key for key in hub.models if key.partition("@")[0] == name}
-    known = {"main": name, COMMIT: name} | {key.partition("@")[2]: key for key in commits.values()}
-    key = (known | commits).get(revision)
+    revisions = {"main": name, COMMIT: name} | {
+        key.partition("@")[2]: key for key in commits.values()
+    }
+    key = (revisions | commits).get(revision)
     if key is None:
-        said = {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "Invalid rev id"}
-        return 404, said, b""
+        error_headers = {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "Invalid rev id"}
+        return 404, error_headers, b""
     folder = hub.models[key]
     commit = commit_of(key)
     if action == "revision":
@@ -124,7 +126,7 @@ def _respond(hub: Hub, path: str) -> tuple[int, dict[str, str], bytes]:
         )
     if action == "tree":
         return _json([_entry(file) for file in sorted(folder.iterdir())], commit)
-    return _resolve(hub, folder / rest, commit)
+    return _resolve(hub, folder / file_path, commit)
 
 
 def commit_of(key: str) -> str:
@@ -139,8 +141,8 @@ def _split(hub: Hub, path: str) -> tuple[str, str, str, str]:
     at = next(
         (i for i, part in enumerate(parts) if part in ("revision", "tree", "resolve")), len(parts)
     )
-    action, revision, *rest = parts[at:] if at < len(parts) else ("revision", "main")
-    return "/".join(parts[:at]), action, revision, "/".join(rest)
+    action, revision, *file_parts = parts[at:] if at < len(parts) else ("revision", "main")
+    return "/".join(parts[:at]), action, revision, "/".join(file_parts)
 
 
 def _resolve(hub: Hub, file: Path, commit: str) -> tuple[int, dict[str, str], bytes]:

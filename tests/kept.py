@@ -11,32 +11,32 @@ NOISE = 1e-6  # float32: smaller numbers count as zero
 STEPS = 3
 
 
-def require_same(made: Path, kept: Path, *, permutations: int | None = None) -> None:
+def require_same(recomputed: Path, reference: Path, *, permutations: int | None = None) -> None:
     """Require the same columns, texts, verdicts, whole numbers and ranks, and other numbers within
     CLOSE of their column's largest.
 
     p values, `p` and `p_...`, may differ by STEPS / (permutations + 1): few draws nearly reach the
     observed statistic. Raises AssertionError with the column and its rows.
     """
-    found, expected = pd.read_csv(made), pd.read_csv(kept)
-    assert list(found.columns) == list(expected.columns) and len(found) == len(expected)
+    table, expected = pd.read_csv(recomputed), pd.read_csv(reference)
+    assert list(table.columns) == list(expected.columns) and len(table) == len(expected)
     for name in expected:
-        off = _different(found[name], expected[name], permutations)
+        off = _different(table[name], expected[name], permutations)
         assert not off.any(), (
-            f"{name} differs:\n{pd.DataFrame({'made': found[name], 'kept': expected[name]})[off]}"
+            f"{name} differs:\n{pd.DataFrame({'recomputed': table[name], 'reference': expected[name]})[off]}"
         )
 
 
-def _different(made: pd.Series, kept: pd.Series, permutations: int | None) -> pd.Series:
-    name, missing = str(kept.name), made.isna() & kept.isna()
-    if not (made.dtype == kept.dtype == np.float64) or name.split("_")[0] == "rank":
-        return (made != kept) & ~missing
+def _different(recomputed: pd.Series, reference: pd.Series, permutations: int | None) -> pd.Series:
+    name, missing = str(reference.name), recomputed.isna() & reference.isna()
+    if not (recomputed.dtype == reference.dtype == np.float64) or name.split("_")[0] == "rank":
+        return (recomputed != reference) & ~missing
     if name.split("_")[0] == "p":
         assert permutations is not None, f"{name}: of how many permutations?"
         allowed = STEPS / (permutations + 1) + NOISE  # tables are written with six digits
     else:
-        allowed = CLOSE * kept.abs().max() + NOISE
-    return ~((made - kept).abs() <= allowed) & ~missing
+        allowed = CLOSE * reference.abs().max() + NOISE
+    return ~((recomputed - reference).abs() <= allowed) & ~missing
 
 
 def write_totals(path: Path, rows: Sequence[dict[str, object]], *, order: Sequence[str]) -> None:

@@ -96,7 +96,7 @@ def there(depths):
 
 def made_word(number, effects, *, gap=1.0, general=None, noun_gap=0.5, rng=None, noise=0.0, **more):
     """A word whose heads have these effects (`layer head`, shares of its gap) plus noise in raw
-    units; with `general`, also those of a noun in its place."""
+    units; with `general`, also the effects on a noun in its place."""
     rng = rng or np.random.default_rng(number)
     effects = np.asarray(effects)
     at = there(len(effects) + 1)
@@ -112,7 +112,7 @@ def made_word(number, effects, *, gap=1.0, general=None, noun_gap=0.5, rng=None,
             "noun_net": net(general, noun_gap),
             "noun_squared_gap": noun_gap**2 * at,
         }
-    made = {
+    fields = {
         "word": f"word{number:03}",
         "net": net(effects, gap),
         "gap": gap * at,
@@ -122,18 +122,18 @@ def made_word(number, effects, *, gap=1.0, general=None, noun_gap=0.5, rng=None,
         + 0.001 * rng.normal(size=len(at)),
         "squared_gap": gap**2 * at,
     }
-    return MadeWord(**made | beside | more)
+    return MadeWord(**fields | beside | more)
 
 
 def unmeasured(number, reason="all cues come after the word"):
     """A word that could not be measured."""
-    nothing = np.full(DEPTHS, np.nan)
+    missing = np.full(DEPTHS, np.nan)
     return MadeWord(
         word=f"word{number:03}",
         net=np.zeros((LAYERS, HEADS, DEPTHS)),
-        gap=nothing,
-        separation=nothing,
-        squared_gap=nothing,
+        gap=missing,
+        separation=missing,
+        squared_gap=missing,
         reason=reason,
         not_used={reason: 4},
     )

@@ -57,20 +57,20 @@ def studied(
     return within(record, permutations=permutations, seed=seed)
 
 
-def assert_same(one: Any, other: Any) -> None:
+def assert_same(record: Any, expected: Any) -> None:
     """Fail unless two records are equal to the last digit; lists count as tuples."""
-    if is_dataclass(one):
-        assert type(one) is type(other)
-        for field in fields(one):
-            assert_same(getattr(one, field.name), getattr(other, field.name))
-    elif isinstance(one, Mapping):
-        assert list(one) == list(other)
-        for key in one:
-            assert_same(one[key], other[key])
-    elif isinstance(one, tuple | list):
-        assert len(one) == len(other)
-        for each, its in zip(one, other, strict=True):
+    if is_dataclass(record):
+        assert type(record) is type(expected)
+        for field in fields(record):
+            assert_same(getattr(record, field.name), getattr(expected, field.name))
+    elif isinstance(record, Mapping):
+        assert list(record) == list(expected)
+        for key in record:
+            assert_same(record[key], expected[key])
+    elif isinstance(record, tuple | list):
+        assert len(record) == len(expected)
+        for each, its in zip(record, expected, strict=True):
             assert_same(each, its)
     else:
-        assert np.asarray(one).dtype == np.asarray(other).dtype
-        np.testing.assert_array_equal(one, other)
+        assert np.asarray(record).dtype == np.asarray(expected).dtype
+        np.testing.assert_array_equal(record, expected)

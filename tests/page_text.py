@@ -28,11 +28,11 @@ def one_line(text: str) -> str:
 
 def pasted(page: Path) -> str:
     """The text that "Copy result" of a page copies."""
-    found = re.search(
+    match = re.search(
         r"<textarea readonly[^>]*>(.*?)</textarea>", page.read_text(encoding="utf-8"), re.DOTALL
     )
-    assert found is not None
-    return html.unescape(found[1])
+    assert match is not None
+    return html.unescape(match[1])
 
 
 def check_charts(page: Path) -> None:
@@ -47,22 +47,24 @@ def check_charts(page: Path) -> None:
 
 def macro(template: str, name: str) -> Callable[..., str]:
     """The text of a macro of a template for its arguments."""
-    return lambda *given: one_line(getattr(ENVIRONMENT.get_template(template).module, name)(*given))
+    return lambda *arguments: one_line(
+        getattr(ENVIRONMENT.get_template(template).module, name)(*arguments)
+    )
 
 
-FOUND: dict[tuple[int, str], tuple[object, WordFindings]] = {}
+FINDINGS: dict[tuple[int, str], tuple[object, WordFindings]] = {}
 
 
 def found(frames, word):
     """The findings for one word of a study's frames. They are built once, and the frames are kept
     alive, so that no other frames get the same id."""
     key = id(frames), word
-    if key not in FOUND:
-        FOUND[key] = frames, _found(frames, word)
-    return FOUND[key][1]
+    if key not in FINDINGS:
+        FINDINGS[key] = frames, _build_findings(frames, word)
+    return FINDINGS[key][1]
 
 
-def _found(frames, word):
+def _build_findings(frames, word):
     size = tuple(int(frames["heads"][name].max()) + 1 for name in ("layer", "head"))
     return word_findings(word, rows_of(without_rows() | dict(frames), word), model_size=size)
 
@@ -77,15 +79,15 @@ def headline(frames, names):
 
 
 def cautions(frames, model_name, origin, quantised="", hooked=""):
-    written = macro("cautions.html.j2", "cautions")
+    render = macro("cautions.html.j2", "cautions")
     by_word = {word: found(frames, word) for word in frames["words"]["word"].unique()}
-    return written(by_word, model_name, origin, quantised, hooked)
+    return render(by_word, model_name, origin, quantised, hooked)
 
 
 def agreement(certificate, hooked=""):
     template = ENVIRONMENT.get_template("agreement.html.j2")
-    shown = checks.certificate(certificate)
-    return one_line(template.render(certificate=shown, manifest={"hooked": hooked}))
+    certificate_view = checks.certificate(certificate)
+    return one_line(template.render(certificate=certificate_view, manifest={"hooked": hooked}))
 
 
 def phrases(template: str) -> set[str]:

@@ -22,8 +22,8 @@ def run(model, ids: Sequence[int], swap=None) -> tuple[np.ndarray, np.ndarray]:
     """
     stream, z = [], []
 
-    def entering(module, arguments, named):
-        stream.append((arguments[0] if arguments else named["hidden_states"])[0, -1])
+    def entering(module, arguments, keywords):
+        stream.append((arguments[0] if arguments else keywords["hidden_states"])[0, -1])
 
     def leaving(module, arguments, output):
         stream.append((output[0] if isinstance(output, tuple) else output)[0, -1])
@@ -51,7 +51,7 @@ def run(model, ids: Sequence[int], swap=None) -> tuple[np.ndarray, np.ndarray]:
     return tuple(torch.stack(part).numpy().astype(np.float64) for part in (stream, z))
 
 
-def plain_word(model, pairs, d_head: int, chosen) -> tuple[np.ndarray, dict, np.ndarray]:
+def plain_word(model, pairs, d_head: int, heads) -> tuple[np.ndarray, dict, np.ndarray]:
     """The gap `pair depth` of two pairs of token ids (sense A, sense B), each along the axis of the
     other; the net effect `pair depth` of the heads, by (layer, head); and the distance of the two
     sentences of a pair in any direction `pair depth`, of which their difference along an axis is a
@@ -63,13 +63,13 @@ def plain_word(model, pairs, d_head: int, chosen) -> tuple[np.ndarray, dict, np.
         axes.append((a - b) / np.where(length > 0, length, 1))
     gap = np.array([((a - b) * u).sum(1) for ((a, _), (b, _)), u in zip(states, axes, strict=True)])
     net = {}
-    for layer, head in chosen:
+    for layer, head in heads:
         columns = slice(head * d_head, (head + 1) * d_head)
-        moved = []
+        effects = []
         for (ids_a, ids_b), ((a, z_a), (b, z_b)), u in zip(pairs, states, axes, strict=True):
             into_b, _ = run(model, ids_b, (layer, columns, z_a[layer, columns]))
             into_a, _ = run(model, ids_a, (layer, columns, z_b[layer, columns]))
-            moved.append((((into_b - b) - (into_a - a)) * u).sum(1) / 2)
-        net[layer, head] = np.array(moved)
+            effects.append((((into_b - b) - (into_a - a)) * u).sum(1) / 2)
+        net[layer, head] = np.array(effects)
     distance = np.array([np.linalg.norm(a - b, axis=1) for (a, _), (b, _) in states])
     return gap, net, distance

@@ -101,27 +101,27 @@ def _times(reading: Reading, factor: float) -> Reading:
 def small_decoy(rng: np.random.Generator) -> Circuit:
     """A resolver, and a head that copies the sense at a hundredth of its size to an empty
     coordinate: all separable."""
-    one, two = _places(rng, 2)
-    heads = (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy", size=0.03))
+    first, second = _random_heads(rng, 2)
+    heads = (resolver(*first, takes=EVEN), resolver(*second, takes=EVEN, gives="decoy", size=0.03))
     return Circuit(heads, ("resolver", "separates"))
 
 
 def erased_decoy(rng: np.random.Generator) -> Circuit:
     """A resolver, and a head that writes the same amount of the sense, with neurons that remove its
     write."""
-    one, two = _places(rng, 2)
+    first, second = _random_heads(rng, 2)
     heads = (
-        resolver(*one, takes=EVEN, size=4.0),
-        resolver(*two, takes=EVEN, gives="decoy", size=1.0),
+        resolver(*first, takes=EVEN, size=4.0),
+        resolver(*second, takes=EVEN, gives="decoy", size=1.0),
     )
-    erasing = linear(two[0], {"decoy": 1.0}, {"decoy": -1.1})
+    erasing = linear(second[0], {"decoy": 1.0}, {"decoy": -1.1})
     return Circuit(heads, ("resolver", "separates"), erasing)
 
 
 def additive(rng: np.random.Generator) -> Circuit:
     """Two heads that each write half of it: from the sense of the cue, and from its accent."""
-    one, two = _places(rng, 2)
-    heads = (resolver(*one, size=1.5), resolver(*two, takes={"accent": 1.0}, size=1.5))
+    first, second = _random_heads(rng, 2)
+    heads = (resolver(*first, size=1.5), resolver(*second, takes={"accent": 1.0}, size=1.5))
     return Circuit(heads, ("resolver", "resolver"))
 
 
@@ -140,30 +140,32 @@ HINT = 0.15
 
 
 def _combined(rng: np.random.Generator, *, at: float) -> Circuit:
-    one, two = _places(rng, 2)
-    heads = tuple(resolver(*place, takes=EVEN, gives="second", size=HINT) for place in (one, two))
-    units = step(max(one[0], two[0]), {"second": 1.0}, at, {"resolved": 6.0})
+    first, second = _random_heads(rng, 2)
+    heads = tuple(
+        resolver(*head, takes=EVEN, gives="second", size=HINT) for head in (first, second)
+    )
+    units = step(max(first[0], second[0]), {"second": 1.0}, at, {"resolved": 6.0})
     return Circuit(heads, ("resolver", "resolver"), units)
 
 
 def backup(rng: np.random.Generator) -> Circuit:
     """A resolver, and a later head that attends to the cue only if the word has another sense than
     the cue."""
-    one, two = _in_order(rng)
+    first, second = _in_order(rng)
     disagrees = ({"resolved": -9.0}, {name: 6 * weight for name, weight in EVEN.items()})
     # It gives a little more than was taken away, so that with no seed something is left.
     watch = Head(
-        *two, (disagrees, ({"anchor": 1.0}, {"is_bos": 6.0})), ((EVEN, {"resolved": 6.5}),)
+        *second, (disagrees, ({"anchor": 1.0}, {"is_bos": 6.0})), ((EVEN, {"resolved": 6.5}),)
     )
     # A swap of the first alone does not change the next token: the second is its backup.
-    return Circuit((resolver(*one, takes=EVEN), watch), ("unread", "backup"))
+    return Circuit((resolver(*first, takes=EVEN), watch), ("unread", "backup"))
 
 
 def decoy(rng: np.random.Generator) -> Circuit:
     """A resolver, and a head that writes the same amount of the sense where nothing reads it."""
-    one, two = _places(rng, 2)
+    first, second = _random_heads(rng, 2)
     return Circuit(
-        (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy")),
+        (resolver(*first, takes=EVEN), resolver(*second, takes=EVEN, gives="decoy")),
         ("resolver", "unread"),
     )
 
@@ -171,11 +173,11 @@ def decoy(rng: np.random.Generator) -> Circuit:
 def two_step(rng: np.random.Generator) -> Circuit:
     """A mover writes the sense of the cue to the tokens after it except the word, and a reader
     reads it there."""
-    one, two = _in_order(rng)
+    first, second = _in_order(rng)
     asks = {"anchor": 2.0, "is_target": -20.0, "is_cue": -20.0}
     carries = ((EVEN, {"second": 2.0}), ({"is_cue": 1.0}, {"marker": 2.0}))
-    mover = Head(*one, ((asks, {"is_cue": 6.0}), TO_BOS), carries)
-    reader = Head(*two, (TO_MARKER, TO_BOS), (({"second": 1.0}, {"resolved": 3.0}),))
+    mover = Head(*first, ((asks, {"is_cue": 6.0}), TO_BOS), carries)
+    reader = Head(*second, (TO_MARKER, TO_BOS), (({"second": 1.0}, {"resolved": 3.0}),))
     return Circuit((mover, reader), ("none", "resolver"))
 
 
@@ -190,36 +192,37 @@ def strong_suppressor(rng: np.random.Generator) -> Circuit:
 
 
 def _suppressed(rng: np.random.Generator, size: float) -> Circuit:
-    one, two = _in_order(rng)
+    first, second = _in_order(rng)
     return Circuit(
-        (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, size=size)), ("resolver", "opposes")
+        (resolver(*first, takes=EVEN), resolver(*second, takes=EVEN, size=size)),
+        ("resolver", "opposes"),
     )
 
 
 def erased(rng: np.random.Generator) -> Circuit:
     """A resolver in the first layer, and a head of the second layer with the same write, which
     neurons of the third erase."""
-    one, two = (0, int(rng.integers(HEADS))), (1, int(rng.integers(HEADS)))
-    heads = (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy"))
+    first, second = (0, int(rng.integers(HEADS))), (1, int(rng.integers(HEADS)))
+    heads = (resolver(*first, takes=EVEN), resolver(*second, takes=EVEN, gives="decoy"))
     return Circuit(heads, ("resolver", "erased"), linear(2, {"decoy": 1.0}, {"decoy": -1.5}))
 
 
 def function_word(rng: np.random.Generator) -> Circuit:
     """A head that reads "this" or "that" at the word, which goes with the sense, and never the
     marked cue. It acts on the word alone; `any_function_word` acts on any token."""
-    [place] = _places(rng, 1)
-    return Circuit((_reader_of_marker(place, TO_MARKER),), ("resolver",))
+    [head] = _random_heads(rng, 1)
+    return Circuit((_reader_of_marker(head, TO_MARKER),), ("resolver",))
 
 
 def any_function_word(rng: np.random.Generator) -> Circuit:
     """A nuisance: the same head writes the sense of "this" or "that" to any token after it, so that
     other nouns in the word's place change as much as the word."""
-    [place] = _places(rng, 1)
-    return Circuit((_reader_of_marker(place, ANY_TO_MARKER),), ("mover",))
+    [head] = _random_heads(rng, 1)
+    return Circuit((_reader_of_marker(head, ANY_TO_MARKER),), ("mover",))
 
 
-def _reader_of_marker(place: HeadIndex, looks: tuple[Reading, Reading]) -> Head:
-    return Head(*place, (looks, TO_BOS), (({"second": 1.0}, {"resolved": 3.0}),))
+def _reader_of_marker(head: HeadIndex, looks: tuple[Reading, Reading]) -> Head:
+    return Head(*head, (looks, TO_BOS), (({"second": 1.0}, {"resolved": 3.0}),))
 
 
 def matched(rng: np.random.Generator) -> Circuit:
@@ -229,40 +232,40 @@ def matched(rng: np.random.Generator) -> Circuit:
     The write of the first head must fit for either sense: swapped, it removes the sense equally often
     if the donor has the same sense.
     """
-    one, two = _in_order(rng)
-    which = {"sense": 0.5, "accent": -0.5}
-    teller = resolver(*one, takes=which, gives="decoy", size=1.0)
-    looks = (({"decoy": 8000.0}, which), ({"anchor": 1.0}, {"is_bos": 1.5}))
-    reader = Head(*two, looks, ((EVEN, {"resolved": 3.0}),))
+    first, second = _in_order(rng)
+    cue_identity = {"sense": 0.5, "accent": -0.5}
+    teller = resolver(*first, takes=cue_identity, gives="decoy", size=1.0)
+    looks = (({"decoy": 8000.0}, cue_identity), ({"anchor": 1.0}, {"is_bos": 1.5}))
+    reader = Head(*second, looks, ((EVEN, {"resolved": 3.0}),))
     return Circuit((teller, reader), ("none", "mover"))
 
 
 def own_place(rng: np.random.Generator) -> Circuit:
     """A nuisance: a head that reads the position of a token from the token itself, for any token.
     Other nouns in the word's place change as much as the word."""
-    [place] = _places(rng, 1)
+    [head_index] = _random_heads(rng, 1)
     # Far larger for equal positions than for positions one apart.
     looks = (
         ({"place_cos": 1000.0}, {"place_cos": 1.0}),
         ({"place_sin": 1000.0}, {"place_sin": 1.0}),
     )
-    head = Head(*place, looks, (({"place_cos": 1.0}, {"resolved": 3.0}),))
+    head = Head(*head_index, looks, (({"place_cos": 1.0}, {"resolved": 3.0}),))
     return Circuit((head,), ("confounded",))
 
 
 def one_pair_only(rng: np.random.Generator) -> Circuit:
     """A resolver, and a head that distinguishes cues of one sense that the first treats as equal:
     it reads their sense minus their accent."""
-    one, two = _places(rng, 2)
-    less = resolver(*two, takes={"sense": 0.5, "accent": -0.5}, gives="second", size=8.0)
-    return Circuit((resolver(*one, takes=EVEN), less), ("resolver", "resolver"))
+    first, second = _random_heads(rng, 2)
+    less = resolver(*second, takes={"sense": 0.5, "accent": -0.5}, gives="second", size=8.0)
+    return Circuit((resolver(*first, takes=EVEN), less), ("resolver", "resolver"))
 
 
 def one_back(rng: np.random.Generator) -> Circuit:
     """A head that attends to the previous token, whatever it is, and writes the sense that it finds
     there to the word."""
-    [place] = _places(rng, 1)
-    return Circuit((copier(*place, EVEN, {"resolved": 3.0}),), ("position-explained",))
+    [head] = _random_heads(rng, 1)
+    return Circuit((copier(*head, EVEN, {"resolved": 3.0}),), ("position-explained",))
 
 
 def copier(layer: int, head: int, takes: Reading, gives: Reading) -> Head:
@@ -280,7 +283,7 @@ def copier(layer: int, head: int, takes: Reading, gives: Reading) -> Head:
     return Head(layer, head, looks, ((takes, gives),))
 
 
-def _places(rng: np.random.Generator, count: int) -> list[HeadIndex]:
+def _random_heads(rng: np.random.Generator, count: int) -> list[HeadIndex]:
     return [divmod(int(number), HEADS) for number in rng.permutation(LAYERS * HEADS)[:count]]
 
 
@@ -362,59 +365,59 @@ def two_steps(rng: np.random.Generator) -> PlantedPaths:
 
 def three_steps(rng: np.random.Generator) -> PlantedPaths:
     """The same over two tokens in between."""
-    one, two, three = _rising(rng, 3)
+    mover, middle, reader = _rising(rng, 3)
     first, second = (
-        copier(*one, EVEN, {"second": 1.0}),
-        copier(*two, {"second": 1.0}, {"decoy": 1.0}),
+        copier(*mover, EVEN, {"second": 1.0}),
+        copier(*middle, {"second": 1.0}, {"decoy": 1.0}),
     )
-    heads = (first, second, copier(*three, {"decoy": 1.0}, {"resolved": 3.0}))
-    return PlantedPaths(heads, _chain(one, two, three), distance=3)
+    heads = (first, second, copier(*reader, {"decoy": 1.0}, {"resolved": 3.0}))
+    return PlantedPaths(heads, _chain(mover, middle, reader), distance=3)
 
 
 def two_ways(rng: np.random.Generator) -> PlantedPaths:
     """Two chains that each write half of it."""
     heads, chains = _two_chains(rng, {"resolved": 1.5})
-    one, other = (_chain(*chain, does=(0.5, 0.5)) for chain in chains)
-    return PlantedPaths(heads, one | other)
+    first_chain, second_chain = (_chain(*chain, does=(0.5, 0.5)) for chain in chains)
+    return PlantedPaths(heads, first_chain | second_chain)
 
 
 def either_way(rng: np.random.Generator) -> PlantedPaths:
     """Two chains that each end in a small write, and neurons that write `resolved` if at least one
     has the first sense."""
     heads, chains = _two_chains(rng, {"decoy": HINT})
-    one, other = (_chain(*chain, does=(1.0, 0.0)) for chain in chains)
+    first_chain, second_chain = (_chain(*chain, does=(1.0, 0.0)) for chain in chains)
     units = step(
         2, {"decoy": 1.0}, -2 / 3 * HINT, {"resolved": 6.0}, sharp=120.0
     )  # for any size of the stream
     to_neurons = {(last, 0, (2, -1), 0, "input"): (1.0, 0.0) for _, last in chains}
-    return PlantedPaths(heads, one | other | to_neurons, units=units)
+    return PlantedPaths(heads, first_chain | second_chain | to_neurons, units=units)
 
 
 def by_query(rng: np.random.Generator) -> PlantedPaths:
     """A head writes the sense to the word; a later one attends to the begin token for the first
     sense only."""
-    one, two = _rising(rng, 2)
+    first, second = _rising(rng, 2)
     asks = Head(
-        *two, (({"second": 80.0}, {"is_bos": 12.0}),), (({"is_bos": 1.0}, {"resolved": 3.0}),)
+        *second, (({"second": 80.0}, {"is_bos": 12.0}),), (({"is_bos": 1.0}, {"resolved": 3.0}),)
     )
     heads = (
-        resolver(*one, takes=EVEN, gives="second", size=0.1),
+        resolver(*first, takes=EVEN, gives="second", size=0.1),
         asks,
     )  # almost nothing of the gap by itself
-    edges = {(CUE, -2, one, 0, "value"): (1.0, 1.0), (one, 0, two, 0, "query"): (1.0, 1.0)}
+    edges = {(CUE, -2, first, 0, "value"): (1.0, 1.0), (first, 0, second, 0, "query"): (1.0, 1.0)}
     return PlantedPaths(heads, edges)
 
 
 def by_key(rng: np.random.Generator) -> PlantedPaths:
     """A mover marks the token after the cue with the sense; a later head attends to it for one
     sense only."""
-    one, two = _rising(rng, 2)
+    first, second = _rising(rng, 2)
     looks = (({"is_target": 8.0}, {"second": 12.0}), ({"anchor": 1.0}, {"is_bos": 6.0}))
     heads = (
-        copier(*one, EVEN, {"second": 1.0}),
-        Head(*two, looks, (({"is_bos": 1.0}, {"resolved": 3.0}),)),
+        copier(*first, EVEN, {"second": 1.0}),
+        Head(*second, looks, (({"is_bos": 1.0}, {"resolved": 3.0}),)),
     )
-    edges = {(CUE, -2, one, -1, "value"): (1.0, 1.0), (one, -1, two, 0, "key"): (1.0, 1.0)}
+    edges = {(CUE, -2, first, -1, "value"): (1.0, 1.0), (first, -1, second, 0, "key"): (1.0, 1.0)}
     return PlantedPaths(heads, edges)
 
 
@@ -436,9 +439,9 @@ def by_neurons(rng: np.random.Generator) -> PlantedPaths:
 
 def by_function_word(rng: np.random.Generator) -> PlantedPaths:
     """A head that reads a function word before the word, and nothing of the cue."""
-    [place] = _places(rng, 1)
+    [head] = _random_heads(rng, 1)
     return PlantedPaths(
-        (copier(*place, EVEN, {"resolved": 6.0}),), {(CUE, -1, place, 0, "value"): (1.0, 1.0)}
+        (copier(*head, EVEN, {"resolved": 6.0}),), {(CUE, -1, head, 0, "value"): (1.0, 1.0)}
     )
 
 
@@ -466,12 +469,12 @@ def _two_chains(
     """Two movers of one layer, whose writes readers of a later layer read, chain by chain."""
     early, late = sorted(rng.permutation(LAYERS)[:2].tolist())
     movers, readers = (rng.permutation(HEADS)[:2].tolist() for _ in range(2))
-    brought = ({"second": 1.0}, {"accent": 1.0})
+    features = ({"second": 1.0}, {"accent": 1.0})
     heads = [
-        copier(early, head, EVEN, feature) for head, feature in zip(movers, brought, strict=True)
+        copier(early, head, EVEN, feature) for head, feature in zip(movers, features, strict=True)
     ]
     heads += [
-        copier(late, head, feature, gives) for head, feature in zip(readers, brought, strict=True)
+        copier(late, head, feature, gives) for head, feature in zip(readers, features, strict=True)
     ]
     return tuple(heads), [
         ((early, mover), (late, reader)) for mover, reader in zip(movers, readers, strict=True)
@@ -518,8 +521,8 @@ CUES_EACH = 5
 
 def flat(edge: Edge) -> tuple[object, ...]:
     """An edge as a row of `probe.patching.edges`."""
-    sender, pos, receiver, *others = edge
-    return *sender, pos, *receiver, *others
+    sender, sender_pos, receiver, receiver_pos, channel = edge
+    return *sender, sender_pos, *receiver, receiver_pos, channel
 
 
 def pairs_in(model, kind, distance):

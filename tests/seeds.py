@@ -1,4 +1,4 @@
-"""The seeds or cases of every run, and those of the campaign."""
+"""The seeds or cases of every run, and the seeds of the campaign."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,8 +12,8 @@ def mostly_campaign(cases: Iterable[Any], *, here: int = 1) -> list[Any]:
     one case."""
     parts = [case if isinstance(case, tuple) else (case,) for case in cases]
     return [
-        pytest.param(*part, marks=[pytest.mark.campaign] * (place >= here))
-        for place, part in enumerate(parts)
+        pytest.param(*part, marks=[pytest.mark.campaign] * (index >= here))
+        for index, part in enumerate(parts)
     ]
 
 

@@ -39,8 +39,8 @@ def require_command_makes(folder: Path, script: str, auto: type, out: Path) -> N
         "--steps",
         "20",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    require_made(folder, auto, out, "--seed 7 --steps 20", done.stdout)
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    require_made(folder, auto, out, "--seed 7 --steps 20", process.stdout)
 
 
 def require_two_steps_make(

@@ -56,30 +56,30 @@ def pieces(
 def word_list(texts: Iterable[str] = SENTENCES) -> bytes:
     """BERT's: special tokens, words, letters and continuations of words."""
     words = sorted({word.strip(".,").lower() for text in texts for word in text.split()})
-    continued = [f"##{letter}" for letter in LETTERS]
-    return "\n".join([*MARKS, *words, *LETTERS, *continued, ".", ","]).encode()
+    continuations = [f"##{letter}" for letter in LETTERS]
+    return "\n".join([*MARKS, *words, *LETTERS, *continuations, ".", ","]).encode()
 
 
 def tekken() -> bytes:
     """Mistral's: bytes and two merges of them, after three special tokens."""
-    known = [bytes([number]) for number in range(256)] + [b"ba", b"bank"]
+    tokens = [bytes([number]) for number in range(256)] + [b"ba", b"bank"]
     special = ("<unk>", "<s>", "</s>")
-    held = {
+    content = {
         "config": {
             "pattern": r"\w+|\s+|[^\w\s]+",
-            "default_vocab_size": len(known) + len(special),
+            "default_vocab_size": len(tokens) + len(special),
             "default_num_special_tokens": len(special),
         },
         "vocab": [
             {"rank": rank, "token_bytes": base64.b64encode(token).decode()}
-            for rank, token in enumerate(known)
+            for rank, token in enumerate(tokens)
         ],
         "special_tokens": [
             {"rank": rank, "token_str": token, "is_control": True}
             for rank, token in enumerate(special)
         ],
     }
-    return json.dumps(held).encode()
+    return json.dumps(content).encode()
 
 
 def with_files(folder: Path, files: Mapping[str, bytes]) -> Path:
@@ -97,9 +97,9 @@ def make_marian(folder: Path) -> Path:
     source, target = pieces(SOURCE, size=400), pieces(TARGET, size=200)
     vocabulary = {"</s>": 0, "<unk>": 1}
     for model in (source, target):
-        known = SentencePieceProcessor(model_proto=model)
-        for number in range(known.get_piece_size()):
-            vocabulary.setdefault(known.id_to_piece(number), len(vocabulary))
+        processor = SentencePieceProcessor(model_proto=model)
+        for number in range(processor.get_piece_size()):
+            vocabulary.setdefault(processor.id_to_piece(number), len(vocabulary))
     for token in ("🦫", LANGUAGE, "<pad>"):
         vocabulary[token] = len(vocabulary)
     pad = vocabulary["<pad>"]

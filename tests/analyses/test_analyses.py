@@ -33,8 +33,8 @@ APART = (
     *("a_word_in_motion", "growth", "ioi", "speed", "why_it_attends"),
     *("cost_of_shortcuts", "which_shortcut_finds_the_heads"),
 )
-KEPT = [script for script in SCRIPTS if script.stem not in APART]
-# Three that together take a second or less; the campaign runs all, each in a separate process.
+RUN_HERE = [script for script in SCRIPTS if script.stem not in APART]
+# These three take a second or less together; the campaign runs all, each in a separate process.
 SHORT = ("plain_self_attention", "what_the_mask_hides", "why_divide_by_sqrt_d")
 PERMUTATIONS = {
     "adjectives_to_nouns": 2000,
@@ -68,7 +68,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def require_files_as_kept(script, folder):
+def require_stored_results(script, folder):
     """The folder in which a script ran contains only `out`, with the stored pictures and the stored
     table."""
     out = folder / "out"
@@ -78,31 +78,31 @@ def require_files_as_kept(script, folder):
     for picture in pictures:
         assert picture.read_bytes().startswith(b"\x89PNG")
         assert list((ROOT / "reports").rglob(picture.name)), (
-            f"{picture.name} is not kept: run make gallery"
+            f"{picture.name} is not stored: run make gallery"
         )
-    (kept,) = (ROOT / "reports").rglob(f"{script.stem}.csv")
-    require_same(out / f"{script.stem}.csv", kept, permutations=PERMUTATIONS.get(script.stem))
+    (reference,) = (ROOT / "reports").rglob(f"{script.stem}.csv")
+    require_same(out / f"{script.stem}.csv", reference, permutations=PERMUTATIONS.get(script.stem))
 
 
 @pytest.mark.real_model
 @pytest.mark.parametrize(
-    "script", [s for s in KEPT if s.stem in SHORT], ids=lambda script: script.stem
+    "script", [s for s in RUN_HERE if s.stem in SHORT], ids=lambda script: script.stem
 )
-def test_it_runs_and_gives_the_table_that_is_kept(script, folder, load_once, monkeypatch):
+def test_it_runs_and_reproduces_the_stored_table(script, folder, load_once, monkeypatch):
     monkeypatch.setattr(probe, "load", load_once)
     with torch.random.fork_rng(), altair.renderers.enable("default"):
         runpy.run_path(str(script), run_name="__main__")
-    require_files_as_kept(script, folder)
+    require_stored_results(script, folder)
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("script", KEPT, ids=lambda script: script.stem)
-def test_it_runs_as_a_script_in_a_process_of_its_own(script, folder):
-    done = subprocess.run(
+@pytest.mark.parametrize("script", RUN_HERE, ids=lambda script: script.stem)
+def test_it_runs_as_a_script_in_a_separate_process(script, folder):
+    process = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    require_files_as_kept(script, folder)
+    assert process.returncode == 0, process.stderr
+    require_stored_results(script, folder)
 
 
 @pytest.mark.parametrize(
@@ -118,37 +118,37 @@ def test_it_runs_as_a_script_in_a_process_of_its_own(script, folder):
         {"another": 1.0},
     ],
 )
-def test_a_table_that_differs_is_noticed(changed, tmp_path):
+def test_a_changed_table_is_refused(changed, tmp_path):
     frame = pd.DataFrame({"head": ["L0H1", "L0H2"], "share": [0.5, 0.25], "p_swap": [0.01, 0.34]})
     frame = frame.assign(verdict=["resolver", "none"], rank=[1.0, 2.0], tokens=[100_000, 100_000])
-    frame.to_csv(tmp_path / "kept.csv", index=False)
+    frame.to_csv(tmp_path / "stored.csv", index=False)
     frame.assign(share=[0.5, 0.25004], p_swap=[0.01, 0.338]).to_csv(
         tmp_path / "same.csv", index=False
     )
-    frame.assign(**changed).to_csv(tmp_path / "made.csv", index=False)
-    require_same(tmp_path / "same.csv", tmp_path / "kept.csv", permutations=1000)
+    frame.assign(**changed).to_csv(tmp_path / "new.csv", index=False)
+    require_same(tmp_path / "same.csv", tmp_path / "stored.csv", permutations=1000)
     with pytest.raises(AssertionError):
-        require_same(tmp_path / "made.csv", tmp_path / "kept.csv", permutations=1000)
+        require_same(tmp_path / "new.csv", tmp_path / "stored.csv", permutations=1000)
 
 
 def test_p_values_are_compared_in_steps_of_their_permutations(tmp_path):
-    for name, p in (("kept", 0.34), ("made", 0.341)):
+    for name, p in (("stored", 0.34), ("new", 0.341)):
         pd.DataFrame({"p": [p, 1.0]}).to_csv(tmp_path / f"{name}.csv", index=False)
-    require_same(tmp_path / "made.csv", tmp_path / "kept.csv", permutations=1000)
+    require_same(tmp_path / "new.csv", tmp_path / "stored.csv", permutations=1000)
     for permutations in (9999, None):
         with pytest.raises(AssertionError):
-            require_same(tmp_path / "made.csv", tmp_path / "kept.csv", permutations=permutations)
+            require_same(tmp_path / "new.csv", tmp_path / "stored.csv", permutations=permutations)
 
 
 def test_the_gradient_of_the_softmax_is_the_largest_eigenvalue_of_its_jacobian():
     """Shares that are even, tied, masked and saturated, for which a general solver in float32 may
     not converge."""
     tree = ast.parse((ROOT / "analyses" / "why_divide_by_sqrt_d.py").read_text(encoding="utf-8"))
-    found: dict[str, object] = {"torch": torch}
+    namespace: dict[str, object] = {"torch": torch}
     (gradient,) = (
         node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "gradient"
     )
-    exec(ast.unparse(gradient), found)  # noqa: S102 - a cell of the script
+    exec(ast.unparse(gradient), namespace)  # noqa: S102 - a cell of the script
     draw = torch.Generator().manual_seed(0)
     sizes = torch.logspace(-1, 4, 60, dtype=torch.float64)[:, None, None]
     scores = sizes * torch.randn(60, 20, 9, generator=draw, dtype=torch.float64)
@@ -158,20 +158,20 @@ def test_the_gradient_of_the_softmax_is_the_largest_eigenvalue_of_its_jacobian()
     shares = scores.softmax(-1)
     jacobians = torch.diag_embed(shares) - shares.unsqueeze(-1) * shares.unsqueeze(-2)
     expected = np.linalg.eigvalsh(jacobians.numpy())[..., -1]
-    np.testing.assert_allclose(found["gradient"](shares), expected, rtol=0, atol=1e-14)
-    np.testing.assert_allclose(found["gradient"](shares.float()), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(namespace["gradient"](shares), expected, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(namespace["gradient"](shares.float()), expected, rtol=0, atol=1e-6)
 
 
-MADE = sorted((ROOT / "reports" / "lessons").glob("*.[pc][ns][gv]"))
+STORED = sorted((ROOT / "reports" / "lessons").glob("*.[pc][ns][gv]"))
 
 
-@pytest.mark.parametrize("kept", MADE, ids=lambda kept: kept.name)
-def test_what_is_kept_is_small_and_some_script_makes_it(kept):
-    assert kept.stem in {script.stem for script in SCRIPTS}
-    if kept.suffix == ".png":
-        assert kept.stat().st_size <= LARGEST_PICTURE
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.name)
+def test_stored_results_are_small_and_a_script_writes_each(path):
+    assert path.stem in {script.stem for script in SCRIPTS}
+    if path.suffix == ".png":
+        assert path.stat().st_size <= LARGEST_PICTURE
     else:
-        assert 1 <= len(pd.read_csv(kept)) <= MOST_ROWS
+        assert 1 <= len(pd.read_csv(path)) <= MOST_ROWS
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
@@ -185,7 +185,7 @@ def test_it_opens_as_a_notebook(script):
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_its_first_cell_says_what_it_needs(script):
+def test_its_first_cell_lists_what_it_needs(script):
     """The packages next to it in a clone, the model, and the folder that it writes to, as in its
     code."""
     text = script.read_text(encoding="utf-8")
@@ -231,47 +231,50 @@ def test_it_uses_only_public_names(script):
     assert foreign_names(tree) == set()
 
 
-def test_a_name_that_is_not_public_is_noticed():
+def test_a_private_name_is_noticed():
     lines = (
         "import probe.model.replay",
         "from probe.model.tokens import locate",
         "from probe import models",
     )
     code = "\n".join([*lines, "probe.__file__", "charts.palette"])
-    named = {
+    private_names = {
         "probe.model.replay",
         "probe.model.tokens",
         "probe.models",
         "probe.__file__",
         "charts.palette",
     }
-    assert foreign_names(ast.parse(code)) == named
+    assert foreign_names(ast.parse(code)) == private_names
 
 
 def foreign_names(tree: ast.AST) -> set[str]:
     """Modules of probe that are imported, and names from it, that are not public."""
-    modules, taken = set(), set()
+    modules, names = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules |= {name.name for name in node.names}
         if isinstance(node, ast.ImportFrom) and node.module == "probe":
-            taken |= {("probe", name.name) for name in node.names}
+            names |= {("probe", name.name) for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             wholes = {f"{node.module}.{name.name}" for name in node.names}
             modules |= {whole if whole in MODULES else node.module for whole in wholes}
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) in PUBLIC:
-            taken.add((ast.unparse(node.value), node.attr))
+            names.add((ast.unparse(node.value), node.attr))
     ours = {module for module in modules if module.split(".")[0] == "probe"}
-    foreign = {f"{home}.{name}" for home, name in taken if name not in PUBLIC[home]}
+    foreign = {f"{home}.{name}" for home, name in names if name not in PUBLIC[home]}
     return foreign | ours - MODULES
 
 
-def test_every_analysis_and_notebook_is_there():
-    assert len(KEPT) > 5 and [path.stem for path in NOTEBOOKS] == ["a_real_model", "investigation"]
+def test_every_analysis_and_notebook_exists():
+    assert len(RUN_HERE) > 5 and [path.stem for path in NOTEBOOKS] == [
+        "a_real_model",
+        "investigation",
+    ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_is_what_its_script_makes_without_outputs(path):
+def test_a_notebook_equals_its_script_and_has_no_outputs(path):
     notebook = nbformat.read(path, as_version=4)
     script = jupytext.read(path.with_suffix(".py"))
     cells, expected = (
@@ -283,7 +286,7 @@ def test_it_is_what_its_script_makes_without_outputs(path):
     nbformat.validate(notebook)
 
 
-@pytest.mark.campaign  # its cells are those of the script, which every run runs
+@pytest.mark.campaign  # its cells are the cells of the script, which every run runs
 @pytest.mark.parametrize(
     "path", [ROOT / "analyses" / "investigation.ipynb"], ids=lambda path: path.stem
 )
@@ -301,13 +304,13 @@ def test_it_runs_and_shows_charts_and_tables(path, tmp_path, monkeypatch):
     assert [
         text for text in printed if "TqdmWarning" not in text
     ] == []  # a library's message, if no widgets are installed
-    shown = [output.data for output in outputs if "data" in output]
-    charts = [data[SVG] for data in shown if SVG in data]
+    displays = [output.data for output in outputs if "data" in output]
+    charts = [data[SVG] for data in displays if SVG in data]
     assert len(charts) == notebook_calls(path, "charts.") and all(
         chart.count("<path") > 10 for chart in charts
     )
-    assert not [data for data in shown if "http" in data.get("text/html", "")]
-    tables = [data["text/html"] for data in shown if "<table" in data.get("text/html", "")]
+    assert not [data for data in displays if "http" in data.get("text/html", "")]
+    tables = [data["text/html"] for data in displays if "<table" in data.get("text/html", "")]
     assert any("<b>Trace</b>" in table for table in tables) and any(
         "<b>Study</b>" in table for table in tables
     )

@@ -64,14 +64,16 @@ def words_of(text: str) -> list[str]:
 
 @pytest.mark.campaign
 def test_held_out_cues_never_meet_an_ambiguous_word_on_either_side() -> None:
-    held = {form for cue in held_out_cues() for form in (cue, cue + "s", cue + "es")}
+    held_out_forms = {form for cue in held_out_cues() for form in (cue, cue + "s", cue + "es")}
     assert [
-        text for text in sample() if FORMS & set(words_of(text)) and held & set(words_of(text))
+        text
+        for text in sample()
+        if FORMS & set(words_of(text)) and held_out_forms & set(words_of(text))
     ] == []
 
 
 @pytest.mark.campaign
-def test_no_text_comes_near_a_frame() -> None:
+def test_no_text_resembles_a_frame() -> None:
     both = lexicon_windows() | after.frame_windows()
     assert [text for text in sample() if echoes(text, both) or not allowed(text)] == []
     rows = [row for word in WORDS for row in after.sentences(word)]
@@ -81,26 +83,26 @@ def test_no_text_comes_near_a_frame() -> None:
     )
 
 
-def test_cues_behind_the_word_are_as_frequent_as_cues_before_it() -> None:
+def test_cues_after_the_word_are_as_frequent_as_cues_before_it() -> None:
     cues = {
         word: {cue for sense in lexicon.entry(word).senses for cue in sense.cues}
         for word in lexicon.words()
     }
-    before = behind = 0
+    n_before = n_after = 0
     for text in sample():
         words = words_of(text)
         for at, word in enumerate(words):
-            before += word in cues and bool(cues[word] & set(words[:at]))
-            behind += (
+            n_before += word in cues and bool(cues[word] & set(words[:at]))
+            n_after += (
                 word in cues
                 and bool(cues[word] & set(words[at:]))
                 and not cues[word] & set(words[:at])
             )
-    assert behind > 0.2 * len(sample())
-    assert 0.5 < behind / before < 2
+    assert n_after > 0.2 * len(sample())
+    assert 0.5 < n_after / n_before < 2
 
 
-def test_frames_put_the_cue_behind_the_word_at_its_distance_and_say_nothing_of_the_sense() -> None:
+def test_frames_put_the_cue_after_the_word_at_its_distance_and_give_no_hint_of_the_sense() -> None:
     for frame in lexicon.frames_behind():
         assert list(frame.versions) == [1, 2, 3, 4]
         for distance, text in frame.versions.items():
@@ -137,7 +139,7 @@ def test_sentences_mark_word_and_cue_and_come_in_aligned_sets() -> None:
             assert row.cue_start > row.end
 
 
-def test_the_tokenizer_puts_marks_around_a_text_and_gives_offsets() -> None:
+def test_the_tokenizer_adds_special_tokens_and_returns_offsets() -> None:
     tokenizer = shipped()[1]
     text = "One mole of carbon dioxide"
     encoded = tokenizer(text, return_offsets_mapping=True)
@@ -183,32 +185,32 @@ def test_words_cues_and_frame_words_are_single_tokens() -> None:
 
 
 @pytest.mark.campaign
-def test_senses_are_told_apart_at_the_word_whichever_side_the_cue_is_on() -> None:
+def test_senses_are_distinguished_at_the_word_with_the_cue_on_either_side() -> None:
     """Three words, including mole with its four senses; all sixteen in the campaign below."""
     for scores in (results().before, results().behind):
-        seen, held = overall(scores)
-        assert seen >= 0.95 and held >= 0.87, scores
+        familiar, unfamiliar = overall(scores)
+        assert familiar >= 0.95 and unfamiliar >= 0.87, scores
         assert all(score.n_seen >= 300 and score.n_held_out >= 100 for score in scores)
 
 
 @pytest.mark.campaign
-def test_before_the_first_attention_layer_there_is_only_chance() -> None:
+def test_accuracy_is_at_chance_before_the_first_attention_layer() -> None:
     for score in (*results().before, *results().behind):
         assert score.embedding == pytest.approx(1 / score.senses, abs=1e-9)
 
 
 @pytest.mark.campaign
 def test_sentences_whose_cue_follows_the_word_are_resolved_at_the_word() -> None:
-    found = {row.text: row for row in results().answers if row.cue_after}
+    answers = {row.text: row for row in results().answers if row.cue_after}
     assert (
-        found["Apple unveiled a new smartphone model at their latest product launch event"].answer
+        answers["Apple unveiled a new smartphone model at their latest product launch event"].answer
         == "company"
     )
-    assert found["Please buy an apple and an orange from the grocery store"].answer == "fruit"
-    assert found["One mole of carbon dioxide"].answer == "unit"
+    assert answers["Please buy an apple and an orange from the grocery store"].answer == "fruit"
+    assert answers["One mole of carbon dioxide"].answer == "unit"
 
 
-def test_a_hidden_word_is_brought_back_from_its_topic_on_either_side() -> None:
+def test_a_masked_word_is_predicted_from_its_topic_on_either_side() -> None:
     model, tokenizer = shipped()
     words = [tokenizer.convert_tokens_to_ids(f"Ġ{word}") for word in WORDS]
     topics = {"pear": "apple", "river": "bank", "loan": "bank", "cheek": "mole", "burrow": "mole"}
@@ -222,7 +224,7 @@ def test_a_hidden_word_is_brought_back_from_its_topic_on_either_side() -> None:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("kind", ["before", "behind"])
-def test_the_card_says_what_is_measured(kind: str) -> None:
+def test_the_card_reports_the_measured_accuracy(kind: str) -> None:
     text = (FOLDER / "card.md").read_text("utf-8")
     assert f"{shipped()[0].num_parameters():,} parameters" in text
     titles = {"before": "Cue before the word", "behind": "Cue after the word"}
@@ -236,27 +238,27 @@ def test_the_card_says_what_is_measured(kind: str) -> None:
 
 
 @pytest.mark.campaign
-def test_the_card_says_what_is_measured_for_every_word() -> None:
-    found = evaluate(*shipped())
+def test_the_card_reports_the_measured_accuracy_for_every_word() -> None:
+    all_results = evaluate(*shipped())
     text = (FOLDER / "card.md").read_text("utf-8")
-    said = [
+    totals = [
         list(map(float, re.findall(r"\*\*([\d.]+)\*\*", line)))
         for line in text.splitlines()
         if "**all**" in line
     ]
-    assert len(said) == 2
-    for row, scores in zip(said, (found.before, found.behind), strict=True):
+    assert len(totals) == 2
+    for row, scores in zip(totals, (all_results.before, all_results.behind), strict=True):
         assert row == pytest.approx([100 * share for share in overall(scores)], abs=0.3)
         assert row[0] >= 96 and row[1] >= 92
         weak = {s.word for s in scores if min(s.on_seen, s.held_out) < 0.85}
         assert weak <= {"mole", "bark"}  # mole has four senses; all others have two
 
 
-def test_resid_at_word_is_the_streams_own_at_the_words_last_token() -> None:
+def test_resid_at_word_is_the_stream_at_the_last_token_of_the_word() -> None:
     model, tokenizer = shipped()
     rows = [row for row in lexicon.showcase() if row.word in WORDS]
-    found = resid_at_word(model, tokenizer, rows)
-    for row, resid in zip(rows, found, strict=True):
+    streams = resid_at_word(model, tokenizer, rows)
+    for row, resid in zip(rows, streams, strict=True):
         encoded = tokenizer(row.text, return_tensors="pt")
         at = encoded.char_to_token(row.end - 1)
         with torch.no_grad():
@@ -265,59 +267,59 @@ def test_resid_at_word_is_the_streams_own_at_the_words_last_token() -> None:
 
 
 @pytest.mark.campaign
-def test_hiding_asks_for_words_of_topics_more_often_and_shows_the_rest() -> None:
+def test_masking_prefers_topical_words_and_leaves_other_tokens_unchanged() -> None:
     tokenizer = shipped()[1]
-    known = lists(tokenizer)
+    vocabulary = lists(tokenizer)
     texts = list(after.units(4000, seed=77))
     ids = training.padded(tokenizer(texts).input_ids, tokenizer.pad_token_id)
-    given, asked = hide(ids, tokenizer, known, torch.Generator().manual_seed(0))
+    inputs, is_target = hide(ids, tokenizer, vocabulary, torch.Generator().manual_seed(0))
     plain = ids >= len(tokenizer.all_special_ids)
-    assert not asked[~plain].any() and torch.equal(given[~asked], ids[~asked])
-    topical = torch.isin(ids, known.topical)
-    assert asked[topical].float().mean().item() == pytest.approx(TOPICAL, abs=0.02)
-    assert asked[plain & ~topical].float().mean().item() == pytest.approx(OTHER, abs=0.02)
-    assert (given[asked] == tokenizer.mask_token_id).float().mean().item() == pytest.approx(
+    assert not is_target[~plain].any() and torch.equal(inputs[~is_target], ids[~is_target])
+    topical = torch.isin(ids, vocabulary.topical)
+    assert is_target[topical].float().mean().item() == pytest.approx(TOPICAL, abs=0.02)
+    assert is_target[plain & ~topical].float().mean().item() == pytest.approx(OTHER, abs=0.02)
+    assert (inputs[is_target] == tokenizer.mask_token_id).float().mean().item() == pytest.approx(
         HIDDEN, abs=0.02
     )
-    assert (given[asked] != ids[asked]).float().mean().item() == pytest.approx(
+    assert (inputs[is_target] != ids[is_target]).float().mean().item() == pytest.approx(
         HIDDEN + REPLACED, abs=0.03
     )
     assert 0.1 < topical[plain].float().mean() < 0.6
 
 
 @pytest.mark.campaign
-def test_hiding_puts_no_ambiguous_word_beside_a_held_out_cue() -> None:
+def test_masking_puts_no_ambiguous_word_next_to_a_held_out_cue() -> None:
     tokenizer = shipped()[1]
-    known = lists(tokenizer)
+    vocabulary = lists(tokenizer)
     assert {f"Ġ{word}" for word in lexicon.words()} == set(
-        tokenizer.convert_ids_to_tokens(known.ambiguous.tolist())
+        tokenizer.convert_ids_to_tokens(vocabulary.ambiguous.tolist())
     )
     ids = training.padded(
         tokenizer(list(after.units(4000, seed=78))).input_ids, tokenizer.pad_token_id
     )
-    given, _ = hide(ids, tokenizer, known, torch.Generator().manual_seed(0))
-    added = given != ids
-    assert not torch.isin(given[added], known.held_out).any()
-    apart = torch.isin(ids, known.held_out).any(1)
+    inputs, _ = hide(ids, tokenizer, vocabulary, torch.Generator().manual_seed(0))
+    added = inputs != ids
+    assert not torch.isin(inputs[added], vocabulary.held_out).any()
+    apart = torch.isin(ids, vocabulary.held_out).any(1)
     assert 0.03 < apart.float().mean() < 0.1
-    assert not torch.isin(given[apart], known.ambiguous).any()
-    assert torch.isin(given[added], known.ambiguous).sum() > 2000
+    assert not torch.isin(inputs[apart], vocabulary.ambiguous).any()
+    assert torch.isin(inputs[added], vocabulary.ambiguous).sum() > 2000
 
 
-def test_lists_hold_whole_words_and_no_pieces_of_others() -> None:
+def test_lists_contain_whole_words_and_no_parts_of_others() -> None:
     tokenizer = shipped()[1]
-    known = lists(tokenizer)
-    named = {
-        name: set(tokenizer.convert_ids_to_tokens(getattr(known, name).tolist()))
-        for name in vars(known)
+    vocabulary = lists(tokenizer)
+    tokens = {
+        name: set(tokenizer.convert_ids_to_tokens(getattr(vocabulary, name).tolist()))
+        for name in vars(vocabulary)
     }
     forms = {f"Ġ{form}" for cue in held_out_cues() for form in (cue, f"{cue}s", f"{cue}es")}
     assert (
-        named["held_out"] <= forms and {f"Ġ{cue}" for cue in held_out_cues()} <= named["held_out"]
+        tokens["held_out"] <= forms and {f"Ġ{cue}" for cue in held_out_cues()} <= tokens["held_out"]
     )
-    assert all(word.startswith("Ġ") for word in named["topical"])
-    assert {"Ġsmartphone", "Ġunveiled", "Ġbank", "Ġriver", "Ġlaunch"} <= named["topical"]
-    assert not {"Ġthe", "Ġnew", "Ġin", "Ġst"} & named["topical"]
+    assert all(word.startswith("Ġ") for word in tokens["topical"])
+    assert {"Ġsmartphone", "Ġunveiled", "Ġbank", "Ġriver", "Ġlaunch"} <= tokens["topical"]
+    assert not {"Ġthe", "Ġnew", "Ġin", "Ġst"} & tokens["topical"]
 
 
 def test_padding_changes_no_loss() -> None:
@@ -326,25 +328,29 @@ def test_padding_changes_no_loss() -> None:
     longer = tokenizer(
         "She asked about the loan, the mortgage, the deposit and then about the bank."
     ).input_ids
-    known = lists(tokenizer)
+    vocabulary = lists(tokenizer)
     mask = torch.tensor([[1] * len(ids) + [0] * (len(longer) - len(ids))])
     filled = torch.tensor([ids + [tokenizer.pad_token_id] * (len(longer) - len(ids))])
     with torch.no_grad():
-        alone, padded = model(torch.tensor([ids])).logits, model(filled, attention_mask=mask).logits
+        unpadded, padded = (
+            model(torch.tensor([ids])).logits,
+            model(filled, attention_mask=mask).logits,
+        )
         dice = (torch.Generator().manual_seed(1) for _ in range(2))
         losses = [
-            step_loss(model, tokenizer, [ids, longer], vocabulary=known, dice=each) for each in dice
+            step_loss(model, tokenizer, [ids, longer], vocabulary=vocabulary, dice=each)
+            for each in dice
         ]
-    assert torch.allclose(alone[0], padded[0, : len(ids)], atol=1e-4)
+    assert torch.allclose(unpadded[0], padded[0, : len(ids)], atol=1e-4)
     assert torch.equal(*losses)
 
 
 @pytest.mark.campaign
-def test_two_steps_of_training_make_a_folder_that_loads(tmp_path: Path) -> None:
+def test_two_training_steps_write_a_folder_that_loads(tmp_path: Path) -> None:
     require_two_steps_make(FOLDER, train, AutoModelForMaskedLM, tmp_path / "made", results())
 
 
-def test_held_out_cues_of_a_sense_are_a_fifth() -> None:
+def test_a_fifth_of_the_cues_of_a_sense_is_held_out() -> None:
     for word in WORDS:
         for sense in lexicon.entry(word).senses:
             assert 2 <= len(held_out(word, sense.name)) <= 3

@@ -87,12 +87,12 @@ def test_words_cues_continuations_and_frame_words_are_single_tokens() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=60))
-def test_any_text_comes_back(text: str) -> None:
+def test_any_text_survives_encoding_and_decoding(text: str) -> None:
     tokenizer = shipped()[1]
     assert tokenizer.decode(tokenizer(text).input_ids) == text
 
 
-def test_one_token_begins_ends_and_stands_for_the_unknown() -> None:
+def test_begin_end_and_unknown_are_one_token() -> None:
     model, tokenizer = shipped()
     assert tokenizer.bos_token == tokenizer.eos_token == tokenizer.unk_token == "<|endoftext|>"
     assert tokenizer.bos_token_id == model.config.bos_token_id == model.config.eos_token_id
@@ -110,10 +110,10 @@ def test_offsets_are_gpt2s() -> None:
 
 
 @pytest.mark.campaign
-def test_senses_are_told_apart_at_the_word() -> None:
+def test_senses_are_distinguished_at_the_word() -> None:
     scores, _ = results()
-    seen, held_out = overall(scores)
-    assert seen >= 0.98 and held_out >= 0.93
+    familiar, held_out = overall(scores)
+    assert familiar >= 0.98 and held_out >= 0.93
     assert {
         score.word: (score.on_seen, score.held_out)
         for score in scores
@@ -123,20 +123,20 @@ def test_senses_are_told_apart_at_the_word() -> None:
 
 
 @pytest.mark.campaign
-def test_before_the_first_attention_layer_there_is_only_chance() -> None:
+def test_accuracy_is_at_chance_before_the_first_attention_layer() -> None:
     for score in results()[0]:
         assert score.embedding == pytest.approx(1 / score.senses, abs=1e-9)
 
 
 @pytest.mark.campaign
-def test_showcase_sentences_whose_cue_comes_first_come_out_right() -> None:
-    shown = [row for row in results()[1] if not row.cue_after]
-    assert len(shown) >= 6
-    assert [row for row in shown if row.answer != row.sense] == []
+def test_showcase_sentences_with_the_cue_first_are_classified_correctly() -> None:
+    answers = [row for row in results()[1] if not row.cue_after]
+    assert len(answers) >= 6
+    assert [row for row in answers if row.answer != row.sense] == []
 
 
 @pytest.mark.campaign
-def test_the_card_says_what_is_measured() -> None:
+def test_the_card_reports_the_measured_accuracy() -> None:
     text = (FOLDER / "card.md").read_text("utf-8")
     parameters = sum(p.numel() for p in shipped()[0].parameters())
     assert f"{parameters:,} parameters" in text
@@ -153,7 +153,7 @@ def test_the_card_says_what_is_measured() -> None:
 
 
 @pytest.mark.campaign
-def test_every_position_is_trained_and_the_first_are_best() -> None:
+def test_every_position_is_trained_and_the_first_are_the_best() -> None:
     model, tokenizer = shipped()
     end = tokenizer.bos_token_id
     rows = [[end, *ids, end] for ids in tokenizer(list(grammar.units(200, seed=77))).input_ids]
@@ -164,26 +164,27 @@ def test_every_position_is_trained_and_the_first_are_best() -> None:
     assert start < min(later) + 0.02
 
 
-def test_adjectives_are_brought_back() -> None:
-    """When a noun is described again, its adjectives are more likely than others that the text
-    could have."""
-    rng, slots, kept = Random(1), tables(), []
+def test_adjectives_are_repeated() -> None:
+    """When a noun is described again, its adjectives are more likely than other adjectives
+    that the text could have."""
+    rng, slots, ratios = Random(1), tables(), []
     for _ in range(40):
-        first, second, other, another = rng.sample(sorted(set(slots["look"])), 4)
+        first, second, third, another = rng.sample(sorted(set(slots["look"])), 4)
         noun, land = rng.choice(slots["being"]), rng.choice(slots["land"])
         mine = next_token(f"The {first} {second} {noun} crossed the misty {land}. The {noun} was")
         theirs = next_token(
-            f"The {other} {another} {noun} crossed the misty {land}. The {noun} was"
+            f"The {third} {another} {noun} crossed the misty {land}. The {noun} was"
         )
         before, otherwise = (
-            sum(found[f"Ġ{look}"] for look in (first, second)) for found in (mine, theirs)
+            sum(probabilities[f"Ġ{look}"] for look in (first, second))
+            for probabilities in (mine, theirs)
         )
-        kept.append(before / otherwise)
-    assert sum(ratio > 1 for ratio in kept) >= 36, kept
-    assert sorted(kept)[len(kept) // 2] > 4
+        ratios.append(before / otherwise)
+    assert sum(ratio > 1 for ratio in ratios) >= 36, ratios
+    assert sorted(ratios)[len(ratios) // 2] > 4
 
 
-def test_pronouns_follow_masculine_and_feminine() -> None:
+def test_pronouns_agree_with_masculine_and_feminine_nouns() -> None:
     for he, she in (
         ("king", "queen"),
         ("man", "woman"),
@@ -191,17 +192,23 @@ def test_pronouns_follow_masculine_and_feminine() -> None:
         ("uncle", "aunt"),
         ("monk", "nun"),
     ):
-        him, her = (next_token(f"The {noun} cried because") for noun in (he, she))
-        assert him["Ġhe"] > 4 * him["Ġshe"] and her["Ġshe"] > 4 * her["Ġhe"], (he, she)
+        masculine, feminine = (next_token(f"The {noun} cried because") for noun in (he, she))
+        assert (
+            masculine["Ġhe"] > 4 * masculine["Ġshe"] and feminine["Ġshe"] > 4 * feminine["Ġhe"]
+        ), (he, she)
 
 
-def test_a_description_calls_up_the_name() -> None:
+def test_a_description_predicts_the_name() -> None:
     for who in tables()["character"]:
-        (first, second, *_), (one, other, *_), it = who["trait"], who["has"], who["it"].capitalize()
-        text = f"The {first}, {second} creature has {one} and {other}. {it} is the {who['kind']}"
-        found = next_token(text)
-        names = [f"Ġ{other['name']}" for other in tables()["character"]]
-        assert max(names, key=lambda name: found.get(name, 0.0)) == f"Ġ{who['name']}", text
+        (first, second, *_), (first_part, second_part, *_), it = (
+            who["trait"],
+            who["has"],
+            who["it"].capitalize(),
+        )
+        text = f"The {first}, {second} creature has {first_part} and {second_part}. {it} is the {who['kind']}"
+        probabilities = next_token(text)
+        names = [f"Ġ{character['name']}" for character in tables()["character"]]
+        assert max(names, key=lambda name: probabilities.get(name, 0.0)) == f"Ġ{who['name']}", text
 
 
 def test_points_share_ties_and_find_the_nearest_mean() -> None:
@@ -213,8 +220,8 @@ def test_points_share_ties_and_find_the_nearest_mean() -> None:
     assert margin[:, 0].abs().max() < 1e-6 and margin[:, 1].tolist() == pytest.approx(
         [0.9, 0.9], abs=0.06
     )
-    swapped = points(resid, 1 - labels, fitted, ~fitted)[0]
-    assert torch.equal(swapped, gained)
+    relabelled = points(resid, 1 - labels, fitted, ~fitted)[0]
+    assert torch.equal(relabelled, gained)
     wrong = points(resid[[0, 1, 3, 2]], labels, fitted, ~fitted)[0]
     assert wrong[:, 1].tolist() == [0.0, 0.0]
 
@@ -228,20 +235,20 @@ def test_best_depth_is_where_the_fitted_half_separates() -> None:
     assert best_depth(resid, labels, frames, torch.ones(8, dtype=torch.bool)) == 1
 
 
-def test_resid_at_end_is_the_streams_own_at_the_last_token() -> None:
+def test_resid_at_end_is_the_stream_at_the_last_token() -> None:
     model, tokenizer = shipped()
     text = "The old ferry passed the bank"
-    found = resid_at_end(model, tokenizer, ["The bank", text])
+    streams = resid_at_end(model, tokenizer, ["The bank", text])
     ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(text).input_ids]])
     embedding = model.transformer.wte(ids[0, -1]) + model.transformer.wpe.weight[ids.shape[1] - 1]
-    assert torch.equal(found[1, 0], embedding)
+    assert torch.equal(streams[1, 0], embedding)
     with torch.no_grad():
         states = model.transformer(ids, output_hidden_states=True).hidden_states
-    assert torch.allclose(found[1, 3], states[3][0, -1], atol=1e-5)
-    assert torch.allclose(model.transformer.ln_f(found[1, 4]), states[4][0, -1], atol=1e-5)
+    assert torch.allclose(streams[1, 3], states[3][0, -1], atol=1e-5)
+    assert torch.allclose(model.transformer.ln_f(streams[1, 4]), states[4][0, -1], atol=1e-5)
 
 
-def test_the_vocabulary_keeps_its_size_and_its_promises() -> None:
+def test_the_vocabulary_has_the_requested_size_and_encodes_any_text() -> None:
     texts = ["Some words return.", "Some words do not return."]
     tokenizer = wordpieces.build(texts, size=2_000)
     assert len(tokenizer) <= 2_000
@@ -250,7 +257,7 @@ def test_the_vocabulary_keeps_its_size_and_its_promises() -> None:
 
 
 @pytest.mark.campaign
-def test_two_steps_of_training_make_a_folder_that_loads(tmp_path: Path) -> None:
+def test_two_training_steps_write_a_folder_that_loads(tmp_path: Path) -> None:
     require_two_steps_make(FOLDER, train, AutoModelForCausalLM, tmp_path / "made", results())
 
 

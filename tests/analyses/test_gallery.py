@@ -19,24 +19,24 @@ spec.loader.exec_module(gallery)
 TEXT = gallery.README.read_text(encoding="utf-8")
 
 
-def test_the_readme_is_what_the_scripts_say():
+def test_the_readme_is_generated_from_the_scripts():
     assert gallery.with_gallery(TEXT) == TEXT, "run python reports/gallery.py --readme"
 
 
-def test_every_picture_that_is_kept_is_shown_and_every_link_leads_somewhere():
-    shown = set(re.findall(r'<img src="([^"]+)"', TEXT))
-    kept = {
+def test_every_stored_picture_appears_and_every_link_works():
+    linked = set(re.findall(r'<img src="([^"]+)"', TEXT))
+    pictures = {
         str(path.relative_to(REPORTS))
         for path in REPORTS.rglob("*")
         if path.suffix in (".png", ".svg") and REPORTS / "site" not in path.parents
     }
-    assert shown == kept
+    assert linked == pictures
     links = re.findall(r"\]\(([^)]+)\)", TEXT)
     assert len(links) >= 2 * len(gallery.analyses())
     assert [link for link in links if not (REPORTS / link).exists()] == []
 
 
-def test_every_analysis_has_its_question_its_table_and_a_sentence():
+def test_every_analysis_has_its_question_its_table_and_its_claim():
     for analysis in gallery.analyses():
         assert f"### {analysis.question}\n" in TEXT and analysis.question.endswith("?")
         assert f"[table]({analysis.table})" in TEXT
@@ -46,16 +46,16 @@ def test_every_analysis_has_its_question_its_table_and_a_sentence():
 
 
 def test_a_picture_is_shown_at_half_its_pixels_and_never_wider_than_the_page(tmp_path):
-    for pixels, shown in ((600, 300), (4000, gallery.WIDEST)):
+    for pixels, displayed in ((600, 300), (4000, gallery.WIDEST)):
         (tmp_path / "a.png").write_bytes(
             b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + pixels.to_bytes(4, "big") + bytes(9)
         )
-        assert gallery.width(tmp_path / "a.png") == shown
+        assert gallery.width(tmp_path / "a.png") == displayed
     for name in ("none.png", "drawn.svg"):
         assert gallery.width(tmp_path / name) == gallery.WIDEST
 
 
-def test_a_script_that_does_not_say_what_it_shows_is_refused(tmp_path):
+def test_a_script_without_a_claim_is_refused(tmp_path):
     (tmp_path / "silent.py").write_text("# %% [markdown]\n# # Why?\n#\n# Because.\n\n# %%\n")
     with pytest.raises(
         ValueError, match="^reading silent.py: expected a question and one line `Shown: `"
@@ -66,17 +66,17 @@ def test_a_script_that_does_not_say_what_it_shows_is_refused(tmp_path):
 @pytest.mark.skipif(
     shutil.which("git") is None or not (ROOT / ".git").exists(), reason="not a git checkout"
 )
-def test_pictures_and_small_tables_are_kept_and_pages_are_not():
-    made = [
+def test_git_tracks_pictures_and_small_tables_but_no_pages():
+    outputs = [
         "ambiguity.html",
         "heads.csv",
         "walk/walk.html",
         "lessons/investigation.parquet",
         "manifest.json",
     ]
-    kept = ["lessons/x.png", "lessons/x.csv", "head_map.png", "gallery.py"]
-    command = ["git", "check-ignore", "--no-index", *made, *kept]
+    tracked = ["lessons/x.png", "lessons/x.csv", "head_map.png", "gallery.py"]
+    command = ["git", "check-ignore", "--no-index", *outputs, *tracked]
     ignored = subprocess.run(
         command, cwd=REPORTS, capture_output=True, text=True, check=False
     ).stdout.split()
-    assert ignored == made
+    assert ignored == outputs

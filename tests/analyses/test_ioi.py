@@ -50,7 +50,7 @@ def ran(checkpoint, tmp_path, monkeypatch, capsys):
     return runpy.run_path(str(SCRIPT), run_name="__main__"), capsys.readouterr().out, tmp_path
 
 
-def test_its_table_stands_beside_what_is_published_and_holds_what_hooked_forwards_measure(ran):
+def test_its_table_agrees_with_hooked_forward_passes_and_lists_the_published_values(ran):
     script, printed, out = ran
     table = pd.read_csv(out / "ioi.csv")
     assert len(table) == 17 and table["agrees"].dtype == bool and not table["agrees"].all()
@@ -60,20 +60,20 @@ def test_its_table_stands_beside_what_is_published_and_holds_what_hooked_forward
     )
     model, weights, read = script["model"], script["weights"], script["ids"]
     logits = torch.stack([trace.logits[-1] for trace in script["traces"]])
-    wanted, giver = script["answers"].T
+    answer, giver = script["answers"].T
     rows = torch.arange(8)
-    difference = logits[rows, wanted] - logits[rows, giver]
+    difference = logits[rows, answer] - logits[rows, giver]
     assert float(table["measured"][0]) == pytest.approx(float(difference.mean()), abs=1e-3)
     assert [float(value) for value in table["measured"][1:9]] == pytest.approx(
         difference.tolist(), abs=1e-3
     )
-    layer, head, left = 1, 2, []
-    for ids, one, other in zip(read, wanted, giver, strict=True):
+    layer, head, differences = 1, 2, []
+    for ids, correct, wrong in zip(read, answer, giver, strict=True):
         edit = (layer, "z", put((len(ids) - 1, head), weights.blocks[layer].b_v[head]))
         resid = read_all(model, ids, ["resid_post"], [edit])["resid_post"][-1, -1]
         final = forward.unembed(weights, resid)
-        left.append(float(final[one] - final[other]))
-    assert script["without"]["L1H2"] == pytest.approx(sum(left) / 8, abs=1e-4)
+        differences.append(float(final[correct] - final[wrong]))
+    assert script["without"]["L1H2"] == pytest.approx(sum(differences) / 8, abs=1e-4)
 
 
 def test_the_parts_of_the_stream_add_up_to_the_difference(ran):
@@ -88,16 +88,16 @@ def test_the_parts_of_the_stream_add_up_to_the_difference(ran):
     final = torch.stack([trace.resid_post[-1, -1] for trace in script["traces"]])
     whole = (final * directions).sum(-1) + script["toward"] @ bias
     torch.testing.assert_close(whole, script["difference"], rtol=0, atol=1e-4)
-    written = torch.stack([trace.attn_out[:, -1] for trace in script["traces"]]).sum(1)
+    attention_writes = torch.stack([trace.attn_out[:, -1] for trace in script["traces"]]).sum(1)
     constant = sum(
         torch.einsum("he,hed->d", block.b_v, block.w_o) + block.b_o for block in weights.blocks
     )
-    expected = ((written - constant) * directions).sum(-1).mean()
+    expected = ((attention_writes - constant) * directions).sum(-1).mean()
     assert script["ranked"].sum() == pytest.approx(float(expected), abs=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "expected_start"),
     [
         (
             "gpt2",
@@ -110,7 +110,9 @@ def test_the_parts_of_the_stream_add_up_to_the_difference(ran):
         ("tiny-senses-bidirectional", "{measuring}: it is a BERT, and the "),
     ],
 )
-def test_what_is_missing_is_one_sentence(model, said, tmp_path, monkeypatch, capsys):
+def test_an_unusable_model_ends_in_a_message_of_one_line(
+    model, expected_start, tmp_path, monkeypatch, capsys
+):
     for setting, value in {"HF_HUB_OFFLINE": True, "HF_HUB_CACHE": str(tmp_path)}.items():
         monkeypatch.setattr(constants, setting, value)
     monkeypatch.setenv("PROBE_MODEL", model)
@@ -119,6 +121,6 @@ def test_what_is_missing_is_one_sentence(model, said, tmp_path, monkeypatch, cap
         runpy.run_path(str(SCRIPT), run_name="__main__")
     printed = capsys.readouterr()
     assert stop.value.code == 2 and printed.out == ""
-    expected = said.format(measuring=f"Cannot measure indirect objects in {model}")
+    expected = expected_start.format(measuring=f"Cannot measure indirect objects in {model}")
     assert printed.err.startswith(expected) and printed.err.count("\n") == 1
     assert not (tmp_path / "out").exists()

@@ -62,9 +62,9 @@ BERT = {
 }
 BERT |= {"max_position_embeddings": 128}
 BART = {
-    f"{side}_{what}": n
+    f"{side}_{size}": n
     for side in ("encoder", "decoder")
-    for what, n in (("layers", 2), ("attention_heads", 4))
+    for size, n in (("layers", 2), ("attention_heads", 4))
 }
 BART |= {"d_model": 128}
 MODELS = [
@@ -96,7 +96,7 @@ each = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 
 
 @each
-def test_the_files_are_small_and_whole_and_plain_transformers_loads_them_completely(
+def test_the_files_are_small_and_plain_transformers_loads_them_completely(
     model: Shipped,
 ) -> None:
     assert (model.folder / "model.safetensors").stat().st_size <= 4_000_000
@@ -110,15 +110,15 @@ def test_the_files_are_small_and_whole_and_plain_transformers_loads_them_complet
 
 
 @each
-def test_one_seed_gives_one_text(model: Shipped) -> None:
-    once, again, other = (list(model.units(200, seed=seed)) for seed in (3, 3, 4))
+def test_a_seed_determines_the_training_text(model: Shipped) -> None:
+    once, again, different = (list(model.units(200, seed=seed)) for seed in (3, 3, 4))
     assert once == again
-    assert len(set(once) & set(other)) < model.alike
+    assert len(set(once) & set(different)) < model.alike
 
 
 @pytest.mark.campaign
 @each
-def test_one_seed_trains_one_model(model: Shipped) -> None:
+def test_a_seed_determines_the_trained_model(model: Shipped) -> None:
     tokenizer, train = AutoTokenizer.from_pretrained(model.folder), model.train
     runs = [
         list(train.fit(train.new_model(tokenizer, seed=seed), tokenizer, steps=3, seed=seed))
@@ -129,7 +129,7 @@ def test_one_seed_trains_one_model(model: Shipped) -> None:
 
 @pytest.mark.campaign
 @each
-def test_the_training_command_makes_a_folder_that_loads(model: Shipped, tmp_path: Path) -> None:
+def test_the_training_command_writes_a_folder_that_loads(model: Shipped, tmp_path: Path) -> None:
     require_command_makes(
         model.folder, model.train.__name__.split(".")[1], model.auto, tmp_path / "made"
     )

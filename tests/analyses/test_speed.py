@@ -28,13 +28,13 @@ def model():
     return timing.shaped("tiny")
 
 
-def test_works_take_turns_after_one_that_does_not_count():
+def test_works_take_turns_after_a_warm_up():
     called = []
-    found = timing.interleave(
+    timings = timing.interleave(
         {"a": lambda: called.append("a"), "b": lambda: called.append("b")}, runs=3
     )
     assert called == ["a", "b"] * 4
-    assert found[["work", "run"]].to_numpy().tolist() == [
+    assert timings[["work", "run"]].to_numpy().tolist() == [
         ["a", 0],
         ["b", 0],
         ["a", 1],
@@ -42,18 +42,18 @@ def test_works_take_turns_after_one_that_does_not_count():
         ["a", 2],
         ["b", 2],
     ]
-    assert (found["seconds"] > 0).all()
+    assert (timings["seconds"] > 0).all()
 
 
-def test_a_ratio_is_the_median_of_the_turns_ratios():
+def test_a_ratio_is_the_median_of_the_ratios_of_the_turns():
     timings = pd.DataFrame(
         {"work": ["a", "b"] * 3, "run": [0, 0, 1, 1, 2, 2], "seconds": [2.0, 1, 9, 3, 8, 2]}
     )
-    found = timing.compare(timings, "a", "b", times=10)
-    assert [found[name] for name in ("ratio", "ratio_low", "ratio_high")] == pytest.approx(
+    comparison = timing.compare(timings, "a", "b", times=10)
+    assert [comparison[name] for name in ("ratio", "ratio_low", "ratio_high")] == pytest.approx(
         [0.3, 0.2, 0.4]
     )
-    assert (found["seconds"], found["against_seconds"]) == (8, 20)
+    assert (comparison["seconds"], comparison["against_seconds"]) == (8, 20)
 
 
 def test_the_exponent_of_a_power_is_that_power():
@@ -61,7 +61,7 @@ def test_the_exponent_of_a_power_is_that_power():
     assert timing.exponent(sizes, [3 * size**1.5 for size in sizes]) == pytest.approx(1.5)
 
 
-def test_the_square_is_found_in_a_sum():
+def test_the_quadratic_part_of_a_sum_is_found():
     sizes = np.array([8, 32, 128, 512, 1024])
     share, tenth = timing.square_part(sizes, 5 + 2 * sizes + 0.01 * sizes**2)
     assert share == pytest.approx(0.01 * 1024**2 / (5 + 2 * 1024 + 0.01 * 1024**2))
@@ -70,50 +70,50 @@ def test_the_square_is_found_in_a_sum():
 
 
 @pytest.mark.campaign
-def test_the_loop_over_edges_gives_the_totals_of_the_edges(model):
+def test_the_loop_over_edges_agrees_with_the_totals_of_the_edges(model):
     weights = read_weights(model)
     a, b = timing.aligned_pairs(model, 1, 12)
     direction = torch.nn.functional.normalize(
         torch.randn(128, generator=torch.Generator().manual_seed(2)), dim=0
     )
-    found = edges(
+    tested = edges(
         weights, a, b, direction[None], depth=weights.shape[0], receivers=[0], mlps=False, reach=0.0
     )
-    heads = np.flatnonzero(found.edges["sender_head"] >= 0)[::9]
-    assert {"query", "key", "value"} == set(found.edges[heads]["channel"])
-    looped = timing.loop_over_edges(model, (a[0], b[0]), direction, found.edges[heads])
-    totals = found.total[0][:, heads, 0]
+    heads = np.flatnonzero(tested.edges["sender_head"] >= 0)[::9]
+    assert {"query", "key", "value"} == set(tested.edges[heads]["channel"])
+    looped = timing.loop_over_edges(model, (a[0], b[0]), direction, tested.edges[heads])
+    totals = tested.total[0][:, heads, 0]
     torch.testing.assert_close(looped, totals, rtol=0, atol=0.02 * float(totals.abs().max()))
     assert totals.abs().max() > 1e-5
 
 
 @pytest.mark.campaign
-def test_memory_that_is_held_for_a_while_is_seen():
+def test_memory_that_is_allocated_for_a_moment_is_counted():
     megabytes, seconds = timing.extra_memory(lambda: torch.ones(2**25).sum())
     assert seconds > 0
     assert np.isnan(megabytes) or 110 < megabytes < 200  # 128 MiB
 
 
 @pytest.mark.campaign
-def test_the_loop_over_heads_finds_what_the_swaps_find(model):
+def test_the_loop_over_heads_agrees_with_the_swaps(model):
     weights, (a, b) = read_weights(model), timing.aligned_pairs(model, 3, 9)
     direction = torch.nn.functional.normalize(
         torch.randn(128, generator=torch.Generator().manual_seed(1)), dim=0
     )
     heads = [(0, 0), (1, 3), (3, 2)]
     plain = timing.loop_over_heads(model, (a, b), direction, heads)
-    swapped = swaps.swap_pairs(weights, a, b, direction[None], depth=4)[..., 0]
-    fast = torch.stack([swapped[:, :, layer, head] for layer, head in heads], -1)
+    effects = swaps.swap_pairs(weights, a, b, direction[None], depth=4)[..., 0]
+    fast = torch.stack([effects[:, :, layer, head] for layer, head in heads], -1)
     assert plain.shape == (3, 2, 3) and plain.abs().max() > 1e-3
     torch.testing.assert_close(plain, fast, rtol=0, atol=1e-5)
 
 
-def test_the_loop_over_heads_by_a_metric_finds_what_patch_finds(model):
+def test_the_loop_over_heads_by_a_metric_agrees_with_patch(model):
     a, b = timing.drawn_texts(model, 3, 9)
     rows = [[tokenize(model, text).ids for text in texts] for texts in (a, b)]
-    for one, other in zip(*rows, strict=True):
-        assert len(one) == len(other) == 9
-        assert [place for place in range(9) if one[place] != other[place]] == [3]
+    for first, second in zip(*rows, strict=True):
+        assert len(first) == len(second) == 9
+        assert [pos for pos in range(9) if first[pos] != second[pos]] == [3]
 
     def surprise(logits):
         return logits.log_softmax(-1)[:, 5]
@@ -121,10 +121,14 @@ def test_the_loop_over_heads_by_a_metric_finds_what_patch_finds(model):
     heads = [(0, 0), (1, 3), (3, 2)]
     looped = timing.loop_over_heads(model, rows, surprise, heads)
     frame = patch(model, a, against=b, at=-1, metric=surprise).set_index(["layer", "head"])
-    for number, place in enumerate(heads):
-        found = frame.loc[[place]].sort_values("pair")
-        assert found["denoise"].tolist() == pytest.approx(looped[:, 1, number].tolist(), abs=1e-5)
-        assert found["noise"].tolist() == pytest.approx((-looped[:, 0, number]).tolist(), abs=1e-5)
+    for number, head in enumerate(heads):
+        rows_of_head = frame.loc[[head]].sort_values("pair")
+        assert rows_of_head["denoise"].tolist() == pytest.approx(
+            looped[:, 1, number].tolist(), abs=1e-5
+        )
+        assert rows_of_head["noise"].tolist() == pytest.approx(
+            (-looped[:, 0, number]).tolist(), abs=1e-5
+        )
     assert looped.abs().max() > 1e-4
 
 
@@ -141,17 +145,17 @@ def test_the_bare_forward_computes_the_same_states(model):
 def test_aligned_pairs_differ_in_the_cue_alone(model):
     a, b = timing.aligned_pairs(model, 4, 12)
     assert len(a) == len(b) == 4
-    for one, other in zip(a, b, strict=True):
-        assert [place for place in range(12) if one[place] != other[place]] == [6]
+    for first, second in zip(a, b, strict=True):
+        assert [pos for pos in range(12) if first[pos] != second[pos]] == [6]
 
 
 def test_the_sets_of_a_curve_are_nested_and_then_matched_per_layer():
-    kept = timing.curve_sets(3, 4)
-    nested, drawn = kept[:12], kept[12:]
+    masks = timing.curve_sets(3, 4)
+    nested, random_sets = masks[:12], masks[12:]
     assert nested.flatten(1).sum(1).tolist() == list(range(1, 13))
     assert (nested[1:] >= nested[:-1]).all()
-    assert len(drawn) > 100
-    per_layer = {tuple(mask.sum(1).tolist()) for mask in drawn}
+    assert len(random_sets) > 100
+    per_layer = {tuple(mask.sum(1).tolist()) for mask in random_sets}
     assert per_layer <= {tuple(mask.sum(1).tolist()) for mask in nested}
 
 
@@ -159,8 +163,8 @@ def test_time_and_work_that_grow_as_a_power_have_its_exponent():
     rows = [
         ("report", "layers", size, 2 * size**1.5, size**0.5, 10 * size**2) for size in (2, 4, 8)
     ]
-    grown = pd.DataFrame(rows, columns=["of", "axis", "size", "seconds", "megabytes", "passes"])
-    [row] = timing.growth_exponents(grown).to_dict("records")
+    growth = pd.DataFrame(rows, columns=["of", "axis", "size", "seconds", "megabytes", "passes"])
+    [row] = timing.growth_exponents(growth).to_dict("records")
     assert (row["of"], row["axis"]) == ("report", "layers")
     fitted = [row[name] for name in ("seconds", "megabytes", "passes")]
     assert fitted == pytest.approx([1.5, 0.5, 2.0])
@@ -168,8 +172,8 @@ def test_time_and_work_that_grow_as_a_power_have_its_exponent():
 
 @pytest.mark.campaign
 def test_a_report_with_twice_the_layers_has_more_than_twice_the_work():
-    grown = timing.report_growth("layers", (2, 4))
-    assert grown["passes"].iloc[1] > 2 * grown["passes"].iloc[0] > 0
+    growth = timing.report_growth("layers", (2, 4))
+    assert growth["passes"].iloc[1] > 2 * growth["passes"].iloc[0] > 0
 
 
 @pytest.mark.campaign
@@ -178,10 +182,10 @@ def test_the_quick_benchmark_has_right_results_and_a_page(tmp_path):
         [sys.executable, str(SCRIPT), "--quick"],
         os.environ | {"PROBE_OUT": str(tmp_path)},
     )
-    done = subprocess.run(
+    process = subprocess.run(
         command, capture_output=True, text=True, env=into, cwd=tmp_path, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     targets = pd.read_csv(tmp_path / "targets.csv").set_index("work")
     assert targets.loc["largest difference of the two, of the residual's unit", "ratio"] < 1e-5
     assert len(targets) == 17 and targets["ratio"].notna().all()
@@ -191,14 +195,14 @@ def test_the_quick_benchmark_has_right_results_and_a_page(tmp_path):
     assert "default-src &#39;none&#39;" in page
 
 
-def test_attribution_patching_by_autograd_is_the_estimate_that_is_timed_beside_it(model):
+def test_attribution_patching_by_autograd_equals_the_estimate_that_is_timed(model):
     """Read after the final norm, at Hugging Face's last hidden state."""
     weights = read_weights(model)
     layers, heads, d_model, _ = weights.shape
     pairs = timing.aligned_pairs(model, 2, 12)
     direction = torch.randn(d_model, generator=torch.Generator().manual_seed(0))
     plain = timing.plain_model(model)
-    found = timing.attribution_by_autograd(plain, pairs, direction, heads)
+    estimate = timing.attribution_by_autograd(plain, pairs, direction, heads)
 
     rows = [*pairs[0], *pairs[1]]
     z = target_states(model, [timing.tokens_of(row) for row in rows], [11] * 4).z
@@ -207,7 +211,7 @@ def test_attribution_patching_by_autograd_is_the_estimate_that_is_timed_beside_i
     donors = z.roll(2, 0)
     exact = attribute_heads(weights, rows, donors, along, [layers + 1] * layers)
     exact = exact.unflatten(0, (2, -1)).transpose(0, 1)
-    torch.testing.assert_close(found, exact, rtol=0, atol=1e-5 * float(exact.abs().max()))
+    torch.testing.assert_close(estimate, exact, rtol=0, atol=1e-5 * float(exact.abs().max()))
 
     exact = swaps.swap_pairs(weights, *pairs, direction[None], depth=layers)[..., 0]
     estimated = timing.both_ways_by_gradients(model, pairs, direction, steps=20)

@@ -142,11 +142,11 @@ WHICH = ("is it {bare:C} or is it {bare:W}", "est-ce {bare:C} ou est-ce {bare:W}
          "Is it phone or is it apple?", "Est-ce téléphone ou est-ce Apple ?"),
     ],
 )  # fmt: skip
-def test_plans_are_filled_alike_in_both_languages(
+def test_plans_are_filled_in_the_same_way_in_both_languages(
     plan: tuple[str, str], word: Noun, cue: Noun, en: str, fr: str
 ) -> None:
-    found = fill(plan, {"W": word, "C": cue}, (), Random(0))
-    assert (found.en, found.fr) == (en, fr)
+    pair = fill(plan, {"W": word, "C": cue}, (), Random(0))
+    assert (pair.en, pair.fr) == (en, fr)
 
 
 def test_predicates_agree() -> None:
@@ -157,14 +157,14 @@ def test_predicates_agree() -> None:
     for topic in topics():
         assert all(len(row) in (2, 3) for row in topic.does)
         for seed in range(12):
-            found = fill(
+            pair = fill(
                 ("{the:W} {does:W}", "{the:W} {does:W}"),
                 {"W": topic.word},
                 topic.does,
                 Random(seed),
             )
             feminine = {row[2] for row in topic.does if len(row) == 3 and row[2] != row[1]}
-            assert any(found.fr[:-1].endswith(form) for form in feminine) <= (
+            assert any(pair.fr[:-1].endswith(form) for form in feminine) <= (
                 topic.word.gender == "f"
             )
 
@@ -183,7 +183,7 @@ def test_the_french_of_all_texts_is_elided_and_contracted() -> None:
     assert not re.findall(r"[{}]|  | ,|^\W", french)
 
 
-def test_the_senses_are_the_lexicons_and_so_are_their_cues() -> None:
+def test_senses_and_cues_are_taken_from_the_lexicon() -> None:
     assert {topic.name for topic in topics()} == set(ENGLISH)
     for topic in topics():
         (sense,) = (item for item in lexicon.entry(topic.name).senses if item.name == topic.sense)
@@ -199,11 +199,11 @@ def test_the_senses_are_the_lexicons_and_so_are_their_cues() -> None:
 
 
 def test_every_text_has_one_translation() -> None:
-    found: dict[str, set[str]] = {}
+    translations: dict[str, set[str]] = {}
     for pair in sample():
         if not any(holds(pair.en, word) for word in ENGLISH):
-            found.setdefault(pair.en, set()).add(pair.fr)
-    assert [en for en, fr in found.items() if len(fr) > 1] == []
+            translations.setdefault(pair.en, set()).add(pair.fr)
+    assert [en for en, fr in translations.items() if len(fr) > 1] == []
 
 
 def test_no_cue_is_named_twice_in_a_text() -> None:
@@ -211,13 +211,13 @@ def test_no_cue_is_named_twice_in_a_text() -> None:
     counted = [
         (pair.en, re.findall(rf"\b(?:{'|'.join(nouns)})\b", pair.en.lower())) for pair in sample()
     ]
-    assert [en for en, found in counted if len(found) > len(set(found))] == []
+    assert [en for en, cues in counted if len(cues) > len(set(cues))] == []
 
 
 def test_held_out_cues_never_meet_an_ambiguous_word_in_either_language() -> None:
-    held = [cue for topic in topics() for cue in topic.cues if cue not in topic.seen_cues]
+    held_out_cues = [cue for topic in topics() for cue in topic.cues if cue not in topic.seen_cues]
     english, french = (
-        f"(?:{'|'.join(getattr(cue, side) for cue in held)})" for side in ("en", "fr")
+        f"(?:{'|'.join(getattr(cue, side) for cue in held_out_cues)})" for side in ("en", "fr")
     )
     met = [
         pair
@@ -232,10 +232,10 @@ def test_held_out_cues_never_meet_an_ambiguous_word_in_either_language() -> None
     assert met == []
     plain = [pair for pair in sample() if pair.hidable]
     assert not [pair for pair in plain if any(holds(pair.fr, word) for word in FRENCH)]
-    assert all(sum(holds(pair.en, cue.en) for pair in plain) >= 20 for cue in held)
+    assert all(sum(holds(pair.en, cue.en) for pair in plain) >= 20 for cue in held_out_cues)
 
 
-def test_no_text_comes_near_a_frame() -> None:
+def test_no_text_resembles_a_frame() -> None:
     assert [
         pair for pair in sample() if not allowed(pair.en) or echoes(pair.en, frame_windows())
     ] == []
@@ -250,22 +250,22 @@ def test_no_text_comes_near_a_frame() -> None:
     )
 
 
-def test_the_words_of_the_frames_are_met_in_training() -> None:
+def test_the_words_of_the_frames_occur_in_training() -> None:
     for side in ("en", "fr"):
         met = {
             word for pair in sample() for word in re.findall(r"\w+", getattr(pair, side).lower())
         }
-        needed = {
+        frame_words = {
             word
             for question in questions()
             for word in re.findall(r"\w+", getattr(question.text, side).lower())
         }
-        assert sorted(needed - met) == []
+        assert sorted(frame_words - met) == []
 
 
-def test_cues_stand_on_both_sides_of_the_word_in_training_and_in_the_frames() -> None:
+def test_cues_occur_on_both_sides_of_the_word_in_training_and_in_the_frames() -> None:
     for texts in (sample(), [question.text for question in questions()]):
-        before = behind = 0
+        n_before = n_after = 0
         for pair in texts:
             at = re.search(r"\b(?:bank|mole|apple)\b", pair.en, re.IGNORECASE)
             if at:
@@ -275,22 +275,22 @@ def test_cues_stand_on_both_sides_of_the_word_in_training_and_in_the_frames() ->
                     if topic.name == at[0].lower()
                     for cue in topic.cues
                 }
-                before += bool(cues & set(re.findall(r"\w+", pair.en[: at.start()])))
-                behind += bool(cues & set(re.findall(r"\w+", pair.en[at.end() :])))
-        assert min(before, behind) > 0.25 * (before + behind)
+                n_before += bool(cues & set(re.findall(r"\w+", pair.en[: at.start()])))
+                n_after += bool(cues & set(re.findall(r"\w+", pair.en[at.end() :])))
+        assert min(n_before, n_after) > 0.25 * (n_before + n_after)
 
 
-def test_right_and_wrong_words_are_told_apart() -> None:
-    (asked,) = (
+def test_right_and_wrong_translations_are_distinguished() -> None:
+    (question,) = (
         q
         for q in questions()
         if q.sense == "skin" and q.cue == "cheek" and q.text.en.startswith("My sister")
     )
-    assert asked.text.fr == "Ma sœur a peint le grain de beauté et mon frère a peint la joue."
-    assert is_right(asked.text.fr, asked)
-    assert not is_right("Ma sœur a peint la taupe et mon frère a peint la joue.", asked)
-    assert not is_right("Ma sœur a peint la mole et le grain de beauté.", asked)
-    assert not is_right("Ma sœur a peint la joue.", asked)
+    assert question.text.fr == "Ma sœur a peint le grain de beauté et mon frère a peint la joue."
+    assert is_right(question.text.fr, question)
+    assert not is_right("Ma sœur a peint la taupe et mon frère a peint la joue.", question)
+    assert not is_right("Ma sœur a peint la mole et le grain de beauté.", question)
+    assert not is_right("Ma sœur a peint la joue.", question)
     fruit = Question(Pair("apple", "pomme"), "apple", "fruit", "pear", False, "pomme", ("Apple",))
     assert (
         is_right("Pomme.", fruit) and not is_right("pommes", fruit) and not is_right("apple", fruit)
@@ -302,16 +302,16 @@ def test_every_word_of_the_grammar_is_one_token_and_offsets_fit() -> None:
     for question in questions()[::7]:
         for text in (question.text.en, question.text.fr):
             encoded = tokenizer(text, return_offsets_mapping=True)
-            pieces = [text[a:b].strip() for a, b in encoded.offset_mapping[:-1]]
-            assert pieces == re.findall(r"\w+|[^\w\s]", text)
+            words = [text[a:b].strip() for a, b in encoded.offset_mapping[:-1]]
+            assert words == re.findall(r"\w+|[^\w\s]", text)
             assert encoded.tokens()[-1] == "[EOS]"
             assert tokenizer.decode(encoded.input_ids, skip_special_tokens=True) == text
 
 
 @pytest.mark.campaign
 def test_words_are_translated_by_their_sense() -> None:
-    seen, held = overall(results().senses)
-    assert seen >= 0.98 and held >= 0.97
+    familiar, unfamiliar = overall(results().senses)
+    assert familiar >= 0.98 and unfamiliar >= 0.97
     assert [score for score in results().senses if min(score.on_seen, score.held_out) < 0.9] == []
     assert results().tokens >= 0.95 and results().sentences >= 0.9
     assert (
@@ -322,7 +322,7 @@ def test_words_are_translated_by_their_sense() -> None:
 
 
 @pytest.mark.campaign
-def test_the_card_says_what_is_measured() -> None:
+def test_the_card_reports_the_measured_accuracy() -> None:
     text = (FOLDER / "card.md").read_text("utf-8")
     assert f"{shipped()[0].num_parameters():,} parameters" in text
     assert card.table(results().senses) in text and card.examples(results().examples) in text
@@ -330,7 +330,7 @@ def test_the_card_says_what_is_measured() -> None:
     assert f"Correct whole sentences: {100 * results().sentences:.1f} %." in text
 
 
-def test_translation_is_the_models_own_greedy_generation() -> None:
+def test_translation_equals_greedy_generation_by_transformers() -> None:
     model, tokenizer = shipped()
     texts = [question.text.en for question in questions()[::200]]
     for text, ids in zip(texts, translate(model, tokenizer, texts), strict=True):
@@ -346,7 +346,7 @@ def test_translation_is_the_models_own_greedy_generation() -> None:
 
 
 @pytest.mark.campaign
-def test_hiding_spares_the_end_mark_and_the_sentences_with_an_ambiguous_word() -> None:
+def test_masking_leaves_the_end_mark_and_sentences_with_an_ambiguous_word_unchanged() -> None:
     tokenizer = shipped()[1]
     ids = list(range(10, 30)) + [tokenizer.eos_token_id]
     rows = [hide(ids, tokenizer, Random(seed)) for seed in range(500)]
@@ -355,8 +355,8 @@ def test_hiding_spares_the_end_mark_and_the_sentences_with_an_ambiguous_word() -
     assert len(touched) / len(rows) == pytest.approx(HIDING, abs=0.07)
     hidden = sum(row.count(tokenizer.mask_token_id) for row in touched)
     assert hidden / len(touched) / 20 == pytest.approx(HIDDEN, abs=0.03)
-    drawn = batches(tokenizer, seed=5)
-    for source, target in (row for _ in range(20) for row in next(drawn)):
+    batches_of_rows = batches(tokenizer, seed=5)
+    for source, target in (row for _ in range(20) for row in next(batches_of_rows)):
         if tokenizer.mask_token_id in source:
             assert not any(holds(tokenizer.decode(target), word) for word in FRENCH)
 
@@ -371,9 +371,13 @@ def test_padding_changes_no_loss() -> None:
         (tokenizer(q.text.en).input_ids, tokenizer(q.text.fr).input_ids) for q in questions()[:1]
     ]
     with torch.no_grad():
-        alone, other, both = (step_loss(model, batch).item() for batch in (rows, long, rows + long))
+        short_loss, long_loss, both = (
+            step_loss(model, batch).item() for batch in (rows, long, rows + long)
+        )
     counts = len(rows[0][1]), len(long[0][1])
-    assert both == pytest.approx((alone * counts[0] + other * counts[1]) / sum(counts), abs=1e-5)
+    assert both == pytest.approx(
+        (short_loss * counts[0] + long_loss * counts[1]) / sum(counts), abs=1e-5
+    )
 
 
 def test_every_frame_has_both_slots_in_both_languages() -> None:
@@ -383,5 +387,5 @@ def test_every_frame_has_both_slots_in_both_languages() -> None:
 
 
 @pytest.mark.campaign
-def test_two_steps_of_training_make_a_folder_that_loads(tmp_path: Path) -> None:
+def test_two_training_steps_write_a_folder_that_loads(tmp_path: Path) -> None:
     require_two_steps_make(FOLDER, train, AutoModelForSeq2SeqLM, tmp_path / "made", results())

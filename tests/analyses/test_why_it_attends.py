@@ -13,12 +13,12 @@ from packaged import need_smollm2
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "analyses" / "why_it_attends.py"
-KEPT = ROOT / "reports" / "real" / "why_it_attends.csv"
+STORED = ROOT / "reports" / "real" / "why_it_attends.csv"
 LEVEL = 0.05
 
 
-def test_in_the_kept_table_both_replacements_back_the_leading_pair_of_every_head():
-    table = pd.read_csv(KEPT)
+def test_in_the_stored_table_both_replacements_support_the_leading_pair_of_every_head():
+    table = pd.read_csv(STORED)
     scores = table[table["measured"] == "score"]
     leading = scores.groupby(["word", "head"]).head(1)
     assert len(leading) == 9
@@ -29,17 +29,17 @@ def test_in_the_kept_table_both_replacements_back_the_leading_pair_of_every_head
 
 @pytest.mark.campaign
 @pytest.mark.real_model
-def test_it_gives_the_table_that_is_kept(tmp_path):
+def test_it_reproduces_the_stored_table(tmp_path):
     need_smollm2()
     environment = {name: value for name, value in os.environ.items() if name != "PROBE_MODEL"}
     environment["PROBE_OUT"] = str(tmp_path)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(SCRIPT)],
         capture_output=True,
         text=True,
         check=False,
         env=environment,
     )
-    assert done.returncode == 0, done.stderr
-    require_same(tmp_path / KEPT.name, KEPT, permutations=1000)
+    assert process.returncode == 0, process.stderr
+    require_same(tmp_path / STORED.name, STORED, permutations=1000)
     assert (tmp_path / "why_it_attends.png").read_bytes().startswith(b"\x89PNG")

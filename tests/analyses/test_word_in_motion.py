@@ -31,7 +31,7 @@ def table() -> pd.DataFrame:
     return pd.read_csv(TABLE)
 
 
-def test_the_kept_picture_is_drawn_from_the_kept_table(table):
+def test_the_stored_picture_is_drawn_from_the_stored_table(table):
     note = re.search(r'^NOTE = "(.+)"$', SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)[1]
     assert PICTURE.read_text(encoding="utf-8") == drawing.word_in_motion(table, note)
 
@@ -47,7 +47,7 @@ def test_a_picture_shows_the_numbers_of_its_table(table):
     assert picture.count("to 3.0\N{NARROW NO-BREAK SPACE}%") == 4
 
 
-def test_it_is_small_has_no_script_and_asks_for_nothing():
+def test_it_is_small_and_has_no_script_and_no_requests():
     text = PICTURE.read_text(encoding="utf-8")
     assert PICTURE.stat().st_size < LARGEST
     root = ElementTree.fromstring(text)
@@ -58,7 +58,7 @@ def test_it_is_small_has_no_script_and_asks_for_nothing():
     assert not any(name.startswith("on") for element in root.iter() for name in element.attrib)
 
 
-def test_its_texts_can_be_read_and_it_moves_only_where_motion_is_wanted():
+def test_its_texts_are_readable_and_it_respects_reduced_motion():
     text = PICTURE.read_text(encoding="utf-8")
     root = ElementTree.fromstring(text)
     assert int(root.attrib["width"]) == WIDTH
@@ -69,15 +69,15 @@ def test_its_texts_can_be_read_and_it_moves_only_where_motion_is_wanted():
     assert root.find(f"{SVG}title").text and root.find(f"{SVG}desc").text
 
 
-def test_what_the_script_says_that_it_shows_is_in_the_table(table):
-    (shown,) = re.findall(r"^# Shown: (.+)$", SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)
-    assert f"by {round(100 * effect_of(table))} % of the gap" in shown
+def test_the_claim_of_the_script_agrees_with_the_table(table):
+    (claim,) = re.findall(r"^# Shown: (.+)$", SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)
+    assert f"by {round(100 * effect_of(table))} % of the gap" in claim
 
 
 def effect_of(table: pd.DataFrame) -> float:
     """How far the swap moves the word, as a fraction of the gap."""
-    first, second, swapped = table[table["depth"] == 6]["value"]
-    return (first - swapped) / (first - second)
+    first, second, patched = table[table["depth"] == 6]["value"]
+    return (first - patched) / (first - second)
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +88,15 @@ def smollm2():
 
 @pytest.mark.campaign
 @pytest.mark.real_model
-def test_its_numbers_are_those_of_patch_and_trace(table, smollm2):
-    shipped = [one for one in probe.lexicon.expand_natural("bank").sentences if not one.cue_after]
-    texts = pd.DataFrame([(one.pair, one.sense, one.text[: one.end]) for one in shipped])
+def test_its_numbers_agree_with_patch_and_trace(table, smollm2):
+    shipped = [
+        sentence
+        for sentence in probe.lexicon.expand_natural("bank").sentences
+        if not sentence.cue_after
+    ]
+    texts = pd.DataFrame(
+        [(sentence.pair, sentence.sense, sentence.text[: sentence.end]) for sentence in shipped]
+    )
     pairs = texts.pivot(index=0, columns=1, values=2)
     first, second = table["text"].drop_duplicates()
     effects = probe.patch(
@@ -111,14 +117,14 @@ def test_its_numbers_are_those_of_patch_and_trace(table, smollm2):
 
 @pytest.mark.campaign
 @pytest.mark.real_model
-def test_it_gives_the_table_and_the_picture_that_are_kept(tmp_path, smollm2):
-    done = subprocess.run(
+def test_it_reproduces_the_stored_table_and_picture(tmp_path, smollm2):
+    process = subprocess.run(
         [sys.executable, str(SCRIPT)],
         capture_output=True,
         text=True,
         check=False,
         env=os.environ | {"PROBE_OUT": str(tmp_path)},
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     require_same(tmp_path / TABLE.name, TABLE)
     assert (tmp_path / PICTURE.name).exists()

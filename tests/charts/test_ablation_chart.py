@@ -1,4 +1,4 @@
-"""The picture of heads taken out: its lines and bands are those of the table, on one scale."""
+"""The chart of ablated heads: its lines and bands agree with the table and share one scale."""
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,8 @@ DEPTHS = 3
 
 
 def table():
-    """The mean over words, with one word before it, which is not drawn, and the depth chosen."""
+    """Rows of the mean over words, and of one word, which is not drawn, at every depth and at the
+    chosen depth."""
     rng = np.random.default_rng(0)
     rows = []
     for word in ("bank", None):
@@ -30,17 +31,17 @@ def table():
     return pd.DataFrame(rows).astype({"depth": "Int64"})
 
 
-def test_lines_and_bands_are_those_of_the_means_by_depth():
+def test_lines_and_bands_show_the_means_by_depth():
     frame = table()
     spec = charts.accuracy_without(frame, ["L4H1", "L5H1"], bag=0.66).to_dict()
-    drawn = [row for rows in spec["datasets"].values() for row in rows]
+    chart_rows = [row for rows in spec["datasets"].values() for row in rows]
     mean = frame[frame["word"].isna()].dropna(subset="depth")
     for kind in KINDS:
         rows = mean[mean["kind"] == kind]
-        here = pd.DataFrame([row for row in drawn if row["kind"] == kind])
+        here = pd.DataFrame([row for row in chart_rows if row["kind"] == kind])
         lines = here.drop_duplicates(["what", "depth"]).pivot(index="depth", columns="what")
         assert len(lines) == DEPTHS
-        for what, value, low, high in (
+        for label, value, low, high in (
             (INTACT, rows["accuracy"], np.nan, np.nan),
             (BAG, 0.66, np.nan, np.nan),
             (
@@ -58,11 +59,11 @@ def test_lines_and_bands_are_those_of_the_means_by_depth():
         ):
             for name, expected in (("value", value), ("low", low), ("high", high)):
                 expected = np.broadcast_to(np.asarray(expected, dtype=float), DEPTHS)
-                found = lines[name, what].to_numpy(dtype=float)
-                assert np.allclose(found, expected, equal_nan=True), (kind, what, name)
+                actual = lines[name, label].to_numpy(dtype=float)
+                assert np.allclose(actual, expected, equal_nan=True), (kind, label, name)
 
 
-def test_the_panels_have_one_scale_titles_and_a_description():
+def test_the_panels_have_titles_a_description_and_a_common_scale():
     spec = charts.accuracy_without(table(), [f"L{n}H0" for n in range(6)], bag=0.66).to_dict()
     assert len(spec["hconcat"]) == 3 and "95" not in spec["description"]
     assert "L0H0, L1H0" in spec["description"] and "random sets" in spec["description"]
@@ -71,12 +72,12 @@ def test_the_panels_have_one_scale_titles_and_a_description():
     scales = [channels["y"]["scale"]["domain"] for channels in encoded]
     assert all(scale == scales[0] for scale in scales) and scales[0][0] < 0.66
     assert all(channels["x"]["title"] and channels["y"]["title"] for channels in encoded)
-    named = {name for channels in encoded for name in channels["color"]["scale"]["domain"]}
-    assert "without 6 heads" in named
+    labels = {name for channels in encoded for name in channels["color"]["scale"]["domain"]}
+    assert "without 6 heads" in labels
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])
 def test_it_is_drawn_without_a_browser(tmp_path, ending):
-    place = tmp_path / f"picture.{ending}"
-    charts.save(charts.accuracy_without(table(), ["L4H1"], bag=0.66), place)
-    assert place.stat().st_size > 5_000
+    path = tmp_path / f"picture.{ending}"
+    charts.save(charts.accuracy_without(table(), ["L4H1"], bag=0.66), path)
+    assert path.stat().st_size > 5_000

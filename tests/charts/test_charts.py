@@ -1,4 +1,4 @@
-"""Charts: the right numbers in the specification, scales that can be compared, titles, units and
+"""Charts: correct numbers in the specification, comparable scales, titles, units and
 descriptions."""
 
 import subprocess
@@ -20,7 +20,7 @@ from probe.inference.verdicts import ORDER
 FRAMES = make_study().frames
 HEADS = FRAMES["word_heads"]
 BANK, CURVES = (FRAMES[name].query("word == 'bank'") for name in ("word_heads", "curves"))
-LEADERS = ["L0H1", "L0H2"]
+TOP_HEADS = ["L0H1", "L0H2"]
 MAKE = {
     "depth profile": lambda: charts.depth_profile(
         FRAMES["depth"], "bank", ("river", "money"), read_at=3
@@ -31,9 +31,11 @@ MAKE = {
     "separation": lambda: charts.separation_and_effect(HEADS, "bank"),
     "shares": lambda: charts.share_bars(FRAMES["shares"], "mole"),
     "sets": lambda: charts.set_curves(FRAMES["curves"], FRAMES["random_sets"], "bank"),
-    "controls": lambda: charts.control_strips(FRAMES["separation_controls"], "mole", shown=LEADERS),
-    "distances": lambda: charts.distance_lines(FRAMES["distances"], "mole", LEADERS),
-    "head_parts": lambda: charts.head_part_bars(FRAMES["head_parts"], HEADS, "mole", LEADERS),
+    "controls": lambda: charts.control_strips(
+        FRAMES["separation_controls"], "mole", shown=TOP_HEADS
+    ),
+    "distances": lambda: charts.distance_lines(FRAMES["distances"], "mole", TOP_HEADS),
+    "head_parts": lambda: charts.head_part_bars(FRAMES["head_parts"], HEADS, "mole", TOP_HEADS),
 }
 
 
@@ -65,12 +67,12 @@ def rows_of(spec, *columns):
 
 
 def scale_of(spec, channel):
-    """The first scale that a view gives the channel."""
+    """The first scale of the channel in any view."""
     views = (view["encoding"].get(channel, {}) for view in parts(spec))
     return next(encoded["scale"] for encoded in views if "scale" in encoded)
 
 
-def test_mixers_are_a_column_of_their_own_in_layers_without_heads():
+def test_mixers_are_a_separate_column_in_layers_without_heads():
     rows = [("bank", "a", "b", 1, 0.2), ("bank", "a", "c", 1, 0.4), ("bank", "a", "b", 3, -0.1)]
     frame = pd.DataFrame(rows, columns=["word", "sense_a", "sense_b", "layer", "net"])
     cells = charts.mixers_at_word(frame)
@@ -80,16 +82,16 @@ def test_mixers_are_a_column_of_their_own_in_layers_without_heads():
     assert charts.mixers_at_word(frame[:0]).empty
     heads = FRAMES["word_heads"]
     with_heads = heads[~heads["layer"].isin([1, 3])]
-    drawn = charts.head_map(with_heads, "bank", cells).to_dict()
+    spec = charts.head_map(with_heads, "bank", cells).to_dict()
     domains = [
         layer["encoding"]["y"]["scale"]["domain"]
-        for layer in drawn["layer"]
+        for layer in spec["layer"]
         if "scale" in layer.get("encoding", {}).get("y", {})
     ]
     assert domains and all({1, 3} <= set(domain) for domain in domains)
 
 
-def test_mlps_are_one_more_column_of_the_map_on_the_scale_of_the_heads():
+def test_mlps_are_an_extra_column_of_the_map_on_the_scale_of_the_heads():
     traces = FRAMES["positions"].assign(same_sense=0.1)
     mlps = charts.mlps_at_word(traces)
     cells = traces.query("component == 'mlp_out' and pos == 'word'")
@@ -102,10 +104,10 @@ def test_mlps_are_one_more_column_of_the_map_on_the_scale_of_the_heads():
         == charts.effect_limit(HEADS, large)
     )
     datasets = spec["datasets"].values()
-    [drawn] = [rows for rows in datasets if any(row.get("head") == "MLP" for row in rows)]
-    assert [(row["layer"], row["head"], row["net"]) for row in drawn if row["head"] == "MLP"] == [
-        (row.layer, "MLP", row.net) for row in large[large["word"] == "bank"].itertuples()
-    ]
+    [cells_with_mlps] = [rows for rows in datasets if any(row.get("head") == "MLP" for row in rows)]
+    assert [
+        (row["layer"], row["head"], row["net"]) for row in cells_with_mlps if row["head"] == "MLP"
+    ] == [(row.layer, "MLP", row.net) for row in large[large["word"] == "bank"].itertuples()]
     columns = [
         view["encoding"]["x"]["scale"]["domain"]
         for view in parts(spec)
@@ -116,9 +118,7 @@ def test_mlps_are_one_more_column_of_the_map_on_the_scale_of_the_heads():
         charts.head_map(HEADS, "bank", mlps[:0]).to_dict()
         == charts.head_map(HEADS, "bank").to_dict()
     )
-    assert charts.mlps_at_word(
-        FRAMES["positions"]
-    ).empty  # without a same-sense donor there is no net effect
+    assert charts.mlps_at_word(FRAMES["positions"]).empty  # a net effect needs a same-sense donor
 
 
 @pytest.mark.parametrize("name", MAKE)
@@ -132,11 +132,12 @@ def test_every_chart_has_a_description_and_titled_axes(name):
             encoded = view["encoding"].get(channel, {})
             inherits = "value" in encoded or encoded.get("field") in {"label", "at"}
             shared = [
-                other["encoding"][channel] for other in parts(spec) if channel in other["encoding"]
+                view["encoding"][channel] for view in parts(spec) if channel in view["encoding"]
             ]
-            assert (
-                inherits or encoded.get("title") or any(other.get("title") for other in shared)
-            ), (name, channel)
+            assert inherits or encoded.get("title") or any(view.get("title") for view in shared), (
+                name,
+                channel,
+            )
 
 
 def test_the_map_is_symmetric_blank_at_zero_and_the_same_for_every_word():
@@ -149,7 +150,7 @@ def test_the_map_is_symmetric_blank_at_zero_and_the_same_for_every_word():
     assert colours[1].endswith(", 0)") and colours[2].endswith(", 0)")
 
 
-def test_the_map_draws_every_head_and_marks_those_whose_interval_excludes_zero():
+def test_the_map_draws_every_head_and_marks_intervals_that_exclude_zero():
     rows = rows_of(specification("head map"), "layer", "head", "net", "clear")
     assert [row["net"] for row in rows] == pytest.approx(BANK["net"].tolist())
     clear = (BANK["net_low"] > 0) | (BANK["net_high"] < 0)
@@ -157,7 +158,7 @@ def test_the_map_draws_every_head_and_marks_those_whose_interval_excludes_zero()
     assert 0 < clear.sum() < len(BANK)
 
 
-def test_layers_without_a_rank_are_said_to_have_no_effect_not_drawn_as_zero():
+def test_layers_without_a_rank_have_a_note_instead_of_an_effect_of_zero():
     swept = HEADS.assign(rank=HEADS["rank"].mask(HEADS["layer"] >= READ_AT))
     spec = charts.head_map(swept, "bank").to_dict()
     assert (
@@ -165,18 +166,18 @@ def test_layers_without_a_rank_are_said_to_have_no_effect_not_drawn_as_zero():
         and "of 12 heads" in spec["description"]
     )
     assert scale_of(spec, "y")["domain"] == [0, 1, 2, 3]
-    for made in (spec, charts.separation_and_effect(swept, "bank").to_dict()):
-        assert {row["layer"] for row in rows_of(made, "auroc", "net")} == {0, 1, 2}
+    for picture in (spec, charts.separation_and_effect(swept, "bank").to_dict()):
+        assert {row["layer"] for row in rows_of(picture, "auroc", "net")} == {0, 1, 2}
     assert not any("note" in rows[0] for rows in specification("head map")["datasets"].values())
 
 
-def test_a_clear_effect_that_rounds_to_nothing_is_a_dot():
+def test_a_clear_effect_that_rounds_to_zero_is_a_dot():
     tiny = HEADS.assign(net=0.001, net_low=0.0005, net_high=0.002)
     marks = {row["mark"] for row in rows_of(charts.head_map(tiny, "bank").to_dict(), "mark")}
     assert marks == {"•"}
 
 
-def test_maps_of_no_word_say_so():
+def test_an_empty_table_gives_a_note_instead_of_maps():
     spec = charts.head_maps(HEADS[:0]).to_dict()
     assert "there is no map" in rows_of(spec, "note")[0]["note"]
 
@@ -191,7 +192,7 @@ def test_a_sense_keeps_its_hue_in_every_pair():
     assert len({charts.sense_colour(senses, sense) for sense in senses}) == 4
 
 
-def test_the_depth_profile_has_every_depth_of_the_pair_and_says_where_it_starts():
+def test_the_depth_profile_has_every_depth_of_the_pair_and_describes_its_start():
     spec = specification("depth profile")
     rows = rows_of(spec, "depth", "sense", "coordinate", "low", "high")
     assert {(row["depth"], row["sense"]) for row in rows} == {
@@ -207,12 +208,12 @@ def test_the_depth_profile_has_every_depth_of_the_pair_and_says_where_it_starts(
     )
 
 
-def test_gathered_shares_keep_the_sum_of_every_pair():
-    gathered = charts.share_groups(FRAMES["shares"], "mole")
-    sums = gathered.groupby(["sense_a", "sense_b"])["share"].sum()
+def test_grouped_shares_keep_the_sum_of_every_pair():
+    grouped = charts.share_groups(FRAMES["shares"], "mole")
+    sums = grouped.groupby(["sense_a", "sense_b"])["share"].sum()
     assert len(sums) == 6
     assert np.allclose(sums, 1)
-    means = gathered.drop_duplicates("label")
+    means = grouped.drop_duplicates("label")
     assert means["mean"].sum() == pytest.approx(1)
     assert {
         "token embedding",
@@ -223,28 +224,28 @@ def test_gathered_shares_keep_the_sum_of_every_pair():
     } <= set(means["label"])
 
 
-def test_the_leading_heads_are_shown_by_name_and_the_rest_together():
-    gathered = charts.share_groups(FRAMES["shares"], "bank")
+def test_the_top_heads_have_their_names_and_the_other_heads_one_bar():
+    grouped = charts.share_groups(FRAMES["shares"], "bank")
     mine = FRAMES["shares"][FRAMES["shares"]["word"] == "bank"].set_index("component")["share"]
-    heads = [label for label in gathered["label"] if label.startswith("L")]
+    heads = [label for label in grouped["label"] if label.startswith("L")]
     assert heads[0] == "L0H2" and len(heads) == 6
-    rest = gathered.set_index("label")["share"]["other heads"]
-    others = [name for name in mine.index if name.startswith("L") and name not in heads]
-    assert rest == pytest.approx(mine[others].sum())
+    remainder = grouped.set_index("label")["share"]["other heads"]
+    minor_heads = [name for name in mine.index if name.startswith("L") and name not in heads]
+    assert remainder == pytest.approx(mine[minor_heads].sum())
 
 
-def test_names_of_points_do_not_collide():
+def test_names_of_points_do_not_overlap():
     rows = rows_of(charts.separation_and_effect(HEADS, "mole").to_dict(), "height", "name")
     heights = sorted(row["height"] for row in rows)
     reach = HEADS["net_high"].max() - HEADS["net_low"].min()
     assert len(heights) > 1 and min(np.diff(heights)) >= 0.05 * reach
 
 
-def test_the_map_marks_every_verdict_and_says_who_resolves():
+def test_the_map_marks_every_verdict_and_its_description_lists_the_resolvers():
     spec = specification("head map")
     assert [row["verdict"] for row in rows_of(spec, "net", "verdict")] == BANK["verdict"].tolist()
     marks = next(view for view in parts(spec) if "shape" in view["encoding"])
-    assert {"separates", "none"} <= set(HEADS["verdict"])  # which have no mark
+    assert {"separates", "none"} <= set(HEADS["verdict"])  # these have no mark
     kinds = ["resolver", "opposes"]
     assert marks["encoding"]["shape"]["scale"] == {
         "domain": kinds,
@@ -252,12 +253,12 @@ def test_the_map_marks_every_verdict_and_says_who_resolves():
     }
     assert {"field": "verdict", "oneOf": kinds} in [step["filter"] for step in marks["transform"]]
     assert "Resolvers: L0H2." in spec["description"]
-    nobody = charts.head_map(HEADS.assign(verdict="none"), "bank").to_dict()
-    assert "Resolvers: none." in nobody["description"]
-    assert not any("shape" in view["encoding"] for view in parts(nobody))
+    no_resolver = charts.head_map(HEADS.assign(verdict="none"), "bank").to_dict()
+    assert "Resolvers: none." in no_resolver["description"]
+    assert not any("shape" in view["encoding"] for view in parts(no_resolver))
 
 
-def test_every_verdict_has_a_meaning_and_its_own_shape_which_is_the_same_for_every_word():
+def test_every_verdict_has_a_meaning_and_one_distinct_shape_for_all_words():
     assert list(charts.MARKS) == list(ORDER)
     assert len(set(charts.MARKS.values())) == len(ORDER)
     scales = [
@@ -265,40 +266,43 @@ def test_every_verdict_has_a_meaning_and_its_own_shape_which_is_the_same_for_eve
         for word in ("bank", "mole")
     ]
     assert scales[0] == scales[1]
-    drawn = dict(zip(scales[0]["domain"], scales[0]["range"], strict=True))
-    assert drawn == {name: charts.MARKS[name] for name in drawn} and set(drawn) == set(
+    shapes = dict(zip(scales[0]["domain"], scales[0]["range"], strict=True))
+    assert shapes == {name: charts.MARKS[name] for name in shapes} and set(shapes) == set(
         HEADS["verdict"]
     )
 
 
-def test_a_wide_model_has_marks_and_no_numbers():
+def test_the_map_of_a_wide_model_has_marks_and_no_numbers():
     wide = pd.concat([BANK.assign(head=BANK["head"] + 4 * n) for n in range(5)])
     spec = charts.head_map(wide, "bank").to_dict()
     assert any("shape" in view["encoding"] for view in parts(spec))
     assert not any(view["encoding"].get("text", {}).get("field") == "mark" for view in parts(spec))
 
 
-def test_curves_hold_both_shares_of_every_size_with_their_intervals_and_every_random_set():
+def test_curves_show_both_shares_of_every_size_with_intervals_and_every_random_set():
     spec = specification("sets")
     rows = pd.DataFrame(rows_of(spec, "added", "what", "value", "low", "high")).set_index("what")
-    for what, name in (("leading heads", "faithfulness"), ("lost without them", "necessity")):
+    for label, name in (("leading heads", "faithfulness"), ("lost without them", "necessity")):
         for column in ("value", "low", "high"):
-            given = CURVES[name if column == "value" else f"{name}_{column}"]
-            assert rows.loc[what, column].tolist() == pytest.approx(given.tolist()), (what, column)
+            expected = CURVES[name if column == "value" else f"{name}_{column}"]
+            assert rows.loc[label, column].tolist() == pytest.approx(expected.tolist()), (
+                label,
+                column,
+            )
     assert any(
         view["mark"]["type"] == "area" and view["encoding"]["y2"]["field"] == "high"
         for view in parts(spec)
     )
-    drawn = next(
+    random_rows = next(
         data
         for data in spec["datasets"].values()
         if {row.get("what") for row in data} == {"random sets"}
     )
     chance = FRAMES["random_sets"][FRAMES["random_sets"]["word"] == "bank"]
-    assert [row["value"] for row in drawn] == pytest.approx(chance["faithfulness"].tolist())
+    assert [row["value"] for row in random_rows] == pytest.approx(chance["faithfulness"].tolist())
 
 
-def test_the_smallest_set_is_ringed_and_the_line_stands_at_nine_tenths():
+def test_the_smallest_set_has_a_ring_and_the_line_is_at_nine_tenths():
     spec = specification("sets")
     (ring,) = rows_of(spec, "note")
     mine = CURVES.query("size == smallest")
@@ -318,17 +322,17 @@ def test_axes_of_evidence_are_the_same_for_every_word():
     for make, channel in (
         (lambda word: charts.set_curves(FRAMES["curves"], FRAMES["random_sets"], word), "y"),
         (lambda word: charts.control_strips(FRAMES["separation_controls"], word), "x"),
-        (lambda word: charts.distance_lines(FRAMES["distances"], word, LEADERS), "y"),
+        (lambda word: charts.distance_lines(FRAMES["distances"], word, TOP_HEADS), "y"),
     ):
         assert scale_of(make("bank").to_dict(), channel) == scale_of(
             make("mole").to_dict(), channel
         )
 
 
-def test_controls_show_every_head_in_every_condition_and_the_resolvers_by_name():
+def test_controls_show_every_head_in_every_condition_and_name_the_resolvers():
     rows = max(specification("controls")["datasets"].values(), key=len)
     assert len(rows) == 4 * 16 and {row["name"] for row in rows if row["stands_out"]} == set(
-        LEADERS
+        TOP_HEADS
     )
     band = [
         rows
@@ -344,7 +348,7 @@ def test_controls_show_every_head_in_every_condition_and_the_resolvers_by_name()
     assert "later token" not in spec["description"] and "labels permuted" in spec["description"]
 
 
-def test_the_band_of_permutations_is_that_of_a_typical_head_and_within_the_axis():
+def test_the_band_of_permutations_is_a_typical_heads_and_lies_within_the_axis():
     frame = FRAMES["separation_controls"].copy()
     mine = (frame["word"] == "mole") & (frame["condition"] == "labels permuted")
     frame.loc[mine, "low"] = [0.0] * 5 + [0.15] * 6 + [0.4] * 5
@@ -361,12 +365,12 @@ def test_effects_by_distance_are_means_over_the_pairs_of_senses():
         "word == 'mole' and layer == 0 and head == 1 and distance == 2"
     )
     assert len(mine) == 5
-    shown = [row["net"] for row in rows if row["name"] == "L0H1" and row["distance"] == 2]
-    assert shown == [pytest.approx(mine["net"].mean())]
-    assert {row["name"] for row in rows} == set(LEADERS)
+    effects = [row["net"] for row in rows if row["name"] == "L0H1" and row["distance"] == 2]
+    assert effects == [pytest.approx(mine["net"].mean())]
+    assert {row["name"] for row in rows} == set(TOP_HEADS)
 
 
-def test_bars_compare_parts_of_a_head_with_the_whole_and_leave_out_what_was_not_swapped():
+def test_bars_compare_parts_of_a_head_with_the_whole_and_omit_parts_that_were_not_swapped():
     rows = rows_of(specification("head_parts"), "what", "value")
     whole = HEADS.query("word == 'mole' and layer == 0 and head == 1")["swap"].item()
     first = {row["part"]: row["value"] for row in rows if row["name"] == "L0H1"}
@@ -383,11 +387,11 @@ def test_bars_compare_parts_of_a_head_with_the_whole_and_leave_out_what_was_not_
     assert ends["cue_only"] == pytest.approx((0.95 * whole - 0.04, 0.95 * whole + 0.03))
     assert ends["swap"][0] < whole < ends["swap"][1]
     unpaired = FRAMES["head_parts"].assign(**dict.fromkeys(list(parts)[1:5], np.nan))
-    spec = charts.head_part_bars(unpaired, HEADS, "mole", LEADERS).to_dict()
+    spec = charts.head_part_bars(unpaired, HEADS, "mole", TOP_HEADS).to_dict()
     assert {row["part"] for row in rows_of(spec, "what", "value")} == {"swap", "ablation"}
 
 
-def test_theming_replaces_colours_but_never_data():
+def test_a_theme_replaces_colours_but_never_data():
     spec = {
         "config": {"labelColor": palette.INK},
         "datasets": {"d": [{"text": palette.INK}]},
@@ -406,13 +410,14 @@ def test_theming_replaces_colours_but_never_data():
 def test_every_chart_saves_the_same_bytes_twice(name, ending, tmp_path):
     again = chart(name), MAKE[name]()
     first, second = (
-        charts.save(made, tmp_path / f"{n}.{ending}").read_bytes() for n, made in enumerate(again)
+        charts.save(picture, tmp_path / f"{n}.{ending}").read_bytes()
+        for n, picture in enumerate(again)
     )
     assert first == second and len(first) > 2000
     assert first.startswith(b"\x89PNG" if ending == "png" else b"<svg")
 
 
-def test_saving_where_nothing_can_be_written_is_one_sentence(tmp_path):
+def test_saving_to_an_unwritable_path_is_an_input_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"^Cannot write .*. Choose another folder"):
         charts.save(chart("head map"), tmp_path / "file" / "map.png")
@@ -420,7 +425,7 @@ def test_saving_where_nothing_can_be_written_is_one_sentence(tmp_path):
         charts.save(chart("head map"), tmp_path / "map.gif")
 
 
-def test_charts_and_the_words_of_the_ledger_need_neither_torch_nor_a_model():
+def test_charts_and_the_words_for_writes_import_neither_torch_nor_a_model():
     heavy = "{'torch', 'transformers', 'transformer_lens'} & set(sys.modules)"
     code = f"import sys, probe.charts.writes; from probe.charts import *; sys.exit(bool({heavy}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

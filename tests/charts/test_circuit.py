@@ -1,5 +1,4 @@
-"""The picture of a circuit: every edge between its parts, as wide as its effect, each part in its
-place."""
+"""The chart of a circuit: edges are as wide as their effects, and no two parts overlap."""
 
 import numpy as np
 import pandas as pd
@@ -22,7 +21,7 @@ EDGES = [
 def frames():
     names = [f"{end}_{part}" for end in ("sender", "receiver") for part in ("layer", "head", "pos")]
     rows = [
-        dict(zip(names, (*one, *other), strict=True))
+        dict(zip(names, (*sender, *receiver), strict=True))
         | {
             "word": "bank",
             "channel": channel,
@@ -31,14 +30,14 @@ def frames():
             "high": total + 0.1,
             "p": p,
         }
-        for one, other, channel, total, p in EDGES
+        for sender, receiver, channel, total, p in EDGES
     ]
     whole = {name: "Int64" for name in names if not name.endswith("pos")}
     positions = pd.DataFrame({"word": "bank", "pos": [WORD, BETWEEN, CUE], "behind": [None, 1, 0]})
     return pd.DataFrame(rows).astype(whole | {"p": float}), positions
 
 
-def drawn():
+def chart_tables():
     picture = charts.circuit(*frames(), "bank")
     spec = picture.to_dict()
     lines, parts = (spec["datasets"][spec["layer"][number]["data"]["name"]] for number in (0, 1))
@@ -46,7 +45,7 @@ def drawn():
 
 
 def test_an_edge_is_as_wide_as_its_effect_and_leads_from_part_to_part():
-    _, lines, parts = drawn()
+    _, lines, parts = chart_tables()
     large = [edge for edge in EDGES if abs(edge[3]) >= LEAST_TOTAL]
     assert lines["edge"].nunique() == len(large)
     for (_, points), (*_, channel, total, p) in zip(lines.groupby("edge"), large, strict=True):
@@ -60,8 +59,8 @@ def test_an_edge_is_as_wide_as_its_effect_and_leads_from_part_to_part():
         assert set(points["channel"]) == {channel}
 
 
-def test_parts_stand_in_their_layer_and_position_and_none_on_another():
-    spec, _, parts = drawn()
+def test_parts_are_at_their_layer_and_position_and_do_not_overlap():
+    spec, _, parts = chart_tables()
     assert set(parts.index) == {
         "embedding at cue",
         "MLP of layer 0 at cue",

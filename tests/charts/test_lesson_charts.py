@@ -75,7 +75,7 @@ MAKE = {
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_every_picture_is_described_and_the_same_twice(name, tmp_path):
+def test_every_picture_has_a_description_and_is_reproducible(name, tmp_path):
     spec = MAKE[name]().to_dict()
     assert len(spec["description"]) > 30 and spec == MAKE[name]().to_dict()
     first, second = (charts.save(MAKE[name](), tmp_path / f"{n}.png").read_bytes() for n in (1, 2))
@@ -111,15 +111,15 @@ def test_signed_matrices_are_symmetric_around_zero_and_shares_are_not_rescaled()
     assert shares["domain"] == [0, 1]
 
 
-def test_masked_cells_stay_empty_and_the_others_carry_their_number():
+def test_masked_cells_are_empty_and_all_others_show_their_number():
     spec = MAKE["matrices"]().to_dict()
-    found = [spec["datasets"][view["data"]["name"]] for view in spec["hconcat"]]
-    assert [row["text"] for row in found[0]][:3] == ["0", "−10.0", "−20.0"]
-    assert [row["text"] for row in found[1]] == ["0", "", "", ".50", "0", "", "1.00", ".50", "0"]
-    assert all((row["value"] is None) == (row["text"] == "") for row in found[1])
+    tables = [spec["datasets"][view["data"]["name"]] for view in spec["hconcat"]]
+    assert [row["text"] for row in tables[0]][:3] == ["0", "−10.0", "−20.0"]
+    assert [row["text"] for row in tables[1]] == ["0", "", "", ".50", "0", "", "1.00", ".50", "0"]
+    assert all((row["value"] is None) == (row["text"] == "") for row in tables[1])
 
 
-def test_vectors_stand_on_one_scale_with_their_sum_below():
+def test_vectors_share_one_scale_with_their_sum_below_them():
     spec = MAKE["vectors"]().to_dict()
     rows = [[row for row in spec["datasets"][view["data"]["name"]]] for view in spec["vconcat"]]
     assert [{row["vector"] for row in part} for part in rows] == [{"L0H0", "L0H1"}, {"sum"}]
@@ -132,13 +132,13 @@ def test_vectors_stand_on_one_scale_with_their_sum_below():
     assert all(row["sign"] == by_hand[row["value"] < -9.6] for part in rows for row in part)
 
 
-def test_spectra_name_the_rank_and_what_lies_beyond():
+def test_spectra_mark_the_rank_and_describe_the_values_after_it():
     spec = MAKE["spectra"]().to_dict()
     assert rows_of(spec, "place", "note") == [{"place": 5, "note": "d_head = 5: from here on zero"}]
     assert "2 maps: the largest 4, after number 5 at most 0" in spec["description"]
 
 
-def test_shares_of_parameters_are_of_each_model_and_small_ones_have_no_number():
+def test_parameter_shares_add_up_within_each_model_and_small_ones_have_no_number():
     rows = rows_of(MAKE["parameters"]().to_dict(), "model", "share", "text")
     gpt3 = {row["part"]: row for row in rows if row["model"] == "gpt3"}
     assert [gpt3[part]["share"] for part in PARTS[:3]] == pytest.approx([0.39, 0.6, 0.01])
@@ -165,18 +165,18 @@ def test_grouped_bars_share_an_axis_and_keep_the_order():
     assert "first: b 90" in spec["description"] and "second: c −10" in spec["description"]
 
 
-def test_a_notebook_shows_pictures_that_need_no_network():
+def test_pictures_in_a_notebook_need_no_network():
     before = alt.renderers.active
     try:
         charts.as_pictures(width=300)
-        shown = MAKE["spectra"]()._repr_mimebundle_(None, None)
+        bundle = MAKE["spectra"]()._repr_mimebundle_(None, None)
     finally:
         alt.renderers.enable(before)
-    assert set(shown) == {"image/svg+xml", "text/plain"} and shown["text/plain"].startswith(
+    assert set(bundle) == {"image/svg+xml", "text/plain"} and bundle["text/plain"].startswith(
         "Singular values of 2 maps"
     )
-    assert "<script" not in shown["image/svg+xml"] and shown["image/svg+xml"].startswith("<svg")
-    assert 300 < int(re.search(r'width="(\d+)"', shown["image/svg+xml"])[1]) < 400
+    assert "<script" not in bundle["image/svg+xml"] and bundle["image/svg+xml"].startswith("<svg")
+    assert 300 < int(re.search(r'width="(\d+)"', bundle["image/svg+xml"])[1]) < 400
 
 
 def pixels(png):
@@ -186,15 +186,15 @@ def pixels(png):
 @pytest.mark.parametrize(("name", "mode"), [("spectra", "P"), ("vectors", "RGB")])
 def test_a_repacked_picture_has_the_same_pixels_and_is_smaller(name, mode):
     spec = MAKE[name]().to_dict() | {"background": "white"}
-    drawn = vl_convert.vegalite_to_png(spec, scale=2 if mode == "RGB" else 1)
-    smaller = repacked(drawn)
-    before, after = Image.open(BytesIO(drawn)), Image.open(BytesIO(smaller))
-    assert after.mode == mode and len(smaller) < len(drawn) / 2
+    original = vl_convert.vegalite_to_png(spec, scale=2 if mode == "RGB" else 1)
+    smaller = repacked(original)
+    before, after = Image.open(BytesIO(original)), Image.open(BytesIO(smaller))
+    assert after.mode == mode and len(smaller) < len(original) / 2
     assert after.size == before.size and after.info.get("dpi") == before.info.get("dpi")
-    assert pixels(smaller) == pixels(drawn)
+    assert pixels(smaller) == pixels(original)
 
 
-def test_a_picture_that_shines_through_is_left_alone_and_other_files_are_refused():
+def test_a_transparent_picture_is_unchanged_and_other_files_are_refused():
     clear = vl_convert.vegalite_to_png(MAKE["spectra"]().to_dict())
     assert repacked(clear) == clear
     with pytest.raises(ValueError, match="repacking a PNG: got bytes that begin with b'GIF89a'"):
@@ -215,32 +215,32 @@ def by_depth(**options):
     ).to_dict()
 
 
-def drawn(panel):
+def panel_data(panel):
     return panel["layer"][0].get("data") or panel["data"]
 
 
-def test_every_panel_holds_its_own_rows_and_the_description_tells_both_ends_of_each_line():
-    found = by_depth()
-    tables = [found["datasets"][drawn(panel)["name"]] for panel in found["hconcat"]]
+def test_every_panel_contains_its_rows_and_the_description_gives_both_ends_of_each_line():
+    spec = by_depth()
+    tables = [spec["datasets"][panel_data(panel)["name"]] for panel in spec["hconcat"]]
     assert [len(table) for table in tables] == [6, 2]
     assert {row["panel"] for row in tables[0]} == {"angle"} and {
         row["what"] for row in tables[1]
     } == {"Mike"}
-    told = (
+    description = (
         "angle: same from 0.00 to 5.00, other from 0.00 to 20.00; rank: Mike from 300.00 to 2.00."
     )
-    assert found["description"] == told
-    scales = [panel["layer"][0]["encoding"]["y"]["scale"] for panel in found["hconcat"]]
+    assert spec["description"] == description
+    scales = [panel["layer"][0]["encoding"]["y"]["scale"] for panel in spec["hconcat"]]
     assert scales[1]["reverse"] and scales[1]["domain"] == [1, 300] and scales[1]["type"] == "log"
     assert "reverse" not in scales[0]
 
 
-def test_a_line_keeps_the_colour_it_was_given_and_panels_with_the_same_lines_share_one_legend():
+def test_a_line_has_the_requested_colour_and_panels_with_the_same_lines_share_one_legend():
     colour = by_depth(hues={"other": "#123456"})["hconcat"][0]["layer"][0]["encoding"]["color"][
         "scale"
     ]
-    given = dict(zip(colour["domain"], colour["range"], strict=True))
-    assert given["other"] == "#123456" and given["same"] != "#123456"
+    hues = dict(zip(colour["domain"], colour["range"], strict=True))
+    assert hues["other"] == "#123456" and hues["same"] != "#123456"
     angles = BY_DEPTH[BY_DEPTH["panel"] == "angle"]
     alike = pd.concat([angles, angles.assign(panel="again")])
     shared = drawing.lines_by_depth(alike, {"angle": "linear", "again": "linear"}).to_dict()
@@ -258,11 +258,11 @@ COMPARED = pd.DataFrame(
 )
 
 
-def test_marks_spans_words_and_axes_are_those_of_the_rows():
-    found = drawing.compared(
+def test_marks_spans_notes_and_axes_agree_with_the_rows():
+    spec = drawing.compared(
         COMPARED, "attention", notes={"L1H0": "looks at adjectives", "L0H0": ""}
     ).to_dict()
-    spans, marks, words = (found["datasets"][layer["data"]["name"]] for layer in found["layer"])
+    spans, marks, words = (spec["datasets"][layer["data"]["name"]] for layer in spec["layer"])
     assert [(row["row"], row["min"], row["max"]) for row in spans] == [
         ("L1H0", 0.2, 0.9),
         ("L0H0", 0.4, 0.5),
@@ -272,24 +272,24 @@ def test_marks_spans_words_and_axes_are_those_of_the_rows():
         "L1H0": "looks at adjectives",
         "L0H0": "",
     }
-    encoding = found["layer"][1]["encoding"]
+    encoding = spec["layer"][1]["encoding"]
     assert encoding["y"]["sort"] == ["L1H0", "L0H0"]
     assert encoding["x"]["scale"]["domain"] == [0, 0.9]
-    assert found["description"] == (
+    assert spec["description"] == (
         "2 lines under 2 conditions. With adjectives the largest value is that of L1H0: 90\u202f%. "
         "L1H0 (looks at "
         "adjectives)."
     )
 
 
-def test_ranks_stand_on_a_logarithmic_axis_that_begins_with_one():
+def test_ranks_have_a_logarithmic_axis_that_begins_at_one():
     ranks = drawing.compared(COMPARED.assign(value=[1, 30, 2000, 5]), "rank", kind="rank").to_dict()
     scale = ranks["layer"][1]["encoding"]["x"]["scale"]
     assert scale["type"] == "log" and scale["domain"] == [1, 2000]
     assert ranks["layer"][1]["encoding"]["x"]["axis"]["values"] == [1, 10, 100, 1000]
 
 
-def test_a_number_starts_where_the_data_do_and_a_share_at_zero():
+def test_the_axis_of_a_number_starts_at_the_data_and_the_axis_of_a_share_at_zero():
     number, share = (
         drawing.compared(COMPARED, "AUROC", kind=kind).to_dict()["layer"][1]["encoding"]["x"]
         for kind in ("number", "share")

@@ -1,5 +1,5 @@
-"""The word's gap by depth beside unambiguous nouns: distances in the word's own, the band, and
-the frames round what does more for the word."""
+"""The word's gap by depth next to unambiguous nouns: distances in units of the word's gap, the
+band, and the frames around cells that do more for the word."""
 
 import numpy as np
 import pandas as pd
@@ -14,15 +14,15 @@ CONTROLS = FRAMES["controls"]
 HEADS = FRAMES["word_heads"]
 
 
-def test_distances_are_roots_of_squared_gaps_in_the_words_own_at_its_read_out():
+def test_distances_are_roots_of_squared_gaps_in_units_of_the_words_gap_at_the_read_out_layer():
     rows = charts.noun_distances(CONTROLS, "bank", read_at=READ_AT).set_index(["what", "depth"])
     word = rows.loc["bank", "distance"]
     assert word.tolist() == pytest.approx([depth / READ_AT for depth in range(5)])
     nouns = rows.loc["unambiguous nouns"].loc[READ_AT]
     shares = CONTROLS.query("word == 'bank' and noun != 'bank' and depth == @READ_AT")
     share = shares["general_share"]
-    found = [nouns["distance"], nouns["low"], nouns["high"]]
-    assert found == pytest.approx(np.sqrt([share.mean(), share.min(), share.max()]).tolist())
+    actual = [nouns["distance"], nouns["low"], nouns["high"]]
+    assert actual == pytest.approx(np.sqrt([share.mean(), share.min(), share.max()]).tolist())
     assert (nouns["furthest"], nouns["nouns"]) == ("noun47", 48)
 
 
@@ -36,7 +36,7 @@ def test_a_squared_gap_below_zero_is_a_distance_below_zero():
     assert low == pytest.approx(-np.sqrt(0.05))
 
 
-def test_distances_of_several_pairs_of_senses_are_of_their_mean_share():
+def test_the_distance_for_several_pairs_of_senses_is_the_root_of_their_mean_share():
     mole = CONTROLS[CONTROLS["word"] == "mole"]
     first = (mole["sense_a"] == "animal") & (mole["sense_b"] == "unit") & (mole["noun"] != "mole")
     doubled = mole.assign(gap=mole["gap"].where(~first, 2 * mole["gap"]))
@@ -50,8 +50,8 @@ def test_distances_of_several_pairs_of_senses_are_of_their_mean_share():
     assert after**2 == pytest.approx(before**2 * 6 / 5)  # one of five pairs has twice the share
 
 
-def test_a_noun_is_measured_in_the_words_gap_in_the_nouns_own_sentences():
-    """Where its article leaves fewer sentences, the word's gap there is the unit: gap over share."""
+def test_a_noun_is_measured_in_units_of_the_words_gap_in_the_nouns_sentences():
+    """A noun with another article has fewer sentences; the unit is the word's gap in these."""
     half = CONTROLS.assign(
         gap=CONTROLS["gap"].where(CONTROLS["noun"] == "bank", 0.5 * CONTROLS["gap"])
     )
@@ -64,7 +64,7 @@ def titles_of(spec):
     return [view["encoding"]["y"].get("title") for view in parts(spec) if "y" in view["encoding"]]
 
 
-def test_the_picture_marks_the_read_out_and_says_how_far_the_nouns_go():
+def test_the_chart_marks_the_read_out_layer_and_describes_how_far_the_nouns_go():
     spec = charts.noun_gaps(CONTROLS, "bank", read_at=READ_AT).to_dict()
     assert spec["description"] == (
         "Nouns in the place of bank: at its read-out layer its meanings are 1 apart, those of 48 "
@@ -76,7 +76,7 @@ def test_the_picture_marks_the_read_out_and_says_how_far_the_nouns_go():
     assert "type" not in scale_of(spec, "y")  # linear: nothing goes beyond twice the read-out
 
 
-def test_an_axis_that_goes_far_beyond_the_read_out_is_of_square_roots():
+def test_an_axis_far_beyond_the_read_out_value_is_in_square_roots():
     spec = charts.noun_gaps(CONTROLS, "bank", read_at=1).to_dict()
     assert scale_of(spec, "y")["type"] == "sqrt"
     assert ["distance, √ scale", "(1 = bank at the read-out)"] in titles_of(spec)
@@ -88,7 +88,7 @@ def frames_of_more(spec):
     return [row for view in views for row in spec["datasets"][view["data"]["name"]]]
 
 
-def test_cells_that_do_more_for_the_word_have_a_frame_and_no_other_has():
+def test_only_cells_that_do_more_for_the_word_have_a_frame():
     spec = charts.head_map(HEADS, "bank").to_dict()
     more = HEADS.query("word == 'bank' and comparison == 'more'")
     assert [(row["layer"], row["head"]) for row in frames_of_more(spec)] == [
@@ -103,7 +103,7 @@ def test_cells_that_do_more_for_the_word_have_a_frame_and_no_other_has():
     assert none["description"].endswith("unambiguous nouns: none.")
 
 
-def test_mlps_are_means_over_pairs_of_senses_and_framed_where_they_do_more():
+def test_mlps_are_means_over_pairs_of_senses_with_a_frame_where_they_do_more():
     mlps = FRAMES["mlps"].assign(net=np.arange(len(FRAMES["mlps"])) / 100)
     cells = charts.mlps_beside_nouns(mlps, {"mole": (1,)})
     mine = mlps[(mlps["word"] == "mole") & (mlps["layer"] == 1)]
@@ -115,6 +115,6 @@ def test_mlps_are_means_over_pairs_of_senses_and_framed_where_they_do_more():
     assert [(row["layer"], row["head"]) for row in framed] == [(1, "MLP")]
 
 
-def test_every_comparison_has_its_words():
+def test_every_comparison_has_its_phrase():
     assert set(HEADS["comparison"]) <= set(charts.BESIDE_NOUNS)
     assert pd.Series(charts.BESIDE_NOUNS).is_unique

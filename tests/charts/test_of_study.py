@@ -1,4 +1,4 @@
-"""The pictures of a study by the names of its tables, and its tables as attributes."""
+"""The charts of a study under the names of its tables, and its tables as attributes."""
 
 import inspect
 
@@ -23,29 +23,29 @@ def tables_of(kind: type) -> set[str]:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("survey")])
-def test_a_picture_of_a_study_has_the_name_of_its_table(name: str) -> None:
+def test_a_chart_of_a_study_has_the_name_of_its_table(name: str) -> None:
     assert name in tables_of(StudyTables)
     for word in (None, "mole"):
         chart = getattr(STUDY.charts, name)(word) if len(STUDY.frames[name]) else None
         if chart is not None:
-            drawn = inspect.signature(getattr(StudyCharts, name)).return_annotation
-            assert isinstance(chart, drawn) and "description" in chart.to_dict()
+            chart_type = inspect.signature(getattr(StudyCharts, name)).return_annotation
+            assert isinstance(chart, chart_type) and "description" in chart.to_dict()
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("survey")])
-def test_pictures_of_many_words_are_those_of_a_survey(name: str) -> None:
+def test_charts_of_many_words_belong_to_a_survey(name: str) -> None:
     chart = getattr(make_survey().charts, name)()
     assert name in tables_of(SurveyTables) and "description" in chart.to_dict()
 
 
-def test_what_cannot_be_drawn_is_one_sentence() -> None:
+def test_a_chart_without_rows_is_an_input_error() -> None:
     with pytest.raises(InputError, match="^Cannot draw depth of 'bat': the table has rows of bank"):
         STUDY.charts.depth("bat")
     with pytest.raises(InputError, match="^Cannot draw survey_heads: this result has no rows in"):
         STUDY.charts.survey_heads()
 
 
-def test_every_table_is_an_attribute_that_editors_know() -> None:
+def test_every_table_is_an_annotated_attribute() -> None:
     frames = {*STUDY.frames, *make_survey().frames, "beside", "readings"}
     # `certificate` is the record, whose rows are in the table of that name.
     assert frames - {"certificate"} == tables_of(StudyTables)
@@ -56,7 +56,7 @@ def test_every_table_is_an_attribute_that_editors_know() -> None:
         STUDY.survey_heads  # noqa: B018
 
 
-def test_help_names_what_a_function_takes() -> None:
+def test_help_shows_the_types_of_a_functions_arguments() -> None:
     for function in (probe.patch, probe.study, probe.load, probe.evaluate, probe.trace):
         first = str(inspect.signature(function)).partition(",")[0]
         assert first in ("(model: ModelSource", "(source: ModelSource")

@@ -1,5 +1,5 @@
-"""Many clients at once: each gets its answers, memory stays flat, and killed ones leave nothing
-behind."""
+"""Many clients at once: each gets its answers, memory stays flat, and no connection of a killed
+client remains."""
 
 import asyncio
 import json
@@ -46,22 +46,22 @@ def running():
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{24}\n", address)
         yield psutil.Process(process.pid), address.strip()
         process.send_signal(signal.SIGINT)
-        out, told = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=120)
         assert process.returncode == 130 and out == ""
-        assert told == "probe: loading tiny-senses.\nprobe: the explorer has stopped.\n"
+        assert err == "probe: loading tiny-senses.\nprobe: the explorer has stopped.\n"
     finally:
         process.kill()
 
 
 def question(client, number):
-    text, other = (SENTENCES[(7 * client + number + part) % len(SENTENCES)] for part in (0, 12))
-    asked = {
+    text, second = (SENTENCES[(7 * client + number + part) % len(SENTENCES)] for part in (0, 12))
+    fields = {
         "what": KINDS[number % len(KINDS)],
         "text": text,
-        "other": other,
+        "other": second,
         "swaps": [[0, client % 4, "other"]],
     }
-    return asked | {"page": str(client), "number": number}
+    return fields | {"page": str(client), "number": number}
 
 
 async def ask(http, client, number):
@@ -72,13 +72,13 @@ async def ask(http, client, number):
 
 
 async def load(address, seconds):
-    """How many answers of each kind the clients got; some go away in the middle of one."""
+    """How many answers of each kind the clients got; some disconnect in the middle of one."""
     parts = urlsplit(address)
     headers = {"Authorization": f"Bearer {parse_qs(parts.query)['token'][0]}"}
     counts = {"result": 0, "superseded": 0, "left": 0, "trouble": []}
     end = time.monotonic() + seconds
 
-    async def one(http, client):
+    async def ask_repeatedly(http, client):
         number = 0
         while time.monotonic() < end:
             number += 1
@@ -100,12 +100,16 @@ async def load(address, seconds):
     async with httpx.AsyncClient(
         base_url=base, headers=headers, timeout=300, limits=limits
     ) as http:
-        await asyncio.gather(*(one(http, client) for client in range(CLIENTS)))
+        await asyncio.gather(*(ask_repeatedly(http, client) for client in range(CLIENTS)))
     return counts
 
 
 def connections(process):
-    return [one for one in process.net_connections() if one.status == psutil.CONN_ESTABLISHED]
+    return [
+        connection
+        for connection in process.net_connections()
+        if connection.status == psutil.CONN_ESTABLISHED
+    ]
 
 
 def test_many_clients_get_their_answers_and_memory_stays_flat(running):
@@ -124,20 +128,20 @@ def test_many_clients_get_their_answers_and_memory_stays_flat(running):
     print(f"{SECONDS} s: {counts}, {(process.memory_info().rss - before) / 2**20:.1f} MB more")
 
 
-ASKING = """import httpx, sys
+SAVING_CLIENT = """import httpx, sys
 address, token = sys.argv[1].split("/?token=")
-asked = {"what": "save", "text": "They saw the river from the bank"}
+question = {"what": "save", "text": "They saw the river from the bank"}
 headers = {"Authorization": f"Bearer {token}"}
-with httpx.stream("POST", f"{address}/ask", json=asked, headers=headers, timeout=300) as response:
+with httpx.stream("POST", f"{address}/ask", json=question, headers=headers, timeout=300) as response:
     for line in response.iter_lines():
         print("begun", flush=True)"""
 
 
-def test_killed_clients_leave_nothing_behind(running):
+def test_no_connection_or_thread_of_a_killed_client_remains(running):
     process, address = running
     for _ in range(3):
         client = subprocess.Popen(
-            [sys.executable, "-c", ASKING, address], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", SAVING_CLIENT, address], stdout=subprocess.PIPE, text=True
         )
         assert client.stdout.readline() == "begun\n"
         client.kill()

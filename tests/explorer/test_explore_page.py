@@ -1,5 +1,5 @@
 """The explorer's page in headless Chromium: typing, choosing, swapping, undoing, the address, and
-who can use it."""
+accessibility."""
 
 import re
 import threading
@@ -27,13 +27,13 @@ HOSTILE = "</script><script>window.canary=1</script> <img src=x onerror=canary=1
 @pytest.fixture(scope="module")
 def address():
     """A running explorer of tiny-senses."""
-    door = server.listening("127.0.0.1", 0)
+    listener = server.listening("127.0.0.1", 0)
     app = server.application(probe.load("tiny-senses"), token=TOKEN)
     running = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    thread = threading.Thread(target=running.run, args=([door],), daemon=True)
+    thread = threading.Thread(target=running.run, args=([listener],), daemon=True)
     thread.start()
-    url = f"http://127.0.0.1:{door.getsockname()[1]}/?token={TOKEN}"
-    with urlopen(url, timeout=300) as page:  # made when it is first asked for
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/?token={TOKEN}"
+    with urlopen(url, timeout=300) as page:  # built at the first request
         assert page.status == 200
     yield url
     running.should_exit = True
@@ -41,7 +41,7 @@ def address():
 
 
 class Address(str):
-    """What `Opened` asks of a path."""
+    """The part of a path that `Opened` needs."""
 
     def as_uri(self):
         return str(self)
@@ -49,23 +49,23 @@ class Address(str):
 
 @pytest.fixture
 def opened(open_page, address):
-    """Opens the explorer and waits for its first answer; at the end no page has complained."""
-    every = []
+    """Open the explorer and wait for its first answer; at the end no page has reported an error."""
+    views = []
 
-    def made(fragment="", **options):
-        every.append(open_page(Address(address + fragment), **options))
-        answered(every[-1].page)
-        return every[-1]
+    def open_explorer(fragment="", **options):
+        views.append(open_page(Address(address + fragment), **options))
+        answered(views[-1].page)
+        return views[-1]
 
-    yield made
-    assert [shown.trouble for shown in every] == [[]] * len(every)
+    yield open_explorer
+    assert [view.trouble for view in views] == [[]] * len(views)
 
 
-def answered(page, what=None):
-    """Does `what`, then waits until the page has answered it and nothing is being computed."""
+def answered(page, action=None):
+    """Do `action`, then wait until the page has answered it and nothing is being computed."""
     before = page.evaluate("document.documentElement.dataset.answered ?? 0")
-    if what is not None:
-        what()
+    if action is not None:
+        action()
     else:
         before = -1
     page.wait_for_function(
@@ -89,16 +89,16 @@ def swap(page, kind):
 
 
 def click(page, layer, number, **options):
-    """Swaps a head on the map, or puts it back."""
+    """Swap a head on the map, or undo its swap."""
     answered(page, lambda: head(page, layer, number).click(force=True, **options))
 
 
 UNSWAPPED = r"L\dH\d alone moves “bank” \d+\u202f% of the way from “river” to “money”\."
 
 
-def test_the_first_sight_is_an_answer_and_asks_its_own_server_only(opened, address):
-    shown = opened()
-    page = shown.page
+def test_the_page_opens_with_an_answer_and_requests_nothing_from_other_servers(opened, address):
+    view = opened()
+    page = view.page
     assert re.fullmatch(UNSWAPPED, outcome(page))
     assert GRAMMAR in page.locator("header").inner_text()
     assert page.locator('[data-rows="next"] tr').count() == 8
@@ -109,23 +109,26 @@ def test_the_first_sight_is_an_answer_and_asks_its_own_server_only(opened, addre
     assert bottom <= 800  # sentences, map, dots and next words on one screen
     assert page.locator(".written dd").first.inner_text().strip()
     origin = address.split("/?")[0]
-    assert all(url.startswith((origin, "blob:", "data:")) for url in shown.requests), shown.requests
-    named = {
+    assert all(url.startswith((origin, "blob:", "data:")) for url in view.requests), view.requests
+    formulas = {
         section: {
             name.split("(")[0]
             for name in page.locator(f"#{section} .formula code").all_text_contents()
         }
         for section in ("outcome", "movers", "trace")
     }
-    assert {"axes.coordinate", "variants.patch", "forward.unembed", "attention.softmax"} <= named[
-        "outcome"
-    ]
-    assert {"axes.effect", "attention.write_by_source", "variants.patch"} <= named["movers"]
+    assert {
+        "axes.coordinate",
+        "variants.patch",
+        "forward.unembed",
+        "attention.softmax",
+    } <= formulas["outcome"]
+    assert {"axes.effect", "attention.write_by_source", "variants.patch"} <= formulas["movers"]
     assert {
         "positions.donated_stream",
         "positions.donated_attention",
         "positions.donated_neurons",
-    } <= named["trace"]
+    } <= formulas["trace"]
     answered(page, lambda: page.locator('[name="example"]').select_option("2"))
     assert "mole" in outcome(page)
     assert "bank" not in page.locator("main").inner_text().split("Is it true?")[0]
@@ -153,7 +156,7 @@ def test_typing_changes_tokens_head_pictures_and_the_address(opened):
     page.wait_for_function("() => location.hash.includes('garden')", timeout=PATIENCE)
 
 
-def test_each_key_is_answered_and_the_last_one_stands(opened):
+def test_every_key_is_answered_and_the_last_answer_remains(opened):
     page = opened().page
     box = page.locator('[name="text"]')
     box.press("End")
@@ -166,17 +169,17 @@ def test_each_key_is_answered_and_the_last_one_stands(opened):
     assert page.locator("[data-trouble]").is_hidden()
 
 
-def test_a_click_swaps_a_head_and_a_second_click_puts_it_back(opened):
+def test_a_click_swaps_a_head_and_a_second_click_undoes_it(opened):
     page = opened().page
     before = outcome(page)
     click(page, 0, 0)
     size = head(page, 0, 0).get_attribute("aria-label").removeprefix("L0H0: ")
-    told = f"With L0H0 swapped, “bank” moves {size} of the way from “river” to “money”."
-    assert outcome(page).startswith(told)
+    sentence = f"With L0H0 swapped, “bank” moves {size} of the way from “river” to “money”."
+    assert outcome(page).startswith(sentence)
     rows = page.locator('[data-rows="next"] tr')
     word = rows.first.locator("th").inner_text()
     shares = rows.first.locator("td.n").all_inner_texts()
-    assert outcome(page) == f"{told} {word} goes from {shares[0]} to {shares[1]}."
+    assert outcome(page) == f"{sentence} {word} goes from {shares[0]} to {shares[1]}."
     assert rows.first.locator("rect").count() == 2 and rows.count() == 8
     label = page.locator(".axis-line").get_attribute("aria-label")
     assert label == (
@@ -189,7 +192,7 @@ def test_a_click_swaps_a_head_and_a_second_click_puts_it_back(opened):
     assert outcome(page) == before and "swap=" not in page.url
 
 
-def test_the_dots_part_over_the_layers_when_somebody_asks(opened):
+def test_the_dots_move_apart_over_the_layers_on_request(opened):
     page = opened().page
     at = "document.querySelector('.axis-line').getAttribute('aria-label')"
     apart = page.evaluate(at)
@@ -203,9 +206,9 @@ def test_the_dots_part_over_the_layers_when_somebody_asks(opened):
     assert page.locator("[data-play]").is_hidden() and page.locator('[name="depth"]').is_visible()
 
 
-def test_heads_are_swapped_several_at_once_and_undone(opened):
+def test_several_heads_are_swapped_at_once_and_undone(opened):
     page = opened().page
-    own = outcome(page)
+    before = outcome(page)
     click(page, 0, 0)
     assert page.locator("[data-with-swap]").is_visible()
     click(page, 3, 2, modifiers=["Shift"])
@@ -214,8 +217,8 @@ def test_heads_are_swapped_several_at_once_and_undone(opened):
     assert page.locator('[data-map="swap"] .cell.swapped').count() == 2
     assert "swap=L0H0-other.L3H2-off" in page.url
     answered(page, lambda: page.get_by_role("button", name="Undo").click())
-    swapped = outcome(page)
-    assert swapped.startswith("With L0H0 swapped")
+    with_one_swap = outcome(page)
+    assert with_one_swap.startswith("With L0H0 swapped")
     second = page.locator('[name="other"]')
     text = second.input_value()
     answered(page, lambda: second.fill(""))
@@ -223,34 +226,34 @@ def test_heads_are_swapped_several_at_once_and_undone(opened):
     assert page.locator(".waiting").inner_text() == "L0H0: the other sentence's ×"
     assert page.locator('[data-map="swap"] .cell.swapped').count() == 0
     answered(page, lambda: second.fill(text))
-    assert outcome(page) == swapped and page.locator(".waiting").count() == 0
+    assert outcome(page) == with_one_swap and page.locator(".waiting").count() == 0
     page.locator("h1").click()
     answered(page, lambda: page.keyboard.press("Control+z"))
-    assert outcome(page) == own and "swap=" not in page.url
+    assert outcome(page) == before and "swap=" not in page.url
     assert page.locator('[data-map="swap"] .cell.swapped').count() == 0
 
 
-def test_a_change_is_named_for_what_it_is(opened):
+def test_every_kind_of_change_has_its_own_phrase(opened):
     page = opened().page
     note = page.locator("[data-unchanged]")
     assert note.is_hidden()
     click(page, 3, 2)
-    for kind, named, change in (
+    for kind, phrase, change in (
         ("off", "set to nothing", "change"),
         ("mean", "set to its mean", "change"),
         ("other", "swapped", "swap"),
     ):
         swap(page, kind)
-        assert outcome(page).startswith(f"With L3H2 {named}, “bank” moves ")
+        assert outcome(page).startswith(f"With L3H2 {phrase}, “bank” moves ")
         assert ("swap" in outcome(page)) == (kind == "other")
         assert note.inner_text() == (
             f"From here on the page shows your sentences as they are, without the {change}."
         )
-    nothing = page.locator('[name="map-swap"][aria-label$=": 0\u202f%"]').first
-    name = nothing.get_attribute("aria-label").split(":")[0]
-    answered(page, lambda: nothing.click(force=True))
-    told = f"With {name} swapped, “bank” moves less than half a percent of the way from “river”"
-    assert outcome(page).startswith(told)
+    no_effect = page.locator('[name="map-swap"][aria-label$=": 0\u202f%"]').first
+    name = no_effect.get_attribute("aria-label").split(":")[0]
+    answered(page, lambda: no_effect.click(force=True))
+    sentence = f"With {name} swapped, “bank” moves less than half a percent of the way from “river”"
+    assert outcome(page).startswith(sentence)
 
 
 def test_everything_is_measured_along_the_axis_that_the_field_shows(opened):
@@ -258,67 +261,72 @@ def test_everything_is_measured_along_the_axis_that_the_field_shows(opened):
     axis, second = page.locator('[name="axis"]'), page.locator('[name="other"]')
     text = second.input_value()
 
-    def shown():
-        """The field, where it says that the word is read, the headline, the step of the head."""
-        told = ['[data-slot="axis"]', '[data-slot="outcome"]', '[data-slot="contrast"]']
-        return [axis.input_value(), *(page.locator(one).text_content() for one in told)]
+    def axis_texts():
+        """The value of the field, the description of the axis, the headline, and the step of the head."""
+        selectors = ['[data-slot="axis"]', '[data-slot="outcome"]', '[data-slot="contrast"]']
+        return [
+            axis.input_value(),
+            *(page.locator(selector).text_content() for selector in selectors),
+        ]
 
-    between = shown()
+    between = axis_texts()
     assert between[0] == "sentences" and "the axis of these two sentences" in between[1]
     answered(page, lambda: second.fill(""))
     assert axis.is_disabled() and axis.input_value() == "lexicon"
-    assert re.match("L0H0 alone moves “bank” .* of the way from “river” to “money”", shown()[2])
+    assert re.match(
+        "L0H0 alone moves “bank” .* of the way from “river” to “money”", axis_texts()[2]
+    )
     answered(page, lambda: second.fill(text))
-    assert shown() == between and axis.is_enabled()
+    assert axis_texts() == between and axis.is_enabled()
     answered(page, lambda: axis.select_option("lexicon"))
-    lexicon = shown()
+    lexicon = axis_texts()
     assert lexicon[0] == "lexicon" and "The word is read entering layer 1." in lexicon[1]
     assert re.fullmatch(UNSWAPPED, lexicon[2])
     answered(page, lambda: second.fill(""))
     answered(page, lambda: second.fill(text))
-    assert shown() == lexicon
+    assert axis_texts() == lexicon
     assert "864 sentences of the lexicon" in page.locator('[data-slot="mean-of"]').text_content()
     click(page, 3, 2)
-    assert "of the way from “river” to “money”, read after the last layer." in shown()[3]
+    assert "of the way from “river” to “money”, read after the last layer." in axis_texts()[3]
     click(page, 3, 2)
     answered(page, lambda: page.locator('[name="text"]').fill("Plants bank on a light"))
     answered(page, lambda: page.locator('[name="other"]').fill("Feathers have a light"))
     assert axis.is_disabled() and axis.input_value() == "sentences"
-    assert "the axis of these two sentences" in shown()[1] and "“light”" in shown()[2]
+    assert "the axis of these two sentences" in axis_texts()[1] and "“light”" in axis_texts()[2]
     assert page.locator("[data-guessed]").inner_text() == (
         "“light” was chosen only because it is the last word that both sentences have. To follow "
         "another, write it into “word”."
     )
 
 
-def test_an_answer_that_is_no_longer_true_is_dimmed(opened):
-    shown = opened()
-    page = shown.page
+def test_an_outdated_answer_is_dimmed(opened):
+    view = opened()
+    page = view.page
     dimmed = "() => document.querySelectorAll('main.stale, .strip.stale, .stage.stale, .answer.stale, .ask .stale').length"
     answered(page, lambda: page.locator('[name="other"]').fill("Nothing of it"))
     assert page.locator("[data-trouble]").is_visible() and page.evaluate(dimmed) == 7
     answered(page, lambda: page.locator('[name="other"]').fill("The money on the bank"))
     assert page.locator("[data-trouble]").is_hidden() and page.evaluate(dimmed) == 0
-    held = []
-    page.route("**/ask", lambda route: held.append(route), times=1)
+    requests = []
+    page.route("**/ask", lambda route: requests.append(route), times=1)
     head(page, 0, 1).click(force=True)
     assert page.evaluate(dimmed) == 7
     assert page.locator("[data-status]").inner_text() == "swapping …"
-    answered(page, held.pop().continue_)
+    answered(page, requests.pop().continue_)
     assert "With L0H1 swapped" in outcome(page) and page.evaluate(dimmed) == 0
-    page.route("**/ask", lambda route: held.append(route), times=1)
+    page.route("**/ask", lambda route: requests.append(route), times=1)
     page.locator('[name="other"]').fill("The mortgage on the bank")
     swap(page, "own")  # before the new sentence is answered
     assert "mortgage" in page.locator('[data-reading="there"]').inner_text()
     assert re.match(r"L\dH\d alone moves", outcome(page)) and page.evaluate(dimmed) == 0
-    held.pop().continue_()
+    requests.pop().continue_()
     page.route("**/ask", lambda route: route.abort())
     click(page, 0, 0)
     assert page.locator("[data-trouble]").inner_text() == (
         "The explorer has stopped; start `probe explore` again."
     )
     assert page.evaluate(dimmed) == 7
-    shown.trouble.clear()  # the browser says that the server is gone
+    view.trouble.clear()  # the browser reports that the server is gone
 
 
 def test_a_head_that_the_model_does_not_have_is_left_out_of_the_address(opened):
@@ -330,14 +338,14 @@ def test_a_head_that_the_model_does_not_have_is_left_out_of_the_address(opened):
     assert page.locator('[data-slot="following"]').inner_text() == f"{first} at “bank”, token 3"
 
 
-def test_the_address_brings_everything_back_and_the_back_button_goes_back(opened):
+def test_the_address_restores_everything_and_the_back_button_goes_back(opened):
     page = opened().page
     page.locator('[name="layer"]').select_option("1")
     page.locator('[name="head"]').select_option("2")
     swap(page, "mean")
-    told, url = outcome(page), page.url
+    headline, url = outcome(page), page.url
     again = opened("#" + url.split("#", 1)[1]).page
-    assert outcome(again) == told
+    assert outcome(again) == headline
     assert again.locator('[name="layer"]').input_value() == "1" and head(again, 1, 2).is_checked()
     assert again.locator('[name="swap"][value="mean"]').is_checked()
     answered(page, lambda: page.go_back())
@@ -372,7 +380,7 @@ def test_the_keyboard_reaches_heads_swaps_and_the_trace(opened):
     )
 
 
-def test_what_a_head_writes_directly_is_a_map_of_its_own(opened):
+def test_direct_writes_of_heads_have_a_separate_map(opened):
     page = opened().page
     page.locator("#movers > details > summary").click()
     assert page.locator('[data-map="direct"]').is_visible()
@@ -383,7 +391,7 @@ def test_what_a_head_writes_directly_is_a_map_of_its_own(opened):
     assert page.locator('[data-map="direct"] .against').count() > 0
 
 
-def test_what_moves_the_word_is_shown_by_token_and_a_cell_is_followed(opened):
+def test_movers_are_listed_by_token_and_a_click_follows_a_cell(opened):
     page = opened().page
     page.locator("#movers > details > summary").click()
     page.locator('[name="map"][value="sources"]').check(force=True)
@@ -408,26 +416,28 @@ def test_what_moves_the_word_is_shown_by_token_and_a_cell_is_followed(opened):
     page.locator("#movers").get_by_label("L3, “river”").click()
     name = page.locator('[data-slot="head"]').first.inner_text()
     assert name.startswith("L3H") and rows.first.locator("th").inner_text() == name
-    own = page.locator(f'[data-map="direct"] .cell:has([value="{name[1]}.{name[3]}"])')
-    assert sum(numbers(rows.first.locator("button"))) == pytest.approx(*numbers(own), abs=1e-4)
+    head_cell = page.locator(f'[data-map="direct"] .cell:has([value="{name[1]}.{name[3]}"])')
+    assert sum(numbers(rows.first.locator("button"))) == pytest.approx(
+        *numbers(head_cell), abs=1e-4
+    )
 
 
-def test_a_score_is_split_when_it_is_asked_for(opened):
+def test_a_score_is_split_on_request(opened):
     page = opened().page
     page.locator("[data-score] > summary").click()
     assert page.locator("[data-score-shown]").is_hidden()
     page.get_by_role("button", name="Split this score").click()
     page.wait_for_selector("[data-score-shown]:not([hidden])", timeout=PATIENCE)
     rows = page.locator('[data-rows="score"] tr')
-    shown = [number(text) for text in rows.locator("td.n").all_inner_texts()]
-    assert sum(shown[:-1]) == pytest.approx(shown[-1], abs=0.005 * len(shown))
-    click(page, 3, 1)  # another head has not been asked for
+    values = [number(text) for text in rows.locator("td.n").all_inner_texts()]
+    assert sum(values[:-1]) == pytest.approx(values[-1], abs=0.005 * len(values))
+    click(page, 3, 1)  # the score of another head was not requested
     page.wait_for_selector("[data-split]:visible", timeout=PATIENCE)
     page.locator('[name="scored"]').select_option("0")
     page.wait_for_selector("[data-score-shown]:not([hidden])", timeout=PATIENCE)
 
 
-def test_hostile_text_runs_nothing_and_stands_there(opened):
+def test_hostile_text_is_displayed_and_never_executed(opened):
     page = opened().page
     answered(page, lambda: page.locator('[name="other"]').fill(""))
     answered(page, lambda: page.locator('[name="text"]').fill(HOSTILE))
@@ -439,7 +449,7 @@ def test_hostile_text_runs_nothing_and_stands_there(opened):
     assert page.locator("[data-trouble]").is_hidden()
 
 
-def test_the_page_saves_a_page_that_anybody_opens(opened, open_page, tmp_path):
+def test_the_page_saves_a_page_that_opens_without_a_server(opened, open_page, tmp_path):
     page = opened("#" + LEXICON).page
     click(page, 0, 1)
     with page.expect_download(timeout=2 * PATIENCE) as waiting:
@@ -451,18 +461,18 @@ def test_the_page_saves_a_page_that_anybody_opens(opened, open_page, tmp_path):
     assert outcome(saved.page) == outcome(page) and "With L0H1 swapped" in outcome(page)
     assert saved.trouble == []
     for name in ("axis", "own", "swapped-text", "depth"):
-        shown = [one.locator(f'[data-slot="{name}"]').text_content() for one in (page, saved.page)]
-        assert shown[0] == shown[1]
-    # Every swap of one head is there, with its next words.
+        texts = [tab.locator(f'[data-slot="{name}"]').text_content() for tab in (page, saved.page)]
+        assert texts[0] == texts[1]
+    # The saved page has every swap of one head, with its next words.
     click(saved.page, 2, 3)
     click(page, 2, 3)
     assert outcome(saved.page) == outcome(page)
-    for one in (page, saved.page):
-        assert one.locator('[data-rows="next"] rect').count() == 16
+    for tab in (page, saved.page):
+        assert tab.locator('[data-rows="next"] rect').count() == 16
 
 
 @pytest.mark.parametrize(("width", "scheme"), mostly_campaign([(390, "dark"), (1280, "light")]))
-def test_anybody_can_use_it(opened, width, scheme):
+def test_the_page_is_accessible(opened, width, scheme):
     page = opened(
         viewport={"width": width, "height": 844}, color_scheme=scheme, reduced_motion="reduce"
     ).page

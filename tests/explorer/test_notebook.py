@@ -1,11 +1,11 @@
-"""What a notebook shows: traces and studies as pictures, the explorer as a widget whose page asks a
-running kernel.
+"""The output of a notebook: traces and studies as pictures, the explorer as a widget whose page
+sends questions to a running kernel.
 
-One notebook is run, saved and read again; its kernel then goes on for the page that asks it. What
-is saved needs neither scripts nor a network.
+One notebook is run, saved and read again; its kernel then answers the page. The saved
+notebook needs neither scripts nor a network.
 
-Jupyter's own front end is not run: a page plays what anywidget gives a widget (`render({model,
-el})`, with get, set, save_changes, send, on and off), and hands its messages to the kernel as comm
+Jupyter's own front end is not run: a page imitates the interface of anywidget (`render({model,
+el})`, with get, set, save_changes, send, on and off) and sends its messages to the kernel as comm
 messages, as Jupyter does.
 """
 
@@ -43,26 +43,26 @@ probe.trace(model, "He sat by the <b>river</b> near the bank")""",
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from example_study import make_study
 make_study()""",
-    f"""shown = probe.explore(model, {THIS!r}, against={THAT!r})
-shown""",
+    f"""widget = probe.explore(model, {THIS!r}, against={THAT!r})
+widget""",
 )
 PATIENCE = 60
-ASKED = {"what": "sentence", "text": THIS, "other": THAT, "page": "a", "number": 1}
+QUESTION = {"what": "sentence", "text": THIS, "other": THAT, "page": "a", "number": 1}
 
 
 @pytest.fixture(scope="module")
-def shown(tiny):
+def widget(tiny):
     return probe.explore(tiny, THIS, against=THAT)
 
 
-def told(shown, *questions):
-    """What the widget sends until every question has its last message."""
+def messages_of(widget, *questions):
+    """The messages of the widget until every question has its last message."""
     sent = []
-    shown.send = lambda message: sent.append(message)
+    widget.send = lambda message: sent.append(message)
 
     async def ask():
         for question in questions:
-            shown._handle_custom_msg(question, [])
+            widget._handle_custom_msg(question, [])
         while sum("doing" not in message for message in sent) < len(questions):
             await asyncio.sleep(0.01)
 
@@ -74,43 +74,45 @@ def of(sent, number):
     return [message for message in sent if message["number"] == number]
 
 
-def test_a_study_that_shows_nothing_has_no_picture_and_says_so():
-    shown = make_study(apart=False)._repr_html_()
-    assert "<img" not in shown and "These sentences do not separate the meanings of" in shown
-    assert shown.count("not significant, so no head is ranked") == 3
+def test_a_study_without_significant_effects_has_a_note_instead_of_a_picture():
+    picture = make_study(apart=False)._repr_html_()
+    assert "<img" not in picture and "These sentences do not separate the meanings of" in picture
+    assert picture.count("not significant, so no head is ranked") == 3
     with pytest.raises(TypeError, match="no picture of a dict"):
         html_of({})
 
 
-def test_a_long_text_keeps_the_picture_small(model):
+def test_the_picture_of_a_long_text_is_small(model):
     assert len(probe.trace(model, "river bank " * 20)._repr_html_()) < 400_000
 
 
 @pytest.mark.real_model
 class TestMessages:
-    def test_an_answer_is_that_of_the_server(self, tiny, shown):
-        sent = told(shown, ASKED | {"number": 7})
-        alike = [message | {"number": 7} for message in messages(Explorer(tiny), ASKED)]
+    def test_the_widget_answers_like_the_server(self, tiny, widget):
+        sent = messages_of(widget, QUESTION | {"number": 7})
+        alike = [message | {"number": 7} for message in messages(Explorer(tiny), QUESTION)]
         assert sent == alike and len(alike) == 5
         assert json.loads(json.dumps(sent)) == sent
 
-    def test_a_newer_question_ends_the_older_one(self, shown):
-        sent = told(shown, ASKED | {"number": 10, "what": "trace"}, ASKED | {"number": 11})
+    def test_a_newer_question_ends_the_older_one(self, widget):
+        sent = messages_of(
+            widget, QUESTION | {"number": 10, "what": "trace"}, QUESTION | {"number": 11}
+        )
         assert of(sent, 10)[-1] == {"number": 10, "superseded": True}
         assert "result" in of(sent, 11)[-1]
 
-    def test_what_cannot_be_answered_is_one_sentence(self, shown):
-        for asked, sentence in (
-            (ASKED | {"text": "a\x00b"}, "it holds a NUL character"),
+    def test_an_invalid_question_gets_an_error(self, widget):
+        for question, sentence in (
+            (QUESTION | {"text": "a\x00b"}, "it holds a NUL character"),
             ({}, "got what = None"),
         ):
-            (message,) = told(shown, asked | {"page": sentence})
+            (message,) = messages_of(widget, question | {"page": sentence})
             assert sentence in message["error"]
 
-    def test_it_opens_with_the_sentences_that_were_given(self, shown):
-        assert dict(parse_qsl(shown.state[1:])) == {"text": THIS, "other": THAT}
+    def test_it_opens_with_the_sentences_of_its_call(self, widget):
+        assert dict(parse_qsl(widget.state[1:])) == {"text": THIS, "other": THAT}
         (policy,) = re.findall(
-            r'http-equiv="Content-Security-Policy" content="([^"]*)"', shown.page
+            r'http-equiv="Content-Security-Policy" content="([^"]*)"', widget.page
         )
         assert policy.startswith("default-src &#39;none&#39;; script-src &#39;sha256-")
         assert "connect-src" not in policy and "unsafe" not in policy
@@ -121,11 +123,11 @@ class TestMessages:
         with pytest.raises(InputError, match="the two sentences share no word"):
             probe.explore(tiny, THIS, against="Nothing here.")
 
-    def test_a_word_without_an_axis_is_shown_all_the_same(self, tiny):
-        alone = probe.explore(tiny, "He walked to the garden")
-        assert set(alone.results) == {"sentence"} and "garden" in alone._picture().data
+    def test_a_word_without_an_axis_is_displayed_without_a_map(self, tiny):
+        explorer = probe.explore(tiny, "He walked to the garden")
+        assert set(explorer.results) == {"sentence"} and "garden" in explorer._picture().data
 
-    def test_without_anywidget_it_says_what_to_install(self, tiny, monkeypatch):
+    def test_without_anywidget_the_error_names_the_package_to_install(self, tiny, monkeypatch):
         monkeypatch.delitem(sys.modules, "probe.explorer.widget")
         monkeypatch.setitem(sys.modules, "anywidget", None)
         with pytest.raises(
@@ -137,7 +139,7 @@ class TestMessages:
 
 class Kernel:
     """The kernel of the notebook after its last cell; its widget's state and its picture, as a
-    front end keeps them."""
+    front end stores them."""
 
     def __init__(self, folder):
         self.manager = KernelManager(kernel_name="python3")
@@ -159,7 +161,7 @@ class Kernel:
         self.client.wait_for_ready(timeout=PATIENCE)
 
     def hear(self):
-        """Takes in what the kernel says, and returns the custom messages to the widget."""
+        """Receive the messages of the kernel, and return the custom messages to the widget."""
         custom = []
         while True:
             try:
@@ -210,8 +212,8 @@ window.end = await widget.render({ model, el: document.querySelector("main") });
 </script>"""
 
 
-class Shown:
-    """The widget in a page that plays the notebook."""
+class NotebookPage:
+    """The widget in a page that imitates the notebook."""
 
     def __init__(self, kernel, open_page, folder, **options):
         self.kernel = kernel
@@ -226,8 +228,8 @@ class Shown:
         self.frame = self.page.frames[1]
 
     def settle(self, text):
-        """Carries messages until the outcome begins with a text that the notebook keeps, and
-        nothing is computed."""
+        """Pass messages on until the outcome begins with a text that the notebook stores, and
+        nothing is being computed."""
         end = time.monotonic() + PATIENCE
         is_settled = f"""
             document.querySelector('[data-slot="outcome"]')
@@ -248,7 +250,7 @@ def kernel(tmp_path_factory):
 
 
 @pytest.mark.campaign
-def test_a_saved_notebook_holds_the_page_and_the_picture(kernel):
+def test_a_saved_notebook_contains_the_page_and_the_picture(kernel):
     assert (
         kernel.state["page"].startswith("<!doctype html>")
         and kernel.view["text/plain"] == "The explorer"
@@ -270,7 +272,9 @@ INKED = """all => all.map(image => {
 
 @pytest.mark.campaign
 class TestInChromium:
-    def test_what_is_saved_needs_neither_scripts_nor_a_network(self, kernel, open_page, tmp_path):
+    def test_a_saved_notebook_needs_neither_scripts_nor_a_network(
+        self, kernel, open_page, tmp_path
+    ):
         policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
         head = (
             '<meta charset="utf-8"><title>t</title>'
@@ -282,13 +286,16 @@ class TestInChromium:
             f"<!doctype html>{head}{''.join(kernel.pictures)}<main>{still}</main>", encoding="utf-8"
         )
         opened = open_page(path, ready=False)
-        page, asked = opened.page, [url for url in opened.requests if not url.startswith("data:")]
-        assert opened.trouble == [] and asked == [path.as_uri()]
+        page, requests = (
+            opened.page,
+            [url for url in opened.requests if not url.startswith("data:")],
+        )
+        assert opened.trouble == [] and requests == [path.as_uri()]
         images = page.locator("img")
         pictures = images.evaluate_all(
             "all => all.map(one => [one.naturalWidth, one.width, one.alt])"
         )
-        assert [wide == 2 * drawn for wide, drawn, _ in pictures] == [True, True]
+        assert [wide == 2 * width for wide, width, _ in pictures] == [True, True]
         assert pictures[0][2].startswith("Attention of 16 heads over ")
         assert pictures[1][2].startswith("Maps of bank, mole")
         assert all(share > 0.01 for share in images.evaluate_all(INKED))
@@ -302,33 +309,34 @@ class TestInChromium:
         cells = page.locator("main td")
         assert cells.count() == 16 and cells.first.is_visible()
         tints = cells.evaluate_all("all => all.map(cell => getComputedStyle(cell).backgroundColor)")
-        shown = cells.all_inner_texts()
-        strongest = max(range(16), key=lambda place: abs(int(shown[place].replace("−", "-") or 0)))
+        values = cells.all_inner_texts()
+        strongest = max(range(16), key=lambda index: abs(int(values[index].replace("−", "-") or 0)))
         assert tints[strongest] == "rgba(122, 80, 200, 0.75)" and len(set(tints)) > 4
 
-    def test_it_is_the_explorer(self, kernel, open_page, tmp_path):
-        shown = Shown(kernel, open_page, tmp_path)
-        frame, page = shown.frame, shown.page
-        shown.settle("L0H0 alone moves “bank” ")
+    def test_the_widget_behaves_like_the_explorer(self, kernel, open_page, tmp_path):
+        notebook = NotebookPage(kernel, open_page, tmp_path)
+        frame, page = notebook.frame, notebook.page
+        notebook.settle("L0H0 alone moves “bank” ")
         assert frame.locator('[name="text"]').input_value() == THIS
         assert frame.locator('[data-map="swap"] .cell').count() >= 16
-        assert page.locator("[id^=picture-]").is_hidden()  # as long as the explorer stands there
+        assert page.locator("[id^=picture-]").is_hidden()  # while the explorer is displayed
         frame.locator('[name="map-swap"][value="0.0"]').click(force=True)
-        shown.settle("With L0H0 swapped, “bank” moves ")
+        notebook.settle("With L0H0 swapped, “bank” moves ")
         frame.locator('[name="text"]').fill("In the garden they found a mole")
         frame.locator('[name="other"]').fill("In the agency they found a mole")
-        shown.settle("With L0H0 swapped, “mole” moves ")
+        notebook.settle("With L0H0 swapped, “mole” moves ")
         assert (
             "In the garden they found a mole" in kernel.still
             and "With L0H0 swapped, “mole”" in kernel.still
         )
         assert "swap=L0H0-other" in page.evaluate("state().state")
         frame.get_by_role("button", name="Undo").click()
-        shown.settle("L0H0 alone moves “mole” ")
+        notebook.settle("L0H0 alone moves “mole” ")
         assert all(
-            url.startswith(("file:", "blob:", "about:", "data:")) for url in shown.opened.requests
+            url.startswith(("file:", "blob:", "about:", "data:"))
+            for url in notebook.opened.requests
         )
-        assert shown.opened.trouble == []
+        assert notebook.opened.trouble == []
         page.evaluate("end()")
         page.evaluate("document.querySelector('iframe').remove()")
         assert page.locator("[id^=picture-]").is_visible()

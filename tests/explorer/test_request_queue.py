@@ -1,4 +1,4 @@
-"""Questions in line: what ends one, how many wait, and that a failure is a sentence; with and
+"""The queue of questions: cancellation, the limit, and an error message after a failure; with and
 without a worker."""
 
 import asyncio
@@ -17,7 +17,7 @@ STEPS = 40
 
 
 class Slow:
-    """An explorer whose answers take as many steps as are asked for."""
+    """An explorer whose answers take STEPS steps."""
 
     def __init__(self):
         self.steps = []
@@ -37,14 +37,14 @@ class Broken:
 
 
 async def in_a_worker(function, *arguments):
-    return await asyncio.get_running_loop().run_in_executor(in_a_worker.one, function, *arguments)
+    return await asyncio.get_running_loop().run_in_executor(in_a_worker.pool, function, *arguments)
 
 
-in_a_worker.one = ThreadPoolExecutor(1)
+in_a_worker.pool = ThreadPoolExecutor(1)
 
 
 def with_queue(explorer, play, run=in_a_worker):
-    """What `play` makes of a queue with this explorer."""
+    """The result of `play` with a queue of this explorer."""
 
     async def whole():
         queue = RequestQueue(explorer, run)
@@ -57,7 +57,7 @@ def with_queue(explorer, play, run=in_a_worker):
 
 
 class Queued:
-    """A question put in line, and its messages."""
+    """A question in the queue, and its messages."""
 
     def __init__(self, queue, **question):
         self.messages = asyncio.Queue()
@@ -70,17 +70,17 @@ class Queued:
 
 
 @pytest.mark.parametrize("run", [in_a_worker, run_between_cells])
-def test_a_new_sentence_ends_the_work_on_the_older_one(run):
+def test_a_new_sentence_cancels_the_work_on_the_older_one(run):
     slow = Slow()
 
     async def play(queue):
         first = Queued(queue, what="sentence", text="one", page="a", number=1)
         await first.messages.get()
         second = Queued(queue, what="trace", text="two", page="a", number=2)
-        other = Queued(queue, what="sentence", text="three", page="b", number=1)
+        third = Queued(queue, what="sentence", text="three", page="b", number=1)
         newest = Queued(queue, what="sentence", text="four", page="a", number=3)
         late = Queued(queue, what="sentence", text="five", page="a", number=2)
-        return [await job.last() for job in (first, second, other, newest, late)]
+        return [await job.last() for job in (first, second, third, newest, late)]
 
     ended = {"superseded": True}
     assert with_queue(slow, play, run) == [
@@ -94,7 +94,7 @@ def test_a_new_sentence_ends_the_work_on_the_older_one(run):
     assert sum(text == "one" for text, _ in slow.steps) < STEPS / 2
 
 
-def test_only_so_many_questions_wait():
+def test_the_number_of_waiting_questions_is_limited():
     async def play(queue):
         for number in range(MAX_WAITING):
             Queued(queue, what="sentence", text="one", page=str(number))
@@ -108,10 +108,10 @@ def test_only_so_many_questions_wait():
 
     slow = Slow()
     assert with_queue(slow, play) == MAX_PAGES
-    assert len(slow.steps) < STEPS / 2  # closing waits for a step, not for the line
+    assert len(slow.steps) < STEPS / 2  # closing waits for one step, not for the queue
 
 
-def test_whoever_goes_away_ends_the_work():
+def test_a_disconnected_client_cancels_its_work():
     slow = Slow()
 
     async def play(queue):
@@ -125,7 +125,7 @@ def test_whoever_goes_away_ends_the_work():
     assert len(slow.steps) < STEPS / 2
 
 
-def test_a_failure_of_ours_is_a_sentence_and_the_next_question_is_answered():
+def test_a_failure_is_reported_and_the_next_question_is_answered():
     async def play(queue):
         failed = await Queued(queue, what="sentence", text="one").last()
         queue.explorer = Slow()

@@ -1,4 +1,4 @@
-"""The explorer's page as one file: what it carries, that it asks nobody, and what is refused."""
+"""The explorer's page as one file: its contents, no requests, and refused arguments."""
 
 import json
 import re
@@ -19,13 +19,13 @@ LOADING = "probe: loading tiny-senses.\n"
 
 
 def recorded(html):
-    """What a saved page carries."""
+    """The record in a saved page."""
     (text,) = re.findall('<script type="application/json" id="recorded">(.*?)</script>', html)
     return json.loads(text)
 
 
-def saved_page(model, folder, text, other):
-    *_, (_, html) = saved.page_steps(model, Explorer(model).answer, Question("save", text, other))
+def saved_page(model, folder, text, second):
+    *_, (_, html) = saved.page_steps(model, Explorer(model).answer, Question("save", text, second))
     path = folder / "saved.html"
     path.write_text(html, encoding="utf-8")
     return path
@@ -41,24 +41,26 @@ def page_path(tmp_path_factory, tiny):
     return path
 
 
-def test_every_swap_of_one_head_is_carried_as_the_explorer_answers_it(page_path, tiny):
-    held = recorded(page_path.read_text(encoding="utf-8"))
-    assert [one["swaps"] for one in held["swap"]] == [
+def test_every_swap_of_one_head_is_stored_as_the_explorer_answers_it(page_path, tiny):
+    page_data = recorded(page_path.read_text(encoding="utf-8"))
+    assert [entry["swaps"] for entry in page_data["swap"]] == [
         [[layer, head, "other"]] for layer in range(4) for head in range(4)
     ]
     explorer = Explorer(tiny)
-    for one in held["swap"][::7]:
-        swaps = tuple(saved.HeadSwap(*swap) for swap in one["swaps"])
+    for entry in page_data["swap"][::7]:
+        swaps = tuple(saved.HeadSwap(*swap) for swap in entry["swaps"])
         *_, last = explorer.answer(Question("swap", THIS, THAT, swaps=swaps))
-        assert one["answer"]["result"]["coordinates"] == pytest.approx(
+        assert entry["answer"]["result"]["coordinates"] == pytest.approx(
             last["result"]["coordinates"], abs=1e-6
         )
-        assert one["answer"]["result"]["next"] == last["result"]["next"]
-    assert held["command"] == "probe explore --save page.html"
-    assert held["state"].startswith("text=They%20saw%20the%20river%20from%20the%20bank&other=They")
+        assert entry["answer"]["result"]["next"] == last["result"]["next"]
+    assert page_data["command"] == "probe explore --save page.html"
+    assert page_data["state"].startswith(
+        "text=They%20saw%20the%20river%20from%20the%20bank&other=They"
+    )
 
 
-def test_every_head_can_be_followed_where_a_page_carries_one_layer_at_a_time(tiny, monkeypatch):
+def test_every_head_can_be_followed_if_an_answer_contains_one_layer_at_a_time(tiny, monkeypatch):
     monkeypatch.setattr(scene, "MAX_CELLS", 1)
     answers = saved._sentences(Explorer(tiny).answer, Question("save", THIS, THAT))
     layers = [layer for answer in answers for layer, _ in answer["block"]["heads"]]
@@ -67,8 +69,8 @@ def test_every_head_can_be_followed_where_a_page_carries_one_layer_at_a_time(tin
 
 def test_the_command_writes_one_file_without_a_server(run, tmp_path, monkeypatch):
     path = tmp_path / "new" / "page.html"
-    code, out, told = run("explore", "--save", path, THIS, THAT)
-    assert (code, out, told) == (0, f"{path}\n", LOADING)
+    code, out, err = run("explore", "--save", path, THIS, THAT)
+    assert (code, out, err) == (0, f"{path}\n", LOADING)
     html = path.read_text(encoding="utf-8")
     assert [file.name for file in path.parent.iterdir()] == ["page.html"]
     assert f"probe explore &#39;{THIS}&#39; &#39;{THAT}&#39; --save page.html" in html
@@ -82,8 +84,10 @@ def test_the_command_writes_one_file_without_a_server(run, tmp_path, monkeypatch
 def test_one_sentence_is_saved_along_the_axis_of_the_lexicon(tiny):
     question = Question("save", "The mole dug a tunnel.")
     *_, (_, html) = saved.page_steps(tiny, Explorer(tiny).answer, question)
-    held = recorded(html)
-    assert {one["swaps"][0][2] for one in held["swap"]} == {"mean"} and held["effects"]
+    page_data = recorded(html)
+    assert {entry["swaps"][0][2] for entry in page_data["swap"]} == {"mean"} and page_data[
+        "effects"
+    ]
 
 
 REFUSED = {
@@ -124,13 +128,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_saved_is_refused_before_the_model_is_loaded(run, name):
-    given, sentence = REFUSED[name]
-    assert run("explore", *given) == (2, "", f"probe: {sentence}\n")
+def test_invalid_arguments_are_refused_before_the_model_is_loaded(run, name):
+    arguments, sentence = REFUSED[name]
+    assert run("explore", *arguments) == (2, "", f"probe: {sentence}\n")
 
 
 @pytest.mark.parametrize("name", ["notes.html", "notes.html/page.html"])
-def test_what_is_no_saved_page_is_never_written_over(run, tmp_path, name):
+def test_a_file_that_is_not_a_saved_page_is_never_overwritten(run, tmp_path, name):
     notes = tmp_path / "notes.html"
     notes.write_text("my lecture notes")
     refused = {
@@ -143,24 +147,24 @@ def test_what_is_no_saved_page_is_never_written_over(run, tmp_path, name):
             "choose another (on the command line --save)."
         ),
     }
-    code, out, told = run("explore", "--save", tmp_path / name, "The river bank", "The loan bank")
-    assert (code, out, told) == (2, "", f"probe: {refused[name]}\n")
+    code, out, err = run("explore", "--save", tmp_path / name, "The river bank", "The loan bank")
+    assert (code, out, err) == (2, "", f"probe: {refused[name]}\n")
     assert notes.read_text() == "my lecture notes" and list(tmp_path.iterdir()) == [notes]
 
 
-def test_a_saved_page_is_replaced_and_it_is_said(run, page_path, tmp_path):
+def test_a_saved_page_is_replaced_with_a_message(run, page_path, tmp_path):
     path = tmp_path / "page.html"
     path.write_bytes(page_path.read_bytes())
-    code, out, told = run("explore", "--save", path, "The river bank", "The loan bank")
+    code, out, err = run("explore", "--save", path, "The river bank", "The loan bank")
     assert (code, out) == (0, f"{path}\n") and path.read_bytes() != page_path.read_bytes()
-    assert told == f"{LOADING}probe: {path} replaces an earlier one; another place keeps both.\n"
+    assert err == f"{LOADING}probe: {path} replaces an earlier one; another place keeps both.\n"
 
 
 def test_sentences_without_a_common_word_are_refused_and_nothing_is_written(run, tmp_path):
     path = tmp_path / "page.html"
-    code, out, told = run("explore", "--save", path, "The river bank", "The cat")
+    code, out, err = run("explore", "--save", path, "The river bank", "The cat")
     assert (code, out) == (2, "") and not path.exists()
-    assert told == LOADING + (
+    assert err == LOADING + (
         "probe: Cannot compare a word of 'The river bank' and 'The cat': the two sentences share only "
         "“the”, expected an ambiguous word. Write both with the same one, or name the word to "
         "compare.\n"
@@ -198,58 +202,58 @@ class TestPage:
             name = f"L{layer}H{head}"
             outcome = wait_for_outcome(page, f"^With {name} swapped, ")
             assert page.locator('[name="swap"][value="other"]').is_checked()
-            moved = cell.get_attribute("aria-label").removeprefix(f"{name}: ")
-            assert f"moves {moved} of the way" in outcome
+            effect = cell.get_attribute("aria-label").removeprefix(f"{name}: ")
+            assert f"moves {effect} of the way" in outcome
         assert page.locator('[name="swap"][value="off"]').is_disabled()
         assert page.locator("[data-trouble]").is_hidden() and opened.trouble == []
 
-    def test_the_first_sentence_names_the_head_that_moves_furthest(self, open_page, page_path):
+    def test_the_headline_names_the_head_with_the_largest_effect(self, open_page, page_path):
         page = open_page(page_path).page
         outcome = wait_for_outcome(page, UNSWAPPED)
         sizes = page.locator("[data-map=swap] label.cell").evaluate_all(
             "all => all.map(cell => Number(cell.title.split(': ')[1].replace('−', '-').slice(0, -2)))"
         )
-        most = max(sizes)
-        layer, head = divmod(sizes.index(most), 4)
+        largest = max(sizes)
+        layer, head = divmod(sizes.index(largest), 4)
         assert outcome == (
-            f"L{layer}H{head} alone moves “bank” {most:.0f}\u202f% of the way from “river” to “money”."
+            f"L{layer}H{head} alone moves “bank” {largest:.0f}\u202f% of the way from “river” to “money”."
         )
         page.get_by_text("Words used here").click()
         words = page.locator(".glossary dt").all_inner_texts()
         assert {"residual stream", "softmax", "swap", "MLP"} <= set(words)
 
-    def test_an_address_that_it_cannot_answer_shows_what_it_can(self, open_page, page_path):
+    def test_unknown_parts_of_an_address_are_ignored(self, open_page, page_path):
         opened = open_page(page_path)
         page = opened.page
         wait_for_outcome(page, UNSWAPPED)
         first = page.locator('[data-slot="following"]').inner_text()
-        written = page.locator('[data-slot="own"]').inner_text()
-        swapped = "^With L0H0 swapped, "
+        own_text = page.locator('[data-slot="own"]').inner_text()
+        with_swap = "^With L0H0 swapped, "
         for state, outcome, followed in (
             ("follow=L9H9%409", UNSWAPPED, first),
             ("follow=L1H1%403&swap=L9H9-other", UNSWAPPED, "L1H1 at “the”, token 3"),
             ("follow=L1H1%407&swap=L0H0-off", UNSWAPPED, "L1H1 at “bank”, token 7"),
-            ("follow=L0H0%407&swap=L0H0-other", swapped, "L0H0 at “bank”, token 7"),
+            ("follow=L0H0%407&swap=L0H0-other", with_swap, "L0H0 at “bank”, token 7"),
         ):
             page.goto("about:blank")
             page.goto(f"{page_path.as_uri()}#{state}")
             wait_for_outcome(page, outcome)
             page.wait_for_function(
                 "text => document.querySelector('[data-slot=own]').textContent === text",
-                arg=written,
+                arg=own_text,
             )
             assert page.locator('[data-slot="following"]').inner_text() == followed
             assert page.locator("[data-with-swap]").is_hidden()
         assert opened.trouble == []
 
-    def test_on_paper_no_choice_stands_without_its_switch(self, open_page, page_path):
+    def test_a_printed_page_hides_the_text_of_hidden_switches(self, open_page, page_path):
         page = open_page(page_path).page
         wait_for_outcome(page, UNSWAPPED)
         assert "What L" in page.locator(".stage").inner_text()
         page.emulate_media(media="print")
         assert "What L" not in page.locator(".stage").inner_text()
 
-    def test_where_there_is_no_way_there_is_no_map_and_a_swap_says_so(
+    def test_equal_vectors_have_no_map_and_a_swap_repeats_the_reason(
         self, open_page, tiny, tmp_path
     ):
         path = saved_page(tiny, tmp_path, "The bank by the river", "The bank of gold")
@@ -268,17 +272,17 @@ class TestPage:
         assert wait_for_outcome(page, r"swapped\.$") == f"{same} L0H0 swapped."
         assert opened.trouble == []
 
-    def test_one_sentence_is_called_one(self, open_page, tiny, tmp_path):
+    def test_the_page_of_one_sentence_does_not_mention_two(self, open_page, tiny, tmp_path):
         page = open_page(saved_page(tiny, tmp_path, "The river bank", None)).page
         wait_for_outcome(page, UNSWAPPED)
-        said = page.locator("header").inner_text()
-        assert "tiny-senses learned from a grammar: it shows how the method works" in said
-        assert "saved page: what is grey needs probe explore" in said
+        header = page.locator("header").inner_text()
+        assert "tiny-senses learned from a grammar: it shows how the method works" in header
+        assert "saved page: what is grey needs probe explore" in header
         page.get_by_text("How to read this page").click()
-        assert "two sentences" not in said + page.locator("#outcome").inner_text()
+        assert "two sentences" not in header + page.locator("#outcome").inner_text()
         assert page.locator('[name="other"]').is_hidden()
 
-    def test_its_terms_are_explained_to_a_finger_and_to_the_keyboard(self, open_page, page_path):
+    def test_terms_are_explained_by_touch_and_by_keyboard(self, open_page, page_path):
         page = open_page(page_path, **TOUCH).page
         page.wait_for_selector("[data-map=swap] .cell[title]")
         check_meanings(page, {"ΔE", "head", "MLPs", "residual stream", "softmax"})

@@ -1,4 +1,4 @@
-"""The explorer's server: who may ask, what may be asked, and that whatever is sent, it lives."""
+"""The explorer's server: access, valid questions, and survival of any request."""
 
 import json
 import re
@@ -19,15 +19,15 @@ pytestmark = pytest.mark.real_model
 
 TOKEN = "secret"
 HOST = "http://127.0.0.1:8000"
-ASKED = {"what": "sentence", "text": "They saw the river from the bank."}
-ASKED |= {"other": "They took the money from the bank."}
+QUESTION = {"what": "sentence", "text": "They saw the river from the bank."}
+QUESTION |= {"other": "They took the money from the bank."}
 
 
 @pytest.fixture(scope="module")
 def client():
     app = server.application(probe.load("tiny-senses"), token=TOKEN)
-    with testclient.TestClient(app, base_url=HOST) as made:
-        yield made
+    with testclient.TestClient(app, base_url=HOST) as test_client:
+        yield test_client
 
 
 def ask(client, body, **headers):
@@ -43,7 +43,7 @@ def page(client):
     return client.get("/", params={"token": TOKEN})
 
 
-def test_the_page_runs_its_own_scripts_only_and_asks_this_server_only(page):
+def test_the_page_runs_only_its_scripts_and_sends_requests_only_to_this_server(page):
     policy = page.headers["content-security-policy"]
     assert page.status_code == 200 and "unsafe" not in policy and "default-src 'none'" in policy
     assert "connect-src 'self'" in policy and "frame-ancestors 'none'" in policy
@@ -55,8 +55,8 @@ def test_the_page_runs_its_own_scripts_only_and_asks_this_server_only(page):
     assert TOKEN not in page.text
 
 
-def test_a_question_is_answered_by_lines_of_json(client):
-    response, messages = ask(client, ASKED)
+def test_a_question_is_answered_in_lines_of_json(client):
+    response, messages = ask(client, QUESTION)
     assert (
         response.status_code == 200 and response.headers["content-type"] == "application/x-ndjson"
     )
@@ -79,12 +79,12 @@ def test_a_question_is_answered_by_lines_of_json(client):
         ({"Origin": "http://127.0.0.1:9999"}, "The explorer answers only its page"),
     ],
 )
-def test_others_are_refused_in_one_sentence(client, headers, sentence):
-    response, (message,) = ask(client, ASKED, **headers)
+def test_foreign_requests_are_refused_with_an_error(client, headers, sentence):
+    response, (message,) = ask(client, QUESTION, **headers)
     assert response.status_code == 403 and sentence in message["error"]
 
 
-def test_the_page_asks_for_the_token_too(client):
+def test_the_page_needs_the_token_too(client):
     assert client.get("/").status_code == client.get("/", params={"token": "x"}).status_code == 403
     assert (
         client.get("/", params={"token": TOKEN}, headers={"Host": "evil.example"}).status_code
@@ -94,9 +94,9 @@ def test_the_page_asks_for_the_token_too(client):
     assert client.get("/ask").status_code == 405
 
 
-def test_its_own_page_and_names_of_this_machine_are_let_in(client):
+def test_its_page_and_the_names_of_this_machine_are_accepted(client):
     for host in ("127.0.0.1:8000", "localhost:8000", "[::1]:8000", "localhost"):
-        response, messages = ask(client, ASKED, Host=host, Origin=f"http://{host}")
+        response, messages = ask(client, QUESTION, Host=host, Origin=f"http://{host}")
         assert response.status_code == 200 and "result" in messages[-1]
 
 
@@ -110,7 +110,7 @@ def test_its_own_page_and_names_of_this_machine_are_let_in(client):
         ("192.168.1.5", "127.0.0.1", False),
     ],
 )
-def test_a_server_for_others_takes_numbers_and_its_own_name(name, host, ours):
+def test_a_public_server_accepts_ip_addresses_and_its_name(name, host, ours):
     assert server._is_own_name(name, host) is ours
 
 
@@ -130,30 +130,30 @@ def test_a_server_for_others_takes_numbers_and_its_own_name(name, host, ours):
         ),
     ],
 )
-def test_whatever_is_sent_the_server_lives(client, body, status, sentence):
+def test_the_server_survives_any_request(client, body, status, sentence):
     response, messages = ask(client, body)
     assert response.status_code == status
     if sentence is not None:
         assert sentence in messages[-1]["error"] and "Traceback" not in response.text
-    response, messages = ask(client, ASKED)
+    response, messages = ask(client, QUESTION)
     assert response.status_code == 200 and "result" in messages[-1]
 
 
-def test_a_port_that_is_taken_is_one_sentence():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_a_port_in_use_is_an_input_error():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(
             InputError, match=f"Listening on 127.0.0.1, port {port}: .*; choose another --port"
         ):
             server.listening("127.0.0.1", port)
 
 
-def test_a_taken_port_is_noticed_before_the_model_is_loaded():
+def test_a_port_in_use_is_noticed_before_the_model_is_loaded():
     def load():
         raise AssertionError("loaded")
 
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(InputError) as raised:
             server.serve(load, port=port, say=print)
     assert str(raised.value) == (
@@ -163,28 +163,28 @@ def test_a_taken_port_is_noticed_before_the_model_is_loaded():
 
 
 @pytest.mark.parametrize("host", ["8.8.8.8", "no.such.host.invalid"])
-def test_an_address_of_another_machine_is_not_told_to_try_another_port(host):
+def test_the_error_for_a_foreign_address_does_not_suggest_another_port(host):
     with pytest.raises(InputError) as raised:
         server.listening(host, 0)
-    told = str(raised.value)
-    assert told.startswith(f"Listening on {host}, port 0: ") and "--port" not in told
-    assert told.endswith(
+    message = str(raised.value)
+    assert message.startswith(f"Listening on {host}, port 0: ") and "--port" not in message
+    assert message.endswith(
         "; give --host an address of this machine, as 127.0.0.1, or 0.0.0.0 for all that it has."
     )
 
 
-def test_it_warns_of_others_and_names_an_address_that_cannot_be_had(run, monkeypatch):
-    code, _, told = run("explore", "--no-browser", "--host", "no.such.host.invalid")
-    assert code == 2 and "Listening on no.such.host.invalid, port 0: " in told
+def test_it_warns_about_public_addresses_and_reports_an_unknown_host(run, monkeypatch):
+    code, _, err = run("explore", "--no-browser", "--host", "no.such.host.invalid")
+    assert code == 2 and "Listening on no.such.host.invalid, port 0: " in err
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(server, "serve", interrupted)
-    code, _, told = run("explore", "--no-browser", "--host", "0.0.0.0")
+    code, _, err = run("explore", "--no-browser", "--host", "0.0.0.0")
     assert code == 130
-    assert told.endswith("probe: the explorer has stopped.\n") and "files" not in told
+    assert err.endswith("probe: the explorer has stopped.\n") and "files" not in err
     assert (
         "listening on 0.0.0.0. Anybody who can reach this machine and has the address can use the "
-        "model." in told
+        "model." in err
     )

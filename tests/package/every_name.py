@@ -5,7 +5,7 @@ import probe
 from probe import Certificate, Cues, Evaluation, Model, Study, Survey, TargetText, Trace, Walk
 
 RIVER, LOAN = "The river bank", "The mortgage bank"
-names = [found.name for found in probe.available()]
+names = [packaged.name for packaged in probe.available()]
 model: Model = probe.load("tiny-senses")
 certificate: Certificate = probe.certify(model).require()
 size = probe.count_parameters(model).total
@@ -14,14 +14,14 @@ chat = probe.trace(model, probe.prompt(model, "the bank<|endoftext|>"))
 weights = probe.read_weights(model)
 trace: Trace = probe.trace(model, RIVER)
 states = probe.target_states(model, [tokens], [3])
-row, other = TargetText(tokens.ids, 3), TargetText(probe.tokenize(model, LOAN).ids, 3)
+row, donor = TargetText(tokens.ids, 3), TargetText(probe.tokenize(model, LOAN).ids, 3)
 line = probe.decomposition.residual_stream(trace, "bank")
 way = (line[-1] - line[0])[None]
-moved = probe.swap_heads(model, [row], states.z, way)
-both = probe.swap_pairs(model, [row], [other], way[None], depth=4)
-kept = probe.swap_sets(model, [row], states.z, states.z[:1, :, :, 0] > 0, way)
-where = probe.trace_positions(model, [row], [other], way, depth=4)
-found = probe.edges(model, [row], [other], way, depth=4)
+effects = probe.swap_heads(model, [row], states.z, way)
+both = probe.swap_pairs(model, [row], [donor], way[None], depth=4)
+set_effects = probe.swap_sets(model, [row], states.z, states.z[:1, :, :, 0] > 0, way)
+where = probe.trace_positions(model, [row], [donor], way, depth=4)
+edge_effects = probe.edges(model, [row], [donor], way, depth=4)
 crossing = probe.cross.direct_logits
 mine = probe.read_sentences("mine.csv")
 study: Study = probe.study(model, "bank", sentences=mine)

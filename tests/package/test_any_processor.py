@@ -22,7 +22,7 @@ def record() -> list[dict[str, str]]:
     return list(csv.DictReader((ROOT / "reports" / "any_processor.csv").open(encoding="utf-8")))
 
 
-def test_what_was_found_under_every_setting_is_alike():
+def test_findings_are_the_same_under_every_setting():
     rows = record()
     assert tuple(rows[0]) == COLUMNS and {row["setting"] for row in rows} == set(SETTINGS)
     assert differing(rows) == []
@@ -30,16 +30,16 @@ def test_what_was_found_under_every_setting_is_alike():
         assert sum(row["what"].startswith(f"{model}: ") for row in rows) >= 2 * len(SETTINGS)
     for row in rows:
         if row["what"].endswith(": check"):
-            held, _, of = row["result"].removesuffix(" rows hold").partition(" of ")
-            assert held == of
+            n_holding, _, n_rows = row["result"].removesuffix(" rows hold").partition(" of ")
+            assert n_holding == n_rows
         assert "failed" not in row["result"]
     assert all((ROOT / test).exists() for test in TESTS)
 
 
 @pytest.mark.parametrize("change", ["result", "missing"])
-def test_one_finding_that_differs_is_noticed(change):
+def test_a_single_different_finding_is_noticed(change):
     rows = record()
-    at = next(place for place, row in enumerate(rows) if "resolver" in row["result"])
+    at = next(index for index, row in enumerate(rows) if "resolver" in row["result"])
     changed = (
         []
         if change == "missing"
@@ -48,7 +48,7 @@ def test_one_finding_that_differs_is_noticed(change):
     assert differing([*rows[:at], *changed, *rows[at + 1 :]]) == [rows[at]["what"]]
 
 
-def test_every_verdict_is_found_and_the_ranks_of_resolvers():
+def test_verdicts_are_listed_with_the_ranks_of_resolvers():
     rows = [(0, 1, 2, "resolver"), (1, 0, 1, "resolver"), (0, 0, 4, "unread"), (1, 1, 3, "none")]
     heads = pd.DataFrame(rows, columns=["layer", "head", "rank", "verdict"])
     heads = heads.assign(word="bank", sense_a="river", sense_b="money")

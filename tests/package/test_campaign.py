@@ -14,8 +14,8 @@ RECORD = ROOT / "reports" / "campaign.csv"
 NEXT = "run python tests/campaign/record.py --list, or --only, with PYTHONPATH=tests"
 
 
-def test_every_part_of_the_campaign_is_on_record_and_none_has_failed():
-    """The files of tests that this run has collected, of these files."""
+def test_every_part_of_the_campaign_is_recorded_without_failures():
+    """Only files that this run has collected are compared."""
     rows = pd.read_csv(RECORD)
     assert tuple(rows.columns) == COLUMNS
     files = Counter(name.partition("::")[0] for name in CAMPAIGN)
@@ -31,7 +31,7 @@ def test_every_part_of_the_campaign_is_on_record_and_none_has_failed():
     assert [*run["part"][unwell | (run["tests"] == 0)]] == [], NEXT
 
 
-def test_tests_are_counted_by_file_and_what_fails_or_is_skipped_has_not_passed():
+def test_tests_are_counted_by_file_and_failed_or_skipped_tests_have_not_passed():
     report = ET.fromstring(
         '<testsuite><testcase file="b.py"/><testcase file="a.py"><failure/></testcase>'
         '<testcase file="a.py"><skipped/></testcase><testcase file="a.py"/></testsuite>'
@@ -42,7 +42,7 @@ def test_tests_are_counted_by_file_and_what_fails_or_is_skipped_has_not_passed()
     ]
 
 
-def test_a_part_that_runs_again_replaces_its_row_and_a_whole_campaign_all(tmp_path):
+def test_a_repeated_part_replaces_its_row_and_a_whole_campaign_replaces_all(tmp_path):
     def row(part, date):
         return dict(zip(COLUMNS, (part, date, "abc", 1, 1, 0), strict=True))
 

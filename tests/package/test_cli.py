@@ -1,5 +1,5 @@
-"""The command line from a user's view: exit codes, one message for every mistake, nothing written,
-nothing lost."""
+"""The command line from a user's view: exit codes, one message for every mistake, and files that
+stay unchanged."""
 
 import importlib
 import json
@@ -35,7 +35,7 @@ def rows(path, *changes):
     return path
 
 
-def assert_one_sentence(result, *parts):
+def assert_one_line(result, *parts):
     code, out, err = result
     assert code == 2 and out == "", err
     assert err.startswith("probe: ") and err.count("\n") == 1 and err.rstrip().endswith("."), err
@@ -43,18 +43,18 @@ def assert_one_sentence(result, *parts):
         assert part in err, err
 
 
-def test_check_prints_every_row_and_a_summary_and_as_json_the_same_rows(run, checkpoint):
+def test_check_prints_every_row_and_a_summary_and_the_same_rows_as_json(run, checkpoint):
     code, out, err = run("check", "--model", checkpoint)
     assert code == 0 and err == ""
     assert out.count(" ok") == 2 * 13 + 2 and "28 of 28 rows hold" in out
     code, out, _ = run("check", "The mole dug a tunnel.", "--model", checkpoint, "--json")
-    found = json.loads(out)
-    assert code == 0 and found["ok"] and len(found["rows"]) == 28
-    assert {"layer", "quantity", "error", "tolerance", "ok"} <= set(found["rows"][0])
+    certificate = json.loads(out)
+    assert code == 0 and certificate["ok"] and len(certificate["rows"]) == 28
+    assert {"layer", "quantity", "error", "tolerance", "ok"} <= set(certificate["rows"][0])
 
 
 @pytest.mark.parametrize(
-    ("command", "formula", "wrong", "printed", "said"),
+    ("command", "formula", "wrong", "printed", "message"),
     [
         (("check",), "softmax", lambda scores: scores.softmax(-2).nan_to_num(), "FELL SHORT",
          "pattern of layer 0 is off by"),
@@ -65,15 +65,15 @@ def test_check_prints_every_row_and_a_summary_and_as_json_the_same_rows(run, che
          "No result is reported."),
     ],
 )  # fmt: skip
-def test_numbers_that_disagree_with_the_formulas_end_in_exit_1_with_the_row_and_nothing_is_written(
-    run, tmp_path, monkeypatch, command, formula, wrong, printed, said
+def test_numbers_that_disagree_with_the_formulas_exit_with_1_and_name_the_row_and_write_nothing(
+    run, tmp_path, monkeypatch, command, formula, wrong, printed, message
 ):
-    given = [{"text": f"{n} bank", "start": 2, "end": 6, "sense": "ab"[n % 2]} for n in range(8)]
-    rows(tmp_path / "rows.jsonl", *given)
+    changes = [{"text": f"{n} bank", "start": 2, "end": 6, "sense": "ab"[n % 2]} for n in range(8)]
+    rows(tmp_path / "rows.jsonl", *changes)
     monkeypatch.setattr(attention, formula, wrong)
     code, out, err = run(*command, *(() if command == ("check",) else ("--out", "out")))
     assert code == 1 and printed in out
-    assert said in err.splitlines()[-1] and (command[0] == "report" or err.count("\n") == 1)
+    assert message in err.splitlines()[-1] and (command[0] == "report" or err.count("\n") == 1)
     assert not list((tmp_path / "out").glob("*.*"))
 
 
@@ -105,54 +105,56 @@ def test_the_version_is_the_packages_and_the_embedded_model_is_listed(run):
         (["reprot"], ["(see `probe --help`)."]),
     ],
 )
-def test_bad_arguments_end_in_one_sentence(run, arguments, parts):
-    assert_one_sentence(run(*arguments), *parts)
+def test_bad_arguments_get_a_message_of_one_line(run, arguments, parts):
+    assert_one_line(run(*arguments), *parts)
 
 
 @pytest.mark.parametrize("command", [("report", "bank"), ("walk", "The bank")])
 def test_an_output_folder_that_cannot_be_written_is_refused_before_any_work(run, tmp_path, command):
     (tmp_path / "file").write_text("mine")
-    asked = run(*command, "--model", "./nowhere", "--out", "file/out")
-    assert_one_sentence(asked, "file is a file", "choose another (on the command line --out)")
+    result = run(*command, "--model", "./nowhere", "--out", "file/out")
+    assert_one_line(result, "file is a file", "choose another (on the command line --out)")
     assert (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "asked"),
+    ("arguments", "suggests_quotes"),
     [
         (["walk", "The", "river", "bank"], True),
         (["walk", "The bank", "--against", "The", "loan", "bank"], True),
         (["params", "gpt3", "gpt2"], False),
     ],
 )
-def test_forgotten_quotation_marks_are_asked_for_where_a_text_is_taken(run, arguments, asked):
-    told = run(*arguments)
-    assert_one_sentence(told, "unexpected extra argument", f"(see `probe {arguments[0]} --help`)")
-    assert ("Put a text of several words in quotation marks" in told[2]) == asked
+def test_missing_quotation_marks_are_mentioned_by_commands_that_take_a_text(
+    run, arguments, suggests_quotes
+):
+    result = run(*arguments)
+    assert_one_line(result, "unexpected extra argument", f"(see `probe {arguments[0]} --help`)")
+    assert ("Put a text of several words in quotation marks" in result[2]) == suggests_quotes
 
 
 def test_without_a_command_the_help_is_printed(run):
-    bare, asked = run(), run("--help")
-    assert bare == asked
+    bare, help_result = run(), run("--help")
+    assert bare == help_result
     assert bare[0] == 0 and bare[1].startswith("Usage: probe ") and "walk" in bare[1]
 
 
-def test_the_list_of_commands_says_whole_sentences(run):
+def test_the_list_of_commands_has_complete_sentences(run):
     _, listed, _ = run("--help")
-    said = " ".join(listed.split())
+    help_text = " ".join(listed.split())
     commands = typer.main.get_command(cli.app).commands
     for name, command in commands.items():
         description = " ".join(command.help.split())
-        assert description.endswith(".") and f"{name} {description}" in said
+        assert description.endswith(".") and f"{name} {description}" in help_text
     assert "..." not in listed.replace("[ARGS]...", "")
 
 
 def test_the_shell_completes_commands_and_options(run, monkeypatch, tmp_path):
-    """The file that --install-completion writes calls the program, which must answer."""
+    """The file that --install-completion writes calls the program for the completions."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
-    code, shown, _ = run("--install-completion", "bash")
-    assert code == 0 and "bash completion installed" in shown
+    code, out, _ = run("--install-completion", "bash")
+    assert code == 0 and "bash completion installed" in out
     assert "_PROBE_COMPLETE" in (tmp_path / ".bash_completions" / "probe.sh").read_text()
     monkeypatch.setenv("_PROBE_COMPLETE", "complete_bash")
     for words, completed in (("probe re", "report"), ("probe report --dry", "--dry-run")):
@@ -162,8 +164,8 @@ def test_the_shell_completes_commands_and_options(run, monkeypatch, tmp_path):
         assert code == 0 and answered.split() == [completed]
 
 
-def test_the_words_of_ones_own_need_a_sense_and_a_text(run, tmp_path, monkeypatch):
-    def told(model, words, *, sentences, **_):
+def test_user_sentences_need_a_sense_and_a_text(run, tmp_path, monkeypatch):
+    def fail_with_words(model, words, *, sentences, **_):
         raise InputError(
             f"{words} {[(row.word, row.sense, row.start) for row in sentences.sentences[:2]]}."
         )
@@ -172,63 +174,63 @@ def test_the_words_of_ones_own_need_a_sense_and_a_text(run, tmp_path, monkeypatc
         "sense;text\n"
         + "".join(f"animal;A bat flew {n}.\nclub;He swung the bat {n}.\n" for n in range(8))
     )
-    monkeypatch.setattr(importlib.import_module("probe.studies.study"), "study", told)
-    asked = run("report", "bat", "--sentences", tmp_path / "mine.csv")
-    assert_one_sentence(asked, "['bat'] [('bat', 'animal', 2), ('bat', 'club', 13)]")
+    monkeypatch.setattr(importlib.import_module("probe.studies.study"), "study", fail_with_words)
+    result = run("report", "bat", "--sentences", tmp_path / "mine.csv")
+    assert_one_line(result, "['bat'] [('bat', 'animal', 2), ('bat', 'club', 13)]")
     for words in ((), ("bat", "mole")):
-        asked = run("report", *words, "--sentences", tmp_path / "mine.csv")
-        assert_one_sentence(
-            asked,
+        result = run("report", *words, "--sentences", tmp_path / "mine.csv")
+        assert_one_line(
+            result,
             "mine.csv, line 2: word is missing, expected a column 'word', or one word for all rows",
         )
 
 
 @pytest.mark.parametrize(
-    "words, options, made",
+    "words, options, command_line",
     [
         (["bank", "mole"], {"seed": 3}, "probe report bank mole --model small --seed 3"),
         (["A b"], {"permutations": 99}, "probe report 'A b' --model small --permutations 99"),
-        (["bank"], {"controls": "fence,door"}, "probe report bank --model small --controls fence,door"),
+        (["bank"], {"controls": "fence,gate"}, "probe report bank --model small --controls fence,gate"),
         (["bank"], {"dtype": "float64", "seed": None}, "probe report bank --model small --dtype float64"),
     ],
 )  # fmt: skip
-def test_the_command_of_a_page_spells_out_what_made_it(words, options, made):
-    assert cli._command(words, "some/folder/small", None, None, **options) == made
-    own = Path("some/folder/own.jsonl")
-    own = cli._command(words, "small", "some/folder/other", own, **options)
-    assert " --sentences own.jsonl --beside other" in own and "folder" not in own
+def test_the_command_on_a_page_is_complete(words, options, command_line):
+    assert cli._command(words, "some/folder/small", None, None, **options) == command_line
+    file = Path("some/folder/mine.jsonl")
+    command = cli._command(words, "small", "some/folder/second", file, **options)
+    assert " --sentences mine.jsonl --beside second" in command and "folder" not in command
     assert " --beside ''" in cli._command(words, "tiny-senses", None, None, **options)
 
 
-def test_what_another_command_made_is_named_before_it_is_replaced(run, tmp_path):
+def test_replacing_the_result_of_another_command_prints_that_command(run, tmp_path):
     first = ("walk", "The river bank", "--out", "out")
-    made = (
+    first_command = (
         "probe walk 'The river bank' --word bank --beside 'Make a deposit at the bank' "
         "--model tiny-senses --layer 0 --head 0"
     )
     assert run(*first)[2] == ""
     second = ("walk", "The money bank", "--out", "out")
-    said = "out/walk.html replaces {}; another place keeps both."
-    told = said.format(f"the one of `{made}`")
-    assert run(*second) == (0, "out/walk.html\n", f"probe: {told}\n")
+    message = "out/walk.html replaces {}; another place keeps both."
+    warning = message.format(f"the one of `{first_command}`")
+    assert run(*second) == (0, "out/walk.html\n", f"probe: {warning}\n")
     command = manifest_of(tmp_path / "out")["command"]
     assert to_be_replaced("out", "walk.html", command) == ""  # the same page again
     manifest = tmp_path / "out" / "manifest.json"
     manifest.write_text("{")
-    assert to_be_replaced("out", "walk.html", command) == ""  # the page itself says what made it
+    assert to_be_replaced("out", "walk.html", command) == ""  # the page itself contains its command
     manifest.write_text("[]")
-    assert to_be_replaced("out", "walk.html", made) == said.format("an earlier one")
+    assert to_be_replaced("out", "walk.html", first_command) == message.format("an earlier one")
 
 
-@pytest.mark.parametrize("named", [("--head", "L1H2"), ("--head", "2", "--layer", "1")])
-def test_a_head_is_followed_by_its_name_or_by_its_number_in_a_layer(run, named):
-    code, out, _ = run("walk", "The river bank", *named, "--out", "out")
+@pytest.mark.parametrize("options", [("--head", "L1H2"), ("--head", "2", "--layer", "1")])
+def test_a_head_is_chosen_by_its_name_or_by_its_number_in_a_layer(run, options):
+    code, out, _ = run("walk", "The river bank", *options, "--out", "out")
     page = Path(out.strip()).read_text("utf-8")
     assert code == 0 and "--layer 1 --head 2</code>" in page
 
 
 @pytest.mark.parametrize(
-    ("named", "said"),
+    ("options", "message"),
     [
         (
             ("--head", "4.1"),
@@ -239,18 +241,18 @@ def test_a_head_is_followed_by_its_name_or_by_its_number_in_a_layer(run, named):
         (("--layer", "L0"), "Invalid value for '--layer': expected a whole number (see"),
     ],
 )
-def test_a_head_that_cannot_be_followed_is_one_sentence(run, named, said):
-    assert_one_sentence(run("walk", "The river bank", *named), said)
+def test_an_invalid_head_gets_a_message_of_one_line(run, options, message):
+    assert_one_line(run("walk", "The river bank", *options), message)
 
 
-def test_a_result_of_another_kind_and_files_of_others_are_not_written_over(run, tmp_path):
+def test_results_of_another_kind_and_foreign_files_are_not_overwritten(run, tmp_path):
     def refused(command, reason):
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-        said = (
+        message = (
             f"probe: Writing into out: {reason}, expected a folder for this result alone; choose "
             "another (on the command line --out).\n"
         )
-        assert run(*command) == (2, "", said)
+        assert run(*command) == (2, "", message)
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
     out = tmp_path / "out"
@@ -275,11 +277,11 @@ def test_a_result_of_another_kind_and_files_of_others_are_not_written_over(run, 
     )
     (out / "sentences.csv").unlink()
     assert run(*walked)[0] == 0
-    other = "walk.html of another result is in it, and files of both have the same names"
-    refused(report, other)
-    refused(("survey", "--out", "out"), other)
+    reason = "walk.html of another result is in it, and files of both have the same names"
+    refused(report, reason)
+    refused(("survey", "--out", "out"), reason)
     sentences = rows(tmp_path / "bank.jsonl", {"text": "The river bank"})
-    refused(("evaluate", "bank", "--sentences", sentences, "--out", "out"), other)
+    refused(("evaluate", "bank", "--sentences", sentences, "--out", "out"), reason)
 
 
 @pytest.mark.parametrize(
@@ -308,21 +310,21 @@ def test_a_result_of_another_kind_and_files_of_others_are_not_written_over(run, 
         ),
     ],
 )
-def test_bad_sentences_end_in_one_sentence(run, tmp_path, checkpoint, changes, parts):
+def test_bad_sentences_get_a_message_of_one_line(run, tmp_path, checkpoint, changes, parts):
     file = rows(tmp_path / "sentences.jsonl", *changes)
     before = file.read_bytes()
     result = run("report", "--sentences", file, "--model", checkpoint, "--out", tmp_path / "out")
-    assert_one_sentence(result, *parts)
+    assert_one_line(result, *parts)
     assert not list((tmp_path / "out").glob("*"))
     assert file.read_bytes() == before
 
 
 def test_a_broken_model_folder_is_refused(run, copy):
     change_tensors(copy, {"transformer.ln_f.bias": torch.full((32,), float("nan"))})
-    assert_one_sentence(run("check", "--model", copy), "ln_f.bias")
+    assert_one_line(run("check", "--model", copy), "ln_f.bias")
 
 
-def test_help_is_quick_because_nothing_heavy_is_imported():
+def test_help_imports_no_heavy_package():
     code = (
         "import sys; sys.argv = ['probe', '--help']\n"
         "from probe.cli import main\n"
@@ -330,16 +332,18 @@ def test_help_is_quick_because_nothing_heavy_is_imported():
         "heavy = {'torch', 'pandas', 'altair', 'transformers', 'transformer_lens', 'numpy'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert all(command in done.stdout for command in ("report", "check", "models"))
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    assert all(command in process.stdout for command in ("report", "check", "models"))
 
 
 @pytest.mark.parametrize(
-    ("given", "spins"),
+    ("settings", "spins"),
     [({}, "500"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "0")],
 )
-def test_waiting_threads_go_to_sleep_unless_the_user_says_otherwise(given, spins):
+def test_waiting_threads_sleep_unless_the_user_sets_a_variable(settings, spins):
     """The settings that torch's OpenMP library reports when it is loaded."""
     code = (
         "from probe.cli import main\n"
@@ -350,35 +354,35 @@ def test_waiting_threads_go_to_sleep_unless_the_user_says_otherwise(given, spins
     )
     environment = {name: value for name, value in os.environ.items() if name not in cli.WAITING}
     environment.pop("OMP_WAIT_POLICY", None)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, "--version"],
-        env=environment | given | {"OMP_DISPLAY_ENV": "VERBOSE"},
+        env=environment | settings | {"OMP_DISPLAY_ENV": "VERBOSE"},
         capture_output=True,
         text=True,
         check=True,
     )
-    said = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
-    if not said:
+    spin_counts = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", process.stderr)
+    if not spin_counts:
         pytest.skip("torch brings no GNU OpenMP on this system")
-    assert said == [spins]
+    assert spin_counts == [spins]
 
 
-def test_the_time_that_is_left_is_corrected_as_the_work_goes():
+def test_the_estimate_of_the_time_left_follows_the_progress():
     assert terminal.time_left(30, 0.1) == terminal.time_left(30, 1) == ""
     assert terminal.time_left(120, 0.25) == ", about 6 min left"
     assert terminal.time_left(600, 0.5) == ", about 10 min left"
     assert terminal.time_left(60, 0.9) == ", less than a minute left"
 
 
-def test_a_long_loading_is_said_and_a_short_one_is_not(capsys, monkeypatch):
+def test_only_a_long_loading_prints_a_message(capsys, monkeypatch):
     monkeypatch.setattr(terminal, "LONG_LOADING", 0.01)
     with terminal.progress_bar() as progress:
         until = time.monotonic() + 10
-        said = ""
-        while not said and time.monotonic() < until:
+        err = ""
+        while not err and time.monotonic() < until:
             time.sleep(0.01)
-            said = capsys.readouterr().err
-    assert said == "loading the model\n"
+            err = capsys.readouterr().err
+    assert err == "loading the model\n"
     monkeypatch.setattr(terminal, "LONG_LOADING", 0.2)
     with terminal.progress_bar() as progress:
         progress("bank", 0.1)
@@ -386,7 +390,7 @@ def test_a_long_loading_is_said_and_a_short_one_is_not(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
-def test_an_interrupt_ends_with_130_and_a_sentence(run, checkpoint, monkeypatch):
+def test_an_interrupt_exits_with_130_and_a_message(run, checkpoint, monkeypatch):
     from probe.model import check
 
     def interrupted(*_):

@@ -1,5 +1,5 @@
 """README and chapters are correct: commands and code run in the order of the page, and every link
-leads somewhere.
+works.
 
 A text block after a Python block is its output. A block with a title is a file that the reader
 saves, for this page and others. A block with `needs` runs only if that package is installed.
@@ -57,8 +57,8 @@ class Block:
 
     def says(self, name: str) -> str:
         """The value of `name="..."` after the language; empty without one."""
-        given = re.search(rf'{name}="([^"]+)"', self.about)
-        return given[1] if given else ""
+        match = re.search(rf'{name}="([^"]+)"', self.about)
+        return match[1] if match else ""
 
     @property
     def commands(self) -> list[str]:
@@ -68,7 +68,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    return [Block(*found) for found in FENCE.findall(page.read_text(encoding="utf-8"))]
+    return [Block(*groups) for groups in FENCE.findall(page.read_text(encoding="utf-8"))]
 
 
 def commands(page: Path) -> Iterator[str]:
@@ -86,8 +86,8 @@ hooks = importlib.util.module_from_spec(hooks_place)
 hooks_place.loader.exec_module(hooks)
 
 
-def pages(wanted=lambda page: [page]) -> list[object]:
-    return [pytest.param(page, id=page.stem) for page in PAGES if any(wanted(page))]
+def pages(select=lambda page: [page]) -> list[object]:
+    return [pytest.param(page, id=page.stem) for page in PAGES if any(select(page))]
 
 
 def runs_here(command: str) -> bool:
@@ -131,50 +131,50 @@ def studied_once(study):
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
-def require_printed(printed: str, shown: str) -> None:
+def require_printed(printed: str, expected: str) -> None:
     """Require that a block prints the text of the page, except for white space and one unit in a
     number's last decimal."""
-    assert NUMBER.sub("0", printed).split() == NUMBER.sub("0", shown).split(), printed
-    for one, other in zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True):
-        last = 10.0 ** -len(other.partition(".")[2]) if "." in other else 0.0
-        assert float(one) == pytest.approx(float(other), abs=1.01 * last), printed
+    assert NUMBER.sub("0", printed).split() == NUMBER.sub("0", expected).split(), printed
+    for value, documented in zip(NUMBER.findall(printed), NUMBER.findall(expected), strict=True):
+        last = 10.0 ** -len(documented.partition(".")[2]) if "." in documented else 0.0
+        assert float(value) == pytest.approx(float(documented), abs=1.01 * last), printed
 
 
 def follow(
-    page: Path, folder: Path, monkeypatch, wanted, *, code: bool = True, planned: bool = True
+    page: Path, folder: Path, monkeypatch, select, *, code: bool = True, planned: bool = True
 ) -> None:
-    """Do what the page tells the reader, in `folder`, running only the selected commands."""
+    """Follow the instructions of the page in `folder`, running only the selected commands."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(probe, "study", studied_once(probe.study))
     names: dict[str, object] = {}
     rows = dict(FAMILIES)
-    for saved in (block for other in PAGES for block in blocks(other) if block.says("title")):
+    for saved in (block for source in PAGES for block in blocks(source) if block.says("title")):
         Path(saved.says("title")).write_text(saved.text, encoding="utf-8")
-    for block, behind in pairwise([*blocks(page), Block("", "", "")]):
+    for block, following in pairwise([*blocks(page), Block("", "", "")]):
         if block.language == "python" and not block.says("needs") and code:
             with redirect_stdout(StringIO()) as printed:
                 exec(block.text, names)  # noqa: S102 - the page's own lines
-            if behind.language == "text":
-                require_printed(printed.getvalue(), behind.text)
+            if following.language == "text":
+                require_printed(printed.getvalue(), following.text)
         for command in block.commands:
-            if command.startswith("probe ") and runs_here(command) and wanted(command):
+            if command.startswith("probe ") and runs_here(command) and select(command):
                 run(command, monkeypatch, planned=planned)
     FAMILIES.update(rows)  # the page creates one row of the table again
     for added in set(FAMILIES) - set(rows):
         del FAMILIES[added]
 
 
-def test_what_a_block_prints_is_shown_to_one_in_the_last_decimal():
+def test_printed_numbers_may_differ_by_one_in_the_last_decimal():
     require_printed("fluffy 0.57  of 4\n", "fluffy 0.58 of 4\n")
-    for other in ("fluffy 0.59 of 4", "fluffy 0.57 of 5", "blue 0.57 of 4", "fluffy 0.57"):
+    for changed in ("fluffy 0.59 of 4", "fluffy 0.57 of 5", "blue 0.57 of 4", "fluffy 0.57"):
         with pytest.raises(AssertionError):
-            require_printed("fluffy 0.57 of 4", other)
+            require_printed("fluffy 0.57 of 4", changed)
 
 
-def test_what_the_lesson_computes_it_also_shows():
+def test_the_lesson_shows_the_output_of_every_block():
     pairs = pairwise(blocks(DOCS / "pages" / "lesson.md"))
-    behind = [after.language for block, after in pairs if block.language == "python"]
-    assert len(behind) == 15 and set(behind) == {"text"}
+    languages = [after.language for block, after in pairs if block.language == "python"]
+    assert len(languages) == 15 and set(languages) == {"text"}
 
 
 @pytest.mark.real_model
@@ -201,12 +201,12 @@ def test_a_page_can_be_followed(page, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "page", pages(lambda page: (c for c in commands(page) if c.startswith("probe report")))
 )
-def test_a_page_can_be_followed_as_it_stands(page, tmp_path, monkeypatch):
+def test_a_page_can_be_followed_unchanged(page, tmp_path, monkeypatch):
     if any("smollm2" in command for command in commands(page)):
         need_smollm2()
     follow(page, tmp_path, monkeypatch, lambda command: True, code=False, planned=False)
-    assert all(made.stat().st_size > 10_000 for made in (tmp_path / "out").glob("*.html"))
-    assert {made.name for made in (tmp_path / "out").glob("*.html")} & {
+    assert all(path.stat().st_size > 10_000 for path in (tmp_path / "out").glob("*.html"))
+    assert {path.name for path in (tmp_path / "out").glob("*.html")} & {
         "ambiguity.html",
         "survey.html",
     }
@@ -236,7 +236,7 @@ def of_tools(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
 
 
 @pytest.mark.real_model
-def test_the_chapter_on_other_tools_says_what_its_lines_give(of_tools):
+def test_the_results_of_the_chapter_on_other_tools_are_correct(of_tools):
     heads, terms, logits = (of_tools[name] for name in ("heads", "terms", "logits"))
     assert list(heads) == ["layer", "head", "denoise", "noise", "swap", "gap"]
     assert of_tools["cache"]["z", 2].shape == (1, len(of_tools["trace"].tokens), 4, 32)
@@ -254,7 +254,7 @@ def test_the_chapter_on_other_tools_says_what_its_lines_give(of_tools):
 
 @pytest.mark.real_model
 @pytest.mark.parametrize("package", NEEDED)
-def test_a_block_that_needs_a_package_runs_where_it_is_installed(package, of_tools):
+def test_a_block_that_needs_a_package_runs_if_the_package_is_installed(package, of_tools):
     pytest.importorskip(package, reason=f"{package} is not installed")
     (block,) = [block for block in blocks(TOOLS) if block.says("needs") == package]
     exec(block.text, dict(of_tools))  # noqa: S102 - the page's own lines
@@ -267,10 +267,10 @@ def test_the_first_hour_names_the_sections_that_a_report_has():
         for path in templates
         for name in re.findall(r'fold\("\w+", "(.+?)"', path.read_text("utf-8"))
     }
-    told = re.findall(
+    sections = re.findall(
         r"^\* \*\*(.+?)\*\*", (DOCS / "pages" / "first_hour.md").read_text("utf-8"), re.MULTILINE
     )
-    assert len(told) > 5 and set(told) - headings == set()
+    assert len(sections) > 5 and set(sections) - headings == set()
 
 
 @pytest.mark.parametrize("command", PROBE)
@@ -278,13 +278,13 @@ def test_every_command_parses(command):
     name, *arguments = shlex.split(command)[1:]
     group = typer.main.get_command(probe.cli.app)
     if name.startswith("--"):
-        assert name in {option for one in group.params for option in one.opts}
+        assert name in {option for parameter in group.params for option in parameter.opts}
         return
-    assert name in group.commands, f"the command is not there: {command}"
+    assert name in group.commands, f"no such command: {command}"
     assert group.commands[name].make_context(name, arguments).command.name == name
 
 
-def test_other_commands_are_of_a_known_kind_and_name_what_is_there_and_the_readme_begins_with_two():
+def test_other_commands_are_known_and_their_make_targets_exist():
     assert list(commands(README))[:2] == ["make report", "make test"]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for page, command in COMMANDS:
@@ -293,7 +293,7 @@ def test_other_commands_are_of_a_known_kind_and_name_what_is_there_and_the_readm
             assert f"\n{command.split()[1]}: " in makefile, f"{page.name}: {command}"
 
 
-def test_nothing_is_installed_by_the_bare_name():
+def test_no_text_installs_the_bare_name():
     """`probe` on the package index is another project."""
     for page in (*PAGES, ROOT / "Makefile", *(ROOT / "probe").rglob("*.py")):
         text = page.read_text(encoding="utf-8")
@@ -316,7 +316,7 @@ def test_the_version_is_the_same_everywhere():
     )
 
 
-def test_the_row_of_the_page_on_sentences_is_one_that_the_reader_takes(tmp_path):
+def test_the_example_row_on_the_page_on_sentences_is_valid(tmp_path):
     rows = [
         block.text for block in blocks(DOCS / "pages" / "sentences.md") if block.language == "json"
     ]
@@ -344,9 +344,9 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
     links = re.findall(r"\]\(([^)\s]+)\)", without_code(page))
     for link in (link for link in links if "://" not in link):
         file, _, anchor = link.partition("#")
-        place = (page.parent / file).resolve() if file else page
-        assert place.exists(), f"{page.name}: {link}"
-        assert not anchor or anchor in anchors(place), f"{page.name}: {link}"
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), f"{page.name}: {link}"
+        assert not anchor or anchor in anchors(target), f"{page.name}: {link}"
 
 
 def test_every_page_is_in_the_contents():
@@ -366,17 +366,17 @@ def test_every_adapter_of_transformer_lens_has_a_row_or_a_reason():
         name for reason in listed for name in reason["classes"] if reason["kind"] == "custom code"
     }
     assert not any(hasattr(transformers, name) for name in own_code)
-    shown, families = hooks.filled("<!-- adapters -->"), hooks.filled("<!-- rows -->")
-    assert all(f"| `{name}` | " in shown for name in (*reasons, *rows))
+    adapters, families = hooks.filled("<!-- adapters -->"), hooks.filled("<!-- rows -->")
+    assert all(f"| `{name}` | " in adapters for name in (*reasons, *rows))
     assert all(f"| {family.name} | `{kind}` | " in families for kind, family in FAMILIES.items())
 
 
-def test_the_commands_are_all_described():
-    written = hooks.filled("<!-- commands -->")
+def test_every_command_and_option_is_described():
+    chapter = hooks.filled("<!-- commands -->")
     for name, command in typer.main.get_command(probe.cli.app).commands.items():
-        assert f"## probe {name}\n" in written
+        assert f"## probe {name}\n" in chapter
         assert all(
-            option in written
+            option in chapter
             for parameter in command.params
             for option in parameter.opts
             if option[0] == "-"
@@ -384,52 +384,52 @@ def test_the_commands_are_all_described():
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != README], ids=lambda p: p.stem)
-def test_what_is_generated_is_also_there_in_the_text(page):
+def test_the_generated_parts_of_a_page_are_up_to_date(page):
     text = page.read_text(encoding="utf-8")
     assert hooks.as_text(text) == text, "run python reports/docs/hooks.py"
 
 
-def test_a_page_that_is_behind_is_noticed_and_the_site_has_it_once():
-    behind = "before\n<!-- gguf -->\n\nGPT-1.\n\n<!-- end of gguf -->\nbehind\n"
-    assert hooks.as_text(behind) == hooks.as_text("before\n<!-- gguf -->\nbehind\n") != behind
-    assert hooks.filled(behind) == f"before\n{hooks.gguf()}\nbehind\n"
+def test_an_outdated_page_is_updated_and_the_site_has_the_part_once():
+    outdated = "before\n<!-- gguf -->\n\nGPT-1.\n\n<!-- end of gguf -->\nafter\n"
+    assert hooks.as_text(outdated) == hooks.as_text("before\n<!-- gguf -->\nafter\n") != outdated
+    assert hooks.filled(outdated) == f"before\n{hooks.gguf()}\nafter\n"
 
 
-def test_a_constant_of_a_page_is_that_of_the_code():
+def test_a_constant_on_a_page_is_taken_from_the_code():
     name = "probe.stats.limits.SMALLEST"
-    behind = f"at least <!-- {name}% -->7<!-- . --> % or <!-- {name} -->1<!-- . -->"
+    outdated = f"at least <!-- {name}% -->7<!-- . --> % or <!-- {name} -->1<!-- . -->"
     percent = 100 * limits.SMALLEST
     expected = f"at least <!-- {name}% -->{percent:g}<!-- . --> % or <!-- {name} -->.02<!-- . -->"
-    assert hooks.as_text(behind) == hooks.filled(behind) == expected
+    assert hooks.as_text(outdated) == hooks.filled(outdated) == expected
     with pytest.raises(AttributeError, match="NO_SUCH"):
         hooks.as_text("<!-- probe.inference.verdicts.NO_SUCH -->7<!-- . -->")
 
 
-def test_commands_are_shown_as_they_are_typed():
+def test_commands_are_displayed_without_a_prompt():
     typed, printed = (
         "$ probe check\n$ echo $HOME\n",
         "```console\n$ probe --version\nprobe 1\n```\n",
     )
-    shown = hooks.pasted(f"```console\n{typed}```\n\n{printed}")
-    assert shown == f"```sh\nprobe check\necho $HOME\n```\n\n{printed}"
+    markdown = hooks.pasted(f"```console\n{typed}```\n\n{printed}")
+    assert markdown == f"```sh\nprobe check\necho $HOME\n```\n\n{printed}"
 
 
-def test_a_picture_has_the_width_that_it_is_shown_with():
+def test_a_picture_has_its_display_width():
     picture = "![all heads](../../head_map.png)"
     wide = hooks.pictures.width(ROOT / "reports" / "head_map.png")
     assert hooks.sized(f"see {picture}\n") == f"see {picture}{{ width={wide} }}\n"
     assert hooks.sized("[heads](../../head_map.csv)") == "[heads](../../head_map.csv)"
 
 
-def test_the_gallery_of_the_site_shows_every_picture_and_the_moving_one_first():
-    shown = re.findall(r'<img src="([^"]+)"', hooks.filled("<!-- gallery -->"))
-    assert shown[0] == "real/a_word_in_motion.svg"
-    assert shown == [path for one in hooks.pictures.analyses() for path in one.pictures]
-    placed = {path for pattern in hooks.PICTURES for path in hooks.REPORTS.glob(pattern)}
-    assert {hooks.REPORTS / path for path in shown} <= placed
+def test_the_gallery_of_the_site_shows_every_picture_and_the_animation_first():
+    paths = re.findall(r'<img src="([^"]+)"', hooks.filled("<!-- gallery -->"))
+    assert paths[0] == "real/a_word_in_motion.svg"
+    assert paths == [path for analysis in hooks.pictures.analyses() for path in analysis.pictures]
+    site_pictures = {path for pattern in hooks.PICTURES for path in hooks.REPORTS.glob(pattern)}
+    assert {hooks.REPORTS / path for path in paths} <= site_pictures
 
 
-def test_a_mark_that_is_not_known_stops_the_building():
+def test_an_unknown_mark_stops_the_build():
     with pytest.raises(KeyError, match="colums"):
         hooks.filled("<!-- colums -->")
 
@@ -461,14 +461,14 @@ def site(tmp_path_factory) -> Path:
 
 
 @pytest.mark.campaign
-def test_the_site_is_whole_and_needs_no_network(site):
+def test_the_site_is_complete_and_needs_no_network(site):
     for page in site.glob("*.html"):
         text = page.read_text(encoding="utf-8")
         assert not re.search(r'<(script|img|iframe)[^>]*src="?(https?:)?//', text), page.name
         assert not re.search(
             r'<link[^>]*rel="?(stylesheet|preconnect)[^>]*href="?(https?:)?//', text
         ), page.name
-        if page.name == "404.html":  # its addresses are those of a server
+        if page.name == "404.html":  # its addresses are for a server
             continue
         for link in re.findall(r'(?:href|src)="?([^"\s>#]+)', text):
             assert (
@@ -476,15 +476,15 @@ def test_the_site_is_whole_and_needs_no_network(site):
             ), (page.name, link)
 
 
-def test_a_docstring_shows_its_parameters_as_a_list_and_its_example_as_code():
+def test_a_docstring_becomes_a_list_of_parameters_and_a_code_example():
     pytest.importorskip("griffe", reason="griffe is not installed")
     spec = importlib.util.spec_from_file_location("docstrings", DOCS / "docstrings.py")
     docstrings = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(docstrings)
-    shown = docstrings.as_markdown(
+    markdown = docstrings.as_markdown(
         "A sum.\n\nfirst, second: numbers,\n    or texts\n\nExample:\n    >>> add(1, 2)\n    3\n"
     )
-    assert shown == (
+    assert markdown == (
         "A sum.\n\n* `first`, `second`: numbers,\n    or texts\n\n```pycon\n>>> add(1, 2)\n3\n```\n"
     )
 
@@ -498,13 +498,13 @@ def test_the_site_defines_every_column_and_every_public_name(site):
 
 
 @pytest.mark.campaign
-def test_the_search_of_the_site_works_opened_as_a_file(site, open_page):
+def test_the_search_of_the_site_works_without_a_server(site, open_page):
     opened = open_page(site / "index.html", ready=False)
-    asked = opened.page.locator("input.md-search__input")
-    asked.focus()
+    field = opened.page.locator("input.md-search__input")
+    field.focus()
     # The index is read when the field gets the focus; text typed before that is never looked up.
     until(opened.page, f"document.querySelector('.md-search-result__meta').innerText === '{READY}'")
-    asked.press_sequentially("faithfulness")
+    field.press_sequentially("faithfulness")
     until(
         opened.page,
         "document.querySelector('.md-search-result__list').innerText.includes('Methods')",
@@ -519,13 +519,13 @@ RUNS_OFF = """() => [document.documentElement, ...document.querySelectorAll("pre
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_runs_off_a_page_of_the_site(width, site, open_page):
-    shown = open_page(
+def test_no_element_is_wider_than_a_page_of_the_site(width, site, open_page):
+    page = open_page(
         site / "index.html", ready=False, viewport={"width": width, "height": 900}
     ).page
     for path in site.glob("*.html"):
-        shown.goto(path.as_uri())
-        assert shown.evaluate(RUNS_OFF) == [], path.name
+        page.goto(path.as_uri())
+        assert page.evaluate(RUNS_OFF) == [], path.name
 
 
 IN_THE_REPOSITORY = re.compile(
@@ -543,27 +543,27 @@ MADE = (
 def paths_named(text: str) -> set[str]:
     """Files and folders of the repository that a text names, with `*` for any; without files that
     commands create, and patterns with a NAME to fill in."""
-    found = set(IN_THE_REPOSITORY.findall(text))
-    return {path for path in found if not path.startswith(MADE) and "NAME" not in path}
+    paths = set(IN_THE_REPOSITORY.findall(text))
+    return {path for path in paths if not path.startswith(MADE) and "NAME" not in path}
 
 
-def test_every_path_that_a_text_names_is_there():
+def test_every_path_in_a_text_exists():
     kinds = (*WRITTEN, "probe/**/*.md", "probe/**/*.toml", "analyses/**/*.toml", "reports/*.md")
-    written = [path for kind in kinds for path in ROOT.glob(kind) if path != CHANGELOG]
-    named = {path: paths_named(path.read_text(encoding="utf-8")) for path in written}
+    files = [path for kind in kinds for path in ROOT.glob(kind) if path != CHANGELOG]
+    paths_by_file = {path: paths_named(path.read_text(encoding="utf-8")) for path in files}
     assert {"probe/model/attention.py", "analyses/training/grammar_*.toml"} <= set.union(
-        *named.values()
+        *paths_by_file.values()
     )
     missing = [
-        f"{path.relative_to(ROOT)}: {one}"
-        for path, ones in named.items()
-        for one in sorted(ones)
-        if not any(ROOT.glob(one))
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, names in paths_by_file.items()
+        for name in sorted(names)
+        if not any(ROOT.glob(name))
     ]
     assert missing == []
 
 
-def test_a_path_that_is_gone_is_noticed():
+def test_only_paths_of_the_repository_are_checked():
     text = "tables of `probe/embedded/grammar*.toml`, reports/NAME.csv, reports/site/index.html"
     assert paths_named(text) == {"probe/embedded/grammar*.toml"}
 
@@ -588,12 +588,12 @@ def newest_names(changelog: str) -> str:
     return re.sub(r"^\|[^|]*\|", "|", newest, flags=re.MULTILINE)
 
 
-def test_every_name_of_ours_that_is_written_down_is_there():
+def test_every_name_of_the_package_in_a_text_exists():
     paths = [path for kind in WRITTEN for path in ROOT.glob(kind) if path != CHANGELOG]
     texts = [path.read_text(encoding="utf-8") for path in paths]
     texts.append(newest_names(CHANGELOG.read_text(encoding="utf-8")))
-    named = sorted({name for text in texts for name in NAMED.findall(text)})
-    assert {"probe.cross.swap_heads", "probe.study", "probe.model.fused"} <= set(named)
+    names = sorted({name for text in texts for name in NAMED.findall(text)})
+    assert {"probe.cross.swap_heads", "probe.study", "probe.model.fused"} <= set(names)
     assert [
-        name for name in named if not (pydoc.locate(name) or importlib.util.find_spec(name))
+        name for name in names if not (pydoc.locate(name) or importlib.util.find_spec(name))
     ] == []

@@ -1,5 +1,5 @@
-"""The examples in the docstrings of public functions: every function has one, and it gives its
-stated result."""
+"""The examples in the docstrings of public functions: every function has one, and its result is
+correct."""
 
 import doctest
 from collections.abc import Callable
@@ -12,8 +12,8 @@ import probe
 
 
 def public_functions() -> dict[str, Callable]:
-    """Every public function by its name, including those of public modules. Charts are drawn from a
-    whole study in tests/charts/test_of_study.py."""
+    """Every public function by its name, including the functions of public modules. Charts are drawn
+    from a whole study in tests/charts/test_of_study.py."""
     functions = {}
     for name in probe.__all__:
         value = getattr(probe, name)
@@ -61,6 +61,6 @@ def test_a_public_function_has_an_example_that_runs(
     assert f"probe.{name}(" in docstring, f"the example of probe.{name} does not call it"
 
 
-def test_an_example_that_is_wrong_would_be_found() -> None:
+def test_a_wrong_example_is_noticed() -> None:
     statements, failures = failures_of("Example:\n    >>> 1 + 1\n    3\n", "wrong")
     assert statements == 1 and "Expected:\n    3\nGot:\n    2" in failures

@@ -1,5 +1,5 @@
-"""Hostile input at every entry point, a few hundred cases each, and by name the cases that caused
-trouble, or could."""
+"""Hostile input at every entry point: a few hundred generated cases each, and single cases that
+caused trouble or could."""
 
 import csv
 import json
@@ -24,14 +24,14 @@ REPORT = Path(__file__).parents[2] / "reports" / "fuzz_campaign.csv"
 
 
 @pytest.mark.parametrize("name, cases", list(shares(CASES)))
-def test_generated_cases_are_taken_or_refused_in_a_sentence(name, cases, tmp_path):
+def test_generated_cases_are_accepted_or_refused_with_a_message(name, cases, tmp_path):
     assert try_cases(name, tmp_path, cases).total() > cases // 3
 
 
 @pytest.mark.parametrize(
     "wrong", [lambda rows: rows[:-1], lambda rows: rows[::-1], lambda rows: [*rows, rows[0]]]
 )
-def test_a_reader_that_loses_turns_or_doubles_rows_is_found_out(tmp_path, monkeypatch, wrong):
+def test_a_reader_that_loses_reorders_or_doubles_rows_is_noticed(tmp_path, monkeypatch, wrong):
     file = tmp_path / "s.jsonl"
     file.write_text(
         "".join(json.dumps(GOOD | {"sense": sense}) + "\n" for sense in ("river", "money"))
@@ -42,7 +42,7 @@ def test_a_reader_that_loses_turns_or_doubles_rows_is_found_out(tmp_path, monkey
         read_both_ways(file)
 
 
-def test_a_campaign_of_a_hundred_thousand_cases_is_on_record():
+def test_a_campaign_of_a_hundred_thousand_cases_is_recorded():
     rows = list(csv.DictReader(REPORT.open(encoding="utf-8")))
     assert tuple(rows[0]) == COLUMNS and {row["target"] for row in rows} == {*TARGETS, "all"}
     assert sum(int(row["cases"]) for row in rows[:-1]) == int(rows[-1]["cases"]) >= 100_000
@@ -52,7 +52,7 @@ def test_a_campaign_of_a_hundred_thousand_cases_is_on_record():
     )
 
 
-def one(source: Path):
+def read_all_sentences(source: Path):
     return list(stream_sentences(sources([source])))
 
 
@@ -76,48 +76,48 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_refused_with_its_place(tmp_path, name):
-    ending, content, said = BROKEN[name]
+def test_a_broken_file_is_refused_with_the_position_of_the_error(tmp_path, name):
+    ending, content, message = BROKEN[name]
     file = tmp_path / f"s{ending}"
     file.write_text(content())
-    with pytest.raises(InputError, match=said):
-        one(file)
+    with pytest.raises(InputError, match=message):
+        read_all_sentences(file)
 
 
-def test_ten_million_characters_of_one_token_are_one_sentence(tmp_path):
+def test_a_text_of_ten_million_characters_is_refused(tmp_path):
     file = tmp_path / "s.parquet"
     pd.DataFrame([GOOD | {"text": "The river bank" + " a" * 5_000_000}]).to_parquet(file)
     with pytest.raises(
         InputError, match="the text has 10,000,014 characters, expected at most 100,000"
     ):
-        one(file)
+        read_all_sentences(file)
 
 
 @pytest.mark.parametrize("mark", ["\u202e", "\u2067", "\u200f", "\x00", "\ufeff", "\u2028"])
-def test_marks_that_turn_or_end_a_line_are_text(tmp_path, mark):
+def test_marks_that_change_direction_or_end_a_line_are_text(tmp_path, mark):
     rows = [GOOD | {"text": f"The river bank {mark}{number}"} for number in range(3)]
     (tmp_path / "s.jsonl").write_text(
         "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
     )
-    assert [sentence.text for *_, sentence in one(tmp_path / "s.jsonl")] == [
+    assert [sentence.text for *_, sentence in read_all_sentences(tmp_path / "s.jsonl")] == [
         row["text"] for row in rows
     ]
 
 
-def test_a_pipe_is_refused_and_nobody_waits_for_it(tmp_path):
+def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
     os.mkfifo(tmp_path / "s.jsonl")
-    for place in (tmp_path / "s.jsonl", tmp_path):
+    for path in (tmp_path / "s.jsonl", tmp_path):
         with pytest.raises(InputError, match="it is not a regular file"):
-            sources([place])
+            sources([path])
 
 
-def test_a_folder_of_files_is_read_by_name_and_one_without_is_refused(tmp_path):
-    place = tmp_path / "blanks and ümlauts"
-    (place / "deeper").mkdir(parents=True)
+def test_a_folder_is_read_in_order_of_names_and_an_empty_one_is_refused(tmp_path):
+    folder = tmp_path / "blanks and ümlauts"
+    (folder / "deeper").mkdir(parents=True)
     for name in ("b.jsonl", "deeper/a.jsonl", "notes.md"):
-        (place / name).write_text(json.dumps(GOOD) + "\n")
-    assert [source.name for source in sources([place])] == ["b.jsonl", "deeper/a.jsonl"]
-    assert [source.label(where) for source, where, _ in one(place)] == [
+        (folder / name).write_text(json.dumps(GOOD) + "\n")
+    assert [source.name for source in sources([folder])] == ["b.jsonl", "deeper/a.jsonl"]
+    assert [source.label(where) for source, where, _ in read_all_sentences(folder)] == [
         "b.jsonl line 1",
         "deeper/a.jsonl line 1",
     ]
@@ -135,18 +135,18 @@ def test_a_loop_of_folders_ends(tmp_path):
 
 
 def test_word_folders_are_streamed_as_they_are_read(tmp_path):
-    place = tmp_path / "bank"
-    place.mkdir()
-    (place / "classes_map.txt").write_text('{"0": "river", "1": "money"}')
-    (place / "train.data.txt").write_bytes(b"2\tthe river bank\r\n1\tthe bank\r\n")
-    (place / "train.gold.txt").write_bytes(b"0\r\n1\r\n")
-    assert read_both_ways(place) == "taken"
-    rows = list(stream(Source(place, "bank")))
+    folder = tmp_path / "bank"
+    folder.mkdir()
+    (folder / "classes_map.txt").write_text('{"0": "river", "1": "money"}')
+    (folder / "train.data.txt").write_bytes(b"2\tthe river bank\r\n1\tthe bank\r\n")
+    (folder / "train.gold.txt").write_bytes(b"0\r\n1\r\n")
+    assert read_both_ways(folder) == "taken"
+    rows = list(stream(Source(folder, "bank")))
     assert [row.fields["sense"] for row in rows] == ["river", "money"]
-    assert len(read_sentences(place).sentences) == 2
+    assert len(read_sentences(folder).sentences) == 2
 
 
-def test_a_config_of_absurd_sizes_is_refused_before_memory_is_taken(copy):
+def test_a_config_with_absurd_sizes_is_refused_before_memory_is_allocated(copy):
     raw = json.loads((copy / "config.json").read_text())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for key in ("n_layer", "n_embd", "vocab_size", "n_positions", "n_inner"):
@@ -158,7 +158,7 @@ def test_a_config_of_absurd_sizes_is_refused_before_memory_is_taken(copy):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
 
 
-def test_a_header_that_promises_more_than_the_file_holds_is_refused(copy):
+def test_a_header_larger_than_its_file_is_refused(copy):
     file = copy / "model.safetensors"
     whole = file.read_bytes()
     for length in (2**63, 2**31, len(whole)):
@@ -167,17 +167,17 @@ def test_a_header_that_promises_more_than_the_file_holds_is_refused(copy):
             probe.load(copy)
 
 
-def test_a_model_behind_links_is_the_model_and_a_link_to_nothing_is_refused(copy, tmp_path):
-    moved = copy / "model.safetensors"
-    moved.rename(tmp_path / "blob")
-    moved.symlink_to(tmp_path / "blob")
+def test_links_to_model_files_are_followed_and_a_broken_link_is_refused(copy, tmp_path):
+    weights = copy / "model.safetensors"
+    weights.rename(tmp_path / "blob")
+    weights.symlink_to(tmp_path / "blob")
     assert probe.load(copy).config.n_layers == 2
-    moved.unlink()
-    moved.symlink_to(tmp_path / "nowhere")
+    weights.unlink()
+    weights.symlink_to(tmp_path / "nowhere")
     with pytest.raises(ModelError, match="safetensors"):
         probe.load(copy)
 
 
-def test_tokens_of_one_letter_a_hundred_thousand_times():
+def test_a_text_longer_than_the_context_window_is_refused():
     with pytest.raises(InputError, match="expected at most 48"):
         tokenize(small_model(), "a" * 100_000)

@@ -3,11 +3,11 @@
 import pandas as pd
 from campaign.any_processor import ROOT
 
-KEPT = ROOT / "reports" / "graphics_card.csv"
+STORED = ROOT / "reports" / "graphics_card.csv"
 
 
-def test_on_a_graphics_card_every_certificate_held_and_every_verdict_was_the_same():
-    rows = pd.read_csv(KEPT)
+def test_every_certificate_and_every_verdict_held_on_a_graphics_card():
+    rows = pd.read_csv(STORED)
     families = rows[rows["alike"].isna()]
     assert (families["held"] == families["rows"]).all()
     assert (families["largest"] <= 1e-5).all() and (families["from_cpu"] <= 1e-5).all()
@@ -15,8 +15,8 @@ def test_on_a_graphics_card_every_certificate_held_and_every_verdict_was_the_sam
     assert len(studies) == 2 and studies["alike"].astype(bool).all()
 
 
-def test_the_chapter_on_models_says_what_the_table_holds():
-    rows = pd.read_csv(KEPT)
+def test_the_chapter_on_models_agrees_with_the_table():
+    rows = pd.read_csv(STORED)
     card = rows["card"].unique().item().partition(",")[0]
     chapter = (ROOT / "reports" / "docs" / "pages" / "models.md").read_text("utf-8")
     families = int(rows["alike"].isna().sum())

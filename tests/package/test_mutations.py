@@ -19,12 +19,12 @@ def test_a_fault_still_changes_one_place_of_the_code(fault):
     assert all((ROOT / tests).exists() for tests in paths_to_run(fault))
 
 
-def test_what_is_no_longer_there_is_refused():
+def test_a_fault_in_missing_code_is_refused():
     with pytest.raises(ValueError, match="'no such text' occurs there 0 times, expected once"):
         spoiled(FAULTS[0]._replace(old="no such text"))
 
 
-def test_every_fault_is_on_record_as_caught_by_a_fast_test():
+def test_every_fault_is_recorded_as_caught_by_a_fast_test():
     rows = list(csv.DictReader((ROOT / "reports" / "mutations.csv").open(encoding="utf-8")))
     assert tuple(rows[0]) == COLUMNS
     assert [(row["file"], row["breaks"]) for row in rows] == [

@@ -40,24 +40,24 @@ OLD = {
 
 def sources() -> list[Path]:
     """Every text of the project with names in it, without this file and the changelog."""
-    found = [ROOT / name for name in FILES]
+    paths = [ROOT / name for name in FILES]
     for tree in TREES:
-        found += [path for path in (ROOT / tree).rglob("*") if path.suffix in ENDINGS]
-    return [path for path in found if path not in (CHANGELOG, Path(__file__))]
+        paths += [path for path in (ROOT / tree).rglob("*") if path.suffix in ENDINGS]
+    return [path for path in paths if path not in (CHANGELOG, Path(__file__))]
 
 
 TEXTS = {path: path.read_text(encoding="utf-8") for path in sources()}
 
 
 @pytest.mark.parametrize(("pattern", "example"), OLD.items(), ids=OLD.values())
-def test_an_old_name_stands_nowhere(pattern: str, example: str) -> None:
-    assert re.search(pattern, example), "the pattern does not find its own example"
-    found = []
+def test_an_old_name_occurs_nowhere(pattern: str, example: str) -> None:
+    assert re.search(pattern, example), "the pattern does not match its example"
+    occurrences = []
     for path, text in TEXTS.items():
         for number, line in enumerate(text.splitlines(), 1):
             if re.search(pattern, line):
-                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
-    assert found == []
+                occurrences.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+    assert occurrences == []
 
 
 def test_the_search_reads_code_tests_chapters_templates_and_analyses() -> None:

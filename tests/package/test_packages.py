@@ -53,17 +53,17 @@ def imports_of(path: Path) -> set[str]:
     return names
 
 
-def own(names: set[str]) -> set[str]:
+def project_modules(names: set[str]) -> set[str]:
     """The modules of the project among imported names."""
-    found = set()
+    modules = set()
     for name in names:
         parts = name.split(".")[1:] if name.startswith("probe.") else []
-        found |= {
+        modules |= {
             ".".join(parts[:size])
             for size in (len(parts), len(parts) - 1)
             if ".".join(parts[:size]) in MODULES
         }
-    return found
+    return modules
 
 
 def named_in_strings(path: Path) -> set[str]:
@@ -79,7 +79,7 @@ def named_in_strings(path: Path) -> set[str]:
 def graph() -> dict[str, set[str]]:
     """The modules of the project that each module imports."""
     return {
-        name: own(imports_of(path) | named_in_strings(path)) - {name}
+        name: project_modules(imports_of(path) | named_in_strings(path)) - {name}
         for name, path in MODULES.items()
     }
 
@@ -88,14 +88,14 @@ def package_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def test_every_file_stands_in_a_package() -> None:
+def test_every_file_belongs_to_a_package() -> None:
     assert {package_of(name) for name in MODULES} == set(PACKAGES)
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
-def test_imports_point_to_packages_before(name: str) -> None:
+def test_a_package_imports_only_earlier_packages(name: str) -> None:
     later = PACKAGES[PACKAGES.index(package_of(name)) + 1 :]
-    upwards = sorted(other for other in graph()[name] if package_of(other) in later)
+    upwards = sorted(module for module in graph()[name] if package_of(module) in later)
     assert upwards == [], f"{name} imports from a later package"
 
 
@@ -110,34 +110,36 @@ def test_a_module_named_in_a_string_counts_as_imported(tmp_path: Path) -> None:
 def circle_from(name: str, graph: dict[str, set[str]]) -> list[str]:
     """A chain of imports from the module back to itself; empty without one."""
     chains = [[name]]
-    seen = set()
+    visited = set()
     while chains:
         chain = chains.pop()
-        for other in graph[chain[-1]]:
-            if other == name:
+        for module in graph[chain[-1]]:
+            if module == name:
                 return [*chain, name]
-            if other not in seen:
-                seen.add(other)
-                chains.append([*chain, other])
+            if module not in visited:
+                visited.add(module)
+                chains.append([*chain, module])
     return []
 
 
-def test_no_files_import_each_other_in_a_circle_and_one_would_be_found() -> None:
+def test_there_are_no_circular_imports_and_one_would_be_noticed() -> None:
     assert [circle for name in sorted(MODULES) if (circle := circle_from(name, graph()))] == []
     assert circle_from("a", {"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
 
 
 @pytest.mark.parametrize(("package", "libraries"), HEAVY.items(), ids=HEAVY)
-def test_what_a_package_never_imports(package: str, libraries: tuple[str, ...]) -> None:
+def test_light_packages_import_no_heavy_library(package: str, libraries: tuple[str, ...]) -> None:
     for name, path in MODULES.items():
         if package_of(name) == package:
-            heavy = sorted(other for other in imports_of(path) if other.split(".")[0] in libraries)
+            heavy = sorted(
+                module for module in imports_of(path) if module.split(".")[0] in libraries
+            )
             assert heavy == [], f"{name} imports {heavy}"
 
 
-def test_no_code_outside_the_table_asks_for_a_family_by_name() -> None:
+def test_no_code_outside_the_table_checks_the_name_of_a_family() -> None:
     names = {*FAMILIES, *(family.name for family in FAMILIES.values())}
-    asked = [
+    comparisons = [
         (name, part.value)
         for name, path in MODULES.items()
         if not name.startswith("model.architectures")
@@ -146,4 +148,4 @@ def test_no_code_outside_the_table_asks_for_a_family_by_name() -> None:
         for part in ast.walk(compared)
         if isinstance(part, ast.Constant) and part.value in names
     ]
-    assert asked == [("model.load", "gpt2")]  # there it is a kind of tokenizer
+    assert comparisons == [("model.load", "gpt2")]  # there it is a kind of tokenizer

@@ -16,8 +16,8 @@ from probe.model.model import Model
 from probe.provenance import Origin, content_key, manifest, sha256_of_bytes, write_atomically
 
 
-def test_a_manifest_names_everything_that_made_a_result(model: Model) -> None:
-    made = manifest(
+def test_a_manifest_records_everything_that_determines_a_result(model: Model) -> None:
+    record = manifest(
         model.name,
         model.origin,
         seed=3,
@@ -25,25 +25,25 @@ def test_a_manifest_names_everything_that_made_a_result(model: Model) -> None:
         data_sha256="ab" * 32,
         words=["mole"],
     )
-    assert made["model"] == model.name
-    assert made["origin"] == {
+    assert record["model"] == model.name
+    assert record["origin"] == {
         "kind": "folder",
         "location": model.name,
         "revision": None,
         "file": "",
         "hooks": [],
     }
-    assert made["weights_sha256"] == model.origin.sha256
-    assert (made["seed"], made["command"], made["data_sha256"]) == (
+    assert record["weights_sha256"] == model.origin.sha256
+    assert (record["seed"], record["command"], record["data_sha256"]) == (
         3,
         ["probe", "report"],
         "ab" * 32,
     )
-    assert made["words"] == ["mole"]
-    assert made["versions"]["python"] == platform.python_version()
-    assert made["versions"]["probe"] == probe.__version__
-    assert {"torch", "transformers", "transformer-lens"} <= set(made["versions"])
-    assert json.loads(json.dumps(made)) == made
+    assert record["words"] == ["mole"]
+    assert record["versions"]["python"] == platform.python_version()
+    assert record["versions"]["probe"] == probe.__version__
+    assert {"torch", "transformers", "transformer-lens"} <= set(record["versions"])
+    assert json.loads(json.dumps(record)) == record
 
 
 def test_an_origin_is_described_in_words_and_a_quantised_file_is_named() -> None:
@@ -62,12 +62,12 @@ def test_an_origin_is_described_in_words_and_a_quantised_file_is_named() -> None
         "in memory: gpt2, GPT2LMHeadModel, adapters merged: a, stored in float32"
     )
     assert merged.quantised("float32") == ""
-    made = manifest("m", packed, seed=0, command="", data_sha256="", dtype="float64")
-    assert made["described"] == packed.described
-    assert made["quantised"].endswith(" and computed in float64")
+    record = manifest("m", packed, seed=0, command="", data_sha256="", dtype="float64")
+    assert record["described"] == packed.described
+    assert record["quantised"].endswith(" and computed in float64")
 
 
-def test_only_the_time_differs_between_two_manifests_and_what_json_cannot_say_is_refused(
+def test_only_the_time_differs_between_two_manifests_and_values_outside_json_are_refused(
     model: Model,
 ) -> None:
     first, second = (
@@ -84,7 +84,9 @@ def test_different_parts_have_different_keys(first: list[str], second: list[str]
     assert (content_key(*first) == content_key(*second)) == (first == second)
 
 
-def test_a_key_is_the_sha256_of_its_parts_tells_kinds_apart_and_forgets_the_order() -> None:
+def test_a_key_is_the_sha256_of_its_parts_and_depends_on_types_but_not_on_the_order_of_keys() -> (
+    None
+):
     part = b'j{"a": 1}'
     assert content_key({"a": 1}) == sha256_of_bytes(len(part).to_bytes(8, "big") + part)[:16]
     assert len({content_key(part) for part in ("1", 1, b"1", None, ["1"])}) == 5
@@ -92,14 +94,14 @@ def test_a_key_is_the_sha256_of_its_parts_tells_kinds_apart_and_forgets_the_orde
 
 
 @pytest.mark.parametrize("content", ["näive\r\nline\n", b"\x00\xff"])
-def test_what_is_written_is_there_byte_for_byte(tmp_path: Path, content: str | bytes) -> None:
-    written = write_atomically(tmp_path / "new" / "page.html", content)
-    assert written.read_bytes() == (content.encode() if isinstance(content, str) else content)
-    assert [file.name for file in written.parent.iterdir()] == ["page.html"]
-    assert stat.S_IMODE(written.stat().st_mode) == 0o664 & ~current_umask()
+def test_content_is_written_byte_for_byte(tmp_path: Path, content: str | bytes) -> None:
+    path = write_atomically(tmp_path / "new" / "page.html", content)
+    assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
+    assert [file.name for file in path.parent.iterdir()] == ["page.html"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o664 & ~current_umask()
 
 
-def test_nothing_is_ever_world_writable_or_under_a_name_that_can_be_guessed(
+def test_no_file_is_ever_world_writable_or_has_a_predictable_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[tuple[str, int]] = []
@@ -147,22 +149,22 @@ def test_a_crash_while_writing_leaves_the_old_file_and_nothing_else(
 
 def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = write_atomically(tmp_path / "page.html", "old")
-    seen: list[str] = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: seen.append(target.read_text()))
+    contents: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: contents.append(target.read_text()))
     write_atomically(target, "new")
-    assert (seen, target.read_text()) == (["old"], "new")
+    assert (contents, target.read_text()) == (["old"], "new")
 
 
-def test_a_place_that_cannot_be_written_is_one_sentence_and_stays_as_it_was(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_refused_and_stays_unchanged(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "folder").mkdir()
-    for target, said in (
+    for target, reason in (
         (tmp_path / "file" / "page.html", "there is a file with the name of its folder"),
         (tmp_path / "folder", "is a directory"),
     ):
         with pytest.raises(probe.InputError) as caught:
             write_atomically(target, "text")
-        expected = f"Cannot write {target}: {said}. Choose another folder."
+        expected = f"Cannot write {target}: {reason}. Choose another folder."
         assert str(caught.value) == expected
     assert {path.name for path in tmp_path.iterdir()} == {"file", "folder"}
     assert (tmp_path / "file").read_text() == "in the way" and not list(

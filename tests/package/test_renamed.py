@@ -18,7 +18,7 @@ def ask(model: str, words: Any = None, *, sentences: Any = None) -> tuple[Any, .
 
 
 @pytest.mark.parametrize(
-    ("call", "given"),
+    ("call", "arguments"),
     [
         (lambda: ask("m", "rows"), "argument 2"),
         (lambda: ask("m", "rows", "bank"), "argument 2 and argument 3"),
@@ -27,18 +27,18 @@ def ask(model: str, words: Any = None, *, sentences: Any = None) -> tuple[Any, .
     ],
 )
 def test_former_arguments_are_taken_with_a_warning(
-    call: Callable[[], tuple[Any, ...]], given: str
+    call: Callable[[], tuple[Any, ...]], arguments: str
 ) -> None:
     with pytest.warns(DeprecationWarning) as caught:
-        found = call()
-    assert found[0] == "m" and found[2] == "rows" and found[1] in (None, "bank")
+        result = call()
+    assert result[0] == "m" and result[2] == "rows" and result[1] in (None, "bank")
     assert str(caught[0].message) == (
-        f"ask: the next version will not take {given}. Write sentences=, words=."
+        f"ask: the next version will not take {arguments}. Write sentences=, words=."
     )
     assert caught[0].filename == __file__
 
 
-def test_present_arguments_bring_no_warning() -> None:
+def test_current_arguments_cause_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert ask("m", "bank", sentences="rows") == ("m", "bank", "rows")

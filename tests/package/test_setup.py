@@ -22,7 +22,9 @@ import probe
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-ASKED = [Requirement(line) for line in (*PROJECT["dependencies"], *EXTRAS["dev"], *EXTRAS["tracr"])]
+REQUIREMENTS = [
+    Requirement(line) for line in (*PROJECT["dependencies"], *EXTRAS["dev"], *EXTRAS["tracr"])
+]
 HEAVY = (
     "torch",
     "pandas",
@@ -45,14 +47,14 @@ dir(probe), probe.__all__, probe.__version__
 assert heavy() == []
 assert probe.load and "torch" in heavy()"""
     packages = {path.name for path in (ROOT / "probe").iterdir() if path.is_dir()}
-    assert packages & stub().keys() == {"charts"}  # the package of this name
-    done = subprocess.run(
+    assert packages & stub().keys() == {"charts"}  # the only package with a public name
+    process = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
-def test_the_longest_files_of_tests_are_where_they_are_said_to_be() -> None:
+def test_the_list_of_the_longest_test_files_is_valid() -> None:
     assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []
 
 
@@ -67,11 +69,11 @@ def stub() -> dict[str, str]:
     }
 
 
-def test_every_public_name_is_there_once_comes_from_its_module_and_is_given_by_a_star() -> None:
-    names, given = stub(), {}
+def test_every_public_name_exists_once_in_its_module_and_in_a_star_import() -> None:
+    names, namespace = stub(), {}
     assert sorted(probe.__all__) == sorted(names)
-    exec("from probe import *", given)  # noqa: S102 (a star import stands only at the top of a module)
-    assert set(given) - {"__builtins__"} == set(names)
+    exec("from probe import *", namespace)  # noqa: S102 (a star import is only valid at the top of a module)
+    assert set(namespace) - {"__builtins__"} == set(names)
     for name, home in names.items():
         assert getattr(probe, name) is getattr(importlib.import_module(home), name)
     for module in (probe.decomposition, probe.cross, probe.lexicon):
@@ -108,31 +110,36 @@ def pins() -> dict[str, str]:
     return dict(line.split("==") for line in lines)
 
 
-def test_constraints_pin_everything_that_gets_installed_at_versions_that_the_project_asks_for() -> (
-    None
-):
+def test_constraints_pin_every_installed_package_at_a_version_that_the_project_allows() -> None:
     assert pins()["torch"] == "2.13.0"
-    assert all(pins()[canonicalize_name(asked.name)] in asked.specifier for asked in ASKED)
-    needed, unpinned, seen = [*ASKED], set(), set()
-    while needed:
-        requirement = needed.pop()
+    assert all(
+        pins()[canonicalize_name(requirement.name)] in requirement.specifier
+        for requirement in REQUIREMENTS
+    )
+    queue, unpinned, visited = [*REQUIREMENTS], set(), set()
+    while queue:
+        requirement = queue.pop()
         key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
-        if key in seen:
+        if key in visited:
             continue
-        seen.add(key)
+        visited.add(key)
         unpinned |= {key[0]} - set(pins())
-        needed += required_by(requirement)
-    assert len(seen) > 80 and unpinned == set()
+        queue += required_by(requirement)
+    assert len(visited) > 80 and unpinned == set()
 
 
 def required_by(requirement: Requirement) -> list[Requirement]:
     """The requirements of an installed package on this machine, with the requested extras."""
     try:
-        asked = [Requirement(line) for line in requires(requirement.name) or ()]
+        requirements = [Requirement(line) for line in requires(requirement.name) or ()]
     except PackageNotFoundError:
         return []
     environments = [{"extra": extra} for extra in (*requirement.extras, "")]
-    return [r for r in asked if r.marker is None or any(r.marker.evaluate(e) for e in environments)]
+    return [
+        r
+        for r in requirements
+        if r.marker is None or any(r.marker.evaluate(e) for e in environments)
+    ]
 
 
 def test_an_editable_install_is_a_plain_path_that_type_checkers_follow() -> None:
@@ -142,7 +149,7 @@ def test_an_editable_install_is_a_plain_path_that_type_checkers_follow() -> None
     assert (ROOT / "probe" / "py.typed").is_file()
 
 
-def test_no_address_of_an_index_is_written_down() -> None:
+def test_no_file_contains_the_address_of_an_index() -> None:
     for name in ("constraints.txt", "pyproject.toml", "Makefile", ".ci/run"):
         assert not re.search(
             r"https?:|file:|--(extra-)?index|find-links", (ROOT / name).read_text()
@@ -150,7 +157,9 @@ def test_no_address_of_an_index_is_written_down() -> None:
 
 
 @pytest.mark.campaign
-def test_the_wheel_and_the_source_archive_hold_probe_whole_and_nothing_else(tmp_path: Path) -> None:
+def test_the_wheel_and_the_source_archive_contain_all_of_probe_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("build", reason="build is not installed")
     source = tmp_path / "source"
     source.mkdir()
@@ -167,14 +176,14 @@ def test_the_wheel_and_the_source_archive_hold_probe_whole_and_nothing_else(tmp_
         packed = set(wheel.namelist())
     assert {name for name in packed if ".dist-info/" not in name} == ours
     with tarfile.open(next(tmp_path.glob("probe_heads-*.tar.gz"))) as archive:
-        kept = {
+        members = {
             name.partition("/")[2]
             for name in archive.getnames()
             if archive.getmember(name).isfile()
         }
-    about = {name for name in kept if not name.startswith(("probe/", "probe_heads.egg-info/"))}
+    about = {name for name in members if not name.startswith(("probe/", "probe_heads.egg-info/"))}
     assert about == {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
-    assert {name for name in kept if name.startswith("probe/")} == ours
+    assert {name for name in members if name.startswith("probe/")} == ours
     for part in (
         "model/embedded/tiny-senses/model.safetensors",
         "text/lexicon/bank.toml",
@@ -184,7 +193,9 @@ def test_the_wheel_and_the_source_archive_hold_probe_whole_and_nothing_else(tmp_
         assert f"probe/{part}" in ours
 
 
-def test_the_version_is_that_of_the_installed_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_is_read_from_the_installed_distribution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert probe.__version__ == PROJECT["version"], "install the package again: make clean report"
 
     def missing(name: str) -> str:

@@ -16,7 +16,7 @@ from probe import cli
 
 PAGES = Path(__file__).parents[2] / "reports" / "docs" / "pages"
 COMMANDS = typer.main.get_command(cli.app).commands
-# All others, and of these that make a page the walk, run every time.
+# `explore` and `cues` run in the campaign only.
 EACH_COMMAND = [
     pytest.param(command, marks=[pytest.mark.campaign] * (command in ("explore", "cues")))
     for command in COMMANDS
@@ -85,22 +85,22 @@ def run_into(stream, monkeypatch, *arguments):
 
 def written_by(monkeypatch, tmp_path, encoding, *arguments):
     """Exit code and text of a command whose standard output is a file in this encoding."""
-    place = tmp_path / "output"
-    stream = Standard(os.open(place, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), encoding)
+    path = tmp_path / "output"
+    stream = Standard(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), encoding)
     code = run_into(stream, monkeypatch, *arguments)
-    return code, place.read_text(encoding)
+    return code, path.read_text(encoding)
 
 
-def test_every_command_is_tried(arguments):
+def test_every_command_has_arguments_here(arguments):
     assert set(arguments) == set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", EACH_COMMAND)
-def test_a_stream_gets_what_its_encoding_holds(command, arguments, monkeypatch, tmp_path):
+def test_a_stream_gets_the_characters_of_its_encoding(command, arguments, monkeypatch, tmp_path):
     _, in_full = written_by(monkeypatch, tmp_path, "utf-8", command, *arguments[command])
-    code, told = written_by(monkeypatch, tmp_path, "cp1252", command, *arguments[command])
+    code, text = written_by(monkeypatch, tmp_path, "cp1252", command, *arguments[command])
     assert code == 0
-    without_numbers = re.sub(r"\d", "0", told), re.sub(r"\d", "0", in_full)
+    without_numbers = re.sub(r"\d", "0", text), re.sub(r"\d", "0", in_full)
     assert without_numbers[0] == without_numbers[1].encode("cp1252", "replace").decode("cp1252")
 
 
@@ -118,20 +118,20 @@ def test_a_closed_pipe_ends_a_command_with_exit_code_2(command, arguments, monke
     "command",
     [
         name
-        for name, found in COMMANDS.items()
-        if any("--json" in each.opts for each in found.params)
+        for name, entry in COMMANDS.items()
+        if any("--json" in each.opts for each in entry.params)
     ],
 )
 def test_json_is_the_same_in_every_encoding(command, arguments, monkeypatch, tmp_path):
-    given = (command, *arguments[command], "--json")
-    _, in_full = written_by(monkeypatch, tmp_path, "utf-8", *given)
-    _, in_ascii = written_by(monkeypatch, tmp_path, "ascii", *given)
-    for one, other in zip(in_full.splitlines(), in_ascii.splitlines(), strict=True):
-        assert type(json.loads(one)) is type(json.loads(other))
+    command_line = (command, *arguments[command], "--json")
+    _, in_full = written_by(monkeypatch, tmp_path, "utf-8", *command_line)
+    _, in_ascii = written_by(monkeypatch, tmp_path, "ascii", *command_line)
+    for line, ascii_line in zip(in_full.splitlines(), in_ascii.splitlines(), strict=True):
+        assert type(json.loads(line)) is type(json.loads(ascii_line))
     assert in_full.isascii() and "?" not in in_ascii
 
 
-def test_the_table_of_commands_says_what_each_prints():
+def test_the_table_of_commands_marks_the_ones_with_json():
     page = (PAGES / "commands.md").read_text(encoding="utf-8")
     cells = re.findall(r"^\| `probe (\w+)` \|([^|]*)\|([^|]*)\|", page, re.MULTILINE)
     has_json = {name: bool(json_column.strip()) for name, _, json_column in cells}
@@ -141,7 +141,7 @@ def test_the_table_of_commands_says_what_each_prints():
     }
 
 
-def test_bytes_of_the_command_line_are_utf8_where_python_took_them_for_ascii():
+def test_arguments_are_decoded_as_utf8_if_python_decoded_them_as_ascii():
     as_ascii = TEXT.encode().decode("ascii", "surrogateescape")
     assert cli._typed(as_ascii) == TEXT == cli._typed(TEXT)
     half = b"caf\xe9".decode("ascii", "surrogateescape")

@@ -21,7 +21,7 @@ def model():
     return probe.load("tiny-senses")
 
 
-def ways():
+def wrong_calls():
     """A call with a model, and the beginning of its error message."""
     yield "study words", lambda m: probe.study(m, 5), "Cannot choose words: got 5, not a word or"
     yield (
@@ -29,11 +29,11 @@ def ways():
         lambda m: probe.study(m, 5, sentences=[row | {"word": "bank"} for row in SENTENCES]),
         "Cannot choose words: got 5, not a word or a list of words. Give ['bank'], for",
     )
-    for given in (5, [5]):
+    for controls in (5, [5]):
         yield (
-            f"controls {given}",
-            lambda m, g=given: probe.study(m, controls=g),
-            NOUNS.format(given),
+            f"controls {controls}",
+            lambda m, g=controls: probe.study(m, controls=g),
+            NOUNS.format(controls),
         )
     yield "survey controls", lambda m: probe.survey(m, controls=5), NOUNS.format(5)
     yield "study seed", lambda m: probe.study(m, seed="a"), SEED.format("Cannot study words", "'a'")
@@ -97,10 +97,13 @@ def ways():
     )
 
 
-@pytest.mark.parametrize("do, said", [pytest.param(do, said, id=name) for name, do, said in ways()])
-def test_another_type_is_refused_in_one_sentence(model, do, said):
-    with pytest.raises(InputError, match=f"^{re.escape(said)}") as refused:
-        do(model)
+@pytest.mark.parametrize(
+    "call, message",
+    [pytest.param(call, message, id=name) for name, call, message in wrong_calls()],
+)
+def test_a_value_of_another_type_is_refused_in_one_line(model, call, message):
+    with pytest.raises(InputError, match=f"^{re.escape(message)}") as refused:
+        call(model)
     assert str(refused.value).endswith(".") and "\n" not in str(refused.value)
 
 
@@ -109,13 +112,13 @@ def test_a_single_text_and_a_single_noun_are_lists_of_one(model):
     assert probe.certify(model, A).rows == probe.certify(model, [A]).rows
     sentences = [row for row in probe.lexicon.expand("bank").sentences if row.frame in FEW_FRAMES]
     quick = {"sentences": sentences, "permutations": 99, "max_pairs": 2, "experiments": ["nouns"]}
-    one, many = (
-        probe.study(model, "bank", controls=given, **quick) for given in ("fence", ["fence"])
+    single, as_list = (
+        probe.study(model, "bank", controls=controls, **quick) for controls in ("fence", ["fence"])
     )
-    assert one.options == many.options and one.options["controls"] == ("fence",)
+    assert single.options == as_list.options and single.options["controls"] == ("fence",)
 
 
-def test_the_sentences_of_a_study_may_still_be_called_a_corpus(model):
+def test_a_study_still_accepts_its_sentences_as_corpus(model):
     with (
         pytest.warns(
             DeprecationWarning, match="^study: the next .* take corpus=. Write sentences=.$"

@@ -8,24 +8,24 @@ from probe.results.findings import head_finding, rank_groups, smallest_set
 from probe.stats.numbers import interval, listed, measured, ordinal, p_value, percent, scientific
 
 
-def test_groups_chain_through_overlaps_and_part_where_there_is_none():
-    places = [(1, 1, 2), (2, 2, 3), (3, 3, 4), (5, 5, 5)]
+def test_overlapping_ranks_form_groups():
+    ranks = [(1, 1, 2), (2, 2, 3), (3, 3, 4), (5, 5, 5)]
     groups = rank_groups(
         [
-            head_finding(head(f"L0H{number}", place), read_depth=4)
-            for number, place in enumerate(places)
+            head_finding(head(f"L0H{number}", rank), read_depth=4)
+            for number, rank in enumerate(ranks)
         ]
     )
     assert groups == (("L0H0", "L0H1", "L0H2"), ("L0H3",))
 
 
-def test_a_smallest_set_names_every_head_also_where_sizes_grow_in_steps():
-    kept = [0.0, 0.5, 0.95, 1.0]
+def test_a_smallest_set_names_every_head_if_sizes_grow_in_steps():
+    shares = [0.0, 0.5, 0.95, 1.0]
     curves = pd.DataFrame(
-        {"word": "bank", "size": [0, 1, 3, 6], "smallest": 3, "faithfulness": kept}
+        {"word": "bank", "size": [0, 1, 3, 6], "smallest": 3, "faithfulness": shares}
     )
-    curves = curves.assign(faithfulness_low=kept, faithfulness_high=kept)
-    curves = curves.assign(necessity=kept, necessity_low=kept, necessity_high=kept)
+    curves = curves.assign(faithfulness_low=shares, faithfulness_high=shares)
+    curves = curves.assign(necessity=shares, necessity_low=shares, necessity_high=shares)
     curves["added"] = [None, "L0H0", "L0H1, L1H0", "L1H1, L2H0, L2H1"]
     assert smallest_set(curves).names == ("L0H0", "L0H1", "L1H0")
 
@@ -40,7 +40,7 @@ P_VALUES = {
     0.157: ".16",
 }
 P_VALUES |= {0.001: ".001", 0.0496: ".0496", 0.04999: ".04999", 0.0504: ".05", 0.00999: ".01"}
-WRITTEN = [
+NUMBERS = [
     *((p_value(value), f"p = {text}") for value, text in P_VALUES.items()),
     *((p_value(value), "p < .001") for value in (0.0002, 0.000999)),
     (p_value(0.08, 0.05), "p = .08, limit .05"),
@@ -61,15 +61,15 @@ WRITTEN = [
         (listed(list(items)), text)
         for items, text in {"a": "a", "ab": "a and b", "abc": "a, b and c"}.items()
     ),
-    *((ordinal(place), text) for place, text in {1: "first", 2: "second", 12: "twelfth"}.items()),
+    *((ordinal(rank), text) for rank, text in {1: "first", 2: "second", 12: "twelfth"}.items()),
     *(
-        (ordinal(place), f"{place}{end}")
-        for place, end in {13: "th", 21: "st", 22: "nd", 23: "rd", 24: "th"}.items()
+        (ordinal(rank), f"{rank}{end}")
+        for rank, end in {13: "th", 21: "st", 22: "nd", 23: "rd", 24: "th"}.items()
     ),
-    *((ordinal(place), f"{place}th") for place in (111, 112, 113)),
+    *((ordinal(rank), f"{rank}th") for rank in (111, 112, 113)),
 ]
 
 
-@pytest.mark.parametrize(("said", "text"), WRITTEN)
-def test_numbers_are_written_as_statisticians_and_in_english(said, text):
-    assert said == text
+@pytest.mark.parametrize(("output", "text"), NUMBERS)
+def test_numbers_are_formatted_for_statistical_english_text(output, text):
+    assert output == text

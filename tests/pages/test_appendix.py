@@ -1,4 +1,5 @@
-"""The end of the page: what was left out adds up, columns are explained, lone pairs are counted."""
+"""The end of the page: counts of excluded sentences, descriptions of columns, and pairs without a
+partner."""
 
 import pandas as pd
 import pytest
@@ -14,8 +15,8 @@ FRAMES = make_study().frames
 
 def test_every_column_of_every_table_is_explained_once():
     rows = dictionary(FRAMES)
-    named = {(name, column) for name, frame in FRAMES.items() for column in frame}
-    assert set(zip(rows["table"], rows["column"], strict=True)) == named | {
+    columns = {(name, column) for name, frame in FRAMES.items() for column in frame}
+    assert set(zip(rows["table"], rows["column"], strict=True)) == columns | {
         ("columns", column) for column in rows
     }
     assert not rows.duplicated(["table", "column"]).any() and (rows["meaning"].str.len() > 3).all()
@@ -25,7 +26,7 @@ def test_every_column_of_every_table_is_explained_once():
     )
 
 
-def test_a_name_that_stands_for_two_things_is_explained_by_its_table():
+def test_a_column_name_with_two_meanings_is_explained_for_each_table():
     assert (
         about("depth", "auroc")["meaning"]
         != about("heads", "auroc")["meaning"]
@@ -39,11 +40,11 @@ def test_a_name_that_stands_for_two_things_is_explained_by_its_table():
         about("heads", "nothing")
 
 
-def test_every_column_has_a_meaning_and_nothing_else_but_a_unit():
-    assert all({"meaning"} <= said.keys() <= {"meaning", "unit"} for said in COLUMNS.values())
+def test_every_column_has_a_meaning_and_at_most_a_unit():
+    assert all({"meaning"} <= entry.keys() <= {"meaning", "unit"} for entry in COLUMNS.values())
 
 
-def test_every_table_beside_the_page_says_what_it_holds():
+def test_every_table_next_to_the_page_has_a_description():
     listed = downloads(FRAMES | {"columns": dictionary(FRAMES)})
     of_a_report = {name for name in TABLES if not name.startswith(("survey_", "cues"))}
     assert {row["name"] for row in listed} == of_a_report and all(row["what"] for row in listed)
@@ -56,11 +57,11 @@ def left_out(*rows: tuple[str | None, str]) -> dict[str, object]:
     return data_used(findings(FRAMES), frame)
 
 
-def test_what_was_left_out_while_reading_is_counted_and_repetitions_stand_together():
+def test_excluded_sentences_are_counted_and_repetitions_are_grouped():
     repeats = [(None, f"{REPEATS} line {number}") for number in (1, 1, 7)]
-    found = left_out(*repeats, (None, "about another word than 'bank'"), ("bank", "too long"))
-    assert found["number_left_out"] == sum(row["count"] for row in found["left_out"]) == 5
-    assert found["left_out"] == [
+    data = left_out(*repeats, (None, "about another word than 'bank'"), ("bank", "too long"))
+    assert data["number_left_out"] == sum(row["count"] for row in data["left_out"]) == 5
+    assert data["left_out"] == [
         {"word": "", "reason": f"{REPEATS} an earlier row", "count": 3},
         {"word": "", "reason": "about another word than 'bank'", "count": 1},
         {"word": "bank", "reason": "too long", "count": 1},

@@ -28,7 +28,7 @@ def page(scan, tmp_path_factory):
 
 
 def ends(*rows):
-    """The two columns of words of some cues, given as (cue, seen, coordinate)."""
+    """The two columns of words of some cues, as (cue, seen, coordinate)."""
     frame = pd.DataFrame(rows, columns=["cue", "seen", "coordinate"])
     words = columns(one_row_each(frame), 2)
     return [[each["word"] for each in side] for side in words]
@@ -38,44 +38,47 @@ def ends(*rows):
 
 
 def test_each_column_begins_with_its_strongest_word():
-    found = ends(
+    word_columns = ends(
         ("lake", False, 0.4), ("loan", False, -0.5), ("pond", False, 0.3), ("the", False, 0)
     )
-    assert found == [["lake", "pond"], ["loan", "the"]]
+    assert word_columns == [["lake", "pond"], ["loan", "the"]]
 
 
 def test_words_of_the_fitted_texts_are_in_no_column():
-    found = ends(("river", True, 0.9), ("lake", False, 0.4), ("loan", False, -0.5))
-    assert found == [["lake", "loan"], ["loan", "lake"]]
+    word_columns = ends(("river", True, 0.9), ("lake", False, 0.4), ("loan", False, -0.5))
+    assert word_columns == [["lake", "loan"], ["loan", "lake"]]
 
 
-def test_one_form_of_a_word_is_listed_and_rather_the_one_without_a_capital():
-    found = ends(
+def test_one_form_of_a_word_is_listed_preferably_without_a_capital():
+    word_columns = ends(
         ("Lake", False, 0.5), ("lake", False, 0.4), ("lakes", False, 0.3), ("pond", False, 0.2)
     )
-    assert found[0] == ["lake", "pond"]
+    assert word_columns[0] == ["lake", "pond"]
 
 
 # --- the picture ----------------------------------------------------------------------------------
 
 
-def test_no_two_names_meet_in_a_wide_or_a_narrow_picture(scan):
+def test_names_do_not_overlap_in_a_wide_or_a_narrow_picture(scan):
     rows = picture.dots(scan.cues)
     [head] = {f"L{row.layer}H{row.head}" for row in scan.cues.head(1).itertuples()}
     across = picture._range(rows["coordinate"])
     up = (0.0, float(rows[head].max()))
     names = picture._names(rows, head, across, up)
     assert len(names) > 15 and 3 < names["narrow"].sum() < len(names)
-    for width, shown in ((picture.WIDE, names), (picture.NARROW_WIDTH, names[names["narrow"]])):
-        x = (shown["coordinate"] - across[0]).to_numpy() / (across[1] - across[0]) * width
-        y = (1 - shown["attention"].to_numpy() / up[1]) * picture.HEIGHT
-        half = picture.LETTER * shown["cue"].str.len().to_numpy() / 2
-        beside = np.abs(x[:, None] - x) >= half[:, None] + half - 1e-9
+    for width, visible_names in (
+        (picture.WIDE, names),
+        (picture.NARROW_WIDTH, names[names["narrow"]]),
+    ):
+        x = (visible_names["coordinate"] - across[0]).to_numpy() / (across[1] - across[0]) * width
+        y = (1 - visible_names["attention"].to_numpy() / up[1]) * picture.HEIGHT
+        half = picture.LETTER * visible_names["cue"].str.len().to_numpy() / 2
+        side_by_side = np.abs(x[:, None] - x) >= half[:, None] + half - 1e-9
         above = np.abs(y[:, None] - y) >= picture.NAME_HEIGHT - 1e-9
-        assert (beside | above | np.eye(len(shown), dtype=bool)).all()
+        assert (side_by_side | above | np.eye(len(visible_names), dtype=bool)).all()
 
 
-def test_a_dot_is_a_word_and_its_capital_form_has_none_of_its_own(scan):
+def test_a_word_and_its_capitalised_form_share_one_dot(scan):
     rows = picture.dots(scan.cues)
     words = set(scan.cues["cue"])
     assert {"The", "the"} <= words
@@ -83,14 +86,14 @@ def test_a_dot_is_a_word_and_its_capital_form_has_none_of_its_own(scan):
     assert set(rows["cue"].str.lower()) == {word.lower() for word in words}
 
 
-def test_a_vocabulary_of_any_size_is_drawn_whole():
-    """Altair takes no table of more than 5,000 rows."""
+def test_a_vocabulary_of_any_size_is_drawn_completely():
+    """Altair refuses tables of more than 5,000 rows by default."""
     count = 6000
     cues = pd.DataFrame({"cue": [f"word{number}" for number in range(count)], "seen": False})
     cues = cues.assign(coordinate=np.linspace(-1, 1, count), coordinate_sd=0.1, layer=0, head=1)
     spec = picture.cue_scatter(cues.assign(attention=0.5), ["a", "b"]).to_dict()
-    drawn = [json.loads(data) for data in spec["datasets"].values() if isinstance(data, str)]
-    assert [len(rows) for rows in drawn] == [count]
+    datasets = [json.loads(data) for data in spec["datasets"].values() if isinstance(data, str)]
+    assert [len(rows) for rows in datasets] == [count]
 
 
 def test_the_description_names_the_words_at_both_ends(scan):
@@ -129,7 +132,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
             assert path.read_bytes() == (second / path.name).read_bytes(), path.name
 
 
-def test_a_report_is_not_written_over_a_scan(page):
+def test_a_report_does_not_overwrite_a_scan(page):
     walk = probe.walk("tiny-senses", "The old tree by the bank", at="bank")
     with pytest.raises(InputError, match=r"cues\.html of another result is in it"):
         probe.write(walk, page.parent)
@@ -145,9 +148,9 @@ def test_every_column_is_described(page):
 
 def test_a_notebook_shows_the_two_columns_and_the_picture(scan):
     html = scan._repr_html_()
-    shown = one_line(html)
+    text = one_line(html)
     strongest = one_row_each(scan.cues[~scan.cues["seen"]])["cue"]
-    assert strongest.iloc[0] in shown and strongest.iloc[-1] in shown
+    assert strongest.iloc[0] in text and strongest.iloc[-1] in text
     assert "data:image" in html and "<script" not in html
 
 
@@ -159,17 +162,17 @@ def test_a_report_shows_the_words_of_its_sample_and_names_the_whole_scan(tmp_pat
         "tiny-senses", "bank", permutations=99, max_pairs=4, experiments=["cue_sample"]
     )
     page = probe.write(study, tmp_path_factory.mktemp("report"))
-    found = study.frames["cue_samples"].to_dict("records")[0]
+    summary = study.frames["cue_samples"].to_dict("records")[0]
     rows = study.frames["cue_sample"]
     strongest = one_row_each(rows[~rows["seen"]])["cue"]
     section = one_line(page.read_text().split('<section id="cues">')[1].split("</section>")[0])
     assert strongest.iloc[0] in section and strongest.iloc[-1] in section
-    assert f"{found['drawn']:,}".replace(",", "\u202f") in section
+    assert f"{summary['drawn']:,}".replace(",", "\u202f") in section
     assert "probe cues bank" in section
     assert probe.read(page.parent).frames["cue_sample"].equals(rows)
 
 
-def test_a_report_of_a_word_that_has_no_place_in_the_frames_has_no_such_section():
+def test_a_report_without_cue_samples_has_no_such_section():
     frames = {"cue_samples": pd.DataFrame(), "cue_sample": pd.DataFrame()}
     assert not Page({}, frames, frames, {}).has_cue_samples
     assert not Page({}, {}, {}, {}).has_cue_samples
@@ -178,18 +181,18 @@ def test_a_report_of_a_word_that_has_no_place_in_the_frames_has_no_such_section(
 # --- opened ---------------------------------------------------------------------------------------
 
 
-def test_the_charts_hold_to_the_schema(page):
+def test_the_charts_follow_the_schema(page):
     check_charts(page)
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_page_draws_fits_and_asks_for_nothing(open_page, page, width):
+def test_the_page_draws_fits_and_sends_no_requests(open_page, page, width):
     opened = open_page(page, viewport={"width": width, "height": 900})
     unfold(opened.page)
     check_look(opened, page, width)
 
 
-def test_a_word_is_found_by_its_beginning(open_page, page):
+def test_the_search_finds_a_word_by_its_beginning(open_page, page):
     opened = open_page(page).page
     marked = "#scatter .mark-text.role-mark text"
     before = opened.locator(marked).all_text_contents()

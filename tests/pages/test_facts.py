@@ -19,8 +19,8 @@ from test_sentences import (
     UNREAD,
     USUAL,
     N,
-    asked_of_one,
     compared,
+    compared_in_pairs,
     frames_of,
     gate,
     head,
@@ -67,7 +67,7 @@ FACTS = [
     (KEPT, f"95{N}% by 2 heads of 3 (best of 2 random sets: 30{N}%)", OF_TWO),
     (CUE, "an earlier word, e.g. river and money", USUAL),
     (CUE, "another word, e.g. river and money", frames_of(causal=False)),
-    (CUE, "an earlier word, not the marked cue, e.g.", frames_of(routes=(0.4, 0.5), frames=ODD)),
+    (CUE, "an earlier word, not the marked cue, e.g.", frames_of(sources=(0.4, 0.5), frames=ODD)),
     ("path", "L0H2, then L1H0", frames_of(frames=CHAIN)),
     (
         "no order among",
@@ -100,13 +100,13 @@ def test_every_label_has_an_example():
 
 
 def test_a_fact_that_does_not_apply_has_no_row():
-    shown = page_text.facts(frames_of(ranked=False), "bank")
-    assert list(shown) == [answer.GAP]
+    rows = page_text.facts(frames_of(ranked=False), "bank")
+    assert list(rows) == [answer.GAP]
     assert APART not in page_text.facts(USUAL, "bank")
 
 
-def test_of_several_pairs_of_meanings_a_fact_says_in_how_many():
-    assert "in 2 of 5 pairs of meanings" in page_text.facts(asked_of_one(2), "mole")[PLACE]
+def test_a_fact_counts_the_pairs_of_meanings_it_holds_for():
+    assert "in 2 of 5 pairs of meanings" in page_text.facts(compared_in_pairs(2), "mole")[PLACE]
     pairs = np.arange(4, 4 + len(FRAMES["words"]))
     frames = FRAMES | {"words": FRAMES["words"].assign(pairs=pairs, cue_words=pairs - 1)}
     assert page_text.facts(frames, "mole")[MATERIAL] == (
@@ -114,15 +114,15 @@ def test_of_several_pairs_of_meanings_a_fact_says_in_how_many():
     )
 
 
-def test_a_resolver_says_in_how_many_pairs_of_meanings_it_is_one():
+def test_a_resolver_has_the_number_of_pairs_of_meanings_that_it_resolves():
     for resolves, fact in ((2, "L0H1 (2 of 6 pairs of meanings)"), (0, "L0H1 (on average over 6")):
         frames = frames_of(head("L0H1", word="mole", resolves=resolves, of=6))
         assert fact in page_text.facts(frames, "mole")[RESOLVERS]
 
 
-def of_both(bank, mole, **given):
+def of_both(bank, mole, **words):
     rows = [each | {"word": "bank"} for each in bank] + [each | {"word": "mole"} for each in mole]
-    return frames_of(frames={"word_heads": pd.DataFrame(rows)}, **given)
+    return frames_of(frames={"word_heads": pd.DataFrame(rows)}, **words)
 
 
 HEADLINES = [
@@ -144,7 +144,7 @@ HEADLINES = [
 
 
 @pytest.mark.parametrize(("sentence", "frames"), HEADLINES)
-def test_the_headline_is_made_of_fixed_sentences(sentence, frames):
+def test_the_headline_consists_of_fixed_sentences(sentence, frames):
     assert sentence in page_text.headline(frames, ["bank", "mole"])
 
 

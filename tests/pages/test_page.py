@@ -1,5 +1,5 @@
-"""The page opened in headless Chromium: it draws, asks for nothing, fits, works by keyboard, and
-runs no text."""
+"""The page in headless Chromium: it draws, sends no requests, fits, works by keyboard, and never
+executes text."""
 
 import re
 from itertools import pairwise
@@ -75,14 +75,14 @@ def hostile_path(tmp_path_factory):
         *EVIDENCE,
     ):
         frame = study.frames[name]
-        swapped = {"bank": HOSTILE[1], "river": HOSTILE[2], "money": HOSTILE[5]}
-        places = [
+        hostile_names = {"bank": HOSTILE[1], "river": HOSTILE[2], "money": HOSTILE[5]}
+        text_columns = [
             column
             for column in ("word", "noun", "sense", "sense_a", "sense_b", "reads_as")
             if column in frame
         ]
         study.frames[name] = frame.assign(
-            **{column: frame[column].replace(swapped) for column in places}
+            **{column: frame[column].replace(hostile_names) for column in text_columns}
         )
     return probe.write(
         study, tmp_path_factory.mktemp("hostile"), command=f"probe report '{HOSTILE[1]}'"
@@ -91,16 +91,16 @@ def hostile_path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unfolded(browser, report_page):
-    """The page with everything unfolded, opened once per width and scheme, for tests that only look
-    at it."""
+    """The page with everything unfolded, opened once per width and scheme, for tests that only
+    read it."""
     with sharing(browser) as opened:
 
         def at(width=1280, scheme="light"):
-            found = opened(
+            view = opened(
                 report_page, viewport={"width": width, "height": 844}, color_scheme=scheme
             )
-            unfold(found.page)
-            return found
+            unfold(view.page)
+            return view
 
         yield at
 
@@ -132,7 +132,7 @@ def test_every_chart_is_drawn_with_marks(page):
     assert len(sizes) == boxes and min(sizes) > 200
 
 
-def test_a_map_has_a_cell_for_every_head_and_a_number_in_the_clear_ones(shared_page, report_page):
+def test_a_map_has_a_cell_for_every_head_and_a_number_in_clear_cells(shared_page, report_page):
     page = shared_page(report_page).page
     first = page.locator(".map .chart").first
     mlps = FRAMES["mlps"].query("word == 'bank'")
@@ -162,7 +162,7 @@ LIMITS = {1280: 6000, 390: 9000}  # pixels from top to bottom, before anything i
 
 @pytest.fixture(scope="module")
 def deep_path(tmp_path_factory):
-    """The page of a model of 32 layers, of which the added ones do little."""
+    """The page of a model of 32 layers; the added layers have small effects."""
     study = make_study()
     rows, size = study.frames["word_heads"], 16
     parts = [rows]
@@ -179,24 +179,24 @@ def deep_path(tmp_path_factory):
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("width", sorted(LIMITS))
-def test_a_deep_model_keeps_to_the_limits_and_its_maps_have_numbers_on_all_sides(
+def test_the_page_of_a_deep_model_is_short_and_its_maps_have_numbers_on_all_sides(
     open_page, deep_path, width
 ):
     page = open_page(deep_path, viewport={"width": width, "height": 900}).page
     assert page.evaluate("document.documentElement.scrollHeight") <= LIMITS[width]
     labels = page.locator(".map .chart").first.locator(".role-axis-label text")
-    shown = labels.all_text_contents()
+    label_texts = labels.all_text_contents()
     assert (
-        shown.count("31") == 2 and shown.count("3") == 4
+        label_texts.count("31") == 2 and label_texts.count("3") == 4
     )  # layers left and right, heads above and below
-    places = labels.evaluate_all(
+    positions = labels.evaluate_all(
         "all => all.map(one => one.getBoundingClientRect()).map(box => [box.x, box.y])"
     )
-    left = sorted(y for x, y in places if x == min(x for x, _ in places))
-    assert all(b - a >= 10 for a, b in pairwise(left))
+    left_edge = sorted(y for x, y in positions if x == min(x for x, _ in positions))
+    assert all(b - a >= 10 for a, b in pairwise(left_edge))
 
 
-def test_terms_are_explained_to_a_finger_and_to_the_keyboard(open_page, report_page):
+def test_terms_are_explained_by_touch_and_by_keyboard(open_page, report_page):
     page = open_page(report_page, **TOUCH).page
     check_meanings(page, {"head", "gap", "ΔE", "AUROC", "F"}, within=":not(dialog *)")
     page.evaluate("location.hash = 'head-0-L0H2'")
@@ -204,15 +204,15 @@ def test_terms_are_explained_to_a_finger_and_to_the_keyboard(open_page, report_p
     check_meanings(page, terms, within="dialog[open] *")
 
 
-def test_that_the_result_was_copied_is_said(open_page, report_page):
+def test_copying_the_result_is_confirmed(open_page, report_page):
     page = open_page(report_page, permissions=["clipboard-write"]).page
     page.locator("details.result > summary").click()
-    told = page.locator("[data-copied]")
+    status = page.locator("[data-copied]")
     page.wait_for_function("() => document.querySelector('[data-copied]').textContent")
-    assert told.inner_text() == "Copied." and told.get_attribute("role") == "status"
+    assert status.inner_text() == "Copied." and status.get_attribute("role") == "status"
 
 
-def test_one_screen_answers_and_all_else_is_folded_but_there(open_page, report_page):
+def test_the_first_screen_has_the_answer_and_everything_else_is_folded(open_page, report_page):
     page = open_page(report_page, viewport={"width": 390, "height": 844}).page
     assert page.evaluate("document.documentElement.scrollHeight") <= LIMITS[390]
     first = page.locator("#answer, header").all_inner_texts()
@@ -241,7 +241,7 @@ def test_the_contents_fit(shared_page, report_page, open_page, width):
     assert nav.evaluate("nav => nav.scrollWidth <= nav.clientWidth && nav.clientHeight <= 90")
 
 
-def test_that_nothing_is_decided_is_said_once(report_page):
+def test_not_decided_occurs_once(report_page):
     text = report_page.read_text(encoding="utf-8").lower()
     assert text.count("not decided") == 1
 
@@ -250,7 +250,7 @@ def test_each_word_has_its_top_heads_and_the_best_sentence(shared_page, report_p
     page = shared_page(report_page).page
     bank, _, apple = page.locator(".of-word").all()
     assert bank.locator(".top-heads a").all_inner_texts() == [
-        NAMES[place] for place in BANK["rank"].argsort()[:3]
+        NAMES[index] for index in BANK["rank"].argsort()[:3]
     ]
     first = " ".join(bank.locator(".top-heads tr").first.inner_text().split())
     assert first == "L0H2 41 % [36, 46]"
@@ -280,20 +280,20 @@ def opened_folds(page):
     )
 
 
-def test_whatever_leads_to_a_place_opens_what_holds_it(open_page, report_page):
+def test_a_link_opens_the_fold_or_card_of_its_target(open_page, report_page):
     page = open_page(report_page).page
     page.evaluate("location.hash = 'together'")
     until(page, "document.querySelector('#together > details').open")
     assert opened_folds(page) == ["together"]
     page.locator(".of-word").nth(1).locator(".top-heads a").nth(1).click()
     card = page.locator("dialog[open]")
-    chosen = page.url.partition("#")[2]
-    assert card.get_attribute("id") == chosen and chosen.startswith("head-1-")
-    again = open_page(report_page).page  # the address brings it back
+    card_id = page.url.partition("#")[2]
+    assert card.get_attribute("id") == card_id and card_id.startswith("head-1-")
+    again = open_page(report_page).page  # the address restores it
     again.goto(page.url)
     again.wait_for_selector("html.ready", state="attached")
-    until(again, f"document.getElementById('{chosen}').open")
-    again.locator(f"[id='{chosen}'] [data-close]").click()
+    until(again, f"document.getElementById('{card_id}').open")
+    again.locator(f"[id='{card_id}'] [data-close]").click()
     until(again, "!document.querySelector('dialog[open]')")
     until(again, "!location.hash")
 
@@ -302,8 +302,8 @@ def test_without_scripts_nothing_is_folded(open_page, report_page):
     nothing_is_folded(open_page(report_page, ready=False, java_script_enabled=False).page)
 
 
-def test_on_paper_nothing_is_folded_and_every_picture_and_head_is_there(open_page, report_page):
-    """Folded pictures are drawn while the page is idle: on paper nothing waits for them."""
+def test_a_printed_page_has_no_folds_and_every_picture_and_card(open_page, report_page):
+    """Folded pictures are drawn while the page is idle, so that printing never waits for them."""
     page = open_page(report_page).page
     folded = page.locator("details:not([open]) .chart")
     assert folded.count() == page.locator(".chart").count() - 2  # the two maps
@@ -325,57 +325,55 @@ def nothing_is_folded(page):
     assert page.locator("[aria-label='Columns of the tables'] tbody tr").first.is_visible()
 
 
-def test_a_circuit_is_gone_through_by_keyboard_and_each_part_says_what_it_is(
-    open_page, report_page
-):
+def test_the_keyboard_moves_through_a_circuit_and_each_part_has_a_label(open_page, report_page):
     page = open_page(report_page).page
     unfold(page)
     parts = page.locator("[data-circuit] path[role=graphics-symbol]")
     stops = page.locator("[data-circuit] [tabindex='0']")
     first = page.locator("[data-circuit]").first
-    count, told = first.locator("path[role=graphics-symbol]").count(), first.locator(".told")
+    count, label = first.locator("path[role=graphics-symbol]").count(), first.locator(".told")
     assert (
         count >= 3 and stops.count() == page.locator("[data-circuit]").count()
     )  # one stop for every picture
     first.locator("[tabindex='0']").focus()
     names = []
     for _ in range(count):
-        names.append(told.inner_text())
+        names.append(label.inner_text())
         assert names[-1] == page.evaluate("document.activeElement.getAttribute('aria-label')")
         page.keyboard.press("ArrowRight")
-    assert len(set(names)) == count and told.inner_text() == names[0] == parts.first.get_attribute(
+    assert len(set(names)) == count and label.inner_text() == names[0] == parts.first.get_attribute(
         "aria-label"
     )
     assert stops.count() == page.locator("[data-circuit]").count()
 
 
-def test_a_click_on_a_cell_opens_the_heads_card_and_the_page_stays(open_page, report_page):
+def test_a_click_on_a_cell_opens_the_card_of_the_head_without_scrolling(open_page, report_page):
     page = open_page(report_page).page
     cells = page.locator(".map .chart").first.locator(".mark-rect.role-mark path")
-    own = page.locator(".of-word").first.locator(".top-heads a").all_inner_texts()
-    other = next(place for place, name in enumerate(NAMES) if name not in own)
+    top_heads = page.locator(".of-word").first.locator(".top-heads a").all_inner_texts()
+    other_index = next(index for index, name in enumerate(NAMES) if name not in top_heads)
 
-    def click(place):  # where the middle of the cell is, whatever stands on top of it
-        cells.nth(place).scroll_into_view_if_needed()
-        box = cells.nth(place).bounding_box()
+    def click(index):  # at the middle of the cell, even under another mark
+        cells.nth(index).scroll_into_view_if_needed()
+        box = cells.nth(index).bounding_box()
         page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 
-    click(NAMES.index(own[0]))
+    click(NAMES.index(top_heads[0]))
     card = page.locator("dialog[open]")
-    assert card.locator("h2").inner_text() == f"{own[0]} on bank"
+    assert card.locator("h2").inner_text() == f"{top_heads[0]} on bank"
     assert card.locator(".arcs path").count() >= 2 and card.locator(".dots circle").count() == 1
     assert page.evaluate("scrollY") < 300
     page.keyboard.press("Escape")
     until(page, "!document.querySelector('dialog[open]')")
-    click(other)
+    click(other_index)
     assert card.get_attribute("id") == "any-head"
-    assert card.locator("h2").inner_text() == f"{NAMES[other]} on bank"
-    row = BANK.iloc[other]
+    assert card.locator("h2").inner_text() == f"{NAMES[other_index]} on bank"
+    row = BANK.iloc[other_index]
     assert card.locator("[data-field=net]").inner_text().startswith(percent(row["net"]))
     assert card.locator("[data-field=auroc]").inner_text() == decimal(row["auroc"])
 
 
-def test_the_keyboard_goes_from_cell_to_cell_and_enter_opens_the_card(open_page, report_page):
+def test_the_keyboard_moves_from_cell_to_cell_and_enter_opens_the_card(open_page, report_page):
     page = open_page(report_page).page
     box = page.locator(".map .chart").first
     stops = box.locator("[tabindex='0']")
@@ -422,18 +420,18 @@ def test_a_card_has_sentences_of_both_meanings_effect_nouns_and_a_reason(open_pa
     assert card.locator(".reason").inner_text().startswith("Reason: ")
 
 
-def test_the_table_of_a_large_model_holds_its_first_heads_and_those_that_the_map_marks(monkeypatch):
-    found = make_study().findings
+def test_the_table_of_a_large_model_has_its_top_heads_and_the_heads_marked_in_the_map(monkeypatch):
+    findings = make_study().findings
     monkeypatch.setattr(heads, "TABLE_ROWS", 2)
-    for section in heads.every_head(found, make_study().frames):
-        of_word = found[section["word"]].heads
+    for section in heads.every_head(findings, make_study().frames):
+        of_word = findings[section["word"]].heads
         names = [row["name"] for row in section["rows"]]
         marked = [head.name for head in of_word if head.verdict not in ("separates", "none")]
         assert set(names) == {*marked, *(head.name for head in of_word[:2])}
         assert len(names) < len(of_word)
 
 
-def test_a_study_that_shows_nothing_says_so_and_draws_no_effect(open_page, tmp_path):
+def test_a_study_without_significant_effects_has_a_note_and_draws_no_effect(open_page, tmp_path):
     page = open_page(probe.write(make_study(apart=False), tmp_path)).page
     assert "No head is ranked." in page.inner_text("main")
     effects = [
@@ -480,7 +478,7 @@ def test_tables_of_text_are_stacked_on_a_phone_and_charts_are_wide_enough(unfold
     assert min(widths) > 200
 
 
-def test_lone_pairs_what_was_left_out_columns_and_suppliers_are_told(page):
+def test_the_page_lists_lone_pairs_excluded_sentences_columns_and_suppliers(page):
     method = page.locator("#method").inner_text()
     assert (
         "bank: 2 sentences name pairs without a partner of another sense; they are used like sentences without a pair."
@@ -496,17 +494,17 @@ def test_lone_pairs_what_was_left_out_columns_and_suppliers_are_told(page):
     assert page.locator("#supplies .supply").count() == 12
 
 
-def test_together_names_the_smallest_set_and_its_rivals(unfolded):
+def test_together_names_the_smallest_set_and_the_best_random_set(unfolded):
     captions = unfolded().page.locator("#together figcaption").all_inner_texts()
     row = FRAMES["curves"].query("word == 'bank' and size == smallest").iloc[0]
-    kept = measured(*row[["faithfulness", "faithfulness_low", "faithfulness_high"]])
+    faithfulness = measured(*row[["faithfulness", "faithfulness_low", "faithfulness_high"]])
     assert captions[0].startswith(
-        f"Smallest set above 90\u202f%: L0H2 and L1H0. Kept (F): {kept}. Lost when these alone"
+        f"Smallest set above 90\u202f%: L0H2 and L1H0. Kept (F): {faithfulness}. Lost when these alone"
     )
     assert "Best of 11 random sets of 3 heads: 10" in captions[0]
 
 
-def test_belief_rests_on_gate_power_and_controls_for_every_word(page):
+def test_gate_power_and_controls_are_listed_for_every_word(page):
     table = page.locator("#power [aria-label='Gate and power']")
     rows = table.locator("tbody tr").all_inner_texts()
     assert [row.split("\t") for row in rows] == [
@@ -529,7 +527,7 @@ def test_the_word_and_its_heads_are_compared_with_unambiguous_nouns(page):
         ["bank", "48", "50\u202f%", "80\u202f%", "first of 49", "yes"],
         ["mole animal / unit", "48", "50\u202f%", "80\u202f%", "first of 49", "yes"],
     ]
-    assert len(rows) == 1 + 5  # the pairs that are apart
+    assert len(rows) == 1 + 5  # the pairs with a gap
     heads = [row.split("\t") for row in second.locator("tbody tr").all_inner_texts()]
     assert [head[:2] for head in heads] == [["L0H2", "bank"], ["L0H1", "mole"], ["L0H2", "mole"]]
     bank = BANK.query("layer == 0 and head == 2").iloc[0]
@@ -542,7 +540,7 @@ def test_the_word_and_its_heads_are_compared_with_unambiguous_nouns(page):
     ]
 
 
-def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, hostile_path):
+def test_hostile_text_is_displayed_and_never_executed(open_page, hostile_path):
     opened = open_page(hostile_path)
     page = opened.page
     unfold(page)
@@ -554,25 +552,25 @@ def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, hostile_
     page.locator(".map .chart .mark-rect path").first.hover()
     assert page.evaluate("window.canary") is None
     assert opened.trouble == [] and opened.requests == [hostile_path.as_uri()]
-    shown = page.evaluate("document.querySelector('main').textContent")
+    visible_text = page.evaluate("document.querySelector('main').textContent")
     for text in HOSTILE:
-        assert text in shown or text.strip() in shown, text
+        assert text in visible_text or text.strip() in visible_text, text
     assert page.locator("main a:text('click'), main img").count() == 0
     assert page.locator("h2 bdi").first.inner_text() == HOSTILE[1]
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
-def test_links_lead_to_files_and_only_the_pages_own_scripts_run(open_page, report_page, tmp_path):
+def test_links_work_and_the_page_runs_only_its_scripts(open_page, report_page, tmp_path):
     check_policy(open_page, report_page, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("width", "scheme"), mostly_campaign([(390, "dark"), (1280, "light"), (320, "light")])
 )
-def test_the_page_asks_for_nothing_fits_and_is_accessible(unfolded, report_page, width, scheme):
+def test_the_page_sends_no_requests_fits_and_is_accessible(unfolded, report_page, width, scheme):
     check_look(
         unfolded(width, scheme), report_page, width
-    )  # the last tests, because the shared pages are spoilt
+    )  # the last tests, because they change the shared pages
 
 
 def test_the_accessibility_scan_can_fail(open_page, tmp_path):

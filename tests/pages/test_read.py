@@ -1,4 +1,4 @@
-"""What was written is read back, and written again as the same bytes."""
+"""Results are read back from their files, and written again as the same bytes."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ import probe
 from probe.errors import InputError
 from probe.pages.folder import MANIFEST
 
-pytestmark = [pytest.mark.slow, pytest.mark.real_model]  # every result is made with a trained model
+pytestmark = [pytest.mark.slow, pytest.mark.real_model]  # every result comes from a trained model
 RIVER, LOAN = "The river bank", "The mortgage bank"
 ROWS = probe.lexicon.expand("bank").sentences[:48]
 WORDS = [
@@ -27,7 +27,7 @@ RESULTS = {
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Every file but the manifest, in which times of day are."""
+    """Every file except the manifest, which contains times of day."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -36,7 +36,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", RESULTS)
-def test_what_is_read_back_is_written_as_the_same_bytes(kind: str, tmp_path: Path) -> None:
+def test_a_result_that_is_read_back_is_written_as_the_same_bytes(kind: str, tmp_path: Path) -> None:
     result = RESULTS[kind]()
     probe.write(result, tmp_path / "first", command="probe")
     again = probe.read(tmp_path / "first")
@@ -47,11 +47,11 @@ def test_what_is_read_back_is_written_as_the_same_bytes(kind: str, tmp_path: Pat
     assert [name for name in first if first[name] != second[name]] == []
 
 
-def test_a_damaged_walk_is_one_sentence(tmp_path: Path) -> None:
+def test_a_damaged_walk_is_refused(tmp_path: Path) -> None:
     probe.write(RESULTS["walk"](), tmp_path)
     record = tmp_path / "walk.record"
     record.write_bytes(record.read_bytes()[:-40])
     with pytest.raises(InputError, match="walk.record: the record is missing or damaged"):
         probe.read(tmp_path)
-    made = json.loads((tmp_path / MANIFEST).read_text("utf-8"))
-    assert {"attention", "vectors"} <= set(made["frames"])
+    manifest = json.loads((tmp_path / MANIFEST).read_text("utf-8"))
+    assert {"attention", "vectors"} <= set(manifest["frames"])

@@ -1,5 +1,5 @@
-"""A report is a folder: page, every frame twice, manifest; whole or absent, and the same bytes from
-the same study."""
+"""A report is a folder with the page, every frame twice and a manifest. It is complete or absent,
+and the same study gives the same bytes."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ def folder(report_page):
     return report_page.parent
 
 
-def test_the_folder_holds_the_page_every_frame_twice_and_the_manifest(folder):
+def test_the_folder_contains_the_page_every_frame_twice_and_the_manifest(folder):
     expected = {
         "ambiguity.html",
         "manifest.json",
@@ -42,7 +42,7 @@ def test_the_folder_holds_the_page_every_frame_twice_and_the_manifest(folder):
     assert {path.name for path in folder.iterdir()} == expected
 
 
-def test_every_frame_reads_back_as_it_was(folder):
+def test_every_frame_is_read_back_unchanged(folder):
     reasons = with_reasons(STUDY.verdicts, STUDY.heads, STUDY.words)
     for name, frame in (STUDY.frames | {"verdicts": reasons}).items():
         pd.testing.assert_frame_equal(pd.read_parquet(folder / f"{name}.parquet"), frame)
@@ -54,7 +54,7 @@ def test_every_frame_reads_back_as_it_was(folder):
             ), (name, column)
 
 
-def test_the_manifest_says_what_made_the_report_and_what_every_file_is(folder):
+def test_the_manifest_records_the_inputs_and_the_hash_of_every_file(folder):
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["command"] == "probe report"
     assert (manifest["model"], manifest["seed"], manifest["dtype"]) == ("made-up", 7, "float32")
@@ -69,19 +69,19 @@ def test_every_chart_of_the_page_follows_its_schema(report_page):
     check_charts(report_page)
 
 
-def test_two_reports_of_one_study_are_the_same_bytes_but_for_the_time(folder, tmp_path):
+def test_two_reports_of_one_study_differ_only_in_the_time(folder, tmp_path):
     probe.write(make_study(), tmp_path, command="probe report")
     for path in folder.iterdir():
         if path.name != "manifest.json":
             assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
     first, second = (
-        json.loads((place / "manifest.json").read_text(encoding="utf-8"))
-        for place in (folder, tmp_path)
+        json.loads((out / "manifest.json").read_text(encoding="utf-8"))
+        for out in (folder, tmp_path)
     )
     assert {key for key in first if first[key] != second[key]} <= {"created"}
 
 
-def test_the_page_holds_no_time_and_no_path_of_this_machine_and_is_not_too_large(folder):
+def test_the_page_contains_no_time_and_no_path_of_this_machine_and_is_not_too_large(folder):
     assert (folder / "ambiguity.html").stat().st_size <= 3_000_000
     page = (folder / "ambiguity.html").read_text(encoding="utf-8")
     created = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["created"]
@@ -93,17 +93,15 @@ def test_the_page_holds_no_time_and_no_path_of_this_machine_and_is_not_too_large
     )
 
 
-def test_writing_again_replaces_the_page_and_a_study_that_cannot_be_drawn_leaves_it_as_it_was(
-    folder, tmp_path
-):
+def test_writing_again_replaces_the_page_unless_drawing_fails(folder, tmp_path):
     probe.write(BRIEF, tmp_path, command="first")
     probe.write(BRIEF, tmp_path, command="second")
     assert "second" in (tmp_path / "ambiguity.html").read_text(encoding="utf-8")
-    others = {
+    expected = {
         path.name for path in folder.iterdir() if not path.name.startswith("graph_")
     }  # BRIEF ranks nothing
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert set(before) == others
+    assert set(before) == expected
     broken = make_study(apart=False)
     broken.frames["depth"] = broken.frames["depth"].drop(columns="coordinate")
     with pytest.raises(KeyError, match="coordinate"):
@@ -111,7 +109,7 @@ def test_writing_again_replaces_the_page_and_a_study_that_cannot_be_drawn_leaves
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_folder_below_a_file_is_refused_in_one_sentence_and_nothing_is_left(tmp_path):
+def test_a_folder_below_a_file_is_refused_and_nothing_is_written(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError) as caught:
         probe.write(STUDY, tmp_path / "file" / "out")
@@ -125,7 +123,7 @@ def test_a_folder_below_a_file_is_refused_in_one_sentence_and_nothing_is_left(tm
 
 
 @pytest.mark.parametrize("out", [None, 5, ""])
-def test_what_names_no_folder_is_refused_in_a_sentence(out):
+def test_an_invalid_folder_name_is_refused(out):
     with pytest.raises(InputError) as caught:
         probe.write(STUDY, out)
     assert str(caught.value) == (
@@ -134,7 +132,7 @@ def test_what_names_no_folder_is_refused_in_a_sentence(out):
     )
 
 
-def test_a_folder_in_the_place_of_the_page_is_refused_before_anything_is_written(tmp_path):
+def test_a_folder_with_the_name_of_the_page_is_refused_before_anything_is_written(tmp_path):
     (tmp_path / "ambiguity.html").mkdir()
     with pytest.raises(
         InputError,
@@ -144,21 +142,19 @@ def test_a_folder_in_the_place_of_the_page_is_refused_before_anything_is_written
     assert [path.name for path in tmp_path.iterdir()] == ["ambiguity.html"]
 
 
-def test_asking_about_a_folder_makes_nothing_and_one_without_write_permission_is_refused(
-    tmp_path, monkeypatch
-):
+def test_checking_a_folder_creates_nothing_and_needs_write_permission(tmp_path, monkeypatch):
     check_folder(tmp_path / "a" / "b")
     monkeypatch.setattr("probe.pages.folder.os.access", lambda path, mode: False)
-    said = (
+    message = (
         r"may not be written, expected a folder that can be written; choose another \(on the "
         r"command line --out\)\.$"
     )
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         check_folder(tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_tables_are_made_of_every_frame_with_its_rows():
+def test_every_frame_is_written_as_two_tables():
     files = tables({"one": pd.DataFrame({"a": [1, 2], "text": ['x,"y"\n', "</script>"]})})
     assert set(files) == {"one.csv", "one.parquet"}
     assert files["one.csv"].decode() == 'a,text\n1,"x,""y""\n"\n2,</script>\n'
@@ -167,13 +163,13 @@ def test_tables_are_made_of_every_frame_with_its_rows():
 @pytest.mark.parametrize(
     "name", mostly_campaign(["controls", "edges", "distances", "head_parts", "curves"])
 )
-def test_the_page_is_whole_without_what_sentences_without_cues_or_pairs_cannot_give(name, tmp_path):
-    study = of_bank(make_study())  # of one word: what is missing is missing of each
+def test_the_page_is_complete_without_the_frames_that_need_cues_or_pairs(name, tmp_path):
+    study = of_bank(make_study())  # one word, so that the frame is missing entirely
     study.frames[name] = study.frames[name].iloc[:0]
     assert "Whether to believe it" in probe.write(study, tmp_path).read_text(encoding="utf-8")
 
 
-def test_the_result_can_be_copied_as_text_with_what_made_it(report_page):
+def test_the_result_can_be_copied_as_text_with_its_provenance(report_page):
     text = pasted(report_page)
     manifest = json.loads((report_page.parent / "manifest.json").read_text())
     for word in make_study().options["words"]:
@@ -186,9 +182,9 @@ def test_the_result_can_be_copied_as_text_with_what_made_it(report_page):
 def test_a_report_of_a_version_without_an_experiment_is_read(tmp_path):
     probe.write(BRIEF, tmp_path)
     manifest = tmp_path / "manifest.json"
-    made = json.loads(manifest.read_text("utf-8"))
-    made["frames"].remove("why_it_attends")
-    manifest.write_text(json.dumps(made), "utf-8")
+    content = json.loads(manifest.read_text("utf-8"))
+    content["frames"].remove("why_it_attends")
+    manifest.write_text(json.dumps(content), "utf-8")
     read = probe.read(tmp_path)
     assert "why_it_attends" not in read.frames
     assert set(read.findings) == set(BRIEF.findings)

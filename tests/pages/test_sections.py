@@ -1,5 +1,5 @@
-"""The values of the page's sections: p over pairs of senses, reasons in order, one axis for words
-that differ."""
+"""The values of the page's sections: p over pairs of senses, the order of reasons, one axis for all
+words."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def of_mole(frame):
     return frame[frame["word"] == "mole"]
 
 
-def test_a_head_has_its_rank_if_any_and_its_write_with_its_interval():
+def test_a_head_has_its_rank_and_its_write_with_an_interval():
     first = findings(FRAMES)["bank"].heads[0]
     assert head_facts(first)["rank"] == "1 [1, 1]"
     assert head_facts(replace(first, rank=None))["rank"] == "none"
@@ -57,7 +57,7 @@ def test_a_head_has_its_rank_if_any_and_its_write_with_its_interval():
     assert head_facts(replace(first, **ends))["own"] == "37\u202f% [33, 40]"
 
 
-def test_the_pairs_with_the_heads_own_verdict_come_first_and_none_is_missing():
+def test_pairs_with_the_verdict_of_the_head_come_first_and_no_pair_is_missing():
     table = with_reasons(FRAMES["verdicts"], FRAMES["heads"], FRAMES["words"])
     for verdicts in (table, table.iloc[::-1]):
         mole = cards_of("mole", FRAMES | {"verdicts": verdicts})
@@ -66,19 +66,19 @@ def test_the_pairs_with_the_heads_own_verdict_come_first_and_none_is_missing():
     assert (head["resolves"], head["of"]) == (5, 5)
 
 
-def test_a_model_with_routed_mlps_says_how_often_a_swap_changed_the_route_and_no_other_does():
+def test_only_models_with_routed_mlps_report_how_often_a_swap_changed_the_route():
     assert all(item["rerouted"] is None for item in every_head(findings(FRAMES), FRAMES))
     heads = FRAMES["heads"].copy()
     heads["rerouted"] = 0.1
-    most = (heads["layer"] == 1) & (heads["head"] == 2)
-    heads.loc[most, "rerouted"] = 0.5
+    top_head = (heads["layer"] == 1) & (heads["head"] == 2)
+    heads.loc[top_head, "rerouted"] = 0.5
     routed = every_head(findings(FRAMES), FRAMES | {"heads": heads})[0]["rerouted"]
     assert routed["name"] == "L1H2" and routed["most"] == "50\u202f%"
     count = len(heads.drop_duplicates(["layer", "head"]))
     assert routed["mean"] == f"{10 + 40 / count:.0f}\u202f%"
 
 
-def test_sentences_read_otherwise_are_listed_by_word_the_clearest_first(monkeypatch):
+def test_misread_sentences_are_listed_by_word_with_the_clearest_first(monkeypatch):
     bank, mole, apple = read_otherwise(findings(FRAMES))
     assert (bank["tested"], bank["right"], len(bank["rows"]), bank["apart"]) == (4, 3, 1, True)
     assert not bank["several"] and mole["several"] and not mole["apart"] and not apple["apart"]
@@ -95,13 +95,13 @@ def test_sentences_read_otherwise_are_listed_by_word_the_clearest_first(monkeypa
     assert bank["right"] == 0 and bank["rows"][2]["predicted"] in ("", "river", "money")
 
 
-def test_the_axis_of_sets_leaves_room_for_the_word_that_goes_furthest():
+def test_the_axis_of_sets_includes_the_word_with_the_widest_interval():
     low = FRAMES["curves"].copy()
     low.loc[(low["word"] == "mole") & (low["size"] == 1), "faithfulness_low"] = -0.5
-    drawn = [
+    specs = [
         charts.set_curves(low, FRAMES["random_sets"], word).to_dict() for word in ("bank", "mole")
     ]
-    views = [view["encoding"].get("y", {}) for spec in drawn for view in spec["layer"]]
+    views = [view["encoding"].get("y", {}) for spec in specs for view in spec["layer"]]
     domains = [encoded["scale"]["domain"] for encoded in views if "scale" in encoded]
     assert (
         len(domains) > 2
@@ -130,13 +130,13 @@ def test_the_table_of_facts_has_a_value_for_each_word_and_no_empty_row():
     assert [item["word"] for item in table["pairs"]] == ["mole"]
 
 
-def test_every_effect_lies_on_the_axis_of_the_page():
-    found = findings(FRAMES)
-    axis = effect_axis(found)
-    heads = [head for finding in found.values() for head in with_card(finding)]
+def test_every_effect_is_within_the_axis_of_the_page():
+    by_word = findings(FRAMES)
+    axis = effect_axis(by_word)
+    heads = [head for finding in by_word.values() for head in with_card(finding)]
     for head in heads:
-        places = [float(place) for place in axis.drawn(head).values() if place]
-        assert all(0 <= place <= 100 for place in places)
+        positions = [float(position) for position in axis.drawn(head).values() if position]
+        assert all(0 <= place <= 100 for place in positions)
     lowest, highest = axis.low, axis.high
     assert axis.place(lowest) == "0.0" and axis.place(highest) == "100.0"
     far = replace(heads[0], net_low=lowest, net=0.0, net_high=highest, general=float("nan"))
@@ -172,31 +172,31 @@ def test_an_arc_is_as_wide_as_the_attention_and_starts_at_the_word():
     rows = of_head(
         findings(FRAMES)["bank"].rows["readings"], findings(FRAMES)["bank"].heads_read[0]
     )
-    one = rows[rows["sentence"] == rows["sentence"].iloc[0]].assign(attention=0.0)
-    one.loc[one.index[1], ["attention", "contribution"]] = [0.5, -0.2]
-    drawn = arcs(one)
-    [token] = [token for token in drawn["tokens"] if token["arc"]]
-    assert token["pos"] == one["pos"].iloc[1] and token["second"]
-    assert token["toward"] == one["sense_b"].iloc[0]
+    sentence = rows[rows["sentence"] == rows["sentence"].iloc[0]].assign(attention=0.0)
+    sentence.loc[sentence.index[1], ["attention", "contribution"]] = [0.5, -0.2]
+    figure = arcs(sentence)
+    [token] = [token for token in figure["tokens"] if token["arc"]]
+    assert token["pos"] == sentence["pos"].iloc[1] and token["second"]
+    assert token["toward"] == sentence["sense_b"].iloc[0]
     assert float(token["arc"]["width"]) == 1 + (THICKEST - 1) / 2
-    assert token["arc"]["path"].startswith(f"M{drawn['word_at']:g},{ARCS}Q")
+    assert token["arc"]["path"].startswith(f"M{figure['word_at']:g},{ARCS}Q")
     assert (token["label"], token["written"]) == (percent(0.5), "−20")
-    ends = [token["end"] for token in drawn["tokens"]]
-    assert ends == sorted(ends) and drawn["width"] >= ends[-1]
+    ends = [token["end"] for token in figure["tokens"]]
+    assert ends == sorted(ends) and figure["width"] >= ends[-1]
 
 
-def test_wide_letters_have_twice_the_width_and_no_token_lies_on_another():
+def test_wide_letters_have_twice_the_width_and_tokens_do_not_overlap():
     rows = of_head(
         findings(FRAMES)["bank"].rows["readings"], findings(FRAMES)["bank"].heads_read[0]
     )
-    one = rows[rows["sentence"] == rows["sentence"].iloc[0]].copy()
-    one.loc[one.index[0], "piece"] = "銀行"
-    first, second, *_ = arcs(one)["tokens"]
+    sentence = rows[rows["sentence"] == rows["sentence"].iloc[0]].copy()
+    sentence.loc[sentence.index[0], "piece"] = "銀行"
+    first, second, *_ = arcs(sentence)["tokens"]
     assert first["width"] == 4 * first["width"] / len("銀行") / 2
     assert first["start"] + first["width"] <= first["end"] <= second["start"]
 
 
-def test_what_a_card_remarks_of_a_head_whose_numbers_differ():
+def test_a_card_has_a_remark_if_effect_and_write_or_attention_disagree():
     head = findings(FRAMES)["bank"].heads[0]
     usual = {"net": 0.3, "net_low": 0.2, "direct": 0.3, "attention_cue": 0.6}
     cases = {"little": {"direct": 0.14}, "much": {"direct": 0.46}}
@@ -206,7 +206,7 @@ def test_what_a_card_remarks_of_a_head_whose_numbers_differ():
     assert remark(replace(head, **usual | {"direct": 0.14, "net_low": -0.1})) == ""
 
 
-def test_the_words_that_a_head_responds_to_are_those_it_writes_most_from():
+def test_a_card_lists_the_cues_with_the_largest_writes_of_the_head():
     scan = pd.DataFrame(
         {
             "word": "bank",
@@ -229,41 +229,41 @@ def test_the_words_that_a_head_responds_to_are_those_it_writes_most_from():
 
 
 @pytest.mark.parametrize(
-    ("attention", "contribution", "said"),
+    ("attention", "contribution", "expected"),
     [
         ([0.6, 0.3, 0.1], [0.01, 0.2, 0.1], percent(0.6)),
         ([0.2, 0.7, 0.1], [0.01, 0.2, 0.1], ""),  # too little attention
-        ([0.6, 0.3, 0.1], [0.3, 0.2, 0.1], ""),  # it gives half of all
+        ([0.6, 0.3, 0.1], [0.3, 0.2, 0.1], ""),  # half of all contributions
     ],
 )
-def test_a_sink_is_a_first_token_with_much_attention_that_gives_little(
-    attention, contribution, said
+def test_a_sink_is_a_first_token_with_much_attention_and_a_small_contribution(
+    attention, contribution, expected
 ):
     roles = {"role": ["context", "cue", "word"], "pos": range(3)}
     rows = pd.DataFrame({"attention": attention, "contribution": contribution} | roles)
-    assert sink(rows) == said
+    assert sink(rows) == expected
     assert sink(rows.assign(role=["cue", "context", "word"])) == ""
 
 
-def test_a_reason_is_given_only_where_attribution_and_replacements_agree():
+def test_a_reason_needs_the_agreement_of_attribution_and_replacements():
     reasons = [head["why"]["reason"] for head in cards_of("bank", FRAMES)["heads"] if head["why"]]
     assert reasons and reasons == ["both", "apart", "none"][: len(reasons)]
     row = {"p_contrast": 0.001, "p_query": 0.01, "p_key": 0.01}
     row |= {"part_query": "L0H1", "part_key": "MLP 0"}
-    said = {
+    changes_by_reason = {
         "pair": {},
         "both": {"part_query": "MLP 0"},
         "cue": {"part_query": "query bias", "p_query": float("nan")},
         "none": {"p_contrast": 0.05},
     }
-    for reason, change in said.items():
+    for reason, change in changes_by_reason.items():
         assert why._reason(pd.Series(row | change)) == reason
     for p in ("p_query", "p_key"):
         assert why._reason(pd.Series(row | {p: 0.05})) == "apart"
         assert why._reason(pd.Series(row | {p: float("nan")})) == "apart"
 
 
-def test_the_matrix_holds_the_largest_parts_and_all_others_and_sums_to_the_contrast():
+def test_the_matrix_has_the_largest_parts_and_the_remainder_and_sums_to_the_contrast():
     names = [f"part {number}" for number in range(9)]
     shares = np.full((9, 9), 0.01)
     shares[8, 2] += 0.69
@@ -278,8 +278,8 @@ def test_the_matrix_holds_the_largest_parts_and_all_others_and_sums_to_the_contr
     assert matrix["keys"][-1] == matrix["rows"][-1][0] == why.OTHERS
     assert {"part 2", "part 8"} <= {*matrix["keys"]} & {name for name, _ in matrix["rows"]}
     texts = [cell["text"] for _, cells in matrix["rows"] for cell in cells]
-    shown = [int(text.replace("−", "-")) for text in texts if text]
-    assert sum(shown) == 100
+    percents = [int(text.replace("−", "-")) for text in texts if text]
+    assert sum(percents) == 100
     [negative] = [cell for _, cells in matrix["rows"] for cell in cells if cell["against"]]
     assert negative == {"text": "−49", "tint": 10, "against": True}
     assert matrix["taken"][-1]["text"] == "30"

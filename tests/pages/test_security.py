@@ -1,4 +1,4 @@
-"""What probe never does: touch the network unasked, unpickle, run a model's own code."""
+"""Actions that probe never takes: unrequested network access, unpickling, running a model's code."""
 
 import ast
 import os
@@ -43,34 +43,34 @@ def run_blocked(folder, *arguments):
 
 @pytest.mark.campaign
 def test_a_first_start_needs_no_network(tmp_path):
-    """In a home of its own, where nothing was ever fetched; that no other test asks another machine
-    is held by conftest.py."""
-    done = run_blocked(tmp_path, "check")
-    assert done.returncode == 0, done.stderr
+    """In a new home folder without downloads. For all other tests conftest.py blocks connections to
+    other machines."""
+    process = run_blocked(tmp_path, "check")
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.campaign
 def test_the_default_report_needs_no_network(tmp_path):
-    done = run_blocked(tmp_path, "report", "bank", "--permutations", "99", "--out", "out")
-    assert done.returncode == 0, done.stderr
+    process = run_blocked(tmp_path, "report", "bank", "--permutations", "99", "--out", "out")
+    assert process.returncode == 0, process.stderr
     assert (tmp_path / "out" / "ambiguity.html").exists()
 
 
-def test_another_machine_cannot_be_asked():
-    with socket.socket() as asking, pytest.raises(OSError, match="tests have no network, and "):
-        asking.connect(("192.0.2.1", 80))  # of no machine: kept for documentation
+def test_connections_to_another_machine_are_blocked():
+    with socket.socket() as connection, pytest.raises(OSError, match="tests have no network, and "):
+        connection.connect(("192.0.2.1", 80))  # an address reserved for documentation
     assert TRIED.pop() == ("192.0.2.1", 80)
 
 
 @pytest.mark.campaign
-def test_the_block_is_real(tmp_path):
-    done = run_blocked(tmp_path, "check", "--model", "somebody/some-gpt2")
-    assert done.returncode not in (0, None) and done.stderr.strip()
+def test_the_network_is_really_blocked(tmp_path):
+    process = run_blocked(tmp_path, "check", "--model", "somebody/some-gpt2")
+    assert process.returncode not in (0, None) and process.stderr.strip()
 
 
 def test_nothing_is_unpickled_and_no_remote_code_is_trusted():
-    """No call that unpickles stands in the package, and remote code is refused wherever it could be
-    asked for."""
+    """The package contains no call that unpickles, and refuses remote code wherever a library could run
+    it."""
     unpickling = ("torch.load", "numpy.load", "np.load", "pd.read_pickle", "eval", "exec")
     for file, text in SOURCES.items():
         for node in ast.walk(ast.parse(text)):
@@ -89,9 +89,8 @@ def test_nothing_is_unpickled_and_no_remote_code_is_trusted():
                 assert keywords.get("allow_pickle", "False") == "False", file
 
 
-def test_temporary_files_are_never_named_by_hand():
-    """Names that can be guessed come from mktemp or from a fixed path in the machine's temporary
-    folder."""
+def test_temporary_files_never_have_predictable_names():
+    """Predictable names come from mktemp or from a fixed path in the machine's temporary folder."""
     for file, text in SOURCES.items():
         assert "mktemp(" not in text and '"/tmp' not in text and "gettempdir" not in text, file
         assert "0o777" not in text and "0o666" not in text, file

@@ -1,5 +1,5 @@
-"""Every sentence of a report that has a condition, with frames in which it is said and frames, one
-condition away, in which it is not.
+"""Every conditional sentence of a report, with frames for which it appears and with frames, different
+in one condition, for which it does not.
 """
 
 import re
@@ -20,12 +20,12 @@ N = "\u202f"
 
 def head(
     name: str,
-    place: tuple[int, int, int] = (1, 1, 1),
+    ranks: tuple[int, int, int] = (1, 1, 1),
     net: float = 0.3,
     verdict: str = "resolver",
     **changes,
 ):
-    """One head of bank; `place` is its rank and the interval of it."""
+    """One head of bank; `ranks` is its rank and the interval of the rank."""
     layer, number = map(int, re.fullmatch(r"L(\d+)H(\d+)", name).groups())  # type: ignore[union-attr]
     row = {
         "word": "bank",
@@ -39,7 +39,7 @@ def head(
     row |= {"same_sense": 0.0, "direct": net, "direct_low": net, "direct_high": net}
     row |= {"self_repair": 0.0, "attention_previous": 0.1}
     row |= {"attention_cue": 0.6, "attention_itself": 0.3} | dict(
-        zip(("rank", "rank_low", "rank_high"), place)
+        zip(("rank", "rank_low", "rank_high"), ranks)
     )
     row |= {"verdict": verdict, "resolves": int(verdict == "resolver"), "of": 1}
     row |= {"general": net, "specific": 0.0, "specific_low": -0.05, "specific_high": 0.05}
@@ -50,20 +50,27 @@ def head(
     return row | {"p_auroc": 0.001, "p_swap": 0.013, "p_next_token": 0.02} | changes
 
 
-def frames_of(*heads, kept=(0.0, 0.6, 0.95, 1.0), routes=(0.95, 0.03), frames=None, **words):
-    """The study's frames with these heads for bank, and a curve over them in the order given.
+def frames_of(
+    *heads, faithfulness=(0.0, 0.6, 0.95, 1.0), sources=(0.95, 0.03), frames=None, **words
+):
+    """The study's frames with these heads for bank, and a curve over them in this order.
 
-    `routes`: the shares of a head's effect that come from the cue and from the other words that
+    `sources`: the shares of a head's effect that come from the cue and from the other words that
     differ · `frames` replaces some · `words` changes columns of the words table.
     """
     heads = heads or (head("L0H2"),)
     rows = pd.DataFrame(list(heads))
     added = [None, *(f"L{row['layer']}H{row['head']}" for row in heads), "L9H9", "L9H8", "L9H7"][
-        : len(kept)
+        : len(faithfulness)
     ]
-    smallest = next((size for size, value in enumerate(kept) if value >= 0.9), None)
+    fewest = next((size for size, value in enumerate(faithfulness) if value >= 0.9), None)
     curve = pd.DataFrame(
-        {"word": "bank", "size": range(len(kept)), "added": added, "faithfulness": kept}
+        {
+            "word": "bank",
+            "size": range(len(faithfulness)),
+            "added": added,
+            "faithfulness": faithfulness,
+        }
     )
     curve = curve.assign(
         faithfulness_low=curve["faithfulness"] - 0.05,
@@ -75,16 +82,19 @@ def frames_of(*heads, kept=(0.0, 0.6, 0.95, 1.0), routes=(0.95, 0.03), frames=No
     sets = pd.DataFrame(
         {"word": "bank", "size": [1, 1, 2, 2], "faithfulness": [0.1, 0.2, 0.3, 0.12]}
     )
-    shares = rows.assign(cue_only=routes[0] * rows["swap"], other_only=routes[1] * rows["swap"])
-    made = {
+    shares = rows.assign(cue_only=sources[0] * rows["swap"], other_only=sources[1] * rows["swap"])
+    study_frames = {
         "word_heads": rows,
         "heads": rows,
         "head_parts": shares,
         "random_sets": sets,
     }
-    made |= {"curves": curve.assign(smallest=smallest), "words": FRAMES["words"].assign(**words)}
-    whole = FRAMES | made | (frames or {})
-    # The means over pairs of senses have no tests of their own.
+    study_frames |= {
+        "curves": curve.assign(smallest=fewest),
+        "words": FRAMES["words"].assign(**words),
+    }
+    whole = FRAMES | study_frames | (frames or {})
+    # The means over pairs of senses have no separate tests.
     tests = ["p_auroc", "p_swap"]
     return whole | {"word_heads": whole["word_heads"].drop(columns=tests, errors="ignore")}
 
@@ -111,16 +121,16 @@ STEP = {
 CHAIN = {
     "paths": pd.DataFrame(
         [
-            STEP | {"step": at, "receiver_layer": at, "receiver_head": place}
-            for at, place in enumerate((2, 0))
+            STEP | {"step": at, "receiver_layer": at, "receiver_head": head_number}
+            for at, head_number in enumerate((2, 0))
         ]
     )
 }
 UNREAD, NOBODY = head("L0H2", verdict="unread"), frames_of(head("L0H2", verdict="none", net=0.03))
 TWO = head("L0H2", (1, 1, 1)), head("L1H0", (2, 2, 2), 0.2)
 USUAL, OF_TWO = frames_of(), frames_of(*TWO)
-EIGHT = [head(f"L0H{place}", (place, place, place)) for place in range(1, 9)]
-MANY = [head(f"L0H{place}", (place, place, place)) for place in range(1, 6)]
+EIGHT = [head(f"L0H{rank}", (rank, rank, rank)) for rank in range(1, 9)]
+MANY = [head(f"L0H{rank}", (rank, rank, rank)) for rank in range(1, 6)]
 FORMS = changed("sentences", form=["bank", "Bank"] * (len(FRAMES["sentences"]) // 2))
 TWICE_LATE = {"left_out": pd.concat([FRAMES["left_out"].assign(reason=CUE_COMES_LATE)] * 2)}
 
@@ -136,7 +146,7 @@ def compared(*comparisons: str, verdict: str = "resolver", **changes):
 
 
 def mlps_more(*layers: int):
-    """A frame of MLPs in which those of some layers do more for bank than for other nouns."""
+    """A frame of MLPs in which some layers do more for bank than for other nouns."""
     rows = [
         {
             "word": "bank",
@@ -154,13 +164,13 @@ def mlps_more(*layers: int):
     return frames_of(frames={"mlps": pd.DataFrame(rows)})
 
 
-def gate(as_far: int, **words):
-    """The words of the study where so many of 48 nouns change as far as the word."""
-    return FRAMES | changed("words", ambiguity_p=(1 + as_far) / 49, **words)
+def gate(n_as_far: int, **words):
+    """The frames of a study in which this number of 48 nouns changes as much as the word does."""
+    return FRAMES | changed("words", ambiguity_p=(1 + n_as_far) / 49, **words)
 
 
-def asked_of_one(pairs: int) -> dict[str, pd.DataFrame]:
-    """The study's frames in which nouns stood in mole's place in so many of its pairs of senses."""
+def compared_in_pairs(pairs: int) -> dict[str, pd.DataFrame]:
+    """The study's frames with mole compared with nouns in this number of its pairs of senses."""
     words = FRAMES["words"].copy()
     of_mole = words.index[(words["word"] == "mole") & words["ranked"]]
     words.loc[of_mole[pairs:], "ambiguity_p"] = np.nan
@@ -177,8 +187,8 @@ OF_BANK = (FRAMES["words"]["word"] == "bank").to_numpy()
 ODD = changed(
     "sentences",
     text=[
-        re.sub("^The", "Any", text) if place % 2 else text
-        for place, text in enumerate(FRAMES["sentences"]["text"])
+        re.sub("^The", "Any", text) if index % 2 else text
+        for index, text in enumerate(FRAMES["sentences"]["text"])
     ],
 )
 OK = FRAMES["certificate"]
@@ -186,8 +196,8 @@ BY_MODEL, BY_PLACE = (
     "by the same model with random weights",
     "by the position of the word or its cue, or by the length of the text",
 )
-# What says it, the words, frames (or a row of one) with which it is said, and others with which it
-# is not. fmt: off
+# The renderer, the sentence, inputs for which the sentence appears, and inputs for which it does
+# not. fmt: off
 SENTENCES = [
     (
         cautions,
@@ -297,22 +307,22 @@ SENTENCES = [
 # fmt: on
 
 
-SAID: dict[tuple[object, int], str] = {}
+TEXTS: dict[tuple[object, int], str] = {}
 
 
-def said(say, given) -> str:
-    """What is said of what a row of SENTENCES holds; asked once where several rows hold it."""
-    key = say, id(given)
-    if key not in SAID:
-        SAID[key] = say(given)
-    return SAID[key]
+def text_of(render, inputs) -> str:
+    """The text for the inputs of a row of SENTENCES, rendered once for equal inputs."""
+    key = render, id(inputs)
+    if key not in TEXTS:
+        TEXTS[key] = render(inputs)
+    return TEXTS[key]
 
 
-@pytest.mark.parametrize("place", range(len(SENTENCES)), ids=[row[1] for row in SENTENCES])
-def test_a_sentence_is_said_under_its_condition_and_not_without_it(place):
-    say, words, given, otherwise = SENTENCES[place]
-    assert words in said(say, given)
-    assert words not in said(say, otherwise)
+@pytest.mark.parametrize("index", range(len(SENTENCES)), ids=[row[1] for row in SENTENCES])
+def test_a_sentence_appears_only_under_its_condition(index):
+    render, words, inputs, other_inputs = SENTENCES[index]
+    assert words in text_of(render, inputs)
+    assert words not in text_of(render, other_inputs)
 
 
 TEMPLATES = (
@@ -325,6 +335,6 @@ PHRASES = {name: page_text.phrases(f"{name}.html.j2") for name in TEMPLATES}
 
 @pytest.mark.parametrize("source", PHRASES)
 def test_the_table_lists_every_kind_of_sentence(source):
-    every = "\n".join(said(say, given) for say, _, given, _ in SENTENCES)
+    all_text = "\n".join(text_of(render, inputs) for render, _, inputs, _ in SENTENCES)
     assert PHRASES[source]
-    assert sorted(phrase for phrase in PHRASES[source] if phrase not in every) == []
+    assert sorted(phrase for phrase in PHRASES[source] if phrase not in all_text) == []

@@ -1,5 +1,5 @@
-"""The page of a survey: what it says of planted effects and what it may not say, in one file that is
-whole or absent; opened, it draws, fits and asks for nothing."""
+"""The page of a survey: correct sentences about planted effects, in one file that is complete or
+absent. In a browser it draws, fits and sends no requests."""
 
 import hashlib
 import json
@@ -25,8 +25,8 @@ HOSTILE = '<img src=x onerror="window.canary = 1">'
 NARROW = "\u202f"
 
 
-def said(survey, name):
-    """What a macro of the sentences says of a survey."""
+def sentence_of(survey, name):
+    """The text of a macro of the sentences for a survey."""
     module = environment("survey", "report").get_template("survey_sentences.html.j2").module
     return one_line(getattr(module, name)(survey_findings(survey.model_name, survey.frames)))
 
@@ -45,59 +45,63 @@ def survey_page(survey, tmp_path_factory):
     return probe.write(survey, tmp_path_factory.mktemp("survey"), command="probe survey")
 
 
-def test_attention_to_the_cue_stands_beside_the_effect(tmp_path, survey):
+def test_attention_to_the_cue_is_reported_next_to_the_effect(tmp_path, survey):
     """Of three planted heads two attend to the cue; a head that moves nothing attends most."""
     attention = effects_of(L0H1=0.5, L1H2=0.4, L2H0=0.9)
     attending = make_survey(attention=attention)
-    found = survey_findings("smollm2", attending.frames)
-    assert [head.name for head in found.movers] == ["L0H1", "L1H2", "L1H3"]
-    assert found.movers_by_attention == 2
+    findings = survey_findings("smollm2", attending.frames)
+    assert [head.name for head in findings.movers] == ["L0H1", "L1H2", "L1H3"]
+    assert findings.movers_by_attention == 2
     page = one_line(page_of(attending, tmp_path / "attending"))
-    assert facts(found, None)["of these, among as many that attend to the cue most"] == "2"
+    assert facts(findings, None)["of these, among as many that attend to the cue most"] == "2"
     assert "attend to the cue most2" in page.replace(" <", "<")
     without = one_line(page_of(survey, tmp_path / "without"))
     assert "that attend to the cue most" not in without
 
 
-# --- what is said ---------------------------------------------------------------------------------
+# --- sentences ------------------------------------------------------------------------------------
 
 
 MOVED = "ambiguous words are moved from one meaning to the other by"
 
 
-def test_the_headline_names_the_head_that_is_surely_first(survey):
-    assert said(survey, "headline").startswith(
+def test_the_headline_names_a_head_that_is_certainly_first(survey):
+    assert sentence_of(survey, "headline").startswith(
         f"In smollm2, 24 {MOVED} 3 of 12 attention heads, furthest by L0H1: 29{NARROW}% ["
     )
 
 
-def test_heads_whose_ranks_overlap_are_named_in_no_order():
+def test_heads_with_overlapping_ranks_are_named_without_an_order():
     alike = make_survey(heads={"L0H1": 0.2, "L1H2": 0.2}, general={"L0H1": 0.2})
-    headline = said(alike, "headline")
+    headline = sentence_of(alike, "headline")
     assert (
         "which moves them furthest is not certain: L" in headline and "furthest by" not in headline
     )
     assert ", L" in headline
 
 
-def test_one_head_and_none_are_said_as_such():
-    one = make_survey(heads={"L0H1": 0.3}, general={})
-    assert f"24 {MOVED} 1 of 12 attention heads, furthest by L0H1: " in said(one, "headline")
+def test_the_headline_for_one_head_and_for_none():
+    single = make_survey(heads={"L0H1": 0.3}, general={})
+    assert f"24 {MOVED} 1 of 12 attention heads, furthest by L0H1: " in sentence_of(
+        single, "headline"
+    )
     none = make_survey(heads={}, general={}, noise=0.2)
-    assert said(none, "headline") == (
+    assert sentence_of(none, "headline") == (
         "In smollm2, 24 ambiguous words change with their meaning, but by no single head "
         f"2{NARROW}% or more of the way."
     )
 
 
-def test_meaning_is_said_only_where_words_change_further_than_nouns(survey):
+def test_the_headline_speaks_of_meaning_only_if_words_change_more_than_nouns(survey):
     frames = dict(survey.frames)
     model = frames["survey_model"]
     frames["survey_model"] = model.assign(ambiguity_p=0.2)
     context = replace(survey, frames=frames)
-    assert "moved from one context to the other" in said(context, "headline")
-    assert said(context, "beside_nouns").startswith("We found no difference between these words")
-    assert said(survey, "beside_nouns") == (
+    assert "moved from one context to the other" in sentence_of(context, "headline")
+    assert sentence_of(context, "beside_nouns").startswith(
+        "We found no difference between these words"
+    )
+    assert sentence_of(survey, "beside_nouns") == (
         "In the same sentences, unambiguous nouns change less: these words change 2.2 times as far."
     )
 
@@ -113,15 +117,15 @@ def test_general_and_specific_heads_are_named_in_rows(survey):
     assert rows["about as much for both"] == "L0H1" and rows["undecided"] == ""
 
 
-def test_what_heads_of_other_words_keep_has_random_ones_in_the_next_row(survey):
+def test_the_share_kept_by_heads_of_other_words_is_followed_by_random_heads(survey):
     rows = facts_of(survey)
     assert rows["heads of other words keep, of a word's gap [95 %]"].endswith(" with 4 heads")
     assert rows["random heads of these layers keep"].startswith("1")
 
 
-def test_words_without_a_gap_rank_nothing_and_the_page_says_what_to_do(tmp_path):
-    nothing = make_survey(gap=0.0, noise=0.3)
-    text = page_of(nothing, tmp_path)
+def test_words_without_a_gap_have_no_ranks_and_the_page_suggests_a_next_step(tmp_path):
+    no_gap = make_survey(gap=0.0, noise=0.3)
+    text = page_of(no_gap, tmp_path)
     assert "no head is ranked: over 24 ambiguous words we found no change" in one_line(text)
     assert "Nothing was shown about any head." in text and "probe survey --sentences FILE" in text
     for section in ('id="words"', 'id="every-head"', 'id="numbers"'):
@@ -130,11 +134,11 @@ def test_words_without_a_gap_rank_nothing_and_the_page_says_what_to_do(tmp_path)
 
 
 def test_few_words_are_called_a_first_look(tmp_path):
-    few = make_survey(names=("bank", "bark", "bat", "bow", "club", "fan", "jam", "nail", "palm"))
-    assert "A first look: 9 words are a small sample." in one_line(page_of(few, tmp_path))
+    small = make_survey(names=("bank", "bark", "bat", "bow", "club", "fan", "jam", "nail", "palm"))
+    assert "A first look: 9 words are a small sample." in one_line(page_of(small, tmp_path))
 
 
-def test_numbers_of_the_file_are_told(survey, survey_page):
+def test_numeric_columns_of_the_file_are_reported(survey, survey_page):
     text = one_line(survey_page.read_text(encoding="utf-8"))
     assert "The words' gaps against relatedness: Spearman's ρ =" in text
 
@@ -143,12 +147,12 @@ def test_every_chart_of_the_page_follows_its_schema(survey_page):
     check_charts(survey_page)
 
 
-def test_nothing_is_said_to_resolve(survey_page):
+def test_no_sentence_claims_that_a_head_resolves(survey_page):
     text = one_line(survey_page.read_text(encoding="utf-8").partition("<main>")[0])
     assert "resolv" not in text.partition("</style>")[2]
 
 
-def test_natural_text_stands_on_the_page_where_it_was_measured(survey, tmp_path):
+def test_natural_text_is_on_the_page_if_it_was_measured(survey, tmp_path):
     assert 'id="natural"' not in page_of(survey, tmp_path)
     rows = []
     for word, depth in (("bank", 2), (None, 2), (None, None)):
@@ -158,7 +162,7 @@ def test_natural_text_stands_on_the_page_where_it_was_measured(survey, tmp_path)
             rows.append(row | {"random_sets": 20, "random_fall": 0.01, "random_most": 0.03})
     pd.DataFrame(rows).to_csv(tmp_path / "evaluation_without.csv", index=False)
     (tmp_path / "manifest.json").write_text(json.dumps({"without": ["L4H1", "L4H2"]}))
-    for _ in range(2):  # the second time the manifest is the page's own
+    for _ in range(2):  # the second time the manifest belongs to the page
         text = one_line(page_of(survey, tmp_path))
         assert "Taken out at the word: L4H1 and L4H2." in text
         plain = text.replace(" <", "<")
@@ -174,24 +178,28 @@ def test_natural_text_stands_on_the_page_where_it_was_measured(survey, tmp_path)
 # --- lines, tables, files -------------------------------------------------------------------------
 
 
-def test_lines_share_an_axis_that_holds_everything_drawn_on_them(survey):
-    found = survey_findings(survey.model_name, survey.frames)
-    made = lines(found)
-    assert [row["name"] for row in made["rows"]] == ["L0H1", "L1H2", "L1H3"]
-    places = [
-        float(row["drawn"][name]) for row in made["rows"] for name in ("low", "effect", "high")
+def test_lines_share_an_axis_that_contains_every_effect(survey):
+    findings = survey_findings(survey.model_name, survey.frames)
+    line_table = lines(findings)
+    assert [row["name"] for row in line_table["rows"]] == ["L0H1", "L1H2", "L1H3"]
+    positions = [
+        float(row["drawn"][name])
+        for row in line_table["rows"]
+        for name in ("low", "effect", "high")
     ]
-    assert places[0] < places[1] < places[2] and min(places) > 0 and max(places) < 100
-    ticks = [float(at) for at, _ in made["ticks"]]
+    assert (
+        positions[0] < positions[1] < positions[2] and min(positions) > 0 and max(positions) < 100
+    )
+    ticks = [float(at) for at, _ in line_table["ticks"]]
     assert 2 <= len(ticks) <= 7 and np.ptp(np.diff(ticks)) < 0.02
-    assert made["zero"] in [at for at, _ in made["ticks"]]
+    assert line_table["zero"] in [at for at, _ in line_table["ticks"]]
 
 
-def test_the_tables_lie_beside_the_page_and_are_described(survey, survey_page):
+def test_the_tables_are_in_the_folder_of_the_page_and_are_described(survey, survey_page):
     folder = survey_page.parent
-    made = json.loads((folder / "manifest.json").read_bytes())
-    assert survey_page.name == "survey.html" and made["command"] == "probe survey"
-    for name, digest in made["files"].items():
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    assert survey_page.name == "survey.html" and manifest["command"] == "probe survey"
+    for name, digest in manifest["files"].items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
     rows = pd.read_parquet(folder / "survey_word_heads.parquet")
     assert len(rows) == 24 * 12 and not (folder / "survey_word_heads.csv").exists()
@@ -199,7 +207,7 @@ def test_the_tables_lie_beside_the_page_and_are_described(survey, survey_page):
     sums = rows.groupby(["layer", "head"])[["net", "gap"]].sum()
     np.testing.assert_allclose(sums["net"] / sums["gap"], heads["effect"], atol=1e-5)
     described = pd.read_csv(folder / "survey_columns.csv")
-    for name in made["files"]:
+    for name in manifest["files"]:
         table, ending = name.split(".")
         if ending != "csv" or table == "survey_columns":
             continue
@@ -214,7 +222,7 @@ def test_the_same_survey_gives_the_same_bytes(survey, survey_page, tmp_path):
             assert file.read_bytes() == (again / file.name).read_bytes(), file.name
 
 
-def test_a_page_that_cannot_be_written_leaves_nothing(survey, tmp_path):
+def test_a_failed_page_leaves_no_files(survey, tmp_path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(InputError, match="expected a folder that can be written"):
         probe.write(survey, tmp_path / "taken" / "out")
@@ -229,18 +237,18 @@ def test_a_page_that_cannot_be_written_leaves_nothing(survey, tmp_path):
 
 @pytest.fixture(scope="module")
 def two_models(tmp_path_factory, survey):
-    other = make_survey(shape=(2, 6), model_name="mini lm", heads={"L0H4": 0.4}, general={})
-    return write_surveys([survey, other], tmp_path_factory.mktemp("two"))
+    second = make_survey(shape=(2, 6), model_name="mini lm", heads={"L0H4": 0.4}, general={})
+    return write_surveys([survey, second], tmp_path_factory.mktemp("two"))
 
 
-def test_natural_text_is_of_the_model_in_whose_folder_it_was_measured(two_models, survey, tmp_path):
-    other = replace(survey, model_name="another")
+def test_natural_text_belongs_to_the_model_of_its_folder(two_models, survey, tmp_path):
+    second = replace(survey, model_name="another")
     (tmp_path / "another").mkdir()
     row = {"word": None, "kind": "swap", "depth": None, "accuracy": 0.9, "accuracy_without": 0.6}
     row |= {"fall": 0.3, "fall_low": 0.2, "fall_high": 0.4, "random_sets": 20}
-    found = pd.DataFrame([row | {"random_fall": 0.0, "random_most": 0.01}])
-    found.to_csv(tmp_path / "another" / "evaluation_without.csv", index=False)
-    page = write_surveys([survey, other], tmp_path).read_text(encoding="utf-8")
+    table = pd.DataFrame([row | {"random_fall": 0.0, "random_most": 0.01}])
+    table.to_csv(tmp_path / "another" / "evaluation_without.csv", index=False)
+    page = write_surveys([survey, second], tmp_path).read_text(encoding="utf-8")
     name = "accuracy without these heads (another sentence's)"
     assert f"{name}–60.0{NARROW}% (the heads taken out)" in one_line(page).replace(" <", "<")
     assert 'href="another/evaluation_without.csv"' in page
@@ -255,55 +263,53 @@ def test_two_models_have_a_map_each_and_are_compared_in_counts(two_models):
     plain = one_line(text)
     assert f"heads that move words3 (25.0{NARROW}%)1 (8.3{NARROW}%)" in plain
     assert f"In mini lm, 24 {MOVED} 1 of 12 attention heads" in plain
-    made = json.loads((folder / "manifest.json").read_bytes())
-    assert [one["model"] for one in made["models"]] == ["smollm2", "mini lm"]
-    # Nothing that is of one model alone stands for all of them.
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    assert [entry["model"] for entry in manifest["models"]] == ["smollm2", "mini lm"]
+    # A field of a single model does not appear for all of them.
     for name in ("origin", "weights_read_from", "described", "quantised", "dtype"):
-        assert name not in made and all(name in one for one in made["models"])
+        assert name not in manifest and all(name in entry for entry in manifest["models"])
 
 
-def test_the_result_can_be_copied_as_text_with_what_made_it(survey_page, two_models, survey):
-    first, heads, model, made = pasted(survey_page).splitlines()
-    assert first.startswith(said(survey, "headline"))
-    assert said(survey, "beside_nouns") in first
+def test_the_result_can_be_copied_as_text_with_its_provenance(survey_page, two_models, survey):
+    first, heads, model, provenance = pasted(survey_page).splitlines()
+    assert first.startswith(sentence_of(survey, "headline"))
+    assert sentence_of(survey, "beside_nouns") in first
     assert heads.startswith(f"L0H1 29{NARROW}% [26, 32] (beyond unambiguous nouns: ")
     manifest = json.loads((survey_page.parent / "manifest.json").read_bytes())
     assert model == f"smollm2, weights sha256 {manifest['weights_sha256'][:12]}."
-    assert made.endswith(f"probe {manifest['versions']['probe']}, seed 0, probe survey")
+    assert provenance.endswith(f"probe {manifest['versions']['probe']}, seed 0, probe survey")
     assert len(pasted(two_models).splitlines()) == 7
     assert "\nmini lm, weights sha256 " in pasted(two_models)
 
 
 def test_a_result_without_heads_can_be_copied(tmp_path):
-    nothing = make_survey(gap=0.0, noise=0.3)
-    text = pasted(probe.write(nothing, tmp_path))
+    no_gap = make_survey(gap=0.0, noise=0.3)
+    text = pasted(probe.write(no_gap, tmp_path))
     assert "no head is ranked: " in text and "\n\n" not in text
 
 
 def test_a_notebook_shows_the_answer_the_map_and_the_leading_heads(survey):
-    shown = html_of(survey)
-    assert survey._repr_html_() == shown
-    assert "furthest by L0H1" in shown and 'src="data:image/png' in shown and "<script" not in shown
+    html = html_of(survey)
+    assert survey._repr_html_() == html
+    assert "furthest by L0H1" in html and 'src="data:image/png' in html and "<script" not in html
 
 
 # --- opened ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_page_fits_and_asks_for_nothing(survey_page, open_page, width):
+def test_the_page_fits_and_sends_no_requests(survey_page, open_page, width):
     opened = open_page(survey_page, viewport={"width": width, "height": 900})
     unfold(opened.page)
     check_look(opened, survey_page, width)
 
 
-def test_terms_are_explained_to_a_finger_and_to_the_keyboard(survey_page, open_page):
+def test_terms_are_explained_by_touch_and_by_keyboard(survey_page, open_page):
     terms = {"head", "sense gap", "same-sense swap", "unambiguous nouns", "cue words"}
     check_meanings(open_page(survey_page, **TOUCH).page, terms)
 
 
-def test_before_anything_is_opened_the_page_is_short_and_a_cell_leads_to_its_word(
-    tmp_path, open_page
-):
+def test_the_folded_page_is_short_and_a_cell_links_to_its_word(tmp_path, open_page):
     names = tuple(f"word{number}" for number in range(37))
     large = make_survey(
         names=names, shape=(30, 9), heads={"L4H2": 0.2, "L4H1": 0.15, "L5H1": 0.1, "L6H7": 0.08}
@@ -325,10 +331,10 @@ def test_hostile_names_stay_text(tmp_path, open_page):
     assert opened.page.locator("main img").count() == 0
 
 
-def test_no_set_is_spoken_of_that_holds_most_heads_before_the_read_out(survey):
+def test_a_reported_set_never_contains_most_heads_before_the_read_out_layer(survey):
     """Random sets of the same layers would be nearly the same."""
-    found = survey_findings(survey.model_name, survey.frames)
-    assert found.carried_set.k == 4  # of the eight heads of two layers
-    shallow = replace(found, depth=1)
+    findings = survey_findings(survey.model_name, survey.frames)
+    assert findings.carried_set.k == 4  # of the eight heads of two layers
+    shallow = replace(findings, depth=1)
     assert shallow.carried_set.k == 2
-    assert replace(found, depth=1, number_of_heads=3).carried_set is None
+    assert replace(findings, depth=1, number_of_heads=3).carried_set is None

@@ -1,4 +1,4 @@
-"""The sentences that say why a head has its verdict, from the numbers of its row."""
+"""The sentences that give the reasons for the verdict of a head, from the numbers of its row."""
 
 import math
 
@@ -14,7 +14,7 @@ from probe.results.frames import NOT_ASKED_FOR
 N = "\u202f"
 
 
-# The word goes further than all 48 nouns, and the head does two thirds of its effect for it alone.
+# The word changes more than all 48 nouns; two thirds of the effect of the head are specific to it.
 RESOLVES = MOVES_THE_WORD | {"ambiguity_p": 0.0204, "nouns": 48, "not_compared": ""}
 RESOLVES["ambiguity_p_near"] = math.nan
 RESOLVES["nouns_with_gap"] = 48.0
@@ -31,11 +31,13 @@ def reason(row):
 
 
 MOVES = f"; swapping it moves the word 31{N}% [24, 38] of the gap (max-T p < .001)"
-SAID = f", next token 25{N}% (p = .003)"
+NEXT_TOKEN = f", next token 25{N}% (p = .003)"
 STILL = {"net": 0.03, "net_low": 0.02, "net_high": 0.04, "direct": 0.9, "p_swap": 0.4} | SILENT
 HARDLY = f"; swapping it moves the word 3.0{N}% [2.0, 4.0] of the gap (max-T p = .4, limit .05)"
 BEFORE = f"90{N}% of its attention on the token before"
-UNTOLD = ", and no cue stands further away, so whether it reads the cue or the place cannot be told"
+UNDECIDED = (
+    ", and no cue stands further away, so whether it reads the cue or the place cannot be told"
+)
 TOGETHER = (
     f"; swapped together with L0H3 it moves the word 40{N}% of the gap further (max-T p = .01)"
 )
@@ -59,36 +61,36 @@ NOT_RESOLVED = "; that an ambiguity is resolved was not shown: "
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "ending"),
     [
-        ({}, f"{MOVES}{SAID}; {FURTHER}{MORE}"),
+        ({}, f"{MOVES}{NEXT_TOKEN}; {FURTHER}{MORE}"),
         (SILENT, f"{MOVES}; {FURTHER}{MORE}"),
-        ({"specific": math.nan}, f"{MOVES}{SAID}; {FURTHER}{BUT_NO_MORE}"),
-        ({"specific": math.nan, "nouns_with_gap": 1.0}, f"{MOVES}{SAID}; {FURTHER}{NO_GAP}"),
-        ({"ambiguity_p": 2 / 49}, f"{MOVES}{SAID}; {SECOND}{MORE}"),
-        ({"ambiguity_p_near": 0.2}, f"{MOVES}{SAID}{NOT_RESOLVED}{NOT_NEAR}{MORE}"),
-        (AS_FAR, f"{MOVES}{SAID}{NOT_RESOLVED}{THREE_AS_FAR}{MORE}"),
-        (NOT_ASKED | {"specific": math.nan}, f"{MOVES}{SAID}{NOT_RESOLVED}{UNCOMPARED}"),
+        ({"specific": math.nan}, f"{MOVES}{NEXT_TOKEN}; {FURTHER}{BUT_NO_MORE}"),
+        ({"specific": math.nan, "nouns_with_gap": 1.0}, f"{MOVES}{NEXT_TOKEN}; {FURTHER}{NO_GAP}"),
+        ({"ambiguity_p": 2 / 49}, f"{MOVES}{NEXT_TOKEN}; {SECOND}{MORE}"),
+        ({"ambiguity_p_near": 0.2}, f"{MOVES}{NEXT_TOKEN}{NOT_RESOLVED}{NOT_NEAR}{MORE}"),
+        (AS_FAR, f"{MOVES}{NEXT_TOKEN}{NOT_RESOLVED}{THREE_AS_FAR}{MORE}"),
+        (NOT_ASKED | {"specific": math.nan}, f"{MOVES}{NEXT_TOKEN}{NOT_RESOLVED}{UNCOMPARED}"),
         (
             NEAR_ONLY,
-            f"{MOVES}{SAID}; 50{N}% with the cue next to the word, 1{N}% further away, and {BEFORE}",
+            f"{MOVES}{NEXT_TOKEN}; 50{N}% with the cue next to the word, 1{N}% further away, and {BEFORE}",
         ),
-        (NEAR_ONLY | {"net_far": math.nan}, f"{MOVES}{SAID}; {BEFORE}{UNTOLD}"),
+        (NEAR_ONLY | {"net_far": math.nan}, f"{MOVES}{NEXT_TOKEN}; {BEFORE}{UNDECIDED}"),
         (
             AGAINST,
-            f"; swapping it moves the word −10{N}% [−20, −5] of the gap (max-T p = .01){SAID}",
+            f"; swapping it moves the word −10{N}% [−20, −5] of the gap (max-T p = .01){NEXT_TOKEN}",
         ),
         (STILL | STANDS_IN, HARDLY + TOGETHER),
         (STILL, f"{HARDLY}; it writes 90{N}% of the gap itself, which later layers take away"),
-        ({"confounded": 1.0} | AS_FAR, f"{MOVES}{SAID}; {AS_WELL}, and {THREE_AS_FAR}{MORE}"),
+        ({"confounded": 1.0} | AS_FAR, f"{MOVES}{NEXT_TOKEN}; {AS_WELL}, and {THREE_AS_FAR}{MORE}"),
         (
             {"confounded": 1.0} | NOT_ASKED | {"specific": math.nan},
-            f"{MOVES}{SAID}; {AS_WELL}, and {UNCOMPARED}",
+            f"{MOVES}{NEXT_TOKEN}; {AS_WELL}, and {UNCOMPARED}",
         ),
-        ({"confounded": 1.0}, f"{MOVES}{SAID}; {FURTHER}{MORE}"),
+        ({"confounded": 1.0}, f"{MOVES}{NEXT_TOKEN}; {FURTHER}{MORE}"),
         (
             NO_MORE,
-            f"{MOVES}{SAID}; {FURTHER}{BUT_NO_MORE}{NOT_MORE}",
+            f"{MOVES}{NEXT_TOKEN}; {FURTHER}{BUT_NO_MORE}{NOT_MORE}",
         ),
         (
             {"p_next_token": 0.3},
@@ -96,19 +98,19 @@ NOT_RESOLVED = "; that an ambiguity is resolved was not shown: "
         ),
     ],
 )
-def test_the_reasons_are_the_numbers(changed, said):
+def test_the_reasons_give_the_numbers(changed, ending):
     assert (
         reason(RESOLVES | {"p_auroc": 0.0014, "p_swap": 0.0009} | changed)
-        == f"separates the senses held out with AUROC 0.93 (max-T p = .0014){said}"
+        == f"separates the senses held out with AUROC 0.93 (max-T p = .0014){ending}"
     )
 
 
-def test_the_reasons_say_what_was_not_shown_and_what_is_too_small():
+def test_the_reasons_name_insignificant_and_small_effects():
     weak = {"p_auroc": 0.2, "p_swap": 0.3, "net": 0.001, "net_low": -0.01, "net_high": 0.01}
     name = verdict(RESOLVES | weak)
-    said = reason(RESOLVES | weak)
+    text = reason(RESOLVES | weak)
     begins = "does not separate the senses significantly: AUROC 0.93 (max-T p = .2, limit .05); swapping it moves the word 0.1"
-    assert name == "none" and said.startswith(begins)
+    assert name == "none" and text.startswith(begins)
     unswapped = "the gap between these senses is not significant, so no head was swapped"
     assert reason(RESOLVES | {"net": math.nan}) == unswapped
     tiny = {
@@ -119,9 +121,9 @@ def test_the_reasons_say_what_was_not_shown_and_what_is_too_small():
         "p_swap": 0.01,
     } | SILENT
     name = verdict(RESOLVES | tiny)
-    said = reason(RESOLVES | tiny)
+    text = reason(RESOLVES | tiny)
     ends = f"of the gap (max-T p = .01), less than the 2{N}% from which an effect counts"
-    assert name == "separates" and said.endswith(ends)
+    assert name == "separates" and text.endswith(ends)
     ends = "; not confirmed: the p corrected for all heads does not pass"
     assert reason(RESOLVES | {"p_swap": 0.3}).endswith(ends)
     neither_large_nor_separating = {"net": 0.09, "p_auroc": 0.2}

@@ -15,7 +15,10 @@ from .evidence import set_curves as set_curves
 from .heads import BESIDE_NOUNS as BESIDE_NOUNS
 from .heads import MARKS as MARKS
 from .heads import MIXER as MIXER
+from .heads import NUMBERS_FROM as NUMBERS_FROM
+from .heads import SMALLEST_CELL as SMALLEST_CELL
 from .heads import UNMARKED as UNMARKED
+from .heads import cell_size as cell_size
 from .heads import control_strips as control_strips
 from .heads import does_more as does_more
 from .heads import effect_limit as effect_limit

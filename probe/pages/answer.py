@@ -16,8 +16,7 @@ from probe.results.frames import NOT_ASKED_FOR
 from probe.stats.limits import LEVEL
 from probe.stats.numbers import counted, listed, ordinal, percent
 
-NAMED = 6  # heads that a fact names; the others are counted
-NAMED_OF_WORD = 2  # resolvers of a word that the headline names
+NAMED = 6  # heads that the headline and a fact name; the others are counted
 FAR = 20  # times as far: unambiguous nouns hardly move, and a larger ratio is mostly noise
 GAP = "gap between the meanings"  # the only fact of a word without one
 NOT_SIGNIFICANT = "not significant, so no head is ranked"
@@ -32,7 +31,8 @@ NO_GAP = "These sentences do not separate the meanings of {words} in this model.
 NO_MOVER = "No single head has a significant effect on {words}."
 LEAD = "{heads} move {words} most."
 DIFFER = "The top heads differ from word to word."
-RESOLVED = "Resolvers (more than for unambiguous nouns): {heads}."
+RESOLVED = "Resolvers: {heads}."
+UNRESOLVED = "No resolver was found for {words}."
 NOT_RESOLVED = "No head does more for an ambiguous word than for unambiguous nouns."
 NOT_COMPARED = "No word was compared with unambiguous nouns."
 EXPLORATORY = "Exploratory, because there are few sentences."
@@ -85,7 +85,7 @@ def headline(findings: Sequence[WordFindings]) -> str:
         return NO_GAP.format(words=_names(findings))
     if not moved:
         return NO_MOVER.format(words=_names(ranked))
-    sentences = [_leaders(moved), _resolvers(moved)]
+    sentences = [_leaders(moved), _resolvers(ranked)]
     if any(finding.exploratory for finding in findings):
         sentences.append(EXPLORATORY)
     return " ".join(sentences)
@@ -100,31 +100,29 @@ def _leaders(moved: Sequence[WordFindings]) -> str:
     return LEAD.format(heads=listed(first), words=_names(moved))
 
 
-def _resolvers(moved: Sequence[WordFindings]) -> str:
-    """The resolvers of each word."""
-    if not any(finding.beside_nouns.pairs for finding in moved):
+def _resolvers(ranked: Sequence[WordFindings]) -> str:
+    """The resolvers of each word, as its facts name them, and the words without one."""
+    compared = [finding for finding in ranked if finding.beside_nouns.pairs]
+    if not compared:
         return NOT_COMPARED
-    by_word = {finding.word: _on_average(finding) for finding in moved}
-    named = [
-        f"{some_names(heads, NAMED_OF_WORD)} ({word})" for word, heads in by_word.items() if heads
-    ]
-    return RESOLVED.format(heads="; ".join(named)) if named else NOT_RESOLVED
-
-
-def _on_average(finding: WordFindings) -> list[HeadFinding]:
-    """The resolvers that do more for the word on average over its pairs of meanings."""
-    return [head for head in finding.resolvers if head.comparison == "more" or head.of == 1]
+    resolved = [finding for finding in compared if finding.resolvers]
+    unresolved = [finding for finding in compared if not finding.resolvers]
+    if not resolved:
+        return NOT_RESOLVED
+    heads = [f"{some_names(finding.resolvers)} for {finding.word}" for finding in resolved]
+    sentence = RESOLVED.format(heads="; ".join(heads))
+    return f"{sentence} {UNRESOLVED.format(words=_names(unresolved))}" if unresolved else sentence
 
 
 def _names(findings: Sequence[WordFindings]) -> str:
     return listed([finding.word for finding in findings])
 
 
-def some_names(heads: Sequence[HeadFinding], most: int = NAMED) -> str:
-    """The names of the first heads, at most so many, and how many others there are."""
-    names = [head.name for head in heads[:most]]
-    others = len(heads) - len(names)
-    return listed([*names, counted(others, "other")] if others else names)
+def some_names(heads: Sequence[HeadFinding]) -> str:
+    """The names of the first NAMED heads, and how many others there are."""
+    names = [head.name for head in heads[:NAMED]]
+    further = len(heads) - len(names)
+    return listed([*names, counted(further, "other")] if further else names)
 
 
 def facts(finding: WordFindings) -> tuple[tuple[str, str], ...]:

@@ -14,6 +14,7 @@ from probe import charts
 from probe.charts.evidence import head_part_table
 from probe.experiments.run import LEADERS
 from probe.results.findings import Frames, HeadFinding, WordFindings, peak
+from probe.stats.limits import LEVEL, SMALLEST
 from probe.stats.numbers import decimal, measured, p_value, percent
 
 SHORTEST_AXIS = 0.05  # of the gap: the axis of effects reaches at least so far
@@ -27,23 +28,26 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
     heads = frames["word_heads"]
     marked = charts.named(heads)
     mlps = _mlps(findings, frames)
-    drawn = [finding for finding in findings.values() if finding.heads]
+    with_map = [finding for finding in findings.values() if finding.heads]
+    cell = charts.cell_size(heads, mlps) if with_map else 0
     return {
         "limit": percent(charts.effect_limit(heads, mlps)),
         "charts": {
             finding.word: charts.head_map(
                 heads, finding.word, mlps, read_at=finding.read_depth, legend=False
             )
-            for finding in drawn
+            for finding in with_map
         },
+        "numbers": cell >= charts.NUMBERS_FROM,
+        "wide": cell == charts.SMALLEST_CELL,
         "mlps": bool(len(mlps)),
         "mixers": bool((mlps["head"] == charts.MIXER).any()),
         "read": [
             (finding.word, finding.read_depth)
-            for finding in drawn
+            for finding in with_map
             if finding.read_depth in set(heads["layer"])
         ],
-        "counted": [(finding.word, *_clear_and_all(finding)) for finding in drawn],
+        "counted": [(finding.word, *_clear_and_all(finding)) for finding in with_map],
         "more": bool(charts.does_more(pd.concat([marked, mlps])).any()),
         "verdicts": [(name, charts.MARKS[name]) for name in charts.marked(marked)],
     }
@@ -254,7 +258,7 @@ def head_facts(head: HeadFinding) -> Section:
         "general": percent(head.general),
         "specific": _specific(head),
         "p_specific": _test(head.p_specific),
-        "beside": charts.BESIDE_NOUNS[head.comparison],
+        "beside": compared_with_nouns(head),
         "decided": head.comparison != "undecided",
         "verdict": head.verdict,
         "mark": charts.MARKS[head.verdict],
@@ -269,6 +273,18 @@ def _specific(head: HeadFinding) -> str:
     if not head.comparison:
         return ""
     return measured(head.specific, head.specific_low, head.specific_high)
+
+
+def compared_with_nouns(head: HeadFinding) -> str:
+    """A head's comparison with unambiguous nouns in words; if it is undecided, with the reason."""
+    words = charts.BESIDE_NOUNS[head.comparison]
+    if head.comparison != "undecided":
+        return words
+    if head.p_specific >= LEVEL:
+        return f"{words}: {p_value(head.p_specific, LEVEL)}"
+    if head.specific_low <= 0 <= head.specific_high:
+        return f"{words}: the interval includes 0"
+    return f"{words}: less than {percent(SMALLEST)} of the gap"
 
 
 def _share(value: float) -> str:

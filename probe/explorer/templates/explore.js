@@ -400,10 +400,9 @@ const drawSources = () => {
   const every = Array.from({ length: sizes.heads }, (_, head) => head);
   const one = (layer, head, index) => get("direct_source", layer, head, columns[index].pos);
   const rows = layered((layer, index) => sum(every.map((head) => one(layer, head, index))));
-  const limit = Math.max(ROUNDS_TO_ZERO, ...rows.flatMap(([, , value]) => columns.map((_, index) => Math.abs(value(index)))));
   const own = [`L${state.layer}H${state.head}`, state.layer, (index) => one(state.layer, state.head, index)];
   const open = (layer, index) => follow(layer, largest(every.map((head) => Math.abs(one(layer, head, index)))));
-  drawGrid("sources", columns.map(({ piece }) => written(piece)), [own, ...rows], limit, open);
+  drawGrid("sources", columns.map(({ piece }) => written(piece)), [own, ...rows], limitOf("direct"), open);
 };
 
 // The address keeps the state: typing replaces it, a choice adds a step that the back button takes back.

@@ -47,10 +47,13 @@ const makeMap = ({ box, name, cells }) => {
   box.append(make("p", { className: "map-scale" }));
 };
 const ROUNDS_TO_ZERO = 0.0005; // as a share: less is 0.0 %, which has no colour and no scale
+const IN_GAPS = ["swap", "direct"]; // maps of one quantity, % of the gap, on one scale
+const onScaleOf = (name) => maps.filter((map) => map.name === name || (IN_GAPS.includes(name) && IN_GAPS.includes(map.name) && has(map.name)));
+const valuesOf = ({ name, cells }) => [...cells.keys()].map((key) => mapped(name, ...key.split(".").map(Number)));
+const limitOf = (name) => Math.max(ROUNDS_TO_ZERO, ...onScaleOf(name).flatMap(valuesOf).map(Math.abs));
 const drawMap = ({ box, name, cells }) => {
   const heads = [...cells.keys()].map((key) => key.split(".").map(Number));
-  const values = heads.map(([layer, head]) => mapped(name, layer, head));
-  const [limit, least] = [Math.max(ROUNDS_TO_ZERO, ...values.map(Math.abs)), Math.min(...values)];
+  const [limit, least] = [limitOf(name), Math.min(...onScaleOf(name).flatMap(valuesOf))];
   heads.forEach(([layer, head]) => {
     const [value, cell] = [mapped(name, layer, head), cells.get(`${layer}.${head}`)];
     const [input, text] = cell.children;

@@ -28,7 +28,7 @@ from .heads import marked as marked
 from .heads import mixers_at_word as mixers_at_word
 from .heads import mlps_at_word as mlps_at_word
 from .heads import mlps_beside_nouns as mlps_beside_nouns
-from .heads import named as named
+from .heads import ranked_heads as ranked_heads
 from .heads import separation_and_effect as separation_and_effect
 from .heads import survey_map as survey_map
 from .heads import survey_verdicts as survey_verdicts

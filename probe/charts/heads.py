@@ -192,8 +192,8 @@ def mlps_beside_nouns(mlps: pd.DataFrame, more: Mapping[str, Sequence[int]]) -> 
     is_more = [
         layer in more.get(word, ()) for word, layer in zip(rows["word"], rows["layer"], strict=True)
     ]
-    comparison = [MORE if one else "" for one in is_more]
-    beside = [BESIDE_NOUNS[MORE] if one else "not shown to be more" for one in is_more]
+    comparison = [MORE if is_larger else "" for is_larger in is_more]
+    beside = [BESIDE_NOUNS[MORE] if is_larger else "not shown to be more" for is_larger in is_more]
     return _mlp_cells(rows.assign(comparison=comparison, beside=beside))
 
 
@@ -217,7 +217,7 @@ def _mlp_cells(rows: pd.DataFrame) -> pd.DataFrame:
     return cells.astype(numbers)
 
 
-def named(word_heads: pd.DataFrame) -> pd.DataFrame:
+def ranked_heads(word_heads: pd.DataFrame) -> pd.DataFrame:
     """The heads that have a rank, each with its `name` (L0H2), whether its interval excludes zero
     (`clear`), and its comparison with unambiguous nouns in words (`beside`)."""
     ranked = word_heads.dropna(subset="rank")
@@ -225,7 +225,7 @@ def named(word_heads: pd.DataFrame) -> pd.DataFrame:
     # A table read from a file has a missing value where nothing was compared.
     comparison = ranked["comparison"].fillna("")
     ranked = ranked.assign(name=head_names(ranked), clear=clear, comparison=comparison)
-    return ranked.assign(beside=[BESIDE_NOUNS[one] for one in ranked["comparison"]])
+    return ranked.assign(beside=[BESIDE_NOUNS[name] for name in ranked["comparison"]])
 
 
 def head_map(
@@ -244,7 +244,7 @@ def head_map(
     `mlps_beside_nouns` or `mlps_at_word`, are one more column on the same scale, each with its
     number. A dashed line lies above the layer `read_at`, the first that is read at the last depth.
     """
-    rows = named(of_word(word_heads, word))
+    rows = ranked_heads(of_word(word_heads, word))
     best = rows.nlargest(1, "net").iloc[0]
     resolvers = ", ".join(rows.loc[rows["verdict"] == "resolver", "name"]) or "none"
     do_more = ", ".join(rows.loc[does_more(rows), "name"]) or "none"
@@ -324,7 +324,7 @@ def _map(
 ) -> alt.LayerChart:
     limit = effect_limit(word_heads, mlps) if limit is None else limit
     beside = of_word(mlps, word) if mlps is not None else word_heads[:0]
-    rows = named(of_word(word_heads, word))
+    rows = ranked_heads(of_word(word_heads, word))
     rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
     fields = [*CELL, *(str(tip.shorthand).split(":")[0] for tip in tooltip)]
     rows = rows[[name for name in dict.fromkeys(fields) if name in rows]]
@@ -472,7 +472,7 @@ def separation_and_effect(word_heads: pd.DataFrame, word: str) -> alt.LayerChart
 
     The heads with the largest clear effects are named.
     """
-    rows = named(of_word(word_heads, word))
+    rows = ranked_heads(of_word(word_heads, word))
     leftmost = min(0.4, float(word_heads["auroc"].min()) - 0.05)
     x = alt.X(
         "auroc:Q",
@@ -551,8 +551,8 @@ def control_strips(
         x=x, y=y, tooltip=tips("name:N | head", "condition:N", "auroc:Q | AUROC | .2f")
     )
     ticks = base.mark_tick(color=MUTED, thickness=1.5, size=16, opacity=0.6)
-    leaders = base.transform_filter(alt.datum.stands_out)
-    diamonds = leaders.mark_point(shape="diamond", filled=True, size=80, color=WITH, opacity=1)
+    top_heads = base.transform_filter(alt.datum.stands_out)
+    diamonds = top_heads.mark_point(shape="diamond", filled=True, size=80, color=WITH, opacity=1)
     medians = rows.groupby("condition")["auroc"].median()
     middle = alt.Chart(medians.reset_index()).mark_tick(color=INK, thickness=2.5, size=22)
     middle = middle.encode(x=x, y=y)

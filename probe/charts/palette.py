@@ -192,8 +192,8 @@ def _svg(spec: dict[str, Any], width: int) -> str:
     """Vega numbers gradients through the life of a process; here they count from 0 in every
     picture."""
     svg = vl_convert.vegalite_to_svg(_on_white(spec, width))
-    drawn = dict.fromkeys(re.findall(r"gradient_\d+", svg))
-    names = {name: f"gradient_{number}" for number, name in enumerate(drawn)}
+    gradients = dict.fromkeys(re.findall(r"gradient_\d+", svg))
+    names = {name: f"gradient_{number}" for number, name in enumerate(gradients)}
     return re.sub(r"gradient_\d+", lambda match: names[match[0]], svg)
 
 
@@ -233,7 +233,7 @@ def _fewest_bytes(picture: Image.Image) -> Image.Image:
     return indexed
 
 
-def live(rows: pd.DataFrame, name: str) -> Any:
+def live_data(rows: pd.DataFrame, name: str) -> Any:
     """The rows as the named data of a chart; columns keep the types that the chart's encodings
     state."""
     return alt.InlineData(
@@ -373,10 +373,12 @@ def part_name(layer: Any, head: Any) -> str:
     return f"MLP of layer {layer}" if pd.isna(head) else f"L{layer}H{head}"
 
 
-def ends_of_lines(rows: pd.DataFrame, x: str, line: str, written: Callable[[float], str]) -> str:
+def ends_of_lines(
+    rows: pd.DataFrame, x: str, line: str, number_text: Callable[[float], str]
+) -> str:
     """In words: from which value to which each line goes, in the order of `x`."""
     ends = rows.sort_values(x).groupby(line, sort=False)["value"].agg(["first", "last"])
     return ", ".join(
-        f"{name} from {written(first)} to {written(last)}"
+        f"{name} from {number_text(first)} to {number_text(last)}"
         for name, first, last in ends.itertuples()
     )

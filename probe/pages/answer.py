@@ -80,24 +80,24 @@ def question(words: Sequence[str]) -> str:
 def headline(findings: Sequence[WordFindings]) -> str:
     """The top heads of all words, and the resolvers of each."""
     ranked = [finding for finding in findings if finding.ranked]
-    moved = [finding for finding in ranked if finding.movers]
+    with_movers = [finding for finding in ranked if finding.movers]
     if not ranked:
         return NO_GAP.format(words=_names(findings))
-    if not moved:
+    if not with_movers:
         return NO_MOVER.format(words=_names(ranked))
-    sentences = [_leaders(moved), _resolvers(ranked)]
+    sentences = [_top_heads(with_movers), _resolvers(ranked)]
     if any(finding.exploratory for finding in findings):
         sentences.append(EXPLORATORY)
     return " ".join(sentences)
 
 
-def _leaders(moved: Sequence[WordFindings]) -> str:
+def _top_heads(with_movers: Sequence[WordFindings]) -> str:
     """The top heads, where they are the same for all words that heads move."""
-    first = [head.name for head in moved[0].movers[:LEADERS]]
-    same = [{head.name for head in finding.movers[:LEADERS]} == {*first} for finding in moved]
+    first = [head.name for head in with_movers[0].movers[:LEADERS]]
+    same = [{head.name for head in finding.movers[:LEADERS]} == {*first} for finding in with_movers]
     if not all(same):
         return DIFFER
-    return LEAD.format(heads=listed(first), words=_names(moved))
+    return LEAD.format(heads=listed(first), words=_names(with_movers))
 
 
 def _resolvers(ranked: Sequence[WordFindings]) -> str:
@@ -170,14 +170,14 @@ def _nouns(finding: WordFindings) -> str:
     about = finding.beside_nouns
     if not about.pairs:
         return f"not compared: {about.not_compared}. {_next_step(finding)}"
-    place = f"{ordinal(1 + about.as_far)} of {about.nouns + 1}"
+    rank = f"{ordinal(1 + about.as_far)} of {about.nouns + 1}"
     ranked = sum(pair.ranked for pair in finding.pairs)
     if about.pairs < ranked:
-        place += f" in {about.pairs} of {counted(ranked, 'pair')} of meanings"
+        rank += f" in {about.pairs} of {counted(ranked, 'pair')} of meanings"
     if about.as_far:
-        return f"{place}; {about.furthest} moves farthest"
+        return f"{rank}; {about.furthest} moves farthest"
     near = "" if math.isnan(about.p_near) else f"; {_near(about.near, about.p_near)}"
-    return f"{place}, moves {_times(about.times_as_far)}{near}"
+    return f"{rank}, moves {_times(about.times_as_far)}{near}"
 
 
 def _near(nouns: int, p: float) -> str:
@@ -212,15 +212,15 @@ def _mlps(finding: WordFindings) -> str:
 
 
 def _smallest_set(finding: WordFindings) -> str:
-    smallest = finding.smallest_set
-    if smallest is None:
+    smallest_set = finding.smallest_set
+    if smallest_set is None:
         return ""
-    heads = f"{counted(len(smallest.names), 'head')} of {smallest.heads_tested}"
-    kept = f"{percent(smallest.faithfulness)} by {heads}"
+    heads = f"{counted(len(smallest_set.names), 'head')} of {smallest_set.heads_tested}"
+    gap_kept = f"{percent(smallest_set.faithfulness)} by {heads}"
     if finding.random_sets is None:
-        return kept
+        return gap_kept
     random_sets = finding.random_sets
-    return f"{kept} (best of {random_sets.number} random sets: {percent(random_sets.best)})"
+    return f"{gap_kept} (best of {random_sets.number} random sets: {percent(random_sets.best)})"
 
 
 def _cue(finding: WordFindings) -> str:
@@ -265,13 +265,13 @@ def _material(finding: WordFindings) -> str:
     cues = _range([pair.cue_words for pair in ranked])
     of_cues = f", {cues} pairs of cue words" if finding.cautions.cue_marked else ""
     each = "" if len(finding.pairs) == 1 else " for each pair of meanings"
-    few = "; exploratory" if finding.exploratory else ""
-    return f"{sentences} held-out pairs of sentences{of_cues}{each}{few}"
+    exploratory = "; exploratory" if finding.exploratory else ""
+    return f"{sentences} held-out pairs of sentences{of_cues}{each}{exploratory}"
 
 
 def _range(numbers: Sequence[int]) -> str:
-    fewest, most = min(numbers), max(numbers)
-    return str(most) if fewest == most else f"{fewest} to {most}"
+    fewest, largest = min(numbers), max(numbers)
+    return str(largest) if fewest == largest else f"{fewest} to {largest}"
 
 
 def _also_separated(finding: WordFindings) -> str:

@@ -34,8 +34,8 @@ def _of_word(finding: WordFindings, all_positions: pd.DataFrame) -> Section:
     positions = finding.rows["positions"]
     edges = finding.rows["edges"]
     if positions.empty:
-        nothing: Section = {"edges": [], "charts": [], "circuit": None}
-        return nothing | {"word": finding.word, "missing": why_not(finding)}
+        empty: Section = {"edges": [], "charts": [], "circuit": None}
+        return empty | {"word": finding.word, "missing": why_not(finding)}
     first = positions.iloc[0]
     return {
         "word": finding.word,

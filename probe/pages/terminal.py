@@ -87,12 +87,12 @@ def print_parameters(counted: "Count", *, as_json: bool) -> None:
 def print_evaluation(evaluation: "Evaluation") -> None:
     """Every word at its chosen depth, the mean by depth, both with heads taken out where they were,
     the sentences that are read otherwise, and why sentences were left out."""
-    shown = [words_of(evaluation), baselines_of(evaluation), means_of(evaluation)]
+    parts = [words_of(evaluation), baselines_of(evaluation), means_of(evaluation)]
     if evaluation.without is not None:
-        shown += without_of(evaluation)
+        parts += without_of(evaluation)
         if len(evaluation.words) > 1:
-            shown += without_words_of(evaluation)
-    for header, rows in shown:
+            parts += without_words_of(evaluation)
+    for header, rows in parts:
         print_table(header, rows, width=EVALUATION_WIDTH)
         typer.echo()
     if evaluation.without is not None:
@@ -278,9 +278,9 @@ def reasons_of(evaluation: "Evaluation") -> list[str]:
     """How many sentences were left out and why, a line per reason, the rare reasons together."""
     counts = evaluation.left_out["reason"].value_counts()
     lines = [f"{count} left out: {reason}" for reason, count in counts.head(REASONS).items()]
-    rest = counts.iloc[REASONS:]
-    if len(rest):
-        lines.append(f"{rest.sum()} left out for {len(rest)} other reasons")
+    further = counts.iloc[REASONS:]
+    if len(further):
+        lines.append(f"{further.sum()} left out for {len(further)} other reasons")
     return lines
 
 
@@ -365,12 +365,12 @@ def _without_cues(word: str, inferred: Sequence[tuple[str, ...]]) -> str:
             "every sentence, or pair of them, counts as a cue word of its own; mark cues with "
             "cue_start and cue_end."
         )
-    shown = ", ".join(" / ".join(cues) for cues in inferred[:DIFFERENCES_SHOWN])
+    differences = ", ".join(" / ".join(cues) for cues in inferred[:DIFFERENCES_SHOWN])
     if len(inferred) > DIFFERENCES_SHOWN:
-        shown += f" and {len(inferred) - DIFFERENCES_SHOWN} more"
+        differences += f" and {len(inferred) - DIFFERENCES_SHOWN} more"
     return (
         f"{word}: no cue is marked, so what the sentences of a pair differ in is taken for their "
-        f"cues: {shown}; mark others with cue_start and cue_end."
+        f"cues: {differences}; mark others with cue_start and cue_end."
     )
 
 
@@ -490,9 +490,9 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("loading the model", total=1.0)
 
-        def tell(stage: str, share: float) -> None:
-            left = time_left(monotonic() - started, share)
-            bar.update(task, description=f"{stage}{left}", completed=share)
+        def tell(step: str, share: float) -> None:
+            remaining = time_left(monotonic() - started, share)
+            bar.update(task, description=f"{step}{remaining}", completed=share)
 
         yield tell
 
@@ -508,14 +508,14 @@ def time_left(elapsed: float, share: float) -> str:
 
 def _line_a_minute(begun: Callable[[], None]) -> Callable[[str, float], None]:
     """Says a line at most once a minute; `begun` is called when the first stage is told."""
-    started = said = monotonic()
+    started = last_message = monotonic()
 
-    def tell(stage: str, share: float) -> None:
-        nonlocal said
+    def tell(step: str, share: float) -> None:
+        nonlocal last_message
         begun()
-        if monotonic() - said >= MINUTE:
-            said = monotonic()
-            passed = f"{share:.0%} after {(said - started) / MINUTE:.0f} min"
-            typer.echo(f"{stage}: {passed}{time_left(said - started, share)}", err=True)
+        if monotonic() - last_message >= MINUTE:
+            last_message = monotonic()
+            passed = f"{share:.0%} after {(last_message - started) / MINUTE:.0f} min"
+            typer.echo(f"{step}: {passed}{time_left(last_message - started, share)}", err=True)
 
     return tell

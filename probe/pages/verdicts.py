@@ -163,8 +163,8 @@ def _not_confirmed(row: Mapping[Any, Any]) -> str:
 def _beside(row: Mapping[Any, Any]) -> str:
     """How much of its attention a head gives to a token next to the word, and what it moves with
     the cue there and further away."""
-    side, most = max(attention_beside(row).items(), key=lambda item: item[1])
-    looks = f"{percent(most)} of its attention on the token {side}"
+    side, largest = max(attention_beside(row).items(), key=lambda item: item[1])
+    looks = f"{percent(largest)} of its attention on the token {side}"
     if math.isnan(row["net_far"]):
         return (
             f"; {looks}, and no cue stands further away, so whether it reads the cue or the place "

@@ -135,13 +135,13 @@ def test_every_effect_lies_on_the_axis_of_the_page():
     axis = effect_axis(found)
     heads = [head for finding in found.values() for head in with_card(finding)]
     for head in heads:
-        places = [float(place) for place in axis.drawn(head).values() if place]
+        places = [float(place) for place in axis.marks_of(head).values() if place]
         assert all(0 <= place <= 100 for place in places)
     lowest, highest = axis.low, axis.high
-    assert axis.place(lowest) == "0.0" and axis.place(highest) == "100.0"
+    assert axis.position(lowest) == "0.0" and axis.place(highest) == "100.0"
     far = replace(heads[0], net_low=lowest, net=0.0, net_high=highest, general=float("nan"))
-    assert axis.drawn(far)["nouns"] == ""
-    assert axis.drawn(far)["effect"] == axis.drawn(far)["zero"]
+    assert axis.marks_of(far)["nouns"] == ""
+    assert axis.marks_of(far)["effect"] == axis.drawn(far)["zero"]
 
 
 def test_the_smallest_set_has_its_interval():
@@ -273,7 +273,7 @@ def test_the_matrix_holds_the_largest_parts_and_all_others_and_sums_to_the_contr
         "qk_attribution": pd.DataFrame(scores, columns=["part_query", "part_key", "score"]),
         "ov_attribution": pd.DataFrame({"part_key": names, "write": [0.1] * 8 + [0.2]}),
     }
-    matrix = why._matrix(rows, contrast=3.0, written=1.0)
+    matrix = why._matrix(rows, contrast=3.0, write=1.0)
     assert len(matrix["keys"]) == len(matrix["rows"]) == why.MOST_PARTS + 1
     assert matrix["keys"][-1] == matrix["rows"][-1][0] == why.OTHERS
     assert {"part 2", "part 8"} <= {*matrix["keys"]} & {name for name, _ in matrix["rows"]}

@@ -261,7 +261,7 @@ def head_maps(word_heads: pd.DataFrame) -> alt.HConcatChart | alt.Chart:
     """The maps of all words side by side, on one scale."""
     words = word_heads["word"].unique()
     if not len(words):
-        note = "No word has a significant gap between its senses, so there is no map."
+        note = "No word has a significant gap between its senses, so no map is drawn."
         chart = alt.Chart(pd.DataFrame({"note": [note]})).mark_text(color=MUTED, align="left")
         return finish(
             chart.encode(text=alt.Text("note:N"), x=alt.XValue(0)).properties(height=30), note

@@ -162,8 +162,8 @@ class StudyCharts:
         drawn_word = words[0] if word is None else word
         if drawn_word not in words:
             raise InputError(
-                f"Cannot draw {name} of {drawn_word!r}: the table has rows of {', '.join(words)}. Give "
-                "one of these words."
+                f"Cannot draw {name} of {drawn_word!r}: the table has rows of {', '.join(words)}. "
+                "Give one of these words."
             )
         return table, drawn_word
 

@@ -71,12 +71,12 @@ def words_of_head(cells: pd.DataFrame, *, limits: tuple[float, float]) -> alt.La
     )
     y = alt.Y(
         "effect:Q",
-        title="% of the way",
+        title="% of the gap",
         axis=share_axis(),
         scale=alt.Scale(domain=list(limits), nice=False, padding=20),
     )
     base = alt.Chart(measured_rows).encode(x=x, y=y, tooltip=WORD_TIPS)
-    # Away from the other meaning has a shape of its own, so that it can be told without colour.
+    # Away from the other meaning has another shape, so that it can be distinguished without colour.
     colour = by_value(alt.Color, "sign:N", SIGNS, (WITH, AGAINST), None)
     shape = by_value(alt.Shape, "sign:N", SIGNS, ("circle", "triangle-down"), None)
     dots = base.mark_point(filled=True, size=36, opacity=1).encode(color=colour, shape=shape)
@@ -136,7 +136,7 @@ def carried_over(carry: pd.DataFrame) -> alt.LayerChart:
 
 
 def distances_by_depth(depths: pd.DataFrame, *, read_at: int) -> alt.LayerChart:
-    """How far the senses of words are apart by depth, beside nouns of one meaning in their place;
+    """How far the senses of words are apart by depth, next to unambiguous nouns in their place;
     1 is the words' distance at the read-out. `depths` is the frame `survey_depths`."""
     at = depths.loc[depths["depth"] == read_at, "squared_gap"].item()
     parts = []
@@ -159,7 +159,7 @@ def distances_by_depth(depths: pd.DataFrame, *, read_at: int) -> alt.LayerChart:
     picture = alt.layer(reference_line("x", read_at, dash=False), reference_line("y", 0.0), *lines)
     beside = float(parts[1].loc[depths["depth"] == read_at, "distance"].item())
     description = (
-        "Distances by depth: where words are read their senses are 1 apart, nouns of one meaning "
+        "Distances by depth: where words are read their senses are 1 apart, unambiguous nouns "
         f"in their place {decimal(beside)}."
     )
     return finish(picture, description, height=HEIGHT)

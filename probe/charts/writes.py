@@ -6,7 +6,7 @@ by token. A share is a contribution divided by the sentence's sense coordinate (
 from the midpoint between the senses), so the shares of a sentence sum to 1. It is direct: what was
 written, with everything downstream unchanged, not what would happen without it (see
 `probe.model.decomposition`). Where the word is not clearly on the side of the sense that is meant,
-a share would be a ratio to almost 0, so there are no shares.
+a share would be a ratio to almost 0, so shares are not given.
 """
 
 from collections.abc import Mapping

@@ -145,9 +145,9 @@ def _head_parts(parts: pd.DataFrame, head: HeadFinding) -> list[tuple[str, str]]
 
 
 def remark(head: HeadFinding) -> str:
-    """Which sentence says why a head's effect, its own write and its attention to the cue differ.
+    """The sentence that explains why a head's effect, write and attention to the cue differ.
 
-    "little" or "much": its own write is less or more than its effect; "elsewhere": it hardly
+    "little" or "much": its write is less or more than its effect; "elsewhere": it hardly
     attends to the cue; empty where there is nothing to say, or no effect.
     """
     if head.net < SMALLEST or head.net_low <= 0:

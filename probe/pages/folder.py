@@ -46,7 +46,7 @@ PAGES = (REPORT, WALK, SURVEY, CUES)
 MANIFEST = "manifest.json"
 # Results that may share a folder: the page of a survey shows the evaluation next to it.
 TOGETHER = {SURVEY, EVALUATION}
-GENERATOR = '<meta name="generator" content="probe">'  # stands in every page
+GENERATOR = '<meta name="generator" content="probe">'  # is in every page
 _CODE = re.compile("<code>(probe .*?)</code>")
 
 

@@ -258,7 +258,7 @@ def head_facts(head: HeadFinding) -> Section:
         "general": percent(head.general),
         "specific": _specific(head),
         "p_specific": _test(head.p_specific),
-        "beside": compared_with_nouns(head),
+        "than_nouns": compared_with_nouns(head),
         "decided": head.comparison != "undecided",
         "verdict": head.verdict,
         "mark": charts.MARKS[head.verdict],

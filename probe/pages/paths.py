@@ -114,7 +114,7 @@ def _edge(row: Row) -> Section:
         "p": "not tested" if pd.isna(row["p"]) else p_value(row["p"]),
         "direct": percent(row["direct"]),
         "fraction": percent(row["fraction"]),
-        "beside": charts.BESIDE_NOUNS[row["comparison"]],
+        "than_nouns": charts.BESIDE_NOUNS[row["comparison"]],
         "general": percent(row["general"]) if row["comparison"] else "",
         "composition": "" if pd.isna(row["composition"]) else decimal(row["composition"]),
     }

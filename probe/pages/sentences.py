@@ -184,7 +184,7 @@ def showcase(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
         if pd.isna(row["reads_as"]):
             second = frames["beside"][frames["beside"]["text"] == row["text"]]
             readers = [second_reader(row_of_second) for row_of_second in second.to_dict("records")]
-            after.append(item | {"beside": readers})
+            after.append(item | {"second_readers": readers})
         else:
             ranked = findings[row["word"]].ranked
             verdict = ("✓" if row["reads_as"] == row["sense"] else "✗") if ranked else ""

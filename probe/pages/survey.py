@@ -105,7 +105,7 @@ def natural_text(folder: Path) -> Section | None:
 
 def _heads_taken_out(folder: Path) -> list[str]:
     """The heads in the manifest of the evaluation, or of a page that was written after it; empty if
-    there is none.
+    the folder has none.
     """
     try:
         return list(json.loads((folder / "manifest.json").read_bytes()).get("without", []))
@@ -291,7 +291,7 @@ def _head_row(head: HeadAcrossWords) -> Section:
         "specific": specific,
         "p_specific": p_value(head.p_specific) if compared else "",
         "comparison": head.comparison,
-        "beside": charts.BESIDE_NOUNS[head.comparison],
+        "than_nouns": charts.BESIDE_NOUNS[head.comparison],
         "rank": f"{head.rank} [{head.rank_low}, {head.rank_high}]",
         "read": head.read_depth,
     }

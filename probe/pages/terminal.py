@@ -361,15 +361,15 @@ def _without_cues(word: str, inferred: Sequence[tuple[str, ...]]) -> str:
     pairs, or every sentence by itself."""
     if not inferred:
         return (
-            f"{word}: no cue is marked and there is no pair that differs in just a few words, so "
-            "every sentence, or pair of them, counts as a cue word of its own; mark cues with "
+            f"{word}: no cue is marked and no pair differs in just a few words, so "
+            "every sentence, or pair of them, counts as a separate cue word; mark cues with "
             "cue_start and cue_end."
         )
     differences = ", ".join(" / ".join(cues) for cues in inferred[:DIFFERENCES_SHOWN])
     if len(inferred) > DIFFERENCES_SHOWN:
         differences += f" and {len(inferred) - DIFFERENCES_SHOWN} more"
     return (
-        f"{word}: no cue is marked, so what the sentences of a pair differ in is taken for their "
+        f"{word}: no cue is marked, so the words in which a pair differs are used as their "
         f"cues: {differences}; mark others with cue_start and cue_end."
     )
 
@@ -398,9 +398,9 @@ def likely(gates: "Foreseen") -> str:
         )
     reasons = []
     if gates.untrained_p < GATE:
-        reasons.append(f"even random weights tell them apart ({p_value(gates.untrained_p)})")
+        reasons.append(f"even random weights separate them ({p_value(gates.untrained_p)})")
     if gates.nuisance_p < LEVEL:
-        told_by = "the word's position or the text's length tells them apart"
+        told_by = "the word's position or the text's length separates them"
         reasons.append(f"{told_by} ({p_value(gates.nuisance_p)})")
     verdict = "confounded" if reasons else "movers"
     if not math.isnan(gates.ambiguity_p):
@@ -411,7 +411,7 @@ def likely(gates: "Foreseen") -> str:
         nouns = f"it cannot be compared with unambiguous nouns ({gates.not_compared})"
         step = f"give more pairs of sentences in which “{gates.word}” is a noun in just this form"
         if gates.not_compared.startswith(TOO_FEW_NOUNS):
-            step = "give more nouns with --controls; without it those that ship are taken"
+            step = "give more nouns with --controls; without it the nouns that ship are used"
     else:
         nouns = "it is not compared with unambiguous nouns"
         step = "leave --controls away"
@@ -444,7 +444,7 @@ def _pair_suffices(size: "SensePairSize") -> str:
         design = f"without pairs, so {size.pairs} pairs are drawn at random"
         if size.in_pair:
             design = (
-                f"of which {size.in_pair} stand in pairs, fewer than half, so {size.pairs} pairs "
+                f"of which {size.in_pair} are in pairs, fewer than half, so {size.pairs} pairs "
                 "are drawn at random from all of them"
             )
     if size.swapped < size.pairs:
@@ -452,7 +452,7 @@ def _pair_suffices(size: "SensePairSize") -> str:
     if 0 < size.without_cue < sum(size.sentences):
         design += (
             f" ({counted(size.without_cue, 'sentence')} without a cue: each, or its pair, counts "
-            "as a cue word of its own)"
+            "as a separate cue word)"
         )
     return f"{size.word}, {sense_a} / {sense_b}: {of_a} and {of_b} sentences {design}; {answer}."
 

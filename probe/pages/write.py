@@ -162,7 +162,9 @@ def write_surveys(
     for survey, folder in zip(surveys, folders, strict=True):
         _keep_records(survey, Path(out) / folder / WORDS_FOLDER)
     page = survey_page.render(surveys, whole, folders, natural_texts=natural_texts, pages=pages)
-    written_folder = write_folder(out, {SURVEY: page}, frames=frames, manifest=whole, streams=streams)
+    written_folder = write_folder(
+        out, {SURVEY: page}, frames=frames, manifest=whole, streams=streams
+    )
     return written_folder / SURVEY
 
 

@@ -24,7 +24,7 @@ const applied = () => swaps.filter(([, , kind]) => kind !== "other" || data.seco
 const fade = (old) => document.querySelectorAll("main, .strip, .stage, header .answer, .ask .caution").forEach((part) => part.classList.toggle("stale", old));
 const settled = () => fade(!document.querySelector("[data-trouble]").hidden);
 
-// What the model is doing, by the keys of its messages.
+// The stages of the model, by the keys of its messages.
 const DOING = {
   wait: "waiting for the notebook",
   read: "reading",
@@ -40,7 +40,7 @@ const DOING = {
   cues: "trying other words",
   save: "swapping every head and writing the page",
 };
-// What a question begins with, where that is not its own name.
+// The first stage of a question, where its name differs.
 const FIRST = { sentence: "read", along: "axis", trace_heads: "trace", cues: "axis" };
 const doing = (message) => {
   document.querySelector("[data-status]").textContent = message?.doing ? `${DOING[message.doing]} …` : "";
@@ -86,7 +86,7 @@ const typed = ({ follow = chosen, at = null } = {}) => {
   chosen = follow;
   return asking(() => readSentence(follow, at));
 };
-// A sentence: its block, then where the word stands, then what the swaps do.
+// A sentence: its block, then the position of the word, then the swaps.
 const readSentence = async (follow, at) => {
   unread = true;
   const result = await answered("sentence", { follow });

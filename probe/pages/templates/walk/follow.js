@@ -1,4 +1,4 @@
-// All heads as maps of a quantity; a choice is followed. Shades grow with its square root, so that small ones can be told apart;
+// All heads as maps of a quantity; a choice is followed. Shades grow with its square root, so that small values differ visibly;
 // what is below zero has the other hue.
 const page = {
   // A head that is chosen anywhere; where the address keeps what is followed: #L5H1@9.
@@ -84,7 +84,7 @@ const refresh = ({ view, name, kind, box, told, lines }) => {
   if (lines) view.height(height(rows, lines));
   return view.data(name, rows).runAsync();
 };
-// What is folded is drawn again when it is unfolded.
+// Folded pictures are drawn again when they are unfolded.
 const refreshAll = () => Promise.all([...views.values()].filter(({ box }) => box.offsetParent).map(refresh));
 const save = (box, spec, ending) => {
   const { name, kind } = views.get(box.id);
@@ -122,7 +122,7 @@ const drawForm = () => {
   const strip = form.querySelector(".chips");
   strip.scrollLeft = chip.parentElement.offsetLeft - strip.offsetLeft - strip.clientWidth / 2;
 };
-// The first token of those that look for which this holds becomes the destination.
+// The first query token for which this holds becomes the destination.
 const goTo = (wanted) => {
   const at = tokens.findIndex(wanted);
   if (at >= 0) show({ at });

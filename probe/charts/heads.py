@@ -324,15 +324,16 @@ def _map(
 ) -> alt.LayerChart:
     limit = effect_limit(word_heads, mlps) if limit is None else limit
     beside = of_word(mlps, word) if mlps is not None else word_heads[:0]
+    cell = cell_size(word_heads, mlps)
+    has_numbers = cell >= NUMBERS_FROM
     rows = ranked_heads(of_word(word_heads, word))
-    rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
+    if has_numbers:
+        rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
     fields = [*CELL, *(str(tip.shorthand).split(":")[0] for tip in tooltip)]
     rows = rows[[name for name in dict.fromkeys(fields) if name in rows]]
     # In a hybrid some layers have no heads.
     layers = sorted({*word_heads["layer"].tolist(), *beside["layer"].tolist()})
     heads = sorted(word_heads["head"].unique().tolist())
-    cell = cell_size(word_heads, mlps)
-    has_numbers = cell >= NUMBERS_FROM
     across = alt.Scale(domain=[*heads, *beside["head"].unique().tolist()])
     down = alt.Scale(domain=layers)
     # Only the cells draw axes; what lies on them would draw them again.
@@ -432,7 +433,7 @@ def _mlp_column(
     mlps: pd.DataFrame, on_cells: dict[str, Any], *, fill: alt.Color, text: Any
 ) -> list[alt.Chart]:
     """The cells of the MLPs, with their numbers in the colour `text` if there is one."""
-    rows = mlps.assign(mark=[_mark(net) for net in mlps["net"]])
+    rows = mlps if text is None else mlps.assign(mark=[_mark(net) for net in mlps["net"]])
     base = alt.Chart(rows).encode(**on_cells, tooltip=MLP_TIPS)
     cells = base.mark_rect(stroke=LINE, strokeWidth=1).encode(color=fill)
     if text is None:

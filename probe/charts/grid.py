@@ -50,6 +50,7 @@ LOOKS = {
 DIVIDED = "divided by √d_head"
 UNDIVIDED = "not divided"
 LENGTHS = {"the vector": INK, "attention writes": WITH, "MLP writes": MUTED}
+LINE_DASHES = [[1, 0], [6, 3], [2, 2]]
 TURNS = {"its own token vector": INK, "the same word in the other sentence": SENSES[1]}
 
 
@@ -84,9 +85,14 @@ def token_grid(
     grey = 0.45 if kind != "dot" else 0
     closed = base.transform_filter("!datum.allowed").mark_rect(fill=LINE, fillOpacity=grey)
     row = base.transform_filter("datum.chosen").mark_rect(fill=WITH, fillOpacity=0.09)
-    dots = base.transform_filter("datum.size > 0").mark_circle(opacity=0.9)
+    dots = base.transform_filter("datum.size > 0").mark_point(opacity=0.9, strokeWidth=1.5)
     tip = tips("query:N", "key:N", f"{kind}:Q | {KINDS[kind]} | .6g")
-    dots = dots.encode(size=_area(kind, step), color=_signed("!datum.positive"), tooltip=tip)
+    sign = _signed("!datum.positive")
+    # Negative dots are rings, because in grey the two colours are the same.
+    filled = alt.condition("datum.positive", alt.value(1), alt.value(0))
+    dots = dots.encode(
+        size=_area(kind, step), fill=sign, stroke=sign, fillOpacity=filled, tooltip=tip
+    )
     masked = [] if cells["allowed"].all() else [closed]
     picture = alt.layer(ground, *masked, row, dots, data=live_data(rows, "cells"))
     mine = cells[cells["chosen"] & (cells["allowed"] | (kind != "pattern"))]
@@ -281,11 +287,14 @@ def softmax_bars(row: pd.DataFrame) -> Any:
     )
     divided = row["variant"][row["variant"] != UNDIVIDED].iloc[0]
     order = [divided, UNDIVIDED]
-    key = alt.Legend(orient="top", title=None, symbolStrokeWidth=0)
-    colour = by_value(alt.Color, "variant:N", order, [WITH, MUTED], key)
+    key = alt.Legend(orient="top", title=None, symbolStrokeWidth=1.5)
+    # In grey the two colours are the same, so the undivided bars are hollow.
+    fill = by_value(alt.Fill, "variant:N", order, [WITH, "transparent"], key)
+    stroke = by_value(alt.Stroke, "variant:N", order, [WITH, MUTED], key)
     tip = tips("key:N", "variant:N", "weight:Q | | .6g")
     side = alt.XOffset("variant:N", sort=order)
-    bars = alt.Chart().mark_bar().encode(x=x, xOffset=side, y=y, color=colour, tooltip=tip)
+    bars = alt.Chart().mark_bar(strokeWidth=1)
+    bars = bars.encode(x=x, xOffset=side, y=y, fill=fill, stroke=stroke, tooltip=tip)
     largest = row.groupby("variant")["weight"].max()
     description = (
         f"Attention weights over {row['key'].nunique()} tokens: the largest is "
@@ -376,10 +385,13 @@ def _stream(
     kinds = [kind for kind in colours if kind in set(rows["what"])]
     key = line_legend(orient="top", columns=1, labelLimit=300)
     colour = by_value(alt.Color, "what:N", kinds, [colours[kind] for kind in kinds], key)
+    # Dashes, because in grey two of the colours are the same.
+    dash = by_value(alt.StrokeDash, "what:N", kinds, LINE_DASHES[: len(kinds)], key)
     x = by_depth(rows["depth"], entering=True)
     y = alt.Y("value:Q", title=title, axis=alt.Axis(tickCount=5))
     tip = tips("what:N", "depth:Q | blocks passed", "value:Q | | .6g")
-    lines = lines_with_dots(alt.Chart().encode(x=x, y=y, color=colour), 36, tooltip=tip)
+    base = alt.Chart().encode(x=x, y=y, color=colour)
+    lines = lines_with_dots(base, 36, line={"strokeDash": dash}, tooltip=tip)
     first = rows[rows["what"] == next(iter(colours))]
     ends = ends_of_lines(first, "depth", "what", decimal).replace(" from ", " goes from ")
     picture = alt.layer(*lines, data=live_data(rows, name))

@@ -308,7 +308,9 @@ def by_depth(depths: pd.Series, *, entering: bool = False, padding: Any = 8, **a
         step = 2
     else:
         step = -(-last // 8)  # deep models: about eight labels
-    ticks = sorted({*range(first, 1), *range(last, 0, -step)})
+    # In deep models the names of the first two depths would overlap.
+    starts = [first] if entering and last > 16 else range(first, 1)
+    ticks = sorted({*starts, *range(last, 0, -step)})
     ruler = alt.Axis(values=ticks, labelExpr=labels, grid=False, labelOverlap=False, **axis)
     return alt.X("depth:Q", title=title, axis=ruler, scale=alt.Scale(nice=False, padding=padding))
 

@@ -178,7 +178,7 @@ def test_a_clear_effect_that_rounds_to_nothing_is_a_dot():
 
 def test_maps_of_no_word_say_so():
     spec = charts.head_maps(HEADS[:0]).to_dict()
-    assert "there is no map" in rows_of(spec, "note")[0]["note"]
+    assert "no map is drawn" in rows_of(spec, "note")[0]["note"]
 
 
 def test_a_sense_keeps_its_hue_in_every_pair():

@@ -138,10 +138,10 @@ def test_every_effect_lies_on_the_axis_of_the_page():
         places = [float(place) for place in axis.marks_of(head).values() if place]
         assert all(0 <= place <= 100 for place in places)
     lowest, highest = axis.low, axis.high
-    assert axis.position(lowest) == "0.0" and axis.place(highest) == "100.0"
+    assert axis.position(lowest) == "0.0" and axis.position(highest) == "100.0"
     far = replace(heads[0], net_low=lowest, net=0.0, net_high=highest, general=float("nan"))
     assert axis.marks_of(far)["nouns"] == ""
-    assert axis.marks_of(far)["effect"] == axis.drawn(far)["zero"]
+    assert axis.marks_of(far)["effect"] == axis.marks_of(far)["zero"]
 
 
 def test_the_smallest_set_has_its_interval():

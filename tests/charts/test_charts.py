@@ -271,6 +271,17 @@ def test_every_verdict_has_a_meaning_and_its_own_shape_which_is_the_same_for_eve
     )
 
 
+@pytest.mark.parametrize(
+    ("layers", "heads", "cell"), [(4, 4, 36), (12, 12, 25), (30, 9, 14), (16, 32, 12)]
+)
+def test_cells_are_square_and_fit_the_map(layers, heads, cell):
+    places = [(layer, head) for layer in range(layers) for head in range(heads)]
+    one = BANK.iloc[[0]].drop(columns=["layer", "head"])
+    model = one.merge(pd.DataFrame(places, columns=["layer", "head"]), how="cross")
+    spec = charts.head_map(model, "bank").to_dict()
+    assert spec["width"] == spec["height"] == {"step": cell}
+
+
 def test_a_wide_model_has_marks_and_no_numbers():
     wide = pd.concat([BANK.assign(head=BANK["head"] + 4 * n) for n in range(5)])
     spec = charts.head_map(wide, "bank").to_dict()

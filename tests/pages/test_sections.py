@@ -37,6 +37,21 @@ def test_a_head_of_several_pairs_of_senses_has_its_smallest_corrected_p():
     assert head_facts(head)["p_swap"] == "p = .04"
 
 
+UNDECIDED = [
+    ({"p_specific": 0.08}, "undecided: p = .08, limit .05"),
+    ({"specific_low": -0.005}, "undecided: the interval includes 0"),
+    ({}, "undecided: less than 2\u202f% of the gap"),
+]
+
+
+@pytest.mark.parametrize(("changed", "words"), UNDECIDED)
+def test_an_undecided_comparison_says_which_rule_it_misses(changed, words):
+    numbers = {"p_specific": 0.008, "specific": 0.01, "specific_low": 0.004, "specific_high": 0.02}
+    head = findings(FRAMES)["bank"].heads[0]
+    facts = head_facts(replace(head, comparison="undecided", **numbers | changed))
+    assert facts["than_nouns"] == words
+
+
 def cards_of(word, frames):
     """The cards of a word's heads."""
     verdicts = frames["verdicts"]

@@ -454,7 +454,12 @@ def test_the_verdict_is_in_the_map_the_card_and_the_table(page):
     assert first.locator(".mark-symbol.role-mark path").count() == len(marked) >= 2
     assert "separates" in set(BANK["verdict"])
     key = [text.strip() for text in page.locator("#answer ul.key li").all_inner_texts()]
-    assert key[2:] == ["resolver", "opposes", "more than for unambiguous nouns"]
+    assert key[2:] == [
+        "resolver",
+        "opposes",
+        "more than for unambiguous nouns",
+        "below: read after the last layer",
+    ]
     card = page.locator("#head-0-L0H2")
     assert card.locator("header .verdict-name").text_content() == "resolver"
     because = card.locator(".because").first.text_content()

@@ -19,7 +19,7 @@ The names that pages and analyses use are listed in `__init__.pyi`, each once.
 
 import lazy_loader
 
-# Not found lazily: nnsight gives every object a `save` of its own, modules too.
+# Not found lazily: nnsight gives every object a method `save`, modules too.
 from probe.charts.palette import save as save
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -15,7 +15,10 @@ from .evidence import set_curves as set_curves
 from .heads import BESIDE_NOUNS as BESIDE_NOUNS
 from .heads import MARKS as MARKS
 from .heads import MIXER as MIXER
+from .heads import NUMBERS_FROM as NUMBERS_FROM
+from .heads import SMALLEST_CELL as SMALLEST_CELL
 from .heads import UNMARKED as UNMARKED
+from .heads import cell_size as cell_size
 from .heads import control_strips as control_strips
 from .heads import does_more as does_more
 from .heads import effect_limit as effect_limit
@@ -25,7 +28,7 @@ from .heads import marked as marked
 from .heads import mixers_at_word as mixers_at_word
 from .heads import mlps_at_word as mlps_at_word
 from .heads import mlps_beside_nouns as mlps_beside_nouns
-from .heads import named as named
+from .heads import ranked_heads as ranked_heads
 from .heads import separation_and_effect as separation_and_effect
 from .heads import survey_map as survey_map
 from .heads import survey_verdicts as survey_verdicts

@@ -51,11 +51,11 @@ def accuracy_without(
     line.
     """
     means = without[without["word"].isna() & without["depth"].notna()]
-    named = f"without {', '.join(heads)}"
+    label = f"without {', '.join(heads)}"
     if len(heads) > HEADS_NAMED:
-        named = f"without {len(heads)} heads"
+        label = f"without {len(heads)} heads"
     random = f"without random sets ({means['random_sets'].iloc[0]})"
-    kinds = [INTACT, named, random, BAG]
+    kinds = [INTACT, label, random, BAG]
     rows = _lines(means, kinds, bag)
     lowest = float(np.nanmin(rows[["value", "low"]].to_numpy(dtype=float)))
     scale = alt.Scale(domain=[lowest, 1.0], nice=True, zero=False)
@@ -72,8 +72,8 @@ def accuracy_without(
         low = alt.Y("low:Q", title="sentences whose sense is found", scale=scale)
         band = band.encode(x=x, y=low, y2=alt.Y2("high:Q"), color=colour)
         lines = lines_with_dots(base, 18, line={"strokeDash": dash}, tooltip=TIPS)
-        drawn = alt.layer(band, *lines)
-        panels.append(drawn.properties(title=heading(title), width=270, height=210))
+        picture = alt.layer(band, *lines)
+        panels.append(picture.properties(title=heading(title), width=270, height=210))
     last = means[means["kind"] == "mean"].iloc[-1]
     description = (
         f"Accuracy by depth without {listed(list(heads))} at the word: with their mean instead it "
@@ -89,7 +89,7 @@ def _lines(means: pd.DataFrame, kinds: Sequence[str], bag: float) -> pd.DataFram
     what value low high`."""
     accuracy = means["accuracy"]
     missing = np.full(len(means), np.nan)
-    intact, named, random, bag_of_words = kinds
+    intact, without_heads, random, bag_of_words = kinds
     values: dict[str, tuple[Any, Any, Any]] = {
         bag_of_words: (bag, missing, missing),
         random: (
@@ -98,7 +98,7 @@ def _lines(means: pd.DataFrame, kinds: Sequence[str], bag: float) -> pd.DataFram
             accuracy - means["random_least"],
         ),
         intact: (accuracy, missing, missing),
-        named: (
+        without_heads: (
             means["accuracy_without"],
             accuracy - means["fall_high"],
             accuracy - means["fall_low"],
@@ -106,7 +106,7 @@ def _lines(means: pd.DataFrame, kinds: Sequence[str], bag: float) -> pd.DataFram
     }
     columns = means[["kind", "depth", "label"]].astype({"depth": int})
     parts = [
-        columns.assign(what=what, value=value, low=low, high=high)
-        for what, (value, low, high) in values.items()
+        columns.assign(what=kind, value=value, low=low, high=high)
+        for kind, (value, low, high) in values.items()
     ]
     return pd.concat(parts, ignore_index=True)

@@ -25,14 +25,14 @@ MARGIN = 0.04  # of the range of an axis
 
 
 class _Box(NamedTuple):
-    left: float
-    right: float
+    x_low: float
+    x_high: float
     top: float
     bottom: float
 
-    def meets(self, other: "_Box") -> bool:
-        across = self.left < other.right and other.left < self.right
-        return across and self.top < other.bottom and other.top < self.bottom
+    def meets(self, box: "_Box") -> bool:
+        across = self.x_low < box.x_high and box.x_low < self.x_high
+        return across and self.top < box.bottom and box.top < self.bottom
 
 
 def dots(cues: pd.DataFrame) -> pd.DataFrame:
@@ -65,7 +65,7 @@ def cue_scatter(
     rows["side"] = [senses[0] if x > mean else senses[1] for x in rows["coordinate"]]
     across = _range(rows["coordinate"])
     up = (0.0, float(rows[heads].to_numpy().max()) * (1 + MARGIN))
-    chosen = alt.param(
+    selection = alt.param(
         name="head",
         value=heads[0],
         bind=alt.binding_select(options=heads, name="attention of "),
@@ -97,24 +97,24 @@ def cue_scatter(
     columns = ["cue", "seen", "side", "coordinate", "coordinate_sd", *heads]
     # One text, because altair takes a second for every thousand rows that it is given as objects.
     text = rows[columns].to_json(orient="records", force_ascii=False, double_precision=DECIMALS)
-    drawn = alt.InlineData(values=text, format=alt.JsonDataFormat(type="json"))
+    inline = alt.InlineData(values=text, format=alt.JsonDataFormat(type="json"))
     base = (
-        alt.Chart(drawn)
+        alt.Chart(inline)
         .transform_calculate(attention="datum[head]")
         .encode(x=x, y=y, color=colour, tooltip=tooltip)
     )
-    every = base.transform_filter("!datum.seen").mark_point(filled=True, size=DOT, opacity=0.45)
-    seen = base.transform_filter("datum.seen").mark_point(
+    all_dots = base.transform_filter("!datum.seen").mark_point(filled=True, size=DOT, opacity=0.45)
+    fitted_dots = base.transform_filter("datum.seen").mark_point(
         filled=False, size=3 * DOT, opacity=0.8, strokeWidth=1
     )
     is_found = (
         f"length(search) >= {FEWEST_LETTERS} && indexof(lower(datum.cue), lower(trim(search))) == 0"
     )
-    found = base.transform_filter(is_found)
-    rings = found.mark_point(filled=True, size=FOUND, opacity=1, stroke=INK, strokeWidth=1.5)
-    found_names = found.mark_text(align="left", dx=8, dy=-8, fontSize=12, fontWeight="bold").encode(
-        text=alt.Text("cue:N"), color=alt.value(INK)
-    )
+    found_dots = base.transform_filter(is_found)
+    rings = found_dots.mark_point(filled=True, size=FOUND, opacity=1, stroke=INK, strokeWidth=1.5)
+    found_names = found_dots.mark_text(
+        align="left", dx=8, dy=-8, fontSize=12, fontWeight="bold"
+    ).encode(text=alt.Text("cue:N"), color=alt.value(INK))
     names = alt.Chart(pd.concat([_names(rows, head, across, up) for head in heads]))
     names = (
         names.transform_filter(f"datum.name == head && (datum.narrow || width >= {WIDE - 80})")
@@ -130,7 +130,9 @@ def cue_scatter(
         f"{senses[0]}: {', '.join(ends['cue'].tail(5)[::-1])}; toward {senses[1]}: "
         f"{', '.join(ends['cue'].head(5))}. The mean over all words is {percent(mean)}."
     )
-    picture = alt.layer(middle, every, seen, names, rings, found_names).add_params(chosen, search)
+    picture = alt.layer(middle, all_dots, fitted_dots, names, rings, found_names).add_params(
+        selection, search
+    )
     return finish(picture, description, height=HEIGHT)
 
 
@@ -150,18 +152,20 @@ def _names(
     strength = along.abs() + above.clip(lower=0)
     # Both sides in turn, so that each has names.
     order = strength.groupby(along > 0).rank(ascending=False, method="first").sort_values().index
-    chosen = unseen.loc[order].head(NAMED)
-    placed: list[dict[str, Any]] = []
+    candidates = unseen.loc[order].head(NAMED)
+    labels: list[dict[str, Any]] = []
     boxes: dict[int, list[_Box]] = {WIDE: [], NARROW_WIDTH: []}
-    for cue, x, y in zip(chosen["cue"], chosen["coordinate"], chosen[head], strict=True):
-        free = {width: _place(cue, x, y, across, up, width, boxes[width]) for width in boxes}
+    for cue, x, y in zip(
+        candidates["cue"], candidates["coordinate"], candidates[head], strict=True
+    ):
+        free = {width: _free_box(cue, x, y, across, up, width, boxes[width]) for width in boxes}
         if free[WIDE]:
             row = {"cue": cue, "name": head, "coordinate": x, "attention": y}
-            placed.append(row | {"narrow": free[NARROW_WIDTH]})
-    return pd.DataFrame(placed, columns=["cue", "name", "coordinate", "attention", "narrow"])
+            labels.append(row | {"narrow": free[NARROW_WIDTH]})
+    return pd.DataFrame(labels, columns=["cue", "name", "coordinate", "attention", "narrow"])
 
 
-def _place(
+def _free_box(
     cue: str,
     x: float,
     y: float,
@@ -175,8 +179,8 @@ def _place(
     bottom = (1 - (y - up[0]) / (up[1] - up[0])) * HEIGHT
     half = LETTER * len(cue) / 2
     box = _Box(centre - half, centre + half, bottom - NAME_HEIGHT, bottom)
-    inside = box.left >= 0 and box.right <= width and box.top >= -NAME_HEIGHT
-    if not inside or any(box.meets(other) for other in boxes):
+    inside = box.x_low >= 0 and box.x_high <= width and box.top >= -NAME_HEIGHT
+    if not inside or any(box.meets(taken_box) for taken_box in boxes):
         return False
     boxes.append(box)
     return True

@@ -85,12 +85,12 @@ def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> al
     low = alt.Y("low:Q", title=GAP_SHARE, scale=scale)
     band = base.mark_area(opacity=0.15).encode(y=low, y2=alt.Y2("high:Q"))
     lines = lines_with_dots(base, 26, line={"strokeDash": dash}, tooltip=CURVE_TIPS)
-    smallest = rows[rows["size"] == rows["smallest"]]
-    ring = _ring(smallest, x, y, most=int(rows["size"].max()))
+    smallest_set = rows[rows["size"] == rows["smallest"]]
+    ring = _ring(smallest_set, x, y, largest=int(rows["size"].max()))
     picture = alt.layer(reference_line("y", ENOUGH), band, ticks, *lines, *ring)
     description = (
-        f"Sets of heads for {word}: {_smallest_set(smallest)}; {len(chance)} random sets from the "
-        "same layers are drawn for comparison."
+        f"Sets of heads for {word}: {_smallest_set(smallest_set)}; {len(chance)} random sets from "
+        "the same layers are drawn for comparison."
     )
     return finish(picture, description, height=230)
 
@@ -98,28 +98,28 @@ def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> al
 def _curve_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """The two curves one after the other: `what value low high`."""
     curves = [
-        rows.assign(value=rows[name], low=rows[f"{name}_low"], high=rows[f"{name}_high"], what=what)
-        for name, what in CURVES.items()
+        rows.assign(value=rows[name], low=rows[f"{name}_low"], high=rows[f"{name}_high"], what=kind)
+        for name, kind in CURVES.items()
     ]
     return pd.concat(curves, ignore_index=True)
 
 
-def _size_axis(most: int) -> alt.X:
-    kind = "linear" if most <= FEW_HEADS else "sqrt"
-    scale = alt.Scale(type=kind, domain=[0, most], nice=False)
-    axis = alt.Axis(format="d", grid=False, values=_ticks(most))
+def _size_axis(largest: int) -> alt.X:
+    kind = "linear" if largest <= FEW_HEADS else "sqrt"
+    scale = alt.Scale(type=kind, domain=[0, largest], nice=False)
+    axis = alt.Axis(format="d", grid=False, values=_ticks(largest))
     return alt.X("size:Q", title="number of heads, leading first", scale=scale, axis=axis)
 
 
-def _ticks(most: int) -> list[int]:
-    if most <= 8:
-        return list(range(most + 1))
-    if most <= 16:
-        return list(range(0, most + 1, 2))
-    if most <= FEW_HEADS:
-        return list(range(0, most + 1, 4))
-    round_sizes = [size for size in (1, 3, 10, 30, 100, 300, 1000) if size < 0.8 * most]
-    return [0, *round_sizes, most]
+def _ticks(largest: int) -> list[int]:
+    if largest <= 8:
+        return list(range(largest + 1))
+    if largest <= 16:
+        return list(range(0, largest + 1, 2))
+    if largest <= FEW_HEADS:
+        return list(range(0, largest + 1, 4))
+    round_sizes = [size for size in (1, 3, 10, 30, 100, 300, 1000) if size < 0.8 * largest]
+    return [0, *round_sizes, largest]
 
 
 def _curve_scale(curves: pd.DataFrame, random_sets: pd.DataFrame) -> alt.Scale:
@@ -131,27 +131,27 @@ def _curve_scale(curves: pd.DataFrame, random_sets: pd.DataFrame) -> alt.Scale:
     return alt.Scale(domain=[low, high], nice=False)
 
 
-def _ring(smallest: pd.DataFrame, x: alt.X, y: alt.Y, *, most: int) -> list[alt.Chart]:
+def _ring(smallest_set: pd.DataFrame, x: alt.X, y: alt.Y, *, largest: int) -> list[alt.Chart]:
     """A ring round the smallest set that reaches the line, with its size and share in words."""
-    if smallest.empty:
+    if smallest_set.empty:
         return []
-    size = int(smallest["size"].iloc[0])
-    value = float(smallest["faithfulness"].iloc[0])
+    size = int(smallest_set["size"].iloc[0])
+    value = float(smallest_set["faithfulness"].iloc[0])
     heads = "head" if size == 1 else "heads"
     note = f"{size} {heads}: {percent(value)}"
     base = alt.Chart(pd.DataFrame([{"size": size, "value": value, "note": note}]))
     ring = base.mark_point(size=120, color=INK, strokeWidth=1.5, opacity=1).encode(x=x, y=y)
     # The label is on the side that has space, above every line, band and tick.
-    side = {"align": "right", "dx": 4} if size > 0.6 * most else {"dx": -4}
+    side = {"align": "right", "dx": 4} if size > 0.6 * largest else {"dx": -4}
     label = base.mark_text(**TEXT | side).encode(x=x, y=alt.YValue(8), text=alt.Text("note:N"))
     return [ring, label]
 
 
-def _smallest_set(smallest: pd.DataFrame) -> str:
+def _smallest_set(smallest_set: pd.DataFrame) -> str:
     enough = f"reach {percent(ENOUGH)} of the sense gap"
-    if smallest.empty:
+    if smallest_set.empty:
         return f"No set of leading heads {enough}"
-    row = smallest.iloc[0]
+    row = smallest_set.iloc[0]
     return f"The first {int(row['size'])} heads {enough}, keeping {percent(row['faithfulness'])}"
 
 
@@ -209,10 +209,10 @@ def head_part_table(
     swap = leading(word_heads[[*keys, *(f"swap{end}" for end in ENDS)]], word, heads)
     wide = leading(head_parts, word, heads).merge(swap, on="name")
     bars = []
-    for part, what in HEAD_PARTS.items():
+    for part, kind in HEAD_PARTS.items():
         columns = {f"{part}{end}": name for end, name in zip(ENDS, BAR, strict=True)}
         of_part = wide[["name", *columns]].rename(columns=columns)
-        bars.append(of_part.assign(part=part, what=what))
+        bars.append(of_part.assign(part=part, what=kind))
     long = pd.concat(bars, ignore_index=True).dropna()
     return long.assign(text=[measured(*row) for row in long[list(BAR)].to_numpy()])
 
@@ -224,7 +224,7 @@ def head_part_bars(
     lines: 95 %."""
     rows = head_part_table(head_parts, word_heads, word, heads)
     names = [name for name in heads if name in set(rows["name"])]
-    kinds = [what for what in HEAD_PARTS.values() if what in set(rows["what"])]
+    kinds = [kind for kind in HEAD_PARTS.values() if kind in set(rows["what"])]
     low = min(0.0, float(rows["low"].min()))
     high = max(0.0, float(rows["high"].max()))
     # To the right of the interval; the interval itself is drawn.
@@ -254,7 +254,7 @@ def head_part_bars(
     intervals = intervals.encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"), **row)
     numbers = numbers_at(numbered, "edge", dx=4, **row)
     first = rows[rows["name"] == names[0]]
-    effects = [f"{what} {text}" for what, text in zip(first["what"], first["text"], strict=True)]
+    effects = [f"{kind} {text}" for kind, text in zip(first["what"], first["text"], strict=True)]
     description = (
         f"How the effect on {word} comes about. {names[0]}: {', '.join(effects)} of the sense gap."
     )

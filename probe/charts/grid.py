@@ -3,7 +3,8 @@ weights and ΔE by source, the word's vector on its way up; and the attention of
 squares.
 
 The script of a walk replaces a chart's rows with the rows of another head, token or text
-(`palette.live`): tokens are in the order of the rows, and `usermeta` holds their height in pixels.
+(`palette.live_data`): tokens are in the order of the rows, and `usermeta` holds their height in
+pixels.
 """
 
 from collections.abc import Hashable, Mapping
@@ -26,7 +27,7 @@ from probe.charts.palette import (
     finish,
     line_legend,
     lines_with_dots,
-    live,
+    live_data,
     reference_line,
     share_axis,
     tips,
@@ -49,6 +50,7 @@ LOOKS = {
 DIVIDED = "divided by √d_head"
 UNDIVIDED = "not divided"
 LENGTHS = {"the vector": INK, "attention writes": WITH, "MLP writes": MUTED}
+LINE_DASHES = [[1, 0], [6, 3], [2, 2]]
 TURNS = {"its own token vector": INK, "the same word in the other sentence": SENSES[1]}
 
 
@@ -57,15 +59,15 @@ def token_grid(
     kind: str,
     *,
     queries: Orientation = "rows",
-    named: Mapping[str, str] = NAMES,
+    axis_titles: Mapping[str, str] = NAMES,
 ) -> Any:
     """A head's dot products (`dot`) or weights (`pattern`, `open`: without the mask), a dot per
     query and key.
 
     `cells` is a walk's `attention` frame with `chosen`, the row that is followed; queries and keys
-    may be tokens of two texts, and `named` titles their axes. Areas of weights run from 0 to 1 in
-    every picture; areas of dot products to the largest of the head, violet where positive and ochre
-    where negative. Cells that the mask closes are grey.
+    may be tokens of two texts. Areas of weights run from 0 to 1 in every picture; areas of dot
+    products to the largest of the head, violet where positive and ochre where negative. Cells that
+    the mask closes are grey.
     """
     labels = {name: cells[name].drop_duplicates().tolist() for name in ("query", "key")}
     count = max(map(len, labels.values()))
@@ -73,9 +75,9 @@ def token_grid(
     down = "query" if queries == "rows" else "key"
     across = "key" if queries == "rows" else "query"
     axis = {"grid": False, "labelLimit": 90}
-    y = alt.Y(f"{down}:N", title=named[down], sort=None, axis=token_axis(**axis))
+    y = alt.Y(f"{down}:N", title=axis_titles[down], sort=None, axis=token_axis(**axis))
     x = alt.X(
-        f"{across}:N", title=named[across], sort=None, axis=token_axis(labelAngle=-45, **axis)
+        f"{across}:N", title=axis_titles[across], sort=None, axis=token_axis(labelAngle=-45, **axis)
     )
     rows = cells.assign(size=cells[kind].abs(), positive=cells[kind] >= 0)
     base = alt.Chart().encode(x=x, y=y)
@@ -83,18 +85,23 @@ def token_grid(
     grey = 0.45 if kind != "dot" else 0
     closed = base.transform_filter("!datum.allowed").mark_rect(fill=LINE, fillOpacity=grey)
     row = base.transform_filter("datum.chosen").mark_rect(fill=WITH, fillOpacity=0.09)
-    dots = base.transform_filter("datum.size > 0").mark_circle(opacity=0.9)
+    dots = base.transform_filter("datum.size > 0").mark_point(opacity=0.9, strokeWidth=1.5)
     tip = tips("query:N", "key:N", f"{kind}:Q | {KINDS[kind]} | .6g")
-    dots = dots.encode(size=_area(kind, step), color=_signed("!datum.positive"), tooltip=tip)
+    sign = _signed("!datum.positive")
+    # Negative dots are rings, because in grey the two colours are the same.
+    filled = alt.condition("datum.positive", alt.value(1), alt.value(0))
+    dots = dots.encode(
+        size=_area(kind, step), fill=sign, stroke=sign, fillOpacity=filled, tooltip=tip
+    )
     masked = [] if cells["allowed"].all() else [closed]
-    picture = alt.layer(ground, *masked, row, dots, data=live(rows, "cells"))
+    picture = alt.layer(ground, *masked, row, dots, data=live_data(rows, "cells"))
     mine = cells[cells["chosen"] & (cells["allowed"] | (kind != "pattern"))]
     best = mine.nlargest(1, kind).iloc[0]
     tokens = " by ".join(str(size) for size in dict.fromkeys(map(len, labels.values())))
-    written = decimal if kind == "dot" else percent
+    number_text = decimal if kind == "dot" else percent
     description = (
         f"Grid of {KINDS[kind]}, queries as {queries}, {tokens} tokens. In the row of "
-        f"{best['query']} the largest is that of {best['key']}: {written(float(best[kind]))}."
+        f"{best['query']} the largest is that of {best['key']}: {number_text(float(best[kind]))}."
     )
     return finish(_tall(picture, len(labels[down]), step, by=down), description)
 
@@ -143,7 +150,7 @@ def head_grids(weights: pd.DataFrame, *, tokens: int) -> Any:
     layers = int(weights["layer"].max()) + 1
     heads = int(weights["head"].max()) + 1
     side = max(160 // max(layers, heads), 26) if layers * heads > 16 else 84
-    drawn = weights[weights["weight"] >= FAINT].nlargest(MOST_WEIGHTS, "weight")
+    visible = weights[weights["weight"] >= FAINT].nlargest(MOST_WEIGHTS, "weight")
     positions = alt.Scale(domain=list(range(tokens)))
     key = alt.Legend(
         title="attention weight",
@@ -152,7 +159,7 @@ def head_grids(weights: pd.DataFrame, *, tokens: int) -> Any:
         values=[0, 0.5, 1],
         gradientLength=160,
     )
-    cells = alt.Chart(drawn).mark_rect()
+    cells = alt.Chart(visible).mark_rect()
     cells = cells.encode(
         x=alt.X("key_pos:O", axis=None, scale=positions),
         y=alt.Y("query_pos:O", axis=None, scale=positions),
@@ -206,7 +213,7 @@ def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
         color=colour, shape=shape, size=strong, tooltip=tip
     )
     texts = base.mark_text(dy=-10, fontSize=11, color=INK).encode(text=alt.Text("name:N"))
-    picture = alt.layer(dots, texts, data=live(rows, "points"))
+    picture = alt.layer(dots, texts, data=live_data(rows, "points"))
     variance = percent(float(rows["explained"].iloc[0]))
     vectors = " and ".join(f"{kind}s" for kind in kinds)
     description = (
@@ -221,14 +228,16 @@ def _names(rows: pd.DataFrame) -> list[str]:
     overlap another."""
     width = NAME_WIDTH * float(rows["plane_x"].max() - rows["plane_x"].min())
     height = NAME_HEIGHT * float(rows["plane_y"].max() - rows["plane_y"].min())
-    wanted = rows[(rows["kind"] != "query") | rows["chosen"]]
-    wanted = wanted.sort_values("chosen", ascending=False, kind="stable")
-    written: dict[Hashable, tuple[float, float]] = {}
-    for row, x, y in zip(wanted.index, wanted["plane_x"], wanted["plane_y"], strict=True):
-        apart = (abs(x - a) > width or abs(y - b) > height for a, b in written.values())
+    candidates = rows[(rows["kind"] != "query") | rows["chosen"]]
+    candidates = candidates.sort_values("chosen", ascending=False, kind="stable")
+    labels: dict[Hashable, tuple[float, float]] = {}
+    for row, x, y in zip(
+        candidates.index, candidates["plane_x"], candidates["plane_y"], strict=True
+    ):
+        apart = (abs(x - a) > width or abs(y - b) > height for a, b in labels.values())
         if all(apart):
-            written[row] = (x, y)
-    return [label if row in written else "" for row, label in rows["label"].items()]
+            labels[row] = (x, y)
+    return [label if row in labels else "" for row, label in rows["label"].items()]
 
 
 def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
@@ -248,7 +257,7 @@ def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
     look = {"filled": True, "size": 70, "opacity": 1}
     before = base.mark_point(color=MUTED, **look).encode(x=x)
     after = base.mark_point(color=WITH, shape="square", **look).encode(x=alt.X("after:Q"))
-    picture = alt.layer(rules, before, after, data=live(norms, "norms"))
+    picture = alt.layer(rules, before, after, data=live_data(norms, "norms"))
     low = float(norms["after"].min())
     high = float(norms["after"].max())
     description = (
@@ -278,18 +287,21 @@ def softmax_bars(row: pd.DataFrame) -> Any:
     )
     divided = row["variant"][row["variant"] != UNDIVIDED].iloc[0]
     order = [divided, UNDIVIDED]
-    key = alt.Legend(orient="top", title=None, symbolStrokeWidth=0)
-    colour = by_value(alt.Color, "variant:N", order, [WITH, MUTED], key)
+    key = alt.Legend(orient="top", title=None, symbolStrokeWidth=1.5)
+    # In grey the two colours are the same, so the undivided bars are hollow.
+    fill = by_value(alt.Fill, "variant:N", order, [WITH, "transparent"], key)
+    stroke = by_value(alt.Stroke, "variant:N", order, [WITH, MUTED], key)
     tip = tips("key:N", "variant:N", "weight:Q | | .6g")
     side = alt.XOffset("variant:N", sort=order)
-    bars = alt.Chart().mark_bar().encode(x=x, xOffset=side, y=y, color=colour, tooltip=tip)
-    most = row.groupby("variant")["weight"].max()
+    bars = alt.Chart().mark_bar(strokeWidth=1)
+    bars = bars.encode(x=x, xOffset=side, y=y, fill=fill, stroke=stroke, tooltip=tip)
+    largest = row.groupby("variant")["weight"].max()
     description = (
         f"Attention weights over {row['key'].nunique()} tokens: the largest is "
-        f"{percent(float(most[divided]))} with the division and "
-        f"{percent(float(most[UNDIVIDED]))} without it."
+        f"{percent(float(largest[divided]))} with the division and "
+        f"{percent(float(largest[UNDIVIDED]))} without it."
     )
-    return finish(alt.layer(bars, data=live(row, "shares")), description, height=150)
+    return finish(alt.layer(bars, data=live_data(row, "shares")), description, height=150)
 
 
 def source_bars(values: pd.DataFrame) -> Any:
@@ -312,7 +324,7 @@ def source_bars(values: pd.DataFrame) -> Any:
         f"{percent(float(largest['share']))} of it with a weight of "
         f"{percent(float(largest['weight']))}."
     )
-    picture = alt.layer(bars, ticks, data=live(values, "values")) + reference_line("x", 0.0)
+    picture = alt.layer(bars, ticks, data=live_data(values, "values")) + reference_line("x", 0.0)
     return finish(_tall(picture, len(values), 18), description)
 
 
@@ -326,7 +338,7 @@ def logit_bars(values: pd.DataFrame, word: str) -> Any:
         f"What each source token adds to the logit of {word}: {largest['label']} "
         f"{decimal(float(largest['logit']))}."
     )
-    picture = alt.layer(bars, data=live(values, "logits")) + reference_line("x", 0.0)
+    picture = alt.layer(bars, data=live_data(values, "logits")) + reference_line("x", 0.0)
     return finish(_tall(picture, len(values), 18), description)
 
 
@@ -341,13 +353,13 @@ def _source_bars(column: str, x: alt.X, tip: list[alt.Tooltip]) -> tuple[alt.Cha
 def stream_lengths(rows: pd.DataFrame) -> Any:
     """Length of the vector entering each layer, and of what attention and MLP wrote. `rows`: `depth
     what value`."""
-    return _stream(rows, LENGTHS, "lengths", what="Lengths", title="length")
+    return _stream(rows, LENGTHS, "lengths", subject="Lengths", title="length")
 
 
 def stream_turns(rows: pd.DataFrame) -> Any:
     """Cosine of the vector with its token's embedding, and with the same word's vector in another
     sentence."""
-    return _stream(rows, TURNS, "turns", what="Cosines", title="cosine with")
+    return _stream(rows, TURNS, "turns", subject="Cosines", title="cosine with")
 
 
 def apart(rows: pd.DataFrame) -> Any:
@@ -362,22 +374,25 @@ def apart(rows: pd.DataFrame) -> Any:
     description = (
         f"Distances by depth: at the end the two vectors are {last} of their length apart."
     )
-    return finish(alt.layer(*lines, data=live(rows, "apart")), description, height=170)
+    return finish(alt.layer(*lines, data=live_data(rows, "apart")), description, height=170)
 
 
 def _stream(
-    rows: pd.DataFrame, colours: dict[str, str], name: str, *, what: str, title: str
+    rows: pd.DataFrame, colours: dict[str, str], name: str, *, subject: str, title: str
 ) -> Any:
     """Lines by depth, the rows named `name`; `what` they are begins the description, with the ends
     of the first line."""
     kinds = [kind for kind in colours if kind in set(rows["what"])]
     key = line_legend(orient="top", columns=1, labelLimit=300)
     colour = by_value(alt.Color, "what:N", kinds, [colours[kind] for kind in kinds], key)
+    # Dashes, because in grey two of the colours are the same.
+    dash = by_value(alt.StrokeDash, "what:N", kinds, LINE_DASHES[: len(kinds)], key)
     x = by_depth(rows["depth"], entering=True)
     y = alt.Y("value:Q", title=title, axis=alt.Axis(tickCount=5))
     tip = tips("what:N", "depth:Q | blocks passed", "value:Q | | .6g")
-    lines = lines_with_dots(alt.Chart().encode(x=x, y=y, color=colour), 36, tooltip=tip)
+    base = alt.Chart().encode(x=x, y=y, color=colour)
+    lines = lines_with_dots(base, 36, line={"strokeDash": dash}, tooltip=tip)
     first = rows[rows["what"] == next(iter(colours))]
     ends = ends_of_lines(first, "depth", "what", decimal).replace(" from ", " goes from ")
-    picture = alt.layer(*lines, data=live(rows, name))
-    return finish(picture, f"{what} by depth: {ends}.", height=170)
+    picture = alt.layer(*lines, data=live_data(rows, name))
+    return finish(picture, f"{subject} by depth: {ends}.", height=170)

@@ -26,7 +26,6 @@ from probe.charts.palette import (
     effect_scale,
     finish,
     head_names,
-    layer_height,
     of_word,
     part_name,
     reference_line,
@@ -64,8 +63,6 @@ UNMARKED = ("separates", "none")  # in a map: too many, and nothing depends on t
 MORE = "more"  # the comparison of a head that does more for the word than for unambiguous nouns
 MORE_FRAME = {"stroke": INK, "strokeWidth": 2.5, "fillOpacity": 0}
 COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "mover": WITH, "opposes": AGAINST}
-MANY_HEADS = 16  # in a wider map a cell has no space for a number next to the verdict's mark
-ASIDE = -4  # pixels that a number is moved to the left
 FEW_LAYERS = 6  # a higher map has numbers on all four sides
 NOTHING = 0.005  # of the gap: an effect that rounds to 0 %
 STRONG = 0.55  # of the scale: from here on white is read better than ink, on the darker colour
@@ -103,7 +100,7 @@ BESIDE_NOUNS = {
     "more": "more than for other nouns",
     "less": "less than for other nouns",
     "same": "as for any noun",
-    "undecided": "–",
+    "undecided": "undecided",
     "": "not compared",
 }
 # The values of a cell of a map, for the drawing and for its card.
@@ -128,8 +125,15 @@ CELL = (
     "attention_cue",
     "attention_previous",
 )
-CELL_SIZE = 36  # pixels of a square cell, in a small map
-FEW_COLUMNS = 7  # of cells of that size, for which a phone is wide enough
+# Pixels. The cells of a map are square: as large as the map's height and a phone's width allow.
+MAP_HEIGHT = 420
+MAP_WIDTH = 300
+LARGEST_CELL = 36
+SMALLEST_CELL = 12
+NUMBERS_FROM = 22  # a smaller cell has no space for a number
+LOWER = 4  # a number is moved down by this, below the verdict's mark
+LARGE_MARK = 60  # square pixels of a mark, in the largest cells
+SMALL_MARK = 34
 MLP_CELL = ("word", "layer", "head", "name", "net", "general", "specific", "comparison", "beside")
 EFFECT_TITLE = "net swap effect (share of gap)"
 CHANCE = 0.5
@@ -188,8 +192,8 @@ def mlps_beside_nouns(mlps: pd.DataFrame, more: Mapping[str, Sequence[int]]) -> 
     is_more = [
         layer in more.get(word, ()) for word, layer in zip(rows["word"], rows["layer"], strict=True)
     ]
-    comparison = [MORE if one else "" for one in is_more]
-    beside = [BESIDE_NOUNS[MORE] if one else "not shown to be more" for one in is_more]
+    comparison = [MORE if is_larger else "" for is_larger in is_more]
+    beside = [BESIDE_NOUNS[MORE] if is_larger else "not shown to be more" for is_larger in is_more]
     return _mlp_cells(rows.assign(comparison=comparison, beside=beside))
 
 
@@ -213,7 +217,7 @@ def _mlp_cells(rows: pd.DataFrame) -> pd.DataFrame:
     return cells.astype(numbers)
 
 
-def named(word_heads: pd.DataFrame) -> pd.DataFrame:
+def ranked_heads(word_heads: pd.DataFrame) -> pd.DataFrame:
     """The heads that have a rank, each with its `name` (L0H2), whether its interval excludes zero
     (`clear`), and its comparison with unambiguous nouns in words (`beside`)."""
     ranked = word_heads.dropna(subset="rank")
@@ -221,7 +225,7 @@ def named(word_heads: pd.DataFrame) -> pd.DataFrame:
     # A table read from a file has a missing value where nothing was compared.
     comparison = ranked["comparison"].fillna("")
     ranked = ranked.assign(name=head_names(ranked), clear=clear, comparison=comparison)
-    return ranked.assign(beside=[BESIDE_NOUNS[one] for one in ranked["comparison"]])
+    return ranked.assign(beside=[BESIDE_NOUNS[name] for name in ranked["comparison"]])
 
 
 def head_map(
@@ -232,15 +236,15 @@ def head_map(
     read_at: int | None = None,
     legend: bool = True,
 ) -> alt.LayerChart:
-    """Layer x head grid of a word's net swap effects; a number (percent) is where the 95 %
-    interval excludes zero.
+    """Layer x head grid of a word's net swap effects, in square cells; a number (percent) is where
+    the 95 % interval excludes zero.
 
-    The verdict is a mark in the cell's corner; in wide models there is no number. A frame is around
-    the cells that do more for the word than for unambiguous nouns. `mlps`, from
+    The verdict is a mark in the cell's corner; in large models the cells have no number. A frame is
+    around the cells that do more for the word than for unambiguous nouns. `mlps`, from
     `mlps_beside_nouns` or `mlps_at_word`, are one more column on the same scale, each with its
     number. A dashed line lies above the layer `read_at`, the first that is read at the last depth.
     """
-    rows = named(of_word(word_heads, word))
+    rows = ranked_heads(of_word(word_heads, word))
     best = rows.nlargest(1, "net").iloc[0]
     resolvers = ", ".join(rows.loc[rows["verdict"] == "resolver", "name"]) or "none"
     do_more = ", ".join(rows.loc[does_more(rows), "name"]) or "none"
@@ -250,23 +254,20 @@ def head_map(
         f"{int(rows['clear'].sum())} heads exclude zero. Resolvers: {resolvers}. "
         f"Significantly more for it than for unambiguous nouns: {do_more}."
     )
-    picture = _map(word_heads, word, legend, mlps, read_at=read_at)
-    columns = word_heads["head"].nunique() + (0 if mlps is None else mlps["head"].nunique())
-    width = alt.Step(CELL_SIZE) if columns <= FEW_COLUMNS else "container"
-    return finish(picture.properties(width=width), description)
+    return finish(_map(word_heads, word, legend, mlps, read_at=read_at), description)
 
 
 def head_maps(word_heads: pd.DataFrame) -> alt.HConcatChart | alt.Chart:
     """The maps of all words side by side, on one scale."""
     words = word_heads["word"].unique()
     if not len(words):
-        note = "No word has a significant gap between its senses, so there is no map."
+        note = "No word has a significant gap between its senses, so no map is drawn."
         chart = alt.Chart(pd.DataFrame({"note": [note]})).mark_text(color=MUTED, align="left")
         return finish(
             chart.encode(text=alt.Text("note:N"), x=alt.XValue(0)).properties(height=30), note
         )
     charts = [
-        _map(word_heads, word, word == words[0]).properties(width=260, title=word) for word in words
+        _map(word_heads, word, word == words[0]).properties(title=str(word)) for word in words
     ]
     description = f"Maps of {', '.join(words)}: net swap effects of every head by layer and head."
     return finish(alt.hconcat(*charts), description)
@@ -308,7 +309,7 @@ def survey_map(heads: pd.DataFrame, *, limit: float) -> alt.LayerChart:
     )
     depth = int(rows["read_depth"].min())
     picture = _map(rows, "", False, limit=limit, tooltip=SURVEY_TIPS, read_at=depth)
-    return finish(picture.properties(width="container"), description)
+    return finish(picture, description)
 
 
 def _map(
@@ -323,8 +324,11 @@ def _map(
 ) -> alt.LayerChart:
     limit = effect_limit(word_heads, mlps) if limit is None else limit
     beside = of_word(mlps, word) if mlps is not None else word_heads[:0]
-    rows = named(of_word(word_heads, word))
-    rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
+    cell = cell_size(word_heads, mlps)
+    has_numbers = cell >= NUMBERS_FROM
+    rows = ranked_heads(of_word(word_heads, word))
+    if has_numbers:
+        rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
     fields = [*CELL, *(str(tip.shorthand).split(":")[0] for tip in tooltip)]
     rows = rows[[name for name in dict.fromkeys(fields) if name in rows]]
     # In a hybrid some layers have no heads.
@@ -340,22 +344,28 @@ def _map(
     text = alt.condition(alt.datum.net > STRONG * limit, alt.value("#ffffff"), alt.value(INK))
     base = alt.Chart(rows).encode(**on_cells, tooltip=tooltip)
     cells = base.mark_rect(stroke=LINE, strokeWidth=1)
-    x = _heads_along(across, alt.Axis(**LEVEL_LABELS))
+    labels: dict[str, Any] = dict(LEVEL_LABELS)
+    if not has_numbers and len(across.domain) > len(heads):
+        # The name of the last column needs the space of two cells.
+        labels["labelExpr"] = f"datum.value === {heads[-1]} ? '' : datum.label"
+    x = _heads_along(across, alt.Axis(**labels))
     y = _layers_down(down, alt.Axis(**LEVEL_LABELS))
     layered = [cells.encode(x=x, y=y, color=colour)]
-    if len(heads) <= MANY_HEADS:
-        # In small cells the number is moved aside for the mark.
-        aside = ASIDE if len(layers) > FEW_LAYERS else 0
-        numbers = base.transform_filter(alt.datum.clear).mark_text(fontSize=11, dx=aside)
+    kinds = marked(word_heads)
+    if has_numbers:
+        # In small cells the number is moved down for the mark.
+        lower = LOWER if kinds and cell < LARGEST_CELL else 0
+        numbers = base.transform_filter(alt.datum.clear).mark_text(fontSize=11, dy=lower)
         layered.append(numbers.encode(text=alt.Text("mark:N"), color=text))
     else:
-        negative = base.transform_filter((alt.datum.net < 0) & alt.datum.clear)
+        is_bare = alt.FieldOneOfPredicate(field="verdict", oneOf=list(UNMARKED))
+        is_negative = (alt.datum.net <= -SMALLEST) & alt.datum.clear
+        negative = base.transform_filter(is_bare).transform_filter(is_negative)
         layered.append(negative.mark_text(fontSize=11, text="−", color=INK))
-    if kinds := marked(word_heads):
+    if kinds:
         shape = verdict_shape(kinds, legend=legend)
-        size = 60 if len(heads) <= MANY_HEADS and len(layers) <= FEW_LAYERS else 34
-        corner = len(heads) <= MANY_HEADS
-        layered.append(_verdict_marks(base, kinds, shape, text, size=size, corner=corner))
+        size = LARGE_MARK if cell == LARGEST_CELL else SMALL_MARK
+        layered.append(_verdict_marks(base, kinds, shape, text, size=size, corner=has_numbers))
     if read_at in layers:
         line = alt.Chart(pd.DataFrame({"layer": [read_at]}))
         line = line.mark_rule(color=INK, strokeDash=[5, 4], strokeWidth=1.5)
@@ -364,17 +374,25 @@ def _map(
     layered += _beyond(beyond, heads, on_cells["y"])
     if len(layers) > FEW_LAYERS:
         opposite = base.mark_rect(opacity=0)
-        x = _heads_along(across, alt.Axis(orient="top", title=None, **LEVEL_LABELS))
+        x = _heads_along(across, alt.Axis(orient="top", title=None, **labels))
         y = _layers_down(down, alt.Axis(orient="right", title=None, **LEVEL_LABELS))
         layered.append(opposite.encode(x=x, y=y))
     if len(beside):
-        layered += _mlp_column(beside, on_cells, fill=colour, text=text)
+        layered += _mlp_column(beside, on_cells, fill=colour, text=text if has_numbers else None)
     # Frames last, so that no neighbouring cell covers a side.
     layered += _frames_of_more(rows, on_cells, tooltip)
     layered += _frames_of_more(beside, on_cells, MLP_TIPS)
-    height = CELL_SIZE * len(layers) if len(layers) <= FEW_LAYERS else layer_height(len(layers))
-    picture = alt.layer(*layered).properties(height=height)
+    picture = alt.layer(*layered).properties(width=alt.Step(cell), height=alt.Step(cell))
     return picture.resolve_axis(x="independent", y="independent")
+
+
+def cell_size(word_heads: pd.DataFrame, mlps: pd.DataFrame | None = None) -> int:
+    """The side of a square cell in pixels, the same in the maps of all words."""
+    frames = [frame for frame in (word_heads, mlps) if frame is not None]
+    layers = set().union(*(frame["layer"] for frame in frames))
+    columns = set().union(*(frame["head"] for frame in frames))
+    fitting = min(MAP_HEIGHT // len(layers), MAP_WIDTH // len(columns))
+    return min(max(fitting, SMALLEST_CELL), LARGEST_CELL)
 
 
 def _heads_along(scale: alt.Scale, axis: alt.Axis | None) -> alt.X:
@@ -406,19 +424,21 @@ def _verdict_marks(
     if not corner:
         return points
     return points.encode(
-        x=alt.X("head:O", bandPosition=0.85, axis=None),
-        y=alt.Y("layer:O", bandPosition=0.26, axis=None),
+        x=alt.X("head:O", bandPosition=0.82, axis=None),
+        y=alt.Y("layer:O", bandPosition=0.22, axis=None),
     )
 
 
 def _mlp_column(
     mlps: pd.DataFrame, on_cells: dict[str, Any], *, fill: alt.Color, text: Any
 ) -> list[alt.Chart]:
-    """The cells of the MLPs with their numbers."""
-    rows = mlps.assign(mark=[_mark(net) for net in mlps["net"]])
+    """The cells of the MLPs, with their numbers in the colour `text` if there is one."""
+    rows = mlps if text is None else mlps.assign(mark=[_mark(net) for net in mlps["net"]])
     base = alt.Chart(rows).encode(**on_cells, tooltip=MLP_TIPS)
-    numbers = base.transform_filter(abs(alt.datum.net) >= NOTHING).mark_text(fontSize=11)
     cells = base.mark_rect(stroke=LINE, strokeWidth=1).encode(color=fill)
+    if text is None:
+        return [cells]
+    numbers = base.transform_filter(abs(alt.datum.net) >= NOTHING).mark_text(fontSize=11)
     return [cells, numbers.encode(text=alt.Text("mark:N"), color=text)]
 
 
@@ -453,7 +473,7 @@ def separation_and_effect(word_heads: pd.DataFrame, word: str) -> alt.LayerChart
 
     The heads with the largest clear effects are named.
     """
-    rows = named(of_word(word_heads, word))
+    rows = ranked_heads(of_word(word_heads, word))
     leftmost = min(0.4, float(word_heads["auroc"].min()) - 0.05)
     x = alt.X(
         "auroc:Q",
@@ -532,8 +552,8 @@ def control_strips(
         x=x, y=y, tooltip=tips("name:N | head", "condition:N", "auroc:Q | AUROC | .2f")
     )
     ticks = base.mark_tick(color=MUTED, thickness=1.5, size=16, opacity=0.6)
-    leaders = base.transform_filter(alt.datum.stands_out)
-    diamonds = leaders.mark_point(shape="diamond", filled=True, size=80, color=WITH, opacity=1)
+    top_heads = base.transform_filter(alt.datum.stands_out)
+    diamonds = top_heads.mark_point(shape="diamond", filled=True, size=80, color=WITH, opacity=1)
     medians = rows.groupby("condition")["auroc"].median()
     middle = alt.Chart(medians.reset_index()).mark_tick(color=INK, thickness=2.5, size=22)
     middle = middle.encode(x=x, y=y)

@@ -49,7 +49,7 @@ def noun_distances(controls: pd.DataFrame, word: str, *, read_at: int) -> pd.Dat
     """
     rows = of_word(controls, word)
     keys = ["sense_a", "sense_b"]
-    own = rows[(rows["noun"] == word) & (rows["depth"] == read_at)].set_index(keys)["gap"]
+    of_the_word = rows[(rows["noun"] == word) & (rows["depth"] == read_at)].set_index(keys)["gap"]
     at_read_out = rows[rows["depth"] == read_at].set_index([*keys, "noun"])
     # A noun is compared in the sentences that its article allows; there the word's own gap is the
     # noun's over its share.
@@ -57,7 +57,7 @@ def noun_distances(controls: pd.DataFrame, word: str, *, read_at: int) -> pd.Dat
     units = []
     for sense_a, sense_b, noun in rows[[*keys, "noun"]].itertuples(index=False):
         unit = in_same_sentences[sense_a, sense_b, noun]
-        units.append(unit if np.isfinite(unit) else own[sense_a, sense_b])
+        units.append(unit if np.isfinite(unit) else of_the_word[sense_a, sense_b])
     shares = rows.assign(share=rows["gap"] / units)
     means = shares.groupby(["noun", "depth"], sort=False, as_index=False)["share"].mean()
     of_the_word = means[means["noun"] == word]

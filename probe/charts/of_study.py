@@ -158,14 +158,14 @@ class StudyCharts:
     def _of_word(self, name: str, word: str | None) -> tuple[pd.DataFrame, str]:
         """A whole table and the word to draw. Raises InputError where it has no row of the word."""
         table = self._table(name)
-        words = [str(one) for one in table["word"].unique()]
-        chosen = words[0] if word is None else word
-        if chosen not in words:
+        words = [str(item) for item in table["word"].unique()]
+        drawn_word = words[0] if word is None else word
+        if drawn_word not in words:
             raise InputError(
-                f"Cannot draw {name} of {chosen!r}: the table has rows of {', '.join(words)}. Give "
-                "one of these words."
+                f"Cannot draw {name} of {drawn_word!r}: the table has rows of {', '.join(words)}. "
+                "Give one of these words."
             )
-        return table, chosen
+        return table, drawn_word
 
     def _read_at(self, word: str) -> int:
         """The read-out layer of a word."""

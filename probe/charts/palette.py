@@ -192,8 +192,8 @@ def _svg(spec: dict[str, Any], width: int) -> str:
     """Vega numbers gradients through the life of a process; here they count from 0 in every
     picture."""
     svg = vl_convert.vegalite_to_svg(_on_white(spec, width))
-    drawn = dict.fromkeys(re.findall(r"gradient_\d+", svg))
-    names = {name: f"gradient_{number}" for number, name in enumerate(drawn)}
+    gradients = dict.fromkeys(re.findall(r"gradient_\d+", svg))
+    names = {name: f"gradient_{number}" for number, name in enumerate(gradients)}
     return re.sub(r"gradient_\d+", lambda match: names[match[0]], svg)
 
 
@@ -233,7 +233,7 @@ def _fewest_bytes(picture: Image.Image) -> Image.Image:
     return indexed
 
 
-def live(rows: pd.DataFrame, name: str) -> Any:
+def live_data(rows: pd.DataFrame, name: str) -> Any:
     """The rows as the named data of a chart; columns keep the types that the chart's encodings
     state."""
     return alt.InlineData(
@@ -308,7 +308,9 @@ def by_depth(depths: pd.Series, *, entering: bool = False, padding: Any = 8, **a
         step = 2
     else:
         step = -(-last // 8)  # deep models: about eight labels
-    ticks = sorted({*range(first, 1), *range(last, 0, -step)})
+    # In deep models the names of the first two depths would overlap.
+    starts = [first] if entering and last > 16 else range(first, 1)
+    ticks = sorted({*starts, *range(last, 0, -step)})
     ruler = alt.Axis(values=ticks, labelExpr=labels, grid=False, labelOverlap=False, **axis)
     return alt.X("depth:Q", title=title, axis=ruler, scale=alt.Scale(nice=False, padding=padding))
 
@@ -373,10 +375,12 @@ def part_name(layer: Any, head: Any) -> str:
     return f"MLP of layer {layer}" if pd.isna(head) else f"L{layer}H{head}"
 
 
-def ends_of_lines(rows: pd.DataFrame, x: str, line: str, written: Callable[[float], str]) -> str:
+def ends_of_lines(
+    rows: pd.DataFrame, x: str, line: str, number_text: Callable[[float], str]
+) -> str:
     """In words: from which value to which each line goes, in the order of `x`."""
     ends = rows.sort_values(x).groupby(line, sort=False)["value"].agg(["first", "last"])
     return ", ".join(
-        f"{name} from {written(first)} to {written(last)}"
+        f"{name} from {number_text(first)} to {number_text(last)}"
         for name, first, last in ends.itertuples()
     )

@@ -59,29 +59,29 @@ def words_of_head(cells: pd.DataFrame, *, limits: tuple[float, float]) -> alt.La
     `effect` is missing where the word's gap is not clear, `outlier` marks a word that is far from
     the others. `limits`: the ends of the axis, so that pictures can be compared.
     """
-    known = cells.dropna(subset="effect").sort_values("effect", ascending=False)
-    sign = np.where(known["effect"] < 0, SIGNS[1], SIGNS[0])
-    known = known.assign(order=range(1, len(known) + 1), sign=sign)
+    measured_rows = cells.dropna(subset="effect").sort_values("effect", ascending=False)
+    sign = np.where(measured_rows["effect"] < 0, SIGNS[1], SIGNS[0])
+    measured_rows = measured_rows.assign(order=range(1, len(measured_rows) + 1), sign=sign)
     name = str(cells["name"].iloc[0])
     x = alt.X(
         "order:Q",
         title="words, in order",
         axis=alt.Axis(labels=False, ticks=False, grid=False),
-        scale=alt.Scale(domain=[0, len(known) + 1], nice=False),
+        scale=alt.Scale(domain=[0, len(measured_rows) + 1], nice=False),
     )
     y = alt.Y(
         "effect:Q",
-        title="% of the way",
+        title="% of the gap",
         axis=share_axis(),
         scale=alt.Scale(domain=list(limits), nice=False, padding=20),
     )
-    base = alt.Chart(known).encode(x=x, y=y, tooltip=WORD_TIPS)
-    # Away from the other meaning has a shape of its own, so that it can be told without colour.
+    base = alt.Chart(measured_rows).encode(x=x, y=y, tooltip=WORD_TIPS)
+    # Away from the other meaning has another shape, so that it can be distinguished without colour.
     colour = by_value(alt.Color, "sign:N", SIGNS, (WITH, AGAINST), None)
     shape = by_value(alt.Shape, "sign:N", SIGNS, ("circle", "triangle-down"), None)
     dots = base.mark_point(filled=True, size=36, opacity=1).encode(color=colour, shape=shape)
     rings = base.transform_filter("datum.outlier").mark_point(size=110, color=INK, strokeWidth=1.5)
-    ends = known.iloc[[0, -1]] if len(known) > 1 else known
+    ends = measured_rows.iloc[[0, -1]] if len(measured_rows) > 1 else measured_rows
     ends = ends.assign(side=["right", "left"][: len(ends)])
     names = [
         alt.Chart(ends[ends["side"] == side])
@@ -91,9 +91,9 @@ def words_of_head(cells: pd.DataFrame, *, limits: tuple[float, float]) -> alt.La
     ]
     over_words = float(cells["over_words"].iloc[0])
     mean = reference_line("y", over_words)
-    far = ", ".join(map(str, known.loc[known["outlier"], "word"]))
+    far = ", ".join(map(str, measured_rows.loc[measured_rows["outlier"], "word"]))
     description = (
-        f"Words of {name}: {counted(len(known), 'word')}, each in its own gap, around "
+        f"Words of {name}: {counted(len(measured_rows), 'word')}, each in its own gap, around "
         f"{percent(over_words)}. Far from the others: {far or 'none'}."
     )
     picture = alt.layer(reference_line("y", 0.0, dash=False), mean, dots, rings, *names)
@@ -104,9 +104,9 @@ def carried_over(carry: pd.DataFrame) -> alt.LayerChart:
     """How much of a word's gap the first heads keep, by their number: in the order of all other
     words, in its own, and random ones. `carry` is the frame `survey_carry_over`."""
     parts = []
-    for name, what in KEPT.items():
+    for name, kind in KEPT.items():
         ends = {"value": carry[name], "low": carry[f"{name}_low"], "high": carry[f"{name}_high"]}
-        parts.append(pd.DataFrame({"k": carry["k"], "what": what, **ends}))
+        parts.append(pd.DataFrame({"k": carry["k"], "what": kind, **ends}))
     rows = pd.concat(parts, ignore_index=True)
     kinds = list(KEPT.values())
     key = line_legend(orient="top", symbolOpacity=1, offset=6, columns=3, labelLimit=300)
@@ -136,14 +136,14 @@ def carried_over(carry: pd.DataFrame) -> alt.LayerChart:
 
 
 def distances_by_depth(depths: pd.DataFrame, *, read_at: int) -> alt.LayerChart:
-    """How far the senses of words are apart by depth, beside nouns of one meaning in their place;
+    """How far the senses of words are apart by depth, next to unambiguous nouns in their place;
     1 is the words' distance at the read-out. `depths` is the frame `survey_depths`."""
     at = depths.loc[depths["depth"] == read_at, "squared_gap"].item()
     parts = []
     columns = ("squared_gap", "general_squared_gap")
-    for what, column in zip(DISTANCES, columns, strict=True):
+    for kind, column in zip(DISTANCES, columns, strict=True):
         far = distance(depths[column] / at)
-        parts.append(pd.DataFrame({"depth": depths["depth"], "what": what, "distance": far}))
+        parts.append(pd.DataFrame({"depth": depths["depth"], "what": kind, "distance": far}))
     rows = pd.concat(parts, ignore_index=True)
     key = line_legend(orient="top", symbolOpacity=1, offset=6, columns=1, labelLimit=300)
     colour = by_value(alt.Color, "what:N", DISTANCES, (WITH, MUTED), key)
@@ -159,7 +159,7 @@ def distances_by_depth(depths: pd.DataFrame, *, read_at: int) -> alt.LayerChart:
     picture = alt.layer(reference_line("x", read_at, dash=False), reference_line("y", 0.0), *lines)
     beside = float(parts[1].loc[depths["depth"] == read_at, "distance"].item())
     description = (
-        "Distances by depth: where words are read their senses are 1 apart, nouns of one meaning "
+        "Distances by depth: where words are read their senses are 1 apart, unambiguous nouns "
         f"in their place {decimal(beside)}."
     )
     return finish(picture, description, height=HEIGHT)

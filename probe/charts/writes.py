@@ -6,7 +6,7 @@ by token. A share is a contribution divided by the sentence's sense coordinate (
 from the midpoint between the senses), so the shares of a sentence sum to 1. It is direct: what was
 written, with everything downstream unchanged, not what would happen without it (see
 `probe.model.decomposition`). Where the word is not clearly on the side of the sense that is meant,
-a share would be a ratio to almost 0, so there are no shares.
+a share would be a ratio to almost 0, so shares are not given.
 """
 
 from collections.abc import Mapping
@@ -94,8 +94,8 @@ def share_groups(shares: pd.DataFrame, word: str) -> pd.DataFrame:
     embeddings = [name for name in mean.index if kinds[name] == "embedding"]
     order = [*embeddings, *heads, "other heads", *mixers, "other mixers", *mlps, "other MLPs"]
     order += BIASES.values()
-    rest = {"head": "other heads", "mixer": "other mixers", "MLP": "other MLPs"} | BIASES
-    labels = {name: name if name in order else rest[kinds[name]] for name in mean.index}
+    remainders = {"head": "other heads", "mixer": "other mixers", "MLP": "other MLPs"} | BIASES
+    labels = {name: name if name in order else remainders[kinds[name]] for name in mean.index}
     rows = rows.assign(label=rows["component"].map(labels), kind=rows["component"].map(kinds))
     keys = ["sense_a", "sense_b", "label", "kind"]
     gathered = rows.groupby(keys, sort=False, as_index=False)["share"].sum()
@@ -149,16 +149,16 @@ def share_bars(shares: pd.DataFrame, word: str) -> alt.LayerChart:
 
 
 def _share_description(means: pd.DataFrame, word: str) -> str:
-    heads = _share_of(means, means["kind"] == "head")
-    mlps = _share_of(means, means["kind"] == "MLP")
-    embedding = _share_of(means, means["label"] == "token embedding")
+    heads = _share_text(means, means["kind"] == "head")
+    mlps = _share_text(means, means["kind"] == "MLP")
+    embedding = _share_text(means, means["label"] == "token embedding")
     return (
         f"Direct shares of {word}: heads wrote {heads} of the sense gap at the read-out, "
         f"MLPs {mlps}, the token embedding {embedding}."
     )
 
 
-def _share_of(means: pd.DataFrame, part: pd.Series) -> str:
+def _share_text(means: pd.DataFrame, part: pd.Series) -> str:
     return percent(float(means.loc[part, "mean"].sum()))
 
 
@@ -173,11 +173,11 @@ def decomposition_table(decomposition: pd.DataFrame, word: str, *, sentence: int
     rows = _toward(of_sentence(decomposition, word, sentence))
     is_head = rows["head"].notna()
     size = rows["toward"].abs()
-    leaders = size[is_head].groupby(rows["component"]).sum().nlargest(len(LEADERS)).index.tolist()
+    top_heads = size[is_head].groupby(rows["component"]).sum().nlargest(len(LEADERS)).index.tolist()
     tokens = rows.groupby("token", sort=False)["toward"].sum()
     largest = tokens.abs().nlargest(MOST_TOKENS).index
     single = [label for label in tokens.index if label in largest]
-    by_head = rows["component"].where(rows["component"].isin(leaders), "other heads")
+    by_head = rows["component"].where(rows["component"].isin(top_heads), "other heads")
     parts = rows.assign(
         bar=source_of(rows).where(rows["token"].isin(single) | ~is_head, "other tokens"),
         writer=by_head.where(is_head, "no head"),
@@ -190,7 +190,7 @@ def decomposition_table(decomposition: pd.DataFrame, word: str, *, sentence: int
     bars = bars.assign(
         net=net,
         share=net / total,
-        part=bars["writer"].map([*leaders, "other heads", "no head", SUM].index),
+        part=bars["writer"].map([*top_heads, "other heads", "no head", SUM].index),
         position=bars["bar"].map([*single, *LAST].index),
     )
     return bars.sort_values(["position", "part"], ignore_index=True)
@@ -237,8 +237,11 @@ def decomposition_bars(decomposition: pd.DataFrame, word: str, *, sentence: int)
     bars = decomposition_table(decomposition, word, sentence=sentence)
     order = bars["bar"].unique().tolist()
     y = alt.Y("bar:N", title="source", sort=order, axis=token_axis(labelLimit=160))
-    other = first["sense_b"] if first["sense"] == first["sense_a"] else first["sense_a"]
-    title = [f"contribution toward {first['sense']},", f"away from {other} (fraction of the gap)"]
+    other_sense = first["sense_b"] if first["sense"] == first["sense_a"] else first["sense_a"]
+    title = [
+        f"contribution toward {first['sense']},",
+        f"away from {other_sense} (fraction of the gap)",
+    ]
     scale = room_for_numbers(_domain(decomposition))
     x = alt.X("toward:Q", title=title, axis=alt.Axis(tickCount=6), scale=scale)
     tip = tips(
@@ -286,15 +289,19 @@ def _domain(decomposition: pd.DataFrame) -> list[float]:
     high = rows["toward"].clip(lower=0).groupby(bar).sum()
     whole = rows["total"] * rows["sign"]
     least = float(min(low.min(), whole.min(), 0.0))
-    most = float(max(high.max(), whole.max(), MEAN))
-    return [least, most]
+    largest = float(max(high.max(), whole.max(), MEAN))
+    return [least, largest]
 
 
 def _writer_colour(bars: pd.DataFrame) -> alt.Color:
     """The leading heads in shades of one hue, the rest in greys, the sum in ink; the legend lists
     who wrote."""
     fixed = {"other heads": OTHER_HEADS, "no head": NO_HEAD, SUM: INK}
-    leaders = [name for name in bars.sort_values("part")["writer"].unique() if name not in fixed]
-    colours = dict(zip(leaders, LEADERS, strict=False)) | fixed
-    key = alt.Legend(orient="top", values=[*leaders, "other heads", "no head"], offset=4, columns=3)
+    top_writers = [
+        name for name in bars.sort_values("part")["writer"].unique() if name not in fixed
+    ]
+    colours = dict(zip(top_writers, LEADERS, strict=False)) | fixed
+    key = alt.Legend(
+        orient="top", values=[*top_writers, "other heads", "no head"], offset=4, columns=3
+    )
     return by_value(alt.Color, "writer:N", list(colours), list(colours.values()), key, "written by")

@@ -39,15 +39,15 @@ def explore(
     model = load(model)
     explorer = Explorer(model)
     results = {}
-    for what in ("sentence", "along"):
+    for kind in ("sentence", "along"):
         try:
-            *_, last = explorer.answer(Question(what, text, against, at))
+            *_, last = explorer.answer(Question(kind, text, against, at))
         except InputError:
             # A word without an axis has a picture, too.
-            if what == "sentence":
+            if kind == "sentence":
                 raise
         else:
-            results[what] = last["result"]
+            results[kind] = last["result"]
     html, _ = page.render(page.opening_walk(model), transport="notebook")
     state = address(Question("sentence", text, against, at))
     return ExplorerWidget(explorer, page=html, state=f"#{state}", results=results)

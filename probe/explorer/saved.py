@@ -62,14 +62,14 @@ def page_steps(
     first = block["first"]
     question = replace(question, word=block["word"], follow=(first["layer"], first["head"]))
     yield READ, ""
-    swaps = []
-    wanted = _swaps(sentences[0], question)
-    for n_done, some in enumerate(wanted, start=1):
-        swaps.append(_recorded(answer, replace(question, what="swap", swaps=some)))
-        yield READ + (SWAPPED - READ) * n_done / len(wanted), ""
-    written = [
-        _recorded(answer, replace(question, what="write", swaps=some))
-        for some in dict.fromkeys(((), question.swaps))
+    results = []
+    swap_sets = _swaps(sentences[0], question)
+    for n_done, swaps in enumerate(swap_sets, start=1):
+        results.append(_recorded(answer, replace(question, what="swap", swaps=swaps)))
+        yield READ + (SWAPPED - READ) * n_done / len(swap_sets), ""
+    texts = [
+        _recorded(answer, replace(question, what="write", swaps=swaps))
+        for swaps in dict.fromkeys(((), question.swaps))
     ]
     yield SWAPPED, ""
     opening = page.opening_walk(
@@ -82,8 +82,8 @@ def page_steps(
         "sentence": [sentences[0] | {"block": None}, *sentences[1:]],
         "effects": block["arrays"].get("swap"),
         "along": [_recorded(answer, replace(question, what="along", swaps=()))],
-        "swap": swaps,
-        "write": written,
+        "swap": results,
+        "write": texts,
     }
     html, _ = page.render(opening, transport="saved", recording=recording)
     yield 1.0, html
@@ -114,25 +114,25 @@ def _sentences(answer: Answer, question: Question) -> list[Result]:
     question = replace(question, what="sentence", swaps=())
     answers = [_result(answer, question)]
     n_layers = answers[0]["block"]["sizes"]["layers"]
-    carried = {layer for layer, _ in answers[0]["block"]["heads"]}
-    n_at_once = len(carried)
-    while missing := set(range(n_layers)) - carried:
+    layers = {layer for layer, _ in answers[0]["block"]["heads"]}
+    n_at_once = len(layers)
+    while missing := set(range(n_layers)) - layers:
         middle = min(min(missing) + n_at_once // 2, n_layers - 1)
         answers.append(_result(answer, replace(question, follow=(middle, 0))))
-        carried |= {layer for layer, _ in answers[-1]["block"]["heads"]}
+        layers |= {layer for layer, _ in answers[-1]["block"]["heads"]}
     return answers
 
 
 def _swaps(sentence: Result, question: Question) -> list[tuple[HeadSwap, ...]]:
     """Every swap of a single head, and the swaps of the question."""
     block = sentence["block"]
-    asked = [question.swaps] if question.swaps else []
+    swap_sets = [question.swaps] if question.swaps else []
     if "swap" not in block["arrays"] and sentence["swapped_by"] == "mean":
         # Without an axis, no mean exists to swap a head to.
-        return asked
+        return swap_sets
     heads = product(range(block["sizes"]["layers"]), range(block["sizes"]["heads"]))
     single = [(HeadSwap(layer, head, sentence["swapped_by"]),) for layer, head in heads]
-    return list(dict.fromkeys([*single, *asked]))
+    return list(dict.fromkeys([*single, *swap_sets]))
 
 
 def _result(answer: Answer, question: Question) -> Result:

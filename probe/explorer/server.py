@@ -101,8 +101,12 @@ def application(
     async def icon(_: Request) -> Response:
         return Response(status_code=204)
 
-    routes = [Route("/", show), Route("/ask", ask, methods=["POST"]), Route("/favicon.ico", icon)]
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={Refused: _refusal})
+    endpoints = [
+        Route("/", show),
+        Route("/ask", ask, methods=["POST"]),
+        Route("/favicon.ico", icon),
+    ]
+    app = Starlette(routes=endpoints, lifespan=lifespan, exception_handlers={Refused: _refusal})
     app.state.rendered = rendered
     return app
 

@@ -222,7 +222,7 @@ class Explorer:
             "other": question.other,
             "caution": walk_sentences.caution(findings) or _spelled_otherwise(state),
             "guessed": walk_sentences.guessed(findings),
-            "places": walk_sentences.places(findings),
+            "places": walk_sentences.depths_read(findings),
             "block": block,
             "choices": choices(tokens(scene)),
             "swapped_by": state.default_kind,
@@ -302,14 +302,14 @@ class Explorer:
         if second is not None:
             second_stream = residual_stream(self.trace_of(second.tokens.text), second.at)
         entry = choose.lexicon_entry(word.text)
-        known = None if entry is None else self.lexicon_of(entry)
-        if known is None:
+        entry_in_lexicon = None if entry is None else self.lexicon_of(entry)
+        if entry_in_lexicon is None:
             raise InputError(
                 f"The lexicon does not have “{word_text}”, so one sentence gives no way to move it "
                 "on: give a second sentence in which it means something else."
             )
         view = AttentionView.of_self_attention(self.trace_of(text))
-        return choose.lexicon_axis(self.model, known, view, word, second_stream)
+        return choose.lexicon_axis(self.model, entry_in_lexicon, view, word, second_stream)
 
     def along(self, question: Question) -> Iterator[Message]:
         """The coordinate of the word on the axis, and the contribution of every head by source
@@ -329,11 +329,11 @@ class Explorer:
         by_source = torch.zeros(*self.weights.shape[:2], len(word.tokens))
         rows: list[Message] = []
         for term in self._writes(state, sense_axis.read_out):
-            moved = term.contribution or 0.0
+            contribution = term.contribution or 0.0
             _hold_source(by_source, term)
             source = None if term.pos is None else text_trace.tokens.pieces[term.pos]
             row = {"name": term.component, "layer": term.layer, "head": term.head}
-            rows.append(row | {"moved": moved, "pos": term.pos, "source": source})
+            rows.append(row | {"moved": contribution, "pos": term.pos, "source": source})
         if axis.depth < len(by_source):
             # Heads after the read-out layer are read after the last layer.
             for term in self._writes(state, sense_axis.last):
@@ -560,11 +560,11 @@ class Explorer:
         texts = [question.text, state.second.tokens.text]
         yield {"doing": "axis", "progress": 0.02}
         vocabulary = cue_sample.shuffled_words(self.model, seed=SEED)
-        some = ask(self.model, word, cues=vocabulary[:N_DEPTH_CUES])
-        axes = fit_texts(self.model, word, texts, some, seed=SEED).axes
+        estimate = ask(self.model, word, cues=vocabulary[:N_DEPTH_CUES])
+        axes = fit_texts(self.model, word, texts, estimate, seed=SEED).axes
         yield {"doing": "words", "progress": 0.2}
-        drawn = cue_sample.draw(self.model, word, vocabulary, depth=axes.depth)
-        slots = without_beginnings(self.model, drawn)
+        sample = cue_sample.draw(self.model, word, vocabulary, depth=axes.depth)
+        slots = without_beginnings(self.model, sample)
         coordinates = []
         for start in range(0, len(slots.ids), CUES_AT_ONCE):
             yield {"doing": "cues", "progress": 0.4 + 0.6 * start / len(slots.ids)}

@@ -66,9 +66,9 @@ class ExplorerWidget(anywidget.AnyWidget):
         except InputError as error:
             send({"error": str(error)})
 
-    def _send_answer(self, what: str, number: object, message: Message) -> None:
+    def _send_answer(self, kind: str, number: object, message: Message) -> None:
         if "result" in message:
-            self.results[what] = message["result"]
+            self.results[kind] = message["result"]
         self.send({"number": number} | message)
 
     def _update_picture(self, _: object) -> None:

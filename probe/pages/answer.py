@@ -16,8 +16,7 @@ from probe.results.frames import NOT_ASKED_FOR
 from probe.stats.limits import LEVEL
 from probe.stats.numbers import counted, listed, ordinal, percent
 
-NAMED = 6  # heads that a fact names; the others are counted
-NAMED_OF_WORD = 2  # resolvers of a word that the headline names
+NAMED = 6  # heads that the headline and a fact name; the others are counted
 FAR = 20  # times as far: unambiguous nouns hardly move, and a larger ratio is mostly noise
 GAP = "gap between the meanings"  # the only fact of a word without one
 NOT_SIGNIFICANT = "not significant, so no head is ranked"
@@ -32,7 +31,8 @@ NO_GAP = "These sentences do not separate the meanings of {words} in this model.
 NO_MOVER = "No single head has a significant effect on {words}."
 LEAD = "{heads} move {words} most."
 DIFFER = "The top heads differ from word to word."
-RESOLVED = "Resolvers (more than for unambiguous nouns): {heads}."
+RESOLVED = "Resolvers: {heads}."
+UNRESOLVED = "No resolver was found for {words}."
 NOT_RESOLVED = "No head does more for an ambiguous word than for unambiguous nouns."
 NOT_COMPARED = "No word was compared with unambiguous nouns."
 EXPLORATORY = "Exploratory, because there are few sentences."
@@ -80,51 +80,49 @@ def question(words: Sequence[str]) -> str:
 def headline(findings: Sequence[WordFindings]) -> str:
     """The top heads of all words, and the resolvers of each."""
     ranked = [finding for finding in findings if finding.ranked]
-    moved = [finding for finding in ranked if finding.movers]
+    with_movers = [finding for finding in ranked if finding.movers]
     if not ranked:
         return NO_GAP.format(words=_names(findings))
-    if not moved:
+    if not with_movers:
         return NO_MOVER.format(words=_names(ranked))
-    sentences = [_leaders(moved), _resolvers(moved)]
+    sentences = [_top_heads(with_movers), _resolvers(ranked)]
     if any(finding.exploratory for finding in findings):
         sentences.append(EXPLORATORY)
     return " ".join(sentences)
 
 
-def _leaders(moved: Sequence[WordFindings]) -> str:
+def _top_heads(with_movers: Sequence[WordFindings]) -> str:
     """The top heads, where they are the same for all words that heads move."""
-    first = [head.name for head in moved[0].movers[:LEADERS]]
-    same = [{head.name for head in finding.movers[:LEADERS]} == {*first} for finding in moved]
+    first = [head.name for head in with_movers[0].movers[:LEADERS]]
+    same = [{head.name for head in finding.movers[:LEADERS]} == {*first} for finding in with_movers]
     if not all(same):
         return DIFFER
-    return LEAD.format(heads=listed(first), words=_names(moved))
+    return LEAD.format(heads=listed(first), words=_names(with_movers))
 
 
-def _resolvers(moved: Sequence[WordFindings]) -> str:
-    """The resolvers of each word."""
-    if not any(finding.beside_nouns.pairs for finding in moved):
+def _resolvers(ranked: Sequence[WordFindings]) -> str:
+    """The resolvers of each word, as its facts name them, and the words without one."""
+    compared = [finding for finding in ranked if finding.beside_nouns.pairs]
+    if not compared:
         return NOT_COMPARED
-    by_word = {finding.word: _on_average(finding) for finding in moved}
-    named = [
-        f"{some_names(heads, NAMED_OF_WORD)} ({word})" for word, heads in by_word.items() if heads
-    ]
-    return RESOLVED.format(heads="; ".join(named)) if named else NOT_RESOLVED
-
-
-def _on_average(finding: WordFindings) -> list[HeadFinding]:
-    """The resolvers that do more for the word on average over its pairs of meanings."""
-    return [head for head in finding.resolvers if head.comparison == "more" or head.of == 1]
+    resolved = [finding for finding in compared if finding.resolvers]
+    unresolved = [finding for finding in compared if not finding.resolvers]
+    if not resolved:
+        return NOT_RESOLVED
+    heads = [f"{some_names(finding.resolvers)} for {finding.word}" for finding in resolved]
+    sentence = RESOLVED.format(heads="; ".join(heads))
+    return f"{sentence} {UNRESOLVED.format(words=_names(unresolved))}" if unresolved else sentence
 
 
 def _names(findings: Sequence[WordFindings]) -> str:
     return listed([finding.word for finding in findings])
 
 
-def some_names(heads: Sequence[HeadFinding], most: int = NAMED) -> str:
-    """The names of the first heads, at most so many, and how many others there are."""
-    names = [head.name for head in heads[:most]]
-    others = len(heads) - len(names)
-    return listed([*names, counted(others, "other")] if others else names)
+def some_names(heads: Sequence[HeadFinding]) -> str:
+    """The names of the first NAMED heads, and how many others there are."""
+    names = [head.name for head in heads[:NAMED]]
+    further = len(heads) - len(names)
+    return listed([*names, counted(further, "other")] if further else names)
 
 
 def facts(finding: WordFindings) -> tuple[tuple[str, str], ...]:
@@ -172,14 +170,14 @@ def _nouns(finding: WordFindings) -> str:
     about = finding.beside_nouns
     if not about.pairs:
         return f"not compared: {about.not_compared}. {_next_step(finding)}"
-    place = f"{ordinal(1 + about.as_far)} of {about.nouns + 1}"
+    rank = f"{ordinal(1 + about.as_far)} of {about.nouns + 1}"
     ranked = sum(pair.ranked for pair in finding.pairs)
     if about.pairs < ranked:
-        place += f" in {about.pairs} of {counted(ranked, 'pair')} of meanings"
+        rank += f" in {about.pairs} of {counted(ranked, 'pair')} of meanings"
     if about.as_far:
-        return f"{place}; {about.furthest} moves farthest"
+        return f"{rank}; {about.furthest} moves farthest"
     near = "" if math.isnan(about.p_near) else f"; {_near(about.near, about.p_near)}"
-    return f"{place}, moves {_times(about.times_as_far)}{near}"
+    return f"{rank}, moves {_times(about.times_as_far)}{near}"
 
 
 def _near(nouns: int, p: float) -> str:
@@ -214,15 +212,15 @@ def _mlps(finding: WordFindings) -> str:
 
 
 def _smallest_set(finding: WordFindings) -> str:
-    smallest = finding.smallest_set
-    if smallest is None:
+    smallest_set = finding.smallest_set
+    if smallest_set is None:
         return ""
-    heads = f"{counted(len(smallest.names), 'head')} of {smallest.heads_tested}"
-    kept = f"{percent(smallest.faithfulness)} by {heads}"
+    heads = f"{counted(len(smallest_set.names), 'head')} of {smallest_set.heads_tested}"
+    gap_kept = f"{percent(smallest_set.faithfulness)} by {heads}"
     if finding.random_sets is None:
-        return kept
+        return gap_kept
     random_sets = finding.random_sets
-    return f"{kept} (best of {random_sets.number} random sets: {percent(random_sets.best)})"
+    return f"{gap_kept} (best of {random_sets.number} random sets: {percent(random_sets.best)})"
 
 
 def _cue(finding: WordFindings) -> str:
@@ -267,13 +265,13 @@ def _material(finding: WordFindings) -> str:
     cues = _range([pair.cue_words for pair in ranked])
     of_cues = f", {cues} pairs of cue words" if finding.cautions.cue_marked else ""
     each = "" if len(finding.pairs) == 1 else " for each pair of meanings"
-    few = "; exploratory" if finding.exploratory else ""
-    return f"{sentences} held-out pairs of sentences{of_cues}{each}{few}"
+    exploratory = "; exploratory" if finding.exploratory else ""
+    return f"{sentences} held-out pairs of sentences{of_cues}{each}{exploratory}"
 
 
 def _range(numbers: Sequence[int]) -> str:
-    fewest, most = min(numbers), max(numbers)
-    return str(most) if fewest == most else f"{fewest} to {most}"
+    fewest, largest = min(numbers), max(numbers)
+    return str(largest) if fewest == largest else f"{fewest} to {largest}"
 
 
 def _also_separated(finding: WordFindings) -> str:

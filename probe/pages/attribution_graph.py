@@ -59,13 +59,13 @@ def graph(finding: WordFindings, model_name: str) -> dict[str, Any]:
     rows = finding.rows["edges"]
     edges = rows[rows["total"].abs() >= SMALLEST_WEIGHT].to_dict("records")
     tokens = charts.in_order(finding.rows["positions"])
-    meant = f"{finding.word}: {rows['sense_a'].iloc[0]} or {rows['sense_b'].iloc[0]}"
+    prompt = f"{finding.word}: {rows['sense_a'].iloc[0]} or {rows['sense_b'].iloc[0]}"
     sense_axis = _node(
         layer=str(finding.layers + 1),
         number=0,
         position=len(tokens) - 1,
         kind=TARGET,
-        label=f'Output "{meant}" (p=1.000)',
+        label=f'Output "{prompt}" (p=1.000)',
     ) | {"is_target_logit": True, "token_prob": 1.0}
     nodes: dict[str, Node] = {}
     ends = []
@@ -83,7 +83,7 @@ def graph(finding: WordFindings, model_name: str) -> dict[str, Any]:
         "prompt_tokens": tokens,
         "prompt": " ".join(tokens),
         "schema_version": 1,
-        "info": {"description": meant, "generator": {"name": "probe"}},
+        "info": {"description": prompt, "generator": {"name": "probe"}},
     }
     opened = {"pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": ""}
     return {

@@ -49,12 +49,12 @@ def cards(findings: Mapping[str, WordFindings], verdicts: pd.DataFrame) -> list[
 def _card(
     finding: WordFindings, head: HeadFinding, verdicts: pd.DataFrame, axis: EffectAxis
 ) -> Section:
-    first, others, sink = _sentences(finding, head)
+    first, further, sink = _sentences(finding, head)
     return head_facts(head) | {
         "id": card_id(finding, head),
-        "drawn": axis.drawn(head),
+        "drawn": axis.marks_of(head),
         "first": first,
-        "others": others,
+        "others": further,
         "sink": sink,
         "cues": _cue_words(finding, head),
         "why": reason(finding.rows, head) if "why_it_attends" in finding.rows else None,
@@ -82,11 +82,11 @@ def _sentences(
     ordered = rows.assign(on_cue=rows["sentence"].map(on_cue))
     ordered = ordered.sort_values("on_cue", ascending=False, kind="stable")
     clearest = set(ordered.drop_duplicates("sense")["sentence"])
-    drawn = [(number, arcs(group)) for number, group in rows.groupby("sentence", sort=False)]
-    first = [sentence for number, sentence in drawn if number in clearest]
+    sentences = [(number, arcs(group)) for number, group in rows.groupby("sentence", sort=False)]
+    first = [sentence for number, sentence in sentences if number in clearest]
     first.sort(key=lambda sentence: finding.senses.index(sentence["sense"]))
-    others = [sentence for number, sentence in drawn if number not in clearest]
-    return first, others, sink(rows)
+    further = [sentence for number, sentence in sentences if number not in clearest]
+    return first, further, sink(rows)
 
 
 def sink(rows: pd.DataFrame) -> str:
@@ -96,8 +96,8 @@ def sink(rows: pd.DataFrame) -> str:
     if first.empty:
         return ""
     attention = float(first["attention"].mean())
-    written = float(first["contribution"].abs().sum() / rows["contribution"].abs().sum())
-    if attention < SINK or written > attention / 2:
+    written_share = float(first["contribution"].abs().sum() / rows["contribution"].abs().sum())
+    if attention < SINK or written_share > attention / 2:
         return ""
     return percent(attention)
 
@@ -145,9 +145,9 @@ def _head_parts(parts: pd.DataFrame, head: HeadFinding) -> list[tuple[str, str]]
 
 
 def remark(head: HeadFinding) -> str:
-    """Which sentence says why a head's effect, its own write and its attention to the cue differ.
+    """The sentence that explains why a head's effect, write and attention to the cue differ.
 
-    "little" or "much": its own write is less or more than its effect; "elsewhere": it hardly
+    "little" or "much": its write is less or more than its effect; "elsewhere": it hardly
     attends to the cue; empty where there is nothing to say, or no effect.
     """
     if head.net < SMALLEST or head.net_low <= 0:

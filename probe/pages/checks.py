@@ -161,11 +161,13 @@ def _left_out(left_out: pd.DataFrame) -> list[Section]:
     return list(counts.to_dict("records"))
 
 
-def downloads(frames: Frames, what: Mapping[str, str] = TABLES) -> list[Section]:
+def downloads(frames: Frames, contents: Mapping[str, str] = TABLES) -> list[Section]:
     """The tables in the page's folder, and `what` each holds."""
-    return [download(name, len(frame), what.get(name, "")) for name, frame in frames.items()]
+    return [download(name, len(frame), contents.get(name, "")) for name, frame in frames.items()]
 
 
-def download(name: str, rows: int, what: str, files: Sequence[str] = ("CSV", "Parquet")) -> Section:
+def download(
+    name: str, rows: int, contents: str, files: Sequence[str] = ("CSV", "Parquet")
+) -> Section:
     """A table to download: in which folder and under which name, and as which files."""
-    return {"name": name, "what": what, "rows": rows, "files": files}
+    return {"name": name, "what": contents, "rows": rows, "files": files}

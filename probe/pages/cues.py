@@ -46,7 +46,7 @@ def strongest_words(cues: Cues) -> pd.DataFrame:
     return rounded(pd.DataFrame(rows, columns=["sense", "cue", "coordinate"]))
 
 
-def render(cues: Cues, made: Mapping[str, Any]) -> str:
+def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
     """The page as one self-contained HTML file; of the manifest everything but the time is on
     it."""
     summary = cues.summary
@@ -72,7 +72,7 @@ def render(cues: Cues, made: Mapping[str, Any]) -> str:
         number_of_heads=len(cues.heads),
         sample=SAMPLE,
         certificate=checks.certificate(frames[CERTIFICATE]),
-        manifest=made,
+        manifest=manifest,
         dictionary=frames["cues_columns"].to_dict("records"),
         downloads=downloads,
         **html.assets(templates, "cues.css.j2", "page.js"),

@@ -46,7 +46,7 @@ PAGES = (REPORT, WALK, SURVEY, CUES)
 MANIFEST = "manifest.json"
 # Results that may share a folder: the page of a survey shows the evaluation next to it.
 TOGETHER = {SURVEY, EVALUATION}
-GENERATOR = '<meta name="generator" content="probe">'  # stands in every page
+GENERATOR = '<meta name="generator" content="probe">'  # is in every page
 _CODE = re.compile("<code>(probe .*?)</code>")
 
 
@@ -55,10 +55,10 @@ def write_folder(
     pages: Mapping[str, str | bytes],
     *,
     frames: Mapping[str, pd.DataFrame],
-    made: dict[str, Any],
+    manifest: dict[str, Any],
     streams: Mapping[str, Iterable[pd.DataFrame]] | None = None,
 ) -> Path:
-    """Write the pages and other files, by name, the tables and the manifest `made` (the files'
+    """Write the pages and other files, by name, the tables and the manifest (the files'
     hashes are added).
 
     `streams`: tables that are written part by part, as Parquet only. Files of the page that is
@@ -77,7 +77,7 @@ def write_folder(
         hashes[f"{name}.parquet"] = sha256_of_file(path)
     for name, content in files.items():
         write_atomically(Path(out) / name, content)
-    listed = made | {"files": dict(sorted(hashes.items()))}
+    listed = manifest | {"files": dict(sorted(hashes.items()))}
     write_atomically(Path(out) / MANIFEST, json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
     if not before.keys().isdisjoint(pages):
         for name in before.keys() - hashes.keys():
@@ -106,11 +106,11 @@ def to_be_replaced(out: str | os.PathLike[str], file: str, command: str) -> str:
     path = Path(out) / file
     if not path.is_file():
         return ""
-    made = manifest_of(Path(out))
-    before = made.get("command", "") if file in made.get("files", {}) else ""
+    previous = manifest_of(Path(out))
+    before = previous.get("command", "") if file in previous.get("files", {}) else ""
     # A page says itself what made it.
-    shown = _CODE.findall(path.read_text("utf-8", "replace"))
-    if command in (before, *map(unescape, shown)):
+    codes = _CODE.findall(path.read_text("utf-8", "replace"))
+    if command in (before, *map(unescape, codes)):
         return ""
     earlier = f"the one of `{before}`" if before else "an earlier one"
     return f"{path} replaces {earlier}; another place keeps both."
@@ -167,8 +167,8 @@ def check_folder(
         reason = f"{existing} is a file"
     elif not os.access(existing, os.W_OK | os.X_OK):
         reason = f"{existing} may not be written"
-    elif taken := [name for name in (*PAGES, MANIFEST) if page and (folder / name).is_dir()]:
-        reason = f"{taken[0]} in it is a folder"
+    elif folders := [name for name in (*PAGES, MANIFEST) if page and (folder / name).is_dir()]:
+        reason = f"{folders[0]} in it is a folder"
     elif reason := page and _would_be_lost(folder, page, inputs):
         expected = "a folder for this result alone"
     else:
@@ -186,19 +186,19 @@ def _would_be_lost(folder: Path, page: str, inputs: Sequence[Path]) -> str:
 
     What is there and was made by the same kind of command may be replaced.
     """
-    for other in (*PAGES, EVALUATION):
-        if other != page and {other, page} != TOGETHER and (folder / other).is_file():
-            return f"{other} of another result is in it, and files of both have the same names"
+    for file_name in (*PAGES, EVALUATION):
+        if file_name != page and {file_name, page} != TOGETHER and (folder / file_name).is_file():
+            return f"{file_name} of another result is in it, and files of both have the same names"
     names = _names_of(page)
     here = folder.resolve()
     for file in inputs:
         if file.name in names and file.resolve().parent == here:
             return f"{file.name} is read from it, and a table of that name is written there"
-    known = manifest_of(folder).get("files", {})
+    files = manifest_of(folder).get("files", {})
     if page in PAGES and (folder / page).is_file():
-        own = page in known or GENERATOR in (folder / page).read_text("utf-8", "replace")
-        return "" if own else f"{page} in it was not made by probe"
-    strange = [name for name in names if name not in known and (folder / name).is_file()]
+        is_own_page = page in files or GENERATOR in (folder / page).read_text("utf-8", "replace")
+        return "" if is_own_page else f"{page} in it was not made by probe"
+    strange = [name for name in names if name not in files and (folder / name).is_file()]
     return f"{strange[0]} in it was not made by probe" if strange else ""
 
 

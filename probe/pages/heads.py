@@ -14,6 +14,7 @@ from probe import charts
 from probe.charts.evidence import head_part_table
 from probe.experiments.run import LEADERS
 from probe.results.findings import Frames, HeadFinding, WordFindings, peak
+from probe.stats.limits import LEVEL, SMALLEST
 from probe.stats.numbers import decimal, measured, p_value, percent
 
 SHORTEST_AXIS = 0.05  # of the gap: the axis of effects reaches at least so far
@@ -25,25 +26,28 @@ Section = dict[str, Any]
 def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
     """The head maps of the ranked words, on one scale."""
     heads = frames["word_heads"]
-    marked = charts.named(heads)
+    marked = charts.ranked_heads(heads)
     mlps = _mlps(findings, frames)
-    drawn = [finding for finding in findings.values() if finding.heads]
+    with_map = [finding for finding in findings.values() if finding.heads]
+    cell = charts.cell_size(heads, mlps) if with_map else 0
     return {
         "limit": percent(charts.effect_limit(heads, mlps)),
         "charts": {
             finding.word: charts.head_map(
                 heads, finding.word, mlps, read_at=finding.read_depth, legend=False
             )
-            for finding in drawn
+            for finding in with_map
         },
+        "numbers": cell >= charts.NUMBERS_FROM,
+        "wide": cell == charts.SMALLEST_CELL,
         "mlps": bool(len(mlps)),
         "mixers": bool((mlps["head"] == charts.MIXER).any()),
         "read": [
             (finding.word, finding.read_depth)
-            for finding in drawn
+            for finding in with_map
             if finding.read_depth in set(heads["layer"])
         ],
-        "counted": [(finding.word, *_clear_and_all(finding)) for finding in drawn],
+        "counted": [(finding.word, *_clear_and_all(finding)) for finding in with_map],
         "more": bool(charts.does_more(pd.concat([marked, mlps])).any()),
         "verdicts": [(name, charts.MARKS[name]) for name in charts.marked(marked)],
     }
@@ -52,12 +56,12 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
 def _mlps(findings: Mapping[str, WordFindings], frames: Frames) -> pd.DataFrame:
     """The columns of a map besides the heads: the mixers of a hybrid, then the MLPs, compared with
     unambiguous nouns where that was measured, else from the trace by position."""
-    more = {name: one.beside_nouns.mlps_more for name, one in findings.items()}
+    more = {name: finding.beside_nouns.mlps_more for name, finding in findings.items()}
     compared = charts.mlps_beside_nouns(frames["mlps"], more)
     traced = charts.mlps_at_word(frames["positions"])
     mixers = charts.mixers_at_word(frames["mixers"])
-    others = traced[~traced["word"].isin(compared["word"])]
-    return pd.concat([mixers, compared, others], ignore_index=True)
+    only_traced = traced[~traced["word"].isin(compared["word"])]
+    return pd.concat([mixers, compared, only_traced], ignore_index=True)
 
 
 def _clear_and_all(finding: WordFindings) -> tuple[int, int]:
@@ -82,18 +86,18 @@ class EffectAxis:
         self.low = min(0.0, *values, 0.0)
         self.high = max(SHORTEST_AXIS, *values, SHORTEST_AXIS)
 
-    def place(self, value: float) -> str:
+    def position(self, value: float) -> str:
         """Where a value lies, in percent of the axis."""
         return f"{100 * (value - self.low) / (self.high - self.low):.1f}"
 
-    def drawn(self, head: HeadFinding) -> Section:
+    def marks_of(self, head: HeadFinding) -> Section:
         """A head's effect, its interval and the effect on unambiguous nouns on the axis."""
         return {
-            "zero": self.place(0.0),
-            "effect": self.place(head.net),
-            "low": self.place(head.net_low),
-            "high": self.place(head.net_high),
-            "nouns": "" if math.isnan(head.general) else self.place(head.general),
+            "zero": self.position(0.0),
+            "effect": self.position(head.net),
+            "low": self.position(head.net_low),
+            "high": self.position(head.net_high),
+            "nouns": "" if math.isnan(head.general) else self.position(head.general),
         }
 
 
@@ -105,8 +109,8 @@ def effect_axis(findings: Mapping[str, WordFindings]) -> EffectAxis:
 def with_card(finding: WordFindings) -> list[HeadFinding]:
     """The heads of a word that have a card: the leaders, and those whose sentences are worth
     reading."""
-    leaders = list(finding.top_heads)
-    return leaders + [head for head in finding.heads_read if head not in leaders]
+    top_heads = list(finding.top_heads)
+    return top_heads + [head for head in finding.heads_read if head not in top_heads]
 
 
 def is_clear(head: HeadFinding) -> bool:
@@ -123,16 +127,16 @@ def effect_charts(findings: Mapping[str, WordFindings]) -> list[Section]:
 
 def _effect_charts(finding: WordFindings) -> Section:
     names = [head.name for head in finding.heads_read[:LEADERS]]
-    made: Section = {}
+    section: Section = {}
     if not names:
-        return made
+        return section
     if len(finding.rows["distances"]):
-        made["distance"] = charts.distance_lines(finding.rows["distances"], finding.word, names)
+        section["distance"] = charts.distance_lines(finding.rows["distances"], finding.word, names)
     if len(finding.rows["head_parts"]):
         tables = (finding.rows["head_parts"], finding.rows["word_heads"], finding.word, names)
-        made["part"] = charts.head_part_bars(*tables)
-        made["parts_drawn"] = set(head_part_table(*tables)["part"])
-    return made
+        section["part"] = charts.head_part_bars(*tables)
+        section["parts_drawn"] = set(head_part_table(*tables)["part"])
+    return section
 
 
 def together(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
@@ -146,14 +150,14 @@ def together(findings: Mapping[str, WordFindings], frames: Frames) -> list[Secti
         if curves.empty:
             continue
         chart = charts.set_curves(frames["curves"], frames["random_sets"], finding.word)
-        smallest = finding.smallest_set
-        is_part = smallest is not None and len(smallest.names) < smallest.heads_tested
+        smallest_set = finding.smallest_set
+        is_part = smallest_set is not None and len(smallest_set.names) < smallest_set.heads_tested
         sections.append(
             {
                 "word": finding.word,
                 "pairs": int(curves["pairs"].iloc[0]),
                 "chart": chart,
-                "smallest": smallest if is_part else None,
+                "smallest": smallest_set if is_part else None,
                 "random": finding.random_sets,
                 "peak": peak(curves),
             }
@@ -212,10 +216,10 @@ def _rerouted(heads: pd.DataFrame, word: str) -> Section | None:
     changed = heads[heads["word"] == word].groupby(["layer", "head"])["rerouted"].mean().dropna()
     if changed.empty:
         return None
-    most = changed.reset_index().loc[changed.to_numpy().argmax()]
+    largest = changed.reset_index().loc[changed.to_numpy().argmax()]
     return {
         "mean": percent(changed.mean()),
-        "name": f"L{most['layer']:.0f}H{most['head']:.0f}",
+        "name": f"L{largest['layer']:.0f}H{largest['head']:.0f}",
         "most": percent(changed.max()),
     }
 
@@ -254,7 +258,7 @@ def head_facts(head: HeadFinding) -> Section:
         "general": percent(head.general),
         "specific": _specific(head),
         "p_specific": _test(head.p_specific),
-        "beside": charts.BESIDE_NOUNS[head.comparison],
+        "than_nouns": compared_with_nouns(head),
         "decided": head.comparison != "undecided",
         "verdict": head.verdict,
         "mark": charts.MARKS[head.verdict],
@@ -269,6 +273,18 @@ def _specific(head: HeadFinding) -> str:
     if not head.comparison:
         return ""
     return measured(head.specific, head.specific_low, head.specific_high)
+
+
+def compared_with_nouns(head: HeadFinding) -> str:
+    """A head's comparison with unambiguous nouns in words; if it is undecided, with the reason."""
+    words = charts.BESIDE_NOUNS[head.comparison]
+    if head.comparison != "undecided":
+        return words
+    if head.p_specific >= LEVEL:
+        return f"{words}: {p_value(head.p_specific, LEVEL)}"
+    if head.specific_low <= 0 <= head.specific_high:
+        return f"{words}: the interval includes 0"
+    return f"{words}: less than {percent(SMALLEST)} of the gap"
 
 
 def _share(value: float) -> str:

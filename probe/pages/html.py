@@ -65,7 +65,7 @@ def environment(*folders: str | Path) -> Environment:
 
     They have the numbers as text for filters; `chart` places a chart.
     """
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader([TEMPLATES / folder for folder in folders]),
         autoescape=True,
         undefined=StrictUndefined,
@@ -73,13 +73,13 @@ def environment(*folders: str | Path) -> Environment:
         lstrip_blocks=True,
         bytecode_cache=_COMPILED,
     )
-    made.filters |= {function.__name__: function for function in FILTERS}
-    made.filters["listed"] = lambda items: listed(list(items))
-    made.tests["measured"] = pd.notna
-    made.globals |= {"SMALLEST": SMALLEST}
-    made.globals |= {"GATE": GATE, "LEVEL": LEVEL}
-    made.globals["chart"] = partial(_placed, count(1))
-    return made
+    templates.filters |= {function.__name__: function for function in FILTERS}
+    templates.filters["listed"] = lambda items: listed(list(items))
+    templates.tests["measured"] = pd.notna
+    templates.globals |= {"SMALLEST": SMALLEST}
+    templates.globals |= {"GATE": GATE, "LEVEL": LEVEL}
+    templates.globals["chart"] = partial(_chart_box, count(1))
+    return templates
 
 
 def with_interval(record: object, name: str) -> str:
@@ -89,7 +89,7 @@ def with_interval(record: object, name: str) -> str:
     return measured(getattr(record, name), low, high)
 
 
-def _placed(numbers: "count[int]", chart: Any) -> Markup:
+def _chart_box(numbers: "count[int]", chart: Any) -> Markup:
     """A chart of one page: a box to draw in, and the specification as JSON."""
     # Altair would validate every chart against its schema, slowly; the tests do it.
     spec = themed(chart.to_dict(validate=False))

@@ -26,11 +26,11 @@ def parameter_sentences(counted: Count) -> list[str]:
             "The unembedding is the transposed token embedding (tied weights): counted once."
         )
     if counted.matrices_only:
-        rest = count(s).total - counted.total
+        elsewhere = count(s).total - counted.total
         lines.append(
             "By formula, weight matrices only, the unembedding apart from the embedding, as "
             "introductions count; position embeddings, biases and norms would be "
-            f"{rest:,} more."
+            f"{elsewhere:,} more."
         )
     if counted.tensors:
         lines.append(

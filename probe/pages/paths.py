@@ -34,8 +34,8 @@ def _of_word(finding: WordFindings, all_positions: pd.DataFrame) -> Section:
     positions = finding.rows["positions"]
     edges = finding.rows["edges"]
     if positions.empty:
-        nothing: Section = {"edges": [], "charts": [], "circuit": None}
-        return nothing | {"word": finding.word, "missing": why_not(finding)}
+        empty: Section = {"edges": [], "charts": [], "circuit": None}
+        return empty | {"word": finding.word, "missing": why_not(finding)}
     first = positions.iloc[0]
     return {
         "word": finding.word,
@@ -114,7 +114,7 @@ def _edge(row: Row) -> Section:
         "p": "not tested" if pd.isna(row["p"]) else p_value(row["p"]),
         "direct": percent(row["direct"]),
         "fraction": percent(row["fraction"]),
-        "beside": charts.BESIDE_NOUNS[row["comparison"]],
+        "than_nouns": charts.BESIDE_NOUNS[row["comparison"]],
         "general": percent(row["general"]) if row["comparison"] else "",
         "composition": "" if pd.isna(row["composition"]) else decimal(row["composition"]),
     }

@@ -62,7 +62,7 @@ def read(folder: str | os.PathLike[str]) -> Result:
     step = "give the folder that probe.write or a command wrote into"
     if "models" in manifest:
         problem = "it holds the surveys of several models on one page"
-        step = "survey one model into a folder of its own, or read the tables as Parquet"
+        step = "survey one model into a separate folder, or read the tables as Parquet"
     raise InputError(f"Reading the result in {path}: {problem}; {step}.")
 
 

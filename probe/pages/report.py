@@ -40,16 +40,16 @@ def render(
     manifest: model, options and versions; everything but the time of day is on the page.
     """
     page = Page(findings, without_rows() | dict(frames), frames.keys(), manifest)
-    shown = sections.shown(page)
+    page_sections = sections.sections_of(page)
     values: dict[str, Any] = {}
-    for section in shown:
+    for section in page_sections:
         values |= section.values(page)
     predicts = bool(frames["heads"]["p_next_token"].notna().any())
     templates = html.environment("report", "survey")
     return templates.get_template("ambiguity.html.j2").render(
         values,
-        sections=shown,
-        headings=sections.under_headings(shown),
+        sections=page_sections,
+        headings=sections.under_headings(page_sections),
         answer=answer(findings),
         FIRST_FACTS=FIRST_FACTS,
         opening=words.opening(findings),
@@ -69,8 +69,8 @@ def render(
 def hues(findings: Mapping[str, WordFindings]) -> dict[str, dict[str, str]]:
     """By word and sense, the name of the hue in the style sheet."""
     return {
-        word: {sense: f"s{number % len(SENSES)}" for number, sense in enumerate(one.senses)}
-        for word, one in findings.items()
+        word: {sense: f"s{number % len(SENSES)}" for number, sense in enumerate(finding.senses)}
+        for word, finding in findings.items()
     }
 
 
@@ -103,17 +103,17 @@ def _trace(trace: Trace) -> str:
 @html_of.register
 def _evaluation(evaluation: Evaluation) -> str:
     """The means over the words; with heads taken out, a picture of them and their table as well."""
-    shown = [evaluation.mean]
+    tables = [evaluation.mean]
     picture = ""
     if evaluation.without is not None:
         without = evaluation.without
-        shown.append(without[without["word"].isna()].drop(columns="word"))
+        tables.append(without[without["word"].isna()].drop(columns="word"))
         chart = charts.accuracy_without(without, evaluation.heads_out, bag=evaluation.bag_accuracy)
         picture = image(chart)
-    means, *others = (
-        frame.to_html(index=False, float_format="{:.3f}".format, na_rep="") for frame in shown
+    means, *further = (
+        frame.to_html(index=False, float_format="{:.3f}".format, na_rep="") for frame in tables
     )
-    return "".join([means, picture, *others])
+    return "".join([means, picture, *further])
 
 
 @html_of.register

@@ -75,7 +75,7 @@ class Section(NamedTuple):
     values: the values that its template needs, by name.
     heading: the heading that it is under.
     title: in the table of contents, of a section before the headings.
-    shown: whether the section is on a page.
+    applies: whether the section is on a page.
     table: what it shows; without this table it is absent, because its experiment was not run.
     """
 
@@ -84,13 +84,15 @@ class Section(NamedTuple):
     values: Callable[[Page], Values]
     heading: Heading = FIRST
     title: str = ""
-    shown: Callable[[Page], bool] = lambda page: True
+    applies: Callable[[Page], bool] = lambda page: True
     table: str = "words"
 
 
-def shown(page: Page) -> list[Section]:
+def sections_of(page: Page) -> list[Section]:
     """The sections of a page."""
-    return [section for section in SECTIONS if section.table in page.tables and section.shown(page)]
+    return [
+        section for section in SECTIONS if section.table in page.tables and section.applies(page)
+    ]
 
 
 def under_headings(sections: Sequence[Section]) -> list[tuple[Heading, list[Section]]]:
@@ -111,12 +113,12 @@ def _answer(page: Page) -> Values:
 
 def _general(page: Page) -> Values:
     """The findings over all words, and a map of the heads."""
-    found = survey_findings(page.manifest["model"], page.frames)
+    findings = survey_findings(page.manifest["model"], page.frames)
     table = page.frames["survey_heads"]
     limit = charts.effect_limit(table.rename(columns={"effect": "net"}))
     return {
-        "general": found,
-        "general_map": charts.survey_map(table, limit=limit) if found.ranked else None,
+        "general": findings,
+        "general_map": charts.survey_map(table, limit=limit) if findings.ranked else None,
     }
 
 
@@ -149,14 +151,14 @@ SECTIONS = (
         "cards.html.j2",
         lambda p: {"cards": cards.cards(p.findings, p.frames["verdicts"])},
         title="Heads",
-        shown=RANKED,
+        applies=RANKED,
     ),
     Section(
         "cues",
         "cue_sample.html.j2",
         lambda p: {"cue_samples": cues.samples(p.findings, p.frames)},
         title="Other cues",
-        shown=lambda p: p.has_cue_samples,
+        applies=lambda p: p.has_cue_samples,
         table="cue_sample",
     ),
     Section(
@@ -164,7 +166,7 @@ SECTIONS = (
         "general.html.j2",
         _general,
         title="In general",
-        shown=lambda p: p.is_general,
+        applies=lambda p: p.is_general,
     ),
     Section(
         "parting",
@@ -177,7 +179,7 @@ SECTIONS = (
         "path.html.j2",
         lambda p: {"paths": paths.section(p.findings, p.frames)},
         TRAVELS,
-        shown=RANKED,
+        applies=RANKED,
         table="positions",
     ),
     Section(
@@ -185,7 +187,7 @@ SECTIONS = (
         "comes_about.html.j2",
         lambda p: {"comes_about": heads.effect_charts(p.findings)},
         TRAVELS,
-        shown=RANKED,
+        applies=RANKED,
         table="head_parts",
     ),
     Section(
@@ -193,7 +195,7 @@ SECTIONS = (
         "together.html.j2",
         lambda p: {"together": heads.together(p.findings, p.frames)},
         TRAVELS,
-        shown=RANKED,
+        applies=RANKED,
         table="curves",
     ),
     Section(
@@ -201,7 +203,7 @@ SECTIONS = (
         "supplied.html.j2",
         lambda p: {"supplied": sentences.supplied(p.findings, p.frames)},
         TRAVELS,
-        shown=RANKED,
+        applies=RANKED,
         table="decomposition",
     ),
     Section(
@@ -209,7 +211,7 @@ SECTIONS = (
         "shares.html.j2",
         lambda p: {"shares": heads.shares(p.frames)},
         TRAVELS,
-        shown=RANKED,
+        applies=RANKED,
         table="shares",
     ),
     Section(
@@ -230,14 +232,14 @@ SECTIONS = (
         "every.html.j2",
         lambda p: {"every_head": heads.every_head(p.findings, p.frames)},
         BELIEVE,
-        shown=RANKED,
+        applies=RANKED,
     ),
     Section(
         "otherwise",
         "otherwise.html.j2",
         _otherwise,
         BELIEVE,
-        shown=lambda p: "predictions" in p.frames,
+        applies=lambda p: "predictions" in p.frames,
     ),
     Section(
         "cannot",

@@ -37,14 +37,14 @@ def examples(findings: Mapping[str, WordFindings]) -> dict[str, Section]:
 
     All tokens count where no cue is marked.
     """
-    made = {}
+    by_word = {}
     for word, finding in findings.items():
         readings = finding.rows["readings"]
         read = set(zip(readings["layer"], readings["head"], strict=True))
         leading = next((head for head in finding.heads if (head.layer, head.head) in read), None)
         if leading is not None:
-            made[word] = _sentence(finding, _clearest(of_head(readings, leading)))
-    return made
+            by_word[word] = _sentence(finding, _clearest(of_head(readings, leading)))
+    return by_word
 
 
 def of_head(rows: pd.DataFrame, head: HeadFinding) -> pd.DataFrame:
@@ -54,8 +54,8 @@ def of_head(rows: pd.DataFrame, head: HeadFinding) -> pd.DataFrame:
 
 def _clearest(rows: pd.DataFrame) -> int:
     """The number of the sentence whose cue contributes most to the sense that is meant."""
-    meant = rows["sense"] == rows["sense_a"]
-    toward = rows["contribution"].where(meant, -rows["contribution"])
+    is_first_sense = rows["sense"] == rows["sense_a"]
+    toward = rows["contribution"].where(is_first_sense, -rows["contribution"])
     cues = rows["role"].eq("cue")
     if cues.any():
         toward = toward.where(cues, 0.0)
@@ -94,27 +94,27 @@ def arcs(rows: pd.DataFrame) -> Section:
     """
     tokens = rows.sort_values("pos").to_dict("records")
     word_pos = max(token["pos"] for token in tokens if token["role"] == "word")
-    drawn: list[Section] = []
+    tokens_drawn: list[Section] = []
     x = 0
     for token in tokens:
-        drawn.append(_token(token, word_pos, x))
-        x = drawn[-1]["end"]
-    middle = next(token["middle"] for token in drawn if token["pos"] == word_pos)
-    for part in drawn:
+        tokens_drawn.append(_token(token, word_pos, x))
+        x = tokens_drawn[-1]["end"]
+    middle = next(token["middle"] for token in tokens_drawn if token["pos"] == word_pos)
+    for part in tokens_drawn:
         part["arc"] = _arc(part, middle)
     on_cue = [token["attention"] for token in tokens if token["role"] == "cue"]
     # What a small picture shows: from the first to the last token that matters.
-    matter = [token for token in drawn if token["arc"] or token["role"] in ("cue", "word")]
-    most = max(drawn, key=lambda token: token["attention"])
+    matter = [token for token in tokens_drawn if token["arc"] or token["role"] in ("cue", "word")]
+    strongest = max(tokens_drawn, key=lambda token: token["attention"])
     return {
         "sense": tokens[0]["sense"],
         "text": tokens[0]["text"],
-        "tokens": drawn,
+        "tokens": tokens_drawn,
         "word_at": middle,
         "width": x + MARGIN,
         "left": max(matter[0]["start"] - AROUND, 0),
         "right": min(matter[-1]["end"] + AROUND, x + MARGIN),
-        "most": {"text": most["text"], "share": percent(most["attention"])},
+        "most": {"text": strongest["text"], "share": percent(strongest["attention"])},
         "cue_share": percent(sum(on_cue)) if on_cue else None,
         "sum": decimal(100 * sum(token["contribution"] for token in tokens), 0),
     }
@@ -128,7 +128,7 @@ def _token(token: Row, word_pos: int, after: int) -> Section:
     label = percent(attention) if attention >= WRITTEN_ATTENTION else ""
     wide = sum(2 if east_asian_width(letter) in "WF" else 1 for letter in piece["text"])
     width = CHARACTER * max(wide, 1)
-    room = max(width, LABEL_WIDTH) if label else width
+    space = max(width, LABEL_WIDTH) if label else width
     start = after + (SPACE if piece["lead"] else MARGIN)
     toward = ""
     if abs(contribution) >= SMALLEST_WRITTEN:
@@ -142,10 +142,10 @@ def _token(token: Row, word_pos: int, after: int) -> Section:
         "toward": toward,
         "second": toward == token["sense_b"],
         "written": decimal(100 * contribution, 0) if toward and label else "",
-        "start": start + (room - width) / 2,
+        "start": start + (space - width) / 2,
         "width": width,
-        "middle": start + room / 2,
-        "end": start + room,
+        "middle": start + space / 2,
+        "end": start + space,
     }
 
 
@@ -183,8 +183,8 @@ def showcase(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
         item = {"word": row["word"], "sense": row["sense"], "parts": marked(row), "row": row}
         if pd.isna(row["reads_as"]):
             second = frames["beside"][frames["beside"]["text"] == row["text"]]
-            readers = [second_reader(other) for other in second.to_dict("records")]
-            after.append(item | {"beside": readers})
+            readers = [second_reader(row_of_second) for row_of_second in second.to_dict("records")]
+            after.append(item | {"second_readers": readers})
         else:
             ranked = findings[row["word"]].ranked
             verdict = ("✓" if row["reads_as"] == row["sense"] else "✗") if ranked else ""

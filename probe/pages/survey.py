@@ -66,7 +66,7 @@ def tables_of(survey: Survey) -> dict[str, pd.DataFrame]:
     return frames
 
 
-def made_together(made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def made_together(manifests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One manifest of several models: values that differ between models are listed per model."""
     keys = (
         "model",
@@ -78,8 +78,10 @@ def made_together(made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "quantised",
         "dtype",
     )
-    models = [{key: one[key] for key in keys} for one in made]
-    return {key: value for key, value in made[0].items() if key not in keys} | {"models": models}
+    models = [{key: manifest[key] for key in keys} for manifest in manifests]
+    return {key: value for key, value in manifests[0].items() if key not in keys} | {
+        "models": models
+    }
 
 
 def natural_text(folder: Path) -> Section | None:
@@ -103,7 +105,7 @@ def natural_text(folder: Path) -> Section | None:
 
 def _heads_taken_out(folder: Path) -> list[str]:
     """The heads in the manifest of the evaluation, or of a page that was written after it; empty if
-    there is none.
+    the folder has none.
     """
     try:
         return list(json.loads((folder / "manifest.json").read_bytes()).get("without", []))
@@ -113,7 +115,7 @@ def _heads_taken_out(folder: Path) -> list[str]:
 
 def render(
     surveys: Sequence[Survey],
-    made: Mapping[str, Any],
+    manifest: Mapping[str, Any],
     folders: Sequence[str],
     *,
     natural_texts: Sequence[Section | None] | None = None,
@@ -126,20 +128,20 @@ def render(
     natural_texts: for each model the result of `natural_text`
     pages: for each model the address of each word's page, by word
     """
-    found = [survey_findings(survey.model_name, survey.frames) for survey in surveys]
-    limit = _limit(found)
-    words = _word_pictures(found, surveys)
+    by_model = [survey_findings(survey.model_name, survey.frames) for survey in surveys]
+    limit = _limit(by_model)
+    words = _word_pictures(by_model, surveys)
     models = [
         _model(number, findings, survey, folder, limit)
         | words[number]
         | {"natural": natural_text, "pages": of_words, "facts": facts(findings, natural_text)}
         for number, (findings, survey, folder, natural_text, of_words) in enumerate(
             zip(
-                found,
+                by_model,
                 surveys,
                 folders,
-                natural_texts or [None] * len(found),
-                pages or [{}] * len(found),
+                natural_texts or [None] * len(by_model),
+                pages or [{}] * len(by_model),
                 strict=True,
             )
         )
@@ -147,14 +149,14 @@ def render(
     templates = html.environment("survey", "report")
     return templates.get_template("survey.html.j2").render(
         models=models,
-        made=made,
+        made=manifest,
         limit=percent(limit),
         fact_names=[name for name in models[0]["facts"] if any(m["facts"][name] for m in models)],
         marks=charts.MARKS,
-        verdicts=_verdicts(found),
+        verdicts=_verdicts(by_model),
         framed=any(
             head.comparison == "more" and head.effect > 0
-            for findings in found
+            for findings in by_model
             for head in findings.heads
         ),
         dictionary=tables_of(surveys[0])["survey_columns"].to_dict("records"),
@@ -167,15 +169,19 @@ def render(
     )
 
 
-def _limit(found: Sequence[SurveyFindings]) -> float:
+def _limit(by_model: Sequence[SurveyFindings]) -> float:
     """The end of the maps' scale, one for all models, as a fraction of the gap."""
-    effects = [head.effect for findings in found for head in findings.heads]
+    effects = [head.effect for findings in by_model for head in findings.heads]
     return charts.effect_limit(pd.DataFrame({"net": effects}))
 
 
-def _verdicts(found: Sequence[SurveyFindings]) -> list[str]:
+def _verdicts(by_model: Sequence[SurveyFindings]) -> list[str]:
     """The verdicts with a mark in one of the maps."""
-    maps = [charts.survey_verdicts(one.frames["survey_heads"]) for one in found if one.ranked]
+    maps = [
+        charts.survey_verdicts(findings.frames["survey_heads"])
+        for findings in by_model
+        if findings.ranked
+    ]
     return charts.marked(pd.DataFrame({"verdict": pd.concat(maps)})) if maps else []
 
 
@@ -225,11 +231,11 @@ def lines(findings: SurveyFindings) -> Section:
     """A line for each leading head: its numbers as text, and their positions on an axis that all
     lines share, in % of its width.
     """
-    leaders = findings.top_heads
-    if not leaders:
+    top_heads = findings.top_heads
+    if not top_heads:
         return {"rows": [], "ticks": [], "zero": ""}
     ends = [0.0]
-    for head in leaders:
+    for head in top_heads:
         ends += [head.effect_low, head.effect_high, *_spread_ends(head)]
         ends += [head.general] if head.comparison else []
     low = min(ends)
@@ -237,21 +243,21 @@ def lines(findings: SurveyFindings) -> Section:
     margin = 0.04 * (high - low)
 
     def at(value: float) -> str:
-        place = (value - low + margin) / (high - low + 2 * margin)
-        return f"{100 * min(max(place, 0.0), 1.0):.2f}"
+        position = (value - low + margin) / (high - low + 2 * margin)
+        return f"{100 * min(max(position, 0.0), 1.0):.2f}"
 
     rows = []
-    for head in leaders:
+    for head in top_heads:
         spread_low, spread_high = _spread_ends(head)
-        drawn = {
+        positions = {
             "effect": at(head.effect),
             "low": at(head.effect_low),
             "high": at(head.effect_high),
         }
-        drawn |= {"from": at(spread_low), "to": at(spread_high)}
-        drawn["width"] = f"{float(drawn['to']) - float(drawn['from']):.2f}"
-        drawn["general"] = at(head.general) if head.comparison else ""
-        rows.append(_head_row(head) | {"drawn": drawn})
+        positions |= {"from": at(spread_low), "to": at(spread_high)}
+        positions["width"] = f"{float(positions['to']) - float(positions['from']):.2f}"
+        positions["general"] = at(head.general) if head.comparison else ""
+        rows.append(_head_row(head) | {"drawn": positions})
     step = _tick_step(high - low)
     ticks = [step * number for number in range(int(np.ceil(low / step)), int(high / step) + 1)]
     return {"rows": rows, "ticks": [(at(tick), percent(tick)) for tick in ticks], "zero": at(0.0)}
@@ -285,7 +291,7 @@ def _head_row(head: HeadAcrossWords) -> Section:
         "specific": specific,
         "p_specific": p_value(head.p_specific) if compared else "",
         "comparison": head.comparison,
-        "beside": charts.BESIDE_NOUNS[head.comparison],
+        "than_nouns": charts.BESIDE_NOUNS[head.comparison],
         "rank": f"{head.rank} [{head.rank_low}, {head.rank_high}]",
         "read": head.read_depth,
     }
@@ -331,20 +337,20 @@ def _words_shown(findings: SurveyFindings) -> list[str]:
     return [str(word) for word in measured_words["word"]]
 
 
-def _word_pictures(found: Sequence[SurveyFindings], surveys: Sequence[Survey]) -> list[Section]:
+def _word_pictures(by_model: Sequence[SurveyFindings], surveys: Sequence[Survey]) -> list[Section]:
     """For each model a picture for each leading head, all on one scale, and the number of words
     that are not drawn.
     """
     cells: list[pd.DataFrame | None] = []
     ends = [0.0]
-    for number, (findings, survey) in enumerate(zip(found, surveys, strict=True)):
+    for number, (findings, survey) in enumerate(zip(by_model, surveys, strict=True)):
         if not findings.ranked:
             cells.append(None)
             continue
         rows = _cells(findings, survey, number)
-        shown = rows[rows["word"].isin(_words_shown(findings))]
-        cells.append(shown)
-        ends += shown["effect"].dropna().tolist()
+        rows_of_words = rows[rows["word"].isin(_words_shown(findings))]
+        cells.append(rows_of_words)
+        ends += rows_of_words["effect"].dropna().tolist()
     limits = (min(ends), max(ends))
 
     def pictures(findings: SurveyFindings, rows: pd.DataFrame | None) -> Section:
@@ -356,7 +362,7 @@ def _word_pictures(found: Sequence[SurveyFindings], surveys: Sequence[Survey]) -
             "not_drawn": findings.words - rows["word"].nunique(),
         }
 
-    return [pictures(*pair) for pair in zip(found, cells, strict=True)]
+    return [pictures(*pair) for pair in zip(by_model, cells, strict=True)]
 
 
 def _every_word(findings: SurveyFindings, survey: Survey, number: int) -> Section:
@@ -411,27 +417,27 @@ COMPARISONS = {
 FEW_NAMES = 6  # heads that a cell of the table names; of more it gives the number
 
 
-def facts(found: SurveyFindings, natural: Section | None) -> dict[str, str]:
+def facts(findings: SurveyFindings, natural: Section | None) -> dict[str, str]:
     """The value of each row of the table of facts; empty if it was not measured.
 
     Every model has the same rows, so that models can be read next to each other.
     """
-    movers = found.movers
+    movers = findings.movers
     largest = movers[0] if movers else None
-    carried = found.carried_set if movers else None
-    by_attention = found.movers_by_attention if movers else None
+    carry_over = findings.carried_set if movers else None
+    by_attention = findings.movers_by_attention if movers else None
     rows = {
-        "words": str(found.words),
-        "sentences, pairs swapped": f"{grouped(found.sentences)}, {grouped(found.pairs)}",
-        "heads in layers": f"{found.number_of_heads} in {found.layers}",
-        "words are read after layer": f"{found.depth - 1} of {found.layers}",
+        "words": str(findings.words),
+        "sentences, pairs swapped": f"{grouped(findings.sentences)}, {grouped(findings.pairs)}",
+        "heads in layers": f"{findings.number_of_heads} in {findings.layers}",
+        "words are read after layer": f"{findings.depth - 1} of {findings.layers}",
         "heads that move words": "",
         "largest effect [95 %], ± between words": "",
         "of these, among as many that attend to the cue most": "",
-        "words change, compared with unambiguous nouns": _compared_with_nouns(found),
+        "words change, compared with unambiguous nouns": _compared_with_nouns(findings),
     }
-    if found.ranked:
-        share = percent(len(movers) / found.number_of_heads, 1)
+    if findings.ranked:
+        share = percent(len(movers) / findings.number_of_heads, 1)
         rows["heads that move words"] = f"{len(movers)} ({share})"
     if largest is not None:
         effect = measured(largest.effect, largest.effect_low, largest.effect_high)
@@ -440,12 +446,12 @@ def facts(found: SurveyFindings, natural: Section | None) -> dict[str, str]:
     if by_attention is not None:
         rows["of these, among as many that attend to the cue most"] = str(by_attention)
     for comparison, name in COMPARISONS.items():
-        rows[name] = _names(found.by_comparison(comparison))
+        rows[name] = _names(findings.by_comparison(comparison))
     rows |= dict.fromkeys((KEPT, KEPT_BY_RANDOM), "")
-    if carried is not None:
-        value = measured(carried.others, carried.others_low, carried.others_high)
-        rows[KEPT] = f"{value} with {counted(carried.k, 'head')}"
-        rows[KEPT_BY_RANDOM] = percent(carried.random)
+    if carry_over is not None:
+        value = measured(carry_over.others, carry_over.others_low, carry_over.others_high)
+        rows[KEPT] = f"{value} with {counted(carry_over.k, 'head')}"
+        rows[KEPT_BY_RANDOM] = percent(carry_over.random)
     return rows | _natural_facts(natural)
 
 
@@ -455,19 +461,19 @@ def _names(heads: Sequence[HeadAcrossWords]) -> str:
     return ", ".join(head.name for head in heads)
 
 
-def _compared_with_nouns(found: SurveyFindings) -> str:
+def _compared_with_nouns(findings: SurveyFindings) -> str:
     """How far words change, compared with unambiguous nouns in their place."""
-    if not found.words_compared:
+    if not findings.words_compared:
         return ""
-    p = p_value(found.ambiguity_p, LEVEL)
-    if found.ranked and not found.is_ambiguity:
+    p = p_value(findings.ambiguity_p, LEVEL)
+    if findings.ranked and not findings.is_ambiguity:
         return f"no difference found ({p})"
     times = (
         "further"
-        if math.isinf(found.times_as_far)
-        else f"{decimal(found.times_as_far, 1)} times as far"
+        if math.isinf(findings.times_as_far)
+        else f"{decimal(findings.times_as_far, 1)} times as far"
     )
-    return f"{times}, over {counted(found.words_compared, 'word')} ({p})"
+    return f"{times}, over {counted(findings.words_compared, 'word')} ({p})"
 
 
 def _natural_facts(natural: Section | None) -> dict[str, str]:
@@ -485,8 +491,8 @@ def _natural_facts(natural: Section | None) -> dict[str, str]:
     for row in natural["rows"]:
         heads = listed(natural["heads"]) if natural["heads"] else "the heads taken out"
         rows[names[row["kind"]]] = f"{percent(row['accuracy_without'], 1)} ({heads})"
-    most = max(row["random_most"] for row in natural["rows"])
-    rows[last] = f"{decimal(100 * most, 1)} points"
+    largest = max(row["random_most"] for row in natural["rows"])
+    rows[last] = f"{decimal(100 * largest, 1)} points"
     return rows
 
 

@@ -87,12 +87,12 @@ def print_parameters(counted: "Count", *, as_json: bool) -> None:
 def print_evaluation(evaluation: "Evaluation") -> None:
     """Every word at its chosen depth, the mean by depth, both with heads taken out where they were,
     the sentences that are read otherwise, and why sentences were left out."""
-    shown = [words_of(evaluation), baselines_of(evaluation), means_of(evaluation)]
+    parts = [words_of(evaluation), baselines_of(evaluation), means_of(evaluation)]
     if evaluation.without is not None:
-        shown += without_of(evaluation)
+        parts += without_of(evaluation)
         if len(evaluation.words) > 1:
-            shown += without_words_of(evaluation)
-    for header, rows in shown:
+            parts += without_words_of(evaluation)
+    for header, rows in parts:
         print_table(header, rows, width=EVALUATION_WIDTH)
         typer.echo()
     if evaluation.without is not None:
@@ -278,9 +278,9 @@ def reasons_of(evaluation: "Evaluation") -> list[str]:
     """How many sentences were left out and why, a line per reason, the rare reasons together."""
     counts = evaluation.left_out["reason"].value_counts()
     lines = [f"{count} left out: {reason}" for reason, count in counts.head(REASONS).items()]
-    rest = counts.iloc[REASONS:]
-    if len(rest):
-        lines.append(f"{rest.sum()} left out for {len(rest)} other reasons")
+    further = counts.iloc[REASONS:]
+    if len(further):
+        lines.append(f"{further.sum()} left out for {len(further)} other reasons")
     return lines
 
 
@@ -361,16 +361,16 @@ def _without_cues(word: str, inferred: Sequence[tuple[str, ...]]) -> str:
     pairs, or every sentence by itself."""
     if not inferred:
         return (
-            f"{word}: no cue is marked and there is no pair that differs in just a few words, so "
-            "every sentence, or pair of them, counts as a cue word of its own; mark cues with "
+            f"{word}: no cue is marked and no pair differs in just a few words, so "
+            "every sentence, or pair of them, counts as a separate cue word; mark cues with "
             "cue_start and cue_end."
         )
-    shown = ", ".join(" / ".join(cues) for cues in inferred[:DIFFERENCES_SHOWN])
+    differences = ", ".join(" / ".join(cues) for cues in inferred[:DIFFERENCES_SHOWN])
     if len(inferred) > DIFFERENCES_SHOWN:
-        shown += f" and {len(inferred) - DIFFERENCES_SHOWN} more"
+        differences += f" and {len(inferred) - DIFFERENCES_SHOWN} more"
     return (
-        f"{word}: no cue is marked, so what the sentences of a pair differ in is taken for their "
-        f"cues: {shown}; mark others with cue_start and cue_end."
+        f"{word}: no cue is marked, so the words in which a pair differs are used as their "
+        f"cues: {differences}; mark others with cue_start and cue_end."
     )
 
 
@@ -398,9 +398,9 @@ def likely(gates: "Foreseen") -> str:
         )
     reasons = []
     if gates.untrained_p < GATE:
-        reasons.append(f"even random weights tell them apart ({p_value(gates.untrained_p)})")
+        reasons.append(f"even random weights separate them ({p_value(gates.untrained_p)})")
     if gates.nuisance_p < LEVEL:
-        told_by = "the word's position or the text's length tells them apart"
+        told_by = "the word's position or the text's length separates them"
         reasons.append(f"{told_by} ({p_value(gates.nuisance_p)})")
     verdict = "confounded" if reasons else "movers"
     if not math.isnan(gates.ambiguity_p):
@@ -411,7 +411,7 @@ def likely(gates: "Foreseen") -> str:
         nouns = f"it cannot be compared with unambiguous nouns ({gates.not_compared})"
         step = f"give more pairs of sentences in which “{gates.word}” is a noun in just this form"
         if gates.not_compared.startswith(TOO_FEW_NOUNS):
-            step = "give more nouns with --controls; without it those that ship are taken"
+            step = "give more nouns with --controls; without it the nouns that ship are used"
     else:
         nouns = "it is not compared with unambiguous nouns"
         step = "leave --controls away"
@@ -444,7 +444,7 @@ def _pair_suffices(size: "SensePairSize") -> str:
         design = f"without pairs, so {size.pairs} pairs are drawn at random"
         if size.in_pair:
             design = (
-                f"of which {size.in_pair} stand in pairs, fewer than half, so {size.pairs} pairs "
+                f"of which {size.in_pair} are in pairs, fewer than half, so {size.pairs} pairs "
                 "are drawn at random from all of them"
             )
     if size.swapped_pairs < size.pairs:
@@ -452,7 +452,7 @@ def _pair_suffices(size: "SensePairSize") -> str:
     if 0 < size.without_cue < sum(size.sentences):
         design += (
             f" ({counted(size.without_cue, 'sentence')} without a cue: each, or its pair, counts "
-            "as a cue word of its own)"
+            "as a separate cue word)"
         )
     return f"{size.word}, {sense_a} / {sense_b}: {of_a} and {of_b} sentences {design}; {answer}."
 
@@ -490,9 +490,9 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("loading the model", total=1.0)
 
-        def tell(stage: str, share: float) -> None:
-            left = time_left(monotonic() - started, share)
-            bar.update(task, description=f"{stage}{left}", completed=share)
+        def tell(step: str, share: float) -> None:
+            remaining = time_left(monotonic() - started, share)
+            bar.update(task, description=f"{step}{remaining}", completed=share)
 
         yield tell
 
@@ -508,14 +508,14 @@ def time_left(elapsed: float, share: float) -> str:
 
 def _line_a_minute(begun: Callable[[], None]) -> Callable[[str, float], None]:
     """Says a line at most once a minute; `begun` is called when the first stage is told."""
-    started = said = monotonic()
+    started = last_message = monotonic()
 
-    def tell(stage: str, share: float) -> None:
-        nonlocal said
+    def tell(step: str, share: float) -> None:
+        nonlocal last_message
         begun()
-        if monotonic() - said >= MINUTE:
-            said = monotonic()
-            passed = f"{share:.0%} after {(said - started) / MINUTE:.0f} min"
-            typer.echo(f"{stage}: {passed}{time_left(said - started, share)}", err=True)
+        if monotonic() - last_message >= MINUTE:
+            last_message = monotonic()
+            passed = f"{share:.0%} after {(last_message - started) / MINUTE:.0f} min"
+            typer.echo(f"{step}: {passed}{time_left(last_message - started, share)}", err=True)
 
     return tell

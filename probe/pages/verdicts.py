@@ -122,7 +122,7 @@ def _gate(row: Mapping[Any, Any]) -> str:
     if p <= LEVEL:
         return (
             "the word changes further than unambiguous nouns in its place, but not further than "
-            "those that are about as expected"
+            "the nouns that are about as expected"
         )
     return f"{as_far} of {nouns} unambiguous nouns change as far in its place"
 
@@ -142,7 +142,7 @@ def _specific(row: Mapping[Any, Any]) -> str:
     if math.isnan(row["specific"]):
         with_gap = row["nouns_with_gap"]
         if with_gap < FEWEST_WITH_A_GAP:
-            return f"; nouns with a gap of their own: {with_gap:.0f}, too few to compare with"
+            return f"; nouns with a gap: {with_gap:.0f}, too few to compare with"
         return ""
     more = measured(row["specific"], row["specific_low"], row["specific_high"])
     return (
@@ -163,11 +163,11 @@ def _not_confirmed(row: Mapping[Any, Any]) -> str:
 def _beside(row: Mapping[Any, Any]) -> str:
     """How much of its attention a head gives to a token next to the word, and what it moves with
     the cue there and further away."""
-    side, most = max(attention_beside(row).items(), key=lambda item: item[1])
-    looks = f"{percent(most)} of its attention on the token {side}"
+    side, largest = max(attention_beside(row).items(), key=lambda item: item[1])
+    looks = f"{percent(largest)} of its attention on the token {side}"
     if math.isnan(row["net_far"]):
         return (
-            f"; {looks}, and no cue stands further away, so whether it reads the cue or the place "
+            f"; {looks}, and no cue is further away, so whether it reads the cue or the place "
             "cannot be told"
         )
     near = percent(row["net_near"])

@@ -105,7 +105,7 @@ def values(walk: "Walk") -> dict[str, Any]:
         "known": walk_sentences.facts(walk.findings),
         "caution": walk_sentences.caution(walk.findings),
         "guessed": walk_sentences.guessed(walk.findings),
-        "places": walk_sentences.places(walk.findings),
+        "places": walk_sentences.depths_read(walk.findings),
         "travels": walk_sentences.travels(walk),
         "truncation_change": walk.truncation_change,
         "sizes": walk.block["sizes"],
@@ -141,12 +141,12 @@ def shade(value: float, limit: float) -> str:
 def pictures(walk: "Walk") -> dict[str, Any]:
     """Every chart of the page by name, for the head and token that are followed first."""
     frames = walk.frames
-    drawn = [
+    pictures = [
         tokens.query("drawn")["pos"] for _, tokens in frames["tokens"].groupby("text", sort=False)
     ]
     # With one text, queries and keys are the same tokens; with two, the source comes first.
-    queries = drawn[-1]
-    keys = drawn[0]
+    queries = pictures[-1]
+    keys = pictures[0]
     cells = frames["attention"].assign(chosen=frames["attention"]["query_pos"] == walk.at)
     charts = _token_grids(cells, grid.NAMES if walk.target is None else ACROSS)
     values = frames["values"][frames["values"]["pos"].isin(keys)]
@@ -171,7 +171,7 @@ def _token_grids(cells: pd.DataFrame, titles: Mapping[str, str]) -> dict[str, An
     for kind in grid.KINDS:
         if kind in cells:
             for queries in ("rows", "columns"):
-                chart = grid.token_grid(cells, kind, queries=queries, named=titles)
+                chart = grid.token_grid(cells, kind, queries=queries, axis_titles=titles)
                 charts[f"{kind}_{queries}"] = chart
     return charts
 
@@ -211,11 +211,11 @@ def _by_depth(layers: pd.DataFrame) -> dict[str, Any]:
 
 
 def _long(
-    frame: pd.DataFrame, key: str, titles: Mapping[str, str], what: str, value: str
+    frame: pd.DataFrame, key: str, titles: Mapping[str, str], subject: str, value: str
 ) -> pd.DataFrame:
     """The columns of `titles` in long form, named by their titles, without missing columns."""
     present = [title for column, title in titles.items() if column in frame]
-    return frame.rename(columns=titles).melt(key, present, what, value)
+    return frame.rename(columns=titles).melt(key, present, subject, value)
 
 
 def _without_rows(chart: Any) -> Any:

@@ -153,7 +153,7 @@ def facts(findings: WalkFindings) -> list[tuple[str, str]]:
         rows.append(
             (
                 "the two vectors first differ",
-                _place(findings.parting.depth, findings.parting.n_layers),
+                _depth_name(findings.parting.depth, findings.parting.n_layers),
             )
         )
     if findings.logit is not None:
@@ -168,12 +168,12 @@ def facts(findings: WalkFindings) -> list[tuple[str, str]]:
     return rows
 
 
-def _place(depth: int, n_layers: int) -> str:
+def _depth_name(depth: int, n_layers: int) -> str:
     """The name of the first depth at which the two vectors differ."""
     if depth == n_layers:
         return "after the last layer"
-    places = {-1: "token embedding", 0: "embedding with position"}
-    return places.get(depth, f"entering layer {depth}")
+    names = {-1: "token embedding", 0: "embedding with position"}
+    return names.get(depth, f"entering layer {depth}")
 
 
 def guessed(findings: WalkFindings) -> str | None:
@@ -185,7 +185,7 @@ def guessed(findings: WalkFindings) -> str | None:
     return GUESSED.format(word=findings.word, where=where)
 
 
-def places(findings: WalkFindings) -> str | None:
+def depths_read(findings: WalkFindings) -> str | None:
     """Which occurrence of the word is followed; None if it occurs once in each text."""
     # A position of a translation is not a word of its text.
     if findings.word_to_follow is None or max(findings.n_occurrences) == 1:

@@ -31,32 +31,32 @@ def reason(frames: Frames, head: HeadFinding) -> Section | None:
     rows = {name: of_head(frames[name], head) for name in TABLES}
     if rows["why_it_attends"].empty:
         return None
-    found = rows["why_it_attends"].iloc[0]
-    contrast = float(found["contrast"])
-    said = {
-        "reason": _reason(found),
+    record = rows["why_it_attends"].iloc[0]
+    contrast = float(record["contrast"])
+    section = {
+        "reason": _reason(record),
         "contrast": decimal(contrast),
-        "p_contrast": p_value(found["p_contrast"]),
+        "p_contrast": p_value(record["p_contrast"]),
     }
-    if said["reason"] == "none":
-        return said
+    if section["reason"] == "none":
+        return section
     largest = rows["ov_attribution"].sort_values("write", ascending=False).iloc[0]
-    written = float(rows["ov_attribution"]["write"].sum())
-    takes = written >= ROUNDS_TO_ZERO
-    return said | {
-        "part_query": _output(found["part_query"]),
-        "part_key": _output(found["part_key"]),
-        "share": measured(found["share"], found["share_low"], found["share_high"]),
-        "agreement": decimal(found["agreement"]),
-        "matrix": _matrix(rows, contrast, written),
+    write = float(rows["ov_attribution"]["write"].sum())
+    takes = write >= ROUNDS_TO_ZERO
+    return section | {
+        "part_query": _output(record["part_query"]),
+        "part_key": _output(record["part_key"]),
+        "share": measured(record["share"], record["share_low"], record["share_high"]),
+        "agreement": decimal(record["agreement"]),
+        "matrix": _matrix(rows, contrast, write),
         "replaced": [
             _replaced(part, contrast)
             for side in SIDES
             for part in _largest(rows["qk_interventions"], side)
         ],
-        "written": percent(written),
+        "written": percent(write),
         "taken": _output(largest["part_key"]),
-        "taken_share": percent(float(largest["write"]) / written) if takes else "",
+        "taken_share": percent(float(largest["write"]) / write) if takes else "",
         "takes": takes,
     }
 
@@ -67,22 +67,22 @@ def _output(part: str) -> str:
     return f"the {part}" if "embedding" in part or "bias" in part else f"{part}'s output"
 
 
-def _reason(found: pd.Series) -> str:
+def _reason(record: pd.Series) -> str:
     """Which fixed sentence the card has: "none" where it does not score the cue above other
     tokens, "apart" where attribution and interventions do not agree, "cue" where the part at the
     word is a bias, else "both" or "pair", for one part at both tokens or two."""
-    if not found["p_contrast"] < LEVEL:
+    if not record["p_contrast"] < LEVEL:
         return "none"
-    if not found["p_key"] < LEVEL:
+    if not record["p_key"] < LEVEL:
         return "apart"
-    if found["part_query"] in BIASES:
+    if record["part_query"] in BIASES:
         return "cue"
-    if not found["p_query"] < LEVEL:
+    if not record["p_query"] < LEVEL:
         return "apart"
-    return "both" if found["part_query"] == found["part_key"] else "pair"
+    return "both" if record["part_query"] == record["part_key"] else "pair"
 
 
-def _matrix(rows: Mapping[str, pd.DataFrame], contrast: float, written: float) -> Section:
+def _matrix(rows: Mapping[str, pd.DataFrame], contrast: float, write: float) -> Section:
     """The contrast by parts of the word and of the cue, and under it what the head writes by parts
     of the cue, as shares of their sums."""
     scores = rows["qk_attribution"]
@@ -92,16 +92,16 @@ def _matrix(rows: Mapping[str, pd.DataFrame], contrast: float, written: float) -
     cells = cells.fillna(0.0) / contrast
     writes = rows["ov_attribution"].set_index("part_key")["write"]
     # Shares of what goes the other way, or nowhere, would say nothing.
-    writes = writes / written if written >= ROUNDS_TO_ZERO else 0.0 * writes
+    writes = writes / write if write >= ROUNDS_TO_ZERO else 0.0 * writes
     parts_of_cue = list(dict.fromkeys([*cells.columns, *writes.index]))
     both = [cells.abs().max(), writes.abs()]
     shown_keys = _first(pd.concat(both, axis=1).max(axis=1).reindex(parts_of_cue))
     shown_queries = _first(cells.abs().max(axis=1))
-    grouped = cells.groupby(_named(cells.index, shown_queries), sort=False).sum()
-    grouped = grouped.T.groupby(_named(cells.columns, shown_keys), sort=False).sum().T
-    keys = [*shown_keys, *_others(grouped.abs().max())]
-    taken = writes.groupby(_named(writes.index, shown_keys), sort=False).sum()
-    queries = [*shown_queries, *_others(grouped.abs().max(axis=1))]
+    grouped = cells.groupby(_part_names(cells.index, shown_queries), sort=False).sum()
+    grouped = grouped.T.groupby(_part_names(cells.columns, shown_keys), sort=False).sum().T
+    keys = [*shown_keys, *_small_parts(grouped.abs().max())]
+    by_part = writes.groupby(_part_names(writes.index, shown_keys), sort=False).sum()
+    queries = [*shown_queries, *_small_parts(grouped.abs().max(axis=1))]
     grouped = grouped.reindex(index=queries, columns=keys, fill_value=0.0)
     return {
         "keys": keys,
@@ -109,7 +109,7 @@ def _matrix(rows: Mapping[str, pd.DataFrame], contrast: float, written: float) -
             (query, [_cell(value) for value in values])
             for query, values in zip(queries, grouped.to_numpy().tolist(), strict=True)
         ],
-        "taken": [_cell(value) for value in taken.reindex(keys, fill_value=0.0).tolist()],
+        "taken": [_cell(value) for value in by_part.reindex(keys, fill_value=0.0).tolist()],
     }
 
 
@@ -119,14 +119,14 @@ def _first(sizes: pd.Series) -> list[str]:
     return [str(part) for part in sizes.index if part in largest]
 
 
-def _others(sizes: pd.Series) -> list[str]:
+def _small_parts(sizes: pd.Series) -> list[str]:
     """All others as a part, if they do not round to 0 everywhere."""
     return [OTHERS] if sizes.get(OTHERS, 0.0) >= ROUNDS_TO_ZERO else []
 
 
-def _named(parts: "pd.Index[str]", shown: list[str]) -> "pd.Index[str]":
+def _part_names(parts: "pd.Index[str]", shown_parts: list[str]) -> "pd.Index[str]":
     """The names of parts; OTHERS for every part that is not shown."""
-    return parts.where(parts.isin(shown), OTHERS)
+    return parts.where(parts.isin(shown_parts), OTHERS)
 
 
 def _cell(share: float) -> Section:

@@ -80,10 +80,10 @@ def _not_separating(finding: WordFindings) -> str:
     return listed(list(finding.tests.not_separating)) if finding.tests else ""
 
 
-def _others(finding: WordFindings) -> str:
+def _bound_of_others(finding: WordFindings) -> str:
     """A bound on the effects of the heads that are not significant, by their intervals."""
-    others = finding.other_heads
-    return f"at most {percent(others.bound / 100)} either way" if others else ""
+    other_heads = finding.other_heads
+    return f"at most {percent(other_heads.bound / 100)} either way" if other_heads else ""
 
 
 def _continuations(finding: WordFindings) -> str:
@@ -121,7 +121,7 @@ FURTHER: dict[str, Callable[[WordFindings], str]] = {
     "significant heads whose output does not separate the meanings": _not_separating,
     "significant heads without an effect on the prepared next words": _continuations,
     "prepared next words that the model does not prefer after the word": _unprepared,
-    "effects of all other heads": _others,
+    "effects of all other heads": _bound_of_others,
 }
 
 
@@ -158,7 +158,7 @@ def partings(findings: Mapping[str, WordFindings]) -> list[Section]:
 
 def _profiles(finding: WordFindings) -> list[tuple[tuple[str, str], alt.LayerChart]]:
     """The depth profile of each pair of meanings, lower where there are several."""
-    drawn = []
+    profiles = []
     for pair in finding.pairs:
         senses = (pair.sense_a, pair.sense_b)
         depth: pd.DataFrame = finding.rows["depth"]
@@ -167,8 +167,8 @@ def _profiles(finding: WordFindings) -> list[tuple[tuple[str, str], alt.LayerCha
         )
         if len(finding.pairs) > 1:
             chart = chart.properties(height=LOWER)
-        drawn.append((senses, chart))
-    return drawn
+        profiles.append((senses, chart))
+    return profiles
 
 
 def compared_with_nouns(findings: Mapping[str, WordFindings]) -> list[Section]:

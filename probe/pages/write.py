@@ -76,7 +76,7 @@ def write_report(study: Study, out: str | os.PathLike[str], *, command: str = ""
     findings = study.findings
     files = {REPORT: report_page.render(findings, frames, manifest)}
     files |= graphs(findings, study.model_name)
-    return write_folder(out, files, frames=frames, made=manifest) / REPORT
+    return write_folder(out, files, frames=frames, manifest=manifest) / REPORT
 
 
 def without_further_columns(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -93,7 +93,7 @@ def write_walk(walk: Walk, out: str | os.PathLike[str], *, command: str = "") ->
     manifest = made_by(walk, command) | {"frames": list(walk.frames)}
     page = walk_page.render(walk, manifest)
     files: dict[str, str | bytes] = {WALK: page, WALK_RECORD: walk_bytes(walk)}
-    return write_folder(out, files, frames=walk.frames, made=manifest) / WALK
+    return write_folder(out, files, frames=walk.frames, manifest=manifest) / WALK
 
 
 @write.register
@@ -101,11 +101,11 @@ def write_cues(cues: Cues, out: str | os.PathLike[str], *, command: str = "") ->
     """The page and tables of a cue scan, as `write` has them; `cues.parquet` has no CSV, because it
     can be large."""
     check_folder(out, CUES)
-    made = made_by(cues, command) | {"frames": list(cues.frames)}
-    page = cues_page.render(cues, made)
+    manifest = made_by(cues, command) | {"frames": list(cues.frames)}
+    page = cues_page.render(cues, manifest)
     frames = cues_page.tables_of(cues)
     streams = {"cues": [cues.cues]}
-    return write_folder(out, {CUES: page}, frames=frames, made=made, streams=streams) / CUES
+    return write_folder(out, {CUES: page}, frames=frames, manifest=manifest, streams=streams) / CUES
 
 
 @write.register
@@ -122,8 +122,8 @@ def write_evaluation(
         files["evaluation_without.svg"] = palette.svg(
             accuracy_without(evaluation.without, evaluation.heads_out, bag=evaluation.bag_accuracy)
         )
-    made = evaluation.manifest | {"command": command, "said": evaluation.cautions}
-    return write_folder(out, files, frames=frames, made=made)
+    manifest = evaluation.manifest | {"command": command, "said": evaluation.cautions}
+    return write_folder(out, files, frames=frames, manifest=manifest)
 
 
 @write.register
@@ -149,8 +149,8 @@ def write_surveys(
         for name, frame in survey_page.tables_of(survey).items():
             frames[f"{folder}{name}"] = frame
         streams[f"{folder}survey_word_heads"] = word_heads(survey.records, survey.depth)
-    made = [_made_by(survey, command) for survey in surveys]
-    whole = made[0] if len(made) == 1 else survey_page.made_together(made)
+    manifests = [_made_by(survey, command) for survey in surveys]
+    whole = manifests[0] if len(manifests) == 1 else survey_page.made_together(manifests)
     natural_texts = [survey_page.natural_text(Path(out) / folder) for folder in folders]
     if len(surveys) == 1 and natural_texts[0] is not None:
         # This manifest takes the place of the evaluation's.
@@ -162,8 +162,10 @@ def write_surveys(
     for survey, folder in zip(surveys, folders, strict=True):
         _keep_records(survey, Path(out) / folder / WORDS_FOLDER)
     page = survey_page.render(surveys, whole, folders, natural_texts=natural_texts, pages=pages)
-    written = write_folder(out, {SURVEY: page}, frames=frames, made=whole, streams=streams)
-    return written / SURVEY
+    written_folder = write_folder(
+        out, {SURVEY: page}, frames=frames, manifest=whole, streams=streams
+    )
+    return written_folder / SURVEY
 
 
 def _keep_records(survey: Survey, folder: Path) -> None:

@@ -33,9 +33,12 @@ def interval(low: float, high: float, digits: int = 2) -> str:
 
 def measured(value: float, low: float, high: float) -> str:
     """A fraction in percent with its 95 % interval: 41 % [35, 47]. A narrow interval has a
-    decimal: 1.0 % [0.6, 1.5].
+    decimal: 1.0 % [0.6, 1.5]. So has one with an end that would be rounded to 0, to show whether it
+    includes 0: 6.3 % [−0.5, 14.1].
     """
-    digits = 1 if 100 * (high - low) < NARROW_INTERVAL else 0
+    is_narrow = 100 * (high - low) < NARROW_INTERVAL
+    rounds_to_zero = any(0 < abs(100 * end) < 0.5 for end in (low, high))
+    digits = 1 if is_narrow or rounds_to_zero else 0
     return f"{percent(value, digits)} {interval(100 * low, 100 * high, digits)}"
 
 

@@ -179,7 +179,7 @@ def test_a_clear_effect_that_rounds_to_zero_is_a_dot():
 
 def test_an_empty_table_gives_a_note_instead_of_maps():
     spec = charts.head_maps(HEADS[:0]).to_dict()
-    assert "there is no map" in rows_of(spec, "note")[0]["note"]
+    assert "no map is drawn" in rows_of(spec, "note")[0]["note"]
 
 
 def test_a_sense_keeps_its_hue_in_every_pair():
@@ -272,7 +272,18 @@ def test_every_verdict_has_a_meaning_and_one_distinct_shape_for_all_words():
     )
 
 
-def test_the_map_of_a_wide_model_has_marks_and_no_numbers():
+@pytest.mark.parametrize(
+    ("layers", "heads", "cell"), [(4, 4, 36), (12, 12, 25), (30, 9, 14), (16, 32, 12)]
+)
+def test_cells_are_square_and_fit_the_map(layers, heads, cell):
+    places = [(layer, head) for layer in range(layers) for head in range(heads)]
+    one = BANK.iloc[[0]].drop(columns=["layer", "head"])
+    model = one.merge(pd.DataFrame(places, columns=["layer", "head"]), how="cross")
+    spec = charts.head_map(model, "bank").to_dict()
+    assert spec["width"] == spec["height"] == {"step": cell}
+
+
+def test_a_wide_model_has_marks_and_no_numbers():
     wide = pd.concat([BANK.assign(head=BANK["head"] + 4 * n) for n in range(5)])
     spec = charts.head_map(wide, "bank").to_dict()
     assert any("shape" in view["encoding"] for view in parts(spec))

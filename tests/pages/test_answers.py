@@ -54,6 +54,7 @@ NUMBERS = [
     ),
     (measured(0.0104, 0.006, 0.0148), f"1.0{N}% [0.6, 1.5]"),  # a narrow interval gets a decimal
     (measured(0.41, 0.35, 0.47), f"41{N}% [35, 47]"),
+    (measured(0.063, -0.0049, 0.141), f"6.3{N}% [−0.5, 14.1]"),  # not [0, 14]
     (scientific(6.2e-7), "6 × 10⁻⁷"),
     (scientific(0.0), "0"),
     (interval(-0.081, 0.052), "[−0.08, 0.05]"),

@@ -131,8 +131,12 @@ HEADLINES = [
     (answer.LEAD.format(heads="L0H2 and L1H0", words="bank and mole"), of_both(TWO, TWO)),
     (answer.DIFFER, of_both(TWO, MANY)),
     (
-        answer.RESOLVED.format(heads="L0H2 and L1H0 (bank); L0H2 (mole)"),
+        answer.RESOLVED.format(heads="L0H2 and L1H0 for bank; L0H2 for mole"),
         of_both(TWO, [TWO[0], TWO[1] | {"verdict": "mover"}]),
+    ),
+    (
+        answer.UNRESOLVED.format(words="mole"),
+        of_both(TWO, [head("L0H2", verdict="mover")]),
     ),
     (
         answer.NOT_RESOLVED,

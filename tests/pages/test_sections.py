@@ -37,6 +37,21 @@ def test_a_head_of_several_pairs_of_senses_has_its_smallest_corrected_p():
     assert head_facts(head)["p_swap"] == "p = .04"
 
 
+UNDECIDED = [
+    ({"p_specific": 0.08}, "undecided: p = .08, limit .05"),
+    ({"specific_low": -0.005}, "undecided: the interval includes 0"),
+    ({}, "undecided: less than 2\u202f% of the gap"),
+]
+
+
+@pytest.mark.parametrize(("changed", "words"), UNDECIDED)
+def test_an_undecided_comparison_says_which_rule_it_misses(changed, words):
+    numbers = {"p_specific": 0.008, "specific": 0.01, "specific_low": 0.004, "specific_high": 0.02}
+    head = findings(FRAMES)["bank"].heads[0]
+    facts = head_facts(replace(head, comparison="undecided", **numbers | changed))
+    assert facts["than_nouns"] == words
+
+
 def cards_of(word, frames):
     """The cards of a word's heads."""
     verdicts = frames["verdicts"]
@@ -135,13 +150,13 @@ def test_every_effect_is_within_the_axis_of_the_page():
     axis = effect_axis(by_word)
     heads = [head for finding in by_word.values() for head in with_card(finding)]
     for head in heads:
-        positions = [float(position) for position in axis.drawn(head).values() if position]
-        assert all(0 <= place <= 100 for place in positions)
+        places = [float(place) for place in axis.marks_of(head).values() if place]
+        assert all(0 <= place <= 100 for place in places)
     lowest, highest = axis.low, axis.high
-    assert axis.place(lowest) == "0.0" and axis.place(highest) == "100.0"
+    assert axis.position(lowest) == "0.0" and axis.position(highest) == "100.0"
     far = replace(heads[0], net_low=lowest, net=0.0, net_high=highest, general=float("nan"))
-    assert axis.drawn(far)["nouns"] == ""
-    assert axis.drawn(far)["effect"] == axis.drawn(far)["zero"]
+    assert axis.marks_of(far)["nouns"] == ""
+    assert axis.marks_of(far)["effect"] == axis.marks_of(far)["zero"]
 
 
 def test_the_smallest_set_has_its_interval():
@@ -273,7 +288,7 @@ def test_the_matrix_has_the_largest_parts_and_the_remainder_and_sums_to_the_cont
         "qk_attribution": pd.DataFrame(scores, columns=["part_query", "part_key", "score"]),
         "ov_attribution": pd.DataFrame({"part_key": names, "write": [0.1] * 8 + [0.2]}),
     }
-    matrix = why._matrix(rows, contrast=3.0, written=1.0)
+    matrix = why._matrix(rows, contrast=3.0, write=1.0)
     assert len(matrix["keys"]) == len(matrix["rows"]) == why.MOST_PARTS + 1
     assert matrix["keys"][-1] == matrix["rows"][-1][0] == why.OTHERS
     assert {"part 2", "part 8"} <= {*matrix["keys"]} & {name for name, _ in matrix["rows"]}

@@ -251,8 +251,8 @@ SENTENCES = [
     (
         lambda hooked: page_text.cautions(FRAMES, "made-up", "folder", hooked=hooked),
         (
-            "made-up is run with hooks on h.1: every swap is a whole forward with the hooks on, and what is computed "
-            "from the weights alone is left out: shares, parts of heads, paths, and the comparison with unambiguous "
+            "made-up is run with hooks on h.1: every swap is a whole forward with the hooks on, and results that "
+            "need only the weights are omitted: shares, parts of heads, paths, and the comparison with unambiguous "
             "nouns."
         ),
         "run with hooks on h.1",

@@ -88,7 +88,7 @@ def test_the_headline_for_one_head_and_for_none():
     none = make_survey(heads={}, general={}, noise=0.2)
     assert sentence_of(none, "headline") == (
         "In smollm2, 24 ambiguous words change with their meaning, but by no single head "
-        f"2{NARROW}% or more of the way."
+        f"2{NARROW}% or more of the gap."
     )
 
 
@@ -127,7 +127,7 @@ def test_words_without_a_gap_have_no_ranks_and_the_page_suggests_a_next_step(tmp
     no_gap = make_survey(gap=0.0, noise=0.3)
     text = page_of(no_gap, tmp_path)
     assert "no head is ranked: over 24 ambiguous words we found no change" in one_line(text)
-    assert "Nothing was shown about any head." in text and "probe survey --sentences FILE" in text
+    assert "No head is ranked." in text and "probe survey --sentences FILE" in text
     for section in ('id="words"', 'id="every-head"', 'id="numbers"'):
         assert section not in text
     assert "resolve" not in text.partition("<main>")[0]

@@ -35,9 +35,7 @@ NEXT_TOKEN = f", next token 25{N}% (p = .003)"
 STILL = {"net": 0.03, "net_low": 0.02, "net_high": 0.04, "direct": 0.9, "p_swap": 0.4} | SILENT
 HARDLY = f"; swapping it moves the word 3.0{N}% [2.0, 4.0] of the gap (max-T p = .4, limit .05)"
 BEFORE = f"90{N}% of its attention on the token before"
-UNDECIDED = (
-    ", and no cue stands further away, so whether it reads the cue or the place cannot be told"
-)
+UNDECIDED = ", and no cue is further away, so whether it reads the cue or the place cannot be told"
 TOGETHER = (
     f"; swapped together with L0H3 it moves the word 40{N}% of the gap further (max-T p = .01)"
 )
@@ -50,11 +48,11 @@ MORE = f"; for such nouns it does 11{N}%, and 20{N}% [15, 25] of the gap more fo
 NOT_MORE = f"; for such nouns it does 11{N}%, and 2{N}% [−5, 9] of the gap more for this word (max-T p = .6, limit .05)"
 SECOND = "the word changes further than unambiguous nouns in its place: it is second of 49"
 NOT_NEAR = (
-    "the word changes further than unambiguous nouns in its place, but not further than those "
-    "that are about as expected"
+    "the word changes further than unambiguous nouns in its place, but not further than the "
+    "nouns that are about as expected"
 )
 THREE_AS_FAR = "3 of 48 unambiguous nouns change as far in its place"
-NO_GAP = "; nouns with a gap of their own: 1, too few to compare with"
+NO_GAP = "; nouns with a gap: 1, too few to compare with"
 UNCOMPARED = f"the word was not compared with unambiguous nouns ({NOT_ASKED_FOR})"
 BUT_NO_MORE = ", but that the head does more for the word than for these nouns was not shown"
 NOT_RESOLVED = "; that an ambiguity is resolved was not shown: "

@@ -24,7 +24,7 @@ const applied = () => swaps.filter(([, , kind]) => kind !== "other" || data.seco
 const fade = (old) => document.querySelectorAll("main, .strip, .stage, header .answer, .ask .caution").forEach((part) => part.classList.toggle("stale", old));
 const settled = () => fade(!document.querySelector("[data-trouble]").hidden);
 
-// What the model is doing, by the keys of its messages.
+// The stages of the model, by the keys of its messages.
 const DOING = {
   wait: "waiting for the notebook",
   read: "reading",
@@ -40,7 +40,7 @@ const DOING = {
   cues: "trying other words",
   save: "swapping every head and writing the page",
 };
-// What a question begins with, where that is not its own name.
+// The first stage of a question, where its name differs.
 const FIRST = { sentence: "read", along: "axis", trace_heads: "trace", cues: "axis" };
 const doing = (message) => {
   document.querySelector("[data-status]").textContent = message?.doing ? `${DOING[message.doing]} …` : "";
@@ -86,7 +86,7 @@ const typed = ({ follow = chosen, at = null } = {}) => {
   chosen = follow;
   return asking(() => readSentence(follow, at));
 };
-// A sentence: its block, then where the word stands, then what the swaps do.
+// A sentence: its block, then the position of the word, then the swaps.
 const readSentence = async (follow, at) => {
   unread = true;
   const result = await answered("sentence", { follow });
@@ -400,10 +400,9 @@ const drawSources = () => {
   const every = Array.from({ length: sizes.heads }, (_, head) => head);
   const one = (layer, head, index) => get("direct_source", layer, head, columns[index].pos);
   const rows = layered((layer, index) => sum(every.map((head) => one(layer, head, index))));
-  const limit = Math.max(ROUNDS_TO_ZERO, ...rows.flatMap(([, , value]) => columns.map((_, index) => Math.abs(value(index)))));
   const own = [`L${state.layer}H${state.head}`, state.layer, (index) => one(state.layer, state.head, index)];
   const open = (layer, index) => follow(layer, largest(every.map((head) => Math.abs(one(layer, head, index)))));
-  drawGrid("sources", columns.map(({ piece }) => written(piece)), [own, ...rows], limit, open);
+  drawGrid("sources", columns.map(({ piece }) => written(piece)), [own, ...rows], limitOf("direct"), open);
 };
 
 // The address keeps the state: typing replaces it, a choice adds a step that the back button takes back.

@@ -41,7 +41,7 @@ const messagesOfWidget = async function* (question) {
   }
 };
 const recorded = JSON.parse(document.getElementById("recorded")?.textContent ?? "null");
-// The first sentence's block is the page's own, with the swaps on the axis that was asked for, or none where there is no way.
+// The first sentence's block is in the page, with the swaps on the requested axis, or without swaps if no axis exists.
 if (recorded) {
   const { swap, ...others } = data.arrays;
   recorded.sentence[0].block = { ...data, arrays: recorded.effects ? { ...others, swap: recorded.effects } : others };
@@ -52,12 +52,12 @@ const replayed = async function* ({ what, follow, swaps }) {
     yield { result: recorded.sentence.find(carries) };
     return;
   }
-  // What is written after every swap would be too much: without it there is what is written as it is.
+  // Texts after every swap would be too large; the page has only the text without a swap.
   const found = recordedOf(what, ["swap", "write"].includes(what) ? swaps : []) ?? (what === "write" ? recordedOf(what, []) : null);
   yield found?.answer ?? { absent: true };
 };
 const recordedOf = (what, swaps) => recorded[what]?.find((one) => JSON.stringify(one.swaps) === JSON.stringify(swaps));
-// The sentences are those that were saved; what is followed and swapped may stand in the address.
+// The sentences are the saved ones; the address may hold the head that is followed, and the swaps.
 const savedState = () => {
   const parts = new URLSearchParams(recorded.state);
   const wanted = new URLSearchParams(location.hash.slice(1));

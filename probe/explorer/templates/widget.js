@@ -1,4 +1,4 @@
-// The explorer in a notebook (anywidget): its page in a frame of its own, whose questions are the widget's messages.
+// The explorer in a notebook (anywidget): its page in a frame, whose questions are the widget's messages.
 const render = ({ model, el }) => {
   const frame = document.createElement("iframe");
   frame.setAttribute("sandbox", "allow-scripts allow-downloads");

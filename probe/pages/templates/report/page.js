@@ -46,7 +46,7 @@ for (const card of document.querySelectorAll("dialog.card")) {
   });
   card.addEventListener("click", ({ target }) => (target === card || target.closest("[data-close]")) && card.close());
 }
-// A head without a card of its own has the numbers of its cell.
+// A head without a card has the numbers of its cell.
 const cells = new Map();
 const inPercent = (value) => `${(100 * value).toFixed(0).replace("-", "−").replace(/^−0$/, "0")}\u202f%`;
 const filled = ({ datum, word }) => {
@@ -112,7 +112,7 @@ const follow = (box, view) => {
     if (row) goTo(row.id);
   });
 };
-// The parts of a circuit are reached with the keyboard: one stop for all, arrows from one to the next; what it is stands below.
+// The parts of a circuit are reached with the keyboard: one stop for all, arrows from one to the next; its name appears below.
 const reachable = (box) => {
   const parts = [...box.querySelectorAll("path[role=graphics-symbol]")];
   const told = Object.assign(document.createElement("p"), { className: "quiet told" });
@@ -146,9 +146,9 @@ const draw = (script) => {
   return vegaEmbed(box, spec, options).then(
     ({ view }) => {
       box.classList.add("drawn");
-      if (box.querySelector(".vega-bindings")) box.setAttribute("role", "group"); // fields to type in are no part of a picture
+      if (box.querySelector(".vega-bindings")) box.setAttribute("role", "group"); // fields to type in do not belong to a picture
       if (box.closest("[data-circuit]")) reachable(box);
-      else if (!box.closest("[data-word]")) box.querySelector("svg").setAttribute("aria-hidden", "true"); // the box is the picture and says what is in it
+      else if (!box.closest("[data-word]")) box.querySelector("svg").setAttribute("aria-hidden", "true"); // the box is the picture, with its description
       follow(box, view);
       saving(box, (ending) => saveAs(wide(), name, ending));
     },
@@ -158,7 +158,7 @@ const draw = (script) => {
     },
   );
 };
-// What is opened to be copied is selected, and where the browser allows it copied at once; for a moment it says so.
+// Opening this fold selects the text, and copies it where the browser allows that; a message appears for a moment.
 const COPIED = 4000; // milliseconds
 for (const details of document.querySelectorAll("details.result"))
   details.addEventListener("toggle", () => {
@@ -173,7 +173,7 @@ for (const details of document.querySelectorAll("details.result"))
     const copied = navigator.clipboard?.writeText(text.value) ?? Promise.reject();
     copied.then(() => tell("Copied."), () => tell("Selected, not copied: press Ctrl+C, on a Mac ⌘C."));
   });
-// What is in sight is drawn first; what is folded when it is opened, or while the page is idle, so that it can be printed.
+// Visible charts are drawn first. Folded charts follow when they are opened, or while the page is idle, so that they can be printed.
 const scripts = [...document.querySelectorAll("script[data-for]")];
 const inside = (details) => [...details.querySelectorAll("script[data-for]")];
 for (const details of document.querySelectorAll("details"))

@@ -5,7 +5,7 @@ const formatTooltip = (told, escape) => {
   return `<table>${known.map(([name, text]) => `<tr><td class="key">${escape(name)}</td><td class="value">${escape(String(text))}</td></tr>`).join("")}</table>`;
 };
 const options = { renderer: "svg", actions: false, ast: true, defaultStyle: false, tooltip: { disableDefaultStyle: true, formatTooltip } };
-// A picture as a file: drawn again beside the page with this theme's colours, because a file knows no style sheet.
+// A picture as a file: drawn again outside the page with this theme's colours, because a file knows no style sheet.
 const saveAs = async (spec, name, ending) => {
   const theme = getComputedStyle(document.documentElement);
   const painted = JSON.parse(JSON.stringify(spec).replace(/var\((--[a-z]+)\)/g, (_, part) => theme.getPropertyValue(part).trim()));

@@ -1,4 +1,4 @@
-// All heads as maps of a quantity; a choice is followed. Shades grow with its square root, so that small ones can be told apart;
+// All heads as maps of a quantity; a choice is followed. Shades grow with its square root, so that small values differ visibly;
 // what is below zero has the other hue.
 const page = {
   // A head that is chosen anywhere; where the address keeps what is followed: #L5H1@9.
@@ -47,10 +47,13 @@ const makeMap = ({ box, name, cells }) => {
   box.append(make("p", { className: "map-scale" }));
 };
 const ROUNDS_TO_ZERO = 0.0005; // as a share: less is 0.0 %, which has no colour and no scale
+const IN_GAPS = ["swap", "direct"]; // maps of one quantity, % of the gap, on one scale
+const onScaleOf = (name) => maps.filter((map) => map.name === name || (IN_GAPS.includes(name) && IN_GAPS.includes(map.name) && has(map.name)));
+const valuesOf = ({ name, cells }) => [...cells.keys()].map((key) => mapped(name, ...key.split(".").map(Number)));
+const limitOf = (name) => Math.max(ROUNDS_TO_ZERO, ...onScaleOf(name).flatMap(valuesOf).map(Math.abs));
 const drawMap = ({ box, name, cells }) => {
   const heads = [...cells.keys()].map((key) => key.split(".").map(Number));
-  const values = heads.map(([layer, head]) => mapped(name, layer, head));
-  const [limit, least] = [Math.max(ROUNDS_TO_ZERO, ...values.map(Math.abs)), Math.min(...values)];
+  const [limit, least] = [limitOf(name), Math.min(...onScaleOf(name).flatMap(valuesOf))];
   heads.forEach(([layer, head]) => {
     const [value, cell] = [mapped(name, layer, head), cells.get(`${layer}.${head}`)];
     const [input, text] = cell.children;
@@ -81,7 +84,7 @@ const refresh = ({ view, name, kind, box, told, lines }) => {
   if (lines) view.height(height(rows, lines));
   return view.data(name, rows).runAsync();
 };
-// What is folded is drawn again when it is unfolded.
+// Folded pictures are drawn again when they are unfolded.
 const refreshAll = () => Promise.all([...views.values()].filter(({ box }) => box.offsetParent).map(refresh));
 const save = (box, spec, ending) => {
   const { name, kind } = views.get(box.id);
@@ -119,7 +122,7 @@ const drawForm = () => {
   const strip = form.querySelector(".chips");
   strip.scrollLeft = chip.parentElement.offsetLeft - strip.offsetLeft - strip.clientWidth / 2;
 };
-// The first token of those that look for which this holds becomes the destination.
+// The first query token for which this holds becomes the destination.
 const goTo = (wanted) => {
   const at = tokens.findIndex(wanted);
   if (at >= 0) show({ at });

@@ -12,7 +12,7 @@ take(JSON.parse(document.getElementById("walk-data").textContent));
 const label = (index) => tokens[index].label;
 const written = (text) => text.trim() || text.replace(/[\n\r\t ]/g, (one) => ({ "\n": "⏎", "\r": "␍", "\t": "⇥", " ": "␣" })[one]);
 const quoted = (text) => `“${written(text)}”`;
-const piece = (key) => quoted(source[key].piece);
+const tokenText = (key) => quoted(source[key].piece);
 const allowed = (query, key) => !data.causal || source[key].pos <= tokens[query].pos;
 const openTo = (query) => keys.filter((key) => allowed(query, key));
 const has = (name) => name in arrays;
@@ -46,7 +46,7 @@ const live = {
     );
     const reach = (axis) => Math.max(...rows.map((row) => row[axis])) - Math.min(...rows.map((row) => row[axis]));
     const [width, height] = [0.24 * reach("plane_x"), 0.07 * reach("plane_y")];
-    const written = []; // a name stands unless it would stand on another; what is followed goes first
+    const written = []; // a name is written unless it would cover another; the followed token goes first
     for (const row of [...rows].sort((a, b) => b.chosen - a.chosen)) {
       if (row.kind === "query" && !row.chosen) continue;
       if (written.some((other) => Math.abs(row.plane_x - other.plane_x) <= width && Math.abs(row.plane_y - other.plane_y) <= height)) continue;
@@ -185,8 +185,8 @@ const drawValues = (c) => {
   rows.push(row(["sum", number(weight, decimal(weight, 3)), "", ...total, ...(data.logit_word ? more(whole("logit", c)) : [])], "sum"));
   fill("values", rows, ["source", "weight", "", ...named("V W_O ", count), "", ...named("w · V W_O ", count), "length", "of ΔE", ...(data.logit_word ? [`to ${quoted(data.logit_word)}`] : [])]);
 };
-// Why a token is attended to: its score as a sum over pairs of parts. What is split is the token that was clicked, or the one with most
-// attention beside the first token and the one that looks.
+// Why a token is attended to: its score as a sum over pairs of parts. The token is the one that was clicked, or the one with most
+// attention apart from the first token and the one that looks.
 const scoredKey = (c) => {
   const open = openTo(state.at);
   if (open.includes(state.key)) return state.key;
@@ -215,7 +215,7 @@ const drawScore = (c) => {
   const rows = [...parts, ["all other pairs", split.others]];
   const [least, most] = [Math.min(0, ...rows.map(([, value]) => value)), Math.max(1e-9, ...rows.map(([, value]) => value))];
   fill("score", [...rows.map(([name, value]) => row([name, { nodes: [bar(value, least, most)] }, number(value, signed(value))])), row(["sum", "", number(split.score, signed(split.score))], "sum")], ["pair of parts", "", "score"]);
-  say("scored", piece(key));
+  say("scored", tokenText(key));
   say("score-sum", signed(split.score));
 };
 const drawNumbers = () => {
@@ -262,7 +262,7 @@ const drawLens = () => {
 const mixed = (c, open, weights) => {
   const order = open.map((_, index) => index).sort((a, b) => weights[b] - weights[a]);
   const shown = order.slice(0, 6).filter((index) => weights[index] >= 0.005);
-  const terms = shown.sort((a, b) => a - b).map((index) => `${decimal(weights[index])} V(${piece(open[index])})`);
+  const terms = shown.sort((a, b) => a - b).map((index) => `${decimal(weights[index])} V(${tokenText(open[index])})`);
   if (!terms.length) return "(Σ weight × V) W_O, no weight above 0.005";
   return `(${terms.join(" + ")}${shown.length < open.length || data.n_undrawn ? " + …" : ""}) W_O`;
 };
@@ -273,7 +273,7 @@ const sink = ([first], where = "here") => {
   return is ? ` ${quoted(first.piece)} is a sink: ${where} it gets ${percent(first.weight)} of the attention and gives ${percent(first.share)} of ΔE.` : "";
 };
 const read = (c, key) => ({ ...source[key], weight: get("pattern", c, state.at, key), share: get("share", c, state.at, key) });
-// Whether the word has the same vector in both sentences at every depth: what a sum of float32 may differ by is no difference.
+// Whether the word has the same vector in both sentences at every depth: rounding of float32 sums does not count.
 const SAME_VECTOR = 1e-5; // of their mean length
 const alike = () => Boolean(data.second_tokens) && arrays.apart.flat.every((value) => value < SAME_VECTOR);
 // Where the word is read, and the way that a swapped head of a layer moves it: to the other sentence's, or along the lexicon's axis.
@@ -314,7 +314,7 @@ const addsUp = (c) => {
   const parts = keys.map((key) => get("logit", c, state.at, key));
   const best = largest(parts.map(Math.abs));
   const everyone = sum(Array.from({ length: sizes.layers * sizes.heads }, (_, index) => get("adds", Math.floor(index / sizes.heads), index % sizes.heads, state.at)));
-  return `This head alone adds ${signed(whole("logit", c))}, ${signed(parts[best])} of it from ${piece(best)}; all heads of cross-attention add ${signed(everyone)}.`;
+  return `This head alone adds ${signed(whole("logit", c))}, ${signed(parts[best])} of it from ${tokenText(best)}; all heads of cross-attention add ${signed(everyone)}.`;
 };
 // What the mask takes from the token that looks; the last one has nothing after it.
 const hidden = (c) => {
@@ -325,7 +325,7 @@ const answer = (c, open) => {
   if (isFirst()) return data.answer;
   const shares = open.map((key) => get("share", c, state.at, key));
   const best = open[largest(shares.map(Math.abs))];
-  return `L${state.layer}H${state.head} adds ${percent(added())} of the vector's length to ${token()}, mostly from ${piece(best)}.`;
+  return `L${state.layer}H${state.head} adds ${percent(added())} of the vector's length to ${token()}, mostly from ${tokenText(best)}.`;
 };
 // The length of ΔE, as a fraction of the vector's length after the layer's attention.
 const added = () => get("added", state.layer, state.head, state.at);
@@ -349,9 +349,9 @@ const drawSlots = (c) => {
     before: length(get("before", layer, at)),
     explained: percent(get("explained", c, 0)),
     "explained-values": percent(get("explained", c, 1)),
-    "best-dot": `${piece(best)}, ${decimal(dots[best])}${allowed(at, best) ? "" : " (later, so the mask hides it)"}`,
+    "best-dot": `${tokenText(best)}, ${decimal(dots[best])}${allowed(at, best) ? "" : " (later, so the mask hides it)"}`,
     largest: percent(get("pattern_largest", c, at)),
-    "best-weight": most.map((index, rank) => `${percent(weights[index])} ${rank ? "" : "of its attention "}to ${piece(open[index])}`).join(", ") || "no token as much as 5 % of its attention",
+    "best-weight": most.map((index, rank) => `${percent(weights[index])} ${rank ? "" : "of its attention "}to ${tokenText(open[index])}`).join(", ") || "no token as much as 5 % of its attention",
     sink: at > 0 ? sink(open.map((key) => read(c, key))) : "",
     "weight-sum": decimal(whole("pattern", c), 3),
     "delta-length": length(get("delta_norm", c, at)),

@@ -136,7 +136,7 @@ def test_every_effect_is_within_the_axis_of_the_page():
     heads = [head for finding in by_word.values() for head in with_card(finding)]
     for head in heads:
         positions = [float(position) for position in axis.drawn(head).values() if position]
-        assert all(0 <= place <= 100 for place in positions)
+        assert all(0 <= position <= 100 for position in positions)
     lowest, highest = axis.low, axis.high
     assert axis.place(lowest) == "0.0" and axis.place(highest) == "100.0"
     far = replace(heads[0], net_low=lowest, net=0.0, net_high=highest, general=float("nan"))

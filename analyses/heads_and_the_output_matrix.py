@@ -20,7 +20,7 @@
 # Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
 # into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: Every head of a layer writes its own change ΔE of the word's vector; their sum is the write of the attention layer, minus its bias.
+# Shown: Every head of a layer writes a separate change ΔE of the word's vector; their sum is the write of the attention layer, minus its bias.
 
 # %%
 import os

@@ -15,12 +15,12 @@
 #
 # Introductions first define attention without weights: queries, keys and values are the token vectors themselves, Q = K = V = M.
 # One text claims that the resulting pattern is symmetric. Expect the *scores* M Mᵀ to be symmetric (up to rounding), but not the
-# *pattern* after the softmax, because each row is divided by its own sum. A few seconds.
+# *pattern* after the softmax, because each row is divided by its sum. A few seconds.
 #
 # Needs: a clone of the repository, for `drawing` next to this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
 # into `reports/lessons` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: With Q = K = V = M the scores are symmetric and the attention weights are not: each row is divided by its own sum.
+# Shown: With Q = K = V = M the scores are symmetric and the attention weights are not: each row is divided by its sum.
 
 # %%
 import math

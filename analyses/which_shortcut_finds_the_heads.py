@@ -22,7 +22,7 @@
 # `PROBE_MODELS` names other models, by names or files. Writes into `reports/real` below the current folder, or into the folder that
 # `PROBE_OUT` names.
 #
-# Shown: The share of a word's significant heads that each shortcut ranks among its top heads, as many as are significant; mean over words with its 95 % interval. The table gives the number of words.
+# Shown: The share of a word's n significant heads that each shortcut ranks among its top n; mean over words with its 95 % interval. The table gives the number of words.
 
 # %%
 import os

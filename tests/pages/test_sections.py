@@ -150,8 +150,8 @@ def test_every_effect_is_within_the_axis_of_the_page():
     axis = effect_axis(by_word)
     heads = [head for finding in by_word.values() for head in with_card(finding)]
     for head in heads:
-        places = [float(place) for place in axis.marks_of(head).values() if place]
-        assert all(0 <= place <= 100 for place in places)
+        positions = [float(position) for position in axis.marks_of(head).values() if position]
+        assert all(0 <= position <= 100 for position in positions)
     lowest, highest = axis.low, axis.high
     assert axis.position(lowest) == "0.0" and axis.position(highest) == "100.0"
     far = replace(heads[0], net_low=lowest, net=0.0, net_high=highest, general=float("nan"))

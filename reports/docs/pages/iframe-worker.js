@@ -1,9 +1,9 @@
 // The site's search runs in a web worker, which browsers refuse to pages that are opened as files.
-// There, this stands in for one: the worker's script runs in a hidden frame that offers what the
-// script uses of a worker: `postMessage`, `importScripts`, and events named "message".
+// This file replaces the worker there: the worker's script runs in a hidden frame with the worker's
+// functions that the script uses: `postMessage`, `importScripts`, and events named "message".
 //
-// The name of the file and that of the class are those by which the theme recognises such a
-// stand-in; without one it would ask the network for its own.
+// The theme recognises such a replacement by the name of the file and of the class; without one it
+// would download another from the network.
 "use strict";
 
 class IFrameWorker extends EventTarget {

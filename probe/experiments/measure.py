@@ -27,6 +27,7 @@ from probe.experiments.swaps import PairEffects
 from probe.experiments.table import EXPERIMENTS
 from probe.model.load import read_weights
 from probe.model.model import Model
+from probe.patching.kept_keys import keeping
 from probe.progress import Progress, Stage, silent, stages, unreported
 from probe.stats import axes
 from probe.stats.axes import SenseAtDepth
@@ -114,7 +115,7 @@ def start(
     with stage(READING):
         run = _read(model, material, splits, options, random_model)
     if kept is None:
-        with stage(SWAPPING):
+        with stage(SWAPPING), keeping(run.kept_keys):
             run.prepared = prepare_pairs(run.seen, run.untrained, options)
             run.pairs = tuple(_swap(run, each) for each in run.prepared)
     else:
@@ -142,7 +143,7 @@ def proceed(
     for name in runnable(experiments, run.model):
         if name in run.earlier:
             continue
-        with stage(name):
+        with stage(name), keeping(run.kept_keys):
             run.earlier[name] = EXPERIMENTS[name].measure(run)
         # After each experiment, so that an interrupted measurement can be continued.
         if keep is not None:

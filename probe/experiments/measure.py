@@ -192,7 +192,14 @@ def _read(
     random_model: Model | None,
 ) -> Run:
     """A word after the unchanged runs of its sentences."""
-    observation = observe(model, material, splits, seed=options.seed, next_token=options.next_token)
+    observation = observe(
+        model,
+        material,
+        splits,
+        seed=options.seed,
+        next_token=options.next_token,
+        later_token="controls" in options.experiments,
+    )
     return Run(model, options, observation, random_model)
 
 

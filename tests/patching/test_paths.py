@@ -265,6 +265,21 @@ def test_totals_of_given_edges_are_those_of_all_edges(two_steps):
     torch.testing.assert_close(moved, every.total[:, :, some], rtol=0, atol=1e-5)
 
 
+def test_pairs_that_are_run_together_have_the_totals_of_each_pair_alone(two_steps):
+    (weights, a, b, _), _, every = two_steps
+    own = AXIS * torch.linspace(1, 2, len(a))[:, None, None]
+    some = every.edges[::50]
+    for both_ways in (True, False):
+        options = {"depth": LAYERS, "both_ways": both_ways}
+        together = edges.total_effects(weights, a, b, own, some, **options)
+        for pair in range(len(a)):
+            alone = slice(pair, pair + 1)
+            by_itself = edges.total_effects(
+                weights, a[alone], b[alone], own[alone], some, **options
+            )
+            torch.testing.assert_close(together[alone], by_itself, rtol=0, atol=1e-5)
+
+
 def test_paths_and_ways_are_read_along_directions_of_each_pair(two_steps):
     (weights, a, b, _), made, _ = two_steps
     own = AXIS * torch.tensor([1.0, 3.0])[:, None, None]

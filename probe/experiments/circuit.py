@@ -36,6 +36,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -46,6 +47,7 @@ from probe.experiments.plan import Size, Work
 from probe.experiments.prepare import Prepared
 from probe.experiments.run import Run
 from probe.model.records import as_array
+from probe.model.tokens import TargetText
 from probe.model.weights import Weights
 from probe.patching import positions
 from probe.patching.edges import EDGE_DTYPE, REACH, SAMPLE, EdgeArray, Edges, total_effects
@@ -378,21 +380,24 @@ class PairRuns:
         measure = partial(total_effects, edges=edges)
         return np.asarray(_toward(self.run(measure, *self.members(pairs))))
 
-    def of_noun(self, noun: NounInPlace, pairs: Sequence[int], edges: EdgeArray) -> Array:
-        """The total effects of edges on a noun in the word's position, in units of the residual
-        stream.
+    def of_nouns(
+        self, pairs_of: Sequence[tuple[NounInPlace, Sequence[int]]], edges: EdgeArray
+    ) -> Array:
+        """The total effects of edges on nouns in the word's position, each in some pairs, in units
+        of the residual stream.
 
-        `-> pair edge`
+        `-> swap edge`, noun by noun
         """
-        a, b = self.members(pairs)
-        texts = noun.texts(self.observation.texts)
+        texts_a: list[TargetText] = []
+        texts_b: list[TargetText] = []
+        along: list[Tensor] = []
+        for noun, pairs in pairs_of:
+            a, b = self.members(pairs)
+            texts_a += noun.texts([self.observation.texts[row] for row in a])
+            texts_b += noun.texts([self.observation.texts[row] for row in b])
+            along.append(noun.axes.directions(a)[:, [self.depth]])
         effects = total_effects(
-            self.weights,
-            [texts[row] for row in a],
-            [texts[row] for row in b],
-            noun.axes.directions(a)[:, [self.depth]],
-            edges,
-            depth=self.depth,
+            self.weights, texts_a, texts_b, torch.cat(along), edges, depth=self.depth
         )
         return np.asarray(_toward(effects))
 
@@ -447,11 +452,9 @@ class PairRuns:
                 with_donors.append(index)
         if not with_donors:
             return {}
-        by_sense = []
-        for rows in self.members(with_donors):
-            by_row = measure(rows, [self.donors[row] for row in rows])
-            by_sense.append(by_row[:, 0, ..., 0].double().numpy())
-        a, b = by_sense
+        rows = [row for of_sense in self.members(with_donors) for row in of_sense]
+        by_row = measure(rows, [self.donors[row] for row in rows])
+        a, b = np.split(by_row[:, 0, ..., 0].double().numpy(), 2)
         # The other sense would move b up the axis and a down.
         return dict(zip(with_donors, (b - a) / 2, strict=True))
 
@@ -738,16 +741,16 @@ def _next_to_nouns(
         by_pair = np.zeros((len(compared), len(number)))  # 0 in a layout without the edge
         by_pair[:, here] = runs.of_word(compared, array)
         word = dict(zip(compared, by_pair, strict=True))
-        for noun in runs.nouns:
-            pairs = sorted(of_group & {*noun.pairs})
-            if not pairs:
-                continue
-            effects = np.zeros((len(pairs), len(number)))
-            effects[:, here] = runs.of_noun(noun, pairs, array)
-            swapped_pairs += pairs
-            nouns += [noun.noun] * len(pairs)
-            of_word += [word[pair] for pair in pairs]
-            of_noun += [*effects]
+        pairs_of = [
+            (noun, sorted(pairs)) for noun in runs.nouns if (pairs := of_group & {*noun.pairs})
+        ]
+        noun_pairs = [pair for _, pairs in pairs_of for pair in pairs]
+        effects = np.zeros((len(noun_pairs), len(number)))
+        effects[:, here] = runs.of_nouns(pairs_of, array)
+        swapped_pairs += noun_pairs
+        nouns += [noun.noun for noun, pairs in pairs_of for _ in pairs]
+        of_word += [word[pair] for pair in noun_pairs]
+        of_noun += [*effects]
     blank = np.empty((0, len(number)))
     if not swapped_pairs:
         return (), (), blank, blank

@@ -11,10 +11,11 @@
 Source: Hewitt & Liang 2019.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from probe.experiments.columns import (
     KEYS,
@@ -29,9 +30,7 @@ from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
 from probe.model import decomposition
 from probe.model.load import read_weights
-from probe.model.model import Model
-from probe.model.records import TargetStates
-from probe.model.trace import target_states
+from probe.model.weights import Weights
 from probe.stats.resampling import Array
 from probe.stats.separation import held_out_auroc
 
@@ -92,8 +91,10 @@ TABLES = {
 
 
 def work(size: Size) -> Work:
-    """Another run of every sentence, read at the token after the word."""
-    return Work(forwards=size.sentences)
+    """The token after the word is read with the word; in a model whose hooks stay active, every
+    sentence is run again for it.
+    """
+    return Work(forwards=size.sentences if size.hooks else 0)
 
 
 def measure(run: Run) -> Controls | None:
@@ -107,8 +108,8 @@ def measure(run: Run) -> Controls | None:
     pair = run.prepared[run.clearest].sense
     rows = list(pair.split.rows)
 
-    def auroc(reader: Model, states: TargetStates, rows_read: Sequence[int]) -> Array:
-        writes = decomposition.write_coordinates(states.z[list(rows_read)], read_weights(reader))
+    def auroc(weights: Weights, z: Tensor) -> Array:
+        writes = decomposition.write_coordinates(z[rows], weights)
         return held_out_auroc(writes, pair.split)
 
     separation = separations[run.clearest]
@@ -116,11 +117,11 @@ def measure(run: Run) -> Controls | None:
     null = separation.null[1:]
     by_condition = {MEASURED: separation.auroc, PERMUTED: null.mean(0)}
     material = run.observation.material
-    tokens = [material.tokens[row] for row in rows]
-    next_positions = [material.targets[row] + 1 for row in rows]
     # The control compares the same sentences, so every one needs a later token.
-    if all(after < len(text) for after, text in zip(next_positions, tokens, strict=True)):
-        later = target_states(run.model, tokens, next_positions)
-        by_condition[LATER] = auroc(run.model, later, range(len(rows)))
-    by_condition[UNTRAINED] = auroc(run.random_model, run.untrained, rows)
+    later_z = run.observation.states.later_z
+    if later_z is not None and all(
+        material.targets[row] + 1 < len(material.tokens[row]) for row in rows
+    ):
+        by_condition[LATER] = auroc(run.weights, later_z)
+    by_condition[UNTRAINED] = auroc(read_weights(run.random_model), run.untrained.z)
     return Controls(pair.senses, by_condition, np.quantile(null, BAND, axis=0))

@@ -27,6 +27,7 @@ from probe.experiments.swaps import PairEffects
 from probe.experiments.table import EXPERIMENTS
 from probe.model.load import read_weights
 from probe.model.model import Model
+from probe.patching.kept_keys import keeping
 from probe.progress import Progress, Stage, silent, stages, unreported
 from probe.stats import axes
 from probe.stats.axes import SenseAtDepth
@@ -114,7 +115,7 @@ def start(
     with in_stage(READING):
         run = _read(model, material, splits, options, random_model)
     if earlier is None:
-        with in_stage(SWAPPING):
+        with in_stage(SWAPPING), keeping(run.kept_keys):
             run.prepared = prepare_pairs(run.observation, run.untrained, options)
             run.pairs = tuple(_swap(run, each) for each in run.prepared)
     else:
@@ -142,7 +143,7 @@ def proceed(
     for name in runnable(experiments, run.model):
         if name in run.earlier:
             continue
-        with in_stage(name):
+        with in_stage(name), keeping(run.kept_keys):
             run.earlier[name] = EXPERIMENTS[name].measure(run)
         # After each experiment, so that an interrupted measurement can be continued.
         if keep is not None:
@@ -191,7 +192,14 @@ def _read(
     random_model: Model | None,
 ) -> Run:
     """A word after the unchanged runs of its sentences."""
-    observation = observe(model, material, splits, seed=options.seed, next_token=options.next_token)
+    observation = observe(
+        model,
+        material,
+        splits,
+        seed=options.seed,
+        next_token=options.next_token,
+        later_token="controls" in options.experiments,
+    )
     return Run(model, options, observation, random_model)
 
 

@@ -12,13 +12,15 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from probe.experiments.candidates import Candidates, candidates, pairs_inside
+from probe.experiments.design import Pairs
 from probe.experiments.nouns import (
     NounRun,
     WordInPlace,
     at_rows,
-    axes_until,
+    axes_at,
     noun_runs,
     rows_of_pairs,
     share_out,
@@ -29,8 +31,10 @@ from probe.experiments.plan import DONORS_PER_PAIR, Size, Work
 from probe.experiments.run import Run
 from probe.experiments.swaps import run_swaps
 from probe.model.weights import Weights
+from probe.patching.inputs import Rows
 from probe.patching.mlps import swap_mlps
 from probe.patching.tokens import replace_tokens
+from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
 
 
@@ -106,9 +110,7 @@ def _of_nouns(
 ) -> Array:
     """Net of every MLP with each noun in its pairs. `-> swap layer`"""
     swaps = together(word, [(run, pairs) for run, pairs in shared_out if pairs])
-    swap = partial(swap_mlps, weights)
-    shifts = run_swaps(swap, swaps.texts, swaps.hidden, swaps.axes, swaps.pairs).net
-    return _where_read(shifts, word.at)
+    return _net(weights, swaps.texts, swaps.hidden, swaps.axes, swaps.pairs, at=word.at)
 
 
 def _of_word(weights: Weights, word: WordInPlace, among: Candidates) -> Array:
@@ -119,14 +121,29 @@ def _of_word(weights: Weights, word: WordInPlace, among: Candidates) -> Array:
     texts = [word.texts[row] for row in rows]
     hidden = replace_tokens(weights, texts, [among.ids], parts=("hidden",)).hidden[:, 0]
     donors = at_rows(hidden, rows, len(word.texts))
-    axes = axes_until(word.axes.in_units(), len(weights.blocks))
-    shifts = run_swaps(partial(swap_mlps, weights), word.texts, donors, axes, pairs).net
     net = np.full((len(word.pairs), len(weights.blocks)), np.nan)
-    net[usable] = _where_read(shifts, word.at)
+    net[usable] = _net(weights, word.texts, donors, word.axes.in_units(), pairs, at=word.at)
     return net
 
 
-def _where_read(shifts: Array, at: Sequence[int]) -> Array:
-    """The effect of each MLP at the depth at which it is read. `swap layer stage -> swap layer`"""
-    layers = np.arange(len(at))
-    return np.asarray(shifts[:, layers, np.asarray(at) - 1])
+def _net(
+    weights: Weights,
+    texts: Rows,
+    hidden: Tensor,
+    axes: HeldOutAxes,
+    pairs: Pairs,
+    *,
+    at: Sequence[int],
+) -> Array:
+    """Net of every MLP at the depth at which it is read. `-> swap layer`
+
+    at: the depth of each layer
+    """
+    net = np.empty((len(pairs), len(at)))
+    # The MLPs that are read at the same depth are swapped together, and no later block is run.
+    for depth in sorted(set(at)):
+        layers = [layer for layer, read_at in enumerate(at) if read_at == depth]
+        swap = partial(swap_mlps, weights, layers=layers)
+        shifts = run_swaps(swap, texts, hidden[:, :depth], axes_at(axes, depth), pairs).net
+        net[:, layers] = shifts[..., 0]
+    return net

@@ -777,11 +777,20 @@ def together(word: WordInPlace, runs: Sequence[tuple[NounRun, Sequence[int]]]) -
 
 def axes_until(held_out: HeldOutAxes, depth: int) -> HeldOutAxes:
     """The axes of the stages up to and including a depth."""
+    return _axes_of(held_out, [*range(depth + 1)])
+
+
+def axes_at(held_out: HeldOutAxes, depth: int) -> HeldOutAxes:
+    """The axes at depth 0, which no swap changes, and at one other depth."""
+    return _axes_of(held_out, [0, depth])
+
+
+def _axes_of(held_out: HeldOutAxes, stages: Sequence[int]) -> HeldOutAxes:
     return replace(
         held_out,
-        u=held_out.u[:, : depth + 1],
-        midpoint=held_out.midpoint[:, : depth + 1],
-        gap=held_out.gap[:, : depth + 1],
+        u=held_out.u[:, stages],
+        midpoint=held_out.midpoint[:, stages],
+        gap=held_out.gap[:, stages],
     )
 
 

@@ -117,18 +117,20 @@ def observe(
     *,
     seed: int,
     next_token: bool = True,
+    later_token: bool = False,
 ) -> Observation:
     """A word after one run of each of its sentences, with its sense axes.
 
     splits: how the sentences of each pair of senses are held out, if this is already decided
     next_token: whether axes are also fitted on the model's prediction after the word
+    later_token: whether z is also read at the token after the word
 
     Raises InputError if the sentences of two senses cannot be held out.
     """
     causal = model.config.causal
     if splits is None:
         splits = split_senses(material, seed=seed, causal=causal)
-    states = read_states(model, material)
+    states = read_states(model, material, later_token=later_token)
     stages = _stages(model, material, states) if next_token else Stages(states.resid)
     pairs = tuple(
         _sense_axes(material, states, stages, senses, split, seed, causal=causal)
@@ -138,9 +140,12 @@ def observe(
     return Observation(material, states, stages, pairs, depth, causal)
 
 
-def read_states(model: Model, material: Material) -> TargetStates:
+def read_states(model: Model, material: Material, *, later_token: bool) -> TargetStates:
     """The states at the word of every sentence, and the residual stream before the word, from which
     the word can be predicted.
+
+    later_token: whether z is also read at the token after the word, or at the word where a sentence
+        ends with it
 
     Queries, keys and values are dropped: they would take 0.1 GB for GPT-2 small, and no experiment
     reads them.
@@ -149,7 +154,19 @@ def read_states(model: Model, material: Material) -> TargetStates:
     if swaps.predicts(read_weights(model)):
         # A text that begins with the word is read at position 0; its surprisal is not used.
         before = [max(0, word.start - 1) for word in material.words]
-    states = target_states(model, material.tokens, material.targets, before=before)
+    later = None
+    if later_token:
+        later = [
+            min(target + 1, len(text) - 1)
+            for text, target in zip(material.tokens, material.targets, strict=True)
+        ]
+    tokens = material.tokens
+    if later is not None and model.origin.hooks:
+        # A hook may act on the last token, so these texts end with the token that is read.
+        states = target_states(model, tokens, material.targets, before=before)
+        states = replace(states, later_z=target_states(model, tokens, later).z)
+    else:
+        states = target_states(model, tokens, material.targets, before=before, later=later)
     # Empty, but with the axes of sentences, layers and heads.
     unread = states.z[..., :0]
     return replace(states, q=unread, k=unread, v=unread)

@@ -16,6 +16,7 @@ from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.trace import target_states
 from probe.model.weights import Weights
+from probe.patching.kept_keys import KeptKeys
 from probe.patching.sets import HeadIndex
 
 LEADERS = 3  # top heads of a word, which are examined in detail
@@ -69,6 +70,12 @@ class Run:
     def weights(self) -> Weights:
         """The weights of the model."""
         return read_weights(self.model)
+
+    @cached_property
+    def kept_keys(self) -> KeptKeys:
+        """The keys and values of the tokens before the word, in the sentences that have been
+        run."""
+        return KeptKeys(self.weights)
 
     @cached_property
     def untrained(self) -> TargetStates | None:

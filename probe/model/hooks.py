@@ -151,6 +151,7 @@ def read_at(
     rows: Sequence[Sequence[int]],
     at: Sequence[int],
     before: Sequence[int] | None = None,
+    later: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
     """The quantities of `TargetStates` at one position of each text, from one run of a model
     with one stack.
@@ -161,20 +162,26 @@ def read_at(
     pattern: `row layer head key_pos`
     attn_out: `row layer d_model`, only of a hybrid
     before: `row d_model`, the stream after the last block at the positions `before`, if given
+    later_z: `row layer head d_head`, z at the positions `later`, if given
     """
     row = torch.arange(len(rows), device=model.device)
     pos = torch.tensor(at, device=model.device)
-    earlier = {}
+    elsewhere = {}
+    later_z = []
 
     def select(name: str, tensor: Tensor) -> Tensor:
         if name == "resid_post" and before is not None:
-            earlier["before"] = tensor[row, before].cpu()  # the last block's remains
+            elsewhere["before"] = tensor[row, before].cpu()  # the last block's remains
+        if name == "z" and later is not None:
+            later_z.append(tensor[row, later].clone())
         # A pattern is `row head query_pos key_pos`, everything else `row pos ...`.
         return tensor[row, :, pos] if name == "pattern" else tensor[row, pos]
 
     with recording(model, select, _at_one_position(model)) as recorded:
         run(model, rows, head=False)
-    return _stack_layers(model, recorded[""]) | earlier
+    if later is not None:
+        elsewhere["later_z"] = torch.stack(_every_layer(model.config, "z", later_z), dim=1).cpu()
+    return _stack_layers(model, recorded[""]) | elsewhere
 
 
 def read_last(

@@ -384,6 +384,8 @@ class TargetStates:
         otherwise None
     before: `sentence d_model`, the stream after the last block at an earlier position; None if no
         earlier position was given
+    later_z: `sentence layer head d_head`, z at a later position; None if no later position was
+        given
     """
 
     ids: Tensor
@@ -399,6 +401,7 @@ class TargetStates:
     pattern: Tensor
     attn_out: Tensor | None = None
     before: Tensor | None = None
+    later_z: Tensor | None = None
 
     def __post_init__(self) -> None:
         n = len(self.ids)

@@ -140,16 +140,19 @@ def target_states(
     at: Sequence[int],
     *,
     before: Sequence[int] | None = None,
+    later: Sequence[int] | None = None,
 ) -> TargetStates:
     """The states of many tokenised sentences, each at its target position.
 
     before: a position of each sentence up to its target; the stream after the last block is read
         there in the same run
+    later: a position of each sentence from its target on; z of every head is read there in the same
+        run
 
-    Texts of similar length are run together. In a causal model, only tokens up to the target are
-    run, because later tokens cannot change its states; a model that reads both ways runs whole
-    texts. Raises InputError for texts that are not tokenised and for positions outside a text, and
-    UnsupportedModel for an encoder-decoder.
+    Texts of similar length are run together. In a causal model, only tokens up to the last position
+    that is read are run, because later tokens cannot change its states; a model that reads both
+    ways runs whole texts. Raises InputError for texts that are not tokenised and for positions
+    outside a text, and UnsupportedModel for an encoder-decoder.
 
     Example:
         >>> model = probe.load("tiny-senses")
@@ -162,8 +165,11 @@ def target_states(
     model = load(model)
     weights = read_weights(model)
     _require_targets(texts, at)
-    targets = list(zip(texts, at, strict=True))
-    rows = [tokens.ids[: pos + 1] if weights.causal else tokens.ids for tokens, pos in targets]
+    ends = at if later is None else later
+    rows = [
+        tokens.ids[: end + 1] if weights.causal else tokens.ids
+        for tokens, end in zip(texts, ends, strict=True)
+    ]
     width = max(map(len, rows))
     states: dict[str, list[Tensor]] = defaultdict(list)
     lengths = [len(row) for row in rows]
@@ -176,6 +182,7 @@ def target_states(
             [rows[row] for row in batch],
             [at[row] for row in batch],
             None if before is None else [before[row] for row in batch],
+            None if later is None else [later[row] for row in batch],
         )
         worked(sum(len(rows[row]) for row in batch) * model.config.n_layers)
         padding = width - tensors["pattern"].shape[-1]
@@ -184,9 +191,8 @@ def target_states(
             states[name].append(tensor)
     order = in_order(batches)
     states_by_name = {name: torch.cat(parts)[order] for name, parts in states.items()}
-    return with_embeddings(
-        weights, states_by_name, [tokens.ids[pos] for tokens, pos in targets], at
-    )
+    ids = [tokens.ids[pos] for tokens, pos in zip(texts, at, strict=True)]
+    return with_embeddings(weights, states_by_name, ids, at)
 
 
 def _require_targets(sentences: Sequence[Tokens], targets: Sequence[int]) -> None:

@@ -49,6 +49,7 @@ from probe.model.attention import repeat_kv
 from probe.model.load import ModelSource, read_weights
 from probe.model.model import require_heads
 from probe.model.records import as_array
+from probe.model.tokens import in_order
 from probe.model.weights import Weights
 from probe.patching.heads import BATCH_NUMBERS
 from probe.patching.inputs import Rows, require_share
@@ -57,6 +58,7 @@ from probe.patching.pair import (
     PairReading,
     Part,
     Site,
+    cache_alike,
     cache_pairs,
     change_behind,
     positions_from_word,
@@ -267,9 +269,15 @@ def total_effects(
     pairs = token_pairs(weights, a, b, depth)
     positions_from_word(pairs, np.union1d(edges["sender_pos"], edges["receiver_pos"]).tolist())
     with torch.inference_mode():
-        readings = cache_pairs(weights, pairs, directions, depth, both_ways=both_ways)
-        shifts = [totals(reading.cache, edges, reading.directions) for reading in readings]
-        return torch.stack(shifts).cpu().clone()
+        batches = []
+        by_batch = []
+        for batch, cache, along in cache_alike(
+            weights, pairs, directions, depth, both_ways=both_ways
+        ):
+            shifts = totals(cache, edges, along)  # (recipient pair) edge direction
+            batches.append(batch)
+            by_batch.append(shifts.unflatten(0, (-1, len(batch))).transpose(0, 1).cpu())
+        return torch.cat(by_batch)[in_order(batches)].clone()
 
 
 # --- the list of edges ----------------------------------------------------------------------------
@@ -665,9 +673,12 @@ def totals(cache: PairCache, edges: EdgeArray, directions: Tensor) -> Tensor:
     """The total effect of some edges of a pair: everything after the receiver is live.
 
     `-> recipient edge direction`
+
+    directions: `direction d_model`, or `recipient direction d_model`
     """
-    shifts = directions.new_empty(len(cache.final), len(edges), len(directions))
-    batch_size = BATCH_NUMBERS // cache.final.shape[-1]
+    recipients, _, d_model = cache.final.shape
+    shifts = directions.new_empty(recipients, len(edges), directions.shape[-2])
+    batch_size = max(1, BATCH_NUMBERS // (recipients * d_model))
     for first in range(0, len(edges), batch_size):
         batch = slice(first, first + batch_size)
         streams = _behind_receivers(cache, edges[batch])
@@ -681,7 +692,7 @@ def _run_on(cache: PairCache, edges: EdgeArray, streams: Tensor, directions: Ten
     `-> recipient edge direction`
     """
     recipients = len(cache.final)
-    shifts = directions.new_empty(recipients, len(edges), len(directions))
+    shifts = directions.new_empty(recipients, len(edges), directions.shape[-2])
     into_mlp = edges["channel"] == INPUT
     for receiver in np.unique(edges["receiver_pos"]).tolist():
         pos = cache.at + receiver
@@ -701,7 +712,7 @@ def _run_on(cache: PairCache, edges: EdgeArray, streams: Tensor, directions: Ten
                         numbers[Site(layer, part).behind] = batch[in_part]
             starts = {site: streams[:, indices] for site, indices in numbers.items()}
             for site, changes in run_patched(cache, pos, starts).items():
-                shifts[:, numbers[site]] = changes @ directions.T
+                shifts[:, numbers[site]] = changes @ directions.mT
     return shifts
 
 

@@ -7,6 +7,8 @@ the write, norms the swapped one in the same way. A swap at the word does not ch
 a mixer has built up at earlier positions.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -16,21 +18,30 @@ from probe.patching.inputs import Rows, target_texts
 from probe.patching.variants import ATTN_OUT, HIDDEN, branches
 
 
-def swap_mlps(weights: Weights, rows: Rows, donor_hidden: Tensor, directions: Tensor) -> Tensor:
+def swap_mlps(
+    weights: Weights,
+    rows: Rows,
+    donor_hidden: Tensor,
+    directions: Tensor,
+    *,
+    layers: Sequence[int] | None = None,
+) -> Tensor:
     """How far the word's vector moves along each direction if one MLP takes the donor's
     activations, for every MLP.
 
     `row layer stage`
 
     rows: token ids up to and including the word, or texts with their position
-    donor_hidden: `row layer d_mlp`
-    directions: `row stage d_model`, read after each block; further stages are read after the final
-        norm
+    donor_hidden: `row layer d_mlp`; the number of layers is the number of blocks that are run
+    directions: `row stage d_model`, read after each block, or after the last ones if there are
+        fewer; further stages are read after the final norm
+    layers: of the MLPs that are swapped; by default all that are run
 
     The result is the change of <resid, direction>; it is 0 before the swapped block.
     """
     texts = target_texts(weights, rows, "Cannot swap MLPs")
-    tree = branches(_one_each(weights))
+    one_each = _one_each(weights, donor_hidden.shape[1])
+    tree = branches(one_each if layers is None else one_each[list(layers)])
     along = directions[:, :, None]  # row stage direction d_model
     shifts = moved_by_edits(
         weights, texts, site=HIDDEN, tree=tree, donors=donor_hidden, directions=along
@@ -50,7 +61,7 @@ def swap_mixers(weights: Weights, rows: Rows, donor_out: Tensor, directions: Ten
     The mixers are the layers without attention, in order.
     """
     texts = target_texts(weights, rows, "Cannot swap mixers")
-    tree = branches(_one_each(weights)[~weights.has_heads])
+    tree = branches(_one_each(weights, len(weights.blocks))[~weights.has_heads])
     along = directions[:, :, None]  # row stage direction d_model
     shifts = moved_by_edits(
         weights, texts, site=ATTN_OUT, tree=tree, donors=donor_out, directions=along
@@ -58,6 +69,6 @@ def swap_mixers(weights: Weights, rows: Rows, donor_out: Tensor, directions: Ten
     return shifts[..., 0]
 
 
-def _one_each(weights: Weights) -> Tensor:
-    """For each block, a set that edits this block only. `-> set layer 1`"""
-    return torch.eye(len(weights.blocks), dtype=torch.bool, device=weights.device)[..., None]
+def _one_each(weights: Weights, depth: int) -> Tensor:
+    """For each of the first blocks, a set that edits this block only. `-> set layer 1`"""
+    return torch.eye(depth, dtype=torch.bool, device=weights.device)[..., None]

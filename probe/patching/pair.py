@@ -17,6 +17,7 @@ One of the two runs can also be run again with some heads patched at one positio
 adds its keys and values.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -29,6 +30,7 @@ from probe.errors import InputError
 from probe.model import forward, fused
 from probe.model.fused import KeysValues, PositionTables, Writer
 from probe.model.weights import Block, Weights
+from probe.patching.heads import BATCH_NUMBERS
 from probe.patching.inputs import (
     Rows,
     as_directions,
@@ -146,11 +148,11 @@ class PairCache:
         return Site(layer, Part.ATTENTION if parallel else Part.MLP)
 
     def one_way(self) -> "PairCache":
-        """Row 0 as the only recipient, with row 1 as its donor."""
-        return replace(self._row(0), donor=self._row(1))
+        """Rows a as the only recipients, with rows b as their donors."""
+        pairs = len(self.final) // 2
+        return replace(self._rows(slice(pairs)), donor=self._rows(slice(pairs, None)))
 
-    def _row(self, row: int) -> "PairCache":
-        rows = slice(row, row + 1)  # keeps the row axis
+    def _rows(self, rows: slice) -> "PairCache":
         layers = tuple(LayerCache(*(part[rows] for part in layer)) for layer in self.layers)
         return replace(self, layers=layers, final=self.final[rows])
 
@@ -482,6 +484,38 @@ def cache_pairs(
         cache = cache_pair(weights, pair.ids, pair.at, depth)
         difference = cache.final[0, pair.at] - cache.final[1, pair.at]
         yield PairReading(cache if both_ways else cache.one_way(), along, difference @ along.T)
+
+
+def cache_alike(
+    weights: Weights,
+    pairs: Sequence[TokenPair],
+    directions: Tensor,
+    depth: int,
+    *,
+    both_ways: bool = True,
+) -> Iterator[tuple[list[int], PairCache, Tensor]]:
+    """The runs of several pairs of the same layout at once, as many as fit into one batch: the
+    numbers of the pairs, their runs, and the directions of each recipient, `recipient direction
+    d_model`.
+
+    The arguments are those of `cache_pairs`.
+    """
+    directions = as_directions(
+        weights, directions, TRACING, row_axes="pair direction d_model", rows=len(pairs)
+    )
+    directions = directions.to(weights.device, weights.dtype)
+    by_pair = directions.expand(len(pairs), *directions.shape[-2:])
+    numbers_of = defaultdict(list)
+    for number, pair in enumerate(pairs):
+        numbers_of[len(pair.ids[0]), pair.at].append(number)
+    for (length, at), numbers in numbers_of.items():
+        at_once = max(1, BATCH_NUMBERS // (2 * length * weights.blocks[0].d_mlp))
+        for start in range(0, len(numbers), at_once):
+            batch = numbers[start : start + at_once]
+            rows = [pairs[number].ids[member] for member in (0, 1) for number in batch]
+            cache = cache_pair(weights, rows, at, depth)
+            along = by_pair[batch].repeat(1 + both_ways, 1, 1)
+            yield batch, cache if both_ways else cache.one_way(), along
 
 
 def positions_from_word(

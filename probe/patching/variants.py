@@ -31,6 +31,7 @@ from probe.model import forward, fused
 from probe.model.fused import KeysValues, PositionTables
 from probe.model.tokens import TargetText
 from probe.model.weights import Block, Weights
+from probe.patching import kept_keys
 from probe.progress import worked
 
 # The sites of a block that can be edited.
@@ -446,7 +447,12 @@ def run_at_word(
     if weights.causal:
         earlier = [text.ids[:start] for text in texts]
         once = earlier[:: rows_alike(earlier)]
-        before = ((k, v) for _, k, v in project_texts(weights, once, depth, tables))
+        before = kept_keys.keys_values(
+            weights,
+            once,
+            depth,
+            lambda rows, depth: ((k, v) for _, k, v in project_texts(weights, rows, depth, tables)),
+        )
     run = Run(weights, tables, depth, edits=edits, at=at, read=at)
     return run.steps(embed_live(weights, live_ids, start), before)
 

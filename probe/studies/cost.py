@@ -30,6 +30,7 @@ from probe.model.model import Model
 from probe.model.trace import target_states
 from probe.patching.edges import EDGE_DTYPE
 from probe.patching.heads import BATCH_NUMBERS, swap_heads
+from probe.patching.kept_keys import KEPT_BYTES, bytes_before
 from probe.stats.numbers import memory_size
 from probe.stats.resampling import smallest_p
 from probe.text.sentences import Corpus
@@ -204,7 +205,7 @@ def _extra_memory(
     sizes: Sequence[Size],
 ) -> int:
     """Bytes of memory that a study adds: the states of the largest word twice, the largest single
-    step, swaps, edges and frames."""
+    step, swaps, edges, kept keys and frames."""
     config = model.config
     number = _bytes_per_number(model)
     states = 2 * _bytes_of_states(model, materials) * max(map(len, materials))
@@ -225,7 +226,18 @@ def _extra_memory(
     # One batch of each row with as many nouns as fit, and one of all rows with one noun.
     with_nouns = 2 * in_place.STATES_BYTES if any(size.nouns for size in sizes) else 0
     largest_step = max(certificate, untrained, second_states, with_nouns)
-    return states + largest_step + swaps + traced + FRAMES_BYTES
+    kept_keys = max(_bytes_of_kept_keys(model, size) for size in sizes)
+    return states + largest_step + swaps + traced + kept_keys + FRAMES_BYTES
+
+
+def _bytes_of_kept_keys(model: Model, size: Size) -> int:
+    """Bytes of the keys and values of the tokens before a word, which are kept in a causal
+    model."""
+    if not size.causal or size.hooks:
+        return 0
+    # Twice, because another article before a noun makes another text.
+    positions = 2 * size.sentences * size.tokens
+    return min(KEPT_BYTES, bytes_before(read_weights(model), positions, size.layers))
 
 
 def _bytes_of_states(model: Model, materials: Sequence[Material]) -> int:

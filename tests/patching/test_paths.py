@@ -271,6 +271,21 @@ def test_totals_of_given_edges_are_those_of_all_edges(two_steps):
     torch.testing.assert_close(effects, complete.total[:, :, numbers], rtol=0, atol=1e-5)
 
 
+def test_pairs_that_are_run_together_have_the_totals_of_each_pair_alone(two_steps):
+    (weights, a, b, _), _, every_edge = two_steps
+    by_pair = AXIS * torch.linspace(1, 2, len(a))[:, None, None]
+    some = every_edge.edges[::50]
+    for both_ways in (True, False):
+        options = {"depth": LAYERS, "both_ways": both_ways}
+        together = edges.total_effects(weights, a, b, by_pair, some, **options)
+        for pair in range(len(a)):
+            single = slice(pair, pair + 1)
+            separately = edges.total_effects(
+                weights, a[single], b[single], by_pair[single], some, **options
+            )
+            torch.testing.assert_close(together[single], separately, rtol=0, atol=1e-5)
+
+
 def test_edges_and_paths_are_read_along_directions_of_each_pair(two_steps):
     (weights, a, b, _), truth, _ = two_steps
     by_pair = AXIS * torch.tensor([1.0, 3.0])[:, None, None]

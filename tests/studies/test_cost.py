@@ -297,6 +297,61 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
     assert planned.forwards / 3 < counted["forwards"] <= planned.forwards
 
 
+def test_no_tokens_before_the_word_are_run_twice(model, monkeypatch):
+    """Swaps, nouns, MLPs and sets of heads share what a text has before the word."""
+    run = []
+    project_texts = variants.project_texts
+
+    def counting(weights, rows, *rest):
+        run.extend(rows)
+        return project_texts(weights, rows, *rest)
+
+    monkeypatch.setattr(variants, "project_texts", counting)
+    bank = prepare(model, "bank", expand("bank").sentences[:192])
+    studied(model, bank, pairs=8, experiments=("heads", "nouns", "noun_mlps", "backups", "sets"))
+    assert len(run) == len(set(run)) > 0
+
+
+def test_the_word_and_the_token_after_it_are_read_in_one_run(model, monkeypatch):
+    read = []
+    read_at = hooks.read_at
+
+    def counting(model, rows, *rest):
+        read.append((model.name, len(rows)))
+        return read_at(model, rows, *rest)
+
+    monkeypatch.setattr(hooks, "read_at", counting)
+    rows = unmarked(paired=True)
+    rows = [row | {"text": f"{row['text']} today"} for row in rows]
+    bank = prepare(model, "bank", as_corpus(rows, "bank").sentences)
+    of_bank = studied(
+        model, bank, experiments=("heads", "controls"), random_model=untrained(model, seed=0)
+    )
+    assert "later token" in of_bank.record.measured["controls"].auroc
+    assert sum(number for _, number in read) == 2 * len(rows)  # and once with random weights
+
+
+def test_an_mlp_is_run_up_to_where_it_is_read(model, monkeypatch):
+    """Before the read-out layer, no block after it is run."""
+    run = []
+    run_at_word = variants.run_at_word
+
+    def counting(weights, texts, depth, tables, *, edits=None, tokens=None):
+        if edits is not None and edits.site == variants.HIDDEN:
+            swapped = [branch.edited.any().item() for branch in edits.tree]
+            run.append((depth, swapped))
+        return run_at_word(weights, texts, depth, tables, edits=edits, tokens=tokens)
+
+    monkeypatch.setattr(heads, "run_at_word", counting)
+    bank = prepare(model, "bank", expand("bank").sentences[:192])
+    of_bank = studied(model, bank, pairs=8, experiments=("heads", "nouns", "noun_mlps"))
+    at = of_bank.pairs[0].record.reading.at
+    assert len(set(at)) == 2  # some before the read-out layer, some after it
+    assert {(depth, tuple(swapped)) for depth, swapped in run} == {
+        (depth, tuple(read_at == depth for read_at in at[:depth])) for depth in set(at)
+    }
+
+
 def test_the_comparison_with_other_nouns_is_part_of_the_plan(model, of_bank):
     """Nouns are run in the sentences of the 24 swapped pairs, with two members and two donors of
     the same sense each, and of 24 further pairs: 144 sentences, up to the word for all nouns, and

@@ -1,0 +1,73 @@
+"""Keys and values that are kept: the same results, each text once up to the word, within a limit."""
+
+import pytest
+import torch
+from hooked_runs import made, random_rows
+
+from probe.model.load import read_weights
+from probe.model.tokens import TargetText
+from probe.patching import kept_keys, tokens, variants
+from probe.patching.kept_keys import KeptKeys, bytes_before, keeping
+
+NOUNS = [[7], [90]]
+
+
+@pytest.fixture(params=["gpt2", "llama", "lfm2"])
+def weights(request):
+    return read_weights(made(request.param))
+
+
+@pytest.fixture
+def texts(weights):
+    model = made("gpt2")  # rows of token ids that every one of these models has
+    return [TargetText(text.ids[: text.at + 1], text.at) for text in random_rows(model) if text.at]
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """The rows that are run before the word, with the number of blocks."""
+    rows_run = []
+    project_texts = variants.project_texts
+
+    def counting(weights, rows, depth, tables):
+        rows_run.extend((row, depth) for row in rows)
+        return project_texts(weights, rows, depth, tables)
+
+    monkeypatch.setattr(variants, "project_texts", counting)
+    return rows_run
+
+
+def test_kept_keys_give_the_same_states_and_are_run_once(weights, texts, run):
+    alone = tokens.replace_tokens(weights, texts, NOUNS)
+    del run[:]
+    kept = KeptKeys(weights)
+    with keeping(kept):
+        first = tokens.replace_tokens(weights, texts, NOUNS)
+        again = tokens.replace_tokens(weights, texts, NOUNS, depth=1)
+    depth = len(weights.blocks)
+    assert sorted(run) == sorted({(text.ids[:-1], depth) for text in texts})
+    assert len(kept) == len(run)
+    torch.testing.assert_close(first.resid, alone.resid, rtol=0, atol=1e-10)
+    torch.testing.assert_close(again.resid, alone.resid[:, :, :2], rtol=0, atol=1e-10)
+
+
+def test_rows_are_run_again_for_more_blocks_and_in_other_weights(weights, texts, run):
+    other = read_weights(made("gpt2"))
+    with keeping(KeptKeys(weights)):
+        tokens.replace_tokens(weights, texts[:1], NOUNS, depth=1)
+        tokens.replace_tokens(weights, texts[:1], NOUNS, depth=2)
+        tokens.replace_tokens(other, texts[:1], NOUNS, depth=1)
+        tokens.replace_tokens(other, texts[:1], NOUNS, depth=1)
+    assert [depth for _, depth in run] == [1, 2, 1, 1]
+
+
+def test_what_does_not_fit_is_run_again(weights, texts, run, monkeypatch):
+    [text, *_] = texts
+    needed = bytes_before(weights, text.at, len(weights.blocks))
+    for limit, times in ((needed, 1), (needed - 1, 2)):
+        del run[:]
+        monkeypatch.setattr(kept_keys, "KEPT_BYTES", limit)
+        with keeping(KeptKeys(weights)):
+            for _ in range(2):
+                tokens.replace_tokens(weights, [text], NOUNS)
+        assert len(run) == times

@@ -60,7 +60,7 @@ class Compiled:
 
     inputs: `input pos`, ids, all of LENGTH tokens after the begin token
     values: of the output, in the order of `outputs`, their ids
-    said: `input pos output`, the outputs of Tracr's model
+    predictions: `input pos output`, the outputs of Tracr's model
     heads, edges: of its circuit
     """
 
@@ -69,7 +69,7 @@ class Compiled:
     inputs: np.ndarray
     values: tuple[object, ...]
     outputs: tuple[int, ...]
-    said: np.ndarray
+    predictions: np.ndarray
     heads: frozenset[Part]
     edges: frozenset[Edge]
 

@@ -38,7 +38,7 @@ def typed():
     ]
 
 
-def made(kind, dtype=torch.float64):
+def model_of_kind(kind, dtype=torch.float64):
     return random_model(dtype) if kind == ODD else family_model(kind, dtype)
 
 
@@ -152,7 +152,7 @@ def read_rows(model, rows, quantities, edits=()):
     }
 
 
-def swapped(model, text, swaps):
+def run_with_swaps(model, text, swaps):
     """For each of `swaps`, z at the word by (layer, head), in one row of a whole hooked forward
     pass: the stream at the word after every block, `layer row d_model`, and its logits before a
     family's soft cap."""
@@ -195,7 +195,7 @@ def read_all(model, ids, quantities, edits=()):
     return {name: part[:, 0] for name, part in read_rows(model, [ids], quantities, edits).items()}
 
 
-def put(index, value, row=slice(None)):
+def edit_at(index, value, row=slice(None)):
     """An edit of every row, or of one row, at a position, of one head there or of all heads."""
     index = index if isinstance(index, tuple) else (index,)
 
@@ -205,7 +205,7 @@ def put(index, value, row=slice(None)):
     return change
 
 
-def put_each(indices, values):
+def edit_at_each(indices, values):
     """An edit of every row, at a different position in each."""
 
     def change(tensor):
@@ -248,7 +248,7 @@ class Plain:
         edits = self.freeze_writers(clean)
         for row, sender in enumerate(senders):
             name, (layer, *index) = self.written_by(*sender)
-            edits.append((layer, name, put(tuple(index), donor[name][(layer, *index)], row)))
+            edits.append((layer, name, edit_at(tuple(index), donor[name][(layer, *index)], row)))
         rows = read_rows(self.model, [ids] * len(senders), {"resid_pre", self.reads}, edits)
         for row, sender in enumerate(senders):
             self.cache[(side, *sender)] = {name: part[:, row] for name, part in rows.items()}
@@ -261,7 +261,7 @@ class Plain:
             for row, sender in enumerate(senders):
                 at = self.at + sender[-1]
                 arriving = self.cache[(side, *sender)]["resid_pre"][layer, at]
-                edits.append((layer, "resid_pre", put(at, arriving, row)))
+                edits.append((layer, "resid_pre", edit_at(at, arriving, row)))
             rows = read_rows(self.model, [ids] * len(senders), "qkv", edits)
             for row, sender in enumerate(senders):
                 qkv = {name: part[:, row] for name, part in rows.items()}
@@ -277,7 +277,7 @@ class Plain:
     def freeze_writers(self, clean):
         """Edits that freeze all writers."""
         return [
-            (number, name, put(slice(None), clean[name][number]))
+            (number, name, edit_at(slice(None), clean[name][number]))
             for name in HELD
             for number in self.layers
         ]
@@ -290,7 +290,7 @@ class Plain:
         clean, donor = self.runs[side], self.runs[1 - side]
         name, index = self.written_by(layer, head, pos)
         value = donor[name][index] if change is None else clean[name][index] + change
-        edits = [*self.freeze_writers(clean), (index[0], name, put(index[1:], value))]
+        edits = [*self.freeze_writers(clean), (index[0], name, edit_at(index[1:], value))]
         read = {"resid_pre", self.reads}
         return self.once(
             (side, layer, head, pos),
@@ -306,7 +306,7 @@ class Plain:
             (
                 layer,
                 "resid_pre",
-                put(pos, self.inputs_after(side, edge, change)["resid_pre"][layer, pos]),
+                edit_at(pos, self.inputs_after(side, edge, change)["resid_pre"][layer, pos]),
             )
         ]
         key = (
@@ -349,7 +349,7 @@ class Plain:
             "mlp_out"
         ]
 
-    def written(self, side, edge, change=None):
+    def receiver_response(self, side, edge, change=None):
         """The receiver's response to the edge, and the quantity that it replaces: z of a head, or
         the output of an MLP."""
         layer, head, pos = (
@@ -364,18 +364,18 @@ class Plain:
         clean, donor = (run[name][index] for run in (self.runs[side], self.runs[1 - side]))
         return name, index, patched - clean, donor - clean
 
-    def moved(self, side, responses, *, frozen):
+    def shifts_of(self, side, responses, *, frozen):
         """How far the word's vector moves with the responses to several edges of one kind of
         receiver in one layer, with everything after it frozen or live. `-> edge d_model`"""
         clean, (name, (layer, *_), *_) = self.runs[side], responses[0]
         values = [clean[name][index] + change for _, index, change, _ in responses]
-        edits = [(layer, name, put_each([index[1:] for _, index, *_ in responses], values))]
+        edits = [(layer, name, edit_at_each([index[1:] for _, index, *_ in responses], values))]
         if frozen:
             later = range(layer + 1, self.model.config.n_layers)
-            edits += [(number, "z", put(slice(None), clean["z"][number])) for number in later]
+            edits += [(number, "z", edit_at(slice(None), clean["z"][number])) for number in later]
             frozen_mlps = (layer, *later) if name == "z" else later
             edits += [
-                (number, "mlp_out", put(slice(None), clean["mlp_out"][number]))
+                (number, "mlp_out", edit_at(slice(None), clean["mlp_out"][number]))
                 for number in frozen_mlps
             ]
         run = read_rows(self.model, [self.ids[side]] * len(responses), ["resid_post"], edits)
@@ -386,6 +386,6 @@ def moved_by_places(model, ids, clean, donor, at, layer, name, indices):
     """How far the last vector at `at` moves if a quantity of a layer is the donor's at a position,
     with each position in a row of a hooked forward pass. `clean` and `donor`: the runs by `read_all`.
     """
-    edit = layer, name, put_each(indices, [donor[name][(layer, *index)] for index in indices])
+    edit = layer, name, edit_at_each(indices, [donor[name][(layer, *index)] for index in indices])
     rows = read_rows(model, [ids] * len(indices), ["resid_post"], [edit])["resid_post"]
     return rows[-1, :, at] - clean["resid_post"][-1, at]

@@ -55,7 +55,7 @@ def macro(template: str, name: str) -> Callable[..., str]:
 FINDINGS: dict[tuple[int, str], tuple[object, WordFindings]] = {}
 
 
-def found(frames, word):
+def findings_of(frames, word):
     """The findings for one word of a study's frames. They are built once, and the frames are kept
     alive, so that no other frames get the same id."""
     key = id(frames), word
@@ -71,16 +71,16 @@ def _build_findings(frames, word):
 
 def facts(frames, word):
     """The facts of a word, by label."""
-    return dict(answer.facts(found(frames, word)))
+    return dict(answer.facts(findings_of(frames, word)))
 
 
 def headline(frames, names):
-    return answer.headline([found(frames, name) for name in names])
+    return answer.headline([findings_of(frames, name) for name in names])
 
 
 def cautions(frames, model_name, origin, quantised="", hooked=""):
     render = macro("cautions.html.j2", "cautions")
-    by_word = {word: found(frames, word) for word in frames["words"]["word"].unique()}
+    by_word = {word: findings_of(frames, word) for word in frames["words"]["word"].unique()}
     return render(by_word, model_name, origin, quantised, hooked)
 
 

@@ -55,7 +55,7 @@ class Circuit:
     units: tuple[Unit, ...] = ()
 
     @property
-    def places(self) -> tuple[HeadIndex, ...]:
+    def head_indices(self) -> tuple[HeadIndex, ...]:
         return tuple((head.layer, head.head) for head in self.heads)
 
 
@@ -329,7 +329,7 @@ def planted_model(kind: str, seed: int) -> tuple[Model, Circuit]:
 def model_of(circuit: Circuit, seed: int) -> Model:
     """A model with a circuit in it."""
     with TemporaryDirectory() as folder:
-        last = max(layer for layer, _ in circuit.places)
+        last = max(layer for layer, _ in circuit.head_indices)
         here = [unit for unit in circuit.units if unit.layer == last]
         units = (*circuit.units, *tidy(last)[: D_MLP - len(here)])
         return load(make_handmade(Path(folder) / "planted", circuit.heads, units=units, seed=seed))

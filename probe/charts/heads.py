@@ -523,9 +523,9 @@ def _spread(labels: pd.DataFrame, *, line: float) -> pd.DataFrame:
 
 
 def control_strips(
-    controls: pd.DataFrame, word: str, *, shown: list[str] | None = None
+    controls: pd.DataFrame, word: str, *, marked: list[str] | None = None
 ) -> alt.LayerChart:
-    """Held-out AUROC of every head, a strip per condition; the heads named in `shown` are marked.
+    """Held-out AUROC of every head, a strip per condition; the heads named in `marked` are marked.
 
     With permuted labels a tick is a head's median, and the band holds nine of ten permutations of a
     typical head: it goes from the median of the heads' lower ends to that of the upper ones.
@@ -534,7 +534,7 @@ def control_strips(
     """
     rows = of_word(controls, word)
     rows = rows.assign(name=head_names(rows))
-    rows = rows.assign(stands_out=rows["name"].isin(shown or []))
+    rows = rows.assign(stands_out=rows["name"].isin(marked or []))
     conditions = [name for name in CONDITIONS if name in set(rows["condition"])]
     permuted = controls.dropna(subset="low").groupby(["word", "condition"], as_index=False)
     ends = permuted[["low", "high"]].median()

@@ -68,7 +68,7 @@ class StudyCharts:
     def separation_controls(self, word: str | None = None) -> alt.LayerChart:
         """The held-out AUROC of every head as measured and under each control."""
         controls, word = self._of_word("separation_controls", word)
-        return control_strips(controls, word, shown=self._top_heads(word))
+        return control_strips(controls, word, marked=self._top_heads(word))
 
     def distances(
         self, word: str | None = None, *, heads: Sequence[str] | None = None

@@ -83,7 +83,7 @@ def _controls_and_power(finding: WordFindings) -> Section:
     senses = ""
     if len(controls):
         movers = [head.name for head in finding.movers]
-        chart = charts.control_strips(controls, finding.word, shown=movers)
+        chart = charts.control_strips(controls, finding.word, marked=movers)
         senses = f"{controls['sense_a'].iloc[0]} / {controls['sense_b'].iloc[0]}"
     next_token = "not predicted"
     if finding.causal:

@@ -71,9 +71,9 @@ _current: ContextVar[KeptKeys | None] = ContextVar("kept_keys", default=None)
 
 
 @contextmanager
-def keeping(kept: KeptKeys) -> Iterator[None]:
+def keeping(cache: KeptKeys) -> Iterator[None]:
     """Inside, this thread runs the same tokens before a word only once in this model."""
-    token = _current.set(kept)
+    token = _current.set(cache)
     try:
         yield
     finally:
@@ -88,11 +88,11 @@ def keys_values(
 
     run: runs the other rows
     """
-    kept = _current.get()
+    cache = _current.get()
     # What is kept was computed without gradients.
-    if kept is None or kept.weights is not weights or torch.is_grad_enabled():
+    if cache is None or cache.weights is not weights or torch.is_grad_enabled():
         return run(rows, depth)
-    return kept.keys_values(rows, depth, run)
+    return cache.keys_values(rows, depth, run)
 
 
 def bytes_before(weights: Weights, positions: int, depth: int) -> int:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from checkpoints import END, make_checkpoint
-from hooked_runs import put, read_all
+from hooked_runs import edit_at, read_all
 from huggingface_hub import constants
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Tokenizer
@@ -69,7 +69,7 @@ def test_its_table_agrees_with_hooked_forward_passes_and_lists_the_published_val
     )
     layer, head, differences = 1, 2, []
     for ids, correct, wrong in zip(read, answer, giver, strict=True):
-        edit = (layer, "z", put((len(ids) - 1, head), weights.blocks[layer].b_v[head]))
+        edit = (layer, "z", edit_at((len(ids) - 1, head), weights.blocks[layer].b_v[head]))
         resid = read_all(model, ids, ["resid_post"], [edit])["resid_post"][-1, -1]
         final = forward.unembed(weights, resid)
         differences.append(float(final[correct] - final[wrong]))

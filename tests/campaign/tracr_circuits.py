@@ -51,8 +51,8 @@ Scores = Mapping[object, float]
 def pairs_of(program: Compiled, count: int = PAIRS, seed: int = 0) -> list[Pair]:
     """Rows of `inputs` that differ in one token and clearly in the output at the last one, drawn
     with the seed."""
-    last = np.sort(program.said[:, -1], axis=-1)
-    clear, answers = last[:, -1] - last[:, -2] > CLEAR, program.said[:, -1].argmax(-1)
+    last = np.sort(program.predictions[:, -1], axis=-1)
+    clear, answers = last[:, -1] - last[:, -2] > CLEAR, program.predictions[:, -1].argmax(-1)
     differ = (program.inputs[:, None] != program.inputs[None]).sum(-1) == 1
     first, second = np.nonzero(
         np.triu(differ & clear[:, None] & clear & (answers[:, None] != answers))
@@ -63,7 +63,7 @@ def pairs_of(program: Compiled, count: int = PAIRS, seed: int = 0) -> list[Pair]
 
 def answer_ids(program: Compiled, pair: Pair) -> tuple[int, int]:
     """The ids of the outputs at the last token of each input."""
-    a, b = (program.outputs[int(program.said[row, -1].argmax())] for row in pair)
+    a, b = (program.outputs[int(program.predictions[row, -1].argmax())] for row in pair)
     return a, b
 
 
@@ -204,7 +204,7 @@ def row_of(name: str, count: int = PAIRS) -> dict[str, object]:
         "layers": program.model.config.n_layers,
         "steps": program.steps,
     }
-    error = float(np.abs(outputs(program) - program.said)[:, 1:].max())
+    error = float(np.abs(outputs(program) - program.predictions)[:, 1:].max())
     row |= {"pairs": len(pairs), "inputs": len(program.inputs), "error": error}
     for kind, circuit, among, measured in (
         ("heads", program.heads, heads, {"probe": heads, "attribution": other_heads}),

@@ -276,9 +276,9 @@ def test_every_verdict_has_a_meaning_and_one_distinct_shape_for_all_words():
     ("layers", "heads", "cell"), [(4, 4, 36), (12, 12, 25), (30, 9, 14), (16, 32, 12)]
 )
 def test_cells_are_square_and_fit_the_map(layers, heads, cell):
-    places = [(layer, head) for layer in range(layers) for head in range(heads)]
-    one = BANK.iloc[[0]].drop(columns=["layer", "head"])
-    model = one.merge(pd.DataFrame(places, columns=["layer", "head"]), how="cross")
+    positions = [(layer, head) for layer in range(layers) for head in range(heads)]
+    row = BANK.iloc[[0]].drop(columns=["layer", "head"])
+    model = row.merge(pd.DataFrame(positions, columns=["layer", "head"]), how="cross")
     spec = charts.head_map(model, "bank").to_dict()
     assert spec["width"] == spec["height"] == {"step": cell}
 

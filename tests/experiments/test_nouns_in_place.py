@@ -445,7 +445,7 @@ def test_a_difference_in_an_untrained_model_is_no_nuisance_if_only_the_word_take
         model, sentences=corpus_of(sentences), permutations=199, experiments=("nouns",)
     )
     row = study.words.iloc[0]
-    head = study.heads.set_index(["layer", "head"]).loc[circuit.places[0]]
+    head = study.heads.set_index(["layer", "head"]).loc[circuit.head_indices[0]]
     assert row["untrained_p"] < 0.01 and row["nouns"] >= 19
     assert (row["ambiguity_p"] <= 0.05) == (kind == "function_word")
     assert head["verdict"] == verdict

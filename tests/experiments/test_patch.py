@@ -8,7 +8,7 @@ import pytest
 import torch
 from families import FAMILIES, LAYERS, family_model, make_family
 from handmade import random_model
-from hooked_runs import bound, hook_name, put_each, read_all
+from hooked_runs import bound, edit_at_each, hook_name, read_all
 
 import probe
 from probe.errors import InputError, UnsupportedModel
@@ -48,7 +48,7 @@ def hooked_ends(model, text, read, layer=0, quantity="z", indices=(), values=())
     """
     rows = [tokenize(model, text).ids] * max(1, len(indices))
     streams = []
-    change = put_each(indices, values)
+    change = edit_at_each(indices, values)
 
     def edit(tensor, hook):
         tensor = tensor.clone()

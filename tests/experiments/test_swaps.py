@@ -10,7 +10,7 @@ import pytest
 import torch
 from families import family_model
 from handmade import ODD, SENSES, make_sentences, random_model, tokens_of, without
-from hooked_runs import put, read_all, swapped
+from hooked_runs import edit_at, read_all, run_with_swaps
 
 from probe.experiments import design, swaps
 from probe.experiments.design import Pairs
@@ -199,7 +199,7 @@ def coordinates(setting, recipient, donor):
     model, ids, states, axes = setting
     text = TargetText(tuple(ids[recipient]), len(ids[recipient]) - 1)
     edits = [{head: states.z[donor][head]} for head in np.ndindex(LAYERS, HEADS)]
-    stream, _ = swapped(model, text, [{}, *edits])
+    stream, _ = run_with_swaps(model, text, [{}, *edits])
     streams = [
         states.resid[recipient, :1],
         *stream,
@@ -355,7 +355,7 @@ def test_mixers_of_a_hybrid_are_read_at_the_stage_of_their_layer_and_are_not_hea
         """How far M moves in a whole hooked forward pass in which the mixer writes the donor's
         output.
         """
-        edit = (layer, "attn_out", put(3, states.attn_out[donor, layer]))
+        edit = (layer, "attn_out", edit_at(3, states.attn_out[donor, layer]))
         run = read_all(model, ids[recipient], ["resid_post"], [edit])["resid_post"]
         axis = axes.at(recipient, depth)
         base = states.resid[recipient, depth]

@@ -6,7 +6,7 @@ import base64
 import pytest
 import torch
 from families import family_model
-from hooked_runs import put, read_all
+from hooked_runs import edit_at, read_all
 
 import probe
 from probe.errors import InputError, UnsupportedModel
@@ -92,7 +92,7 @@ def changed(tiny, swaps, donors):
     word, logits."""
     tokens, at = word_position(tiny, THIS)
     edits = [
-        (layer, "z", put((at, head), donors[kind][layer, head])) for layer, head, kind in swaps
+        (layer, "z", edit_at((at, head), donors[kind][layer, head])) for layer, head, kind in swaps
     ]
     run = read_all(tiny, tokens.ids, ["resid_pre", "resid_post"], edits)
     stream = torch.cat([run["resid_pre"][:, at], run["resid_post"][-1:, at]])

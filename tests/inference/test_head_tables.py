@@ -22,7 +22,11 @@ def table_of(kind, distances=(1, 2)):
     model, circuit = planted_model(kind, 0)
     sentences = corpus_of(make_sentences(frames=5, distances=distances, cues=12))
     evidence = studied(model, prepare(model, WORD, sentences.sentences), pairs=60)
-    return evidence.pairs[0], heads([evidence]).set_index(["layer", "head"]), circuit.places[0]
+    return (
+        evidence.pairs[0],
+        heads([evidence]).set_index(["layer", "head"]),
+        circuit.head_indices[0],
+    )
 
 
 def test_every_effect_is_in_the_right_column():

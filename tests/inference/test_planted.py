@@ -129,7 +129,7 @@ def heads_of(kind, seed):
     circuit.
     """
     frame = heads([measured(kind, seed)]).set_index(["layer", "head"], drop=False)
-    return frame, frame.loc[list(planted_model(kind, seed)[1].places)]
+    return frame, frame.loc[list(planted_model(kind, seed)[1].head_indices)]
 
 
 def case(kind, *values):
@@ -149,7 +149,7 @@ def test_the_planted_heads_cover_all_layers_and_numbers():
         planted_head
         for kind in KINDS
         for seed in SEEDS
-        for planted_head in circuit_of(kind, seed).places
+        for planted_head in circuit_of(kind, seed).head_indices
     ]
     assert set(heads) == {(layer, head) for layer in range(LAYERS) for head in range(HEADS)}
 
@@ -159,7 +159,7 @@ def test_the_planted_heads_cover_all_layers_and_numbers():
 def test_the_verdicts_are_right_and_no_other_head_is_a_resolver_or_has_an_effect(kind, seed):
     frame, planted_heads = heads_of(kind, seed)
     circuit = planted_model(kind, seed)[1]
-    other_heads = frame.drop(index=list(circuit.places))
+    other_heads = frame.drop(index=list(circuit.head_indices))
     [pair] = measured(kind, seed).pairs
     assert pair.record.gates.gap < 0.01
     if kind == "own_place" and pair.nouns.gate.p <= LEVEL:  # by chance, once in 25 seeds
@@ -228,7 +228,7 @@ def test_continuations_separate_a_write_that_is_read_from_one_that_is_not(kind, 
     follow(monkeypatch, model)
     result = study_of(model, GRID, seed)
     frame = heads([result]).set_index(["layer", "head"])
-    resolver, decoy = frame.loc[list(circuit.places)].to_dict("records")
+    resolver, decoy = frame.loc[list(circuit.head_indices)].to_dict("records")
     assert result.record.pairs[0].gates.continuation < 0.01
     assert (resolver["continuation"], decoy["continuation"]) == pytest.approx((1, 0), abs=0.02)
     assert resolver["p_continuation"] < 0.05 < decoy["p_continuation"]
@@ -275,7 +275,7 @@ def test_denoising_and_noising_show_how_two_heads_combine(kind, expected, seed):
         readings,
     )
     word = effects.word
-    for head in circuit.places:
+    for head in circuit.head_indices:
         ratios = (word.ratio("denoise")[head], word.ratio("noise")[head])
         assert ratios == pytest.approx(expected, abs=0.06)
 
@@ -308,7 +308,7 @@ def test_a_write_that_neurons_erase_has_no_effect_and_no_backup(kind, seed):
 def test_a_suppressor_removes_its_part_of_the_write_of_the_first_head(kind, back, seed):
     """The final gap is (1 - back) times the first head's write. Both effects are fractions of it."""
     last = measured(kind, seed).record.pairs[0].swaps.profile[..., -1]
-    first, second = (last[head] for head in planted_model(kind, seed)[1].places)
+    first, second = (last[head] for head in planted_model(kind, seed)[1].head_indices)
     assert -second / first == pytest.approx(back, abs=0.05)
     assert first + second == pytest.approx(1, abs=0.05)
 
@@ -336,13 +336,13 @@ def test_the_page_lists_what_the_heads_read(kind, label, fact):
 @planted("function_word")
 def test_the_function_word_is_credited_if_no_head_reads_the_marked_cue(kind, seed):
     [parts] = measured(kind, seed).record.of_pairs("head_parts")
-    shares, head = parts.shares, planted_model(kind, seed)[1].places[0]
+    shares, head = parts.shares, planted_model(kind, seed)[1].head_indices[0]
     assert (shares["cue_only"][head], shares["other_only"][head]) == pytest.approx((0, 1), abs=0.02)
 
 
 @planted("two_step")
 def test_a_head_that_reads_a_token_in_between_takes_nothing_from_the_cue(kind, seed):
-    head = planted_model(kind, seed)[1].places[1]
+    head = planted_model(kind, seed)[1].head_indices[1]
     [parts] = measured(kind, seed).record.of_pairs("head_parts")
     shares = parts.shares
     assert abs(shares["cue_only"][head]) < 0.02
@@ -453,7 +453,7 @@ def test_three_senses_and_a_head_for_one_pair_of_them(seed):
     frames = frames_of(
         model, of_three_senses(model), seed + 7
     )  # with seed 1, the untrained model has a gap by chance
-    general, single = circuit.places
+    general, single = circuit.head_indices
     resolving = frames["heads"].query("verdict == 'resolver'")
     resolvers = {
         (row.layer, row.head, frozenset((row.sense_a, row.sense_b)))
@@ -465,7 +465,7 @@ def test_three_senses_and_a_head_for_one_pair_of_them(seed):
     assert facts["significant heads"].startswith("2 of ")
     for pairs in (1, 2):
         assert facts["resolvers"].count(f"({pairs} of 3 pairs of meanings)") == 1
-    assert all(name_of(head) in facts["resolvers"] for head in circuit.places)
+    assert all(name_of(head) in facts["resolvers"] for head in circuit.head_indices)
     assert (resolving["read_depth"] > resolving["layer"]).all()
 
 
@@ -482,7 +482,7 @@ def test_a_head_that_looks_one_back_is_not_a_resolver(seed, distances):
     frames = frames_of(model, bare, seed)
     assert frames["words"]["ranked"].item() and "resolver" not in set(frames["heads"]["verdict"])
     reasons = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
-    verdict = reasons.set_index(["layer", "head"]).loc[circuit.places[0]]
+    verdict = reasons.set_index(["layer", "head"]).loc[circuit.head_indices[0]]
     assert verdict["verdict"] == "position-explained"
     assert ("cannot be told" in verdict["because"]) == (distances == (1,))
     assert page_text.facts(frames, WORD)["significant heads"].startswith("0 of ")

@@ -20,7 +20,7 @@ from families import (
     model_class,
     near,
 )
-from hooked_runs import bound, every_direction, random_rows, random_z, swapped
+from hooked_runs import bound, every_direction, random_rows, random_z, run_with_swaps
 from safetensors.torch import load_file
 
 from probe.model import forward, recurrence
@@ -158,6 +158,6 @@ def require_swap_of_a_head(model: Model) -> None:
     text, *_ = random_rows(model)
     donor = random_z(model, model.config.n_layers)[:1]
     effects = swap_heads(read_weights(model), [text], donor, every_direction(model))
-    base, swap = swapped(model, text, [{}, {(layer, 2): donor[0, layer, 2]}])[0][-1]
+    base, swap = run_with_swaps(model, text, [{}, {(layer, 2): donor[0, layer, 2]}])[0][-1]
     assert (effects[0, layer, 2] - (swap - base)).abs().max() <= bound(model) * base.abs().max()
     assert (swap - base).abs().max() > 0.01

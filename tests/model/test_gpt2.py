@@ -57,7 +57,7 @@ def test_the_planted_head_that_looks_one_back_has_the_largest_previous_score():
     scores = previous_scores(
         model, [sentence.text for sentence in make_sentences(frames=4, cues=1)]
     )
-    assert tuple(divmod(int(scores.argmax()), scores.shape[1])) == circuit.places[0]
+    assert tuple(divmod(int(scores.argmax()), scores.shape[1])) == circuit.head_indices[0]
     assert scores.max() > 0.95
 
 

@@ -4,7 +4,7 @@ for every family.
 
 import pytest
 import torch
-from hooked_runs import EACH, bound, drawn_pair, every_direction, made, put, read_all
+from hooked_runs import EACH, bound, drawn_pair, edit_at, every_direction, model_of_kind, read_all
 
 from probe.model import forward, hooks
 from probe.model.load import read_weights
@@ -18,7 +18,7 @@ def whole(kind):
     """A model, a pair, its first member cached, z of three heads from the other member's word,
     and an empty patch.
     """
-    model = made(kind)
+    model = model_of_kind(kind)
     pair, weights = drawn_pair(model), read_weights(model)
     recipient, donor = (
         cache_pair(weights, [text.ids], text.at, len(weights.blocks)) for text in pair
@@ -35,7 +35,7 @@ def whole(kind):
 def test_several_heads_changed_equal_a_whole_hooked_forward_and_none_the_unchanged_run(kind):
     model, pair, recipient, change, no_patch = whole(kind)
     at, start = recipient.at, recipient.at if recipient.weights.causal else 0
-    edits = [(layer, "z", put((at, head), change.z[layer, head])) for layer, head in HEADS]
+    edits = [(layer, "z", edit_at((at, head), change.z[layer, head])) for layer, head in HEADS]
     plain = read_all(model, pair[0].ids, ["resid_pre", "resid_post"], edits)
     run, close = run_with_patch(recipient, change), bound(model) * plain["resid_post"].abs().max()
     assert (run.final - plain["resid_post"][-1, start:]).abs().max() <= close
@@ -88,7 +88,7 @@ def test_a_changed_head_changes_the_generated_text_up_to_the_end_of_the_context_
     model, pair, recipient, change, _ = whole("gpt2")
     change = change._replace(z=8 * change.z)
     edits = [
-        (layer, "z", put((recipient.at, head), change.z[layer, head])) for layer, head in HEADS
+        (layer, "z", edit_at((recipient.at, head), change.z[layer, head])) for layer, head in HEADS
     ]
     plain = read_all(model, pair[0].ids, ["resid_post"], edits)["resid_post"][-1]
     remaining = model.config.n_ctx - recipient.n

@@ -11,10 +11,10 @@ from hooked_runs import (
     TARGETS,
     bound,
     every_direction,
-    made,
+    model_of_kind,
     random_rows,
     random_z,
-    swapped,
+    run_with_swaps,
     target_z,
     typed,
 )
@@ -29,7 +29,7 @@ from probe.patching import heads as patching
 
 def setting(kind, dtype=torch.float64, *, depth=None):
     """A model and its weights, random texts, and donors for every head of the first blocks."""
-    model = made(kind, dtype)
+    model = model_of_kind(kind, dtype)
     donors = random_z(model, model.config.n_layers if depth is None else depth)
     return model, read_weights(model), random_rows(model), donors
 
@@ -65,7 +65,7 @@ def test_every_swap_equals_a_whole_forward(kind, dtype):
     changes = patching.swap_heads(weights, texts, donors, every_direction(model))
     assert changes.shape == (*donors.shape[:3], model.config.d_model)
     for text, donor, change in zip(texts, donors, changes, strict=True):
-        base, *rows = swapped(
+        base, *rows = run_with_swaps(
             model, text, [{}, *({head: donor[head]} for head in every_head(donors))]
         )[0][-1]
         plain = torch.stack(rows) - base
@@ -82,7 +82,7 @@ def test_every_set_equals_a_whole_forward_with_many_heads_replaced(kind):
         sets = [
             {head: donor[head] for head in every_head(donors) if not mask[head]} for mask in masks
         ]
-        base, *rows = swapped(model, text, [{}, *sets])[0][-1]
+        base, *rows = run_with_swaps(model, text, [{}, *sets])[0][-1]
         assert (change - torch.stack(rows) + base).abs().max() <= bound(model) * base.abs().max()
     assert changes[:, 0].abs().max() < 1e-12 and changes[:, 1].abs().max() > 0.1
 
@@ -133,7 +133,7 @@ def test_the_stage_after_the_final_norm_is_the_change_of_the_hooked_logits(kind)
     torch.testing.assert_close(changes[..., :-1], before, rtol=0, atol=1e-12)
     for number, text in enumerate(texts):
         swaps = [{head: donors[number][head]} for head in every_head(donors)]
-        base, *logits = swapped(model, text, [{}, *swaps])[1]
+        base, *logits = run_with_swaps(model, text, [{}, *swaps])[1]
         expected = (torch.stack(logits) - base) @ logit_weights[number]
         scale = base.abs().max() * logit_weights[number].abs().sum()
         assert (changes[number, ..., -1].flatten() - expected).abs().max() <= bound(model) * scale
@@ -204,7 +204,7 @@ def test_swapping_every_head_gives_the_donors_run_if_nothing_else_is_read(kind):
     z = target_z(model, [donor])
     empty_set = torch.zeros(1, *z.shape[1:3], dtype=torch.bool)
     change = patching.swap_sets(weights, [recipient], z, empty_set, every_direction(model))[0, 0]
-    base, whole = (swapped(model, text, [{}])[0][-1, 0] for text in (recipient, donor))
+    base, whole = (run_with_swaps(model, text, [{}])[0][-1, 0] for text in (recipient, donor))
     assert (
         (base + change - whole).abs().max()
         <= bound(model) * whole.abs().max()
@@ -246,7 +246,10 @@ DEEP = "Cannot swap pairs up to depth 99: the model has 2 blocks. Give a whole n
     ],
 )
 def test_pairs_that_cannot_be_swapped_are_refused(b, depth, message):
-    weights, directions = read_weights(made("gpt2")), torch.ones(1, 28, dtype=torch.float64)
+    weights, directions = (
+        read_weights(model_of_kind("gpt2")),
+        torch.ones(1, 28, dtype=torch.float64),
+    )
     with pytest.raises(InputError) as caught:
         patching.swap_pairs(weights, [[1, 2, 3], [1, 2, 3, 4]], b, directions, depth=depth)
     assert str(caught.value) == message
@@ -291,7 +294,7 @@ def experts_by_hugging_face(model, text, swaps):
 
     handles = [router.register_forward_hook(read) for router in routers]
     try:
-        swapped(model, text, swaps)
+        run_with_swaps(model, text, swaps)
     finally:
         for handle in handles:
             handle.remove()

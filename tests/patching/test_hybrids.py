@@ -15,13 +15,13 @@ from hooked_runs import (
     TARGETS,
     bound,
     drawn_pair,
+    edit_at,
     every_direction,
     moved_by_places,
-    put,
     random_rows,
     random_z,
     read_all,
-    swapped,
+    run_with_swaps,
 )
 
 from probe.model import forward, fused
@@ -54,7 +54,9 @@ def test_every_swap_of_a_head_equals_a_whole_forward_and_other_layers_have_none(
     changes = patching.swap_heads(weights, texts, donors, every_direction(model))
     heads = [(layer, head) for layer in with_heads(model) for head in range(donors.shape[2])]
     for text, donor, change in zip(texts, donors, changes, strict=True):
-        base, *rows = swapped(model, text, [{}, *({head: donor[head]} for head in heads)])[0][-1]
+        base, *rows = run_with_swaps(model, text, [{}, *({head: donor[head]} for head in heads)])[
+            0
+        ][-1]
         plain = torch.stack(rows) - base
         assert (change[with_heads(model)].flatten(0, 1) - plain).abs().max() <= bound(
             model
@@ -78,7 +80,7 @@ def test_sets_of_heads_equal_whole_forwards_and_layers_without_heads_do_not_coun
             }
             for mask in masks
         ]
-        base, *rows = swapped(model, text, [{}, *sets])[0][-1]
+        base, *rows = run_with_swaps(model, text, [{}, *sets])[0][-1]
         assert (change - torch.stack(rows) + base).abs().max() <= bound(model) * base.abs().max()
     changed = masks.clone()
     changed[:, without_heads(model)] = ~changed[:, without_heads(model)]
@@ -101,7 +103,7 @@ def test_every_swap_of_a_mixer_equals_a_whole_forward_at_every_stage(model):
     for text, donor, along, by_layer in zip(texts, donors, directions, effects, strict=True):
         base = read_all(model, text.ids, ["resid_post"])["resid_post"][:, text.at]
         for layer, effect in zip(without_heads(model), by_layer, strict=True):
-            edit = (layer, "attn_out", put(text.at, donor[layer]))
+            edit = (layer, "attn_out", edit_at(text.at, donor[layer]))
             run = read_all(model, text.ids, ["resid_post"], [edit])["resid_post"][:, text.at]
             plain = ((run - base) * along).sum(-1)
             assert (effect - plain).abs().max() <= 10 * bound(model) * base.abs().max()
@@ -119,7 +121,7 @@ def test_every_swap_of_an_mlp_equals_a_whole_forward(model):
         base = read_all(model, text.ids, ["resid_post"])["resid_post"][:, text.at]
         for layer, effect in enumerate(by_layer):
             write = neurons[layer] @ weights.blocks[layer].w_hidden
-            edit = (layer, "mlp_out", put(text.at, write))
+            edit = (layer, "mlp_out", edit_at(text.at, write))
             run = read_all(model, text.ids, ["resid_post"], [edit])["resid_post"][:, text.at]
             plain = ((run - base) * along).sum(-1)
             assert (effect - plain).abs().max() <= 10 * bound(model) * base.abs().max()
@@ -176,14 +178,14 @@ def test_text_generated_after_a_patch_is_that_of_the_hooked_model(model):
     heads[layer, 1] = True
     z = random_z(model, model.config.n_layers)[0]
     patched = pair.run_with_patch(cache, pair.HeadPatch(text.at, z, heads))
-    base, row = swapped(model, text, [{}, {(layer, 1): z[layer, 1]}])[0][:, :, None][
+    base, row = run_with_swaps(model, text, [{}, {(layer, 1): z[layer, 1]}])[0][:, :, None][
         ..., 0, :
     ].unbind(1)
     assert (patched.stream[1:] - row).abs().max() <= bound(model) * base.abs().max()
     output_ids = list(pair.generate(weights, patched, 4))
     ids = list(text.ids[: cache.n])
     for token in output_ids:
-        edit = (layer, "z", put((text.at, 1), z[layer, 1]))
+        edit = (layer, "z", edit_at((text.at, 1), z[layer, 1]))
         last = read_all(model, ids, ["resid_post"], [edit])["resid_post"][-1, -1]
         assert int(forward.unembed(weights, last).argmax()) == token
         ids.append(token)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hooked_runs import made, random_rows
+from hooked_runs import model_of_kind, random_rows
 
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
@@ -14,12 +14,12 @@ NOUNS = [[7], [90]]
 
 @pytest.fixture(params=["gpt2", "llama", "lfm2"])
 def weights(request):
-    return read_weights(made(request.param))
+    return read_weights(model_of_kind(request.param))
 
 
 @pytest.fixture
 def texts(weights):
-    model = made("gpt2")  # rows of token ids that every one of these models has
+    model = model_of_kind("gpt2")  # rows of token ids that every one of these models has
     return [TargetText(text.ids[: text.at + 1], text.at) for text in random_rows(model) if text.at]
 
 
@@ -38,33 +38,33 @@ def run(monkeypatch):
 
 
 def test_kept_keys_give_the_same_states_and_are_run_once(weights, texts, run):
-    alone = tokens.replace_tokens(weights, texts, NOUNS)
+    separate = tokens.replace_tokens(weights, texts, NOUNS)
     del run[:]
-    kept = KeptKeys(weights)
-    with keeping(kept):
+    cache = KeptKeys(weights)
+    with keeping(cache):
         first = tokens.replace_tokens(weights, texts, NOUNS)
         again = tokens.replace_tokens(weights, texts, NOUNS, depth=1)
     depth = len(weights.blocks)
     assert sorted(run) == sorted({(text.ids[:-1], depth) for text in texts})
-    assert len(kept) == len(run)
-    torch.testing.assert_close(first.resid, alone.resid, rtol=0, atol=1e-10)
-    torch.testing.assert_close(again.resid, alone.resid[:, :, :2], rtol=0, atol=1e-10)
+    assert len(cache) == len(run)
+    torch.testing.assert_close(first.resid, separate.resid, rtol=0, atol=1e-10)
+    torch.testing.assert_close(again.resid, separate.resid[:, :, :2], rtol=0, atol=1e-10)
 
 
 def test_rows_are_run_again_for_more_blocks_and_in_other_weights(weights, texts, run):
-    other = read_weights(made("gpt2"))
+    second_weights = read_weights(model_of_kind("gpt2"))
     with keeping(KeptKeys(weights)):
         tokens.replace_tokens(weights, texts[:1], NOUNS, depth=1)
         tokens.replace_tokens(weights, texts[:1], NOUNS, depth=2)
-        tokens.replace_tokens(other, texts[:1], NOUNS, depth=1)
-        tokens.replace_tokens(other, texts[:1], NOUNS, depth=1)
+        tokens.replace_tokens(second_weights, texts[:1], NOUNS, depth=1)
+        tokens.replace_tokens(second_weights, texts[:1], NOUNS, depth=1)
     assert [depth for _, depth in run] == [1, 2, 1, 1]
 
 
 def test_what_does_not_fit_is_run_again(weights, texts, run, monkeypatch):
     [text, *_] = texts
-    needed = bytes_before(weights, text.at, len(weights.blocks))
-    for limit, times in ((needed, 1), (needed - 1, 2)):
+    size = bytes_before(weights, text.at, len(weights.blocks))
+    for limit, times in ((size, 1), (size - 1, 2)):
         del run[:]
         monkeypatch.setattr(kept_keys, "KEPT_BYTES", limit)
         with keeping(KeptKeys(weights)):

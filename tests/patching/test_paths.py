@@ -11,10 +11,10 @@ from hooked_runs import (
     Plain,
     bound,
     drawn_pair,
+    edit_at,
     every_direction,
     every_edge_between,
-    made,
-    put,
+    model_of_kind,
     read_all,
     typed,
 )
@@ -34,7 +34,7 @@ N_PATHS = {"two_ways": 2, "either_way": 2}
 
 @pytest.mark.parametrize(("kind", "dtype"), typed())
 def test_every_edge_equals_hooked_forwards(kind, dtype):
-    model = made(kind, dtype)
+    model = model_of_kind(kind, dtype)
     (pair, at, positions), depth = every_edge_between(model), model.config.n_layers
     plain, directions, weights = Plain(model, pair, at), every_direction(model), read_weights(model)
     result = edges.edges(
@@ -45,7 +45,7 @@ def test_every_edge_equals_hooked_forwards(kind, dtype):
     relative = bound(model)
     for side in (0, 1):
         plain.run_senders(side, result.edges)
-        writes = [plain.written(side, edge) for edge in result.edges]
+        writes = [plain.receiver_response(side, edge) for edge in result.edges]
         for number, (name, _, change, toward) in enumerate(writes):
             error = (
                 result.fraction[0, side, number] * (toward @ toward) - change @ toward
@@ -56,14 +56,16 @@ def test_every_edge_equals_hooked_forwards(kind, dtype):
                 number for number, (name, site, *_) in enumerate(writes) if (name, site[0]) == alike
             ]
             for values, frozen in ((result.direct, True), (result.total, False)):
-                changes = plain.moved(side, [writes[number] for number in numbers], frozen=frozen)
+                changes = plain.shifts_of(
+                    side, [writes[number] for number in numbers], frozen=frozen
+                )
                 assert (values[0, side, numbers] - changes).abs().max() <= relative * plain.scale
     assert result.total.abs().max() > 0.1 and result.fraction.abs().max() > 0.1
 
 
 @pytest.mark.parametrize("kind", EACH)
 def test_nothing_comes_from_beyond_the_window_of_a_local_layer(kind):
-    model = made(kind)
+    model = model_of_kind(kind)
     if not any(model.config.local):
         pytest.skip("it has no local layer")
     pair, directions, weights = (
@@ -94,7 +96,7 @@ def pair_with_edges(model):
 
 @pytest.mark.parametrize(("kind", "dtype"), typed())
 def test_all_edges_together_are_the_donors_run(kind, dtype):
-    model = made(kind, dtype)
+    model = model_of_kind(kind, dtype)
     _, both, all_edges = pair_with_edges(model)
     with torch.inference_mode():
         changes, none = paths.patch_edges(both, [all_edges, all_edges[:0]], every_direction(model))
@@ -127,7 +129,7 @@ def test_a_path_is_its_steps_one_after_the_other(kind, dtype):
     the word frozen.
     """
     # With this seed one of the chains moves the stream in every family, also in Nemotron's wide one.
-    model, rng, largest = made(kind, dtype), np.random.default_rng(2), 0.0
+    model, rng, largest = model_of_kind(kind, dtype), np.random.default_rng(2), 0.0
     pair, both, all_edges = pair_with_edges(model)
     plain, at = Plain(model, pair, both.at), both.at
     for _ in range(6):
@@ -139,10 +141,10 @@ def test_a_path_is_its_steps_one_after_the_other(kind, dtype):
         for side in (0, 1):
             change, base = None, plain.runs[side]
             for edge in chain:
-                _, (layer, *site), change, _ = plain.written(side, edge, change)
+                _, (layer, *site), change, _ = plain.receiver_response(side, edge, change)
             z_at_word = base["z"][:, at].clone()
             z_at_word[layer, site[1]] += change
-            edits = [(number, "z", put(at, z)) for number, z in enumerate(z_at_word)]
+            edits = [(number, "z", edit_at(at, z)) for number, z in enumerate(z_at_word)]
             expected = read_all(model, plain.ids[side], ["resid_post"], edits)["resid_post"][-1, at]
             expected = expected - base["resid_post"][-1, at]
             assert (effects[side] - expected).abs().max() <= bound(model) * plain.scale
@@ -274,14 +276,14 @@ def test_totals_of_given_edges_are_those_of_all_edges(two_steps):
 def test_pairs_that_are_run_together_have_the_totals_of_each_pair_alone(two_steps):
     (weights, a, b, _), _, every_edge = two_steps
     by_pair = AXIS * torch.linspace(1, 2, len(a))[:, None, None]
-    some = every_edge.edges[::50]
+    sampled_edges = every_edge.edges[::50]
     for both_ways in (True, False):
         options = {"depth": LAYERS, "both_ways": both_ways}
-        together = edges.total_effects(weights, a, b, by_pair, some, **options)
+        together = edges.total_effects(weights, a, b, by_pair, sampled_edges, **options)
         for pair in range(len(a)):
             single = slice(pair, pair + 1)
             separately = edges.total_effects(
-                weights, a[single], b[single], by_pair[single], some, **options
+                weights, a[single], b[single], by_pair[single], sampled_edges, **options
             )
             torch.testing.assert_close(together[single], separately, rtol=0, atol=1e-5)
 
@@ -360,7 +362,7 @@ def test_edges_that_are_not_needed_are_removed():
 
 
 def test_random_sets_have_as_many_edges_into_each_layer():
-    _, _, all_edges = pair_with_edges(made("random GPT-2"))
+    _, _, all_edges = pair_with_edges(model_of_kind("random GPT-2"))
     numbers = tuple(np.flatnonzero(all_edges["receiver_layer"] > 0)[::200].tolist())
     random_sets = [*paths._matched(all_edges, numbers, paths.RANDOM_SETS, 0)]
     counts = np.bincount(all_edges["receiver_layer"][[*numbers]], minlength=3)

@@ -14,7 +14,7 @@ from hooked_runs import (
     bound,
     drawn_pair,
     every_direction,
-    made,
+    model_of_kind,
     moved_by_places,
     read_all,
     typed,
@@ -32,7 +32,7 @@ def assert_near(model, actual, plain, scale):
 
 @pytest.mark.parametrize(("kind", "dtype"), typed())
 def test_every_cell_equals_a_whole_forward(kind, dtype):
-    model = made(kind, dtype)
+    model = model_of_kind(kind, dtype)
     layout = LAYOUTS[KINDS.index(kind) % len(LAYOUTS)]
     pair, at, depth = drawn_pair(model, layout), layout[1], model.config.n_layers
     result = positions.trace_positions(
@@ -62,7 +62,7 @@ def test_every_cell_equals_a_whole_forward(kind, dtype):
 
 @pytest.mark.parametrize("kind", EACH)
 def test_heads_swapped_at_the_word_equal_those_of_swap_pairs(kind):
-    model = made(kind)
+    model = model_of_kind(kind)
     weights, depth = read_weights(model), model.config.n_layers
     a, b = zip(*(drawn_pair(model, seed=seed) for seed in range(3)), strict=True)
     directions = torch.randn(
@@ -85,7 +85,7 @@ def test_heads_swapped_at_the_word_equal_those_of_swap_pairs(kind):
 
 
 def test_rows_distinguish_denoising_from_noising():
-    model = made("gpt2")
+    model = model_of_kind("gpt2")
     a, b = zip(*(drawn_pair(model, seed=seed) for seed in range(2)), strict=True)
     directions = torch.eye(model.config.d_model, dtype=model.dtype)[:3]
     result = positions.trace_positions(read_weights(model), a, b, directions, depth=2)
@@ -135,7 +135,7 @@ TOO_FAR = (
     ],
 )
 def test_pairs_that_cannot_be_traced_are_refused(second, depth, offsets, message):
-    weights, directions = read_weights(made("gpt2")), torch.ones(1, 28)
+    weights, directions = read_weights(model_of_kind("gpt2")), torch.ones(1, 28)
     with pytest.raises(InputError) as caught:
         positions.trace_positions(
             weights, [[1, 2, 3, 4]], [second], directions, depth=depth, positions=offsets

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
-from hooked_runs import EACH, bound, made, put, random_rows, read_all, swapped
+from hooked_runs import EACH, bound, edit_at, model_of_kind, random_rows, read_all, run_with_swaps
 
 from probe.model import fused
 from probe.model.load import read_weights
@@ -43,19 +43,19 @@ def random_tensor(*shape, seed=0):
 def hooked_edits(weights, site, layer, donor, at):
     """The same edit of a block, made by hooks."""
     if site == Z:
-        return [(layer, "z", put(at, donor))]
+        return [(layer, "z", edit_at(at, donor))]
     if site == ATTN_OUT:
-        return [(layer, "attn_out", put(at, donor))]
+        return [(layer, "attn_out", edit_at(at, donor))]
     block = weights.blocks[layer]
     write = donor @ block.w_hidden
-    return [(layer, "mlp_out", put(at, write if block.b_out is None else write + block.b_out))]
+    return [(layer, "mlp_out", edit_at(at, write if block.b_out is None else write + block.b_out))]
 
 
 @pytest.mark.parametrize("site", [Z, ATTN_OUT, HIDDEN])
 @pytest.mark.parametrize("kind", EACH)
 def test_an_edit_at_one_position_is_read_at_another_as_in_a_whole_forward(kind, site):
     """Every block is edited alone, and all of them together, in two texts at once."""
-    model = made(kind)
+    model = model_of_kind(kind)
     weights = read_weights(model)
     depth, n_heads, d_model, d_head = weights.shape
     ids = torch.randint(5, 300, (2, 8), generator=torch.Generator().manual_seed(0))
@@ -96,7 +96,7 @@ def test_an_edit_at_one_position_is_read_at_another_as_in_a_whole_forward(kind, 
 
 
 def test_an_overwritten_quantity_is_computed_again():
-    weights = read_weights(made("gpt2"))
+    weights = read_weights(model_of_kind("gpt2"))
     for step in variants.run_texts(
         weights, [[5, 6, 7], [5, 6, 8]], 2, fused.position_tables(weights, 3)
     ):
@@ -131,7 +131,7 @@ def test_nouns_in_one_sentence_share_the_text_before_them_and_have_separate_dono
     """Two of the four sentences have equal length. A batch never separates the three nouns of a
     sentence.
     """
-    model = made(kind)
+    model = model_of_kind(kind)
     weights = read_weights(model)
     sentences = [text for text in random_rows(model) if text.at > 0]
     texts = [
@@ -153,7 +153,7 @@ def test_nouns_in_one_sentence_share_the_text_before_them_and_have_separate_dono
         swaps = [{}]
         for layer in with_heads:
             swaps += [{(layer, head): donors[number, layer, head]} for head in range(n_heads)]
-        base, *rows = swapped(model, texts[number], swaps)[0].transpose(0, 1)
+        base, *rows = run_with_swaps(model, texts[number], swaps)[0].transpose(0, 1)
         change = torch.stack(rows) - base  # swap stage d_model
         expected = (change * directions[number]).sum(-1)
         error = (effect[with_heads].flatten(0, 1) - expected).abs().max()
@@ -161,7 +161,7 @@ def test_nouns_in_one_sentence_share_the_text_before_them_and_have_separate_dono
 
 
 def test_sentences_with_unequal_numbers_of_nouns_are_run_too(monkeypatch):
-    model = made("gpt2")
+    model = model_of_kind("gpt2")
     weights = read_weights(model)
     ids = [(5, 6, 7, 8), (5, 6, 7, 9), (5, 6, 4, 9)]
     donors = random_tensor(3, 2, *weights.shape[1:2], weights.shape[3])
@@ -198,7 +198,7 @@ def test_a_run_stops_at_the_quantity_that_is_read_from_its_last_block(monkeypatc
     """The reader takes queries, keys and values; or the stream at the word along a direction; or
     the stream itself.
     """
-    weights = read_weights(made("gpt2"))
+    weights = read_weights(model_of_kind("gpt2"))
     counts = counting(monkeypatch, *STEPS)
     list(variants.project_texts(weights, [[5, 6, 7]], 2, fused.position_tables(weights, 3)))
     assert [counts[name] for name in STEPS] == [2, 1, 1, 1]
@@ -213,7 +213,7 @@ def test_a_run_stops_at_the_quantity_that_is_read_from_its_last_block(monkeypatc
 
 
 def test_after_the_last_attention_an_encoder_is_run_only_at_the_word(monkeypatch):
-    weights = read_weights(made("bert"))
+    weights = read_weights(model_of_kind("bert"))
     sizes = []
     activate = fused.activate
 

@@ -103,13 +103,13 @@ def with_circuit(evidence, new_circuit):
 
 
 def names(kind, seed=0):
-    return [f"L{layer}H{head}" for layer, head in planted_model(kind, seed)[1].places]
+    return [f"L{layer}H{head}" for layer, head in planted_model(kind, seed)[1].head_indices]
 
 
 @pytest.mark.parametrize("seed", mostly_campaign(range(3)))
 def test_a_path_of_two_steps_is_found_with_its_heads_and_no_others(seed):
     _, frames = traced_pairs("two_step", seed)
-    mover, reader = planted_model("two_step", seed)[1].places
+    mover, reader = planted_model("two_step", seed)[1].head_indices
     first = frames["paths"].query("path == 0")
     assert first[["receiver_layer", "receiver_head"]].to_numpy().tolist() == [[*mover], [*reader]]
     assert first["receiver_pos"].tolist() == ["cue + 1", "word"] and first[
@@ -158,7 +158,7 @@ def test_a_path_of_one_step_names_one_head():
 
 def test_the_stream_leaves_the_cue_and_enters_the_word():
     _, frames = traced_pairs("two_step")
-    (mover, _), (reader, _) = planted_model("two_step", 0)[1].places
+    (mover, _), (reader, _) = planted_model("two_step", 0)[1].head_indices
     cells = frames["positions"].set_index(["component", "layer", "pos"])["effect"]
     assert cells["resid_pre", 0, "cue"] == pytest.approx(1, abs=0.01)
     assert cells["attn_out", mover, "cue + 1"] > 0.6 and cells["attn_out", reader, "word"] > 0.95
@@ -215,7 +215,7 @@ def test_paths_are_measured_on_held_out_pairs():
 def test_an_edge_that_does_not_carry_the_sense_does_not_pass():
     """It moves the word equally far with a donor of the other sense and of the same sense."""
     _, frames = traced("matched", 1, make_sentences(cues=18, distances=(2, 3)))
-    teller, reader = planted_model("matched", 1)[1].places
+    teller, reader = planted_model("matched", 1)[1].head_indices
     edges = (
         frames["edges"].dropna(subset="p").set_index(["receiver_layer", "receiver_head", "channel"])
     )
@@ -361,7 +361,7 @@ def test_the_attribution_graph_holds_the_chain_and_ends_in_the_sense_axis():
             strict=True,
         )
     )
-    heads = planted_model("two_step", 0)[1].places
+    heads = planted_model("two_step", 0)[1].head_indices
     assert [links[step] for step in pairwise(chain[:3])] == pytest.approx(
         [total[head] for head in heads]
     )
@@ -429,7 +429,7 @@ def test_the_attribution_graph_has_what_its_viewers_read():
 
 def test_edges_between_heads_list_how_well_their_weights_compose():
     _, frames = traced_pairs("two_step")
-    mover, reader = planted_model("two_step", 0)[1].places
+    mover, reader = planted_model("two_step", 0)[1].head_indices
     edges = frames["edges"].set_index(
         ["sender_layer", "sender_head", "receiver_layer", "receiver_head", "channel"]
     )

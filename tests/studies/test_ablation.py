@@ -27,7 +27,7 @@ from handmade import (
     resolver_model,
     without,
 )
-from hooked_runs import swapped
+from hooked_runs import run_with_swaps
 from seeds import mostly_campaign
 from sklearn.metrics import f1_score
 
@@ -221,7 +221,7 @@ def test_every_prediction_equals_a_whole_hooked_run_with_the_heads_replaced(kind
                     {(layer, head): donor[layer, head] for layer, head in np.argwhere(mask)}
                     for mask in out.masks
                 ]
-                streams, _ = swapped(model, task.material.texts[row], swaps)
+                streams, _ = run_with_swaps(model, task.material.texts[row], swaps)
                 vectors = streams.double().numpy()  # layer set d_model
                 cosine = [
                     (vectors * means[1:, None]).sum(-1)

@@ -302,9 +302,9 @@ def test_no_tokens_before_the_word_are_run_twice(model, monkeypatch):
     run = []
     project_texts = variants.project_texts
 
-    def counting(weights, rows, *rest):
+    def counting(weights, rows, *arguments):
         run.extend(rows)
-        return project_texts(weights, rows, *rest)
+        return project_texts(weights, rows, *arguments)
 
     monkeypatch.setattr(variants, "project_texts", counting)
     bank = prepare(model, "bank", expand("bank").sentences[:192])
@@ -316,9 +316,9 @@ def test_the_word_and_the_token_after_it_are_read_in_one_run(model, monkeypatch)
     read = []
     read_at = hooks.read_at
 
-    def counting(model, rows, *rest):
+    def counting(model, rows, *arguments):
         read.append((model.name, len(rows)))
-        return read_at(model, rows, *rest)
+        return read_at(model, rows, *arguments)
 
     monkeypatch.setattr(hooks, "read_at", counting)
     rows = unmarked(paired=True)
@@ -338,8 +338,8 @@ def test_an_mlp_is_run_up_to_where_it_is_read(model, monkeypatch):
 
     def counting(weights, texts, depth, tables, *, edits=None, tokens=None):
         if edits is not None and edits.site == variants.HIDDEN:
-            swapped = [branch.edited.any().item() for branch in edits.tree]
-            run.append((depth, swapped))
+            swapped_layers = [branch.edited.any().item() for branch in edits.tree]
+            run.append((depth, swapped_layers))
         return run_at_word(weights, texts, depth, tables, edits=edits, tokens=tokens)
 
     monkeypatch.setattr(heads, "run_at_word", counting)
@@ -347,7 +347,7 @@ def test_an_mlp_is_run_up_to_where_it_is_read(model, monkeypatch):
     of_bank = studied(model, bank, pairs=8, experiments=("heads", "nouns", "noun_mlps"))
     at = of_bank.pairs[0].record.reading.at
     assert len(set(at)) == 2  # some before the read-out layer, some after it
-    assert {(depth, tuple(swapped)) for depth, swapped in run} == {
+    assert {(depth, tuple(swapped_layers)) for depth, swapped_layers in run} == {
         (depth, tuple(read_at == depth for read_at in at[:depth])) for depth in set(at)
     }
 

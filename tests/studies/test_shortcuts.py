@@ -20,7 +20,7 @@ def looker(rng):
     """A resolver, and a head with the same attention to the cue that carries a feature of every
     cue."""
     circuit = circuit_of("small_decoy", 0)
-    first, second = circuit.places
+    first, second = circuit.head_indices
     looks = Head(*second, (TO_CUE, TO_BOS), (({"is_cue": 1.0}, {"second": 3.0}),))
     return Circuit((resolver(*first, takes=EVEN), looks), ("resolver", "none"))
 
@@ -28,7 +28,7 @@ def looker(rng):
 def saturated(rng):
     """A head with a small write for the sense, and neurons that amplify it: only the side of a step
     matters, not the distance from it."""
-    first, _ = circuit_of("small_decoy", 0).places
+    first, _ = circuit_of("small_decoy", 0).head_indices
     hint = resolver(*first, takes=EVEN, gives="second", size=HINT)
     units = step(first[0], {"second": 1.0}, 0.0, {"resolved": 6.0})
     return Circuit((hint,), ("resolver",), units)
@@ -43,7 +43,7 @@ def scores_of(kind):
     circuit = BUILT[kind](np.random.default_rng(0))
     frame = probe.shortcuts(model_of(circuit, 0), WORD, sentences=corpus_of(SENTENCES), pairs=PAIRS)
     frame = frame.set_index(["layer", "head"])
-    return frame, frame.loc[list(circuit.places)]
+    return frame, frame.loc[list(circuit.head_indices)]
 
 
 def test_attention_does_not_show_that_a_head_carries_nothing():

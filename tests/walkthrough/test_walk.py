@@ -405,10 +405,10 @@ def test_the_first_occurrence_of_a_repeated_word_is_followed(model):
         probe.walk(model, text, at="bank")
         for text in ("The bank near the river bank", "The river bank")
     )
-    assert walk_sentences.places(twice.findings) == (
+    assert walk_sentences.depths_read(twice.findings) == (
         "“bank” occurs more than once. The first occurrence is followed."
     )
-    assert walk_sentences.places(once.findings) is None
+    assert walk_sentences.depths_read(once.findings) is None
     assert twice.at == probe.tokenize(model, twice.text).positions_of("bank")[-1]
     for walk in (twice, once):
         assert answer(walk.findings).startswith(f"L{walk.layer}H{walk.head} adds ")

@@ -9,7 +9,7 @@ from itertools import product
 import pandas as pd
 import pytest
 from browser import settled, unfold
-from hooked_runs import put, read_all
+from hooked_runs import edit_at, read_all
 from test_walk import unpacked
 from test_walk_families import MANIFEST
 
@@ -176,7 +176,7 @@ def single_swaps(model, text, second_text):
     difference = there.resid_post[-1, second_at].double() - before
     swaps = {}
     for layer, head in product(range(2), range(4)):
-        edit = (layer, "z", put((at, head), there.z[layer, head, second_at]))
+        edit = (layer, "z", edit_at((at, head), there.z[layer, head, second_at]))
         run = read_all(model, here.tokens.ids, ["resid_post"], [edit])
         change = run["resid_post"][-1, at].double() - before
         swaps[layer, head] = (change @ difference / (difference @ difference)).item()

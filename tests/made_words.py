@@ -26,7 +26,7 @@ class MadeWord:
     in_full: bool = False
     columns: dict = field(default_factory=dict)
     sentences: int = 4
-    swapped_pairs: int = 4
+    n_pairs: int = 4
     left_out: tuple = ()
     not_used: dict = field(default_factory=dict)
     measured: dict = field(default_factory=dict)
@@ -60,8 +60,8 @@ class MadeWord:
         pair = SimpleNamespace(
             senses=("a", "b"),
             split=SimpleNamespace(rows=range(self.sentences)),
-            pairs=range(self.swapped_pairs),
-            raw_gap=np.tile(self.gap, (self.swapped_pairs, 1)),
+            pairs=range(self.n_pairs),
+            raw_gap=np.tile(self.gap, (self.n_pairs, 1)),
             by_depth=self.separation,
             squared_gap=self.squared_gap,
             raw_effect=self.net,

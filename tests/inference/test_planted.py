@@ -244,7 +244,7 @@ def test_continuations_of_the_other_sense_give_no_gap_and_the_page_says_so(monke
     assert frames["words"]["ranked"].all() and frames["words"]["continuation_p"].item() > 0.9
     assert frames["heads"]["p_continuation"].isna().all()
     row = "prepared next words that the model does not prefer after the word"
-    facts = words.fact_table({WORD: page_text.found(frames, WORD)})["rows"]
+    facts = words.fact_table({WORD: page_text.findings_of(frames, WORD)})["rows"]
     assert dict(facts)[row] == ["1 of 1 pairs of meanings"]
 
 

@@ -25,6 +25,7 @@ from probe.model.tokens import (
     positions_of_span,
     tokenize,
 )
+from probe.stats.numbers import counted
 from probe.text import lexicon
 from probe.text.cues import infer_cues
 from probe.text.sentences import Corpus, LeftOut, Sentence
@@ -385,7 +386,8 @@ def _require_two_senses(material: Material) -> None:
     reasons = [item.reason for item in material.left_out]
     usable = f"got only the sense {senses[0]!r}" if senses else "got no usable sentence"
     if reasons:
-        usable += f" ({len(reasons)} sentences were left out: {reasons[-1]})"
+        left_out = counted(len(reasons), "sentence")
+        usable += f" ({left_out} left out: {reasons[-1]})"
     step = "Give sentences of at least two senses"
     if {LATE, SAME} & set(reasons):
         step += (

@@ -649,7 +649,7 @@ def _tokenizer_of(model_object: ModelObject, argument: Any, config: Config) -> A
             raise refuse(
                 model_object.label, "it has no tokenizer", "boot it again with tokenizer=..."
             )
-        raise refuse(model_object.label, "its tokenizer cannot be told from it", PASS_TOKENIZER)
+        raise refuse(model_object.label, "its tokenizer is unknown", PASS_TOKENIZER)
     return _read_tokenizer(folder, "AutoTokenizer")
 
 

@@ -32,7 +32,7 @@ class Tables:
         frames = self.__dict__.get("frames", {})
         if name not in frames:
             kind = type(self).__name__.lower()
-            raise AttributeError(f"a {kind} has no {name!r}; its frames are {', '.join(frames)}")
+            raise AttributeError(f"this {kind} has no {name!r}; its frames are {', '.join(frames)}")
         table: pd.DataFrame = frames[name]
         return table
 

@@ -255,7 +255,9 @@ def _lines(path: Path, newline: str) -> Iterator[str]:
         # Bytes that are not UTF-8 are marked instead.
         with path.open(encoding=encoding, errors="surrogateescape", newline=newline) as opened:
             for number, line in enumerate(iter(partial(opened.readline, LONGEST_LINE + 1), ""), 1):
-                if not line.isascii() and NOT_UTF8.search(line):
+                # In the first line a NUL is half a character of UTF-16 without a byte order mark.
+                half = number == 1 and "\0" in line
+                if half or (not line.isascii() and NOT_UTF8.search(line)):
                     raise InputError(_other_encoding(path, number, is_utf16=is_utf16))
                 if len(line) > LONGEST_LINE:
                     raise InputError(

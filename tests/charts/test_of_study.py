@@ -50,9 +50,9 @@ def test_every_table_is_an_annotated_attribute() -> None:
     # `certificate` is the record, whose rows are in the table of that name.
     assert frames - {"certificate"} == tables_of(StudyTables)
     assert STUDY.heads is STUDY.frames["heads"] and isinstance(STUDY.heads, pd.DataFrame)
-    with pytest.raises(AttributeError, match="^a study has no 'wrods'; its frames are words, "):
+    with pytest.raises(AttributeError, match="^this study has no 'wrods'; its frames are words, "):
         STUDY.wrods  # noqa: B018
-    with pytest.raises(AttributeError, match="^a study has no 'survey_heads'; its frames are "):
+    with pytest.raises(AttributeError, match="^this study has no 'survey_heads'; its frames are "):
         STUDY.survey_heads  # noqa: B018
 
 

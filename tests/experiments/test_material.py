@@ -118,7 +118,7 @@ def test_unmarked_sentences_without_pairs_have_unknown_cues(model):
 
 def test_fewer_than_two_senses_are_refused_with_one_message(model):
     late = make_sentences(frames=1, distances=(1,), cue_after=True)
-    left_out = f"no usable sentence (20 sentences were left out: {LATE})"
+    left_out = f"no usable sentence (20 sentences left out: {LATE})"
     message = (
         "Cannot compare the senses of 'lock': got {}. Give sentences of at least two senses{}."
     )

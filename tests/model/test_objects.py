@@ -310,7 +310,7 @@ def test_a_tokenizer_is_remembered_through_every_change_of_its_object() -> None:
     assert probe.load(source, tokenizer=replacement).tokenizer is replacement
     source.model.layers[0].register_forward_hook(lambda module, arguments, output: output)
     assert probe.load(source, hooks="keep").tokenizer is replacement
-    assert "its tokenizer cannot be told from it" in refusal(in_memory("llama"))
+    assert "its tokenizer is unknown" in refusal(in_memory("llama"))
 
 
 def resized(folder: Path, rows: int, kind: str = "llama") -> PreTrainedModel:
@@ -879,7 +879,7 @@ def test_the_tokenizer_must_be_passed_and_must_belong_to_the_model() -> None:
     source = make_model()
     start = "Cannot load the GPT2LMHeadModel: "
     assert refusal(source) == (
-        f"{start}its tokenizer cannot be told from it. Pass tokenizer=, as "
+        f"{start}its tokenizer is unknown. Pass tokenizer=, as "
         "AutoTokenizer.from_pretrained(...) gives it."
     )
     refusal_with = partial(refusal, source)

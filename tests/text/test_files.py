@@ -544,7 +544,10 @@ def test_a_file_in_utf16_is_read_and_damage_is_reported_with_its_line(tmp_path, 
     mark = "\ufeff".encode(encoding)
     path.write_bytes(mark + path.read_text("utf-8").encode(encoding))
     assert read_sentences(path).sentences == sentences
-    path.write_bytes(path.read_bytes() + b"x")  # half a character
+    whole = path.read_bytes()
+    path.write_bytes(whole.removeprefix(mark))
+    assert fails(path).startswith(f"Cannot read {path}, line 1: its bytes are not UTF-8. ")
+    path.write_bytes(whole + b"x")  # half a character
     line = 3 if suffix == ".jsonl" else 4
     assert fails(path).startswith(f"Cannot read {path}, line {line}: its bytes are not UTF-16. ")
 

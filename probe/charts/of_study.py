@@ -47,9 +47,11 @@ class StudyCharts:
         self._frames = frames
 
     def heads(self, word: str | None = None) -> alt.LayerChart:
-        """The map of a word's heads: net swap effects by layer and head, with the MLPs."""
+        """The map of a word's heads: net swap effects by layer and head, with the MLPs if the study
+        has traced them."""
         heads, word = self._of_word("word_heads", word)
-        mlps = mlps_at_word(self._frames["positions"])
+        positions = self._frames.get("positions")
+        mlps = None if positions is None else mlps_at_word(positions)
         return head_map(heads, word, mlps, read_at=self._read_at(word))
 
     def word_heads(self, word: str | None = None) -> alt.LayerChart:

@@ -362,15 +362,15 @@ def _without_cues(word: str, inferred: Sequence[tuple[str, ...]]) -> str:
     if not inferred:
         return (
             f"{word}: no cue is marked and no pair differs in just a few words, so "
-            "every sentence, or pair of them, counts as a separate cue word; mark cues with "
-            "cue_start and cue_end."
+            "every sentence, or pair of them, counts as a separate cue word. Mark the cues in "
+            "a column `cue`."
         )
     differences = ", ".join(" / ".join(cues) for cues in inferred[:DIFFERENCES_SHOWN])
     if len(inferred) > DIFFERENCES_SHOWN:
         differences += f" and {len(inferred) - DIFFERENCES_SHOWN} more"
     return (
         f"{word}: no cue is marked, so the words in which a pair differs are used as their "
-        f"cues: {differences}; mark others with cue_start and cue_end."
+        f"cues: {differences}. Mark others in a column `cue`."
     )
 
 

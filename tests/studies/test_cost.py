@@ -108,9 +108,8 @@ def test_sentences_without_pairs_are_not_called_pairs(model):
         "exploratory; for a firmer answer give 50 sentences per sense."
     )
     assert cues == (
-        "bank: no cue is marked and there is no pair that differs in just a few words, so every "
-        "sentence, or pair of them, counts as a cue word of its own; mark cues with cue_start and "
-        "cue_end."
+        "bank: no cue is marked and no pair differs in just a few words, so every sentence, or "
+        "pair of them, counts as a separate cue word. Mark the cues in a column `cue`."
     )
     assert pairs == (
         "bank: 24 sentences differ from one of another sense in a single word, and no pair says "
@@ -123,9 +122,8 @@ def test_the_cues_that_pairs_differ_in_are_shown(model):
     first, cues = sentences_suffice(plan(model, ["bank"], sentences=unmarked(paired=True)))
     assert first.startswith("bank, river / money: 12 and 12 sentences in 12 pairs with ")
     assert cues == (
-        "bank: no cue is marked, so what the sentences of a pair differ in is taken for their "
-        "cues: river / loan, lake / cash, sea / debt, shore / credit; mark others with cue_start "
-        "and cue_end."
+        "bank: no cue is marked, so the words in which a pair differs are used as their cues: "
+        "river / loan, lake / cash, sea / debt, shore / credit. Mark others in a column `cue`."
     )
 
 
@@ -138,12 +136,12 @@ def test_some_sentences_without_a_cue_are_counted(model):
     first, *_ = sentences_suffice(plan(model, ["bank"], sentences=rows))
     assert first.startswith(
         "bank, river / money: 12 and 12 sentences in 12 pairs with 6 pairs of cue words (4 "
-        "sentences without a cue: each, or its pair, counts as a cue word of its own); exploratory"
+        "sentences without a cue: each, or its pair, counts as a separate cue word); exploratory"
     )
 
 
 START = "bank, river / money: the senses are apart at the word (p < .001)"
-TELLS = "even random weights tell them apart (p = .002)"
+TELLS = "even random weights separate them (p = .002)"
 ALIKE = "unambiguous nouns change as far in its place (p = .4, limit .05)"
 ALONE = "let the two sentences of a pair differ in the cue alone"
 
@@ -183,7 +181,7 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
         (
             {"not_compared": "12 sentences, and 24 are needed", "nuisance_p": 0.03},
             (
-                f"{START}, but the word's position or the text's length tells them apart (p = .03), it "
+                f"{START}, but the word's position or the text's length separates them (p = .03), it "
                 "cannot be compared with unambiguous nouns (12 sentences, and 24 are needed), so "
                 f"heads are *confounded* at best; give more pairs of sentences in which “bank” is a noun in just this form; {ALONE}."
             ),
@@ -193,7 +191,7 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
             (
                 f"{START}, but it cannot be compared with unambiguous nouns ({TOO_FEW_NOUNS}: 3, and "
                 "19 are needed), so heads are *movers* at best; give more nouns with --controls; "
-                "without it those that ship are taken."
+                "without it the nouns that ship are used."
             ),
         ),
         (
@@ -254,7 +252,7 @@ def test_the_dry_run_says_what_is_likely_and_writes_nothing(run, tmp_path, monke
     )
     assert code == 0, err
     lines = output.splitlines()
-    assert "in 12 pairs" in lines[0] and "taken for their cues: river / loan" in lines[1]
+    assert "in 12 pairs" in lines[0] and "used as their cues: river / loan" in lines[1]
     assert lines[-1].startswith("bank, river / money: ") and lines[-1].endswith(".")
     assert "at the word (p " in lines[-1]
     assert not list(out.glob("*"))

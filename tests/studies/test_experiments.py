@@ -124,7 +124,7 @@ def test_the_answer_has_the_same_heads_and_nouns_as_the_whole_and_nothing_else(a
 def test_the_first_page_says_that_the_rest_is_measured_and_what_finishes_it(answer, folder):
     page = (folder / REPORT).read_text(encoding="utf-8")
     [note] = re.findall(r'<p class="note" id="unfinished">(.*?)</p>', page)
-    assert "<code>probe report bank</code>" in note and "finished work is kept" in note
+    assert "<code>probe report bank</code>" in note and "finished work is not repeated" in note
     assert sections_of(page).isdisjoint(SECTIONS)
     assert probe.read(folder).unfinished == answer.unfinished
     assert not list(folder.glob("curves.*"))
@@ -164,6 +164,7 @@ def test_a_finished_study_is_not_answered_first_and_a_part_of_it_is_not_measured
     assert not run
     assert part.options["experiments"] == ["heads", "sets"]
     assert "curves" in part.frames and "controls" not in part.frames and "paths" not in part.frames
+    assert part.charts.heads().to_dict()["description"].startswith("Map of bank")  # without MLPs
     probe.write(part, folder / "part")
     page = (folder / "part" / REPORT).read_text(encoding="utf-8")
     assert sections_of(page) & {*SECTIONS} == {"together"}

@@ -64,7 +64,7 @@ class Heading(NamedTuple):
 FIRST = Heading()
 TRAVELS = Heading("travels", "How the meaning travels", "How it travels")
 BELIEVE = Heading("believe", "Whether to believe it", "Believe it?")
-DONE = Heading("done", "How it was done", "How it was done")
+DONE = Heading("done", "How it was done", "Method")
 
 
 class Section(NamedTuple):

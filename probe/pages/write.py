@@ -53,7 +53,7 @@ def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Pat
     result.
 
     Example:
-        >>> walk = probe.walk("tiny-senses", "The old tree by the bank", word="bank")
+        >>> walk = probe.walk("tiny-senses", "The old tree by the bank", at="bank")
         >>> probe.write(walk, "out").name
         'walk.html'
     """

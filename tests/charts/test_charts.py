@@ -32,7 +32,7 @@ MAKE = {
     "shares": lambda: charts.share_bars(FRAMES["shares"], "mole"),
     "sets": lambda: charts.set_curves(FRAMES["curves"], FRAMES["random_sets"], "bank"),
     "controls": lambda: charts.control_strips(
-        FRAMES["separation_controls"], "mole", shown=TOP_HEADS
+        FRAMES["separation_controls"], "mole", marked=TOP_HEADS
     ),
     "distances": lambda: charts.distance_lines(FRAMES["distances"], "mole", TOP_HEADS),
     "head_parts": lambda: charts.head_part_bars(FRAMES["head_parts"], HEADS, "mole", TOP_HEADS),

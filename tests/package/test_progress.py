@@ -94,7 +94,7 @@ def test_a_survey_reports_progress_within_a_word_and_its_dry_run_takes_less_than
     with counting(survey_work.append):
         survey(
             model,
-            sentences,
+            sentences=sentences,
             controls=(),
             workers=Workers(),
             progress=lambda name, share: shares.append(share),

@@ -418,7 +418,7 @@ def test_without_scripts_the_text_remains_and_refers_to_the_tables(open_page, pa
     page = open_page(page_path, ready=False, java_script_enabled=False).page
     assert page.locator("main section[id]").count() == len(SECTIONS) + 1
     assert "exactly 0" in page.inner_text("#embedding")
-    assert "the tables beside it hold the same numbers" in page.inner_text("body")
+    assert "the tables next to it hold the same numbers" in page.inner_text("body")
 
 
 def test_every_picture_can_be_saved_and_names_its_head(page, tmp_path):

@@ -188,7 +188,7 @@ def test_arguments_of_edges_are_checked_like_those_of_traces(weights, direction)
             {"reach": "much"},
             "got reach = 'much', expected a share of the gap, at least 0. Give one ",
         ),
-        ({"most": 1.5}, "got most = 1.5, expected a whole number from 0 on. Omit it for all"),
+        ({"limit": 1.5}, "got limit = 1.5, expected a whole number from 0 on. Omit it for all"),
         (
             {"sample": -1},
             "got sample = -1, expected a whole number from 0 on. Omit it for 20",

@@ -647,7 +647,7 @@ def test_the_clearest_misread_sentences_are_printed(capsys, two_words):
 
 def test_a_sentence_with_a_marked_late_cue_is_left_out(model):
     late = row("that bank is by a lake", "a", cue="lake")
-    evaluation = probe.evaluate(model, [*ROWS, late])
+    evaluation = probe.evaluate(model, sentences=[*ROWS, late])
     assert evaluation.left_out["reason"].tolist() == [LATE]
 
 

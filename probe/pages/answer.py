@@ -33,6 +33,7 @@ LEAD = "{heads} move {words} most."
 DIFFER = "The top heads differ from word to word."
 RESOLVED = "Resolvers: {heads}."
 UNRESOLVED = "No resolver was found for {words}."
+AS_FAR = "Unambiguous nouns change as much as {words}, so no head counts as a resolver there."
 NOT_RESOLVED = "No head does more for an ambiguous word than for unambiguous nouns."
 NOT_COMPARED = "No word was compared with unambiguous nouns."
 EXPLORATORY = "Exploratory, because there are few sentences."
@@ -106,12 +107,30 @@ def _resolvers(ranked: Sequence[WordFindings]) -> str:
     if not compared:
         return NOT_COMPARED
     resolved = [finding for finding in compared if finding.resolvers]
-    unresolved = [finding for finding in compared if not finding.resolvers]
     if not resolved:
         return NOT_RESOLVED
-    heads = [f"{some_names(finding.resolvers)} for {finding.word}" for finding in resolved]
-    sentence = RESOLVED.format(heads="; ".join(heads))
-    return f"{sentence} {UNRESOLVED.format(words=_names(unresolved))}" if unresolved else sentence
+    heads = [f"{_in_some_pairs(finding.resolvers)} for {finding.word}" for finding in resolved]
+    sentences = [RESOLVED.format(heads="; ".join(heads))]
+    unresolved = [finding for finding in compared if not finding.resolvers]
+    as_far = [finding for finding in unresolved if finding.beside_nouns.p > LEVEL]
+    without_resolver = [finding for finding in unresolved if finding not in as_far]
+    if as_far:
+        sentences.append(AS_FAR.format(words=_names(as_far)))
+    if without_resolver:
+        sentences.append(UNRESOLVED.format(words=_names(without_resolver)))
+    return " ".join(sentences)
+
+
+def _in_some_pairs(resolvers: Sequence[HeadFinding]) -> str:
+    """The names of resolvers, each with the pairs of meanings if it is one in only some of them."""
+    names = [
+        f"{head.name} ({head.resolves} of {head.of} pairs)"
+        if 0 < head.resolves < head.of
+        else head.name
+        for head in resolvers[:NAMED]
+    ]
+    further = len(resolvers) - len(names)
+    return listed([*names, counted(further, "other")] if further else names)
 
 
 def _names(findings: Sequence[WordFindings]) -> str:
@@ -215,7 +234,8 @@ def _smallest_set(finding: WordFindings) -> str:
     smallest_set = finding.smallest_set
     if smallest_set is None:
         return ""
-    heads = f"{counted(len(smallest_set.names), 'head')} of {smallest_set.heads_tested}"
+    tested = f"the {smallest_set.heads_tested} heads up to the read-out layer"
+    heads = f"{len(smallest_set.names)} of {tested}"
     gap_kept = f"{percent(smallest_set.faithfulness)} by {heads}"
     if finding.random_sets is None:
         return gap_kept

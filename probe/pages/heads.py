@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
-from probe.charts.evidence import head_part_table
 from probe.experiments.run import LEADERS
 from probe.results.findings import Frames, HeadFinding, WordFindings, peak
 from probe.stats.limits import LEVEL, SMALLEST
@@ -122,12 +121,13 @@ def effect_charts(findings: Mapping[str, WordFindings]) -> list[Section]:
     """For each word the charts of its top heads' effects: by distance from the cue, and by the part
     of the head that is replaced."""
     by_word = [{"word": word} | _effect_charts(finding) for word, finding in findings.items()]
-    return [charts_of_word for charts_of_word in by_word if len(charts_of_word) > 1]
+    return [section for section in by_word if section["distance"] or section["part"]]
 
 
 def _effect_charts(finding: WordFindings) -> Section:
     names = [head.name for head in finding.heads_read[:LEADERS]]
-    section: Section = {}
+    # Without marked cues there is no distance, and without pairs no part.
+    section: Section = {"distance": None, "part": None}
     if not names:
         return section
     if len(finding.rows["distances"]):
@@ -135,7 +135,6 @@ def _effect_charts(finding: WordFindings) -> Section:
     if len(finding.rows["head_parts"]):
         tables = (finding.rows["head_parts"], finding.rows["word_heads"], finding.word, names)
         section["part"] = charts.head_part_bars(*tables)
-        section["parts_drawn"] = set(head_part_table(*tables)["part"])
     return section
 
 

@@ -64,7 +64,11 @@ FACTS = [
     ),
     ("MLPs that do more for the word", "layers 2 and 4", mlps_more(2, 4)),
     ("MLPs that do more for the word", "layer 4", mlps_more(4)),
-    (KEPT, f"95{N}% by 2 heads of 3 (best of 2 random sets: 30{N}%)", OF_TWO),
+    (
+        KEPT,
+        f"95{N}% by 2 of the 3 heads up to the read-out layer (best of 2 random sets: 30{N}%)",
+        OF_TWO,
+    ),
     (CUE, "an earlier word, e.g. river and money", USUAL),
     (CUE, "another word, e.g. river and money", frames_of(causal=False)),
     (CUE, "an earlier word, not the marked cue, e.g.", frames_of(sources=(0.4, 0.5), frames=ODD)),
@@ -137,6 +141,14 @@ HEADLINES = [
     (
         answer.UNRESOLVED.format(words="mole"),
         of_both(TWO, [head("L0H2", verdict="mover")]),
+    ),
+    (
+        answer.AS_FAR.format(words="mole"),
+        of_both(TWO, [head("L0H2", verdict="mover")], ambiguity_p=np.where(OF_BANK, 0.02, 0.2)),
+    ),
+    (
+        answer.RESOLVED.format(heads="L0H2 and L1H0 for bank; L0H2 (2 of 3 pairs) for mole"),
+        of_both(TWO, [head("L0H2", resolves=2, of=3)]),
     ),
     (
         answer.NOT_RESOLVED,

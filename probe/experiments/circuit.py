@@ -141,13 +141,15 @@ class EdgeSwaps:
 
 @dataclass(frozen=True, eq=False)
 class PathShares:
-    """Chains of edges from the cue to the word, over all layouts. Shares are fractions of the gap.
+    """Chains of edges from the cue to the word, over the pairs of all layouts (where the
+    members of a pair begin to differ and where the cue ends). Shares are fractions of the gap.
 
     paths: the edges of each path
     share: `path`, the share that goes over the path alone
     pairs: the number of pairs that each path was measured on
     together: the share over all paths at once
-    circuit: edges that are enough; None if all paths together are not enough
+    circuit: the edges that are left if edges are removed one by one while the others carry the
+        share that is enough; None if all paths together do not carry it
     circuit_share: the share over the circuit
     random: `set`, the share over random sets with as many edges as the circuit
     """

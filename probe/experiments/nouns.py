@@ -797,7 +797,9 @@ def _axes_of(held_out: HeldOutAxes, stages: Sequence[int]) -> HeldOutAxes:
 def _swap_some(
     weights: Weights, heads: Sequence[HeadIndex], rows: Rows, donor_z: Tensor, directions: Tensor
 ) -> Tensor:
-    """`swap_heads` of some heads, one head at a time. `-> row head stage`"""
+    """How far the swap of each of some heads, one at a time, moves each row along its directions.
+    `-> row head depth`
+    """
     head_masks = np.stack([mask_of([head], (donor_z.shape[1], donor_z.shape[2])) for head in heads])
     # A set contains the heads that are not swapped.
     return swap_sets(weights, rows, donor_z, torch.from_numpy(~head_masks), directions)

@@ -233,8 +233,10 @@ def _share_rerouted(weights: Weights, texts: Rows, donors: Tensor, pairs: Pairs)
 
 
 class Shifts(NamedTuple):
-    """How far swaps move the recipient along its axis, at stage 1 and later stages.
-    `pair part... stage` each
+    """How far swaps move the recipient along its axis. `pair part... depth` each
+
+    A part is what one swap replaces: a head by layer and head, an MLP by layer, or a set. Depth 0,
+    before the first block, is left out, because no swap reaches it.
 
     into_b: B with the output of A
     into_a: A with the output of B

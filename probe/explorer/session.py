@@ -362,8 +362,8 @@ class Explorer:
         yield {"result": result}
 
     def _writes(self, state: SessionState, reading: choose.Reading) -> list[DecompositionEntry]:
-        """The contribution of each component at the word, by source token, minus its contribution
-        at the donor of a default swap.
+        """The contribution of each component to the word's coordinate, by source token, minus its
+        contribution in the donor of a swap: the second sentence, or else the mean over sentences.
         """
         reference = reading.average
         depth = reading.axis.depth

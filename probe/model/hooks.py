@@ -42,11 +42,12 @@ AT_ONE_POSITION = (*HEAD_VECTORS, "pattern", "mlp_out", "resid_pre", "resid_post
 
 @dataclass(frozen=True)
 class HookedRun:
-    """One run of a model.
+    """The tensors and logits of one run of a model through TransformerLens' bridge.
 
-    tensors: of each attention by its name in the table, stacked over layers
-    stacks: the weights
-    logits: `pos d_vocab`, from the bridge's head, which is random if the checkpoint has none
+    tensors: for the self-attention of each stack and the cross-attention, its tensors by their
+        names in the certificate ("q", "pattern", ...), stacked over layers
+    stacks: the weights of each stack
+    logits: `pos d_vocab`; from a random head if the checkpoint has no language-model head
     """
 
     tensors: Mapping[str, Mapping[str, Tensor]]

@@ -54,8 +54,8 @@ class Positions:
     rows: of the position table
     first: the row of the first token
     dims: the number of rotated coordinates of each head
-    base: of the rotary frequencies, scaled by `rope_scaling`
-    local_base: of local layers, unscaled; 0 if they have the same base
+    base: the base of the rotary frequencies; `rope_scaling` then scales the frequencies
+    local_base: the base in local layers, whose frequencies are not scaled; 0 if it is the same
     unrotated: whether each layer has no rotation; empty if all layers have it
     buckets: of the offsets, up to `furthest`
     """

@@ -413,8 +413,9 @@ def numbers(model: Any, config: Config, rows: Sequence[list[int]]) -> Tensor:
     """The logits of a Hugging Face model on texts of one length, or the output of its last block
     if it has no language-model head.
 
-    The model runs in evaluation mode, whatever its mode, and step by step: other implementations of
-    attention round differently, and a router may then choose other experts.
+    The model runs in evaluation mode, whatever its mode, with the plain implementations of
+    attention ("eager") and experts: others round differently, and a router may then choose other
+    experts.
     """
     device = next(model.parameters()).device
     inputs = {"input_ids": torch.tensor(rows, device=device)}

@@ -399,7 +399,10 @@ def evaluate(
 
 
 def _in_order(of_model: Graph, scores: Array) -> Array:
-    """The scores of all edges, or all nodes, in the order of their names."""
+    """The scores of all edges, in the order of the graph's list of edges, or of all nodes, in the
+    order of its list of nodes. Raises InputError for another shape and for scores that are not
+    finite.
+    """
     expected = of_model.real.shape if scores.ndim == 2 else (len(of_model.nodes),)
     if scores.shape != expected or not np.isfinite(scores).all():
         raise InputError(

@@ -295,7 +295,8 @@ def study(
     def study_of(experiments: Sequence[str], first: float, last: float) -> Study:
         """The study with some of its experiments.
 
-        first, last: the shares of the work that are done before and after.
+        first, last: the shares of the whole study's work that are done when this begins and when it
+            ends; they set the progress.
         """
         records = word_records.measured(
             experiments, lambda word, share: report(word, first + share * (last - first))

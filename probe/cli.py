@@ -919,7 +919,7 @@ def _explored(texts: list[str], word: str | None) -> "Question":
     from probe.explorer.page import Question
 
     second = texts[1] if len(texts) > 1 else None
-    return Question(what="save", text=texts[0], other=second, word=word)
+    return Question(what="save", text=texts[0], against=second, word=word)
 
 
 def _save_explored(

@@ -46,14 +46,16 @@ MAX_NUMBER = 1e6  # larger layers, heads and positions are errors
 def opening_walk(
     model: Model,
     text: str = EXAMPLES[0][0],
-    other: str | None = EXAMPLES[0][1],
+    against: str | None = EXAMPLES[0][1],
     *,
     word: str | None = None,
     head: tuple[int, int] | None = None,
 ) -> Walk:
     """The walk that the page opens with. Raises the errors of `probe.walk`."""
     # The page asks for the causal trace when somebody opens it.
-    return walk(model, text, at=word, head=head or (None, None), against=other, causal_trace=False)
+    return walk(
+        model, text, at=word, head=head or (None, None), against=against, causal_trace=False
+    )
 
 
 def render(
@@ -105,7 +107,7 @@ class Question:
 
     what: str
     text: str
-    other: str | None = None
+    against: str | None = None
     word: str | None = None
     axis: str | None = None
     follow: tuple[int, int] | None = None
@@ -137,7 +139,7 @@ def parse(record: object) -> Question:
     return Question(
         what=what,
         text=text,
-        other=_not_blank(_string(record, "other")),
+        against=_not_blank(_string(record, "other")),
         word=_not_blank(_string(record, "word")),
         axis=axis,
         follow=None if follow is None else _head(follow),

@@ -73,7 +73,7 @@ def page_steps(
     ]
     yield SWAPPED, ""
     opening = page.opening_walk(
-        model, question.text, question.other, word=question.word, head=question.follow
+        model, question.text, question.against, word=question.word, head=question.follow
     )
     recording = {
         "command": command,
@@ -93,7 +93,7 @@ def address(question: Question, *, at: int | None = None) -> str:
     """The address of a question: the sentences, the head and position that are followed, and the
     swapped heads.
     """
-    parts = {"text": question.text, "other": question.other or ""}
+    parts = {"text": question.text, "other": question.against or ""}
     if question.word is not None:
         parts["word"] = question.word
     if question.axis is not None:

@@ -150,17 +150,17 @@ class Explorer:
         and a head that the model does not have.
         """
         self._check_text(question.text)
-        if question.other is not None:
-            self._check_text(question.other)
-        word_to_follow = choose.choose_word(question.text, question.word, also_in=question.other)
+        if question.against is not None:
+            self._check_text(question.against)
+        word_to_follow = choose.choose_word(question.text, question.word, also_in=question.against)
         word = choose.word_in_text(self.model, question.text, word_to_follow.word)
         if question.follow is not None:
             check_head(self.model, *question.follow)
         for swap in question.swaps:
             check_head(self.model, swap.layer, swap.head)
         second = None
-        if question.other is not None:
-            second = choose.word_in_text(self.model, question.other, word.text)
+        if question.against is not None:
+            second = choose.word_in_text(self.model, question.against, word.text)
         return SessionState(question, word_to_follow, word, second)
 
     def _check_text(self, text: str) -> None:
@@ -219,7 +219,7 @@ class Explorer:
             axis_facts |= {"senses": [axis.sense_a, axis.sense_b], "depth": axis.depth}
         result = {
             "text": question.text,
-            "other": question.other,
+            "other": question.against,
             "caution": walk_sentences.caution(findings) or _spelled_otherwise(state),
             "guessed": walk_sentences.guessed(findings),
             "places": walk_sentences.depths_read(findings),
@@ -277,7 +277,7 @@ class Explorer:
     def _sense_axis(self, state: SessionState) -> choose.SenseAxis:
         """The axis of `state.axis_kind`. Raises InputError if there is none."""
         question = state.question
-        return self.axis_of(question.text, state.word.text, question.other, state.axis_kind)
+        return self.axis_of(question.text, state.word.text, question.against, state.axis_kind)
 
     def _known_axis(self, state: SessionState) -> choose.SenseAxis | None:
         """The axis, or None if there is none. The page shows everything else without it."""
@@ -346,8 +346,8 @@ class Explorer:
         # A swap needs these runs. They are made now, so that it is answered at once.
         yield {"doing": "cache", "progress": 0.8}
         self.unchanged_run(question.text, word.at)
-        if question.other is not None:
-            self.run_of(question.other)
+        if question.against is not None:
+            self.run_of(question.against)
         result = {
             "senses": [axis.sense_a, axis.sense_b],
             "depth": axis.depth,

@@ -8,6 +8,7 @@ here claims more than the verdicts do (`probe.results.findings`).
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from probe.experiments.run import LEADERS
 from probe.inference.nouns import TOO_FEW_NOUNS
@@ -109,7 +110,10 @@ def _resolvers(ranked: Sequence[WordFindings]) -> str:
     resolved = [finding for finding in compared if finding.resolvers]
     if not resolved:
         return NOT_RESOLVED
-    heads = [f"{_in_some_pairs(finding.resolvers)} for {finding.word}" for finding in resolved]
+    heads = [
+        f"{some_names(finding.resolvers, _name_with_pairs)} for {finding.word}"
+        for finding in resolved
+    ]
     sentences = [RESOLVED.format(heads="; ".join(heads))]
     unresolved = [finding for finding in compared if not finding.resolvers]
     as_far = [finding for finding in unresolved if finding.beside_nouns.p > LEVEL]
@@ -121,25 +125,21 @@ def _resolvers(ranked: Sequence[WordFindings]) -> str:
     return " ".join(sentences)
 
 
-def _in_some_pairs(resolvers: Sequence[HeadFinding]) -> str:
-    """The names of resolvers, each with the pairs of meanings if it is one in only some of them."""
-    names = [
-        f"{head.name} ({head.resolves} of {head.of} pairs)"
-        if 0 < head.resolves < head.of
-        else head.name
-        for head in resolvers[:NAMED]
-    ]
-    further = len(resolvers) - len(names)
-    return listed([*names, counted(further, "other")] if further else names)
+def _name_with_pairs(head: HeadFinding) -> str:
+    """The name of a resolver, with the pairs of meanings if it is one in only some of them."""
+    in_some = 0 < head.resolves < head.of
+    return f"{head.name} ({head.resolves} of {head.of} pairs)" if in_some else head.name
 
 
 def _names(findings: Sequence[WordFindings]) -> str:
     return listed([finding.word for finding in findings])
 
 
-def some_names(heads: Sequence[HeadFinding]) -> str:
+def some_names(
+    heads: Sequence[HeadFinding], name: Callable[[HeadFinding], str] = attrgetter("name")
+) -> str:
     """The names of the first NAMED heads, and how many others there are."""
-    names = [head.name for head in heads[:NAMED]]
+    names = [name(head) for head in heads[:NAMED]]
     further = len(heads) - len(names)
     return listed([*names, counted(further, "other")] if further else names)
 
@@ -158,9 +158,10 @@ def _resolver_names(finding: WordFindings) -> str:
     if not finding.resolvers:
         return "none"
     with_readers = [head for head in finding.resolvers if head.with_its_readers]
-    names = some_names(finding.resolvers)
-    if len(finding.pairs) > 1:
-        names = listed([f"{head.name} ({_pairs(head)})" for head in finding.resolvers[:NAMED]])
+    names = some_names(
+        finding.resolvers,
+        lambda head: f"{head.name} ({_pairs(head)})" if len(finding.pairs) > 1 else head.name,
+    )
     if with_readers:
         names += f" ({some_names(with_readers)} together with the parts that read it)"
     return names

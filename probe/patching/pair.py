@@ -475,11 +475,7 @@ def cache_pairs(
     directions: `direction d_model`, or `pair direction d_model`, separate for each pair
     both_ways: whether both members are recipients, or only the first
     """
-    directions = as_directions(
-        weights, directions, TRACING, row_axes="pair direction d_model", rows=len(pairs)
-    )
-    directions = directions.to(weights.device, weights.dtype)
-    by_pair = directions.expand(len(pairs), *directions.shape[-2:])
+    by_pair = _directions_by_pair(weights, directions, len(pairs))
     for pair, along in zip(pairs, by_pair, strict=True):
         cache = cache_pair(weights, pair.ids, pair.at, depth)
         difference = cache.final[0, pair.at] - cache.final[1, pair.at]
@@ -500,11 +496,7 @@ def cache_alike(
 
     The arguments are those of `cache_pairs`.
     """
-    directions = as_directions(
-        weights, directions, TRACING, row_axes="pair direction d_model", rows=len(pairs)
-    )
-    directions = directions.to(weights.device, weights.dtype)
-    by_pair = directions.expand(len(pairs), *directions.shape[-2:])
+    by_pair = _directions_by_pair(weights, directions, len(pairs))
     numbers_of = defaultdict(list)
     for number, pair in enumerate(pairs):
         numbers_of[len(pair.ids[0]), pair.at].append(number)
@@ -516,6 +508,15 @@ def cache_alike(
             cache = cache_pair(weights, rows, at, depth)
             along = by_pair[batch].repeat(1 + both_ways, 1, 1)
             yield batch, cache if both_ways else cache.one_way(), along
+
+
+def _directions_by_pair(weights: Weights, directions: Tensor, pairs: int) -> Tensor:
+    """Checked directions, `pair direction d_model`, where the weights are."""
+    directions = as_directions(
+        weights, directions, TRACING, row_axes="pair direction d_model", rows=pairs
+    )
+    directions = directions.to(weights.device, weights.dtype)
+    return directions.expand(pairs, *directions.shape[-2:])
 
 
 def positions_from_word(

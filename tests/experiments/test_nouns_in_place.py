@@ -2,6 +2,7 @@
 no bias, and the states equal a separate run of the changed text."""
 
 from dataclasses import replace
+from functools import partial
 
 import handmade
 import numpy as np
@@ -36,10 +37,10 @@ from probe.experiments.candidates import (
     require_usable,
 )
 from probe.experiments.material import prepare
-from probe.experiments.nouns import WordInPlace, at_rows, put_in_place
+from probe.experiments.nouns import WordInPlace, at_rows, axes_until, put_in_place
 from probe.experiments.observe import observe
 from probe.experiments.prepare import prepare_pairs
-from probe.experiments.swaps import gaps
+from probe.experiments.swaps import gaps, run_swaps
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
@@ -235,6 +236,27 @@ def test_an_mlp_is_swapped_as_if_its_write_were_replaced():
         change = (states.hidden[0, 1, layer] - states.hidden[0, 0, layer]) @ block.w_hidden
         assert float(shifts[0, layer, layer]) == pytest.approx(float(change @ direction), abs=1e-10)
         assert (shifts[0, layer, :layer] == 0).all()
+
+
+def test_the_effect_of_an_mlp_is_read_at_the_depth_of_its_layer(tiny):
+    """A swap is run only up to that depth, and equals the swap in a run of all blocks."""
+    material = prepare(tiny, "bank", lexicon.expand("bank").sentences[:192])
+    experiments = ("heads", "nouns", "noun_mlps")
+    of_bank = evidence_of(tiny, material, pairs=8, experiments=experiments)
+    [mlps] = of_bank.record.of_pairs("noun_mlps")
+    at = np.array(of_bank.pairs[0].record.reading.at)
+    observation = observe(tiny, material, seed=0)
+    [pair] = prepare_pairs(observation, None, options_of(pairs=8))
+    weights = read_weights(tiny)
+    texts = [material.texts[row] for row in range(len(material))]
+    word = [tuple(text.ids[text.at : text.at + 1]) for text in texts]
+    hidden = replace_tokens(weights, texts, word[:1], parts=("hidden",)).hidden[:, 0]
+    axes = axes_until(pair.sense.axes.in_units(), len(weights.blocks))
+    whole = run_swaps(partial(swap_mlps, weights), texts, hidden, axes, pair.pairs).net
+    expected = whole[:, np.arange(len(at)), at - 1]
+    compared = ~np.isnan(mlps.word).any(1)
+    assert compared.any() and np.abs(expected).max() > 0.1
+    np.testing.assert_allclose(mlps.word[compared], expected[compared], atol=1e-4)
 
 
 def test_the_squared_gap_is_0_in_the_mean_where_nothing_differs_and_the_squared_gap_where_it_does():

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from mmap import PAGESIZE, mmap
 
+import numpy as np
 import pandas as pd
 import pytest
 from measured import options_of, studied
@@ -15,10 +16,13 @@ from probe.experiments.material import prepare
 from probe.experiments.observe import split_senses
 from probe.inference.nouns import TOO_FEW_NOUNS
 from probe.model import hooks
-from probe.model.load import load, untrained
+from probe.model.decomposition import write_coordinates
+from probe.model.load import load, read_weights, untrained
+from probe.model.trace import target_states
 from probe.pages.terminal import cost_sentence, likely, sentences_suffice
 from probe.patching import edges, heads, positions, tokens, variants
 from probe.stats import axes
+from probe.stats.separation import held_out_auroc
 from probe.studies import cost
 from probe.studies.cost import StudyCost, parse_memory
 from probe.studies.study import Foreseen, foresee, study
@@ -325,8 +329,15 @@ def test_the_word_and_the_token_after_it_are_read_in_one_run(model, monkeypatch)
     of_bank = studied(
         model, bank, experiments=("heads", "controls"), random_model=untrained(model, seed=0)
     )
-    assert "later token" in of_bank.record.measured["controls"].auroc
     assert sum(number for _, number in read) == 2 * len(rows)  # and once with random weights
+    after = [position + 1 for position in bank.targets]
+    split = of_bank.pairs[0].record.split
+    z = target_states(model, bank.tokens, after).z[list(split.rows)]
+    np.testing.assert_allclose(
+        of_bank.record.measured["controls"].auroc["later token"],
+        held_out_auroc(write_coordinates(z, read_weights(model)), split),
+        atol=1e-6,
+    )
 
 
 def test_an_mlp_is_run_up_to_where_it_is_read(model, monkeypatch):

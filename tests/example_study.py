@@ -182,7 +182,7 @@ def _words(any_apart: bool) -> pd.DataFrame:
             | {
                 "general_share": 0.25 if apart else np.nan,
                 "largest_share": 0.64 if apart else np.nan,
-                "ambiguity_p": 0.02 if apart else np.nan,
+                "ambiguity_p": 1 / 49 if apart else np.nan,
                 "nouns": 48 if apart else 0,
                 "surprisal": 7.5,
                 "surprisal_nouns": 11.6,
@@ -252,7 +252,7 @@ def _verdicts(heads: pd.DataFrame) -> pd.DataFrame:
     ]
     verdict = np.select(conditions, ["opposes", "resolver", "separates"], "none")
     unmeasured = dict.fromkeys(REASONS, np.nan) | {"p_opposes": 1.0, "attention_next": 0.0}
-    unmeasured |= {"ambiguity_p": np.where(net.notna(), 0.02, np.nan)}
+    unmeasured |= {"ambiguity_p": np.where(net.notna(), 1 / 49, np.nan), "nouns": 48}
     return pd.DataFrame({"verdict": verdict} | unmeasured, index=heads.index)
 
 

@@ -171,7 +171,7 @@ def measure_gates(
     splits: SensePairSplits,
     options: Options,
     *,
-    random_model: Model,
+    random_model: Model | None,
 ) -> WordRecord:
     """The record of a word with its gates and the gaps of nouns, without the swap of any head.
 

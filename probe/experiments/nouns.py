@@ -266,7 +266,7 @@ def work(size: Size) -> Work:
     pairs, and every head with the nouns that each pair is shared out to.
     """
     plan = size.options.noun_plan
-    nouns = min(size.nouns, plan.most_nouns)
+    nouns = size.nouns if plan.most_nouns is None else min(size.nouns, plan.most_nouns)
     if not nouns:
         return Work()
     per_pair = min(plan.per_pair, nouns)
@@ -436,9 +436,9 @@ def _nouns_that_fit(
 ) -> tuple[dict[str, list[int]], dict[str, str]]:
     """The rows that each noun fits, for the selected nouns, and the reason for each other noun.
 
-    At most `plan.most_nouns` nouns are selected. Nouns about as expected as the word come first,
-    then nouns that fit the most sentences; a hash decides between equal nouns. How far a noun
-    changes must not decide whether it is selected.
+    At most `plan.most_nouns` nouns are selected, if it is a number. Nouns about as expected as the
+    word come first, then nouns that fit the most sentences; a hash decides between equal nouns. How
+    far a noun changes must not decide whether it is selected.
 
     rows: the rows in which nouns are run
     """
@@ -464,7 +464,7 @@ def _nouns_that_fit(
     in_order = sorted(rows_of, key=order)
     selected = in_order[: plan.most_nouns]
     reason = f"{plan.most_nouns} other nouns were compared"
-    left_out |= dict.fromkeys(in_order[plan.most_nouns :], reason)
+    left_out |= dict.fromkeys(in_order[len(selected) :], reason)
     return {noun: rows_of[noun] for noun in selected}, left_out
 
 

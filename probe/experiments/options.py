@@ -7,14 +7,14 @@ from dataclasses import dataclass
 class NounPlan:
     """How much is measured with unambiguous nouns.
 
-    most_nouns: the largest number of nouns that replace the word
+    most_nouns: the largest number of nouns that replace the word; None for all that fit
     per_pair: nouns for each pair of sentences
     more_pairs: pairs of sentences in which nouns are run, in addition to the swapped pairs
     fewest_sentences: a noun must fit at least this many sentences
     mlps_per_pair: of these nouns, those with which MLPs are swapped as well
     """
 
-    most_nouns: int
+    most_nouns: int | None
     per_pair: int
     more_pairs: int
     fewest_sentences: int

@@ -6,8 +6,7 @@
                         not come from the adjacent token only.
     resolver            A mover of a word that passes the ambiguity gate. It does more for the word
                         than for unambiguous nouns in its place. The gate: the word changes with its
-                        context further than these nouns do, and further than the nouns that are
-                        about as expected, if there are enough of them.
+                        context further than each of these nouns does.
     position-explained  It moves the word, but only from the adjacent token, whatever that token is.
                         Or every cue is adjacent to the word, so position cannot be ruled out.
     confounded          It would be a mover, but something other than meaning also separates the
@@ -36,6 +35,7 @@ page says so.
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from probe.stats.limits import FEWEST_WITH_A_GAP, LARGE, LEVEL, SMALLEST
@@ -75,7 +75,7 @@ REASONS = (
     "stands_in_head",
     "confounded",
     "ambiguity_p",
-    "ambiguity_p_near",
+    "nouns",
     "nouns_with_gap",
 )
 Evidence = Mapping[str, float]
@@ -86,7 +86,7 @@ def verdicts(evidence: pd.DataFrame) -> pd.Series:
 
     evidence: has the columns p_auroc p_swap p_opposes p_next_token next_token auroc net net_low
         net_high direct net_near net_far attention_previous attention_next p_stands_in confounded
-        ambiguity_p ambiguity_p_near nouns_with_gap specific specific_low specific_high p_specific
+        ambiguity_p nouns nouns_with_gap specific specific_low specific_high p_specific
 
     A row without a measured swap (the word has no gap) has the verdict "none".
     """
@@ -145,10 +145,29 @@ def is_read(row: Evidence) -> bool:
 
 
 def passes_gate(row: Evidence) -> bool:
-    """Whether the word changes further than unambiguous nouns, and further than the nouns that are
-    about as expected, if there are enough of them.
+    """Whether the word changes further than each of the unambiguous nouns it was compared with.
+
+    row: has ambiguity_p and nouns, the number of these nouns
     """
-    return row["ambiguity_p"] <= LEVEL and not row["ambiguity_p_near"] > LEVEL
+    return rank_among_nouns(row["ambiguity_p"], row["nouns"]) == 1
+
+
+def rank_among_nouns(p: float, nouns: float) -> float:
+    """The word's rank among unambiguous nouns by how far each changes; 1 is the furthest.
+
+    p = (1 + nouns that change at least as far) / (1 + nouns)
+
+    p: of the ambiguity gate
+    nouns: the number of nouns
+
+    NaN if the word was not compared.
+
+    Example:
+        >>> from probe.inference.verdicts import rank_among_nouns
+        >>> rank_among_nouns(3 / 72, nouns=71)
+        3.0
+    """
+    return float(np.round(p * (1 + nouns)))
 
 
 def is_for_this_word(row: Evidence) -> bool:

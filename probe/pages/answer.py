@@ -12,9 +12,9 @@ from operator import attrgetter
 
 from probe.experiments.run import LEADERS
 from probe.inference.nouns import TOO_FEW_NOUNS
+from probe.inference.verdicts import rank_among_nouns
 from probe.results.findings import CreditedCue, HeadFinding, WordFindings
 from probe.results.frames import NOT_ASKED_FOR
-from probe.stats.limits import LEVEL
 from probe.stats.numbers import counted, listed, ordinal, percent
 
 NAMED = 6  # heads that the headline and a fact name; the others are counted
@@ -116,7 +116,7 @@ def _resolvers(ranked: Sequence[WordFindings]) -> str:
     ]
     sentences = [RESOLVED.format(heads="; ".join(heads))]
     unresolved = [finding for finding in compared if not finding.resolvers]
-    as_far = [finding for finding in unresolved if finding.beside_nouns.p > LEVEL]
+    as_far = [finding for finding in unresolved if finding.beside_nouns.as_far]
     without_resolver = [finding for finding in unresolved if finding not in as_far]
     if as_far:
         sentences.append(AS_FAR.format(words=_names(as_far)))
@@ -201,9 +201,8 @@ def _nouns(finding: WordFindings) -> str:
 
 
 def _near(nouns: int, p: float) -> str:
-    """The gate among the nouns that are about as expected as the word."""
-    passes = "first" if p <= LEVEL else "not first"
-    return f"{passes} of the {nouns + 1} with a similar surprisal"
+    """The word's rank among the nouns that are about as expected."""
+    return f"{ordinal(int(rank_among_nouns(p, nouns)))} of the {nouns + 1} with a similar surprisal"
 
 
 def _times(times: float) -> str:

@@ -378,6 +378,7 @@ def likely(gates: "Foreseen") -> str:
     """The likely outcome of a study of two senses, from its cheap gates, and the next step where it
     is poor."""
     from probe.inference.nouns import TOO_FEW_NOUNS
+    from probe.inference.verdicts import rank_among_nouns
     from probe.stats.limits import GATE, LEVEL
     from probe.stats.numbers import p_value
 
@@ -391,10 +392,11 @@ def likely(gates: "Foreseen") -> str:
             "before the word, or take another model."
         )
     apart = start + f"the senses are apart at the word ({p_value(gates.gap_p)})"
-    if gates.ambiguity_p <= LEVEL:
+    rank = rank_among_nouns(gates.ambiguity_p, gates.nouns)
+    if rank == 1:
         return apart + (
-            ", and the word changes further than unambiguous nouns in its place "
-            f"({p_value(gates.ambiguity_p)}), so resolvers can be found."
+            f", and the word changes further than the {gates.nouns} unambiguous nouns in its "
+            "place, so resolvers can be found."
         )
     reasons = []
     if gates.untrained_p < GATE:
@@ -404,8 +406,8 @@ def likely(gates: "Foreseen") -> str:
         reasons.append(f"{told_by} ({p_value(gates.nuisance_p)})")
     verdict = "confounded" if reasons else "movers"
     if not math.isnan(gates.ambiguity_p):
-        p = p_value(gates.ambiguity_p, LEVEL)
-        nouns = f"unambiguous nouns change as far in its place ({p})"
+        as_far = f"{rank - 1:.0f} of {gates.nouns}"
+        nouns = f"{as_far} unambiguous nouns change as far in its place"
         step = "give sentences whose cue says more about this word than about other nouns"
     elif gates.not_compared:
         nouns = f"it cannot be compared with unambiguous nouns ({gates.not_compared})"

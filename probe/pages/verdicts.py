@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from probe.inference.verdicts import attention_beside, passes_gate
+from probe.inference.verdicts import attention_beside, passes_gate, rank_among_nouns
 from probe.stats.limits import FEWEST_WITH_A_GAP, LARGE, LEVEL, SMALLEST
-from probe.stats.numbers import decimal, measured, ordinal, p_value, percent
+from probe.stats.numbers import decimal, measured, p_value, percent
 
 SENSES = ["word", "sense_a", "sense_b"]
 KEYS = [*SENSES, "layer", "head", "verdict"]
@@ -113,18 +113,10 @@ def _gate(row: Mapping[Any, Any]) -> str:
     p = row["ambiguity_p"]
     if math.isnan(p):
         return f"the word was not compared with unambiguous nouns ({row['not_compared']})"
-    as_far = round(p * (1 + nouns)) - 1
-    if passes_gate(row):
-        return (
-            f"the word changes further than unambiguous nouns in its place: it is "
-            f"{ordinal(as_far + 1)} of {nouns + 1}"
-        )
-    if p <= LEVEL:
-        return (
-            "the word changes further than unambiguous nouns in its place, but not further than "
-            "the nouns that are about as expected"
-        )
-    return f"{as_far} of {nouns} unambiguous nouns change as far in its place"
+    rank = int(rank_among_nouns(p, nouns))
+    if rank == 1:
+        return f"the word changes further than the {nouns} unambiguous nouns in its place"
+    return f"{rank - 1} of {nouns} unambiguous nouns change as far in its place"
 
 
 def _not_resolved(row: Mapping[Any, Any]) -> str:

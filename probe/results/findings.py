@@ -28,7 +28,7 @@ import pandas as pd
 
 from probe.experiments.material import LATE
 from probe.experiments.run import LEADERS
-from probe.inference.verdicts import comparison, passes_gate
+from probe.inference.verdicts import comparison, passes_gate, rank_among_nouns
 from probe.results.frames import without_rows
 from probe.stats.limits import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
@@ -152,11 +152,8 @@ class PairOfSenses:
 
     @property
     def place_among_nouns(self) -> int:
-        """The word's rank among the nouns by how far each changes. 1 is the furthest.
-
-        The p of the gate is (1 + nouns that change at least as far) / (1 + nouns).
-        """
-        return round(self.ambiguity_p * (1 + self.nouns))
+        """The word's rank among the nouns by how far each changes. 1 is the furthest."""
+        return int(rank_among_nouns(self.ambiguity_p, self.nouns))
 
 
 @dataclass(frozen=True)

@@ -300,7 +300,7 @@ def heads(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
         frame = by_head(head_arrays(pair_evidence)).astype(RANKS)
         frame["read_depth"] = [pair.reading.at[layer] for layer in frame["layer"]]
         frame["ambiguity_p"] = np.nan if nouns is None else nouns.gate.p
-        frame["ambiguity_p_near"] = np.nan if nouns is None else nouns.gate.p_near
+        frame["nouns"] = 0 if nouns is None else len(nouns.gate.noun_numbers)
         with_gap = None if nouns is None else nouns.with_gap
         # NaN instead of 0, because "not compared" and "no noun has a gap" differ in the verdict.
         frame["nouns_with_gap"] = np.nan if with_gap is None else float(with_gap)
@@ -338,7 +338,7 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
         frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
         frame["comparison"] = comparisons(frame)
         gates = [pair.nouns.gate for pair in with_gap if pair.nouns is not None]
-        if any(passes_gate(_p_of(gate)) for gate in gates):
+        if any(passes_gate(_place(gate)) for gate in gates):
             # The mean over the pairs may be significant even if no single pair is.
             more = (frame["verdict"] == "mover") & (frame["comparison"] == "more")
             frame.loc[more, "verdict"] = "resolver"
@@ -348,9 +348,9 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
     return stacked(parts, columns)[columns].astype(RANKS)
 
 
-def _p_of(gate: AmbiguityGate) -> dict[str, float]:
-    """The two p of a gate, by column name."""
-    return {"ambiguity_p": gate.p, "ambiguity_p_near": gate.p_near}
+def _place(gate: AmbiguityGate) -> dict[str, float]:
+    """The p of a gate and the number of its nouns, by column name."""
+    return {"ambiguity_p": gate.p, "nouns": len(gate.noun_numbers)}
 
 
 def controls(evidence: Sequence[WordEvidence]) -> pd.DataFrame:

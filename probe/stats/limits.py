@@ -12,13 +12,9 @@ SMALLEST = 0.02
 LARGE = 0.1
 # A fraction of a sentence's sense coordinate. Smaller ones are summed into "everything else".
 WORTH_NAMING = 0.1
-# Unambiguous nouns. With one fewer, the p of the ambiguity gate cannot reach LEVEL.
+# Unambiguous nouns. With one fewer, the smallest p of the ambiguity gate would exceed LEVEL.
 FEWEST_NOUNS = 19
 # Sentences of a word that is compared with unambiguous nouns.
 FEWEST_SENTENCES = 24
 # Unambiguous nouns with a gap, for the comparison of a head.
 FEWEST_WITH_A_GAP = 3
-# Unambiguous nouns. With up to 38, p <= LEVEL means that none of them changes as much as the word:
-# with one that does, p is 2 / 39. About one unambiguous noun in 39 passes this test. With more
-# nouns two could change as much, and more than 5 % of thirty nouns would pass.
-MOST_NOUNS = 38

@@ -47,7 +47,7 @@ from probe.results import frames as tables
 from probe.results.findings import WordFindings, findings
 from probe.results.second_model import SECOND_MODEL, second_model
 from probe.results.tables import StudyTables
-from probe.stats.limits import FEWEST_SENTENCES, FEWEST_WORDS, MOST_NOUNS
+from probe.stats.limits import FEWEST_SENTENCES, FEWEST_WORDS
 from probe.studies.cost import StudyCost, cost_of
 from probe.studies.words import WordJob, WordRecords, check_out, job_of, word_file
 from probe.text.sentences import LeftOut, Sentence, as_corpus, join
@@ -95,7 +95,7 @@ REPORT = Options(
     unfitted_donors=False,
     nouns=StudyOptions.controls,
     noun_plan=NounPlan(
-        most_nouns=MOST_NOUNS,
+        most_nouns=None,
         per_pair=NOUNS_PER_PAIR,
         more_pairs=MORE_PAIRS,
         fewest_sentences=FEWEST_SENTENCES,
@@ -114,7 +114,8 @@ class Foreseen:
     """The gates of two senses of a word, before anything is swapped.
 
     gap_p, untrained_p, nuisance_p: see `probe.experiments.prepare.Gates`
-    ambiguity_p: of the comparison with unambiguous nouns; NaN without the comparison
+    ambiguity_p, nouns: of the comparison with unambiguous nouns, and their number; NaN and 0
+        without the comparison
     not_compared: why there is no comparison; "" if there is one, or if none was requested
     """
 
@@ -124,6 +125,7 @@ class Foreseen:
     untrained_p: float
     nuisance_p: float
     ambiguity_p: float = float("nan")
+    nouns: int = 0
     not_compared: str = ""
 
 
@@ -427,6 +429,7 @@ def foresee(
             untrained_p=pair.gates.untrained,
             nuisance_p=pair.gates.nuisance,
             ambiguity_p=float("nan") if gate is None else gate.p,
+            nouns=0 if gate is None else len(gate.noun_numbers),
             not_compared="" if gate is None else gate.reason,
         )
         for pair, gate in zip(record.pairs, compared, strict=True)

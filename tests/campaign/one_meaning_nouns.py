@@ -1,15 +1,15 @@
 """Unambiguous nouns, studied as if they were ambiguous: `make campaign`, or `python
 tests/campaign/one_meaning_nouns.py --out reports`.
 
-Thirty unambiguous nouns replace *bank*, *mole* and *apple*, each in all of the word's sentences in
-which its article agrees, and are studied like the word: with the same senses, cues and frames,
-compared with the other nouns. None of them is ambiguous, so every resolver of one of them is a false
-positive. The three words are also studied.
+Every unambiguous noun that fits replaces *bank*, *mole* and *apple*, each in all of the word's
+sentences in which its article agrees, and is studied like the word: with the same senses, cues and
+frames, compared with the other nouns. None of them is ambiguous, so every resolver of one of them is
+a false positive. The three words are also studied.
 
 A row of `one_meaning_nouns.csv` is a pair of senses of a study in one model: the gap, how much other
 nouns change relative to it (`general_share`), the ambiguity gate (`ambiguity_p`), and the number of
-heads with each verdict. Heads are swapped only if both gates pass: without the ambiguity gate no head
-is a resolver, whatever its effect. `--keep` continues the existing table.
+heads with each verdict. Heads are swapped only if the ambiguity gate passes: without it no head is a
+resolver, whatever its effect. `--keep` continues the existing table.
 
 In every model, at most MOST of the studies of nouns may have a resolver, and the gate must pass for
 the three words, except for those in NOT_FIRST. Otherwise the exit status is 1.
@@ -35,6 +35,7 @@ from probe.experiments.material import WORDS, prepare, sentences_of
 from probe.experiments.measure import measure_gates
 from probe.experiments.observe import split_senses
 from probe.inference.nouns import ambiguity_gate
+from probe.inference.verdicts import passes_gate, rank_among_nouns
 from probe.model.find import PACKAGED
 from probe.model.load import untrained
 from probe.model.model import Model
@@ -43,17 +44,15 @@ from probe.model.weights import Weights
 from probe.patching.tokens import ReplacedStates, replace_tokens
 from probe.provenance import write_atomically
 from probe.results.frames import heads
-from probe.stats.limits import LEVEL
 from probe.text import lexicon
 from probe.text.sentences import Sentence
 
 ROOT = Path(__file__).parent.parent.parent
 TABLE = "one_meaning_nouns.csv"
 EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional")
-NOUNS = 30
-# Of the studies of nouns in one model: the level of the ambiguity gate, which is a test by rank. The
-# furthest of 39 nouns passes it, and that is a noun in 2.6 % of studies by chance alone.
-MOST = 0.05
+# Of the studies of nouns in one model. The ambiguity gate is a test by rank: of 72 nouns that are
+# compared with one another, the furthest passes it, so 1.4 % of studies pass by chance alone.
+MOST = 0.02
 PERMUTATIONS = 199
 # Words that do not pass the gate: in SmolLM2 *onion* and *carrot* change more than *apple* between
 # sentences about fruit and about the company.
@@ -82,10 +81,10 @@ def in_its_place(sentences: Sequence[Sentence], noun: str) -> list[Sentence]:
     return changed
 
 
-def nouns_for(model: Model, word: str, count: int) -> list[str]:
-    """The first nouns that ship and can replace a word in this model."""
+def nouns_for(model: Model, word: str) -> list[str]:
+    """The nouns that ship and can replace a word in this model."""
     material = prepare(model, word, sentences_of(word, None, model).sentences)
-    return list(candidates(model, material, None).nouns)[:count]
+    return list(candidates(model, material, None).nouns)
 
 
 def studies_of(
@@ -104,7 +103,7 @@ def studies_of(
     splits = split_senses(material, seed=0, causal=model.config.causal)
     options = options_of(permutations=PERMUTATIONS)
     with patch.object(nouns, "replace_tokens", replaced):
-        record = measure_gates(model, material, splits, options, random_model=random_model)
+        record = measure_gates(model, material, splits, options, random_model=None)
     rows = {}
     compared = record.of_pairs("nouns")
     gates = ambiguity_gate(compared, record.depth)
@@ -123,7 +122,7 @@ def studies_of(
             "general_share": shares.mean(),
             "ambiguity_p": gate.p if gate else np.nan,
         } | NO_HEADS
-    if any(row["ambiguity_p"] <= LEVEL for row in rows.values()):
+    if any(passes_gate(row) for row in rows.values()):
         evidence = studied(
             model,
             material,
@@ -187,18 +186,22 @@ def models_at_hand(names: Sequence[str]) -> Iterator[str]:
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """For each model and word: the number of studies of nouns; how many studies pass the ambiguity
-    gate, and how many have a resolver, for any pair of senses; and the largest p of the word."""
+    gate, and how many have a resolver, for any pair of senses; and the word's rank among nouns."""
+    rows = rows.assign(
+        rank=[rank_among_nouns(p, n) for p, n in rows[["ambiguity_p", "nouns"]].to_numpy()]
+    )
     of_nouns = rows[rows["noun"] != rows["word"]]
     studies = of_nouns.groupby(["model", "word", "noun"], sort=False)
-    by_study = studies.agg(ambiguity_p=("ambiguity_p", "min"), resolver=("resolver", "max"))
-    by_study["gate"] = by_study["ambiguity_p"] <= LEVEL
+    by_study = studies.agg(
+        gate=("rank", lambda ranks: (ranks == 1).any()), resolver=("resolver", "max")
+    )
     by_study["resolver"] = by_study["resolver"] > 0
     grouped = by_study.groupby(level=["model", "word"], sort=False)
     counts = grouped.agg(
         studies=("gate", "size"), gate=("gate", "sum"), resolver=("resolver", "sum")
     )
     of_words = rows[rows["noun"] == rows["word"]].groupby(["model", "word"], sort=False)
-    return counts.join(of_words["ambiguity_p"].max().rename("p_of_the_word"))
+    return counts.join(of_words["rank"].max().rename("rank_of_the_word"))
 
 
 def wrong(rows: pd.DataFrame) -> list[str]:
@@ -209,10 +212,10 @@ def wrong(rows: pd.DataFrame) -> list[str]:
         if row["resolver"] > MOST * row["studies"]:
             problems.append(f"{model}: a resolver in {row['resolver']} of {row['studies']} studies")
     for (model, word), row in summary(rows).iterrows():
-        passes = row["p_of_the_word"] <= LEVEL
+        passes = row["rank_of_the_word"] == 1
         if passes == ((model, word) in NOT_FIRST):
             does = "passes" if passes else "does not pass"
-            problems.append(f"{model}: {word} {does} the gate, p = {row['p_of_the_word']:g}")
+            problems.append(f"{model}: {word} {does} the gate, rank {row['rank_of_the_word']:g}")
     return problems
 
 
@@ -223,7 +226,6 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "reports")
     parser.add_argument("--models", nargs="+", default=[*EMBEDDED, *PACKAGED])
     parser.add_argument("--words", nargs="+", default=[*WORDS])
-    parser.add_argument("--nouns", type=int, default=NOUNS, help="that replace each word")
     parser.add_argument("--keep", action="store_true", help="continue the existing table")
     options = parser.parse_args()
     table = options.out / TABLE
@@ -234,7 +236,7 @@ def main() -> int:
         random_model = untrained(model, seed=0)
         for word in options.words:
             replaced = cached_replacement()
-            for noun in (word, *nouns_for(model, word, options.nouns)):
+            for noun in (word, *nouns_for(model, word)):
                 if (model.name, word, noun) in existing:
                     continue
                 try:

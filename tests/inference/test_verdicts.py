@@ -12,8 +12,8 @@ from probe.inference.verdicts import ORDER, comparison, verdict
 
 # The word passed the ambiguity gate, and two thirds of the head's effect are specific to the word.
 FOR_THIS_WORD = {
-    "ambiguity_p": 0.02,
-    "ambiguity_p_near": math.nan,
+    "ambiguity_p": 1 / 50,
+    "nouns": 49,
     "nouns_with_gap": 20.0,
     "specific": 0.2,
     "specific_low": 0.15,
@@ -47,11 +47,8 @@ NOT_COMPARED = {"specific": math.nan, "p_specific": math.nan}
         ({"p_next_token": 0.05, "p_auroc": 0.9}, "unread"),
         (SILENT, "resolver"),  # a model that predicts no tokens
         (NO_MOVE | {"p_next_token": 0.05}, "separates"),
-        ({"ambiguity_p": 0.05}, "resolver"),
-        (
-            {"ambiguity_p": 0.051},
-            "mover",
-        ),  # the word does not change further than unambiguous nouns
+        ({"ambiguity_p": 1 / 20, "nouns": 19}, "resolver"),
+        ({"ambiguity_p": 2 / 50}, "mover"),  # one unambiguous noun changes as far as the word
         ({"ambiguity_p": math.nan}, "mover"),  # the gate was not computed
         ({"ambiguity_p": math.nan} | SILENT, "mover"),
         ({"ambiguity_p": 0.5, "p_swap": 0.05}, "suggestive"),
@@ -64,11 +61,7 @@ NOT_COMPARED = {"specific": math.nan, "p_specific": math.nan}
         ({"specific": 0.019, "specific_low": 0.001}, "mover"),
         ({"specific": 0.02, "specific_low": 0.001}, "resolver"),
         ({"specific": -0.2, "specific_low": -0.3, "specific_high": -0.1}, "mover"),
-        # The word must also pass among the nouns that are about as expected, if computed.
-        ({"ambiguity_p_near": 0.05}, "resolver"),
-        ({"ambiguity_p_near": 0.051}, "mover"),
-        ({"confounded": 1.0, "ambiguity_p_near": 0.051}, "confounded"),
-        ({"confounded": 1.0, "ambiguity_p": 0.051}, "confounded"),
+        ({"confounded": 1.0, "ambiguity_p": 2 / 50}, "confounded"),
         ({"confounded": 1.0, "ambiguity_p": math.nan}, "confounded"),
         # Nouns among the same function words are the control for a word that passes the gate.
         ({"confounded": 1.0}, "resolver"),

@@ -26,7 +26,7 @@ from probe.stats.separation import held_out_auroc
 from probe.studies import cost
 from probe.studies.cost import StudyCost, parse_memory
 from probe.studies.study import Foreseen, foresee, study
-from probe.text.lexicon import expand
+from probe.text.lexicon import expand, one_meaning_nouns
 from probe.text.sentences import as_corpus
 from probe.text.splits import cross_fit
 
@@ -146,7 +146,7 @@ def test_some_sentences_without_a_cue_are_counted(model):
 
 START = "bank, river / money: the senses are apart at the word (p < .001)"
 TELLS = "even random weights separate them (p = .002)"
-ALIKE = "unambiguous nouns change as far in its place (p = .4, limit .05)"
+ALIKE = "19 of 49 unambiguous nouns change as far in its place"
 ALONE = "let the two sentences of a pair differ in the cue alone"
 
 
@@ -162,21 +162,21 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
             ),
         ),
         (
-            {"ambiguity_p": 0.02},
+            {"ambiguity_p": 1 / 50, "nouns": 49},
             (
-                f"{START}, and the word changes further than unambiguous nouns in its place "
-                "(p = .02), so resolvers can be found."
+                f"{START}, and the word changes further than the 49 unambiguous nouns in its place, "
+                "so resolvers can be found."
             ),
         ),
         (
-            {"ambiguity_p": 0.4},
+            {"ambiguity_p": 20 / 50, "nouns": 49},
             (
                 f"{START}, but {ALIKE}, so heads are *movers* at best; give sentences whose cue says "
                 "more about this word than about other nouns."
             ),
         ),
         (
-            {"ambiguity_p": 0.4, "untrained_p": 0.002},
+            {"ambiguity_p": 20 / 50, "nouns": 49, "untrained_p": 0.002},
             (
                 f"{START}, but {TELLS}, {ALIKE}, so heads are *confounded* at best; give sentences "
                 f"whose cue says more about this word than about other nouns; {ALONE}."
@@ -364,13 +364,14 @@ def test_an_mlp_is_run_up_to_where_it_is_read(model, monkeypatch):
 def test_the_comparison_with_other_nouns_is_part_of_the_plan(model, of_bank):
     """Nouns are run in the sentences of the 24 swapped pairs, with two members and two donors of
     the same sense each, and of 24 further pairs: 144 sentences, up to the word for all nouns, and
-    once more for the word itself. In each of them, 38 nouns and the word are read. Every pair is
+    once more for the word itself. In each of them, all nouns and the word are read. Every pair is
     assigned six nouns, with four donors and 16 heads. The 4 MLPs are swapped for the word, whose
     sentences are run once more, and with three of the six nouns."""
     members = 4 * 24
     sentences = members + 2 * 24
     without = plan(model, "bank", controls=())
-    assert of_bank.swaps - without.swaps == sentences * 39 + members * (6 * 16 + (3 + 1) * 4)
+    read = len(one_meaning_nouns()) + 1
+    assert of_bank.swaps - without.swaps == sentences * read + members * (6 * 16 + (3 + 1) * 4)
     assert of_bank.forwards - without.forwards == 2 * sentences + members
     two_nouns = plan(model, "bank", controls=["ladder", "umbrella"])
     assert two_nouns.swaps - without.swaps == sentences * 3 + members * (2 * 16 + (2 + 1) * 4)

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from campaign.one_meaning_nouns import MOST, NO_HEADS, TABLE, in_its_place, summary, wrong
 
-from probe.stats.limits import LEVEL
 from probe.text.sentences import Sentence
 
 STORED = Path(__file__).parents[2] / "reports" / TABLE
@@ -39,13 +38,14 @@ def test_a_noun_replaces_the_word_if_its_article_agrees():
         assert row.cue_word == "river" and row.sense == "river"
 
 
-def table_of(resolvers, *, p_of_the_word=0.02, noun_p=0.3, nouns=50, word="bank", model="m"):
-    """A table of this many nouns for one word; `resolvers` of them have a head that resolves."""
+def table_of(resolvers, *, rank=1, word="bank", model="m"):
+    """A table of one word and 50 nouns; the word has this rank among them, and `resolvers` of the
+    nouns have a head that resolves."""
     row = {"model": model, "word": word, "sense_a": "river", "sense_b": "money"} | NO_HEADS
-    rows = [row | {"noun": word, "ambiguity_p": p_of_the_word, "resolver": 3}]
-    for number in range(nouns):
-        result = {"ambiguity_p": 0.02, "resolver": 1} if number < resolvers else {}
-        rows.append(row | {"noun": f"noun{number}", "ambiguity_p": noun_p} | result)
+    rows = [row | {"noun": word, "nouns": 50, "ambiguity_p": rank / 51, "resolver": 3}]
+    for number in range(50):
+        result = {"ambiguity_p": 1 / 50, "resolver": 1} if number < resolvers else {}
+        rows.append(row | {"noun": f"noun{number}", "nouns": 49, "ambiguity_p": 0.3} | result)
     return pd.DataFrame(rows)
 
 
@@ -59,7 +59,7 @@ def test_studies_are_counted_once_for_all_pairs_of_senses():
             "studies": 50,
             "gate": 1,
             "resolver": 1,
-            "p_of_the_word": 1.0,
+            "rank_of_the_word": 51.0,
         }
     ]
 
@@ -68,15 +68,15 @@ def test_studies_are_counted_once_for_all_pairs_of_senses():
     ("frame", "problems"),
     [
         (table_of(0), []),
-        (table_of(2), []),  # four in a hundred
-        (table_of(3), ["m: a resolver in 3 of 50 studies"]),
-        (table_of(0, p_of_the_word=0.06), ["m: bank does not pass the gate, p = 0.06"]),
-        (table_of(0, p_of_the_word=0.06, word="apple", model="smollm2"), []),
+        (table_of(1), []),  # two in a hundred
+        (table_of(2), ["m: a resolver in 2 of 50 studies"]),
+        (table_of(0, rank=2), ["m: bank does not pass the gate, rank 2"]),
+        (table_of(0, rank=2, word="apple", model="smollm2"), []),
         (
             table_of(0, word="apple", model="smollm2"),
-            ["smollm2: apple passes the gate, p = 0.02"],
+            ["smollm2: apple passes the gate, rank 1"],
         ),
-        (table_of(0, p_of_the_word=float("nan")), ["m: bank does not pass the gate, p = nan"]),
+        (table_of(0, rank=float("nan")), ["m: bank does not pass the gate, rank nan"]),
     ],
 )
 def test_too_many_resolvers_and_a_word_that_does_not_pass_are_reported(frame, problems):
@@ -89,4 +89,5 @@ def test_the_stored_table_is_within_its_bounds():
     assert wrong(rows) == []
     by_model = summary(rows).groupby(level="model")[["studies", "resolver"]].sum()
     assert (by_model["resolver"] <= MOST * by_model["studies"]).all()
-    assert (rows.loc[rows["ambiguity_p"] > LEVEL, "resolver"] == 0).all()
+    without_gate = ~(rows["ambiguity_p"] * (1 + rows["nouns"])).round().eq(1)
+    assert (rows.loc[without_gate, "resolver"] == 0).all()

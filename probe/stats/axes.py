@@ -146,14 +146,10 @@ def hold_out(
     cell[rows] = split.cells
     # Offsets from one vector, so that the means of identical vectors are exactly equal.
     origin = resid[0].double()
-    means_a = []
-    means_b = []
-    for holdout in split.holdouts:
-        train = np.asarray(holdout.train)
-        means_a.append((resid[rows[train[is_a[train]]]] - origin).mean(0))
-        means_b.append((resid[rows[train[~is_a[train]]]] - origin).mean(0))
-    mean_a = torch.stack(means_a)  # cell stage d_model
-    mean_b = torch.stack(means_b)
+    vectors = resid[rows].double() - origin
+    fitted = [np.asarray(holdout.train) for holdout in split.holdouts]
+    mean_a = _means(vectors, [train[is_a[train]] for train in fitted])  # cell stage d_model
+    mean_b = _means(vectors, [train[~is_a[train]] for train in fitted])
     difference = mean_a - mean_b
     along = difference.clone()
     if root is not None:
@@ -181,20 +177,38 @@ def squared_gap(resid: Tensor, split: CrossFit) -> Array:
 
     Source: Walther et al. 2016 (crossnobis distance).
     """
-    of_a = np.asarray(split.is_a)
+    is_a = np.asarray(split.is_a)
+    # For each holdout: the rows of A and of B that are tested, and those that are fitted on.
+    of_holdouts = [
+        [
+            positions[mask]
+            for positions in (np.asarray(holdout.test), np.asarray(holdout.train))
+            for mask in (is_a[positions], ~is_a[positions])
+        ]
+        for holdout in split.holdouts
+    ]
+    usable = [groups for groups in of_holdouts if all(map(len, groups))]
+    if not usable:
+        return np.full(resid.shape[1], np.nan)
     vectors = (resid - resid[:1]).double()  # identical vectors become exactly 0
-    products = []
-    for holdout in split.holdouts:
-        differences = []
-        for positions in (np.asarray(holdout.test), np.asarray(holdout.train)):
-            side = of_a[positions]
-            if side.all() or not side.any():
-                break
-            a, b = (vectors[positions[mask]].mean(0) for mask in (side, ~side))
-            differences.append(a - b)
-        else:
-            products.append((differences[0] * differences[1]).sum(-1).numpy())
-    return np.mean(products, axis=0) if products else np.full(resid.shape[1], np.nan)
+    test_a, test_b, train_a, train_b = (
+        _means(vectors, groups) for groups in zip(*usable, strict=True)
+    )
+    products = ((test_a - test_b) * (train_a - train_b)).sum(-1)  # holdout stage
+    return np.asarray(products.mean(0))
+
+
+def _means(vectors: Tensor, groups: Sequence[NDArray[np.intp]]) -> Tensor:
+    """The mean vector of each group of rows. `row stage d_model -> group stage d_model`
+
+    A product with a table of members reads all vectors once, instead of copying the rows of every
+    group.
+    """
+    is_member = vectors.new_zeros(len(groups), len(vectors))
+    for number, rows in enumerate(groups):
+        is_member[number, rows] = 1
+    sums = is_member @ vectors.flatten(1)
+    return (sums / is_member.sum(1, keepdim=True)).view(len(groups), *vectors.shape[1:])
 
 
 @dataclass(frozen=True, eq=False)

@@ -141,7 +141,8 @@ def test_the_table_of_facts_has_a_value_for_each_word_and_no_empty_row():
     assert all(len(values) == 3 and any(values) for _, values in table["rows"])
     rows = dict(table["rows"])
     assert rows["significant heads"][2] == ""  # apple has no gap
-    assert rows["gap, 1 in the fitted sentences"][1] == "5 of 6 pairs of meanings"
+    gap = "gap in held-out sentences (1: as wide as in the sentences used for fitting)"
+    assert rows[gap][1] == "5 of 6 pairs of meanings"
     assert [item["word"] for item in table["pairs"]] == ["mole"]
 
 

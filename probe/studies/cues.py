@@ -125,8 +125,9 @@ def cues(
     The four heads with the largest share of the variance over cues are read for every cue. Words
     that occur in the fitted sentences, in any form, are marked `seen`.
 
-    Raises InputError for a word without sentences, texts or frames without the word, and too few
-    cues; UnsupportedModel for an encoder-decoder; CrossCheckError if the certificate fails.
+    Raises InputError for a model with hooks, a word without sentences, texts or frames without the
+    word, and too few cues; UnsupportedModel for an encoder-decoder; CrossCheckError if the
+    certificate fails.
 
     Example:
         >>> scan = probe.cues("tiny-senses", "bank", texts=("The river bank", "The loan bank"))
@@ -140,6 +141,11 @@ def cues(
         raise InputError(f"{DOING}: got both sentences and texts. Give one of the two.")
     model = load(model)
     require_single(model.config.architecture, "a cue scan")
+    if model.origin.hooks:
+        raise InputError(
+            f"{DOING} of {model.name}: it is {model.origin.hooked}, and a scan runs from the "
+            "weights alone. Load it without hooks."
+        )
     report = progress or silent
     slots = ask(
         model,

@@ -9,7 +9,7 @@ import pytest
 from example_study import READ_AT, make_study
 
 from probe import charts
-from probe.pages import predictions, why
+from probe.pages import checks, predictions, why
 from probe.pages.cards import cards, remark, sink
 from probe.pages.heads import effect_axis, every_head, head_facts, together, with_card
 from probe.pages.html import with_interval
@@ -50,6 +50,15 @@ def test_an_undecided_comparison_says_which_rule_it_misses(changed, words):
     head = findings(FRAMES)["bank"].heads[0]
     facts = head_facts(replace(head, comparison="undecided", **numbers | changed))
     assert facts["than_nouns"] == words
+
+
+@pytest.mark.parametrize(
+    ("p", "farther"), [(0.02, "yes"), (0.2, "not significant"), (np.nan, "not compared")]
+)
+def test_a_word_without_a_comparison_is_not_called_insignificant(p, farther):
+    words = FRAMES["words"].assign(ambiguity_p=p, ambiguity_p_near=np.nan)
+    table = checks.compared_with_nouns(findings(FRAMES | {"words": words}))
+    assert {row["farther"] for row in table["pairs"]} == {farther}
 
 
 def cards_of(word, frames):

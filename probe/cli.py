@@ -32,6 +32,7 @@ from probe.pages.terminal import (
     print_parameters,
     print_table,
     progress_bar,
+    say_loading,
     sentences_suffice,
     survey_suffices,
 )
@@ -422,7 +423,7 @@ def explore(
     _check_explored(texts, save, word)
 
     def load() -> "Model":
-        typer.echo(f"probe: loading {model}.", err=True)
+        say_loading()
         return _load(model, device, dtype)
 
     if save is not None:

@@ -52,7 +52,7 @@ def dots(cues: pd.DataFrame) -> pd.DataFrame:
 
 def cue_scatter(
     cues: pd.DataFrame, senses: Sequence[str], *, hues: Sequence[str] = SENSES[:2]
-) -> Any:
+) -> alt.LayerChart:
     """Every cue: where it moves the word, in percent of the gap, against the attention of a head.
 
     cues: the frame `cues` of a scan with at least one head.

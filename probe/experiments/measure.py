@@ -20,7 +20,7 @@ from probe.experiments.material import Material, SensePairSplits, unused
 from probe.experiments.observe import Observation, SenseAxes, observe
 from probe.experiments.options import Options
 from probe.experiments.plan import Work, size_of, swap_work
-from probe.experiments.prepare import Prepared, prepare_pairs, tested_pairs
+from probe.experiments.prepare import Prepared, prepare_pairs
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.run import Run
 from probe.experiments.swaps import PairEffects
@@ -32,6 +32,7 @@ from probe.progress import Progress, Stage, silent, stages, unreported
 from probe.stats import axes
 from probe.stats.axes import SenseAtDepth
 from probe.stats.limits import GATE
+from probe.stats.numbers import counted
 from probe.stats.resampling import Array
 from probe.text.sentences import Sentence
 
@@ -39,8 +40,19 @@ from probe.text.sentences import Sentence
 READING = "reading the sentences"
 SWAPPING = "swapping heads"
 # Reasons why a pair of sentences is not used.
-NOT_SWAPPED = "a pair beyond the limit on swapped pairs"
 NO_NOUN_FITS = "a pair in which no unambiguous noun can take the word's place"
+
+
+def not_swapped(pairs: int, limit: int) -> str:
+    """Why heads are not swapped in a pair of sentences.
+
+    pairs: of sentences of the word
+    limit: pairs of sentences for two senses in which heads are swapped
+    """
+    return (
+        f"heads are swapped in at most {counted(limit, 'pair')} of sentences for two senses, and "
+        f"the word has {pairs}"
+    )
 
 
 def measure(
@@ -368,8 +380,9 @@ def _not_used(run: Run) -> dict[str, int]:
     """The number of pairs that were not swapped, and of swapped pairs that no noun fits, by
     reason.
     """
-    tested = sum(len(tested_pairs(pair.split)) for pair in run.pairs)
-    not_used = {NOT_SWAPPED: tested - sum(len(pair.pairs) for pair in run.pairs)}
+    tested = sum(len(pair.split.tested_pairs) for pair in run.pairs)
+    swapped = sum(len(pair.pairs) for pair in run.pairs)
+    not_used = {not_swapped(tested, run.options.pairs): tested - swapped}
     records = run.earlier.get("nouns")
     if records is not None:
         without = 0

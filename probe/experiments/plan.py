@@ -110,7 +110,7 @@ def size_of(model: Model, material: Material, splits: SensePairSplits, options: 
         tokens=round(float(np.mean(lengths))),
         positions=1 + max(distances),
         usual_positions=1 + round(float(np.mean(distances))),
-        pairs=tuple(min(options.pairs, len(split.pairs)) for split in splits.values()),
+        pairs=tuple(min(options.pairs, len(split.tested_pairs)) for split in splits.values()),
         nouns=len(nouns),
     )
 

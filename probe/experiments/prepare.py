@@ -170,8 +170,3 @@ def untrained_p(untrained: TargetStates, pair: SenseAxes, *, seed: int) -> float
     """
     resid = untrained.resid[list(pair.split.rows), 1:].double().numpy()
     return resampling.gap_test(resid, pair.split, seed=seed).p
-
-
-def tested_pairs(split: CrossFit) -> list[tuple[int, int]]:
-    """The pairs of a split in which both members are held out."""
-    return [pair for pair in split.pairs if all(split.cells[position] >= 0 for position in pair)]

@@ -189,7 +189,7 @@ def _nouns(finding: WordFindings) -> str:
     """The word's place among unambiguous nouns in the same sentences, or why it has none."""
     about = finding.beside_nouns
     if not about.pairs:
-        return f"not compared: {about.not_compared}. {_next_step(finding)}"
+        return f"not compared: {about.not_compared}; {_next_step(finding)}"
     rank = f"{ordinal(1 + about.as_far)} of {about.nouns + 1}"
     ranked = sum(pair.ranked for pair in finding.pairs)
     if about.pairs < ranked:
@@ -217,10 +217,10 @@ def _next_step(finding: WordFindings) -> str:
     """What makes a comparison with unambiguous nouns possible."""
     reason = finding.beside_nouns.not_compared
     if reason == NOT_ASKED_FOR:
-        return "By default it is compared with the nouns that ship."
+        return "by default it is compared with the nouns that ship"
     if reason.startswith(TOO_FEW_NOUNS):
-        return "Name more nouns with --controls."
-    return f"Add pairs of sentences in which {finding.word} is a noun in just this form."
+        return "name more nouns with --controls"
+    return f"add pairs of sentences in which {finding.word} is a noun in just this form"
 
 
 def _mlps(finding: WordFindings) -> str:

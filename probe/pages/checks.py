@@ -72,8 +72,15 @@ def _pair_beside_nouns(finding: WordFindings, pair: PairOfSenses) -> Section:
         "share": distance_percent(pair.general_share) if pair.nouns else "",
         "largest": distance_percent(pair.largest_share) if pair.nouns else "",
         "place": among_nouns(pair),
-        "passed": pair.ambiguous,
+        "farther": _changes_farther(pair),
     }
+
+
+def _changes_farther(pair: PairOfSenses) -> str:
+    """Whether the word changes farther than unambiguous nouns."""
+    if math.isnan(pair.ambiguity_p):
+        return "not compared"
+    return "yes" if pair.ambiguous else "not significant"
 
 
 def _controls_and_power(finding: WordFindings) -> Section:

@@ -59,11 +59,11 @@ def read(folder: str | os.PathLike[str]) -> Result:
     if WALK_RECORD in files:
         return read_walk(path / WALK_RECORD, _frames(path, manifest["frames"]))
     problem = f"no {MANIFEST} of a result is in it"
-    step = "give the folder that probe.write or a command wrote into"
+    step = "Give the folder that probe.write or a command wrote into"
     if "models" in manifest:
-        problem = "it holds the surveys of several models on one page"
-        step = "survey one model into a separate folder, or read the tables as Parquet"
-    raise InputError(f"Reading the result in {path}: {problem}; {step}.")
+        problem = "it contains the surveys of several models on one page"
+        step = "Survey each model into its own folder, or read the tables as Parquet"
+    raise InputError(f"Cannot read a result from {path}: {problem}. {step}.")
 
 
 def _study(path: Path, manifest: Mapping[str, Any]) -> Study:
@@ -120,12 +120,17 @@ def _evaluation(path: Path, manifest: Mapping[str, Any]) -> Evaluation:
 
 def _frames(path: Path, names: Sequence[str]) -> dict[str, pd.DataFrame]:
     """Tables of a folder. Raises InputError for one that is missing or damaged."""
-    try:
-        return {name: pd.read_parquet(path / f"{name}.parquet") for name in names}
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"Reading the result in {path}: {str(error)[:120]}; write the result again."
-        ) from error
+    frames = {}
+    for name in names:
+        file = f"{name}.parquet"
+        try:
+            frames[name] = pd.read_parquet(path / file)
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"Cannot read a result from {path}: the table {file} is missing or damaged "
+                f"({type(error).__name__}). Write the result again."
+            ) from error
+    return frames
 
 
 def _origin(manifest: Mapping[str, Any]) -> Origin:

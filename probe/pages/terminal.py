@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 MINUTE = 60.0  # seconds
+LOADING = "loading the model"
 LONG_LOADING = 5.0  # seconds before the message
 FIRST_ESTIMATE = 0.2  # of the work: what is done before says little of the rest
 # The replacement of a head that is taken out, by the kind of the table.
@@ -159,12 +160,12 @@ def print_otherwise(evaluation: "Evaluation") -> None:
 
 def means_of(evaluation: "Evaluation") -> Shown:
     """The mean over the words, by depth, then of every baseline."""
-    from probe.stats.numbers import counted
+    from probe.stats.numbers import counted, decimal
 
     rows = []
     for row in evaluation.mean.to_dict("records"):
         label = row["label"] if isinstance(row["label"], str) else ""
-        angle = "" if math.isnan(row["angle"]) else f"{row['angle']:.2f}"
+        angle = "" if math.isnan(row["angle"]) else decimal(row["angle"])
         rows.append([row["method"], label, *_scores(row), angle])
     count = counted(len(evaluation.words), "word")
     return [f"mean over {count}", "read", "accuracy", "macro-F1", "angle (°)"], rows
@@ -329,6 +330,7 @@ def survey_suffices(plan: "SurveyPlan", workers: int) -> list[str]:
     measured, and what is left out of the others, a line a reason."""
     from probe.stats.limits import FEWEST_WORDS
     from probe.stats.numbers import counted, listed
+    from probe.studies.study import IN_FULL
 
     measured = [word for word in plan.words if word.pairs]
     sentences = sum(word.sentences for word in measured)
@@ -352,8 +354,19 @@ def survey_suffices(plan: "SurveyPlan", workers: int) -> list[str]:
             without.setdefault(word.reason, []).append(word.word)
         reasons.update({name: number for name, number in word.left_out.items() if not word.reason})
     lines = [first]
+    all_pairs = sum(word.pairs_in_all for word in measured)
+    if pairs < all_pairs:
+        limit = max(word.limit for word in measured)
+        more = f" ({IN_FULL.pairs} with --pages)" if limit < IN_FULL.pairs else ""
+        lines.append(
+            f"{all_pairs - pairs} of {all_pairs} pairs of sentences are not swapped: heads are "
+            f"swapped in at most {limit} pairs for two senses of a word{more}."
+        )
     lines += [f"not measured: {listed(words)}: {reason}." for reason, words in without.items()]
-    return lines + [f"{number} left out: {reason}." for reason, number in reasons.most_common()]
+    return lines + [
+        f"{counted(number, 'sentence')} left out: {reason}."
+        for reason, number in reasons.most_common()
+    ]
 
 
 def _without_cues(word: str, inferred: Sequence[tuple[str, ...]]) -> str:
@@ -446,7 +459,7 @@ def _pair_suffices(size: "SensePairSize") -> str:
         design = f"without pairs, so {size.pairs} pairs are drawn at random"
         if size.in_pair:
             design = (
-                f"of which {size.in_pair} are in pairs, fewer than half, so {size.pairs} pairs "
+                f"of which {size.in_pair} are in pairs, too few, so {size.pairs} pairs "
                 "are drawn at random from all of them"
             )
     if size.swapped_pairs < size.pairs:
@@ -472,12 +485,17 @@ def print_table(header: list[str], rows: list[list[str]], width: int = 160) -> N
     ).print(table)
 
 
+def say_loading() -> None:
+    """Print on standard error that the model is being loaded."""
+    typer.echo(f"probe: {LOADING}.", err=True)
+
+
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
     """A bar on standard error if it is a terminal, otherwise a line a minute, both with an estimate
     of the time left; a message if loading the model takes long."""
     if not sys.stderr.isatty():
-        loading = Timer(LONG_LOADING, lambda: typer.echo("loading the model", err=True))
+        loading = Timer(LONG_LOADING, say_loading)
         loading.daemon = True
         loading.start()
         try:
@@ -490,7 +508,7 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
 
     started = monotonic()
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("loading the model", total=1.0)
+        task = bar.add_task(LOADING, total=1.0)
 
         def tell(step: str, share: float) -> None:
             remaining = time_left(monotonic() - started, share)

@@ -113,7 +113,7 @@ def _forms(finding: WordFindings) -> str:
 
 
 FURTHER: dict[str, Callable[[WordFindings], str]] = {
-    "gap, 1 in the fitted sentences": _gap,
+    "gap in held-out sentences (1: as wide as in the sentences used for fitting)": _gap,
     "gap in the dictionary form and in others": _forms,
     "heads that move it the wrong way": _opposing,
     "largest p of the significant heads": _largest_p,

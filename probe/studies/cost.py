@@ -51,7 +51,7 @@ class SensePairSize:
     """How many sentences a word has in two of its senses, and what they are enough for.
 
     sentences: of each sense
-    pairs: of sentences, one of each sense
+    pairs: of sentences to test, one of each sense
     cue_words: pairs of cue words, the units of the tests
     smallest_p: the smallest p that a test on them can give
     aligned: whether the file pairs the sentences; otherwise pairs are drawn at random
@@ -307,17 +307,18 @@ def _size(
     material: Material, senses: tuple[str, str], split: CrossFit, options: Options
 ) -> SensePairSize:
     of_first = sum(split.is_a)
-    cue_words = len(set(split.units))
+    pairs = split.tested_pairs
+    cue_words = len({split.units[position] for position, _ in pairs})
     return SensePairSize(
         word=material.word,
         senses=senses,
         sentences=(of_first, len(split.rows) - of_first),
-        pairs=len(split.pairs),
+        pairs=len(pairs),
         cue_words=cue_words,
         smallest_p=smallest_p(cue_words, draws=options.permutations),
         aligned=split.pair_design == ALIGNED,
         in_pair=len(in_pairs([material.sentences[row] for row in split.rows])),
-        swapped_pairs=min(options.pairs, len(split.pairs)),
+        swapped_pairs=min(options.pairs, len(pairs)),
         without_cue=sum(material.sentences[row].cue is None for row in split.rows),
     )
 

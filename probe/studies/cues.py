@@ -37,7 +37,7 @@ from probe.model.architectures import require_single
 from probe.model.check import certify
 from probe.model.load import ModelSource, load, read_weights
 from probe.model.model import Model
-from probe.model.tokens import ids_after, tokenize
+from probe.model.tokens import Tokens, ids_after, tokenize
 from probe.model.trace import target_states
 from probe.model.weights import Weights
 from probe.patching.sets import HeadIndex
@@ -125,8 +125,9 @@ def cues(
     The four heads with the largest share of the variance over cues are read for every cue. Words
     that occur in the fitted sentences, in any form, are marked `seen`.
 
-    Raises InputError for a word without sentences, texts or frames without the word, and too few
-    cues; UnsupportedModel for an encoder-decoder; CrossCheckError if the certificate fails.
+    Raises InputError for a model with hooks, a word without sentences, texts or frames without the
+    word, and too few cues; UnsupportedModel for an encoder-decoder; CrossCheckError if the
+    certificate fails.
 
     Example:
         >>> scan = probe.cues("tiny-senses", "bank", texts=("The river bank", "The loan bank"))
@@ -140,6 +141,11 @@ def cues(
         raise InputError(f"{DOING}: got both sentences and texts. Give one of the two.")
     model = load(model)
     require_single(model.config.architecture, "a cue scan")
+    if model.origin.hooks:
+        raise InputError(
+            f"{DOING} of {model.name}: it is {model.origin.hooked}, and a scan runs from the "
+            "weights alone. Load it without hooks."
+        )
     report = progress or silent
     slots = ask(
         model,
@@ -147,7 +153,13 @@ def cues(
         cues=None if cues is None else _lines(cues),
         frames=None if frames is None else _lines(frames),
     )
-    # Certified first: a scan takes minutes, and its numbers would be refused at the end.
+    # Sentences and texts that cannot be used are refused first, within seconds.
+    report("axis", 0.01)
+    if texts is None:
+        fitted = _fit_sentences(model, word, sentences, slots.before, seed=seed)
+    else:
+        _read_texts(model, word, texts)
+    # Then the certificate: a scan takes minutes, and its numbers would be refused at the end.
     report("certificate", 0.02)
     certificate = certify(model, [slots.example]).require()
     # A user's cues are taken as they are; of the vocabulary only whole words are cues.
@@ -155,10 +167,8 @@ def cues(
         slots = without_beginnings(
             model, slots, report=lambda share: report("which tokens are words", 0.04 + 0.2 * share)
         )
-    report("axis", 0.24)
-    if texts is None:
-        fitted = _fit_sentences(model, word, sentences, slots.before, seed=seed)
-    else:
+    if texts is not None:
+        report("axis", 0.24)
         fitted = fit_texts(model, word, texts, slots, seed=seed)
     measured = _measure(model, word, slots, fitted, report, seed=seed)
     options: dict[str, object] = {
@@ -317,14 +327,9 @@ def fit_texts(
 
     sample_size: how many of the cues are used to choose the layer
     """
-    if isinstance(texts, str) or len(texts) != 2:
-        raise InputError(
-            f"{DOING}: got {texts!r}, expected two texts, one for each meaning of {word!r}. Give "
-            f'("The river {word}", "The mortgage {word}"), say.'
-        )
-    tokens = [tokenize(model, text) for text in texts]
+    tokens, positions = _read_texts(model, word, texts)
     # One text per sense: at every depth the axis is the difference of two vectors.
-    states = target_states(model, tokens, [cut.positions_of(word)[-1] for cut in tokens])
+    states = target_states(model, tokens, positions)
     senses = _labels(texts)
     by_depth: list[Axis] = [
         sense_axes.fit_axis(states.resid[:1, depth], states.resid[1:, depth], senses, depth)
@@ -342,6 +347,17 @@ def fit_texts(
     depth = most_reliable_depth(read_weights(model), slots.templates, sample, by_depth, slots.word)
     sha256 = sha256_of_bytes("\n".join(texts).encode())
     return Fitted(scan_axes(by_depth[: depth + 1]), list(texts), None, TWO_TEXTS, sha256)
+
+
+def _read_texts(model: Model, word: str, texts: Sequence[str]) -> tuple[list[Tokens], list[int]]:
+    """The tokens of two texts, and the position in each at which the word is read."""
+    if isinstance(texts, str) or len(texts) != 2:
+        raise InputError(
+            f"{DOING}: got {texts!r}, expected two texts, one for each meaning of {word!r}. Give "
+            f'("The river {word}", "The mortgage {word}"), say.'
+        )
+    tokens = [tokenize(model, text) for text in texts]
+    return tokens, [cut.positions_of(word)[-1] for cut in tokens]
 
 
 def _labels(texts: Sequence[str]) -> tuple[str, str]:

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from probe.errors import InputError
 from probe.experiments.design import make_pairs
 from probe.experiments.material import LATE, Material, prepare_counted, unused
-from probe.experiments.measure import NOT_SWAPPED, measure, unmeasured
+from probe.experiments.measure import measure, unmeasured
 from probe.experiments.observe import observe
 from probe.experiments.options import NounPlan, Options
 from probe.experiments.plan import Work, size_of
-from probe.experiments.prepare import tested_pairs
 from probe.experiments.record import WordRecord
 from probe.experiments.sets import CarriedSets, carried_work, carry_over
 from probe.model.load import read_weights, untrained
@@ -91,6 +90,8 @@ class WordPlan:
 
     sentences: the number of sentences in which it reads the word
     pairs: the number of pairs of sentences in which it swaps heads
+    pairs_in_all: the number of pairs of sentences
+    limit: the largest number of pairs for two senses in which heads are swapped
     left_out: the number of unused sentences, by reason
     reason: why nothing can be measured; "" if the word can be measured
     forwards, swaps: about how many are needed; 0 if nothing can be measured
@@ -99,6 +100,8 @@ class WordPlan:
     word: str
     sentences: int
     pairs: int
+    pairs_in_all: int
+    limit: int
     left_out: Mapping[str, int]
     reason: str
     forwards: int = 0
@@ -115,19 +118,20 @@ def plan_word(
     left_out += Counter(item.reason for item in unused(material, list(splits.values())))
     if reason:
         left_out[reason] += len(material)
-    pairs_each = pairs_of_each(MOST_PAIRS, splits)
-    tested = [len(tested_pairs(split)) for split in splits.values()]
-    pairs = sum(min(pairs_each, number) for number in tested)
-    left_out[NOT_SWAPPED] = sum(tested) - pairs
+    limit = options.pairs
+    if options.experiments == SURVEY.experiments:
+        limit = pairs_of_each(limit, splits)
+    tested = [len(split.tested_pairs) for split in splits.values()]
     work = Work()
     if splits:
-        of_each = replace(options, pairs=pairs_of_each(options.pairs, splits))
-        size = size_of(model, material, splits, of_each)
+        size = size_of(model, material, splits, replace(options, pairs=limit))
         work = work_of(size).plus(carried_work(size))
     plan = WordPlan(
         word=sentences[0].word,
         sentences=len({row for split in splits.values() for row in split.rows}),
-        pairs=pairs,
+        pairs=sum(min(limit, number) for number in tested),
+        pairs_in_all=sum(tested),
+        limit=limit,
         left_out={name: left_out[name] for name in sorted(left_out) if left_out[name]},
         reason=reason,
         forwards=work.forwards,
@@ -181,10 +185,9 @@ def choose_sentences(
     for senses in axes.sense_pairs(material.labels):
         try:
             split = cross_fit(material.sentences, senses, seed=seed, least=SURVEY_LEAST)
-        except InputError:  # their cue words cannot be split
+        except InputError:  # their cue words or pairs cannot be split
             continue
-        if tested_pairs(split):
-            splits[senses] = split
+        splits[senses] = split
     return material, splits, Counter({SAMPLED: len(sentences) - len(sampled)})
 
 

@@ -54,12 +54,12 @@ def _late_cues(corpus: Corpus) -> list[str]:
     warnings = []
     if late:
         warnings.append(
-            f"{late} of {len(sentences)} sentences have their cue after the word, where this model "
+            f"In {late} of {len(sentences)} sentences, the cue is after the word, where this model "
             "cannot have read it yet. They are left out."
         )
     if early:
         warnings.append(
-            f"{early} of {len(sentences)} sentences have at most two words before the word, and no "
+            f"In {early} of {len(sentences)} sentences, at most two words precede the word, and no "
             "cue is marked. This model may have read no cue there. Mark the cues in a column "
             "'cue', so that sentences with a later cue are left out."
         )

@@ -117,6 +117,11 @@ class CrossFit:
         tested: list[int] = np.flatnonzero(self.cells >= 0).tolist()
         return tested
 
+    @property
+    def tested_pairs(self) -> list[tuple[int, int]]:
+        """The pairs in which both sentences are held out once. Only these are measured."""
+        return [pair for pair in self.pairs if all(self.cells[position] >= 0 for position in pair)]
+
 
 def restrict(split: CrossFit, positions: Sequence[int]) -> CrossFit:
     """The split of some of its sentences.
@@ -170,7 +175,8 @@ def cross_fit(
     no group of them could be held out or count as a unit. If a file has aligned pairs for less than
     half of the rarer sense, cue words are combined into units and sentences into pairs at random.
 
-    Raises InputError for fewer units or sentences to fit on than `least`, whatever the seed.
+    Raises InputError for fewer units or sentences to fit on than `least`, whatever the seed, and
+    if the file's split leaves no pair of sentences to test.
     """
     parts = _file_parts(sentences)
     usable = [row for row in range(len(sentences)) if parts is None or parts[row]]
@@ -197,7 +203,7 @@ def cross_fit(
         for row, sentence in enumerate(sentences)
         if sentence.sense in senses and row not in index_of
     ]
-    return CrossFit(
+    split = CrossFit(
         rows=tuple(rows),
         is_a=tuple(sentence.sense == senses[0] for sentence in used),
         units=tuple(units),
@@ -209,6 +215,8 @@ def cross_fit(
         design=design,
         left_out=_reasons(sentences, unused, usable, aligned if paired else None),
     )
+    _require_tested_pair(sentences[0].word, split)
+    return split
 
 
 def _reasons(
@@ -464,6 +472,16 @@ def _require_enough(
         "tested and fitted sentences must share none. Add sentences with other cue words, or "
         "correct a misspelt sense."
     )
+
+
+def _require_tested_pair(word: str, split: CrossFit) -> None:
+    """Raises InputError if a split in the file leaves no pair of sentences to test."""
+    if not split.tested_pairs:
+        raise InputError(
+            f"Cannot hold out the sentences of {word!r} by the column split: no pair of sentences "
+            "of both senses is for testing. Give both sentences of a pair the same part, or omit "
+            "the column."
+        )
 
 
 def in_pairs(sentences: Sequence[Sentence]) -> list[int]:

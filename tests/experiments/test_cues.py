@@ -521,3 +521,14 @@ def test_cues_of_the_fitted_texts_are_marked_in_any_form(tiny):
 def test_input_that_cannot_be_scanned_is_refused_in_a_sentence(tiny, options, message):
     with pytest.raises(InputError, match=message):
         probe.cues(tiny, "bank", **options)
+
+
+@pytest.mark.parametrize(
+    ("word", "options"),
+    [("zither", {}), ("bank", {"texts": ("The river bank", "The cat")})],
+)
+def test_a_word_that_cannot_be_read_is_refused_before_the_vocabulary_is(tiny, word, options):
+    stages = []
+    with pytest.raises(InputError, match=f"'{word}'"):
+        probe.cues(tiny, word, progress=lambda stage, _: stages.append(stage), **options)
+    assert stages == ["axis"]

@@ -48,7 +48,7 @@ def running():
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
         assert process.returncode == 130 and out == ""
-        assert err == "probe: loading tiny-senses.\nprobe: the explorer has stopped.\n"
+        assert err == "probe: loading the model.\nprobe: the explorer has stopped.\n"
     finally:
         process.kill()
 

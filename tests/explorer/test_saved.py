@@ -15,7 +15,7 @@ from probe.walkthrough import scene
 pytestmark = pytest.mark.real_model
 
 THIS, THAT = "They saw the river from the bank", "They took all of the money from the bank"
-LOADING = "probe: loading tiny-senses.\n"
+LOADING = "probe: loading the model.\n"
 
 
 def recorded(html):

@@ -455,6 +455,12 @@ def test_analyses_from_weights_alone_are_refused_in_a_sentence() -> None:
             run()
         assert str(caught.value) == against_weights
     with pytest.raises(probe.InputError) as caught:
+        probe.cues(model, "bank")
+    assert str(caught.value) == (
+        "Cannot scan cues of GPT2LMHeadModel: it is run with hooks on transformer.h.0, without a "
+        "certificate, and a scan runs from the weights alone. Load it without hooks."
+    )
+    with pytest.raises(probe.InputError) as caught:
         probe.walk(model, A, at="bank")
     assert str(caught.value) == (
         "Cannot walk a text through GPT2LMHeadModel: it is run with hooks on transformer.h.0, without "

@@ -382,7 +382,7 @@ def test_only_a_long_loading_prints_a_message(capsys, monkeypatch):
         while not err and time.monotonic() < until:
             time.sleep(0.01)
             err = capsys.readouterr().err
-    assert err == "loading the model\n"
+    assert err == "probe: loading the model.\n"
     monkeypatch.setattr(terminal, "LONG_LOADING", 0.2)
     with terminal.progress_bar() as progress:
         progress("bank", 0.1)

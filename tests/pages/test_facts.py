@@ -52,13 +52,13 @@ FACTS = [
     ),
     (
         PLACE,
-        "not compared: no nouns were asked for. By default it is compared with the nouns that ship.",
+        "not compared: no nouns were asked for; by default it is compared with the nouns that ship",
         frames_of(**NOT_NAMED),
     ),
-    (PLACE, ": 3, and 19 are needed. Name more nouns with --controls.", frames_of(**TOO_FEW_NOUNS)),
+    (PLACE, ": 3, and 19 are needed; name more nouns with --controls", frames_of(**TOO_FEW_NOUNS)),
     (
         PLACE,
-        "24 are needed. Add pairs of sentences in which bank is a noun in just this form.",
+        "24 are needed; add pairs of sentences in which bank is a noun in just this form",
         frames_of(**TOO_FEW_NOUNS | {"not_compared": "12 paired sentences, and 24 are needed"}),
     ),
     ("MLPs that do more for the word", "layers 2 and 4", mlps_more(2, 4)),

@@ -47,6 +47,30 @@ def test_a_result_that_is_read_back_is_written_as_the_same_bytes(kind: str, tmp_
     assert [name for name in first if first[name] != second[name]] == []
 
 
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        (
+            {"files": {}},
+            f"no {MANIFEST} of a result is in it. Give the folder that probe.write or a command wrote into.",
+        ),
+        (
+            {"files": {"survey.html": ""}, "models": ["a", "b"]},
+            "it contains the surveys of several models on one page. Survey each model into its own folder, or read the tables as Parquet.",
+        ),
+        (
+            {"files": {"evaluation_words.csv": ""}},
+            "the table evaluation_words.parquet is missing or damaged (FileNotFoundError). Write the result again.",
+        ),
+    ],
+)  # fmt: skip
+def test_a_folder_without_a_whole_result_is_refused(manifest, message, tmp_path):
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(InputError) as raised:
+        probe.read(tmp_path)
+    assert str(raised.value) == f"Cannot read a result from {tmp_path}: {message}"
+
+
 def test_a_damaged_walk_is_refused(tmp_path: Path) -> None:
     probe.write(RESULTS["walk"](), tmp_path)
     record = tmp_path / "walk.record"

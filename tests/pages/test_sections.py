@@ -9,7 +9,7 @@ import pytest
 from example_study import READ_AT, make_study
 
 from probe import charts
-from probe.pages import predictions, why
+from probe.pages import checks, predictions, why
 from probe.pages.cards import cards, remark, sink
 from probe.pages.heads import effect_axis, every_head, head_facts, together, with_card
 from probe.pages.html import with_interval
@@ -50,6 +50,15 @@ def test_an_undecided_comparison_says_which_rule_it_misses(changed, words):
     head = findings(FRAMES)["bank"].heads[0]
     facts = head_facts(replace(head, comparison="undecided", **numbers | changed))
     assert facts["than_nouns"] == words
+
+
+@pytest.mark.parametrize(
+    ("p", "farther"), [(0.02, "yes"), (0.2, "not significant"), (np.nan, "not compared")]
+)
+def test_a_word_without_a_comparison_is_not_called_insignificant(p, farther):
+    words = FRAMES["words"].assign(ambiguity_p=p, ambiguity_p_near=np.nan)
+    table = checks.compared_with_nouns(findings(FRAMES | {"words": words}))
+    assert {row["farther"] for row in table["pairs"]} == {farther}
 
 
 def cards_of(word, frames):
@@ -141,7 +150,8 @@ def test_the_table_of_facts_has_a_value_for_each_word_and_no_empty_row():
     assert all(len(values) == 3 and any(values) for _, values in table["rows"])
     rows = dict(table["rows"])
     assert rows["significant heads"][2] == ""  # apple has no gap
-    assert rows["gap, 1 in the fitted sentences"][1] == "5 of 6 pairs of meanings"
+    gap = "gap in held-out sentences (1: as wide as in the sentences used for fitting)"
+    assert rows[gap][1] == "5 of 6 pairs of meanings"
     assert [item["word"] for item in table["pairs"]] == ["mole"]
 
 

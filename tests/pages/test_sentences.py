@@ -232,7 +232,7 @@ SENTENCES = [
     ),
     (
         cautions,
-        "6 of 8 sentences of “bank” are in pairs, fewer than half, so all of them were put into pairs at random. Give",
+        "6 of 8 sentences of “bank” are in pairs, too few, so all of them were put into pairs at random. Give",
         FRAMES | changed("words", pair_design=DRAWN),
         FRAMES,
     ),

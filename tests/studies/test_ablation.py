@@ -498,7 +498,7 @@ def run(run, monkeypatch, tmp_path, checkpoint):
 def test_the_command_prints_and_writes_what_python_gives(run, tmp_path, model):
     options = ("bank", "--sentences", "rows.jsonl", "--without", "L0H1,L1H2", "--seed", 4)
     code, out, err = run(*options, "--out", "one")
-    assert code == 0 and err.startswith("probe: 4 of 8 sentences have at most two words before")
+    assert code == 0 and err.startswith("probe: In 4 of 8 sentences, at most two words precede")
     corpus = probe.read_sentences("rows.jsonl", word="bank")
     evaluation = probe.evaluate(model, sentences=corpus, without="L0H1,L1H2", seed=4)
     last = means(evaluation, "swap").iloc[-1]

@@ -2,7 +2,7 @@
 error."""
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from mmap import PAGESIZE, mmap
 
 import numpy as np
@@ -84,6 +84,20 @@ def test_sentences_to_be_left_out_are_reported_before_the_work(model):
     assert lines[-1].startswith(
         "bank: 2 sentences left out: identical to a sentence of another sense up to the word"
     )
+
+
+def test_the_dry_run_counts_the_pairs_that_the_study_swaps(model):
+    rows = [asdict(row) for row in expand("bank").sentences[:96]]
+    for number, row in enumerate(rows):
+        # Only sentences of the second half are tested, and in two pairs only one of the sentences.
+        row["split"] = "fit" if number < 48 or number in (48, 50) else "report"
+    late = {"sense": "river", "text": "A bank near the river", "cue": "river", "pair": "late"}
+    sentences = [*rows, late, late | {"sense": "money", "text": "The credit bank", "cue": "credit"}]
+    [size] = plan(model, ["bank"], sentences=sentences).sizes
+    result = study(model, ["bank"], sentences=sentences, experiments=["heads"], permutations=99)
+    [word] = result.words.to_dict("records")
+    assert size.pairs == size.swapped_pairs == word["pairs"] == 22
+    assert size.cue_words == word["cue_words"] == 12
 
 
 CUES = ("river", "lake", "sea", "shore"), ("loan", "cash", "debt", "credit")

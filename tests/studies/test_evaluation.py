@@ -588,7 +588,7 @@ def test_the_command_prints_every_word_in_percent_and_the_mean_by_depth(run, tmp
     )
     code, out, err = run("--sentences", file)
     assert code == 0
-    assert "probe: 9 of 13 sentences have at most two words before the word, and no cue" in err
+    assert "probe: In 9 of 13 sentences, at most two words precede the word, and no cue" in err
     lines = [line.split() for line in out.splitlines()]
     assert ["bank", "2", "8", "8", "0"] in [line[:5] for line in lines]
     assert ["mole", "2", "4", "4", "0"] in [line[:5] for line in lines]

@@ -52,11 +52,11 @@ note,message,This note came from the landlord.,landlord
 """
 LATE_ONES = ["That note is a B flat.", "This note came from the landlord."]
 TWO_LATE = (
-    "probe: 2 of 34 sentences have their cue after the word, where this model cannot have read it "
+    "probe: In 2 of 34 sentences, the cue is after the word, where this model cannot have read it "
     "yet. They are left out."
 )
 EARLY = (
-    "probe: 2 of 34 sentences have at most two words before the word, and no cue is marked. This "
+    "probe: In 2 of 34 sentences, at most two words precede the word, and no cue is marked. This "
     "model may have read no cue there. Mark the cues in a column 'cue', so that sentences with a "
     "later cue are left out."
 )

@@ -11,11 +11,13 @@ from seeds import mostly_campaign
 
 import probe
 from probe.errors import InputError
-from probe.experiments.measure import NOT_SWAPPED
+from probe.experiments.measure import not_swapped
+from probe.pages.terminal import survey_suffices
 from probe.stats import limits
+from probe.stats.numbers import counted
 from probe.studies import survey as survey_run
 from probe.studies import words, workers
-from probe.studies.survey import NO_ENGLISH, NO_NOUN
+from probe.studies.survey import NO_ENGLISH, NO_NOUN, plan_survey
 from probe.studies.survey_word import SURVEY
 from probe.studies.workers import DASK, Workers
 from probe.text.sentences import Corpus, join
@@ -58,8 +60,9 @@ def test_every_word_has_a_record_and_every_word_with_a_clear_gap_its_sets(whole)
     assert list(words["word"]) == list(WORDS) and set(words["pairs"]) == {3, 6}
     assert set(whole.frames["survey_sets"]["word"]) == set(words["word"][words["clear"]])
     assert len(files_of(whole)) == len(WORDS) + words["clear"].sum() > len(WORDS)
+    # Six pairs of four senses with three pairs of sentences each, and at least one is swapped.
     [unused] = whole.frames["survey_left_out"].values.tolist()
-    assert unused == ["mole", NOT_SWAPPED, 12] and whole.cautions == ()  # six pairs of four senses
+    assert unused == ["mole", not_swapped(18, 1), 12] and whole.cautions == ()
     assert all(
         re.fullmatch(r"words/\w+-[0-9a-f]{16}\.word", "/".join(file.parts[-2:]))
         for file in whole.files
@@ -157,7 +160,7 @@ def test_words_that_cannot_be_measured_are_counted_and_every_sentence_with_them(
     assert words.loc[WORDS[0], "reason"] == "the word has no other sense left"
     assert words.loc[late[0].word, "reason"].startswith("the cue comes after the word")
     left_out = survey.frames["survey_left_out"]
-    sentences = left_out["count"][left_out["reason"] != NOT_SWAPPED]
+    sentences = left_out["count"][~left_out["reason"].str.startswith("heads are swapped")]
     assert words["sentences"].sum() + sentences.sum() == len(rows)
 
 
@@ -269,7 +272,9 @@ def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_
     )
     left_out = survey.frames["survey_left_out"].query("word not in ('bat', 'mole')")
     counts = left_out.groupby("reason")["count"].sum()
-    assert set(lines[2:]) == {f"{count} left out: {reason}." for reason, count in counts.items()}
+    assert set(lines[2:]) == {
+        f"{counted(count, 'sentence')} left out: {reason}." for reason, count in counts.items()
+    }
 
     planned = json.loads(run("survey", *options, "--dry-run", "--json")[1])
     assert planned["model"] == "tiny-senses" and planned["seconds"] > 0
@@ -292,6 +297,18 @@ def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_
             ),
             "not measured: bat: no two of its senses have two sentences each with cue words that can be split.",
         ],
+    )
+
+
+@pytest.mark.parametrize(("pages", "limit"), [(False, "8"), (True, "24")])
+def test_a_dry_run_counts_the_pairs_in_which_no_head_is_swapped(tiny, pages, limit):
+    plan = plan_survey(tiny, probe.lexicon.expand("bank"), controls=(), pages=pages)
+    [word] = plan.words
+    more = "" if pages else " (24 with --pages)"
+    assert word.pairs == int(limit) < word.pairs_in_all
+    assert survey_suffices(plan, 1)[1] == (
+        f"{word.pairs_in_all - word.pairs} of {word.pairs_in_all} pairs of sentences are not "
+        f"swapped: heads are swapped in at most {limit} pairs for two senses of a word{more}."
     )
 
 

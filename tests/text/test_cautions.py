@@ -21,8 +21,8 @@ def test_words_before_the_word_are_counted():
 @pytest.mark.parametrize(
     ("rows", "warning"),
     [
-        ([{"text": EARLY}, {"text": LONG}], "1 of 2 sentences have at most two words before"),
-        ([{"text": EARLY, "cue": "B flat"}, {"text": LONG, "cue": "singer"}], "1 of 2 sentences have their cue after the word"),
+        ([{"text": EARLY}, {"text": LONG}], "In 1 of 2 sentences, at most two words precede"),
+        ([{"text": EARLY, "cue": "B flat"}, {"text": LONG, "cue": "singer"}], "In 1 of 2 sentences, the cue is after the word"),
         ([{"text": EARLY, "cue": "That"}, {"text": LONG, "cue": "singer"}], None),
         ([{"text": "The three old notes rang."}], None),
     ],

@@ -72,7 +72,7 @@ def test_no_frame_or_cue_word_is_on_both_sides_and_every_sentence_used_is_tested
         split = cross_fit(sentences, seed=seed)
     except InputError as error:
         assert str(error).endswith(
-            "give 8 or more of every sense, with 4 or more different cue words."
+            "Add sentences with other cue words, or correct a misspelt sense."
         )
         return
     framed = split.design == "5 folds by cue word and frame"
@@ -243,6 +243,17 @@ def test_a_split_that_leaves_a_sense_out_of_a_part_is_refused(split, use):
     )
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         splits.cross_fit(rows, ("river", "money"), seed=0)
+
+
+def test_a_split_that_separates_the_sentences_of_every_pair_is_refused():
+    parts = ("fit", "report", "report", "fit")
+    rows = [replace(row, split=parts[number % 4]) for number, row in enumerate(GRID)]
+    message = (
+        "Cannot hold out the sentences of 'lock' by the column split: no pair of sentences of both "
+        "senses is for testing. Give both sentences of a pair the same part, or omit the column."
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        cross_fit(rows)
 
 
 def test_the_split_of_the_file_is_respected():

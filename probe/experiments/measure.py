@@ -70,13 +70,13 @@ def measure(
         >>> record.pairs[0].raw_effect.shape  # layer head depth
         (4, 4, 5)
     """
-    plan = planned(model, material, splits, options, options.experiments)
+    plan = stage_units(model, material, splits, options, options.experiments)
     in_stage = stages(report, plan)
     run = start(model, material, splits, options, random_model=random_model, in_stage=in_stage)
     return proceed(run, options.experiments, in_stage=in_stage)
 
 
-def planned(
+def stage_units(
     model: Model,
     material: Material,
     splits: SensePairSplits,

@@ -31,11 +31,11 @@ from probe.inference.within import (
     SWAP_COLUMNS,
     PairEvidence,
     WordEvidence,
-    effects_of_swaps,
     head_arrays,
-    in_units,
     net_where,
     noun_columns,
+    raw_columns,
+    swap_columns,
 )
 from probe.model.check import Certificate, Row
 from probe.results import circuit
@@ -328,8 +328,8 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
             continue
         pairs = [pair.record for pair in with_gap]
         arrays = {"auroc": np.mean([pair.separation.auroc for pair in with_gap], axis=0)}
-        arrays |= effects_of_swaps(pairs)
-        arrays |= noun_columns(with_gap) | in_units(with_gap)
+        arrays |= swap_columns(pairs)
+        arrays |= noun_columns(with_gap) | raw_columns(with_gap)
         for name in ATTENTION:
             to_token = [pair.attention[name.removeprefix("attention_")] for pair in pairs]
             arrays[name] = np.mean(to_token, axis=0)

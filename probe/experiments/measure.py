@@ -121,7 +121,10 @@ def start(
     else:
         # A record contains no axes. They are fitted again on the same splits; the swaps are in the
         # record.
-        run.prepared = tuple(map(_prepared, run.observation.pairs, earlier.pairs))
+        run.prepared = tuple(
+            Prepared(sense, pair.pairs, pair.gap, pair.gates, pair.reading)
+            for sense, pair in zip(run.observation.pairs, earlier.pairs, strict=True)
+        )
         run.pairs = earlier.pairs
         run.earlier.update(earlier.measured)
     return run
@@ -201,11 +204,6 @@ def _read(
         later_token="controls" in options.experiments,
     )
     return Run(model, options, observation, random_model)
-
-
-def _prepared(sense: SenseAxes, pair: SensePair) -> Prepared:
-    """Two senses as they were prepared for an earlier record."""
-    return Prepared(sense, pair.pairs, pair.gap, pair.gates, pair.reading)
 
 
 def _record(run: Run) -> WordRecord:

@@ -18,7 +18,7 @@ import pandas as pd
 from probe.experiments.columns import KEYS, Columns, Table, key_of
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.table import EXPERIMENTS
-from probe.inference.nouns import PARTS, AmbiguityGate, NounEvidence, joined_parts
+from probe.inference.nouns import PARTS, NounEvidence, joined_parts
 from probe.inference.verdicts import (
     REASONS,
     best_verdicts,
@@ -337,8 +337,12 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
         rows = all_heads[(all_heads["word"] == word.record.word) & all_heads["net"].notna()]
         frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
         frame["comparison"] = comparisons(frame)
-        gates = [pair.nouns.gate for pair in with_gap if pair.nouns is not None]
-        if any(passes_gate(_p_of(gate)) for gate in gates):
+        gates = [
+            {"ambiguity_p": pair.nouns.gate.p, "ambiguity_p_near": pair.nouns.gate.p_near}
+            for pair in with_gap
+            if pair.nouns is not None
+        ]
+        if any(map(passes_gate, gates)):
             # The mean over the pairs may be significant even if no single pair is.
             more = (frame["verdict"] == "mover") & (frame["comparison"] == "more")
             frame.loc[more, "verdict"] = "resolver"
@@ -346,11 +350,6 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
     columns = ["word", "layer", "head", "auroc", *SWAP_COLUMNS, *ATTENTION, *PARTS, "comparison"]
     columns += ["verdict", "resolves", "of", *RAW]
     return stacked(parts, columns)[columns].astype(RANKS)
-
-
-def _p_of(gate: AmbiguityGate) -> dict[str, float]:
-    """The two p of a gate, by column name."""
-    return {"ambiguity_p": gate.p, "ambiguity_p_near": gate.p_near}
 
 
 def controls(evidence: Sequence[WordEvidence]) -> pd.DataFrame:

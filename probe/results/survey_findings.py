@@ -196,7 +196,9 @@ def survey_findings(model: str, frames: Mapping[str, pd.DataFrame]) -> SurveyFin
     """
     [numbers] = frames["survey_model"].to_dict("records")
     rows = frames["survey_heads"].sort_values("rank").to_dict("records")
-    heads = tuple(_head(row) for row in rows if numbers["ranked"])
+    heads = tuple(
+        HeadAcrossWords(name=head_name(row), **_keywords(row)) for row in rows if numbers["ranked"]
+    )
     sets = frames.get("survey_carry_over", pd.DataFrame()).to_dict("records")
     columns = {name: numbers[name] for name in SurveyFindings.__annotations__ if name in numbers}
     return SurveyFindings(
@@ -214,7 +216,3 @@ def survey_findings(model: str, frames: Mapping[str, pd.DataFrame]) -> SurveyFin
 def _keywords(row: Mapping[Any, Any]) -> dict[str, Any]:
     """The row with its column names as strings, for keyword arguments."""
     return {str(name): value for name, value in row.items()}
-
-
-def _head(row: Mapping[Any, Any]) -> HeadAcrossWords:
-    return HeadAcrossWords(name=head_name(row), **_keywords(row))

@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from probe.patching.sets import HeadIndex
 from probe.results.findings import head_name
 from probe.stats.limits import FEWEST_WORDS, GATE, LEVEL, SMALLEST
 
@@ -175,11 +174,6 @@ class SurveyFindings:
         largest = min(SET_SIZE, self.depth * self.number_of_heads // self.layers // 2)
         sizes = [each for each in self.carry_over if each.k <= largest]
         return sizes[-1] if sizes else None
-
-    @property
-    def leading_heads(self) -> tuple[HeadIndex, ...]:
-        """The indices of the heads of `top_heads`."""
-        return tuple((head.layer, head.head) for head in self.top_heads)
 
     def by_comparison(self, comparison: str) -> tuple[HeadAcrossWords, ...]:
         """The movers whose effect on words is "more", "less" or the "same" as that on unambiguous

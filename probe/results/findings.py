@@ -79,6 +79,7 @@ class HeadFinding:
     self_repair: float
     auroc: float
     attention_cue: float
+    attention_previous: float
     attention_itself: float
     p_auroc: float  # the smallest corrected p over the pairs of senses
     p_swap: float  # the smallest corrected p over the pairs of senses

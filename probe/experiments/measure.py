@@ -195,13 +195,18 @@ def _read(
     random_model: Model | None,
 ) -> Run:
     """A word after the unchanged runs of its sentences."""
+    # Another token in a run changes the last digits. A record must not depend on the experiments,
+    # so a report always reads the token after the word, unless hooks make it a second run.
+    later_token = options.next_token
+    if model.origin.hooks:
+        later_token = "controls" in options.experiments
     observation = observe(
         model,
         material,
         splits,
         seed=options.seed,
         next_token=options.next_token,
-        later_token="controls" in options.experiments,
+        later_token=later_token,
     )
     return Run(model, options, observation, random_model)
 

@@ -628,8 +628,8 @@ def survey(
         bool,
         Option(
             "--dry-run",
-            help="Print which words can be measured, why others cannot, and minutes. Measures one "
-            "word to estimate the time. Writes nothing.",
+            help="Print which words can be measured, why others cannot, and minutes. Runs a few "
+            "sentences to estimate the time. Writes nothing.",
         ),
     ] = False,
     device: DeviceOption = CPU,

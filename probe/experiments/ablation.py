@@ -225,9 +225,8 @@ def _nearest(
         torch.from_numpy(~out.masks),
         directions.to(resid.dtype).repeat(len(KINDS), 1, 1, 1),  # row stage sense d_model
     )
-    by_kind = (
-        changes.double().unflatten(0, (len(KINDS), -1)).numpy()
-    )  # kind sentence set depth sense
+    # `kind sentence set depth sense`
+    by_kind = changes.double().unflatten(0, (len(KINDS), -1)).numpy()
     # How far each centroid is ahead of the first one: unchanged at depth 0 and for the first.
     ahead = (cosine - cosine[..., :1])[None, :, None]
     ahead = np.broadcast_to(ahead, (*by_kind.shape[:3], *ahead.shape[3:])).copy()

@@ -70,7 +70,7 @@ def _backups(run: Run, each: SwappedPair) -> tuple[Backup, ...]:
     from_direct = swaps.profile[..., min(each.prepared.reading.direct) - 1 :]
     # lost = (largest effect at a depth from the head's write on, or the write itself) - effect at
     # the last depth. `layer head`
-    lost = np.maximum(swaps.write, from_direct.max(-1)) - last
+    lost = np.maximum(swaps.direct_effect, from_direct.max(-1)) - last
     rng = np.random.default_rng(run.options.seed)
     few_pairs = each.pairs.take(design.spread(each.pairs.units, JOINT_PAIRS, rng))
     gap = each.prepared.gap[:, layers].mean()

@@ -82,13 +82,13 @@ def measure(
         >>> record.pairs[0].raw_effect.shape  # layer head depth
         (4, 4, 5)
     """
-    plan = planned(model, material, splits, options, options.experiments)
+    plan = stage_units(model, material, splits, options, options.experiments)
     in_stage = stages(report, plan)
     run = start(model, material, splits, options, random_model=random_model, in_stage=in_stage)
     return proceed(run, options.experiments, in_stage=in_stage)
 
 
-def planned(
+def stage_units(
     model: Model,
     material: Material,
     splits: SensePairSplits,
@@ -133,7 +133,10 @@ def start(
     else:
         # A record contains no axes. They are fitted again on the same splits; the swaps are in the
         # record.
-        run.prepared = tuple(map(_prepared, run.observation.pairs, earlier.pairs))
+        run.prepared = tuple(
+            Prepared(sense, pair.pairs, pair.gap, pair.gates, pair.reading)
+            for sense, pair in zip(run.observation.pairs, earlier.pairs, strict=True)
+        )
         run.pairs = earlier.pairs
         run.earlier.update(earlier.measured)
     return run
@@ -204,20 +207,20 @@ def _read(
     random_model: Model | None,
 ) -> Run:
     """A word after the unchanged runs of its sentences."""
+    # Another token in a run changes the last digits. A record must not depend on the experiments,
+    # so a report always reads the token after the word, unless hooks make it a second run.
+    later_token = options.next_token
+    if model.origin.hooks:
+        later_token = "controls" in options.experiments
     observation = observe(
         model,
         material,
         splits,
         seed=options.seed,
         next_token=options.next_token,
-        later_token="controls" in options.experiments,
+        later_token=later_token,
     )
     return Run(model, options, observation, random_model)
-
-
-def _prepared(sense: SenseAxes, pair: SensePair) -> Prepared:
-    """Two senses as they were prepared for an earlier record."""
-    return Prepared(sense, pair.pairs, pair.gap, pair.gates, pair.reading)
 
 
 def _record(run: Run) -> WordRecord:

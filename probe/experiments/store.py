@@ -117,11 +117,10 @@ def _restored(described: Any, arrays: Mapping[str, Array], kinds: Mapping[str, t
     if "enum" in described:
         return kinds[described["enum"]](described["value"])
     if "items" in described:
-        return {_key(key): _restored(each, arrays, kinds) for key, each in described["items"]}
+        # JSON turns a tuple into a list, which cannot be a key.
+        return {
+            tuple(key) if isinstance(key, list) else key: _restored(each, arrays, kinds)
+            for key, each in described["items"]
+        }
     of_fields = {name: _restored(each, arrays, kinds) for name, each in described["fields"].items()}
     return kinds[described["record"]](**of_fields)
-
-
-def _key(key: Any) -> Any:
-    """A key of a mapping; JSON turns a tuple into a list."""
-    return tuple(key) if isinstance(key, list) else key

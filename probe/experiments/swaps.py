@@ -40,6 +40,54 @@ from probe.stats.resampling import Array
 RANK_ENDS = (0.025, 0.975)  # quantiles: the limits of a 95 % interval
 
 
+class Shifts(NamedTuple):
+    """How far swaps move the recipient along its axis. `pair part... depth` each
+
+    A part is what one swap replaces: a head by layer and head, an MLP by layer, or a set. Depth 0,
+    before the first block, is left out, because no swap reaches it.
+
+    into_b: the shift of B with the output of A
+    into_a: the shift of A with the output of B
+    same_a, same_b: the shift of each with the output of its same-sense donor
+    """
+
+    into_b: Array
+    into_a: Array
+    same_a: Array
+    same_b: Array
+
+    def in_gaps(self, axes: HeldOutAxes, pairs: Pairs) -> "Shifts":
+        """The same as fractions of the gap with which each recipient's axis was fitted."""
+        parts = []
+        for shift, rows in zip(self, (pairs.b, pairs.a, pairs.a, pairs.b), strict=True):
+            gap = axes.gap[axes.cell[list(rows)], 1 : 1 + shift.shape[-1]].numpy()
+            missing_axes = [1] * (shift.ndim - 2)
+            parts.append(shift / gap.reshape(len(gap), *missing_axes, -1))
+        return Shifts(*parts)
+
+    @property
+    def denoise(self) -> Array:
+        """B with the output of A, toward A."""
+        return self.into_b
+
+    @property
+    def noise(self) -> Array:
+        """A with the output of B, toward B."""
+        return -self.into_a
+
+    @property
+    def same_sense(self) -> Array:
+        """The effect of same-sense donors toward the other sense, averaged over both members."""
+        return (self.same_b - self.same_a) / 2
+
+    @property
+    def net(self) -> Array:
+        """The effect toward the donor, averaged over both directions, minus that of a same-sense
+        donor.
+        """
+        return (self.denoise + self.noise) / 2 - self.same_sense
+
+
 @dataclass(frozen=True, eq=False)
 class Effects:
     """The effect of swapping each head, pair by pair, in units of M.
@@ -111,8 +159,8 @@ class PairEffects:
     mixers: Effects | None = None
 
     @property
-    def write(self) -> Array:
-        """D: the write of each head as a fraction of the gap at the stage at which it is read.
+    def direct_effect(self) -> Array:
+        """The write of each head as a fraction of the gap at the stage at which the write is read.
         `-> layer head`
         """
         return np.asarray(self.direct.sum(0) / self.direct_gap.sum(0)[:, None])
@@ -134,6 +182,8 @@ def measure(
     """The effects of swapping every head, and how far each head moves the word.
 
     texts: row by row as in `states`
+    states: of the unchanged runs; their z are the donors
+    axes: fitted at every stage, by holdout
     reading: the stages at which heads are read
 
     The second result is the mean shift over the pairs, minus that of same-sense donors, at every
@@ -142,11 +192,13 @@ def measure(
     swap = partial(swap_heads, weights)
     raw = run_swaps(swap, texts, states.z, axes, pairs)
     shifts = raw.in_gaps(axes, pairs)
+    # After the depths, axes may have been fitted at the stages of the next token.
     further_stages = axes.u.shape[1] - states.resid.shape[1]
     gap = gaps(axes, stages_of(weights, states, further_stages), pairs)
 
-    def at_stage(at: int | None) -> Effects | None:
-        return None if at is None else _effects_at(shifts, gap, [at] * len(reading.at))
+    def at_stage(stage: int | None) -> Effects | None:
+        """The effects of all heads at one stage."""
+        return None if stage is None else _effects_at(shifts, gap, [stage] * len(reading.at))
 
     depths = len(weights.blocks)
     # profile = Σ net / Σ G over pairs, at every depth from 1 on.
@@ -200,7 +252,7 @@ def _of_mixers(
     return _effects_at(of_one_head, gap, stages)
 
 
-def _effects_at(shifts: "Shifts", gap: Array, stages: Sequence[int]) -> Effects:
+def _effects_at(shifts: Shifts, gap: Array, stages: Sequence[int]) -> Effects:
     """The effects where the heads of each layer are read at a separate stage.
 
     shifts: `pair layer head stage` each
@@ -230,54 +282,6 @@ def _share_rerouted(weights: Weights, texts: Rows, donors: Tensor, pairs: Pairs)
     first = int(weights.config.family.parallel)
     shares = [heads[:, layer + first :].mean(-1) for layer, heads in enumerate(by_mlp)]
     return np.asarray(torch.stack(shares))
-
-
-class Shifts(NamedTuple):
-    """How far swaps move the recipient along its axis. `pair part... depth` each
-
-    A part is what one swap replaces: a head by layer and head, an MLP by layer, or a set. Depth 0,
-    before the first block, is left out, because no swap reaches it.
-
-    into_b: B with the output of A
-    into_a: A with the output of B
-    same_a, same_b: each with the output of its same-sense donor
-    """
-
-    into_b: Array
-    into_a: Array
-    same_a: Array
-    same_b: Array
-
-    def in_gaps(self, axes: HeldOutAxes, pairs: Pairs) -> "Shifts":
-        """The same as fractions of the gap with which each recipient's axis was fitted."""
-        parts = []
-        for shift, rows in zip(self, (pairs.b, pairs.a, pairs.a, pairs.b), strict=True):
-            gap = axes.gap[axes.cell[list(rows)], 1 : 1 + shift.shape[-1]].numpy()
-            missing_axes = [1] * (shift.ndim - 2)
-            parts.append(shift / gap.reshape(len(gap), *missing_axes, -1))
-        return Shifts(*parts)
-
-    @property
-    def denoise(self) -> Array:
-        """B with the output of A, toward A."""
-        return self.into_b
-
-    @property
-    def noise(self) -> Array:
-        """A with the output of B, toward B."""
-        return -self.into_a
-
-    @property
-    def same_sense(self) -> Array:
-        """The effect of same-sense donors toward the other sense, averaged over both members."""
-        return (self.same_b - self.same_a) / 2
-
-    @property
-    def net(self) -> Array:
-        """The effect toward the donor, averaged over both directions, minus that of a same-sense
-        donor.
-        """
-        return (self.denoise + self.noise) / 2 - self.same_sense
 
 
 def run_swaps(

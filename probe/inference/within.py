@@ -160,14 +160,14 @@ def head_arrays(evidence: PairEvidence) -> dict[str, Array]:
         name: getattr(evidence.separation, name)
         for name in ("auroc", "auroc_low", "auroc_high", "hedges_g")
     }
-    arrays |= effects_of_swaps([pair])
-    arrays |= tested(evidence)
+    arrays |= swap_columns([pair])
+    arrays |= tested_columns(evidence)
     arrays |= {f"attention_{name}": to_token for name, to_token in pair.attention.items()}
     arrays["net_near"] = net_where(pair, lambda distance: distance == 1)
     arrays["net_far"] = net_where(pair, lambda distance: distance > 1)
     arrays |= _backup_columns(evidence)
     arrays |= noun_columns([evidence])
-    arrays |= in_units([evidence])
+    arrays |= raw_columns([evidence])
     share = None if pair.swaps is None else pair.swaps.rerouted
     arrays["rerouted"] = missing(pair) if share is None else share
     return arrays
@@ -178,7 +178,7 @@ def missing(pair: SensePair) -> Array:
     return np.full(pair.attention["itself"].shape, np.nan)
 
 
-def effects_of_swaps(pairs: Sequence[SensePair]) -> dict[str, Array]:
+def swap_columns(pairs: Sequence[SensePair]) -> dict[str, Array]:
     """The columns SWAP_COLUMNS: means over these pairs of senses, with intervals and ranks.
 
     swap = (denoise + noise) / 2
@@ -196,7 +196,7 @@ def effects_of_swaps(pairs: Sequence[SensePair]) -> dict[str, Array]:
 
     ratios = ("denoise", "noise", "same_sense")
     columns = {name: mean(swaps.word.ratio(name) for swaps, _ in with_gap) for name in ratios}
-    columns["direct"] = mean(swaps.write for swaps, _ in with_gap)
+    columns["direct"] = mean(swaps.direct_effect for swaps, _ in with_gap)
     columns["swap"] = (columns["denoise"] + columns["noise"]) / 2
     columns["self_repair"] = columns["swap"] - columns["direct"]
     net = columns["swap"] - columns["same_sense"]
@@ -218,7 +218,7 @@ def effects_of_swaps(pairs: Sequence[SensePair]) -> dict[str, Array]:
     return {name: columns[name] for name in SWAP_COLUMNS}
 
 
-def tested(evidence: PairEvidence) -> dict[str, Array]:
+def tested_columns(evidence: PairEvidence) -> dict[str, Array]:
     """The columns TESTED: corrected p and false discovery rate of separation and swap, and the
     effects on the next token and on continuations with their p.
 
@@ -282,7 +282,7 @@ def noun_columns(pairs: Sequence[PairEvidence]) -> dict[str, Array]:
     return dict(joined_parts(parts))
 
 
-def in_units(pairs: Sequence[PairEvidence]) -> dict[str, Array]:
+def raw_columns(pairs: Sequence[PairEvidence]) -> dict[str, Array]:
     """The columns RAW of every head: means over these pairs of senses, in units of the residual
     stream.
 

@@ -50,8 +50,7 @@ WANTED += [
     "added_tokens.json",
 ]
 # The files of a tokenizer's vocabulary, of which the first complete set counts: a whole tokenizer,
-# or
-# the files from which transformers builds one.
+# or the files from which transformers builds one.
 VOCABULARIES = (
     ("tokenizer.json",),
     ("vocab.json", "merges.txt"),

@@ -94,10 +94,8 @@ def run(
     """
     ids = pad_rows(model, rows)
     # The mask follows from lengths: a mask from ids would drop a padding token that is part of a
-    # text.
-    # A causal model needs no mask, because padding comes after everything that is read. With a
-    # mask, in
-    # layers with a sliding window, a padded position would see nothing and become NaN.
+    # text. A causal model needs no mask, because padding comes after everything that is read. With
+    # a mask, in layers with a sliding window, a padded position would see nothing and become NaN.
     lengths = [ids.shape[1] if model.config.causal else len(row) for row in rows]
     ends = torch.tensor(lengths, device=model.device)
     mask = (torch.arange(ids.shape[1], device=model.device) < ends[:, None]).long()
@@ -109,8 +107,7 @@ def run(
             return model.bridge(ids, attention_mask=mask)
         base = model.bridge.original_model.base_model
         # Without a cache, TransformerLens multiplies OLMo's float32 patterns with bfloat16 values,
-        # and
-        # fails.
+        # and fails.
         use_cache = model.dtype is torch.bfloat16
         return base(ids, attention_mask=mask, use_cache=use_cache).last_hidden_state
 

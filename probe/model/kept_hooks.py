@@ -80,8 +80,7 @@ def _part_of(root: Any, hook: Hook) -> Any:
             return None
     if isinstance(module, BlockBridge) and not hook.before:
         # A change of a block's output must be made inside the bridge's block, whose hook point then
-        # holds
-        # it.
+        # holds it.
         return module.original_component
     return module
 

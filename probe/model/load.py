@@ -459,9 +459,7 @@ def _read_tokenizer(folder: Path, reader: str) -> Any:
         read_json(folder / "tokenizer.json")
     try:
         tokenizer = getattr(transformers, reader).from_pretrained(folder, **LOCAL)
-    except (
-        Exception
-    ) as error:  # broad, because tokenizers raises Exception itself for a broken file
+    except Exception as error:  # broad, because tokenizers raises Exception for a broken file
         raise refuse(
             folder, f"its tokenizer cannot be read ({in_short(error)})", "save the tokenizer again"
         ) from error

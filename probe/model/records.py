@@ -158,9 +158,8 @@ class AttentionTrace(Picklable):
 
     def _bridge_of(self, source: "ModelSource") -> object:
         """The bridge of the traced model. Raises InputError for another model."""
-        from probe.model.load import (
-            load,
-        )  # here, because it imports hooks, which import this module
+        # Imported here, because it imports hooks, which import this module.
+        from probe.model.load import load
 
         model = load(source)
         for name, traced in self.stack.raw.items():

@@ -176,13 +176,11 @@ def _pairs(head: HeadFinding) -> str:
 
 def _mover_count(finding: WordFindings) -> str:
     heads = finding.layers * finding.heads_per_layer
-    several = len(finding.pairs) > 1 and finding.movers
-    in_pairs = f", in {_pairs_moved(finding)}" if several else ""
-    return f"{len(finding.movers)} of {heads} heads{in_pairs}"
-
-
-def _pairs_moved(finding: WordFindings) -> str:
-    return f"{finding.pairs_moved} of {counted(len(finding.pairs), 'pair')} of meanings"
+    movers = f"{len(finding.movers)} of {heads} heads"
+    if len(finding.pairs) == 1 or not finding.movers:
+        return movers
+    pairs = counted(len(finding.pairs), "pair")
+    return f"{movers}, in {finding.pairs_moved} of {pairs} of meanings"
 
 
 def _nouns(finding: WordFindings) -> str:

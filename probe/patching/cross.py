@@ -183,8 +183,8 @@ def _logits_with_donor(
         fused.position_tables(decoder, n),
         depth=len(tree),
         edits=Edits(Z, tree, lambda layer, recipient: donor.z[layer, None, None]),
-        at=at,
-        read=at,
+        edit_at=at,
+        read_at=at,
         cross=Cross(stacks["cross"], [(k[None], v[None]) for k, v in recipient.cross_attention]),
     )
     before = [(k[None], v[None]) for k, v in recipient.self_attention]

@@ -474,9 +474,8 @@ def receiver_z(
     pos = _indices(inputs.pos, cache)
     streams = layer_cache.resid_pre[:, pos] + inputs.change
     projections = fused.project(weights, block, streams, cache.tables, pos[None])
-    q, k, v = (
-        repeat_kv(part, count)[:, head[variant], range(len(pos))] for part in projections
-    )  # recipient input d_head
+    # `recipient input d_head`
+    q, k, v = (repeat_kv(part, count)[:, head[variant], range(len(pos))] for part in projections)
     readable = cache.keys_read(receiver)
     queries = layer_cache.q[:, head, receiver]  # recipient variant d_head
     keys = repeat_kv(layer_cache.k[:, :, readable], count)[:, head]

@@ -187,6 +187,6 @@ def _add_at_word(step: Step, push: Tensor) -> Tensor:
     count = step.z.shape[2]  # live positions
     if count == 1:
         return step.z + push[:, None, None]
-    assert step.run.at is not None
-    is_word = torch.arange(count, device=push.device) == step.run.at[:, None]  # batch live
+    assert step.run.edit_at is not None
+    is_word = torch.arange(count, device=push.device) == step.run.edit_at[:, None]  # batch live
     return step.z + is_word[:, None, :, None, None] * push[:, None, None]

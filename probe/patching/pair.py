@@ -597,7 +597,7 @@ def run_with_patch(cache: PairCache, patch: HeadPatch) -> PatchedRun:
         donor=lambda layer, recipient: z[layer, None, None],
     )
     at = zero + patch.at - start
-    run = Run(weights, cache.tables, len(cache.layers), edits=edits, at=at)
+    run = Run(weights, cache.tables, len(cache.layers), edits=edits, edit_at=at)
     with torch.inference_mode():
         entering = cache.layers[0].resid_pre[:1, start:]
         kv_cache = []

@@ -194,8 +194,7 @@ def chains(among: Edges, least: float) -> list[Numbers]:
     for number in np.flatnonzero(strength >= least).tolist():
         leaving[sender_of(among.edges[number])].append(number)
     # The heap returns the smallest value first, so strengths are negated. The weakest edge of a
-    # path
-    # then has the largest of its values.
+    # path then has the largest of its values.
     waiting: list[tuple[float, Numbers]] = []
     for node, numbers in leaving.items():
         if node.layer == EMBEDDING:

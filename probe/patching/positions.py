@@ -212,14 +212,9 @@ def _effects_at(
     read_out = torch.cat([changes[site] for site in sites], dim=1)
     if not isinstance(read, Tensor):
         read_out = read(read_out)
-    counts = [count for site in sites for count in _variants(at_site[site])]
+    counts = [stream.shape[1] for site in sites for _, stream in at_site[site]]
     keys = [key for site in sites for key, _ in at_site[site]]
     return dict(zip(keys, read_out.split(counts, dim=1), strict=True))
-
-
-def _variants(changes: Sequence[tuple[tuple[str, int], Tensor]]) -> list[int]:
-    """The number of variants of each change."""
-    return [stream.shape[1] for _, stream in changes]
 
 
 # A changed stream, `recipient variant d_model`, and its site. A page shows the code of the

@@ -172,8 +172,8 @@ class Run:
     depth: int  # how many blocks are run
     shared: Prefixes | None = None  # of an unchanged run of whole texts
     edits: Edits | None = None
-    at: Tensor | None = None  # batch: the live position that is edited
-    read: Tensor | None = None  # batch: the live position that is read; None for all of them
+    edit_at: Tensor | None = None  # batch: the live position that is edited
+    read_at: Tensor | None = None  # batch: the live position that is read; None for all of them
     cross: Cross | None = None  # whose heads are then the ones that are edited
 
     def steps(
@@ -258,14 +258,14 @@ class Step:
 
         `resid_post` adds that write in place: clone this stream if you keep it beyond that.
         """
-        return self._beside(HIDDEN, self._after_attention)
+        return self._branched(HIDDEN, self._after_attention)
 
     @property
     def mlp_input(self) -> Tensor:
         """The stream that the MLP reads, before an edit at HIDDEN. `batch variant live d_model`"""
         if not self.run.weights.config.family.parallel:
             return self._after_attention
-        return self._beside(ATTN_OUT, self._beside(Z, self.resid_pre))
+        return self._branched(ATTN_OUT, self._branched(Z, self.resid_pre))
 
     @cached_property
     def hidden(self) -> Tensor:
@@ -284,7 +284,7 @@ class Step:
     def reading(self, x: Tensor) -> Tensor:
         """A quantity of this step at the position that is read. `batch variant live ... -> batch
         variant ...`"""
-        return x[:, :, 0] if x.shape[2] == 1 else _at(x, self.run.read)
+        return x[:, :, 0] if x.shape[2] == 1 else _at(x, self.run.read_at)
 
     def everywhere(self, x: Tensor) -> Tensor:
         """A quantity of a run of whole texts, at every position. `batch 1 live ... -> row pos
@@ -320,7 +320,7 @@ class Step:
         d_model`"""
         weights = self.run.weights if self.run.cross is None else self.run.cross.weights
         block = weights.blocks[self.layer]
-        stream = self._beside(ATTN_OUT, self._beside(Z, self._stream))
+        stream = self._branched(ATTN_OUT, self._branched(Z, self._stream))
         if self._site != ATTN_OUT:
             return fused.write(weights, block, stream, self.z)
         writer = fused.attention_of(block)
@@ -343,7 +343,7 @@ class Step:
         parent, edited, _ = self.branch
         if not edited.any():
             return self._cut(x[:, parent])
-        recipient = x[:, :, 0] if x.shape[2] == 1 else _at(x, self.run.at)
+        recipient = x[:, :, 0] if x.shape[2] == 1 else _at(x, self.run.edit_at)
         donor = edits.donor(self.layer, recipient[:, 0])
         if site == Z:
             recipient = patch(recipient[:, parent], donor, edited)
@@ -352,15 +352,15 @@ class Step:
         if x.shape[2] == 1:
             return recipient[:, :, None]
         x = x[:, parent]
-        x[torch.arange(len(x), device=x.device), :, self.run.at] = recipient
+        x[torch.arange(len(x), device=x.device), :, self.run.edit_at] = recipient
         return self._cut(x)
 
-    def _beside(self, site: str, x: Tensor) -> Tensor:
-        """The stream for the variants and positions that follow this site. It is unchanged if
-        another site is edited.
+    def _branched(self, site: str, x: Tensor) -> Tensor:
+        """The stream after variants branch at a site; unchanged if another site is edited.
 
         The stream has the variants that enter the block. What is edited at the site has the
-        variants of the block, so the stream is repeated for them before the two are added.
+        variants of the block, so the stream is repeated for them before the two are added. Like
+        that quantity, it is cut to the position that is read in the last block.
 
         Shape: `batch variant live d_model`
         """
@@ -373,9 +373,9 @@ class Step:
         """A quantity only at the position that is read, in the last block. `batch variant live
         ...`"""
         is_last = self.layer == self.run.depth - 1
-        if not is_last or self.run.read is None or x.shape[2] == 1:
+        if not is_last or self.run.read_at is None or x.shape[2] == 1:
             return x
-        return _at(x, self.run.read)[:, :, None]
+        return _at(x, self.run.read_at)[:, :, None]
 
 
 def _at(x: Tensor, position: Tensor | None) -> Tensor:
@@ -453,7 +453,7 @@ def run_at_word(
             depth,
             lambda rows, depth: ((k, v) for _, k, v in project_texts(weights, rows, depth, tables)),
         )
-    run = Run(weights, tables, depth, edits=edits, at=at, read=at)
+    run = Run(weights, tables, depth, edits=edits, edit_at=at, read_at=at)
     return run.steps(embed_live(weights, live_ids, start), before)
 
 

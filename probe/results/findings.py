@@ -91,10 +91,7 @@ class HeadFinding:
     comparison: str  # more, less, same or undecided; "" if it was not compared
     at_end: bool  # at or after the read-out layer, so that its effect is read after the last layer
     own_write: float
-    own_write_nouns: float
     own_write_more_low: float
-    moved_raw: float
-    moved_raw_nouns: float
 
     @property
     def with_its_readers(self) -> bool:
@@ -138,7 +135,6 @@ class PairOfSenses:
     general_share: float  # mean over the nouns of their squared gap / the word's
     largest_share: float  # the largest such ratio
     surprisal: float
-    surprisal_nouns: float
     nouns_near: int
     ambiguity_p: float  # p of the ambiguity gate; NaN if it was not computed
     ambiguity_p_near: float

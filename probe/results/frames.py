@@ -18,7 +18,7 @@ import pandas as pd
 from probe.experiments.columns import KEYS, Columns, Table, key_of
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.table import EXPERIMENTS
-from probe.inference.nouns import PARTS, AmbiguityGate, NounEvidence, joined_parts
+from probe.inference.nouns import PARTS, NounEvidence, joined_parts
 from probe.inference.verdicts import (
     REASONS,
     best_verdicts,
@@ -31,11 +31,11 @@ from probe.inference.within import (
     SWAP_COLUMNS,
     PairEvidence,
     WordEvidence,
-    effects_of_swaps,
     head_arrays,
-    in_units,
     net_where,
     noun_columns,
+    raw_columns,
+    swap_columns,
 )
 from probe.model.check import Certificate, Row
 from probe.results import circuit
@@ -328,8 +328,8 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
             continue
         pairs = [pair.record for pair in with_gap]
         arrays = {"auroc": np.mean([pair.separation.auroc for pair in with_gap], axis=0)}
-        arrays |= effects_of_swaps(pairs)
-        arrays |= noun_columns(with_gap) | in_units(with_gap)
+        arrays |= swap_columns(pairs)
+        arrays |= noun_columns(with_gap) | raw_columns(with_gap)
         for name in ATTENTION:
             to_token = [pair.attention[name.removeprefix("attention_")] for pair in pairs]
             arrays[name] = np.mean(to_token, axis=0)
@@ -337,8 +337,12 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
         rows = all_heads[(all_heads["word"] == word.record.word) & all_heads["net"].notna()]
         frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
         frame["comparison"] = comparisons(frame)
-        gates = [pair.nouns.gate for pair in with_gap if pair.nouns is not None]
-        if any(passes_gate(_place(gate)) for gate in gates):
+        gates = [
+            {"ambiguity_p": pair.nouns.gate.p, "nouns": len(pair.nouns.gate.noun_numbers)}
+            for pair in with_gap
+            if pair.nouns is not None
+        ]
+        if any(map(passes_gate, gates)):
             # The mean over the pairs may be significant even if no single pair is.
             more = (frame["verdict"] == "mover") & (frame["comparison"] == "more")
             frame.loc[more, "verdict"] = "resolver"
@@ -346,11 +350,6 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
     columns = ["word", "layer", "head", "auroc", *SWAP_COLUMNS, *ATTENTION, *PARTS, "comparison"]
     columns += ["verdict", "resolves", "of", *RAW]
     return stacked(parts, columns)[columns].astype(RANKS)
-
-
-def _place(gate: AmbiguityGate) -> dict[str, float]:
-    """The p of a gate and the number of its nouns, by column name."""
-    return {"ambiguity_p": gate.p, "nouns": len(gate.noun_numbers)}
 
 
 def controls(evidence: Sequence[WordEvidence]) -> pd.DataFrame:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from probe.patching.sets import HeadIndex
 from probe.results.findings import head_name
 from probe.stats.limits import FEWEST_WORDS, GATE, LEVEL, SMALLEST
 
@@ -176,11 +175,6 @@ class SurveyFindings:
         sizes = [each for each in self.carry_over if each.k <= largest]
         return sizes[-1] if sizes else None
 
-    @property
-    def leading_heads(self) -> tuple[HeadIndex, ...]:
-        """The indices of the heads of `top_heads`."""
-        return tuple((head.layer, head.head) for head in self.top_heads)
-
     def by_comparison(self, comparison: str) -> tuple[HeadAcrossWords, ...]:
         """The movers whose effect on words is "more", "less" or the "same" as that on unambiguous
         nouns.
@@ -196,7 +190,9 @@ def survey_findings(model: str, frames: Mapping[str, pd.DataFrame]) -> SurveyFin
     """
     [numbers] = frames["survey_model"].to_dict("records")
     rows = frames["survey_heads"].sort_values("rank").to_dict("records")
-    heads = tuple(_head(row) for row in rows if numbers["ranked"])
+    heads = tuple(
+        HeadAcrossWords(name=head_name(row), **_keywords(row)) for row in rows if numbers["ranked"]
+    )
     sets = frames.get("survey_carry_over", pd.DataFrame()).to_dict("records")
     columns = {name: numbers[name] for name in SurveyFindings.__annotations__ if name in numbers}
     return SurveyFindings(
@@ -214,7 +210,3 @@ def survey_findings(model: str, frames: Mapping[str, pd.DataFrame]) -> SurveyFin
 def _keywords(row: Mapping[Any, Any]) -> dict[str, Any]:
     """The row with its column names as strings, for keyword arguments."""
     return {str(name): value for name, value in row.items()}
-
-
-def _head(row: Mapping[Any, Any]) -> HeadAcrossWords:
-    return HeadAcrossWords(name=head_name(row), **_keywords(row))

@@ -377,9 +377,8 @@ def corrected_tests(
         for name, of_pairs in effects.items()
         if of_pairs
     }
-    separation = np.stack(
-        [pair_result.null for pair_result in separations], axis=1
-    )  # draw pair layer head
+    # `draw pair layer head`
+    separation = np.stack([pair_result.null for pair_result in separations], axis=1)
     nulls = {"separation": separation, **flips, "opposes": -flips["swap"]}
     # All pairs of senses form one family for each test. Each pair then takes its part.
     families = {name: _max_t(null, has_heads) for name, null in nulls.items()}

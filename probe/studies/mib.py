@@ -226,6 +226,9 @@ def _run(
 ) -> NodeWrites:
     """One run of some texts for every circuit.
 
+    This loop is not that of `probe.patching.variants`, where all parts of a block read one stream.
+    Here every query, key, value and MLP reads a sum of its own.
+
     ids: `pair pos`
     corrupt: the run of the corrupt texts, whose writes the edges outside the circuit carry
     edges: of each circuit, `circuit node reader`; None for all edges

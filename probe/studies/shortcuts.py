@@ -122,7 +122,8 @@ def _measure_word(
 def _frame(word: str, measured: Shortcuts, by: By, seed: int) -> pd.DataFrame:
     """The rows of two senses of a word."""
     if by == "head":
-        return _rows(word, measured, slice(None), _p_swap(measured, seed))
+        p_swap = flip_signs(measured.swap, measured.units, seed=seed).p
+        return _rows(word, measured, slice(None), p_swap)
     return pd.concat(list(_of_pairs(word, measured)))
 
 
@@ -132,10 +133,6 @@ def _of_pairs(word: str, measured: Shortcuts) -> Iterator[pd.DataFrame]:
         frame.insert(3, "pair", number)
         frame.insert(4, "unit", unit)
         yield frame
-
-
-def _p_swap(measured: Shortcuts, seed: int) -> Array:
-    return flip_signs(measured.swap, measured.units, seed=seed).p
 
 
 def _rows(

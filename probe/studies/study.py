@@ -25,7 +25,7 @@ from probe.experiments.material import (
     prepare,
     sentences_of,
 )
-from probe.experiments.measure import measure_gates, planned, proceed, runnable, start
+from probe.experiments.measure import measure_gates, proceed, runnable, stage_units, start
 from probe.experiments.observe import observe, split_senses
 from probe.experiments.options import NounPlan, Options
 from probe.experiments.prepare import prepare_pairs
@@ -242,11 +242,11 @@ def study(
         nouns = ()
     options = StudyOptions(seed, max_pairs, permutations, nouns)
     _require_numbers(options)
-    names = choose(experiments)
+    experiment_names = choose(experiments)
     spellings = choose_words(words, user_corpus)
     measured = replace(
         REPORT,
-        experiments=names,
+        experiments=experiment_names,
         seed=seed,
         pairs=max_pairs,
         permutations=permutations,
@@ -283,15 +283,15 @@ def study(
     ]
     used_corpus = join(list(sources.values()))
     used = {"words": list(spellings)} | asdict(options) | {"sentences": used_corpus.source}
-    if names != REPORT.experiments:
-        used["experiments"] = [name for name in EXPERIMENTS if name in names]
+    if experiment_names != REPORT.experiments:
+        used["experiments"] = [name for name in EXPERIMENTS if name in experiment_names]
     if second is not None:
         used["beside"] = second.name
     unread: dict[str | None, Sequence[LeftOut]] = {
         word: source.left_out for word, source in sources.items()
     }
     unread[None] = () if user_corpus is None else user_corpus.left_out
-    all_experiments = runnable(names, model)
+    all_experiments = runnable(experiment_names, model)
     word_records = WordRecords(model, jobs, measured)
 
     def study_of(experiments: Sequence[str], first: float, last: float) -> Study:
@@ -349,7 +349,7 @@ def measure_in_full(
     splits = split_senses(material, seed=options.seed, causal=model.config.causal)
     random_model = untrained(model, seed=options.seed)
     experiments = options.experiments
-    in_stage = stages(report, planned(model, material, splits, options, experiments))
+    in_stage = stages(report, stage_units(model, material, splits, options, experiments))
     run = start(
         model,
         material,

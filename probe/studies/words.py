@@ -21,7 +21,7 @@ from typing import Any
 import probe
 from probe.errors import InputError, ModelError
 from probe.experiments.material import Material, SensePairSplits
-from probe.experiments.measure import READING, SWAPPING, planned, proceed, start
+from probe.experiments.measure import READING, SWAPPING, proceed, stage_units, start
 from probe.experiments.options import Options
 from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
@@ -212,7 +212,7 @@ class WordRecords:
     def _plan(self, number: int, experiments: Collection[str]) -> dict[str, float]:
         """The units of work that a word still needs, by stage."""
         word, record = self.words[number], self.records[number]
-        plan = planned(self.model, word.material, word.splits, self.options, experiments)
+        plan = stage_units(self.model, word.material, word.splits, self.options, experiments)
         if record is None:
             return plan
         # Only the states of the last word are in memory, so several words are read again.

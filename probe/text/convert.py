@@ -434,7 +434,7 @@ def _of_instance(instance: ElementTree.Element, word: str, keys: Mapping[str, li
 def _of_sentence(sentence: ElementTree.Element, keys: Mapping[str, list[str]]) -> Iterator[Item]:
     """The labelled words of a sentence whose words are elements, joined with spaces in the text."""
     tokens = [token for token in sentence if token.tag in ("word", "wf", "instance")]
-    forms = [_form(token) for token in tokens]
+    forms = [(token.get("surface_form") or "".join(token.itertext())).strip() for token in tokens]
     text = " ".join(forms)
     start = 0
     for token, form in zip(tokens, forms, strict=True):
@@ -445,10 +445,6 @@ def _of_sentence(sentence: ElementTree.Element, keys: Mapping[str, list[str]]) -
         if token.tag == "instance" or senses:
             word = token.get("lemma") or form.lower()
             yield Labelled(where or text, word, text, span, tuple(senses))
-
-
-def _form(token: ElementTree.Element) -> str:
-    return (token.get("surface_form") or "".join(token.itertext())).strip()
 
 
 def _ufsac_senses(token: ElementTree.Element) -> list[str]:

@@ -13,9 +13,8 @@ import regex
 
 from probe.errors import InputError, whole_number
 
-WORD = regex.compile(
-    r"\w+(?:\u00ad+\w+)*"
-)  # a word with its marks; a soft hyphen does not split it
+# A word with its marks; a soft hyphen does not split it.
+WORD = regex.compile(r"\w+(?:\u00ad+\w+)*")
 LETTER = regex.compile(r"\X")
 # Without the zero-width space, which separates words in scripts without spaces.
 INVISIBLE = regex.compile(r"(?!\u200b)\p{Cf}")

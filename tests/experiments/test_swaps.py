@@ -308,7 +308,7 @@ def test_the_direct_effect_is_the_difference_of_the_writes_at_its_stage(setting,
                 for axis_a, axis_b, a, b in in_pairs
             ]
             np.testing.assert_allclose(effect.direct[:, layer, head], expected, atol=1e-12)
-            assert effect.write[layer, head] == pytest.approx(
+            assert effect.direct_effect[layer, head] == pytest.approx(
                 float(sum(expected) / sum(gap)), abs=1e-12
             )
 
@@ -414,7 +414,7 @@ def test_a_draw_with_every_pair_once_equals_the_effect():
     np.testing.assert_allclose(swap[1], [[0.75, 0]])
     np.testing.assert_allclose(net[2], [[2.5 / 2 / 3, -0.4 / 3]])
     np.testing.assert_allclose(direct_draws, [[[1, 1 / 2]], [[4, 0]], [[0, 2 / 3]]])
-    np.testing.assert_allclose(whole.write, direct_draws[0])
+    np.testing.assert_allclose(whole.direct_effect, direct_draws[0])
 
 
 def test_a_cue_word_has_the_same_count_in_every_group():

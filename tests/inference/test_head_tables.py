@@ -42,7 +42,7 @@ def test_every_effect_is_in_the_right_column():
         )
     assert abs(frame.loc[head, "denoise"] - frame.loc[head, "noise"]) > 0.3
     np.testing.assert_allclose(frame["net"], word.net.mean(0).ravel(), atol=1e-9)
-    np.testing.assert_allclose(frame["direct"], pair.record.swaps.write.ravel(), atol=1e-12)
+    np.testing.assert_allclose(frame["direct"], pair.record.swaps.direct_effect.ravel(), atol=1e-12)
     for name in ("p_auroc", "p_swap", "p_opposes"):
         test = getattr(pair.tests, {"p_auroc": "separation", "p_swap": "swap"}.get(name, "opposes"))
         np.testing.assert_allclose(frame[name], test.p.ravel(), atol=0)

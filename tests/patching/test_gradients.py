@@ -16,8 +16,9 @@ from probe.patching.gradients import attribute_heads
 from probe.patching.heads import swap_heads, swap_sets
 
 LENGTH, AT = 7, 4
-# The norms of Llama and Gemma round to float32, so that no difference of a small change is exact.
-EXACT = each_family("gpt2", "gpt_neox", "mixtral", "bert")
+# The norms of Llama, Gemma and Mixtral round to float32, so that no difference of a small change is
+# exact.
+EXACT = each_family("gpt2", "gpt_neox", "bert")
 FAMILIES = each_family("gpt2", "llama", "gemma2", "mixtral", "bert")
 
 

@@ -78,8 +78,8 @@ def test_an_edit_at_one_position_is_read_at_another_as_in_a_whole_forward(kind, 
         tables,
         depth,
         edits=Edits(site, tree, lambda layer, base: donors[:, layer, None]),
-        at=torch.tensor([AT, AT]),
-        read=torch.tensor([READ, READ - 1]),
+        edit_at=torch.tensor([AT, AT]),
+        read_at=torch.tensor([READ, READ - 1]),
     )
     entering = variants.embed_live(weights, ids[:, None, start:], start)
     for step in run.steps(entering, before):

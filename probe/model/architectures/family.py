@@ -155,8 +155,7 @@ class Keys:
     # Bounds of scores and logits; `Config` has the same names.
     caps: tuple[str, ...] = ()
     # Constants: "embed" multiplies token embeddings, "write" every write to the stream, and
-    # "scores"
-    # products of queries and keys, instead of 1 over a root; "logits" divides logits.
+    # "scores" products of queries and keys, instead of 1 over a root; "logits" divides logits.
     scales: Mapping[str, str] = field(default_factory=dict)
     # The first token of a target, if `decoder_start_token_id` is not set.
     start: str = "decoder_start_token_id"
@@ -208,8 +207,7 @@ class GgufKeys:
     # metadata key. Empty: it belongs to this row if it belongs to no other.
     told_by: str = ""
     # Metadata keys that may hold a list of all layers: the config key of the list of kinds, the
-    # kind
-    # of a layer whose entry is true or above 0, and the kind of any other layer.
+    # kind of a layer whose entry is true or above 0, and the kind of any other layer.
     layers: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
     # Metadata keys that may be absent, with their certified values.
     must: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -319,8 +317,7 @@ class Family:
     # Whether the product of `transform`, and every LayerNorm outside the blocks, have a bias.
     biased: bool = True
     # Before the unembedding: a product, a norm and an activation; the config's activation if that
-    # is
-    # empty.
+    # is empty.
     transform: tuple[str, str, str] = ("", "", "")
     # The bias of the unembedding, full name; empty without a bias.
     head_bias: str = ""
@@ -336,8 +333,7 @@ class Family:
     # How a GGUF file stores the family; None if GGUF files are not supported.
     gguf: GgufKeys | None = None
     # The class whose TransformerLens adapter serves this family, if the family has none; "by the
-    # row"
-    # if the adapter is built from this row.
+    # row" if the adapter is built from this row.
     adapter: str = ""
 
     @property

@@ -31,8 +31,7 @@ class Wrapper:
     # Its class in transformers.
     architecture: str
     # The `model_type` of the row for the text part, if its own `model_type` has no row. The
-    # formulas
-    # are the same if all tokens are words.
+    # formulas are the same if all tokens are words.
     text: str = ""
 
     def raw_name(self, name: str) -> str:

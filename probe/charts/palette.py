@@ -247,16 +247,11 @@ def live_data(rows: pd.DataFrame, name: str) -> Any:
 
 def records(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of a table for JSON; None where a value is missing or not finite."""
-    columns = []
-    for name in rows:
-        column = rows[name]
-        missing = column.isna()
-        if pd.api.types.is_float_dtype(column.dtype):
-            missing |= np.isinf(column)
-        values = zip(column.tolist(), missing.tolist(), strict=True)
-        columns.append([None if is_missing else value for value, is_missing in values])
+    values = rows.to_numpy(dtype=object, copy=True)
+    values[pd.isna(values)] = None
+    values[(values == np.inf) | (values == -np.inf)] = None
     names = [*rows]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return [dict(zip(names, row, strict=True)) for row in values.tolist()]
 
 
 def tips(*lines: str) -> list[alt.Tooltip]:

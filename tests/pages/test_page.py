@@ -582,8 +582,8 @@ def test_hostile_text_is_displayed_and_never_executed(open_page, hostile_path):
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
-def test_links_work_and_the_page_runs_only_its_scripts(open_page, report_page, tmp_path):
-    check_policy(open_page, report_page, tmp_path)
+def test_links_work_and_the_page_runs_only_its_scripts(page, report_page, open_page, tmp_path):
+    check_policy(page, report_page, open_page, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -506,8 +506,8 @@ def test_arrow_keys_in_a_grid_follow_the_next_query(page):
     assert page.evaluate("state.at") == before - 1 and page.url.endswith(f"@{before - 1}")
 
 
-def test_links_work_and_the_page_runs_only_its_scripts(open_page, page_path, tmp_path):
-    check_policy(open_page, page_path, tmp_path)
+def test_links_work_and_the_page_runs_only_its_scripts(page, page_path, open_page, tmp_path):
+    check_policy(page, page_path, open_page, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -158,10 +158,10 @@ def check_meanings(page, terms, *, within="*"):
         page.keyboard.press("Escape")
 
 
-def check_policy(opened, path, folder):
-    """Require that links of a page are relative and lead to a target, and that the page runs no other
-    scripts."""
-    page, text = opened(path).page, path.read_text(encoding="utf-8")
+def check_policy(page, path, opened, folder):
+    """Require that links of the page of this file are relative and lead to a target, and that the
+    page runs no other scripts: a copy in the folder is opened with one."""
+    text = path.read_text(encoding="utf-8")
     links = page.eval_on_selector_all(
         "a[href]", "all => all.map(link => link.getAttribute('href'))"
     )
@@ -181,7 +181,7 @@ def check_policy(opened, path, folder):
     tampered.write_text(
         text.replace("<noscript>", "<script>window.canary = 1</script><noscript>"), encoding="utf-8"
     )
-    spoilt = opened(tampered)
+    spoilt = opened(tampered, ready=False)
     assert spoilt.page.evaluate("window.canary") is None
     assert any("Content Security Policy" in message for message in spoilt.trouble)
 

@@ -23,6 +23,7 @@ from probe.charts.palette import (
     WITH,
     by_depth,
     by_value,
+    either,
     ends_of_lines,
     finish,
     line_legend,
@@ -87,11 +88,15 @@ def token_grid(
     row = base.transform_filter("datum.chosen").mark_rect(fill=WITH, fillOpacity=0.09)
     dots = base.transform_filter("datum.size > 0").mark_point(opacity=0.9, strokeWidth=1.5)
     tip = tips("query:N", "key:N", f"{kind}:Q | {KINDS[kind]} | .6g")
-    sign = _signed("!datum.positive")
+    negative = "!datum.positive"
     # Negative dots are rings, because in grey the two colours are the same.
-    filled = alt.condition("datum.positive", alt.value(1), alt.value(0))
+    filled = either(alt.FillOpacityValue, "datum.positive", 1, 0)
     dots = dots.encode(
-        size=_area(kind, step), fill=sign, stroke=sign, fillOpacity=filled, tooltip=tip
+        size=_area(kind, step),
+        fill=_signed(alt.FillValue, negative),
+        stroke=_signed(alt.StrokeValue, negative),
+        fillOpacity=filled,
+        tooltip=tip,
     )
     masked = [] if cells["allowed"].all() else [closed]
     picture = alt.layer(ground, *masked, row, dots, data=live_data(rows, "cells"))
@@ -123,9 +128,9 @@ def _area(kind: str, step: int) -> alt.Size:
     return alt.Size("size:Q", scale=alt.Scale(domain=[0, 1], range=areas), legend=key)
 
 
-def _signed(negative: str) -> Any:
+def _signed(channel: type, negative: str) -> Any:
     """Ochre where this holds of `datum`, violet elsewhere."""
-    return alt.condition(negative, alt.value(AGAINST), alt.value(WITH))
+    return either(channel, negative, AGAINST, WITH)
 
 
 def _tall(picture: Any, count: int, step: int, *, by: str = "label") -> Any:
@@ -135,9 +140,10 @@ def _tall(picture: Any, count: int, step: int, *, by: str = "label") -> Any:
     those down the side.
     """
     step = step if count <= 20 else 15
-    return picture.properties(
-        width="container", height=step * count, usermeta={"step": step, "by": by}
-    )
+    picture.width = "container"
+    picture.height = step * count
+    picture.usermeta = {"step": step, "by": by}
+    return picture
 
 
 def head_grids(weights: pd.DataFrame, *, tokens: int) -> Any:
@@ -208,7 +214,7 @@ def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
     shape = by_value(alt.Shape, "kind:N", list(LOOKS), shapes, key)
     tip = tips("kind:N", "label:N | token", "norm:Q | length | .6g")
     base = alt.Chart().encode(x=x, y=y)
-    strong = alt.condition("datum.chosen", alt.value(150), alt.value(50))
+    strong = either(alt.SizeValue, "datum.chosen", 150, 50)
     dots = base.mark_point(filled=True, opacity=0.85).encode(
         color=colour, shape=shape, size=strong, tooltip=tip
     )
@@ -346,7 +352,7 @@ def _source_bars(column: str, x: alt.X, tip: list[alt.Tooltip]) -> tuple[alt.Cha
     """What the layers of a chart by source token share, and its bars, coloured by their sign."""
     base = _by_token("source token", tip)
     return base, base.mark_bar(height={"band": 0.6}).encode(
-        x=x, color=_signed(f"datum.{column} < 0")
+        x=x, color=_signed(alt.ColorValue, f"datum.{column} < 0")
     )
 
 

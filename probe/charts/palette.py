@@ -99,9 +99,14 @@ def finish(chart: Chart, description: str, *, height: Any = None) -> Chart:
     """
     titles = {"titleColor": MUTED, "titleFontWeight": "normal", "titleFontSize": 11}
     lines = {"domainColor": LINE, "tickColor": LINE, "gridColor": LINE, "gridOpacity": 0.6}
-    size = {} if height is None else {"width": "container", "height": height}
+    # Altair's methods `properties` and `configure` would each copy all layers with their parts.
     whole: Any = chart
-    return whole.properties(description=description, background="transparent", **size).configure(
+    if height is not None:
+        whole.width = "container"
+        whole.height = height
+    whole.description = description
+    whole.background = "transparent"
+    whole.config = alt.Config(
         font=FONT,
         view=alt.ViewConfig(stroke=None),
         axis=alt.AxisConfig(labelColor=MUTED, labelFontSize=11, **titles, **lines),
@@ -109,6 +114,7 @@ def finish(chart: Chart, description: str, *, height: Any = None) -> Chart:
         locale=alt.Locale(number=NUMBERS),
         title=alt.TitleConfig(color=INK, fontSize=13, anchor="start"),
     )
+    return chart
 
 
 def themed(spec: dict[str, Any]) -> dict[str, Any]:
@@ -236,9 +242,16 @@ def _fewest_bytes(picture: Image.Image) -> Image.Image:
 def live_data(rows: pd.DataFrame, name: str) -> Any:
     """The rows as the named data of a chart; columns keep the types that the chart's encodings
     state."""
-    return alt.InlineData(
-        values=rows.astype(object).where(rows.notna(), None).to_dict("records"), name=name
-    )
+    return alt.InlineData(values=records(rows), name=name)
+
+
+def records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table for JSON; None where a value is missing or not finite."""
+    values = rows.to_numpy(dtype=object, copy=True)
+    values[pd.isna(values)] = None
+    values[(values == np.inf) | (values == -np.inf)] = None
+    names = [*rows]
+    return [dict(zip(names, row, strict=True)) for row in values.tolist()]
 
 
 def tips(*lines: str) -> list[alt.Tooltip]:
@@ -265,6 +278,11 @@ def by_value(
     return channel(
         field, title=title, scale=alt.Scale(domain=list(values), range=list(looks)), legend=legend
     )
+
+
+def either(channel: type, test: str, yes: Any, no: Any) -> Any:
+    """A channel of fixed values: `yes` where the test holds of `datum`, `no` elsewhere."""
+    return channel(no, condition={"test": test, "value": yes})
 
 
 def bare_axis(**options: Any) -> alt.Axis:

@@ -245,13 +245,14 @@ def same_sense_donor(
     members: the rows to choose from
     """
     recipient = sentences[row]
+    cue_word = recipient.cue_word
 
     def likeness(member: int) -> tuple[bool, bool, bool]:
         donor = sentences[member]
         # Tuples compare from left to right, so distance counts before frame, and frame before cue
         # word.
         same_frame = recipient.frame is not None and donor.frame == recipient.frame
-        return distances[member] == distances[row], same_frame, donor.cue_word != recipient.cue_word
+        return distances[member] == distances[row], same_frame, donor.cue_word != cue_word
 
     likeness_of = {member: likeness(member) for member in members if member != row}
     if not likeness_of:

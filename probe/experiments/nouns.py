@@ -17,7 +17,7 @@ each noun meets as many cue words as possible. All numbers are in units of the r
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -87,6 +87,18 @@ class WordInPlace:
     at: Sequence[int]
     direct: Sequence[int]
     until: Sequence[int]
+    _splits: dict[tuple[int, ...], CrossFit] = field(default_factory=dict, init=False, repr=False)
+
+    def split_of(self, rows: Sequence[int]) -> CrossFit:
+        """`split` restricted to the sentences of `rows`. Many nouns fit the same sentences, so it
+        is kept.
+        """
+        key = tuple(rows)
+        if key not in self._splits:
+            inside = set(rows)
+            positions = [number for number, row in enumerate(self.split.rows) if row in inside]
+            self._splits[key] = restrict(self.split, positions)
+        return self._splits[key]
 
     @property
     def resid(self) -> Tensor:
@@ -447,7 +459,7 @@ def _nouns_that_fit(
     left_out = {}
     for noun in among.nouns:
         fitting = _rows_that_fit(among, noun, rows_to_run)
-        if len(fitting) < plan.fewest_sentences or not _restricted(word.split, fitting).holdouts:
+        if len(fitting) < plan.fewest_sentences or not word.split_of(fitting).holdouts:
             left_out[noun] = (
                 f"it fits {len(fitting)} of the {len(rows)} sentences that are compared, "
                 f"and {plan.fewest_sentences} are needed"
@@ -473,17 +485,11 @@ def _rows_that_fit(among: Candidates, noun: str, rows: Collection[int]) -> list[
     return [row for row in rows_for(among, noun) if row in rows]
 
 
-def _restricted(split: CrossFit, rows: Sequence[int]) -> CrossFit:
-    """A split restricted to the sentences of `rows`."""
-    inside = set(rows)
-    return restrict(split, [number for number, row in enumerate(split.rows) if row in inside])
-
-
 def _usable_pairs(word: WordInPlace, rows: Sequence[int]) -> list[int]:
     """The numbers of the pairs whose sentences are all in `rows` and whose members are held out
     there.
     """
-    part = _restricted(word.split, rows)
+    part = word.split_of(rows)
     tested = {part.rows[position] for position in part.tested}
     pairs = word.pairs
     return [
@@ -557,7 +563,7 @@ def _run(
     )
     noun_of = with_parts.nonzero()[:, 1]
     for number, noun in enumerate(nouns):
-        part = _restricted(word.split, rows_of[noun])
+        part = word.split_of(rows_of[noun])
         resid = at_rows(states.resid[:, number], rows, len(word.texts))
         noun_axes = raw_axes(resid, part, word.axes.senses)
         noun_rows = list(part.rows)

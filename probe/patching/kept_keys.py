@@ -37,11 +37,7 @@ class KeptKeys:
         self.weights = weights
         # Of each row, the keys and values of the first blocks, `1 kv_head pos d_head`.
         self._blocks: dict[Row, list[KeysValues]] = {}
-
-    @property
-    def _bytes(self) -> int:
-        of_rows = self._blocks.items()
-        return sum(bytes_before(self.weights, len(row), len(blocks)) for row, blocks in of_rows)
+        self._bytes = 0  # of all of them
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -52,13 +48,15 @@ class KeptKeys:
         run: runs the rows that are not kept
         """
         missing = [row for row in dict.fromkeys(rows) if len(self._blocks.get(row, ())) < depth]
-        added = len(missing) * bytes_before(self.weights, len(rows[0]), depth)
+        blocks_to_add = sum(depth - len(self._blocks.get(row, ())) for row in missing)
+        added = bytes_before(self.weights, len(rows[0]), blocks_to_add)
         if self._bytes + added > KEPT_BYTES:
             return run(rows, depth)
         if missing:
             blocks = [[*zip(k.split(1), v.split(1), strict=True)] for k, v in run(missing, depth)]
             for row, of_row in zip(missing, zip(*blocks, strict=True), strict=True):
                 self._blocks[row] = [(k.clone(), v.clone()) for k, v in of_row]
+            self._bytes += added
         return self._of_rows(rows, depth)
 
     def _of_rows(self, rows: Sequence[Row], depth: int) -> Iterator[KeysValues]:

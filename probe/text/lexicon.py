@@ -188,7 +188,13 @@ def expand(word: str, *, both_sides: bool = False) -> Corpus:
         >>> len(probe.lexicon.expand("bank").sentences)
         864
     """
-    of_word = entry(word)
+    return _expanded(_file_of(word), both_sides)
+
+
+@cache
+def _expanded(file_path: Path, both_sides: bool) -> Corpus:
+    of_word = _entry_of(file_path)
+    word = of_word.word
     frames = of_word.frames
     if both_sides:
         frames += frames_behind()

@@ -17,6 +17,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ WORDS_NAMED = 3  # in the repr of a corpus
 
 _WHOLE_NUMBER = re.compile(r"[+-]?\d{1,15}(\.0+)?")
 _DECIMAL = re.compile(r"[+-]?\d{1,15}(\.\d{1,17})?([eE][+-]?\d{1,3})?")
+_HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")  # a surrogate, which is no character
 _WHOLE_NUMBERS = ("start", "end", "cue_start", "cue_end", "distance")
 # Names, which may be whole numbers: a pair of sentences may be called 7.
 _NAMES = ("sense", "frame", "pair", "cue")
@@ -91,7 +93,7 @@ class Sentence:
         """The cue as it is written in the text. None if it is not marked."""
         return None if self.cue_start is None else self.text[self.cue_start : self.cue_end]
 
-    @property
+    @cached_property  # choosing donors compares every two sentences of a sense
     def cue_word(self) -> str | None:
         """The cue without capital letters: the unit of holdouts, the bootstrap and permutations."""
         return None if self.cue is None else self.cue.casefold()
@@ -445,7 +447,7 @@ def _text_flaw(values: Mapping[str, Any]) -> str | None:
             return f"{column} is {value!r}, expected {expected}"
         elif not value.strip():
             return f"{column} is empty, expected text"
-        elif any("\ud800" <= character <= "\udfff" for character in value):
+        elif _HALF_OF_A_PAIR.search(value):
             return f"{column} has half of a surrogate pair ({value!r}), expected whole characters"
     if len(values["text"]) > LONGEST_TEXT:
         return f"the text has {len(values['text']):,} characters, expected at most {LONGEST_TEXT:,}"

@@ -61,6 +61,29 @@ def opened(open_page, address):
     assert [view.trouble for view in views] == [[]] * len(views)
 
 
+@pytest.fixture(scope="module")
+def explorer(shared_page, address):
+    """The explorer's page for all tests that start from its first answer, and the address of that."""
+    view = shared_page(Address(address))
+    answered(view.page)
+    return view, view.page.url
+
+
+@pytest.fixture
+def page(explorer):
+    """The page with its first answer and without open folds; its address restores it."""
+    view, first = explorer
+    view.page.eval_on_selector_all("details", "all => all.forEach(item => item.open = false)")
+    if view.page.url != first:
+        go(view.page, first.split("#", 1)[1])
+    yield view.page
+    assert view.trouble == []
+
+
+def go(page, fragment):
+    answered(page, lambda: page.evaluate("fragment => (location.hash = fragment)", fragment))
+
+
 def answered(page, action=None):
     """Do `action`, then wait until the page has answered it and nothing is being computed."""
     before = page.evaluate("document.documentElement.dataset.answered ?? 0")
@@ -134,8 +157,7 @@ def test_the_page_opens_with_an_answer_and_requests_nothing_from_other_servers(o
     assert "bank" not in page.locator("main").inner_text().split("Is it true?")[0]
 
 
-def test_typing_changes_tokens_head_pictures_and_the_address(opened):
-    page = opened().page
+def test_typing_changes_tokens_head_pictures_and_the_address(page):
     answered(
         page, lambda: page.locator('[name="text"]').fill("In the wet garden they found a mole")
     )
@@ -156,8 +178,7 @@ def test_typing_changes_tokens_head_pictures_and_the_address(opened):
     page.wait_for_function("() => location.hash.includes('garden')", timeout=PATIENCE)
 
 
-def test_every_key_is_answered_and_the_last_answer_remains(opened):
-    page = opened().page
+def test_every_key_is_answered_and_the_last_answer_remains(page):
     box = page.locator('[name="text"]')
     box.press("End")
     box.press_sequentially(" today", delay=20)
@@ -169,8 +190,7 @@ def test_every_key_is_answered_and_the_last_answer_remains(opened):
     assert page.locator("[data-trouble]").is_hidden()
 
 
-def test_a_click_swaps_a_head_and_a_second_click_undoes_it(opened):
-    page = opened().page
+def test_a_click_swaps_a_head_and_a_second_click_undoes_it(page):
     before = outcome(page)
     click(page, 0, 0)
     size = head(page, 0, 0).get_attribute("aria-label").removeprefix("L0H0: ")
@@ -192,8 +212,7 @@ def test_a_click_swaps_a_head_and_a_second_click_undoes_it(opened):
     assert outcome(page) == before and "swap=" not in page.url
 
 
-def test_the_dots_move_apart_over_the_layers_on_request(opened):
-    page = opened().page
+def test_the_dots_move_apart_over_the_layers_on_request(page):
     at = "document.querySelector('.axis-line').getAttribute('aria-label')"
     apart = page.evaluate(at)
     page.locator('[name="depth"]').fill("0")
@@ -204,10 +223,10 @@ def test_the_dots_move_apart_over_the_layers_on_request(opened):
     assert page.evaluate(at) == apart
     page.emulate_media(reduced_motion="reduce")
     assert page.locator("[data-play]").is_hidden() and page.locator('[name="depth"]').is_visible()
+    page.emulate_media(reduced_motion="no-preference")
 
 
-def test_several_heads_are_swapped_at_once_and_undone(opened):
-    page = opened().page
+def test_several_heads_are_swapped_at_once_and_undone(page):
     before = outcome(page)
     click(page, 0, 0)
     assert page.locator("[data-with-swap]").is_visible()
@@ -233,8 +252,7 @@ def test_several_heads_are_swapped_at_once_and_undone(opened):
     assert page.locator('[data-map="swap"] .cell.swapped').count() == 0
 
 
-def test_every_kind_of_change_has_its_own_phrase(opened):
-    page = opened().page
+def test_every_kind_of_change_has_its_own_phrase(page):
     note = page.locator("[data-unchanged]")
     assert note.is_hidden()
     click(page, 3, 2)
@@ -256,8 +274,7 @@ def test_every_kind_of_change_has_its_own_phrase(opened):
     assert outcome(page).startswith(sentence)
 
 
-def test_everything_is_measured_along_the_axis_that_the_field_shows(opened):
-    page = opened().page
+def test_everything_is_measured_along_the_axis_that_the_field_shows(page):
     axis, second = page.locator('[name="axis"]'), page.locator('[name="other"]')
     text = second.input_value()
 
@@ -338,8 +355,7 @@ def test_a_head_that_the_model_does_not_have_is_left_out_of_the_address(opened):
     assert page.locator('[data-slot="following"]').inner_text() == f"{first} at “bank”, token 3"
 
 
-def test_the_address_restores_everything_and_the_back_button_goes_back(opened):
-    page = opened().page
+def test_the_address_restores_everything_and_the_back_button_goes_back(page, opened):
     page.locator('[name="layer"]').select_option("1")
     page.locator('[name="head"]').select_option("2")
     swap(page, "mean")
@@ -354,8 +370,7 @@ def test_the_address_restores_everything_and_the_back_button_goes_back(opened):
     assert not head(page, 1, 2).is_checked()
 
 
-def test_the_keyboard_reaches_heads_swaps_and_the_trace(opened):
-    page = opened().page
+def test_the_keyboard_reaches_heads_swaps_and_the_trace(page):
     head(page, 0, 0).focus()
     answered(page, lambda: page.keyboard.press("ArrowRight"))
     assert page.locator('[data-slot="head"]').first.inner_text() == "L0H1"
@@ -380,8 +395,7 @@ def test_the_keyboard_reaches_heads_swaps_and_the_trace(opened):
     )
 
 
-def test_direct_writes_of_heads_have_a_separate_map(opened):
-    page = opened().page
+def test_direct_writes_of_heads_have_a_separate_map(page):
     page.locator("#movers > details > summary").click()
     assert page.locator('[data-map="direct"]').is_visible()
     titles = page.locator('[data-map="direct"] label.cell').evaluate_all(
@@ -391,8 +405,7 @@ def test_direct_writes_of_heads_have_a_separate_map(opened):
     assert page.locator('[data-map="direct"] .against').count() > 0
 
 
-def test_movers_are_listed_by_token_and_a_click_follows_a_cell(opened):
-    page = opened().page
+def test_movers_are_listed_by_token_and_a_click_follows_a_cell(page):
     page.locator("#movers > details > summary").click()
     page.locator('[name="map"][value="sources"]').check(force=True)
     rows = page.locator('[data-rows="sources"] tr')
@@ -420,10 +433,10 @@ def test_movers_are_listed_by_token_and_a_click_follows_a_cell(opened):
     assert sum(numbers(rows.first.locator("button"))) == pytest.approx(
         *numbers(head_cell), abs=1e-4
     )
+    page.locator('[name="map"][value="direct"]').check(force=True)
 
 
-def test_a_score_is_split_on_request(opened):
-    page = opened().page
+def test_a_score_is_split_on_request(page):
     page.locator("[data-score] > summary").click()
     assert page.locator("[data-score-shown]").is_hidden()
     page.get_by_role("button", name="Split this score").click()
@@ -437,8 +450,7 @@ def test_a_score_is_split_on_request(opened):
     page.wait_for_selector("[data-score-shown]:not([hidden])", timeout=PATIENCE)
 
 
-def test_hostile_text_is_displayed_and_never_executed(opened):
-    page = opened().page
+def test_hostile_text_is_displayed_and_never_executed(page):
     answered(page, lambda: page.locator('[name="other"]').fill(""))
     answered(page, lambda: page.locator('[name="text"]').fill(HOSTILE))
     assert page.evaluate("window.canary") is None and page.locator("img").count() == 0
@@ -449,8 +461,8 @@ def test_hostile_text_is_displayed_and_never_executed(opened):
     assert page.locator("[data-trouble]").is_hidden()
 
 
-def test_the_page_saves_a_page_that_opens_without_a_server(opened, open_page, tmp_path):
-    page = opened("#" + LEXICON).page
+def test_the_page_saves_a_page_that_opens_without_a_server(page, open_page, tmp_path):
+    go(page, LEXICON)
     click(page, 0, 1)
     with page.expect_download(timeout=2 * PATIENCE) as waiting:
         page.get_by_role("button", name="Save this page").click()

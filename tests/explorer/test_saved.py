@@ -184,12 +184,20 @@ def wait_for_outcome(page, pattern):
     return page.locator('[data-slot="outcome"]').inner_text()
 
 
+@pytest.fixture
+def opened(shared_page, page_path):
+    """The saved page, opened once; its address restores the first answer."""
+    opened = shared_page(page_path)
+    opened.page.evaluate("location.hash = ''")
+    wait_for_outcome(opened.page, UNSWAPPED)
+    yield opened
+    assert opened.trouble == []
+
+
 class TestPage:
-    def test_it_opens_from_a_file_and_swaps_without_a_model(self, open_page, page_path, tiny):
-        opened = open_page(page_path)
+    def test_it_opens_from_a_file_and_swaps_without_a_model(self, opened, tiny):
         page = opened.page
         page.wait_for_selector("[data-map=swap] .cell[title]")
-        wait_for_outcome(page, UNSWAPPED)
         assert page.locator('[name="text"]').input_value() == THIS
         assert page.locator('[name="other"]').get_attribute("readonly") is not None
         assert page.locator('[name="save"]').is_hidden() and page.locator("#trace").is_hidden()
@@ -205,10 +213,10 @@ class TestPage:
             effect = cell.get_attribute("aria-label").removeprefix(f"{name}: ")
             assert f"moves {effect} of the way" in outcome
         assert page.locator('[name="swap"][value="off"]').is_disabled()
-        assert page.locator("[data-trouble]").is_hidden() and opened.trouble == []
+        assert page.locator("[data-trouble]").is_hidden()
 
-    def test_the_headline_names_the_head_with_the_largest_effect(self, open_page, page_path):
-        page = open_page(page_path).page
+    def test_the_headline_names_the_head_with_the_largest_effect(self, opened):
+        page = opened.page
         outcome = wait_for_outcome(page, UNSWAPPED)
         sizes = page.locator("[data-map=swap] label.cell").evaluate_all(
             "all => all.map(cell => Number(cell.title.split(': ')[1].replace('−', '-').slice(0, -2)))"
@@ -222,21 +230,20 @@ class TestPage:
         words = page.locator(".glossary dt").all_inner_texts()
         assert {"residual stream", "softmax", "swap", "MLP"} <= set(words)
 
-    def test_unknown_parts_of_an_address_are_ignored(self, open_page, page_path):
-        opened = open_page(page_path)
+    def test_unknown_parts_of_an_address_are_ignored(self, opened, page_path):
         page = opened.page
-        wait_for_outcome(page, UNSWAPPED)
         first = page.locator('[data-slot="following"]').inner_text()
         own_text = page.locator('[data-slot="own"]').inner_text()
         with_swap = "^With L0H0 swapped, "
+        page.goto("about:blank")
+        page.goto(f"{page_path.as_uri()}#follow=L9H9%409")
         for state, outcome, followed in (
             ("follow=L9H9%409", UNSWAPPED, first),
             ("follow=L1H1%403&swap=L9H9-other", UNSWAPPED, "L1H1 at “the”, token 3"),
             ("follow=L1H1%407&swap=L0H0-off", UNSWAPPED, "L1H1 at “bank”, token 7"),
             ("follow=L0H0%407&swap=L0H0-other", with_swap, "L0H0 at “bank”, token 7"),
         ):
-            page.goto("about:blank")
-            page.goto(f"{page_path.as_uri()}#{state}")
+            page.evaluate("state => (location.hash = state)", state)
             wait_for_outcome(page, outcome)
             page.wait_for_function(
                 "text => document.querySelector('[data-slot=own]').textContent === text",
@@ -244,14 +251,13 @@ class TestPage:
             )
             assert page.locator('[data-slot="following"]').inner_text() == followed
             assert page.locator("[data-with-swap]").is_hidden()
-        assert opened.trouble == []
 
-    def test_a_printed_page_hides_the_text_of_hidden_switches(self, open_page, page_path):
-        page = open_page(page_path).page
-        wait_for_outcome(page, UNSWAPPED)
+    def test_a_printed_page_hides_the_text_of_hidden_switches(self, opened):
+        page = opened.page
         assert "What L" in page.locator(".stage").inner_text()
         page.emulate_media(media="print")
         assert "What L" not in page.locator(".stage").inner_text()
+        page.emulate_media(media="screen")
 
     def test_equal_vectors_have_no_map_and_a_swap_repeats_the_reason(
         self, open_page, tiny, tmp_path

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from families import (
+    EACH_HYBRID,
     EXACT,
     PAIRED,
     ROUNDED,
@@ -45,7 +46,6 @@ def test_a_family_keeps_its_contract(kind: str, tmp_path: Path) -> None:
     model = family_model(kind, torch.float64)  # with the same numbers
     require_loaded(model, folder)
     require_certified(model)
-    require_certified(family_model(kind))
     require_logits_of_hugging_face(model, folder)
     records = [*traces(model)]
     for record in records:
@@ -53,6 +53,12 @@ def test_a_family_keeps_its_contract(kind: str, tmp_path: Path) -> None:
     if kind not in PAIRED:
         assert closing_error(records[0], model.config.n_layers, at=4) <= bound(model)
         require_swap_of_a_head(model)
+
+
+@pytest.mark.parametrize("kind", EACH_HYBRID)
+def test_a_hybrid_is_certified_in_float32_too(kind: str) -> None:
+    """The others are in `test_check.py`."""
+    require_certified(family_model(kind))
 
 
 def require_loaded(model: Model, folder: Path) -> None:

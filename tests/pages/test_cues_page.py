@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from browser import check_look, unfold, until
+from browser import TOUCH, check_look, unfold, until
 from page_text import check_charts, one_line
+from seeds import mostly_campaign
 
 import probe
 from probe.charts import cues as picture
@@ -185,18 +186,19 @@ def test_the_charts_follow_the_schema(page):
     check_charts(page)
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_page_draws_fits_and_sends_no_requests(open_page, page, width):
-    opened = open_page(page, viewport={"width": width, "height": 900})
-    unfold(opened.page)
-    check_look(opened, page, width)
-
-
-def test_the_search_finds_a_word_by_its_beginning(open_page, page):
-    opened = open_page(page).page
+def test_the_search_finds_a_word_by_its_beginning(shared_page, page):
+    opened = shared_page(page, **TOUCH).page
     marked = "#scatter .mark-text.role-mark text"
     before = opened.locator(marked).all_text_contents()
     opened.fill("#scatter input[type=search]", "ferr")
     until(opened, "document.querySelectorAll('#scatter .mark-text.role-mark text').length < 10")
     after = opened.locator(marked).all_text_contents()
     assert len(before) > 10 and after and all(word.lower().startswith("ferr") for word in after)
+
+
+@pytest.mark.parametrize("options", mostly_campaign([TOUCH, {}]), ids=["narrow", "wide"])
+def test_the_page_draws_fits_and_sends_no_requests(shared_page, page, options):
+    opened = shared_page(page, **options)
+    unfold(opened.page)
+    width = opened.page.viewport_size["width"]
+    check_look(opened, page, width)  # last, because it changes the shared page

@@ -7,7 +7,6 @@ from itertools import pairwise
 import pandas as pd
 import pytest
 from browser import (
-    TOUCH,
     check_look,
     check_meanings,
     check_policy,
@@ -17,7 +16,7 @@ from browser import (
     unfold,
     until,
 )
-from example_study import make_study
+from example_study import make_study, of_bank
 from page_text import facts
 from seeds import mostly_campaign
 
@@ -62,7 +61,7 @@ NAMES = [f"L{layer}H{head}" for layer, head in zip(BANK["layer"], BANK["head"], 
 
 @pytest.fixture(scope="module")
 def hostile_path(tmp_path_factory):
-    study = make_study(HOSTILE)
+    study = of_bank(make_study(HOSTILE))
     for name in (
         "words",
         "heads",
@@ -91,13 +90,16 @@ def hostile_path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unfolded(browser, report_page):
-    """The page with everything unfolded, opened once per width and scheme, for tests that only
-    read it."""
+    """The page with everything unfolded, opened once per width and scheme. A test that changes it
+    changes it back."""
     with sharing(browser) as opened:
 
         def at(width=1280, scheme="light"):
             view = opened(
-                report_page, viewport={"width": width, "height": 844}, color_scheme=scheme
+                report_page,
+                viewport={"width": width, "height": 844},
+                color_scheme=scheme,
+                has_touch=width == 390,
             )
             unfold(view.page)
             return view
@@ -108,6 +110,19 @@ def unfolded(browser, report_page):
 @pytest.fixture
 def page(unfolded):
     return unfolded().page
+
+
+@pytest.fixture
+def folded(shared_page, report_page):
+    """The page as it is after opening, opened once: what a test unfolds or opens is closed again."""
+    page = shared_page(report_page).page
+    yield page
+    page.evaluate("""() => {
+      document.querySelector("dialog[open]")?.close();
+      document.querySelectorAll("details[open]").forEach((item) => (item.open = false));
+      history.replaceState(null, "", location.pathname);
+      scrollTo(0, 0);
+    }""")
 
 
 def test_every_chart_is_drawn_with_marks(page):
@@ -132,8 +147,8 @@ def test_every_chart_is_drawn_with_marks(page):
     assert len(sizes) == boxes and min(sizes) > 200
 
 
-def test_a_map_has_a_cell_for_every_head_and_a_number_in_clear_cells(shared_page, report_page):
-    page = shared_page(report_page).page
+def test_a_map_has_a_cell_for_every_head_and_a_number_in_clear_cells(folded):
+    page = folded
     first = page.locator(".map .chart").first
     mlps = FRAMES["mlps"].query("word == 'bank'")
     framed = (BANK["comparison"] == "more").sum() + (mlps["comparison"] == "more").sum()
@@ -142,10 +157,10 @@ def test_a_map_has_a_cell_for_every_head_and_a_number_in_clear_cells(shared_page
     assert clear > 1 and first.locator(".mark-text.role-mark text").count() == clear + len(mlps)
 
 
-def test_every_picture_can_be_saved_and_follows_the_theme(open_page, report_page, tmp_path):
-    opened = open_page(report_page, color_scheme="dark")
+def test_every_picture_can_be_saved_and_follows_the_theme(unfolded, tmp_path):
+    opened = unfolded()
     page = opened.page
-    unfold(page)
+    page.emulate_media(color_scheme="dark")
     until(page, "!document.querySelector('.chart:not(.drawn)')")
     assert page.locator(".saving").count() == page.locator(".chart").count()
     picture = page.locator(".map .chart").first
@@ -157,6 +172,7 @@ def test_every_picture_can_be_saved_and_follows_the_theme(open_page, report_page
     assert page.evaluate(colour) != dark  # a chart follows the theme without being drawn again
 
 
+PHONE = {"width": 390, "height": 844}
 LIMITS = {1280: 6000, 390: 9000}  # pixels from top to bottom, before anything is opened
 
 
@@ -196,24 +212,27 @@ def test_the_page_of_a_deep_model_is_short_and_its_maps_have_numbers_on_all_side
     assert all(b - a >= 10 for a, b in pairwise(left_edge))
 
 
-def test_terms_are_explained_by_touch_and_by_keyboard(open_page, report_page):
-    page = open_page(report_page, **TOUCH).page
+def test_terms_are_explained_by_touch_and_by_keyboard(unfolded):
+    page = unfolded(390, "dark").page
     check_meanings(page, {"head", "gap", "ΔE", "AUROC", "F"}, within=":not(dialog *)")
     page.evaluate("location.hash = 'head-0-L0H2'")
     terms = {"effect", "unambiguous nouns", "more for this word", "added after it", "contrast"}
     check_meanings(page, terms, within="dialog[open] *")
+    page.evaluate("location.hash = ''")
+    until(page, "!document.querySelector('dialog[open]')")
 
 
-def test_copying_the_result_is_confirmed(open_page, report_page):
-    page = open_page(report_page, permissions=["clipboard-write"]).page
+def test_copying_the_result_is_confirmed(folded):
+    page = folded
+    page.context.grant_permissions(["clipboard-write"])
     page.locator("details.result > summary").click()
     status = page.locator("[data-copied]")
     page.wait_for_function("() => document.querySelector('[data-copied]').textContent")
     assert status.inner_text() == "Copied." and status.get_attribute("role") == "status"
 
 
-def test_the_first_screen_has_the_answer_and_everything_else_is_folded(open_page, report_page):
-    page = open_page(report_page, viewport={"width": 390, "height": 844}).page
+def test_the_first_screen_has_the_answer_and_everything_else_is_folded(shared_page, report_page):
+    page = shared_page(report_page, viewport=PHONE).page
     assert page.evaluate("document.documentElement.scrollHeight") <= LIMITS[390]
     first = page.locator("#answer, header").all_inner_texts()
     assert not re.search(r"\bp [<=≥≤]|max-T|standard deviation|AUROC", " ".join(first))
@@ -235,9 +254,9 @@ def test_the_first_screen_has_the_answer_and_everything_else_is_folded(open_page
     )  # the contents stay in sight
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_contents_fit(shared_page, report_page, open_page, width):
-    nav = open_page(report_page, viewport={"width": width, "height": 800}).page.locator("nav")
+@pytest.mark.parametrize("options", [{}, {"viewport": PHONE}], ids=["wide", "narrow"])
+def test_the_contents_fit(shared_page, report_page, options):
+    nav = shared_page(report_page, **options).page.locator("nav")
     assert nav.evaluate("nav => nav.scrollWidth <= nav.clientWidth && nav.clientHeight <= 90")
 
 
@@ -246,8 +265,8 @@ def test_not_decided_occurs_once(report_page):
     assert text.count("the data decide neither") == 1
 
 
-def test_each_word_has_its_top_heads_and_the_best_sentence(shared_page, report_page):
-    page = shared_page(report_page).page
+def test_each_word_has_its_top_heads_and_the_best_sentence(folded):
+    page = folded
     bank, _, apple = page.locator(".of-word").all()
     assert bank.locator(".top-heads a").all_inner_texts() == [
         NAMES[index] for index in BANK["rank"].argsort()[:3]
@@ -280,8 +299,8 @@ def opened_folds(page):
     )
 
 
-def test_a_link_opens_the_fold_or_card_of_its_target(open_page, report_page):
-    page = open_page(report_page).page
+def test_a_link_opens_the_fold_or_card_of_its_target(folded):
+    page = folded
     page.evaluate("location.hash = 'together'")
     until(page, "document.querySelector('#together > details').open")
     assert opened_folds(page) == ["together"]
@@ -289,22 +308,21 @@ def test_a_link_opens_the_fold_or_card_of_its_target(open_page, report_page):
     card = page.locator("dialog[open]")
     card_id = page.url.partition("#")[2]
     assert card.get_attribute("id") == card_id and card_id.startswith("head-1-")
-    again = open_page(report_page).page  # the address restores it
-    again.goto(page.url)
-    again.wait_for_selector("html.ready", state="attached")
-    until(again, f"document.getElementById('{card_id}').open")
-    again.locator(f"[id='{card_id}'] [data-close]").click()
-    until(again, "!document.querySelector('dialog[open]')")
-    until(again, "!location.hash")
+    page.reload()  # the address restores it
+    page.wait_for_selector("html.ready", state="attached")
+    assert card.get_attribute("id") == card_id
+    card.locator("[data-close]").click()
+    until(page, "!document.querySelector('dialog[open]')")
+    until(page, "!location.hash")
 
 
 def test_without_scripts_nothing_is_folded(open_page, report_page):
     nothing_is_folded(open_page(report_page, ready=False, java_script_enabled=False).page)
 
 
-def test_a_printed_page_has_no_folds_and_every_picture_and_card(open_page, report_page):
+def test_a_printed_page_has_no_folds_and_every_picture_and_card(shared_page, report_page):
     """Folded pictures are drawn while the page is idle, so that printing never waits for them."""
-    page = open_page(report_page).page
+    page = shared_page(report_page, viewport=PHONE).page
     folded = page.locator("details:not([open]) .chart")
     assert folded.count() == page.locator(".chart").count() - 2  # the two maps
     until(page, "!document.querySelector('.chart:not(.drawn)')")
@@ -317,6 +335,7 @@ def test_a_printed_page_has_no_folds_and_every_picture_and_card(open_page, repor
     assert cards.count() >= 4 and all(card.is_visible() for card in cards.all())
     assert not page.locator("#any-head").is_visible()
     nothing_is_folded(page)
+    page.emulate_media(media="screen")
 
 
 def nothing_is_folded(page):
@@ -325,9 +344,7 @@ def nothing_is_folded(page):
     assert page.locator("[aria-label='Columns of the tables'] tbody tr").first.is_visible()
 
 
-def test_the_keyboard_moves_through_a_circuit_and_each_part_has_a_label(open_page, report_page):
-    page = open_page(report_page).page
-    unfold(page)
+def test_the_keyboard_moves_through_a_circuit_and_each_part_has_a_label(page):
     parts = page.locator("[data-circuit] path[role=graphics-symbol]")
     stops = page.locator("[data-circuit] [tabindex='0']")
     first = page.locator("[data-circuit]").first
@@ -347,8 +364,8 @@ def test_the_keyboard_moves_through_a_circuit_and_each_part_has_a_label(open_pag
     assert stops.count() == page.locator("[data-circuit]").count()
 
 
-def test_a_click_on_a_cell_opens_the_card_of_the_head_without_scrolling(open_page, report_page):
-    page = open_page(report_page).page
+def test_a_click_on_a_cell_opens_the_card_of_the_head_without_scrolling(folded):
+    page = folded
     cells = page.locator(".map .chart").first.locator(".mark-rect.role-mark path")
     top_heads = page.locator(".of-word").first.locator(".top-heads a").all_inner_texts()
     other_index = next(index for index, name in enumerate(NAMES) if name not in top_heads)
@@ -373,8 +390,8 @@ def test_a_click_on_a_cell_opens_the_card_of_the_head_without_scrolling(open_pag
     assert card.locator("[data-field=auroc]").inner_text() == decimal(row["auroc"])
 
 
-def test_the_keyboard_moves_from_cell_to_cell_and_enter_opens_the_card(open_page, report_page):
-    page = open_page(report_page).page
+def test_the_keyboard_moves_from_cell_to_cell_and_enter_opens_the_card(folded):
+    page = folded
     box = page.locator(".map .chart").first
     stops = box.locator("[tabindex='0']")
     assert stops.count() == 1
@@ -395,15 +412,15 @@ def test_the_keyboard_moves_from_cell_to_cell_and_enter_opens_the_card(open_page
     assert page.evaluate(focused).startswith("L0H2, ")  # the focus is back on the cell
 
 
-def test_the_cards_of_the_top_heads_form_a_gallery(shared_page, report_page):
-    page = shared_page(report_page).page
+def test_the_cards_of_the_top_heads_form_a_gallery(folded):
+    page = folded
     tiles = page.locator(".gallery .tile").evaluate_all("all => all.map(one => one.hash.slice(1))")
     cards = page.locator("dialog.card:not(#any-head)").evaluate_all("all => all.map(one => one.id)")
     assert tiles == cards and len(tiles) >= 6
 
 
-def test_a_card_has_sentences_of_both_meanings_effect_nouns_and_a_reason(open_page, report_page):
-    page = open_page(report_page).page
+def test_a_card_has_sentences_of_both_meanings_effect_nouns_and_a_reason(folded):
+    page = folded
     page.evaluate("location.hash = 'head-0-L0H2'")
     card = page.locator("dialog[open]")
     card.wait_for()
@@ -499,8 +516,8 @@ def test_the_page_lists_lone_pairs_excluded_sentences_columns_and_suppliers(page
     assert page.locator("#supplies .supply").count() == 12
 
 
-def test_together_names_the_smallest_set_and_the_best_random_set(unfolded):
-    captions = unfolded().page.locator("#together figcaption").all_inner_texts()
+def test_together_names_the_smallest_set_and_the_best_random_set(page):
+    captions = page.locator("#together figcaption").all_inner_texts()
     row = FRAMES["curves"].query("word == 'bank' and size == smallest").iloc[0]
     faithfulness = measured(*row[["faithfulness", "faithfulness_low", "faithfulness_high"]])
     assert captions[0].startswith(
@@ -565,8 +582,8 @@ def test_hostile_text_is_displayed_and_never_executed(open_page, hostile_path):
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
-def test_links_work_and_the_page_runs_only_its_scripts(open_page, report_page, tmp_path):
-    check_policy(open_page, report_page, tmp_path)
+def test_links_work_and_the_page_runs_only_its_scripts(page, report_page, open_page, tmp_path):
+    check_policy(page, report_page, open_page, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from browser import TOUCH, check_look, check_meanings, unfold
 from example_survey import make_survey
 from made_words import effects_of
 from page_text import check_charts, one_line, pasted
+from seeds import mostly_campaign
 
 import probe
 from probe.display import html_of
@@ -297,16 +298,17 @@ def test_a_notebook_shows_the_answer_the_map_and_the_leading_heads(survey):
 # --- opened ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_page_fits_and_sends_no_requests(survey_page, open_page, width):
-    opened = open_page(survey_page, viewport={"width": width, "height": 900})
-    unfold(opened.page)
-    check_look(opened, survey_page, width)
-
-
-def test_terms_are_explained_by_touch_and_by_keyboard(survey_page, open_page):
+def test_terms_are_explained_by_touch_and_by_keyboard(survey_page, shared_page):
     terms = {"head", "sense gap", "same-sense swap", "unambiguous nouns", "cue words"}
-    check_meanings(open_page(survey_page, **TOUCH).page, terms)
+    check_meanings(shared_page(survey_page, **TOUCH).page, terms)
+
+
+@pytest.mark.parametrize("options", mostly_campaign([TOUCH, {}]), ids=["narrow", "wide"])
+def test_the_page_fits_and_sends_no_requests(survey_page, shared_page, options):
+    opened = shared_page(survey_page, **options)
+    unfold(opened.page)
+    width = opened.page.viewport_size["width"]
+    check_look(opened, survey_page, width)  # last, because it changes the shared page
 
 
 def test_the_folded_page_is_short_and_a_cell_links_to_its_word(tmp_path, open_page):

@@ -5,7 +5,6 @@ import re
 
 import pytest
 from browser import (
-    TOUCH,
     cells,
     check_look,
     check_meanings,
@@ -69,7 +68,12 @@ def looks(browser):
     with sharing(browser) as opened:
 
         def at(path, width, scheme):
-            view = opened(path, color_scheme=scheme, viewport={"width": width, "height": 844})
+            view = opened(
+                path,
+                color_scheme=scheme,
+                viewport={"width": width, "height": 844},
+                has_touch=width == 390,
+            )
             unfold(view.page)
             for way in ("columns", "rows"):
                 view.page.locator(f'[name="queries"][value="{way}"]').check(force=True)
@@ -443,10 +447,10 @@ def test_controls_have_names(page):
     assert unnamed == 0
 
 
-def test_terms_are_explained_by_touch_and_by_keyboard(open_page, page_path):
+def test_terms_are_explained_by_touch_and_by_keyboard(looks, page_path):
     terms = {"ΔE", "heads", "residual stream", "LayerNorm", "logit lens", "softmax", "MLP"}
     terms |= {"Cosine"}
-    check_meanings(open_page(page_path, **TOUCH).page, terms)
+    check_meanings(looks(page_path, 390, "dark").page, terms)
 
 
 def test_attention_can_be_drawn_as_lines_and_every_line_can_be_followed(page):
@@ -502,8 +506,8 @@ def test_arrow_keys_in_a_grid_follow_the_next_query(page):
     assert page.evaluate("state.at") == before - 1 and page.url.endswith(f"@{before - 1}")
 
 
-def test_links_work_and_the_page_runs_only_its_scripts(open_page, page_path, tmp_path):
-    check_policy(open_page, page_path, tmp_path)
+def test_links_work_and_the_page_runs_only_its_scripts(page, page_path, open_page, tmp_path):
+    check_policy(page, page_path, open_page, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,15 @@ MEANINGS = {
 MEANINGS_WITHOUT_NEXT = MEANINGS | {
     "mover": "moves the word beyond chance for every head tested",
 }
+# Next to the marks of a map, where resolvers and movers are known.
+GLOSSES = {
+    "position-explained": "because of the token next to it",
+    "confounded": "perhaps not by meaning",
+    "backup": "compensates for another head",
+    "erased": "later layers remove it",
+    "unread": "no effect on the next token",
+    "suggestive": "not significant",
+}
 NOT_SWAPPED = "the gap between these senses is not significant, so no head was swapped"
 AS_WELL = (
     "the place of the word or its cue, the text's length or an untrained model tells the senses "

@@ -611,11 +611,15 @@ def leading_mlp(
 
     Only parts of layers below `read_depth` are compared, because later ones are read elsewhere.
     """
-    nets = mlps[mlps["layer"] < read_depth].groupby("layer")["net"].mean()
-    effects = [head.net for head in heads if not head.at_end]
-    if nets.empty or nets.max() <= max(effects, default=0.0):
+    before = mlps[mlps["layer"] < read_depth]
+    if before.empty:
         return None
-    return LeadingMlp(layer=int(nets.idxmax()), net=float(nets.max()))
+    means = before.groupby("layer", as_index=False)["net"].mean()
+    largest = means.loc[means["net"].to_numpy().argmax()]
+    effects = [head.net for head in heads if not head.at_end]
+    if largest["net"] <= max(effects, default=0.0):
+        return None
+    return LeadingMlp(layer=int(largest["layer"]), net=float(largest["net"]))
 
 
 def smallest_set(curves: pd.DataFrame) -> SmallestSet | None:

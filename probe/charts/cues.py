@@ -51,13 +51,18 @@ def dots(cues: pd.DataFrame) -> pd.DataFrame:
 
 
 def cue_scatter(
-    cues: pd.DataFrame, senses: Sequence[str], *, hues: Sequence[str] = SENSES[:2]
+    cues: pd.DataFrame,
+    senses: Sequence[str],
+    *,
+    hues: Sequence[str] = SENSES[:2],
+    names: int = NAMED,
 ) -> alt.LayerChart:
     """Every cue: where it moves the word, in percent of the gap, against the attention of a head.
 
     cues: the frame `cues` of a scan with at least one head.
     senses: the two, the first is on the right.
     hues: their colours.
+    names: the number of extreme cues whose names are written where there is space.
     """
     rows = dots(cues)
     heads = list(dict.fromkeys(head_names(cues)))
@@ -75,14 +80,14 @@ def cue_scatter(
     )
     x = alt.X(
         "coordinate:Q",
-        title=f"← {senses[1]} · sense coordinate, % of the gap · {senses[0]} →",
-        axis=alt.Axis(format=".0%", tickCount=8, grid=False),
+        title=f"← {senses[1]} · % of the gap · {senses[0]} →",
+        axis=alt.Axis(format=".0%", tickCount=5, grid=False),
         scale=alt.Scale(domain=across, nice=False),
     )
     y = alt.Y(
         "attention:Q",
         title="attention of the head to the cue",
-        axis=alt.Axis(format=".0%", tickCount=5),
+        axis=alt.Axis(format=".0%", tickCount=3),
         scale=alt.Scale(domain=up, nice=False),
     )
     looks = alt.Scale(domain=list(senses), range=list(hues))
@@ -115,9 +120,10 @@ def cue_scatter(
     found_names = found_dots.mark_text(
         align="left", dx=8, dy=-8, fontSize=12, fontWeight="bold"
     ).encode(text=alt.Text("cue:N"), color=alt.value(INK))
-    names = alt.Chart(pd.concat([_names(rows, head, across, up) for head in heads]))
-    names = (
-        names.transform_filter(f"datum.name == head && (datum.narrow || width >= {WIDE - 80})")
+    placed = [_names(rows, head, across, up, names=names) for head in heads]
+    labels = (
+        alt.Chart(pd.concat(placed))
+        .transform_filter(f"datum.name == head && (datum.narrow || width >= {WIDE - 80})")
         .mark_text(fontSize=11, align="center", dy=-7)
         .encode(x=x, y=y, text=alt.Text("cue:N"), color=alt.value(INK))
         .transform_filter("length(search) < 2")
@@ -130,7 +136,7 @@ def cue_scatter(
         f"{senses[0]}: {', '.join(ends['cue'].tail(5)[::-1])}; toward {senses[1]}: "
         f"{', '.join(ends['cue'].head(5))}. The mean over all words is {percent(mean)}."
     )
-    picture = alt.layer(middle, all_dots, fitted_dots, names, rings, found_names).add_params(
+    picture = alt.layer(middle, all_dots, fitted_dots, labels, rings, found_names).add_params(
         selection, search
     )
     return finish(picture, description, height=HEIGHT)
@@ -142,7 +148,12 @@ def _range(values: pd.Series) -> tuple[float, float]:
 
 
 def _names(
-    rows: pd.DataFrame, head: str, across: tuple[float, float], up: tuple[float, float]
+    rows: pd.DataFrame,
+    head: str,
+    across: tuple[float, float],
+    up: tuple[float, float],
+    *,
+    names: int,
 ) -> pd.DataFrame:
     """The cues that are named for a head, so that no two names meet: those furthest from the middle
     of both axes first. `narrow`: a name that fits into a narrow picture, too."""
@@ -152,7 +163,7 @@ def _names(
     strength = along.abs() + above.clip(lower=0)
     # Both sides in turn, so that each has names.
     order = strength.groupby(along > 0).rank(ascending=False, method="first").sort_values().index
-    candidates = unseen.loc[order].head(NAMED)
+    candidates = unseen.loc[order].head(names)
     labels: list[dict[str, Any]] = []
     boxes: dict[int, list[_Box]] = {WIDE: [], NARROW_WIDTH: []}
     for cue, x, y in zip(

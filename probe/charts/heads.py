@@ -8,8 +8,9 @@ for unambiguous nouns in its place. Every picture takes the whole frame and a wo
 are the same for every word.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 import pandas as pd
@@ -63,7 +64,11 @@ UNMARKED = ("separates", "none")  # in a map: too many, and nothing depends on t
 MORE = "more"  # the comparison of a head that does more for the word than for unambiguous nouns
 MORE_FRAME = {"stroke": INK, "strokeWidth": 2.5, "fillOpacity": 0}
 COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "mover": WITH, "opposes": AGAINST}
-FEW_LAYERS = 6  # a higher map has numbers on all four sides
+FEW_LAYERS = 6  # a higher map has the numbers of heads above it, too
+MANY = 12  # layers or heads with so many numbers have a label at every STEP-th
+STEP = 5
+BETWEEN_PANELS = 10  # pixels
+LABEL_EXTENT = 16  # pixels of the labels of layers, so that both panels have their title in line
 NOTHING = 0.005  # of the gap: an effect that rounds to 0 %
 STRONG = 0.55  # of the scale: from here on white is read better than ink, on the darker colour
 MLP = "MLP"  # the column of the MLPs in the map
@@ -133,7 +138,7 @@ SMALLEST_CELL = 12
 NUMBERS_FROM = 22  # a smaller cell has no space for a number
 LOWER = 4  # a number is moved down by this, below the verdict's mark
 LARGE_MARK = 60  # square pixels of a mark, in the largest cells
-SMALL_MARK = 34
+SMALL_MARK = 48
 MLP_CELL = ("word", "layer", "head", "name", "net", "general", "specific", "comparison", "beside")
 EFFECT_TITLE = "net swap effect (share of gap)"
 CHANCE = 0.5
@@ -160,12 +165,37 @@ def verdict_shape(names: list[str], *, legend: bool) -> Any:
     return by_value(alt.Shape, "verdict:N", names, [MARKS[name] for name in names], key, "verdict")
 
 
-def effect_limit(word_heads: pd.DataFrame, mlps: pd.DataFrame | None = None) -> float:
-    """The largest absolute net effect of the frames, rounded up to a tenth: both ends of the
-    diverging scale."""
-    nets = [frame["net"] for frame in (word_heads, mlps) if frame is not None and len(frame)]
-    largest = float(pd.concat(nets).abs().max()) if nets else 0.0
-    return max(-(-largest // 0.1) / 10, 0.1)
+class EffectLimits(NamedTuple):
+    """The ends of the diverging scales of a map: the largest absolute net effect, rounded up to a
+    tenth.
+
+    before: of the layers up to the read-out layer
+    at_end: of the later layers, which are read after the last one
+    """
+
+    before: float
+    at_end: float
+
+
+def effect_limits(
+    word_heads: pd.DataFrame,
+    mlps: pd.DataFrame | None = None,
+    *,
+    read_at: Mapping[str, int] | None = None,
+) -> EffectLimits:
+    """The ends of the scales of all words. read_at: as in `head_map`."""
+    frames = [word_heads] if mlps is None else [word_heads, mlps]
+    rows = pd.concat(
+        [frame[["word", "layer", "net"]] for frame in frames if len(frame)] or [word_heads]
+    )
+    depths = rows["word"].map(read_at or {}).fillna(math.inf)
+    is_at_end = rows["layer"] >= depths
+    return EffectLimits(_limit(rows.loc[~is_at_end, "net"]), _limit(rows.loc[is_at_end, "net"]))
+
+
+def _limit(nets: pd.Series) -> float:
+    largest = nets.abs().max()
+    return 0.1 if pd.isna(largest) else max(-(-float(largest) // 0.1) / 10, 0.1)
 
 
 def mlps_at_word(positions: pd.DataFrame) -> pd.DataFrame:
@@ -233,16 +263,17 @@ def head_map(
     word: str,
     mlps: pd.DataFrame | None = None,
     *,
-    read_at: int | None = None,
+    read_at: Mapping[str, int] | None = None,
     legend: bool = True,
-) -> alt.LayerChart:
+) -> alt.LayerChart | alt.VConcatChart:
     """Layer x head grid of a word's net swap effects, in square cells; a number (percent) is where
     the 95 % interval excludes zero.
 
     The verdict is a mark in the cell's corner; in large models the cells have no number. A frame is
     around the cells that do more for the word than for unambiguous nouns. `mlps`, from
     `mlps_beside_nouns` or `mlps_at_word`, are one more column on the same scale, each with its
-    number. A dashed line lies above the layer `read_at`, the first that is read at the last depth.
+    number. `read_at` has the first layer of each word that is read after the last layer: from there
+    on the map is a second panel with its own scale.
     """
     rows = ranked_heads(of_word(word_heads, word))
     best = rows.nlargest(1, "net").iloc[0]
@@ -254,7 +285,9 @@ def head_map(
         f"{int(rows['clear'].sum())} heads exclude zero. Resolvers: {resolvers}. "
         f"Significantly more for it than for unambiguous nouns: {do_more}."
     )
-    return finish(_map(word_heads, word, legend, mlps, read_at=read_at), description)
+    limits = effect_limits(word_heads, mlps, read_at=read_at)
+    depth = (read_at or {}).get(word)
+    return finish(_map(word_heads, word, legend, mlps, limits=limits, read_at=depth), description)
 
 
 def head_maps(word_heads: pd.DataFrame) -> alt.HConcatChart | alt.Chart:
@@ -266,8 +299,10 @@ def head_maps(word_heads: pd.DataFrame) -> alt.HConcatChart | alt.Chart:
         return finish(
             chart.encode(text=alt.Text("note:N"), x=alt.XValue(0)).properties(height=30), note
         )
+    limits = effect_limits(word_heads)
     charts = [
-        _map(word_heads, word, word == words[0]).properties(title=str(word)) for word in words
+        _map(word_heads, word, word == words[0], limits=limits).properties(title=str(word))
+        for word in words
     ]
     description = f"Maps of {', '.join(words)}: net swap effects of every head by layer and head."
     return finish(alt.hconcat(*charts), description)
@@ -283,12 +318,19 @@ def survey_verdicts(heads: pd.DataFrame) -> pd.Series:
     return verdict
 
 
-def survey_map(heads: pd.DataFrame, *, limit: float) -> alt.LayerChart:
+def survey_limits(heads: pd.DataFrame) -> EffectLimits:
+    """The ends of the scales of `survey_map`. heads: the frame `survey_heads` of one model."""
+    is_at_end = heads["layer"] >= heads["read_depth"].min()
+    effects = heads["effect"]
+    return EffectLimits(_limit(effects[~is_at_end]), _limit(effects[is_at_end]))
+
+
+def survey_map(heads: pd.DataFrame, *, limits: EffectLimits) -> alt.LayerChart | alt.VConcatChart:
     """Layer x head grid of net swap effects over many words; marks and frames as in `head_map`.
 
-    `heads` is the frame `survey_heads` of one model, of heads that have a rank · `limit`: both ends
-    of the scale, so that several models share one. A dashed line is above the first layer that is
-    read at the last depth. Marks are at heads that move words the wrong way, or further than
+    `heads` is the frame `survey_heads` of one model, of heads that have a rank · `limits`: the ends
+    of the scales, so that several models share them. The layers that are read after the last one
+    are a second panel. Marks are at heads that move words the wrong way, or further than
     SMALLEST without significance. Frames are around heads that move words significantly, and do
     more for them than for unambiguous nouns.
     """
@@ -308,7 +350,7 @@ def survey_map(heads: pd.DataFrame, *, limit: float) -> alt.LayerChart:
         f"than for unambiguous nouns: {names}."
     )
     depth = int(rows["read_depth"].min())
-    picture = _map(rows, "", False, limit=limit, tooltip=SURVEY_TIPS, read_at=depth)
+    picture = _map(rows, "", False, limits=limits, tooltip=SURVEY_TIPS, read_at=depth)
     return finish(picture, description)
 
 
@@ -318,43 +360,95 @@ def _map(
     legend: bool,
     mlps: pd.DataFrame | None = None,
     *,
-    limit: float | None = None,
+    limits: EffectLimits,
     tooltip: Sequence[alt.Tooltip] = HEAD_TIPS,
     read_at: int | None = None,
-) -> alt.LayerChart:
-    limit = effect_limit(word_heads, mlps) if limit is None else limit
+) -> alt.LayerChart | alt.VConcatChart:
+    """The map of a word: one panel, or two where heads from layer `read_at` on have a rank."""
     beside = of_word(mlps, word) if mlps is not None else word_heads[:0]
-    cell = cell_size(word_heads, mlps)
-    has_numbers = cell >= NUMBERS_FROM
     rows = ranked_heads(of_word(word_heads, word))
-    if has_numbers:
-        rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
     fields = [*CELL, *(str(tip.shorthand).split(":")[0] for tip in tooltip)]
-    rows = rows[[name for name in dict.fromkeys(fields) if name in rows]]
     # In a hybrid some layers have no heads.
-    layers = sorted({*word_heads["layer"].tolist(), *beside["layer"].tolist()})
-    heads = sorted(word_heads["head"].unique().tolist())
-    across = alt.Scale(domain=[*heads, *beside["head"].unique().tolist()])
+    grid = _Grid(
+        layers=sorted({*word_heads["layer"].tolist(), *beside["layer"].tolist()}),
+        heads=sorted(word_heads["head"].unique().tolist()),
+        further=beside["head"].unique().tolist(),
+        cell=cell_size(word_heads, mlps),
+        verdicts=marked(word_heads),
+        fields=list(dict.fromkeys(fields)),
+        tooltip=tooltip,
+        legend=legend,
+    )
+    depth = math.inf if read_at is None else read_at
+    before = [layer for layer in grid.layers if layer < depth]
+    at_end = [layer for layer in grid.layers if layer >= depth]
+    if not before or not rows["layer"].isin(at_end).any():
+        return _panel(grid, rows, beside, limit=max(limits), layers=grid.layers)
+    panels = [
+        _panel(grid, rows, beside, limit=limits.before, layers=before),
+        _panel(grid, rows, beside, limit=limits.at_end, layers=at_end),
+    ]
+    picture = alt.vconcat(*panels, spacing=BETWEEN_PANELS)
+    return picture.resolve_scale(color="independent", shape="independent")
+
+
+class _Grid(NamedTuple):
+    """What the panels of a map share.
+
+    layers, heads: all of the map, also those without cells
+    further: the columns besides the heads
+    cell: the side of a cell, in pixels
+    verdicts: those that have a mark
+    fields: the columns of a cell that the page needs
+    tooltip: of a cell of a head
+    legend: whether there is one
+    """
+
+    layers: list[int]
+    heads: list[int]
+    further: list[str]
+    cell: int
+    verdicts: list[str]
+    fields: list[str]
+    tooltip: Sequence[alt.Tooltip]
+    legend: bool
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the cells are large enough for a number."""
+        return self.cell >= NUMBERS_FROM
+
+
+def _panel(
+    grid: _Grid, rows: pd.DataFrame, beside: pd.DataFrame, *, limit: float, layers: list[int]
+) -> alt.LayerChart:
+    """The cells of some layers of a map, on a scale that ends at `limit`.
+
+    rows: of heads that have a rank
+    beside: of MLPs and mixers
+    """
+    rows = rows[rows["layer"].isin(layers)]
+    beside = beside[beside["layer"].isin(layers)]
+    if grid.has_numbers:
+        rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
+    rows = rows[[name for name in grid.fields if name in rows]]
+    across = alt.Scale(domain=[*grid.heads, *grid.further])
     down = alt.Scale(domain=layers)
     # Only the cells draw axes; what lies on them would draw them again.
     on_cells = {"x": _heads_along(across, None), "y": _layers_down(down, None)}
-    colour = alt.Color(
-        "net:Q", scale=effect_scale(limit), legend=_effect_legend(limit) if legend else None
-    )
+    is_first = layers[0] == grid.layers[0]
+    is_last = layers[-1] == grid.layers[-1]
+    legend = _effect_legend(limit) if grid.legend and is_first else None
+    colour = alt.Color("net:Q", scale=effect_scale(limit), legend=legend)
     text = alt.condition(alt.datum.net > STRONG * limit, alt.value("#ffffff"), alt.value(INK))
-    base = alt.Chart(rows).encode(**on_cells, tooltip=tooltip)
+    base = alt.Chart(rows).encode(**on_cells, tooltip=grid.tooltip)
     cells = base.mark_rect(stroke=LINE, strokeWidth=1)
-    labels: dict[str, Any] = dict(LEVEL_LABELS)
-    if not has_numbers and len(across.domain) > len(heads):
-        # The name of the last column needs the space of two cells.
-        labels["labelExpr"] = f"datum.value === {heads[-1]} ? '' : datum.label"
-    x = _heads_along(across, alt.Axis(**labels))
-    y = _layers_down(down, alt.Axis(**LEVEL_LABELS))
+    x = _heads_along(across, _heads_axis(grid) if is_last else None)
+    y = _layers_down(down, _layers_axis(grid))
     layered = [cells.encode(x=x, y=y, color=colour)]
-    kinds = marked(word_heads)
-    if has_numbers:
+    if grid.has_numbers:
         # In small cells the number is moved down for the mark.
-        lower = LOWER if kinds and cell < LARGEST_CELL else 0
+        lower = LOWER if grid.verdicts and grid.cell < LARGEST_CELL else 0
         numbers = base.transform_filter(alt.datum.clear).mark_text(fontSize=11, dy=lower)
         layered.append(numbers.encode(text=alt.Text("mark:N"), color=text))
     else:
@@ -362,28 +456,46 @@ def _map(
         is_negative = (alt.datum.net <= -SMALLEST) & alt.datum.clear
         negative = base.transform_filter(is_bare).transform_filter(is_negative)
         layered.append(negative.mark_text(fontSize=11, text="−", color=INK))
-    if kinds:
-        shape = verdict_shape(kinds, legend=legend)
-        size = LARGE_MARK if cell == LARGEST_CELL else SMALL_MARK
-        layered.append(_verdict_marks(base, kinds, shape, text, size=size, corner=has_numbers))
-    if read_at in layers:
-        line = alt.Chart(pd.DataFrame({"layer": [read_at]}))
-        line = line.mark_rule(color=INK, strokeDash=[5, 4], strokeWidth=1.5)
-        layered.append(line.encode(y=alt.Y("layer:O", scale=down, bandPosition=0, axis=None)))
+    if grid.verdicts:
+        shape = verdict_shape(grid.verdicts, legend=legend is not None)
+        size = LARGE_MARK if grid.cell == LARGEST_CELL else SMALL_MARK
+        corner = grid.has_numbers
+        layered.append(_verdict_marks(base, grid.verdicts, shape, text, size=size, corner=corner))
     beyond = [layer for layer in layers if layer > rows["layer"].max()]
-    layered += _beyond(beyond, heads, on_cells["y"])
-    if len(layers) > FEW_LAYERS:
+    layered += _beyond(beyond, grid.heads, on_cells["y"])
+    if len(grid.layers) > FEW_LAYERS:
         opposite = base.mark_rect(opacity=0)
-        x = _heads_along(across, alt.Axis(orient="top", title=None, **labels))
-        y = _layers_down(down, alt.Axis(orient="right", title=None, **LEVEL_LABELS))
-        layered.append(opposite.encode(x=x, y=y))
+        top = _heads_axis(grid, orient="top", title=None) if is_first else None
+        layered.append(opposite.encode(x=_heads_along(across, top), y=on_cells["y"]))
     if len(beside):
-        layered += _mlp_column(beside, on_cells, fill=colour, text=text if has_numbers else None)
+        numbered = text if grid.has_numbers else None
+        layered += _mlp_column(beside, on_cells, fill=colour, text=numbered)
     # Frames last, so that no neighbouring cell covers a side.
-    layered += _frames_of_more(rows, on_cells, tooltip)
+    layered += _frames_of_more(rows, on_cells, grid.tooltip)
     layered += _frames_of_more(beside, on_cells, MLP_TIPS)
-    picture = alt.layer(*layered).properties(width=alt.Step(cell), height=alt.Step(cell))
+    picture = alt.layer(*layered).properties(width=alt.Step(grid.cell), height=alt.Step(grid.cell))
     return picture.resolve_axis(x="independent", y="independent")
+
+
+def _heads_axis(grid: _Grid, **looks: Any) -> alt.Axis:
+    """The axis of the heads. A name after the last number begins at the middle of its cell, because
+    it is wider than a small cell."""
+    align: Any = "center"
+    if grid.further and not grid.has_numbers:
+        align = {"condition": {"test": "!isNumber(datum.value)", "value": "left"}, "value": align}
+    return alt.Axis(labelAlign=align, **_labels(grid.heads, grid), **looks)
+
+
+def _layers_axis(grid: _Grid, **looks: Any) -> alt.Axis:
+    return alt.Axis(minExtent=LABEL_EXTENT, **_labels(grid.layers, grid), **looks)
+
+
+def _labels(numbers: list[int], grid: _Grid) -> dict[str, Any]:
+    """The labels of an axis: in small cells only every STEP-th number, if there are many."""
+    labels: dict[str, Any] = dict(LEVEL_LABELS)
+    if not grid.has_numbers and numbers[-1] >= MANY:
+        labels["labelExpr"] = f"isNumber(datum.value) && datum.value % {STEP} ? '' : datum.label"
+    return labels
 
 
 def cell_size(word_heads: pd.DataFrame, mlps: pd.DataFrame | None = None) -> int:

@@ -15,10 +15,10 @@ from probe.charts.depth import depth_profiles
 from probe.charts.evidence import distance_lines, head_part_bars, set_curves
 from probe.charts.heads import (
     control_strips,
-    effect_limit,
     head_map,
     mlps_at_word,
     separation_and_effect,
+    survey_limits,
     survey_map,
 )
 from probe.charts.nouns import noun_gaps
@@ -46,13 +46,14 @@ class StudyCharts:
         """frames: the tables of a study or a survey, by name."""
         self._frames = frames
 
-    def heads(self, word: str | None = None) -> alt.LayerChart:
+    def heads(self, word: str | None = None) -> alt.LayerChart | alt.VConcatChart:
         """The map of a word's heads: net swap effects by layer and head, with the MLPs if the study
         has traced them."""
         heads, word = self._of_word("word_heads", word)
         positions = self._frames.get("positions")
         mlps = None if positions is None else mlps_at_word(positions)
-        return head_map(heads, word, mlps, read_at=self._read_at(word))
+        depths = {name: self._read_at(name) for name in heads["word"].unique()}
+        return head_map(heads, word, mlps, read_at=depths)
 
     def word_heads(self, word: str | None = None) -> alt.LayerChart:
         """The held-out AUROC of every head against its net swap effect."""
@@ -131,11 +132,11 @@ class StudyCharts:
             )
         return picture
 
-    def survey_heads(self) -> alt.LayerChart:
+    def survey_heads(self) -> alt.LayerChart | alt.VConcatChart:
         """The map of the heads over all words."""
         table = self._table("survey_heads")
         heads = table.dropna(subset="effect")
-        return survey_map(heads, limit=effect_limit(heads.rename(columns={"effect": "net"})))
+        return survey_map(heads, limits=survey_limits(heads))
 
     def survey_depths(self) -> alt.LayerChart:
         """The gap by depth over all words, next to that of unambiguous nouns."""

@@ -17,7 +17,7 @@ from probe.results.findings import CreditedCue, HeadFinding, WordFindings
 from probe.results.frames import NOT_ASKED_FOR
 from probe.stats.numbers import counted, listed, ordinal, percent
 
-NAMED = 6  # heads that the headline and a fact name; the others are counted
+NAMED = 6  # heads that a fact names; the others are counted
 FAR = 20  # times as far: unambiguous nouns hardly move, and a larger ratio is mostly noise
 GAP = "gap between the meanings"  # the only fact of a word without one
 NOT_SIGNIFICANT = "not significant, so no head is ranked"
@@ -27,17 +27,19 @@ CONFOUNDER_WORDS = {
     "nuisance": "by the position of the word or its cue, or by the length of the text",
 }
 
-# The headline: one sentence on the heads that lead, one on resolvers.
+# The headline: one sentence on the heads that lead, one on resolvers. Its reasons are in the facts.
 NO_GAP = "These sentences do not separate the meanings of {words} in this model."
 NO_MOVER = "No single head has a significant effect on {words}."
 LEAD = "{heads} move {words} most."
 DIFFER = "The top heads differ from word to word."
 RESOLVED = "Resolvers: {heads}."
-UNRESOLVED = "No resolver was found for {words}."
-AS_FAR = "Unambiguous nouns change as much as {words}, so no head counts as a resolver there."
+OF_WORD = "{word} {heads}"
+NO_RESOLVER = "none"
 NOT_RESOLVED = "No head does more for an ambiguous word than for unambiguous nouns."
 NOT_COMPARED = "No word was compared with unambiguous nouns."
 EXPLORATORY = "Exploratory, because there are few sentences."
+# A fact of a word without a resolver.
+AS_FAR = "none: unambiguous nouns change as much"
 
 
 @dataclass(frozen=True)
@@ -103,32 +105,20 @@ def _top_heads(with_movers: Sequence[WordFindings]) -> str:
 
 
 def _resolvers(ranked: Sequence[WordFindings]) -> str:
-    """The resolvers of each word, as its facts name them, and the words without one."""
+    """The resolvers of each word that was compared with unambiguous nouns."""
     compared = [finding for finding in ranked if finding.beside_nouns.pairs]
     if not compared:
         return NOT_COMPARED
-    resolved = [finding for finding in compared if finding.resolvers]
-    if not resolved:
+    if not any(finding.resolvers for finding in compared):
         return NOT_RESOLVED
-    heads = [
-        f"{some_names(finding.resolvers, _name_with_pairs)} for {finding.word}"
-        for finding in resolved
+    by_word = [
+        OF_WORD.format(
+            word=finding.word,
+            heads=some_names(finding.resolvers, most=LEADERS) or NO_RESOLVER,
+        )
+        for finding in compared
     ]
-    sentences = [RESOLVED.format(heads="; ".join(heads))]
-    unresolved = [finding for finding in compared if not finding.resolvers]
-    as_far = [finding for finding in unresolved if finding.beside_nouns.as_far]
-    without_resolver = [finding for finding in unresolved if finding not in as_far]
-    if as_far:
-        sentences.append(AS_FAR.format(words=_names(as_far)))
-    if without_resolver:
-        sentences.append(UNRESOLVED.format(words=_names(without_resolver)))
-    return " ".join(sentences)
-
-
-def _name_with_pairs(head: HeadFinding) -> str:
-    """The name of a resolver, with the pairs of meanings if it is one in only some of them."""
-    in_some = 0 < head.resolves < head.of
-    return f"{head.name} ({head.resolves} of {head.of} pairs)" if in_some else head.name
+    return RESOLVED.format(heads="; ".join(by_word))
 
 
 def _names(findings: Sequence[WordFindings]) -> str:
@@ -136,10 +126,13 @@ def _names(findings: Sequence[WordFindings]) -> str:
 
 
 def some_names(
-    heads: Sequence[HeadFinding], name: Callable[[HeadFinding], str] = attrgetter("name")
+    heads: Sequence[HeadFinding],
+    name: Callable[[HeadFinding], str] = attrgetter("name"),
+    *,
+    most: int = NAMED,
 ) -> str:
-    """The names of the first NAMED heads, and how many others there are."""
-    names = [name(head) for head in heads[:NAMED]]
+    """The names of the first heads, at most `most`, and how many others there are."""
+    names = [name(head) for head in heads[:most]]
     further = len(heads) - len(names)
     return listed([*names, counted(further, "other")] if further else names)
 
@@ -156,7 +149,7 @@ def _resolver_names(finding: WordFindings) -> str:
     if not finding.movers or not finding.beside_nouns.pairs:
         return ""
     if not finding.resolvers:
-        return "none"
+        return AS_FAR if finding.beside_nouns.as_far else NO_RESOLVER
     with_readers = [head for head in finding.resolvers if head.with_its_readers]
     names = some_names(
         finding.resolvers,
@@ -170,8 +163,8 @@ def _resolver_names(finding: WordFindings) -> str:
 def _pairs(head: HeadFinding) -> str:
     """In how many pairs of meanings a head is a resolver; it can be one on average alone."""
     if not head.resolves:
-        return f"on average over {counted(head.of, 'pair')} of meanings"
-    return f"{head.resolves} of {counted(head.of, 'pair')} of meanings"
+        return f"on average over {counted(head.of, 'pair')}"
+    return f"{head.resolves} of {counted(head.of, 'pair')}"
 
 
 def _mover_count(finding: WordFindings) -> str:
@@ -228,17 +221,22 @@ def _mlps(finding: WordFindings) -> str:
     return f"{'layer' if len(layers) == 1 else 'layers'} {listed([str(each) for each in layers])}"
 
 
+def _leading_mlp(finding: WordFindings) -> str:
+    """The MLP with the largest effect, if that is larger than the effect of every head."""
+    mlp = finding.leading_mlp
+    return f"MLP {mlp.layer}: {percent(mlp.net)}" if mlp else ""
+
+
 def _smallest_set(finding: WordFindings) -> str:
     smallest_set = finding.smallest_set
     if smallest_set is None:
         return ""
-    tested = f"the {smallest_set.heads_tested} heads up to the read-out layer"
-    heads = f"{len(smallest_set.names)} of {tested}"
+    heads = counted(len(smallest_set.names), "head")
     gap_kept = f"{percent(smallest_set.faithfulness)} by {heads}"
     if finding.random_sets is None:
         return gap_kept
     random_sets = finding.random_sets
-    return f"{gap_kept} (best of {random_sets.number} random sets: {percent(random_sets.best)})"
+    return f"{gap_kept} (best random set: {percent(random_sets.best)})"
 
 
 def _cue(finding: WordFindings) -> str:
@@ -308,6 +306,7 @@ FACTS: dict[str, Callable[[WordFindings], str]] = {
     "resolvers": _resolver_names,
     "significant heads": _mover_count,
     "among unambiguous nouns": _nouns,
+    "farther than any head": _leading_mlp,
     "MLPs that do more for the word": _mlps,
     "gap kept": _smallest_set,
     "read from": _cue,
@@ -319,4 +318,4 @@ FACTS: dict[str, Callable[[WordFindings], str]] = {
 }
 
 # The facts that the first screen has.
-FIRST_FACTS = ("gap kept",)
+FIRST_FACTS = ("resolvers", "gap kept", "farther than any head")

@@ -21,7 +21,8 @@ from probe.tidy import rounded
 
 CERTIFICATE = "cues_certificate"
 WORDS = 24  # of each column
-SAMPLE_WORDS = 8  # of each column of a report, which tries fewer words
+SAMPLE_WORDS = 5  # of each column of a report, which tries fewer words
+SAMPLE_NAMES = 16  # in the picture of a report
 HEADLINE_WORDS = 2  # of each side
 HEAD_WORDS = 6  # of each side of a head
 MOST_HEADS = 12  # in the table
@@ -140,7 +141,9 @@ def samples(findings: Mapping[str, WordFindings], frames: Frames) -> list[Sectio
         senses = [summary["sense_a"], summary["sense_b"]]
         hues = [sense_colour(findings[word].senses, sense) for sense in senses]
         by_cue = one_row_each(rows)
-        has_heads = bool(rows["head"].notna().any())
+        scatter = None
+        if rows["head"].notna().any():
+            scatter = charts.cue_scatter(rows, senses, hues=hues, names=SAMPLE_NAMES)
         lines.append(
             {
                 "summary": summary,
@@ -148,7 +151,7 @@ def samples(findings: Mapping[str, WordFindings], frames: Frames) -> list[Sectio
                 "columns": columns(by_cue, SAMPLE_WORDS),
                 "first": columns(by_cue, HEADLINE_WORDS),
                 "seen": int(by_cue["seen"].sum()),
-                "scatter": charts.cue_scatter(rows, senses, hues=hues) if has_heads else None,
+                "scatter": scatter,
             }
         )
     return lines

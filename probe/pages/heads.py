@@ -23,19 +23,20 @@ Section = dict[str, Any]
 
 
 def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
-    """The head maps of the ranked words, on one scale."""
+    """The head maps of the ranked words, on one scale, or on two where later layers are read after
+    the last."""
     heads = frames["word_heads"]
     marked = charts.ranked_heads(heads)
     mlps = _mlps(findings, frames)
     with_map = [finding for finding in findings.values() if finding.heads]
     cell = charts.cell_size(heads, mlps) if with_map else 0
+    depths = {finding.word: finding.read_depth for finding in with_map}
+    limits = charts.effect_limits(heads, mlps, read_at=depths)
     return {
-        "limit": percent(charts.effect_limit(heads, mlps)),
+        "limits": [percent(limit) for limit in limits],
         "charts": {
-            finding.word: charts.head_map(
-                heads, finding.word, mlps, read_at=finding.read_depth, legend=False
-            )
-            for finding in with_map
+            word: charts.head_map(heads, word, mlps, read_at=depths, legend=False)
+            for word in depths
         },
         "numbers": cell >= charts.NUMBERS_FROM,
         "wide": cell == charts.SMALLEST_CELL,

@@ -21,7 +21,7 @@ from probe.pages.answer import FIRST_FACTS, answer
 from probe.pages.cues import notebook_html as cues_html
 from probe.pages.sections import Page
 from probe.pages.survey import notebook_html as survey_html
-from probe.pages.verdicts import MEANINGS, MEANINGS_WITHOUT_NEXT
+from probe.pages.verdicts import GLOSSES, MEANINGS, MEANINGS_WITHOUT_NEXT
 from probe.pages.walk import notebook_html
 from probe.results.cues import Cues
 from probe.results.evaluation import Evaluation
@@ -56,6 +56,7 @@ def render(
         findings=findings,
         hues=hues(findings),
         marks=charts.MARKS,
+        glosses=GLOSSES,
         meanings=MEANINGS if predicts else MEANINGS_WITHOUT_NEXT,
         cues_marked=any(word.cautions.cue_marked for word in findings.values()),
         causal=all(word.causal for word in findings.values()),

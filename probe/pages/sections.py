@@ -115,10 +115,10 @@ def _general(page: Page) -> Values:
     """The findings over all words, and a map of the heads."""
     findings = survey_findings(page.manifest["model"], page.frames)
     table = page.frames["survey_heads"]
-    limit = charts.effect_limit(table.rename(columns={"effect": "net"}))
+    limits = charts.survey_limits(table)
     return {
         "general": findings,
-        "general_map": charts.survey_map(table, limit=limit) if findings.ranked else None,
+        "general_map": charts.survey_map(table, limits=limits) if findings.ranked else None,
     }
 
 

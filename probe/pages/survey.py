@@ -129,10 +129,10 @@ def render(
     pages: for each model the address of each word's page, by word
     """
     by_model = [survey_findings(survey.model_name, survey.frames) for survey in surveys]
-    limit = _limit(by_model)
+    limits = _limits(by_model)
     words = _word_pictures(by_model, surveys)
     models = [
-        _model(number, findings, survey, folder, limit)
+        _model(number, findings, survey, folder, limits)
         | words[number]
         | {"natural": natural_text, "pages": of_words, "facts": facts(findings, natural_text)}
         for number, (findings, survey, folder, natural_text, of_words) in enumerate(
@@ -150,7 +150,7 @@ def render(
     return templates.get_template("survey.html.j2").render(
         models=models,
         made=manifest,
-        limit=percent(limit),
+        limits=[percent(limit) for limit in limits],
         fact_names=[name for name in models[0]["facts"] if any(m["facts"][name] for m in models)],
         marks=charts.MARKS,
         verdicts=_verdicts(by_model),
@@ -169,10 +169,10 @@ def render(
     )
 
 
-def _limit(by_model: Sequence[SurveyFindings]) -> float:
-    """The end of the maps' scale, one for all models, as a fraction of the gap."""
-    effects = [head.effect for findings in by_model for head in findings.heads]
-    return charts.effect_limit(pd.DataFrame({"net": effects}))
+def _limits(by_model: Sequence[SurveyFindings]) -> charts.EffectLimits:
+    """The ends of the maps' scales, the same for all models, as fractions of the gap."""
+    limits = [charts.survey_limits(findings.frames["survey_heads"]) for findings in by_model]
+    return charts.EffectLimits(*(max(ends) for ends in zip(*limits, strict=True)))
 
 
 def _verdicts(by_model: Sequence[SurveyFindings]) -> list[str]:
@@ -193,7 +193,7 @@ def _model(
     findings: SurveyFindings,
     survey: Survey,
     folder: str,
-    limit: float,
+    limits: charts.EffectLimits,
 ) -> Section:
     """The sections of one model."""
     frames = findings.frames
@@ -206,7 +206,8 @@ def _model(
         "origin": survey.origin,
         "source": survey.source,
         "said": survey.cautions,
-        "map": charts.survey_map(heads, limit=limit) if findings.ranked else None,
+        "two_panels": bool((heads["layer"] >= findings.depth).any()),
+        "map": charts.survey_map(heads, limits=limits) if findings.ranked else None,
         "lines": lines(findings),
         "carry": None,
         "distances": None,
@@ -515,7 +516,9 @@ def notebook_html(survey: Survey) -> str:
     findings = survey_findings(survey.model_name, survey.frames)
     picture = ""
     if findings.ranked:
-        map_of_heads = charts.survey_map(findings.frames["survey_heads"], limit=_limit([findings]))
+        map_of_heads = charts.survey_map(
+            findings.frames["survey_heads"], limits=_limits([findings])
+        )
         picture = Markup(image(map_of_heads))
     return (
         html.environment("notebook", "survey", "report")

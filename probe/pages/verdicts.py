@@ -38,6 +38,15 @@ MEANINGS = {
 MEANINGS_WITHOUT_NEXT = MEANINGS | {
     "mover": "moves the word beyond chance for every head tested",
 }
+# Next to the marks of a map, where resolvers and movers are known.
+GLOSSES = {
+    "position-explained": "because of the token next to it",
+    "confounded": "perhaps not by meaning",
+    "backup": "compensates for another head",
+    "erased": "later layers remove it",
+    "unread": "no effect on the next token",
+    "suggestive": "not significant",
+}
 NOT_SWAPPED = "the gap between these senses is not significant, so no head was swapped"
 AS_WELL = (
     "the place of the word or its cue, the text's length or an untrained model tells the senses "
@@ -51,8 +60,8 @@ def with_reasons(verdicts: pd.DataFrame, heads: pd.DataFrame, words: pd.DataFram
     The numbers come from the table itself, the table of heads and the table of words.
     """
     numbers = verdicts.merge(heads, on=KEYS, how="left", validate="one_to_one")
-    nouns = words[[*SENSES, "nouns", "not_compared"]]
-    numbers = numbers.merge(nouns, on=SENSES, how="left", validate="many_to_one")
+    reasons_not_compared = words[[*SENSES, "not_compared"]]
+    numbers = numbers.merge(reasons_not_compared, on=SENSES, how="left", validate="many_to_one")
     reasons = [because(row) for row in numbers.to_dict("records")]
     columns = [*KEYS, "because", *(name for name in verdicts if name not in KEYS)]
     return verdicts.assign(because=reasons)[columns]

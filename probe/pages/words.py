@@ -15,7 +15,16 @@ from probe import charts
 from probe.pages.answer import facts
 from probe.results.findings import HeadFinding, PairOfSenses, WordFindings
 from probe.stats.limits import GATE
-from probe.stats.numbers import decimal, interval, listed, measured, ordinal, p_value, percent
+from probe.stats.numbers import (
+    NARROW,
+    decimal,
+    interval,
+    listed,
+    measured,
+    ordinal,
+    p_value,
+    percent,
+)
 
 LOWER = 120  # pixels of a depth profile where a word has several
 Section = dict[str, Any]
@@ -83,7 +92,9 @@ def _not_separating(finding: WordFindings) -> str:
 def _bound_of_others(finding: WordFindings) -> str:
     """A bound on the effects of the heads that are not significant, by their intervals."""
     other_heads = finding.other_heads
-    return f"at most {percent(other_heads.bound / 100)} either way" if other_heads else ""
+    if other_heads is None:
+        return ""
+    return f"each at most {percent(other_heads.bound / 100)} of the gap (95{NARROW}% interval)"
 
 
 def _continuations(finding: WordFindings) -> str:

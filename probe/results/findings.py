@@ -192,6 +192,14 @@ class SmallestSet:
 
 
 @dataclass(frozen=True)
+class LeadingMlp:
+    """An MLP up to the read-out layer whose effect is larger than that of every head."""
+
+    layer: int
+    net: float  # the mean over the pairs of senses
+
+
+@dataclass(frozen=True)
 class Peak:
     """The number of top heads that keep more of the gap than all heads do."""
 
@@ -290,6 +298,7 @@ class WordFindings:
     tests: MoverTests | None
     without_continuation: tuple[str, ...]  # movers that do not change the prepared next words
     other_heads: OtherHeads | None
+    leading_mlp: LeadingMlp | None
     smallest_set: SmallestSet | None
     random_sets: RandomSets | None
     leading_path: LeadingPath | None
@@ -343,13 +352,14 @@ def word_findings(
     mover_rows = rows["heads"][rows["heads"]["verdict"].isin(MOVERS)]
     top_heads = heads[:LEADERS]
     sufficient = smallest_set(rows["curves"])
+    read_depth = int(rows["words"]["depth"].iloc[0])
     ranked_pairs = [pair for pair in pairs if pair.ranked]
     return WordFindings(
         word=word,
         index=index,
         layers=model_size[0],
         heads_per_layer=model_size[1],
-        read_depth=int(rows["words"]["depth"].iloc[0]),
+        read_depth=read_depth,
         causal=bool(rows["words"]["causal"].all()),
         aligned=all(pair.pair_design == ALIGNED for pair in pairs),
         same_token=_same_token(rows["depth"]),
@@ -371,6 +381,7 @@ def word_findings(
         tests=_tests_of_movers(rows["heads"]),
         without_continuation=_without_continuation(rows["heads"], movers),
         other_heads=_other_heads(heads),
+        leading_mlp=leading_mlp(rows["mlps"], heads, read_depth),
         smallest_set=sufficient,
         random_sets=best_random(rows["random_sets"], len(sufficient.names)) if sufficient else None,
         leading_path=leading_path(rows["paths"]),
@@ -583,6 +594,25 @@ def _same_token(depth: pd.DataFrame) -> bool:
     embedding = depth[depth["depth"] == -1]
     pairs = embedding.groupby(["sense_a", "sense_b"])["coordinate"]
     return bool((pairs.nunique() == 1).all())
+
+
+def leading_mlp(
+    mlps: pd.DataFrame, heads: Sequence[HeadFinding], read_depth: int
+) -> LeadingMlp | None:
+    """The MLP with the largest effect, if that is larger than the effect of every head. None if a
+    head has the largest effect, or no MLP was swapped.
+
+    Only parts of layers below `read_depth` are compared, because later ones are read elsewhere.
+    """
+    before = mlps[mlps["layer"] < read_depth]
+    if before.empty:
+        return None
+    means = before.groupby("layer", as_index=False)["net"].mean()
+    largest = means.loc[means["net"].to_numpy().argmax()]
+    effects = [head.net for head in heads if not head.at_end]
+    if largest["net"] <= max(effects, default=0.0):
+        return None
+    return LeadingMlp(layer=int(largest["layer"]), net=float(largest["net"]))
 
 
 def smallest_set(curves: pd.DataFrame) -> SmallestSet | None:

@@ -101,7 +101,7 @@ def test_mlps_are_an_extra_column_of_the_map_on_the_scale_of_the_heads():
     assert (
         scale_of(spec, "color")["domain"][-1]
         == pytest.approx(0.9)
-        == charts.effect_limit(HEADS, large)
+        == charts.effect_limits(HEADS, large).before
     )
     datasets = spec["datasets"].values()
     [cells_with_mlps] = [rows for rows in datasets if any(row.get("head") == "MLP" for row in rows)]
@@ -281,6 +281,38 @@ def test_cells_are_square_and_fit_the_map(layers, heads, cell):
     model = row.merge(pd.DataFrame(positions, columns=["layer", "head"]), how="cross")
     spec = charts.head_map(model, "bank").to_dict()
     assert spec["width"] == spec["height"] == {"step": cell}
+
+
+def test_layers_read_after_the_last_are_a_second_panel_with_its_own_scale():
+    last = HEADS["layer"].max()
+    weak = HEADS.assign(net=HEADS["net"].where(HEADS["layer"] < last, 0.02))
+    spec = charts.head_map(weak, "bank", read_at={"bank": last, "mole": last}).to_dict()
+    layers = [scale_of(panel, "y")["domain"] for panel in spec["vconcat"]]
+    assert layers == [list(range(last)), [last]]
+    ends = [scale_of(panel, "color")["domain"][-1] for panel in spec["vconcat"]]
+    assert ends == list(charts.effect_limits(weak, read_at={"bank": last, "mole": last}))
+    assert ends[1] == 0.1 < ends[0]
+    assert "vconcat" not in charts.head_map(weak, "bank", read_at={"bank": last + 1}).to_dict()
+
+
+def test_the_scales_of_two_panels_are_the_same_for_every_word_whatever_its_read_out_layer():
+    read_at = {"bank": 1, "mole": 2}
+    specs = [charts.head_map(HEADS, word, read_at=read_at).to_dict() for word in read_at]
+    scales = [[scale_of(panel, "color") for panel in spec["vconcat"]] for spec in specs]
+    assert scales[0] == scales[1]
+
+
+def test_a_dense_map_has_a_number_at_every_fifth_layer_and_at_every_head():
+    positions = [(layer, head) for layer in range(30) for head in range(9)]
+    row = BANK.iloc[[0]].drop(columns=["layer", "head"])
+    deep = row.merge(pd.DataFrame(positions, columns=["layer", "head"]), how="cross")
+    labels = {
+        channel: view["encoding"][channel]["axis"].get("labelExpr")
+        for view in parts(charts.head_map(deep, "bank").to_dict())
+        for channel in ("x", "y")
+        if (view["encoding"].get(channel) or {}).get("axis")
+    }
+    assert labels["x"] is None and "% 5" in labels["y"]
 
 
 def test_a_wide_model_has_marks_and_no_numbers():

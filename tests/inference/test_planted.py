@@ -464,7 +464,7 @@ def test_three_senses_and_a_head_for_one_pair_of_them(seed):
     facts = page_text.facts(frames, WORD)
     assert facts["significant heads"].startswith("2 of ")
     for pairs in (1, 2):
-        assert facts["resolvers"].count(f"({pairs} of 3 pairs of meanings)") == 1
+        assert facts["resolvers"].count(f"({pairs} of 3 pairs)") == 1
     assert all(name_of(head) in facts["resolvers"] for head in circuit.head_indices)
     assert (resolving["read_depth"] > resolving["layer"]).all()
 

@@ -195,16 +195,15 @@ def deep_path(tmp_path_factory):
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("width", sorted(LIMITS))
-def test_the_page_of_a_deep_model_is_short_and_its_maps_have_numbers_on_all_sides(
+def test_the_page_of_a_deep_model_is_short_and_its_maps_have_numbers_above_and_below(
     open_page, deep_path, width
 ):
     page = open_page(deep_path, viewport={"width": width, "height": 900}).page
     assert page.evaluate("document.documentElement.scrollHeight") <= LIMITS[width]
     labels = page.locator(".map .chart").first.locator(".role-axis-label text")
     label_texts = labels.all_text_contents()
-    assert (
-        label_texts.count("31") == 2 and label_texts.count("3") == 4
-    )  # layers left and right, heads above and below
+    # Every fifth layer on the left, every head above and below.
+    assert label_texts.count("30") == 1 and label_texts.count("3") == 2
     positions = labels.evaluate_all(
         "all => all.map(one => one.getBoundingClientRect()).map(box => [box.x, box.y])"
     )
@@ -275,7 +274,7 @@ def test_each_word_has_its_top_heads_and_the_best_sentence(folded):
     assert first == "L0H2 41 % [36, 46]"
     assert bank.locator(".top-heads circle").count() == 3
     values = bank.locator(".facts dd").all_inner_texts()
-    assert values == [facts(FRAMES, "bank")["gap kept"]]
+    assert values == [facts(FRAMES, "bank")[label] for label in ("resolvers", "gap kept")]
     assert (
         bank.locator(".text .word").inner_text() == "bank"
         and bank.locator(".text .cue").count() == 1
@@ -366,13 +365,13 @@ def test_the_keyboard_moves_through_a_circuit_and_each_part_has_a_label(page):
 
 def test_a_click_on_a_cell_opens_the_card_of_the_head_without_scrolling(folded):
     page = folded
-    cells = page.locator(".map .chart").first.locator(".mark-rect.role-mark path")
     top_heads = page.locator(".of-word").first.locator(".top-heads a").all_inner_texts()
     other_index = next(index for index, name in enumerate(NAMES) if name not in top_heads)
 
     def click(index):  # at the middle of the cell, even under another mark
-        cells.nth(index).scroll_into_view_if_needed()
-        box = cells.nth(index).bounding_box()
+        cell = page.locator(f'.map .chart >> nth=0 >> [role=button][aria-label^="{NAMES[index]},"]')
+        cell.scroll_into_view_if_needed()
+        box = cell.bounding_box()
         page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 
     click(NAMES.index(top_heads[0]))
@@ -470,11 +469,12 @@ def test_the_verdict_is_in_the_map_the_card_and_the_table(page):
     assert "separates" in set(BANK["verdict"])
     key = [text.strip() for text in page.locator("#answer ul.key li").all_inner_texts()]
     assert key[2:] == [
+        "more than for them",
         "resolver",
         "opposes",
-        "more than for unambiguous nouns",
-        "below: read after the last layer",
     ]
+    scales = page.locator("#answer .legend").all_inner_texts()
+    assert len(scales) == 2 and "lower panel: read after the last layer" in scales[1]
     card = page.locator("#head-0-L0H2")
     assert card.locator("header .verdict-name").text_content() == "resolver"
     because = card.locator(".because").first.text_content()

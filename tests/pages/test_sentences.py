@@ -164,6 +164,17 @@ def mlps_more(*layers: int):
     return frames_of(frames={"mlps": pd.DataFrame(rows)})
 
 
+def mlps_of(*nets: float):
+    """The frames of a study in which the MLPs of the first layers have these effects on bank."""
+    rows = [
+        {"word": "bank", "sense_a": "river", "sense_b": "money", "layer": layer, "net": net}
+        | dict.fromkeys(("specific", "specific_low", "specific_high"), 0.0)
+        | {"p_specific": 1.0}
+        for layer, net in enumerate(nets)
+    ]
+    return frames_of(frames={"mlps": pd.DataFrame(rows)})
+
+
 def gate(n_as_far: int, **words):
     """The frames of a study in which this number of 48 nouns changes as much as the word does."""
     return FRAMES | changed("words", ambiguity_p=(1 + n_as_far) / 49, **words)

@@ -85,10 +85,12 @@ def token_grid(
     )
     largest = float(cells[kind].abs().max()) if kind == "dot" else 1.0
     size = cells[kind].abs() / (largest or 1.0)
-    rows = cells.assign(value=cells[kind], step=KINDS[kind], size=size, positive=cells[kind] >= 0)
+    rows = cells.assign(value=cells[kind], size=size, positive=cells[kind] >= 0)
+    rows = rows.assign(step=KINDS[kind], grey=kind != "dot")
     base = alt.Chart().encode(x=x, y=y)
     ground = base.mark_rect(fill="transparent", stroke=LINE, strokeOpacity=0.5)
-    closed = base.transform_filter("!datum.allowed").mark_rect(fill=LINE, fillOpacity=0.45)
+    closed = base.transform_filter("!datum.allowed").mark_rect(fill=LINE)
+    closed = closed.encode(fillOpacity=alt.condition("datum.grey", alt.value(0.45), alt.value(0.0)))
     row = base.transform_filter("datum.chosen").mark_rect(fill=WITH, fillOpacity=0.09)
     dots = base.transform_filter("datum.size > 0").mark_point(opacity=0.9, strokeWidth=1.5)
     tip = tips("query:N", "key:N", "step:N | number", "value:Q | value | .6g")
@@ -99,7 +101,7 @@ def token_grid(
     # Negative dots are rings, because in grey the two colours are the same.
     filled = alt.condition("datum.positive", alt.value(1), alt.value(0))
     dots = dots.encode(size=area, fill=sign, stroke=sign, fillOpacity=filled, tooltip=tip)
-    masked = [] if kind == "dot" or cells["allowed"].all() else [closed]
+    masked = [] if cells["allowed"].all() else [closed]
     picture = alt.layer(ground, *masked, row, dots, data=live_data(rows, "cells"))
     mine = cells[cells["chosen"] & (cells["allowed"] | (kind != "pattern"))]
     best = mine.nlargest(1, kind).iloc[0]

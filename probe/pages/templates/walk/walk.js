@@ -35,7 +35,7 @@ const live = {
       keys.map((key) => {
         const value = cellValue(c, query, key, name);
         const [size, closed] = [Math.abs(value) / most, !Number.isFinite(value)];
-        return { query: label(query), key: source[key].label, allowed: !closed && (allowed(query, key) || !isMasked(name)), chosen: query === state.at, value, step: stepNames[name], size: closed ? 0 : size, positive: value >= 0 };
+        return { query: label(query), key: source[key].label, allowed: allowed(query, key), grey: name !== "dot" && name !== "score", chosen: query === state.at, value, step: stepNames[name], size: closed ? 0 : size, positive: value >= 0 };
       }),
     );
   },

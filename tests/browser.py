@@ -192,6 +192,7 @@ def check_saved(page, buttons, folder, name):
 
     Return the number of labelled paths in the SVG.
     """
+    buttons.first.evaluate("button => button.closest('details').open = true")
     for index, ending in enumerate(("svg", "png")):
         with page.expect_download() as waiting:
             buttons.nth(index).click()

@@ -37,12 +37,12 @@ from probe.charts.palette import (
 from probe.stats.numbers import decimal, percent
 
 Orientation = Literal["rows", "columns"]
-NAMES = {"query": "query: the token that looks", "key": "key: the token looked at"}
+NAMES = {"query": "query: looks", "key": "key: is looked at"}
 KINDS = {"dot": "Q·K", "pattern": "attention weight", "open": "weight without the mask"}
 MOST_WEIGHTS = 20_000  # cells of small squares; more make a page slow to open
 FAINT = 0.02  # a weight below it is not seen
 NAME_WIDTH = 0.24  # of a name in a plane of vectors, as a part of the plane's width
-NAME_HEIGHT = 0.07  # and of its height
+NAME_HEIGHT = 0.1  # and of its height
 LOOKS = {
     "query": (WITH, "M-0.9,-0.7L0.9,-0.7L0,0.9Z"),
     "key": (SENSES[2], "circle"),
@@ -66,33 +66,42 @@ def token_grid(
     query and key.
 
     `cells` is a walk's `attention` frame with `chosen`, the row that is followed; queries and keys
-    may be tokens of two texts. Areas of weights run from 0 to 1 in every picture; areas of dot
-    products to the largest of the head, violet where positive and ochre where negative. Cells that
-    the mask closes are grey.
+    may be tokens of two texts. If they are tokens of one text, the tokens across are numbered and
+    those down are named. Areas of weights run from 0 to 1 in every picture; areas of dot products
+    to the largest of the head, violet where positive and ochre where negative. Cells that the mask
+    closes are grey.
     """
     labels = {name: cells[name].drop_duplicates().tolist() for name in ("query", "key")}
     count = max(map(len, labels.values()))
     step = _token_step(count)
     down = "query" if queries == "rows" else "key"
     across = "key" if queries == "rows" else "query"
-    axis = {"grid": False, "labelLimit": 90}
+    axis = {"grid": False, "labelLimit": 110}
+    names_across: dict[str, Any] = {"labelAngle": -45}
+    if labels["query"] == labels["key"]:
+        names_across = {"labelAngle": 0, "labelExpr": "split(datum.label, '·')[0]"}
     y = alt.Y(f"{down}:N", title=axis_titles[down], sort=None, axis=token_axis(**axis))
     x = alt.X(
-        f"{across}:N", title=axis_titles[across], sort=None, axis=token_axis(labelAngle=-45, **axis)
+        f"{across}:N", title=axis_titles[across], sort=None, axis=token_axis(**axis, **names_across)
     )
-    rows = cells.assign(size=cells[kind].abs(), positive=cells[kind] >= 0)
+    largest = float(cells[kind].abs().max()) if kind == "dot" else 1.0
+    size = cells[kind].abs() / (largest or 1.0)
+    rows = cells.assign(value=cells[kind], size=size, positive=cells[kind] >= 0)
+    rows = rows.assign(step=KINDS[kind], grey=kind != "dot")
     base = alt.Chart().encode(x=x, y=y)
     ground = base.mark_rect(fill="transparent", stroke=LINE, strokeOpacity=0.5)
-    grey = 0.45 if kind != "dot" else 0
-    closed = base.transform_filter("!datum.allowed").mark_rect(fill=LINE, fillOpacity=grey)
+    closed = base.transform_filter("!datum.allowed").mark_rect(fill=LINE)
+    closed = closed.encode(fillOpacity=either(alt.FillOpacityValue, "datum.grey", 0.45, 0))
     row = base.transform_filter("datum.chosen").mark_rect(fill=WITH, fillOpacity=0.09)
     dots = base.transform_filter("datum.size > 0").mark_point(opacity=0.9, strokeWidth=1.5)
-    tip = tips("query:N", "key:N", f"{kind}:Q | {KINDS[kind]} | .6g")
+    tip = tips("query:N", "key:N", "step:N | number", "value:Q | value | .6g")
+    # The largest dot nearly fills its cell.
+    areas = alt.Scale(domain=[0, 1], range=[0, 0.62 * step * step])  # square pixels
     negative = "!datum.positive"
     # Negative dots are rings, because in grey the two colours are the same.
     filled = either(alt.FillOpacityValue, "datum.positive", 1, 0)
     dots = dots.encode(
-        size=_area(kind, step),
+        size=alt.Size("size:Q", scale=areas, legend=None),
         fill=_signed(alt.FillValue, negative),
         stroke=_signed(alt.StrokeValue, negative),
         fillOpacity=filled,
@@ -114,18 +123,8 @@ def token_grid(
 def _token_step(count: int) -> int:
     """Pixels from a token to the next, where there are so many."""
     if count <= 14:
-        return 24
+        return 36 if count <= 10 else 28
     return 20 if count <= 20 else 15
-
-
-def _area(kind: str, step: int) -> alt.Size:
-    look = {"orient": "bottom", "symbolFillColor": MUTED, "symbolStrokeWidth": 0}
-    areas = [0, 0.62 * step * step]  # square pixels; the largest dot nearly fills its cell
-    if kind == "dot":
-        key = alt.Legend(title=f"size of {KINDS[kind]}", tickCount=3, **look)
-        return alt.Size("size:Q", scale=alt.Scale(range=areas), legend=key)
-    key = alt.Legend(title=KINDS[kind], values=[0.1, 0.5, 1], **look)
-    return alt.Size("size:Q", scale=alt.Scale(domain=[0, 1], range=areas), legend=key)
 
 
 def _signed(channel: type, negative: str) -> Any:
@@ -200,11 +199,12 @@ def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
     """
     rows = points[points["kind"].isin(kinds)]
     rows = rows.assign(name=_names(rows))
-    axis = alt.Axis(tickCount=5, gridOpacity=0.4)
-    x = alt.X(
-        "plane_x:Q", title="first direction of the plane", axis=axis, scale=alt.Scale(padding=24)
+    # The directions of a PCA have no meaning of their own, so they have no numbers.
+    axis = alt.Axis(
+        tickCount=5, gridOpacity=0.4, labels=False, ticks=False, domain=False, title=None
     )
-    y = alt.Y("plane_y:Q", title="second direction", axis=axis, scale=alt.Scale(padding=14))
+    x = alt.X("plane_x:Q", axis=axis, scale=alt.Scale(padding=24))
+    y = alt.Y("plane_y:Q", axis=axis, scale=alt.Scale(padding=14))
     key = None
     if len(kinds) > 1:
         key = alt.Legend(orient="top", title=None, values=kinds, symbolStrokeWidth=0)
@@ -251,19 +251,26 @@ def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
     `layer_norm` frame."""
     x = alt.X(
         "before:Q",
-        title="length of the vector (logarithmic)",
+        title="length, logarithmic",
         scale=alt.Scale(type="log", nice=False, padding=14),
-        axis=alt.Axis(tickCount=5, format="~g"),
+        axis=alt.Axis(tickCount=3, format="~g"),
     )
     tip = tips(
         "label:N | token", *(f"{name}:Q | length {name} | .6g" for name in ("before", "after"))
     )
-    base = _by_token("token", tip)
+    base = _by_token(None, tip)
     rules = base.mark_rule(color=MUTED, opacity=0.5).encode(x=x, x2=alt.X2("after:Q"))
-    look = {"filled": True, "size": 70, "opacity": 1}
-    before = base.mark_point(color=MUTED, **look).encode(x=x)
-    after = base.mark_point(color=WITH, shape="square", **look).encode(x=alt.X("after:Q"))
-    picture = alt.layer(rules, before, after, data=live_data(norms, "norms"))
+    names = ["before", f"after {norm}"]
+    key = alt.Legend(orient="top", title=None)
+    colour = by_value(alt.Color, "when:N", names, [MUTED, WITH], key)
+    shape = by_value(alt.Shape, "when:N", names, ["circle", "square"], key)
+    dots = [
+        base.transform_calculate(when=f"'{name}'")
+        .mark_point(filled=True, size=70, opacity=1)
+        .encode(x=at, color=colour, shape=shape)
+        for name, at in zip(names, (x, alt.X("after:Q")), strict=True)
+    ]
+    picture = alt.layer(rules, *dots, data=live_data(norms, "norms"))
     low = float(norms["after"].min())
     high = float(norms["after"].max())
     description = (
@@ -273,7 +280,7 @@ def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
     return finish(_tall(picture, len(norms), 17), description)
 
 
-def _by_token(title: str, tip: list[alt.Tooltip]) -> alt.Chart:
+def _by_token(title: str | None, tip: list[alt.Tooltip]) -> alt.Chart:
     """The base of the layers of a chart with one token per row, in the order of the text."""
     return alt.Chart().encode(
         y=alt.Y("label:N", title=title, sort=None, axis=token_axis(labelLimit=110)), tooltip=tip
@@ -316,7 +323,7 @@ def source_bars(values: pd.DataFrame) -> Any:
 
     `values` has `label`, `weight` and `share`, sources in the order of the text.
     """
-    x = alt.X("share:Q", title="share of ΔE (bars), weight (ticks)", axis=share_axis())
+    x = alt.X("share:Q", title="bars: share of ΔE; ticks: attention", axis=share_axis(3))
     tip = tips(
         "label:N | source", "share:Q | share of ΔE | .6g", "weight:Q | attention weight | .6g"
     )
@@ -350,7 +357,7 @@ def logit_bars(values: pd.DataFrame, word: str) -> Any:
 
 def _source_bars(column: str, x: alt.X, tip: list[alt.Tooltip]) -> tuple[alt.Chart, alt.Chart]:
     """What the layers of a chart by source token share, and its bars, coloured by their sign."""
-    base = _by_token("source token", tip)
+    base = _by_token(None, tip)
     return base, base.mark_bar(height={"band": 0.6}).encode(
         x=x, color=_signed(alt.ColorValue, f"datum.{column} < 0")
     )
@@ -389,12 +396,12 @@ def _stream(
     """Lines by depth, the rows named `name`; `what` they are begins the description, with the ends
     of the first line."""
     kinds = [kind for kind in colours if kind in set(rows["what"])]
-    key = line_legend(orient="top", columns=1, labelLimit=300)
+    key = line_legend(orient="top", labelLimit=300)
     colour = by_value(alt.Color, "what:N", kinds, [colours[kind] for kind in kinds], key)
     # Dashes, because in grey two of the colours are the same.
     dash = by_value(alt.StrokeDash, "what:N", kinds, LINE_DASHES[: len(kinds)], key)
     x = by_depth(rows["depth"], entering=True)
-    y = alt.Y("value:Q", title=title, axis=alt.Axis(tickCount=5))
+    y = alt.Y("value:Q", title=title, axis=alt.Axis(tickCount=3))
     tip = tips("what:N", "depth:Q | blocks passed", "value:Q | | .6g")
     base = alt.Chart().encode(x=x, y=y, color=colour)
     lines = lines_with_dots(base, 36, line={"strokeDash": dash}, tooltip=tip)

@@ -48,7 +48,9 @@ N_HUES = 6  # of tokens; each is a class of the style sheet
 MAX_TEXT = 240
 BEGINNING = 160
 END = 60
-ACROSS = {"query": "query: the target token that looks", "key": "key: the source token looked at"}
+ACROSS = {"query": "query: target token", "key": "key: source token"}
+# The pictures of attention, by the column that they show first. A script steps through the first.
+STEPPED = {"stage": "pattern", "open": "open"}
 
 
 def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
@@ -168,11 +170,11 @@ def pictures(walk: "Walk") -> dict[str, Any]:
 def _token_grids(cells: pd.DataFrame, titles: Mapping[str, str]) -> dict[str, Any]:
     """The grids of tokens, each with queries as rows and as columns."""
     charts = {}
-    for kind in grid.KINDS:
+    for name, kind in STEPPED.items():
         if kind in cells:
             for queries in ("rows", "columns"):
                 chart = grid.token_grid(cells, kind, queries=queries, axis_titles=titles)
-                charts[f"{kind}_{queries}"] = chart
+                charts[f"{name}_{queries}"] = chart
     return charts
 
 

@@ -8,9 +8,7 @@ from probe.stats.numbers import decimal, percent
 from probe.walkthrough.choose import MAX_PREVIOUS, MAX_RESTING, Criterion, Sources, WordCriterion
 from probe.walkthrough.walk import HeadWrite, Walk, WalkFindings
 
-ANSWER = (
-    "{head} adds {size} of the vector's length to “{word}”. Most of it, {part}, is from “{source}”."
-)
+ANSWER = "{head} adds {size} of the vector's length to “{word}”, {part} of it from “{source}”."
 ANSWER_SMALL = "{head} adds {size} of the vector's length to “{word}”, from many tokens."
 ANSWER_SWAP = (
     "Swapping {head} alone moves “{word}” {size} of the way to its vector in the other sentence. "
@@ -23,7 +21,7 @@ ANSWER_COMPARED = (
 ANSWER_SAME = "“{word}” is the same vector in both sentences, after every layer."
 ANSWER_LOGIT = "{head} alone adds {value} to the logit of “{word}”, mostly from “{source}”."
 
-GUESSED = "“{word}” was chosen only because it is the last word {where}."
+GUESSED = "“{word}” is followed because it is the last word {where}."
 REPEATED = "“{word}” occurs more than once. The first occurrence is followed."
 
 CAUTION_CUE = (

@@ -169,7 +169,7 @@ def test_typing_changes_tokens_head_pictures_and_the_address(page):
         "mole"
     )
     assert "“mole”" in outcome(page)
-    grid = page.locator('#softmax [data-queries="rows"] .chart')
+    grid = page.locator('.matching > figure [data-queries="rows"] .chart')
     assert grid.locator(".mark-symbol.role-mark path").count() > 0
     labels = grid.locator(".role-axis-label text").all_text_contents()
     assert any(label.endswith("·mole") for label in labels) and not any(
@@ -311,7 +311,7 @@ def test_everything_is_measured_along_the_axis_that_the_field_shows(page):
     assert axis.is_disabled() and axis.input_value() == "sentences"
     assert "the axis of these two sentences" in axis_texts()[1] and "“light”" in axis_texts()[2]
     assert page.locator("[data-guessed]").inner_text() == (
-        "“light” was chosen only because it is the last word that both sentences have. To follow "
+        "“light” is followed because it is the last word that both sentences have. To follow "
         "another, write it into “word”."
     )
 

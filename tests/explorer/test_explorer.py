@@ -271,7 +271,7 @@ def test_a_guessed_word_is_reported_as_a_guess(tiny, explorer):
     two = {"text": "A bright light shone in the garden", "other": "A small light shone in a garden"}
     reply = result(explorer, "sentence", **two)
     assert reply["guessed"] == (
-        "“garden” was chosen only because it is the last word that both sentences have."
+        "“garden” is followed because it is the last word that both sentences have."
     )
     by_lexicon = result(explorer, "sentence", **two, axis="lexicon")
     assert by_lexicon["axis"]["kind"] == "sentences" and by_lexicon["block"] == reply["block"]

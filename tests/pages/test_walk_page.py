@@ -148,7 +148,7 @@ def test_the_mask_of_the_last_token_has_a_note(page, walked):
     page.evaluate(f"location.hash = '#L1H2@{last}'")
     settled(page)
     text = page.locator("#mask .says").inner_text()
-    assert "nothing comes after it" in text and "click an earlier token" in text
+    assert "is the last token: click an earlier one" in text
     page.evaluate(f"location.hash = '#L1H2@{last - 1}'")
     settled(page)
     assert "to tokens that come after it" in page.locator("#mask .says").inner_text()
@@ -163,18 +163,18 @@ def test_every_picture_is_drawn_and_has_a_text(page, walked):
     n = len(walked.frames["tokens"])
     boxes = page.locator(".chart.drawn")
     assert (
-        boxes.count() == 10 and page.locator(".chart").count() == 13
-    )  # three transposed grids are not drawn yet
+        boxes.count() == 9 and page.locator(".chart").count() == 11
+    )  # two transposed grids are not drawn yet
     widths = page.eval_on_selector_all(
         ".chart.drawn svg", "all => all.map(svg => svg.getBoundingClientRect().width)"
     )
-    assert len(widths) == 10 and min(widths) > 200
+    assert len(widths) == 9 and min(widths) > 200
     texts = page.eval_on_selector_all(
         ".chart", "all => all.map(box => box.getAttribute('aria-label'))"
     )
     assert all(len(text) > 30 for text in texts)
-    assert len(dots(page, "dot", "rows")) == n * n
-    assert len(dots(page, "pattern", "rows")) == n * (n + 1) // 2
+    assert len(dots(page, "open", "rows")) == n * n
+    assert len(dots(page, "stage", "rows")) == n * (n + 1) // 2
     assert page.locator("[data-heads] button").count() == 4
     assert page.locator("[data-map] input").count() == 8
 
@@ -193,14 +193,20 @@ def test_tables_show_the_numbers_of_the_frames_rounded_and_in_full_on_hover(page
     assert last == pytest.approx(hooked, rel=1e-3, abs=1e-5)
 
 
-def test_the_row_is_played_from_score_to_weight(page, walked):
-    """Each step has its numbers; a masked score is minus infinity; the weights sum to 1."""
+def test_attention_is_played_from_score_to_weight(page, walked):
+    """Each step has its numbers in the row and its dots in the grid; a masked score is minus
+    infinity and has no dot; the weights sum to 1."""
+    n = len(walked.frames["tokens"])
     mine = walked.frames["attention"].query(f"query_pos == {walked.at}")
     names = page.locator("[data-stages] label").all_inner_texts()
     assert names == ["Q·K", "÷ √d", "mask", "softmax"]
     expected = [mine["dot"], mine["score"], mine["score"].where(mine["allowed"]), mine["pattern"]]
     for step, values in enumerate(expected):
-        page.locator('[name="stage"]').nth(step).check(force=True)
+        page.locator("h2 label").nth(step).click()
+        settled(page)
+        assert page.locator('[name="stage"]').nth(step).is_checked()
+        is_masked = names[step] in ("mask", "softmax")
+        assert len(dots(page, "stage", "rows")) == (n * (n + 1) // 2 if is_masked else n * n)
         texts = [cell[2] for cell in cells(page, "row")[: len(mine)]]
         allowed = values.notna().tolist()
         assert [text != "−∞" for text, _ in texts] == allowed
@@ -215,7 +221,7 @@ def test_the_row_is_played_from_score_to_weight(page, walked):
 def test_a_click_on_a_head_is_followed_by_every_step(page, walked, model):
     before = (
         cells(page, "values"),
-        dots(page, "pattern", "rows"),
+        dots(page, "stage", "rows"),
         page.inner_text('[data-slot="delta-length"]'),
     )
     page.locator('[data-heads] [data-head="0"]').click()
@@ -223,7 +229,7 @@ def test_a_click_on_a_head_is_followed_by_every_step(page, walked, model):
     other_walk = probe.walk(model, TEXT, at="bank", head=(1, 0))
     weights = [number(row[1][1]) for row in cells(page, "values")[:-1]]
     assert weights == pytest.approx(other_walk.frames["values"]["weight"].tolist(), rel=1e-5)
-    assert dots(page, "pattern", "rows") != before[1]
+    assert dots(page, "stage", "rows") != before[1]
     assert page.inner_text('[data-slot="delta-length"]') != before[2]
     assert page.inner_text('[data-slot="following"]').startswith("L1H0 at ")
     assert page.locator('.strip [name="head"]').input_value() == "0"
@@ -234,7 +240,7 @@ def test_a_click_on_a_head_is_followed_by_every_step(page, walked, model):
     assert page.locator('[data-kind="sources"], [data-kind="values"]').first.count() == 1
     page.locator('[data-heads] [data-head="2"]').click()
     settled(page)
-    assert cells(page, "values") == before[0] and dots(page, "pattern", "rows") == before[1]
+    assert cells(page, "values") == before[0] and dots(page, "stage", "rows") == before[1]
 
 
 def test_the_keyboard_reaches_heads_of_all_layers_and_tokens(page, walked):
@@ -263,7 +269,7 @@ def test_a_token_is_followed_wherever_it_is_clicked_and_the_address_contains_it(
     opened = page.inner_text("h1")
     page.locator(".still [data-pos='4']").click()
     assert page.url.endswith("#L1H2@4") and page.inner_text("h1") == "What happens to “a”?"
-    page.locator('[data-queries="rows"] [data-kind="pattern"] .mark-rect.role-mark path').nth(
+    page.locator('[data-queries="rows"] [data-kind="stage"] .mark-rect.role-mark path').nth(
         0
     ).click(force=True)
     settled(page)
@@ -283,10 +289,7 @@ def test_a_guessed_word_and_a_model_of_a_grammar_are_mentioned_in_the_header(mod
 
     pair = ("A light wug", "The light wug"), {"causal_trace": False}
     guessed = header(probe.walk(model, pair[0][0], against=pair[0][1], **pair[1]))
-    assert (
-        "“wug” was chosen only because it is the last word that both sentences have. "
-        "--word light follows another."
-    ) in guessed
+    assert "“wug” is followed because it is the last word that both sentences have." in guessed
     grammar = "tiny-senses learned from a grammar: it shows how the method works, not how English is read."
     assert "learned from a grammar" not in guessed
     repeated = header(probe.walk(tiny, "The bank and the river bank", head=(0, 0)))
@@ -327,11 +330,35 @@ def test_the_page_states_how_the_head_was_chosen(model, walked):
     assert "why L1H2 it was asked for" in note_of(walked).replace("H2it", "H2 it")
 
 
-def test_the_map_has_numbers_on_both_sides_and_a_scale(page):
-    sides = page.locator("[data-map] .map-row").all_inner_texts()
-    assert [text.split()[0] for text in sides] == ["H0", "L0", "L1", "H0"]
-    assert [text.split()[-1] for text in sides] == ["H3", "L0", "L1", "H3"]
-    steps = page.locator(".map-scale .cell").all_inner_texts()
+def test_a_small_map_has_a_number_in_each_cell(page):
+    lines = [text.split() for text in page.locator("[data-map] .map-row").all_inner_texts()]
+    assert lines[0] == ["H0", "H1", "H2", "H3"]
+    assert [line[0] for line in lines[1:]] == ["L0", "L1"]
+    assert any(len(line) > 1 for line in lines[1:])
+    assert page.locator(".map-scale .cell").count() == 0
+
+
+def test_a_large_map_has_names_on_both_sides_and_a_scale_instead_of_numbers(open_page, page_path):
+    page = open_page(page_path).page
+    sides, n_numbers, steps = page.evaluate(
+        """() => {
+          Object.assign(sizes, { layers: 9, heads: 8 });
+          const flat = Float32Array.from({ length: 72 * tokens.length }, (_, index) => index / 1000);
+          arrays.moved = { shape: [9, 8, tokens.length], flat };
+          const map = { box: document.createElement("div"), name: "moved", cells: new Map() };
+          makeMap(map);
+          drawMap(map);
+          const texts = (found) => [...found].map((one) => one.textContent);
+          const lines = [...map.box.querySelectorAll(".map-row")];
+          return [
+            lines.map((line) => [line.firstChild.textContent, line.lastChild.textContent]),
+            texts(map.box.querySelectorAll(".map-row .cell")).filter((text) => text).length,
+            texts(map.box.querySelectorAll(".map-scale .cell")),
+          ];
+        }"""
+    )
+    assert sides == [["", ""], *([f"L{layer}"] * 2 for layer in range(9)), ["", ""]]
+    assert n_numbers == 0
     assert len(steps) == 5 and steps[0].startswith("0")
 
 
@@ -357,22 +384,19 @@ def test_no_line_breaks_before_a_full_stop_or_inside_a_token(looks, page_path):
 
 
 def test_the_switch_transposes_every_grid(page):
-    kinds = [("dot", 0), ("pattern", 0), ("open", 0)]
-    rows = {key: dots(page, key[0], "rows", key[1]) for key in kinds}
+    rows = {kind: dots(page, kind, "rows") for kind in ("stage", "open")}
     page.locator('[name="queries"][value="columns"]').check(force=True)
-    page.wait_for_function(
-        "document.querySelectorAll('[data-queries=columns] .chart.drawn').length === 3"
-    )
+    until(page, "document.querySelectorAll('[data-queries=columns] .chart.drawn').length === 2")
     settled(page)
     assert page.locator('[data-queries="rows"]').first.is_hidden()
-    for key in kinds:
-        columns = dots(page, key[0], "columns", key[1])
-        assert set(columns) == {(y, x) for x, y in rows[key]}
-        assert all(abs(columns[y, x] - width) < 0.6 for (x, y), width in rows[key].items())
+    for kind, by_row in rows.items():
+        columns = dots(page, kind, "columns")
+        assert set(columns) == {(y, x) for x, y in by_row}
+        assert all(abs(columns[y, x] - width) < 0.6 for (x, y), width in by_row.items())
     page.locator('[data-heads] [data-head="0"]').click()
     page.locator('[name="queries"][value="rows"]').check(force=True)
     settled(page)
-    assert dots(page, "pattern", "rows") != rows["pattern", 0]  # the hidden grid has followed, too
+    assert dots(page, "stage", "rows") != rows["stage"]  # the hidden grid has followed, too
 
 
 def test_the_strip_stays_visible_and_is_not_printed_over_the_text(page):
@@ -413,7 +437,8 @@ def test_hostile_text_is_displayed_and_never_executed(open_page, model, tmp_path
     assert page.evaluate("window.canary") is None
     assert opened.trouble == [] and len(opened.requests) == 1
     body = page.evaluate("document.body.textContent")
-    assert HOSTILE in page.evaluate("document.querySelector('header').textContent")
+    pieces = page.locator("#tokens .chip > span").all_text_contents()
+    assert HOSTILE in "".join(pieces).replace("·", " ")
     assert BESIDE in body and MORE in body
     assert page.locator("main img").count() == 0
 
@@ -427,15 +452,15 @@ def test_without_scripts_the_text_remains_and_refers_to_the_tables(open_page, pa
 
 def test_every_picture_can_be_saved_and_names_its_head(page, tmp_path):
     page.emulate_media(color_scheme="dark")
-    assert page.locator(".saving:visible").count() == 10
+    assert page.locator(".saving:visible").count() == 9
     page.locator('[data-heads] [data-head="0"]').click()
     settled(page)
-    box = page.locator('[data-queries="rows"] [data-kind="pattern"]').last
+    box = page.locator('[data-queries="rows"] [data-kind="stage"]')
     assert ", now of L1H0 at “bank”; the numbers are in the tables" in box.locator(
         ".chart"
     ).get_attribute("aria-label")
     marks = check_saved(page, box.locator(".saving button"), tmp_path, "cells-L1H0")
-    assert marks >= len(dots(page, "pattern", "rows"))
+    assert marks >= len(dots(page, "stage", "rows"))
 
 
 def test_controls_have_names(page):
@@ -456,8 +481,8 @@ def test_terms_are_explained_by_touch_and_by_keyboard(looks, page_path):
 def test_attention_can_be_drawn_as_lines_and_every_line_can_be_followed(page):
     page.locator(".switch label", has_text="lines").click()
     boxes = page.locator("[data-lines]")
-    assert boxes.count() == 3 and page.locator(".square[data-queries]:visible").count() == 0
-    bundle = page.locator("#softmax [data-lines]")
+    assert boxes.count() == 2 and page.locator(".square[data-queries]:visible").count() == 0
+    bundle = page.locator('[data-lines="stage"]')
     weights = page.evaluate("() => keys.map((key) => get('pattern', headIndex(), state.at, key))")
     titles = bundle.locator("line").evaluate_all(
         "all => all.map(line => line.querySelector('title').textContent)"
@@ -479,8 +504,8 @@ def test_attention_can_be_drawn_as_lines_and_every_line_can_be_followed(page):
 
 
 def test_a_click_on_a_cell_splits_its_score_and_the_bars_sum_to_it(page, walked):
-    cells_of = '[data-queries="rows"] [data-kind="pattern"] .mark-rect.role-mark path'
-    page.locator(f"#softmax {cells_of}").nth(0).click(force=True)
+    cells_of = '[data-queries="rows"] [data-kind="stage"] .mark-rect.role-mark path'
+    page.locator(cells_of).nth(0).click(force=True)
     settled(page)
     assert page.evaluate("[state.at, state.key]") == [0, 0]
     page.evaluate(f"location.hash = '#L1H2@{walked.at}'")
@@ -500,7 +525,7 @@ def test_a_click_on_a_cell_splits_its_score_and_the_bars_sum_to_it(page, walked)
 
 def test_arrow_keys_in_a_grid_follow_the_next_query(page):
     before = page.evaluate("state.at")
-    page.locator("#softmax .square[data-queries=rows]").focus()
+    page.locator(".matching > figure .square[data-queries=rows]").focus()
     page.keyboard.press("ArrowUp")
     settled(page)
     assert page.evaluate("state.at") == before - 1 and page.url.endswith(f"@{before - 1}")

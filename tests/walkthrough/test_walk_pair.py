@@ -233,7 +233,7 @@ def test_grids_and_matrices_take_two_texts(walked, pair):
     charts = pictures(walked)
     sizes = len(pair.target), len(pair.source)
     for queries, labels in (("rows", pair.target.labels), ("columns", pair.source.labels)):
-        spec = charts[f"pattern_{queries}"].to_dict()
+        spec = charts[f"stage_{queries}"].to_dict()
         ground = spec["layer"][0]["encoding"]
         cells = pd.DataFrame(spec["data"]["values"])  # drawn in their order
         down, across = (cells[ground[side]["field"]].drop_duplicates() for side in "yx")
@@ -261,7 +261,7 @@ class TestPage:
         assert page.locator("h1 + p").inner_text() == answer(walked.findings)
         unfold(page)
         sizes = len(pair.target), len(pair.source)
-        dot_sizes = dots(page, "pattern", "rows")
+        dot_sizes = dots(page, "stage", "rows")
         assert len(dot_sizes) == sizes[0] * sizes[1]
         across, down = ({position[axis] for position in dot_sizes} for axis in (0, 1))
         assert across == set(range(sizes[1])) and down == set(range(sizes[0]))
@@ -270,7 +270,7 @@ class TestPage:
             assert np.argsort(widths)[-3:].tolist() == weights.argsort()[-3:].tolist()
         page.locator('[name="queries"][value="columns"]').check(force=True)
         settled(page)
-        transposed = dots(page, "pattern", "columns")
+        transposed = dots(page, "stage", "columns")
         assert set(transposed) == {(row, column) for column, row in dot_sizes}
 
     def test_a_head_and_a_token_are_followed_by_every_step(

@@ -15,10 +15,11 @@ const saveAs = async (spec, name, ending) => {
   Object.assign(document.createElement("a"), { href: address, download: `${name}.${ending}` }).click();
   view.finalize();
 };
-// Under a picture the two buttons that save it; `save` is given the ending. A box that is as wide as the page has no width elsewhere.
+// Under a picture a fold with the two buttons that save it; `save` is given the ending. A box that is as wide as the page has no width elsewhere.
 const drawnWidth = (box) => box.clientWidth - 90;
 const saving = (box, save) => {
-  const row = Object.assign(document.createElement("div"), { className: "saving", textContent: "save " });
+  const row = Object.assign(document.createElement("details"), { className: "saving" });
+  row.append(Object.assign(document.createElement("summary"), { textContent: "save" }));
   for (const ending of ["svg", "png"]) {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: ending.toUpperCase() });
     button.setAttribute("aria-label", `Save this picture as ${ending.toUpperCase()}`);

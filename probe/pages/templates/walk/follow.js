@@ -26,10 +26,13 @@ const shade = (share) => `t${Math.round(SHADES * Math.sqrt(Math.max(0, share)))}
 const tinted = (share) => `cell ${shade(Math.abs(share))}${share < 0 ? " against" : ""}`;
 const maps = [...document.querySelectorAll("[data-map]")].map((box) => ({ box, name: box.dataset.map, cells: new Map() }));
 const mapped = (name, layer, head) => get(name, ...[layer, head, state.at].slice(0, arrays[name].shape.length));
+const BOTH_SIDES = 8; // layers
 const makeMap = ({ box, name, cells }) => {
   box.style.setProperty("--layers", sizes.layers);
-  const line = (side, parts) => box.append(make("div", { className: "map-row" }, [make("span", { textContent: side }), make("div", { className: "map-cells" }, parts), make("span", { textContent: side })]));
-  const across = () => line("", Array.from({ length: sizes.heads }, (_, head) => make("span", { className: "map-head", textContent: `H${head}` })));
+  // A large map has its names on both sides.
+  const both = sizes.layers > BOTH_SIDES;
+  const line = (side, parts, place = "") => box.append(make("div", { className: `map-row ${place}` }, [make("span", { textContent: side }), make("div", { className: "map-cells" }, parts), ...(both ? [make("span", { textContent: side })] : [])]));
+  const across = (place) => line("", Array.from({ length: sizes.heads }, (_, head) => make("span", { className: "map-head", textContent: `H${head}` })), place);
   across();
   for (let layer = 0; layer < sizes.layers; layer++) {
     const made = Array.from({ length: sizes.heads }, (_, head) => {
@@ -43,7 +46,7 @@ const makeMap = ({ box, name, cells }) => {
     });
     line(`L${layer}`, made);
   }
-  across();
+  if (both) across("below");
   box.append(make("p", { className: "map-scale" }));
 };
 const ROUNDS_TO_ZERO = 0.0005; // as a share: less is 0.0 %, which has no colour and no scale
@@ -61,12 +64,13 @@ const drawMap = ({ box, name, cells }) => {
     cell.title = `L${layer}H${head}: ${full(100 * value)} %`;
     input.checked = layer === state.layer && head === state.head;
     input.setAttribute("aria-label", `L${layer}H${head}: ${percent(value)}`);
-    text.textContent = Math.abs(value) >= 0.005 ? decimal(100 * value, 0) : "";
+    text.textContent = heads.length <= FEW ? inCell(value) : "";
   });
   const scaled = (value) => (limit < 0.1 ? `${decimal(100 * value, 1)}\u202f%` : percent(value));
   const parts = [...(least <= -0.005 ? [-16, -4] : []), 0, 1, 4, 9, 16];
   const steps = parts.map((part) => make("span", { className: tinted(part / 16), textContent: scaled((part / 16) * limit) }));
-  box.lastChild.replaceChildren(...(limit > ROUNDS_TO_ZERO ? ["colour, square root: ", ...steps] : ["No scale: every head's value is 0\u202f%."]));
+  if (limit <= ROUNDS_TO_ZERO) box.lastChild.replaceChildren("Every head's value is 0\u202f%.");
+  else box.lastChild.replaceChildren(...(heads.length <= FEW ? [] : ["colour, square root: ", ...steps]));
 };
 
 {% include "lines.js" %}
@@ -79,7 +83,10 @@ const waiting = new Set(document.querySelectorAll("script[data-for]"));
 const height = (rows, lines) => lines.step * new Set(rows.map((one) => one[lines.by])).size;
 const refresh = ({ view, name, kind, box, told, lines }) => {
   const where = `L${state.layer}H${state.head} at ${token()}`;
-  box.setAttribute("aria-label", isFirst() ? told : `${told.split(/[.:]/)[0]}, now of ${where}; the numbers are in the tables of this step.`);
+  // A description is of the weights of the first head.
+  const isTold = isFirst() && (kind !== "stage" || stage === STAGES.length - 1);
+  const drawn = kind === "stage" ? told.replace(stepNames.pattern, stepNames[drawnAs(kind)]) : told;
+  box.setAttribute("aria-label", isTold ? told : `${drawn.split(/[.:]/)[0]}, now of ${where}; the numbers are in the tables of this step.`);
   const rows = live[name](headIndex(), kind);
   if (lines) view.height(height(rows, lines));
   return view.data(name, rows).runAsync();
@@ -152,6 +159,7 @@ const turn = (queries) => {
   state.queries = queries;
   for (const part of document.querySelectorAll("[data-queries]")) part.hidden = part.dataset.queries !== queries;
   drawSlots(headIndex());
+  linesOf(headIndex());
   window.dispatchEvent(new Event("resize"));
   return drawWaiting().then(refreshAll);
 };

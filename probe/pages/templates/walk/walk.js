@@ -29,11 +29,13 @@ const named = (letter, count) => Array.from({ length: count }, (_, index) => `${
 // What the pictures draw, by the name of their data.
 const live = {
   cells(c, kind) {
+    const name = drawnAs(kind);
+    const most = mostOf(c, name);
     return queries.flatMap((query) =>
       keys.map((key) => {
-        const value = get(kind, c, query, key);
-        const size = kind === "pattern" && !allowed(query, key) ? 0 : Math.abs(value);
-        return { query: label(query), key: source[key].label, allowed: allowed(query, key), chosen: query === state.at, [kind]: value, size, positive: value >= 0 };
+        const value = cellValue(c, query, key, name);
+        const [size, closed] = [Math.abs(value) / most, !Number.isFinite(value)];
+        return { query: label(query), key: source[key].label, allowed: allowed(query, key), grey: name !== "dot" && name !== "score", chosen: query === state.at, value, step: stepNames[name], size: closed ? 0 : size, positive: value >= 0 };
       }),
     );
   },
@@ -45,7 +47,7 @@ const live = {
       }),
     );
     const reach = (axis) => Math.max(...rows.map((row) => row[axis])) - Math.min(...rows.map((row) => row[axis]));
-    const [width, height] = [0.24 * reach("plane_x"), 0.07 * reach("plane_y")];
+    const [width, height] = [0.24 * reach("plane_x"), 0.1 * reach("plane_y")];
     const written = []; // a name is written unless it would cover another; the followed token goes first
     for (const row of [...rows].sort((a, b) => b.chosen - a.chosen)) {
       if (row.kind === "query" && !row.chosen) continue;
@@ -100,7 +102,7 @@ const drawSoftmax = (c) => {
   const told = (kind, what) => number(get(`${kind}_${what}`, c, state.at), decimal(get(`${kind}_${what}`, c, state.at), 3));
   fill("softmax", [[`Q·K ÷ ${data.plain_root ? "√d_head" : divisor()}`, "pattern"], ["Q·K", "steep"]].map(([name, kind]) => row([name, ...["largest", "entropy", "response"].map((what) => told(kind, what))])));
 };
-// The row of the followed token from score to weight, one step after the other.
+// Attention from score to weight, one step after the other.
 const STAGES = [
   ["Q·K", "dot"],
   ...(data.scaled ? [["÷ √d", "score"]] : []),
@@ -108,15 +110,22 @@ const STAGES = [
   ["softmax", "pattern"],
 ];
 let stage = STAGES.length - 1;
-const stageValue = (c, key, name) => {
-  if (name !== "masked") return get(name, c, state.at, key);
-  return allowed(state.at, key) ? get("score", c, state.at, key) : -Infinity;
+const stepNames = { dot: "Q·K", score: "score", masked: "masked score", pattern: "attention weight", open: "weight without the mask" };
+const drawnAs = (kind) => (kind === "stage" ? STAGES[stage][1] : kind);
+const isMasked = (name) => name === "masked" || name === "pattern";
+const cellValue = (c, query, key, name) => {
+  if (name !== "masked") return get(name, c, query, key);
+  return allowed(query, key) ? get("score", c, query, key) : -Infinity;
+};
+// What fills a cell: a weight of 1, or the head's largest Q·K or score. Both have one scale, so that the division shrinks the dots.
+const mostOf = (c, name) => {
+  if (name === "pattern" || name === "open") return 1;
+  return Math.max(1e-9, ...["dot", "score"].flatMap((kind) => queries.flatMap((query) => keys.map((key) => Math.abs(get(kind, c, query, key))))));
 };
 const drawRow = (c) => {
-  const values = keys.map((key) => stageValue(c, key, STAGES[stage][1]));
+  const values = keys.map((key) => cellValue(c, state.at, key, STAGES[stage][1]));
   const isWeight = STAGES[stage][1] === "pattern";
   const finite = values.filter(Number.isFinite);
-  // Scores before and after the division have one scale, so that the bars shrink.
   const scores = keys.map((key) => get("dot", c, state.at, key));
   const range = isWeight ? [0, 1] : [Math.min(0, ...scores), Math.max(1e-9, ...scores)];
   const rows = keys.map((key, index) => {
@@ -132,6 +141,8 @@ const setStage = (wanted) => {
   stage = wanted;
   for (const [index, input] of document.querySelectorAll('[name="stage"]').entries()) input.checked = index === stage;
   drawRow(headIndex());
+  linesOf(headIndex());
+  return refreshAll();
 };
 const STAGE_TIME = 900; // milliseconds that each step is shown
 const playRow = () => {
@@ -139,8 +150,8 @@ const playRow = () => {
   for (let step = 1; step < STAGES.length; step++) setTimeout(setStage, STAGE_TIME * step, step);
 };
 const makeStages = () => {
-  const labels = STAGES.map(([name], index) => {
-    const input = make("input", { type: "radio", name: "stage", value: String(index) });
+  const labels = STAGES.map(([name, array], index) => {
+    const input = make("input", { type: "radio", name: "stage", id: `stage-${array}`, value: String(index) });
     input.checked = index === stage;
     input.addEventListener("change", () => setStage(index));
     return make("label", {}, [input, name]);
@@ -239,11 +250,13 @@ const drawSums = (c) => {
     ...(has("normed") ? [[`${data.norm} of it${data.norm_after_write ? ", added to E" : ""}`, get("normed", layer, at), get("normed_norm", layer, at)]] : []),
     ["E′, hooked", get("e_after", layer, at), get("e_after_norm", layer, at)],
   ];
+  const inShort = ["E", "ΔE", `ΔE of the other ${sizes.heads - 1}`, ...(has("b_o") ? ["b_O"] : []), "", ...(has("normed") ? [data.norm] : []), "E′"];
   const rows = terms.map(([name, vector, size]) => row([name, ...numbers(vector, 3), { text: "…", kind: "n" }, number(size)], name.startsWith("=") ? "sum" : ""));
   fill("sums", rows, ["term", ...named("e", arrays.e.shape.at(-1)), "", "length"]);
   const most = Math.max(...terms.map(([, , size]) => size));
   const end = terms.at(-1)[2];
-  fill("lengths", terms.map(([name, , size]) => row([name, { nodes: [bar(size, 0, most)] }, number(size, percent(size / end))])), ["term", "", "length, % of E′"]);
+  const bars = terms.map(([, , size], index) => row([inShort[index], { nodes: [bar(size, 0, most)] }, number(size, percent(size / end))]));
+  fill("lengths", bars.filter((_, index) => inShort[index]), ["", "", "length, % of E′"]);
 };
 const entering = (depth, sign = "") => (depth < sizes.layers ? `${sign}${depth}` : "end");
 const drawLens = () => {
@@ -259,11 +272,12 @@ const drawLens = () => {
   fill("lens", chips("nearest", decimal).map((cell, depth) => row([entering(depth), ...left.slice(depth, depth + 1), cell])));
 };
 
+const SHOWN = 0.05; // weights below it are in the tables only
 const mixed = (c, open, weights) => {
   const order = open.map((_, index) => index).sort((a, b) => weights[b] - weights[a]);
-  const shown = order.slice(0, 6).filter((index) => weights[index] >= 0.005);
+  const shown = order.slice(0, 6).filter((index) => weights[index] >= SHOWN);
   const terms = shown.sort((a, b) => a - b).map((index) => `${decimal(weights[index])} V(${tokenText(open[index])})`);
-  if (!terms.length) return "(Σ weight × V) W_O, no weight above 0.005";
+  if (!terms.length) return `(Σ weight × V) W_O, no weight above ${SHOWN}`;
   return `(${terms.join(" + ")}${shown.length < open.length || data.n_undrawn ? " + …" : ""}) W_O`;
 };
 // A first token with much of a head's attention and little of its ΔE; nothing where it is not one.
@@ -295,7 +309,7 @@ const drawContrast = (c) => {
     there: data.second_tokens.map((one, key) => ({ pos: key, ...one, weight: get("second_pattern", c, key), share: get("second_share", c, key) })),
   };
   const told = ({ weight }) => ({ ...number(weight, percent(weight)), kind: `n ${shade(weight)}` });
-  const shown = (one) => make("span", { className: `chip ${shade(one.weight)}` }, [make("span", { textContent: written(one.piece) }), make("small", { textContent: percent(one.weight) })]);
+  const shown = (one) => make("span", { className: `chip ${shade(one.weight)}` }, [make("span", { textContent: written(one.piece) }), make("small", { textContent: one.weight >= SHOWN ? percent(one.weight) : "" })]);
   for (const [side, parts] of Object.entries(sides)) {
     fill(`contrast-${side}`, parts.map((one) => row([one.label, told(one), number(one.share, percent(one.share))])));
     document.querySelector(`[data-reading="${side}"]`).replaceChildren(...parts.map(shown));
@@ -319,7 +333,7 @@ const addsUp = (c) => {
 // What the mask takes from the token that looks; the last one has nothing after it.
 const hidden = (c) => {
   if (tokens[state.at].pos < sizes.tokens - 1) return `Without the mask, ${token()} would give ${percent(get("later", c, state.at))} of its attention to tokens that come after it.`;
-  return `${token()} is the last token: nothing comes after it.${tokens.length > 1 ? " To see what the mask hides, click an earlier token above." : ""}`;
+  return `${token()} is the last token${tokens.length > 1 ? ": click an earlier one." : "."}`;
 };
 const answer = (c, open) => {
   if (isFirst()) return data.answer;
@@ -337,7 +351,7 @@ const drawSlots = (c) => {
   const dots = keys.map((key) => get("dot", c, at, key));
   const weights = open.map((key) => get("pattern", c, at, key));
   const best = largest(dots);
-  const most = open.map((_, index) => index).sort((a, b) => weights[b] - weights[a]).filter((index) => weights[index] >= 0.05).slice(0, 3);
+  const most = open.map((_, index) => index).sort((a, b) => weights[b] - weights[a]).filter((index) => weights[index] >= SHOWN).slice(0, 3);
   const step = (name) => small(get("agreement", layer, data.steps.findIndex((one) => one.startsWith(name))));
   const said = {
     token: token(),
@@ -388,12 +402,14 @@ const thumbnail = (c) => {
 };
 const drawHeads = () => {
   const made = [];
+  const most = Math.max(1e-9, ...Array.from({ length: sizes.heads }, (_, head) => get("added", state.layer, head, state.at)));
   data.heads.forEach(([layer, head], c) => {
     if (layer !== state.layer) return;
     const name = `L${layer}H${head}`;
-    const told = percent(get("added", layer, head, state.at));
+    const size = get("added", layer, head, state.at);
+    const told = `${name} adds ${percent(size)} of the vector's length`;
     const pressed = String(head === state.head);
-    const button = make("button", { type: "button", "aria-pressed": pressed, "data-head": head }, [name, thumbnail(c), make("small", { textContent: told })]);
+    const button = make("button", { type: "button", "aria-pressed": pressed, "aria-label": told, title: told, "data-head": head }, [name, thumbnail(c), bar(size, 0, most)]);
     button.addEventListener("click", () => {
       follow(layer, head);
       document.querySelector(`[data-heads] [data-head="${head}"]`).focus({ preventScroll: true });
@@ -402,6 +418,8 @@ const drawHeads = () => {
   });
   document.querySelector("[data-heads]").replaceChildren(...made);
 };
+const FEW = 64; // cells of a map or a grid that has a number in each; the others have a scale
+const inCell = (value) => (Math.abs(value) >= 0.005 ? decimal(100 * value, 0) : "");
 // Layers down, tokens across; `rows`: [name, layer, value of a column], a cell that is chosen is opened.
 const drawGrid = (name, columns, rows, limit, open) => {
   const head = document.querySelector(`[data-rows="${name}"]`).parentElement.tHead.rows[0];
@@ -410,7 +428,7 @@ const drawGrid = (name, columns, rows, limit, open) => {
     const cells = columns.map((column, index) => {
       const [amount, token] = [value(index), quoted(column.split("\n")[0])];
       const className = tinted(Math.max(-1, Math.min(1, amount / limit))).replace("cell ", "");
-      const button = make("button", { type: "button", className, title: `${full(100 * amount)} %`, textContent: Math.abs(amount) >= 0.005 ? decimal(100 * amount, 0) : "" });
+      const button = make("button", { type: "button", className, title: `${full(100 * amount)} %`, textContent: rows.length * columns.length <= FEW ? inCell(amount) : "" });
       button.setAttribute("aria-label", `${title}, ${token}: ${percent(amount)}`);
       button.disabled = !page.reaches(layer, 0);
       button.addEventListener("click", () => open(layer, index));

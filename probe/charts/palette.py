@@ -295,9 +295,9 @@ def token_axis(**options: Any) -> alt.Axis:
     return bare_axis(labelOverlap=False, **options)
 
 
-def share_axis(ticks: int = 5, **options: Any) -> alt.Axis:
+def share_axis(count: int = 5, **options: Any) -> alt.Axis:
     """An axis of shares, in percent."""
-    return alt.Axis(format=".0%", tickCount=ticks, **options)
+    return alt.Axis(format=".0%", tickCount=count, **options)
 
 
 def rank_axis(last: float) -> alt.Axis:

@@ -333,7 +333,7 @@ const addsUp = (c) => {
 // What the mask takes from the token that looks; the last one has nothing after it.
 const hidden = (c) => {
   if (tokens[state.at].pos < sizes.tokens - 1) return `Without the mask, ${token()} would give ${percent(get("later", c, state.at))} of its attention to tokens that come after it.`;
-  return `${token()} is the last token${tokens.length > 1 ? ": click an earlier one." : "."}`;
+  return `${token()} is the last token.`;
 };
 const answer = (c, open) => {
   if (isFirst()) return data.answer;

@@ -278,7 +278,7 @@ def test_a_guessed_word_is_reported_as_a_guess(tiny, explorer):
     assert result(explorer, "sentence", **two, word="light")["guessed"] is None
     assert result(explorer, "sentence")["guessed"] is None  # the lexicon has it
     single_reply = result(explorer, "sentence", text="He walked to the garden", other=None)
-    assert single_reply["guessed"].endswith("only because it is the last word of the sentence.")
+    assert single_reply["guessed"].endswith("because it is the last word of the sentence.")
     assert single_reply["axis"] == {"kind": "lexicon"}  # the lexicon does not have the word
     walked = probe.walk(tiny, two["text"], against=two["other"], causal_trace=False)
     assert walked.findings.word_to_follow.others == ("light", "shone")

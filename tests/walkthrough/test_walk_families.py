@@ -464,7 +464,7 @@ class TestPage:
         assert page.locator("h1 + p").inner_text() == answer(walked.findings)
         unfold(page)
         assert len(dots(page, "stage", "rows")) == (n * (n + 1) // 2 if CAUSAL[kind] else n * n)
-        assert page.locator(".chart.drawn").count() == (9 if CAUSAL[kind] else 8)
+        assert page.locator(".chart.drawn").count() == (9 if CAUSAL[kind] else 7)
         page.locator('[data-map="moved"] [value="0.1"]').check(force=True)
         page.locator('[name="at"][value="2"]').check(force=True)
         settled(page)

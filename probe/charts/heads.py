@@ -456,7 +456,7 @@ def _panel(
         is_negative = (alt.datum.net <= -SMALLEST) & alt.datum.clear
         negative = base.transform_filter(is_bare).transform_filter(is_negative)
         layered.append(negative.mark_text(fontSize=11, text="−", color=INK))
-    if grid.verdicts:
+    if grid.verdicts and rows["verdict"].isin(grid.verdicts).any():
         shape = verdict_shape(grid.verdicts, legend=legend is not None)
         size = LARGE_MARK if grid.cell == LARGEST_CELL else SMALL_MARK
         corner = grid.has_numbers

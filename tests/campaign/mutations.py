@@ -281,8 +281,8 @@ FAULTS = (
     Fault(
         "stats/axes.py",
         "axes fitted on what they are tested on",
-        "train = np.asarray(holdout.train)",
-        "train = np.asarray(holdout.test)",
+        "fitted = [np.asarray(holdout.train)",
+        "fitted = [np.asarray(holdout.test)",
     ),
     Fault("stats/axes.py", "a depth too early", "abs(threshold))[0]) + 1", "abs(threshold))[0])"),
     Fault(

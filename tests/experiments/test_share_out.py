@@ -1,13 +1,13 @@
 """How pairs of sentences are shared out to nouns, and which pairs a noun can use."""
 
-from types import SimpleNamespace
+from dataclasses import fields
 
 import numpy as np
 import pytest
 from handmade import SENSES, make_sentences
 
 from probe.experiments import design
-from probe.experiments.nouns import _usable_pairs, share_out
+from probe.experiments.nouns import WordInPlace, _usable_pairs, share_out
 from probe.text.splits import ALIGNED, CrossFit, Holdout, cross_fit
 
 NOUNS = tuple(f"noun{number}" for number in range(7))
@@ -57,13 +57,19 @@ def test_without_swaps_no_noun_gets_a_pair():
 # --- the pairs that a noun can use ----------------------------------------------------------------
 
 
+def word_with(split, pairs):
+    """A word of which only the split and the pairs are read."""
+    unread = dict.fromkeys(field.name for field in fields(WordInPlace) if field.init)
+    return WordInPlace(**unread | {"split": split, "pairs": pairs})
+
+
 def test_all_pairs_of_some_sentences_are_used_where_each_is_held_out():
     sentences = make_sentences(frames=3, distances=(1,))
     split = cross_fit(sentences, SENSES, seed=0)
     pairs = design.make_pairs(
         sentences, [row.distance for row in sentences], split, limit=1000, seed=0
     )
-    word = SimpleNamespace(split=split, pairs=pairs)
+    word = word_with(split, pairs)
     assert _usable_pairs(word, range(len(sentences))) == list(range(len(pairs)))
     members = (pairs.a[3], pairs.b[3], pairs.same_a[3], pairs.same_b[3])
     remaining_rows = [row for row in range(len(sentences)) if row not in members]
@@ -83,6 +89,6 @@ def test_a_pair_that_is_only_fitted_on_is_not_used():
     )
     a, b = (0, 2), (1, 3)
     pairs = design.Pairs(a, b, a, b, ("f", "g"), (0, 1), (1, 1), ALIGNED, seed=0)
-    word = SimpleNamespace(split=split, pairs=pairs)
+    word = word_with(split, pairs)
     assert _usable_pairs(word, [0, 1, 2, 3]) == [0, 1]
     assert _usable_pairs(word, [0, 1, 2]) == []

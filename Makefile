@@ -69,9 +69,11 @@ docs: $(READY)
 wheel: $(READY)
 	$(BIN)/python -m build --outdir dist .
 
-# The notebook is its script, cell by cell, without outputs.
+# The notebook is its script, cell by cell, with the outputs of a run.
 analyses/%.ipynb: analyses/%.py $(READY)
 	$(BIN)/jupytext --quiet --to notebook --update --output $@ $<
+	$(BIN)/python -c 'import nbformat, nbclient, sys; book = nbformat.read(sys.argv[1], 4); \
+		nbclient.NotebookClient(book, record_timing=False).execute(); nbformat.write(book, sys.argv[1])' $@
 	touch $@
 
 # The stamp is written last, so an interrupted install is done again.

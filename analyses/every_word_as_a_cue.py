@@ -21,9 +21,8 @@
 # Gemma 3 270M has 106,272 words of many languages, so the 24,145 words of SmolLM2 were tried in it (`probe cues --cues`).
 #
 # Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real/cues` are read, which
-# `make real` writes, because a scan of 24,000 words takes minutes; those of Gemma come from a GGUF file, assembled from its packages.
-# Writes into `reports/real` below the current folder, or into the folder
-# that `PROBE_OUT` names.
+# `make real` writes, because a scan of 24,000 words takes minutes. The tables of Gemma come from a GGUF file, assembled from its
+# packages. Writes into `reports/real` below the current folder, or into the folder that `PROBE_OUT` names.
 #
 # Shown: Words of SmolLM2's vocabulary as the cue of *bank*: how far each moves the word, and how much L4H2 attends to it.
 

@@ -113,13 +113,15 @@ def serious_findings(page):
     ]
 
 
-def check_look(opened, path, width):
-    """Require that an unfolded page sends no requests, fits its window, and, unless it is very
-    narrow, is accessible.
+def check_look(opened, path):
+    """Require that the page of this file, with everything unfolded, sends no requests, fits its
+    window, and, unless it is very narrow, is accessible.
 
     The page cannot be used afterwards.
     """
     page = opened.page
+    unfold(page)
+    width = page.viewport_size["width"]
     assert opened.trouble == []
     assert opened.requests == [path.as_uri()]
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -199,7 +199,7 @@ def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
     """
     rows = points[points["kind"].isin(kinds)]
     rows = rows.assign(name=_names(rows))
-    # The directions of a PCA have no meaning of their own, so they have no numbers.
+    # Numbers along the directions of a PCA would mean nothing.
     axis = alt.Axis(
         tickCount=5, gridOpacity=0.4, labels=False, ticks=False, domain=False, title=None
     )

@@ -398,7 +398,7 @@ class _Grid(NamedTuple):
     layers, heads: all of the map, also those without cells
     further: the columns besides the heads
     cell: the side of a cell, in pixels
-    verdicts: those that have a mark
+    verdicts: the verdicts with a mark
     fields: the columns of a cell that the page needs
     tooltip: of a cell of a head
     legend: whether there is one
@@ -424,8 +424,8 @@ def _panel(
 ) -> alt.LayerChart:
     """The cells of some layers of a map, on a scale that ends at `limit`.
 
-    rows: of heads that have a rank
-    beside: of MLPs and mixers
+    rows: rows of heads that have a rank
+    beside: rows of MLPs and mixers, which have a further column
     """
     rows = rows[rows["layer"].isin(layers)]
     beside = beside[beside["layer"].isin(layers)]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from browser import TOUCH, check_look, unfold, until
+from browser import TOUCH, check_look, until
 from page_text import check_charts, one_line
 from seeds import mostly_campaign
 
@@ -198,7 +198,5 @@ def test_the_search_finds_a_word_by_its_beginning(shared_page, page):
 
 @pytest.mark.parametrize("options", mostly_campaign([TOUCH, {}]), ids=["narrow", "wide"])
 def test_the_page_draws_fits_and_sends_no_requests(shared_page, page, options):
-    opened = shared_page(page, **options)
-    unfold(opened.page)
-    width = opened.page.viewport_size["width"]
-    check_look(opened, page, width)  # last, because it changes the shared page
+    # Last, because it changes the shared page.
+    check_look(shared_page(page, **options), page)

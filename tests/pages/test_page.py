@@ -590,9 +590,8 @@ def test_links_work_and_the_page_runs_only_its_scripts(page, report_page, open_p
     ("width", "scheme"), mostly_campaign([(390, "dark"), (1280, "light"), (320, "light")])
 )
 def test_the_page_sends_no_requests_fits_and_is_accessible(unfolded, report_page, width, scheme):
-    check_look(
-        unfolded(width, scheme), report_page, width
-    )  # the last tests, because they change the shared pages
+    # The last tests, because they change the shared pages.
+    check_look(unfolded(width, scheme), report_page)
 
 
 def test_the_accessibility_scan_can_fail(open_page, tmp_path):

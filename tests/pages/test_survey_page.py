@@ -305,10 +305,8 @@ def test_terms_are_explained_by_touch_and_by_keyboard(survey_page, shared_page):
 
 @pytest.mark.parametrize("options", mostly_campaign([TOUCH, {}]), ids=["narrow", "wide"])
 def test_the_page_fits_and_sends_no_requests(survey_page, shared_page, options):
-    opened = shared_page(survey_page, **options)
-    unfold(opened.page)
-    width = opened.page.viewport_size["width"]
-    check_look(opened, survey_page, width)  # last, because it changes the shared page
+    # Last, because it changes the shared page.
+    check_look(shared_page(survey_page, **options), survey_page)
 
 
 def test_the_folded_page_is_short_and_a_cell_links_to_its_word(tmp_path, open_page):

@@ -538,9 +538,8 @@ def test_links_work_and_the_page_runs_only_its_scripts(page, page_path, open_pag
     ("width", "scheme"), mostly_campaign([(390, "dark"), (1280, "light"), (320, "light")])
 )
 def test_the_page_sends_no_requests_fits_and_is_accessible(looks, page_path, width, scheme):
-    check_look(
-        looks(page_path, width, scheme), page_path, width
-    )  # last, because it changes the shared pages
+    # Last, because it changes the shared pages.
+    check_look(looks(page_path, width, scheme), page_path)
 
 
 @pytest.mark.campaign
@@ -558,4 +557,4 @@ def test_the_page_of_two_hostile_texts_executes_nothing_fits_and_is_accessible(
         HOSTILE[:17] in opened.page.inner_text("header")
         and opened.page.locator("main img").count() == 0
     )
-    check_look(opened, path, width)
+    check_look(opened, path)

@@ -111,13 +111,13 @@ top_heads[
 ]
 
 # %% [markdown]
-# The evidence for the verdict on the resolvers of *bank* (`verdicts.csv` has a sentence about each head):
+# The evidence for the verdicts on the movers and resolvers of *bank* (`verdicts.csv` has a sentence about each head):
 
 # %%
-resolvers = study.verdicts.query("word == 'bank' and verdict == 'resolver'")
+movers = study.verdicts.query("word == 'bank' and verdict in ('mover', 'resolver')")
 keys = ["word", "sense_a", "sense_b", "layer", "head", "verdict"]
-numbers = ["auroc", "p_auroc", "net", "p_swap", "next_token", "p_next_token", "ambiguity_p"]
-resolvers.merge(study.heads, on=keys)[["layer", "head", *numbers]]
+numbers = ["auroc", "p_auroc", "net", "p_swap", "next_token", "p_next_token", "ambiguity_p", "nouns"]
+movers.merge(study.heads, on=keys)[["layer", "head", *numbers]]
 
 # %% [markdown]
 # ## Where does the sense of one sentence come from?

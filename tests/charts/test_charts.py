@@ -302,6 +302,26 @@ def test_the_scales_of_two_panels_are_the_same_for_every_word_whatever_its_read_
     assert scales[0] == scales[1]
 
 
+def test_the_layer_from_which_heads_are_read_at_the_end_is_on_the_second_scale():
+    nets = [0.31, 0.52, 0.74]  # of layers 0 to 2, the last two of which are read at the end
+    rows = pd.DataFrame({"word": "bank", "layer": range(3), "net": nets})
+    assert charts.effect_limits(rows, read_at={"bank": 1}) == pytest.approx((0.4, 0.8))
+    assert charts.effect_limits(rows, read_at={"bank": 2}) == pytest.approx((0.6, 0.8))
+    assert charts.effect_limits(rows) == pytest.approx((0.8, 0.1))
+    of_survey = rows.rename(columns={"net": "effect"}).assign(read_depth=1)
+    assert charts.survey_limits(of_survey) == pytest.approx((0.4, 0.8))
+
+
+def test_numbers_that_json_lacks_are_left_empty_in_the_data_of_a_chart():
+    rows = pd.DataFrame({"p": [0.5, np.nan, np.inf, -np.inf], "name": ["a", None, "c", "d"]})
+    assert palette.records(rows) == [
+        {"p": 0.5, "name": "a"},
+        {"p": None, "name": None},
+        {"p": None, "name": "c"},
+        {"p": None, "name": "d"},
+    ]
+
+
 def test_a_dense_map_has_a_number_at_every_fifth_layer_and_at_every_head():
     positions = [(layer, head) for layer in range(30) for head in range(9)]
     row = BANK.iloc[[0]].drop(columns=["layer", "head"])

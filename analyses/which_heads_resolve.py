@@ -116,7 +116,16 @@ top_heads[
 # %%
 movers = study.verdicts.query("word == 'bank' and verdict in ('mover', 'resolver')")
 keys = ["word", "sense_a", "sense_b", "layer", "head", "verdict"]
-numbers = ["auroc", "p_auroc", "net", "p_swap", "next_token", "p_next_token", "ambiguity_p", "nouns"]
+numbers = [
+    "auroc",
+    "p_auroc",
+    "net",
+    "p_swap",
+    "next_token",
+    "p_next_token",
+    "ambiguity_p",
+    "nouns",
+]
 movers.merge(study.heads, on=keys)[["layer", "head", *numbers]]
 
 # %% [markdown]

@@ -58,6 +58,7 @@ def opening_walk(
     )
 
 
+@html.without_validation
 def render(
     opening: Walk, *, transport: str = "server", recording: Recording | None = None
 ) -> tuple[str, str]:

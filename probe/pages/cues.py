@@ -47,6 +47,7 @@ def strongest_words(cues: Cues) -> pd.DataFrame:
     return rounded(pd.DataFrame(rows, columns=["sense", "cue", "coordinate"]))
 
 
+@html.without_validation
 def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
     """The page as one self-contained HTML file; of the manifest everything but the time is on
     it."""

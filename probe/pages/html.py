@@ -18,6 +18,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 import vl_convert
+from altair.utils.schemapi import debug_mode
 from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
 from jinja2.bccache import Bucket
 from markupsafe import Markup
@@ -41,6 +42,10 @@ from probe.stats.numbers import (
 )
 
 TEMPLATES = Path(__file__).parent / "templates"
+
+# A decorator. Altair would validate every part of a chart against its schema, which takes up to half
+# of the time of a page; the tests do it.
+without_validation = debug_mode(False)
 
 
 class _Compiled(BytecodeCache):
@@ -96,7 +101,6 @@ def with_interval(record: object, name: str) -> str:
 
 def _chart_box(numbers: "count[int]", chart: Any) -> Markup:
     """A chart of one page: a box to draw in, and the specification as JSON."""
-    # Altair would validate every chart against its schema, slowly; the tests do it.
     with alt.data_transformers.enable("probe"):
         spec = themed(chart.to_dict(validate=False))
     number = next(numbers)

@@ -32,6 +32,7 @@ from probe.studies.survey import Survey
 from probe.walkthrough.walk import Walk
 
 
+@html.without_validation
 def render(
     findings: Mapping[str, WordFindings], frames: Frames, manifest: Mapping[str, Any]
 ) -> str:

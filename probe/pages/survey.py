@@ -113,6 +113,7 @@ def _heads_taken_out(folder: Path) -> list[str]:
         return []
 
 
+@html.without_validation
 def render(
     surveys: Sequence[Survey],
     manifest: Mapping[str, Any],

@@ -53,6 +53,7 @@ ACROSS = {"query": "query: target token", "key": "key: source token"}
 STEPPED = {"stage": "pattern", "open": "open"}
 
 
+@html.without_validation
 def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
     """The page of a walk.
 

@@ -307,6 +307,7 @@ def kinds_of_outputs(notebook):
     ]
 
 
+@pytest.mark.campaign  # like the next test; the kinds of outputs change only with the cells
 def test_the_outputs_in_a_notebook_are_those_of_a_run(tmp_path, monkeypatch):
     path = ROOT / "analyses" / "a_real_model.ipynb"  # which reads tables, so it is the faster one
     (tmp_path / "out").mkdir()

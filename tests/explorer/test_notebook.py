@@ -299,10 +299,7 @@ class TestInChromium:
         assert pictures[0][2].startswith("Attention of 16 heads over ")
         assert pictures[1][2].startswith("Maps of bank, mole")
         assert all(share > 0.01 for share in images.evaluate_all(INKED))
-        assert (
-            "Single heads were shown to move “bank” and “mole”; for “apple” none was."
-            in page.inner_text("body")
-        )
+        assert "Resolvers: bank L0H2; mole L0H1 and L0H2." in page.inner_text("body")
         assert (
             page.locator("body > div b", has_text="river").count() == 0
         )  # the text's own markup is shown, not run

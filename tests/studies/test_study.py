@@ -82,7 +82,12 @@ def quick(seed, *experiments):
 @pytest.fixture(scope="module")
 def both():
     """A study with a second model, which reads the sentences with a late cue."""
-    return probe.study(model(), "apple", second=model(BOTH_WAYS), **QUICK)
+    return probe.study(
+        model(),
+        sentences=sentences_of("apple"),
+        second=model(BOTH_WAYS),
+        **QUICK | {"max_pairs": 4},
+    )
 
 
 def corpus_of(word, **changes):
@@ -246,9 +251,8 @@ def test_user_sentences_may_be_a_path_or_a_table(tmp_path):
         for sentence in probe.lexicon.expand("bank").sentences[::5]
     ]
     pd.DataFrame(rows).to_csv(tmp_path / "mine.csv", sep=";", index=False)
-    options = QUICK | {"max_pairs": 4}
     first, second = [
-        probe.study(model(), "bank", sentences=corpus, **options)
+        probe.study(model(), "bank", sentences=corpus, **QUICK)
         for corpus in (tmp_path / "mine.csv", rows)
     ]
     assert first.options["sentences"] == "mine.csv" and len(first.sentences) == len(rows)

@@ -370,19 +370,27 @@ def test_the_command_shows_two_sentences_and_says_how_to_make_the_page_again(
     assert (tmp_path / "out" / "contrast.csv").exists()
 
 
+@pytest.fixture(scope="module")
+def opened(shared_page, model, tmp_path_factory):
+    """The page of TWO, opened once."""
+    walked = probe.walk(model, TWO[0], against=TWO[1], at="bank")
+    opened = shared_page(probe.write(walked, tmp_path_factory.mktemp("two")))
+    unfold(opened.page)
+    return opened, walked
+
+
 class TestPage:
-    def test_the_head_picker_drives_both_sentences(self, open_page, against, model, tmp_path):
-        opened = open_page(probe.write(against, tmp_path))
+    def test_the_head_picker_drives_both_sentences(self, opened, model):
+        opened, walked = opened
         page = opened.page
         assert page.inner_text("h1") == page.title() == "What happens to “bank” in two sentences?"
         assert page.locator("[data-map]").count() == 2
         labels = page.locator('[data-kind="apart"] .role-axis-label text').all_text_contents()
         assert labels[:4] == ["token", "0", "1", "end"]
-        unfold(page)
-        for layer, head in ((against.layer, against.head), (0, 1)):
+        for layer, head in ((walked.layer, walked.head), (0, 1)):
             page.locator(f'[data-map="swap"] [value="{layer}.{head}"]').check(force=True)
             settled(page)
-            for side, text in (("here", RIVER), ("there", MONEY)):
+            for side, text in zip(("here", "there"), TWO, strict=True):
                 trace = probe.trace(model, text)
                 at = trace.tokens.positions_of("bank")[-1]
                 rows = page.locator(f'[data-rows="contrast-{side}"] tr')
@@ -397,17 +405,15 @@ class TestPage:
         page.locator('.strip [name="at"]').nth(2).check(force=True)
         # The contrast stays with the word, whichever token is followed.
         assert page.inner_text('[data-slot="contrast"]') == contrast
-        assert page.inner_text("h1") == "What happens to “f”?"
+        assert page.inner_text("h1") == "What happens to “old”?"
         words = page.locator(".glossary dt").all_inner_texts()
         assert {"swap", "MLP", "softmax", "cosine"} <= set(words)
         assert "other meaning" not in page.locator("#contrast").inner_text()
         assert opened.trouble == []
 
-    def test_a_cell_of_the_trace_is_followed(self, open_page, model, tmp_path):
-        walked = probe.walk(model, TWO[0], against=TWO[1], at="bank")
-        opened = open_page(probe.write(walked, tmp_path))
+    def test_a_cell_of_the_trace_is_followed(self, opened):
+        opened, walked = opened
         page, table = opened.page, walked.frames["trace"]
-        unfold(page)
         for number, part in enumerate(("resid_pre", "attn_out", "mlp_out")):
             page.locator(f'[name="component"][value="{number}"]').check(force=True)
             titles = page.eval_on_selector_all(

@@ -43,8 +43,8 @@ from probe.stats.numbers import (
 
 TEMPLATES = Path(__file__).parent / "templates"
 
-# A decorator. Altair would validate every part of a chart against its schema, which takes up to half
-# of the time of a page; the tests do it.
+# A decorator. Altair would validate every part of a chart against its schema, which takes up to
+# half of the time of a page; the tests do it.
 without_validation = debug_mode(False)
 
 

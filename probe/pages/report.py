@@ -55,6 +55,7 @@ def render(
         FIRST_FACTS=FIRST_FACTS,
         opening=words.opening(findings),
         findings=findings,
+        frames=page.frames,
         hues=hues(findings),
         marks=charts.MARKS,
         glosses=GLOSSES,

@@ -71,17 +71,17 @@ class Section(NamedTuple):
     """One section of a report.
 
     id: of the element.
-    template: in the folder `report`.
+    template: in the folder `report`; by default the rows of `table`.
     values: the values that its template needs, by name.
     heading: the heading that it is under.
-    title: in the table of contents, of a section before the headings.
+    title: in the table of contents, of a section before the headings; above the rows of `table`.
     applies: whether the section is on a page.
     table: what it shows; without this table it is absent, because its experiment was not run.
     """
 
     id: str
-    template: str
-    values: Callable[[Page], Values]
+    template: str = "rows.html.j2"
+    values: Callable[[Page], Values] = lambda page: {}
     heading: Heading = FIRST
     title: str = ""
     applies: Callable[[Page], bool] = lambda page: True

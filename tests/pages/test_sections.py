@@ -1,6 +1,7 @@
 """The values of the page's sections: p over pairs of senses, the order of reasons, one axis for all
 words."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +9,9 @@ import pandas as pd
 import pytest
 from example_study import READ_AT, make_study
 
+import probe
 from probe import charts
-from probe.pages import checks, predictions, why
+from probe.pages import checks, predictions, sections, why
 from probe.pages.cards import cards, remark, sink
 from probe.pages.heads import effect_axis, every_head, head_facts, together, with_card
 from probe.pages.html import with_interval
@@ -308,3 +310,20 @@ def test_the_matrix_has_the_largest_parts_and_the_remainder_and_sums_to_the_cont
     [negative] = [cell for _, cells in matrix["rows"] for cell in cells if cell["against"]]
     assert negative == {"text": "−49", "tint": 10, "against": True}
     assert matrix["taken"][-1]["text"] == "30"
+
+
+def test_a_section_without_a_template_shows_the_rows_of_its_table(monkeypatch, tmp_path):
+    study = make_study()
+    rows = study.frames["distances"].head(3)
+    study.frames["distances"] = rows.assign(word="<b>", net=[1.234, np.nan, -1.0])
+    section = sections.Section(
+        "near", heading=sections.TRAVELS, title="By distance", table="distances"
+    )
+    monkeypatch.setattr(sections, "SECTIONS", (*sections.SECTIONS, section))
+    page = probe.write(study, tmp_path).read_text(encoding="utf-8")
+    shown = page.partition('<section id="near">')[2].partition("</section>")[0]
+    assert "<h3>By distance</h3>" in shown
+    assert re.findall(r'data-label="word">(.*?)</td>', shown) == ["<bdi>&lt;b&gt;</bdi>"] * 3
+    net = re.findall(r'data-label="net">(.*?)</td>', shown)
+    assert net == ["<bdi>1.23</bdi>", "", "<bdi>−1.00</bdi>"]
+    assert shown.count("<td") == rows.size

@@ -506,6 +506,7 @@ def studies() -> tuple[Any, Any]:
     return without, with_hooks
 
 
+@pytest.mark.slow
 def test_a_study_with_hooks_that_change_nothing_equals_the_study_without_hooks(
     studies: Any,
 ) -> None:
@@ -521,6 +522,7 @@ def test_a_study_with_hooks_that_change_nothing_equals_the_study_without_hooks(
     assert not len(with_hooks.frames["certificate"])
 
 
+@pytest.mark.slow
 def test_a_study_with_hooks_states_that_it_has_no_certificate(studies: Any, tmp_path: Path) -> None:
     with_hooks = studies[1]
     hooked = "run with hooks on transformer.h.1, without a certificate"

@@ -95,6 +95,7 @@ def test_every_command_has_arguments_here(arguments):
     assert set(arguments) == set(COMMANDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", EACH_COMMAND)
 def test_a_stream_gets_the_characters_of_its_encoding(command, arguments, monkeypatch, tmp_path):
     _, in_full = written_by(monkeypatch, tmp_path, "utf-8", command, *arguments[command])
@@ -104,6 +105,7 @@ def test_a_stream_gets_the_characters_of_its_encoding(command, arguments, monkey
     assert without_numbers[0] == without_numbers[1].encode("cp1252", "replace").decode("cp1252")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", EACH_COMMAND)
 def test_a_closed_pipe_ends_a_command_with_exit_code_2(command, arguments, monkeypatch, capsys):
     reader, writer = os.pipe()

@@ -15,6 +15,8 @@ from probe.errors import InputError
 from probe.pages.cues import columns, one_row_each
 from probe.pages.sections import Page
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ("The river bank", "The loan bank")
 
 

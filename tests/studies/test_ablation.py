@@ -47,6 +47,8 @@ from probe.studies.heads_given import heads_out
 from probe.text.sentences import Sentence
 from probe.text.splits import Holdout
 
+pytestmark = pytest.mark.slow
+
 HERE = {"model": "this model", "shape": (LAYERS, HEADS), "seed": 0}
 ROWS = make_sentences(frames=6, distances=(1, 2))
 NATURAL = tuple(replace(row, frame=None) for row in without(ROWS, "cue_start", "cue_end", "pair"))

@@ -110,6 +110,7 @@ def answer(tiny, folder):
     return study
 
 
+@pytest.mark.slow
 def test_the_answer_has_the_same_heads_and_nouns_as_the_whole_and_nothing_else(answer, whole):
     assert answer.unfinished == ALL[len(ANSWERS) :] and whole.unfinished == ()
     assert {"curves", "shares", "paths", "showcase"}.isdisjoint(answer.frames)
@@ -121,6 +122,7 @@ def test_the_answer_has_the_same_heads_and_nouns_as_the_whole_and_nothing_else(a
         )
 
 
+@pytest.mark.slow
 def test_the_first_page_says_that_the_rest_is_measured_and_what_finishes_it(answer, folder):
     page = (folder / REPORT).read_text(encoding="utf-8")
     [note] = re.findall(r'<p class="note" id="unfinished">(.*?)</p>', page)
@@ -130,6 +132,7 @@ def test_the_first_page_says_that_the_rest_is_measured_and_what_finishes_it(answ
     assert not list(folder.glob("curves.*"))
 
 
+@pytest.mark.slow
 def test_a_stopped_study_resumes_and_has_the_same_numbers(tiny, answer, whole, folder, monkeypatch):
     [file] = (folder / WORDS).glob("*.word")
     assert [*read_record(file).measured] == ANSWERS
@@ -147,6 +150,7 @@ def test_a_stopped_study_resumes_and_has_the_same_numbers(tiny, answer, whole, f
     assert "unfinished" not in manifest_of(folder)
 
 
+@pytest.mark.slow
 def test_a_finished_study_is_not_answered_first_and_a_part_of_it_is_not_measured(
     tiny, answer, folder, monkeypatch
 ):

@@ -12,6 +12,8 @@ import probe
 from probe.errors import InputError
 from probe.experiments.shortcuts import METHODS
 
+pytestmark = pytest.mark.slow
+
 SENTENCES = make_sentences(cues=12)
 PAIRS = 12
 

@@ -22,6 +22,8 @@ from probe.studies.survey_word import SURVEY
 from probe.studies.workers import DASK, Workers
 from probe.text.sentences import Corpus, join
 
+pytestmark = pytest.mark.slow
+
 SHIPPED = probe.lexicon.words()
 WORDS = SHIPPED[:8]  # with each more, every survey takes longer
 

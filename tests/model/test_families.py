@@ -28,7 +28,7 @@ from probe.model import forward, recurrence
 from probe.model.architectures import FAMILIES
 from probe.model.check import DEFAULT_TEXTS, RECURRENT, certify
 from probe.model.decomposition import closing_error
-from probe.model.load import read_weights
+from probe.model.load import load, read_weights
 from probe.model.model import Model
 from probe.model.parameters import count_tensors
 from probe.model.records import Trace
@@ -43,7 +43,7 @@ TARGET = "A muddy apple"
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_family_keeps_its_contract(kind: str, tmp_path: Path) -> None:
     folder = make_family(tmp_path / kind, kind)
-    model = family_model(kind, torch.float64)  # with the same numbers
+    model = load(folder, dtype=torch.float64)
     require_loaded(model, folder)
     require_certified(model)
     require_logits_of_hugging_face(model, folder)

@@ -474,7 +474,7 @@ def test_the_verdict_is_in_the_map_the_card_and_the_table(page):
         "opposes",
     ]
     scales = page.locator("#answer .legend").all_inner_texts()
-    assert len(scales) == 2 and "lower panel: read after the last layer" in scales[1]
+    assert len(scales) == 2 and "lower panel and *: read after the last layer" in scales[1]
     card = page.locator("#head-0-L0H2")
     assert card.locator("header .verdict-name").text_content() == "resolver"
     because = card.locator(".because").first.text_content()

@@ -438,15 +438,20 @@ def likely(gates: "Foreseen") -> str:
 def _pair_suffices(size: "SensePairSize") -> str:
     """How many sentences, pairs and cue words two senses have, and what they are enough for."""
     from probe.results.frames import FEW, FEW_CUES
-    from probe.stats.limits import LEVEL
-    from probe.stats.numbers import counted
+    from probe.stats.limits import GATE, LEVEL
+    from probe.stats.numbers import bare, counted
 
     missing = []
     if min(size.sentences) < FEW:
         missing.append(f"{FEW} sentences per sense")
     if size.cue_words < FEW_CUES:
         missing.append(f"{FEW_CUES} different cue words")
-    if size.smallest_p >= LEVEL:
+    if size.smallest_gap_p >= GATE:
+        answer = (
+            f"the test of the gap cannot come below p = {bare(round(size.smallest_gap_p, 3))} "
+            f"(limit {bare(GATE)}), so no head can be ranked: give more different cue words"
+        )
+    elif size.smallest_p >= LEVEL:
         answer = f"no test can come below p = {size.smallest_p:.2g}: give more different cue words"
     elif missing:
         answer = f"exploratory; for a firmer answer give {' with '.join(missing)}"

@@ -497,6 +497,23 @@ def _as_reals(effects: Any, doing: str) -> Array:
     raise InputError(f"{doing}: got {problem}, expected real ones. Give effects[pair, head].")
 
 
+def smallest_gap_p(split: CrossFit) -> float:
+    """The smallest p that `gap_test` can give.
+
+    Of n units with both senses and k of m units with a single sense there are 2^n · C(m, k)
+    labellings. If k is half of m, two of them have the statistic that was observed: the observed
+    one, and the one with all senses exchanged.
+    """
+    senses = [*zip(split.exchanged, split.is_a, strict=True)]
+    of_a = {unit for unit, is_a in senses if is_a}
+    of_b = {unit for unit, is_a in senses if not is_a}
+    single_a = len(of_a - of_b)
+    single_b = len(of_b - of_a)
+    labellings = 2 ** len(of_a & of_b) * math.comb(single_a + single_b, single_a)
+    alike = 2 if single_a == single_b else 1
+    return max(alike / labellings, 1 / (GATE_DRAWS + 1))
+
+
 def smallest_p(units: int, *, draws: int) -> float:
     """The smallest p that sign flips of this number of units can give: 2^-units, but at least 1
     / (draws + 1).

@@ -32,7 +32,7 @@ from probe.patching.edges import EDGE_DTYPE
 from probe.patching.heads import BATCH_NUMBERS, swap_heads
 from probe.patching.kept_keys import KEPT_BYTES, bytes_before
 from probe.stats.numbers import memory_size
-from probe.stats.resampling import smallest_p
+from probe.stats.resampling import smallest_gap_p, smallest_p
 from probe.text.sentences import Corpus
 from probe.text.splits import ALIGNED, CrossFit, in_pairs, unmarked_pairs
 
@@ -53,7 +53,8 @@ class SensePairSize:
     sentences: of each sense
     pairs: of sentences to test, one of each sense
     cue_words: pairs of cue words, the units of the tests
-    smallest_p: the smallest p that a test on them can give
+    smallest_p: the smallest p that a test of a head can give
+    smallest_gap_p: the smallest p that the test of the gap can give
     aligned: whether the file pairs the sentences; otherwise pairs are drawn at random
     in_pair: how many of the sentences belong to a pair of the file
     without_cue: how many of the sentences have no marked cue, and none that their pair shows
@@ -66,6 +67,7 @@ class SensePairSize:
     pairs: int
     cue_words: int
     smallest_p: float
+    smallest_gap_p: float
     aligned: bool = True
     in_pair: int = 0
     without_cue: int = 0
@@ -316,6 +318,7 @@ def _size(
         pairs=len(pairs),
         cue_words=cue_words,
         smallest_p=smallest_p(cue_words, draws=options.permutations),
+        smallest_gap_p=smallest_gap_p(split),
         aligned=split.pair_design == ALIGNED,
         in_pair=len(in_pairs([material.sentences[row] for row in split.rows])),
         swapped_pairs=min(options.pairs, len(pairs)),

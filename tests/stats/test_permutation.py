@@ -22,14 +22,19 @@ def holdouts_of(units, *, count=5):
     ]
 
 
-def gate(resid, is_a, units, holdouts=None, *, seed=0):
-    """The gap test of `row d`, or of `row stage d`."""
-    resid, units = np.asarray(resid, dtype=float), tuple(units)
-    resid = resid[:, None] if resid.ndim == 2 else resid
-    split = CrossFit(
+def split_of(is_a, units, holdouts=None):
+    """Sentences of these senses in these units."""
+    units = tuple(units)
+    return CrossFit(
         tuple(range(len(units))), tuple(is_a), units, units, tuple(holdouts or holdouts_of(units))
     )
-    return resampling.gap_test(resid, split, seed=seed)
+
+
+def gate(resid, is_a, units, holdouts=None, *, seed=0):
+    """The gap test of `row d`, or of `row stage d`."""
+    resid = np.asarray(resid, dtype=float)
+    resid = resid[:, None] if resid.ndim == 2 else resid
+    return resampling.gap_test(resid, split_of(is_a, units, holdouts), seed=seed)
 
 
 def paired(differences):
@@ -93,6 +98,21 @@ def test_p_of_a_small_case_is_the_exact_one(kind):
         assert p == pytest.approx(
             share, abs=4 * np.sqrt(share * (1 - share) / resampling.GATE_DRAWS) + 5e-3
         )
+
+
+@pytest.mark.parametrize(
+    ("units", "smallest"),
+    [(["ab"] * 5, 2 / 2**5), (["ab"] * 8, 2 / 2**8), (["a", "b"] * 4, 2 / 70),
+     (["a"] * 5 + ["b"] * 3, 1 / 56), (["ab"] * 4 + ["a", "b"] * 2, 2 / (16 * 6)),
+     (["ab"] * 20, 1 / 5000)],
+)  # fmt: skip
+def test_the_smallest_p_of_the_gap_is_reached_where_the_senses_are_far_apart(units, smallest):
+    rows = [(unit, sense == "a") for unit, senses in enumerate(units) for sense in 2 * senses]
+    members, is_a = zip(*rows, strict=True)
+    assert resampling.smallest_gap_p(split_of(is_a, members)) == pytest.approx(smallest)
+    resid = np.random.default_rng(0).normal(np.where(is_a, 5, -5)[:, None], 0.1)
+    error = 4 * np.sqrt(smallest / resampling.GATE_DRAWS)
+    assert gate(resid, is_a, members).p == pytest.approx(smallest, abs=error)
 
 
 def test_a_gap_that_points_the_other_way_does_not_pass():

@@ -2,6 +2,7 @@
 error."""
 
 import math
+from collections import defaultdict
 from dataclasses import asdict, replace
 from mmap import PAGESIZE, mmap
 
@@ -154,8 +155,42 @@ def test_some_sentences_without_a_cue_are_counted(model):
     first, *_ = sentences_suffice(plan(model, ["bank"], sentences=rows))
     assert first.startswith(
         "bank, river / money: 12 and 12 sentences in 12 pairs with 6 pairs of cue words (4 "
-        "sentences without a cue: each, or its pair, counts as a separate cue word); exploratory"
+        "sentences without a cue: each, or its pair, counts as a separate cue word); the test of"
     )
+
+
+@pytest.mark.parametrize(
+    ("cue_words", "answer"),
+    [
+        (
+            7,
+            (
+                "the test of the gap cannot come below p = .016 (limit .01), so no head can be ranked: "
+                "give more different cue words."
+            ),
+        ),
+        (
+            8,
+            (
+                "exploratory; for a firmer answer give 50 sentences per sense with 12 different cue "
+                "words."
+            ),
+        ),
+    ],
+)
+def test_too_few_cue_words_for_any_significant_gap_are_reported(model, cue_words, answer):
+    pairs = defaultdict(list)
+    for row in expand("bank").sentences:
+        pairs[row.pair].append(row)
+    of_cues = {tuple(row.cue for row in rows): rows for rows in pairs.values()}
+    apart = [(rows, cues) for cues, rows in of_cues.items() if len(rows) == 2]
+    sentences, seen = [], set()
+    for rows, cues in apart:
+        if len(seen) < 2 * cue_words and seen.isdisjoint(cues):
+            sentences += rows
+            seen |= {*cues}
+    first, *_ = sentences_suffice(plan(model, ["bank"], sentences=sentences))
+    assert first.endswith(f"in {cue_words} pairs with {cue_words} pairs of cue words; {answer}")
 
 
 START = "bank, river / money: the senses are apart at the word (p < .001)"

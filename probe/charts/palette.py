@@ -214,7 +214,8 @@ def repacked(png: bytes) -> bytes:
         picture = Image.open(BytesIO(png), formats=["PNG"]).convert("RGBA")
     except UnidentifiedImageError:
         raise ValueError(
-            f"repacking a PNG: got bytes that begin with {png[:8]!r}, expected those of a PNG"
+            f"Cannot repack a PNG: got bytes that begin with {png[:8]!r}, expected those of a PNG. "
+            "Save the picture as PNG first."
         ) from None
     if picture.getchannel("A").getextrema() != (255, 255):
         return png

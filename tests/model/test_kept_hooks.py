@@ -477,9 +477,9 @@ def test_analyses_from_weights_alone_are_refused_in_a_sentence() -> None:
     with pytest.raises(probe.InputError) as caught:
         Explorer(model)
     assert str(caught.value) == (
-        "Exploring GPT2LMHeadModel: it is run with hooks on transformer.h.0, without a certificate, "
-        "and the explorer runs from weights; ask probe.patch or probe.study, or load it "
-        "without hooks."
+        "Cannot explore GPT2LMHeadModel: it is run with hooks on transformer.h.0, without a "
+        "certificate, and the explorer runs from the weights alone. Use probe.patch or probe.study, "
+        "or load it without hooks."
     )
     with pytest.raises(probe.InputError) as caught:
         probe.study(model, "bank", controls=["table"])

@@ -434,7 +434,10 @@ def test_only_the_certified_number_formats_are_accepted(
 
 @pytest.mark.parametrize("device", ["toaster", "cuda:99"])
 def test_a_device_that_is_not_here_is_refused(checkpoint: Path, device: str) -> None:
-    expected = f"Cannot use the device {device!r} here; use 'cpu', which always works."
+    expected = (
+        f"Cannot use the device {device!r}: PyTorch cannot store numbers on it here. Use 'cpu', "
+        "which always works."
+    )
     assert refusal(checkpoint, probe.InputError, device=device) == expected
 
 

@@ -249,7 +249,7 @@ def test_results_of_another_kind_and_foreign_files_are_not_overwritten(run, tmp_
     def refused(command, reason):
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
         message = (
-            f"probe: Writing into out: {reason}, expected a folder for this result alone; choose "
+            f"probe: Cannot write into out: {reason}, expected a folder for this result alone. Choose "
             "another (on the command line --out).\n"
         )
         assert run(*command) == (2, "", message)
@@ -306,7 +306,7 @@ def test_results_of_another_kind_and_foreign_files_are_not_overwritten(run, tmp_
                 for n in range(8)
                 for name in ("a", "b")
             ],
-            ["context window", "shorten the text"],
+            ["context window", "Shorten the text"],
         ),
     ],
 )

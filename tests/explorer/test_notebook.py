@@ -127,6 +127,10 @@ class TestMessages:
         explorer = probe.explore(tiny, "He walked to the garden")
         assert set(explorer.results) == {"sentence"} and "garden" in explorer._picture().data
 
+    def test_the_repr_names_the_model_and_the_sentences(self, tiny, widget):
+        assert repr(widget) == f"<ExplorerWidget of tiny-senses: {THIS!r} against {THAT!r}>"
+        assert repr(probe.explore(tiny, THIS)) == f"<ExplorerWidget of tiny-senses: {THIS!r}>"
+
     def test_without_anywidget_the_error_names_the_package_to_install(self, tiny, monkeypatch):
         monkeypatch.delitem(sys.modules, "probe.explorer.widget")
         monkeypatch.setitem(sys.modules, "anywidget", None)

@@ -140,7 +140,10 @@ def save(chart: Any, path: str | PathLike[str], *, width: int = 420) -> Path:
     """
     ending = Path(path).suffix
     if ending not in (".png", ".svg"):
-        raise ValueError(f"a chart is saved as .png or .svg, not as {ending!r}")
+        raise ValueError(
+            f"Cannot save a chart as {str(path)!r}: its name ends in {ending!r}, expected .png or "
+            ".svg. Give one of these."
+        )
     draw: Callable[[dict[str, Any], int], str | bytes] = _png if ending == ".png" else _svg
     return write_atomically(path, draw(chart.to_dict(), width))
 

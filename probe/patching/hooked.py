@@ -118,9 +118,9 @@ def run_swapped(
     shortcut = _is_same(swap, middle, int(first[middle[0]]), prefix)
     if not shortcut:
         warn(
-            f"Cannot run swaps in {model.label} in parts: with its hooks, a part of a text or of "
-            "the layers gives another result than the whole. Every variant runs its whole text in "
-            "every layer.",
+            f"Cannot share computation between swaps in {model.label}: with its hooks, a part of a "
+            "text or of the layers gives another result than the whole. So every variant runs its "
+            "whole text in every layer.",
             RuntimeWarning,
             stacklevel=2,
         )

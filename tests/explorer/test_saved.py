@@ -269,7 +269,7 @@ class TestPage:
             "Cannot move “bank” toward another meaning: its vector is the same in both sentences, "
             "because the words that differ come after it. Put them before it."
         )
-        assert wait_for_outcome(page, "^“bank” is one") == same
+        assert wait_for_outcome(page, "^Cannot move “bank”") == same
         assert page.locator("#movers").is_hidden()
         assert page.locator("[data-map=swap]").is_hidden() and page.locator(".swapping").is_hidden()
         assert "of the way" not in page.locator("body").inner_text() + page.title()

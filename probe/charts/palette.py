@@ -140,7 +140,10 @@ def save(chart: Any, path: str | PathLike[str], *, width: int = 420) -> Path:
     """
     ending = Path(path).suffix
     if ending not in (".png", ".svg"):
-        raise ValueError(f"a chart is saved as .png or .svg, not as {ending!r}")
+        raise ValueError(
+            f"Cannot save a chart as {str(path)!r}: its name ends in {ending!r}, expected .png or "
+            ".svg. Give one of these."
+        )
     draw: Callable[[dict[str, Any], int], str | bytes] = _png if ending == ".png" else _svg
     return write_atomically(path, draw(chart.to_dict(), width))
 
@@ -214,7 +217,8 @@ def repacked(png: bytes) -> bytes:
         picture = Image.open(BytesIO(png), formats=["PNG"]).convert("RGBA")
     except UnidentifiedImageError:
         raise ValueError(
-            f"repacking a PNG: got bytes that begin with {png[:8]!r}, expected those of a PNG"
+            f"Cannot repack a PNG: got bytes that begin with {png[:8]!r}, expected those of a PNG. "
+            "Save the picture as PNG first."
         ) from None
     if picture.getchannel("A").getextrema() != (255, 255):
         return png

@@ -33,8 +33,8 @@ def explore(
         from probe.explorer.widget import ExplorerWidget
     except ModuleNotFoundError as error:
         raise InputError(
-            f"Exploring in a notebook: the package {error.name} is missing; install it with pip "
-            "install anywidget, or use `probe explore`."
+            f"Cannot explore in a notebook: the package {error.name} is missing. Install it with "
+            "pip install anywidget, or use `probe explore`."
         ) from error
     model = load(model)
     explorer = Explorer(model)

@@ -120,20 +120,24 @@ def parse(record: object) -> Question:
     """The question in a JSON record. Raises InputError for any other value."""
     if not isinstance(record, Mapping):
         raise InputError(
-            f"Reading a question: got {type(record).__name__}, expected a record with `what` and "
-            "`text`."
+            f"Cannot read the question: got {type(record).__name__}, expected a record with `what` "
+            "and `text`. Give one."
         )
     what = _string(record, "what")
     text = _string(record, "text")
     if what is None or what not in WHAT:
         raise InputError(
-            f"Reading a question: got what = {what!r}, expected one of {', '.join(WHAT)}."
+            f"Cannot read the question: got what = {what!r}, expected one of {', '.join(WHAT)}. "
+            "Give one of these."
         )
     if text is None:
-        raise InputError("Reading a question: got no text, expected a sentence.")
+        raise InputError("Cannot read the question: got no text, expected a sentence. Give one.")
     axis = _string(record, "axis")
     if axis not in (None, *AXES):
-        raise InputError(f"Reading a question: got axis = {axis!r}, expected {' or '.join(AXES)}.")
+        raise InputError(
+            f"Cannot read the question: got axis = {axis!r}, expected {' or '.join(AXES)}. Give "
+            "one of these."
+        )
     swaps = _swaps(record.get("swaps") or [])
     follow = record.get("follow")
     (pos,) = _whole_numbers([record.get("pos", 0)])
@@ -153,7 +157,8 @@ def _string(record: Mapping[Any, Any], name: str) -> str | None:
     value = record.get(name)
     if value is not None and not isinstance(value, str):
         raise InputError(
-            f"Reading a question: got {name} as {type(value).__name__}, expected a string."
+            f"Cannot read the question: got {name} as {type(value).__name__}, expected a string. "
+            "Give one."
         )
     return value
 
@@ -166,8 +171,8 @@ def _not_blank(text: str | None) -> str | None:
 def _swaps(swaps: object) -> tuple[HeadSwap, ...]:
     if not isinstance(swaps, list) or not all(map(_is_swap, swaps)):
         raise InputError(
-            "Reading a question: got swaps that are not [layer, head, kind] each; choose heads on "
-            "the map."
+            "Cannot read the question: got swaps that are not [layer, head, kind] each. Choose "
+            "heads on the map."
         )
     return tuple(HeadSwap(*_head(swap[:2]), swap[2]) for swap in swaps)
 
@@ -190,7 +195,7 @@ def _whole_numbers(values: Any) -> list[int]:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         if not is_whole or abs(value) >= MAX_NUMBER:
             raise InputError(
-                "Reading a question: got a head or a position that is not a number; choose one on "
-                "the page."
+                "Cannot read the question: got a head or a position that is not a number. Choose "
+                "one on the page."
             )
     return list(values)

@@ -19,7 +19,10 @@ from probe.explorer.session import Explorer, Message, messages
 MAX_WAITING = 64  # questions that wait for their turn: what a class of students types at once
 MAX_PAGES = 256  # pages whose newest questions are remembered
 MAX_PAGE_NAME = 64  # characters: a page names itself, and may send anything
-FAILED = "Answering the question failed; the explorer goes on. Its terminal has the error."
+FAILED = (
+    "Cannot answer the question: it caused an error. The explorer goes on, and its terminal shows "
+    "the error."
+)
 log = logging.getLogger(__name__)
 
 Send = Callable[[Message], object]  # hands a message to whoever asked
@@ -55,7 +58,8 @@ class RequestQueue:
         """
         if len(self.jobs) >= MAX_WAITING:
             raise InputError(
-                f"Answering a question: {len(self.jobs)} others are waiting; ask again in a moment."
+                f"Cannot answer the question: {len(self.jobs)} others are waiting. Ask again in a "
+                "moment."
             )
         job = Job(str(question.get("what")), send)
         page = str(question.get("page"))[:MAX_PAGE_NAME]

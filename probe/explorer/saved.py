@@ -34,15 +34,17 @@ def check_file(path: Path) -> None:
 
     It writes nothing, so it can be called before the work.
     """
-    doing = "Saving the explorer's page:"
+    doing = "Cannot save the explorer's page:"
     if path.is_dir():
-        raise InputError(f"{doing} {path} is a folder; give --save a file that ends in .html.")
+        raise InputError(f"{doing} {path} is a folder. Give --save a file that ends in .html.")
     if path.suffix.lower() not in ENDINGS:
-        raise InputError(f"{doing} got {str(path)!r}; give --save a file that ends in .html.")
+        raise InputError(
+            f"{doing} {str(path)!r} does not end in .html. Give --save a file that does."
+        )
     check_folder(path.parent, option="--save")
     if path.exists() and RECORDED not in path.read_bytes():
         raise InputError(
-            f"{doing} {path} exists and is not a page that the explorer saved; give --save "
+            f"{doing} {path} exists and is not a page that the explorer saved. Give --save "
             "another file."
         )
 

@@ -129,14 +129,22 @@ def _admit(request: Request, sent_token: str, token: str, host: str) -> None:
     name = address.rpartition(":")[0] if has_port else address
     if not _is_own_name(name, host):
         raise Refused(
-            403, f"The explorer answers to {host} only; open the address that it printed."
+            403,
+            f"Cannot answer the request: the explorer answers to {host} only. Open the address "
+            "that it printed.",
         )
     origin = request.headers.get("origin")
     if origin is not None and origin != f"http://{address}":
-        raise Refused(403, "The explorer answers only its page; open the address that it printed.")
+        raise Refused(
+            403,
+            "Cannot answer the request: the explorer answers its own page only. Open the address "
+            "that it printed.",
+        )
     if not secrets.compare_digest(sent_token.encode(), token.encode()):
         raise Refused(
-            403, "The token is missing or another one; open the address that the explorer printed."
+            403,
+            "Cannot answer the request: its token is missing or wrong. Open the address that the "
+            "explorer printed.",
         )
 
 
@@ -161,14 +169,22 @@ async def _question(request: Request) -> dict[str, Any]:
             body += part
             if len(body) > MAX_QUESTION:
                 limit = f"{MAX_QUESTION // 1024} kB"
-                raise Refused(413, f"The question is larger than {limit}; give a shorter sentence.")
+                raise Refused(
+                    413,
+                    f"Cannot read the question: it is larger than {limit}. Give a shorter "
+                    "sentence.",
+                )
         question = json.loads(body.decode())
     except ClientDisconnect as error:
         raise Refused(400, "The client went away.") from error
     except (ValueError, RecursionError) as error:
-        raise Refused(400, "The question is not JSON; ask from the explorer's page.") from error
+        raise Refused(
+            400, "Cannot read the question: it is not JSON. Ask from the explorer's page."
+        ) from error
     if not isinstance(question, dict):
-        raise Refused(400, "The question is not a record; ask from the explorer's page.")
+        raise Refused(
+            400, "Cannot read the question: it is not a record. Ask from the explorer's page."
+        )
     return question
 
 
@@ -194,7 +210,7 @@ def listening(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         raise InputError(
-            f"Listening on {host}, port {port}: {_reason(error)}; {_mended_by(error)}."
+            f"Cannot listen on {host}, port {port}: {_reason(error)}. {_mended_by(error)}."
         ) from error
 
 
@@ -209,8 +225,10 @@ def _mended_by(error: Exception) -> str:
     """What to do about an address that cannot be had: the host where it is not this machine's."""
     is_no_address = isinstance(error, socket.gaierror)
     if is_no_address or getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
-        return f"give --host an address of this machine, as {LOCAL}, or 0.0.0.0 for all that it has"
-    return "choose another --port, or omit it for a free one"
+        return (
+            f"Give --host an address of this machine, such as {LOCAL}, or 0.0.0.0 for all of them"
+        )
+    return "Choose another --port, or omit it for a free one"
 
 
 def serve(

@@ -114,13 +114,14 @@ class Explorer:
         """
         if model.config.start_token is not None:
             raise UnsupportedModel(
-                f"Exploring {model.name}: it is an encoder-decoder, whose heads read two texts; "
-                "use `probe walk TEXT --target`, or explore a model with one stack, as tiny-senses."
+                f"Cannot explore {model.name}: it is an encoder-decoder, whose heads read two "
+                "texts. Use `probe walk TEXT --target`, or explore a model with one stack, such as "
+                "tiny-senses."
             )
         if model.origin.hooks:
             raise InputError(
-                f"Exploring {model.name}: it is {model.origin.hooked}, and the explorer runs from "
-                "weights; ask probe.patch or probe.study, or load it without hooks."
+                f"Cannot explore {model.name}: it is {model.origin.hooked}, and the explorer runs "
+                "from the weights alone. Use probe.patch or probe.study, or load it without hooks."
             )
         require_heads(model.config, "an exploration", "use report, patch or trace")
         self.model = model
@@ -167,13 +168,14 @@ class Explorer:
         require_text(text)
         if "\x00" in text:
             raise InputError(
-                "Reading the text: it holds a NUL character, which no tokenizer reads; take it out."
+                "Cannot read the text: it contains a NUL character, which no tokenizer reads. "
+                "Remove it."
             )
         n_tokens = len(tokenize(self.model, text))
         if n_tokens > MAX_TOKENS:
             raise InputError(
-                f"Reading the text: got {n_tokens} tokens, expected at most {MAX_TOKENS} here; "
-                "shorten it, or use `probe walk`."
+                f"Cannot read the text: it has {n_tokens} tokens, and the explorer reads at most "
+                f"{MAX_TOKENS}. Shorten it, or use `probe walk`."
             )
         check_length(self.model, n_tokens)
 
@@ -305,8 +307,9 @@ class Explorer:
         entry_in_lexicon = None if entry is None else self.lexicon_of(entry)
         if entry_in_lexicon is None:
             raise InputError(
-                f"The lexicon does not have “{word_text}”, so one sentence gives no way to move it "
-                "on: give a second sentence in which it means something else."
+                f"Cannot move “{word_text}” toward another meaning: the lexicon does not have it, "
+                "and there is only one sentence. Give a second one in which it means something "
+                "else."
             )
         view = AttentionView.of_self_attention(self.trace_of(text))
         return choose.lexicon_axis(self.model, entry_in_lexicon, view, word, second_stream)
@@ -420,8 +423,8 @@ class Explorer:
         if "other" in kinds:
             if state.second is None:
                 raise InputError(
-                    "Swapping a head with the other sentence's: got one sentence only; give a "
-                    "second one with the same word, or take the head's mean, or turn it off."
+                    "Cannot swap a head with the other sentence's: got only one sentence. Give a "
+                    "second one with the same word, use the head's mean, or turn the head off."
                 )
             run = self.run_of(state.second.tokens.text)
             donors["other"] = torch.stack([step.z[0, state.second.at] for step in run.layers]).cpu()
@@ -476,7 +479,10 @@ class Explorer:
         """
         state = self.state(question)
         if not (self.weights.causal and self.model.config.has_head):
-            raise InputError(f"Writing on: {self.model.name} does not write from left to right.")
+            raise InputError(
+                f"Cannot continue the text: {self.model.name} does not write from left to right. "
+                "Explore a model that does, such as tiny-senses."
+            )
         runs = {"own": self.unchanged_run(question.text, state.word.at)}
         if question.swaps:
             runs["swapped"] = self._swapped_run(state)
@@ -496,7 +502,7 @@ class Explorer:
         """The word in the second sentence. Raises InputError without a second sentence."""
         if state.second is None:
             raise InputError(
-                "Tracing two sentences: got one only; give a second one with the same word."
+                "Cannot trace two sentences: got only one. Give a second one with the same word."
             )
         return state.second
 
@@ -518,13 +524,13 @@ class Explorer:
         """The scores of the followed head from one token, split into pairs of parts."""
         state = self.state(question)
         if question.follow is None:
-            raise InputError("Splitting a score: got no head; choose one on the map.")
+            raise InputError("Cannot split a score: got no head. Choose one on the map.")
         view = AttentionView.of_self_attention(self.trace_of(question.text))
         at = question.pos
         if not 0 <= at < len(state.word.tokens):
             raise InputError(
-                f"Splitting a score: got token {at} of {len(state.word.tokens)}; choose one on the "
-                "page."
+                f"Cannot split a score: got token {at} of {len(state.word.tokens)}. Choose one on "
+                "the page."
             )
         yield {"doing": "score", "progress": 0.1}
         yield {"result": score_row(view, *question.follow, at)}
@@ -538,7 +544,7 @@ class Explorer:
         last = at if self.weights.causal else len(state.word.tokens) - 1
         if not 0 <= question.pos <= last:
             raise InputError(
-                f"Tracing position {question.pos}: the word is at {at}; click on a cell."
+                f"Cannot trace position {question.pos}: the word is at {at}. Click on a cell."
             )
         effects: dict[str, Tensor] = {}
         for progress, effects in trace_steps(reading, [question.pos - at], [positions.HEAD]):
@@ -554,7 +560,8 @@ class Explorer:
         state = self.state(question)
         if state.second is None:
             raise InputError(
-                "Trying other words: got one sentence only; give a second one with the same word."
+                "Cannot try other words: got only one sentence. Give a second one with the same "
+                "word."
             )
         word = state.word.text
         texts = [question.text, state.second.tokens.text]
@@ -612,14 +619,15 @@ def _spelled_otherwise(state: SessionState) -> str | None:
 
 def _no_way(word: WordInText, second: WordInText, causal: bool) -> str:
     """Why no head can move a word with equal vectors in both sentences, and the next step."""
-    same = f"“{word.text}” is one and the same vector in both sentences, so no head can move it"
+    cannot = f"Cannot move “{word.text}” toward another meaning"
+    same = f"{cannot}: its vector is the same in both sentences"
     ids = list(word.tokens.ids)
     second_ids = list(second.tokens.ids)
     if ids == second_ids:
-        return f"{same}: the two sentences are the same. Change the words that tell the meaning."
+        return f"{same}, which are identical. Change the words that tell the meaning."
     if causal and ids[: word.at + 1] == second_ids[: second.at + 1]:
-        return f"{same}: the words that differ come after it. Put them before it."
-    return f"{same}; put the words that tell the meaning before it."
+        return f"{same}, because the words that differ come after it. Put them before it."
+    return f"{same}. Put the words that tell the meaning before it."
 
 
 def _hold_source(by_source: Tensor, term: DecompositionEntry) -> None:

@@ -22,6 +22,7 @@ from probe.explorer.page import TEMPLATES
 from probe.explorer.request_queue import RequestQueue
 from probe.explorer.session import Explorer, Message
 from probe.pages.html import environment, rgb
+from probe.text.spans import shorten
 
 PAUSE = 0.002  # seconds between two steps of an answer, in which a newer question can arrive
 KEY_BYTES = 8  # of a frame's random id, so that two explorers of a notebook differ
@@ -58,6 +59,12 @@ class ExplorerWidget(anywidget.AnyWidget):
         self.picture: DisplayHandle | None = None
         self.on_msg(self._on_question)
         self.observe(self._update_picture, "outcome")
+
+    def __repr__(self) -> str:
+        sentence = self.results["sentence"]
+        texts = [sentence["text"], sentence["other"]]
+        shown = " against ".join(repr(shorten(text)) for text in texts if text is not None)
+        return f"<ExplorerWidget of {self.queue.explorer.model.name}: {shown}>"
 
     def _on_question(self, _: object, question: dict[str, Any], __: object) -> None:
         send = partial(self._send_answer, str(question.get("what")), question.get("number"))

@@ -352,7 +352,8 @@ def _device(device: str | torch.device) -> torch.device:
         torch.empty(1, device=torch_device).cpu()  # fails where a device holds no numbers
     except (RuntimeError, AssertionError, TypeError) as error:
         raise InputError(
-            f"Cannot use the device {device!r} here; use 'cpu', which always works."
+            f"Cannot use the device {device!r}: PyTorch cannot store numbers on it here. Use "
+            "'cpu', which always works."
         ) from error
     return torch_device
 

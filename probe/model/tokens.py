@@ -175,15 +175,16 @@ def _tokenize(model: Model, text: str, *, target: bool = False) -> Tokens:
         entries = _without_repeats(entries)
     if len(entries) > config.n_ctx:
         raise InputError(
-            f"Reading the text {shorten(text)!r}: got {len(entries)} tokens, expected at most "
-            f"{config.n_ctx}, the context window of {model.name}; shorten the text or split it."
+            f"Cannot read the text {shorten(text)!r}: got {len(entries)} tokens, expected at most "
+            f"{config.n_ctx}, the context window of {model.name}. Shorten the text or split it."
         )
     unknown = next((entry for entry in entries if entry.id >= config.d_vocab), None)
     if unknown is not None:
         raise InputError(
-            f"Reading the text {shorten(text)!r}: {unknown.piece!r} is token {unknown.id}, and "
-            f"{model.name} has 0 to {config.d_vocab - 1}, so that it was added to the tokenizer "
-            "alone; resize the model's embeddings (resize_token_embeddings) and load it again."
+            f"Cannot read the text {shorten(text)!r}: {unknown.piece!r} is token {unknown.id}, and "
+            f"{model.name} has only 0 to {config.d_vocab - 1}. The token was added to the "
+            "tokenizer alone. Resize the model's embeddings (resize_token_embeddings) and load it "
+            "again."
         )
     return Tokens(
         text,
@@ -242,19 +243,19 @@ def require_text(text: object) -> None:
     """Raises InputError for anything but a text with a word in it that can be encoded as UTF-8."""
     if not isinstance(text, str):
         raise InputError(
-            f"Reading the text: got {type(text).__name__}, expected one text as str; give one at a "
-            "time, and a chat as probe.prompt(model, messages) writes it."
+            f"Cannot read the text: got {type(text).__name__}, expected one text as str. Give one "
+            "at a time, and a chat as probe.prompt(model, messages) writes it."
         )
     if not text.strip():
         raise InputError(
-            "Reading the text: got an empty text, expected at least one word; give a sentence."
+            "Cannot read the text: it is empty. Give a sentence with at least one word."
         )
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:  # a lone surrogate, which no UTF-8 tokenizer can read
         raise InputError(
-            f"Reading the text: got half of a surrogate pair at character {error.start}, expected "
-            "whole characters; decode the text as UTF-8 first."
+            f"Cannot read the text: got half of a surrogate pair at character {error.start}, "
+            "expected whole characters. Decode the text as UTF-8 first."
         ) from error
 
 
@@ -302,7 +303,8 @@ def target_tokens(model: Model, target: str) -> Tokens:
     start = model.config.start_token
     if start is None:
         raise InputError(
-            f"Tracing a target text through {model.name}: it has no decoder; give one text only."
+            f"Cannot trace a target text through {model.name}: it has no decoder. Give one text "
+            "only."
         )
     whole = _tokenize(model, target, target=True)
     ends_in_special = whole.spans[-1] == (0, 0)
@@ -322,13 +324,13 @@ def positions_of_span(tokens: Tokens, start: int, end: int) -> range:
 
     Raises InputError if the span is empty, outside the text, or only white space.
     """
-    doing = f"Placing characters {start} to {end} in {shorten(tokens.text)!r}:"
+    doing = f"Cannot find characters {start} to {end} in {shorten(tokens.text)!r}:"
     if not 0 <= start < end <= len(tokens.text):
         expected = f"a span inside its {len(tokens.text)} characters"
-        raise InputError(f"{doing} expected {expected}; correct start and end.")
+        raise InputError(f"{doing} expected {expected}. Correct start and end.")
     touched = [pos for pos, (low, high) in enumerate(tokens.spans) if low < end and high > start]
     if not touched or not tokens.text[start:end].strip():
-        raise InputError(f"{doing} got only white space, expected a word; correct start and end.")
+        raise InputError(f"{doing} got only white space, expected a word. Correct start and end.")
     return range(touched[0], touched[-1] + 1)
 
 
@@ -435,21 +437,21 @@ def token_id(model: Model, token: str | int) -> int:
         pieces = model.tokenizer.convert_ids_to_tokens(ids)
         if len(ids) != 1 or ids[0] == model.tokenizer.unk_token_id:
             raise InputError(
-                f"Reading the logit of {token!r}: {model.name} cuts it into {len(ids)} tokens "
-                f"({', '.join(map(repr, pieces))}), expected one that it knows; give a single "
+                f"Cannot read the logit of {token!r}: {model.name} cuts it into {len(ids)} tokens "
+                f"({', '.join(map(repr, pieces))}), expected one that it knows. Give a single "
                 'token as it appears inside a sentence, such as " water", or its id.'
             )
         return int(ids[0])
     number = whole_number(token)
     if number is None:
         raise InputError(
-            f"Reading the logit of a token: got {token!r}, expected a token as it appears inside a "
-            'sentence, or its id; give " water" or an id, or two of these as a tuple.'
+            f"Cannot read the logit of a token: got {token!r}, expected a token as it appears "
+            'inside a sentence, or its id. Give " water" or an id, or two of these as a tuple.'
         )
     if not 0 <= number < model.config.d_vocab:
         raise InputError(
-            f"Reading the logit of token {token}: {model.name} has {model.config.d_vocab} tokens; "
-            f"give an id from 0 to {model.config.d_vocab - 1}."
+            f"Cannot read the logit of token {token}: {model.name} has {model.config.d_vocab} "
+            f"tokens. Give an id from 0 to {model.config.d_vocab - 1}."
         )
     return number
 

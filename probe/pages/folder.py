@@ -154,8 +154,8 @@ def check_folder(
     """
     if not isinstance(out, str | os.PathLike) or not str(out):
         raise InputError(
-            f"Writing a result: got {out!r} as the folder, expected its name or its path; give one "
-            'such as "out".'
+            f"Cannot write a result: got {out!r} as the folder, expected its name or its path. "
+            'Give one such as "out".'
         )
     folder = Path(out)
     existing = next(
@@ -175,8 +175,8 @@ def check_folder(
         reason = _trial(folder, existing)
     if reason:
         raise InputError(
-            f"Writing into {folder}: {reason}, expected {expected}; choose another (on the command "
-            f"line {option})."
+            f"Cannot write into {folder}: {reason}, expected {expected}. Choose another (on the "
+            f"command line {option})."
         )
 
 

@@ -58,8 +58,8 @@ def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Pat
         'walk.html'
     """
     raise TypeError(
-        f"write: got a {type(result).__name__}, expected what probe.study, walk, survey, "
-        "cues or evaluate returns"
+        f"Cannot write a {type(result).__name__}: expected what probe.study, walk, survey, cues or "
+        "evaluate returns. Give one of these."
     )
 
 

@@ -118,8 +118,9 @@ def run_swapped(
     shortcut = _is_same(swap, middle, int(first[middle[0]]), prefix)
     if not shortcut:
         warn(
-            f"Swapping in {model.label}: with its hooks a part of a text or of the layers gives "
-            "something else than the whole, so every variant runs its whole text in every layer.",
+            f"Cannot share computation between swaps in {model.label}: with its hooks, a part of a "
+            "text or of the layers gives another result than the whole. So every variant runs its "
+            "whole text in every layer.",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -484,7 +484,7 @@ def test_saving_to_an_unwritable_path_is_an_input_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"^Cannot write .*. Choose another folder"):
         charts.save(chart("head map"), tmp_path / "file" / "map.png")
-    with pytest.raises(ValueError, match=r"\.png or \.svg, not as '\.gif'"):
+    with pytest.raises(ValueError, match=r"its name ends in '\.gif', expected \.png or \.svg\."):
         charts.save(chart("head map"), tmp_path / "map.gif")
 
 

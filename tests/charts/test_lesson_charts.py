@@ -197,7 +197,9 @@ def test_a_repacked_picture_has_the_same_pixels_and_is_smaller(name, mode):
 def test_a_transparent_picture_is_unchanged_and_other_files_are_refused():
     clear = vl_convert.vegalite_to_png(MAKE["spectra"]().to_dict())
     assert repacked(clear) == clear
-    with pytest.raises(ValueError, match="repacking a PNG: got bytes that begin with b'GIF89a'"):
+    with pytest.raises(
+        ValueError, match="Cannot repack a PNG: got bytes that begin with b'GIF89a'"
+    ):
         repacked(b"GIF89a")
 
 

@@ -143,7 +143,7 @@ def test_a_text_beyond_the_context_window_is_refused_with_its_file_and_line(mode
     with pytest.raises(InputError) as error:
         prepare(model, WORD, read_sentences(tmp_path / "own.jsonl").sentences)
     assert str(error.value).startswith(
-        f"In {tmp_path / 'own.jsonl'}, line {len(rows)}: reading the text "
+        f"In {tmp_path / 'own.jsonl'}, line {len(rows)}: cannot read the text "
     )
 
 

@@ -298,8 +298,8 @@ def test_hooks_of_all_heads_give_the_run_of_the_other_text():
 
 
 SEVERAL = (
-    "Reading the logit of ' mortgage': gpt2 cuts it into {count} tokens ({pieces}), expected one "
-    'that it knows; give a single token as it appears inside a sentence, such as " water", or its '
+    "Cannot read the logit of ' mortgage': gpt2 cuts it into {count} tokens ({pieces}), expected one "
+    'that it knows. Give a single token as it appears inside a sentence, such as " water", or its '
     "id."
 )
 SHAPED = (
@@ -332,8 +332,8 @@ REFUSED = {
     "not an id": (
         {"metric": (1.5, 17)},
         (
-            "Reading the logit of a token: got 1.5, expected a token as it appears inside a sentence, or "
-            'its id; give " water" or an id, or two of these as a tuple.'
+            "Cannot read the logit of a token: got 1.5, expected a token as it appears inside a sentence, or "
+            'its id. Give " water" or an id, or two of these as a tuple.'
         ),
     ),
     "boolean": (
@@ -394,7 +394,7 @@ REFUSED = {
     ),
     "id": (
         {"metric": (5, 400)},
-        "Reading the logit of token 400: gpt2 has 400 tokens; give an id from 0 to 399.",
+        "Cannot read the logit of token 400: gpt2 has 400 tokens. Give an id from 0 to 399.",
     ),
     "metric": (
         {"metric": (5, 6, 7)},

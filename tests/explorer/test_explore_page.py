@@ -340,7 +340,7 @@ def test_an_outdated_answer_is_dimmed(opened):
     page.route("**/ask", lambda route: route.abort())
     click(page, 0, 0)
     assert page.locator("[data-trouble]").inner_text() == (
-        "The explorer has stopped; start `probe explore` again."
+        "Cannot reach the explorer: it has stopped. Start `probe explore` again."
     )
     assert page.evaluate(dimmed) == 7
     view.trouble.clear()  # the browser reports that the server is gone

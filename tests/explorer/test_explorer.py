@@ -55,13 +55,13 @@ def test_equal_vectors_have_no_axis_and_no_map(explorer):
     late = {"text": "The bank by the river", "other": "The bank of the mortgage", "word": "bank"}
     (*_, last) = messages_of(explorer, "along", **late)
     assert last["error"] == (
-        "“bank” is one and the same vector in both sentences, so no head can move it: the words that "
-        "differ come after it. Put them before it."
+        "Cannot move “bank” toward another meaning: its vector is the same in both sentences, because "
+        "the words that differ come after it. Put them before it."
     )
     (*_, last) = messages_of(explorer, "along", **late | {"other": late["text"]})
     assert last["error"] == (
-        "“bank” is one and the same vector in both sentences, so no head can move it: the two "
-        "sentences are the same. Change the words that tell the meaning."
+        "Cannot move “bank” toward another meaning: its vector is the same in both sentences, which "
+        "are identical. Change the words that tell the meaning."
     )
     reply = result(explorer, "sentence", **late)
     assert "swap" not in reply["block"]["arrays"] and "cannot change anything" in reply["caution"]
@@ -417,8 +417,8 @@ def test_a_word_outside_the_lexicon_has_next_tokens_and_no_axis(explorer):
     question = {"text": "He walked to the garden", "other": None}
     (error,) = messages_of(explorer, "along", **question)[-1:]
     assert error["error"] == (
-        "The lexicon does not have “garden”, so one sentence gives no way to move it on: give a "
-        "second sentence in which it means something else."
+        "Cannot move “garden” toward another meaning: the lexicon does not have it, and there is only "
+        "one sentence. Give a second one in which it means something else."
     )
     reply = result(explorer, "swap", **question, swaps=[[0, 0, "off"]])
     assert "coordinates" not in reply and len(reply["next"]) == 2
@@ -440,19 +440,19 @@ def test_a_score_is_split_into_the_parts_that_the_public_function_lists(explorer
 REFUSED = {
     "nul": (
         {"text": "a\x00b"},
-        ("Reading the text: it holds a NUL character, which no tokenizer reads; take it out."),
+        "Cannot read the text: it contains a NUL character, which no tokenizer reads. Remove it.",
     ),
     "empty": (
         {"text": " "},
-        ("Reading the text: got an empty text, expected at least one word; give a sentence."),
+        "Cannot read the text: it is empty. Give a sentence with at least one word.",
     ),
     "long": (
         {"text": "bank " * MAX_TOKENS},
-        (f"expected at most {MAX_TOKENS} here; shorten it, or use `probe walk`."),
+        f"the explorer reads at most {MAX_TOKENS}. Shorten it, or use `probe walk`.",
     ),
     "longer": (
         {"text": "bank " * 2000},
-        ("the context window of tiny-senses; shorten the text or split it."),
+        "the context window of tiny-senses. Shorten the text or split it.",
     ),
     "no word": (
         {"text": "...", "other": None},
@@ -468,26 +468,32 @@ REFUSED = {
     ),
     "odd head": (
         {"follow": [True, 0]},
-        ("got a head or a position that is not a number; choose one on the page."),
+        "got a head or a position that is not a number. Choose one on the page.",
     ),
     "odd swap": (
         {"swaps": [[0, 0, "melt"]]},
-        ("are not [layer, head, kind] each; choose heads on the map."),
+        "are not [layer, head, kind] each. Choose heads on the map.",
     ),
     "what": ({"what": "__init__"}, "got what = '__init__', expected one of sentence, along, swap,"),
-    "no text": ({"text": None}, "Reading a question: got no text, expected a sentence."),
-    "typed": ({"text": 5}, "Reading a question: got text as int, expected a string."),
+    "no text": (
+        {"text": None},
+        "Cannot read the question: got no text, expected a sentence. Give one.",
+    ),
+    "typed": (
+        {"text": 5},
+        "Cannot read the question: got text as int, expected a string. Give one.",
+    ),
     "axis": (
         {"axis": "x"},
-        ("got axis = 'x', expected lexicon or sentences."),
+        "got axis = 'x', expected lexicon or sentences. Give one of these.",
     ),
     "alone": (
         {"what": "trace", "other": None},
-        ("got one only; give a second one with the same word."),
+        "Cannot trace two sentences: got only one. Give a second one with the same word.",
     ),
     "alone, other words": (
         {"what": "cues", "other": None},
-        ("Trying other words: got one sentence only; give a second one with the same word."),
+        "Cannot try other words: got only one sentence. Give a second one with the same word.",
     ),
     "unequal": (
         {"what": "trace", "other": LONGER},
@@ -498,19 +504,19 @@ REFUSED = {
     ),
     "no such token": (
         {"what": "score", "follow": [0, 0], "pos": 77},
-        ("Splitting a score: got token 77 of 9; choose one on the page."),
+        "Cannot split a score: got token 77 of 9. Choose one on the page.",
     ),
     "score of no head": (
         {"what": "score"},
-        ("Splitting a score: got no head; choose one on the map."),
+        "Cannot split a score: got no head. Choose one on the map.",
     ),
     "where": (
         {"what": "trace_heads", "pos": 77},
-        ("Tracing position 77: the word is at 7; click on a cell."),
+        "Cannot trace position 77: the word is at 7. Click on a cell.",
     ),
     "other's": (
         {"what": "swap", "other": None, "swaps": SWAPS[:1]},
-        "got one sentence only; give a second one",
+        "Cannot swap a head with the other sentence's: got only one sentence. Give a second one",
     ),
 }
 
@@ -535,11 +541,11 @@ def test_a_question_that_is_not_a_record_is_refused():
 def test_an_encoder_decoder_is_refused():
     with pytest.raises(
         UnsupportedModel,
-        match="it is an encoder-decoder, whose heads read two texts; use `probe walk",
+        match="it is an encoder-decoder, whose heads read two texts. Use `probe walk",
     ) as raised:
         Explorer(family_model("t5"))
     # The model that it recommends is one that ships.
-    recommended = str(raised.value).rpartition(", as ")[2].removesuffix(".")
+    recommended = str(raised.value).rpartition(", such as ")[2].removesuffix(".")
     assert recommended in EMBEDDED
 
 
@@ -550,8 +556,9 @@ def test_a_bidirectional_model_swaps_and_does_not_write():
     assert len(reply["next"]) == 2 and reply["coordinates"][0] != reply["coordinates"][1]
     assert result(explorer, "trace")["columns"]
     (error,) = messages_of(explorer, "write")
-    assert (
-        error["error"] == "Writing on: tiny-senses-bidirectional does not write from left to right."
+    assert error["error"] == (
+        "Cannot continue the text: tiny-senses-bidirectional does not write from left to right. "
+        "Explore a model that does, such as tiny-senses."
     )
 
 

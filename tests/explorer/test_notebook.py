@@ -103,7 +103,7 @@ class TestMessages:
 
     def test_an_invalid_question_gets_an_error(self, widget):
         for question, sentence in (
-            (QUESTION | {"text": "a\x00b"}, "it holds a NUL character"),
+            (QUESTION | {"text": "a\x00b"}, "it contains a NUL character"),
             ({}, "got what = None"),
         ):
             (message,) = messages_of(widget, question | {"page": sentence})
@@ -118,7 +118,7 @@ class TestMessages:
         assert "connect-src" not in policy and "unsafe" not in policy
 
     def test_a_text_that_cannot_be_explored_is_refused_at_once(self, tiny):
-        with pytest.raises(InputError, match="got an empty text"):
+        with pytest.raises(InputError, match="it is empty"):
             probe.explore(tiny, " ")
         with pytest.raises(InputError, match="the two sentences share no word"):
             probe.explore(tiny, THIS, against="Nothing here.")
@@ -127,12 +127,16 @@ class TestMessages:
         explorer = probe.explore(tiny, "He walked to the garden")
         assert set(explorer.results) == {"sentence"} and "garden" in explorer._picture().data
 
+    def test_the_repr_names_the_model_and_the_sentences(self, tiny, widget):
+        assert repr(widget) == f"<ExplorerWidget of tiny-senses: {THIS!r} against {THAT!r}>"
+        assert repr(probe.explore(tiny, THIS)) == f"<ExplorerWidget of tiny-senses: {THIS!r}>"
+
     def test_without_anywidget_the_error_names_the_package_to_install(self, tiny, monkeypatch):
         monkeypatch.delitem(sys.modules, "probe.explorer.widget")
         monkeypatch.setitem(sys.modules, "anywidget", None)
         with pytest.raises(
             InputError,
-            match="the package anywidget is missing; install it with pip install anywidget",
+            match="the package anywidget is missing. Install it with pip install anywidget",
         ):
             probe.explore(tiny, THIS)
 

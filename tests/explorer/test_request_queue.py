@@ -99,7 +99,7 @@ def test_the_number_of_waiting_questions_is_limited():
         for number in range(MAX_WAITING):
             Queued(queue, what="sentence", text="one", page=str(number))
         with pytest.raises(
-            InputError, match=f"{MAX_WAITING} others are waiting; ask again in a moment"
+            InputError, match=f"{MAX_WAITING} others are waiting. Ask again in a moment"
         ):
             Queued(queue, what="sentence", text="one")
         for number in range(3 * MAX_PAGES):
@@ -132,5 +132,5 @@ def test_a_failure_is_reported_and_the_next_question_is_answered():
         return failed, await Queued(queue, what="sentence", text="two").last(), len(queue.jobs)
 
     failed, answered, waiting = with_queue(Broken(), play)
-    assert failed["error"].startswith("Answering the question failed; the explorer goes on.")
+    assert failed["error"].startswith("Cannot answer the question: it caused an error.")
     assert answered == {"result": "two"} and waiting <= 1

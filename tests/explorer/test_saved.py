@@ -114,15 +114,15 @@ REFUSED = {
     ),
     "folder": (
         ["--save", ".", "The river bank", "The money bank"],
-        "Saving the explorer's page: . is a folder; give --save a file that ends in .html.",
+        "Cannot save the explorer's page: . is a folder. Give --save a file that ends in .html.",
     ),
     "no page": (
         ["--save", "page.pdf", "The river bank", "The money bank"],
-        "Saving the explorer's page: got 'page.pdf'; give --save a file that ends in .html.",
+        "Cannot save the explorer's page: 'page.pdf' does not end in .html. Give --save a file that does.",
     ),
     "forgotten": (
         ["--save", "The river bank", "The mortgage bank"],
-        "Saving the explorer's page: got 'The river bank'; give --save a file that ends in .html.",
+        "Cannot save the explorer's page: 'The river bank' does not end in .html. Give --save a file that does.",
     ),
 }
 
@@ -139,12 +139,12 @@ def test_a_file_that_is_not_a_saved_page_is_never_overwritten(run, tmp_path, nam
     notes.write_text("my lecture notes")
     refused = {
         "notes.html": (
-            f"Saving the explorer's page: {notes} exists and is not a page that the explorer saved; "
-            "give --save another file."
+            f"Cannot save the explorer's page: {notes} exists and is not a page that the explorer saved. "
+            "Give --save another file."
         ),
         "notes.html/page.html": (
-            f"Writing into {notes}: {notes} is a file, expected a folder that can be written; "
-            "choose another (on the command line --save)."
+            f"Cannot write into {notes}: {notes} is a file, expected a folder that can be written. "
+            "Choose another (on the command line --save)."
         ),
     }
     code, out, err = run("explore", "--save", tmp_path / name, "The river bank", "The loan bank")
@@ -266,10 +266,10 @@ class TestPage:
         opened = open_page(path)
         page = opened.page
         same = (
-            "“bank” is one and the same vector in both sentences, so no head can move it: the words "
-            "that differ come after it. Put them before it."
+            "Cannot move “bank” toward another meaning: its vector is the same in both sentences, "
+            "because the words that differ come after it. Put them before it."
         )
-        assert wait_for_outcome(page, "^“bank” is one") == same
+        assert wait_for_outcome(page, "^Cannot move “bank”") == same
         assert page.locator("#movers").is_hidden()
         assert page.locator("[data-map=swap]").is_hidden() and page.locator(".swapping").is_hidden()
         assert "of the way" not in page.locator("body").inner_text() + page.title()

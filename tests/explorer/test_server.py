@@ -69,14 +69,14 @@ def test_a_question_is_answered_in_lines_of_json(client):
 @pytest.mark.parametrize(
     ("headers", "sentence"),
     [
-        ({"Authorization": "Bearer wrong"}, "The token is missing or another one"),
-        ({"Authorization": ""}, "The token is missing or another one"),
-        ({"Host": "evil.example:8000"}, "The explorer answers to 127.0.0.1 only"),
-        ({"Host": "127.0.0.1.evil.example"}, "The explorer answers to 127.0.0.1 only"),
-        ({"Host": "10.0.0.7:8000"}, "The explorer answers to 127.0.0.1 only"),
-        ({"Origin": "https://evil.example"}, "The explorer answers only its page"),
-        ({"Origin": "null"}, "The explorer answers only its page"),
-        ({"Origin": "http://127.0.0.1:9999"}, "The explorer answers only its page"),
+        ({"Authorization": "Bearer wrong"}, "its token is missing or wrong"),
+        ({"Authorization": ""}, "its token is missing or wrong"),
+        ({"Host": "evil.example:8000"}, "the explorer answers to 127.0.0.1 only"),
+        ({"Host": "127.0.0.1.evil.example"}, "the explorer answers to 127.0.0.1 only"),
+        ({"Host": "10.0.0.7:8000"}, "the explorer answers to 127.0.0.1 only"),
+        ({"Origin": "https://evil.example"}, "the explorer answers its own page only"),
+        ({"Origin": "null"}, "the explorer answers its own page only"),
+        ({"Origin": "http://127.0.0.1:9999"}, "the explorer answers its own page only"),
     ],
 )
 def test_foreign_requests_are_refused_with_an_error(client, headers, sentence):
@@ -117,11 +117,11 @@ def test_a_public_server_accepts_ip_addresses_and_its_name(name, host, ours):
 @pytest.mark.parametrize(
     ("body", "status", "sentence"),
     [
-        (b"x" * 10_000_000, 413, "The question is larger than 64 kB; give a shorter sentence."),
-        (b"{", 400, "The question is not JSON; ask from the explorer's page."),
-        (b"\xff\xfe", 400, "The question is not JSON; ask from the explorer's page."),
-        (b"[" * 60_000, 400, "The question is not JSON; ask from the explorer's page."),
-        (b"[1]", 400, "The question is not a record; ask from the explorer's page."),
+        (b"x" * 10_000_000, 413, "it is larger than 64 kB. Give a shorter sentence."),
+        (b"{", 400, "it is not JSON. Ask from the explorer's page."),
+        (b"\xff\xfe", 400, "it is not JSON. Ask from the explorer's page."),
+        (b"[" * 60_000, 400, "it is not JSON. Ask from the explorer's page."),
+        (b"[1]", 400, "it is not a record. Ask from the explorer's page."),
         ({"what": "sentence", "text": "\ud800 bank"}, 200, None),
         (
             {"what": ["swap"], "text": "x", "page": {}, "number": "x"},
@@ -143,7 +143,7 @@ def test_a_port_in_use_is_an_input_error():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(
-            InputError, match=f"Listening on 127.0.0.1, port {port}: .*; choose another --port"
+            InputError, match=f"Cannot listen on 127.0.0.1, port {port}: .*. Choose another --port"
         ):
             server.listening("127.0.0.1", port)
 
@@ -157,7 +157,7 @@ def test_a_port_in_use_is_noticed_before_the_model_is_loaded():
         with pytest.raises(InputError) as raised:
             server.serve(load, port=port, say=print)
     assert str(raised.value) == (
-        f"Listening on 127.0.0.1, port {port}: Address already in use; choose another --port, or "
+        f"Cannot listen on 127.0.0.1, port {port}: Address already in use. Choose another --port, or "
         "omit it for a free one."
     )
 
@@ -167,15 +167,15 @@ def test_the_error_for_a_foreign_address_does_not_suggest_another_port(host):
     with pytest.raises(InputError) as raised:
         server.listening(host, 0)
     message = str(raised.value)
-    assert message.startswith(f"Listening on {host}, port 0: ") and "--port" not in message
+    assert message.startswith(f"Cannot listen on {host}, port 0: ") and "--port" not in message
     assert message.endswith(
-        "; give --host an address of this machine, as 127.0.0.1, or 0.0.0.0 for all that it has."
+        ". Give --host an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them."
     )
 
 
 def test_it_warns_about_public_addresses_and_reports_an_unknown_host(run, monkeypatch):
     code, _, err = run("explore", "--no-browser", "--host", "no.such.host.invalid")
-    assert code == 2 and "Listening on no.such.host.invalid, port 0: " in err
+    assert code == 2 and "Cannot listen on no.such.host.invalid, port 0: " in err
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt

@@ -807,7 +807,10 @@ def test_a_bad_file_a_bad_device_and_a_bad_type_are_one_sentence_and_exit_2(
     cut.write_bytes(llama.file.read_bytes()[:200])
     message = f"Cannot load {cut}: it is cut short (its header exceeds its 200 bytes). {COPY}"
     assert run("check", "--model", cut) == (2, "", f"probe: {message}\n")
-    message = "Cannot use the device 'nowhere' here; use 'cpu', which always works."
+    message = (
+        "Cannot use the device 'nowhere': PyTorch cannot store numbers on it here. Use 'cpu', "
+        "which always works."
+    )
     assert run("check", "--device", "nowhere") == (2, "", f"probe: {message}\n")
     code, out, err = run("check", "--dtype", "float16")
     assert (code, out, err.count("\n")) == (

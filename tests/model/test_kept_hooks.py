@@ -160,7 +160,7 @@ def test_forwards_are_shared_where_that_changes_nothing(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         frame = swap()
-    messages = [str(each.message) for each in caught if "gives something else" in str(each.message)]
+    messages = [str(each.message) for each in caught if "Cannot share" in str(each.message)]
     assert bool(messages) is not shortcut
     monkeypatch.setattr(hooked, "_is_same", lambda *_: False)
     with pytest.warns(RuntimeWarning, match="every variant runs its whole text in every layer"):
@@ -477,9 +477,9 @@ def test_analyses_from_weights_alone_are_refused_in_a_sentence() -> None:
     with pytest.raises(probe.InputError) as caught:
         Explorer(model)
     assert str(caught.value) == (
-        "Exploring GPT2LMHeadModel: it is run with hooks on transformer.h.0, without a certificate, "
-        "and the explorer runs from weights; ask probe.patch or probe.study, or load it "
-        "without hooks."
+        "Cannot explore GPT2LMHeadModel: it is run with hooks on transformer.h.0, without a "
+        "certificate, and the explorer runs from the weights alone. Use probe.patch or probe.study, "
+        "or load it without hooks."
     )
     with pytest.raises(probe.InputError) as caught:
         probe.study(model, "bank", controls=["table"])

@@ -434,7 +434,10 @@ def test_only_the_certified_number_formats_are_accepted(
 
 @pytest.mark.parametrize("device", ["toaster", "cuda:99"])
 def test_a_device_that_is_not_here_is_refused(checkpoint: Path, device: str) -> None:
-    expected = f"Cannot use the device {device!r} here; use 'cpu', which always works."
+    expected = (
+        f"Cannot use the device {device!r}: PyTorch cannot store numbers on it here. Use 'cpu', "
+        "which always works."
+    )
     assert refusal(checkpoint, probe.InputError, device=device) == expected
 
 
@@ -508,7 +511,7 @@ def test_a_loaded_model_is_not_loaded_in_another_way(
 def test_device_0_is_not_read_as_no_device() -> None:
     if torch.cuda.is_available():
         pytest.skip("device 0 is there")
-    with pytest.raises(probe.InputError, match="^Cannot use the device 0 here; use 'cpu'"):
+    with pytest.raises(probe.InputError, match="^Cannot use the device 0: PyTorch"):
         probe.load("tiny-senses", device=0)
 
 

@@ -142,7 +142,7 @@ def test_any_characters_have_tokens_unless_they_are_blank(readers, text, data):
     end = data.draw(st.integers(start + 1, len(text)))
     for model in readers():
         if not text.strip():
-            with pytest.raises(InputError, match="got an empty text"):
+            with pytest.raises(InputError, match="it is empty"):
                 tokenize(model, text)
             continue
         tokens = tokenize(model, text)
@@ -227,17 +227,17 @@ def test_occurrences_come_in_order_and_end_in_an_error(words):
         find_word(text, "bank", len(expected) + 1)
 
 
-EMPTY = "Reading the text: got an empty text, expected at least one word; give a sentence."
+EMPTY = "Cannot read the text: it is empty. Give a sentence with at least one word."
 NO_TEXT = (
-    "Reading the text: got {}, expected one text as str; give one at a time, and a chat as "
+    "Cannot read the text: got {}, expected one text as str. Give one at a time, and a chat as "
     "probe.prompt(model, messages) writes it."
 )
 HALF = (
-    "Reading the text: got half of a surrogate pair at character 4, expected whole characters; decode the text "
+    "Cannot read the text: got half of a surrogate pair at character 4, expected whole characters. Decode the text "
     "as UTF-8 first."
 )
-OUTSIDE = "Placing characters {} to {} in 'The bank': expected a span inside its 8 characters; correct start and end."
-BLANK = "Placing characters 3 to 4 in {!r}: got only white space, expected a word; correct start and end."
+OUTSIDE = "Cannot find characters {} to {} in 'The bank': expected a span inside its 8 characters. Correct start and end."
+BLANK = "Cannot find characters 3 to 4 in {!r}: got only white space, expected a word. Correct start and end."
 
 
 @pytest.mark.parametrize(
@@ -298,8 +298,8 @@ def test_a_text_beyond_the_window_is_refused_whole_and_quietly(model, monkeypatc
     with pytest.raises(InputError) as error:
         tokenize(model, "(" * 600)
     assert str(error.value) == (
-        f"Reading the text '{'(' * 59}…': got 601 tokens, expected at most 512, the context window of wide; "
-        "shorten the text or split it."
+        f"Cannot read the text '{'(' * 59}…': got 601 tokens, expected at most 512, the context window of wide. "
+        "Shorten the text or split it."
     )
     assert caplog.messages == []
 
@@ -435,7 +435,7 @@ def test_a_token_that_only_the_tokenizer_has_is_refused(tmp_path):
     with pytest.raises(InputError) as error:
         tokenize(model, f"the bank {beyond}")
     assert str(error.value) == (
-        f"Reading the text 'the bank {beyond}': {beyond!r} is token {last + 1}, and {model.name} has 0 "
-        f"to {last}, so that it was added to the tokenizer alone; resize the model's embeddings "
+        f"Cannot read the text 'the bank {beyond}': {beyond!r} is token {last + 1}, and {model.name} has only 0 "
+        f"to {last}. The token was added to the tokenizer alone. Resize the model's embeddings "
         "(resize_token_embeddings) and load it again."
     )

@@ -98,7 +98,7 @@ def test_the_version_is_the_packages_and_the_embedded_model_is_listed(run):
         ),
         (["report", "bank", "--sentences", "nowhere.jsonl"], ["nowhere.jsonl"]),
         (["report", "bank", "--model", "./nowhere"], ["./nowhere", "no such folder"]),
-        (["check", "  "], ["empty text"]),
+        (["check", "  "], ["it is empty"]),
         (["check", "bank " * 300], ["context window"]),
         (["check", "--sead"], ["(see `probe check --help`)."]),
         (["evaluate", "--sead", "3"], ["(see `probe evaluate --help`)."]),
@@ -113,7 +113,7 @@ def test_bad_arguments_get_a_message_of_one_line(run, arguments, parts):
 def test_an_output_folder_that_cannot_be_written_is_refused_before_any_work(run, tmp_path, command):
     (tmp_path / "file").write_text("mine")
     result = run(*command, "--model", "./nowhere", "--out", "file/out")
-    assert_one_line(result, "file is a file", "choose another (on the command line --out)")
+    assert_one_line(result, "file is a file", "Choose another (on the command line --out)")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -249,7 +249,7 @@ def test_results_of_another_kind_and_foreign_files_are_not_overwritten(run, tmp_
     def refused(command, reason):
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
         message = (
-            f"probe: Writing into out: {reason}, expected a folder for this result alone; choose "
+            f"probe: Cannot write into out: {reason}, expected a folder for this result alone. Choose "
             "another (on the command line --out).\n"
         )
         assert run(*command) == (2, "", message)
@@ -306,7 +306,7 @@ def test_results_of_another_kind_and_foreign_files_are_not_overwritten(run, tmp_
                 for n in range(8)
                 for name in ("a", "b")
             ],
-            ["context window", "shorten the text"],
+            ["context window", "Shorten the text"],
         ),
     ],
 )

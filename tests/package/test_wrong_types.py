@@ -68,7 +68,7 @@ def wrong_calls():
         yield (
             f"walk {name}",
             lambda m, n=name: probe.walk(m, A, **{n: 5}),
-            "Reading the text: got int, expected one text as str; give one at a time",
+            "Cannot read the text: got int, expected one text as str. Give one at a time",
         )
     yield (
         "walk word",
@@ -93,7 +93,7 @@ def wrong_calls():
     yield (
         "explore",
         lambda m: probe.explore(m, 5),
-        "Reading the text: got int, expected one text as str; give one at a time",
+        "Cannot read the text: got int, expected one text as str. Give one at a time",
     )
 
 

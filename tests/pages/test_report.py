@@ -114,8 +114,8 @@ def test_a_folder_below_a_file_is_refused_and_nothing_is_written(tmp_path):
     with pytest.raises(InputError) as caught:
         probe.write(STUDY, tmp_path / "file" / "out")
     assert str(caught.value) == (
-        f"Writing into {tmp_path / 'file' / 'out'}: {tmp_path / 'file'} is a file, expected a "
-        "folder that can be written; choose another (on the command line --out)."
+        f"Cannot write into {tmp_path / 'file' / 'out'}: {tmp_path / 'file'} is a file, expected a "
+        "folder that can be written. Choose another (on the command line --out)."
     )
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and (
         tmp_path / "file"
@@ -127,7 +127,7 @@ def test_an_invalid_folder_name_is_refused(out):
     with pytest.raises(InputError) as caught:
         probe.write(STUDY, out)
     assert str(caught.value) == (
-        f"Writing a result: got {out!r} as the folder, expected its name or its path; give one such "
+        f"Cannot write a result: got {out!r} as the folder, expected its name or its path. Give one such "
         'as "out".'
     )
 
@@ -146,7 +146,7 @@ def test_checking_a_folder_creates_nothing_and_needs_write_permission(tmp_path, 
     check_folder(tmp_path / "a" / "b")
     monkeypatch.setattr("probe.pages.folder.os.access", lambda path, mode: False)
     message = (
-        r"may not be written, expected a folder that can be written; choose another \(on the "
+        r"may not be written, expected a folder that can be written. Choose another \(on the "
         r"command line --out\)\.$"
     )
     with pytest.raises(InputError, match=message):

@@ -323,7 +323,7 @@ EMPTY = (
         (
             "",
             {},
-            "Reading the text: got an empty text, expected at least one word; give a sentence.",
+            "Cannot read the text: it is empty. Give a sentence with at least one word.",
         ),
         (
             "?!",

@@ -176,7 +176,7 @@ def test_every_table_is_described_and_the_manifest_lists_the_options(walked, pag
         (
             "bart",
             {"target": " "},
-            ("Reading the text: got an empty text, expected at least one word; give a sentence."),
+            ("Cannot read the text: it is empty. Give a sentence with at least one word."),
         ),
     ],
 )

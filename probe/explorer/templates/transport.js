@@ -1,6 +1,6 @@
 // What holds the page: a server that answers over HTTP and an address that keeps the state; a notebook, whose widget does both; or nothing,
 // where the page was saved with its answers.
-const STOPPED = "The explorer has stopped; start `probe explore` again.";
+const STOPPED = "Cannot reach the explorer: it has stopped. Start `probe explore` again.";
 const orStopped = (promise) =>
   promise.catch(() => {
     throw new Error(STOPPED);

@@ -191,7 +191,7 @@ def cross_fit(
     else:
         if positions is not None:
             of_sense = _match_positions(of_sense, positions, rng)
-        unit_of, pairs = _draw_pairs(sentences, of_sense, rng)
+        unit_of, pairs = _draw_pairs(sentences, of_sense, parts, rng)
     rows = sorted(unit_of)
     used = [sentences[row] for row in rows]
     units = [unit_of[row] for row in rows]
@@ -338,11 +338,15 @@ def _match_positions(of_sense: Side, positions: Sequence[int], rng: np.random.Ge
 
 
 def _draw_pairs(
-    sentences: Sequence[Sentence], of_sense: Side, rng: np.random.Generator
+    sentences: Sequence[Sentence],
+    of_sense: Side,
+    parts: Sequence[str | None] | None,
+    rng: np.random.Generator,
 ) -> tuple[dict[int, int], list[tuple[int, int]]]:
     """The unit of each row and the pairs, both drawn at random.
 
-    A unit combines cue words of both senses, and pairs are drawn within units.
+    A unit combines cue words of both senses. Pairs are drawn within units, and within the parts of
+    the file's split: a pair is tested only if both of its sentences are.
     """
     words = cue_words(sentences)
     shuffled = []
@@ -358,13 +362,16 @@ def _draw_pairs(
     ]
     unit_of_word = {word: unit for link, unit in _components(links).items() for word in link}
     unit_of = {row: unit_of_word[words[row]] for rows in of_sense for row in rows}
-    members: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    members: defaultdict[tuple[int, str], tuple[list[int], list[int]]] = defaultdict(
+        lambda: ([], [])
+    )
     for side, rows in enumerate(of_sense):
         for row in rng.permutation(rows).tolist():
-            members[unit_of[row], side].append(row)
+            part = "" if parts is None else parts[row] or ""
+            members[unit_of[row], part][side].append(row)
     pairs: list[tuple[int, int]] = []
-    for unit in sorted(set(unit_of.values())):
-        pairs += zip(members[unit, 0], members[unit, 1], strict=False)
+    for _, sides in sorted(members.items()):
+        pairs += zip(*sides, strict=False)
     return unit_of, pairs
 
 

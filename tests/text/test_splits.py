@@ -271,6 +271,17 @@ def test_the_split_of_the_file_is_respected():
     assert split.holdouts == cross_fit(sentences, seed=99).holdouts
 
 
+def test_pairs_are_drawn_within_the_parts_of_the_files_split():
+    parts = ("fit", "report", "report", "fit", "report")
+    bare = [replace(row, pair=None, split=parts[number % 5]) for number, row in enumerate(GRID)]
+    split = cross_fit(bare)
+    assert split.pair_design == "donors drawn at random"
+    in_tests = [{*pair} <= {*split.holdouts[0].test} for pair in split.pairs]
+    in_training = [{*pair} <= {*split.holdouts[0].train} for pair in split.pairs]
+    assert all(a != b for a, b in zip(in_tests, in_training, strict=True))
+    assert len(split.tested_pairs) == sum(in_tests) > 0
+
+
 def test_a_misspelt_part_is_reported_and_a_single_part_is_ignored():
     def parted(*names):
         return [replace(row, split=names[number // 2 % 2]) for number, row in enumerate(GRID)]

@@ -127,7 +127,8 @@ def test_a_head_that_neurons_amplify_does_more_together_with_the_parts_that_read
     amplified = table.loc[FIRST]
     assert amplified["verdict"] == "resolver" and amplified["comparison"] == "more"
     assert amplified["own_write_more_low"] < 0.02 * amplified["own_write"]
-    assert amplified["own_write"] == pytest.approx(amplified["own_write_nouns"], rel=0.1)
+    # Where little of the gap is the head's own, the word's much larger gap makes its share smaller.
+    assert 0 < amplified["own_write"] < 1.1 * amplified["own_write_nouns"]
     assert amplified["moved_raw"] > 1.5 * amplified["moved_raw_nouns"]
     decoy = table.loc[DECOY]
     assert decoy["verdict"] in MOVERS and decoy["comparison"] != "more"

@@ -23,7 +23,7 @@ import torch
 from probe.errors import ModelError
 from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.architectures.family import Family
-from probe.model.model import Config, Model, refuse
+from probe.model.model import ONE_THREAD, Config, Model, refuse
 from probe.model.weights import expected_shapes
 
 if TYPE_CHECKING:
@@ -524,6 +524,7 @@ def quiet() -> Iterator[None]:
     random state.
 
     The libraries draw random weights, which are then replaced. Everything is restored at the end.
+    Only one thread is inside.
     """
     import transformers.utils.logging as bars
 
@@ -534,7 +535,7 @@ def quiet() -> Iterator[None]:
     levels = {logger: logger.level for logger in loggers}
     handlers = list(logging.getLogger().handlers)
     had_bars = bars.is_progress_bar_enabled()
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+    with ONE_THREAD, warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         try:
             for logger in loggers:

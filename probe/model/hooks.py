@@ -6,7 +6,6 @@ holds which quantity; hooks that hold another one are replaced. `check_hooks` te
 of each newly loaded model. `probe.model.trace` turns the results into records.
 """
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from torch import Tensor
 from probe.model import attention as formulas
 from probe.model import forward
 from probe.model.architectures.family import QUANTITIES_OF_HEADS, Attention
-from probe.model.model import Config, Model, refuse
+from probe.model.model import ONE_THREAD, Config, Model, refuse
 from probe.model.weights import Weights, layers_of, read_stacks
 
 if TYPE_CHECKING:
@@ -34,9 +33,6 @@ SUMS_WITHIN = {torch.float64: 1e-5, torch.float32: 1e-5, torch.bfloat16: 2**-8}
 Select = Callable[[str, Tensor], Tensor]
 # A hook point of the bridge, and the function that returns its new tensor.
 Hook = tuple[str, Callable[..., Tensor | None]]
-# Hooks on a bridge affect everyone who runs it, and bridges around one model share its modules, so
-# only one thread runs at a time.
-ONE_THREAD = threading.RLock()
 AT_ONE_POSITION = (*HEAD_VECTORS, "pattern", "mlp_out", "resid_pre", "resid_post")
 
 

@@ -55,9 +55,9 @@ from probe.model.find import (
     weight_files,
     weight_map,
 )
-from probe.model.hooks import ONE_THREAD, check_hooks
+from probe.model.hooks import check_hooks
 from probe.model.kept_hooks import attach_hooks, hooked_parts
-from probe.model.model import RESAVE, Config, Model, read_json, refuse
+from probe.model.model import ONE_THREAD, RESAVE, Config, Model, read_json, refuse
 from probe.model.objects import (
     ModelObject,
     model_object_of,
@@ -325,10 +325,11 @@ def untrained(model: Model, *, seed: int) -> Model:
     """A model of the same shape and tokenizer with random weights, as a baseline without
     training. It is made once and kept as long as the model.
     """
-    of_model = _UNTRAINED.setdefault(model, {})
-    if seed not in of_model:
-        of_model[seed] = _make_untrained(model, seed)
-    return of_model[seed]
+    with ONE_THREAD:  # the workers of a survey may ask for it at the same time
+        of_model = _UNTRAINED.setdefault(model, {})
+        if seed not in of_model:
+            of_model[seed] = _make_untrained(model, seed)
+        return of_model[seed]
 
 
 _UNTRAINED: WeakKeyDictionary[Model, dict[int, Model]] = WeakKeyDictionary()

@@ -4,6 +4,7 @@ errors.
 
 import json
 import math
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 RESAVE = "save the model again with save_pretrained"
 LISTED = "load a model that `probe models` lists, such as tiny-senses"
+# Hooks on a bridge affect everyone who runs it, and bridges around one model share its modules. The
+# random state and the loggers belong to the whole process. So only one thread at a time runs a
+# bridge, or makes one.
+ONE_THREAD = threading.RLock()
 
 
 @dataclass(frozen=True)

@@ -128,14 +128,7 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
         (first, "<pad>") if first == "<s>" and last else ("<pad>", first)
     )  # RoBERTa does not use token 1
     special = [token for token in (*begin, last, "<unk>", "[MASK]") if token]
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    options = {
-        "initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()),
-        "show_progress": False,
-    }
-    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY - 10, special_tokens=special, **options)
-    bpe.train_from_iterator(SENTENCES, trainer)
+    bpe = Tokenizer.from_str(_trained(*special))
     if first or last:
         template = " ".join(part for part in (first, "$A", last) if part)
         marks = [(token, bpe.token_to_id(token)) for token in (first, last) if token]
@@ -144,6 +137,22 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     family = FAMILIES[kind]
     token_names["bos_token"] = None if family.special_tokens else "<pad>"
     return PreTrainedTokenizerFast(tokenizer_object=bpe, **token_names)
+
+
+@cache
+def _trained(*special: str) -> str:
+    """A byte-level BPE of SENTENCES with these special tokens, as JSON."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    options = {
+        "initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()),
+        "show_progress": False,
+    }
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY - 10, special_tokens=list(special), **options
+    )
+    bpe.train_from_iterator(SENTENCES, trainer)
+    return bpe.to_str()
 
 
 def each_family(*kinds: str, also: Sequence[str] = ()) -> list:

@@ -360,6 +360,7 @@ def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     model.config.architectures = [family.adapter or type(model).__name__]
     if family.adapter == BY_ROW:
         model.config.architectures = [_register_adapter(family)]
+    model.eval()  # TransformerLens gives the bridge the model's mode
     bridge = TransformerBridge.boot_transformers(
         name, hf_model=model, tokenizer=tokenizer_copy, device=str(model.device), dtype=model.dtype
     )
@@ -370,7 +371,7 @@ def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     for attention in family.attentions:
         if attention.fused == "by head":
             _share_by_head(bridge, model.config.num_attention_heads)
-    return bridge.eval().requires_grad_(False)
+    return bridge.requires_grad_(False)
 
 
 class _OfFused(torch.nn.Module):
@@ -528,23 +529,17 @@ def quiet() -> Iterator[None]:
     """
     import transformers.utils.logging as bars
 
-    loggers = [
-        logging.getLogger(name)
-        for name in ("", "transformers", "transformer_lens", "huggingface_hub")
-    ]
-    levels = {logger: logger.level for logger in loggers}
-    handlers = list(logging.getLogger().handlers)
+    disabled = logging.root.manager.disable
+    handlers = list(logging.root.handlers)
     had_bars = bars.is_progress_bar_enabled()
     with ONE_THREAD, warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         try:
-            for logger in loggers:
-                logger.setLevel(logging.CRITICAL)
+            logging.disable(logging.CRITICAL)
             bars.disable_progress_bar()
             yield
         finally:
-            for logger, level in levels.items():
-                logger.setLevel(level)
-            logging.getLogger().handlers[:] = handlers
+            logging.disable(disabled)
+            logging.root.handlers[:] = handlers
             if had_bars:
                 bars.enable_progress_bar()

@@ -546,6 +546,7 @@ def test_loading_leaves_no_hook_and_changes_no_setting(
         monkeypatch.setattr(logging.getLogger(name), "level", logging.INFO)
     state = lambda: (
         [(logging.getLogger(name).level, list(logging.getLogger(name).handlers)) for name in names],
+        logging.root.manager.disable,
         list(warnings.filters),
         torch.is_grad_enabled(),
         torch.get_default_dtype(),

@@ -1,6 +1,7 @@
 """The requirements for every model that ships: transformers loads it completely, and one command
 writes such a folder again."""
 
+import os
 import subprocess
 import sys
 import time
@@ -12,6 +13,8 @@ from types import ModuleType
 import pytest
 from training import training
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+
+ROOT = Path(__file__).parents[1]
 
 
 def require_complete(folder: Path, auto: type, kind: type, tokenizer: object) -> PreTrainedModel:
@@ -39,7 +42,8 @@ def require_command_makes(folder: Path, script: str, auto: type, out: Path) -> N
         "--steps",
         "20",
     ]
-    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    with_training = os.environ | {"PYTHONPATH": str(ROOT / "analyses")}
+    process = subprocess.run(command, capture_output=True, text=True, check=True, env=with_training)
     require_made(folder, auto, out, "--seed 7 --steps 20", process.stdout)
 
 

@@ -47,11 +47,11 @@ def write_page(
         ],
         exponents=[_exponent(row) for row in frames["exponents"].to_dict("records")],
         machine=dict(machine) | {"date": date},
-        **html.assets(templates, "style.css.j2", "page.js", tints=1, bar=0),
+        **html.assets(templates, "style.css.j2", "page.js"),
     )
     return (
         folder.write_folder(
-            out, {PAGE: page}, frames=frames, made={"machine": dict(machine), "date": date}
+            out, {PAGE: page}, frames=frames, manifest={"machine": dict(machine), "date": date}
         )
         / PAGE
     )

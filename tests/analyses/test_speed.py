@@ -188,7 +188,7 @@ def test_the_quick_benchmark_has_right_results_and_a_page(tmp_path):
     assert process.returncode == 0, process.stderr
     targets = pd.read_csv(tmp_path / "targets.csv").set_index("work")
     assert targets.loc["largest difference of the two, of the residual's unit", "ratio"] < 1e-5
-    assert len(targets) == 17 and targets["ratio"].notna().all()
+    assert len(targets) == 19 and targets["ratio"].notna().all()
     assert set(pd.read_csv(tmp_path / "scaling.csv")["axis"]) == {"sentences", "pairs", "tokens"}
     page = (tmp_path / "speed.html").read_text(encoding="utf-8")
     assert all(name in page for name in targets.index[:3]) and page.count('class="chart"') == 3

@@ -32,6 +32,7 @@ from probe.text.sentences import Corpus, LeftOut, Sentence
 from probe.text.splits import CrossFit
 
 WORDS: tuple[str, ...] = ("bank", "mole", "apple")  # the default words of a study
+GIVE_SENTENCES = "give sentences with the word (sentences=, on the command line --sentences)"
 WORDS_IN_ERROR = 40  # enough for every shipped word; a file may have thousands
 # Tokens from cue to word. All larger distances are one class, because there would be few pairs of
 # each.
@@ -165,10 +166,13 @@ def late_cues(second: Model, studied: Sequence[Material]) -> SecondModel:
     return SecondModel(second, tuple(materials))
 
 
-def choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tuple[str, ...]:
+def choose_words(
+    words: Sequence[str] | str | None, corpus: Corpus | None, *, otherwise: str = GIVE_SENTENCES
+) -> tuple[str, ...]:
     """The words to study, spelled as in their sentences.
 
     words: one word or several; all words of the corpus if None, or WORDS without a corpus
+    otherwise: without a corpus, what to give for a word that does not ship
 
     Raises InputError if a word has no sentences; the message lists the known words.
     """
@@ -184,9 +188,8 @@ def choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tu
             f"[{default[0]!r}], for example, or omit it for {', '.join(default[:WORDS_IN_ERROR])}."
         )
     requested = (words,) if isinstance(words, str) else default if words is None else words
-    return tuple(
-        dict.fromkeys(spelled(word, known_words, shipped=corpus is None) for word in requested)
-    )
+    further = otherwise if corpus is None else ""
+    return tuple(dict.fromkeys(spelled(word, known_words, further) for word in requested))
 
 
 def _are_words(words: object) -> bool:
@@ -196,11 +199,11 @@ def _are_words(words: object) -> bool:
     return all(isinstance(word, str) for word in words)
 
 
-def spelled(word: str, known_words: Sequence[str], *, shipped: bool) -> str:
+def spelled(word: str, known_words: Sequence[str], otherwise: str = "") -> str:
     """The known word that is meant: the word itself, or the only known word that differs in case
     alone.
 
-    shipped: whether the known words are the shipped ones, so that the user can give other sentences
+    otherwise: what the user can give for another word
 
     Raises InputError if there is no such word.
     """
@@ -215,9 +218,7 @@ def spelled(word: str, known_words: Sequence[str], *, shipped: bool) -> str:
     names = ", ".join(known_words[:WORDS_IN_ERROR])
     if len(known_words) > WORDS_IN_ERROR:
         names += f" and {len(known_words) - WORDS_IN_ERROR} more"
-    step = "Give one of these"
-    if shipped:
-        step += ", or give sentences with the word (sentences=, on the command line --sentences)"
+    step = f"Give one of these, or {otherwise}" if otherwise else "Give one of these"
     raise InputError(
         f"Cannot find sentences with {word!r}.{suggestion} The known words are {names}. {step}."
     )

@@ -55,6 +55,10 @@ from probe.text.slots import words_of
 TOP = 4  # heads whose attention, score and write are stored for every cue
 NOUNS = 10  # unambiguous nouns that replace the word
 TWO_TEXTS = "two texts"
+GIVE_TEXTS = (
+    "give two texts with the word (texts=, on the command line --texts) or sentences (sentences=, "
+    "--sentences)"
+)
 
 
 class Measured(NamedTuple):
@@ -274,7 +278,7 @@ def _nouns(
 def _fit_sentences(model: Model, word: str, sentences: Any, before: str, *, seed: int) -> Fitted:
     """The axis between two senses of labelled sentences, at the read-out layer of a study."""
     user_corpus = None if sentences is None else as_corpus(sentences, word)
-    [spelling] = choose_words(word, user_corpus)
+    [spelling] = choose_words(word, user_corpus, otherwise=GIVE_TEXTS)
     corpus = sentences_of(spelling, user_corpus, model)
     material = prepare(model, spelling, corpus.sentences)
     observation = observe(model, material, seed=seed, next_token=False)

@@ -523,6 +523,12 @@ def test_input_that_cannot_be_scanned_is_refused_in_a_sentence(tiny, options, me
         probe.cues(tiny, "bank", **options)
 
 
+def test_a_word_without_shipped_sentences_may_be_given_in_two_texts(tiny):
+    message = r"Give one of these, or give two texts with the word \(texts=, on the command line"
+    with pytest.raises(InputError, match=message):
+        probe.cues(tiny, "wug")
+
+
 @pytest.mark.parametrize(
     ("word", "options"),
     [("zither", {}), ("bank", {"texts": ("The river bank", "The cat")})],

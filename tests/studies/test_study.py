@@ -274,14 +274,14 @@ def test_a_study_shows_itself_and_names_its_frames(study):
 
 def test_letter_case_is_ignored_unless_the_same_spelling_exists():
     spellings = ("bank", "Apple", "apple")
-    assert [spelled(word, spellings, shipped=False) for word in ("BANK", "apple", "Apple")] == [
+    assert [spelled(word, spellings) for word in ("BANK", "apple", "Apple")] == [
         *spellings[:1],
         "apple",
         "Apple",
     ]
     assert choose_words(["BANK", "bank", "Mole"], None) == ("bank", "mole")
     with pytest.raises(InputError, match=r"'APPLE'\. Did you mean 'Apple' or 'apple'\?"):
-        spelled("APPLE", spellings, shipped=False)
+        spelled("APPLE", spellings)
     with pytest.raises(InputError, match=r"'moles'\. Did you mean 'mole'\?"):
         choose_words("moles", None)
 

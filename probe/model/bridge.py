@@ -371,6 +371,7 @@ def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     for attention in family.attentions:
         if attention.fused == "by head":
             _share_by_head(bridge, model.config.num_attention_heads)
+            bridge.eval()  # with the modules that were added
     return bridge.requires_grad_(False)
 
 

@@ -235,7 +235,7 @@ def word_in_place(observation, pair, heads):
 
 def run_plain(model, ids, layer, head=None, replacement=None):
     """z of a layer at the last token, and the stream there at every depth. The z of one head may be
-    replaced."""
+    replaced. The last of transformers' hidden states is normed, so the norm's input replaces it."""
     attention = model.model.layers[layer].self_attn
     size = attention.head_dim
     captured = {}
@@ -248,13 +248,21 @@ def run_plain(model, ids, layer, head=None, replacement=None):
         captured["z"] = z[0, -1].clone()
         return (z,)
 
-    handle = attention.o_proj.register_forward_pre_hook(swap)
+    def keep(module, arguments):
+        captured["end"] = arguments[0]
+
+    handles = [
+        attention.o_proj.register_forward_pre_hook(swap),
+        model.model.norm.register_forward_pre_hook(keep),
+    ]
     try:
         with torch.inference_mode():
             states = model.model(torch.tensor([ids]), output_hidden_states=True).hidden_states
     finally:
-        handle.remove()
-    return captured["z"], [state[0, -1].double() for state in states]
+        for handle in handles:
+            handle.remove()
+    stream = [*states[:-1], captured["end"]]
+    return captured["z"], [state[0, -1].double() for state in stream]
 
 
 def swap_plain(model, ids, vectors, part, layer_and_head, depth, recipient, donor):

@@ -360,7 +360,6 @@ def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     model.config.architectures = [family.adapter or type(model).__name__]
     if family.adapter == BY_ROW:
         model.config.architectures = [_register_adapter(family)]
-    model.eval()  # TransformerLens gives the bridge the model's mode
     bridge = TransformerBridge.boot_transformers(
         name, hf_model=model, tokenizer=tokenizer_copy, device=str(model.device), dtype=model.dtype
     )
@@ -371,8 +370,7 @@ def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     for attention in family.attentions:
         if attention.fused == "by head":
             _share_by_head(bridge, model.config.num_attention_heads)
-            bridge.eval()  # with the modules that were added
-    return bridge.requires_grad_(False)
+    return bridge.eval().requires_grad_(False)
 
 
 class _OfFused(torch.nn.Module):
@@ -530,10 +528,11 @@ def quiet() -> Iterator[None]:
     """
     import transformers.utils.logging as bars
 
-    disabled = logging.root.manager.disable
-    handlers = list(logging.root.handlers)
-    had_bars = bars.is_progress_bar_enabled()
     with ONE_THREAD, warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        # Read inside: another thread may have switched these off until it leaves.
+        disabled = logging.root.manager.disable
+        handlers = list(logging.root.handlers)
+        had_bars = bars.is_progress_bar_enabled()
         warnings.simplefilter("ignore")
         try:
             logging.disable(logging.CRITICAL)

@@ -51,8 +51,7 @@ def hooks_of(inner: Any) -> Iterator[Hook]:
     hooks and hooks of gradients are excluded.
     """
     points = dict.fromkeys(getattr(inner, "hook_dict", {}).values())  # some have several names
-    hooked = [point for point in points if point.fwd_hooks]
-    for point in sorted(hooked, key=lambda point: point.name):
+    for point in sorted(points, key=lambda point: point.name):
         for handle in point.fwd_hooks:
             if not _of_library(handle.user_hook):
                 yield Hook(point.name, handle.user_hook, on_point=True)
@@ -60,8 +59,6 @@ def hooks_of(inner: Any) -> Iterator[Hook]:
     # The model that a bridge runs is not a submodule of it.
     roots = (inner, getattr(inner, "original_model", inner))
     for name, module in chain.from_iterable(root.named_modules(memo) for root in roots):
-        if not (module._forward_hooks or module._forward_pre_hooks):
-            continue
         part = name.replace("_original_component.", "") or WHOLE  # `_part_of` finds it without this
         for number, function in module._forward_pre_hooks.items():
             if not _of_library(function):

@@ -342,13 +342,24 @@ def _agreement(
     `tested_groups`: the groups that each holdout tests.
 
     D_test is divided by the counts of all rows, so the holdouts add up to the whole difference.
+    With L = 1 for rows of sense A, and n_A and n_B the training rows of each sense,
+
+        Σ_train (L / n_A - (1 - L) / n_B) gram
+            = (1 / n_A + 1 / n_B) Σ_train L gram - 1 / n_B Σ_train gram
+
+    so the labels are multiplied with a few columns of each Gram matrix, once for all draws.
     """
     weights = _signed(labels, count)
+    of_a = labels @ (count * in_training).T
+    of_b = in_training @ count - of_a
+    per_a, per_b = 1 / np.maximum(of_a, 1), 1 / np.maximum(of_b, 1)
     total = np.zeros((len(labels), len(grams)))
-    for mask, groups in zip(in_training, tested_groups, strict=True):
-        training_weights = _signed(labels, count * mask) * mask
-        for index, gram in enumerate(grams):
-            total[:, index] += ((training_weights @ gram[:, groups]) * weights[:, groups]).sum(1)
+    for holdout, (mask, groups) in enumerate(zip(in_training, tested_groups, strict=True)):
+        a, b = per_a[:, holdout, None], per_b[:, holdout, None]
+        for stage, gram in enumerate(grams):
+            products = mask[:, None] * gram[:, groups]
+            of_training = (a + b) * (labels @ products) - b * products.sum(0)
+            total[:, stage] += (of_training * weights[:, groups]).sum(1)
     return total
 
 

@@ -259,6 +259,7 @@ class TestPage:
         assert "What L" not in page.locator(".stage").inner_text()
         page.emulate_media(media="screen")
 
+    @pytest.mark.campaign
     def test_equal_vectors_have_no_map_and_a_swap_repeats_the_reason(
         self, open_page, tiny, tmp_path
     ):
@@ -278,6 +279,7 @@ class TestPage:
         assert wait_for_outcome(page, r"swapped\.$") == f"{same} L0H0 swapped."
         assert opened.trouble == []
 
+    @pytest.mark.campaign
     def test_the_page_of_one_sentence_does_not_mention_two(self, open_page, tiny, tmp_path):
         page = open_page(saved_page(tiny, tmp_path, "The river bank", None)).page
         wait_for_outcome(page, UNSWAPPED)
@@ -288,6 +290,7 @@ class TestPage:
         assert "two sentences" not in header + page.locator("#outcome").inner_text()
         assert page.locator('[name="other"]').is_hidden()
 
+    @pytest.mark.campaign
     def test_terms_are_explained_by_touch_and_by_keyboard(self, open_page, page_path):
         page = open_page(page_path, **TOUCH).page
         page.wait_for_selector("[data-map=swap] .cell[title]")

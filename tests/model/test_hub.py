@@ -24,6 +24,7 @@ from checkpoints import make_checkpoint
 from families import make_family
 from hub_server import COMMIT, Hub, commit_of, serve
 from huggingface_hub import constants
+from seeds import mostly_campaign
 from vocabularies import T5, make_marian, pieces, with_files, word_list
 
 import probe
@@ -180,7 +181,7 @@ OLDER: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.mark.parametrize("kind", OLDER)
+@pytest.mark.parametrize("kind", mostly_campaign(OLDER, here=2))
 def test_a_tokenizer_in_older_files_is_fetched_and_found_in_the_cache(
     kind: str, use: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,6 +24,7 @@ from families import (
     model_class,
     random_model,
 )
+from seeds import mostly_campaign
 from test_load import refusal
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
@@ -460,7 +461,7 @@ def boot(folder: Path, **options: Any) -> TransformerBridge:
     )
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen2"])
+@pytest.mark.parametrize("kind", mostly_campaign(["gpt2", "qwen2", "llama"], here=2))
 def test_a_bridge_reads_the_tokens_of_its_folder_and_of_its_hugging_face_model(
     kind: str, tmp_path: Path
 ) -> None:
@@ -500,7 +501,7 @@ def test_a_bridge_whose_tokenizer_was_changed_and_cannot_be_read_again_is_refuse
     assert probe.tokenize(loaded, TEXT) == probe.tokenize(tmp_path / "elsewhere", TEXT)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
+@pytest.mark.parametrize("kind", mostly_campaign(["gpt2", "llama", "bert"], here=2))
 def test_the_untouched_weights_of_a_bridge_in_compatibility_mode_are_read(
     kind: str, tmp_path: Path
 ) -> None:

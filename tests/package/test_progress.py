@@ -79,6 +79,7 @@ def test_the_progress_of_one_word_is_reported_in_small_steps_in_every_stage():
     assert min(by_stage[name] for name in ("reading the sentences", "swapping heads", "nouns")) >= 2
 
 
+@pytest.mark.campaign
 @pytest.mark.real_model
 def test_a_survey_reports_progress_within_a_word_and_its_dry_run_takes_less_than_a_tenth():
     sentences = [

@@ -16,11 +16,16 @@ from probe import cli
 
 PAGES = Path(__file__).parents[2] / "reports" / "docs" / "pages"
 COMMANDS = typer.main.get_command(cli.app).commands
-# `explore` and `cues` run in the campaign only.
-EACH_COMMAND = [
-    pytest.param(command, marks=[pytest.mark.campaign] * (command in ("explore", "cues")))
-    for command in COMMANDS
-]
+
+
+def commands(*here):
+    """Parameters of a test over all commands; those that are not `here` are left to the campaign."""
+    return [
+        pytest.param(command, marks=[pytest.mark.campaign] * (command not in here))
+        for command in COMMANDS
+    ]
+
+
 TEXT = "η τράπεζα"
 
 # A cue scan of English words, written to a folder whose name no Western encoding has.
@@ -96,7 +101,7 @@ def test_every_command_has_arguments_here(arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", EACH_COMMAND)
+@pytest.mark.parametrize("command", commands("report", "walk", "convert", "models"))
 def test_a_stream_gets_the_characters_of_its_encoding(command, arguments, monkeypatch, tmp_path):
     _, in_full = written_by(monkeypatch, tmp_path, "utf-8", command, *arguments[command])
     code, text = written_by(monkeypatch, tmp_path, "cp1252", command, *arguments[command])
@@ -106,7 +111,7 @@ def test_a_stream_gets_the_characters_of_its_encoding(command, arguments, monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", EACH_COMMAND)
+@pytest.mark.parametrize("command", commands("check", "params", "models"))
 def test_a_closed_pipe_ends_a_command_with_exit_code_2(command, arguments, monkeypatch, capsys):
     reader, writer = os.pipe()
     os.close(reader)

@@ -130,6 +130,7 @@ def test_the_division_appears_in_its_step_and_not_before(page):
     assert of_step == {"scores": ["attention.matches(q, k)"], "scaling": ["attention.scores(q, k)"]}
 
 
+@pytest.mark.campaign
 def test_the_page_divides_by_the_number_of_the_layer_like_the_model(open_page, tmp_path):
     walked = probe.walk(family_model("GPT-2 divided by layer"), "the bank", head=(0, 1))
     opened = open_page(probe.write(walked, tmp_path))

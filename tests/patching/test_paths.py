@@ -168,12 +168,12 @@ def number_of(all_edges, edge):
 
 # How close a planted effect is to its intended value. Random heads disturb it, and in an encoder
 # every sum passes through a norm, which adds up to 2.5 % over these seeds.
-MAKERS = [(make_handmade, 0.02), pytest.param(make_handmade_encoder, 0.03, marks=pytest.mark.slow)]
+PLANTED = [(make_handmade, 0.02, kind) for kind in PATH_KINDS]
+PLANTED += mostly_campaign([(make_handmade_encoder, 0.03, kind) for kind in PATH_KINDS], here=2)
 
 
 @pytest.mark.parametrize("seed", mostly_campaign([0, 1, 2]))
-@pytest.mark.parametrize("kind", PATH_KINDS)
-@pytest.mark.parametrize(("make", "bound"), MAKERS)
+@pytest.mark.parametrize(("make", "bound", "kind"), PLANTED)
 def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(
     make, bound, kind, seed
 ):

@@ -143,8 +143,8 @@ def _significant_backups(backups: Sequence[Backup], seed: int) -> tuple[BackupHe
     """
     significant = []
     for backup in backups:
-        test = resampling.flip_signs(backup.extra, backup.units, seed=seed)
-        for head, extra, p in zip(backup.later, backup.extra.mean(0), test.p, strict=True):
+        test = resampling.flip_signs(backup.joint_excess, backup.units, seed=seed)
+        for head, extra, p in zip(backup.later, backup.joint_excess.mean(0), test.p, strict=True):
             if p < LEVEL and extra >= SMALLEST:
                 significant.append(BackupHead(backup.first, head, float(extra), float(p)))
     return tuple(significant)

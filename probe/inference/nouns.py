@@ -19,6 +19,7 @@ makes the effect smaller. A noun without a gap has no such fraction and is left 
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -175,8 +176,15 @@ def noun_evidence(word: WordRecord) -> list[NounEvidence | None]:
     ]
     gates = ambiguity_gate(records, word.depth)
     evidence: list[NounEvidence | None] = []
-    mlps = word.of_pairs("noun_mlps")
-    for pair, record, gate, mlp_record in zip(word.pairs, records, gates, mlps, strict=True):
+    columns = zip(
+        word.pairs,
+        records,
+        gates,
+        word.of_pairs("noun_mlps"),
+        word.of_pairs("heads"),
+        strict=True,
+    )
+    for pair, record, gate, mlp_record, separation in columns:
         if record is None or gate is None:
             evidence.append(None)
             continue
@@ -185,9 +193,9 @@ def noun_evidence(word: WordRecord) -> list[NounEvidence | None]:
                 record=record,
                 gate=gate,
                 with_gap=_count_with_gap(pair, record),
-                heads=_compare_heads(pair, record),
-                mlps=_compare_mlps(pair, record, mlp_record),
-                head_writes=_compare_writes(pair, record),
+                heads=_compare_heads(pair, record, separation.permutations),
+                mlps=_compare_mlps(pair, record, mlp_record, separation.permutations),
+                head_writes=_compare_writes(pair, record, separation.permutations),
             )
         )
     return evidence
@@ -247,7 +255,7 @@ def _count_with_gap(pair: SensePair, record: NounRecord) -> int | None:
     return int(has_gap(pair, record, _read_depths(pair, record)).sum())
 
 
-def _compare_heads(pair: SensePair, record: NounRecord) -> PartComparison | None:
+def _compare_heads(pair: SensePair, record: NounRecord, permutations: int) -> PartComparison | None:
     if pair.effects is None or not record.heads:
         return None
     layers, heads = np.array(record.heads).T
@@ -259,13 +267,16 @@ def _compare_heads(pair: SensePair, record: NounRecord) -> PartComparison | None
         at=_read_depths(pair, record),
         pair_of=record.pair_of,
         noun_of=record.noun_of,
+        permutations=permutations,
     )
     if compared is None:
         return None
     return compared.scattered((layers, heads), pair.effects.net.shape[1:])
 
 
-def _compare_writes(pair: SensePair, record: NounRecord) -> PartComparison | None:
+def _compare_writes(
+    pair: SensePair, record: NounRecord, permutations: int
+) -> PartComparison | None:
     """The comparison of each head's direct write at the word and at the nouns with a gap."""
     if pair.effects is None or not record.heads:
         return None
@@ -279,6 +290,7 @@ def _compare_writes(pair: SensePair, record: NounRecord) -> PartComparison | Non
         record.write[swaps],
         pairs,
         record.noun_of[swaps].tolist(),
+        permutations=permutations,
     )
     return compared.scattered((layers, heads), pair.effects.net.shape[1:])
 
@@ -296,7 +308,7 @@ def _are_enough(nouns: NDArray[np.intp], pairs: Pairs) -> bool:
 
 
 def _compare_mlps(
-    pair: SensePair, record: NounRecord, mlp_record: NounMlpRecord | None
+    pair: SensePair, record: NounRecord, mlp_record: NounMlpRecord | None, permutations: int
 ) -> PartComparison | None:
     if mlp_record is None:
         return None
@@ -311,6 +323,7 @@ def _compare_mlps(
         at=at,
         pair_of=mlp_record.pair_of,
         noun_of=mlp_record.noun_of,
+        permutations=permutations,
     )
 
 
@@ -323,6 +336,7 @@ def compare_with_nouns(
     at: NDArray[np.intp],
     pair_of: NDArray[np.intp],
     noun_of: NDArray[np.intp],
+    permutations: int,
 ) -> PartComparison | None:
     """The comparison of effects on the word with effects on the nouns that have a gap.
 
@@ -332,6 +346,7 @@ def compare_with_nouns(
     noun: effects on the nouns, in units of the residual stream. `swap part`
     at: the depth at which each part is read. `part`
     pair_of, noun_of: the row numbers of each swap's pair of sentences and noun. `swap`
+    permutations: how many times signs are flipped
 
     None if fewer than FEWEST_WITH_A_GAP nouns have a gap, or if all their swaps belong to one pair
     of cue words.
@@ -342,17 +357,20 @@ def compare_with_nouns(
     if not _are_enough(nouns, swapped_pairs):
         return None
     of_gap = noun[swaps] / record.gap[nouns][:, at]
-    return compare_pairwise(word[swaps], of_gap, swapped_pairs, nouns.tolist())
+    return compare_pairwise(
+        word[swaps], of_gap, swapped_pairs, nouns.tolist(), permutations=permutations
+    )
 
 
 def compare_pairwise(
-    word: Array, noun: Array, pairs: Pairs, noun_of: Sequence[Hashable]
+    word: Array, noun: Array, pairs: Pairs, noun_of: Sequence[Hashable], *, permutations: int
 ) -> PartComparison:
     """The general and the specific effect, from effects that are paired by swap.
 
     word, noun: effects as fractions of the gap of the word or noun. `swap part...`
     pairs: the pair of sentences of each swap
     noun_of: the noun of each swap
+    permutations: how many times signs are flipped
 
     The bootstrap resamples frames, cue words and nouns. The test flips signs by cue word.
     """
@@ -363,8 +381,9 @@ def compare_pairwise(
     # Weighted means over swaps. `draw part...`
     weight_sums = weights.sum(1).reshape(-1, *[1] * (more.ndim - 1))
     specific_draws = np.tensordot(weights, more, axes=1) / weight_sums
-    above = resampling.flip_signs(more, pairs.units, seed=pairs.seed).p
-    below = resampling.flip_signs(-more, pairs.units, seed=pairs.seed).p
+    flip = partial(resampling.flip_signs, units=pairs.units, seed=pairs.seed, draws=permutations)
+    above = flip(more).p
+    below = flip(-more).p
     return PartComparison(
         net=word.mean(0),
         general=noun.mean(0),

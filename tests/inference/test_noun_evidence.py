@@ -111,6 +111,7 @@ def compared(gaps, word, noun, noun_of=NOUN_OF):
         at=np.array([DEPTH]),
         pair_of=np.arange(len(ROWS)),
         noun_of=noun_of,
+        permutations=99,
     )
 
 
@@ -122,6 +123,13 @@ def test_an_effect_is_a_fraction_of_the_gap_of_each_noun():
     assert effects.specific_draws == pytest.approx(
         0.3
     )  # all pairs are equal, so the draws do not vary
+
+
+def test_signs_are_flipped_as_often_as_the_study_asks_for():
+    effects = compared(GAPS[:3], 0.8, np.array(GAPS[:3]) / 2, noun_of=np.array([0, 1, 2, 0] * 2))
+    # Two-sided: p = 2 (1 + hits) / (1 + flips).
+    assert 0 < effects.p[0] < 0.2
+    assert effects.p[0] * 50 == pytest.approx(round(effects.p[0] * 50))
 
 
 def test_a_noun_without_a_gap_is_not_compared():

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.experiments.backup import Backup
+from probe.experiments.design import bootstrap, count_units, widen_draws
 from probe.experiments.head_parts import by_distance
 from probe.experiments.nouns import NounRecord
 from probe.experiments.record import SensePair, WordRecord
@@ -208,9 +209,17 @@ def swap_columns(pairs: Sequence[SensePair]) -> dict[str, Array]:
     columns["self_repair"] = columns["swap"] - columns["direct"]
     net = columns["swap"] - columns["same_sense"]
     columns["net"] = net
-    draws_of_pairs = [swaps.draws(swapped_pairs.bootstrap()) for swaps, swapped_pairs in with_gap]
-    draws = {name: mean(each[name] for each in draws_of_pairs) for name in draws_of_pairs[0]}
-    units = sum(len(set(swapped_pairs.units)) for _, swapped_pairs in with_gap)
+    groups = [swapped_pairs for _, swapped_pairs in with_gap]
+    weights = resampling.split_weights(bootstrap(groups), [*map(len, groups)])
+    draws_of_pairs = [
+        swaps.draws(of_pair) for (swaps, _), of_pair in zip(with_gap, weights, strict=True)
+    ]
+    word_units = [swapped_pairs.word_units for swapped_pairs in groups]
+    units = count_units(word_units)
+    draws = {}
+    for name in draws_of_pairs[0]:
+        mean_draws = mean(each[name] for each in draws_of_pairs)
+        draws[name] = widen_draws(mean_draws, columns[name], word_units)
     for name, values in draws.items():
         low, high = resampling.interval(values, columns[name], units=units)
         columns[f"{name}_low"] = low

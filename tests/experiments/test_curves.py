@@ -47,7 +47,9 @@ def setting():
     stages = (part.expand(2, LAYERS + 1, *part.shape[2:]) for part in (u, midpoint, gap))
     axes = HeldOutAxes(("a", "b"), *stages, np.array([0, 1, 0, 1, 1] * 2))
     a, b = (0, 1, 2, 3, 4), (5, 6, 7, 8, 9)
-    pairs = Pairs(a, b, a, b, tuple("fghij"), (0, 1, 2, 3, 4), (1,) * 5, ALIGNED, 0)
+    pairs = Pairs(
+        a, b, a, b, tuple("fghij"), (0, 1, 2, 3, 4), (0, 1, 2, 3, 4), (1,) * 5, ALIGNED, 0
+    )
     return weights, rows, z, (axes, pairs)
 
 

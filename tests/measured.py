@@ -11,7 +11,7 @@ from probe.experiments.material import Material
 from probe.experiments.measure import measure
 from probe.experiments.observe import split_senses
 from probe.experiments.options import Options
-from probe.inference.within import WordEvidence, within
+from probe.inference.within import WordEvidence, word_evidence
 from probe.model.model import Model
 from probe.studies.study import REPORT
 
@@ -54,7 +54,7 @@ def studied(
     )
     splits = split_senses(material, seed=seed, causal=model.config.causal)
     record = measure(model, material, splits, options, random_model=random_model)
-    return within(record, permutations=permutations, seed=seed)
+    return word_evidence(record, seed=seed)
 
 
 def assert_same(record: Any, expected: Any) -> None:

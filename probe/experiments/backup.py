@@ -16,6 +16,7 @@ from probe.experiments.design import Pairs
 from probe.experiments.plan import DIRECTIONS, Size, Work
 from probe.experiments.run import Run, SwappedPair
 from probe.experiments.sets import moved_toward_donor
+from probe.experiments.swaps import PairEffects
 from probe.model.weights import Weights
 from probe.patching.inputs import Rows
 from probe.patching.sets import HeadIndex, mask_of
@@ -34,14 +35,14 @@ class Backup:
 
     first: the earlier head, whose effect is lost again
     later: the later heads
-    extra: the effect of both together minus the sum of their separate effects, as a fraction of the
-        gap. `pair other`
+    joint_excess: the effect of both together minus the sum of their separate effects, as a fraction
+        of the gap. `pair later`
     units: the pair of cue words of each pair
     """
 
     first: HeadIndex
     later: tuple[HeadIndex, ...]
-    extra: Array
+    joint_excess: Array
     units: tuple[int, ...]
 
 
@@ -56,73 +57,91 @@ def measure(run: Run) -> tuple[tuple[Backup, ...] | None, ...]:
 
 
 def work(size: Size) -> Work:
-    """The runs of every head with each of JOINT_HEADS others, in both directions."""
+    """The runs of every head alone, and with each of JOINT_HEADS others, in both directions."""
     pairs = sum(min(pairs, JOINT_PAIRS) for pairs in size.pairs)
-    return Work(swaps=size.heads_in_all * DIRECTIONS * JOINT_HEADS * pairs)
+    return Work(swaps=size.heads_in_all * DIRECTIONS * (1 + JOINT_HEADS) * pairs)
 
 
 def _backups(run: Run, each: SwappedPair) -> tuple[Backup, ...]:
     """The backups of two senses."""
-    swaps = each.effects
-    # The profile starts at depth 1, so depth d has index d - 1.
-    last = swaps.profile[..., -1]
-    layers, heads = last.shape
-    from_direct = swaps.profile[..., min(each.prepared.reading.direct) - 1 :]
-    # lost = (largest effect at a depth from the head's write on, or the write itself) - effect at
-    # the last depth. `layer head`
-    lost = np.maximum(swaps.direct_effect, from_direct.max(-1)) - last
+    later_heads = {
+        first: later for first in _lost_heads(each) if (later := _heads_after(first, each.effects))
+    }
+    if not later_heads:
+        return ()
     rng = np.random.default_rng(run.options.seed)
     few_pairs = each.pairs.take(design.spread(each.pairs.units, JOINT_PAIRS, rng))
-    gap = each.prepared.gap[:, layers].mean()
+    # Every effect is measured on the same pairs and without same-sense donors. If any donor
+    # disturbed the later head, its effect minus that of a same-sense donor would be smaller, and
+    # the difference would count as joint excess.
+    swapped: dict[tuple[HeadIndex, ...], None] = {}
+    for first, later in later_heads.items():
+        swapped |= dict.fromkeys([(first,), *((head,) for head in later)])
+        swapped |= dict.fromkeys((first, head) for head in later)
+    shifts = shifts_of_sets(
+        run.weights,
+        run.observation.texts,
+        run.observation.states.z,
+        each.prepared.sense.axes,
+        few_pairs,
+        [*swapped],
+    )
+    last_depth = run.observation.states.z.shape[1]
+    of_gap = shifts / each.prepared.gap[:, last_depth].mean()
+    effect = dict(zip(swapped, of_gap.T, strict=True))  # `pair` each
     backups = []
-    for index in resampling.order(lost.ravel())[:JOINT_HEADS]:
-        first = divmod(int(index), heads)
-        later = [
-            (layer, head)
-            for layer in range(first[0] + 1, layers)
-            if swaps.has_heads[layer]
-            for head in range(heads)
-        ]
-        # The loss has to be large, and larger than what is left of the effect.
-        if not later or lost[first] < max(LARGE, abs(last[first])):
-            continue
-        shifts = joint_swaps(
-            run.weights,
-            run.observation.texts,
-            run.observation.states.z,
-            each.prepared.sense.axes,
-            few_pairs,
-            first=first,
-            later=later,
-        )
-        of_gap = shifts / gap
-        effect_alone = np.array([last[later_head] for later_head in later])
-        # extra = E(first and other) - E(first) - E(other). `pair other`
-        extra = of_gap[:, 1:] - of_gap[:, :1] - effect_alone
-        backups.append(Backup(first, tuple(later), extra, few_pairs.units))
+    for first, later in later_heads.items():
+        excess = [effect[first, head] - effect[(first,)] - effect[(head,)] for head in later]
+        backups.append(Backup(first, later, np.stack(excess, axis=1), few_pairs.units))
     return tuple(backups)
 
 
-def joint_swaps(
+def _lost_heads(each: SwappedPair) -> list[HeadIndex]:
+    """The JOINT_HEADS heads with the largest lost effect, if it is large, and larger than what is
+    left of the effect at the last depth.
+
+    lost = (largest effect at a depth from the head's write on, or the write itself) - effect at the
+    last depth
+    """
+    swaps = each.effects
+    last = swaps.profile[..., -1]
+    # The profile starts at depth 1, so depth d has index d - 1.
+    from_direct = swaps.profile[..., min(each.prepared.reading.direct) - 1 :]
+    lost = np.maximum(swaps.direct_effect, from_direct.max(-1)) - last  # `layer head`
+    order = resampling.order(lost.ravel())[:JOINT_HEADS]
+    largest = [divmod(int(index), lost.shape[1]) for index in order]
+    return [head for head in largest if lost[head] >= max(LARGE, abs(last[head]))]
+
+
+def _heads_after(first: HeadIndex, swaps: PairEffects) -> tuple[HeadIndex, ...]:
+    """The heads in the layers after a head."""
+    layers, heads = swaps.direct_effect.shape
+    return tuple(
+        (layer, head)
+        for layer in range(first[0] + 1, layers)
+        if swaps.has_heads[layer]
+        for head in range(heads)
+    )
+
+
+def shifts_of_sets(
     weights: Weights,
     texts: Rows,
     z: Tensor,
     axes: HeldOutAxes,
     pairs: Pairs,
-    *,
-    first: HeadIndex,
-    later: Sequence[HeadIndex],
+    swapped: Sequence[Sequence[HeadIndex]],
 ) -> Array:
-    """The shift at the last depth if `first` is swapped, alone and with each of `later`, averaged
-    over both directions. `-> pair 1 + other`
+    """The shift toward the donor at the last depth if all heads of a set are swapped, averaged over
+    both directions: the numerator of E.
+
+    Shape: -> pair set
 
     z: `row layer head d_head`
-
-    The result is the numerator of E.
+    swapped: the heads of each set
     """
-    swapped_heads = [[first], *([first, later_head] for later_head in later)]
     shape = (z.shape[1], z.shape[2])
-    # A set contains the heads that are not swapped.
-    head_sets = ~np.array([mask_of(heads, shape) for heads in swapped_heads])
+    # For `moved_toward_donor`, a set contains the heads that are not swapped.
+    head_sets = ~np.array([mask_of(heads, shape) for heads in swapped])
     shifts = moved_toward_donor(weights, texts, z, axes, pairs, head_sets)
     return np.asarray(shifts.reshape(len(pairs), 2, -1).mean(1))

@@ -13,8 +13,8 @@ before L*, and at the last depth for later heads (`Readings`).
 Sources: Heimersheim & Nanda 2024; Zhang & Nanda 2024.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,10 +23,11 @@ from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
 from probe.text.sentences import Sentence
-from probe.text.splits import CrossFit
+from probe.text.splits import CrossFit, Link, components
 
+Units = Sequence[int]  # the unit of each pair of sentences
 # The fields of `Pairs` with an entry for each pair.
-PER_PAIR = ("a", "b", "same_a", "same_b", "frames", "units", "distances")
+PER_PAIR = ("a", "b", "same_a", "same_b", "frames", "units", "word_units", "distances")
 # Begins the name of a frame with a single sentence, if a file gives no frames.
 UNKNOWN_FRAME = "row "
 
@@ -39,6 +40,7 @@ class Pairs:
     same_a, same_b: the row of the same-sense donor of each
     frames: the frame of each pair
     units: the pair of cue words of each pair; frames and units are resampled
+    word_units: the same, numbered across all pairs of senses of the word (`number_across_senses`)
     distances: tokens from cue to word, of both members; None if they differ
     design: aligned or drawn
     seed: the seed of all draws
@@ -50,6 +52,7 @@ class Pairs:
     same_b: tuple[int, ...]
     frames: tuple[str, ...]
     units: tuple[int, ...]
+    word_units: tuple[int, ...]
     distances: tuple[int | None, ...]
     design: str
     seed: int
@@ -129,7 +132,14 @@ def readings(
 def bootstrap(groups: Sequence[Pairs]) -> Array:
     """How often each pair of all groups counts in each draw. `-> draws pair`
 
-    A frame or a cue word has the same count in every group.
+    A frame has the same count in every group, and so has a unit of the word.
+    """
+    return resampling.bootstrap_weights(crossed_factors(groups), seed=groups[0].seed)
+
+
+def crossed_factors(groups: Sequence[Pairs]) -> list[list[Hashable]]:
+    """The factors of the bootstrap, with the label of every pair of all groups: the frame and the
+    unit, or only the unit if no frames are given.
     """
     frames: list[str | None] = []
     units: list[int] = []
@@ -137,9 +147,70 @@ def bootstrap(groups: Sequence[Pairs]) -> Array:
         for frame in pairs.frames:
             # A made-up frame becomes None, so that a file without frames resamples cue words only.
             frames.append(None if frame.startswith(UNKNOWN_FRAME) else frame)
-        units.extend(pairs.units)
-    factors = resampling.crossed_factors(frames, units)
-    return resampling.bootstrap_weights(factors, seed=groups[0].seed)
+        units.extend(pairs.word_units)
+    return resampling.crossed_factors(frames, units)
+
+
+def number_across_senses(groups: Sequence[Pairs], cue_words: Sequence[Hashable]) -> list[Pairs]:
+    """The pairs of every pair of senses of a word, with `word_units` numbered across them.
+
+    Units that are linked by cue words have the same number: the pairs of senses river - money and
+    river - slope share the cue words of river.
+
+    groups: the pairs of each pair of senses
+    cue_words: of each row
+
+    If links would join two units of one pair of senses, e.g. because pairs were drawn at random, no
+    units are joined, and no number is shared (`widen_draws`).
+    """
+    of_units: list[list[Hashable]] = [
+        [("unit", number, unit) for unit in pairs.units] for number, pairs in enumerate(groups)
+    ]
+    links: list[Link] = []
+    for pairs, units in zip(groups, of_units, strict=True):
+        for a, b, unit in zip(pairs.a, pairs.b, units, strict=True):
+            links += [(unit, ("cue word", cue_words[a])), (unit, ("cue word", cue_words[b]))]
+    component_of = {unit: component for (unit, _), component in components(links).items()}
+    for units in of_units:
+        if len({component_of[unit] for unit in units}) < len(set(units)):
+            component_of = {unit: number for number, unit in enumerate(component_of)}
+            break
+    return [
+        replace(pairs, word_units=tuple(component_of[unit] for unit in units))
+        for pairs, units in zip(groups, of_units, strict=True)
+    ]
+
+
+def widen_draws(draws: Array, estimate: Array, word_units: Sequence[Units]) -> Array:
+    """Bootstrap draws of a mean over the pairs of senses of a word, wider if it is not known which
+    of their units depend on each other.
+
+    Shape: draws ..., ... -> draws ...
+
+    draws: of the mean
+    estimate: the mean
+    word_units: of each pair of senses
+
+    If pairs of senses share no number, their draws were independent although they share cue words.
+    The spread around the estimate is then multiplied by the square root of their number, an upper
+    bound: it becomes that of a single pair of senses.
+    """
+    factor = 1.0 if _share_units(word_units) else np.sqrt(len(word_units))
+    return np.asarray(estimate + factor * (draws - estimate))
+
+
+def count_units(word_units: Sequence[Units]) -> int:
+    """The number of units behind a mean over pairs of senses; each counts once.
+
+    If no number is shared, the number in the pair of senses that has the fewest (`widen_draws`).
+    """
+    if _share_units(word_units):
+        return len(set().union(*word_units))
+    return min(len(set(units)) for units in word_units)
+
+
+def _share_units(word_units: Sequence[Units]) -> bool:
+    return len(set().union(*word_units)) < sum(len(set(units)) for units in word_units)
 
 
 def make_pairs(
@@ -186,6 +257,7 @@ def make_pairs(
 
     same_a = donors(a, rows_of_a)
     same_b = donors(b, rows_of_b)
+    units = tuple(split.units[index] for index, _ in pairs)
     common_distances = []
     for row_a, row_b in zip(a, b, strict=True):
         alike = distances[row_a] == distances[row_b]
@@ -198,7 +270,8 @@ def make_pairs(
         frames=tuple(
             sentences[row].frame or f"{UNKNOWN_FRAME}{number}" for number, row in enumerate(a)
         ),
-        units=tuple(split.units[index] for index, _ in pairs),
+        units=units,
+        word_units=units,
         distances=tuple(common_distances),
         design=split.pair_design,
         seed=seed,

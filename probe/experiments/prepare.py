@@ -8,13 +8,13 @@ import torch
 from scipy.stats import false_discovery_control
 
 from probe.experiments import design, swaps
-from probe.experiments.design import Pairs, Readings, make_pairs
+from probe.experiments.design import Pairs, Readings, make_pairs, number_across_senses
 from probe.experiments.observe import Observation, SenseAxes
 from probe.experiments.options import Options
 from probe.model.records import TargetStates
 from probe.stats import resampling
 from probe.stats.resampling import Array
-from probe.text.splits import CrossFit
+from probe.text.splits import CrossFit, cue_words
 
 # Fraction of the separation at the read-out layer. A share of a smaller gap would be mostly noise.
 HALF_APART = 0.5
@@ -70,11 +70,14 @@ def prepare_pairs(
     untrained: the states of its sentences in a model of random weights, or None
     """
     drafts = [_draft(observation, sense, untrained, options) for sense in observation.pairs]
+    pairs = number_across_senses(
+        [each.pairs for each in drafts], cue_words(observation.material.sentences)
+    )
     # Corrected over the pairs of senses of a word, because one of many would pass by chance.
     adjusted = false_discovery_control([each.gates.gap for each in drafts])
     return tuple(
-        replace(each, gates=replace(each.gates, gap=float(p)))
-        for each, p in zip(drafts, adjusted, strict=True)
+        replace(each, pairs=numbered, gates=replace(each.gates, gap=float(p)))
+        for each, numbered, p in zip(drafts, pairs, adjusted, strict=True)
     )
 
 

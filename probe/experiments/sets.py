@@ -19,7 +19,15 @@ from torch import Tensor
 
 from probe.experiments import swaps
 from probe.experiments.columns import Column, Columns, Table, as_elsewhere, with_ends
-from probe.experiments.design import Pairs, Ranked, bootstrap, make_pairs, spread
+from probe.experiments.design import (
+    Pairs,
+    Ranked,
+    bootstrap,
+    count_units,
+    make_pairs,
+    spread,
+    widen_draws,
+)
 from probe.experiments.observe import Observation
 from probe.experiments.plan import DIRECTIONS, DONORS_PER_PAIR, Size, Work
 from probe.experiments.record import WordRecord
@@ -280,9 +288,13 @@ def run_curves(
 
     all_pairs = [group.pairs for group in groups]
     weight = bootstrap(all_pairs).repeat(2, axis=1)  # both directions of a pair are drawn together
-    units = len({(group.axes.senses, unit) for group in groups for unit in group.pairs.units})
+    word_units: dict[tuple[str, str], list[int]] = {}
+    for group in groups:
+        word_units.setdefault(group.axes.senses, []).extend(group.pairs.word_units)
+    by_senses = [*word_units.values()]
     estimate = faithfulness(moves.sum(0))
-    low, high = resampling.interval(faithfulness(weight @ moves), estimate, units=units)
+    draws = widen_draws(faithfulness(weight @ moves), estimate, by_senses)
+    low, high = resampling.interval(draws, estimate, units=count_units(by_senses))
     # necessity = 1 - F(all other heads), so the ends of its interval change places
     of_first, without = np.split(estimate, 2)
     low_of_first, low_without = np.split(low, 2)

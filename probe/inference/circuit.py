@@ -42,13 +42,20 @@ class EdgeEvidence:
 
 
 def edge_evidence(
-    circuit: Circuit, pair: SensePair, nouns: NounRecord | None, *, depth: int, seed: int
+    circuit: Circuit,
+    pair: SensePair,
+    nouns: NounRecord | None,
+    *,
+    depth: int,
+    permutations: int,
+    seed: int,
 ) -> EdgeEvidence | None:
     """Tests and intervals of a circuit's edges. None if no edges were measured.
 
     pair: the circuit's two senses
     nouns: the unambiguous nouns in the word's place
     depth: the read-out layer
+    permutations: how many times signs are flipped
     """
     edges = circuit.edges
     if edges is None:
@@ -59,7 +66,7 @@ def edge_evidence(
     weights = resampling.bootstrap_weights([edges.units], seed=seed)
     draws = resampling.bootstrap_ratio(moves.T, gap, weights)
     low, high = resampling.interval(draws, total, units=len(set(edges.units)))
-    same_sense, p, q = _test_family(edges, moves, seed)
+    same_sense, p, q = _test_family(edges, moves, permutations, seed)
     return EdgeEvidence(
         fraction=np.nanmean(edges.fraction, axis=1),
         direct=np.nan_to_num(edges.direct).sum(1) / gap.sum(),
@@ -69,11 +76,13 @@ def edge_evidence(
         same_sense=same_sense,
         p=p,
         q=q,
-        nouns=None if nouns is None else _with_nouns(edges, pair, nouns, depth),
+        nouns=None if nouns is None else _with_nouns(edges, pair, nouns, depth, permutations),
     )
 
 
-def _test_family(edges: EdgeSwaps, moves: Array, seed: int) -> tuple[Array, Array, Array]:
+def _test_family(
+    edges: EdgeSwaps, moves: Array, permutations: int, seed: int
+) -> tuple[Array, Array, Array]:
     """The effect of same-sense donors, and p and q of the net effect, for the edges of the family.
 
     net = effect of the other sense's donor - effect of a same-sense donor
@@ -93,7 +102,7 @@ def _test_family(edges: EdgeSwaps, moves: Array, seed: int) -> tuple[Array, Arra
     net = (moves[family][:, compared] - same).T / gap.mean()  # pair edge
     both_signs = np.stack([net, -net], axis=-1)  # the test is two-sided
     units = [edges.units[pair] for pair in np.flatnonzero(compared).tolist()]
-    tests = resampling.flip_signs(both_signs, units, seed=seed)
+    tests = resampling.flip_signs(both_signs, units, seed=seed, draws=permutations)
     for column, values in zip(
         columns, (same.sum(1) / gap.sum(), tests.p.min(-1), tests.q.min(-1)), strict=True
     ):
@@ -102,7 +111,7 @@ def _test_family(edges: EdgeSwaps, moves: Array, seed: int) -> tuple[Array, Arra
 
 
 def _with_nouns(
-    edges: EdgeSwaps, pair: SensePair, nouns: NounRecord, depth: int
+    edges: EdgeSwaps, pair: SensePair, nouns: NounRecord, depth: int, permutations: int
 ) -> PartComparison | None:
     """The first edges: their effects on the word next to those on nouns in its place.
 
@@ -117,4 +126,5 @@ def _with_nouns(
         at=np.full(edges.of_noun.shape[1], depth),
         pair_of=np.array(edges.noun_pairs, dtype=np.intp),
         noun_of=np.array([nouns.nouns.index(noun) for noun in edges.nouns], dtype=np.intp),
+        permutations=permutations,
     )

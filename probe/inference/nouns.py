@@ -17,14 +17,15 @@ A head with equal fractions for the word and for a noun with a smaller gap is ge
 makes the effect smaller. A noun without a gap has no such fraction and is left out.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probe.experiments.design import UNKNOWN_FRAME, Pairs
+from probe.experiments.design import Pairs, count_units, crossed_factors, widen_draws
 from probe.experiments.noun_mlps import NounMlpRecord
 from probe.experiments.nouns import NounRecord
 from probe.experiments.record import SensePair, WordRecord
@@ -51,9 +52,9 @@ class PartComparison:
     net: Array  # effect on the word, in the pairs of sentences that were compared
     general: Array  # effect on nouns, as a fraction of each noun's gap
     specific: Array  # net - general
-    specific_draws: Array  # specific in every bootstrap draw. `draw ...`
-    units: int  # pairs of cue words
-    swaps: int  # one noun in one pair of sentences each
+    differences: Array  # the effect on the word minus that on the noun, by swap. `swap ...`
+    pairs: Pairs  # the pair of sentences of each swap
+    nouns: tuple[str, ...]  # the noun of each swap
     p: Array  # of specific = 0, two-sided, corrected for everything that was compared
 
     def scattered(self, where: tuple[Array, ...], shape: tuple[int, ...]) -> "PartComparison":
@@ -74,7 +75,7 @@ class PartComparison:
             net=spread_out(self.net),
             general=spread_out(self.general),
             specific=spread_out(self.specific),
-            specific_draws=spread_out(self.specific_draws),
+            differences=spread_out(self.differences),
             p=spread_out(self.p),
         )
 
@@ -175,8 +176,15 @@ def noun_evidence(word: WordRecord) -> list[NounEvidence | None]:
     ]
     gates = ambiguity_gate(records, word.depth)
     evidence: list[NounEvidence | None] = []
-    mlps = word.of_pairs("noun_mlps")
-    for pair, record, gate, mlp_record in zip(word.pairs, records, gates, mlps, strict=True):
+    columns = zip(
+        word.pairs,
+        records,
+        gates,
+        word.of_pairs("noun_mlps"),
+        word.of_pairs("heads"),
+        strict=True,
+    )
+    for pair, record, gate, mlp_record, separation in columns:
         if record is None or gate is None:
             evidence.append(None)
             continue
@@ -185,9 +193,9 @@ def noun_evidence(word: WordRecord) -> list[NounEvidence | None]:
                 record=record,
                 gate=gate,
                 with_gap=_count_with_gap(pair, record),
-                heads=_compare_heads(pair, record),
-                mlps=_compare_mlps(pair, record, mlp_record),
-                head_writes=_compare_writes(pair, record),
+                heads=_compare_heads(pair, record, separation.permutations),
+                mlps=_compare_mlps(pair, record, mlp_record, separation.permutations),
+                head_writes=_compare_writes(pair, record, separation.permutations),
             )
         )
     return evidence
@@ -247,7 +255,7 @@ def _count_with_gap(pair: SensePair, record: NounRecord) -> int | None:
     return int(has_gap(pair, record, _read_depths(pair, record)).sum())
 
 
-def _compare_heads(pair: SensePair, record: NounRecord) -> PartComparison | None:
+def _compare_heads(pair: SensePair, record: NounRecord, permutations: int) -> PartComparison | None:
     if pair.effects is None or not record.heads:
         return None
     layers, heads = np.array(record.heads).T
@@ -259,13 +267,16 @@ def _compare_heads(pair: SensePair, record: NounRecord) -> PartComparison | None
         at=_read_depths(pair, record),
         pair_of=record.pair_of,
         noun_of=record.noun_of,
+        permutations=permutations,
     )
     if compared is None:
         return None
     return compared.scattered((layers, heads), pair.effects.net.shape[1:])
 
 
-def _compare_writes(pair: SensePair, record: NounRecord) -> PartComparison | None:
+def _compare_writes(
+    pair: SensePair, record: NounRecord, permutations: int
+) -> PartComparison | None:
     """The comparison of each head's direct write at the word and at the nouns with a gap."""
     if pair.effects is None or not record.heads:
         return None
@@ -278,7 +289,8 @@ def _compare_writes(pair: SensePair, record: NounRecord) -> PartComparison | Non
         record.word_write[record.pair_of[swaps]],
         record.write[swaps],
         pairs,
-        record.noun_of[swaps].tolist(),
+        [record.nouns[noun] for noun in record.noun_of[swaps]],
+        permutations=permutations,
     )
     return compared.scattered((layers, heads), pair.effects.net.shape[1:])
 
@@ -296,7 +308,7 @@ def _are_enough(nouns: NDArray[np.intp], pairs: Pairs) -> bool:
 
 
 def _compare_mlps(
-    pair: SensePair, record: NounRecord, mlp_record: NounMlpRecord | None
+    pair: SensePair, record: NounRecord, mlp_record: NounMlpRecord | None, permutations: int
 ) -> PartComparison | None:
     if mlp_record is None:
         return None
@@ -311,6 +323,7 @@ def _compare_mlps(
         at=at,
         pair_of=mlp_record.pair_of,
         noun_of=mlp_record.noun_of,
+        permutations=permutations,
     )
 
 
@@ -323,6 +336,7 @@ def compare_with_nouns(
     at: NDArray[np.intp],
     pair_of: NDArray[np.intp],
     noun_of: NDArray[np.intp],
+    permutations: int,
 ) -> PartComparison | None:
     """The comparison of effects on the word with effects on the nouns that have a gap.
 
@@ -332,6 +346,7 @@ def compare_with_nouns(
     noun: effects on the nouns, in units of the residual stream. `swap part`
     at: the depth at which each part is read. `part`
     pair_of, noun_of: the row numbers of each swap's pair of sentences and noun. `swap`
+    permutations: how many times signs are flipped
 
     None if fewer than FEWEST_WITH_A_GAP nouns have a gap, or if all their swaps belong to one pair
     of cue words.
@@ -342,36 +357,31 @@ def compare_with_nouns(
     if not _are_enough(nouns, swapped_pairs):
         return None
     of_gap = noun[swaps] / record.gap[nouns][:, at]
-    return compare_pairwise(word[swaps], of_gap, swapped_pairs, nouns.tolist())
+    names = [record.nouns[noun] for noun in nouns]
+    return compare_pairwise(word[swaps], of_gap, swapped_pairs, names, permutations=permutations)
 
 
 def compare_pairwise(
-    word: Array, noun: Array, pairs: Pairs, noun_of: Sequence[Hashable]
+    word: Array, noun: Array, pairs: Pairs, nouns: Sequence[str], *, permutations: int
 ) -> PartComparison:
     """The general and the specific effect, from effects that are paired by swap.
 
     word, noun: effects as fractions of the gap of the word or noun. `swap part...`
     pairs: the pair of sentences of each swap
-    noun_of: the noun of each swap
-
-    The bootstrap resamples frames, cue words and nouns. The test flips signs by cue word.
+    nouns: the noun of each swap
+    permutations: how many times signs are flipped, by cue word
     """
     more = word - noun
-    frames = [None if name.startswith(UNKNOWN_FRAME) else name for name in pairs.frames]
-    factors = [*resampling.crossed_factors(frames, pairs.units), list(noun_of)]
-    weights = resampling.bootstrap_weights(factors, seed=pairs.seed)  # draw swap
-    # Weighted means over swaps. `draw part...`
-    weight_sums = weights.sum(1).reshape(-1, *[1] * (more.ndim - 1))
-    specific_draws = np.tensordot(weights, more, axes=1) / weight_sums
-    above = resampling.flip_signs(more, pairs.units, seed=pairs.seed).p
-    below = resampling.flip_signs(-more, pairs.units, seed=pairs.seed).p
+    flip = partial(resampling.flip_signs, units=pairs.units, seed=pairs.seed, draws=permutations)
+    above = flip(more).p
+    below = flip(-more).p
     return PartComparison(
         net=word.mean(0),
         general=noun.mean(0),
         specific=more.mean(0),
-        specific_draws=specific_draws,
-        units=len(set(pairs.units)),
-        swaps=len(more),
+        differences=more,
+        pairs=pairs,
+        nouns=tuple(nouns),
         p=np.minimum(1, 2 * np.minimum(above, below)),
     )
 
@@ -381,12 +391,28 @@ def joined_parts(parts: Sequence[PartComparison]) -> Mapping[str, Array]:
 
     parts: the comparison for each pair of senses
 
-    p is the smallest p times the number of pairs (Bonferroni), at most 1.
+    The bootstrap resamples frames, cue words and nouns, each with the same count in every pair of
+    senses. p is the smallest p times the number of pairs (Bonferroni), at most 1.
     """
     specific = np.mean([part.specific for part in parts], axis=0)
-    draws = np.mean([part.specific_draws for part in parts], axis=0)
-    low, high = resampling.interval(draws, specific, units=sum(part.units for part in parts))
+    word_units = [part.pairs.word_units for part in parts]
+    draws = widen_draws(_draws_of_mean(parts), specific, word_units)
+    low, high = resampling.interval(draws, specific, units=count_units(word_units))
     p = np.minimum(1, len(parts) * np.min([part.p for part in parts], axis=0))
     general = np.mean([part.general for part in parts], axis=0)
     values = (general, specific, low, high, p)
     return dict(zip(PARTS, values, strict=True))
+
+
+def _draws_of_mean(parts: Sequence[PartComparison]) -> Array:
+    """The mean of `specific` over pairs of senses in every bootstrap draw. `draw part...`"""
+    factors = crossed_factors([part.pairs for part in parts])
+    factors.append([noun for part in parts for noun in part.nouns])
+    weights = resampling.bootstrap_weights(factors, seed=parts[0].pairs.seed)  # draw swap
+    means = []
+    for part, of_part in zip(
+        parts, resampling.split_weights(weights, [len(part.nouns) for part in parts]), strict=True
+    ):
+        sums = np.tensordot(of_part, part.differences, axes=1)
+        means.append(sums / of_part.sum(1).reshape(-1, *[1] * (sums.ndim - 1)))
+    return np.asarray(np.mean(means, axis=0))

@@ -1,8 +1,9 @@
 """Tests and intervals for one word, with its cue words as the sample.
 
-All tests of a word are one family. A head's separation and its swap effect each have to exceed the
-largest value of any head in any pair of the word's senses under the null. For separation, the null
-reassigns the senses to cue words. For swap effects, it flips their signs.
+Each kind of test (separation, swap, opposes, next token, continuation) is one family over all heads
+and all pairs of senses of the word, corrected by step-down max-T. Separation permutes senses over
+cue words; swap tests flip signs per pair of cue words. For backups, the heads after one earlier
+head are a family.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.experiments.backup import Backup
+from probe.experiments.design import bootstrap, count_units, widen_draws
 from probe.experiments.head_parts import by_distance
 from probe.experiments.nouns import NounRecord
 from probe.experiments.record import SensePair, WordRecord
@@ -86,13 +88,13 @@ class WordEvidence:
     pairs: tuple[PairEvidence, ...]  # one for each pair of senses
 
 
-def within(record: WordRecord, *, permutations: int, seed: int) -> WordEvidence:
+def word_evidence(record: WordRecord, *, seed: int) -> WordEvidence:
     """The tests of one word.
 
-    permutations: number of sign flips. It must equal the number of reassignments of senses with
-        which the separation of heads was measured.
+    Signs are flipped as many times as senses were reassigned when the separation of its heads was
+    measured.
     """
-    tests = _corrected(record, permutations=permutations, seed=seed)
+    tests = _corrected(record, seed)
     columns = zip(
         record.pairs,
         record.of_pairs("heads"),
@@ -105,7 +107,7 @@ def within(record: WordRecord, *, permutations: int, seed: int) -> WordEvidence:
             record=pair,
             separation=separation,
             tests=tests.get(pair.senses),
-            backups=_significant_backups(backups or (), seed),
+            backups=_significant_backups(backups or (), separation.permutations, seed),
             nouns=of_nouns,
         )
         for pair, separation, backups, of_nouns in columns
@@ -113,38 +115,44 @@ def within(record: WordRecord, *, permutations: int, seed: int) -> WordEvidence:
     return WordEvidence(record, tuple(pairs))
 
 
-def _corrected(record: WordRecord, *, permutations: int, seed: int) -> dict[tuple[str, str], Tests]:
-    """Corrected tests of the pairs of senses whose heads were swapped, by pair of senses.
-
-    All tests of the word are one family.
-    """
-    separations = record.of_pairs("heads")
-    pairs = [pair for pair in record.pairs if pair.swaps is not None]
-    effects = [pair.swaps for pair in pairs if pair.swaps is not None]
-    if not pairs:
+def _corrected(record: WordRecord, seed: int) -> dict[tuple[str, str], Tests]:
+    """Corrected tests of the pairs of senses whose heads were swapped, by pair of senses."""
+    swapped = [
+        (pair, pair.swaps, separation)
+        for pair, separation in record.with_result("heads")
+        if pair.swaps is not None
+    ]
+    if not swapped:
         return {}
-    family = corrected_tests(
-        [separations[record.pairs.index(pair)] for pair in pairs],
-        [each.word.net for each in effects],
-        [each.next_token.net for each in effects if each.next_token is not None],
-        [each.continuation.net for each in effects if each.continuation is not None],
+    pairs, swaps, separations = zip(*swapped, strict=True)
+    tests = corrected_tests(
+        separations,
+        {
+            "swap": [each.word.net for each in swaps],
+            "next_token": [each.next_token and each.next_token.net for each in swaps],
+            "continuation": [each.continuation and each.continuation.net for each in swaps],
+        },
         [pair.pairs.units for pair in pairs],
-        permutations=permutations,
+        permutations=separations[0].permutations,
         seed=seed,
         has_heads=np.array(record.has_heads),
     )
-    return {pair.senses: tests for pair, tests in zip(pairs, family, strict=True)}
+    return {pair.senses: of_pair for pair, of_pair in zip(pairs, tests, strict=True)}
 
 
-def _significant_backups(backups: Sequence[Backup], seed: int) -> tuple[BackupHead, ...]:
+def _significant_backups(
+    backups: Sequence[Backup], permutations: int, seed: int
+) -> tuple[BackupHead, ...]:
     """The heads that significantly take over for an earlier head.
 
     The test flips the signs of pairs and is corrected for all later heads.
     """
     significant = []
     for backup in backups:
-        test = resampling.flip_signs(backup.extra, backup.units, seed=seed)
-        for head, extra, p in zip(backup.later, backup.extra.mean(0), test.p, strict=True):
+        test = resampling.flip_signs(
+            backup.joint_excess, backup.units, seed=seed, draws=permutations
+        )
+        for head, extra, p in zip(backup.later, backup.joint_excess.mean(0), test.p, strict=True):
             if p < LEVEL and extra >= SMALLEST:
                 significant.append(BackupHead(backup.first, head, float(extra), float(p)))
     return tuple(significant)
@@ -201,9 +209,17 @@ def swap_columns(pairs: Sequence[SensePair]) -> dict[str, Array]:
     columns["self_repair"] = columns["swap"] - columns["direct"]
     net = columns["swap"] - columns["same_sense"]
     columns["net"] = net
-    draws_of_pairs = [swaps.draws(swapped_pairs.bootstrap()) for swaps, swapped_pairs in with_gap]
-    draws = {name: mean(each[name] for each in draws_of_pairs) for name in draws_of_pairs[0]}
-    units = sum(len(set(swapped_pairs.units)) for _, swapped_pairs in with_gap)
+    groups = [swapped_pairs for _, swapped_pairs in with_gap]
+    weights = resampling.split_weights(bootstrap(groups), [*map(len, groups)])
+    draws_of_pairs = [
+        swaps.draws(of_pair) for (swaps, _), of_pair in zip(with_gap, weights, strict=True)
+    ]
+    word_units = [swapped_pairs.word_units for swapped_pairs in groups]
+    units = count_units(word_units)
+    draws = {}
+    for name in draws_of_pairs[0]:
+        mean_draws = mean(each[name] for each in draws_of_pairs)
+        draws[name] = widen_draws(mean_draws, columns[name], word_units)
     for name, values in draws.items():
         low, high = resampling.interval(values, columns[name], units=units)
         columns[f"{name}_low"] = low

@@ -93,7 +93,14 @@ def _of_word(word: WordEvidence, circuit: Circuit, seed: int) -> dict[str, pd.Da
     tables = {"positions": _positions(circuit.positions)}
     nouns = None if of_pair.nouns is None else of_pair.nouns.record
     depth = word.record.depth
-    evidence = edge_evidence(circuit, of_pair.record, nouns, depth=depth, seed=seed)
+    evidence = edge_evidence(
+        circuit,
+        of_pair.record,
+        nouns,
+        depth=depth,
+        permutations=of_pair.separation.permutations,
+        seed=seed,
+    )
     if circuit.edges is not None and circuit.paths is not None and evidence is not None:
         tables["edges"] = _edges(circuit.edges, evidence)
         tables["paths"] = _paths(circuit.paths, circuit.edges.keys, evidence)

@@ -205,7 +205,7 @@ def words(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
                 "negative_gaps": int((gap <= 0).sum()),
                 "cue_words": units,
                 "smallest_p": resampling.smallest_p(
-                    units, draws=len(pair_evidence.separation.null) - 1
+                    units, draws=pair_evidence.separation.permutations
                 ),
                 "visible_d_pairs": resampling.smallest_effect(
                     units, tests=pair_evidence.separation.auroc.size, paired=True

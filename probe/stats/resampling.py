@@ -156,6 +156,17 @@ def bootstrap_weights(
     return weights
 
 
+def split_weights(weights: Array, sizes: Sequence[int]) -> list[Array]:
+    """The weights of consecutive parts of the rows. `draws n -> draws size` for each part
+
+    A draw in which a part is empty takes its data as they are.
+    """
+    parts = [part.copy() for part in np.split(weights, np.cumsum(sizes)[:-1], axis=1)]
+    for part in parts:
+        part[part.sum(1) == 0] = 1.0
+    return parts
+
+
 def crossed_factors(
     frames: Sequence[str | None], units: Sequence[Hashable]
 ) -> list[list[Hashable]]:

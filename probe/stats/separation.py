@@ -1,12 +1,13 @@
 """Held-out separation of each head's write along a direction fitted for that head, and a word's
 corrected tests.
 
-A word has one family for each test. Separation and swap effect each have to exceed the largest
-value of any head in any pair of the word's senses when senses are reassigned to cue words.
+Each kind of test (separation, swap, opposes, next token, continuation) is one family over all heads
+and all pairs of senses of the word, corrected by step-down max-T. Separation permutes senses over
+cue words; swap tests flip signs per pair of cue words.
 """
 
 import os
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -46,6 +47,11 @@ class Separation:
     auroc_high: Array
     hedges_g: Array
     null: Array
+
+    @property
+    def permutations(self) -> int:
+        """How many times the senses were reassigned."""
+        return len(self.null) - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,9 +360,7 @@ def won_draws(scores: Array, is_a: Sequence[bool], weights: Array) -> tuple[Arra
 
 def corrected_tests(
     separations: Sequence[Separation],
-    swaps: Sequence[Array],
-    next_token: Sequence[Array],
-    continuation: Sequence[Array],
+    effects: Mapping[str, Sequence[Array | None]],
     units: Sequence[Sequence[Hashable]],
     *,
     permutations: int,
@@ -365,31 +369,36 @@ def corrected_tests(
 ) -> list[Tests]:
     """Corrected tests of all pairs of senses of one word together, a result for each pair.
 
-    `swaps`: net swap effects on the sense coordinate, `pair layer head` for each pair of senses.
-    `next_token`: the same on the next token; empty for a model that predicts no tokens.
-    `continuation`: the same on the lexicon's continuations; empty if there are none.
+    `effects`: net effects of swaps, `pair layer head` for each pair of senses, by the test's name:
+        `swap`, on the sense coordinate, and, if they were measured, `next_token` and
+        `continuation`. None for a pair of senses without that measurement.
     `units`: the cue words of each pair of sentences.
     `has_heads: layer`: layers with heads, all by default. p is 1 in a layer without heads.
     """
-    effects = {"swap": swaps, "next_token": next_token, "continuation": continuation}
-    flips = {
-        name: _flipped(of_pairs, units, permutations, seed)
-        for name, of_pairs in effects.items()
-        if of_pairs
-    }
-    # `draw pair layer head`
-    separation = np.stack([pair_result.null for pair_result in separations], axis=1)
-    nulls = {"separation": separation, **flips, "opposes": -flips["swap"]}
-    # All pairs of senses form one family for each test. Each pair then takes its part.
-    families = {name: _max_t(null, has_heads) for name, null in nulls.items()}
-    tests = []
-    for pair in range(len(separations)):
-        of_pair = {
-            name: MaxT(family.t[pair], family.p[pair], family.q[pair])
-            for name, family in families.items()
-        }
-        tests.append(Tests(**of_pair))
-    return tests
+    tests: list[dict[str, MaxT]] = [{} for _ in separations]
+
+    def add_family(name: str, members: Sequence[int], null: Array) -> None:
+        """One family over all heads, and all pairs of senses with the measurement.
+
+        `draw member layer head`
+        """
+        family = _max_t(null, has_heads)
+        for place, member in enumerate(members):
+            tests[member][name] = MaxT(family.t[place], family.p[place], family.q[place])
+
+    nulls = [separation.null for separation in separations]
+    add_family("separation", range(len(separations)), np.stack(nulls, axis=1))
+    for name, of_pairs in effects.items():
+        measured = {pair: net for pair, net in enumerate(of_pairs) if net is not None}
+        if not measured:
+            continue
+        null = _flipped(
+            list(measured.values()), [units[pair] for pair in measured], permutations, seed
+        )
+        add_family(name, [*measured], null)
+        if name == "swap":
+            add_family("opposes", [*measured], -null)
+    return [Tests(**of_pair) for of_pair in tests]
 
 
 def _max_t(null: Array, has_heads: NDArray[np.bool_] | None) -> MaxT:

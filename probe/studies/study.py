@@ -34,7 +34,7 @@ from probe.experiments.record import WordRecord
 from probe.experiments.table import EXPERIMENTS, choose
 from probe.inference.across import summarise
 from probe.inference.nouns import ambiguity_gate
-from probe.inference.within import within
+from probe.inference.within import word_evidence
 from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify, not_asked
 from probe.model.load import ModelSource, load, untrained
@@ -304,7 +304,7 @@ def study(
             experiments, lambda word, share: report(word, first + share * (last - first))
         )
         report("tables", last)
-        frames = conclude(records, certificate, unread, permutations=permutations, seed=seed)
+        frames = conclude(records, certificate, unread, seed=seed)
         if "lessons" in experiments and beside is not None and beside.materials:
             frames["beside"] = _read_second_model(beside, measured)
         return Study(
@@ -367,7 +367,6 @@ def conclude(
     certificate: Certificate,
     unread: Mapping[str | None, Sequence[LeftOut]],
     *,
-    permutations: int,
     seed: int,
 ) -> dict[str, pd.DataFrame]:
     """All frames that follow from the records of some words.
@@ -377,7 +376,7 @@ def conclude(
     The tables of experiments that were not run for any word are absent. With FEWEST_WORDS words or
     more, the frames of a survey are added.
     """
-    evidence = [within(record, permutations=permutations, seed=seed) for record in records]
+    evidence = [word_evidence(record, seed=seed) for record in records]
     frames = tables.frames(evidence, certificate, unread)
     if any("circuit" in record.measured for record in records):
         frames |= circuit.frames(evidence, seed=seed)

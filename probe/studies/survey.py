@@ -112,9 +112,7 @@ class Survey(SurveyTables, Displayed):
         for record in self.records():
             if not record.in_full:
                 continue
-            frames = conclude(
-                [record], self.certificate, {}, permutations=decided.permutations, seed=decided.seed
-            )
+            frames = conclude([record], self.certificate, {}, seed=decided.seed)
             yield Study(
                 model_name=self.model_name,
                 origin=self.origin,

@@ -312,7 +312,7 @@ def _nest_pairs(
     weight = number_of_pairs + rng.random((len(first), len(second))) / 2
     assignment = zip(*linear_sum_assignment(weight, maximize=True), strict=True)
     partners = [(first[a], second[b]) for a, b in assignment if counts[first[a], second[b]]]
-    unit_of_link = _components(partners)
+    unit_of_link = components(partners)
     pairs = [pair for pair, link in zip(aligned, links, strict=True) if link in unit_of_link]
     unit_of = {}
     for a, b in pairs:
@@ -360,7 +360,7 @@ def _draw_pairs(
         for index_b, b in enumerate(shuffled[1])
         if index_a % fewest == index_b % fewest
     ]
-    unit_of_word = {word: unit for link, unit in _components(links).items() for word in link}
+    unit_of_word = {word: unit for link, unit in components(links).items() for word in link}
     unit_of = {row: unit_of_word[words[row]] for rows in of_sense for row in rows}
     members: defaultdict[tuple[int, str], tuple[list[int], list[int]]] = defaultdict(
         lambda: ([], [])
@@ -375,7 +375,7 @@ def _draw_pairs(
     return unit_of, pairs
 
 
-def _components(links: Sequence[Link]) -> dict[Link, int]:
+def components(links: Sequence[Link]) -> dict[Link, int]:
     """The number of each link's connected component.
 
     Links may be connected, because a cue word may occur in both senses.
@@ -423,7 +423,7 @@ def _crossed_or_joined(factors: Sequence[Groups], folds: int) -> list[Groups]:
     if len(factors) < 2:
         return list(factors)
     links: list[Link] = [(("first", a), ("second", b)) for a, b in zip(*factors, strict=True)]
-    component_of = _components(links)
+    component_of = components(links)
     together = [component_of[link] for link in links]
     return list(factors) if len(set(together)) < 2 * folds else [together]
 

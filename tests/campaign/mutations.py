@@ -324,8 +324,8 @@ FAULTS = (
     Fault(
         "stats/separation.py",
         "opposes tested the right way",
-        '"opposes": -flips["swap"]}',
-        '"opposes": flips["swap"]}',
+        'add_family("opposes", [*measured], -null)',
+        'add_family("opposes", [*measured], null)',
     ),
     Fault(
         "inference/verdicts.py",

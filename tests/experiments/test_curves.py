@@ -1,6 +1,7 @@
 """Faithfulness and necessity of sets of heads, from no heads to all heads."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from handmade import ODD, random_model
 from hooked_runs import target_z
 
-from probe.experiments.backup import joint_swaps
+from probe.experiments import backup
 from probe.experiments.design import Pairs, Ranked
 from probe.experiments.sets import Curves, _moved_from_all, run_curves
 from probe.model import forward
@@ -46,7 +47,9 @@ def setting():
     stages = (part.expand(2, LAYERS + 1, *part.shape[2:]) for part in (u, midpoint, gap))
     axes = HeldOutAxes(("a", "b"), *stages, np.array([0, 1, 0, 1, 1] * 2))
     a, b = (0, 1, 2, 3, 4), (5, 6, 7, 8, 9)
-    pairs = Pairs(a, b, a, b, tuple("fghij"), (0, 1, 2, 3, 4), (1,) * 5, ALIGNED, 0)
+    pairs = Pairs(
+        a, b, a, b, tuple("fghij"), (0, 1, 2, 3, 4), (0, 1, 2, 3, 4), (1,) * 5, ALIGNED, 0
+    )
     return weights, rows, z, (axes, pairs)
 
 
@@ -94,14 +97,55 @@ def test_faithfulness_is_a_ratio_of_sums_over_pairs(setting):
     assert np.ptp(values) > 0.05
 
 
-def test_joint_swaps_are_of_the_first_head_alone_and_with_each_partner(setting):
+def test_shifts_of_sets_are_of_all_their_heads_swapped_together(setting):
     weights, rows, z, (axes, pairs) = setting
-    partners = [(1, 0), (2, 3), (1, 2)]
-    swaps = joint_swaps(weights, rows, z, axes, pairs, first=(0, 1), later=partners)
-    assert swaps.shape == (len(pairs), 1 + len(partners))
-    for column, heads in enumerate([[(0, 1)], *([(0, 1), partner] for partner in partners)]):
+    swapped = [[(0, 1)], [(0, 1), (2, 3)], [(1, 2)]]
+    shifts = backup.shifts_of_sets(weights, rows, z, axes, pairs, swapped)
+    assert shifts.shape == (len(pairs), len(swapped))
+    for column, heads in enumerate(swapped):
         both = list(toward_donor(setting, pairs, ~sets.mask_of(heads, (LAYERS, HEADS))))
-        np.testing.assert_allclose(swaps[:, column], np.reshape(both, (-1, 2)).mean(1), atol=1e-12)
+        np.testing.assert_allclose(shifts[:, column], np.reshape(both, (-1, 2)).mean(1), atol=1e-12)
+
+
+def test_the_joint_excess_of_backups_compares_swaps_of_one_kind_on_the_same_pairs(setting):
+    """E(both) - E(first) - E(later), each without same-sense donors and in the swapped pairs alone.
+
+    The net effects over all pairs only select the first head.
+    """
+    weights, rows, z, (axes, pairs) = setting
+    net = np.full((LAYERS, HEADS, LAYERS), 0.25)
+    net[0, 1] = [0.9, 0.5, 0.1]  # most of the effect of this head is lost again
+    gap = np.random.default_rng(0).uniform(1, 2, (len(pairs), LAYERS + 1))
+    each = SimpleNamespace(
+        effects=SimpleNamespace(
+            profile=net, direct_effect=net[..., 0], has_heads=np.ones(LAYERS, dtype=bool)
+        ),
+        prepared=SimpleNamespace(
+            gap=gap,
+            reading=SimpleNamespace(direct=(1, 2, 3)),
+            sense=SimpleNamespace(axes=axes),
+        ),
+        pairs=pairs,
+    )
+    run = SimpleNamespace(
+        options=SimpleNamespace(seed=0),
+        weights=weights,
+        observation=SimpleNamespace(texts=rows, states=SimpleNamespace(z=z)),
+    )
+    [found] = backup._backups(run, each)
+    assert found.first == (0, 1) and found.later == tuple(ALL[HEADS:])
+
+    def effect(*heads):
+        mask = ~sets.mask_of(list(heads), (LAYERS, HEADS))
+        both_ways = np.reshape([*toward_donor(setting, pairs, mask)], (-1, 2)).mean(1)
+        return both_ways / gap[:, LAYERS].mean()
+
+    order = np.argsort(pairs.units)  # the five pairs are taken in another order
+    assert sorted(found.units) == sorted(pairs.units)
+    for column, later in enumerate(found.later):
+        excess = effect((0, 1), later) - effect((0, 1)) - effect(later)
+        measured = found.joint_excess[np.argsort(found.units), column]
+        np.testing.assert_allclose(measured, excess[order], atol=1e-10)
 
 
 def curves(setting, groups, *, depth=LAYERS):

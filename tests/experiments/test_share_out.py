@@ -88,7 +88,7 @@ def test_a_pair_that_is_only_fitted_on_is_not_used():
         pairs=((0, 1), (2, 3)),
     )
     a, b = (0, 2), (1, 3)
-    pairs = design.Pairs(a, b, a, b, ("f", "g"), (0, 1), (1, 1), ALIGNED, seed=0)
+    pairs = design.Pairs(a, b, a, b, ("f", "g"), (0, 1), (0, 1), (1, 1), ALIGNED, seed=0)
     word = word_with(split, pairs)
     assert _usable_pairs(word, [0, 1, 2, 3]) == [0, 1]
     assert _usable_pairs(word, [0, 1, 2]) == []

@@ -164,7 +164,7 @@ def test_bootstrap_draws_resample_frames_and_cues_or_else_the_pairs():
 # --- the effect of a swap --------------------------------------------------------------------------
 
 A, B, SAME_A, SAME_B = (0, 1, 2), (3, 4, 5), (1, 2, 0), (4, 5, 3)
-PAIRS = Pairs(A, B, SAME_A, SAME_B, ("f", "f", "g"), (0, 1, 2), (1, 2, None), ALIGNED, 0)
+PAIRS = Pairs(A, B, SAME_A, SAME_B, ("f", "f", "g"), (0, 1, 2), (0, 1, 2), (1, 2, None), ALIGNED, 0)
 LENGTHS = (5, 7, 5, 5, 7, 5)
 STAGES = LAYERS + 2  # depths 0 to 3, and the stream after the final norm
 PARTS = ("gap", "denoise", "noise", "same_sense")
@@ -417,18 +417,56 @@ def test_a_draw_with_every_pair_once_equals_the_effect():
     np.testing.assert_allclose(whole.direct_effect, direct_draws[0])
 
 
-def test_a_cue_word_has_the_same_count_in_every_group():
-    groups = [
-        Pairs(
-            *[tuple(range(len(cues)))] * 4, ("f",) * len(cues), cues, (1,) * len(cues), ALIGNED, 3
-        )
-        for cues in (("x", "y", "z"), ("y", "x"))
-    ]
+def of_senses(*linked):
+    """The pairs of sentences of two senses, each with two cue words of its own unit. Units are
+    numbered in the order of their pairs.
+    """
+    rows_a, rows_b = zip(*linked, strict=True)
+    units = tuple(range(len(linked)))
+    count = len(linked)
+    return Pairs(
+        *(rows_a, rows_b, rows_a, rows_b), ("f",) * count, units, units, (1,) * count, ALIGNED, 3
+    )
+
+
+# The row of a sentence is the number of its cue word: 0 to 3 of the first sense, 10 to 13 of the
+# second, 20 to 23 of the third.
+ROWS = [f"cue {row}" for row in range(24)]
+
+
+def test_a_cue_word_has_the_same_count_in_every_pair_of_senses():
+    """The second pair of senses has the cue words of the first sense in another order, and one
+    fewer.
+    """
+    apart = [of_senses((0, 10), (1, 11), (2, 12), (3, 13)), of_senses((2, 22), (0, 20), (3, 23))]
+    groups = design.number_across_senses(apart, ROWS)
     weights = design.bootstrap(groups)
-    assert weights.shape == (2000, 5)
-    np.testing.assert_array_equal(weights[:, :2], weights[:, [4, 3]])
+    np.testing.assert_array_equal(weights[:, [2, 0, 3]], weights[:, 4:])
     assert (weights[:, 0] != weights[:, 1]).any()
-    np.testing.assert_array_equal(groups[0].bootstrap(), design.bootstrap(groups[:1]))
+    assert design.count_units([pairs.word_units for pairs in groups]) == 4
+    for pairs, numbered in zip(apart, groups, strict=True):
+        # The draws of a pair of senses by itself do not depend on the numbers.
+        np.testing.assert_array_equal(numbered.bootstrap(), pairs.bootstrap())
+        assert numbered.units == pairs.units
+
+
+def test_units_that_links_would_join_within_a_pair_of_senses_stay_apart():
+    """Cue words 0 and 1 are linked by way of the third sense."""
+    apart = [
+        of_senses((0, 10), (1, 11)),
+        of_senses((0, 20), (1, 21)),
+        of_senses((10, 21), (11, 20)),
+    ]
+    groups = design.number_across_senses(apart, ROWS)
+    word_units = [pairs.word_units for pairs in groups]
+    assert len(set().union(*word_units)) == 6 and design.count_units(word_units) == 2
+    draws, estimate = np.array([[1.0, 2], [3, 2]]), np.array([2.0, 1])
+    wide = design.widen_draws(draws, estimate, word_units)
+    np.testing.assert_allclose(wide - estimate, np.sqrt(3) * (draws - estimate))
+    # With linked units, or one pair of senses, the draws are as they are.
+    linked = design.number_across_senses(apart[:2], ROWS)
+    for units in ([pairs.word_units for pairs in linked], word_units[:1]):
+        np.testing.assert_allclose(design.widen_draws(draws, estimate, units), draws)
 
 
 def test_rank_intervals_equal_results_by_hand():

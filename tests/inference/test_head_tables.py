@@ -3,6 +3,7 @@ different values.
 """
 
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +11,12 @@ from handmade import WORD, corpus_of, make_sentences
 from measured import studied
 from planted import planted_model
 
+from probe.experiments.design import Pairs
 from probe.experiments.material import prepare
+from probe.experiments.swaps import Effects, PairEffects
+from probe.inference.within import swap_columns
 from probe.results.frames import heads
+from probe.text.splits import ALIGNED
 
 
 @cache
@@ -53,3 +58,24 @@ def test_near_is_next_to_the_word_and_far_is_beyond():
     assert set(pair.record.pairs.distances) == {1, 2}
     assert frame.loc[head, "net_near"] == pytest.approx(1, abs=0.05)
     assert frame.loc[head, "net_far"] == pytest.approx(0, abs=0.05)
+
+
+def of_senses(order):
+    """Two senses with swapped heads in six pairs of sentences with their own cue words, in some
+    order. Units are numbered in the order of the pairs.
+    """
+    rows = tuple(range(6))
+    net = np.arange(6.0)[list(order)][:, None, None]
+    effects = Effects(np.ones((6, 1)), net, net, np.zeros_like(net))
+    swaps = PairEffects(effects, None, None, net, effects.gap, net, np.array([True]))
+    pairs = Pairs(rows, rows, rows, rows, ("f",) * 6, rows, tuple(order), (1,) * 6, ALIGNED, 0)
+    return SimpleNamespace(swaps=swaps, pairs=pairs)
+
+
+def test_a_cue_word_counts_once_in_a_mean_over_pairs_of_senses():
+    """Pairs of senses with equal effects at the same cue words have the interval of one of them."""
+    columns = swap_columns([of_senses(range(6))])
+    both = swap_columns([of_senses(range(6)), of_senses((4, 1, 5, 0, 3, 2))])
+    for name, values in columns.items():
+        np.testing.assert_allclose(both[name], values, err_msg=name)
+    assert columns["net_high"] - columns["net_low"] > 1

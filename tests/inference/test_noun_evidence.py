@@ -1,5 +1,6 @@
 """The comparison with unambiguous nouns: the gate of a word, and effects as fractions of gaps."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,7 +8,12 @@ import pytest
 
 from probe.experiments.design import Pairs
 from probe.experiments.nouns import NounRecord
-from probe.inference.nouns import ambiguity_gate, compare_with_nouns
+from probe.inference.nouns import (
+    ambiguity_gate,
+    compare_pairwise,
+    compare_with_nouns,
+    joined_parts,
+)
 from probe.text.splits import ALIGNED
 
 NOUNS = tuple(f"noun{number}" for number in range(19))
@@ -93,7 +99,7 @@ WORD_GAP = 2.0
 GAPS = (2.0, 1.0, 0.4, 0.1)  # of four nouns; the last gap is less than a tenth of the word's
 ROWS = tuple(range(8))
 # Eight pairs of sentences with different cue words. Noun n replaces the word in pairs n and n + 4.
-PAIRS = Pairs(ROWS, ROWS, ROWS, ROWS, tuple("fghijklm"), ROWS, (1,) * 8, ALIGNED, 0)
+PAIRS = Pairs(ROWS, ROWS, ROWS, ROWS, tuple("fghijklm"), ROWS, ROWS, (1,) * 8, ALIGNED, 0)
 NOUN_OF = np.array([0, 1, 2, 3] * 2)
 
 
@@ -111,6 +117,7 @@ def compared(gaps, word, noun, noun_of=NOUN_OF):
         at=np.array([DEPTH]),
         pair_of=np.arange(len(ROWS)),
         noun_of=noun_of,
+        permutations=99,
     )
 
 
@@ -118,20 +125,53 @@ def test_an_effect_is_a_fraction_of_the_gap_of_each_noun():
     """The general effect is the mean of the fractions, whatever the size of each noun's gap."""
     effects = compared(GAPS[:3], 0.8, np.array(GAPS[:3]) / 2, noun_of=np.array([0, 1, 2, 0] * 2))
     assert (effects.net[0], effects.general[0]) == (pytest.approx(0.8), pytest.approx(0.5))
-    assert effects.specific[0] == pytest.approx(0.3) and effects.swaps == 8 and effects.units == 8
-    assert effects.specific_draws == pytest.approx(
-        0.3
-    )  # all pairs are equal, so the draws do not vary
+    assert effects.specific[0] == pytest.approx(0.3) and len(effects.nouns) == 8
+    columns = joined_parts([effects])
+    # All pairs are equal, so the draws do not vary.
+    assert (columns["specific_low"][0], columns["specific_high"][0]) == pytest.approx((0.3, 0.3))
+
+
+def test_signs_are_flipped_as_often_as_the_study_asks_for():
+    effects = compared(GAPS[:3], 0.8, np.array(GAPS[:3]) / 2, noun_of=np.array([0, 1, 2, 0] * 2))
+    # Two-sided: p = 2 (1 + hits) / (1 + flips).
+    assert 0 < effects.p[0] < 0.2
+    assert effects.p[0] * 50 == pytest.approx(round(effects.p[0] * 50))
 
 
 def test_a_noun_without_a_gap_is_not_compared():
     """As a fraction of a tiny gap, an effect could be any number."""
     effects = compared(GAPS, 0.8, [*np.array(GAPS[:3]) / 2, 9.0])
     assert effects.general[0] == pytest.approx(0.5)
-    assert effects.swaps == 6 and effects.units == 6  # without the two pairs of the last noun
+    # Without the two pairs of the last noun.
+    assert len(effects.nouns) == 6 and len(set(effects.pairs.units)) == 6
     tenth = compared((*GAPS[:3], WORD_GAP / 10), 0.8, [*np.array(GAPS[:3]) / 2, WORD_GAP / 20])
-    assert tenth.swaps == 8  # a tenth is sufficient
+    assert len(tenth.nouns) == 8  # a tenth is sufficient
 
 
 def test_fewer_than_three_nouns_with_a_gap_give_no_comparison():
     assert compared((*GAPS[:2], 0.1, 0.1), 0.8, [1.0, 0.5, 0.05, 0.05]) is None
+
+
+# --- several pairs of senses ----------------------------------------------------------------------
+
+
+def of_senses(differences, order):
+    """A comparison in eight pairs of sentences with the same cue words and nouns, in some order."""
+    pairs = replace(PAIRS, frames=("f",) * 8).take(order)
+    pairs = replace(pairs, units=ROWS)  # numbered in the order of the pairs
+    more = np.asarray(differences)[list(order), None]
+    names = [NOUNS[row] for row in order]
+    return compare_pairwise(more, np.zeros_like(more), pairs, names, permutations=99)
+
+
+def test_cue_words_and_nouns_are_drawn_together_in_all_pairs_of_senses():
+    """Pairs of senses with equal differences at the same cue words and nouns have the interval of
+    one of them: the second adds nothing.
+    """
+    differences = np.arange(8.0)
+    first = of_senses(differences, ROWS)
+    columns = joined_parts([first])
+    for order in (ROWS[::-1], (3, 0, 7, 5, 1, 2, 6, 4)):
+        both = joined_parts([first, of_senses(differences, order)])
+        for name in ("specific", "specific_low", "specific_high"):
+            assert both[name] == pytest.approx(columns[name]), name

@@ -154,6 +154,14 @@ def test_the_planted_heads_cover_all_layers_and_numbers():
     assert set(heads) == {(layer, head) for layer in range(LAYERS) for head in range(HEADS)}
 
 
+def test_every_test_of_a_head_uses_the_number_of_permutations_of_the_study():
+    frame, _ = heads_of("backup", 0)
+    for name in ("p_auroc", "p_swap", "p_opposes", "p_next_token", "p_stands_in"):
+        p = frame[name].dropna().to_numpy()
+        assert len(p) and p.min() < 1, name
+        np.testing.assert_allclose(p * (PERMUTATIONS + 1), (p * (PERMUTATIONS + 1)).round())
+
+
 @pytest.mark.parametrize("kind", [case(kind) for kind in KINDS])
 @by_seed
 def test_the_verdicts_are_right_and_no_other_head_is_a_resolver_or_has_an_effect(kind, seed):

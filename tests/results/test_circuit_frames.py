@@ -259,6 +259,15 @@ def test_without_donors_of_the_same_layout_nothing_is_tested(monkeypatch):
         )
 
 
+def test_edges_are_tested_with_the_permutations_of_the_study():
+    evidence, frames = traced_pairs("two_step")
+    permutations = evidence.pairs[0].separation.permutations
+    assert permutations == 199
+    p = frames["edges"]["p"].dropna().to_numpy()
+    assert len(p) and p.min() < 0.05
+    np.testing.assert_allclose(p * (permutations + 1), (p * (permutations + 1)).round())
+
+
 def test_donors_are_of_the_same_sense_and_layout():
     read = runs_of("two_step")
     assert set(read.donors) == {*read.pair.pairs.a, *read.pair.pairs.b}

@@ -116,7 +116,11 @@ def test_both_directions_of_a_swap_have_a_test_each_corrected_over_all_pairs_of_
     effects[1][:, 0, 1] += 1.0
     effects[1][:, 1, 0] -= 1.0
     tested = corrected_tests(
-        [measured(random_writes(5))] * 2, effects, [], [], [cues] * 2, permutations=19, seed=0
+        [measured(random_writes(5))] * 2,
+        {"swap": effects},
+        [cues] * 2,
+        permutations=19,
+        seed=0,
     )
     for name, head in (("swap", (0, 1)), ("opposes", (1, 0))):
         without_effect, with_effect = (getattr(pair, name).p for pair in tested)
@@ -127,9 +131,30 @@ def test_both_directions_of_a_swap_have_a_test_each_corrected_over_all_pairs_of_
         assert (without_effect > 0.05).all()
     assert tested[0].next_token is None
     (single,) = corrected_tests(
-        [measured(random_writes(5))], effects[1:], effects[:1], [], [cues], permutations=19, seed=0
+        [measured(random_writes(5))],
+        {"swap": effects[1:], "next_token": effects[:1], "continuation": [None]},
+        [cues],
+        permutations=19,
+        seed=0,
     )
     assert single.next_token is not None and single.continuation is None
+
+
+def test_a_measurement_that_one_pair_of_senses_lacks_is_tested_in_the_others():
+    """The units stay with their pair of senses."""
+    cues, rng = range(12), np.random.default_rng(0)
+    effects = [rng.normal(size=(len(cues), *SHAPE)) for _ in range(2)]
+    effects[1][:, 0, 1] += 3.0
+    one_unit = [0] * len(cues)  # so that no p can be small
+    without, with_effect = corrected_tests(
+        [measured(random_writes(5))] * 2,
+        {"swap": effects, "next_token": [None, effects[1]]},
+        [one_unit, cues],
+        permutations=19,
+        seed=0,
+    )
+    assert without.next_token is None and without.swap.p.min() > 0.05
+    assert with_effect.next_token is not None and with_effect.next_token.p[0, 1] == 1 / 20
 
 
 def normal(*shape, seed=0):

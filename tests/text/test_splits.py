@@ -301,8 +301,8 @@ def test_a_misspelt_part_is_reported_and_a_single_part_is_ignored():
 
 def test_connected_cue_words_are_one_unit():
     chain = [("one", "x"), ("two", "y"), ("two", "x"), ("x", "z")]
-    assert list(splits._components(chain).values()) == [0, 0, 0, 0]
-    assert list(splits._components([("one", "x"), ("two", "y"), ("one", "z")]).values()) == [
+    assert list(splits.components(chain).values()) == [0, 0, 0, 0]
+    assert list(splits.components([("one", "x"), ("two", "y"), ("one", "z")]).values()) == [
         0,
         1,
         0,

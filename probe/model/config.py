@@ -410,7 +410,7 @@ def _scales(settings: Settings, family: Family, d_model: int) -> dict[str, float
         field: number_from(settings.get(name), name, settings.where)
         for field, name in family.config_keys.scales.items()
     }
-    is_scaled = settings.get("scale_embedding") or family.scaled_embedding
+    is_scaled = settings.get("scale_embedding") or family.scales_embedding
     scalar = settings.number(family.config_keys.query_scalar)
     unembed = 1 / scales.get("logits", 1.0)
     if settings.get("scale_decoder_outputs"):  # T5's

@@ -52,6 +52,8 @@ REPLACED_WRITES = {
     name: Replacement(hook=f"hook_{name}", traced_instead="read in front of its norm")
     for name in HOOKS_BEFORE_NORM
 }
+# Without a norm before attention, x is the stream itself.
+HOOKS_WITHOUT_FIRST_NORM = {"x": "attn.q.hook_in"}
 # No MLP follows a cross-attention, so it has no hooks of these quantities.
 MLP_QUANTITIES = ("mlp_out", "resid_post")
 

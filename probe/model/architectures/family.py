@@ -328,7 +328,7 @@ class Family:
     # The token embedding.
     embed: str = ""
     # Whether token embeddings are multiplied by the root of d_model.
-    scaled_embedding: bool = False
+    scales_embedding: bool = False
     # The table of learned positions or of relative biases; empty without a table.
     position_table: str = ""
     # The table of token types; empty without token types.

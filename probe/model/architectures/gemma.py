@@ -35,7 +35,7 @@ GEMMAS["gemma"] = replace(
         biases=ATTENTION_BIAS,
     ),
     norm_adds_one=True,
-    scaled_embedding=True,
+    scales_embedding=True,
     in_float32=("norm", "gain", "softmax"),
     gguf=replace(LLAMA_LIKE_GGUF, architecture="gemma"),
 )
@@ -56,14 +56,17 @@ GEMMAS["gemma2"] = replace(
     ),
     norm_after_write=True,
     norm_adds_one=True,
-    scaled_embedding=True,
+    scales_embedding=True,
     in_float32=("norm", "gain", "softmax"),
     attentions=(decoder_stack(GEMMA_PARTS, norms_writes=True),),
     gguf=replace(
         LLAMA_LIKE_GGUF_WITH_WINDOW,
         architecture="gemma2",
         number_keys=GGUF_WINDOW_NUMBERS
-        | {name: name for name in ("attn_logit_softcapping", "final_logit_softcapping")},
+        | {
+            "attn_logit_softcapping": "attn_logit_softcapping",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
         query_scalar_exception=46,  # Gemma 2 27B
     ),
     tiny_config={

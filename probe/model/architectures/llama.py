@@ -8,6 +8,7 @@ Llama's (`LLAMA_PARTS`) `without` some roles, with others, and `with_bias`.
 from dataclasses import replace
 
 from probe.model.architectures.blocks import (
+    HOOKS_WITHOUT_FIRST_NORM,
     SANDWICH_NORMS,
     TINY_GROUPED,
     TINY_SCALES,
@@ -378,7 +379,7 @@ LLAMAS["olmo2"] = replace(
             | SANDWICH_NORMS
             | qk_norms("heads*d_head", "kv_heads*d_head"),
             norms_writes=True,
-            hooks={"x": "attn.q.hook_in"},
+            hooks=HOOKS_WITHOUT_FIRST_NORM,
         ),
     ),
     gguf=replace(LLAMA_LIKE_GGUF, architecture="olmo2"),

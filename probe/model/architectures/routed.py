@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from probe.model.architectures.blocks import (
+    HOOKS_WITHOUT_FIRST_NORM,
     SANDWICH_NORMS,
     TINY_GROUPED,
     TINY_TOKENS,
@@ -184,7 +185,7 @@ MIXTURES["flex_olmo"] = replace(
             | SANDWICH_NORMS
             | qk_norms("heads*d_head", "kv_heads*d_head"),
             norms_writes=True,
-            hooks={"x": "attn.q.hook_in"},
+            hooks=HOOKS_WITHOUT_FIRST_NORM,
         ),
     ),
     gguf=None,

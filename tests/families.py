@@ -98,7 +98,7 @@ def random_model(
     """Hugging Face's model of the family, tiny and random; of the class `architecture` if it is
     given."""
     default_class = model_class(kind)
-    config = default_class.config_class(**{**FAMILIES[kind].tiny, **changes})
+    config = default_class.config_class(**{**FAMILIES[kind].tiny_config, **changes})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = (getattr(transformers, architecture) if architecture else default_class)(
@@ -135,7 +135,7 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
         bpe.post_processor = processors.TemplateProcessing(single=template, special_tokens=marks)
     token_names = {"unk_token": "<unk>", "pad_token": "<pad>", "eos_token": last or "<pad>"}
     family = FAMILIES[kind]
-    token_names["bos_token"] = None if family.special_tokens else "<pad>"
+    token_names["bos_token"] = None if family.adds_special_tokens else "<pad>"
     return PreTrainedTokenizerFast(tokenizer_object=bpe, **token_names)
 
 

@@ -294,7 +294,7 @@ def small_model() -> Any:
         prepend_bos=True,
         n_ctx=48,
         d_vocab=len(tokenizer),
-        special_tokens=False,
+        adds_special_tokens=False,
         split_special_tokens=True,
         architecture="gpt2",
     )

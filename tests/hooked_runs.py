@@ -223,7 +223,7 @@ class Plain:
         self.model, self.weights, self.at = model, read_weights(model), at
         self.ids, self.layers = [text.ids for text in pair], range(model.config.n_layers)
         self.reads = (
-            "resid_pre" if model.config.family.parallel else "resid_mid"
+            "resid_pre" if model.config.family.parallel_attn_mlp else "resid_mid"
         )  # the input of an MLP
         self.runs = [
             read_all(model, ids, {*QUANTITIES, "q", "k", "v", self.reads}) for ids in self.ids

@@ -123,7 +123,7 @@ def without_beginnings(model: Model, slots: Slots, *, report: Report | None = No
     Raises InputError if fewer than FEWEST_CUES cues remain.
     """
     continuations = word_continuations(model)
-    if not model.config.causal or not model.config.has_head or not continuations:
+    if not model.config.causal or not model.config.has_lm_head or not continuations:
         return slots
     before = slots.templates[0].before
     p = continuation_probability(

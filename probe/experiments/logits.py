@@ -103,7 +103,7 @@ def terms_of_pair(model: Model, pair: PairTrace, pos: int, ids: Sequence[int]) -
     # logit = <x, W_U[a]> or <x, W_U[a] - W_U[b]>, plus the bias of the same tokens
     signs = table.new_tensor([1.0, -1.0])[: len(ids)]
     towards = signs @ table
-    stored = decoder.raw.get(family.head_bias or "final_logits_bias")
+    stored = decoder.raw.get(family.unembed_bias or "final_logits_bias")
     if stored is not None:
         yield Term("unembedding bias", float(signs @ stored.flatten()[list(ids)].double()))
     # The direction in the stream before the final norm, for writes that only this norm follows.

@@ -279,7 +279,7 @@ def _share_rerouted(weights: Weights, texts: Rows, donors: Tensor, pairs: Pairs)
     changed = rerouted(weights, [texts[row] for row in recipients], donors[donor_rows])
     by_mlp = changed.double().mean(0)  # layer head mlp
     # The MLP of the same layer reads the head, unless attention and MLP run in parallel.
-    first = int(weights.config.family.parallel)
+    first = int(weights.config.family.parallel_attn_mlp)
     shares = [heads[:, layer + first :].mean(-1) for layer, heads in enumerate(by_mlp)]
     return np.asarray(torch.stack(shares))
 
@@ -337,7 +337,7 @@ def predicts(weights: Weights) -> bool:
 
     It reads left to right, has an unembedding, and has no active hook between the two.
     """
-    if not (weights.causal and weights.config.has_head):
+    if not (weights.causal and weights.config.has_lm_head):
         return False
     return weights.hooked is None or ends_as_weights_say(weights.hooked)
 

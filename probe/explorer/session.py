@@ -465,7 +465,7 @@ class Explorer:
             result["second"] = self._second_coordinate(state, axis)
             result["depth"] = axis.depth
             result["paths"] = self._paths(state, axis, streams)
-        if self.model.config.has_head:
+        if self.model.config.has_lm_head:
             pos = -1 if self.weights.causal else state.word.at
             with torch.inference_mode():
                 logits = [forward.unembed(self.weights, run.final[pos]).cpu() for run in runs]
@@ -478,7 +478,7 @@ class Explorer:
         its text.
         """
         state = self.state(question)
-        if not (self.weights.causal and self.model.config.has_head):
+        if not (self.weights.causal and self.model.config.has_lm_head):
             raise InputError(
                 f"Cannot continue the text: {self.model.name} does not write from left to right. "
                 "Explore a model that does, such as tiny-senses."

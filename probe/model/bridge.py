@@ -146,24 +146,24 @@ def fresh_model(
     # dequantised.
     vars(settings).pop("quantization_config", None)
     settings.return_dict = True
-    is_drawn = not config.has_head or config.positions.kind == "sinusoidal"
+    is_drawn = not config.has_lm_head or config.positions.kind == "sinusoidal"
     model = _build(model_class, settings, seed=0 if is_drawn else None, dtype=dtype)
     state = _full_names(weights, config)
     # Copies, because TransformerLens folds these into the product in front of them.
-    state |= {name: state[name].clone() for name in config.family.optional if name in state}
+    state |= {name: state[name].clone() for name in config.family.optional_weights if name in state}
     parameters = model.state_dict().keys()
     state |= {name: extra[name] for name in extra.keys() & parameters if name not in state}
     info = model.load_state_dict(state, strict=False, assign=True)
     model.tie_weights()
     family = config.family
-    if config.tied or not config.has_head:
+    if config.tied or not config.has_lm_head:
         tied = {f"{family.unembed}.weight", "lm_head.weight"}
     else:
         # transformers ties even an untied T5, and omits the scale of the tied embeddings.
         unembedding = weights[f"{family.unembed}.weight"]
         model.get_output_embeddings().weight = torch.nn.Parameter(unembedding)
         tied = set()
-    ignored = (*family.ignored, *family.optional)
+    ignored = (*family.ignored_weights, *family.optional_weights)
     missing = [
         name
         for name in info.missing_keys
@@ -197,7 +197,9 @@ def _require_whole(info: Mapping[str, Any], config: Config, *, where: object) ->
     checkpoint without one.
     """
     family = config.family
-    heads = () if config.has_head else (*family.head, family.unembed, *RENAMED.values())
+    heads: tuple[str, ...] = ()
+    if not config.has_lm_head:
+        heads = (*family.lm_head_shapes, family.unembed, *RENAMED.values())
     for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
         reported = [
             name for name in info.get(kind, ()) if not (heads and str(name).startswith(heads))
@@ -233,7 +235,7 @@ def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str
     family = config.family
     weights = _as_in_class(weights, config)
     # The head is next to the module with the family's prefix, not inside it.
-    without_prefix = (*family.head, *family.optional, family.unembed)
+    without_prefix = (*family.lm_head_shapes, *family.optional_weights, family.unembed)
     full = {}
     for name, tensor in weights.items():
         if name.startswith(without_prefix):
@@ -252,8 +254,8 @@ def _as_in_class(weights: Mapping[str, torch.Tensor], config: Config) -> Mapping
         return weights
     stacked_weights = dict(weights)
     for attention in config.family.attentions:
-        for layer in map(attention.layers.format, range(config.n_layers)):
-            for stacked_name, roles in routed.stacked.items():
+        for layer in map(attention.layer_prefix.format, range(config.n_layers)):
+            for stacked_name, roles in routed.stacked_experts.items():
                 names = [
                     [f"{layer}{attention.parts[role][0].format(number)}.weight" for role in roles]
                     for number in range(config.n_experts)
@@ -264,7 +266,7 @@ def _as_in_class(weights: Mapping[str, torch.Tensor], config: Config) -> Mapping
                         for names_of_expert in names
                     ]
                 )
-            for class_name, file_name in routed.renamed.items():
+            for class_name, file_name in routed.renamed_parts.items():
                 stacked_weights[f"{layer}{class_name}.weight"] = stacked_weights.pop(
                     f"{layer}{file_name}.weight"
                 )
@@ -302,17 +304,19 @@ def as_in_files(state: Mapping[str, torch.Tensor], family: Family) -> dict[str, 
     parts = family.attentions[0].parts
     by_file_name = {}
     for name, tensor in state.items():
-        stacked_name = next((part for part in routed.stacked if name.endswith(f".{part}")), "")
+        stacked = (part for part in routed.stacked_experts if name.endswith(f".{part}"))
+        stacked_name = next(stacked, "")
         plain = name.removesuffix(".weight")
-        renamed = next((part for part in routed.renamed if plain.endswith(f".{part}")), "")
+        renamed = next((part for part in routed.renamed_parts if plain.endswith(f".{part}")), "")
         if stacked_name:
-            roles = routed.stacked[stacked_name]
+            roles = routed.stacked_experts[stacked_name]
             for number, expert in enumerate(tensor):
                 for role, part in zip(roles, expert.chunk(len(roles)), strict=True):
                     part_name = parts[role][0].format(number)
                     by_file_name[f"{name.removesuffix(stacked_name)}{part_name}.weight"] = part
         elif renamed:
-            by_file_name[f"{plain.removesuffix(renamed)}{routed.renamed[renamed]}.weight"] = tensor
+            name_in_file = plain.removesuffix(renamed) + routed.renamed_parts[renamed]
+            by_file_name[f"{name_in_file}.weight"] = tensor
         else:
             by_file_name[name] = tensor
     return by_file_name
@@ -368,7 +372,7 @@ def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     model.config.architectures = architectures
     del tokenizer_copy.init_kwargs["add_bos_token"]
     for attention in family.attentions:
-        if attention.fused == "by head":
+        if attention.fused_qkv == "by head":
             _share_by_head(bridge, model.config.num_attention_heads)
     return bridge.eval().requires_grad_(False)
 
@@ -458,7 +462,7 @@ def _modules_of(family: Family, cfg: Any) -> dict[str, Any]:
     hidden = linear(name=parts["gate_up" if "gate_up" in parts else "in"])
     mlp = {"in": hidden, "out": linear(name=parts["out"])}
     blocks = components.BlockBridge(
-        name=family.prefix + attention.layers.removesuffix(".{}."),
+        name=family.prefix + attention.layer_prefix.removesuffix(".{}."),
         hook_alias_overrides={"hook_mlp_out": "mlp.out.hook_out", "hook_mlp_in": "mlp.in.hook_in"},
         submodules={
             "ln1": norm(parts["norm"]),
@@ -471,8 +475,8 @@ def _modules_of(family: Family, cfg: Any) -> dict[str, Any]:
         "embed": components.EmbeddingBridge(name=family.prefix + family.embed),
         "embed_ln": norm(family.prefix + family.embedding_norm),
         "blocks": blocks,
-        "mlm_head": linear(name=family.transform[0]),
-        "ln_final": norm(family.transform[1]),
+        "mlm_head": linear(name=family.lm_head_transform[0]),
+        "ln_final": norm(family.lm_head_transform[1]),
         "unembed": components.UnembeddingBridge(name=family.unembed),
     }
     if family.position_table:

@@ -183,7 +183,7 @@ def certify_pair(model: Model, source: str, target: str) -> Certificate:
 def _certificate(
     model: Model, texts: Sequence[str], pairs: Sequence[tuple[str, str]]
 ) -> Certificate:
-    plain = plain_model(model) if model.config.has_head else None
+    plain = plain_model(model) if model.config.has_lm_head else None
     with torch.inference_mode():
         runs = [list(_rows(model, source, target, plain)) for source, target in pairs]
     rows = tuple(max(same_row, key=lambda row: row.badness) for same_row in zip(*runs, strict=True))
@@ -261,7 +261,7 @@ def _logits_rows(
     """The logits compared with the unembedding of the last stream, and with plain Hugging
     Face's.
     """
-    if model.config.has_head:
+    if model.config.has_lm_head:
         resid_post = run.tensors[stack.attention.name]["resid_post"][-1].to(EXACT)
         labels = ("logits", "unembedding of the last stream")
         yield _row(stack, None, labels, run.logits, forward.unembed(stack, resid_post))
@@ -269,7 +269,7 @@ def _logits_rows(
         labels = ("logits, Hugging Face", "hooked against the plain model")
         note = ""
         tolerance = None
-        if model.config.family.plain_rounds and model.dtype == EXACT:
+        if model.config.family.adapter_rounds_differently and model.dtype == EXACT:
             note = PLAIN_ROUNDED
             tolerance = ROUNDED
         if model.dtype == COARSE:
@@ -400,7 +400,7 @@ def _each_step(
 def _replacement_note(attention: Attention, quantity: str) -> str:
     """What the trace holds instead of an unreliable hook; empty if the hook holds the quantity."""
     replacement = attention.unreliable_hooks.get(quantity)
-    return "" if replacement is None else f"replaced: {replacement.instead}"
+    return "" if replacement is None else f"replaced: {replacement.traced_instead}"
 
 
 def _mlp_rows(
@@ -464,7 +464,7 @@ def formulas_of(attention: Attention, config: Config, block: Block) -> dict[str,
         "v": f"{read} W_V{bias['v']}",
         "scores": _scores_formula(attention, config),
         "pattern": "softmax(scores, sink)" if "sinks" in attention.parts else "softmax(scores)",
-        "z": "sigmoid(x W_gate) * A V" if family.gated_heads else "A V",
+        "z": "sigmoid(x W_gate) * A V" if family.gated_attention else "A V",
         "delta_e": "z W_O, every head",
         "attn_out": f"Σ ΔE{bias['o']}",
         "resid_mid": _summed("E", f"Σ ΔE{bias['o']}", family),
@@ -474,7 +474,7 @@ def formulas_of(attention: Attention, config: Config, block: Block) -> dict[str,
 def _scores_formula(attention: Attention, config: Config) -> str:
     family = config.family
     scores = "Q Kᵀ"
-    if family.scaled:
+    if family.divides_scores:
         scores += f" / √{config.query_scalar:g}" if config.query_scalar else " / √d_head"
     if config.scores_by_layer:
         scores += " / (layer + 1)"

@@ -15,7 +15,7 @@ from typing import Any
 
 from probe.errors import UnsupportedModel
 from probe.model.architectures import FAMILIES, WRAPPERS
-from probe.model.architectures.family import Family, Keys
+from probe.model.architectures.family import ConfigKeys, Family
 from probe.model.bridge import in_short, quiet
 from probe.model.model import (
     LISTED,
@@ -42,9 +42,9 @@ SIZES = {
     "d_vocab": "vocab_size",
     "n_ctx": "max_position_embeddings",
 }
-# The names of layers with and without a window, in lists of kinds.
+# By layer type in a config: whether the layer has the window.
 LOCAL = {"sliding_attention": True, "local": True, "full_attention": False, "global": False}
-ATTENDS = "full_attention"  # the name of a layer with attention in the list of a hybrid
+ATTENDS = "full_attention"  # the type of a layer with attention in a hybrid
 # The formula in `probe.model.attention`, by its name in a config.
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -194,7 +194,7 @@ def config_from(
     resolved = resolve(raw, where) if resolved is None else resolved
     if kind in WRAPPERS:
         text = resolved.get_text_config()
-        row = WRAPPERS[kind].text or text.model_type
+        row = WRAPPERS[kind].text_model_type or text.model_type
         if row not in FAMILIES:
             raise _unknown(where, f"the model_type of its text part is {row!r}", raw)
         config = config_from(
@@ -217,9 +217,9 @@ def config_from(
     return Config(
         architecture=kind,
         causal=family.kind == "decoder",
-        prepend_bos=prepend_bos and not family.special_tokens,
-        special_tokens=family.special_tokens,
-        has_head=architecture not in family.headless,
+        prepend_bos=prepend_bos and not family.adds_special_tokens,
+        adds_special_tokens=family.adds_special_tokens,
+        has_lm_head=architecture not in family.classes_without_lm_head,
         tied=tied,
         **_sizes_and_switches(settings, family),
     )
@@ -227,7 +227,7 @@ def config_from(
 
 def _sizes_and_switches(settings: Settings, family: Family) -> dict[str, Any]:
     """The fields of `Config` that follow from settings and row."""
-    keys = family.keys
+    keys = family.config_keys
     sizes = _sizes(settings, family)
     positions = _positions(settings, family, sizes)
     if positions.rope_scaling is not None and positions.rope_scaling.factors:
@@ -238,11 +238,11 @@ def _sizes_and_switches(settings: Settings, family: Family) -> dict[str, Any]:
         "positions": positions,
         "epsilon": _epsilon(settings, keys),
         "activation": _activation(settings, keys),
-        "gated": bool(settings.get("is_gated_act", family.gated)),
-        "biased": "".join(roles for name, roles in keys.biases.items() if settings.get(name)),
+        "gated_mlp": bool(settings.get("is_gated_act", family.gated_mlp)),
+        "biased_roles": "".join(roles for name, roles in keys.biases.items() if settings.get(name)),
         "scores_by_layer": bool(keys.scores_by_layer and settings.get(keys.scores_by_layer)),
         "n_token_types": settings.size("type_vocab_size") if family.type_table else 0,
-        **{name: settings.number(name) for name in keys.caps},
+        **{name: settings.number(name) for name in keys.softcaps},
         **_start_token(settings, family),
         **_scales(settings, family, sizes["d_model"]),
         **_windows(settings, keys, sizes["n_layers"]),
@@ -260,7 +260,7 @@ def row_of(raw: Mapping[str, Any]) -> str:
     wrapper = WRAPPERS.get(kind)
     if wrapper is None:
         return kind
-    return wrapper.text or str((raw.get("text_config") or {}).get("model_type"))
+    return wrapper.text_model_type or str((raw.get("text_config") or {}).get("model_type"))
 
 
 def _require_supported(raw: Mapping[str, Any], kind: str, architecture: str, where: object) -> None:
@@ -270,7 +270,7 @@ def _require_supported(raw: Mapping[str, Any], kind: str, architecture: str, whe
         wrapper = WRAPPERS.get(kind)
         if wrapper is None or wrapper.architecture != architecture:
             raise _unknown(where, f"its architecture is {architecture} (model_type {kind!r})", raw)
-    elif architecture not in (*family.architectures, *family.headless):
+    elif architecture not in (*family.architectures, *family.classes_without_lm_head):
         class_names = " or ".join(dict.fromkeys(family.architectures))
         problem = f"it is a {architecture}, and of model_type {kind!r} {class_names} is certified"
         raise unsupported(where, problem + _own_code(raw), "give one of that class")
@@ -291,14 +291,14 @@ def _refuse_uncertified(settings: Settings, family: Family) -> None:
     """Raises UnsupportedModel for a setting that the formulas do not cover."""
     step = f"load a standard {family.name}"
     where = settings.where
-    for name, certified_values in family.keys.must.items():
+    for name, certified_values in family.config_keys.certified_values.items():
         value = settings.get(name, certified_values[0])
         if value not in certified_values:
             covered = (
                 f"the from-scratch check covers {family.name} with {certified_values[0]!r} only"
             )
             raise unsupported(where, f"{name} is {value!r} in its config, and {covered}", step)
-    for name, second in family.keys.equal:
+    for name, second in family.config_keys.equal_pairs:
         if settings.get(name) != settings.get(second):
             differ = f"{name} is {settings.get(name)!r} and {second} {settings.get(second)!r}"
             certified_where = f"{family.name} is certified where the two are equal"
@@ -313,7 +313,7 @@ def _refuse_uncertified(settings: Settings, family: Family) -> None:
 
 def _sizes(settings: Settings, family: Family) -> dict[str, int]:
     """The sizes by field of `Config`. Raises ModelError where heads do not fit."""
-    keys = family.keys
+    keys = family.config_keys
     names = SIZES | dict(keys.sizes)
     heads = settings.own_name(names["n_heads"])
     if not {names["n_heads"], heads} & settings.stated.keys():
@@ -323,16 +323,20 @@ def _sizes(settings: Settings, family: Family) -> dict[str, int]:
     d_model = settings.size(names["d_model"])
     is_wide = settings.get(names["d_mlp"]) is None  # as GPT-2's code takes it
     # Rows of the position table before the first token's are not used for text.
-    skipped_rows = 0 if keys.n_ctx or keys.reserved else _first_row(settings, keys)
+    skipped_rows = 0
+    if not (keys.default_n_ctx or keys.reserved_position_rows):
+        skipped_rows = _first_row(settings, keys)
     sizes = {
         "n_layers": settings.size(names["n_layers"]),
         "n_heads": n_heads,
-        "n_kv_heads": keys.kv_heads or settings.size("num_key_value_heads", n_heads),
+        "n_kv_heads": keys.fixed_kv_heads or settings.size("num_key_value_heads", n_heads),
         "d_model": d_model,
-        "d_head": _head_size(settings, n_heads, d_model, free=family.free_heads),
+        "d_head": _head_size(
+            settings, n_heads, d_model, is_independent=family.d_head_is_independent
+        ),
         "d_mlp": 4 * d_model if is_wide else _mlp_width(settings, names["d_mlp"]),
         "d_vocab": settings.size(names["d_vocab"]),
-        "n_ctx": settings.size(names["n_ctx"], keys.n_ctx, minus=skipped_rows),
+        "n_ctx": settings.size(names["n_ctx"], keys.default_n_ctx, minus=skipped_rows),
     }
     if family.kind == "encoder-decoder":
         sizes["n_decoder_layers"] = settings.size(names["n_decoder_layers"])
@@ -342,14 +346,15 @@ def _sizes(settings: Settings, family: Family) -> dict[str, int]:
     return sizes
 
 
-def _head_size(settings: Settings, n_heads: int, d_model: int, *, free: bool) -> int:
+def _head_size(settings: Settings, n_heads: int, d_model: int, *, is_independent: bool) -> int:
+    """d_head. Raises ModelError if it has to be d_model / n_heads and is not."""
     if settings.get("head_dim") is None and d_model % n_heads:
         width = f"{settings.own_name(SIZES['d_model'])} is {d_model}"
         heads = f"{settings.own_name(SIZES['n_heads'])} = {n_heads} heads"
         problem = f"{width} and does not divide evenly among {heads}"
         raise refuse(settings.where, problem, CORRECT)
     d_head = d_model // n_heads if settings.get("head_dim") is None else settings.size("head_dim")
-    if n_heads * d_head != d_model and not free:
+    if n_heads * d_head != d_model and not is_independent:
         problem = f"it has {n_heads} heads of {d_head} dimensions and d_model {d_model}"
         raise refuse(settings.where, f"{problem}, which is not their product", CORRECT)
     return d_head
@@ -368,7 +373,7 @@ def _mlp_width(settings: Settings, name: str) -> int:
     return multiple * math.ceil(int(factor * width) / multiple)
 
 
-def _epsilon(settings: Settings, keys: Keys) -> float:
+def _epsilon(settings: Settings, keys: ConfigKeys) -> float:
     """The number that a norm adds to the variance."""
     name = keys.epsilon
     if isinstance(name, float):
@@ -376,7 +381,7 @@ def _epsilon(settings: Settings, keys: Keys) -> float:
     return number_from(settings.get(name), name, settings.where, below=1)
 
 
-def _activation(settings: Settings, keys: Keys) -> str:
+def _activation(settings: Settings, keys: ConfigKeys) -> str:
     """The name of the activation's formula in `probe.model.attention`."""
     name = keys.activation
     activation = name if name in ACTIVATIONS else str(settings.get(name))
@@ -392,7 +397,7 @@ def _start_token(settings: Settings, family: Family) -> dict[str, int]:
         return {}
     name = "decoder_start_token_id"
     token = settings.get(name)
-    token = settings.get(family.keys.start) if token is None else token
+    token = settings.get(family.config_keys.decoder_start) if token is None else token
     if not isinstance(token, int):
         problem = f"{name} is {token!r} in its config"
         raise refuse(settings.where, problem, "give the token that starts a target")
@@ -403,10 +408,10 @@ def _scales(settings: Settings, family: Family, d_model: int) -> dict[str, float
     """The factors of embeddings, writes, scores and logits."""
     scales = {
         field: number_from(settings.get(name), name, settings.where)
-        for field, name in family.keys.scales.items()
+        for field, name in family.config_keys.scales.items()
     }
-    is_scaled = settings.get("scale_embedding") or family.scaled_embedding
-    scalar = settings.number(family.keys.query_scalar)
+    is_scaled = settings.get("scale_embedding") or family.scales_embedding
+    scalar = settings.number(family.config_keys.query_scalar)
     unembed = 1 / scales.get("logits", 1.0)
     if settings.get("scale_decoder_outputs"):  # T5's
         unembed = float(d_model**-0.5)
@@ -418,38 +423,39 @@ def _scales(settings: Settings, family: Family, d_model: int) -> dict[str, float
     }
 
 
-def _windows(settings: Settings, keys: Keys, n_layers: int) -> dict[str, Any]:
+def _windows(settings: Settings, keys: ConfigKeys, n_layers: int) -> dict[str, Any]:
     """The window of local layers, and which layers are local."""
     if not keys.window:
         return {}
-    if keys.kinds:
-        local = _kinds(settings, keys.kinds, LOCAL)
+    if keys.layer_types:
+        local = _by_layer_type(settings, keys.layer_types, LOCAL)
     else:
         local = (settings.get(keys.window) is not None,) * n_layers
     return {"window": settings.size(keys.window), "local": local} if any(local) else {}
 
 
-def _kinds(settings: Settings, name: str, value_of: Mapping[str, bool]) -> tuple[bool, ...]:
-    """For every layer, the value of its kind in a list. Raises UnsupportedModel for another
-    kind.
+def _by_layer_type(settings: Settings, name: str, value_of: Mapping[str, bool]) -> tuple[bool, ...]:
+    """For every layer, the value of its type. Raises UnsupportedModel for another type.
 
-    value_of: the value of each kind
+    name: the config key of the list of types
+    value_of: the value of each type
     """
-    kinds = settings.get(name, ())
-    unknown = next((kind for kind in kinds if kind not in value_of), None)
+    layer_types = settings.get(name, ())
+    unknown = next((kind for kind in layer_types if kind not in value_of), None)
     if unknown is not None:
         problem = f"a layer is {unknown!r} in its config ({name})"
         step = f"load a model whose layers are {' or '.join(map(repr, value_of))}"
         raise unsupported(settings.where, problem, step)
-    return tuple(value_of[kind] for kind in kinds)
+    return tuple(value_of[kind] for kind in layer_types)
 
 
 # --- positions ------------------------------------------------------------------------------------
 
 
-def _first_row(settings: Settings, keys: Keys) -> int:
+def _first_row(settings: Settings, keys: ConfigKeys) -> int:
     """The row of the position table for the first token."""
-    return keys.first if isinstance(keys.first, int) else settings.size(keys.first, minus=-1)
+    row = keys.first_position_row
+    return row if isinstance(row, int) else settings.size(row, minus=-1)
 
 
 def _positions(settings: Settings, family: Family, sizes: Mapping[str, int]) -> Positions:
@@ -460,15 +466,15 @@ def _positions(settings: Settings, family: Family, sizes: Mapping[str, int]) -> 
             furthest=settings.size("relative_attention_max_distance"),
         )
     if family.positions == "rotary":
-        return _rotary(settings, family.keys, sizes)
+        return _rotary(settings, family.config_keys, sizes)
     if family.positions == "alibi":
         return Positions("alibi")
-    first = _first_row(settings, family.keys)
-    rows = sizes["n_ctx"] + (family.keys.reserved or first)
+    first = _first_row(settings, family.config_keys)
+    rows = sizes["n_ctx"] + (family.config_keys.reserved_position_rows or first)
     return Positions(family.positions, rows=rows, first=first)
 
 
-def _rotary(settings: Settings, keys: Keys, sizes: Mapping[str, int]) -> Positions:
+def _rotary(settings: Settings, keys: ConfigKeys, sizes: Mapping[str, int]) -> Positions:
     """Rotary positions, from the object in which transformers collects their settings: one for
     all layers, or separate ones for local layers and the others.
     """
@@ -496,7 +502,7 @@ def _rotary(settings: Settings, keys: Keys, sizes: Mapping[str, int]) -> Positio
     )
 
 
-def _rotary_dims(settings: Settings, rope: Mapping[str, Any], keys: Keys, d_head: int) -> int:
+def _rotary_dims(settings: Settings, rope: Mapping[str, Any], keys: ConfigKeys, d_head: int) -> int:
     """The number of rotated coordinates of a head, from a number or a fraction."""
     name = keys.rotary_dims or "partial_rotary_factor"
     if keys.rotary_dims:
@@ -568,16 +574,16 @@ def _yarn_factor(rope: Mapping[str, Any], factor: float) -> float:
     return longer(scale) / longer(of_all) if scale and of_all else longer(1)
 
 
-def _unrotated(settings: Settings, keys: Keys, n_layers: int) -> tuple[bool, ...]:
+def _unrotated(settings: Settings, keys: ConfigKeys, n_layers: int) -> tuple[bool, ...]:
     """The layers without rotary positions; empty if all layers have them."""
-    name, certified = keys.rotated_by
+    name, certified = keys.rotary_if
     if name and settings.get(name) != certified:
         return (True,) * n_layers
-    if not keys.rotated:
+    if not keys.rotary_layers:
         return ()
-    rotated = settings.get(keys.rotated)
+    rotated = settings.get(keys.rotary_layers)
     if len(rotated) < n_layers:
-        problem = f"{keys.rotated} does not state which of its {n_layers} layers are rotated"
+        problem = f"{keys.rotary_layers} does not state which of its {n_layers} layers are rotated"
         raise refuse(settings.where, problem, CORRECT)
     return tuple(not is_rotated for is_rotated in rotated[:n_layers])
 
@@ -612,12 +618,12 @@ def _routing(settings: Settings, family: Family) -> dict[str, Any]:
         count_name = settings.own_name("num_experts")
         problem = f"num_experts_per_tok is {n_chosen} and {count_name} {experts} in its config"
         raise refuse(where, problem, CORRECT)
-    sharpness, limit = routed.clamp or ("", "")
+    sharpness, limit = routed.clamp_keys or ("", "")
     return {
         "n_experts": experts,
         "n_chosen": n_chosen,
-        "d_shared": settings.size(routed.shared) if routed.shared else 0,
-        "normed_shares": settings.get(routed.normed) if routed.normed else True,
+        "d_shared": settings.size(routed.shared_width_key) if routed.shared_width_key else 0,
+        "normed_shares": settings.get(routed.norm_topk_key) if routed.norm_topk_key else True,
         "swiglu_sharpness": settings.number(sharpness),
         "swiglu_limit": settings.number(limit),
     }
@@ -630,14 +636,14 @@ def _mixing(settings: Settings, family: Family, n_layers: int) -> dict[str, Any]
     mixer = family.attentions[0].mixer
     if mixer is None:
         return {}
-    mixers = _kinds(settings, "layer_types", {ATTENDS: False, mixer.kind: True})
+    mixers = _by_layer_type(settings, "layer_types", {ATTENDS: False, mixer.layer_type: True})
     if all(mixers):
         problem = f"none of its {n_layers} layers has attention"
         step = "load a model with at least one layer of heads"
         raise unsupported(settings.where, problem, step)
-    sizes = MixerSizes(**{field: settings.size(name) for field, name in mixer.sizes.items()})
+    sizes = MixerSizes(**{field: settings.size(name) for field, name in mixer.size_keys.items()})
     if sizes.key_heads and sizes.heads % sizes.key_heads:
-        name = mixer.sizes["key_heads"]
+        name = mixer.size_keys["key_heads"]
         problem = f"{sizes.heads} heads cannot share {name} = {sizes.key_heads} evenly"
         raise refuse(settings.where, problem, CORRECT)
     return {"mixers": mixers, "mixer_sizes": sizes}

@@ -639,7 +639,7 @@ def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> Logit
     normed = forward.final_norm(weights, resid)
     final = forward.transformed(weights, normed)
     table = forward.unembedding(weights, weights.dtype)[list(tokens)].double()
-    stored = weights.raw.get(family.head_bias or "final_logits_bias")
+    stored = weights.raw.get(family.unembed_bias or "final_logits_bias")
     biases = final.new_zeros(len(tokens))
     if stored is not None:
         biases = stored.flatten()[list(tokens)].double()
@@ -652,7 +652,7 @@ def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> Logit
     direction = signs @ table
     if stored is not None:
         constants["unembedding bias"] = float(signs @ biases)
-    dense, last_norm, activation = family.transform
+    dense, last_norm, activation = family.lm_head_transform
     if dense:
         weight = weights.raw[dense + ".weight"].double()
         stored = weights.raw.get(dense + ".bias")

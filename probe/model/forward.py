@@ -78,7 +78,7 @@ def gain_of(weight: Tensor | None, config: Config) -> Tensor:
     assert weight is not None
     if "gain" in config.family.in_float32:
         weight = weight.float()
-    return 1 + weight if config.family.offset else weight
+    return 1 + weight if config.family.norm_adds_one else weight
 
 
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
@@ -158,9 +158,10 @@ def score(weights: Weights, block: Block, q: Tensor, k: Tensor, bias: Tensor | N
         q = q.float()
         k = k.float()
     root = math.sqrt(config.d_head)
-    if config.family.scaled and block.score_divisor != root:  # the divisor is another number
+    divides_scores = config.family.divides_scores
+    if divides_scores and block.score_divisor != root:  # the divisor is another number
         q = q * (root / block.score_divisor)
-    scores = formulas.scores(q, k) if config.family.scaled else formulas.matches(q, k)
+    scores = formulas.scores(q, k) if divides_scores else formulas.matches(q, k)
     if config.attn_logit_softcapping:
         scores = formulas.softcap(scores, config.attn_logit_softcapping)
     if bias is not None:
@@ -211,7 +212,7 @@ def _rotate(x: Tensor, angles: Tensor, factor: float, config: Config) -> Tensor:
         rotary = rotary.float()
     if "rotated" in family.in_float32:
         rotary = rotary.float().to(x.dtype)
-    if family.interleaved:
+    if family.rotary_adjacent_pairs:
         rotary = formulas.halves(rotary, dims)
     rotated = formulas.rotate(rotary, angles.to(x.device), factor)
     return torch.cat([rotated.to(x.dtype), unrotated], dim=-1)
@@ -388,7 +389,7 @@ def mlp_input(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config
     """The input of the MLP: the stream, after the norm if there is one in front. Shape
     unchanged.
     """
-    x = resid_pre if config.family.parallel else resid_mid
+    x = resid_pre if config.family.parallel_attn_mlp else resid_mid
     if not config.family.norm_first:
         return x
     return norm(x, block.norm_mlp, block.norm_mlp_bias, config)
@@ -430,7 +431,7 @@ def route(block: Block, x: Tensor, config: Config) -> Tensor:
         logits = logits + block.b_router
     if "router" in config.family.in_float32:
         logits = logits.float()
-    of_all = config.family.routed.of_all
+    of_all = config.family.routed.softmax_over_all_experts
     normed = config.normed_shares
     return formulas.route(logits, config.n_chosen, of_all=of_all, normed=normed).to(x.dtype)
 
@@ -498,7 +499,7 @@ def logits(weights: Weights, final: Tensor, tokens: Sequence[int] | None = None)
     d_model -> ... d_vocab`
     """
     table = unembedding(weights, final.dtype)
-    stored = weights.raw.get(weights.config.family.head_bias or "final_logits_bias")
+    stored = weights.raw.get(weights.config.family.unembed_bias or "final_logits_bias")
     bias = table.new_zeros(len(table)) if stored is None else stored.to(final).flatten()
     if tokens is not None:
         table = table[list(tokens)]
@@ -512,7 +513,7 @@ def transformed(weights: Weights, final: Tensor) -> Tensor:
     """The stream after BERT's head up to its last product: norm(activation(x W + b)), if the
     family has it. Shape unchanged.
     """
-    dense, last_norm, activation = weights.config.family.transform
+    dense, last_norm, activation = weights.config.family.lm_head_transform
     if not dense:
         return final
     hidden = final @ weights.raw[dense + ".weight"].to(final).T

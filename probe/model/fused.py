@@ -169,7 +169,7 @@ def _rotate(config: Config, x: Tensor, tables: LayerTables, pos: Tensor) -> Tens
     # A family may rotate only the first coordinates of a head.
     rotary = x[..., :dims]
     unrotated = x[..., dims:]
-    if config.family.interleaved:
+    if config.family.rotary_adjacent_pairs:
         rotary = halves(rotary, dims)
     cos = tables.cos[pos].unsqueeze(-3)
     sin = tables.sin[pos].unsqueeze(-3)
@@ -471,7 +471,7 @@ def _activate_experts(block: Block, x: Tensor, config: Config) -> Tensor:
 def finish(weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor) -> Tensor:
     """The end of a block, E′ + MLP, written over E′, with the norms after it. `... pos d_model`"""
     family = weights.config.family
-    hidden = activate(weights, block, resid if family.parallel else resid_mid)
+    hidden = activate(weights, block, resid if family.parallel_attn_mlp else resid_mid)
     return write_mlp(weights, block, resid_mid, hidden)
 
 

@@ -275,13 +275,14 @@ def read_raw_config(file: GgufFile) -> dict[str, Any]:
     kind, family = _family(file)
     assert family.gguf is not None
     raw = _from_tensors(file, kind, family)
-    sizes = SIZES | dict(family.keys.sizes)
-    unread = family.gguf.unread
-    numbers = {
+    sizes = SIZES | dict(family.config_keys.sizes)
+    unread = family.gguf.unread_keys
+    config_keys: dict[str, str | tuple[str, ...]] = {
         gguf_name: sizes[field]
         for gguf_name, field in GGUF_SIZES.items()
         if gguf_name not in unread
-    } | dict(family.gguf.numbers)
+    }
+    config_keys |= family.gguf.number_keys
     prefix = f"{file.metadata['general.architecture']}."
     own_entries = {
         key.removeprefix(prefix): value
@@ -289,17 +290,18 @@ def read_raw_config(file: GgufFile) -> dict[str, Any]:
         if key.startswith(prefix)
     }
     for name, value in own_entries.items():
-        if isinstance(value, list) and name in family.gguf.layers:
-            layer_key, *kinds = family.gguf.layers[name]
-            raw[layer_key] = [kinds[not entry] for entry in value]
-            if name not in numbers:
+        if isinstance(value, list) and name in family.gguf.layer_lists:
+            layer_key, *layer_types = family.gguf.layer_lists[name]
+            raw[layer_key] = [layer_types[not entry] for entry in value]
+            if name not in config_keys:
                 continue
             value = max(value, default=0)
-        _require_certified(file, family, prefix + name, value, read_keys=(*numbers, *unread))
-        for path in numbers.get(name, "").split():
+        _require_certified(file, family, prefix + name, value, read_keys=(*config_keys, *unread))
+        paths = config_keys.get(name, ())
+        for path in (paths,) if isinstance(paths, str) else paths:
             _set_value(file, raw, path, value if value or name != WINDOW else None, prefix + name)
     for name in (*GGUF_SIZES, *GGUF_EXPERTS):
-        if name in numbers and name not in own_entries and name != "vocab_size":
+        if name in config_keys and name not in own_entries and name != "vocab_size":
             raise refuse(file.path, f"{prefix}{name} is not in its metadata", CONVERT)
     words = file.metadata.get("tokenizer.ggml.tokens")
     if isinstance(words, list):
@@ -311,17 +313,17 @@ def _from_tensors(file: GgufFile, kind: str, family: Family) -> dict[str, Any]:
     """The config keys of the row, and the keys that follow from the tensors."""
     assert family.gguf is not None
     # A GGUF file never has an encoder's head.
-    classes = family.headless if family.kind == "encoder" else family.architectures
+    classes = family.classes_without_lm_head if family.kind == "encoder" else family.architectures
     raw: dict[str, Any] = {
         "model_type": kind,
         "architectures": [classes[0]],
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "pad_token_id": file.metadata.get("tokenizer.ggml.padding_token_id"),
-        **family.gguf.settings,
+        **family.gguf.fixed_settings,
     }
-    for tensor, settings in family.gguf.by_tensor.items():
+    for tensor, settings in family.gguf.settings_by_tensor.items():
         raw |= settings if tensor in file.tensors else {}
-    for key, roles in family.keys.biases.items():
+    for key, roles in family.config_keys.biases.items():
         product = "attn_output" if roles == "o" else f"attn_{roles[0]}"
         raw[key] = f"blk.0.{product}.bias" in file.tensors
     if family.type_table and "token_types.weight" in file.tensors:
@@ -337,13 +339,17 @@ def _require_certified(
     """
     assert family.gguf is not None
     name = key.partition(".")[2]
-    must = family.gguf.must
+    certified_values = family.gguf.certified_values
     if isinstance(value, list) or len(str(value)) > 40:
         raise refuse(file.path, f"{key[:80]} is not a single number or word", CONVERT)
-    if value not in must[name] if name in must else name not in read_keys:
+    if name in certified_values:
+        is_refused = value not in certified_values[name]
+    else:
+        is_refused = name not in read_keys
+    if is_refused:
         problem = f"{key[:80]} is {value!r} in its metadata, and no formula for it is certified"
         raise unsupported(file.path, problem, f"load a standard {family.name}")
-    is_read = name in read_keys and name not in (*must, *family.gguf.unread)
+    is_read = name in read_keys and name not in (*certified_values, *family.gguf.unread_keys)
     if is_read and (isinstance(value, str) or not math.isfinite(value)):
         problem = f"{key} is {value!r} in its metadata, which is not a number"
         raise refuse(file.path, problem, CONVERT)
@@ -368,12 +374,13 @@ def _family(file: GgufFile) -> tuple[str, Family]:
     """
     architecture = file.metadata.get("general.architecture")
     rows = [
-        (kind, family, family.gguf.told_by)
+        (kind, family, family.gguf.recognised_by)
         for kind, family in FAMILIES.items()
         if family.gguf and family.gguf.architecture == architecture
     ]
-    for kind, family, told_by in sorted(rows, key=lambda row: not row[2]):
-        if not told_by or told_by in file.tensors or file.metadata.get(f"{architecture}.{told_by}"):
+    # Rows without a mark come last.
+    for kind, family, mark in sorted(rows, key=lambda row: not row[2]):
+        if not mark or mark in file.tensors or file.metadata.get(f"{architecture}.{mark}"):
             return kind, family
     problem = (
         f"its general.architecture is {str(architecture)[:40]!r}, which is not read from GGUF files"
@@ -393,10 +400,10 @@ def _head_sizes(
     size = entries.get("attention.key_length") or even
     if entries.get("attention.value_length", size) != size:
         raise refuse(file.path, "its keys and its values differ in length", CONVERT)
-    settings = {"head_dim": size} if family.free_heads and size else {}
-    if family.gguf and family.gguf.query_scalar and size:
-        scalar = even if entries.get("block_count") == family.gguf.query_scalar else size
-        settings[family.keys.query_scalar] = scalar
+    settings = {"head_dim": size} if family.d_head_is_independent and size else {}
+    if family.gguf and family.gguf.query_scalar_exception and size:
+        scalar = even if entries.get("block_count") == family.gguf.query_scalar_exception else size
+        settings[family.config_keys.query_scalar] = scalar
     dims = entries.get("rope.dimension_count")
     if dims is None or family.positions != "rotary" or not isinstance(size, int):
         return settings
@@ -491,7 +498,7 @@ def _expected_tensors(config: Config) -> dict[str, Wanted]:
     parts: dict[str, tuple[str, str]] = {}  # by name without ending: role, name without number
     for stack in family.attentions:
         for layer in range(layers_of(stack, config)):
-            front = stack.layers.format(layer)
+            front = stack.layer_prefix.format(layer)
             for role, (part, _) in stack.parts.items():
                 for number in range(config.n_experts if "{}" in part else 1):
                     parts[front + part.format(number)] = role, front + part.replace("{}.", "")
@@ -552,12 +559,12 @@ def _as_in_checkpoint(values: torch.Tensor, name: str, role: str, config: Config
     assert family.gguf is not None
     if _is_transposed(config, role, values.dim()):
         return values.T
-    if family.offset and values.dim() == 1 and name.endswith(".weight"):
+    if family.norm_adds_one and values.dim() == 1 and name.endswith(".weight"):
         return values - 1
-    if role in family.gguf.interleaved:  # rows (head, pair, 2) -> (head, 2, pair)
+    if role in family.gguf.adjacent_pair_roles:  # rows (head, pair, 2) -> (head, 2, pair)
         heads = config.n_heads if role == "q" else config.n_kv_heads
         return values.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
-    by_head = any(stack.fused == "by head" for stack in family.attentions)
+    by_head = any(stack.fused_qkv == "by head" for stack in family.attentions)
     if role == "qkv" and by_head:  # (3, head) -> (head, 3)
         return values.unflatten(0, (3, config.n_heads, -1)).transpose(0, 1).flatten(0, 2)
     return values

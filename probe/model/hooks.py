@@ -227,7 +227,7 @@ def recording(
     recorded: dict[str, dict[str, list[Tensor]]] = {}
     hooks = []
 
-    gated = model.config.family.gated_heads
+    gated = model.config.family.gated_attention
 
     def record(attention: str, name: str, scale: float, tensor: Tensor, hook: object) -> None:
         if name == "q" and gated:  # every other row gates z

@@ -571,14 +571,14 @@ def _shared(
     )
     if tokenizer is not None:
         _require_own_tokenizer(model_object, tokenizer, config)
-    is_own = config.has_head and not config.wrapper
+    is_own = config.has_lm_head and not config.wrapper
     model_class = type(model_object.original) if is_own else class_of_row(config)
     settings = text_settings(model_object.original.config, config)
     fresh = fresh_model(
         model_class, settings, weights, config, where=model_object.label, extra=state_tensors
     )
     fresh = fresh.to(device or devices.pop())
-    ids = own_tokenizer(SHORT_TEXT, add_special_tokens=config.special_tokens)["input_ids"]
+    ids = own_tokenizer(SHORT_TEXT, add_special_tokens=config.adds_special_tokens)["input_ids"]
     if not model_object.hooks:
         require_same(model_object, fresh, config, ids[: config.n_ctx])
     bridge = boot_model(fresh, model_object.source or model_object.name, own_tokenizer)
@@ -664,7 +664,7 @@ def _with_own_rules(model_object: ModelObject, config: Config) -> Any:
     stated = getattr(tokenizer, "init_kwargs", {})
     is_changed = model_object.bridge is not None and stated.get("add_bos_token")
     source = str(getattr(tokenizer, "name_or_path", "") or "")
-    if not (is_changed and source and config.special_tokens):
+    if not (is_changed and source and config.adds_special_tokens):
         return tokenizer
     folder = find_tokenizer(source)
     if folder is None:
@@ -814,7 +814,7 @@ def _expert_by_expert(name: str, tensor: Located, family: Family) -> Iterator[tu
     """A tensor with its name; or, for a tensor of stacked experts, the matrices of each expert,
     with the names of files that store them one by one.
     """
-    stacked = {} if family.routed is None else family.routed.stacked
+    stacked = {} if family.routed is None else family.routed.stacked_experts
     joined = next((part for part in stacked if name.endswith(f".{part}")), "")
     if not joined or len(tensor.shape) != 3:
         yield name, tensor
@@ -873,7 +873,7 @@ def _required_names(located: Mapping[str, Located], config: Config, *, where: ob
                 where, f"{name} is stored as {located[name].dtype}", "load a plain float checkpoint"
             )
         names.append(name)
-    ignored = (f"{family.unembed}.weight", *family.ignored)
+    ignored = (f"{family.unembed}.weight", *family.ignored_weights)
     for name in sorted(located.keys() - set(names)):
         if not any(fnmatchcase(name, pattern) for pattern in ignored):
             raise refuse(

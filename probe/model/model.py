@@ -102,8 +102,8 @@ class Config:
     n_ctx: the longest text, in tokens
     epsilon: of the norms
     tied: whether the unembedding is the transposed token embedding
-    has_head: whether the checkpoint has a language-model head
-    special_tokens: whether the tokenizer adds special tokens such as [CLS]
+    has_lm_head: whether the checkpoint has a language-model head
+    adds_special_tokens: whether the tokenizer adds special tokens such as [CLS]
     prepend_bos: whether one special token is added at the beginning instead
     split_special_tokens: whether a special token typed in the text is tokenised as plain characters
     local: whether each layer has a sliding window
@@ -115,7 +115,7 @@ class Config:
     embed_scale: the factor of token embeddings
     write_scale: the factor of every write to the stream; the weights of a `Block` include it
     unembed_scale: the factor of W_U
-    biased: the letters of "qkvo" that have a bias according to the config
+    biased_roles: the letters of "qkvo" that have a bias according to the config
     n_experts, n_chosen: of a routed MLP: the experts, `d_mlp` wide each, and how many of them a
         token uses
     d_shared: the width of the expert that every token uses
@@ -140,11 +140,11 @@ class Config:
     activation: str
     prepend_bos: bool
     tied: bool = True
-    special_tokens: bool = False
+    adds_special_tokens: bool = False
     n_decoder_layers: int = 0
     n_token_types: int = 0
-    gated: bool = False
-    has_head: bool = True
+    gated_mlp: bool = False
+    has_lm_head: bool = True
     split_special_tokens: bool = True
     embed_scale: float = 1.0
     write_scale: float = 1.0
@@ -153,7 +153,7 @@ class Config:
     local: tuple[bool, ...] = ()
     query_scalar: float = 0.0
     scores_by_layer: bool = False
-    biased: str = ""
+    biased_roles: str = ""
     attn_logit_softcapping: float = 0.0
     final_logit_softcapping: float = 0.0
     start_token: int | None = None
@@ -183,7 +183,7 @@ class Config:
         """The divisor of products of queries and keys in a layer; 1 in a family that does not
         divide them.
         """
-        if not self.family.scaled:
+        if not self.family.divides_scores:
             return 1.0
         root = math.sqrt(self.query_scalar or self.d_head)
         return root * (layer + 1) if self.scores_by_layer else root
@@ -191,7 +191,7 @@ class Config:
     @property
     def attends_plainly(self) -> bool:
         """Whether every layer has attention, and every head's z is A V without a gate."""
-        return not (any(self.mixers) or self.family.gated_heads)
+        return not (any(self.mixers) or self.family.gated_attention)
 
     @property
     def heads_in_all(self) -> int:

@@ -305,7 +305,7 @@ def read_object(
     tied = None
     if family is not None:  # otherwise `config_from` refuses the config
         class_name = (raw.get("architectures") or [""])[0]
-        if class_name in family.headless:  # the checkpoint had no head
+        if class_name in family.classes_without_lm_head:  # the checkpoint had no head
             architecture = class_name
         wrapper = WRAPPERS.get(str(raw.get("model_type")))
         plain = {(wrapper or family).raw_name(name): tensor for name, tensor in state.items()}
@@ -326,7 +326,7 @@ def read_object(
     )
     # A bridge moves this bias into the product in front of it.
     file_names = RENAMED | {"final_logits_bias": f"{config.family.unembed}.bias"}
-    optional = config.family.optional
+    optional = config.family.optional_weights
     weights = {}
     for name, shape in expected_shapes(config, optional):
         stored_tensor = stored.get(file_names.get(name, name), stored.get(name))
@@ -423,9 +423,9 @@ def numbers(model: Any, config: Config, rows: Sequence[list[int]]) -> Tensor:
         targets = [[config.start_token, *ids[:-1]] for ids in rows]
         inputs["decoder_input_ids"] = torch.tensor(targets, device=device)
     with torch.no_grad(), evaluating(model), _plainly(model):
-        output = (
-            getattr(model(**inputs, return_dict=True), "logits", None) if config.has_head else None
-        )
+        output = None
+        if config.has_lm_head:
+            output = getattr(model(**inputs, return_dict=True), "logits", None)
         if output is None:
             output = model.base_model(**inputs, return_dict=True).last_hidden_state
     return output.double().cpu()

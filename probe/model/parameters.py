@@ -238,7 +238,7 @@ def sizes_of(model: "Model") -> Sizes:
         and family.kind == "decoder"
         and biased
         and c.n_kv_heads == c.n_heads
-        and not family.keys.reserved
+        and not family.config_keys.reserved_position_rows
     ):
         return plain
     shapes = expected_shapes(c, model.weights)
@@ -247,7 +247,7 @@ def sizes_of(model: "Model") -> Sizes:
         plain,
         n_kv_heads=c.n_kv_heads,
         n_mlps=mlps,
-        gated=c.gated,
+        gated=c.gated_mlp,
         biases=(numbers["attention biases"] // attentions, numbers["MLP biases"] // mlps),
         norms=numbers["norms"],
         positions=numbers["position embedding"],
@@ -272,7 +272,7 @@ def count_tensors(model: "Model") -> Count:
                 f"{expected_number:,} from its config: they do not belong together. Save the model "
                 "again with save_pretrained."
             )
-    tensors = len(model.weights.keys() - model.config.family.optional.keys())
+    tensors = len(model.weights.keys() - model.config.family.optional_weights.keys())
     return Count(expected.sizes, expected.parts, tensors=tensors)
 
 
@@ -326,7 +326,7 @@ def _all_of(raw: "Mapping[str, Tensor]", config: "Config") -> int:
     """The number of parameters that torch lists: without buffers (a family's optional weights),
     but with tables of sines, which a checkpoint need not contain.
     """
-    weights = [tensor for name, tensor in raw.items() if name not in config.family.optional]
+    weights = [tensor for name, tensor in raw.items() if name not in config.family.optional_weights]
     return sum(tensor.numel() for tensor in weights) + _sines(config)
 
 

@@ -179,7 +179,7 @@ class AttentionTrace(Picklable):
         config = self.stack.config
         for name in attention.hooks:
             replacement = attention.unreliable_hooks.get(name)
-            if replacement is not None and replacement.raw == attention.hooks[name]:
+            if replacement is not None and replacement.hook == attention.hooks[name]:
                 continue  # it is only a part of the hook's tensor
             layers = getattr(self, name)
             if name in ("k", "v"):
@@ -323,7 +323,8 @@ class Trace(Displayed, AttentionTrace):
             if forward.norms_input(block, config):
                 read[f"blocks.{layer}.ln1"] = resid_pre
             if config.family.norm_first and "norm_mlp" in self.stack.attention.parts:
-                read[f"blocks.{layer}.ln2"] = resid_pre if config.family.parallel else resid_mid
+                is_parallel = config.family.parallel_attn_mlp
+                read[f"blocks.{layer}.ln2"] = resid_pre if is_parallel else resid_mid
         if config.family.final_norm:
             read["ln_final"] = self.resid_post[-1]
         scales = {}

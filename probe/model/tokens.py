@@ -151,7 +151,7 @@ def _tokenize(model: Model, text: str, *, target: bool = False) -> Tokens:
     encoded = _encode(
         model,
         text,
-        special=config.special_tokens,
+        special=config.adds_special_tokens,
         split=split,
         target=target,
     )
@@ -166,7 +166,7 @@ def _tokenize(model: Model, text: str, *, target: bool = False) -> Tokens:
         encoded["offset_mapping"],
         strict=True,
     ):
-        is_added = bool(is_special) and config.special_tokens
+        is_added = bool(is_special) and config.adds_special_tokens
         piece = name if is_added else text[start:end] or name
         entries.append(
             _Entry(token, piece, _without_leading_space(text, start, end), is_added=is_added)

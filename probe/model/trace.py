@@ -58,7 +58,7 @@ def trace(model: ModelSource, text: str, target: str | None = None) -> Trace | P
     tokens = tokenize(model, text)
     if target is None:
         run = hooks.read(model, tokens.ids)
-        logits = run.logits if model.config.has_head else None
+        logits = run.logits if model.config.has_lm_head else None
         return Trace(tokens, model.label, run.stacks[""], head_output=logits, **run.tensors[""])
     return _trace_pair(model, tokens, target_tokens(model, target))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from probe.model.architectures.family import OF_HEADS, Attention
+from probe.model.architectures.family import ROLES_OF_HEADS, Attention
 from probe.model.model import Config, refuse
 from probe.model.recurrence import GatedDeltaRule, Mixer, ShortConvolution, StateSpace
 
@@ -324,29 +324,29 @@ def expected_shapes(
 def _named_shapes(config: Config, stored: Container[str]) -> Iterator[tuple[str, str]]:
     """`expected_shapes` as raw names without their endings, and shapes in words."""
     family = config.family
-    yield from family.outside.items()
+    yield from family.outer_shapes.items()
     for attention in family.attentions:
         absent: tuple[str, ...] = ()
         if {"in", "gate"} <= attention.parts.keys():
             # The row lists both forms of MLP (T5); the config states which one the model has.
-            absent = ("in",) if config.gated else ("gate", "up")
+            absent = ("in",) if config.gated_mlp else ("gate", "up")
         for layer in range(layers_of(attention, config)):
-            lacking = absent if layer else (*absent, *attention.not_in_first)
+            lacking = absent if layer else (*absent, *attention.absent_in_layer_0)
             parts = dict(attention.parts)
             if attention.mixer is not None and not config.has_heads(layer):
-                parts = {role: part for role, part in parts.items() if role not in OF_HEADS}
+                parts = {role: part for role, part in parts.items() if role not in ROLES_OF_HEADS}
                 parts |= {f"mixer {role}": part for role, part in attention.mixer.parts.items()}
             for role, (name, shape) in parts.items():
                 if role not in lacking:
-                    shape += " with bias" if role in config.biased else ""
+                    shape += " with bias" if role in config.biased_roles else ""
                     numbers = range(config.n_experts) if "{}" in name else (None,)
                     for number in numbers:
-                        yield attention.layers.format(layer) + name.format(number), shape
-    if config.has_head:
-        yield from family.head.items()
+                        yield attention.layer_prefix.format(layer) + name.format(number), shape
+    if config.has_lm_head:
+        yield from family.lm_head_shapes.items()
         if not config.tied:
             yield family.unembed, "d_vocab d_model"
-    for name, shape in family.optional.items():
+    for name, shape in family.optional_weights.items():
         if name in stored:
             yield name, shape
 
@@ -385,11 +385,12 @@ def _length(axis: str, words: Mapping[str, int]) -> int:
 def _block(
     weights: Mapping[str, Tensor], attention: Attention, layer: int, config: Config
 ) -> Block:
-    layer_name = attention.layers.format(layer)
+    layer_name = attention.layer_prefix.format(layer)
 
     def raw(role: str, kind: str = "weight") -> Any:
         # In a parallel block of GPT-J, one norm serves attention and MLP.
-        shares_norm = config.family.parallel and role == "norm_mlp" and role not in attention.parts
+        is_parallel = config.family.parallel_attn_mlp
+        shares_norm = is_parallel and role == "norm_mlp" and role not in attention.parts
         name, _ = attention.parts.get("norm" if shares_norm else role, ("", ""))
         return weights.get(f"{layer_name}{name}.{kind}")
 
@@ -407,7 +408,7 @@ def _block(
     else:
         gate, up = gate_up.chunk(2, dim=-1)
     if config.has_heads(layer):
-        mixing = _projections(raw, matrix, config, attention.fused)
+        mixing = _projections(raw, matrix, config, attention.fused_qkv)
         mixing["w_o"] = matrix("o").unflatten(0, (config.n_heads, -1))
         mixing["b_o"] = raw("o", "bias")
     else:
@@ -571,7 +572,7 @@ def _projections(
     for role, weight, bias in zip("qkv", matrices, biases, strict=True):
         projections[f"w_{role}"] = weight.transpose(0, 1)
         projections[f"b_{role}"] = bias
-    if config.family.gated_heads:
+    if config.family.gated_attention:
         projections["w_q"], projections["w_head_gate"] = projections["w_q"].chunk(2, dim=-1)
     return projections
 

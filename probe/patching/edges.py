@@ -326,7 +326,7 @@ def _writers_before(weights: Weights, site: Site) -> int:
     """The number of writers before the part at a site."""
     heads = weights.shape[1]
     before = 1 + site.layer * (heads + 1)
-    if site.part is Part.MLP and not weights.config.family.parallel:
+    if site.part is Part.MLP and not weights.config.family.parallel_attn_mlp:
         before += heads
     return before
 
@@ -384,7 +384,7 @@ class Arriving(NamedTuple):
 
 def _arriving(cache: PairCache, pos: int) -> Iterator[Arriving]:
     """The changes that arrive at a position, block by block."""
-    parallel = cache.weights.config.family.parallel
+    parallel = cache.weights.config.family.parallel_attn_mlp
     entering = _donor_minus_recipient(cache, 0, "resid_pre", pos)
     for number, block in enumerate(cache.weights.blocks[: len(cache.layers)]):
         z = _donor_minus_recipient(cache, number, "z", pos)[:, 0]

@@ -144,7 +144,7 @@ class PairCache:
         """The site whose stream the MLP of a layer reads: before the attention if the two are
         parallel.
         """
-        parallel = self.weights.config.family.parallel
+        parallel = self.weights.config.family.parallel_attn_mlp
         return Site(layer, Part.ATTENTION if parallel else Part.MLP)
 
     def one_way(self) -> "PairCache":
@@ -308,7 +308,8 @@ def run_patched(
         started = _with_starts(local[:, :0], starts, Site(number, Part.MLP))
         after_attention = _stack_variants(resid_mid, started)
         entering = after_attention
-        if cache.weights.config.family.parallel:  # otherwise the MLP does not read this stream
+        # In other models, the MLP does not read this stream.
+        if cache.weights.config.family.parallel_attn_mlp:
             of_started = layer.resid_pre[:, pos, None].expand_as(started)
             entering = _stack_variants(spread, of_started)
         if number == last and unwritten:

@@ -263,7 +263,7 @@ class Step:
     @property
     def mlp_input(self) -> Tensor:
         """The stream that the MLP reads, before an edit at HIDDEN. `batch variant live d_model`"""
-        if not self.run.weights.config.family.parallel:
+        if not self.run.weights.config.family.parallel_attn_mlp:
             return self._after_attention
         return self._branched(ATTN_OUT, self._branched(Z, self.resid_pre))
 

@@ -164,7 +164,7 @@ def graph(model: ModelSource) -> Graph:
             "causal attention and MLPs that add their writes to the stream unchanged. Take a "
             "GPT-2, Llama, Qwen or GPT-NeoX, or measure its edges with probe.edges."
         )
-    return Graph(*weights.shape[:3], parallel=bool(config.family.parallel))
+    return Graph(*weights.shape[:3], parallel=bool(config.family.parallel_attn_mlp))
 
 
 # --- running circuits -----------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def _run(
     for block in weights.blocks:
         q, k, v = (read(reader + number * heads, heads) for number in range(3))
         mlp_reader = reader + 3 * heads
-        of_mlp = read(mlp_reader, 1)[:, 0] if config.family.parallel else None
+        of_mlp = read(mlp_reader, 1)[:, 0] if config.family.parallel_attn_mlp else None
         head_writes = _head_writes(weights, block, (q, k, v), bias)
         nodes += head_writes.unbind(1)
         if block.b_o is not None:

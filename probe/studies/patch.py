@@ -365,7 +365,7 @@ def _metrics(model: Model, metric: Metric | list[Metric], pairs: int, depth: int
 
 
 def _require_logits(model: Model, depth: int) -> None:
-    if not model.config.has_head:
+    if not model.config.has_lm_head:
         raise UnsupportedModel(
             f"Cannot read the logits of {model.name}: its checkpoint has no language-model head. "
             "Load a checkpoint with one, or omit the metric to read the coordinate between the two "

@@ -521,7 +521,7 @@ def _is_usable(model: Model, text: str, word: str) -> bool:
     """Whether the word occurs in the text, and the text with its special tokens fits the context
     window.
     """
-    encoded = model.tokenizer(text, add_special_tokens=model.config.special_tokens)
+    encoded = model.tokenizer(text, add_special_tokens=model.config.adds_special_tokens)
     return len(encoded["input_ids"]) < model.config.n_ctx and count_word(word, text) > 0
 
 

@@ -211,7 +211,7 @@ def softmax(scene: Scene, quantities: Quantities) -> pd.DataFrame:
     response, largest weight.
     """
     variants = {
-        "pattern": "divided" if scene.view.family.scaled else "not divided",
+        "pattern": "divided" if scene.view.family.divides_scores else "not divided",
         "steep": "not divided",
     }
     statistics = ("entropy", "response", "largest")
@@ -460,13 +460,13 @@ def _family_facts(scene: Scene) -> Block:
         "norm_first": config.family.norm_first,
         "first_unnormed": config.family.norm_first and not forward.norms_input(block, config),
         "norm_after_write": config.family.norm_after_write,
-        "scaled": config.family.scaled,
+        "scaled": config.family.divides_scores,
         "under_root": float(f"{config.query_scalar or config.d_head:.6g}"),
         "by_layer": config.scores_by_layer,
         "plain_root": not (config.query_scalar or config.scores_by_layer),
         "cap": config.attn_logit_softcapping,
         "sinks": block.sinks is not None,
-        "parallel": config.family.parallel,
+        "parallel": config.family.parallel_attn_mlp,
         "biases": [*qk.POSITION_BIAS.values()],
         "positions": config.positions.kind if followed.rotated else "none",
         "kv_heads": config.n_kv_heads,

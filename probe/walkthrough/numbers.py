@@ -163,7 +163,7 @@ def attention_grids(view: AttentionView, layer: int) -> Quantities:
     grids = {"dot": dot, "score": score, "pattern": trace.pattern[layer]}
     if view.causal:
         grids["open"] = forward.softmax(score, block, config)
-    if view.family.scaled:
+    if view.family.divides_scores:
         grids["steep"] = forward.softmax(attention.mask(dot) if view.causal else dot, block, config)
     return grids
 
@@ -367,7 +367,7 @@ def _pattern_steps(view: AttentionView, layer: int) -> list[Step]:
     block = view.weights.blocks[layer]
     bias = forward.position_bias(view.weights, len(view.tokens))
     score = forward.score(view.weights, block, trace.q[layer], trace.k[layer], bias)
-    formula = attention.scores if view.family.scaled else attention.matches
+    formula = attention.scores if view.family.divides_scores else attention.matches
     is_masked = ~view.allowed
     computed = score.masked_fill(is_masked, 0)
     hooked = trace.scores[layer].masked_fill(is_masked, 0)

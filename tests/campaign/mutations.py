@@ -178,13 +178,13 @@ FAULTS = (
     Fault(
         "model/fused.py",
         "the MLP reads in front of the attention",
-        "if family.parallel else resid_mid)\n    return",
+        "if family.parallel_attn_mlp else resid_mid)\n    return",
         "if True else resid_mid)\n    return",
     ),
     Fault(
         "model/model.py",
         "scores scaled that are not",
-        "if not self.family.scaled:",
+        "if not self.family.divides_scores:",
         "if False:",
     ),
     Fault(

@@ -154,7 +154,7 @@ def test_parts_swapped_at_one_token_and_read_at_another_equal_hooked_forwards(ki
         assert ("head" in frame) == (part == "heads")
         # In a block that is parallel, the first MLP reads only the embedding of the swapped token,
         # which is equal in both texts.
-        same_in_both = part == "mlp" and model.config.family.parallel
+        same_in_both = part == "mlp" and model.config.family.parallel_attn_mlp
         assert same_in_both or frame["swap"].abs().max() > 1e-5
         # After the last block nothing reads the swapped token.
         if part == "heads" and model.config.causal:
@@ -499,7 +499,7 @@ def test_words_of_several_tokens_and_models_without_logits_are_refused(tmp_path)
     pd.testing.assert_frame_equal(by_name, probe.patch(model, A, against=B, at="bank", metric=ids))
 
     headless = load(make_family(tmp_path / "bert", "bert", architecture="BertModel"))
-    assert not headless.config.has_head
+    assert not headless.config.has_lm_head
     for metric in (TOKENS, own_metric):
         with pytest.raises(UnsupportedModel) as unsupported:
             probe.patch(headless, A, against=B, at="bank", metric=metric)

@@ -78,7 +78,7 @@ def rounded(kind: str) -> set[str]:
         "router": {"mlp_out", "resid_post"},
     }
     quantities = {quantity for step in family.in_float32 for quantity in by_step.get(step, ())}
-    return quantities | ({"logits, Hugging Face"} if family.plain_rounds else set())
+    return quantities | ({"logits, Hugging Face"} if family.adapter_rounds_differently else set())
 
 
 # Families with weights that no representative has: queries, keys and values head by head; sinks
@@ -225,7 +225,7 @@ def with_tensor(model: Model, name: str, change: Callable[[Tensor], object]) -> 
 def name_of(attention: Attention, layer: int, role: str, kind: str = "weight") -> str:
     """The raw name of the tensor of a role; queries, keys and values may be in one."""
     name, shape = attention.parts[role if role in attention.parts else "qkv"]
-    whole = attention.layers.format(layer) + name.format(1)  # the second of several experts
+    whole = attention.layer_prefix.format(layer) + name.format(1)  # the second of several experts
     return whole if shape.endswith("without .weight") else f"{whole}.{kind}"
 
 
@@ -241,7 +241,7 @@ def of_role(model: Model, attention: Attention, tensor: Tensor, role: str) -> Te
     tensor, index = tensor.T if transposed else tensor, "qkv".index(role)
     if role in attention.parts:
         return tensor.unflatten(0, (-1, model.config.d_head))
-    if attention.fused == "by role":
+    if attention.fused_qkv == "by role":
         groups, d_head = model.config.n_kv_heads, model.config.d_head
         return tensor.split([heads * d_head for heads in (HEADS, groups, groups)])[index].unflatten(
             0, (-1, d_head)
@@ -280,7 +280,7 @@ def test_one_wrong_number_in_any_raw_tensor_of_a_layer_is_named(
     remaining = {
         name
         for name in model.weights
-        if any(name.startswith(a.layers.split("{")[0]) for a in family.attentions)
+        if any(name.startswith(a.layer_prefix.split("{")[0]) for a in family.attentions)
     }
     remaining -= {
         name
@@ -309,7 +309,9 @@ def test_one_wrong_number_in_any_raw_tensor_of_a_layer_is_named(
                         quantity,
                     ), (name, role)
     outside = {
-        name for name in model.weights if name.rpartition(".")[0] in {*family.outside, *family.head}
+        name
+        for name in model.weights
+        if name.rpartition(".")[0] in {*family.outer_shapes, *family.lm_head_shapes}
     }
     # Every kind of tensor is covered; one expert is enough.
     assert {name for name in remaining if ".experts." not in name} <= outside
@@ -344,10 +346,10 @@ def test_a_wrong_tensor_outside_the_layers_is_named(kind: str) -> None:
         quantities |= {family.final_norm.format("encoder"): "memory"}
     outside = [
         name
-        for stem in {*family.outside, *family.head, *family.optional}
+        for stem in {*family.outer_shapes, *family.lm_head_shapes, *family.optional_weights}
         for name in held_by(model, stem)
     ]
-    assert len(outside) >= len(family.outside) + len(family.head)
+    assert len(outside) >= len(family.outer_shapes) + len(family.lm_head_shapes)
     for name in outside + ([f"{family.unembed}.weight"] if not model.config.tied else []):
         quantity = first_failure(certify(with_tensor(model, name, every_row), [TEXT]))[2]
         assert quantity == quantities.get(name.rpartition(".")[0], "logits"), name
@@ -625,7 +627,7 @@ UNRELIABLE = [
     for family in each_family(also=("bart", "gptj", "mbart"))
     for number, attention in enumerate(FAMILIES[family.values[0]].attentions)
     for quantity, replacement in attention.unreliable_hooks.items()
-    if replacement.raw
+    if replacement.hook
 ]
 
 
@@ -635,7 +637,7 @@ def test_the_raw_hook_fails_the_row_that_its_replacement_passes(
 ) -> None:
     model, family = family_model(kind), FAMILIES[kind]
     attention = family.attentions[number]
-    hooks = {**attention.hooks, quantity: attention.unreliable_hooks[quantity].raw}
+    hooks = {**attention.hooks, quantity: attention.unreliable_hooks[quantity].hook}
     unreliable_hooks = {
         name: hook for name, hook in attention.unreliable_hooks.items() if name != quantity
     }

@@ -106,7 +106,7 @@ def outer_components(kind, depth):
     expected = [("token embedding", None)]
     expected += [("position embedding", None)] if family.positions == "learned" else []
     expected += [("token type embedding", None)] if family.type_table else []
-    biased = family.embedding_norm and family.biased
+    biased = family.embedding_norm and family.outer_biases
     expected += [("norm bias after embedding", None)] if biased else []
     for layer in range(depth):
         expected += (

@@ -73,7 +73,7 @@ def require_loaded(model: Model, folder: Path) -> None:
     assert not any(parameter.requires_grad for parameter in model.bridge.parameters())
     config = model.config
     assert (config.n_kv_heads, config.d_model, config.d_head) == head_sizes(model)
-    assert config.d_vocab == VOCABULARY and config.has_head
+    assert config.d_vocab == VOCABULARY and config.has_lm_head
     assert config.causal == (family.kind == "decoder")
     assert bool(config.n_decoder_layers) == (family.kind == "encoder-decoder")
     plain = model_class(config.architecture)
@@ -130,7 +130,7 @@ def closeness(model: Model) -> dict[str, float]:
     mixers = [block.mixer for stack in stacks for block in stack.blocks if block.mixer]
     if any(map(recurrence.is_in_float32, mixers)):
         return {"rtol": 0, "atol": RECURRENT}
-    if model.config.family.plain_rounds:
+    if model.config.family.adapter_rounds_differently:
         return ROUNDED
     return near(model.config.architecture)
 

@@ -89,7 +89,7 @@ def test_an_untied_t5_is_loaded_although_transformers_writes_that_it_is_tied(
     edit_tensors(folder, lambda t: t.__setitem__("lm_head.weight", head))
     model = probe.load(folder, dtype=torch.float64)
     for loaded in (model, probe.load(model.bridge)):
-        assert loaded.config.gated and loaded.config.activation == "gelu_new"
+        assert loaded.config.gated_mlp and loaded.config.activation == "gelu_new"
         assert not loaded.config.tied and torch.equal(
             loaded.weights["lm_head.weight"], head.double()
         )
@@ -296,7 +296,7 @@ def test_without_a_language_model_head_everything_but_logits_is_available(
     kind: str, architecture: str, tmp_path: Path
 ) -> None:
     model = probe.load(make_family(tmp_path / "bare", kind, architecture=architecture))
-    assert not model.config.has_head
+    assert not model.config.has_lm_head
     certificate = probe.certify(model).require()
     assert "logits" not in {row.quantity for row in certificate.rows}
     record = probe.trace(model, "The muddy bank")
@@ -407,7 +407,7 @@ def test_an_object_whose_class_came_with_the_model_is_refused(
 def test_the_class_without_a_head_of_every_family_is_one_of_transformers() -> None:
     for kind, family in FAMILIES.items():
         expected = () if family.kind == "encoder-decoder" else (MODEL_MAPPING_NAMES[kind],)
-        assert family.headless == expected
+        assert family.classes_without_lm_head == expected
 
 
 # Refused models and their messages

@@ -136,17 +136,17 @@ def test_a_file_gives_the_results_of_the_folder_it_was_made_from(pair_of, kind) 
     pair = pair_of(kind)
     original, from_file = pair.original, pair.from_file
     assert from_file.weights.keys() == {n for n in original.weights if not n.startswith(HEADS)}
-    offset = FAMILIES[kind].offset  # a norm is stored as 1 + its weight, rounded
+    adds_one = FAMILIES[kind].norm_adds_one  # a norm is stored as 1 + its weight, rounded
     for name, tensor in from_file.weights.items():
         true = original.weights[name]
-        gain = offset and tensor.dim() == 1 and name.endswith(".weight")
+        gain = adds_one and tensor.dim() == 1 and name.endswith(".weight")
         assert torch.equal(tensor, true + 1 - 1 if gain else true)
     encodes = FAMILIES[kind].kind == "encoder"
-    changed = {"has_head": False} if encodes else {}
+    changed = {"has_lm_head": False} if encodes else {}
     assert {**vars(original.config), **changed} == vars(from_file.config)
     if not encodes:
         torch.testing.assert_close(
-            logits(from_file), logits(original), rtol=0, atol=1e-4 if offset else 0
+            logits(from_file), logits(original), rtol=0, atol=1e-4 if adds_one else 0
         )
     certificate = certify(from_file, TEXTS).require()
     assert len(certificate.rows) > 20
@@ -195,7 +195,7 @@ def test_which_products_have_biases_is_read_from_the_tensors_of_a_file(
     folder = make_family(tmp_path / kind, kind, **SIZES.get(kind, {}), **changes)
     from_file = probe.load(write_gguf(folder, tmp_path / "model.gguf", Kind.F32))
     original = probe.load(folder)
-    assert from_file.config.biased == original.config.biased == biased
+    assert from_file.config.biased_roles == original.config.biased_roles == biased
     assert from_file.config == original.config and certify(from_file, TEXTS[:1]).ok
     assert all(torch.equal(from_file.weights[name], t) for name, t in original.weights.items())
 
@@ -221,7 +221,7 @@ def test_a_gated_t5_and_an_mt5_are_read_as_the_newer_kind(tmp_path, kind) -> Non
     head = torch.randn(400, 28, generator=torch.Generator().manual_seed(0))
     save_file(tensors | {"lm_head.weight": head}, folder / "model.safetensors", {"format": "pt"})
     from_file = probe.load(write_gguf(folder, tmp_path / "made" / "model.gguf", Kind.F32))
-    assert (from_file.config.architecture, from_file.config.gated, from_file.config.tied) == (
+    assert (from_file.config.architecture, from_file.config.gated_mlp, from_file.config.tied) == (
         "t5",
         True,
         False,

@@ -85,7 +85,7 @@ def test_a_hugging_face_model_is_certified_shares_its_weights_and_stays_as_it_is
     assert probe.certify(model).require().ok
     assert fingerprint(source) == before
     memory = storages(source.state_dict().values())
-    optional = model.config.family.optional
+    optional = model.config.family.optional_weights
     shared = [tensor for name, tensor in model.weights.items() if name not in optional]
     assert storages(shared) <= memory
     assert (model.name, model.origin.kind) == (type(source).__name__, "in memory")
@@ -171,9 +171,9 @@ def test_a_module_instead_of_a_tensor_is_named_and_tuple_outputs_are_read() -> N
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "opt"])
 def test_a_model_without_head(kind: str) -> None:
-    source = in_memory(kind, architecture=FAMILIES[kind].headless[0])
+    source = in_memory(kind, architecture=FAMILIES[kind].classes_without_lm_head[0])
     bare = probe.load(source, tokenizer=family_tokenizer(kind))
-    assert not bare.config.has_head and probe.certify(bare).require().ok
+    assert not bare.config.has_lm_head and probe.certify(bare).require().ok
     texts = "The mole dug under the river bank", "The mole dug under the apple bank"
     assert len(probe.patch(bare, texts[0], against=texts[1], at="bank")) == 2 * 4
 
@@ -271,7 +271,7 @@ def test_experts_are_shared_and_a_coarse_type_does_not_change_the_routing() -> N
 
 
 def test_a_qwen3_moe_need_not_state_the_size_of_its_heads() -> None:
-    stated = without(FAMILIES["qwen3_moe"].tiny, "head_dim")
+    stated = without(FAMILIES["qwen3_moe"].tiny_config, "head_dim")
     architecture = model_class("qwen3_moe")
     source = architecture(architecture.config_class(**stated))
     model = probe.load(source.eval(), tokenizer=family_tokenizer("qwen3_moe"))
@@ -712,7 +712,7 @@ def test_an_nnsight_model_is_unwrapped() -> None:
 def without_numbers() -> PreTrainedModel:
     architecture = model_class("llama")
     with torch.device("meta"):
-        return architecture(architecture.config_class(**FAMILIES["llama"].tiny))
+        return architecture(architecture.config_class(**FAMILIES["llama"].tiny_config))
 
 
 def in_eight_bits() -> PreTrainedModel:

@@ -25,7 +25,7 @@ from probe.model.load import load, read_weights, untrained
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace_target
 
-GATED = [kind for kind in HYBRIDS if FAMILIES[kind].gated_heads]
+GATED = [kind for kind in HYBRIDS if FAMILIES[kind].gated_attention]
 TEXT = "A fluffy blue creature roamed the verdant forest"
 
 
@@ -46,7 +46,7 @@ def random_vectors(model, *shape):
 def theirs(model, layer):
     """Hugging Face's module of a layer without attention."""
     (attention,) = model.config.family.attentions
-    name = attention.mixer.write.partition(".")[0]
+    name = attention.mixer.write_hook.partition(".")[0]
     return getattr(model.bridge.blocks[layer], name).original_component
 
 
@@ -217,7 +217,7 @@ def test_the_certificate_has_what_the_mixer_writes_and_no_row_of_heads(model):
     formulas = {(row.layer, row.quantity): row.formula for row in certificate.rows}
     (attention,) = model.config.family.attentions
     assert formulas[0, "attn_out"] == f"z W_out of the {attention.mixer.formula}"
-    gate = "sigmoid(x W_gate) * " if model.config.family.gated_heads else ""
+    gate = "sigmoid(x W_gate) * " if model.config.family.gated_attention else ""
     assert formulas[1, "z"] == f"{gate}A V"
 
 
@@ -234,7 +234,7 @@ def test_a_wrong_kernel_is_seen(model):
     layer = mixers_of(model)[-1]
     weights = dict(model.weights)
     (attention,) = model.config.family.attentions
-    name = attention.layers.format(layer) + attention.mixer.parts["kernel"][0] + ".weight"
+    name = attention.layer_prefix.format(layer) + attention.mixer.parts["kernel"][0] + ".weight"
     weights[name] = weights[name].flip(-1)
     rows = probe.certify(dataclasses.replace(model, weights=weights)).rows
     assert {(row.layer, row.quantity) for row in rows if not row.ok} >= {(layer, "attn_out")}
@@ -245,7 +245,7 @@ def test_wrong_gates_of_heads_are_seen(kind):
     model = family_model(kind, torch.float64)
     gated = dict(model.weights)
     (attention,) = model.config.family.attentions
-    name = attention.layers.format(1) + attention.parts["q"][0] + ".weight"
+    name = attention.layer_prefix.format(1) + attention.parts["q"][0] + ".weight"
     by_head = gated[name].unflatten(0, (model.config.n_heads, 2, -1)).clone()
     by_head[:, 1] *= 1.01
     gated[name] = by_head.flatten(0, 2)
@@ -293,9 +293,9 @@ def test_a_trace_holds_what_the_mixer_writes_and_nothing_of_heads(model):
     cache = trace.to_cache()
     assert torch.equal(cache["z", 1][0], trace.z[1].transpose(0, 1))
     # The gates follow the queries of gated heads.
-    assert ("blocks.1.attn.hook_q" in cache.cache_dict) != model.config.family.gated_heads
+    assert ("blocks.1.attn.hook_q" in cache.cache_dict) != model.config.family.gated_attention
     (attention,) = model.config.family.attentions
-    hooked = cache[f"blocks.{layer}.{attention.mixer.write}"][0]  # before the scale
+    hooked = cache[f"blocks.{layer}.{attention.mixer.write_hook}"][0]  # before the scale
     torch.testing.assert_close(hooked * model.config.write_scale, trace.attn_out[layer], **EXACT)
     assert f"blocks.{layer}.attn.hook_z" not in cache.cache_dict
 

@@ -62,7 +62,7 @@ def test_a_tokenizer_in_older_files_is_loaded_and_splits_text_as_transformers_do
     model = probe.load(folder)
     tokens = probe.tokenize(model, TEXT)
     expected = AutoTokenizer.from_pretrained(folder)(
-        TEXT, split_special_tokens=True, add_special_tokens=model.config.special_tokens
+        TEXT, split_special_tokens=True, add_special_tokens=model.config.adds_special_tokens
     )["input_ids"]
     assert list(tokens.ids[-len(expected) :]) == expected
     assert len(tokens) - len(expected) == int(model.config.prepend_bos)

@@ -38,14 +38,21 @@ SETTINGS: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
     "widened scores": ("gpt2", {UPCAST: True}, {"scores_by_layer": False}),
     "both": ("gpt2", BOTH, {"scores_by_layer": True}),
     **{
-        f"{kind} with biases": (kind, BIASED, {"biased": "qkvo"})
+        f"{kind} with biases": (kind, BIASED, {"biased_roles": "qkvo"})
         for kind in ("llama", "qwen3", "olmo2", "gemma2", "granite", "nemotron", "bamba")
     },
-    **{f"{kind} without biases": (kind, UNBIASED, {"biased": ""}) for kind in ("glm4", "jais2")},
-    "gpt_oss without biases": ("gpt_oss", UNBIASED, {"biased": ""}),
-    "seed_oss with all biases": ("seed_oss", {"attention_out_bias": True}, {"biased": "qkvo"}),
-    "stablelm with biases": ("stablelm", {"use_qkv_bias": True}, {"biased": "qkv"}),
-    "qwen2_moe without biases": ("qwen2_moe", {"qkv_bias": False}, {"biased": ""}),
+    **{
+        f"{kind} without biases": (kind, UNBIASED, {"biased_roles": ""})
+        for kind in ("glm4", "jais2")
+    },
+    "gpt_oss without biases": ("gpt_oss", UNBIASED, {"biased_roles": ""}),
+    "seed_oss with all biases": (
+        "seed_oss",
+        {"attention_out_bias": True},
+        {"biased_roles": "qkvo"},
+    ),
+    "stablelm with biases": ("stablelm", {"use_qkv_bias": True}, {"biased_roles": "qkv"}),
+    "qwen2_moe without biases": ("qwen2_moe", {"qkv_bias": False}, {"biased_roles": ""}),
     **{
         f"{kind}, local from layer 1": (
             kind,

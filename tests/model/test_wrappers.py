@@ -54,7 +54,9 @@ def image_of(kind: str) -> dict[str, Any]:
 
 
 HYBRID, ROUTED = (
-    TEXT | dict(FAMILIES[kind].tiny) | {"rope_parameters": PARTS | {"partial_rotary_factor": 1.0}}
+    TEXT
+    | dict(FAMILIES[kind].tiny_config)
+    | {"rope_parameters": PARTS | {"partial_rotary_factor": 1.0}}
     for kind in ("qwen3_5_text", "qwen3_5_moe_text")
 )
 # The name before Config and ForConditionalGeneration, and the config.

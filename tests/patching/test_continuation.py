@@ -68,7 +68,7 @@ def is_largest(logits, token):
 @pytest.mark.parametrize("kind", EACH)
 def test_generated_tokens_are_those_of_the_hooked_model(kind):
     model, (text, _), recipient, _, no_patch = whole(kind)
-    if not (model.config.causal and model.config.has_head):
+    if not (model.config.causal and model.config.has_lm_head):
         pytest.skip("it does not predict the next token")
     run = run_with_patch(recipient, no_patch)
     tokens, ids = list(generate(recipient.weights, run, 5)), list(text.ids)

@@ -34,7 +34,7 @@ SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roam
 SMALL = tuple(
     kind
     for kind in SINGLE
-    if {"sliding_window", "window_size", "local_attention"} & FAMILIES[kind].tiny.keys()
+    if {"sliding_window", "window_size", "local_attention"} & FAMILIES[kind].tiny_config.keys()
 )
 SINGLE = tuple(kind for kind in SINGLE if kind not in SMALL)
 CAUSAL = {kind: FAMILIES[kind].kind == "decoder" for kind in SINGLE}
@@ -160,7 +160,10 @@ def test_a_wrong_formula_shows_only_in_its_row(kind, traced, monkeypatch):
 def test_the_steps_and_tables_follow_the_family(walked, kind):
     config, page = family_model(kind).config, render(walked, MANIFEST)
     family, sections = config.family, re.findall(r'<section id="(\w+)"', page)
-    extra_sections = ["embedding" if kind in SINGLE else "word", *["scaling"] * family.scaled]
+    extra_sections = [
+        "embedding" if kind in SINGLE else "word",
+        *["scaling"] * family.divides_scores,
+    ]
     assert sorted(sections) == sorted([*STEPS, *extra_sections, "certificate", "tables"])
     absent = [
         "contrast",
@@ -175,7 +178,7 @@ def test_the_steps_and_tables_follow_the_family(walked, kind):
     rotated = not (config.positions.unrotated and config.positions.unrotated[walked.layer])
     assert ("are rotated by angles" in page) == (config.positions.kind == "rotary" and rotated)
     assert ("share 2 sets of keys and values" in page) == (config.n_kv_heads == 2)
-    assert ("The MLP of this model reads E, not E′" in page) == family.parallel
+    assert ("The MLP of this model reads E, not E′" in page) == family.parallel_attn_mlp
     model = family_model(kind)
     block = next(iter(read_stacks(model.weights, config).values())).blocks[0]
     assert ("three matrices and no biases" in page) == (block.b_q is block.b_k is block.b_v is None)

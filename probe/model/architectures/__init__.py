@@ -5,9 +5,9 @@ All differences between families are in these rows. A new family needs one new r
 in `probe.model.attention` if it has a new formula. Config, checkpoint, weights, hooks, forward,
 certificate and the fused forward read the row, and none of them tests for a family by name.
 
-family     the records of a row, field by field
-blocks     hooks, weights and sizes that several families share
-gguf_keys  how GGUF files store a family
+family     the dataclasses of a row, field by field
+blocks     hooks, weights and tiny configs that several families share
+gguf_keys  names in GGUF files that several families share
 wrappers   models of images or sound whose text part is read
 gpt llama qwen gemma routed hybrids    rows of decoders
 bert                                   rows of encoders, and ModernBERT's decoder

@@ -8,12 +8,12 @@ from probe.model.architectures.blocks import (
     post_norm_hooks,
     post_norm_replacements,
     pre_norm_hooks,
-    recomputed,
+    recomputed_scores,
 )
 from probe.model.architectures.family import (
     Attention,
+    ConfigKeys,
     Family,
-    Keys,
     Replacement,
     without,
 )
@@ -22,15 +22,16 @@ BARTS: dict[str, Family] = {}
 
 
 def _bart_parts(attn: str) -> dict[str, tuple[str, str]]:
-    heads = {part: (f"{attn}.{part}_proj", "heads*d_head d_model with bias") for part in "qkv"}
+    """The weights of an attention with this raw name, and of its norm."""
+    heads = {role: (f"{attn}.{role}_proj", "heads*d_head d_model with bias") for role in "qkv"}
     return heads | {
         "o": (f"{attn}.out_proj", "d_model heads*d_head with bias"),
         "norm": (f"{attn}_layer_norm", "d_model with bias"),
     }
 
 
-# In a pre-norm decoder these come before the norm of the cross-attention.
-BEHIND_SELF_ATTENTION = {"attn_out": "self_attn.o.hook_out", "resid_mid": "ln2.hook_in"}
+# In a pre-norm decoder the cross-attention, with its own norm, follows these.
+HOOKS_AFTER_SELF_ATTENTION = {"attn_out": "self_attn.o.hook_out", "resid_mid": "ln2.hook_in"}
 
 BART_MLP = {
     "in": ("fc1", "d_mlp d_model with bias"),
@@ -42,58 +43,58 @@ BARTS["bart"] = Family(
     name="BART",
     kind="encoder-decoder",
     architectures=("BartForConditionalGeneration",),
-    keys=Keys(
+    config_keys=ConfigKeys(
         epsilon=1e-5,
         activation="activation_function",
         sizes={"d_mlp": "encoder_ffn_dim", "n_decoder_layers": "decoder_layers"},
-        must={
+        certified_values={
             "add_final_layer_norm": (False,),
             "normalize_before": (False,),
             "share_encoder_decoder_embeddings": (True,),
             "tie_word_embeddings": (True,),
         },
-        equal=(
+        equal_pairs=(
             ("encoder_layers", "decoder_layers"),
             ("encoder_attention_heads", "decoder_attention_heads"),
             ("encoder_ffn_dim", "decoder_ffn_dim"),
         ),
-        first=2,
-        reserved=2,
+        first_position_row=2,
+        reserved_position_rows=2,
     ),
     prefix="model.",
     norm_first=False,
     norm_after_sum=True,
     attentions=(
         Attention(
-            "encoder",
-            post_norm_hooks(),
-            "encoder.layers.{}.",
-            _bart_parts("self_attn") | BART_MLP,
+            name="encoder",
+            hooks=post_norm_hooks(),
+            layer_prefix="encoder.layers.{}.",
+            parts=_bart_parts("self_attn") | BART_MLP,
             unreliable_hooks=post_norm_replacements(),
         ),
         Attention(
-            "decoder",
-            post_norm_hooks("self_attn"),
-            "decoder.layers.{}.",
-            _bart_parts("self_attn") | BART_MLP,
+            name="decoder",
+            hooks=post_norm_hooks("self_attn"),
+            layer_prefix="decoder.layers.{}.",
+            parts=_bart_parts("self_attn") | BART_MLP,
             causal=True,
             unreliable_hooks=post_norm_replacements("self_attn"),
         ),
         Attention(
-            "cross",
-            without(post_norm_hooks("cross_attn", "ln2"), *MLP_QUANTITIES)
+            name="cross",
+            hooks=without(post_norm_hooks("cross_attn", "ln2"), *MLP_QUANTITIES)
             | {"resid_pre": "ln1.hook_out", "memory": "cross_attn.k.hook_in"},
-            "decoder.layers.{}.",
-            _bart_parts("encoder_attn"),
-            unreliable_hooks=recomputed("cross_attn"),
+            layer_prefix="decoder.layers.{}.",
+            parts=_bart_parts("encoder_attn"),
+            unreliable_hooks=recomputed_scores("cross_attn"),
         ),
     ),
-    optional={"final_logits_bias": "1 d_vocab without .weight"},
+    optional_weights={"final_logits_bias": "1 d_vocab without .weight"},
     embed="shared",
     position_table="{}.embed_positions",
     embedding_norm="{}.layernorm_embedding",
-    ignored=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
-    tiny={
+    ignored_weights=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+    tiny_config={
         "vocab_size": 400,
         "max_position_embeddings": 40,
         "d_model": 28,
@@ -106,70 +107,78 @@ BARTS["bart"] = Family(
     },
 )
 
+MBART_CERTIFIED: dict[str, tuple[Any, ...]] = {
+    "add_final_layer_norm": (True,),
+    "normalize_before": (True,),
+    "static_position_embeddings": (False,),
+    "share_encoder_decoder_embeddings": (True,),
+    "tie_word_embeddings": (True,),
+}
+
 BARTS["mbart"] = replace(
     BARTS["bart"],
     name="mBART",
     architectures=("MBartForConditionalGeneration",),
-    keys=replace(
-        BARTS["bart"].keys,
-        must={
-            "add_final_layer_norm": (True,),
-            "normalize_before": (True,),
-            "static_position_embeddings": (False,),
-            "share_encoder_decoder_embeddings": (True,),
-            "tie_word_embeddings": (True,),
-        },
-    ),
+    config_keys=replace(BARTS["bart"].config_keys, certified_values=MBART_CERTIFIED),
     norm_first=True,
     norm_after_sum=False,
     attentions=(
         Attention(
-            "encoder",
-            without(pre_norm_hooks(), "scores"),
-            "encoder.layers.{}.",
-            _bart_parts("self_attn") | BART_MLP,
-            unreliable_hooks=recomputed(),
+            name="encoder",
+            hooks=without(pre_norm_hooks(), "scores"),
+            layer_prefix="encoder.layers.{}.",
+            parts=_bart_parts("self_attn") | BART_MLP,
+            unreliable_hooks=recomputed_scores(),
         ),
         Attention(
-            "decoder",
-            without(pre_norm_hooks("self_attn"), "scores") | BEHIND_SELF_ATTENTION,
-            "decoder.layers.{}.",
-            _bart_parts("self_attn") | BART_MLP,
+            name="decoder",
+            hooks=without(pre_norm_hooks("self_attn"), "scores") | HOOKS_AFTER_SELF_ATTENTION,
+            layer_prefix="decoder.layers.{}.",
+            parts=_bart_parts("self_attn") | BART_MLP,
             causal=True,
-            unreliable_hooks=recomputed("self_attn"),
+            unreliable_hooks=recomputed_scores("self_attn"),
         ),
         Attention(
-            "cross",
-            without(pre_norm_hooks("cross_attn", "ln2"), "scores", "resid_mid", *MLP_QUANTITIES)
+            name="cross",
+            hooks=without(
+                pre_norm_hooks("cross_attn", "ln2"), "scores", "resid_mid", *MLP_QUANTITIES
+            )
             | {
                 "resid_pre": "ln2.hook_in",
                 "attn_out": "cross_attn.o.hook_out",
                 "memory": "cross_attn.k.hook_in",
             },
-            "decoder.layers.{}.",
-            _bart_parts("encoder_attn"),
-            unreliable_hooks=recomputed("cross_attn")
-            | {"resid_mid": Replacement("", "E + attn_out, which no hook holds")},
+            layer_prefix="decoder.layers.{}.",
+            parts=_bart_parts("encoder_attn"),
+            unreliable_hooks=recomputed_scores("cross_attn")
+            | {
+                "resid_mid": Replacement(
+                    hook="", traced_instead="E + attn_out, which no hook holds"
+                )
+            },
         ),
     ),
     final_norm="{}.layer_norm",
-    tiny={**BARTS["bart"].tiny, "decoder_start_token_id": 0, "scale_embedding": True},
+    tiny_config={**BARTS["bart"].tiny_config, "decoder_start_token_id": 0, "scale_embedding": True},
 )
 
-# Published models have two encoder layers and many decoder layers.
+# Published models have two encoder layers and many decoder layers, so these need not be equal.
 BARTS["blenderbot"] = replace(
     BARTS["mbart"],
     name="Blenderbot",
     architectures=("BlenderbotForConditionalGeneration",),
-    keys=replace(
-        BARTS["mbart"].keys,
-        must=without(BARTS["mbart"].keys.must, "share_encoder_decoder_embeddings"),
-        equal=BARTS["mbart"].keys.equal[1:],
-        first=0,
-        reserved=0,
+    config_keys=replace(
+        BARTS["mbart"].config_keys,
+        certified_values=without(MBART_CERTIFIED, "share_encoder_decoder_embeddings"),
+        equal_pairs=(
+            ("encoder_attention_heads", "decoder_attention_heads"),
+            ("encoder_ffn_dim", "decoder_ffn_dim"),
+        ),
+        first_position_row=0,
+        reserved_position_rows=0,
     ),
     embedding_norm="",
-    tiny={**BARTS["bart"].tiny, "decoder_start_token_id": 0, "pad_token_id": 0},
+    tiny_config={**BARTS["bart"].tiny_config, "decoder_start_token_id": 0, "pad_token_id": 0},
 )
 
 TINY_SWISH: dict[str, Any] = {
@@ -179,13 +188,13 @@ TINY_SWISH: dict[str, Any] = {
     "scale_embedding": True,
 }
 
-# Sines instead of a table of positions; files may still contain the table.
-COMPUTED_POSITIONS: dict[str, Any] = {
+# Positions are sines and not a table of learned rows; files may still contain the table.
+SINUSOIDAL_POSITIONS: dict[str, Any] = {
     "positions": "sinusoidal",
     "position_table": "",
     "embedding_norm": "",
-    "ignored": (
-        *BARTS["bart"].ignored,
+    "ignored_weights": (
+        *BARTS["bart"].ignored_weights,
         "encoder.embed_positions.weight",
         "decoder.embed_positions.weight",
     ),
@@ -195,25 +204,25 @@ BARTS["pegasus"] = replace(
     BARTS["mbart"],
     name="Pegasus",
     architectures=("PegasusForConditionalGeneration",),
-    keys=replace(
-        BARTS["mbart"].keys,
-        must=without(
-            BARTS["mbart"].keys.must,
+    config_keys=replace(
+        BARTS["mbart"].config_keys,
+        certified_values=without(
+            MBART_CERTIFIED,
             "share_encoder_decoder_embeddings",
             "static_position_embeddings",
         ),
-        first=0,
-        reserved=0,
+        first_position_row=0,
+        reserved_position_rows=0,
     ),
-    tiny={**BARTS["bart"].tiny, **TINY_SWISH},
-    **COMPUTED_POSITIONS,
+    tiny_config={**BARTS["bart"].tiny_config, **TINY_SWISH},
+    **SINUSOIDAL_POSITIONS,
 )
 
 BARTS["marian"] = replace(
     BARTS["bart"],
     name="Marian",
     architectures=("MarianMTModel",),
-    keys=replace(BARTS["bart"].keys, first=0, reserved=0),
-    tiny={**BARTS["bart"].tiny, **TINY_SWISH},
-    **COMPUTED_POSITIONS,
+    config_keys=replace(BARTS["bart"].config_keys, first_position_row=0, reserved_position_rows=0),
+    tiny_config={**BARTS["bart"].tiny_config, **TINY_SWISH},
+    **SINUSOIDAL_POSITIONS,
 )

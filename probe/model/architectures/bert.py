@@ -9,13 +9,13 @@ from probe.model.architectures.blocks import (
     post_norm_hooks,
     post_norm_replacements,
     pre_norm_hooks,
-    recomputed,
+    recomputed_scores,
 )
 from probe.model.architectures.family import (
     Attention,
+    ConfigKeys,
     Family,
     GgufKeys,
-    Keys,
     Replacement,
     without,
 )
@@ -26,9 +26,9 @@ BERTS["bert"] = Family(
     name="BERT",
     kind="encoder",
     architectures=("BertForMaskedLM", "BertForPreTraining"),
-    keys=Keys(
+    config_keys=ConfigKeys(
         epsilon="layer_norm_eps",
-        must={
+        certified_values={
             "position_embedding_type": ("absolute",),
             "is_decoder": (False,),
             "add_cross_attention": (False,),
@@ -40,10 +40,10 @@ BERTS["bert"] = Family(
     norm_after_sum=True,
     attentions=(
         Attention(
-            "",
-            post_norm_hooks(),
-            "encoder.layer.{}.",
-            {
+            name="",
+            hooks=post_norm_hooks(),
+            layer_prefix="encoder.layer.{}.",
+            parts={
                 "q": ("attention.self.query", "heads*d_head d_model with bias"),
                 "k": ("attention.self.key", "heads*d_head d_model with bias"),
                 "v": ("attention.self.value", "heads*d_head d_model with bias"),
@@ -54,7 +54,11 @@ BERTS["bert"] = Family(
                 "norm_mlp": ("output.LayerNorm", "d_model with bias"),
             },
             unreliable_hooks=post_norm_replacements()
-            | {"attn_out": Replacement("hook_attn_out", "read in front of the sum and its norm")},
+            | {
+                "attn_out": Replacement(
+                    hook="hook_attn_out", traced_instead="read in front of the sum and its norm"
+                )
+            },
         ),
     ),
     embed="embeddings.word_embeddings",
@@ -62,36 +66,40 @@ BERTS["bert"] = Family(
     type_table="embeddings.token_type_embeddings",
     embedding_norm="embeddings.LayerNorm",
     unembed="cls.predictions.decoder",
-    transform=("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", ""),
-    head_bias="cls.predictions.bias",
-    ignored=(
+    lm_head_transform=(
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "",
+    ),
+    unembed_bias="cls.predictions.bias",
+    ignored_weights=(
         "pooler.*",
         "cls.seq_relationship.*",
         "cls.predictions.decoder.bias",
         "embeddings.position_ids",
     ),
     gguf=GgufKeys(
-        "bert",
-        numbers={"attention.layer_norm_epsilon": "layer_norm_eps"},
-        told_by="token_types.weight",
-        must={"attention.causal": (False,)},
-        unread=("pooling_type",),
+        architecture="bert",
+        number_keys={"attention.layer_norm_epsilon": "layer_norm_eps"},
+        recognised_by="token_types.weight",
+        certified_values={"attention.causal": (False,)},
+        unread_keys=("pooling_type",),
     ),
-    tiny=TINY | {"hidden_size": 28, "max_position_embeddings": 40},
+    tiny_config=TINY | {"hidden_size": 28, "max_position_embeddings": 40},
 )
 
 BERTS["roberta"] = replace(
     BERTS["bert"],
     name="RoBERTa",
     architectures=("RobertaForMaskedLM",),
-    keys=replace(BERTS["bert"].keys, first="pad_token_id"),
+    config_keys=replace(BERTS["bert"].config_keys, first_position_row="pad_token_id"),
     prefix="roberta.",
     unembed="lm_head.decoder",
-    transform=("lm_head.dense", "lm_head.layer_norm", "gelu"),
-    head_bias="lm_head.bias",
-    ignored=("pooler.*", "lm_head.decoder.bias", "embeddings.position_ids"),
+    lm_head_transform=("lm_head.dense", "lm_head.layer_norm", "gelu"),
+    unembed_bias="lm_head.bias",
+    ignored_weights=("pooler.*", "lm_head.decoder.bias", "embeddings.position_ids"),
     gguf=None,
-    tiny={**BERTS["bert"].tiny, "max_position_embeddings": 42},
+    tiny_config={**BERTS["bert"].tiny_config, "max_position_embeddings": 42},
 )
 
 BERTS["xlm-roberta"] = replace(
@@ -112,19 +120,19 @@ BERTS["distilbert"] = replace(
     BERTS["bert"],
     name="DistilBERT",
     architectures=("DistilBertForMaskedLM",),
-    keys=Keys(
+    config_keys=ConfigKeys(
         epsilon=1e-12,
         activation="activation",
         sizes={"d_mlp": "hidden_dim"},
-        must={"sinusoidal_pos_embds": (False,), "tie_word_embeddings": (True,)},
+        certified_values={"sinusoidal_pos_embds": (False,), "tie_word_embeddings": (True,)},
     ),
     prefix="distilbert.",
     attentions=(
         Attention(
-            "",
-            post_norm_hooks(),
-            "transformer.layer.{}.",
-            {
+            name="",
+            hooks=post_norm_hooks(),
+            layer_prefix="transformer.layer.{}.",
+            parts={
                 **{
                     role: (f"attention.{role}_lin", "heads*d_head d_model with bias")
                     for role in "qkv"
@@ -140,17 +148,17 @@ BERTS["distilbert"] = replace(
     ),
     type_table="",
     unembed="vocab_projector",
-    transform=("vocab_transform", "vocab_layer_norm", ""),
-    head_bias="vocab_projector.bias",
-    ignored=("embeddings.position_ids",),
+    lm_head_transform=("vocab_transform", "vocab_layer_norm", ""),
+    unembed_bias="vocab_projector.bias",
+    ignored_weights=("embeddings.position_ids",),
     adapter="by the row",
     gguf=GgufKeys(
-        "bert",
-        numbers={},
-        must={"attention.causal": (False,), "attention.layer_norm_epsilon": (1e-12,)},
-        unread=("pooling_type",),
+        architecture="bert",
+        number_keys={},
+        certified_values={"attention.causal": (False,), "attention.layer_norm_epsilon": (1e-12,)},
+        unread_keys=("pooling_type",),
     ),
-    tiny={
+    tiny_config={
         "vocab_size": 400,
         "max_position_embeddings": 40,
         "n_layers": 2,
@@ -160,7 +168,7 @@ BERTS["distilbert"] = replace(
     },
 )
 
-_NO_BIASES: dict[str, tuple[Any, ...]] = {
+_MODERNBERT_CERTIFIED: dict[str, tuple[Any, ...]] = {
     "norm_bias": (False,),
     "attention_bias": (False,),
     "mlp_bias": (False,),
@@ -169,7 +177,7 @@ _NO_BIASES: dict[str, tuple[Any, ...]] = {
     "classifier_activation": ("gelu",),
 }
 
-_GEGLU = {
+_MODERNBERT_PARTS = {
     "norm": ("attn_norm", "d_model"),
     "o": ("attn.Wo", "d_model heads*d_head"),
     "gate_up": ("mlp.Wi", "2*d_mlp d_model"),
@@ -181,52 +189,54 @@ BERTS["modernbert"] = Family(
     name="ModernBERT",
     kind="encoder",
     architectures=("ModernBertForMaskedLM",),
-    keys=Keys(
+    config_keys=ConfigKeys(
         epsilon="norm_eps",
         activation="hidden_activation",
-        must=_NO_BIASES,
+        certified_values=_MODERNBERT_CERTIFIED,
         window="sliding_window",
-        kinds="layer_types",
+        layer_types="layer_types",
     ),
     prefix="model.",
-    gated=True,
+    gated_mlp=True,
     positions="rotary",
-    plain_rounds=True,
+    adapter_rounds_differently=True,
     attentions=(
         Attention(
-            "",
-            pre_norm_hooks(),
-            "layers.{}.",
-            _GEGLU | {"qkv": ("attn.Wqkv", "heads*d_head+2*kv_heads*d_head d_model")},
-            fused="by role",
-            not_in_first=("norm",),
+            name="",
+            hooks=pre_norm_hooks(),
+            layer_prefix="layers.{}.",
+            parts=_MODERNBERT_PARTS
+            | {"qkv": ("attn.Wqkv", "heads*d_head+2*kv_heads*d_head d_model")},
+            fused_qkv="by role",
+            absent_in_layer_0=("norm",),
         ),
     ),
     embed="embeddings.tok_embeddings",
     embedding_norm="embeddings.norm",
     final_norm="final_norm",
     unembed="decoder",
-    biased=False,
-    transform=("head.dense", "head.norm", "gelu"),
-    head_bias="decoder.bias",
+    outer_biases=False,
+    lm_head_transform=("head.dense", "head.norm", "gelu"),
+    unembed_bias="decoder.bias",
     adapter="by the row",
     gguf=GgufKeys(
-        "modern-bert",
-        numbers={f"attention.layer_norm_{rms}epsilon": "norm_eps" for rms in ("", "rms_")}
-        | {
+        architecture="modern-bert",
+        number_keys={
+            "attention.layer_norm_epsilon": "norm_eps",
+            "attention.layer_norm_rms_epsilon": "norm_eps",
             "attention.sliding_window": "local_attention",
             "attention.sliding_window_pattern": "global_attn_every_n_layers",
             "rope.freq_base": "global_rope_theta",
             "rope.freq_base_swa": "local_rope_theta",
         },
-        must={
+        certified_values={
             "attention.causal": (False,),
             "hidden_activation": ("gelu",),
             "rope.scaling.type": ("none",),
         },
-        unread=("pooling_type",),
+        unread_keys=("pooling_type",),
     ),
-    tiny=TINY
+    tiny_config=TINY
     | TINY_TOKENS
     | {
         "hidden_size": 32,
@@ -242,20 +252,21 @@ BERTS["modernbert-decoder"] = replace(
     name="ModernBERT decoder",
     kind="decoder",
     architectures=("ModernBertDecoderForCausalLM",),
-    plain_rounds=False,
+    adapter_rounds_differently=False,
     in_float32=("rotated", "softmax"),
     attentions=(
         Attention(
-            "",
-            without(pre_norm_hooks(), "scores"),
-            "layers.{}.",
-            _GEGLU | {role: (f"attn.{role}_proj", "heads*d_head d_model") for role in "qkv"},
+            name="",
+            hooks=without(pre_norm_hooks(), "scores"),
+            layer_prefix="layers.{}.",
+            parts=_MODERNBERT_PARTS
+            | {role: (f"attn.{role}_proj", "heads*d_head d_model") for role in "qkv"},
             causal=True,
-            unreliable_hooks=recomputed(),
-            not_in_first=("norm",),
+            unreliable_hooks=recomputed_scores(),
+            absent_in_layer_0=("norm",),
         ),
     ),
-    transform=("lm_head.dense", "lm_head.norm", "gelu"),
+    lm_head_transform=("lm_head.dense", "lm_head.norm", "gelu"),
     adapter="",
     gguf=None,
 )

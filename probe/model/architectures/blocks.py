@@ -1,4 +1,4 @@
-"""Hooks, weights and tiny models that the rows of several families share."""
+"""Hooks, weights and tiny configs that several families share."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -6,13 +6,15 @@ from typing import Any, Literal
 
 from probe.model.architectures.family import (
     Attention,
+    Mixer,
     Parts,
     Replacement,
     without,
 )
 
-# Settings of the tiny random models that tests build (`Family.tiny`). All sizes differ, so that a
-# transposed matrix cannot pass; windows are shorter than the texts, and caps have an effect.
+# Parts of the configs of the tiny random models that tests build (`Family.tiny_config`). All sizes
+# differ, so that a transposed matrix cannot pass; windows are shorter than the texts, and caps have
+# an effect.
 TINY: dict[str, Any] = {
     "vocab_size": 400,
     "num_hidden_layers": 2,
@@ -24,7 +26,7 @@ TINY_GROUPED: dict[str, Any] = TINY | {
     "num_key_value_heads": 2,
     "max_position_embeddings": 40,
 }
-# For families whose usual token ids exceed that vocabulary.
+# For families whose default special tokens exceed that vocabulary.
 TINY_TOKENS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
 TINY_YARN: dict[str, Any] = {
     "rope_type": "yarn",
@@ -39,27 +41,33 @@ TINY_SCALES: dict[str, Any] = {
     "attention_multiplier": 0.3,
     "logits_scaling": 7.0,
 }
-# Norms after the writes of attention and the MLP.
+# Norms after the writes of attention and of the MLP.
 SANDWICH_NORMS = {
     "norm_out": ("post_attention_layernorm", "d_model"),
     "norm_mlp_out": ("post_feedforward_layernorm", "d_model"),
 }
-# Hooks of writes before such a norm; the bridge's usual hooks come after it.
-WRITTEN = {"attn_out": "attn.o.hook_out", "mlp_out": "mlp.hook_out"}
-WRITE_REPLACEMENTS = {
-    name: Replacement(f"hook_{name}", "read in front of its norm") for name in WRITTEN
+# Where such a norm follows, the usual hooks hold a write after it; these hold it before.
+HOOKS_BEFORE_NORM = {"attn_out": "attn.o.hook_out", "mlp_out": "mlp.hook_out"}
+REPLACED_WRITES = {
+    name: Replacement(hook=f"hook_{name}", traced_instead="read in front of its norm")
+    for name in HOOKS_BEFORE_NORM
 }
-# No MLP follows a cross-attention, so it has no hooks of these.
+# Without a norm before attention, x is the stream itself.
+HOOKS_WITHOUT_FIRST_NORM = {"x": "attn.q.hook_in"}
+# No MLP follows a cross-attention, so it has no hooks of these quantities.
 MLP_QUANTITIES = ("mlp_out", "resid_post")
 
 
-def norms(q: str, k: str) -> dict[str, tuple[str, str]]:
-    """Norms of queries and keys, of these widths."""
+def qk_norms(q: str, k: str) -> dict[str, tuple[str, str]]:
+    """Norms of queries and keys, whose widths are `q` and `k`, such as "d_head"."""
     return {"norm_q": ("self_attn.q_norm", q), "norm_k": ("self_attn.k_norm", k)}
 
 
 def pre_norm_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
-    """Hooks of a block with a norm in front of attention: E → x = norm(E) → E + attention."""
+    """Hooks of a block with a norm before attention: x = norm(E), then E + attention(x).
+
+    attn, norm: the names of the attention and of its norm in the bridge
+    """
     return {
         **{
             name: f"hook_{name}"
@@ -72,8 +80,10 @@ def pre_norm_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
 
 
 def post_norm_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
-    """Hooks of a block with a norm after the sum: x = E → norm(E + attention); scores are
-    recomputed.
+    """Hooks of a block with a norm after the sum: norm(E + attention(E)). Scores have no hook;
+    they are recomputed.
+
+    attn, norm: the names of the attention and of its norm in the bridge
     """
     special = {
         "x": f"{attn}.q.hook_in",
@@ -83,32 +93,54 @@ def post_norm_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
     return without(pre_norm_hooks(attn), "scores") | special
 
 
-def recomputed(attn: str = "attn") -> dict[str, Replacement]:
-    """The replacement of scores whose hook holds another quantity."""
-    return {"scores": Replacement(f"{attn}.hook_attn_scores", "scores recomputed from q.k")}
+def recomputed_scores(attn: str = "attn") -> dict[str, Replacement]:
+    """The replacement of scores by recomputed ones, where their hook holds another quantity."""
+    return {
+        "scores": Replacement(
+            hook=f"{attn}.hook_attn_scores", traced_instead="scores recomputed from q.k"
+        )
+    }
 
 
 def post_norm_replacements(attn: str = "attn") -> dict[str, Replacement]:
     """Replacements in a block with a norm after the sum."""
-    return recomputed(attn) | {
-        "resid_mid": Replacement("hook_resid_mid", "read behind the norm of the sum")
+    return recomputed_scores(attn) | {
+        "resid_mid": Replacement(
+            hook="hook_resid_mid", traced_instead="read behind the norm of the sum"
+        )
     }
 
 
-def causal(
+def decoder_stack(
     parts: Parts,
-    unreliable_hooks: Mapping[str, Replacement] = MappingProxyType({}),
     *,
-    fused: Literal["", "by role", "by head"] = "",
-    read: Mapping[str, str] = MappingProxyType({}),
-    layers: str = "layers.{}.",
-) -> tuple[Attention]:
-    """The single stack of a decoder with norms in front of attention.
+    hooks: Mapping[str, str] = MappingProxyType({}),
+    unreliable_hooks: Mapping[str, Replacement] = MappingProxyType({}),
+    norms_writes: bool = False,
+    fused_qkv: Literal["", "by role", "by head"] = "",
+    layer_prefix: str = "layers.{}.",
+    mixer: Mixer | None = None,
+) -> Attention:
+    """The attention and the MLP in every layer of a decoder with a single stack.
 
-    read: hooks that differ from the usual ones
+    hooks: those that differ from `pre_norm_hooks`
+    unreliable_hooks: a quantity that is listed here has no hook, unless `hooks` names one
+    norms_writes: whether the writes of attention and of the MLP are read before a norm that follows
+        them
+    fused_qkv, layer_prefix, mixer: as in `Attention`
     """
-    hooks = without(pre_norm_hooks(), *unreliable_hooks) | dict(read)
     replaced = dict(unreliable_hooks)  # a copy that can be pickled with a trace
-    return (
-        Attention("", hooks, layers, parts, causal=True, unreliable_hooks=replaced, fused=fused),
+    other_hooks = dict(hooks)
+    if norms_writes:
+        replaced = REPLACED_WRITES | replaced
+        other_hooks = HOOKS_BEFORE_NORM | other_hooks
+    return Attention(
+        name="",
+        hooks=without(pre_norm_hooks(), *replaced) | other_hooks,
+        layer_prefix=layer_prefix,
+        parts=parts,
+        causal=True,
+        unreliable_hooks=replaced,
+        fused_qkv=fused_qkv,
+        mixer=mixer,
     )

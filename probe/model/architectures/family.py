@@ -1,4 +1,12 @@
-"""The records of a row of the table of architectures.
+"""Dataclasses that describe one model family, `FAMILIES[model_type]`.
+
+Family       the row itself
+ConfigKeys   the keys of its settings (`Family.config_keys`)
+Attention    the hooks and the weights of its layers (`Family.attentions`)
+Mixer        what replaces attention in some layers of a hybrid (`Attention.mixer`)
+Replacement  a hook that holds another quantity than its name says (`Attention.unreliable_hooks`)
+Routed       its mixture of experts (`Family.routed`)
+GgufKeys     its metadata in GGUF files (`Family.gguf`)
 
 A tensor of a row is a pair: its raw name, as in "self_attn.q_proj", and its shape, as in
 "heads*d_head d_model with bias". The axes are in the order of the file, separated by spaces. An
@@ -30,24 +38,24 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
-# By role, such as "q" or "norm_mlp": raw name and shape.
+# By role, such as "q" or "norm_mlp": the raw name of a tensor and its shape.
 Parts = Mapping[str, tuple[str, str]]
 
-# A layer without attention has neither these quantities nor these weights.
+# A layer without attention has neither these quantities nor weights with these roles.
 QUANTITIES_OF_HEADS = ("q", "k", "v", "z", "pattern", "scores")
-OF_HEADS = ("q", "k", "v", "qkv", "o", "norm_q", "norm_k", "sinks")
+ROLES_OF_HEADS = ("q", "k", "v", "qkv", "o", "norm_q", "norm_k", "sinks")
 
-_HEAD = re.compile("(ForCausalLM|ForMaskedLM|LMHeadModel)$")
+_LM_HEAD = re.compile("(ForCausalLM|ForMaskedLM|LMHeadModel)$")
 
 
 @dataclass(frozen=True)
 class Replacement:
     """A hook that holds another quantity than its name says."""
 
-    # The hook within the block; empty if TransformerLens has none.
-    raw: str
+    # The hook within the block; empty if TransformerLens has no hook for the quantity.
+    hook: str
     # What a trace holds instead, as a phrase for a sentence.
-    instead: str
+    traced_instead: str
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,8 @@ class Mixer:
 
     # "short convolution", "gated delta rule" or "state space".
     formula: str
-    # The hook of its write, within the block.
-    write: str
+    # The hook of its write to the residual stream, within the block.
+    write_hook: str
     # All have `in`, `kernel` and `out`.
     # A gated delta rule also has `gate`, `beta`, `decay`, `decay_bias`, `log_rate` and `norm`.
     # `in_gate` is `in` and `gate` in one tensor, `beta_decay` is `beta` and `decay`, by key head.
@@ -65,9 +73,9 @@ class Mixer:
     # and steps.
     parts: Parts
     # The name of a layer with this mixer in the config's `layer_types`.
-    kind: str
-    # The fields of `MixerSizes`, each with its setting.
-    sizes: Mapping[str, str]
+    layer_type: str
+    # By field of `MixerSizes`: the config key of the size.
+    size_keys: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -78,20 +86,20 @@ class Attention:
     name: Literal["", "encoder", "decoder", "cross"]
     # By quantity of a Trace, such as "q" or "resid_mid": the hook within the block.
     hooks: Mapping[str, str]
-    # The beginning of a layer's raw names; "{}" is replaced by its number.
-    layers: str
-    # The weights of a layer.
+    # The beginning of a layer's raw names; "{}" is replaced by the layer's number.
+    layer_prefix: str
+    # The weights of a layer; their names follow `layer_prefix`.
     parts: Parts
     # Whether a position reads only itself and what comes before it.
     causal: bool = False
-    # By quantity: hooks that hold another one than their name says.
+    # By quantity: hooks that hold another quantity than their name says.
     unreliable_hooks: Mapping[str, Replacement] = field(default_factory=dict)
-    # How one tensor `qkv` contains queries, keys and values: all queries, then all keys, then all
-    # values ("by role"), or the three of each head together ("by head").
-    fused: Literal["", "by role", "by head"] = ""
-    # Roles that the first layer does not have.
-    not_in_first: tuple[str, ...] = ()
-    # What replaces attention in some layers.
+    # How the tensor with the role "qkv" is ordered: all queries, then all keys, then all values
+    # ("by role"), or the three of each head together ("by head"); empty if there are three tensors.
+    fused_qkv: Literal["", "by role", "by head"] = ""
+    # Roles of weights that layer 0 does not have.
+    absent_in_layer_0: tuple[str, ...] = ()
+    # What replaces attention in some layers; None except in a hybrid.
     mixer: Mixer | None = None
 
     def hook_in(self, quantity: str, *, has_heads: bool) -> str:
@@ -101,7 +109,7 @@ class Attention:
         if has_heads or self.mixer is None:
             return self.hooks.get(quantity, "")
         if quantity == "attn_out":
-            return self.mixer.write
+            return self.mixer.write_hook
         return "" if quantity in QUANTITIES_OF_HEADS else self.hooks.get(quantity, "")
 
     @property
@@ -111,54 +119,62 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class Keys:
-    """The names of a family's settings in transformers' config object, and the certified values.
+class ConfigKeys:
+    """The config keys of a family's settings, and the values of settings that are certified.
 
-    The names are attributes of that object, which resolves older and general names, absent keys and
-    consequences of other keys. An empty name means that the family has no such setting.
+    A config key is the name of a setting, as an attribute of transformers' config object. That
+    object resolves older and general names, absent keys and consequences of other keys. An empty
+    key means that the family has no such setting.
     """
 
-    # The epsilon of norms; the number itself if there is no setting.
+    # The key of the epsilon of norms; the number itself if there is no key.
     epsilon: str | float
-    # The activation of the MLP; the activation itself if there is no setting.
+    # The key of the MLP's activation; the activation itself if there is no key.
     activation: str = "hidden_act"
-    # Sizes, by field of `Config`, whose names are not the general ones (`config.SIZES`).
+    # By field of `Config`, such as "d_mlp": keys of sizes that differ from the general ones
+    # (`config.SIZES`).
     sizes: Mapping[str, str] = field(default_factory=dict)
-    # The number of heads of keys and values in every model of the family; 0 if there is a setting.
-    kv_heads: int = 0
-    # The usual length of a text in tokens, for positions without a limit; otherwise 0.
-    n_ctx: int = 0
-    # Settings with their certified values; the first value is that of an absent setting.
-    must: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    # Pairs of settings that must be equal.
-    equal: tuple[tuple[str, str], ...] = ()
-    # The row of the position table for the first token, or a setting with the row before it.
-    first: int | str = 0
-    # Rows of the position table that are not for tokens.
-    reserved: int = 0
-    # The number of rotated dimensions of a head; empty if it is a fraction of all.
+    # The number of key and value heads in every model of the family; 0 if a key states it.
+    fixed_kv_heads: int = 0
+    # The longest text in tokens if the config states none, for positions without a limit; 0 for
+    # positions with a limit.
+    default_n_ctx: int = 0
+    # By key: the values that the formulas cover. A config with another value is refused, and an
+    # absent key counts as the first value.
+    certified_values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    # Pairs of keys whose values must be equal.
+    equal_pairs: tuple[tuple[str, str], ...] = ()
+    # The row of the position table for the first token, or the key of the row before it.
+    first_position_row: int | str = 0
+    # The number of rows of the position table that are not for tokens.
+    reserved_position_rows: int = 0
+    # The key of the number of rotated dimensions of a head; empty if they are a fraction of all.
     rotary_dims: str = ""
-    # The list that states for every layer whether it is rotated; empty if all are.
-    rotated: str = ""
-    # A setting and its value in a model that has rotary positions at all.
-    rotated_by: tuple[str, str] = ("", "")
-    # Settings of biases, each with the letters of "qkvo" that it gives a bias to.
+    # The key of the list that states for every layer whether its queries and keys are rotated;
+    # empty if all layers' are.
+    rotary_layers: str = ""
+    # A key and the value that it has in models with rotary positions; in other models of the family
+    # no layer is rotated.
+    rotary_if: tuple[str, str] = ("", "")
+    # By key of a setting that is true or false: the weights, as letters of "qkvo", that have a bias
+    # if it is true.
     biases: Mapping[str, str] = field(default_factory=dict)
-    # The window of local layers: tokens including the query's, or on either side of it.
+    # The key of the sliding window: tokens including the query's, or on either side of it.
     window: str = ""
-    # The list that states which layers are local; empty if all are, or if there is no window.
-    kinds: str = ""
-    # The number whose root divides scores, instead of d_head.
+    # The key of the list that states which layers have the window; empty if all have it, or if
+    # there is no window.
+    layer_types: str = ""
+    # The key of the number whose root divides scores, instead of d_head.
     query_scalar: str = ""
-    # Whether scores are also divided by the number of their layer, counted from 1.
+    # The key that states whether scores are also divided by the number of their layer, from 1.
     scores_by_layer: str = ""
-    # Bounds of scores and logits; `Config` has the same names.
-    caps: tuple[str, ...] = ()
-    # Constants: "embed" multiplies token embeddings, "write" every write to the stream, and
-    # "scores" products of queries and keys, instead of 1 over a root; "logits" divides logits.
+    # The keys of the bounds of scores and logits; `Config` has the same names.
+    softcaps: tuple[str, ...] = ()
+    # The keys of constants: "embed" multiplies token embeddings, "write" every write to the stream,
+    # and "scores" products of queries and keys, instead of 1 over a root; "logits" divides logits.
     scales: Mapping[str, str] = field(default_factory=dict)
-    # The first token of a target, if `decoder_start_token_id` is not set.
-    start: str = "decoder_start_token_id"
+    # The key of the first token of a target, if `decoder_start_token_id` is not set.
+    decoder_start: str = "decoder_start_token_id"
 
 
 @dataclass(frozen=True)
@@ -171,21 +187,21 @@ class Routed:
     `experts_out`. `shared_gate`, `shared_up` and `shared_out` are the expert for every token.
     """
 
-    # Whether the weights of a token's experts are a softmax over all experts, or over the chosen
-    # ones.
-    of_all: bool = True
-    # The setting that states whether the weights of the chosen experts are divided by their sum;
-    # empty if they always are.
-    normed: str = ""
-    # The setting of the width of the expert for every token; empty without such an expert.
-    shared: str = ""
-    # The settings of the sharpness and the limit of a clamped gate; empty if it is not clamped.
-    clamp: tuple[()] | tuple[str, str] = ()
-    # Tensors in which Hugging Face's class stacks what files store expert by expert, each with the
-    # roles that are concatenated in it.
-    stacked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # Parts with different names in Hugging Face's class and in files: the class's, and the file's.
-    renamed: Mapping[str, str] = field(default_factory=dict)
+    # Whether the weights of a token's experts are a softmax over all experts; otherwise it is over
+    # the chosen ones.
+    softmax_over_all_experts: bool = True
+    # The config key that states whether the weights of the chosen experts are divided by their
+    # sum; empty if they always are.
+    norm_topk_key: str = ""
+    # The config key of the width of the expert for every token; empty without such an expert.
+    shared_width_key: str = ""
+    # The config keys of the sharpness and the limit of a clamped gate; empty if it is not clamped.
+    clamp_keys: tuple[()] | tuple[str, str] = ()
+    # By tensor of Hugging Face's class that stacks all experts: the roles that are concatenated in
+    # it. Files store these weights expert by expert.
+    stacked_experts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # By raw name in Hugging Face's class: the name in files, if it differs.
+    renamed_parts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -195,33 +211,36 @@ class GgufKeys:
     A metadata key is named without the architecture at its beginning, as in
     "attention.head_count_kv". A key that no field names is refused. In every GGUF file, a single
     tensor of queries, keys and values is stored by role, matrices are output x input, experts are
-    in one tensor, and `offset` norms are 1 + their weight.
+    in one tensor, and norms with `norm_adds_one` are stored as 1 + their weight.
     """
 
-    # GGUF's name of the architecture. Several rows may share one.
+    # GGUF's name of the architecture. Several families may share one.
     architecture: str
-    # The config keys that take the number of a metadata key, in addition to `GGUF_SIZES`: one, or
-    # several separated by spaces; dots lead into objects.
-    numbers: Mapping[str, str]
-    # For rows that share an architecture: a file belongs to this row if it has this tensor or this
-    # metadata key. Empty: it belongs to this row if it belongs to no other.
-    told_by: str = ""
-    # Metadata keys that may hold a list of all layers: the config key of the list of kinds, the
-    # kind of a layer whose entry is true or above 0, and the kind of any other layer.
-    layers: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
-    # Metadata keys that may be absent, with their certified values.
-    must: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    # By metadata key of a number, in addition to `GGUF_SIZES`: the config key, or keys, that take
+    # it; dots lead into objects.
+    number_keys: Mapping[str, str | tuple[str, ...]]
+    # For families that share an architecture: a file belongs to this one if it has this tensor or
+    # this metadata key. Empty: it belongs to this one if it belongs to no other.
+    recognised_by: str = ""
+    # By metadata key that may hold a list of all layers: the config key of the layer types, the
+    # type of a layer whose entry is true or above 0, and the type of any other layer.
+    layer_lists: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+    # By metadata key: the values that the formulas cover. A file with another value is refused; a
+    # file without the key is not.
+    certified_values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     # Metadata keys that change no formula, or follow from others.
-    unread: tuple[str, ...] = ()
-    # Config keys that follow from no metadata key, with their values.
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    # By tensor: the config keys that follow from its presence.
-    by_tensor: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    # Roles whose rotary pairs are stored interleaved, (0, 1), (2, 3), …, and not as two halves.
-    interleaved: tuple[str, ...] = ()
-    # The divisor of scores is not in the metadata. A model with this many layers divides them by
-    # sqrt(d_model / heads), and a model of any other size by sqrt(d_head). 0: no such exception.
-    query_scalar: int = 0
+    unread_keys: tuple[str, ...] = ()
+    # By config key that follows from no metadata key: its value in every file.
+    fixed_settings: Mapping[str, Any] = field(default_factory=dict)
+    # By tensor: the config keys, with their values, that follow from its presence.
+    settings_by_tensor: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Roles whose rotary pairs are stored as adjacent rows, (0, 1), (2, 3), …, and not as two
+    # halves.
+    adjacent_pair_roles: tuple[str, ...] = ()
+    # The number of layers of the model that divides scores by sqrt(d_model / heads), where models
+    # of any other size divide them by sqrt(d_head); the metadata do not state which. 0 without such
+    # a model.
+    query_scalar_exception: int = 0
 
 
 @dataclass(frozen=True)
@@ -234,55 +253,61 @@ class Family:
 
     # Its name in sentences and tables, as in "GPT-2".
     name: str
+    # Whether it reads left to right, both ways, or one text both ways and another left to right.
     kind: Kind
     # The classes of transformers with a language-model head; tests build the first one.
     architectures: tuple[str, ...]
-    # The names of settings in the config, and the certified values.
-    keys: Keys
-    # The class without a language-model head, if its name is not one of the others with "Model" at
-    # the end.
-    base: str = ""
-    # What the class with a head puts before every weight's name of the class without one.
+    # The keys of its settings, and the values of settings that are certified.
+    config_keys: ConfigKeys
+    # The class without a language-model head, if its name is not one of `architectures` with
+    # "Model" at the end.
+    base_class: str = ""
+    # What precedes all raw names in the class with a language-model head, except those of the head.
     prefix: str = ""
-    # Whether the matrices of layers are input x output; in other families they are output x input.
+    # Whether the matrices of layers are input x output, as in GPT-2's Conv1D; otherwise they are
+    # output x input, as in torch.nn.Linear.
     transposed: bool = False
 
     # --- norms ---
+    # The formula of every norm.
     norm: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
-    # Whether there is a norm in front of attention and the MLP: x = norm(E) (pre-norm).
+    # Whether there is a norm before attention and before the MLP: x = norm(E) (pre-norm).
     norm_first: bool = True
     # Whether there is a norm after the sum of the stream and a write: norm(E + MLP(E)).
     norm_after_sum: bool = False
     # Whether there is a norm after a write, before it is added: E + norm(MLP(E)).
     norm_after_write: bool = False
     # Whether a norm multiplies by 1 + its weight.
-    offset: bool = False
+    norm_adds_one: bool = False
 
     # --- positions ---
+    # How the position of a token enters the model.
     positions: Literal["learned", "sinusoidal", "rotary", "relative bias", "alibi"] = "learned"
     # Whether rotary positions rotate coordinates 2 i and 2 i + 1 together, not i and i + dims/2.
-    interleaved: bool = False
+    rotary_adjacent_pairs: bool = False
 
     # --- attention and MLP ---
-    # Whether the size of a head is independent, and not d_model / heads.
-    free_heads: bool = False
+    # Whether d_head may differ from d_model / heads.
+    d_head_is_independent: bool = False
     # Whether scores are divided by a root, such as that of d_head.
-    scaled: bool = True
+    divides_scores: bool = True
     # Whether z is gated: sigmoid(x W_gate) * (A V). "q" then holds queries and gates head by head.
-    gated_heads: bool = False
+    gated_attention: bool = False
     # Whether attention and MLP both read the stream that enters the block.
-    parallel: bool = False
+    parallel_attn_mlp: bool = False
     # Whether the MLP is gated: (activation(x W_gate) * (x W_up)) W_out.
-    gated: bool = False
+    gated_mlp: bool = False
     # The mixture of experts that replaces the MLP; None for a single MLP.
     routed: Routed | None = None
 
     # --- rounding in its code ---
-    # The quantities that the code of transformers computes in float32 whatever the model's dtype:
+    # The steps that the hooked model computes in float32 whatever its dtype. They are those of
+    # transformers' code, or of the TransformerLens adapter where it differs
+    # (`adapter_rounds_differently`):
     #   "variance"  the variance in a norm
     #   "norm"      the norm up to the gain
     #   "gain"      the gain of a norm
-    #   "rotated"   the queries and keys that are rotated
+    #   "rotated"   queries and keys, rounded to float32 before they are rotated
     #   "rotation"  the whole rotation
     #   "scores"    the scores
     #   "softmax"   the softmax
@@ -291,19 +316,19 @@ class Family:
         Literal["variance", "norm", "gain", "rotated", "rotation", "scores", "softmax", "router"],
         ...,
     ] = ()
-    # Whether Hugging Face's model and the hooked one, in float64, round to float32 at different
-    # steps.
-    plain_rounds: bool = False
+    # Whether the hooked model, in float64, rounds to float32 at other steps than Hugging Face's
+    # model. Their logits then agree up to the rounding of float32 only.
+    adapter_rounds_differently: bool = False
 
     # --- embeddings and unembedding ---
-    # The stacks; an encoder-decoder has two and a cross-attention.
+    # The stack; in an encoder-decoder the encoder, the decoder, and the decoder's cross-attention.
     attentions: tuple[Attention, ...] = ()
     # Whether the tokenizer adds special tokens such as [CLS]; otherwise one BOS is prepended.
-    special_tokens: bool = True
+    adds_special_tokens: bool = True
     # The token embedding.
     embed: str = ""
     # Whether token embeddings are multiplied by the root of d_model.
-    scaled_embedding: bool = False
+    scales_embedding: bool = False
     # The table of learned positions or of relative biases; empty without a table.
     position_table: str = ""
     # The table of token types; empty without token types.
@@ -314,20 +339,21 @@ class Family:
     final_norm: str = ""
     # The unembedding; stored only if it is not tied to the embedding.
     unembed: str = "lm_head"
-    # Whether the product of `transform`, and every LayerNorm outside the blocks, have a bias.
-    biased: bool = True
-    # Before the unembedding: a product, a norm and an activation; the config's activation if that
-    # is empty.
-    transform: tuple[str, str, str] = ("", "", "")
+    # Whether the product in `lm_head_transform`, and every LayerNorm outside the blocks, have a
+    # bias.
+    outer_biases: bool = True
+    # Before the unembedding: the raw names of a product and of a norm, and the activation between
+    # them; the MLP's activation if that is empty.
+    lm_head_transform: tuple[str, str, str] = ("", "", "")
     # The bias of the unembedding, full name; empty without a bias.
-    head_bias: str = ""
-    # Weights that are read if they exist, with their shapes.
-    optional: Mapping[str, str] = field(default_factory=dict)
+    unembed_bias: str = ""
+    # Weights that are read if a file has them, with their shapes.
+    optional_weights: Mapping[str, str] = field(default_factory=dict)
     # Weights that no formula reads; "*" matches any text.
-    ignored: tuple[str, ...] = ()
+    ignored_weights: tuple[str, ...] = ()
 
-    # The settings of a tiny random model of the family, from which tests build one.
-    tiny: Mapping[str, Any] = field(default_factory=dict)
+    # The config of a tiny random model of the family, from which tests build one.
+    tiny_config: Mapping[str, Any] = field(default_factory=dict)
 
     # --- other programs ---
     # How a GGUF file stores the family; None if GGUF files are not supported.
@@ -337,11 +363,11 @@ class Family:
     adapter: str = ""
 
     @property
-    def headless(self) -> tuple[str, ...]:
+    def classes_without_lm_head(self) -> tuple[str, ...]:
         """The classes of the same models without a language-model head."""
-        if self.base:
-            return (self.base,)
-        derived = [_HEAD.sub("Model", name) for name in self.architectures]
+        if self.base_class:
+            return (self.base_class,)
+        derived = [_LM_HEAD.sub("Model", name) for name in self.architectures]
         return tuple(name for name in dict.fromkeys(derived) if name not in self.architectures)
 
     def raw_name(self, name: str) -> str:
@@ -360,11 +386,11 @@ class Family:
     @property
     def _norm_shape(self) -> str:
         """The shape of a norm outside the blocks."""
-        return "d_model with bias" if self.norm == "LayerNorm" and self.biased else "d_model"
+        return "d_model with bias" if self.norm == "LayerNorm" and self.outer_biases else "d_model"
 
     @property
-    def outside(self) -> dict[str, str]:
-        """The raw name and shape of every weight outside the blocks, except the language-model
+    def outer_shapes(self) -> dict[str, str]:
+        """By raw name: the shapes of all weights outside the blocks, without the language-model
         head.
         """
         norm = self._norm_shape
@@ -385,14 +411,14 @@ class Family:
         }
 
     @property
-    def head(self) -> dict[str, str]:
-        """The raw names and shapes of the language-model head, except the unembedding."""
-        product = "d_model d_model with bias" if self.biased else "d_model d_model"
+    def lm_head_shapes(self) -> dict[str, str]:
+        """By raw name: the shapes of the language-model head, without the unembedding."""
+        product = "d_model d_model with bias" if self.outer_biases else "d_model d_model"
         norm = self._norm_shape
         shapes = {
-            self.transform[0]: product,
-            self.transform[1]: norm,
-            self.head_bias: "d_vocab without .weight",
+            self.lm_head_transform[0]: product,
+            self.lm_head_transform[1]: norm,
+            self.unembed_bias: "d_vocab without .weight",
         }
         return {name: shape for name, shape in shapes.items() if name}
 

@@ -1,77 +1,79 @@
-"""The Gemma models: Llama's relatives with norms around writes, windows, and capped scores and
-logits.
+"""The Gemma models: like Llama (`llama.py`), with norms around writes, windows, and capped scores
+and logits.
 """
 
 from dataclasses import replace
 
 from probe.model.architectures.blocks import (
     SANDWICH_NORMS,
-    WRITE_REPLACEMENTS,
-    WRITTEN,
-    causal,
-    norms,
+    decoder_stack,
+    qk_norms,
 )
 from probe.model.architectures.family import (
+    ConfigKeys,
     Family,
-    Keys,
     without,
 )
 from probe.model.architectures.gguf_keys import (
-    GGUF_WINDOW,
-    KIN_GGUF,
-    WINDOW_GGUF,
+    GGUF_WINDOW_NUMBERS,
+    LLAMA_LIKE_GGUF,
+    LLAMA_LIKE_GGUF_WITH_WINDOW,
 )
-from probe.model.architectures.llama import ATTENTION_BIAS, LLAMAS, PARTS
+from probe.model.architectures.llama import ATTENTION_BIAS, LLAMA_PARTS, LLAMAS
 
 GEMMAS: dict[str, Family] = {}
 
-GEMMA_PARTS = PARTS | SANDWICH_NORMS | {"norm_mlp": ("pre_feedforward_layernorm", "d_model")}
+GEMMA_PARTS = LLAMA_PARTS | SANDWICH_NORMS | {"norm_mlp": ("pre_feedforward_layernorm", "d_model")}
 
 GEMMAS["gemma"] = replace(
     LLAMAS["llama"],
     name="Gemma",
     architectures=("GemmaForCausalLM",),
-    keys=replace(
-        LLAMAS["llama"].keys,
-        must={"use_bidirectional_attention": (False, None)},
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
+        certified_values={"use_bidirectional_attention": (False, None)},
+        biases=ATTENTION_BIAS,
     ),
-    offset=True,
-    scaled_embedding=True,
+    norm_adds_one=True,
+    scales_embedding=True,
     in_float32=("norm", "gain", "softmax"),
-    gguf=replace(KIN_GGUF, architecture="gemma"),
+    gguf=replace(LLAMA_LIKE_GGUF, architecture="gemma"),
 )
 
 GEMMAS["gemma2"] = replace(
     LLAMAS["llama"],
     name="Gemma 2",
     architectures=("Gemma2ForCausalLM",),
-    keys=Keys(
+    config_keys=ConfigKeys(
         epsilon="rms_norm_eps",
         activation="hidden_activation",
-        must={"use_bidirectional_attention": (False, None)},
+        certified_values={"use_bidirectional_attention": (False, None)},
         biases=ATTENTION_BIAS,
         window="sliding_window",
-        kinds="layer_types",
+        layer_types="layer_types",
         query_scalar="query_pre_attn_scalar",
-        caps=("attn_logit_softcapping", "final_logit_softcapping"),
+        softcaps=("attn_logit_softcapping", "final_logit_softcapping"),
     ),
     norm_after_write=True,
-    offset=True,
-    scaled_embedding=True,
+    norm_adds_one=True,
+    scales_embedding=True,
     in_float32=("norm", "gain", "softmax"),
-    attentions=causal(GEMMA_PARTS, WRITE_REPLACEMENTS, read=WRITTEN),
+    attentions=(decoder_stack(GEMMA_PARTS, norms_writes=True),),
     gguf=replace(
-        WINDOW_GGUF,
+        LLAMA_LIKE_GGUF_WITH_WINDOW,
         architecture="gemma2",
-        numbers=GGUF_WINDOW
-        | {name: name for name in ("attn_logit_softcapping", "final_logit_softcapping")},
-        query_scalar=46,
+        number_keys=GGUF_WINDOW_NUMBERS
+        | {
+            "attn_logit_softcapping": "attn_logit_softcapping",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
+        query_scalar_exception=46,  # Gemma 2 27B
     ),
-    tiny={
-        **LLAMAS["llama"].tiny,
+    tiny_config={
+        **LLAMAS["llama"].tiny_config,
         "sliding_window": 5,
         "layer_types": ["sliding_attention", "full_attention"],
-        "query_pre_attn_scalar": 7,  # not d_head
+        "query_pre_attn_scalar": 7,  # differs from d_head
         "attn_logit_softcapping": 2.0,
         "final_logit_softcapping": 3.0,
     },
@@ -81,25 +83,35 @@ GEMMAS["gemma3_text"] = replace(
     GEMMAS["gemma2"],
     name="Gemma 3",
     architectures=("Gemma3ForCausalLM",),
-    base="Gemma3TextModel",
-    keys=replace(
-        GEMMAS["gemma2"].keys,
-        must={**GEMMAS["gemma2"].keys.must, "attn_logit_softcapping": (None,)},
-        caps=("final_logit_softcapping",),
+    base_class="Gemma3TextModel",
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
+        activation="hidden_activation",
+        certified_values={
+            "use_bidirectional_attention": (False, None),
+            "attn_logit_softcapping": (None,),
+        },
+        biases=ATTENTION_BIAS,
+        window="sliding_window",
+        layer_types="layer_types",
+        query_scalar="query_pre_attn_scalar",
+        softcaps=("final_logit_softcapping",),
     ),
-    attentions=causal(GEMMA_PARTS | norms("d_head", "d_head"), WRITE_REPLACEMENTS, read=WRITTEN),
+    attentions=(decoder_stack(GEMMA_PARTS | qk_norms("d_head", "d_head"), norms_writes=True),),
     gguf=replace(
-        WINDOW_GGUF,
+        LLAMA_LIKE_GGUF_WITH_WINDOW,
         architecture="gemma3",
-        numbers=GGUF_WINDOW
+        number_keys=GGUF_WINDOW_NUMBERS
         | {
             "attention.sliding_window_pattern": "sliding_window_pattern",
             "rope.freq_base_swa": "rope_local_base_freq",
             "final_logit_softcapping": "final_logit_softcapping",
         },
-        query_scalar=62,
+        query_scalar_exception=62,  # Gemma 3 27B
     ),
-    tiny=without(GEMMAS["gemma2"].tiny, "attn_logit_softcapping", "final_logit_softcapping"),
+    tiny_config=without(
+        GEMMAS["gemma2"].tiny_config, "attn_logit_softcapping", "final_logit_softcapping"
+    ),
 )
 
 GEMMAS["vaultgemma"] = replace(
@@ -107,6 +119,8 @@ GEMMAS["vaultgemma"] = replace(
     name="VaultGemma",
     architectures=("VaultGemmaForCausalLM",),
     norm_after_write=False,
-    attentions=causal(PARTS | {"norm_mlp": ("pre_feedforward_layernorm", "d_model")}),
+    attentions=(
+        decoder_stack(LLAMA_PARTS | {"norm_mlp": ("pre_feedforward_layernorm", "d_model")}),
+    ),
     gguf=None,
 )

@@ -10,80 +10,84 @@ from probe.model.architectures.blocks import (
     TINY_GROUPED,
     TINY_SCALES,
     TINY_TOKENS,
-    causal,
-    norms,
+    decoder_stack,
+    qk_norms,
 )
 from probe.model.architectures.family import (
     Attention,
+    ConfigKeys,
     Family,
-    Keys,
     Mixer,
+    Parts,
     Replacement,
     Routed,
     without,
 )
 from probe.model.architectures.gguf_keys import (
-    GGUF_ROTARY,
-    KIN_GGUF,
+    GGUF_LLAMA_NUMBERS,
+    LLAMA_LIKE_GGUF,
 )
-from probe.model.architectures.llama import LLAMAS, PARTS
+from probe.model.architectures.llama import ATTENTION_BIAS, LLAMA_PARTS, LLAMAS
 from probe.model.architectures.qwen import QWENS
 from probe.model.architectures.routed import (
     EVERY_LAYER_ROUTED,
     MIXTURES,
-    ROUTED,
-    SHARED,
-    SHARED_EXPERT,
-    STACKED,
+    ROUTED_PARTS,
+    SHARED_EXPERT_PARTS,
+    SHARED_WIDTH_KEY,
+    STACKED_EXPERTS,
     TINY_EXPERTS,
 )
 
 HYBRIDS: dict[str, Family] = {}
 
 # Liquid AI's hybrid: gated short convolutions, and attention in a few layers.
+SHORT_CONVOLUTION = Mixer(
+    formula="short convolution",
+    write_hook="conv.hook_out",
+    parts={
+        "in": ("conv.in_proj", "3*d_model d_model"),
+        "kernel": ("conv.conv", "d_model 1 kernel"),
+        "out": ("conv.out_proj", "d_model d_model"),
+    },
+    layer_type="conv",
+    size_keys={"width": "conv_L_cache"},
+)
+
 HYBRIDS["lfm2"] = replace(
     LLAMAS["llama"],
     name="LFM2",
     architectures=("Lfm2ForCausalLM",),
-    keys=Keys(epsilon="norm_eps", activation="silu", must={"conv_bias": (False,)}),
+    config_keys=ConfigKeys(
+        epsilon="norm_eps", activation="silu", certified_values={"conv_bias": (False,)}
+    ),
     attentions=(
-        replace(
-            causal(
-                {
-                    **{role: PARTS[role] for role in "qkv"},
-                    "o": ("self_attn.out_proj", "d_model heads*d_head"),
-                    "norm_q": ("self_attn.q_layernorm", "d_head"),
-                    "norm_k": ("self_attn.k_layernorm", "d_head"),
-                    "norm": ("operator_norm", "d_model"),
-                    "gate": ("feed_forward.w1", "d_mlp d_model"),
-                    "up": ("feed_forward.w3", "d_mlp d_model"),
-                    "out": ("feed_forward.w2", "d_model d_mlp"),
-                    "norm_mlp": ("ffn_norm", "d_model"),
-                }
-            )[0],
-            mixer=Mixer(
-                "short convolution",
-                "conv.hook_out",
-                {
-                    "in": ("conv.in_proj", "3*d_model d_model"),
-                    "kernel": ("conv.conv", "d_model 1 kernel"),
-                    "out": ("conv.out_proj", "d_model d_model"),
-                },
-                kind="conv",
-                sizes={"width": "conv_L_cache"},
-            ),
+        decoder_stack(
+            {
+                **{role: LLAMA_PARTS[role] for role in "qkv"},
+                "o": ("self_attn.out_proj", "d_model heads*d_head"),
+                "norm_q": ("self_attn.q_layernorm", "d_head"),
+                "norm_k": ("self_attn.k_layernorm", "d_head"),
+                "norm": ("operator_norm", "d_model"),
+                "gate": ("feed_forward.w1", "d_mlp d_model"),
+                "up": ("feed_forward.w3", "d_mlp d_model"),
+                "out": ("feed_forward.w2", "d_model d_mlp"),
+                "norm_mlp": ("ffn_norm", "d_model"),
+            },
+            mixer=SHORT_CONVOLUTION,
         ),
     ),
     final_norm="embedding_norm",
     gguf=replace(
-        KIN_GGUF,
+        LLAMA_LIKE_GGUF,
         architecture="lfm2",
-        numbers=GGUF_ROTARY
+        number_keys=GGUF_LLAMA_NUMBERS
         | {"attention.layer_norm_rms_epsilon": "norm_eps", "shortconv.l_cache": "conv_L_cache"},
-        layers={"attention.head_count_kv": ("layer_types", "full_attention", "conv")},
-        settings={"block_auto_adjust_ff_dim": False},  # a file has the width that comes of it
+        layer_lists={"attention.head_count_kv": ("layer_types", "full_attention", "conv")},
+        # A file states the width of the MLP after LFM2's adjustment.
+        fixed_settings={"block_auto_adjust_ff_dim": False},
     ),
-    tiny=TINY_GROUPED
+    tiny_config=TINY_GROUPED
     | TINY_TOKENS
     | {
         "num_hidden_layers": 3,
@@ -96,9 +100,9 @@ HYBRIDS["lfm2"] = replace(
 
 # Qwen's hybrids: a gated delta rule, and in every fourth layer attention with gated z.
 DELTA_RULE = Mixer(
-    "gated delta rule",
-    "linear_attn.hook_out",
-    {
+    formula="gated delta rule",
+    write_hook="linear_attn.hook_out",
+    parts={
         "in_gate": ("linear_attn.in_proj_qkvz", "channels+mixer_heads*d_value d_model"),
         "beta_decay": ("linear_attn.in_proj_ba", "2*mixer_heads d_model"),
         "kernel": ("linear_attn.conv1d", "channels 1 kernel"),
@@ -107,8 +111,8 @@ DELTA_RULE = Mixer(
         "norm": ("linear_attn.norm", "d_value"),
         "out": ("linear_attn.out_proj", "d_model mixer_heads*d_value"),
     },
-    kind="linear_attention",
-    sizes={
+    layer_type="linear_attention",
+    size_keys={
         "width": "linear_conv_kernel_dim",
         "heads": "linear_num_value_heads",
         "key_heads": "linear_num_key_heads",
@@ -117,19 +121,24 @@ DELTA_RULE = Mixer(
     },
 )
 
-GATED = {"q": ("self_attn.q_proj", "2*heads*d_head d_model")}
+# The tensor, and the hook, of queries also contain the gates of z.
+QUERIES_AND_GATES = {"q": ("self_attn.q_proj", "2*heads*d_head d_model")}
+QUERIES_ALONE = {
+    "q": Replacement(hook="attn.hook_q", traced_instead="without the gates stored next to it")
+}
 
-GATES_APART = {"q": Replacement("attn.hook_q", "without the gates stored next to it")}
 
-
-def _with_delta_rule(parts: dict[str, tuple[str, str]], mixer: Mixer) -> tuple[Attention]:
+def _with_delta_rule(parts: Parts, mixer: Mixer) -> Attention:
     """The stack of one of Qwen's hybrids.
 
-    parts: of its MLPs and norms
+    parts: its weights, except queries with gates and the norms of queries and keys
     """
-    heads = parts | GATED | norms("d_head", "d_head")
-    (attention,) = causal(heads, GATES_APART, read={"q": "attn.hook_q"})
-    return (replace(attention, mixer=mixer),)
+    return decoder_stack(
+        dict(parts) | QUERIES_AND_GATES | qk_norms("d_head", "d_head"),
+        hooks={"q": "attn.hook_q"},
+        unreliable_hooks=QUERIES_ALONE,
+        mixer=mixer,
+    )
 
 
 TINY_DELTA_RULE: dict[str, Any] = {
@@ -140,17 +149,18 @@ TINY_DELTA_RULE: dict[str, Any] = {
     "linear_num_key_heads": 2,
     "linear_key_head_dim": 5,
     "linear_value_head_dim": 7,
-    "rms_norm_eps": 0.02,  # the norm of a nearly empty matrix would make its rounding large
+    # With a smaller epsilon, the norm of a nearly empty matrix would magnify rounding errors.
+    "rms_norm_eps": 0.02,
 }
 
 HYBRIDS["qwen3_next"] = replace(
     MIXTURES["qwen3_moe"],
     name="Qwen3-Next",
     architectures=("Qwen3NextForCausalLM",),
-    keys=Keys(
+    config_keys=ConfigKeys(
         epsilon="rms_norm_eps",
         sizes={"d_mlp": "moe_intermediate_size"},
-        must=EVERY_LAYER_ROUTED
+        certified_values=EVERY_LAYER_ROUTED
         | {
             "use_sliding_window": (False,),
             "attention_bias": (False,),
@@ -158,21 +168,24 @@ HYBRIDS["qwen3_next"] = replace(
         },
     ),
     routed=Routed(
-        normed="norm_topk_prob",
-        shared=SHARED,
-        stacked=STACKED,
+        norm_topk_key="norm_topk_prob",
+        shared_width_key=SHARED_WIDTH_KEY,
+        stacked_experts=STACKED_EXPERTS,
     ),
-    offset=True,
-    gated_heads=True,
+    norm_adds_one=True,
+    gated_attention=True,
     in_float32=("norm", "gain", "softmax", "router"),
-    attentions=_with_delta_rule(ROUTED | SHARED_EXPERT, DELTA_RULE),
-    ignored=(*MIXTURES["qwen3_moe"].ignored, "mtp.*"),
+    attentions=(_with_delta_rule(ROUTED_PARTS | SHARED_EXPERT_PARTS, DELTA_RULE),),
+    ignored_weights=(*MIXTURES["qwen3_moe"].ignored_weights, "mtp.*"),
     gguf=None,
-    tiny=TINY_GROUPED | TINY_EXPERTS | TINY_DELTA_RULE | {"shared_expert_intermediate_size": 12},
+    tiny_config=TINY_GROUPED
+    | TINY_EXPERTS
+    | TINY_DELTA_RULE
+    | {"shared_expert_intermediate_size": 12},
 )
 
-# The same model with the products of the delta rule in separate tensors.
-DELTA_RULE_APART = replace(
+# The same with one tensor for each of its products.
+DELTA_RULE_SEPARATE = replace(
     DELTA_RULE,
     parts=without(DELTA_RULE.parts, "in_gate", "beta_decay")
     | {
@@ -183,39 +196,49 @@ DELTA_RULE_APART = replace(
     },
 )
 
+QWEN3_5_CERTIFIED: dict[str, tuple[Any, ...]] = {
+    "attention_bias": (False,),
+    "hidden_act": ("silu",),
+    "attn_output_gate": (True,),
+}
+
 HYBRIDS["qwen3_5_text"] = replace(
     QWENS["qwen3"],
     name="Qwen3.5",
     architectures=("Qwen3_5ForCausalLM",),
-    base="Qwen3_5TextModel",
-    keys=Keys(
+    base_class="Qwen3_5TextModel",
+    config_keys=ConfigKeys(
         epsilon="rms_norm_eps",
-        must={"attention_bias": (False,), "hidden_act": ("silu",), "attn_output_gate": (True,)},
+        certified_values=QWEN3_5_CERTIFIED,
     ),
-    offset=True,
-    gated_heads=True,
+    norm_adds_one=True,
+    gated_attention=True,
     in_float32=("norm", "gain", "softmax"),
-    attentions=_with_delta_rule(PARTS, DELTA_RULE_APART),
-    ignored=HYBRIDS["qwen3_next"].ignored,
+    attentions=(_with_delta_rule(LLAMA_PARTS, DELTA_RULE_SEPARATE),),
+    ignored_weights=HYBRIDS["qwen3_next"].ignored_weights,
     gguf=None,
-    tiny=TINY_GROUPED | TINY_DELTA_RULE,
+    tiny_config=TINY_GROUPED | TINY_DELTA_RULE,
 )
 
 HYBRIDS["qwen3_5_moe_text"] = replace(
     HYBRIDS["qwen3_next"],
     name="Qwen3.5-MoE",
     architectures=("Qwen3_5MoeForCausalLM",),
-    base="Qwen3_5MoeTextModel",
-    keys=replace(HYBRIDS["qwen3_5_text"].keys, sizes=HYBRIDS["qwen3_next"].keys.sizes),
-    routed=Routed(shared=SHARED, stacked=STACKED),
-    attentions=_with_delta_rule(ROUTED | SHARED_EXPERT, DELTA_RULE_APART),
+    base_class="Qwen3_5MoeTextModel",
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
+        sizes={"d_mlp": "moe_intermediate_size"},
+        certified_values=QWEN3_5_CERTIFIED,
+    ),
+    routed=Routed(shared_width_key=SHARED_WIDTH_KEY, stacked_experts=STACKED_EXPERTS),
+    attentions=(_with_delta_rule(ROUTED_PARTS | SHARED_EXPERT_PARTS, DELTA_RULE_SEPARATE),),
 )
 
 # IBM's hybrids: a state space of the second Mamba in most layers.
 STATE_SPACE = Mixer(
-    "state space",
-    "mixer.hook_out",
-    {
+    formula="state space",
+    write_hook="mixer.hook_out",
+    parts={
         "in": ("mamba.in_proj", "channels+mixer_heads*d_value+mixer_heads d_model"),
         "kernel": ("mamba.conv1d", "channels 1 kernel with bias"),
         "step_bias": ("mamba.dt_bias", "mixer_heads without .weight"),
@@ -224,8 +247,8 @@ STATE_SPACE = Mixer(
         "norm": ("mamba.norm", "mixer_heads*d_value"),
         "out": ("mamba.out_proj", "d_model mixer_heads*d_value"),
     },
-    kind="linear_attention",
-    sizes={
+    layer_type="linear_attention",
+    size_keys={
         "width": "mamba_d_conv",
         "heads": "mamba_n_heads",
         "key_heads": "mamba_n_groups",
@@ -234,7 +257,12 @@ STATE_SPACE = Mixer(
     },
 )
 
-NO_LIMIT = (0.0, math.inf)  # of the size of a step
+MAMBA_CERTIFIED: dict[str, tuple[Any, ...]] = {
+    "mamba_conv_bias": (True,),
+    "mamba_proj_bias": (False,),
+    "hidden_act": ("silu",),
+    "time_step_limit": ((0.0, math.inf),),  # no limit
+}
 
 TINY_STATE_SPACE: dict[str, Any] = {
     "num_hidden_layers": 3,
@@ -251,33 +279,26 @@ HYBRIDS["bamba"] = replace(
     LLAMAS["llama"],
     name="Bamba",
     architectures=("BambaForCausalLM",),
-    keys=replace(
-        LLAMAS["llama"].keys,
-        must={
-            "mlp_bias": (False,),
-            "mamba_conv_bias": (True,),
-            "mamba_proj_bias": (False,),
-            "hidden_act": ("silu",),
-            "time_step_limit": (NO_LIMIT,),
-        },
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
+        certified_values={"mlp_bias": (False,)} | MAMBA_CERTIFIED,
+        biases=ATTENTION_BIAS,
     ),
     attentions=(
-        replace(
-            causal(
-                {role: PARTS[role] for role in ("q", "k", "v", "o", "norm")}
-                | {
-                    "gate": ("feed_forward.gate_proj", "d_mlp d_model"),
-                    "up": ("feed_forward.up_proj", "d_mlp d_model"),
-                    "out": ("feed_forward.down_proj", "d_model d_mlp"),
-                    "norm_mlp": ("pre_ff_layernorm", "d_model"),
-                }
-            )[0],
+        decoder_stack(
+            LLAMA_PARTS
+            | {
+                "gate": ("feed_forward.gate_proj", "d_mlp d_model"),
+                "up": ("feed_forward.up_proj", "d_mlp d_model"),
+                "out": ("feed_forward.down_proj", "d_model d_mlp"),
+                "norm_mlp": ("pre_ff_layernorm", "d_model"),
+            },
             mixer=STATE_SPACE,
         ),
     ),
     final_norm="final_layernorm",
     gguf=None,
-    tiny=TINY_GROUPED | TINY_TOKENS | TINY_STATE_SPACE | {"attn_layer_indices": [1]},
+    tiny_config=TINY_GROUPED | TINY_TOKENS | TINY_STATE_SPACE | {"attn_layer_indices": [1]},
 )
 
 # Granite 4 without experts. Models with experts are not supported yet.
@@ -285,28 +306,26 @@ HYBRIDS["granitemoehybrid"] = replace(
     HYBRIDS["bamba"],
     name="Granite 4",
     architectures=("GraniteMoeHybridForCausalLM",),
-    keys=replace(
-        HYBRIDS["bamba"].keys,
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
         sizes={"d_mlp": "shared_intermediate_size"},
-        must=without(HYBRIDS["bamba"].keys.must, "mlp_bias")
-        | {"normalization_function": ("rmsnorm",)},
-        scales=LLAMAS["granite"].keys.scales,
-        rotated_by=("position_embedding_type", "rope"),
+        certified_values=MAMBA_CERTIFIED | {"normalization_function": ("rmsnorm",)},
+        biases=ATTENTION_BIAS,
+        scales=LLAMAS["granite"].config_keys.scales,
+        rotary_if=("position_embedding_type", "rope"),
     ),
     attentions=(
-        replace(
-            causal(
-                without(PARTS, "gate", "up", "out")
-                | {
-                    "gate_up": ("shared_mlp.input_linear", "2*d_mlp d_model"),
-                    "out": ("shared_mlp.output_linear", "d_model d_mlp"),
-                }
-            )[0],
+        decoder_stack(
+            without(LLAMA_PARTS, "gate", "up", "out")
+            | {
+                "gate_up": ("shared_mlp.input_linear", "2*d_mlp d_model"),
+                "out": ("shared_mlp.output_linear", "d_model d_mlp"),
+            },
             mixer=STATE_SPACE,
         ),
     ),
     final_norm="norm",
-    tiny=TINY_GROUPED
+    tiny_config=TINY_GROUPED
     | TINY_TOKENS
     | TINY_STATE_SPACE
     | TINY_SCALES

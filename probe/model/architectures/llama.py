@@ -1,42 +1,44 @@
-"""Llama and similar models: decoders with RMSNorm, gated MLPs and rotary positions. A row states
-its differences from Llama's.
+"""Llama and similar models: decoders with RMSNorm, gated MLPs and rotary positions.
+
+An entry states its differences from Llama's. `config_keys` that differ are written out in full,
+because a setting that the config class does not have must not be inherited. Weights that differ are
+Llama's (`LLAMA_PARTS`) `without` some roles, with others, and `with_bias`.
 """
 
 from dataclasses import replace
 
 from probe.model.architectures.blocks import (
+    HOOKS_WITHOUT_FIRST_NORM,
     SANDWICH_NORMS,
     TINY_GROUPED,
     TINY_SCALES,
     TINY_TOKENS,
     TINY_YARN,
-    WRITE_REPLACEMENTS,
-    WRITTEN,
-    causal,
-    norms,
+    decoder_stack,
+    qk_norms,
 )
 from probe.model.architectures.family import (
+    ConfigKeys,
     Family,
     GgufKeys,
-    Keys,
     with_bias,
     without,
 )
 from probe.model.architectures.gguf_keys import (
     GGUF_HEAD_SIZES,
-    GGUF_LAYER_NORM,
-    GGUF_PLAIN,
-    GGUF_ROTARY,
-    GGUF_STRETCHED,
-    GGUF_WINDOW,
-    KIN_GGUF,
-    WINDOW_GGUF,
+    GGUF_LLAMA_NUMBERS,
+    GGUF_NO_EFFECT,
+    GGUF_NO_EFFECT_BUT_YARN,
+    GGUF_ROTARY_NUMBERS,
+    GGUF_WINDOW_NUMBERS,
+    LLAMA_LIKE_GGUF,
+    LLAMA_LIKE_GGUF_WITH_WINDOW,
     gguf_yarn,
 )
 
 LLAMAS: dict[str, Family] = {}
 
-PARTS = {
+LLAMA_PARTS = {
     "q": ("self_attn.q_proj", "heads*d_head d_model"),
     "k": ("self_attn.k_proj", "kv_heads*d_head d_model"),
     "v": ("self_attn.v_proj", "kv_heads*d_head d_model"),
@@ -48,95 +50,102 @@ PARTS = {
     "norm_mlp": ("post_attention_layernorm", "d_model"),
 }
 
-BIASED_NORMS = {
-    "norm": ("input_layernorm", "d_model with bias"),
-    "norm_mlp": ("post_attention_layernorm", "d_model with bias"),
-}
+# The same with an MLP that is not gated.
+UNGATED_PARTS = without(LLAMA_PARTS, "gate", "up") | {"in": ("mlp.up_proj", "d_mlp d_model")}
 
 # One setting, "attention_bias", controls the biases of q, k, v and o.
 ATTENTION_BIAS = {"attention_bias": "qkvo"}
 
 
 LLAMA_GGUF = GgufKeys(
-    "llama",
-    numbers=GGUF_ROTARY,
-    must=GGUF_PLAIN,
-    unread=(*GGUF_HEAD_SIZES, "tensor_data_layout"),
-    interleaved=("q", "k"),
+    architecture="llama",
+    number_keys=GGUF_LLAMA_NUMBERS,
+    certified_values=GGUF_NO_EFFECT,
+    unread_keys=(*GGUF_HEAD_SIZES, "tensor_data_layout"),
+    adjacent_pair_roles=("q", "k"),
 )
 
 LLAMAS["llama"] = Family(
     name="Llama",
     kind="decoder",
     architectures=("LlamaForCausalLM",),
-    keys=Keys(epsilon="rms_norm_eps", must={"mlp_bias": (False,)}, biases=ATTENTION_BIAS),
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
+        certified_values={"mlp_bias": (False,)},
+        biases=ATTENTION_BIAS,
+    ),
     prefix="model.",
     norm="RMSNorm",
-    gated=True,
+    gated_mlp=True,
     positions="rotary",
     in_float32=("norm", "softmax"),
-    attentions=causal(PARTS),
+    attentions=(decoder_stack(LLAMA_PARTS),),
     embed="embed_tokens",
     final_norm="norm",
-    free_heads=True,
-    ignored=("*.rotary_emb.inv_freq",),
+    d_head_is_independent=True,
+    ignored_weights=("*.rotary_emb.inv_freq",),
     gguf=LLAMA_GGUF,
-    tiny=TINY_GROUPED | {"head_dim": 6},
+    tiny_config=TINY_GROUPED | {"head_dim": 6},
 )
 
 LLAMAS["mistral"] = replace(
     LLAMAS["llama"],
     name="Mistral",
     architectures=("MistralForCausalLM",),
-    keys=Keys(
+    config_keys=ConfigKeys(
         epsilon="rms_norm_eps",
-        must={"layer_types": (None,)},
+        certified_values={"layer_types": (None,)},
         window="sliding_window",
     ),
     gguf=None,
-    tiny={**LLAMAS["llama"].tiny, "sliding_window": 5},
+    tiny_config={**LLAMAS["llama"].tiny_config, "sliding_window": 5},
 )
 
 LLAMAS["phi3"] = replace(
     LLAMAS["llama"],
     name="Phi-3",
     architectures=("Phi3ForCausalLM",),
-    keys=Keys(epsilon="rms_norm_eps", window="sliding_window"),
+    config_keys=ConfigKeys(epsilon="rms_norm_eps", window="sliding_window"),
     in_float32=("norm",),
-    plain_rounds=True,
-    free_heads=False,
-    attentions=causal(
-        without(PARTS, "q", "k", "v", "gate", "up")
-        | {
-            "qkv": ("self_attn.qkv_proj", "heads*d_head+2*kv_heads*d_head d_model"),
-            "gate_up": ("mlp.gate_up_proj", "2*d_mlp d_model"),
-        },
-        fused="by role",
+    adapter_rounds_differently=True,
+    d_head_is_independent=False,
+    attentions=(
+        decoder_stack(
+            without(LLAMA_PARTS, "q", "k", "v", "gate", "up")
+            | {
+                "qkv": ("self_attn.qkv_proj", "heads*d_head+2*kv_heads*d_head d_model"),
+                "gate_up": ("mlp.gate_up_proj", "2*d_mlp d_model"),
+            },
+            fused_qkv="by role",
+        ),
     ),
-    gguf=replace(WINDOW_GGUF, architecture="phi3"),
-    tiny=TINY_GROUPED | TINY_TOKENS,
+    gguf=replace(LLAMA_LIKE_GGUF_WITH_WINDOW, architecture="phi3"),
+    tiny_config=TINY_GROUPED | TINY_TOKENS,
 )
 
 LLAMAS["smollm3"] = replace(
     LLAMAS["llama"],
     name="SmolLM3",
     architectures=("SmolLM3ForCausalLM",),
-    keys=replace(
-        LLAMAS["llama"].keys,
-        must={"mlp_bias": (False,), "use_sliding_window": (False,)},
-        rotated="no_rope_layers",
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
+        certified_values={"mlp_bias": (False,), "use_sliding_window": (False,)},
+        rotary_layers="no_rope_layers",
+        biases=ATTENTION_BIAS,
     ),
-    free_heads=False,
+    d_head_is_independent=False,
     gguf=replace(LLAMA_GGUF, architecture="smollm3"),
-    tiny=TINY_GROUPED | TINY_TOKENS | {"no_rope_layers": [1, 0]},
+    tiny_config=TINY_GROUPED | TINY_TOKENS | {"no_rope_layers": [1, 0]},
 )
 
 LLAMAS["granite"] = replace(
     LLAMAS["llama"],
     name="Granite",
     architectures=("GraniteForCausalLM",),
-    keys=replace(
-        LLAMAS["llama"].keys,
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
+        certified_values={"mlp_bias": (False,)},
+        biases=ATTENTION_BIAS,
         scales={
             "embed": "embedding_multiplier",
             "write": "residual_multiplier",
@@ -147,7 +156,7 @@ LLAMAS["granite"] = replace(
     gguf=replace(
         LLAMA_GGUF,
         architecture="granite",
-        numbers=GGUF_ROTARY
+        number_keys=GGUF_LLAMA_NUMBERS
         | {
             "attention.scale": "attention_multiplier",
             "embedding_scale": "embedding_multiplier",
@@ -155,80 +164,74 @@ LLAMAS["granite"] = replace(
             "logit_scale": "logits_scaling",
         },
     ),
-    tiny=TINY_GROUPED | TINY_TOKENS | TINY_SCALES,
+    tiny_config=TINY_GROUPED | TINY_TOKENS | TINY_SCALES,
 )
 
 LLAMAS["stablelm"] = replace(
     LLAMAS["llama"],
     name="StableLM",
     architectures=("StableLmForCausalLM",),
-    keys=Keys(
+    config_keys=ConfigKeys(
         epsilon="layer_norm_eps",
-        must={"qk_layernorm": (False,), "use_parallel_residual": (False,)},
+        certified_values={"qk_layernorm": (False,), "use_parallel_residual": (False,)},
         biases={"use_qkv_bias": "qkv"},
     ),
     norm="LayerNorm",
     in_float32=("softmax",),
-    attentions=causal(PARTS | BIASED_NORMS),
-    free_heads=False,
+    attentions=(decoder_stack(with_bias(LLAMA_PARTS, "norm", "norm_mlp")),),
+    d_head_is_independent=False,
     gguf=GgufKeys(
-        "stablelm",
-        numbers=GGUF_LAYER_NORM
+        architecture="stablelm",
+        number_keys=GGUF_ROTARY_NUMBERS
         | {
             "attention.layer_norm_epsilon": "layer_norm_eps",
             "use_parallel_residual": "use_parallel_residual",
         },
-        must=GGUF_PLAIN,
-        unread=GGUF_HEAD_SIZES,
+        certified_values=GGUF_NO_EFFECT,
+        unread_keys=GGUF_HEAD_SIZES,
     ),
-    tiny=TINY_GROUPED | TINY_TOKENS,
+    tiny_config=TINY_GROUPED | TINY_TOKENS,
 )
+
+STARCODER2_PARTS = without(LLAMA_PARTS, "gate", "up") | {
+    "in": ("mlp.c_fc", "d_mlp d_model"),
+    "out": ("mlp.c_proj", "d_model d_mlp"),
+}
 
 LLAMAS["starcoder2"] = replace(
     LLAMAS["llama"],
     name="StarCoder2",
     architectures=("Starcoder2ForCausalLM",),
-    keys=Keys(
+    config_keys=ConfigKeys(
         epsilon="norm_epsilon",
-        must={"use_bias": (True,)},
+        certified_values={"use_bias": (True,)},
         window="sliding_window",
     ),
     norm="LayerNorm",
-    gated=False,
+    gated_mlp=False,
     in_float32=("softmax",),
-    attentions=causal(
-        {
-            "norm": ("input_layernorm", "d_model with bias"),
-            "q": ("self_attn.q_proj", "heads*d_head d_model with bias"),
-            "k": ("self_attn.k_proj", "kv_heads*d_head d_model with bias"),
-            "v": ("self_attn.v_proj", "kv_heads*d_head d_model with bias"),
-            "o": ("self_attn.o_proj", "d_model heads*d_head with bias"),
-            "norm_mlp": ("post_attention_layernorm", "d_model with bias"),
-            "in": ("mlp.c_fc", "d_mlp d_model with bias"),
-            "out": ("mlp.c_proj", "d_model d_mlp with bias"),
-        }
-    ),
+    attentions=(decoder_stack(with_bias(STARCODER2_PARTS, *STARCODER2_PARTS)),),
     # GGUF has no key for the window, so a model from a GGUF file has no window.
     gguf=GgufKeys(
-        "starcoder2",
-        numbers=GGUF_LAYER_NORM | {"attention.layer_norm_epsilon": "norm_epsilon"},
-        must=GGUF_PLAIN,
-        unread=GGUF_HEAD_SIZES,
+        architecture="starcoder2",
+        number_keys=GGUF_ROTARY_NUMBERS | {"attention.layer_norm_epsilon": "norm_epsilon"},
+        certified_values=GGUF_NO_EFFECT,
+        unread_keys=GGUF_HEAD_SIZES,
     ),
-    tiny=TINY_GROUPED | TINY_TOKENS | {"sliding_window": 5},
+    tiny_config=TINY_GROUPED | TINY_TOKENS | {"sliding_window": 5},
 )
 
 LLAMAS["arcee"] = replace(
     LLAMAS["llama"],
     name="Arcee",
     architectures=("ArceeForCausalLM",),
-    gated=False,
-    attentions=causal(without(PARTS, "gate", "up") | {"in": ("mlp.up_proj", "d_mlp d_model")}),
+    gated_mlp=False,
+    attentions=(decoder_stack(UNGATED_PARTS),),
     gguf=replace(
         LLAMA_GGUF,
         architecture="arcee",
-        numbers=GGUF_ROTARY | gguf_yarn("rope_scaling"),
-        must=GGUF_STRETCHED,
+        number_keys=GGUF_LLAMA_NUMBERS | gguf_yarn("rope_scaling"),
+        certified_values=GGUF_NO_EFFECT_BUT_YARN,
     ),
 )
 
@@ -236,92 +239,111 @@ LLAMAS["seed_oss"] = replace(
     LLAMAS["llama"],
     name="Seed-OSS",
     architectures=("SeedOssForCausalLM",),
-    keys=replace(
-        LLAMAS["llama"].keys,
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
+        certified_values={"mlp_bias": (False,)},
         biases={"attention_bias": "qkv", "attention_out_bias": "o"},
     ),
-    gguf=replace(KIN_GGUF, architecture="seed_oss"),
+    gguf=replace(LLAMA_LIKE_GGUF, architecture="seed_oss"),
 )
 
 LLAMAS["ernie4_5"] = replace(
     LLAMAS["llama"],
     name="ERNIE 4.5",
     architectures=("Ernie4_5ForCausalLM",),
-    keys=Keys(epsilon="rms_norm_eps", must={"use_bias": (False,)}),
-    interleaved=True,
+    config_keys=ConfigKeys(epsilon="rms_norm_eps", certified_values={"use_bias": (False,)}),
+    rotary_adjacent_pairs=True,
     in_float32=("norm", "rotation", "softmax"),
-    gguf=replace(KIN_GGUF, architecture="ernie4_5"),
-    tiny={**LLAMAS["llama"].tiny, **TINY_TOKENS},
+    gguf=replace(LLAMA_LIKE_GGUF, architecture="ernie4_5"),
+    tiny_config={**LLAMAS["llama"].tiny_config, **TINY_TOKENS},
 )
 
 LLAMAS["helium"] = replace(
     LLAMAS["llama"],
     name="Helium",
     architectures=("HeliumForCausalLM",),
-    keys=replace(LLAMAS["llama"].keys, biases={"attention_bias": "qkv"}),
-    interleaved=True,
-    # The adapter rounds the rotated vectors; the code of transformers does not.
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
+        certified_values={"mlp_bias": (False,)},
+        biases={"attention_bias": "qkv"},
+    ),
+    rotary_adjacent_pairs=True,
+    # Only the adapter rounds the queries and keys that are rotated.
     in_float32=("norm", "gain", "rotated", "softmax"),
-    plain_rounds=True,
-    free_heads=False,
+    adapter_rounds_differently=True,
+    d_head_is_independent=False,
     gguf=None,
-    tiny=TINY_GROUPED | {"head_dim": 8},
-    # Llama's modules with interleaved rotary pairs, as in ERNIE 4.5.
+    tiny_config=TINY_GROUPED | {"head_dim": 8},
+    # TransformerLens has no adapter for Helium, whose modules and rotary pairs are ERNIE 4.5's.
     adapter="Ernie4_5ForCausalLM",
 )
+
+NEMOTRON_PARTS = with_bias(UNGATED_PARTS, "norm", "norm_mlp")
 
 LLAMAS["nemotron"] = replace(
     LLAMAS["llama"],
     name="Nemotron",
     architectures=("NemotronForCausalLM",),
-    keys=replace(LLAMAS["llama"].keys, epsilon="norm_eps"),
+    config_keys=ConfigKeys(
+        epsilon="norm_eps",
+        certified_values={"mlp_bias": (False,)},
+        biases=ATTENTION_BIAS,
+    ),
     norm="LayerNorm",
-    offset=True,
-    gated=False,
+    norm_adds_one=True,
+    gated_mlp=False,
     in_float32=("softmax",),
-    attentions=causal(
-        without(PARTS, "gate", "up") | BIASED_NORMS | {"in": ("mlp.up_proj", "d_mlp d_model")}
-    ),
+    attentions=(decoder_stack(NEMOTRON_PARTS),),
     gguf=GgufKeys(
-        "nemotron",
-        numbers=GGUF_LAYER_NORM
-        | {f"attention.layer_norm_{rms}epsilon": "norm_eps" for rms in ("", "rms_")},
-        must=GGUF_PLAIN,
-        unread=GGUF_HEAD_SIZES,
+        architecture="nemotron",
+        number_keys=GGUF_ROTARY_NUMBERS
+        | {
+            "attention.layer_norm_epsilon": "norm_eps",
+            "attention.layer_norm_rms_epsilon": "norm_eps",
+        },
+        certified_values=GGUF_NO_EFFECT,
+        unread_keys=GGUF_HEAD_SIZES,
     ),
-    tiny=TINY_GROUPED | TINY_TOKENS,
+    tiny_config=TINY_GROUPED | TINY_TOKENS,
 )
 
 LLAMAS["jais2"] = replace(
     LLAMAS["nemotron"],
     name="Jais 2",
     architectures=("Jais2ForCausalLM",),
-    keys=Keys(epsilon="layer_norm_eps", must={"mlp_bias": (True,)}, biases=ATTENTION_BIAS),
-    offset=False,
-    attentions=causal(with_bias(LLAMAS["nemotron"].attentions[0].parts, "in", "out")),
+    config_keys=ConfigKeys(
+        epsilon="layer_norm_eps",
+        certified_values={"mlp_bias": (True,)},
+        biases=ATTENTION_BIAS,
+    ),
+    norm_adds_one=False,
+    attentions=(decoder_stack(with_bias(NEMOTRON_PARTS, "in", "out")),),
     gguf=GgufKeys(
-        "jais2",
-        numbers=GGUF_LAYER_NORM | {"attention.layer_norm_epsilon": "layer_norm_eps"},
-        must=GGUF_PLAIN,
-        unread=GGUF_HEAD_SIZES,
+        architecture="jais2",
+        number_keys=GGUF_ROTARY_NUMBERS | {"attention.layer_norm_epsilon": "layer_norm_eps"},
+        certified_values=GGUF_NO_EFFECT,
+        unread_keys=GGUF_HEAD_SIZES,
     ),
 )
+
+GLM_PARTS = without(LLAMA_PARTS, "gate", "up") | {
+    "gate_up": ("mlp.gate_up_proj", "2*d_mlp d_model"),
+}
 
 LLAMAS["glm"] = replace(
     LLAMAS["llama"],
     name="GLM",
     architectures=("GlmForCausalLM",),
-    keys=Keys(epsilon="rms_norm_eps", biases={"attention_bias": "qkv"}),
-    interleaved=True,
+    config_keys=ConfigKeys(epsilon="rms_norm_eps", biases={"attention_bias": "qkv"}),
+    rotary_adjacent_pairs=True,
+    # Only the adapter rounds the queries and keys that are rotated.
     in_float32=("norm", "rotated", "softmax"),
-    plain_rounds=True,
-    attentions=causal(
-        without(PARTS, "gate", "up") | {"gate_up": ("mlp.gate_up_proj", "2*d_mlp d_model")}
-    ),
-    # llama.cpp's converter reads neither its epsilon nor its context, so a file states wrong
-    # values.
+    adapter_rounds_differently=True,
+    attentions=(decoder_stack(GLM_PARTS),),
+    # llama.cpp's converter ignores the epsilon and the context length of a GLM config, so a GGUF
+    # file states other ones.
     gguf=None,
-    tiny=TINY_GROUPED | TINY_TOKENS | {"head_dim": 12},
+    tiny_config=TINY_GROUPED | TINY_TOKENS | {"head_dim": 12},
 )
 
 LLAMAS["glm4"] = replace(
@@ -329,16 +351,17 @@ LLAMAS["glm4"] = replace(
     name="GLM-4",
     architectures=("Glm4ForCausalLM",),
     norm_after_write=True,
-    attentions=causal(
-        dict(LLAMAS["glm"].attentions[0].parts)
-        | {
-            "norm_out": ("post_self_attn_layernorm", "d_model"),
-            "norm_mlp_out": ("post_mlp_layernorm", "d_model"),
-        },
-        WRITE_REPLACEMENTS,
-        read=WRITTEN,
+    attentions=(
+        decoder_stack(
+            GLM_PARTS
+            | {
+                "norm_out": ("post_self_attn_layernorm", "d_model"),
+                "norm_mlp_out": ("post_mlp_layernorm", "d_model"),
+            },
+            norms_writes=True,
+        ),
     ),
-    gguf=replace(KIN_GGUF, architecture="glm4"),
+    gguf=replace(LLAMA_LIKE_GGUF, architecture="glm4"),
 )
 
 
@@ -346,48 +369,56 @@ LLAMAS["olmo2"] = replace(
     LLAMAS["llama"],
     name="OLMo 2",
     architectures=("Olmo2ForCausalLM",),
-    keys=Keys(epsilon="rms_norm_eps", biases=ATTENTION_BIAS),
+    config_keys=ConfigKeys(epsilon="rms_norm_eps", biases=ATTENTION_BIAS),
     norm_first=False,
     norm_after_write=True,
-    free_heads=False,
-    attentions=causal(
-        without(PARTS, "norm", "norm_mlp")
-        | SANDWICH_NORMS
-        | norms("heads*d_head", "kv_heads*d_head"),
-        WRITE_REPLACEMENTS,
-        read=WRITTEN | {"x": "attn.q.hook_in"},
+    d_head_is_independent=False,
+    attentions=(
+        decoder_stack(
+            without(LLAMA_PARTS, "norm", "norm_mlp")
+            | SANDWICH_NORMS
+            | qk_norms("heads*d_head", "kv_heads*d_head"),
+            norms_writes=True,
+            hooks=HOOKS_WITHOUT_FIRST_NORM,
+        ),
     ),
-    gguf=replace(KIN_GGUF, architecture="olmo2"),
-    tiny=TINY_GROUPED | TINY_TOKENS,
+    gguf=replace(LLAMA_LIKE_GGUF, architecture="olmo2"),
+    tiny_config=TINY_GROUPED | TINY_TOKENS,
 )
 
 LLAMAS["olmo3"] = replace(
     LLAMAS["olmo2"],
     name="OLMo 3",
     architectures=("Olmo3ForCausalLM",),
-    keys=replace(LLAMAS["olmo2"].keys, window="sliding_window", kinds="layer_types"),
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
+        biases=ATTENTION_BIAS,
+        window="sliding_window",
+        layer_types="layer_types",
+    ),
     gguf=replace(
-        KIN_GGUF,
+        LLAMA_LIKE_GGUF,
         architecture="olmo2",
-        told_by="attention.sliding_window",
-        numbers=GGUF_WINDOW
-        | {
-            "rope.freq_base": " ".join(
-                f"rope_parameters.{kind}_attention.rope_theta" for kind in ("full", "sliding")
+        recognised_by="attention.sliding_window",
+        number_keys={
+            **GGUF_WINDOW_NUMBERS,
+            "rope.freq_base": (
+                "rope_parameters.full_attention.rope_theta",
+                "rope_parameters.sliding_attention.rope_theta",
             ),
             "rope.freq_base_swa": "rope_parameters.sliding_attention.rope_theta",
-        }
-        | gguf_yarn("rope_parameters.full_attention"),
-        layers={
+            **gguf_yarn("rope_parameters.full_attention"),
+        },
+        layer_lists={
             "attention.sliding_window_pattern": (
                 "layer_types",
                 "sliding_attention",
                 "full_attention",
             )
         },
-        must=without(GGUF_STRETCHED, "attention.sliding_window"),
+        certified_values=without(GGUF_NO_EFFECT_BUT_YARN, "attention.sliding_window"),
     ),
-    tiny=TINY_GROUPED
+    tiny_config=TINY_GROUPED
     | TINY_TOKENS
     | {
         "sliding_window": 5,

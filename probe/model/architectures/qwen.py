@@ -1,19 +1,19 @@
-"""Qwen2 and Qwen3: Llama's relatives with biases, or with norms of queries and keys, and
-windows.
+"""Qwen2 and Qwen3: like Llama (`llama.py`), with windows, and with biases or norms of queries and
+keys.
 """
 
 from dataclasses import replace
 
 from probe.model.architectures.blocks import (
     TINY_GROUPED,
-    causal,
-    norms,
+    decoder_stack,
+    qk_norms,
 )
-from probe.model.architectures.family import Family, Keys, with_bias
+from probe.model.architectures.family import ConfigKeys, Family, with_bias
 from probe.model.architectures.gguf_keys import (
-    KIN_GGUF,
+    LLAMA_LIKE_GGUF,
 )
-from probe.model.architectures.llama import ATTENTION_BIAS, LLAMAS, PARTS
+from probe.model.architectures.llama import ATTENTION_BIAS, LLAMA_PARTS, LLAMAS
 
 QWENS: dict[str, Family] = {}
 
@@ -21,17 +21,24 @@ QWENS["qwen2"] = replace(
     LLAMAS["llama"],
     name="Qwen2",
     architectures=("Qwen2ForCausalLM",),
-    keys=Keys(epsilon="rms_norm_eps", window="sliding_window", kinds="layer_types"),
-    attentions=causal(with_bias(PARTS, "q", "k", "v")),
-    gguf=replace(KIN_GGUF, architecture="qwen2"),
-    tiny=TINY_GROUPED,
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps", window="sliding_window", layer_types="layer_types"
+    ),
+    attentions=(decoder_stack(with_bias(LLAMA_PARTS, "q", "k", "v")),),
+    gguf=replace(LLAMA_LIKE_GGUF, architecture="qwen2"),
+    tiny_config=TINY_GROUPED,
 )
 
 QWENS["qwen3"] = replace(
     LLAMAS["llama"],
     name="Qwen3",
     architectures=("Qwen3ForCausalLM",),
-    keys=replace(QWENS["qwen2"].keys, biases=ATTENTION_BIAS),
-    attentions=causal(PARTS | norms("d_head", "d_head")),
-    gguf=replace(KIN_GGUF, architecture="qwen3"),
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
+        biases=ATTENTION_BIAS,
+        window="sliding_window",
+        layer_types="layer_types",
+    ),
+    attentions=(decoder_stack(LLAMA_PARTS | qk_norms("d_head", "d_head")),),
+    gguf=replace(LLAMA_LIKE_GGUF, architecture="qwen3"),
 )

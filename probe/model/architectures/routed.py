@@ -1,44 +1,43 @@
-"""Decoders whose MLP is a mixture of experts: a router gives each token to a few of them."""
+"""Decoders like Llama (`llama.py`) whose MLP is a mixture of experts."""
 
 from dataclasses import replace
 from typing import Any
 
 from probe.model.architectures.blocks import (
+    HOOKS_WITHOUT_FIRST_NORM,
     SANDWICH_NORMS,
     TINY_GROUPED,
     TINY_TOKENS,
     TINY_YARN,
-    WRITE_REPLACEMENTS,
-    WRITTEN,
-    causal,
-    norms,
+    decoder_stack,
+    qk_norms,
 )
-from probe.model.architectures.family import Family, Keys, Routed, without
+from probe.model.architectures.family import ConfigKeys, Family, Routed, without
 from probe.model.architectures.gguf_keys import (
-    GGUF_ROTARY,
-    GGUF_ROUTED,
-    KIN_GGUF,
+    GGUF_LLAMA_NUMBERS,
+    GGUF_NO_EFFECT_BUT_EXPERTS,
+    LLAMA_LIKE_GGUF,
     gguf_experts,
 )
-from probe.model.architectures.llama import ATTENTION_BIAS, LLAMA_GGUF, LLAMAS, PARTS
+from probe.model.architectures.llama import ATTENTION_BIAS, LLAMA_GGUF, LLAMA_PARTS, LLAMAS
 from probe.model.architectures.qwen import QWENS
 
 MIXTURES: dict[str, Family] = {}
 
 # Files store experts one by one; Hugging Face's classes stack them.
-STACKED = {
+STACKED_EXPERTS = {
     "mlp.experts.gate_up_proj": ("expert_gate", "expert_up"),
     "mlp.experts.down_proj": ("expert_out",),
 }
 
-ROUTED = without(PARTS, "gate", "up", "out") | {
+ROUTED_PARTS = without(LLAMA_PARTS, "gate", "up", "out") | {
     "router": ("mlp.gate", "experts d_model"),
     "expert_gate": ("mlp.experts.{}.gate_proj", "d_mlp d_model"),
     "expert_up": ("mlp.experts.{}.up_proj", "d_mlp d_model"),
     "expert_out": ("mlp.experts.{}.down_proj", "d_model d_mlp"),
 }
 
-SHARED_EXPERT = {
+SHARED_EXPERT_PARTS = {
     "shared_router": ("mlp.shared_expert_gate", "1 d_model"),
     "shared_gate": ("mlp.shared_expert.gate_proj", "d_shared d_model"),
     "shared_up": ("mlp.shared_expert.up_proj", "d_shared d_model"),
@@ -50,8 +49,7 @@ EVERY_LAYER_ROUTED: dict[str, tuple[Any, ...]] = {
     "mlp_only_layers": ([],),
 }
 
-
-SHARED = "shared_expert_intermediate_size"
+SHARED_WIDTH_KEY = "shared_expert_intermediate_size"
 
 TINY_EXPERTS: dict[str, Any] = {
     "num_experts": 3,
@@ -63,101 +61,116 @@ MIXTURES["mixtral"] = replace(
     LLAMAS["mistral"],
     name="Mixtral",
     architectures=("MixtralForCausalLM",),
-    routed=Routed(stacked=STACKED, renamed={"mlp.gate": "block_sparse_moe.gate"}),
+    routed=Routed(
+        stacked_experts=STACKED_EXPERTS, renamed_parts={"mlp.gate": "block_sparse_moe.gate"}
+    ),
     in_float32=("norm", "softmax", "router"),
-    attentions=causal(
-        ROUTED
-        | {
-            "router": ("block_sparse_moe.gate", "experts d_model"),
-            "expert_gate": ("block_sparse_moe.experts.{}.w1", "d_mlp d_model"),
-            "expert_up": ("block_sparse_moe.experts.{}.w3", "d_mlp d_model"),
-            "expert_out": ("block_sparse_moe.experts.{}.w2", "d_model d_mlp"),
-        }
+    attentions=(
+        decoder_stack(
+            ROUTED_PARTS
+            | {
+                "router": ("block_sparse_moe.gate", "experts d_model"),
+                "expert_gate": ("block_sparse_moe.experts.{}.w1", "d_mlp d_model"),
+                "expert_up": ("block_sparse_moe.experts.{}.w3", "d_mlp d_model"),
+                "expert_out": ("block_sparse_moe.experts.{}.w2", "d_model d_mlp"),
+            }
+        ),
     ),
     gguf=replace(
         LLAMA_GGUF,
-        told_by="expert_count",
-        numbers=GGUF_ROTARY | gguf_experts("num_local_experts"),
-        must=GGUF_ROUTED,
+        recognised_by="expert_count",
+        number_keys=GGUF_LLAMA_NUMBERS | gguf_experts("num_local_experts"),
+        certified_values=GGUF_NO_EFFECT_BUT_EXPERTS,
     ),
-    tiny=TINY_GROUPED | TINY_TOKENS | {"intermediate_size": 20, "num_local_experts": 3},
+    tiny_config=TINY_GROUPED | TINY_TOKENS | {"intermediate_size": 20, "num_local_experts": 3},
 )
 
 MIXTURES["qwen2_moe"] = replace(
     QWENS["qwen2"],
     name="Qwen2-MoE",
     architectures=("Qwen2MoeForCausalLM",),
-    keys=replace(
-        QWENS["qwen2"].keys,
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
         sizes={"d_mlp": "moe_intermediate_size"},
-        must=EVERY_LAYER_ROUTED,
+        certified_values=EVERY_LAYER_ROUTED,
         biases={"qkv_bias": "qkv"},
+        window="sliding_window",
+        layer_types="layer_types",
     ),
-    routed=Routed(normed="norm_topk_prob", shared=SHARED, stacked=STACKED),
+    routed=Routed(
+        norm_topk_key="norm_topk_prob",
+        shared_width_key=SHARED_WIDTH_KEY,
+        stacked_experts=STACKED_EXPERTS,
+    ),
     in_float32=MIXTURES["mixtral"].in_float32,
-    free_heads=False,
-    attentions=causal(ROUTED | SHARED_EXPERT),
+    d_head_is_independent=False,
+    attentions=(decoder_stack(ROUTED_PARTS | SHARED_EXPERT_PARTS),),
     gguf=replace(
-        KIN_GGUF,
+        LLAMA_LIKE_GGUF,
         architecture="qwen2moe",
-        numbers=GGUF_ROTARY
+        number_keys=GGUF_LLAMA_NUMBERS
         | gguf_experts("num_experts")
         | {
             "feed_forward_length": "intermediate_size",
             "expert_feed_forward_length": "moe_intermediate_size",
             "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
         },
-        must=GGUF_ROUTED,
+        certified_values=GGUF_NO_EFFECT_BUT_EXPERTS,
     ),
-    tiny=TINY_GROUPED | TINY_EXPERTS | {"shared_expert_intermediate_size": 12},
+    tiny_config=TINY_GROUPED | TINY_EXPERTS | {"shared_expert_intermediate_size": 12},
 )
 
 MIXTURES["qwen3_moe"] = replace(
     QWENS["qwen3"],
     name="Qwen3-MoE",
     architectures=("Qwen3MoeForCausalLM",),
-    keys=replace(
-        QWENS["qwen3"].keys,
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
         sizes={"d_mlp": "moe_intermediate_size"},
-        must=EVERY_LAYER_ROUTED,
-        kinds="",
+        certified_values=EVERY_LAYER_ROUTED,
+        biases=ATTENTION_BIAS,
+        window="sliding_window",
     ),
-    routed=Routed(normed="norm_topk_prob", stacked=STACKED),
+    routed=Routed(norm_topk_key="norm_topk_prob", stacked_experts=STACKED_EXPERTS),
     in_float32=MIXTURES["mixtral"].in_float32,
-    attentions=causal(ROUTED | norms("d_head", "d_head")),
-    # No key states whether the weights of the chosen experts are divided by their sum; they always
-    # are.
+    attentions=(decoder_stack(ROUTED_PARTS | qk_norms("d_head", "d_head")),),
+    # No metadata key states whether the weights of the chosen experts are divided by their sum: in
+    # every GGUF file they are.
     gguf=replace(
-        KIN_GGUF,
+        LLAMA_LIKE_GGUF,
         architecture="qwen3moe",
-        numbers=GGUF_ROTARY
+        number_keys=GGUF_LLAMA_NUMBERS
         | gguf_experts("num_experts")
         | {
             "feed_forward_length": "intermediate_size",
             "expert_feed_forward_length": "moe_intermediate_size",
         },
-        must=GGUF_ROUTED,
-        settings={"norm_topk_prob": True},
+        certified_values=GGUF_NO_EFFECT_BUT_EXPERTS,
+        fixed_settings={"norm_topk_prob": True},
     ),
-    tiny=TINY_GROUPED | TINY_EXPERTS | {"head_dim": 6, "norm_topk_prob": True},
+    tiny_config=TINY_GROUPED | TINY_EXPERTS | {"head_dim": 6, "norm_topk_prob": True},
 )
 
 MIXTURES["olmoe"] = replace(
     LLAMAS["llama"],
     name="OLMoE",
     architectures=("OlmoeForCausalLM",),
-    keys=replace(LLAMAS["llama"].keys, must={"clip_qkv": (None,)}),
-    routed=Routed(normed="norm_topk_prob", stacked=STACKED),
-    in_float32=MIXTURES["mixtral"].in_float32,
-    free_heads=False,
-    attentions=causal(ROUTED | norms("heads*d_head", "kv_heads*d_head")),
-    gguf=replace(
-        KIN_GGUF,
-        architecture="olmoe",
-        numbers=GGUF_ROTARY | gguf_experts("num_experts"),
-        must=GGUF_ROUTED,
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
+        certified_values={"clip_qkv": (None,)},
+        biases=ATTENTION_BIAS,
     ),
-    tiny=TINY_GROUPED | TINY_TOKENS | TINY_EXPERTS | {"intermediate_size": 20},
+    routed=Routed(norm_topk_key="norm_topk_prob", stacked_experts=STACKED_EXPERTS),
+    in_float32=MIXTURES["mixtral"].in_float32,
+    d_head_is_independent=False,
+    attentions=(decoder_stack(ROUTED_PARTS | qk_norms("heads*d_head", "kv_heads*d_head")),),
+    gguf=replace(
+        LLAMA_LIKE_GGUF,
+        architecture="olmoe",
+        number_keys=GGUF_LLAMA_NUMBERS | gguf_experts("num_experts"),
+        certified_values=GGUF_NO_EFFECT_BUT_EXPERTS,
+    ),
+    tiny_config=TINY_GROUPED | TINY_TOKENS | TINY_EXPERTS | {"intermediate_size": 20},
 )
 
 MIXTURES["flex_olmo"] = replace(
@@ -166,48 +179,55 @@ MIXTURES["flex_olmo"] = replace(
     architectures=("FlexOlmoForCausalLM",),
     routed=MIXTURES["olmoe"].routed,
     in_float32=MIXTURES["mixtral"].in_float32,
-    attentions=causal(
-        without(ROUTED, "norm", "norm_mlp")
-        | SANDWICH_NORMS
-        | norms("heads*d_head", "kv_heads*d_head"),
-        WRITE_REPLACEMENTS,
-        read=WRITTEN | {"x": "attn.q.hook_in"},
+    attentions=(
+        decoder_stack(
+            without(ROUTED_PARTS, "norm", "norm_mlp")
+            | SANDWICH_NORMS
+            | qk_norms("heads*d_head", "kv_heads*d_head"),
+            norms_writes=True,
+            hooks=HOOKS_WITHOUT_FIRST_NORM,
+        ),
     ),
     gguf=None,
-    tiny=MIXTURES["olmoe"].tiny,
+    tiny_config=MIXTURES["olmoe"].tiny_config,
 )
 
 MIXTURES["gpt_oss"] = replace(
     LLAMAS["llama"],
     name="GPT-OSS",
     architectures=("GptOssForCausalLM",),
-    keys=Keys(
+    config_keys=ConfigKeys(
         epsilon="rms_norm_eps",
         biases=ATTENTION_BIAS,
         window="sliding_window",
-        kinds="layer_types",
+        layer_types="layer_types",
     ),
-    routed=Routed(of_all=False, clamp=("swiglu_alpha", "swiglu_limit")),
-    plain_rounds=True,
-    attentions=causal(
-        without(PARTS, "gate", "up", "out")
-        | {
-            "sinks": ("self_attn.sinks", "heads without .weight"),
-            "router": ("mlp.router", "experts d_model with bias"),
-            "experts_gate_up": (
-                "mlp.experts.gate_up_proj",
-                "experts d_model 2*d_mlp without .weight",
-            ),
-            "experts_gate_up_bias": (
-                "mlp.experts.gate_up_proj_bias",
-                "experts 2*d_mlp without .weight",
-            ),
-            "experts_out": ("mlp.experts.down_proj", "experts d_mlp d_model without .weight"),
-            "experts_out_bias": ("mlp.experts.down_proj_bias", "experts d_model without .weight"),
-        }
+    routed=Routed(softmax_over_all_experts=False, clamp_keys=("swiglu_alpha", "swiglu_limit")),
+    adapter_rounds_differently=True,
+    attentions=(
+        decoder_stack(
+            without(LLAMA_PARTS, "gate", "up", "out")
+            | {
+                "sinks": ("self_attn.sinks", "heads without .weight"),
+                "router": ("mlp.router", "experts d_model with bias"),
+                "experts_gate_up": (
+                    "mlp.experts.gate_up_proj",
+                    "experts d_model 2*d_mlp without .weight",
+                ),
+                "experts_gate_up_bias": (
+                    "mlp.experts.gate_up_proj_bias",
+                    "experts 2*d_mlp without .weight",
+                ),
+                "experts_out": ("mlp.experts.down_proj", "experts d_mlp d_model without .weight"),
+                "experts_out_bias": (
+                    "mlp.experts.down_proj_bias",
+                    "experts d_model without .weight",
+                ),
+            }
+        ),
     ),
     gguf=None,
-    tiny=TINY_GROUPED
+    tiny_config=TINY_GROUPED
     | TINY_TOKENS
     | {
         "intermediate_size": 20,

@@ -5,13 +5,13 @@ from dataclasses import replace
 from probe.model.architectures.blocks import (
     MLP_QUANTITIES,
     pre_norm_hooks,
-    recomputed,
+    recomputed_scores,
 )
 from probe.model.architectures.family import (
     Attention,
+    ConfigKeys,
     Family,
     GgufKeys,
-    Keys,
     without,
 )
 
@@ -19,7 +19,11 @@ T5S: dict[str, Family] = {}
 
 
 def _t5_parts(number: int, attn: str) -> dict[str, tuple[str, str]]:
-    heads = {part: (f"layer.{number}.{attn}.{part}", "heads*d_head d_model") for part in "qkv"}
+    """The weights of the attention `attn`, and of its norm.
+
+    number: of this attention among the modules of a layer
+    """
+    heads = {role: (f"layer.{number}.{attn}.{role}", "heads*d_head d_model") for role in "qkv"}
     return heads | {
         "o": (f"layer.{number}.{attn}.o", "d_model heads*d_head"),
         "norm": (f"layer.{number}.layer_norm", "d_model"),
@@ -27,9 +31,13 @@ def _t5_parts(number: int, attn: str) -> dict[str, tuple[str, str]]:
 
 
 def _t5_mlp(number: int) -> dict[str, tuple[str, str]]:
+    """The weights of the MLP, and of its norm.
+
+    number: of the MLP among the modules of a layer
+    """
     dense = f"layer.{number}.DenseReluDense"
     return {
-        # A checkpoint contains either these two or "in".
+        # A checkpoint contains either gate and up, or "in".
         "gate": (f"{dense}.wi_0", "d_mlp d_model"),
         "up": (f"{dense}.wi_1", "d_mlp d_model"),
         "in": (f"{dense}.wi", "d_mlp d_model"),
@@ -42,7 +50,7 @@ T5S["t5"] = Family(
     name="T5",
     kind="encoder-decoder",
     architectures=("T5ForConditionalGeneration",),
-    keys=Keys(
+    config_keys=ConfigKeys(
         epsilon="layer_norm_epsilon",
         activation="dense_act_fn",
         sizes={
@@ -50,57 +58,56 @@ T5S["t5"] = Family(
             "n_ctx": "n_positions",
             "n_decoder_layers": "num_decoder_layers",
         },
-        n_ctx=512,
-        equal=(("num_layers", "num_decoder_layers"),),
-        start="pad_token_id",
+        default_n_ctx=512,
+        equal_pairs=(("num_layers", "num_decoder_layers"),),
+        decoder_start="pad_token_id",
     ),
     norm="RMSNorm",
     positions="relative bias",
-    scaled=False,
+    divides_scores=False,
     in_float32=("variance",),
     attentions=(
         Attention(
-            "encoder",
-            pre_norm_hooks(),
-            "encoder.block.{}.",
-            _t5_parts(0, "SelfAttention") | _t5_mlp(1),
+            name="encoder",
+            hooks=pre_norm_hooks(),
+            layer_prefix="encoder.block.{}.",
+            parts=_t5_parts(0, "SelfAttention") | _t5_mlp(1),
         ),
         Attention(
-            "decoder",
-            without(pre_norm_hooks("self_attn"), "scores"),
-            "decoder.block.{}.",
-            _t5_parts(0, "SelfAttention") | _t5_mlp(2),
+            name="decoder",
+            hooks=without(pre_norm_hooks("self_attn"), "scores"),
+            layer_prefix="decoder.block.{}.",
+            parts=_t5_parts(0, "SelfAttention") | _t5_mlp(2),
             causal=True,
-            unreliable_hooks=recomputed("self_attn"),
+            unreliable_hooks=recomputed_scores("self_attn"),
         ),
         Attention(
-            "cross",
-            without(pre_norm_hooks("cross_attn", "ln2"), *MLP_QUANTITIES)
+            name="cross",
+            hooks=without(pre_norm_hooks("cross_attn", "ln2"), *MLP_QUANTITIES)
             | {
                 "resid_pre": "hook_resid_mid",
                 "attn_out": "hook_cross_attn_out",
                 "resid_mid": "hook_resid_mid2",
                 "memory": "cross_attn.k.hook_in",
             },
-            "decoder.block.{}.",
-            _t5_parts(1, "EncDecAttention"),
+            layer_prefix="decoder.block.{}.",
+            parts=_t5_parts(1, "EncDecAttention"),
         ),
     ),
     embed="shared",
     position_table="{}.block.0.layer.0.SelfAttention.relative_attention_bias",
     final_norm="{}.final_layer_norm",
-    free_heads=True,
-    ignored=(
+    d_head_is_independent=True,
+    ignored_weights=(
         "encoder.embed_tokens.weight",
         "decoder.embed_tokens.weight",
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
     ),
-    # No key of a file states how far its buckets of positions reach: 128 tokens, as in every
-    # published
-    # T5.
+    # No metadata key states how far the buckets of relative positions reach. They reach 128 tokens,
+    # as in every published T5.
     gguf=GgufKeys(
-        "t5",
-        numbers={
+        architecture="t5",
+        number_keys={
             "decoder_block_count": "num_decoder_layers",
             "context_length": "n_positions",
             "attention.key_length": "d_kv",
@@ -108,10 +115,10 @@ T5S["t5"] = Family(
             "attention.layer_norm_epsilon": "layer_norm_epsilon",
             "decoder_start_token_id": "decoder_start_token_id",
         },
-        unread=("attention.value_length", "attention.layer_norm_rms_epsilon"),
-        by_tensor={"enc.blk.0.ffn_gate.weight": {"feed_forward_proj": "gated-gelu"}},
+        unread_keys=("attention.value_length", "attention.layer_norm_rms_epsilon"),
+        settings_by_tensor={"enc.blk.0.ffn_gate.weight": {"feed_forward_proj": "gated-gelu"}},
     ),
-    tiny={
+    tiny_config={
         "vocab_size": 400,
         "num_layers": 2,
         "num_heads": 4,

@@ -1,19 +1,19 @@
-"""Models of images or sound and text. The row of their text part's `model_type` reads the text
-part.
+"""Models of images or sound whose text part is read by the row of a family, usually that of the
+text part's own `model_type`.
 """
 
 from dataclasses import dataclass
 
-# The beginning of the names of a text part, in files or in the class.
-TEXT = (
+# What precedes the raw names of the text part, in files or in the class.
+TEXT_PREFIXES = (
     "model.language_model.",
     "language_model.model.",
     "language_model.",
     "model.text_model.",
     "model.",
 )
-# The beginning of the names of all other parts, after "model." if that is present.
-BESIDE = (
+# What precedes the raw names of all other parts, after "model." if that is present.
+OTHER_PREFIXES = (
     "visual.",
     "vision_tower.",
     "vision_model.",
@@ -30,17 +30,17 @@ class Wrapper:
 
     # Its class in transformers.
     architecture: str
-    # The `model_type` of the row for the text part, if its own `model_type` has no row. The
-    # formulas are the same if all tokens are words.
-    text: str = ""
+    # The `model_type` of the row that reads the text part, if its own `model_type` has no row. The
+    # formulas are the same if no token is an image or a sound.
+    text_model_type: str = ""
 
     def raw_name(self, name: str) -> str:
-        """The raw name of a weight of the text part without its beginning; empty for a weight of
+        """The raw name of a weight of the text part without the prefix; empty for a weight of
         another part.
         """
-        if name.removeprefix("model.").startswith(BESIDE):
+        if name.removeprefix("model.").startswith(OTHER_PREFIXES):
             return ""
-        front = next((prefix for prefix in TEXT if name.startswith(prefix)), "")
+        front = next((prefix for prefix in TEXT_PREFIXES if name.startswith(prefix)), "")
         return name.removeprefix(front)
 
 
@@ -54,9 +54,9 @@ WRAPPERS: dict[str, Wrapper] = {
     "internvl": Wrapper("InternVLForConditionalGeneration"),
     "idefics3": Wrapper("Idefics3ForConditionalGeneration"),
     "smolvlm": Wrapper("SmolVLMForConditionalGeneration"),
-    "qwen2_vl": Wrapper("Qwen2VLForConditionalGeneration", "qwen2"),
-    "qwen2_5_vl": Wrapper("Qwen2_5_VLForConditionalGeneration", "qwen2"),
-    "qwen3_vl": Wrapper("Qwen3VLForConditionalGeneration", "qwen3"),
+    "qwen2_vl": Wrapper("Qwen2VLForConditionalGeneration", text_model_type="qwen2"),
+    "qwen2_5_vl": Wrapper("Qwen2_5_VLForConditionalGeneration", text_model_type="qwen2"),
+    "qwen3_vl": Wrapper("Qwen3VLForConditionalGeneration", text_model_type="qwen3"),
     "qwen3_5": Wrapper("Qwen3_5ForConditionalGeneration"),
     "qwen3_5_moe": Wrapper("Qwen3_5MoeForConditionalGeneration"),
     "qwen2_audio": Wrapper("Qwen2AudioForConditionalGeneration"),

@@ -191,13 +191,16 @@ def report(
     check_folder(out, REPORT, inputs=[sentences] if sentences else [])
     from probe.experiments.table import choose
     from probe.studies.cost import parse_memory
+    from probe.studies.study import LESSONS, require_lessons
     from probe.text.sentences import as_corpus
 
     experiments = choose(only, without or ())
-
+    second = beside or None
+    if beside is None and LESSONS in experiments:
+        second = COMPANION.get(model)
+    require_lessons(second, experiments)
     limit = None if max_memory is None else parse_memory(max_memory)
     corpus = None if sentences is None else as_corpus(sentences, words)
-    second = COMPANION.get(model) if beside is None else beside or None
 
     def command(words: Sequence[str]) -> str:
         return _command(
@@ -205,6 +208,7 @@ def report(
             model,
             second,
             sentences,
+            lessons=LESSONS in experiments,
             permutations=None if permutations == PERMUTATIONS else permutations,
             controls=controls,
             only=only,
@@ -869,15 +873,20 @@ def _command(
     model: str,
     second: str | None,
     sentences: Path | None,
+    *,
+    lessons: bool = True,
     **options: object,
 ) -> str:
     """The `probe report` command that reproduces the page, with all options and without folders of
-    this machine."""
+    this machine.
+
+    lessons: whether the report has the experiment that reads the second model
+    """
     model = Path(model).name
     beside = None
     if second:
         beside = Path(second).name
-    elif model in COMPANION:
+    elif lessons and model in COMPANION:
         beside = ""  # without it the companion would be used
     files = {"model": model, "sentences": sentences and sentences.name, "beside": beside}
     return command_line("report", *words, **files, **options)

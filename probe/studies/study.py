@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 DOING = "Cannot study words"  # how error messages begin
 LEAST = {"seed": 0, "max_pairs": 1}
+LESSONS = "lessons"  # the experiment that also reads sentences in a second model
 FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
 NOUNS_PER_PAIR = 6  # unambiguous nouns that replace the word in each pair of sentences
 MLPS_PER_PAIR = 3  # of these nouns, with which every MLP is also swapped
@@ -216,8 +217,8 @@ def study(
         study can continue
 
     Raises InputError for an unknown word or experiment, for too few sentences, senses or
-    permutations, or if none of the nouns can replace any word; UnsupportedModel for an
-    encoder-decoder; CrossCheckError if the certificate fails: no number is reported from a model
+    permutations, if none of the nouns can replace any word, or for a second model without the
+    experiment "lessons", which reads it; UnsupportedModel for an encoder-decoder; CrossCheckError if the certificate fails: no number is reported from a model
     that disagrees with its weights.
 
     In a model that was loaded with `hooks="keep"`, every swap is a whole forward pass. The study
@@ -230,6 +231,8 @@ def study(
         >>> len(study.heads)  # one row per head: 4 layers x 4 heads
         16
     """
+    experiment_names = choose(experiments)
+    require_lessons(second, experiment_names)
     model = load(model)
     second = load(second) if second else None
     report = progress or silent
@@ -242,7 +245,6 @@ def study(
         nouns = ()
     options = StudyOptions(seed, max_pairs, permutations, nouns)
     _require_numbers(options)
-    experiment_names = choose(experiments)
     spellings = choose_words(words, user_corpus)
     measured = replace(
         REPORT,
@@ -305,7 +307,7 @@ def study(
         )
         report("tables", last)
         frames = conclude(records, certificate, unread, seed=seed)
-        if "lessons" in experiments and beside is not None and beside.materials:
+        if LESSONS in experiments and beside is not None and beside.materials:
             frames["beside"] = _read_second_model(beside, measured)
         return Study(
             model_name=model.name,
@@ -380,7 +382,7 @@ def conclude(
     frames = tables.frames(evidence, certificate, unread)
     if any("circuit" in record.measured for record in records):
         frames |= circuit.frames(evidence, seed=seed)
-    if any("lessons" in record.measured for record in records):
+    if any(LESSONS in record.measured for record in records):
         frames["beside"] = pd.DataFrame(columns=list(SECOND_MODEL))
     if len(records) >= FEWEST_WORDS:
         frames |= summarise(lambda: iter(records), seed=seed).frames
@@ -433,6 +435,19 @@ def foresee(
         )
         for pair, gate in zip(record.pairs, compared, strict=True)
     ]
+
+
+def require_lessons(second: object, experiments: Collection[str]) -> None:
+    """Raises InputError for a second model without the experiment that reads it.
+
+    second: the model, its name or its place; "" or None for no second model
+    """
+    if second and LESSONS not in experiments:
+        raise InputError(
+            f"{DOING} with a second model: only the experiment {LESSONS} reads it, and it was not "
+            f"chosen. Choose {LESSONS} too (experiments=, on the command line --only and "
+            "--without), or omit the second model (second=, on the command line --beside)."
+        )
 
 
 def _require_no_nouns(model: Model, nouns: tuple[str, ...] | None) -> None:

@@ -330,6 +330,17 @@ def test_invalid_studies_are_refused_before_the_work():
     )
 
 
+@pytest.mark.parametrize("experiments", ["nouns", ["sets", "shares"], []])
+def test_a_second_model_that_no_experiment_reads_is_refused(experiments):
+    with pytest.raises(InputError) as caught:
+        probe.study(model(), "apple", second=model(BOTH_WAYS), experiments=experiments)
+    assert str(caught.value) == (
+        "Cannot study words with a second model: only the experiment lessons reads it, and it was "
+        "not chosen. Choose lessons too (experiments=, on the command line --only and --without), "
+        "or omit the second model (second=, on the command line --beside)."
+    )
+
+
 def of_apple(frame):
     [row] = frame[frame["text"] == APPLE].to_dict("records")
     return row

@@ -25,7 +25,7 @@ from probe.experiments.material import (
     prepare,
     sentences_of,
 )
-from probe.experiments.measure import measure_gates, proceed, runnable, stage_units, start
+from probe.experiments.measure import measure_gates, runnable
 from probe.experiments.observe import observe, split_senses
 from probe.experiments.options import NounPlan, Options
 from probe.experiments.prepare import prepare_pairs
@@ -39,7 +39,7 @@ from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify, not_asked
 from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
-from probe.progress import Progress, silent, stages
+from probe.progress import Progress, silent
 from probe.provenance import Origin
 from probe.renamed import renamed
 from probe.results import circuit
@@ -50,7 +50,7 @@ from probe.results.tables import StudyTables
 from probe.stats.limits import FEWEST_SENTENCES, FEWEST_WORDS
 from probe.studies.cost import StudyCost, cost_of
 from probe.studies.words import WordJob, WordRecords, check_out, job_of, word_file
-from probe.text.sentences import LeftOut, Sentence, as_corpus, join
+from probe.text.sentences import LeftOut, as_corpus, join
 
 if TYPE_CHECKING:
     from probe.charts.of_study import StudyCharts
@@ -218,8 +218,8 @@ def study(
 
     Raises InputError for an unknown word or experiment, for too few sentences, senses or
     permutations, if none of the nouns can replace any word, or for a second model without the
-    experiment "lessons", which reads it; UnsupportedModel for an encoder-decoder; CrossCheckError if the certificate fails: no number is reported from a model
-    that disagrees with its weights.
+    experiment "lessons", which reads it; UnsupportedModel for an encoder-decoder; CrossCheckError
+    if the certificate fails: no number is reported from a model that disagrees with its weights.
 
     In a model that was loaded with `hooks="keep"`, every swap is a whole forward pass. The study
     then measures words, heads, verdicts and how many heads are enough. It has no certificate and no
@@ -330,38 +330,6 @@ def study(
         answered(study_of(answers, CERTIFIED, HALFWAY))
         share_done = HALFWAY
     return study_of(all_experiments, share_done, MEASURED)
-
-
-def measure_in_full(
-    model: Model,
-    sentences: Sequence[Sentence],
-    options: Options,
-    *,
-    stored: WordRecord | None = None,
-    report: Progress = silent,
-) -> WordRecord:
-    """The record of one word as a study measures it.
-
-    stored: an earlier record of the word, to continue
-    report: called with the stage and the share of the work that is done
-
-    Raises InputError for too few sentences or senses.
-    """
-    material = prepare(model, sentences[0].word, sentences)
-    splits = split_senses(material, seed=options.seed, causal=model.config.causal)
-    random_model = untrained(model, seed=options.seed)
-    experiments = options.experiments
-    in_stage = stages(report, stage_units(model, material, splits, options, experiments))
-    run = start(
-        model,
-        material,
-        splits,
-        options,
-        random_model=random_model,
-        earlier=stored,
-        in_stage=in_stage,
-    )
-    return proceed(run, experiments, in_stage=in_stage)
 
 
 def conclude(

@@ -21,8 +21,9 @@ import pandas as pd
 from probe.display import Displayed
 from probe.errors import InputError, require_at_least
 from probe.experiments.candidates import as_nouns
-from probe.experiments.material import sentences_of
-from probe.experiments.measure import count_left_out
+from probe.experiments.material import prepare, sentences_of
+from probe.experiments.measure import count_left_out, measure
+from probe.experiments.observe import split_senses
 from probe.experiments.options import Options
 from probe.experiments.plan import Work
 from probe.experiments.record import WordRecord
@@ -31,7 +32,7 @@ from probe.experiments.store import read_record, write_record
 from probe.inference.across import Summary, sets_frames, summarise
 from probe.model.architectures import require_single
 from probe.model.check import DEFAULT_TEXTS, Certificate, certify
-from probe.model.load import ModelSource, load
+from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model, require_heads
 from probe.model.tokens import tokenize
 from probe.progress import Progress, silent
@@ -39,7 +40,7 @@ from probe.provenance import Origin
 from probe.renamed import renamed
 from probe.results.tables import SurveyTables
 from probe.studies.cost import seconds_of
-from probe.studies.study import IN_FULL, Study, StudyOptions, conclude, measure_in_full
+from probe.studies.study import IN_FULL, Study, StudyOptions, conclude
 from probe.studies.survey_word import SURVEY, WordPlan, measure_sets, measure_word, plan_word
 from probe.studies.words import (
     Job,
@@ -360,10 +361,21 @@ def _measure(
     if options.experiments == SURVEY.experiments:
         return measure_word(model, sentences, options, report)
     try:
-        return measure_in_full(model, sentences, options, stored=stored, report=report)
-    except InputError:
+        material = prepare(model, sentences[0].word, sentences)
+        splits = split_senses(material, seed=options.seed, causal=model.config.causal)
+    except InputError:  # too few sentences or senses for a page
         fewer = replace(SURVEY, nouns=options.nouns, seed=options.seed)
         return measure_word(model, sentences, fewer, report)
+    random_model = untrained(model, seed=options.seed)
+    return measure(
+        model,
+        material,
+        splits,
+        options,
+        random_model=random_model,
+        earlier=stored,
+        report=report,
+    )
 
 
 def _sets_task(

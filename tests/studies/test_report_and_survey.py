@@ -72,7 +72,7 @@ def test_a_survey_reads_the_records_of_a_report(tiny, report, folder, monkeypatc
     def measured_again(*arguments, **options):
         raise AssertionError("a word that the report has measured is measured again")
 
-    monkeypatch.setattr(of_survey, "measure_in_full", measured_again)
+    monkeypatch.setattr(of_survey, "measure", measured_again)
     survey = survey_with_pages(tiny, ROWS.values(), folder)
     assert survey.survey_heads.equals(report.survey_heads)
     assert survey.survey_words.equals(report.survey_words)

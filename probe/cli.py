@@ -233,10 +233,10 @@ def report(
 
     with progress_bar() as progress:
         from probe.pages.write import write
-        from probe.studies.study import HALFWAY, Study, study
+        from probe.studies.study import ANSWERED, Study, study
 
         def write_page(result: Study) -> Path:
-            progress("writing", HALFWAY if result.unfinished else 0.98)
+            progress("writing", ANSWERED if result.unfinished else 0.98)
             return write(result, out, command=command(cast("list[str]", result.options["words"])))
 
         loaded = _load(model, device, dtype)

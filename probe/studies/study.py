@@ -56,16 +56,17 @@ if TYPE_CHECKING:
     from probe.charts.of_study import StudyCharts
 
 DOING = "Cannot study words"  # how error messages begin
-LEAST = {"seed": 0, "max_pairs": 1}
+SMALLEST_ALLOWED = {"seed": 0, "max_pairs": 1}
 LESSONS = "lessons"  # the experiment that also reads sentences in a second model
 FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
 NOUNS_PER_PAIR = 6  # unambiguous nouns that replace the word in each pair of sentences
 MLPS_PER_PAIR = 3  # of these nouns, with which every MLP is also swapped
 MORE_PAIRS = 24  # of sentences, in addition to the swapped ones, on which nouns' axes are fitted
-# Shares of the work that are done before the words are measured, when they are answered, and before
-# the tables.
+# Progress when the certificate starts, when measuring starts, when the answer is ready, and when
+# tables start.
+CERTIFYING = 0.05
 CERTIFIED = 0.1
-HALFWAY = 0.5
+ANSWERED = 0.5
 MEASURED = 0.9
 
 
@@ -75,7 +76,7 @@ class StudyOptions:
 
     seed: of every random choice
     max_pairs: the largest number of pairs of sentences for two senses
-    permutations: for each test
+    permutations: of senses, and of signs, in the tests of heads, MLPs and edges
     controls: the unambiguous nouns to compare with; None for the nouns that ship, () for none
     """
 
@@ -85,8 +86,8 @@ class StudyOptions:
     controls: tuple[str, ...] | None = None
 
 
-# What a study measures of one word, with the default options of a user.
-REPORT = Options(
+# Default options for measuring one word.
+STUDY_DEFAULTS = Options(
     seed=StudyOptions.seed,
     pairs=StudyOptions.max_pairs,
     permutations=StudyOptions.permutations,
@@ -105,9 +106,6 @@ REPORT = Options(
     every_head=False,
     experiments=frozenset(EXPERIMENTS),
 )
-
-# What a survey with a page for each word measures of each word.
-IN_FULL = replace(REPORT, one_of_many=True)
 
 
 @dataclass(frozen=True)
@@ -199,7 +197,8 @@ def study(
         natural sentences that ship; for a model that ships, loaded by its name, those of the
         grammar that it was trained on
     seed: of every random choice
-    permutations: how many times senses are reassigned, and signs flipped, for each test
+    permutations: how many times senses are reassigned, and signs flipped, in the tests of heads,
+        MLPs and edges. The gates and the experiment "qk" have fixed numbers
     max_pairs: the largest number of pairs of sentences that are swapped for two senses
     controls: unambiguous nouns that replace the word; by default the nouns that ship, () for none
     experiments: what to measure in addition to the swap of every head, by the names in
@@ -247,13 +246,15 @@ def study(
     _require_numbers(options)
     spellings = choose_words(words, user_corpus)
     measured = replace(
-        REPORT,
+        STUDY_DEFAULTS,
         experiments=experiment_names,
         seed=seed,
         pairs=max_pairs,
         permutations=permutations,
         nouns=nouns,
-        one_of_many=REPORT.one_of_many or len(spellings) >= FEWEST_WORDS,
+        # This option is part of the key in `word_file`. With the seventh word, the words whose
+        # records are in `out` are therefore measured again.
+        one_of_many=len(spellings) >= FEWEST_WORDS,
     )
     sources = {word: sentences_of(word, user_corpus, model) for word in spellings}
     materials = [prepare(model, word, source.sentences) for word, source in sources.items()]
@@ -268,7 +269,7 @@ def study(
     if planned:
         planned(cost_of(model, materials, splits, measured, beside, user_corpus))
 
-    report("certificate", 0.05)
+    report("certificate", CERTIFYING)
     certificate = _certificate(model, materials)
     if foreseen:
         foreseen(_foresee(model, materials, splits, measured))
@@ -285,7 +286,7 @@ def study(
     ]
     used_corpus = join(list(sources.values()))
     used = {"words": list(spellings)} | asdict(options) | {"sentences": used_corpus.source}
-    if experiment_names != REPORT.experiments:
+    if experiment_names != STUDY_DEFAULTS.experiments:
         used["experiments"] = [name for name in EXPERIMENTS if name in experiment_names]
     if second is not None:
         used["beside"] = second.name
@@ -327,8 +328,8 @@ def study(
         and answers != all_experiments
         and not word_records.have(all_experiments)
     ):
-        answered(study_of(answers, CERTIFIED, HALFWAY))
-        share_done = HALFWAY
+        answered(study_of(answers, CERTIFIED, ANSWERED))
+        share_done = ANSWERED
     return study_of(all_experiments, share_done, MEASURED)
 
 
@@ -448,7 +449,7 @@ def _require_can_study(model: Model, permutations: int, second: Model | None) ->
 
 def _require_numbers(options: StudyOptions) -> None:
     """Raises InputError for an invalid seed or number of pairs."""
-    for name, least in LEAST.items():
+    for name, least in SMALLEST_ALLOWED.items():
         usual = getattr(StudyOptions, name)
         require_at_least(least, getattr(options, name), name, doing=DOING, usual=usual)
 

@@ -40,7 +40,7 @@ from probe.provenance import Origin
 from probe.renamed import renamed
 from probe.results.tables import SurveyTables
 from probe.studies.cost import seconds_of
-from probe.studies.study import IN_FULL, Study, StudyOptions, conclude
+from probe.studies.study import STUDY_DEFAULTS, Study, StudyOptions, conclude
 from probe.studies.survey_word import SURVEY, WordPlan, measure_sets, measure_word, plan_word
 from probe.studies.words import (
     Job,
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from probe.charts.of_study import StudyCharts
 
 DOING = "Cannot survey words"  # how error messages begin
+# What a survey with a page for each word measures of a word.
+SURVEY_WITH_PAGES = replace(STUDY_DEFAULTS, one_of_many=True)
 CERTIFIED_WORDS = 3  # words with a sentence in the certificate
 NO_ENGLISH = (
     "The unambiguous nouns that ship are English, and most of the sentences are not. The words "
@@ -184,7 +186,7 @@ def survey(
     certificate = certify(model, _readable(model, by_word) or DEFAULT_TEXTS).require()
     if name is None and workers.scheduler is not None:
         raise InputError(_no_name(model, workers))
-    options = replace(IN_FULL if pages else SURVEY, nouns=nouns, seed=seed)
+    options = replace(SURVEY_WITH_PAGES if pages else SURVEY, nouns=nouns, seed=seed)
     job = job_of(model, options, name or "")
     # Records are files even without a folder: one is in memory at a time.
     temporary = TemporaryDirectory() if out is None else None
@@ -283,7 +285,9 @@ def plan_survey(
     """
     model, corpus = model_and_corpus(model, sentences, "a survey")
     by_word = corpus.by_word()
-    options = replace(IN_FULL if pages else SURVEY, nouns=_nouns(corpus, controls), seed=seed)
+    options = replace(
+        SURVEY_WITH_PAGES if pages else SURVEY, nouns=_nouns(corpus, controls), seed=seed
+    )
     plans = [plan_word(model, rows, options) for rows in by_word.values()]
     words = tuple(word for word, _ in plans)
     work = Work(sum(word.forwards for word in words), sum(word.swaps for word in words))

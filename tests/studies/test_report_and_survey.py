@@ -9,20 +9,27 @@ from probe.pages.sections import Page, sections_of
 from probe.stats.limits import FEWEST_WORDS
 from probe.studies import study as of_study
 from probe.studies import survey as of_survey
-from probe.studies.study import IN_FULL, conclude
+from probe.studies.study import conclude
+from probe.studies.survey import SURVEY_WITH_PAGES
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_model]
 WORDS = probe.lexicon.words()[:FEWEST_WORDS]
 ROWS = {word: list(probe.lexicon.expand(word).sentences[:24]) for word in WORDS}
 # What a report on so many words measures, and a survey with pages, but less of it.
-OPTIONS = replace(IN_FULL, pairs=4, permutations=99, nouns=(), experiments=frozenset(("heads",)))
+OPTIONS = replace(
+    SURVEY_WITH_PAGES,
+    pairs=4,
+    permutations=99,
+    nouns=(),
+    experiments=frozenset(("heads",)),
+)
 
 
 @pytest.fixture(scope="module")
 def less_of_each_word():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(of_study, "REPORT", replace(OPTIONS, one_of_many=False))
-        patch.setattr(of_survey, "IN_FULL", OPTIONS)
+        patch.setattr(of_study, "STUDY_DEFAULTS", replace(OPTIONS, one_of_many=False))
+        patch.setattr(of_survey, "SURVEY_WITH_PAGES", OPTIONS)
         yield
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from probe.explorer.page import Question
     from probe.model.model import Model
     from probe.studies.cost import StudyCost
-    from probe.studies.study import Foreseen
+    from probe.studies.study import GatePreview
     from probe.text.sentences import Corpus
     from probe.walkthrough.walk import Walk
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
@@ -227,7 +227,7 @@ def report(
         else:
             _say_what_is_replaced(out, REPORT, command(cost.words))
 
-    def foreseen(gates: "list[Foreseen]") -> None:
+    def gates_measured(gates: "list[GatePreview]") -> None:
         typer.echo("\n".join(likely(pair) for pair in gates))
         raise typer.Exit
 
@@ -251,7 +251,7 @@ def report(
             second=_load(second, device, dtype) if second else None,
             progress=progress,
             planned=planned,
-            foreseen=foreseen if dry_run else None,
+            gates_measured=gates_measured if dry_run else None,
             answered=write_page,
             out=out,
         )

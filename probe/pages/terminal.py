@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from probe.model.parameters import Count
     from probe.results.evaluation import Evaluation
     from probe.studies.cost import SensePairSize, StudyCost
-    from probe.studies.study import Foreseen
+    from probe.studies.study import GatePreview
     from probe.studies.survey import SurveyPlan
 
 
@@ -388,7 +388,7 @@ def _without_cues(word: str, inferred: Sequence[tuple[str, ...]]) -> str:
     )
 
 
-def likely(gates: "Foreseen") -> str:
+def likely(gates: "GatePreview") -> str:
     """The likely outcome of a study of two senses, from its cheap gates, and the next step where it
     is poor."""
     from probe.inference.nouns import TOO_FEW_NOUNS

@@ -109,8 +109,8 @@ STUDY_DEFAULTS = Options(
 
 
 @dataclass(frozen=True)
-class Foreseen:
-    """The gates of two senses of a word, before anything is swapped.
+class GatePreview:
+    """The gates of two senses of a word, measured before any swap.
 
     gap_p, untrained_p, nuisance_p: see `probe.experiments.prepare.Gates`
     ambiguity_p, nouns: of the comparison with unambiguous nouns, and their number; NaN and 0
@@ -167,7 +167,7 @@ class Study(StudyTables, Displayed):
         return f"<Study of {words} in {self.model_name}: {len(self.frames)} tables{hooks}>"
 
 
-@renamed(corpus="sentences")
+@renamed(corpus="sentences", foreseen="gates_measured")
 def study(
     model: ModelSource,
     words: Sequence[str] | str | None = None,
@@ -181,7 +181,7 @@ def study(
     second: ModelSource | None = None,
     progress: Progress | None = None,
     planned: Callable[[StudyCost], None] | None = None,
-    foreseen: Callable[[list[Foreseen]], None] | None = None,
+    gates_measured: Callable[[list[GatePreview]], None] | None = None,
     answered: Callable[["Study"], object] | None = None,
     out: str | Path | None = None,
 ) -> Study:
@@ -208,8 +208,8 @@ def study(
         are in the table `beside`
     progress: called with a stage's name and the share of the work that is done
     planned: called with the cost before the work; it may raise an error to stop the study
-    foreseen: called with the gates of every pair of senses before anything is swapped, which takes
-        a few more seconds per word
+    gates_measured: called with the gates of every pair of senses before anything is swapped, which
+        takes a few more seconds per word
     answered: called with the study when the main experiments are finished for every word and others
         are still to be run (`Study.unfinished`)
     out: a folder in which finished experiments of each word are stored, so that an interrupted
@@ -271,8 +271,8 @@ def study(
 
     report("certificate", CERTIFYING)
     certificate = _certificate(model, materials)
-    if foreseen:
-        foreseen(_foresee(model, materials, splits, measured))
+    if gates_measured:
+        gates_measured(preview_gates(model, materials, splits, measured))
     job = job_of(model, measured)
     # A key does not depend on hooks, so no record of a model with hooks is stored.
     folder = None if out is None or model.origin.hooks else Path(out)
@@ -365,45 +365,43 @@ def _certificate(model: Model, materials: Sequence[Material]) -> Certificate:
     return certify(model, [material.sentences[0].text for material in materials]).require()
 
 
-def _foresee(
+def preview_gates(
     model: Model,
     materials: Sequence[Material],
     splits: Mapping[str, SensePairSplits],
     options: Options,
-) -> list[Foreseen]:
-    """The gates of every pair of senses of all words, without any swap."""
-    random_model = untrained(model, seed=options.seed)  # one for all words
-    foreseen = []
-    for material in materials:
-        foreseen += foresee(model, random_model, material, splits[material.word], options)
-    return foreseen
+) -> list[GatePreview]:
+    """The gates of every pair of senses of all words, as a study has them, without any swap.
 
-
-def foresee(
-    model: Model,
-    random_model: Model,
-    material: Material,
-    splits: SensePairSplits,
-    options: Options,
-) -> list[Foreseen]:
-    """The gates of every pair of senses of a word, as a study has them, without any swap."""
+    splits: by word, how its sentences are held out
+    options: how much of each word the study measures
+    """
     nouns = options.nouns if "nouns" in options.experiments else ()
     gates_only = replace(options, gate=True, nouns=nouns)
-    record = measure_gates(model, material, splits, gates_only, random_model=random_model)
-    compared = ambiguity_gate(record.of_pairs("nouns"), record.depth)
-    return [
-        Foreseen(
-            word=material.word,
-            senses=pair.senses,
-            gap_p=pair.gates.gap,
-            untrained_p=pair.gates.untrained,
-            nuisance_p=pair.gates.nuisance,
-            ambiguity_p=float("nan") if gate is None else gate.p,
-            nouns=0 if gate is None else len(gate.noun_numbers),
-            not_compared="" if gate is None else gate.reason,
+    random_model = untrained(model, seed=options.seed)
+    previews = []
+    for material in materials:
+        record = measure_gates(
+            model, material, splits[material.word], gates_only, random_model=random_model
         )
-        for pair, gate in zip(record.pairs, compared, strict=True)
-    ]
+        ambiguity_gates = ambiguity_gate(record.of_pairs("nouns"), record.depth)
+        for pair, gate in zip(record.pairs, ambiguity_gates, strict=True):
+            preview = GatePreview(
+                word=material.word,
+                senses=pair.senses,
+                gap_p=pair.gates.gap,
+                untrained_p=pair.gates.untrained,
+                nuisance_p=pair.gates.nuisance,
+            )
+            if gate is not None:
+                preview = replace(
+                    preview,
+                    ambiguity_p=gate.p,
+                    nouns=len(gate.noun_numbers),
+                    not_compared=gate.reason,
+                )
+            previews.append(preview)
+    return previews
 
 
 def require_lessons(second: object, experiments: Collection[str]) -> None:

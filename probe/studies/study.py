@@ -39,18 +39,18 @@ from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify, not_asked
 from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
-from probe.progress import Progress, silent
+from probe.progress import Progress, part_of, silent
 from probe.provenance import Origin
 from probe.renamed import renamed
 from probe.results import circuit
 from probe.results import frames as tables
 from probe.results.findings import WordFindings, findings
-from probe.results.second_model import SECOND_MODEL, second_model
+from probe.results.second_model import second_model_frame
 from probe.results.tables import StudyTables
 from probe.stats.limits import FEWEST_SENTENCES, FEWEST_WORDS
 from probe.studies.cost import StudyCost, cost_of
 from probe.studies.words import WordJob, WordRecords, check_out, job_of, word_file
-from probe.text.sentences import LeftOut, as_corpus, join
+from probe.text.sentences import Corpus, LeftOut, as_corpus, join
 
 if TYPE_CHECKING:
     from probe.charts.of_study import StudyCharts
@@ -167,6 +167,49 @@ class Study(StudyTables, Displayed):
         return f"<Study of {words} in {self.model_name}: {len(self.frames)} tables{hooks}>"
 
 
+@dataclass(frozen=True, eq=False)
+class StudyInputs:
+    """What a study reads and measures, after all checks and before any work.
+
+    second_model: the second model with its sentences; None without one
+    user_corpus: the user's sentences; None for the sentences that ship
+    corpora: by word, its sentences
+    materials: the sentences of each word in tokens
+    splits: by word, how its sentences are held out
+    options: the options that the results record
+    word_options: how much of each word is measured
+    """
+
+    model: Model
+    second_model: SecondModel | None
+    user_corpus: Corpus | None
+    corpora: Mapping[str, Corpus]
+    materials: Sequence[Material]
+    splits: Mapping[str, SensePairSplits]
+    options: StudyOptions
+    word_options: Options
+
+    @property
+    def experiments(self) -> list[str]:
+        """The experiments that can be run in the model, in their order."""
+        return runnable(self.word_options.experiments, self.model)
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The sentences of all words."""
+        return join(list(self.corpora.values()))
+
+    @property
+    def left_out(self) -> dict[str | None, Sequence[LeftOut]]:
+        """By word, the sentences that were left out during reading; None for rows without a
+        word."""
+        left_out: dict[str | None, Sequence[LeftOut]] = {
+            word: corpus.left_out for word, corpus in self.corpora.items()
+        }
+        left_out[None] = () if self.user_corpus is None else self.user_corpus.left_out
+        return left_out
+
+
 @renamed(corpus="sentences", foreseen="gates_measured")
 def study(
     model: ModelSource,
@@ -231,131 +274,153 @@ def study(
         16
     """
     experiment_names = choose(experiments)
+    # Both are checked first, because loading a model may take minutes.
     require_lessons(second, experiment_names)
-    model = load(model)
-    second = load(second) if second else None
-    report = progress or silent
     check_out(out, DOING)
-    _require_can_study(model, permutations, second)
-    user_corpus = None if sentences is None else as_corpus(sentences, words)
+    model = load(model)
+    require_single(model.config.architecture, "a study")
+    options = _checked_options(
+        model, seed=seed, max_pairs=max_pairs, permutations=permutations, controls=controls
+    )
+    inputs = _checked_inputs(
+        model, words, sentences, options=options, experiments=experiment_names, second=second
+    )
+    progress = progress or silent
+    if planned:
+        planned(_cost(inputs))
+    progress("certificate", CERTIFYING)
+    certificate = _certificate(model, inputs.materials)
+    if gates_measured:
+        gates_measured(preview_gates(model, inputs.materials, inputs.splits, inputs.word_options))
+
+    word_records = WordRecords(model, _word_jobs(inputs, out), inputs.word_options)
+    all_experiments = inputs.experiments
+    answering_experiments = [name for name in all_experiments if EXPERIMENTS[name].answers]
+    share_done = CERTIFIED
+    # The answer comes first: its page can be read while the other experiments run.
+    if (
+        answered
+        and answering_experiments != all_experiments
+        and not word_records.have(all_experiments)
+    ):
+        until_answer = part_of(progress, CERTIFIED, ANSWERED)
+        answered(
+            _run_experiments(inputs, certificate, word_records, answering_experiments, until_answer)
+        )
+        share_done = ANSWERED
+    until_tables = part_of(progress, share_done, MEASURED)
+    return _run_experiments(inputs, certificate, word_records, all_experiments, until_tables)
+
+
+def _checked_options(
+    model: Model,
+    *,
+    seed: int,
+    max_pairs: int,
+    permutations: int,
+    controls: Sequence[str] | str | None,
+) -> StudyOptions:
+    """The options of a study; without nouns for a model with hooks.
+
+    Raises InputError for an invalid number, and for nouns that a user names for a model with hooks.
+    """
     nouns = as_nouns(controls)
     if model.origin.hooks:
         _require_no_nouns(model, nouns)
         nouns = ()
     options = StudyOptions(seed, max_pairs, permutations, nouns)
-    _require_numbers(options)
-    spellings = choose_words(words, user_corpus)
-    measured = replace(
+    if whole_number(permutations) is None or permutations < FEWEST_PERMUTATIONS:
+        raise InputError(
+            f"{DOING}: got permutations = {permutations!r}, expected a whole number from "
+            f"{FEWEST_PERMUTATIONS} on, so that p can reach .01. Omit it for the default, 1,000."
+        )
+    for name, smallest in SMALLEST_ALLOWED.items():
+        usual = getattr(StudyOptions, name)
+        require_at_least(smallest, getattr(options, name), name, doing=DOING, usual=usual)
+    return options
+
+
+def _checked_inputs(
+    model: Model,
+    words: Sequence[str] | str | None,
+    sentences: Any,
+    *,
+    options: StudyOptions,
+    experiments: frozenset[str],
+    second: ModelSource | None,
+) -> StudyInputs:
+    """All that a study reads and measures, checked before any work.
+
+    Raises InputError for an unknown word, for too few sentences or senses, if none of the nouns can
+    replace any word, or for a second model that reads left to right only.
+    """
+    user_corpus = None if sentences is None else as_corpus(sentences, words)
+    corpora = {
+        word: sentences_of(word, user_corpus, model) for word in choose_words(words, user_corpus)
+    }
+    materials = [prepare(model, word, corpus.sentences) for word, corpus in corpora.items()]
+    # A user's nouns that fit no word are an error now, and not after minutes of work.
+    if options.controls:
+        require_usable(model, materials, options.controls)
+    return StudyInputs(
+        model=model,
+        second_model=late_cues(_load_second_model(second), materials) if second else None,
+        user_corpus=user_corpus,
+        corpora=corpora,
+        materials=materials,
+        splits={
+            material.word: split_senses(material, seed=options.seed, causal=model.config.causal)
+            for material in materials
+        },
+        options=options,
+        word_options=_word_options(options, experiments, words=len(materials)),
+    )
+
+
+def _word_options(options: StudyOptions, experiments: frozenset[str], *, words: int) -> Options:
+    """How much of each word is measured.
+
+    words: the number of words
+    """
+    return replace(
         STUDY_DEFAULTS,
-        experiments=experiment_names,
-        seed=seed,
-        pairs=max_pairs,
-        permutations=permutations,
-        nouns=nouns,
+        experiments=experiments,
+        seed=options.seed,
+        pairs=options.max_pairs,
+        permutations=options.permutations,
+        nouns=options.controls,
         # This option is part of the key in `word_file`. With the seventh word, the words whose
         # records are in `out` are therefore measured again.
-        one_of_many=len(spellings) >= FEWEST_WORDS,
+        one_of_many=words >= FEWEST_WORDS,
     )
-    sources = {word: sentences_of(word, user_corpus, model) for word in spellings}
-    materials = [prepare(model, word, source.sentences) for word, source in sources.items()]
-    # A user's nouns that fit no word are an error now, and not after minutes of work.
-    if nouns:
-        require_usable(model, materials, nouns)
-    causal = model.config.causal
-    splits = {
-        material.word: split_senses(material, seed=seed, causal=causal) for material in materials
-    }
-    beside = None if second is None else late_cues(second, materials)
-    if planned:
-        planned(cost_of(model, materials, splits, measured, beside, user_corpus))
-
-    report("certificate", CERTIFYING)
-    certificate = _certificate(model, materials)
-    if gates_measured:
-        gates_measured(preview_gates(model, materials, splits, measured))
-    job = job_of(model, measured)
-    # A key does not depend on hooks, so no record of a model with hooks is stored.
-    folder = None if out is None or model.origin.hooks else Path(out)
-    jobs = [
-        WordJob(
-            material,
-            splits[material.word],
-            folder and word_file(folder, job, sources[material.word].sentences),
-        )
-        for material in materials
-    ]
-    used_corpus = join(list(sources.values()))
-    used = {"words": list(spellings)} | asdict(options) | {"sentences": used_corpus.source}
-    if experiment_names != STUDY_DEFAULTS.experiments:
-        used["experiments"] = [name for name in EXPERIMENTS if name in experiment_names]
-    if second is not None:
-        used["beside"] = second.name
-    unread: dict[str | None, Sequence[LeftOut]] = {
-        word: source.left_out for word, source in sources.items()
-    }
-    unread[None] = () if user_corpus is None else user_corpus.left_out
-    all_experiments = runnable(experiment_names, model)
-    word_records = WordRecords(model, jobs, measured)
-
-    def study_of(experiments: Sequence[str], first: float, last: float) -> Study:
-        """The study with some of its experiments.
-
-        first, last: the shares of the whole study's work that are done when this begins and when it
-            ends; they set the progress.
-        """
-        records = word_records.measured(
-            experiments, lambda word, share: report(word, first + share * (last - first))
-        )
-        report("tables", last)
-        frames = conclude(records, certificate, unread, seed=seed)
-        if LESSONS in experiments and beside is not None and beside.materials:
-            frames["beside"] = _read_second_model(beside, measured)
-        return Study(
-            model_name=model.name,
-            origin=model.origin,
-            options=used,
-            certificate=certificate,
-            frames=frames,
-            data_sha256=used_corpus.sha256,
-            unfinished=tuple(name for name in all_experiments if name not in experiments),
-        )
-
-    # The answer comes first: its page can be read while the other experiments run.
-    share_done = CERTIFIED
-    answers = [name for name in all_experiments if EXPERIMENTS[name].answers]
-    if (
-        answered is not None
-        and answers != all_experiments
-        and not word_records.have(all_experiments)
-    ):
-        answered(study_of(answers, CERTIFIED, ANSWERED))
-        share_done = ANSWERED
-    return study_of(all_experiments, share_done, MEASURED)
 
 
-def conclude(
-    records: Sequence[WordRecord],
-    certificate: Certificate,
-    unread: Mapping[str | None, Sequence[LeftOut]],
-    *,
-    seed: int,
-) -> dict[str, pd.DataFrame]:
-    """All frames that follow from the records of some words.
+def _load_second_model(second: ModelSource) -> Model:
+    """The second model.
 
-    unread: see `probe.results.frames.frames`
-
-    The tables of experiments that were not run for any word are absent. With FEWEST_WORDS words or
-    more, the frames of a survey are added.
+    Raises InputError if it reads left to right only, and UnsupportedModel for an encoder-decoder.
     """
-    evidence = [word_evidence(record, seed=seed) for record in records]
-    frames = tables.frames(evidence, certificate, unread)
-    if any("circuit" in record.measured for record in records):
-        frames |= circuit.frames(evidence, seed=seed)
-    if any(LESSONS in record.measured for record in records):
-        frames["beside"] = pd.DataFrame(columns=list(SECOND_MODEL))
-    if len(records) >= FEWEST_WORDS:
-        frames |= summarise(lambda: iter(records), seed=seed).frames
-    return frames
+    second_model = load(second)
+    require_single(second_model.config.architecture, "a study")
+    if second_model.config.causal:
+        raise InputError(
+            f"Cannot read cues after the word in {second_model.name}: it reads left to right only, "
+            "expected a model that reads both ways. Give tiny-senses-bidirectional or another BERT "
+            "or RoBERTa."
+        )
+    return second_model
+
+
+def _cost(inputs: StudyInputs) -> StudyCost:
+    """What the study will take."""
+    return cost_of(
+        inputs.model,
+        inputs.materials,
+        inputs.splits,
+        inputs.word_options,
+        inputs.second_model,
+        inputs.user_corpus,
+    )
 
 
 def _certificate(model: Model, materials: Sequence[Material]) -> Certificate:
@@ -363,6 +428,124 @@ def _certificate(model: Model, materials: Sequence[Material]) -> Certificate:
     if model.origin.hooks:
         return not_asked(model)
     return certify(model, [material.sentences[0].text for material in materials]).require()
+
+
+def _word_jobs(inputs: StudyInputs, out: str | Path | None) -> list[WordJob]:
+    """The words to measure, with the files for their records in the folder `out`."""
+    files: dict[str, Path] = {}
+    # A key does not depend on hooks, so no record of a model with hooks is stored.
+    if out is not None and not inputs.model.origin.hooks:
+        job = job_of(inputs.model, inputs.word_options)
+        files = {
+            word: word_file(Path(out), job, corpus.sentences)
+            for word, corpus in inputs.corpora.items()
+        }
+    return [
+        WordJob(material, inputs.splits[material.word], files.get(material.word))
+        for material in inputs.materials
+    ]
+
+
+def _run_experiments(
+    inputs: StudyInputs,
+    certificate: Certificate,
+    word_records: WordRecords,
+    experiments: Sequence[str],
+    progress: Progress,
+) -> Study:
+    """The study after some experiments on every word; an experiment that has been run is not run
+    again.
+
+    progress: called with shares of this part of the work
+    """
+    records = word_records.measure(experiments, progress)
+    progress("tables", 1.0)
+    return _assemble(inputs, certificate, records, experiments)
+
+
+def _assemble(
+    inputs: StudyInputs,
+    certificate: Certificate,
+    records: Sequence[WordRecord],
+    experiments: Sequence[str],
+) -> Study:
+    """The study of some records.
+
+    experiments: the experiments that are in the records
+    """
+    beside = None
+    if LESSONS in experiments and inputs.second_model is not None:
+        beside = _read_second_model(inputs.second_model, inputs.word_options)
+    frames = conclude(
+        records,
+        certificate,
+        inputs.left_out,
+        seed=inputs.options.seed,
+        beside=beside,
+    )
+    return Study(
+        model_name=inputs.model.name,
+        origin=inputs.model.origin,
+        options=_recorded_options(inputs),
+        certificate=certificate,
+        frames=frames,
+        data_sha256=inputs.corpus.sha256,
+        unfinished=tuple(name for name in inputs.experiments if name not in experiments),
+    )
+
+
+def _recorded_options(inputs: StudyInputs) -> dict[str, object]:
+    """The words and options of a study, as its results record them."""
+    options: dict[str, object] = {"words": list(inputs.corpora)}
+    options |= asdict(inputs.options)
+    options["sentences"] = inputs.corpus.source
+    experiments = inputs.word_options.experiments
+    if experiments != STUDY_DEFAULTS.experiments:
+        options["experiments"] = [name for name in EXPERIMENTS if name in experiments]
+    if inputs.second_model is not None:
+        options["beside"] = inputs.second_model.model.name
+    return options
+
+
+def _read_second_model(second_model: SecondModel, options: Options) -> pd.DataFrame:
+    """The frame `beside`: the readings of the sentences with a late cue in the second model, which
+    is certified first."""
+    readings = []
+    if second_model.materials:
+        texts = [material.sentences[0].text for material in second_model.materials]
+        certify(second_model.model, texts).require()
+    for material in second_model.materials:
+        observation = observe(second_model.model, material, seed=options.seed)
+        prepared = prepare_pairs(observation, None, options)
+        readings += read_second(second_model.model, observation, prepared)
+    return second_model_frame(second_model.model.name, readings)
+
+
+def conclude(
+    records: Sequence[WordRecord],
+    certificate: Certificate,
+    left_out: Mapping[str | None, Sequence[LeftOut]],
+    *,
+    seed: int,
+    beside: pd.DataFrame | None = None,
+) -> dict[str, pd.DataFrame]:
+    """All frames that follow from the records of some words.
+
+    left_out: by word, the sentences that were left out during reading; None for rows without a word
+    beside: the frame of this name; None without a second model
+
+    The tables of experiments that were not run for any word are absent. With FEWEST_WORDS words or
+    more, the frames of a survey are added.
+    """
+    evidence = [word_evidence(record, seed=seed) for record in records]
+    frames = tables.frames(evidence, certificate, left_out)
+    if any("circuit" in record.measured for record in records):
+        frames |= circuit.frames(evidence, seed=seed)
+    if any(LESSONS in record.measured for record in records):
+        frames["beside"] = second_model_frame() if beside is None else beside
+    if len(records) >= FEWEST_WORDS:
+        frames |= summarise(lambda: iter(records), seed=seed).frames
+    return frames
 
 
 def preview_gates(
@@ -407,7 +590,7 @@ def preview_gates(
 def require_lessons(second: object, experiments: Collection[str]) -> None:
     """Raises InputError for a second model without the experiment that reads it.
 
-    second: the model, its name or its place; "" or None for no second model
+    second: the model, its name or its path; "" or None for no second model
     """
     if second and LESSONS not in experiments:
         raise InputError(
@@ -424,42 +607,3 @@ def _require_no_nouns(model: Model, nouns: tuple[str, ...] | None) -> None:
             f"{DOING} in {model.name}, {model.origin.hooked}, with controls: unambiguous nouns are "
             "run from the weights alone. Omit controls, or study the model without hooks."
         )
-
-
-def _require_can_study(model: Model, permutations: int, second: Model | None) -> None:
-    """Raises InputError for too few permutations or a causal second model, and UnsupportedModel for
-    an encoder-decoder."""
-    if second is not None:
-        require_single(second.config.architecture, "a study")
-        if second.config.causal:
-            raise InputError(
-                f"Cannot read cues after the word in {second.name}: it reads left to right only, "
-                "expected a model that reads both ways. Give tiny-senses-bidirectional or another "
-                "BERT or RoBERTa."
-            )
-    if whole_number(permutations) is None or permutations < FEWEST_PERMUTATIONS:
-        raise InputError(
-            f"{DOING}: got permutations = {permutations!r}, expected a whole number from "
-            f"{FEWEST_PERMUTATIONS} on, so that p can reach .01. Omit it for the default, 1,000."
-        )
-    require_single(model.config.architecture, "a study")
-
-
-def _require_numbers(options: StudyOptions) -> None:
-    """Raises InputError for an invalid seed or number of pairs."""
-    for name, least in SMALLEST_ALLOWED.items():
-        usual = getattr(StudyOptions, name)
-        require_at_least(least, getattr(options, name), name, doing=DOING, usual=usual)
-
-
-def _read_second_model(second: SecondModel, options: Options) -> pd.DataFrame:
-    """The readings of the sentences with a late cue in the second model, which is certified
-    first."""
-    texts = [material.sentences[0].text for material in second.materials]
-    certify(second.model, texts).require()
-    readings = []
-    for material in second.materials:
-        observation = observe(second.model, material, seed=options.seed)
-        prepared = prepare_pairs(observation, None, options)
-        readings += read_second(second.model, observation, prepared)
-    return second_model(second.model.name, readings)

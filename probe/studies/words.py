@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -28,7 +28,7 @@ from probe.experiments.run import Run
 from probe.experiments.store import read_record, write_record
 from probe.model.load import load, untrained
 from probe.model.model import Model
-from probe.progress import Progress, Stage, stages
+from probe.progress import Progress, Stage, part_of, stages
 from probe.provenance import content_key
 from probe.text.sentences import Sentence
 
@@ -186,10 +186,10 @@ class WordRecords:
         """Whether every word has these experiments already."""
         return all(record is not None and record.has(experiments) for record in self.records)
 
-    def measured(self, experiments: Collection[str], report: Progress) -> list[WordRecord]:
+    def measure(self, experiments: Collection[str], progress: Progress) -> list[WordRecord]:
         """The record of every word with these experiments and no others.
 
-        report: called with the word that is measured and the share of the work that is done
+        progress: called with the word that is measured and the share of the work that is done
         """
         plans = [self._plan(number, experiments) for number in range(len(self.words))]
         units = [sum(plan.values()) for plan in plans]
@@ -197,12 +197,12 @@ class WordRecords:
         records = []
         finished = 0.0
         for number, word in enumerate(self.words):
-            word_report = _of_word(
-                report, word.material.word, finished / total, units[number] / total
-            )
             record = self.records[number]
             if record is None or not record.has(experiments):
-                in_stage = stages(word_report, plans[number])
+                first = finished / total
+                last = (finished + units[number]) / total
+                word_progress = part_of(progress, first, last, name=word.material.word)
+                in_stage = stages(word_progress, plans[number])
                 record = self._measure(word, record, experiments, in_stage)
                 self.records[number] = record
             records.append(record.only(experiments))
@@ -235,22 +235,9 @@ class WordRecords:
                 word.material,
                 word.splits,
                 self.options,
-                random_model=self._random_model,
+                random_model=untrained(self.model, seed=self.options.seed),
                 earlier=record,
                 in_stage=in_stage,
             )
         keep = None if word.file is None else partial(write_record, word.file)
         return proceed(self._run, experiments, keep=keep, in_stage=in_stage)
-
-    @cached_property
-    def _random_model(self) -> Model:
-        return untrained(self.model, seed=self.options.seed)
-
-
-def _of_word(report: Progress, word: str, first: float, part: float) -> Progress:
-    """Progress that names the word that is measured.
-
-    first: the share of the work before it
-    part: its share of the work
-    """
-    return lambda _, share: report(word, first + part * share)

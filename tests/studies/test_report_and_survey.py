@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 import probe
+from probe.errors import InputError
 from probe.pages.sections import Page, sections_of
 from probe.stats.limits import FEWEST_WORDS
 from probe.studies import study as of_study
@@ -83,6 +84,17 @@ def test_a_survey_reads_the_records_of_a_report(tiny, report, folder, monkeypatc
     survey = survey_with_pages(tiny, ROWS.values(), folder)
     assert survey.survey_heads.equals(report.survey_heads)
     assert survey.survey_words.equals(report.survey_words)
+
+
+def test_a_survey_with_pages_does_not_hide_an_error_of_the_measurement(
+    tiny, less_of_each_word, tmp_path, monkeypatch
+):
+    def broken(*arguments, **options):
+        raise InputError("The measurement is broken.")
+
+    monkeypatch.setattr(of_survey, "measure", broken)
+    with pytest.raises(InputError, match="The measurement is broken"):
+        survey_with_pages(tiny, [ROWS[word] for word in WORDS[:2]], tmp_path)
 
 
 def test_every_word_with_enough_sentences_gets_a_page(tiny, report, folder, tmp_path):

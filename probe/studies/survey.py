@@ -61,7 +61,7 @@ from probe.studies.words import (
     stored_record,
     word_file,
 )
-from probe.studies.workers import LOCAL, Run, Workers, running
+from probe.studies.workers import LOCAL, RunTasks, Workers, running
 from probe.text import lexicon
 from probe.text.sentences import Corpus, Sentence, as_corpus, join
 
@@ -443,7 +443,7 @@ def _sets_task(
 
 
 def _measure_words(
-    run: Run,
+    run: RunTasks,
     job: Job,
     by_file: Mapping[Path, Sequence[Sentence]],
     progress: Progress,
@@ -475,7 +475,7 @@ def _measure_words(
 
 
 def _measure_sets(
-    run: Run,
+    run: RunTasks,
     job: Job,
     by_file: Mapping[Path, Sequence[Sentence]],
     summary: Summary,

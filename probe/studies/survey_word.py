@@ -118,8 +118,8 @@ def measure_word(
 class WordPlan:
     """What a survey would use of one word's sentences.
 
-    sentences: the number of sentences in which it reads the word
-    pairs: the number of pairs of sentences in which it swaps heads
+    sentences: the number of sentences in which the word is read
+    pairs: the number of pairs of sentences in which heads are swapped
     pairs_in_all: the number of pairs of sentences
     limit: the largest number of pairs for two senses in which heads are swapped
     left_out: the number of unused sentences, by reason

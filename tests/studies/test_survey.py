@@ -3,6 +3,7 @@ and every word and sentence counted."""
 
 import json
 import re
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -342,6 +343,14 @@ def test_the_command_surveys_files_with_several_models_and_prints_the_results(ru
 def row_of_file(row):
     """A sentence as a row of a file."""
     return {name: value for name, value in vars(row).items() if name not in ("where", "more")}
+
+
+def test_the_job_of_a_study_does_not_keep_its_model_in_memory(tiny):
+    model = replace(tiny)
+    reference = weakref.ref(model)
+    words.job_of(model, SURVEY)
+    del model
+    assert reference() is None
 
 
 def test_workers_tokenize_texts_like_the_model_of_the_survey():

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from probe.explorer.page import Question
     from probe.model.model import Model
     from probe.studies.cost import StudyCost
-    from probe.studies.study import Foreseen
+    from probe.studies.study import GatePreview
     from probe.text.sentences import Corpus
     from probe.walkthrough.walk import Walk
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
@@ -191,13 +191,16 @@ def report(
     check_folder(out, REPORT, inputs=[sentences] if sentences else [])
     from probe.experiments.table import choose
     from probe.studies.cost import parse_memory
+    from probe.studies.study import LESSONS, require_lessons
     from probe.text.sentences import as_corpus
 
     experiments = choose(only, without or ())
-
+    second = beside or None
+    if beside is None and LESSONS in experiments:
+        second = COMPANION.get(model)
+    require_lessons(second, experiments)
     limit = None if max_memory is None else parse_memory(max_memory)
     corpus = None if sentences is None else as_corpus(sentences, words)
-    second = COMPANION.get(model) if beside is None else beside or None
 
     def command(words: Sequence[str]) -> str:
         return _command(
@@ -205,6 +208,7 @@ def report(
             model,
             second,
             sentences,
+            lessons=LESSONS in experiments,
             permutations=None if permutations == PERMUTATIONS else permutations,
             controls=controls,
             only=only,
@@ -223,16 +227,16 @@ def report(
         else:
             _say_what_is_replaced(out, REPORT, command(cost.words))
 
-    def foreseen(gates: "list[Foreseen]") -> None:
+    def gates_measured(gates: "list[GatePreview]") -> None:
         typer.echo("\n".join(likely(pair) for pair in gates))
         raise typer.Exit
 
     with progress_bar() as progress:
         from probe.pages.write import write
-        from probe.studies.study import HALFWAY, Study, study
+        from probe.studies.study import ANSWERED, Study, study
 
         def write_page(result: Study) -> Path:
-            progress("writing", HALFWAY if result.unfinished else 0.98)
+            progress("writing", ANSWERED if result.unfinished else 0.98)
             return write(result, out, command=command(cast("list[str]", result.options["words"])))
 
         loaded = _load(model, device, dtype)
@@ -247,7 +251,7 @@ def report(
             second=_load(second, device, dtype) if second else None,
             progress=progress,
             planned=planned,
-            foreseen=foreseen if dry_run else None,
+            gates_measured=gates_measured if dry_run else None,
             answered=write_page,
             out=out,
         )
@@ -869,15 +873,20 @@ def _command(
     model: str,
     second: str | None,
     sentences: Path | None,
+    *,
+    lessons: bool = True,
     **options: object,
 ) -> str:
     """The `probe report` command that reproduces the page, with all options and without folders of
-    this machine."""
+    this machine.
+
+    lessons: whether the report has the experiment that reads the second model
+    """
     model = Path(model).name
     beside = None
     if second:
         beside = Path(second).name
-    elif model in COMPANION:
+    elif lessons and model in COMPANION:
         beside = ""  # without it the companion would be used
     files = {"model": model, "sentences": sentences and sentences.name, "beside": beside}
     return command_line("report", *words, **files, **options)

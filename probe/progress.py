@@ -30,6 +30,26 @@ def worked(units: int) -> None:
         count(units)
 
 
+def part_of(report: Progress, first: float, last: float, *, name: str | None = None) -> Progress:
+    """Progress of a part of the work, which is reported as a share of all work.
+
+    first, last: the shares of all work that are finished when the part begins and ends
+    name: reported instead of the stages of the part
+
+    Example:
+        >>> from probe.progress import part_of
+        >>> second_half = part_of(lambda name, share: print(name, share), 0.5, 1.0)
+        >>> second_half("swapping heads", 0.5)
+        swapping heads 0.75
+    """
+
+    def report_part(stage: str, share: float) -> None:
+        # Rounding could exceed the end of the part, and the next part would then go back.
+        report(name or stage, min(last, first + share * (last - first)))
+
+    return report_part
+
+
 @contextmanager
 def counting(count: Callable[[int], None]) -> Iterator[None]:
     """Call `count` with the units of all work that this thread finishes inside the context.

@@ -31,17 +31,19 @@ def renamed(
         @wraps(function)
         def call(*by_position: Arguments.args, **by_name: Arguments.kwargs) -> Result:
             former = []
+            present = []
             first = min(positions or {}, default=len(by_position))
             if positions and len(by_position) > first and positions[first] not in by_name:
                 for position, value in enumerate(by_position[first:], start=first):
                     by_name[positions[position]] = value
                     former.append(f"argument {position + 1}")
+                    present.append(positions[position])
                 by_position = by_position[:first]  # type: ignore[assignment]
             for name in [name for name in by_name if name in names]:
                 by_name[names[name]] = by_name.pop(name)
                 former.append(f"{name}=")
+                present.append(names[name])
             if former:
-                present = [*names.values(), *(positions or {}).values()]
                 warn(
                     f"{function.__name__}: the next version will not take "
                     f"{' and '.join(former)}. Write "

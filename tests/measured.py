@@ -13,7 +13,7 @@ from probe.experiments.observe import split_senses
 from probe.experiments.options import Options
 from probe.inference.within import WordEvidence, word_evidence
 from probe.model.model import Model
-from probe.studies.study import REPORT
+from probe.studies.study import STUDY_DEFAULTS
 
 HEADS = ("heads",)  # which every verdict needs
 
@@ -28,7 +28,7 @@ def options_of(
 ) -> Options:
     """The options of a report with these experiments."""
     return replace(
-        REPORT,
+        STUDY_DEFAULTS,
         seed=seed,
         pairs=pairs,
         permutations=permutations,

@@ -19,7 +19,7 @@ from probe.model.check import certify
 from probe.model.load import load, untrained
 from probe.model.model import Model
 from probe.studies.cost import size_of, work_of
-from probe.studies.study import REPORT, conclude
+from probe.studies.study import STUDY_DEFAULTS, conclude
 from probe.studies.survey import survey
 from probe.text import lexicon
 from probe.text.sentences import Sentence
@@ -27,7 +27,7 @@ from timing.clock import exponent, extra_memory
 from timing.work import shaped, words_of
 
 WORD = "bank"
-FEW = replace(REPORT, gate=False, pairs=8, permutations=99)
+FEW = replace(STUDY_DEFAULTS, gate=False, pairs=8, permutations=99)
 SURVEY_SENTENCES = 24  # of each word of a survey
 LONGEST = 512  # tokens of a text
 COLUMNS = ("of", "axis", "size", "seconds", "megabytes", "passes")

@@ -62,12 +62,15 @@ def measure(
     options: Options,
     *,
     random_model: Model | None = None,
+    earlier: WordRecord | None = None,
     report: Progress = silent,
 ) -> WordRecord:
     """The record of one word.
 
     splits: how the sentences of each pair of senses are held out
     random_model: a model of the same shape with random weights, in which the gap is tested as well
+    earlier: a record of the same word with the same options except for the experiments; its content
+        is not measured again
     report: called with the stage and with the share of the word's work that is done
 
     Example:
@@ -84,7 +87,15 @@ def measure(
     """
     plan = stage_units(model, material, splits, options, options.experiments)
     in_stage = stages(report, plan)
-    run = start(model, material, splits, options, random_model=random_model, in_stage=in_stage)
+    run = start(
+        model,
+        material,
+        splits,
+        options,
+        random_model=random_model,
+        earlier=earlier,
+        in_stage=in_stage,
+    )
     return proceed(run, options.experiments, in_stage=in_stage)
 
 
@@ -118,8 +129,6 @@ def start(
 ) -> Run:
     """A word with its sentences read and its heads swapped, before any experiment.
 
-    earlier: a record of the same word with the same options except for the experiments; its content
-        is not measured again
     in_stage: the context in which a stage of the plan runs
 
     The other arguments are as in `measure`.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from probe.model.parameters import Count
     from probe.results.evaluation import Evaluation
     from probe.studies.cost import SensePairSize, StudyCost
-    from probe.studies.study import Foreseen
+    from probe.studies.study import GatePreview
     from probe.studies.survey import SurveyPlan
 
 
@@ -330,7 +330,7 @@ def survey_suffices(plan: "SurveyPlan", workers: int) -> list[str]:
     measured, and what is left out of the others, a line a reason."""
     from probe.stats.limits import FEWEST_WORDS
     from probe.stats.numbers import counted, listed
-    from probe.studies.study import IN_FULL
+    from probe.studies.survey import SURVEY_WITH_PAGES
 
     measured = [word for word in plan.words if word.pairs]
     sentences = sum(word.sentences for word in measured)
@@ -357,7 +357,8 @@ def survey_suffices(plan: "SurveyPlan", workers: int) -> list[str]:
     all_pairs = sum(word.pairs_in_all for word in measured)
     if pairs < all_pairs:
         limit = max(word.limit for word in measured)
-        more = f" ({IN_FULL.pairs} with --pages)" if limit < IN_FULL.pairs else ""
+        with_pages = SURVEY_WITH_PAGES.pairs
+        more = f" ({with_pages} with --pages)" if limit < with_pages else ""
         lines.append(
             f"{all_pairs - pairs} of {all_pairs} pairs of sentences are not swapped: heads are "
             f"swapped in at most {limit} pairs for two senses of a word{more}."
@@ -387,7 +388,7 @@ def _without_cues(word: str, inferred: Sequence[tuple[str, ...]]) -> str:
     )
 
 
-def likely(gates: "Foreseen") -> str:
+def likely(gates: "GatePreview") -> str:
     """The likely outcome of a study of two senses, from its cheap gates, and the next step where it
     is poor."""
     from probe.inference.nouns import TOO_FEW_NOUNS

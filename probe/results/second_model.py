@@ -34,8 +34,9 @@ SECOND_MODEL = (
 NO_HEAD = "no head by itself"
 
 
-def second_model(name: str, readings: Sequence[SecondReading]) -> pd.DataFrame:
+def second_model_frame(name: str = "", readings: Sequence[SecondReading] = ()) -> pd.DataFrame:
     """The frame `beside`: a row for each sentence of the lesson whose cue comes after the word.
+    It is empty without a second model.
 
     name: of the second model
     """

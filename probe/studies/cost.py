@@ -140,21 +140,21 @@ def cost_of(
     materials: Sequence[Material],
     splits: Mapping[str, SensePairSplits],
     options: Options,
-    second: SecondModel | None,
+    second_model: SecondModel | None,
     corpus: Corpus | None = None,
 ) -> StudyCost:
     """The cost of a study of these words. Runs a few sentences to measure the time.
 
     splits: by word, how its sentences are held out
-    second: the model that reads the sentences with a late cue
+    second_model: the model that reads the sentences with a late cue
     corpus: the user's sentences, if there are any
     """
     sizes = [size_of(model, material, splits[material.word], options) for material in materials]
     work = Work()
     for size in sizes:
         work = work.plus(work_of(size))
-    if second is not None:
-        work = work.plus(Work(forwards=sum(map(len, second.materials))))
+    if second_model is not None:
+        work = work.plus(Work(forwards=sum(map(len, second_model.materials))))
     longest = max(materials, key=len)
     # Cues that follow from pairs alone are inferred: the user has not marked them.
     without_cues = [
@@ -167,7 +167,7 @@ def cost_of(
         forwards=work.forwards,
         swaps=work.swaps,
         in_use=resident(),
-        extra=_extra_memory(model, materials, second, sizes),
+        extra=_extra_memory(model, materials, second_model, sizes),
         seconds=seconds_of(model, longest, work, threads=torch.get_num_threads()),
         sizes=tuple(
             _size(material, senses, split, options)
@@ -203,7 +203,7 @@ def work_of(size: Size) -> Work:
 def _extra_memory(
     model: Model,
     materials: Sequence[Material],
-    second: SecondModel | None,
+    second_model: SecondModel | None,
     sizes: Sequence[Size],
 ) -> int:
     """Bytes of memory that a study adds: the states of the largest word twice, the largest single
@@ -217,10 +217,10 @@ def _extra_memory(
     embedding = model.weights[FAMILIES[config.architecture].embed + ".weight"]
     certificate = 2 * FLOAT64_BYTES * embedding.numel()
     second_states = 0
-    if second is not None and second.materials:
+    if second_model is not None and second_model.materials:
         second_states = max(
-            _bytes_of_states(second.model, [material]) * len(material)
-            for material in second.materials
+            _bytes_of_states(second_model.model, [material]) * len(material)
+            for material in second_model.materials
         )
     swaps = number * LIVE_TENSORS * BATCH_NUMBERS
     edges = max(map(circuit.edges_of, sizes))

@@ -16,16 +16,15 @@ from probe.experiments import shortcuts as experiment
 from probe.experiments.material import choose_words
 from probe.experiments.measure import start
 from probe.experiments.shortcuts import METHODS, Shortcuts
-from probe.model.load import ModelSource
+from probe.model.load import ModelSource, load
 from probe.model.model import Model
 from probe.stats.resampling import Array, flip_signs
-from probe.studies.survey import model_and_corpus
+from probe.studies.survey import corpus_for, require_surveyable
 from probe.studies.survey_word import (
     MOST_PAIRS,
     SURVEY,
     choose_sentences,
     pairs_of_each,
-    why_unmeasured,
 )
 from probe.text.sentences import Sentence
 
@@ -82,7 +81,9 @@ def shortcuts(
     require_at_least(0, seed, "seed", doing=DOING, usual=0)
     if by not in get_args(By):
         raise InputError(f'{DOING}: by is {by!r}, expected "head" or "pair". Give one of these.')
-    model, corpus = model_and_corpus(model, sentences, "a comparison with shortcuts")
+    model = load(model)
+    require_surveyable(model, "a comparison with shortcuts")
+    corpus = corpus_for(model, sentences)
     if model.origin.hooks:
         raise InputError(
             f"{DOING} of {model.name}: it is {model.origin.hooked}, and gradients are taken from "
@@ -112,11 +113,11 @@ def _measure_word(
     model: Model, sentences: Sequence[Sentence], pairs: int, seed: int
 ) -> tuple[Shortcuts, ...] | str:
     """The shortcuts of a word for every pair of senses; the reason if it cannot be measured."""
-    material, splits, _ = choose_sentences(model, sentences, seed)
-    if not splits:
-        return why_unmeasured(material)
-    options = replace(SURVEY, seed=seed, pairs=pairs_of_each(pairs, splits))
-    return experiment.measure(start(model, material, splits, options))
+    chosen = choose_sentences(model, sentences, seed)
+    if chosen.why_unmeasured:
+        return chosen.why_unmeasured
+    options = replace(SURVEY, seed=seed, pairs=pairs_of_each(pairs, chosen.splits))
+    return experiment.measure(start(model, chosen.material, chosen.splits, options))
 
 
 def _frame(word: str, measured: Shortcuts, by: By, seed: int) -> pd.DataFrame:

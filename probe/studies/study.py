@@ -25,7 +25,7 @@ from probe.experiments.material import (
     prepare,
     sentences_of,
 )
-from probe.experiments.measure import measure_gates, proceed, runnable, stage_units, start
+from probe.experiments.measure import measure_gates, runnable
 from probe.experiments.observe import observe, split_senses
 from probe.experiments.options import NounPlan, Options
 from probe.experiments.prepare import prepare_pairs
@@ -39,32 +39,34 @@ from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify, not_asked
 from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
-from probe.progress import Progress, silent, stages
+from probe.progress import Progress, part_of, silent
 from probe.provenance import Origin
 from probe.renamed import renamed
 from probe.results import circuit
 from probe.results import frames as tables
 from probe.results.findings import WordFindings, findings
-from probe.results.second_model import SECOND_MODEL, second_model
+from probe.results.second_model import second_model_frame
 from probe.results.tables import StudyTables
 from probe.stats.limits import FEWEST_SENTENCES, FEWEST_WORDS
 from probe.studies.cost import StudyCost, cost_of
 from probe.studies.words import WordJob, WordRecords, check_out, job_of, word_file
-from probe.text.sentences import LeftOut, Sentence, as_corpus, join
+from probe.text.sentences import Corpus, LeftOut, as_corpus, join
 
 if TYPE_CHECKING:
     from probe.charts.of_study import StudyCharts
 
 DOING = "Cannot study words"  # how error messages begin
-LEAST = {"seed": 0, "max_pairs": 1}
+SMALLEST_ALLOWED = {"seed": 0, "max_pairs": 1}
+LESSONS = "lessons"  # the experiment that also reads sentences in a second model
 FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
 NOUNS_PER_PAIR = 6  # unambiguous nouns that replace the word in each pair of sentences
 MLPS_PER_PAIR = 3  # of these nouns, with which every MLP is also swapped
 MORE_PAIRS = 24  # of sentences, in addition to the swapped ones, on which nouns' axes are fitted
-# Shares of the work that are done before the words are measured, when they are answered, and before
-# the tables.
+# Progress when the certificate starts, when measuring starts, when the answer is ready, and when
+# tables start.
+CERTIFYING = 0.05
 CERTIFIED = 0.1
-HALFWAY = 0.5
+ANSWERED = 0.5
 MEASURED = 0.9
 
 
@@ -74,7 +76,7 @@ class StudyOptions:
 
     seed: of every random choice
     max_pairs: the largest number of pairs of sentences for two senses
-    permutations: for each test
+    permutations: of senses, and of signs, in the tests of heads, MLPs and edges
     controls: the unambiguous nouns to compare with; None for the nouns that ship, () for none
     """
 
@@ -84,8 +86,8 @@ class StudyOptions:
     controls: tuple[str, ...] | None = None
 
 
-# What a study measures of one word, with the default options of a user.
-REPORT = Options(
+# Default options for measuring one word.
+STUDY_DEFAULTS = Options(
     seed=StudyOptions.seed,
     pairs=StudyOptions.max_pairs,
     permutations=StudyOptions.permutations,
@@ -105,13 +107,10 @@ REPORT = Options(
     experiments=frozenset(EXPERIMENTS),
 )
 
-# What a survey with a page for each word measures of each word.
-IN_FULL = replace(REPORT, one_of_many=True)
-
 
 @dataclass(frozen=True)
-class Foreseen:
-    """The gates of two senses of a word, before anything is swapped.
+class GatePreview:
+    """The gates of two senses of a word, measured before any swap.
 
     gap_p, untrained_p, nuisance_p: see `probe.experiments.prepare.Gates`
     ambiguity_p, nouns: of the comparison with unambiguous nouns, and their number; NaN and 0
@@ -168,7 +167,50 @@ class Study(StudyTables, Displayed):
         return f"<Study of {words} in {self.model_name}: {len(self.frames)} tables{hooks}>"
 
 
-@renamed(corpus="sentences")
+@dataclass(frozen=True, eq=False)
+class StudyInputs:
+    """What a study reads and measures, after all checks and before any work.
+
+    second_model: the second model with its sentences; None without one
+    user_corpus: the user's sentences; None for the sentences that ship
+    corpora: by word, its sentences
+    materials: the sentences of each word in tokens
+    splits: by word, how its sentences are held out
+    options: the options that the results record
+    word_options: how much of each word is measured
+    """
+
+    model: Model
+    second_model: SecondModel | None
+    user_corpus: Corpus | None
+    corpora: Mapping[str, Corpus]
+    materials: Sequence[Material]
+    splits: Mapping[str, SensePairSplits]
+    options: StudyOptions
+    word_options: Options
+
+    @property
+    def experiments(self) -> list[str]:
+        """The experiments that can be run in the model, in their order."""
+        return runnable(self.word_options.experiments, self.model)
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The sentences of all words."""
+        return join(list(self.corpora.values()))
+
+    @property
+    def left_out(self) -> dict[str | None, Sequence[LeftOut]]:
+        """By word, the sentences that were left out during reading; None for rows without a
+        word."""
+        left_out: dict[str | None, Sequence[LeftOut]] = {
+            word: corpus.left_out for word, corpus in self.corpora.items()
+        }
+        left_out[None] = () if self.user_corpus is None else self.user_corpus.left_out
+        return left_out
+
+
+@renamed(corpus="sentences", foreseen="gates_measured")
 def study(
     model: ModelSource,
     words: Sequence[str] | str | None = None,
@@ -182,7 +224,7 @@ def study(
     second: ModelSource | None = None,
     progress: Progress | None = None,
     planned: Callable[[StudyCost], None] | None = None,
-    foreseen: Callable[[list[Foreseen]], None] | None = None,
+    gates_measured: Callable[[list[GatePreview]], None] | None = None,
     answered: Callable[["Study"], object] | None = None,
     out: str | Path | None = None,
 ) -> Study:
@@ -198,7 +240,8 @@ def study(
         natural sentences that ship; for a model that ships, loaded by its name, those of the
         grammar that it was trained on
     seed: of every random choice
-    permutations: how many times senses are reassigned, and signs flipped, for each test
+    permutations: how many times senses are reassigned, and signs flipped, in the tests of heads,
+        MLPs and edges. The gates and the experiment "qk" have fixed numbers
     max_pairs: the largest number of pairs of sentences that are swapped for two senses
     controls: unambiguous nouns that replace the word; by default the nouns that ship, () for none
     experiments: what to measure in addition to the swap of every head, by the names in
@@ -208,17 +251,17 @@ def study(
         are in the table `beside`
     progress: called with a stage's name and the share of the work that is done
     planned: called with the cost before the work; it may raise an error to stop the study
-    foreseen: called with the gates of every pair of senses before anything is swapped, which takes
-        a few more seconds per word
+    gates_measured: called with the gates of every pair of senses before anything is swapped, which
+        takes a few more seconds per word
     answered: called with the study when the main experiments are finished for every word and others
         are still to be run (`Study.unfinished`)
     out: a folder in which finished experiments of each word are stored, so that an interrupted
         study can continue
 
     Raises InputError for an unknown word or experiment, for too few sentences, senses or
-    permutations, or if none of the nouns can replace any word; UnsupportedModel for an
-    encoder-decoder; CrossCheckError if the certificate fails: no number is reported from a model
-    that disagrees with its weights.
+    permutations, if none of the nouns can replace any word, or for a second model without the
+    experiment "lessons", which reads it; UnsupportedModel for an encoder-decoder; CrossCheckError
+    if the certificate fails: no number is reported from a model that disagrees with its weights.
 
     In a model that was loaded with `hooks="keep"`, every swap is a whole forward pass. The study
     then measures words, heads, verdicts and how many heads are enough. It has no certificate and no
@@ -230,161 +273,154 @@ def study(
         >>> len(study.heads)  # one row per head: 4 layers x 4 heads
         16
     """
-    model = load(model)
-    second = load(second) if second else None
-    report = progress or silent
+    experiment_names = choose(experiments)
+    # Both are checked first, because loading a model may take minutes.
+    require_lessons(second, experiment_names)
     check_out(out, DOING)
-    _require_can_study(model, permutations, second)
-    user_corpus = None if sentences is None else as_corpus(sentences, words)
+    model = load(model)
+    require_single(model.config.architecture, "a study")
+    options = _checked_options(
+        model, seed=seed, max_pairs=max_pairs, permutations=permutations, controls=controls
+    )
+    inputs = _checked_inputs(
+        model, words, sentences, options=options, experiments=experiment_names, second=second
+    )
+    progress = progress or silent
+    if planned:
+        planned(_cost(inputs))
+    progress("certificate", CERTIFYING)
+    certificate = _certificate(model, inputs.materials)
+    if gates_measured:
+        gates_measured(preview_gates(model, inputs.materials, inputs.splits, inputs.word_options))
+
+    word_records = WordRecords(model, _word_jobs(inputs, out), inputs.word_options)
+    all_experiments = inputs.experiments
+    answering_experiments = [name for name in all_experiments if EXPERIMENTS[name].answers]
+    share_done = CERTIFIED
+    # The answer comes first: its page can be read while the other experiments run.
+    if (
+        answered
+        and answering_experiments != all_experiments
+        and not word_records.have(all_experiments)
+    ):
+        until_answer = part_of(progress, CERTIFIED, ANSWERED)
+        answered(
+            _run_experiments(inputs, certificate, word_records, answering_experiments, until_answer)
+        )
+        share_done = ANSWERED
+    until_tables = part_of(progress, share_done, MEASURED)
+    return _run_experiments(inputs, certificate, word_records, all_experiments, until_tables)
+
+
+def _checked_options(
+    model: Model,
+    *,
+    seed: int,
+    max_pairs: int,
+    permutations: int,
+    controls: Sequence[str] | str | None,
+) -> StudyOptions:
+    """The options of a study; without nouns for a model with hooks.
+
+    Raises InputError for an invalid number, and for nouns that a user names for a model with hooks.
+    """
     nouns = as_nouns(controls)
     if model.origin.hooks:
         _require_no_nouns(model, nouns)
         nouns = ()
     options = StudyOptions(seed, max_pairs, permutations, nouns)
-    _require_numbers(options)
-    experiment_names = choose(experiments)
-    spellings = choose_words(words, user_corpus)
-    measured = replace(
-        REPORT,
-        experiments=experiment_names,
-        seed=seed,
-        pairs=max_pairs,
-        permutations=permutations,
-        nouns=nouns,
-        one_of_many=REPORT.one_of_many or len(spellings) >= FEWEST_WORDS,
-    )
-    sources = {word: sentences_of(word, user_corpus, model) for word in spellings}
-    materials = [prepare(model, word, source.sentences) for word, source in sources.items()]
-    # A user's nouns that fit no word are an error now, and not after minutes of work.
-    if nouns:
-        require_usable(model, materials, nouns)
-    causal = model.config.causal
-    splits = {
-        material.word: split_senses(material, seed=seed, causal=causal) for material in materials
-    }
-    beside = None if second is None else late_cues(second, materials)
-    if planned:
-        planned(cost_of(model, materials, splits, measured, beside, user_corpus))
-
-    report("certificate", 0.05)
-    certificate = _certificate(model, materials)
-    if foreseen:
-        foreseen(_foresee(model, materials, splits, measured))
-    job = job_of(model, measured)
-    # A key does not depend on hooks, so no record of a model with hooks is stored.
-    folder = None if out is None or model.origin.hooks else Path(out)
-    jobs = [
-        WordJob(
-            material,
-            splits[material.word],
-            folder and word_file(folder, job, sources[material.word].sentences),
+    if whole_number(permutations) is None or permutations < FEWEST_PERMUTATIONS:
+        raise InputError(
+            f"{DOING}: got permutations = {permutations!r}, expected a whole number from "
+            f"{FEWEST_PERMUTATIONS} on, so that p can reach .01. Omit it for the default, 1,000."
         )
-        for material in materials
-    ]
-    used_corpus = join(list(sources.values()))
-    used = {"words": list(spellings)} | asdict(options) | {"sentences": used_corpus.source}
-    if experiment_names != REPORT.experiments:
-        used["experiments"] = [name for name in EXPERIMENTS if name in experiment_names]
-    if second is not None:
-        used["beside"] = second.name
-    unread: dict[str | None, Sequence[LeftOut]] = {
-        word: source.left_out for word, source in sources.items()
-    }
-    unread[None] = () if user_corpus is None else user_corpus.left_out
-    all_experiments = runnable(experiment_names, model)
-    word_records = WordRecords(model, jobs, measured)
-
-    def study_of(experiments: Sequence[str], first: float, last: float) -> Study:
-        """The study with some of its experiments.
-
-        first, last: the shares of the whole study's work that are done when this begins and when it
-            ends; they set the progress.
-        """
-        records = word_records.measured(
-            experiments, lambda word, share: report(word, first + share * (last - first))
-        )
-        report("tables", last)
-        frames = conclude(records, certificate, unread, seed=seed)
-        if "lessons" in experiments and beside is not None and beside.materials:
-            frames["beside"] = _read_second_model(beside, measured)
-        return Study(
-            model_name=model.name,
-            origin=model.origin,
-            options=used,
-            certificate=certificate,
-            frames=frames,
-            data_sha256=used_corpus.sha256,
-            unfinished=tuple(name for name in all_experiments if name not in experiments),
-        )
-
-    # The answer comes first: its page can be read while the other experiments run.
-    share_done = CERTIFIED
-    answers = [name for name in all_experiments if EXPERIMENTS[name].answers]
-    if (
-        answered is not None
-        and answers != all_experiments
-        and not word_records.have(all_experiments)
-    ):
-        answered(study_of(answers, CERTIFIED, HALFWAY))
-        share_done = HALFWAY
-    return study_of(all_experiments, share_done, MEASURED)
+    for name, smallest in SMALLEST_ALLOWED.items():
+        usual = getattr(StudyOptions, name)
+        require_at_least(smallest, getattr(options, name), name, doing=DOING, usual=usual)
+    return options
 
 
-def measure_in_full(
+def _checked_inputs(
     model: Model,
-    sentences: Sequence[Sentence],
-    options: Options,
+    words: Sequence[str] | str | None,
+    sentences: Any,
     *,
-    stored: WordRecord | None = None,
-    report: Progress = silent,
-) -> WordRecord:
-    """The record of one word as a study measures it.
+    options: StudyOptions,
+    experiments: frozenset[str],
+    second: ModelSource | None,
+) -> StudyInputs:
+    """All that a study reads and measures, checked before any work.
 
-    stored: an earlier record of the word, to continue
-    report: called with the stage and the share of the work that is done
-
-    Raises InputError for too few sentences or senses.
+    Raises InputError for an unknown word, for too few sentences or senses, if none of the nouns can
+    replace any word, or for a second model that reads left to right only.
     """
-    material = prepare(model, sentences[0].word, sentences)
-    splits = split_senses(material, seed=options.seed, causal=model.config.causal)
-    random_model = untrained(model, seed=options.seed)
-    experiments = options.experiments
-    in_stage = stages(report, stage_units(model, material, splits, options, experiments))
-    run = start(
-        model,
-        material,
-        splits,
-        options,
-        random_model=random_model,
-        earlier=stored,
-        in_stage=in_stage,
+    user_corpus = None if sentences is None else as_corpus(sentences, words)
+    corpora = {
+        word: sentences_of(word, user_corpus, model) for word in choose_words(words, user_corpus)
+    }
+    materials = [prepare(model, word, corpus.sentences) for word, corpus in corpora.items()]
+    # A user's nouns that fit no word are an error now, and not after minutes of work.
+    if options.controls:
+        require_usable(model, materials, options.controls)
+    return StudyInputs(
+        model=model,
+        second_model=late_cues(_load_second_model(second), materials) if second else None,
+        user_corpus=user_corpus,
+        corpora=corpora,
+        materials=materials,
+        splits={
+            material.word: split_senses(material, seed=options.seed, causal=model.config.causal)
+            for material in materials
+        },
+        options=options,
+        word_options=_word_options(options, experiments, words=len(materials)),
     )
-    return proceed(run, experiments, in_stage=in_stage)
 
 
-def conclude(
-    records: Sequence[WordRecord],
-    certificate: Certificate,
-    unread: Mapping[str | None, Sequence[LeftOut]],
-    *,
-    seed: int,
-) -> dict[str, pd.DataFrame]:
-    """All frames that follow from the records of some words.
+def _word_options(options: StudyOptions, experiments: frozenset[str], *, words: int) -> Options:
+    """How much of each word is measured.
 
-    unread: see `probe.results.frames.frames`
-
-    The tables of experiments that were not run for any word are absent. With FEWEST_WORDS words or
-    more, the frames of a survey are added.
+    words: the number of words
     """
-    evidence = [word_evidence(record, seed=seed) for record in records]
-    frames = tables.frames(evidence, certificate, unread)
-    if any("circuit" in record.measured for record in records):
-        frames |= circuit.frames(evidence, seed=seed)
-    if any("lessons" in record.measured for record in records):
-        frames["beside"] = pd.DataFrame(columns=list(SECOND_MODEL))
-    if len(records) >= FEWEST_WORDS:
-        frames |= summarise(lambda: iter(records), seed=seed).frames
-    return frames
+    return replace(
+        STUDY_DEFAULTS,
+        experiments=experiments,
+        seed=options.seed,
+        pairs=options.max_pairs,
+        permutations=options.permutations,
+        nouns=options.controls,
+        # This option is part of the key in `word_file`. With the seventh word, the words whose
+        # records are in `out` are therefore measured again.
+        one_of_many=words >= FEWEST_WORDS,
+    )
+
+
+def _load_second_model(second: ModelSource) -> Model:
+    """The second model.
+
+    Raises InputError if it reads left to right only, and UnsupportedModel for an encoder-decoder.
+    """
+    second_model = load(second)
+    require_single(second_model.config.architecture, "a study")
+    if second_model.config.causal:
+        raise InputError(
+            f"Cannot read cues after the word in {second_model.name}: it reads left to right only, "
+            "expected a model that reads both ways. Give tiny-senses-bidirectional or another BERT "
+            "or RoBERTa."
+        )
+    return second_model
+
+
+def _cost(inputs: StudyInputs) -> StudyCost:
+    """What the study will take."""
+    return cost_of(
+        inputs.model,
+        inputs.materials,
+        inputs.splits,
+        inputs.word_options,
+        inputs.second_model,
+        inputs.user_corpus,
+    )
 
 
 def _certificate(model: Model, materials: Sequence[Material]) -> Certificate:
@@ -394,45 +430,174 @@ def _certificate(model: Model, materials: Sequence[Material]) -> Certificate:
     return certify(model, [material.sentences[0].text for material in materials]).require()
 
 
-def _foresee(
+def _word_jobs(inputs: StudyInputs, out: str | Path | None) -> list[WordJob]:
+    """The words to measure, with the files for their records in the folder `out`."""
+    files: dict[str, Path] = {}
+    # A key does not depend on hooks, so no record of a model with hooks is stored.
+    if out is not None and not inputs.model.origin.hooks:
+        job = job_of(inputs.model, inputs.word_options)
+        files = {
+            word: word_file(Path(out), job, corpus.sentences)
+            for word, corpus in inputs.corpora.items()
+        }
+    return [
+        WordJob(material, inputs.splits[material.word], files.get(material.word))
+        for material in inputs.materials
+    ]
+
+
+def _run_experiments(
+    inputs: StudyInputs,
+    certificate: Certificate,
+    word_records: WordRecords,
+    experiments: Sequence[str],
+    progress: Progress,
+) -> Study:
+    """The study after some experiments on every word; an experiment that has been run is not run
+    again.
+
+    progress: called with shares of this part of the work
+    """
+    records = word_records.measure(experiments, progress)
+    progress("tables", 1.0)
+    return _assemble(inputs, certificate, records, experiments)
+
+
+def _assemble(
+    inputs: StudyInputs,
+    certificate: Certificate,
+    records: Sequence[WordRecord],
+    experiments: Sequence[str],
+) -> Study:
+    """The study of some records.
+
+    experiments: the experiments that are in the records
+    """
+    beside = None
+    if LESSONS in experiments and inputs.second_model is not None:
+        beside = _read_second_model(inputs.second_model, inputs.word_options)
+    frames = conclude(
+        records,
+        certificate,
+        inputs.left_out,
+        seed=inputs.options.seed,
+        beside=beside,
+    )
+    return Study(
+        model_name=inputs.model.name,
+        origin=inputs.model.origin,
+        options=_recorded_options(inputs),
+        certificate=certificate,
+        frames=frames,
+        data_sha256=inputs.corpus.sha256,
+        unfinished=tuple(name for name in inputs.experiments if name not in experiments),
+    )
+
+
+def _recorded_options(inputs: StudyInputs) -> dict[str, object]:
+    """The words and options of a study, as its results record them."""
+    options: dict[str, object] = {"words": list(inputs.corpora)}
+    options |= asdict(inputs.options)
+    options["sentences"] = inputs.corpus.source
+    experiments = inputs.word_options.experiments
+    if experiments != STUDY_DEFAULTS.experiments:
+        options["experiments"] = [name for name in EXPERIMENTS if name in experiments]
+    if inputs.second_model is not None:
+        options["beside"] = inputs.second_model.model.name
+    return options
+
+
+def _read_second_model(second_model: SecondModel, options: Options) -> pd.DataFrame:
+    """The frame `beside`: the readings of the sentences with a late cue in the second model, which
+    is certified first."""
+    readings = []
+    if second_model.materials:
+        texts = [material.sentences[0].text for material in second_model.materials]
+        certify(second_model.model, texts).require()
+    for material in second_model.materials:
+        observation = observe(second_model.model, material, seed=options.seed)
+        prepared = prepare_pairs(observation, None, options)
+        readings += read_second(second_model.model, observation, prepared)
+    return second_model_frame(second_model.model.name, readings)
+
+
+def conclude(
+    records: Sequence[WordRecord],
+    certificate: Certificate,
+    left_out: Mapping[str | None, Sequence[LeftOut]],
+    *,
+    seed: int,
+    beside: pd.DataFrame | None = None,
+) -> dict[str, pd.DataFrame]:
+    """All frames that follow from the records of some words.
+
+    left_out: by word, the sentences that were left out during reading; None for rows without a word
+    beside: the frame of this name; None without a second model
+
+    The tables of experiments that were not run for any word are absent. With FEWEST_WORDS words or
+    more, the frames of a survey are added.
+    """
+    evidence = [word_evidence(record, seed=seed) for record in records]
+    frames = tables.frames(evidence, certificate, left_out)
+    if any("circuit" in record.measured for record in records):
+        frames |= circuit.frames(evidence, seed=seed)
+    if any(LESSONS in record.measured for record in records):
+        frames["beside"] = second_model_frame() if beside is None else beside
+    if len(records) >= FEWEST_WORDS:
+        frames |= summarise(lambda: iter(records), seed=seed).frames
+    return frames
+
+
+def preview_gates(
     model: Model,
     materials: Sequence[Material],
     splits: Mapping[str, SensePairSplits],
     options: Options,
-) -> list[Foreseen]:
-    """The gates of every pair of senses of all words, without any swap."""
-    random_model = untrained(model, seed=options.seed)  # one for all words
-    foreseen = []
-    for material in materials:
-        foreseen += foresee(model, random_model, material, splits[material.word], options)
-    return foreseen
+) -> list[GatePreview]:
+    """The gates of every pair of senses of all words, as a study has them, without any swap.
 
-
-def foresee(
-    model: Model,
-    random_model: Model,
-    material: Material,
-    splits: SensePairSplits,
-    options: Options,
-) -> list[Foreseen]:
-    """The gates of every pair of senses of a word, as a study has them, without any swap."""
+    splits: by word, how its sentences are held out
+    options: how much of each word the study measures
+    """
     nouns = options.nouns if "nouns" in options.experiments else ()
     gates_only = replace(options, gate=True, nouns=nouns)
-    record = measure_gates(model, material, splits, gates_only, random_model=random_model)
-    compared = ambiguity_gate(record.of_pairs("nouns"), record.depth)
-    return [
-        Foreseen(
-            word=material.word,
-            senses=pair.senses,
-            gap_p=pair.gates.gap,
-            untrained_p=pair.gates.untrained,
-            nuisance_p=pair.gates.nuisance,
-            ambiguity_p=float("nan") if gate is None else gate.p,
-            nouns=0 if gate is None else len(gate.noun_numbers),
-            not_compared="" if gate is None else gate.reason,
+    random_model = untrained(model, seed=options.seed)
+    previews = []
+    for material in materials:
+        record = measure_gates(
+            model, material, splits[material.word], gates_only, random_model=random_model
         )
-        for pair, gate in zip(record.pairs, compared, strict=True)
-    ]
+        ambiguity_gates = ambiguity_gate(record.of_pairs("nouns"), record.depth)
+        for pair, gate in zip(record.pairs, ambiguity_gates, strict=True):
+            preview = GatePreview(
+                word=material.word,
+                senses=pair.senses,
+                gap_p=pair.gates.gap,
+                untrained_p=pair.gates.untrained,
+                nuisance_p=pair.gates.nuisance,
+            )
+            if gate is not None:
+                preview = replace(
+                    preview,
+                    ambiguity_p=gate.p,
+                    nouns=len(gate.noun_numbers),
+                    not_compared=gate.reason,
+                )
+            previews.append(preview)
+    return previews
+
+
+def require_lessons(second: object, experiments: Collection[str]) -> None:
+    """Raises InputError for a second model without the experiment that reads it.
+
+    second: the model, its name or its path; "" or None for no second model
+    """
+    if second and LESSONS not in experiments:
+        raise InputError(
+            f"{DOING} with a second model: only the experiment {LESSONS} reads it, and it was not "
+            f"chosen. Choose {LESSONS} too (experiments=, on the command line --only and "
+            "--without), or omit the second model (second=, on the command line --beside)."
+        )
 
 
 def _require_no_nouns(model: Model, nouns: tuple[str, ...] | None) -> None:
@@ -442,42 +607,3 @@ def _require_no_nouns(model: Model, nouns: tuple[str, ...] | None) -> None:
             f"{DOING} in {model.name}, {model.origin.hooked}, with controls: unambiguous nouns are "
             "run from the weights alone. Omit controls, or study the model without hooks."
         )
-
-
-def _require_can_study(model: Model, permutations: int, second: Model | None) -> None:
-    """Raises InputError for too few permutations or a causal second model, and UnsupportedModel for
-    an encoder-decoder."""
-    if second is not None:
-        require_single(second.config.architecture, "a study")
-        if second.config.causal:
-            raise InputError(
-                f"Cannot read cues after the word in {second.name}: it reads left to right only, "
-                "expected a model that reads both ways. Give tiny-senses-bidirectional or another "
-                "BERT or RoBERTa."
-            )
-    if whole_number(permutations) is None or permutations < FEWEST_PERMUTATIONS:
-        raise InputError(
-            f"{DOING}: got permutations = {permutations!r}, expected a whole number from "
-            f"{FEWEST_PERMUTATIONS} on, so that p can reach .01. Omit it for the default, 1,000."
-        )
-    require_single(model.config.architecture, "a study")
-
-
-def _require_numbers(options: StudyOptions) -> None:
-    """Raises InputError for an invalid seed or number of pairs."""
-    for name, least in LEAST.items():
-        usual = getattr(StudyOptions, name)
-        require_at_least(least, getattr(options, name), name, doing=DOING, usual=usual)
-
-
-def _read_second_model(second: SecondModel, options: Options) -> pd.DataFrame:
-    """The readings of the sentences with a late cue in the second model, which is certified
-    first."""
-    texts = [material.sentences[0].text for material in second.materials]
-    certify(second.model, texts).require()
-    readings = []
-    for material in second.materials:
-        observation = observe(second.model, material, seed=options.seed)
-        prepared = prepare_pairs(observation, None, options)
-        readings += read_second(second.model, observation, prepared)
-    return second_model(second.model.name, readings)

@@ -8,21 +8,22 @@ time.
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
 from probe.display import Displayed
 from probe.errors import InputError, require_at_least
 from probe.experiments.candidates import as_nouns
-from probe.experiments.material import sentences_of
-from probe.experiments.measure import count_left_out
+from probe.experiments.material import prepare, sentences_of
+from probe.experiments.measure import count_left_out, measure
+from probe.experiments.observe import split_senses
 from probe.experiments.options import Options
 from probe.experiments.plan import Work
 from probe.experiments.record import WordRecord
@@ -31,27 +32,36 @@ from probe.experiments.store import read_record, write_record
 from probe.inference.across import Summary, sets_frames, summarise
 from probe.model.architectures import require_single
 from probe.model.check import DEFAULT_TEXTS, Certificate, certify
-from probe.model.load import ModelSource, load
+from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model, require_heads
 from probe.model.tokens import tokenize
-from probe.progress import Progress, silent
+from probe.patching.sets import HeadIndex
+from probe.progress import Progress, part_of, silent
 from probe.provenance import Origin
 from probe.renamed import renamed
 from probe.results.tables import SurveyTables
 from probe.studies.cost import seconds_of
-from probe.studies.study import IN_FULL, Study, StudyOptions, conclude, measure_in_full
-from probe.studies.survey_word import SURVEY, WordPlan, measure_sets, measure_word, plan_word
+from probe.studies.study import STUDY_DEFAULTS, Study, StudyOptions, conclude
+from probe.studies.survey_word import (
+    SURVEY,
+    WordPlan,
+    choose_sentences,
+    measure_sets,
+    measure_word,
+    plan_word,
+)
 from probe.studies.words import (
     Job,
     check_out,
     job_of,
+    keep_loaded,
     model_of,
     remove_unfinished,
     sets_file,
     stored_record,
     word_file,
 )
-from probe.studies.workers import LOCAL, Run, Workers, running
+from probe.studies.workers import LOCAL, RunTasks, Workers, running
 from probe.text import lexicon
 from probe.text.sentences import Corpus, Sentence, as_corpus, join
 
@@ -59,7 +69,13 @@ if TYPE_CHECKING:
     from probe.charts.of_study import StudyCharts
 
 DOING = "Cannot survey words"  # how error messages begin
+# What a survey with a page for each word measures of a word.
+SURVEY_WITH_PAGES = replace(STUDY_DEFAULTS, one_of_many=True)
 CERTIFIED_WORDS = 3  # words with a sentence in the certificate
+# Progress when the certificate starts, when measuring starts, and when the tables start.
+CERTIFYING = 0.02
+CERTIFIED = 0.05
+MEASURED = 0.85
 NO_ENGLISH = (
     "The unambiguous nouns that ship are English, and most of the sentences are not. The words "
     "were not compared with nouns. Name nouns of the sentences' language to compare with them."
@@ -108,15 +124,15 @@ class Survey(SurveyTables, Displayed):
 
     def studies(self) -> Iterator[Study]:
         """The study of every word that was measured in full, one in memory at a time."""
-        decided = StudyOptions(**self.options)  # type: ignore[arg-type]
+        options = StudyOptions(**self.options)  # type: ignore[arg-type]
         for record in self.records():
             if not record.in_full:
                 continue
-            frames = conclude([record], self.certificate, {}, seed=decided.seed)
+            frames = conclude([record], self.certificate, {}, seed=options.seed)
             yield Study(
                 model_name=self.model_name,
                 origin=self.origin,
-                options={"words": [record.word]} | asdict(decided) | {"sentences": self.source},
+                options={"words": [record.word]} | asdict(options) | {"sentences": self.source},
                 certificate=self.certificate,
                 frames=frames,
                 data_sha256=self.data_sha256,
@@ -127,8 +143,8 @@ class Survey(SurveyTables, Displayed):
         frames = {
             name: json.loads(frame.to_json(orient="records")) for name, frame in self.frames.items()
         }
-        origin = {"model": self.model_name, "options": self.options, "said": self.cautions}
-        return json.dumps(origin | frames)
+        about = {"model": self.model_name, "options": self.options, "said": self.cautions}
+        return json.dumps(about | frames)
 
     def __repr__(self) -> str:
         return f"<Survey of {self.source} in {self.model_name}: {len(self.frames)} tables>"
@@ -168,44 +184,40 @@ def survey(
         >>> len(survey.frames["survey_words"])
         3
     """
-    report = progress or silent
+    progress = progress or silent
     workers = workers or Workers()
     _require_options(out, workers, seed)
     # Workers in other processes load the model by its name.
     name = workers.model or (model if isinstance(model, str) else None)
-    model, corpus = model_and_corpus(model, sentences, "a survey")
+    model = load(model)
+    require_surveyable(model, "a survey")
+    _require_name(name, model, workers)
+    corpus = corpus_for(model, sentences)
     by_word = corpus.by_word()
-    cautions = []
     nouns = _nouns(corpus, controls)
-    if controls is None and nouns == ():
-        cautions.append(NO_ENGLISH)
-    report("certificate", 0.02)
-    certificate = certify(model, _readable(model, by_word) or DEFAULT_TEXTS).require()
-    if name is None and workers.scheduler is not None:
-        raise InputError(_no_name(model, workers))
-    options = replace(IN_FULL if pages else SURVEY, nouns=nouns, seed=seed)
+    progress("certificate", CERTIFYING)
+    certificate = certify(model, _texts_to_certify(model, by_word)).require()
+    options = replace(SURVEY_WITH_PAGES if pages else SURVEY, nouns=nouns, seed=seed)
     job = job_of(model, options, name or "")
+    keep_loaded(job, model)
     # Records are files even without a folder: one is in memory at a time.
     temporary = TemporaryDirectory() if out is None else None
     folder = Path(temporary.name if temporary else out or "")
-    files = {word_file(folder, job, rows): rows for rows in by_word.values()}
-    records = partial(map, read_record, files)
+    by_file = {word_file(folder, job, rows): rows for rows in by_word.values()}
     with running(workers) as run:
         _measure_words(
             run,
             job,
-            files,
-            lambda share: report("words", min(0.85, 0.05 + 0.8 * share)),
+            by_file,
+            part_of(progress, CERTIFIED, MEASURED, name="words"),
             report_within_words=workers.engine == LOCAL,
         )
-        report("summary", 0.85)
-        summary = summarise(records, seed=seed)
-        sets = _measure_sets(run, job, files, summary)
-    remove_unfinished(files)
+        progress("summary", MEASURED)
+        summary = summarise(partial(map, read_record, by_file), seed=seed)
+        sets = _measure_sets(run, job, by_file, summary)
+    remove_unfinished(by_file)
     frames = summary.frames | sets_frames(sets, seed=seed)
-    frames["survey_left_out"] = _left_out(corpus, records())
-    if nouns != () and not frames["survey_words"]["nouns"].any():
-        cautions.append(NO_NOUN)
+    frames["survey_left_out"] = _left_out(corpus, map(read_record, by_file))
     return Survey(
         model_name=model.name,
         origin=model.origin,
@@ -215,17 +227,9 @@ def survey(
         data_sha256=corpus.sha256,
         depth=summary.depth,
         frames=frames,
-        cautions=tuple(cautions),
-        files=tuple(files),
+        cautions=_cautions(controls, nouns, frames["survey_words"]),
+        files=tuple(by_file),
         temporary=temporary,
-    )
-
-
-def _no_name(model: Model, workers: Workers) -> str:
-    return (
-        f"Cannot survey {model.name} with the workers of {workers.scheduler}: the model was given "
-        "as an object, expected a name or a folder that every worker can load. Give the name as "
-        "the model, or as the model of the workers."
     )
 
 
@@ -238,6 +242,32 @@ def _require_options(out: object, workers: object, seed: object) -> None:
             f"{DOING}: got workers = {workers!r}, expected Workers of probe.studies.workers. Give "
             'Workers("dask", number=2), say, or omit it to measure in this process.'
         )
+
+
+def _require_name(name: str | None, model: Model, workers: Workers) -> None:
+    """Raises InputError if workers in other processes have no name to load the model by."""
+    if name is None and workers.scheduler is not None:
+        raise InputError(
+            f"Cannot survey {model.name} with the workers of {workers.scheduler}: the model was "
+            "given as an object, expected a name or a folder that every worker can load. Give the "
+            "name as the model, or as the model of the workers."
+        )
+
+
+def _cautions(
+    controls: Sequence[str] | str | None, nouns: tuple[str, ...] | None, words: pd.DataFrame
+) -> tuple[str, ...]:
+    """Cautions about the comparison with nouns.
+
+    controls: the nouns that the user names
+    nouns: the nouns of the survey; None for those that ship
+    words: the frame `survey_words`
+    """
+    if controls is None and nouns == ():
+        return (NO_ENGLISH,)
+    if nouns != () and not words["nouns"].any():
+        return (NO_NOUN,)
+    return ()
 
 
 @dataclass(frozen=True)
@@ -280,34 +310,38 @@ def plan_survey(
         >>> [(word.word, word.pairs) for word in plan.words]
         [('bank', 8)]
     """
-    model, corpus = model_and_corpus(model, sentences, "a survey")
-    by_word = corpus.by_word()
-    options = replace(IN_FULL if pages else SURVEY, nouns=_nouns(corpus, controls), seed=seed)
-    plans = [plan_word(model, rows, options) for rows in by_word.values()]
-    words = tuple(word for word, _ in plans)
+    model = load(model)
+    require_surveyable(model, "a survey")
+    corpus = corpus_for(model, sentences)
+    nouns = _nouns(corpus, controls)
+    options = replace(SURVEY_WITH_PAGES if pages else SURVEY, nouns=nouns, seed=seed)
+    chosen = [choose_sentences(model, rows, seed) for rows in corpus.by_word().values()]
+    words = tuple(plan_word(model, each, options) for each in chosen)
     work = Work(sum(word.forwards for word in words), sum(word.swaps for word in words))
     seconds = math.nan
-    if measured := [material for word, material in plans if word.pairs]:
-        longest = max(measured, key=len)
-        seconds = seconds_of(model, longest, work, threads=1)
+    measurable = [each.material for each, word in zip(chosen, words, strict=True) if word.pairs]
+    if measurable:
+        seconds = seconds_of(model, max(measurable, key=len), work, threads=1)
     unread = Counter(item.reason for item in corpus.left_out)
     return SurveyPlan(model.name, words, dict(unread), seconds)
 
 
-def model_and_corpus(model: ModelSource, sentences: Any, doing: str) -> tuple[Model, Corpus]:
-    """The loaded model, and the sentences, or without any those that ship and suit the model.
+def require_surveyable(model: Model, doing: str) -> None:
+    """Raises InputError or UnsupportedModel unless the model is one stack with heads in every
+    layer.
 
     doing: what the caller does, for messages
-
-    Raises InputError or UnsupportedModel unless the model is one stack with heads in every layer.
     """
-    model = load(model)
     require_single(model.config.architecture, doing)
     require_heads(model.config, doing, "study its words one by one, with report or study")
+
+
+def corpus_for(model: Model, sentences: Any) -> Corpus:
+    """The user's sentences, or without any those that ship and suit the model."""
     if sentences is not None:
-        return model, as_corpus(sentences)
+        return as_corpus(sentences)
     words = lexicon.words() if model.origin.kind == "embedded" else lexicon.natural_words()
-    return model, join([sentences_of(word, None, model) for word in words])
+    return join([sentences_of(word, None, model) for word in words])
 
 
 def _nouns(corpus: Corpus, controls: Sequence[str] | str | None) -> tuple[str, ...] | None:
@@ -319,8 +353,9 @@ def _nouns(corpus: Corpus, controls: Sequence[str] | str | None) -> tuple[str, .
     return nouns
 
 
-def _readable(model: Model, by_word: Mapping[str, Sequence[Sentence]]) -> list[str]:
-    """A text of each of the first words that the model can read, for the certificate."""
+def _texts_to_certify(model: Model, by_word: Mapping[str, Sequence[Sentence]]) -> Sequence[str]:
+    """A text of each of the first words that the model can read; DEFAULT_TEXTS if it can read
+    none."""
     texts: list[str] = []
     for rows in by_word.values():
         for row in rows:
@@ -330,106 +365,146 @@ def _readable(model: Model, by_word: Mapping[str, Sequence[Sentence]]) -> list[s
                 break
         if len(texts) == CERTIFIED_WORDS:
             break
-    return texts
+    return texts or DEFAULT_TEXTS
 
 
 # --- tasks ----------------------------------------------------------------------------------------
+
+
+class TaskResult(NamedTuple):
+    """What a task returns: a record, and the file to write it to. Tasks end in any order."""
+
+    file: Path
+    record: WordRecord | CarriedSets
 
 
 def _word_task(
     job: Job,
     file: Path,
     sentences: Sequence[Sentence],
-    stored: WordRecord | None,
-    report: Progress = silent,
-) -> tuple[Path, WordRecord]:
-    return file, _measure(model_of(job), sentences, job.options, stored, report)
+    unfinished: WordRecord | None,
+    progress: Progress = silent,
+) -> TaskResult:
+    """The record of a word.
+
+    unfinished: the record that an interrupted report left of the word
+    """
+    model = model_of(job)
+    if job.options.experiments == SURVEY.experiments:
+        record = measure_word(model, sentences, job.options, progress)
+    else:
+        record = _measure_for_page(model, sentences, job.options, unfinished, progress)
+    return TaskResult(file, record)
 
 
-def _measure(
+def _measure_for_page(
     model: Model,
     sentences: Sequence[Sentence],
     options: Options,
-    stored: WordRecord | None,
-    report: Progress,
+    unfinished: WordRecord | None,
+    progress: Progress,
 ) -> WordRecord:
-    """The record of a word. A word with too few sentences for a page is measured without one.
+    """The record of a word with all that its page needs. A word with too few sentences gets no page
+    and is measured as in a survey without pages.
 
-    stored: the record that an interrupted report left of the word
+    unfinished: as in `_word_task`
     """
-    if options.experiments == SURVEY.experiments:
-        return measure_word(model, sentences, options, report)
     try:
-        return measure_in_full(model, sentences, options, stored=stored, report=report)
-    except InputError:
-        fewer = replace(SURVEY, nouns=options.nouns, seed=options.seed)
-        return measure_word(model, sentences, fewer, report)
+        material = prepare(model, sentences[0].word, sentences)
+        splits = split_senses(material, seed=options.seed, causal=model.config.causal)
+    except InputError:  # too few sentences or senses for a page
+        without_page = replace(SURVEY, nouns=options.nouns, seed=options.seed)
+        return measure_word(model, sentences, without_page, progress)
+    return measure(
+        model,
+        material,
+        splits,
+        options,
+        random_model=untrained(model, seed=options.seed),
+        earlier=unfinished,
+        report=progress,
+    )
 
 
 def _sets_task(
-    job: Job, file: Path, sentences: Sequence[Sentence], order: Any, depth: int
-) -> tuple[Path, CarriedSets]:
-    return file, measure_sets(model_of(job), sentences, order, depth=depth, seed=job.options.seed)
+    job: Job,
+    file: Path,
+    sentences: Sequence[Sentence],
+    order: Sequence[HeadIndex],
+    depth: int,
+) -> TaskResult:
+    """The effect of sets of heads on a word.
+
+    order: the top heads of all other words
+    depth: the read-out layer
+    """
+    sets = measure_sets(model_of(job), sentences, order, depth=depth, seed=job.options.seed)
+    return TaskResult(file, sets)
 
 
 def _measure_words(
-    run: Run,
+    run: RunTasks,
     job: Job,
-    files: Mapping[Path, Sequence[Sentence]],
-    report: Callable[[float], None],
+    by_file: Mapping[Path, Sequence[Sentence]],
+    progress: Progress,
     *,
     report_within_words: bool,
 ) -> None:
     """Write the records that are missing or unfinished.
 
+    by_file: the sentences of each word, by the file for its record
     report_within_words: whether progress is also reported within a word; only possible in this
         process
     """
     tasks = []
-    for file, rows in files.items():
+    for file, sentences in by_file.items():
         record = stored_record(file)
         # A record that is not in full has too few sentences for a page: nothing can be added.
         if record is None or (record.in_full and not record.has(job.options.experiments)):
-            tasks.append((job, file, rows, record))
-    finished = len(files) - len(tasks)
+            tasks.append((job, file, sentences, record))
+    finished = len(by_file) - len(tasks)
 
-    def of_word(name: str, share: float) -> None:
-        report((finished + share) / len(files))
+    def within_word(stage: str, share: float) -> None:
+        progress(stage, (finished + share) / len(by_file))
 
-    task = partial(_word_task, report=of_word) if report_within_words else _word_task
-    for file, record in run(task, tasks):
-        write_record(file, record)
+    task = partial(_word_task, progress=within_word) if report_within_words else _word_task
+    for result in run(task, tasks):
+        write_record(result.file, result.record)
         finished += 1
-        report(finished / len(files))
+        progress("words", finished / len(by_file))
 
 
 def _measure_sets(
-    run: Run,
+    run: RunTasks,
     job: Job,
-    files: Mapping[Path, Sequence[Sentence]],
+    by_file: Mapping[Path, Sequence[Sentence]],
     summary: Summary,
 ) -> list[CarriedSets]:
-    """The effect of the top heads of all other words, for every word with a clear gap."""
-    sets = []
+    """The effect of the top heads of all other words, for every word with a clear gap.
+
+    by_file: the sentences of each word, by the file of its record
+    """
+    files = []
     tasks = []
-    for word, rows in files.items():
+    for record_file, sentences in by_file.items():
         # The order of heads comes from all other words; a word without a clear gap has none.
-        order = summary.left_out_orders.get(rows[0].word)
+        order = summary.left_out_orders.get(sentences[0].word)
         if order is None:
             continue
-        sets.append(sets_file(word, summary.depth, order))
-        if stored_record(sets[-1]) is None:
-            tasks.append((job, sets[-1], rows, order, summary.depth))
-    for file, record in run(_sets_task, tasks):
-        write_record(file, record)
-    return [read_record(file) for file in sets]
+        file = sets_file(record_file, summary.depth, order)
+        files.append(file)
+        if stored_record(file) is None:
+            tasks.append((job, file, sentences, order, summary.depth))
+    for result in run(_sets_task, tasks):
+        write_record(result.file, result.record)
+    return [read_record(file) for file in files]
 
 
-def _left_out(corpus: Corpus, measured: Iterator[WordRecord]) -> pd.DataFrame:
+def _left_out(corpus: Corpus, records: Iterator[WordRecord]) -> pd.DataFrame:
     """How many sentences or pairs of each word were not used, by reason. Sentences that are left
     out while a file is read have no word."""
     unread = Counter(item.reason for item in corpus.left_out)
     rows: list[tuple[str | None, str, int]] = [(None, *item) for item in unread.items()]
-    for record in measured:
+    for record in records:
         rows += [(record.word, *item) for item in count_left_out(record).items()]
     return pd.DataFrame(rows, columns=["word", "reason", "count"])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from probe.errors import InputError
 from probe.experiments.design import make_pairs
-from probe.experiments.material import LATE, Material, prepare_counted, unused
+from probe.experiments.material import LATE, Material, SensePairSplits, prepare_counted, unused
 from probe.experiments.measure import measure, unmeasured
 from probe.experiments.observe import observe
 from probe.experiments.options import NounPlan, Options
@@ -25,11 +25,12 @@ from probe.provenance import digest_of
 from probe.stats import axes
 from probe.studies.cost import work_of
 from probe.text.sentences import LeftOut, Sentence
-from probe.text.splits import ONE_SENSE, SURVEY_LEAST, CrossFit, cross_fit
+from probe.text.splits import ONE_SENSE, SURVEY_LEAST, cross_fit
 
-MOST_SENTENCES = 512  # of a sense: more would make one word's mean surer, but add no word
+MOST_SENTENCES = 512  # of a sense: more would make a word's mean more precise, but add no word
 # Pairs of sentences of a word in which heads are swapped: words are the sample, not sentences.
 MOST_PAIRS = 8
+# How much of each word a survey without pages measures.
 SURVEY = Options(
     seed=0,
     pairs=MOST_PAIRS,
@@ -51,18 +52,42 @@ ALONE = "its sense has one sentence, and two are needed"
 # A reason why a word is not measured; the others are LATE and ONE_SENSE.
 NOT_APART = "no two of its senses have two sentences each with cue words that can be split"
 
-Splits = dict[tuple[str, str], CrossFit]
+
+@dataclass(frozen=True)
+class ChosenSentences:
+    """The sentences of a word that a survey uses.
+
+    material: the sentences in tokens
+    splits: how they are held out. Pairs of senses whose sentences cannot be split are absent
+    not_sampled: the number of sentences that a uniform sample leaves out
+    """
+
+    material: Material
+    splits: SensePairSplits
+    not_sampled: int
+
+    @property
+    def why_unmeasured(self) -> str:
+        """The reason why nothing can be measured on these sentences; "" if something can."""
+        if self.splits:
+            return ""
+        reasons = [item.reason for item in self.material.left_out]
+        if len(set(self.material.labels)) > 1:
+            return NOT_APART
+        if LATE in reasons:
+            return LATE
+        return NOT_APART if ALONE in reasons else ONE_SENSE
 
 
 def measure_word(
     model: Model,
     sentences: Sequence[Sentence],
     options: Options = SURVEY,
-    report: Progress = silent,
+    progress: Progress = silent,
 ) -> WordRecord:
     """The record of one word from all of its sentences.
 
-    report: called with the stage and the share of the work that is done
+    progress: called with the stage and the share of the work that is done
 
     Example:
         >>> from dataclasses import replace
@@ -73,23 +98,28 @@ def measure_word(
         >>> len(record.pairs[0].pairs)
         8
     """
-    material, splits, left_out = choose_sentences(model, sentences, options.seed)
-    if not splits:
-        reason = why_unmeasured(material)
-        record = unmeasured(model, material, sentences, reason)
+    chosen = choose_sentences(model, sentences, options.seed)
+    if chosen.why_unmeasured:
+        record = unmeasured(model, chosen.material, sentences, chosen.why_unmeasured)
     else:
-        options = replace(options, pairs=pairs_of_each(options.pairs, splits))
-        random_model = untrained(model, seed=options.seed)
-        record = measure(model, material, splits, options, random_model=random_model, report=report)
-    return replace(record, not_used=dict(Counter(record.not_used) + left_out))
+        record = measure(
+            model,
+            chosen.material,
+            chosen.splits,
+            replace(options, pairs=pairs_of_each(options.pairs, chosen.splits)),
+            random_model=untrained(model, seed=options.seed),
+            report=progress,
+        )
+    not_used = Counter(record.not_used) + Counter({SAMPLED: chosen.not_sampled})
+    return replace(record, not_used=dict(not_used))
 
 
 @dataclass(frozen=True)
 class WordPlan:
     """What a survey would use of one word's sentences.
 
-    sentences: the number of sentences in which it reads the word
-    pairs: the number of pairs of sentences in which it swaps heads
+    sentences: the number of sentences in which the word is read
+    pairs: the number of pairs of sentences in which heads are swapped
     pairs_in_all: the number of pairs of sentences
     limit: the largest number of pairs for two senses in which heads are swapped
     left_out: the number of unused sentences, by reason
@@ -108,16 +138,14 @@ class WordPlan:
     swaps: int = 0
 
 
-def plan_word(
-    model: Model, sentences: Sequence[Sentence], options: Options = SURVEY
-) -> tuple[WordPlan, Material]:
-    """What `measure_word` would use of the sentences of a word, and these sentences. Nothing is
-    run."""
-    material, splits, left_out = choose_sentences(model, sentences, options.seed)
-    reason = "" if splits else why_unmeasured(material)
-    left_out += Counter(item.reason for item in unused(material, list(splits.values())))
-    if reason:
-        left_out[reason] += len(material)
+def plan_word(model: Model, chosen: ChosenSentences, options: Options = SURVEY) -> WordPlan:
+    """What `measure_word` would use of a word. Nothing is run."""
+    material = chosen.material
+    splits = chosen.splits
+    left_out = Counter(item.reason for item in unused(material, list(splits.values())))
+    left_out[SAMPLED] += chosen.not_sampled
+    if chosen.why_unmeasured:
+        left_out[chosen.why_unmeasured] += len(material)
     limit = options.pairs
     if options.experiments == SURVEY.experiments:
         limit = pairs_of_each(limit, splits)
@@ -126,18 +154,17 @@ def plan_word(
     if splits:
         size = size_of(model, material, splits, replace(options, pairs=limit))
         work = work_of(size).plus(carried_work(size))
-    plan = WordPlan(
-        word=sentences[0].word,
+    return WordPlan(
+        word=material.word,
         sentences=len({row for split in splits.values() for row in split.rows}),
         pairs=sum(min(limit, number) for number in tested),
         pairs_in_all=sum(tested),
         limit=limit,
         left_out={name: left_out[name] for name in sorted(left_out) if left_out[name]},
-        reason=reason,
+        reason=chosen.why_unmeasured,
         forwards=work.forwards,
         swaps=work.likely_swaps,
     )
-    return plan, material
 
 
 def measure_sets(
@@ -152,14 +179,15 @@ def measure_sets(
 
     depth: the read-out layer
     """
-    material, splits, _ = choose_sentences(model, sentences, seed)
-    observation = observe(model, material, splits, seed=seed, next_token=False)
+    chosen = choose_sentences(model, sentences, seed)
+    material = chosen.material
+    observation = observe(model, material, chosen.splits, seed=seed, next_token=False)
     pairs = [
         make_pairs(
             material.sentences,
             material.distances,
             sense.split,
-            limit=pairs_of_each(MOST_PAIRS, splits),
+            limit=pairs_of_each(MOST_PAIRS, chosen.splits),
             seed=seed,
             unfitted_donors=True,
         )
@@ -168,19 +196,17 @@ def measure_sets(
     return carry_over(read_weights(model), observation, pairs, order, depth=depth, seed=seed)
 
 
-def choose_sentences(
-    model: Model, sentences: Sequence[Sentence], seed: int
-) -> tuple[Material, Splits, Counter[str]]:
-    """The sentences of a word that are used, how they are held out, and how many were not sampled.
+def choose_sentences(model: Model, sentences: Sequence[Sentence], seed: int) -> ChosenSentences:
+    """The sentences of a word that a survey uses.
 
-    Pairs of senses whose sentences cannot be split are absent from the splits.
+    sentences: all sentences of the word
     """
     sampled = _sample(sentences)
     material = prepare_counted(model, sentences[0].word, sampled)
     count = Counter(material.labels)
     rows = [row for row, sense in enumerate(material.labels) if count[sense] > 1]
-    single = [row for row, sense in enumerate(material.labels) if count[sense] == 1]
-    material = material.keep(rows, [LeftOut(material.sentences[row].text, ALONE) for row in single])
+    alone = [sentence for sentence in material.sentences if count[sentence.sense] == 1]
+    material = material.keep(rows, [LeftOut(sentence.text, ALONE) for sentence in alone])
     splits = {}
     for senses in axes.sense_pairs(material.labels):
         try:
@@ -188,7 +214,7 @@ def choose_sentences(
         except InputError:  # their cue words or pairs cannot be split
             continue
         splits[senses] = split
-    return material, splits, Counter({SAMPLED: len(sentences) - len(sampled)})
+    return ChosenSentences(material, splits, not_sampled=len(sentences) - len(sampled))
 
 
 def _sample(sentences: Sequence[Sentence]) -> list[Sentence]:
@@ -205,19 +231,11 @@ def _sample(sentences: Sequence[Sentence]) -> list[Sentence]:
     return [sentences[row] for row in sorted(sample)]
 
 
-def pairs_of_each(pairs: int, splits: Splits) -> int:
-    """The number of pairs of sentences with swaps for each pair of senses, at least 1.
+def pairs_of_each(pairs: int, splits: SensePairSplits) -> int:
+    """The number of pairs of sentences in which heads are swapped for each pair of senses, at least
+    1.
 
-    pairs: of the word
+    pairs: the number for the whole word
+    splits: by pair of senses
     """
     return max(1, pairs // max(1, len(splits)))
-
-
-def why_unmeasured(material: Material) -> str:
-    """The reason why nothing can be measured on these sentences of a word."""
-    reasons = [item.reason for item in material.left_out]
-    if len(set(material.labels)) > 1:
-        return NOT_APART
-    if LATE in reasons:
-        return LATE
-    return NOT_APART if ALONE in reasons else ONE_SENSE

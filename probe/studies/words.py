@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -28,7 +28,8 @@ from probe.experiments.run import Run
 from probe.experiments.store import read_record, write_record
 from probe.model.load import load, untrained
 from probe.model.model import Model
-from probe.progress import Progress, Stage, stages
+from probe.patching.sets import HeadIndex
+from probe.progress import Progress, Stage, part_of, stages
 from probe.provenance import content_key
 from probe.text.sentences import Sentence
 
@@ -42,15 +43,17 @@ class Job:
 
     model: the name by which a worker can load the model
     weights_sha256, device, dtype: of the model
-    tokens: whether texts get a BOS, and whether special tokens in them are read as plain text
-    options: what is measured of a word
+    prepend_bos: whether texts get a BOS
+    split_special_tokens: whether special tokens in a text are read as plain text
+    options: how much of each word is measured
     """
 
     model: str
     weights_sha256: str
     device: str
     dtype: str
-    tokens: tuple[bool, bool]
+    prepend_bos: bool
+    split_special_tokens: bool
     options: Options
 
 
@@ -69,17 +72,26 @@ _loading = Lock()
 
 
 def job_of(model: Model, options: Options, name: str = "") -> Job:
-    """The job of a model that this process has loaded.
+    """The job of a model.
 
     name: the name by which workers in other processes can load it
     """
-    dtype = str(model.dtype).removeprefix("torch.")
-    tokens = model.config.prepend_bos, model.config.split_special_tokens
-    job = Job(name, model.origin.sha256, str(model.device), dtype, tokens, options)
+    return Job(
+        model=name,
+        weights_sha256=model.origin.sha256,
+        device=str(model.device),
+        dtype=str(model.dtype).removeprefix("torch."),
+        prepend_bos=model.config.prepend_bos,
+        split_special_tokens=model.config.split_special_tokens,
+        options=options,
+    )
+
+
+def keep_loaded(job: Job, model: Model) -> None:
+    """Let `model_of` return this model, which is already loaded, in this process."""
     with _loading:
         _loaded.clear()
         _loaded[_model_key(job)] = model
-    return job
 
 
 def model_of(job: Job) -> Model:
@@ -90,13 +102,12 @@ def model_of(job: Job) -> Model:
     with _loading:
         model = _loaded.get(_model_key(job))
         if model is None:
-            prepend_bos, split = job.tokens
             model = load(
                 job.model,
                 device=job.device,
                 dtype=job.dtype,
-                prepend_bos=prepend_bos,
-                split_special_tokens=split,
+                prepend_bos=job.prepend_bos,
+                split_special_tokens=job.split_special_tokens,
             )
             if model.origin.sha256 != job.weights_sha256:
                 raise ModelError(
@@ -110,19 +121,24 @@ def model_of(job: Job) -> Model:
 
 
 def _model_key(job: Job) -> tuple[object, ...]:
-    return job.weights_sha256, job.device, job.dtype, job.tokens
+    """What tells one loaded model from another."""
+    return job.weights_sha256, job.device, job.dtype, job.prepend_bos, job.split_special_tokens
 
 
 def word_file(folder: Path, job: Job, sentences: Sequence[Sentence]) -> Path:
-    """The file for the record of a word."""
+    """The file for the record of a word.
+
+    sentences: all sentences of the word
+    """
     options = asdict(job.options)
     del options["experiments"]  # a record lists its experiments
     # `where` is the place of a sentence in its file, which changes no measurement.
     rows = [
         {name: value for name, value in asdict(row).items() if name != "where"} for row in sentences
     ]
+    tokens = (job.prepend_bos, job.split_special_tokens)
     key = content_key(
-        probe.__version__, job.weights_sha256, job.device, job.dtype, job.tokens, options, rows
+        probe.__version__, job.weights_sha256, job.device, job.dtype, tokens, options, rows
     )
     return folder / WORDS / f"{file_name(sentences[0].word)}-{key}.word"
 
@@ -132,17 +148,21 @@ def file_name(word: str) -> str:
     return re.sub(r"[^\w-]", "_", word)[:LONGEST_NAME]
 
 
-def sets_file(word: Path, *parts: Any) -> Path:
-    """The file for the effect of sets of heads on a word, in the folder of the word's record."""
-    return word.with_name(f"{word.stem}-{content_key(*parts)}.sets")
+def sets_file(record_file: Path, depth: int, order: Sequence[HeadIndex]) -> Path:
+    """The file for the effect of sets of heads on a word, next to the word's record.
+
+    depth: the read-out layer
+    order: the heads, strongest first
+    """
+    return record_file.with_name(f"{record_file.stem}-{content_key(depth, order)}.sets")
 
 
-def stored_record(path: Path | None) -> Any:
+def stored_record(file: Path | None) -> Any:
     """The record in a file; None without a file, or for a damaged one."""
-    if path is None:
+    if file is None:
         return None
     try:
-        return read_record(path)
+        return read_record(file)
     except InputError:
         return None
 
@@ -186,10 +206,10 @@ class WordRecords:
         """Whether every word has these experiments already."""
         return all(record is not None and record.has(experiments) for record in self.records)
 
-    def measured(self, experiments: Collection[str], report: Progress) -> list[WordRecord]:
+    def measure(self, experiments: Collection[str], progress: Progress) -> list[WordRecord]:
         """The record of every word with these experiments and no others.
 
-        report: called with the word that is measured and the share of the work that is done
+        progress: called with the word that is measured and the share of the work that is done
         """
         plans = [self._plan(number, experiments) for number in range(len(self.words))]
         units = [sum(plan.values()) for plan in plans]
@@ -197,12 +217,12 @@ class WordRecords:
         records = []
         finished = 0.0
         for number, word in enumerate(self.words):
-            word_report = _of_word(
-                report, word.material.word, finished / total, units[number] / total
-            )
             record = self.records[number]
             if record is None or not record.has(experiments):
-                in_stage = stages(word_report, plans[number])
+                first = finished / total
+                last = (finished + units[number]) / total
+                word_progress = part_of(progress, first, last, name=word.material.word)
+                in_stage = stages(word_progress, plans[number])
                 record = self._measure(word, record, experiments, in_stage)
                 self.records[number] = record
             records.append(record.only(experiments))
@@ -210,16 +230,22 @@ class WordRecords:
         return records
 
     def _plan(self, number: int, experiments: Collection[str]) -> dict[str, float]:
-        """The units of work that a word still needs, by stage."""
-        word, record = self.words[number], self.records[number]
+        """The units of work that a word still needs, by stage.
+
+        number: of the word
+        """
+        word = self.words[number]
+        record = self.records[number]
         plan = stage_units(self.model, word.material, word.splits, self.options, experiments)
         if record is None:
             return plan
+        if record.has(experiments):
+            return {}
+        finished = {SWAPPING, *record.measured}
         # Only the states of the last word are in memory, so several words are read again.
-        is_read = self._run is not None and len(self.words) == 1
-        finished = {*record.measured, SWAPPING, *((READING,) if is_read else ())}
-        missing = {name: units for name, units in plan.items() if name not in finished}
-        return missing if missing.keys() - {READING} else {}
+        if self._run is not None and len(self.words) == 1:
+            finished.add(READING)
+        return {stage: units for stage, units in plan.items() if stage not in finished}
 
     def _measure(
         self,
@@ -228,6 +254,11 @@ class WordRecords:
         experiments: Collection[str],
         in_stage: Stage,
     ) -> WordRecord:
+        """The record of a word after these experiments.
+
+        record: an earlier record of the word, to continue
+        in_stage: the context in which a stage of the plan runs
+        """
         if self._run is None or self._run.observation.material is not word.material:
             self._run = None  # frees the states of one word before the next word is read
             self._run = start(
@@ -235,22 +266,9 @@ class WordRecords:
                 word.material,
                 word.splits,
                 self.options,
-                random_model=self._random_model,
+                random_model=untrained(self.model, seed=self.options.seed),
                 earlier=record,
                 in_stage=in_stage,
             )
         keep = None if word.file is None else partial(write_record, word.file)
         return proceed(self._run, experiments, keep=keep, in_stage=in_stage)
-
-    @cached_property
-    def _random_model(self) -> Model:
-        return untrained(self.model, seed=self.options.seed)
-
-
-def _of_word(report: Progress, word: str, first: float, part: float) -> Progress:
-    """Progress that names the word that is measured.
-
-    first: the share of the work before it
-    part: its share of the work
-    """
-    return lambda _, share: report(word, first + part * share)

@@ -37,7 +37,7 @@ SETTINGS = {
 }
 
 Task = tuple[Any, ...]  # the arguments of one call
-Run = Callable[[Callable[..., Any], Iterable[Task]], Iterator[Any]]
+RunTasks = Callable[[Callable[..., Any], Iterable[Task]], Iterator[Any]]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Workers:
 
 
 @contextmanager
-def running(workers: Workers) -> Iterator[Run]:
+def running(workers: Workers) -> Iterator[RunTasks]:
     """Yield `run(function, tasks)`, which yields results as they arrive, while workers are running.
 
     Raises InputError for an unknown engine, if Dask is not installed, and if the scheduler does not

@@ -51,7 +51,7 @@ from probe.patching.tokens import replace_tokens
 from probe.results.columns import about
 from probe.stats.axes import hold_out, squared_gap
 from probe.stats.limits import FEWEST_WITH_A_GAP
-from probe.studies.study import REPORT
+from probe.studies.study import STUDY_DEFAULTS
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
 from probe.text.splits import cross_fit, restrict
@@ -148,7 +148,7 @@ def two_nouns_in_place():
         until=pair.reading.at,
     )
     among = candidates(model, material, NOUNS[:2])
-    plan = replace(REPORT.noun_plan, per_pair=1)
+    plan = replace(STUDY_DEFAULTS.noun_plan, per_pair=1)
     return model, observation, pair, *put_in_place(read_weights(model), word, among, plan, seed=0)
 
 

@@ -103,7 +103,7 @@ def run(command: str, monkeypatch, *, planned: bool) -> None:
         and "--dry-run" not in arguments
     ):
         arguments.append("--dry-run")
-        monkeypatch.setattr("probe.studies.study.foresee", lambda *_: [])
+        monkeypatch.setattr("probe.studies.study.preview_gates", lambda *_: [])
     monkeypatch.setattr(sys, "argv", arguments)
     with pytest.raises(SystemExit) as stop:
         probe.cli.main()

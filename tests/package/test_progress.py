@@ -11,7 +11,7 @@ from probe.experiments.material import prepare
 from probe.experiments.measure import measure
 from probe.experiments.observe import split_senses
 from probe.progress import LEAST, counting, stages, worked
-from probe.studies.study import REPORT
+from probe.studies.study import STUDY_DEFAULTS
 from probe.studies.survey import plan_survey, survey
 from probe.studies.workers import Workers
 
@@ -60,7 +60,7 @@ def test_the_progress_of_one_word_is_reported_in_small_steps_in_every_stage():
     sentences = probe.lexicon.expand("bank").sentences[:192]
     material = prepare(model, "bank", sentences)
     splits = split_senses(material, seed=0, causal=True)
-    options = replace(REPORT, pairs=8, permutations=99, nouns=("fence", "window", "ladder"))
+    options = replace(STUDY_DEFAULTS, pairs=8, permutations=99, nouns=("fence", "window", "ladder"))
     reports = []
     measure(
         model,

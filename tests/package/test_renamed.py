@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import probe
+from probe.errors import InputError
 from probe.renamed import renamed
 
 A, B = "The river bank", "The mortgage bank"
@@ -18,22 +19,22 @@ def ask(model: str, words: Any = None, *, sentences: Any = None) -> tuple[Any, .
 
 
 @pytest.mark.parametrize(
-    ("call", "arguments"),
+    ("call", "arguments", "present"),
     [
-        (lambda: ask("m", "rows"), "argument 2"),
-        (lambda: ask("m", "rows", "bank"), "argument 2 and argument 3"),
-        (lambda: ask("m", "rows", words="bank"), "argument 2"),
-        (lambda: ask("m", corpus="rows"), "corpus="),
+        (lambda: ask("m", "rows"), "argument 2", "sentences="),
+        (lambda: ask("m", "rows", "bank"), "argument 2 and argument 3", "sentences=, words="),
+        (lambda: ask("m", "rows", words="bank"), "argument 2", "sentences="),
+        (lambda: ask("m", corpus="rows"), "corpus=", "sentences="),
     ],
 )
 def test_former_arguments_are_taken_with_a_warning(
-    call: Callable[[], tuple[Any, ...]], arguments: str
+    call: Callable[[], tuple[Any, ...]], arguments: str, present: str
 ) -> None:
     with pytest.warns(DeprecationWarning) as caught:
         result = call()
     assert result[0] == "m" and result[2] == "rows" and result[1] in (None, "bank")
     assert str(caught[0].message) == (
-        f"ask: the next version will not take {arguments}. Write sentences=, words=."
+        f"ask: the next version will not take {arguments}. Write {present}."
     )
     assert caught[0].filename == __file__
 
@@ -53,6 +54,13 @@ def test_the_public_functions_take_their_former_arguments(tiny: probe.Model) -> 
     assert former.equals(probe.patch(tiny, A, against=B, at=-1))
     with pytest.warns(DeprecationWarning, match="^walk: the next .* take word=. Write at=.$"):
         assert probe.walk(tiny, A, word="bank").word == "bank"
+    with (
+        pytest.warns(
+            DeprecationWarning, match="^study: .* take foreseen=. Write gates_measured=.$"
+        ),
+        pytest.raises(InputError, match="Cannot find sentences with 'wug'"),
+    ):
+        probe.study(tiny, "wug", foreseen=print)
     tokens = probe.tokenize(tiny, A)
     with pytest.warns(
         DeprecationWarning, match="^target_states: the next .* sentences= and targets="

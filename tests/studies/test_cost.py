@@ -26,7 +26,7 @@ from probe.stats import axes
 from probe.stats.separation import held_out_auroc
 from probe.studies import cost
 from probe.studies.cost import StudyCost, parse_memory
-from probe.studies.study import Foreseen, foresee, study
+from probe.studies.study import GatePreview, preview_gates, study
 from probe.text.lexicon import expand, one_meaning_nouns
 from probe.text.sentences import as_corpus
 from probe.text.splits import cross_fit
@@ -258,16 +258,16 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
 )
 def test_the_likely_result_is_reported_with_what_to_change(changes, message):
     usual = {"gap_p": 0.0002, "untrained_p": 0.5, "nuisance_p": 1.0}
-    assert likely(Foreseen("bank", ("river", "money"), **(usual | changes))) == message
+    assert likely(GatePreview("bank", ("river", "money"), **(usual | changes))) == message
 
 
 def test_the_dry_run_has_the_gates_of_the_study(model):
     """The p values equal the p values of the study, with and without nouns."""
     bank = prepare(model, "bank", as_corpus(unmarked(paired=True), "bank").sentences)
     random_model = untrained(model, seed=0)
-    splits = split_senses(bank, seed=0, causal=True)
+    splits = {"bank": split_senses(bank, seed=0, causal=True)}
     experiments = ("heads", "nouns")
-    (gates,) = foresee(model, random_model, bank, splits, options_of(experiments=experiments))
+    [gates] = preview_gates(model, [bank], splits, options_of(experiments=experiments))
     of_study = studied(model, bank, experiments=experiments, random_model=random_model)
     (pair,) = of_study.pairs
     assert gates.senses == pair.record.senses and gates.word == "bank"
@@ -280,7 +280,7 @@ def test_the_dry_run_has_the_gates_of_the_study(model):
         options_of(experiments=experiments, nouns=()),
         options_of(experiments=("heads",)),
     ):
-        (without_nouns,) = foresee(model, random_model, bank, splits, options)
+        [without_nouns] = preview_gates(model, [bank], splits, options)
         assert without_nouns.gap_p == gates.gap_p and math.isnan(without_nouns.ambiguity_p)
         assert without_nouns.not_compared == ""
 
@@ -288,9 +288,9 @@ def test_the_dry_run_has_the_gates_of_the_study(model):
 def test_the_dry_run_has_the_ambiguity_gate_of_the_study(model):
     """This is for a word with a gap. Nouns are read in the same sentences, and nothing is swapped."""
     bank = prepare(model, "bank", expand("bank").sentences[:96])
-    splits = split_senses(bank, seed=0, causal=True)
+    splits = {"bank": split_senses(bank, seed=0, causal=True)}
     options = options_of(pairs=8, experiments=("heads", "nouns"))
-    (gates,) = foresee(model, untrained(model, seed=0), bank, splits, options)
+    [gates] = preview_gates(model, [bank], splits, options)
     (pair,) = studied(model, bank, pairs=8, experiments=("heads", "nouns")).pairs
     assert gates.ambiguity_p == pair.nouns.gate.p and gates.not_compared == ""
 

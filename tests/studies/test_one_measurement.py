@@ -28,7 +28,8 @@ def both(tiny, tmp_path_factory):
     torch.set_num_threads(1)  # as in a survey
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(of_study, "REPORT", OPTIONS)
+            patch.setattr(of_study, "STUDY_DEFAULTS", OPTIONS)
+            patch.setattr(of_study, "FEWEST_WORDS", len(WORDS))  # they count as a sample
             patch.setattr(of_survey, "SURVEY", OPTIONS)
             probe.study(
                 tiny,

@@ -2,14 +2,13 @@
 two of them late. Two commands lead from the file to the page."""
 
 import re
-from dataclasses import replace
 
 import pandas as pd
 import pytest
+from measured import studied
 
 import probe
-from probe.experiments.material import LATE
-from probe.studies.study import REPORT, measure_in_full
+from probe.experiments.material import LATE, prepare
 
 pytestmark = pytest.mark.real_model
 
@@ -105,7 +104,8 @@ def test_every_sentence_has_a_coordinate_and_the_page_lists_the_misread_ones(run
 def test_the_coordinate_is_along_an_axis_fitted_without_the_sentence_and_its_cue(folder):
     model = probe.load("tiny-senses")
     sentences = probe.read_sentences(folder / "note.csv").sentences
-    record = measure_in_full(model, sentences, replace(REPORT, nouns=(), permutations=99))
+    material = prepare(model, sentences[0].word, sentences)
+    record = studied(model, material, nouns=()).record
     [pair] = record.pairs
     split = pair.split
     tokens = [probe.tokenize(model, sentence.text) for sentence in record.sentences]

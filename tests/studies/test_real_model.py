@@ -28,7 +28,7 @@ from probe.model.find import find_packaged
 from probe.model.load import read_weights
 from probe.pages.walk_sentences import facts
 from probe.results import frames as tables
-from probe.studies.study import REPORT
+from probe.studies.study import STUDY_DEFAULTS
 from probe.studies.survey_word import SURVEY, measure_word
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
@@ -162,7 +162,7 @@ def test_the_squared_gaps_of_bank_and_of_three_nouns_equal_plain_hugging_face_co
     observation, pair = bank
     material, split = observation.material, pair.sense.split
     among = candidates(smollm2, material, NOUNS)
-    plan = replace(REPORT.noun_plan, per_pair=0)  # no noun is swapped
+    plan = replace(STUDY_DEFAULTS.noun_plan, per_pair=0)  # no noun is swapped
     word = word_in_place(observation, pair, ())
     compared, _ = nouns.put_in_place(read_weights(smollm2), word, among, plan, seed=0)
     assert set(compared.nouns) == set(NOUNS)
@@ -289,7 +289,7 @@ def test_effects_on_every_noun_that_replaces_bank_equal_plain_hugging_face_code(
     sentences and the holdouts come from probe."""
     observation, pair = bank
     among = candidates(smollm2, observation.material, None)
-    plan = replace(REPORT.noun_plan, mlps_per_pair=0)
+    plan = replace(STUDY_DEFAULTS.noun_plan, mlps_per_pair=0)
     word = word_in_place(observation, pair, tuple(LEADING))
     compared, runs = nouns.put_in_place(read_weights(smollm2), word, among, plan, seed=0)
     assert len(compared.nouns) >= 19

@@ -5,24 +5,32 @@ from dataclasses import replace
 import pytest
 
 import probe
+from probe.errors import InputError
 from probe.pages.sections import Page, sections_of
 from probe.stats.limits import FEWEST_WORDS
 from probe.studies import study as of_study
 from probe.studies import survey as of_survey
-from probe.studies.study import IN_FULL, conclude
+from probe.studies.study import conclude
+from probe.studies.survey import SURVEY_WITH_PAGES
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_model]
 WORDS = probe.lexicon.words()[:FEWEST_WORDS]
 ROWS = {word: list(probe.lexicon.expand(word).sentences[:24]) for word in WORDS}
 # What a report on so many words measures, and a survey with pages, but less of it.
-OPTIONS = replace(IN_FULL, pairs=4, permutations=99, nouns=(), experiments=frozenset(("heads",)))
+OPTIONS = replace(
+    SURVEY_WITH_PAGES,
+    pairs=4,
+    permutations=99,
+    nouns=(),
+    experiments=frozenset(("heads",)),
+)
 
 
 @pytest.fixture(scope="module")
 def less_of_each_word():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(of_study, "REPORT", replace(OPTIONS, one_of_many=False))
-        patch.setattr(of_survey, "IN_FULL", OPTIONS)
+        patch.setattr(of_study, "STUDY_DEFAULTS", replace(OPTIONS, one_of_many=False))
+        patch.setattr(of_survey, "SURVEY_WITH_PAGES", OPTIONS)
         yield
 
 
@@ -72,10 +80,21 @@ def test_a_survey_reads_the_records_of_a_report(tiny, report, folder, monkeypatc
     def measured_again(*arguments, **options):
         raise AssertionError("a word that the report has measured is measured again")
 
-    monkeypatch.setattr(of_survey, "measure_in_full", measured_again)
+    monkeypatch.setattr(of_survey, "measure", measured_again)
     survey = survey_with_pages(tiny, ROWS.values(), folder)
     assert survey.survey_heads.equals(report.survey_heads)
     assert survey.survey_words.equals(report.survey_words)
+
+
+def test_a_survey_with_pages_does_not_hide_an_error_of_the_measurement(
+    tiny, less_of_each_word, tmp_path, monkeypatch
+):
+    def broken(*arguments, **options):
+        raise InputError("The measurement is broken.")
+
+    monkeypatch.setattr(of_survey, "measure", broken)
+    with pytest.raises(InputError, match="The measurement is broken"):
+        survey_with_pages(tiny, [ROWS[word] for word in WORDS[:2]], tmp_path)
 
 
 def test_every_word_with_enough_sentences_gets_a_page(tiny, report, folder, tmp_path):

@@ -20,7 +20,7 @@ from probe.experiments.readings import read_second
 from probe.model import load
 from probe.model.tokens import is_one_token
 from probe.results.columns import COLUMNS
-from probe.results.second_model import second_model
+from probe.results.second_model import second_model_frame
 from probe.text import lexicon
 from probe.text.sentences import Corpus
 
@@ -330,6 +330,17 @@ def test_invalid_studies_are_refused_before_the_work():
     )
 
 
+@pytest.mark.parametrize("experiments", ["nouns", ["sets", "shares"], []])
+def test_a_second_model_that_no_experiment_reads_is_refused(experiments):
+    with pytest.raises(InputError) as caught:
+        probe.study(model(), "apple", second=model(BOTH_WAYS), experiments=experiments)
+    assert str(caught.value) == (
+        "Cannot study words with a second model: only the experiment lessons reads it, and it was "
+        "not chosen. Choose lessons too (experiments=, on the command line --only and --without), "
+        "or omit the second model (second=, on the command line --beside)."
+    )
+
+
 def of_apple(frame):
     [row] = frame[frame["text"] == APPLE].to_dict("records")
     return row
@@ -357,7 +368,7 @@ def test_the_effects_of_a_later_word_are_differences_of_texts_with_hidden_words(
     sentences = lexicon.keep_one_token_cues(corpus, lambda piece: is_one_token(second, piece))
     observation = observe(second, prepare(second, "apple", sentences.sentences), seed=0)
     readings = read_second(second, observation, prepare_pairs(observation, None, options_of()))
-    row = of_apple(second_model(second.name, readings))
+    row = of_apple(second_model_frame(second.name, readings))
     axis = observation.axis_for_others(observation.pairs[0])
     tokens, mask = probe.tokenize(second, APPLE), second.tokenizer.mask_token_id
     context = set(range(2, len(tokens) - 1))  # between [CLS], the word, and [SEP] at the end

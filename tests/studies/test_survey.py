@@ -3,6 +3,7 @@ and every word and sentence counted."""
 
 import json
 import re
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -188,10 +189,10 @@ def test_sentences_of_another_language_get_no_english_nouns(tiny):
 
 
 def test_the_shipped_words_are_surveyed_by_default(tiny, monkeypatch):
-    _, corpus = survey_run.model_and_corpus(tiny, None, "a survey")
+    corpus = survey_run.corpus_for(tiny, None)
     assert {row.word for row in corpus.sentences} == set(SHIPPED)
     outside = replace(tiny, origin=replace(tiny.origin, kind="folder"))
-    _, natural = survey_run.model_and_corpus(outside, None, "a survey")
+    natural = survey_run.corpus_for(outside, None)
     assert {row.word for row in natural.sentences} == set(probe.lexicon.natural_words())
     assert (
         natural.source == "sentences in natural English composed for probe"
@@ -344,10 +345,18 @@ def row_of_file(row):
     return {name: value for name, value in vars(row).items() if name not in ("where", "more")}
 
 
+def test_the_job_of_a_study_does_not_keep_its_model_in_memory(tiny):
+    model = replace(tiny)
+    reference = weakref.ref(model)
+    words.job_of(model, SURVEY)
+    del model
+    assert reference() is None
+
+
 def test_workers_tokenize_texts_like_the_model_of_the_survey():
     model = probe.load("tiny-senses", prepend_bos=False, split_special_tokens=False)
     job = words.job_of(model, SURVEY, "tiny-senses")
     words._loaded.clear()  # as in another process
     loaded = words.model_of(job)
     assert loaded is not model and loaded.config == model.config
-    assert words._model_key(job) != words._model_key(replace(job, tokens=(True, True)))
+    assert words._model_key(job) != words._model_key(replace(job, prepend_bos=True))

@@ -203,7 +203,7 @@ def measure_head_parts(
     shifts = _swap_top_heads(weights, recipients, by_kind, word, axes, rows, reading)
     # Ablation: each member loses its half of the gap, and the shifts are averaged over both.
     shifts[-1] *= 2
-    return HeadParts(pairs, word.gap[indices], dict(zip(by_kind, shifts, strict=True)))
+    return HeadParts(pairs, word.pair_gap[indices], dict(zip(by_kind, shifts, strict=True)))
 
 
 def _other_member(members: Sequence[Member]) -> list[Member]:
@@ -415,5 +415,5 @@ def by_distance(
     # net E = mean[(denoise + noise) / 2 - same_sense] / max(mean gap here, mean gap).
     # `pair layer head`
     numerator = (effects.denoise[pairs] + effects.noise[pairs]) / 2 - effects.same_sense[pairs]
-    gap = np.maximum(effects.gap[pairs].mean(0), effects.gap.mean(0))
+    gap = np.maximum(effects.pair_gap[pairs].mean(0), effects.pair_gap.mean(0))
     return np.asarray(numerator.mean(0) / gap[:, None])

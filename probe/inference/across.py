@@ -32,7 +32,6 @@ from probe.experiments.design import readings
 from probe.experiments.measure import count_left_out
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.sets import CarriedSets
-from probe.experiments.swaps import rank_intervals
 from probe.inference.nouns import PARTS
 from probe.inference.verdicts import comparison
 from probe.inference.within import RANKS
@@ -530,7 +529,7 @@ def _heads(sums: _SummedHeads, reading: _Reading) -> pd.DataFrame:
     words = sums.all_words
     denominator = words.bootstrapped("denominator")[:, reading.column]
     effect = across_words.ratio(words.bootstrapped("numerator"), denominator, words.words)
-    low, high = rank_intervals(effect.draws[:, None])
+    low, high = resampling.rank_intervals(effect.draws[:, None])
     columns = reading.names() | {
         "effect": effect.value,
         "effect_low": effect.low,

@@ -16,7 +16,6 @@ from probe.experiments.design import bootstrap, count_units, widen_draws
 from probe.experiments.head_parts import by_distance
 from probe.experiments.nouns import NounRecord
 from probe.experiments.record import SensePair, WordRecord
-from probe.experiments.swaps import rank_intervals
 from probe.inference.nouns import PARTS, NounEvidence, joined_parts, noun_evidence
 from probe.patching.sets import HeadIndex
 from probe.stats import resampling
@@ -128,9 +127,9 @@ def _corrected(record: WordRecord, seed: int) -> dict[tuple[str, str], Tests]:
     tests = corrected_tests(
         separations,
         {
-            "swap": [each.word.net for each in swaps],
-            "next_token": [each.next_token and each.next_token.net for each in swaps],
-            "continuation": [each.continuation and each.continuation.net for each in swaps],
+            "swap": [each.word.net_by_pair for each in swaps],
+            "next_token": [each.next_token and each.next_token.net_by_pair for each in swaps],
+            "continuation": [each.continuation and each.continuation.net_by_pair for each in swaps],
         },
         [pair.pairs.units for pair in pairs],
         permutations=separations[0].permutations,
@@ -227,7 +226,7 @@ def swap_columns(pairs: Sequence[SensePair]) -> dict[str, Array]:
     has_heads = with_gap[0][0].has_heads  # some layers of a hybrid have no heads
     ranked = net[has_heads]
     ranks = resampling.ranks(ranked.ravel()).reshape(ranked.shape)
-    ends = rank_intervals(draws["net"][:, has_heads])
+    ends = resampling.rank_intervals(draws["net"][:, has_heads])
     for name, numbers in zip(RANKS, (ranks, *ends), strict=True):
         columns[name] = np.full(net.shape, np.nan)
         columns[name][has_heads] = numbers
@@ -255,7 +254,7 @@ def tested_columns(evidence: PairEvidence) -> dict[str, Array]:
         effect = getattr(pair.swaps, name)
         # A ratio over a gap that does not exist is noise divided by noise.
         if test is not None and p < GATE:
-            arrays |= {name: effect.net.mean(0), f"p_{name}": test.p}
+            arrays |= {name: effect.net_by_pair.mean(0), f"p_{name}": test.p}
     return arrays
 
 

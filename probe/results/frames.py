@@ -461,8 +461,8 @@ def by_depth(records: Sequence[WordRecord]) -> pd.DataFrame:
     for record, pair in sense_pairs_of(records):
         if pair.swaps is None:
             continue
-        for depth in range(min(pair.reading.direct), pair.swaps.profile.shape[-1] + 1):
-            frame = by_head({"net": pair.swaps.profile[..., depth - 1]})
+        for depth in range(min(pair.reading.direct), pair.swaps.profile.shape[-1]):
+            frame = by_head({"net": pair.swaps.profile[..., depth]})
             # A head changes the stream only at depths after its layer.
             before = frame[frame["layer"] < depth].reset_index(drop=True)
             parts.append(with_key(before, key_of(record, pair) | {"depth": depth}))

@@ -274,15 +274,16 @@ def test_denoising_and_noising_show_how_two_heads_combine(kind, expected, seed):
     observation = observe(model, material, seed=seed)
     [pair] = prepare_pairs(observation, None, options_of(seed=seed, pairs=PAIRS))
     readings = Readings((LAYERS,) * LAYERS, (LAYERS,) * LAYERS, None)
-    effects, _ = swaps.measure(
+    swapped = swaps.measure(
         read_weights(model),
         observation.texts,
         observation.states,
         pair.sense.axes,
         pair.pairs,
-        readings,
+        gap=pair.gap,
+        reading=readings,
     )
-    word = effects.word
+    word = swapped.effects.word
     for head in circuit.head_indices:
         ratios = (word.ratio("denoise")[head], word.ratio("noise")[head])
         assert ratios == pytest.approx(expected, abs=0.06)

@@ -34,7 +34,6 @@ from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.sets import CarriedSets
 from probe.inference.nouns import PARTS
 from probe.inference.verdicts import comparison
-from probe.inference.within import RANKS
 from probe.patching.sets import HeadIndex
 from probe.provenance import hash_of
 from probe.stats import across_words, resampling
@@ -51,11 +50,12 @@ CLEAR = 0.5
 TOP_HEADS = 8  # heads that are tested on the word that was left out
 MOST_KINDS = 5  # distinct values of a numeric column that names kinds. More of them are amounts.
 SET_ENDS = (0.025, 0.975)  # quantiles over the random sets of a word
+RANK_COLUMNS = ("rank", "rank_low", "rank_high")
 GAPS = ("gap", "general_gap", "squared_gap", "general_squared_gap")
 EFFECTS = ("effect", "effect_low", "effect_high", "p", "between_words", "words_positive")
 HEADS = (
     *("layer", "head", *EFFECTS, "attention_cue", *PARTS),
-    *("words_clear", "comparison", *RANKS, "read_depth"),
+    *("words_clear", "comparison", *RANK_COLUMNS, "read_depth"),
 )
 WORDS = (
     "word",
@@ -189,7 +189,7 @@ def summarise(records: Records, *, seed: int, draws: int = DRAWS) -> Summary:
     attention = words.attention_cue.ravel()
     frames["survey_heads"] = frames["survey_heads"].assign(attention_cue=attention)
     frames["survey_heads"] = frames["survey_heads"][list(HEADS)].astype(
-        dict.fromkeys(RANKS, "Int64")
+        dict.fromkeys(RANK_COLUMNS, "Int64")
     )
     return Summary(reading.depth, {name: rounded(frame) for name, frame in frames.items()}, orders)
 

@@ -26,20 +26,19 @@ from probe.inference.verdicts import (
     passes_gate,
     verdicts,
 )
-from probe.inference.within import (
-    RAW,
+from probe.inference.within import PairEvidence, WordEvidence
+from probe.model.check import Certificate, Row
+from probe.results import circuit
+from probe.results.columns import ATTENTION, HEADS, RANKS
+from probe.results.head_columns import (
+    RAW_COLUMNS,
     SWAP_COLUMNS,
-    PairEvidence,
-    WordEvidence,
     head_arrays,
     net_where,
     noun_columns,
     raw_columns,
     swap_columns,
 )
-from probe.model.check import Certificate, Row
-from probe.results import circuit
-from probe.results.columns import ATTENTION, HEADS, RANKS
 from probe.stats import resampling
 from probe.stats.limits import GATE, LEVEL
 from probe.stats.resampling import Array
@@ -348,7 +347,7 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
             frame.loc[more, "verdict"] = "resolver"
         parts.append(with_key(frame, {"word": word.record.word}))
     columns = ["word", "layer", "head", "auroc", *SWAP_COLUMNS, *ATTENTION, *PARTS, "comparison"]
-    columns += ["verdict", "resolves", "of", *RAW]
+    columns += ["verdict", "resolves", "of", *RAW_COLUMNS]
     return stacked(parts, columns)[columns].astype(RANKS)
 
 

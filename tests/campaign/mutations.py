@@ -338,13 +338,13 @@ FAULTS = (
     ),
     # tables and surveys
     Fault(
-        "inference/within.py",
+        "results/head_columns.py",
         "p of the swap in the column of separation",
         '{"p_auroc": separation.p, "q_auroc"',
         '{"p_auroc": swap.p, "q_auroc"',
     ),
     Fault(
-        "inference/within.py",
+        "results/head_columns.py",
         "near and far swapped",
         'arrays["net_near"] = net_where(pair, lambda distance: distance == 1)',
         'arrays["net_near"] = net_where(pair, lambda distance: distance > 1)',

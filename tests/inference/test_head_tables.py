@@ -14,8 +14,8 @@ from planted import planted_model
 from probe.experiments.design import Pairs
 from probe.experiments.material import prepare
 from probe.experiments.swaps import Effects, PairEffects
-from probe.inference.within import swap_columns
 from probe.results.frames import heads
+from probe.results.head_columns import swap_columns
 from probe.text.splits import ALIGNED
 
 

@@ -247,6 +247,7 @@ def _swap_top_heads(
     head_sets = torch.ones(len(top), *shape, dtype=torch.bool)
     head_sets[top, layers, heads] = False  # set n swaps top head n alone
     part_z = torch.stack([*by_kind.values()])  # kind row layer head d_head
+    # No swap changes stage 0, so stage s has index s - 1 in what is read.
     directions = axes.directions(rows)[:, 1:].to(part_z.dtype).repeat(len(part_z), 1, 1)
     # All kinds in one call, so that the unchanged run of a text is shared.
     texts = [*recipients] * len(part_z)

@@ -28,12 +28,12 @@ from example_evidence import (
 from probe.experiments import cue_sample
 from probe.inference.nouns import PARTS
 from probe.inference.verdicts import REASONS, best_verdicts
-from probe.inference.within import RAW, SWAP_COLUMNS
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
 from probe.results.columns import ATTENTION, RANKS
 from probe.results.columns import HEADS as HEADS_TABLE
 from probe.results.frames import mixers, of_experiment
+from probe.results.head_columns import RAW_COLUMNS, SWAP_COLUMNS
 from probe.studies.study import Study
 
 LAYERS, HEADS = 4, 4
@@ -289,7 +289,7 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
         mean = mean.assign(**noun_columns(mean["net"]))
         parts.append(mean.assign(word=word).merge(best_verdicts(rows), on=["layer", "head"]))
     columns = ["word", "layer", "head", "auroc", *SWAP_COLUMNS, *ATTENTION, *PARTS, "comparison"]
-    columns += ["verdict", "resolves", "of", *RAW]
+    columns += ["verdict", "resolves", "of", *RAW_COLUMNS]
     return (
         pd.concat(parts, ignore_index=True)[columns].astype(RANKS)
         if parts

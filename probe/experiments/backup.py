@@ -105,8 +105,7 @@ def _lost_heads(each: SwappedPair) -> list[HeadIndex]:
     """
     swaps = each.effects
     last = swaps.profile[..., -1]
-    # The profile starts at depth 1, so depth d has index d - 1.
-    from_direct = swaps.profile[..., min(each.prepared.reading.direct) - 1 :]
+    from_direct = swaps.profile[..., min(each.prepared.reading.direct) :]
     lost = np.maximum(swaps.direct_effect, from_direct.max(-1)) - last  # `layer head`
     order = resampling.order(lost.ravel())[:JOINT_HEADS]
     largest = [divmod(int(index), lost.shape[1]) for index in order]

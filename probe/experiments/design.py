@@ -137,6 +137,14 @@ def bootstrap(groups: Sequence[Pairs]) -> Array:
     return resampling.bootstrap_weights(crossed_factors(groups), seed=groups[0].seed)
 
 
+def bootstrap_each(groups: Sequence[Pairs]) -> list[Array]:
+    """The columns of `bootstrap` for each group. `-> draws pair` each
+
+    A draw without any pair of a group takes its data as they are.
+    """
+    return resampling.split_weights(bootstrap(groups), [len(pairs) for pairs in groups])
+
+
 def crossed_factors(groups: Sequence[Pairs]) -> list[list[Hashable]]:
     """The factors of the bootstrap, with the label of every pair of all groups: the frame and the
     unit, or only the unit if no frames are given.

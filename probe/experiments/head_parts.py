@@ -203,7 +203,7 @@ def measure_head_parts(
     shifts = _swap_top_heads(weights, recipients, by_kind, word, axes, rows, reading)
     # Ablation: each member loses its half of the gap, and the shifts are averaged over both.
     shifts[-1] *= 2
-    return HeadParts(pairs, word.gap[indices], dict(zip(by_kind, shifts, strict=True)))
+    return HeadParts(pairs, word.pair_gap[indices], dict(zip(by_kind, shifts, strict=True)))
 
 
 def _other_member(members: Sequence[Member]) -> list[Member]:
@@ -247,6 +247,7 @@ def _swap_top_heads(
     head_sets = torch.ones(len(top), *shape, dtype=torch.bool)
     head_sets[top, layers, heads] = False  # set n swaps top head n alone
     part_z = torch.stack([*by_kind.values()])  # kind row layer head d_head
+    # No swap changes stage 0, so stage s has index s - 1 in what is read.
     directions = axes.directions(rows)[:, 1:].to(part_z.dtype).repeat(len(part_z), 1, 1)
     # All kinds in one call, so that the unchanged run of a text is shared.
     texts = [*recipients] * len(part_z)
@@ -415,5 +416,5 @@ def by_distance(
     # net E = mean[(denoise + noise) / 2 - same_sense] / max(mean gap here, mean gap).
     # `pair layer head`
     numerator = (effects.denoise[pairs] + effects.noise[pairs]) / 2 - effects.same_sense[pairs]
-    gap = np.maximum(effects.gap[pairs].mean(0), effects.gap.mean(0))
+    gap = np.maximum(effects.pair_gap[pairs].mean(0), effects.pair_gap.mean(0))
     return np.asarray(numerator.mean(0) / gap[:, None])

@@ -308,24 +308,24 @@ def _swap(run: Run, each: Prepared) -> SensePair:
     if no_gap and not run.options.one_of_many:
         return _pair(run, each)
     observation = run.observation
-    effects, shifts = swaps.measure(
+    swapped = swaps.measure(
         run.weights,
         observation.texts,
         observation.states,
         each.sense.axes,
         each.pairs,
-        each.reading,
+        gap=each.gap,
+        reading=each.reading,
     )
-    return _pair(run, each, shifts, None if no_gap else effects)
+    return _pair(run, each, swapped.raw_effect, None if no_gap else swapped.effects)
 
 
 def _pair(
-    run: Run, each: Prepared, shifts: Array | None = None, effects: PairEffects | None = None
+    run: Run, each: Prepared, raw_effect: Array | None = None, effects: PairEffects | None = None
 ) -> SensePair:
     """The record of two senses.
 
-    shifts: how far each head moves the word, in units of the residual stream, `layer head depth`;
-        None without swaps
+    raw_effect: as in `swaps.Swapped`; None without swaps
     effects: the swaps of every head; None without a gap
     """
     observation = run.observation
@@ -347,7 +347,7 @@ def _pair(
         attention=_attention(observation, each.pairs),
         coordinates=coordinates[:, observation.depth],
         profile=_profile(observation, each.sense),
-        raw_effect=shifts,
+        raw_effect=raw_effect,
         swaps=effects,
     )
 

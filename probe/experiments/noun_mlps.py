@@ -145,5 +145,5 @@ def _net(
         layers = [layer for layer, read_at in enumerate(at) if read_at == depth]
         swap = partial(swap_mlps, weights, layers=layers)
         shifts = run_swaps(swap, texts, hidden[:, :depth], axes_at(axes, depth), pairs).net
-        net[:, layers] = shifts[..., 0]
+        net[:, layers] = shifts[..., 1]
     return net

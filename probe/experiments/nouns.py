@@ -361,7 +361,9 @@ def _compared_heads(run: Run) -> list[HeadIndex]:
     """
     if not run.swapped_pairs:
         return []
-    size = np.max([np.abs(each.effects.word.net.mean(0)) for each in run.swapped_pairs], axis=0)
+    size = np.max(
+        [np.abs(each.effects.word.net_by_pair.mean(0)) for each in run.swapped_pairs], axis=0
+    )
     is_compared = size >= (0 if run.options.every_head else SMALLEST)
     is_compared &= run.weights.has_heads.cpu().numpy()[:, None]
     layers, heads = np.nonzero(is_compared)
@@ -732,11 +734,9 @@ def _swap_fields(weights: Weights, word: WordInPlace, runs: Sequence[NounRun]) -
         swap = partial(_swap_some, weights, heads)
         upto = axes_until(swaps.axes, depth)
         shifts = run_swaps(swap, swaps.texts, swaps.z[:, :depth], upto, swaps.pairs).net
-        # Swaps are read from depth 1 on, so depth d has index d - 1.
-        read = [word.at[layer] - 1 for layer, _ in heads]
+        read = [word.at[layer] for layer, _ in heads]
         net[:, numbers] = shifts[:, np.arange(len(heads)), read]
-        by_depth[numbers, 0] = 0.0  # no head has written at depth 0
-        by_depth[numbers, 1 : depth + 1] = shifts.mean(0)
+        by_depth[numbers, : depth + 1] = shifts.mean(0)
     return {"net": net, "by_depth": by_depth}
 
 
@@ -766,7 +766,7 @@ def together(word: WordInPlace, runs: Sequence[tuple[NounRun, Sequence[int]]]) -
         word.axes.senses,
         torch.cat([each.u for each in of_axes]),
         torch.cat([each.midpoint for each in of_axes]),
-        torch.cat([each.gap for each in of_axes]),
+        torch.cat([each.fitted_gap for each in of_axes]),
         np.array(cells),
     )
     pairs = replace(
@@ -796,7 +796,7 @@ def _axes_of(held_out: HeldOutAxes, stages: Sequence[int]) -> HeldOutAxes:
         held_out,
         u=held_out.u[:, stages],
         midpoint=held_out.midpoint[:, stages],
-        gap=held_out.gap[:, stages],
+        fitted_gap=held_out.fitted_gap[:, stages],
     )
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from probe.errors import InputError
-from probe.experiments import swaps
 from probe.experiments.material import Material, SensePairSplits, continuations
 from probe.model import forward
 from probe.model.load import read_weights
@@ -22,6 +21,8 @@ from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
+from probe.model.weights import Weights
+from probe.patching.hooked import ends_as_weights_say
 from probe.stats import axes, resampling
 from probe.stats.axes import Axis, DepthSeparation, HeldOutAxes
 from probe.stats.limits import LEVEL
@@ -151,7 +152,7 @@ def read_states(model: Model, material: Material, *, later_token: bool) -> Targe
     reads them.
     """
     before = None
-    if swaps.predicts(read_weights(model)):
+    if predicts(read_weights(model)):
         # A text that begins with the word is read at position 0; its surprisal is not used.
         before = [max(0, word.start - 1) for word in material.words]
     later = None
@@ -177,18 +178,38 @@ def _stages(model: Model, material: Material, states: TargetStates) -> Stages:
     continuations, if the model and the lexicon have them.
     """
     weights = read_weights(model)
-    if not swaps.predicts(weights):
+    if not predicts(weights):
         return Stages(states.resid)
     unembedding = forward.unembedding(weights, weights.dtype)
     root = axes.next_token_root(unembedding)
     token_ids = continuations(model, material.word, material.labels)
     if token_ids is None:
-        return Stages(swaps.stages_of(weights, states, 1), root)
+        return Stages(_with_next_token(weights, states, 1), root)
     # The W_U of a token is the direction of its logit. The mean over the continuations of one sense
     # minus the mean over the other sense is the direction of the mean logit difference.
     logits = {sense: unembedding[ids].double().mean(0).cpu() for sense, ids in token_ids.items()}
     toward = {(a, b): logits[a] - logits[b] for a, b in axes.sense_pairs(material.labels)}
-    return Stages(swaps.stages_of(weights, states, 2), root, toward)
+    return Stages(_with_next_token(weights, states, 2), root, toward)
+
+
+def predicts(weights: Weights) -> bool:
+    """Whether the model predicts the next token from its last residual stream.
+
+    It reads left to right, has an unembedding, and has no active hook between the two.
+    """
+    if not (weights.causal and weights.config.has_lm_head):
+        return False
+    return weights.hooked is None or ends_as_weights_say(weights.hooked)
+
+
+def _with_next_token(weights: Weights, states: TargetStates, copies: int) -> torch.Tensor:
+    """The residual stream at every depth, then copies of the stream after the final norm, one for
+    each axis along which it is read.
+
+    Shape: -> row stage d_model
+    """
+    final = forward.unembedding_input(weights, states.resid[:, -1].to(weights.device)).cpu()
+    return torch.cat([states.resid, final[:, None].expand(-1, copies, -1)], dim=1)
 
 
 def _sense_axes(

@@ -169,7 +169,7 @@ def leading_heads(pairs: tuple[SensePair, ...], number: int) -> list[HeadIndex]:
     effects = [pair.swaps for pair in pairs if pair.swaps is not None]
     if not effects:
         return []
-    net = np.mean([each.word.net.mean(0) for each in effects], axis=0)
+    net = np.mean([each.word.net_by_pair.mean(0) for each in effects], axis=0)
     has_heads = effects[0].has_heads
     order = [divmod(int(index), net.shape[1]) for index in resampling.order(net.ravel())]
     # A layer without heads has effects of 0, which would rank above negative effects.

@@ -196,7 +196,7 @@ def measure(run: Run) -> Curves | None:
             # Without a pair in the training part, the order is that of all pairs.
             order = ordered(net[learned or slice(None)].mean(0), depth, run.weights)
             groups.append(Ranked(sense.axes, each.pairs.take(tested), order))
-    mean = np.mean([each.effects.word.net.mean(0) for each in run.swapped_pairs], axis=0)
+    mean = np.mean([each.effects.word.net_by_pair.mean(0) for each in run.swapped_pairs], axis=0)
     order = ordered(mean, depth, run.weights)
     z = run.observation.states.z
     return run_curves(run.weights, run.observation.texts, z, groups, order, depth, seed=seed)
@@ -218,7 +218,7 @@ def _ranking(run: Run, each: SwappedPair) -> tuple[Pairs, Array]:
     """
     prepared = each.prepared
     if len(prepared.sense.split.holdouts) > 1:
-        return each.pairs, each.effects.word.net
+        return each.pairs, each.effects.word.net_by_pair
     learned = make_pairs(
         run.observation.material.sentences,
         run.observation.material.distances,
@@ -228,19 +228,20 @@ def _ranking(run: Run, each: SwappedPair) -> tuple[Pairs, Array]:
         learned=True,
     )
     if len(learned) == 0:
-        return each.pairs, each.effects.word.net
+        return each.pairs, each.effects.word.net_by_pair
     # With the file's split there is one axis, which was fitted on the sentences of these pairs.
     axes = prepared.sense.axes
     fitted = replace(axes, cell=np.zeros_like(axes.cell))
-    measured, _ = swaps.measure(
+    swapped = swaps.measure(
         run.weights,
         run.observation.texts,
         run.observation.states,
         fitted,
         learned,
-        prepared.reading,
+        gap=swaps.gaps(fitted, run.observation.stages.vectors, learned),
+        reading=prepared.reading,
     )
-    return learned, measured.word.net
+    return learned, swapped.effects.word.net_by_pair
 
 
 def ordered(net: Array, depth: int, weights: Weights) -> tuple[HeadIndex, ...]:
@@ -389,7 +390,7 @@ def moved_toward_donor(
     # row's direction is selected below.
     cells, cell_of_row = np.unique(axes.cell[recipients], return_inverse=True)
     depth = z.shape[1]
-    directions = (axes.u[cells, depth] / axes.gap[cells, depth, None]).to(z.dtype)
+    directions = (axes.u[cells, depth] / axes.fitted_gap[cells, depth, None]).to(z.dtype)
     moves = swap_sets(
         weights,
         [texts[row] for row in recipients],
@@ -492,7 +493,8 @@ def _own_orders(
     """The pairs of each holdout, and the order of the heads before `depth` from the pairs of the
     other holdouts; from all pairs if there is a single holdout.
     """
-    upto = replace(in_units, u=in_units.u[:, : depth + 1], gap=in_units.gap[:, : depth + 1])
+    stages = slice(depth + 1)
+    upto = replace(in_units, u=in_units.u[:, stages], fitted_gap=in_units.fitted_gap[:, stages])
     swap = partial(swap_heads, weights)
     z = observation.states.z[:, :depth]
     net = run_swaps(swap, observation.texts, z, upto, pairs).net[..., -1]

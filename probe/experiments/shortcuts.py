@@ -66,7 +66,7 @@ def measure(run: Run) -> tuple[Shortcuts, ...]:
 
 def _measure(run: Run, each: SwappedPair, auroc: Array) -> Shortcuts:
     effects = each.effects
-    gap = effects.word.gap.mean(0)  # layer
+    gap = effects.word.pair_gap.mean(0)  # layer
     swap = (effects.word.denoise + effects.word.noise) / 2
     # Writes are read at other depths than swaps, so they are divided by other gaps.
     direct = effects.direct / effects.direct_gap.mean(0)[:, None]

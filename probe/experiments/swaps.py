@@ -5,9 +5,13 @@
     swap = (R_dn + R_ns) / 2,  G = M(A) - M(B)   ratios of sums, never means of ratios
 
 M is the sense coordinate along the axes that were fitted without the sentence's cue word and frame.
-Its unit is the gap between the senses' centroids in the fitting sentences, so G is close to 1.
-Stages are the depths of the residual stream, counted from 0; after them come the stages of the next
-token. Swaps are read from stage 1 on, because no head has written at depth 0.
+Its unit is the fitted gap, the distance between the senses' means in the fitting sentences, so G is
+close to 1. Stages are the depths of the residual stream, counted from 0; after them come the stages
+of the next token. No head has written at stage 0, so the effects there are 0.
+
+`Shifts` are raw, or divided by the fitted gap. `Effects` are the same at one stage per layer, with
+the G of each pair; their ratios divide by the sum of G.
+
 `probe.experiments.design` decides which sentence is the donor of which, and where each head is
 read.
 
@@ -25,34 +29,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.experiments.design import Pairs, Readings
-from probe.model import forward
 from probe.model.decomposition import head_contributions
 from probe.model.records import TargetStates
 from probe.model.weights import Weights
 from probe.patching.heads import rerouted, swap_heads
-from probe.patching.hooked import ends_as_weights_say
 from probe.patching.inputs import Rows
 from probe.patching.mlps import swap_mixers
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
 
-RANK_ENDS = (0.025, 0.975)  # quantiles: the limits of a 95 % interval
-
 
 class Shifts(NamedTuple):
-    """How far swaps move the recipient along its axis. `pair part... depth` each
+    """How far swaps move the recipient along its axis. `pair part... stage` each
 
-    A part is what one swap replaces: a head by layer and head, an MLP by layer, or a set. Depth 0,
-    before the first block, is left out, because no swap reaches it.
+    A part is what one swap replaces: a head by layer and head, an MLP by layer, or a set.
 
-    into_b: the shift of B with the output of A
-    into_a: the shift of A with the output of B
+    b_with_a: the shift of B with the output of A
+    a_with_b: the shift of A with the output of B
     same_a, same_b: the shift of each with the output of its same-sense donor
     """
 
-    into_b: Array
-    into_a: Array
+    b_with_a: Array
+    a_with_b: Array
     same_a: Array
     same_b: Array
 
@@ -60,7 +59,7 @@ class Shifts(NamedTuple):
         """The same as fractions of the gap with which each recipient's axis was fitted."""
         parts = []
         for shift, rows in zip(self, (pairs.b, pairs.a, pairs.a, pairs.b), strict=True):
-            gap = axes.gap[axes.cell[list(rows)], 1 : 1 + shift.shape[-1]].numpy()
+            gap = axes.fitted_gap[axes.cell[list(rows)]].numpy()  # pair stage
             missing_axes = [1] * (shift.ndim - 2)
             parts.append(shift / gap.reshape(len(gap), *missing_axes, -1))
         return Shifts(*parts)
@@ -68,12 +67,12 @@ class Shifts(NamedTuple):
     @property
     def denoise(self) -> Array:
         """B with the output of A, toward A."""
-        return self.into_b
+        return self.b_with_a
 
     @property
     def noise(self) -> Array:
         """A with the output of B, toward B."""
-        return -self.into_a
+        return -self.a_with_b
 
     @property
     def same_sense(self) -> Array:
@@ -82,9 +81,7 @@ class Shifts(NamedTuple):
 
     @property
     def net(self) -> Array:
-        """The effect toward the donor, averaged over both directions, minus that of a same-sense
-        donor.
-        """
+        """The effect toward the donor, mean of both directions, minus the same-sense effect."""
         return (self.denoise + self.noise) / 2 - self.same_sense
 
 
@@ -92,41 +89,52 @@ class Shifts(NamedTuple):
 class Effects:
     """The effect of swapping each head, pair by pair, in units of M.
 
-    gap: G of each pair, at the stage at which the heads of a layer are read. `pair layer`
+    pair_gap: G of each pair, at the stage at which the heads of a layer are read. `pair layer`
     denoise, noise: the numerators of R_dn and R_ns. `pair layer head`
     same_sense: the same with a same-sense donor, averaged over both members. `pair layer head`
     """
 
-    gap: Array
+    pair_gap: Array
     denoise: Array
     noise: Array
     same_sense: Array
 
     def ratio(self, name: str) -> Array:
-        """Σ name / Σ G over pairs. `-> layer head`"""
-        return np.asarray(getattr(self, name).sum(0) / self.gap.sum(0)[:, None])
+        """Σ name / Σ G over pairs.
+
+        Shape: -> layer head
+        """
+        return np.asarray(getattr(self, name).sum(0) / self.pair_gap.sum(0)[:, None])
 
     @property
     def swap(self) -> Array:
-        """The swap effect, (R_dn + R_ns) / 2. `-> layer head`"""
+        """The swap effect, (R_dn + R_ns) / 2.
+
+        Shape: -> layer head
+        """
         return (self.ratio("denoise") + self.ratio("noise")) / 2
 
     @property
-    def net(self) -> Array:
+    def net_by_pair(self) -> Array:
         """The effect of each pair minus that of its same-sense donors, as a fraction of the mean
-        gap. `-> pair layer head`
+        gap. The mean over pairs is `swap` minus the ratio of `same_sense`.
+
+        Shape: -> pair layer head
         """
-        return ((self.denoise + self.noise) / 2 - self.same_sense) / self.gap.mean(0)[:, None]
+        both_ways = (self.denoise + self.noise) / 2
+        return (both_ways - self.same_sense) / self.pair_gap.mean(0)[:, None]
 
     def draws(self, weights: Array) -> dict[str, Array]:
         """The swap effect (`swap`), and the swap effect minus the effect of same-sense donors
-        (`net`), in every bootstrap draw. `draws layer head` each
+        (`net`), in every bootstrap draw.
 
-        weights: how often each pair counts in each draw, `draws pair`
+        Shape: draws pair -> draws layer head
+
+        weights: how often each pair counts in each draw
         """
         both_ways = (self.denoise + self.noise) / 2
-        swap = resampling.bootstrap_ratio(both_ways, self.gap, weights)
-        same_sense = resampling.bootstrap_ratio(self.same_sense, self.gap, weights)
+        swap = resampling.bootstrap_ratio(both_ways, self.pair_gap, weights)
+        same_sense = resampling.bootstrap_ratio(self.same_sense, self.pair_gap, weights)
         return {"swap": swap, "net": swap - same_sense}
 
 
@@ -139,8 +147,8 @@ class PairEffects:
     continuation: the effects on the logits of known continuations, or None
     direct: the numerators of the direct effect, the head's write. `pair layer head`
     direct_gap: G of each pair, at the stage at which the write is read. `pair layer`
-    profile: the net effect of every head at every depth from 1 on; 0 before the head's layer, NaN
-        if the pairs have no gap. `layer head depth`
+    profile: the net effect of every head at every depth; 0 before the head's layer, NaN where the
+        pairs have no gap. `layer head depth`
     has_heads: False for a layer with another mixer instead of attention. `layer`
     rerouted: the share of routed MLPs after a head whose choice of experts at the word changes with
         its swap; NaN without such MLPs. `layer head`; None for a model without routing
@@ -161,7 +169,8 @@ class PairEffects:
     @property
     def direct_effect(self) -> Array:
         """The write of each head as a fraction of the gap at the stage at which the write is read.
-        `-> layer head`
+
+        Shape: -> layer head
         """
         return np.asarray(self.direct.sum(0) / self.direct_gap.sum(0)[:, None])
 
@@ -171,40 +180,48 @@ class PairEffects:
         return self.word.draws(weights) | {"direct": direct}
 
 
+class Swapped(NamedTuple):
+    """The swaps of every head in one pair of senses.
+
+    effects: in units of M
+    raw_effect: how far each head moves the word, minus the effect of same-sense donors, mean over
+        the pairs, in units of the residual stream. `layer head depth`
+    """
+
+    effects: PairEffects
+    raw_effect: Array
+
+
 def measure(
     weights: Weights,
     texts: Rows,
     states: TargetStates,
     axes: HeldOutAxes,
     pairs: Pairs,
+    *,
+    gap: Array,
     reading: Readings,
-) -> tuple[PairEffects, Array]:
-    """The effects of swapping every head, and how far each head moves the word.
+) -> Swapped:
+    """The swaps of every head.
 
     texts: row by row as in `states`
     states: of the unchanged runs; their z are the donors
     axes: fitted at every stage, by holdout
+    gap: G of each pair. `pair stage`
     reading: the stages at which heads are read
-
-    The second result is the mean shift over the pairs, minus that of same-sense donors, at every
-    depth, in units of the residual stream. `layer head depth`
     """
     swap = partial(swap_heads, weights)
     raw = run_swaps(swap, texts, states.z, axes, pairs)
     shifts = raw.in_gaps(axes, pairs)
-    # After the depths, axes may have been fitted at the stages of the next token.
-    further_stages = axes.u.shape[1] - states.resid.shape[1]
-    gap = gaps(axes, stages_of(weights, states, further_stages), pairs)
 
     def at_stage(stage: int | None) -> Effects | None:
         """The effects of all heads at one stage."""
         return None if stage is None else _effects_at(shifts, gap, [stage] * len(reading.at))
 
-    depths = len(weights.blocks)
-    # profile = Σ net / Σ G over pairs, at every depth from 1 on.
-    # `pair layer head depth, pair depth`
-    net = shifts.net[..., :depths].sum(0)
-    whole_gap = gap[:, 1 : 1 + depths].sum(0)
+    depths = states.resid.shape[1]
+    # profile = Σ net / Σ G over pairs, at every depth.
+    net = shifts.net[..., :depths].sum(0)  # layer head depth
+    whole_gap = gap[:, :depths].sum(0)  # depth
     rows = [*pairs.a, *pairs.b]
     # direct = <write, u / gap> of A minus that of B, at the stage `reading.direct` of the layer.
     directions = axes.directions(rows)[:, list(reading.direct)]
@@ -220,8 +237,7 @@ def measure(
         rerouted=_share_rerouted(weights, texts, states.z, pairs),
         mixers=_of_mixers(weights, texts, states, axes, pairs, reading=reading, gap=gap),
     )
-    # No head has written at depth 0.
-    return effects, np.pad(raw.net[..., :depths].mean(0), ((0, 0), (0, 0), (1, 0)))
+    return Swapped(effects, raw.net[..., :depths].mean(0))
 
 
 def _of_mixers(
@@ -235,7 +251,8 @@ def _of_mixers(
     gap: Array,
 ) -> Effects | None:
     """The effects of swapping the mixers that replace attention, read at the stage of their layer.
-    `pair mixer 1`
+
+    Shape: -> pair mixer 1
 
     gap: `pair stage`
 
@@ -259,8 +276,7 @@ def _effects_at(shifts: Shifts, gap: Array, stages: Sequence[int]) -> Effects:
     gap: `pair stage`
     stages: the stage of each layer
     """
-    # Swaps are read from stage 1 on, so stage s has index s - 1.
-    index = (np.asarray(stages) - 1)[None, :, None, None]
+    index = np.asarray(stages)[None, :, None, None]
     numerators = (shifts.denoise, shifts.noise, shifts.same_sense)
     parts = [np.take_along_axis(part, index, -1)[..., 0] for part in numerators]
     return Effects(gap[:, list(stages)], *parts)
@@ -268,7 +284,9 @@ def _effects_at(shifts: Shifts, gap: Array, stages: Sequence[int]) -> Effects:
 
 def _share_rerouted(weights: Weights, texts: Rows, donors: Tensor, pairs: Pairs) -> Array | None:
     """The share of routed MLPs after each head that choose other experts at the word if the head is
-    swapped, over all pairs in both directions. `-> layer head`
+    swapped, over all pairs in both directions.
+
+    Shape: -> layer head
 
     None for a model without routing, or if its hooks stay active.
     """
@@ -298,8 +316,8 @@ def run_swaps(
     `swap_mlps` of a model
     donors: the donated output, by row
 
-    A swap whose donor is the recipient changes nothing and is not run. If there are only such
-    swaps, one is run, because it shows the shape.
+    Swaps with recipient = donor are skipped (effect 0), but at least one swap is run to learn the
+    output shape.
     """
     a = list(pairs.a)
     b = list(pairs.b)
@@ -312,49 +330,21 @@ def run_swaps(
     number = {pair: index for index, pair in enumerate(different)}
     rows = [recipient for recipient, _ in number]
     donated = donors[[donor for _, donor in number]]
-    # Stage 0 is left out, because no swap changes it.
-    directions = axes.in_units().directions(rows)[:, 1:].to(donated.dtype)
-    shifts = swap([texts[row] for row in rows], donated, directions).double().numpy()
-    in_order = np.zeros((len(swaps), *shifts.shape[1:]))
+    directions = axes.in_units().directions(rows).to(donated.dtype)
+    # No swap changes stage 0, so its shifts are 0 and are not run.
+    shifts = swap([texts[row] for row in rows], donated, directions[:, 1:]).double().numpy()
+    in_order = np.zeros((len(swaps), *shifts.shape[1:-1], directions.shape[1]))
     for index, pair in enumerate(swaps):
         if pair in number:
-            in_order[index] = shifts[number[pair]]
+            in_order[index, ..., 1:] = shifts[number[pair]]
     return Shifts(*np.split(in_order, 4))
 
 
-def stages_of(weights: Weights, states: TargetStates, further: int) -> Tensor:
-    """The residual stream at every depth, then `further` times the stream after the final norm.
-    `-> row stage d_model`
-    """
-    if not further:
-        return states.resid
-    final = forward.unembedding_input(weights, states.resid[:, -1].to(weights.device)).cpu()
-    return torch.cat([states.resid, final[:, None].expand(-1, further, -1)], dim=1)
-
-
-def predicts(weights: Weights) -> bool:
-    """Whether the model predicts the next token from its last residual stream.
-
-    It reads left to right, has an unembedding, and has no active hook between the two.
-    """
-    if not (weights.causal and weights.config.has_lm_head):
-        return False
-    return weights.hooked is None or ends_as_weights_say(weights.hooked)
-
-
 def gaps(axes: HeldOutAxes, stages: Tensor, pairs: Pairs) -> Array:
-    """G = M(A) - M(B) of every pair at every stage. `row stage d_model -> pair stage`"""
+    """G = M(A) - M(B) of every pair at every stage.
+
+    Shape: row stage d_model -> pair stage
+    """
     a = axes.coordinates(stages[list(pairs.a)], pairs.a)
     b = axes.coordinates(stages[list(pairs.b)], pairs.b)
     return np.asarray(a - b)
-
-
-def rank_intervals(net: Array) -> tuple[Array, Array]:
-    """The 95 % interval of each head's rank over draws; rank 1 is the largest.
-
-    `draws layer head -> (layer head), (layer head)`
-    """
-    ranks = resampling.ranks(net.reshape(len(net), -1))
-    # Ranks are whole numbers, so quantiles are not interpolated.
-    low, high = np.quantile(ranks, RANK_ENDS, axis=0, method="closest_observation")
-    return low.reshape(net.shape[1:]), high.reshape(net.shape[1:])

@@ -32,10 +32,8 @@ from probe.experiments.design import readings
 from probe.experiments.measure import count_left_out
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.sets import CarriedSets
-from probe.experiments.swaps import rank_intervals
 from probe.inference.nouns import PARTS
 from probe.inference.verdicts import comparison
-from probe.inference.within import RANKS
 from probe.patching.sets import HeadIndex
 from probe.provenance import hash_of
 from probe.stats import across_words, resampling
@@ -52,11 +50,12 @@ CLEAR = 0.5
 TOP_HEADS = 8  # heads that are tested on the word that was left out
 MOST_KINDS = 5  # distinct values of a numeric column that names kinds. More of them are amounts.
 SET_ENDS = (0.025, 0.975)  # quantiles over the random sets of a word
+RANK_COLUMNS = ("rank", "rank_low", "rank_high")
 GAPS = ("gap", "general_gap", "squared_gap", "general_squared_gap")
 EFFECTS = ("effect", "effect_low", "effect_high", "p", "between_words", "words_positive")
 HEADS = (
     *("layer", "head", *EFFECTS, "attention_cue", *PARTS),
-    *("words_clear", "comparison", *RANKS, "read_depth"),
+    *("words_clear", "comparison", *RANK_COLUMNS, "read_depth"),
 )
 WORDS = (
     "word",
@@ -190,7 +189,7 @@ def summarise(records: Records, *, seed: int, draws: int = DRAWS) -> Summary:
     attention = words.attention_cue.ravel()
     frames["survey_heads"] = frames["survey_heads"].assign(attention_cue=attention)
     frames["survey_heads"] = frames["survey_heads"][list(HEADS)].astype(
-        dict.fromkeys(RANKS, "Int64")
+        dict.fromkeys(RANK_COLUMNS, "Int64")
     )
     return Summary(reading.depth, {name: rounded(frame) for name, frame in frames.items()}, orders)
 
@@ -530,7 +529,7 @@ def _heads(sums: _SummedHeads, reading: _Reading) -> pd.DataFrame:
     words = sums.all_words
     denominator = words.bootstrapped("denominator")[:, reading.column]
     effect = across_words.ratio(words.bootstrapped("numerator"), denominator, words.words)
-    low, high = rank_intervals(effect.draws[:, None])
+    low, high = resampling.rank_intervals(effect.draws[:, None])
     columns = reading.names() | {
         "effect": effect.value,
         "effect_low": effect.low,

@@ -262,7 +262,7 @@ def _compare_heads(pair: SensePair, record: NounRecord, permutations: int) -> Pa
     compared = compare_with_nouns(
         pair,
         record,
-        word=pair.effects.net[:, layers, heads][record.pair_of],
+        word=pair.effects.net_by_pair[:, layers, heads][record.pair_of],
         noun=record.net,
         at=_read_depths(pair, record),
         pair_of=record.pair_of,
@@ -271,7 +271,7 @@ def _compare_heads(pair: SensePair, record: NounRecord, permutations: int) -> Pa
     )
     if compared is None:
         return None
-    return compared.scattered((layers, heads), pair.effects.net.shape[1:])
+    return compared.scattered((layers, heads), pair.effects.net_by_pair.shape[1:])
 
 
 def _compare_writes(
@@ -292,7 +292,7 @@ def _compare_writes(
         [record.nouns[noun] for noun in record.noun_of[swaps]],
         permutations=permutations,
     )
-    return compared.scattered((layers, heads), pair.effects.net.shape[1:])
+    return compared.scattered((layers, heads), pair.effects.net_by_pair.shape[1:])
 
 
 def _swaps_with_gap(

@@ -3,6 +3,7 @@ findings that a page may report.
 
 columns, tables       the meaning of every column; tables as typed attributes
 frames                the tables of a report
+head_columns          the columns of its tables of heads
 findings              the findings for a word
 survey_findings       the findings for a model over words
 circuit               edges and paths from the cue to the word

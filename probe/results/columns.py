@@ -14,9 +14,9 @@ import pandas as pd
 
 from probe.experiments.columns import KEYS
 from probe.experiments.table import EXPERIMENTS
+from probe.inference.across import RANK_COLUMNS
 from probe.inference.nouns import PARTS
-from probe.inference.within import RANKS as RANK_COLUMNS
-from probe.inference.within import RAW
+from probe.results.head_columns import RAW_COLUMNS
 
 RANKS = dict.fromkeys(RANK_COLUMNS, "Int64")
 # The columns of the table `heads`. Users rely on them: columns may be added, not removed.
@@ -55,7 +55,7 @@ HEADS = (
     "rerouted",
     *PARTS,
     "comparison",
-    *RAW,
+    *RAW_COLUMNS,
 )
 ATTENTION = ("attention_cue", "attention_previous", "attention_itself")
 

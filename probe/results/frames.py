@@ -26,20 +26,19 @@ from probe.inference.verdicts import (
     passes_gate,
     verdicts,
 )
-from probe.inference.within import (
-    RAW,
+from probe.inference.within import PairEvidence, WordEvidence
+from probe.model.check import Certificate, Row
+from probe.results import circuit
+from probe.results.columns import ATTENTION, HEADS, RANKS
+from probe.results.head_columns import (
+    RAW_COLUMNS,
     SWAP_COLUMNS,
-    PairEvidence,
-    WordEvidence,
     head_arrays,
     net_where,
     noun_columns,
     raw_columns,
     swap_columns,
 )
-from probe.model.check import Certificate, Row
-from probe.results import circuit
-from probe.results.columns import ATTENTION, HEADS, RANKS
 from probe.stats import resampling
 from probe.stats.limits import GATE, LEVEL
 from probe.stats.resampling import Array
@@ -348,7 +347,7 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
             frame.loc[more, "verdict"] = "resolver"
         parts.append(with_key(frame, {"word": word.record.word}))
     columns = ["word", "layer", "head", "auroc", *SWAP_COLUMNS, *ATTENTION, *PARTS, "comparison"]
-    columns += ["verdict", "resolves", "of", *RAW]
+    columns += ["verdict", "resolves", "of", *RAW_COLUMNS]
     return stacked(parts, columns)[columns].astype(RANKS)
 
 
@@ -461,8 +460,8 @@ def by_depth(records: Sequence[WordRecord]) -> pd.DataFrame:
     for record, pair in sense_pairs_of(records):
         if pair.swaps is None:
             continue
-        for depth in range(min(pair.reading.direct), pair.swaps.profile.shape[-1] + 1):
-            frame = by_head({"net": pair.swaps.profile[..., depth - 1]})
+        for depth in range(min(pair.reading.direct), pair.swaps.profile.shape[-1]):
+            frame = by_head({"net": pair.swaps.profile[..., depth]})
             # A head changes the stream only at depths after its layer.
             before = frame[frame["layer"] < depth].reset_index(drop=True)
             parts.append(with_key(before, key_of(record, pair) | {"depth": depth}))

@@ -70,7 +70,7 @@ class HeldOutAxes:
     """The sense axes of two senses at every stage, one for each holdout, fitted without it.
 
     `u, midpoint: cell stage d_model`
-    `gap: cell stage`
+    `fitted_gap: cell stage`: the distance of the two means of the fitting sentences.
     `cell: row`: the holdout that tests a row; -1 for a row that is used for fitting only.
 
     A stage is a depth. A model that predicts tokens has one stage more: the stream after the final
@@ -82,7 +82,7 @@ class HeldOutAxes:
     senses: tuple[str, str]
     u: Tensor
     midpoint: Tensor
-    gap: Tensor
+    fitted_gap: Tensor
     cell: NDArray[np.intp]
 
     def directions(self, rows: Sequence[int]) -> Tensor:
@@ -91,7 +91,7 @@ class HeldOutAxes:
         `-> row stage d_model`
         """
         cells = self.cell[list(rows)]
-        return self.u[cells] / self.gap[cells][..., None]
+        return self.u[cells] / self.fitted_gap[cells][..., None]
 
     def coordinates(self, resid: Tensor, rows: Sequence[int]) -> Array:
         """M of the rows at the stages of `resid`, which may be only the first few.
@@ -104,7 +104,7 @@ class HeldOutAxes:
 
     def in_units(self) -> "HeldOutAxes":
         """The same axes with a gap of 1, so that M is in units of the residual stream."""
-        return replace(self, gap=torch.ones_like(self.gap))
+        return replace(self, fitted_gap=torch.ones_like(self.fitted_gap))
 
     def at(self, row: int, index: int) -> Axis:
         """The axis that reads this row at the stage `index`."""
@@ -114,7 +114,7 @@ class HeldOutAxes:
             index,
             self.u[cell, index],
             self.midpoint[cell, index],
-            float(self.gap[cell, index]),
+            float(self.fitted_gap[cell, index]),
         )
 
 

@@ -36,6 +36,7 @@ from probe.text.splits import CrossFit
 Array = NDArray[np.float64]
 Labels = NDArray[np.bool_]
 DRAWS = 2000  # of the bootstrap
+ENDS = (0.025, 0.975)  # quantiles: the limits of a 95 % interval
 # Of a sign-flip test. Fewer pairs are read along their own directions, so nothing can be tested.
 FEWEST_PAIRS = 4
 POWER_DRAWS = 4000  # simulated studies in which one head has an effect
@@ -100,6 +101,16 @@ def ranks(values: Array) -> NDArray[np.intp]:
     -> ... n`
     """
     return order(values).argsort(-1) + 1
+
+
+def rank_intervals(values: Array) -> tuple[Array, Array]:
+    """The 95 % interval of each head's rank over draws; rank 1 is the largest. `draws layer head ->
+    (layer head), (layer head)`
+    """
+    ranks_of_draws = ranks(values.reshape(len(values), -1))
+    # Ranks are whole numbers, so quantiles are not interpolated.
+    low, high = np.quantile(ranks_of_draws, ENDS, axis=0, method="closest_observation")
+    return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
 
 
 def hedges_g(a: Array, b: Array) -> Array:
@@ -203,7 +214,7 @@ def interval(
         n - 1 degrees of freedom. Percentiles of few units are too narrow (Hesterberg 2015): with
         ten they cover about .90.
     """
-    low, high = np.quantile(draws, [0.025, 0.975], axis=0)
+    low, high = np.quantile(draws, ENDS, axis=0)
     if units < 2 or estimate is None:
         return low, high
     wider = np.sqrt(units / (units - 1)) * student_t.ppf(0.975, units - 1) / norm.ppf(0.975)

@@ -313,7 +313,7 @@ def _held_out(
     depth = observation.depth
     upto = slice(depth + 1)
     # u / gap: a coordinate along it is in units of the gap. `cell depth d_model`
-    scaled = pair.axes.u[:, upto] / pair.axes.gap[:, upto, None]
+    scaled = pair.axes.u[:, upto] / pair.axes.fitted_gap[:, upto, None]
     by_cell = ScanAxes(pair.senses, scaled, pair.axes.midpoint[:, depth])
     return HeldOut(usable, by_cell, [axis_of[cue.word] for cue in usable], of_a)
 

@@ -212,7 +212,7 @@ FAULTS = (
         "variants[:, :, index - 1] =",
     ),
     # effects
-    Fault("experiments/swaps.py", "noising of the wrong sign", "-self.into_a", "self.into_a"),
+    Fault("experiments/swaps.py", "noising of the wrong sign", "-self.a_with_b", "self.a_with_b"),
     Fault(
         "experiments/design.py",
         "the donor most unlike",
@@ -226,7 +226,10 @@ FAULTS = (
         "(self.same_b + self.same_a)",
     ),
     Fault(
-        "experiments/swaps.py", "a stage too late", "np.asarray(stages) - 1)", "np.asarray(stages))"
+        "experiments/swaps.py",
+        "a stage too late",
+        "np.asarray(stages)[None",
+        "(np.asarray(stages) + 1)[None",
     ),
     Fault(
         "experiments/sets.py",
@@ -306,8 +309,8 @@ FAULTS = (
     Fault(
         "stats/resampling.py",
         "an interval of 90 %",
-        "[0.025, 0.975], axis=0)\n    if",
-        "[0.05, 0.95], axis=0)\n    if",
+        "np.quantile(draws, ENDS, axis=0)\n    if",
+        "np.quantile(draws, [0.05, 0.95], axis=0)\n    if",
     ),
     Fault(
         "stats/resampling.py",
@@ -335,13 +338,13 @@ FAULTS = (
     ),
     # tables and surveys
     Fault(
-        "inference/within.py",
+        "results/head_columns.py",
         "p of the swap in the column of separation",
         '{"p_auroc": separation.p, "q_auroc"',
         '{"p_auroc": swap.p, "q_auroc"',
     ),
     Fault(
-        "inference/within.py",
+        "results/head_columns.py",
         "near and far swapped",
         'arrays["net_near"] = net_where(pair, lambda distance: distance == 1)',
         'arrays["net_near"] = net_where(pair, lambda distance: distance > 1)',

@@ -139,7 +139,7 @@ def test_intervals_resample_the_same_frames_and_cue_words_as_the_whole_swap():
     pair = study(0)[0].pairs[0]
     word, units = pair.effects, len(set(pair.pairs.units))
     parts = head_parts.HeadParts(
-        pair.pairs, word.gap, {"values_only": (word.denoise + word.noise) / 2}
+        pair.pairs, word.pair_gap, {"values_only": (word.denoise + word.noise) / 2}
     )
     np.testing.assert_allclose(parts.shares["values_only"], word.swap, atol=1e-12)
     expected = resampling.interval(

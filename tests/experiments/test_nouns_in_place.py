@@ -105,7 +105,7 @@ def compared_with_nouns(kind: str, seed: int):
 def test_effects_on_any_noun_are_separated_from_effects_on_the_word(kind, seed):
     pair, general_share = compared_with_nouns(kind, seed)
     nouns = pair.nouns
-    net = pair.record.effects.net.mean(0)
+    net = pair.record.effects.net_by_pair.mean(0)
     share = {"specific": 0.0, "general": 1.0, "both": 0.25}[kind]  # squared: half the gap
     assert general_share == pytest.approx(share, abs=0.1)
     if kind != "general":
@@ -183,7 +183,7 @@ def test_a_noun_is_read_along_axes_that_are_fitted_on_that_noun():
         part = restrict(split, [n for n, row in enumerate(split.rows) if row in rows])
         noun_axes = hold_out(resid, part, pair.sense.axes.senses)
         torch.testing.assert_close(noun.axes.u, noun_axes.u, atol=1e-4, rtol=0)
-        assert (noun.axes.gap == 1).all()
+        assert (noun.axes.fitted_gap == 1).all()
         of_noun = record.noun_of == number
         of_pairs = pair.pairs.take(record.pair_of[of_noun].tolist())
         expected = gaps(noun_axes.in_units(), resid, of_pairs)
@@ -254,7 +254,7 @@ def test_the_effect_of_an_mlp_is_read_at_the_depth_of_its_layer(tiny):
     hidden = replace_tokens(weights, texts, word[:1], parts=("hidden",)).hidden[:, 0]
     axes = axes_until(pair.sense.axes.in_units(), len(weights.blocks))
     whole = run_swaps(partial(swap_mlps, weights), texts, hidden, axes, pair.pairs).net
-    expected = whole[:, np.arange(len(at)), at - 1]
+    expected = whole[:, np.arange(len(at)), at]
     compared = ~np.isnan(mlps.word).any(1)
     assert compared.any() and np.abs(expected).max() > 0.1
     np.testing.assert_allclose(mlps.word[compared], expected[compared], atol=1e-4)

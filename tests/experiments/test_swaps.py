@@ -14,6 +14,7 @@ from hooked_runs import edit_at, read_all, run_with_swaps
 
 from probe.experiments import design, swaps
 from probe.experiments.design import Pairs
+from probe.experiments.observe import predicts
 from probe.experiments.swaps import Effects
 from probe.model import forward
 from probe.model.decomposition import components
@@ -167,7 +168,7 @@ A, B, SAME_A, SAME_B = (0, 1, 2), (3, 4, 5), (1, 2, 0), (4, 5, 3)
 PAIRS = Pairs(A, B, SAME_A, SAME_B, ("f", "f", "g"), (0, 1, 2), (0, 1, 2), (1, 2, None), ALIGNED, 0)
 LENGTHS = (5, 7, 5, 5, 7, 5)
 STAGES = LAYERS + 2  # depths 0 to 3, and the stream after the final norm
-PARTS = ("gap", "denoise", "noise", "same_sense")
+PARTS = ("pair_gap", "denoise", "noise", "same_sense")
 
 
 @pytest.fixture(scope="module")
@@ -187,9 +188,18 @@ def setting():
 
 
 def measured(setting, depth, pairs=PAIRS, first=1):
-    model, ids, states, axes = setting
     reading = design.readings(LAYERS, depth, first, predicts=True)
-    return swaps.measure(read_weights(model), ids, states, axes, pairs, reading)[0]
+    return swapped(setting, pairs, reading).effects
+
+
+def swapped(setting, pairs, reading):
+    model, ids, states, axes = setting
+    weights = read_weights(model)
+    stages = torch.cat(
+        [states.resid, forward.unembedding_input(weights, states.resid[:, -1])[:, None]], dim=1
+    )
+    gap = swaps.gaps(axes, stages, pairs)
+    return swaps.measure(weights, ids, states, axes, pairs, gap=gap, reading=reading)
 
 
 def coordinates(setting, recipient, donor):
@@ -219,9 +229,8 @@ def test_every_layer_is_read_where_the_readings_say():
     reading = design.readings(5, 3, 2, predicts=True)
     assert (reading.at, reading.direct, reading.next_token) == ((3, 3, 3, 5, 5), (2, 2, 3, 4, 5), 6)
     assert design.readings(2, 2, 1, predicts=False).next_token is None
-    assert not swaps.predicts(read_weights(family_model("bert"))) and swaps.predicts(
-        read_weights(random_model())
-    )
+    assert not predicts(read_weights(family_model("bert")))
+    assert predicts(read_weights(random_model()))
 
 
 # Heads before the depth are read there, later heads at the last depth.
@@ -240,14 +249,16 @@ def test_effects_equal_whole_forwards_at_every_stage(setting, depth):
             (effect.word, at),
             (effect.next_token, [LAYERS + 1] * LAYERS),
         ):
-            np.testing.assert_allclose(measured_effects.gap[pair], gap[pair, stages], atol=1e-10)
+            np.testing.assert_allclose(
+                measured_effects.pair_gap[pair], gap[pair, stages], atol=1e-10
+            )
             for name, values in zip(PARTS[1:], (denoise, noise, same), strict=True):
                 expected = values[range(LAYERS), :, stages]
                 np.testing.assert_allclose(
                     getattr(measured_effects, name)[pair], expected, atol=1e-10
                 )
-    np.testing.assert_allclose(effect.profile, (net / gap.sum(0))[..., 1 : 1 + LAYERS], atol=1e-9)
-    assert all((effect.profile[layer, :, :layer] == 0).all() for layer in range(LAYERS))
+    np.testing.assert_allclose(effect.profile, (net / gap.sum(0))[..., : 1 + LAYERS], atol=1e-9)
+    assert all((effect.profile[layer, :, : layer + 1] == 0).all() for layer in range(LAYERS))
     assert (np.abs(net[..., -1]) > 1e-6).all()
 
 
@@ -257,15 +268,14 @@ def test_raw_shifts_are_fractions_times_the_gap_of_each_recipients_axis(setting)
     run = partial(patching.swap_heads, read_weights(model))
     raw = swaps.run_swaps(run, ids, states.z, axes, PAIRS)
     in_gaps = raw.in_gaps(axes, PAIRS)
-    into_b = zip(B, A, strict=True)
-    into_a = zip(A, B, strict=True)
+    b_with_a = zip(B, A, strict=True)
+    a_with_b = zip(A, B, strict=True)
     same_a = zip(A, SAME_A, strict=True)
     same_b = zip(B, SAME_B, strict=True)
-    for number, of_part in enumerate((into_b, into_a, same_a, same_b)):
+    for number, of_part in enumerate((b_with_a, a_with_b, same_a, same_b)):
         for pair, (recipient, donor) in enumerate(of_part):
-            # No swap is read at stage 0.
-            fraction = shift_of(setting, recipient, donor)[..., 1:]
-            gap = axes.gap[axes.cell[recipient], 1:].numpy()
+            fraction = shift_of(setting, recipient, donor)
+            gap = axes.fitted_gap[axes.cell[recipient]].numpy()
             np.testing.assert_allclose(in_gaps[number][pair], fraction, atol=1e-10)
             np.testing.assert_allclose(raw[number][pair], fraction * gap, atol=1e-10)
     assert not np.allclose(raw.net, in_gaps.net)
@@ -275,11 +285,10 @@ def test_recorded_shifts_in_units_of_the_residual_stream_are_means_over_pairs(se
     model, ids, states, axes = setting
     run = partial(patching.swap_heads, read_weights(model))
     raw = swaps.run_swaps(run, ids, states.z, axes, PAIRS)
-    both_ways = (raw.into_b - raw.into_a) / 2 - (raw.same_b - raw.same_a) / 2
+    both_ways = (raw.b_with_a - raw.a_with_b) / 2 - (raw.same_b - raw.same_a) / 2
     reading = design.readings(LAYERS, 2, 1, predicts=True)
-    weights = read_weights(model)
-    _, recorded = swaps.measure(weights, ids, states, axes, PAIRS, reading)  # layer head depth
-    np.testing.assert_allclose(recorded[..., 1:], both_ways[..., :LAYERS].mean(0), atol=1e-10)
+    recorded = swapped(setting, PAIRS, reading).raw_effect  # layer head depth
+    np.testing.assert_allclose(recorded, both_ways[..., : 1 + LAYERS].mean(0), atol=1e-10)
     assert (recorded[..., 0] == 0).all()
 
 
@@ -335,7 +344,7 @@ def test_the_share_of_changed_routes_is_over_pairs_both_directions_and_later_mlp
 @pytest.mark.parametrize("kind", ["lfm2", "qwen3_5_text"])
 def test_mixers_of_a_hybrid_are_read_at_the_stage_of_their_layer_and_are_not_heads(kind):
     model = family_model(kind, torch.float64)
-    weights, layers = read_weights(model), model.config.n_layers
+    layers = model.config.n_layers
     ids = [[5 + 11 * row, 7, 9 + row, 8] for row in range(6)]
     states = target_states(model, [tokens_of(row) for row in ids], [3] * 6)
     generator = torch.Generator().manual_seed(3)
@@ -344,7 +353,7 @@ def test_mixers_of_a_hybrid_are_read_at_the_stage_of_their_layer_and_are_not_hea
     gap = torch.ones(3, layers + 2, dtype=torch.float64)
     axes = HeldOutAxes(SENSES, u, midpoint, gap, np.array([0, 1, 2, 2, 0, 1]))
     reading = design.readings(layers, 2, 1, predicts=True)
-    effects, _ = swaps.measure(weights, ids, states, axes, PAIRS, reading)
+    effects = swapped((model, ids, states, axes), PAIRS, reading).effects
     assert effects.has_heads.tolist() == [False, True, False]
     assert effects.mixers.swap.shape == (2, 1)
     for name in PARTS[1:]:
@@ -377,7 +386,7 @@ def by_hand():
     """Effects of two pairs, one layer and two heads."""
     shape = (2, 1, 2)
     return Effects(
-        gap=np.array([[1.0], [3.0]]),
+        pair_gap=np.array([[1.0], [3.0]]),
         denoise=np.array([1.0, 0, 2, 1]).reshape(shape),
         noise=np.array([0.5, 0, 0.5, -1]).reshape(shape),
         same_sense=np.array([0.2, 0, 0, 0.4]).reshape(shape),
@@ -391,7 +400,7 @@ def test_effects_are_ratios_of_sums():
     np.testing.assert_allclose(effect.ratio("noise"), [[1 / 4, -1 / 4]])
     np.testing.assert_allclose(effect.swap, [[1 / 2, 0]])
     # The mean gap is 2.
-    np.testing.assert_allclose(effect.net, [[[0.55 / 2, 0]], [[1.25 / 2, -0.4 / 2]]])
+    np.testing.assert_allclose(effect.net_by_pair, [[[0.55 / 2, 0]], [[1.25 / 2, -0.4 / 2]]])
 
 
 def test_a_draw_with_every_pair_once_equals_the_effect():
@@ -401,7 +410,7 @@ def test_a_draw_with_every_pair_once_equals_the_effect():
         next_token=None,
         continuation=None,
         direct=direct,
-        direct_gap=effect.gap,
+        direct_gap=effect.pair_gap,
         profile=np.zeros((1, 2, 1)),
         has_heads=np.array([True]),
     )
@@ -409,7 +418,7 @@ def test_a_draw_with_every_pair_once_equals_the_effect():
     swap, net, direct_draws = whole.draws(weights).values()
     np.testing.assert_allclose(swap[0], effect.swap)
     np.testing.assert_allclose(net[0], effect.swap - effect.ratio("same_sense"))
-    np.testing.assert_allclose(net[0], effect.net.mean(0))
+    np.testing.assert_allclose(net[0], effect.net_by_pair.mean(0))
     # The first pair alone: (1 + .5) / 2 over 1.
     np.testing.assert_allclose(swap[1], [[0.75, 0]])
     np.testing.assert_allclose(net[2], [[2.5 / 2 / 3, -0.4 / 3]])
@@ -467,13 +476,3 @@ def test_units_that_links_would_join_within_a_pair_of_senses_stay_apart():
     linked = design.number_across_senses(apart[:2], ROWS)
     for units in ([pairs.word_units for pairs in linked], word_units[:1]):
         np.testing.assert_allclose(design.widen_draws(draws, estimate, units), draws)
-
-
-def test_rank_intervals_equal_results_by_hand():
-    draws = np.tile(np.array([3.0, 1, 2]), (1000, 1)).reshape(1000, 1, 3)
-    draws[:100, 0] = [1.0, 3, 2]  # in 10% of the draws, heads 0 and 1 are exchanged
-    low, high = swaps.rank_intervals(draws)
-    assert (low.tolist(), high.tolist()) == ([[1, 1, 2]], [[3, 3, 2]])
-    draws[10:100, 0] = [3.0, 1, 2]  # now in 1%
-    low, high = swaps.rank_intervals(draws)
-    assert (low.tolist(), high.tolist()) == ([[1, 3, 2]], [[1, 3, 2]])

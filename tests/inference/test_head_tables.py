@@ -14,8 +14,8 @@ from planted import planted_model
 from probe.experiments.design import Pairs
 from probe.experiments.material import prepare
 from probe.experiments.swaps import Effects, PairEffects
-from probe.inference.within import swap_columns
 from probe.results.frames import heads
+from probe.results.head_columns import swap_columns
 from probe.text.splits import ALIGNED
 
 
@@ -40,13 +40,13 @@ def test_every_effect_is_in_the_right_column():
     """
     pair, frame, head = table_of("either")
     word = pair.record.effects
-    gap = word.gap.sum(0)[:, None]
+    gap = word.pair_gap.sum(0)[:, None]
     for name in ("denoise", "noise", "same_sense"):
         np.testing.assert_allclose(
             frame[name], (getattr(word, name).sum(0) / gap).ravel(), atol=1e-12
         )
     assert abs(frame.loc[head, "denoise"] - frame.loc[head, "noise"]) > 0.3
-    np.testing.assert_allclose(frame["net"], word.net.mean(0).ravel(), atol=1e-9)
+    np.testing.assert_allclose(frame["net"], word.net_by_pair.mean(0).ravel(), atol=1e-9)
     np.testing.assert_allclose(frame["direct"], pair.record.swaps.direct_effect.ravel(), atol=1e-12)
     for name in ("p_auroc", "p_swap", "p_opposes"):
         test = getattr(pair.tests, {"p_auroc": "separation", "p_swap": "swap"}.get(name, "opposes"))
@@ -67,7 +67,7 @@ def of_senses(order):
     rows = tuple(range(6))
     net = np.arange(6.0)[list(order)][:, None, None]
     effects = Effects(np.ones((6, 1)), net, net, np.zeros_like(net))
-    swaps = PairEffects(effects, None, None, net, effects.gap, net, np.array([True]))
+    swaps = PairEffects(effects, None, None, net, effects.pair_gap, net, np.array([True]))
     pairs = Pairs(rows, rows, rows, rows, ("f",) * 6, rows, tuple(order), (1,) * 6, ALIGNED, 0)
     return SimpleNamespace(swaps=swaps, pairs=pairs)
 

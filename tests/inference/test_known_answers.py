@@ -141,11 +141,17 @@ def test_swapping_a_sentence_with_itself_changes_nothing(model, runs):
     )
     assert shifts.abs().max() < 1e-6
     self_pairs = replace(pair.pairs, b=pair.pairs.a, same_a=pair.pairs.a, same_b=pair.pairs.a)
-    measured, _ = effects.measure(
-        weights, observation.texts, observation.states, pair.sense.axes, self_pairs, pair.reading
-    )
+    measured = effects.measure(
+        weights,
+        observation.texts,
+        observation.states,
+        pair.sense.axes,
+        self_pairs,
+        gap=effects.gaps(pair.sense.axes, observation.stages.vectors, self_pairs),
+        reading=pair.reading,
+    ).effects
     for effect in (measured.word, measured.next_token):
-        for name in ("gap", "denoise", "noise", "same_sense"):
+        for name in ("pair_gap", "denoise", "noise", "same_sense"):
             assert np.abs(getattr(effect, name)).max() < 1e-6
     assert np.abs(measured.direct).max() < 1e-6
 

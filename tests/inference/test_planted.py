@@ -274,15 +274,16 @@ def test_denoising_and_noising_show_how_two_heads_combine(kind, expected, seed):
     observation = observe(model, material, seed=seed)
     [pair] = prepare_pairs(observation, None, options_of(seed=seed, pairs=PAIRS))
     readings = Readings((LAYERS,) * LAYERS, (LAYERS,) * LAYERS, None)
-    effects, _ = swaps.measure(
+    swapped = swaps.measure(
         read_weights(model),
         observation.texts,
         observation.states,
         pair.sense.axes,
         pair.pairs,
-        readings,
+        gap=pair.gap,
+        reading=readings,
     )
-    word = effects.word
+    word = swapped.effects.word
     for head in circuit.head_indices:
         ratios = (word.ratio("denoise")[head], word.ratio("noise")[head])
         assert ratios == pytest.approx(expected, abs=0.06)
@@ -295,11 +296,11 @@ def test_a_head_with_a_backup_writes_the_gap_and_only_the_swap_of_both_moves_the
     assert (first["direct"], second["direct"]) == pytest.approx((1, 0), abs=0.02)
     assert all(abs(last[head["layer"], head["head"]]) < 0.1 for head in (first, second))
     [backup] = result.pairs[0].backups
-    assert (backup.first, backup.head) == (
+    assert (backup.replaced, backup.head) == (
         (first["layer"], first["head"]),
         (second["layer"], second["head"]),
     )
-    assert backup.extra == pytest.approx(1, abs=0.1)
+    assert backup.joint_excess == pytest.approx(1, abs=0.1)
 
 
 @planted("erased")

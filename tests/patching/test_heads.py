@@ -20,7 +20,7 @@ from hooked_runs import (
 )
 
 from probe.errors import InputError
-from probe.experiments import swaps as effects
+from probe.experiments.observe import predicts
 from probe.model import forward
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
@@ -118,7 +118,7 @@ def test_every_stage_is_what_a_run_up_to_it_reads(kind, dtype):
 def test_the_stage_after_the_final_norm_is_the_change_of_the_hooked_logits(kind):
     model, weights, texts, donors = setting(kind)
     depth = model.config.n_layers
-    if not effects.predicts(weights):
+    if not predicts(weights):
         pytest.skip("it does not predict the next token")
     directions = directions_by_text(model, depth + 1)
     logit_weights = torch.randn(

@@ -189,3 +189,19 @@ def test_the_largest_comes_first_and_ties_go_to_the_first():
         resampling.order(np.zeros(3)).tolist() == [0, 1, 2]
         and resampling.order(np.empty(0)).tolist() == []
     )
+
+
+def test_rank_intervals_equal_results_by_hand():
+    draws = np.tile(np.array([3.0, 1, 2]), (1000, 1)).reshape(1000, 1, 3)
+    draws[:100, 0] = [1.0, 3, 2]  # in 10% of the draws, heads 0 and 1 are exchanged
+    low, high = resampling.rank_intervals(draws)
+    assert (low.tolist(), high.tolist()) == ([[1, 1, 2]], [[3, 3, 2]])
+    draws[10:100, 0] = [3.0, 1, 2]  # now in 1%
+    low, high = resampling.rank_intervals(draws)
+    assert (low.tolist(), high.tolist()) == ([[1, 3, 2]], [[1, 3, 2]])
+
+
+def test_a_part_that_a_draw_leaves_empty_takes_its_data_as_they_are():
+    weights = np.array([[2.0, 0, 0, 1], [0, 0, 3, 1]])
+    first, second = resampling.split_weights(weights, [2, 2])
+    assert (first.tolist(), second.tolist()) == ([[2, 0], [1, 1]], [[0, 1], [3, 1]])

@@ -84,9 +84,16 @@ def bank(smollm2):
 @pytest.mark.campaign
 def test_a_top_head_of_the_report_is_a_top_head_on_a_few_pairs(smollm2, bank):
     observation, pair = bank
-    along = (pair.sense.axes, pair.pairs, pair.reading)
-    effects, _ = swaps.measure(read_weights(smollm2), observation.texts, observation.states, *along)
-    net = effects.word.net.mean(0)
+    swapped = swaps.measure(
+        read_weights(smollm2),
+        observation.texts,
+        observation.states,
+        pair.sense.axes,
+        pair.pairs,
+        gap=pair.gap,
+        reading=pair.reading,
+    )
+    net = swapped.effects.word.net_by_pair.mean(0)
     assert {divmod(int(index), net.shape[1]) for index in (-net).ravel().argsort()[:4]} & set(
         LEADING
     )

@@ -167,6 +167,7 @@ def _words(any_apart: bool) -> pd.DataFrame:
                 "gap_low": gap - 0.06,
                 "gap_high": gap + 0.07,
                 "gap_p": 0.0002 if apart else 0.4,
+                "smallest_gap_p": 0.0002,
                 "gap_form": gap,
                 "gap_other_forms": np.nan,
             }

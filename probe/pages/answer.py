@@ -15,12 +15,17 @@ from probe.inference.nouns import TOO_FEW_NOUNS
 from probe.inference.verdicts import rank_among_nouns
 from probe.results.findings import CreditedCue, HeadFinding, WordFindings
 from probe.results.frames import NOT_ASKED_FOR
-from probe.stats.numbers import counted, listed, ordinal, percent
+from probe.stats.limits import GATE
+from probe.stats.numbers import bare, counted, listed, ordinal, percent
 
 NAMED = 6  # heads that a fact names; the others are counted
 FAR = 20  # times as far: unambiguous nouns hardly move, and a larger ratio is mostly noise
 GAP = "gap between the meanings"  # the only fact of a word without one
 NOT_SIGNIFICANT = "not significant, so no head is ranked"
+TOO_FEW = (
+    "not tested: with {cue_words} pairs of cue words p cannot be below {smallest} (limit {limit}), "
+    "so no head is ranked; give more different cue words"
+)
 # What separates the meanings without being meaning, in words.
 CONFOUNDER_WORDS = {
     "untrained": "by the same model with random weights",
@@ -29,6 +34,7 @@ CONFOUNDER_WORDS = {
 
 # The headline: one sentence on the heads that lead, one on resolvers. Its reasons are in the facts.
 NO_GAP = "These sentences do not separate the meanings of {words} in this model."
+NO_TEST = "These sentences have too few cue words to test whether the meanings of {words} differ."
 NO_MOVER = "No single head has a significant effect on {words}."
 LEAD = "{heads} move {words} most."
 DIFFER = "The top heads differ from word to word."
@@ -86,7 +92,8 @@ def headline(findings: Sequence[WordFindings]) -> str:
     ranked = [finding for finding in findings if finding.ranked]
     with_movers = [finding for finding in ranked if finding.movers]
     if not ranked:
-        return NO_GAP.format(words=_names(findings))
+        untested = all(pair.too_few_cue_words for each in findings for pair in each.pairs)
+        return (NO_TEST if untested else NO_GAP).format(words=_names(findings))
     if not with_movers:
         return NO_MOVER.format(words=_names(ranked))
     sentences = [_top_heads(with_movers), _resolvers(ranked)]
@@ -140,9 +147,18 @@ def some_names(
 def facts(finding: WordFindings) -> tuple[tuple[str, str], ...]:
     """The facts of a word that apply; without a gap, only that the gap is not significant."""
     if not finding.ranked:
-        return ((GAP, NOT_SIGNIFICANT),)
+        return ((GAP, _no_gap(finding)),)
     values = ((label, value(finding)) for label, value in FACTS.items())
     return tuple((label, value) for label, value in values if value)
+
+
+def _no_gap(finding: WordFindings) -> str:
+    """Why no head of a word is ranked."""
+    if not all(pair.too_few_cue_words for pair in finding.pairs):
+        return NOT_SIGNIFICANT
+    largest = max(finding.pairs, key=attrgetter("cue_words"))
+    smallest = bare(round(largest.smallest_gap_p, 3))
+    return TOO_FEW.format(cue_words=largest.cue_words, smallest=smallest, limit=bare(GATE))
 
 
 def _resolver_names(finding: WordFindings) -> str:

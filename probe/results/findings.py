@@ -118,6 +118,7 @@ class PairOfSenses:
     gap_low: float
     gap_high: float
     gap_p: float
+    smallest_gap_p: float  # None in the files of an earlier version
     gap_form: float
     gap_other_forms: float
     auroc: float
@@ -145,6 +146,11 @@ class PairOfSenses:
     resolvers: tuple[str, ...]  # names of the heads that resolve the senses
     leading_head: str | None  # name of the head with rank 1
     leading_effect: float
+
+    @property
+    def too_few_cue_words(self) -> bool:
+        """Whether no gap could be significant with these pairs of cue words."""
+        return self.smallest_gap_p is not None and self.smallest_gap_p >= GATE
 
     @property
     def place_among_nouns(self) -> int:

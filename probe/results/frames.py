@@ -196,6 +196,7 @@ def words(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
                 "gap_low": float(low),
                 "gap_high": float(high),
                 "gap_p": pair.gates.gap,
+                "smallest_gap_p": resampling.smallest_gap_p(pair.split),
                 **_by_form(record, pair),
                 "next_token_p": pair.gates.next_token,
                 "continuation_p": pair.gates.continuation,

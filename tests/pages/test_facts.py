@@ -32,8 +32,14 @@ from probe.pages import answer
 
 RESOLVERS, PLACE, MATERIAL = "resolvers", "among unambiguous nouns", "tested on"
 APART, KEPT, CUE = "meanings also separated", "gap kept", "read from"
+FIVE_CUE_WORDS = {"ranked": False, "cue_words": 5, "smallest_gap_p": 2 / 2**5}
 FACTS = [
     (answer.GAP, answer.NOT_SIGNIFICANT, frames_of(ranked=False)),
+    (
+        answer.GAP,
+        "with 5 pairs of cue words p cannot be below .062 (limit .01)",
+        frames_of(**FIVE_CUE_WORDS),
+    ),
     (RESOLVERS, "L0H2 and L1H0", OF_TWO),
     (RESOLVERS, "none", frames_of(head("L0H2", verdict="mover"))),
     (RESOLVERS, answer.AS_FAR, frames_of(head("L0H2", verdict="mover"), ambiguity_p=0.2)),
@@ -135,6 +141,7 @@ def of_both(bank, mole, **words):
 
 HEADLINES = [
     (answer.NO_GAP.format(words="bank and mole"), of_both(TWO, TWO, ranked=False)),
+    (answer.NO_TEST.format(words="bank and mole"), of_both(TWO, TWO, **FIVE_CUE_WORDS)),
     (answer.NO_MOVER.format(words="bank and mole"), of_both([UNREAD], [UNREAD])),
     (answer.LEAD.format(heads="L0H2 and L1H0", words="bank and mole"), of_both(TWO, TWO)),
     (answer.DIFFER, of_both(TWO, MANY)),

@@ -64,13 +64,13 @@ class PositionTables:
         """The tables of this block."""
         return self.layers[block.local, block.rotated]
 
-    def row(self, block: Block, pos: int) -> Tensor | None:
-        """The bias of the scores of the query at `pos`, whose own key is the last.
+    def query_bias(self, block: Block, pos: int, keys: slice) -> Tensor | None:
+        """The bias of the scores of the query at `pos` and some keys; None without a bias.
 
-        `head 1 key_pos`
+        Shape: `head 1 key_pos`
         """
         bias = self.of(block).bias
-        return None if bias is None else bias[:, pos, None, : pos + 1]
+        return None if bias is None else bias[:, pos, None, keys]
 
 
 def position_tables(weights: Weights, n: int) -> PositionTables:
@@ -272,7 +272,8 @@ def attend_last(
     q, gate = split_gate(q, k)
     own_match = (q * k).sum(-1, keepdim=True)
     matches = torch.cat([_grouped(q, keys.mT), own_match], dim=-1)
-    bias = tables.row(block, keys.shape[-2])
+    pos = keys.shape[-2]
+    bias = tables.query_bias(block, pos, slice(pos + 1))
     bias = None if bias is None else bias.unflatten(0, groups)
     sinks = None if block.sinks is None else block.sinks.unflatten(0, groups)[..., None]
     attention = pattern(weights, block, matches, bias, sinks)

@@ -487,7 +487,7 @@ def receiver_z(
     queries[:, variant[into_query]] = q[:, into_query]
     keys[:, variant[into_key], pos[into_key]] = k[:, into_key]
     values[:, variant[into_value], pos[into_value]] = v[:, into_value]
-    bias = cache.tables.row(block, receiver)
+    bias = cache.tables.query_bias(block, receiver, readable)
     matches = (keys @ queries[..., None])[..., 0]
     bias = None if bias is None else bias[head, 0]
     sinks = None if block.sinks is None else block.sinks[head]
@@ -527,7 +527,7 @@ def _moved_by_every_sender(
             matches = matches.repeat(1, 1, k.shape[2], 1)
             matches[..., pos] = (queries * k).sum(-1)
         sinks = None if block.sinks is None else block.sinks[:, None]
-        bias = cache.tables.row(block, receiver)
+        bias = cache.tables.query_bias(block, receiver, readable)
         pattern = fused.pattern(weights, block, matches, bias, sinks)
         # One changed value changes one term of the sum. The other terms cancel.
         z = pattern[..., pos, None] * v if channel == VALUE else pattern @ values[:, :, readable]

@@ -190,8 +190,8 @@ FAULTS = (
     Fault(
         "model/fused.py",
         "the bias of another query",
-        "bias[:, pos, None,",
-        "bias[:, pos - 1, None,",
+        "bias[:, pos, None, keys]",
+        "bias[:, pos - 1, None, keys]",
     ),
     Fault(
         "patching/heads.py",

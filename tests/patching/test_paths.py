@@ -5,6 +5,7 @@ once, and planted paths that are found.
 import numpy as np
 import pytest
 import torch
+from families import family_model
 from handmade import LAYERS, make_handmade, make_handmade_encoder
 from hooked_runs import (
     EACH,
@@ -35,10 +36,33 @@ N_PATHS = {"two_ways": 2, "either_way": 2}
 @pytest.mark.parametrize(("kind", "dtype"), typed())
 def test_every_edge_equals_hooked_forwards(kind, dtype):
     model = model_of_kind(kind, dtype)
-    (pair, at, positions), depth = every_edge_between(model), model.config.n_layers
+    pair, at, positions = every_edge_between(model)
+    assert_edges_equal_hooked_forwards(model, pair, at, positions, positions)
+
+
+@pytest.mark.parametrize("receiver", [-4, -3, 4])
+def test_edges_equal_hooked_forwards_in_a_text_longer_than_a_window_on_both_sides(receiver):
+    """The receiver is the first token, whose window ends before the text does, the second one, or
+    the last one, whose window begins after the text does.
+    """
+    model = family_model("modernbert", torch.float64)
+    pair = drawn_pair(model, (9, 4, 2))
+    assert any(model.config.local) and model.config.window < 8
+    assert_edges_equal_hooked_forwards(model, pair, 4, [-4, -2, 2, 4], [receiver])
+
+
+def assert_edges_equal_hooked_forwards(model, pair, at, senders, receivers):
+    depth = model.config.n_layers
     plain, directions, weights = Plain(model, pair, at), every_direction(model), read_weights(model)
     result = edges.edges(
-        weights, pair[:1], pair[1:], directions, depth=depth, positions=positions, reach=0
+        weights,
+        pair[:1],
+        pair[1:],
+        directions,
+        depth=depth,
+        positions=senders,
+        receivers=receivers,
+        reach=0,
     )
     assert not result.total.isnan().any() and not result.sampled.any()
     scale = {name: float(plain.runs[0][name].abs().max()) for name in ("z", "mlp_out")}

@@ -86,21 +86,30 @@ def position_tables(weights: Weights, n: int) -> PositionTables:
             f"({hooks}), which run only in whole forwards. Ask probe.patch or probe.study, or load "
             "it without hooks."
         )
-    config = weights.config
-    bias = forward.position_bias(weights, n)
-    if bias is not None:
-        bias = (mask(bias) if weights.causal else bias).to(weights.dtype)
     layers = {}
     for local, rotated in {(block.local, block.rotated) for block in weights.blocks}:
-        layer_bias = bias
-        if local and n > config.window:  # a shorter text is read completely
-            zeros = torch.zeros(n, n, dtype=weights.dtype, device=weights.device)
-            window_bias = sliding_window(zeros, config.window, both_ways=not weights.causal)
-            layer_bias = mask(window_bias) if weights.causal else window_bias
-            layer_bias = layer_bias.expand(config.n_heads, n, n)
         cos, sin = _rotations(weights, n, local=local) if rotated else (None, None)
-        layers[local, rotated] = LayerTables(cos, sin, layer_bias)
+        layers[local, rotated] = LayerTables(cos, sin, _bias(weights, n, local=local))
     return PositionTables(layers)
+
+
+def _bias(weights: Weights, n: int, *, local: bool) -> Tensor | None:
+    """The bias of relative positions or slopes, and the window of a local layer, with the mask;
+    None if only the mask is left.
+
+    Shape: `head query_pos key_pos`
+    """
+    config = weights.config
+    bias = forward.position_bias(weights, n)
+    if local and n > config.window:  # a shorter text is read completely
+        if bias is None:
+            bias = torch.zeros(n, n, dtype=weights.dtype, device=weights.device)
+        bias = sliding_window(bias, config.window, both_ways=not weights.causal)
+    if bias is None:
+        return None
+    if weights.causal:
+        bias = mask(bias)
+    return bias.to(weights.dtype).expand(config.n_heads, n, n)
 
 
 def _rotations(weights: Weights, n: int, *, local: bool) -> tuple[Tensor | None, Tensor | None]:
@@ -427,7 +436,10 @@ def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
     if block.experts:
         return _activate_experts(block, x, config)
     if block.w_gate is not None and block.w_up is not None:
-        return activation(_linear(x, block.w_gate, None)).mul_(_linear(x, block.w_up, None))
+        gate = activation(_linear(x, block.w_gate, None))
+        up = _linear(x, block.w_up, None)
+        # Some activations' gradients are computed from their output, which must then be kept.
+        return gate * up if torch.is_grad_enabled() else gate.mul_(up)
     assert block.w_in is not None
     return activation(_linear(x, block.w_in, block.b_in))
 

@@ -2,6 +2,8 @@
 one stack.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -147,6 +149,26 @@ def test_several_last_positions_against_the_unchanged_ones_are_the_whole_text(ki
     exact, bias = block.to(torch.float64, "cpu"), forward.position_bias(weights, 6)
     whole = forward.attend(weights, exact, resid.double(), bias=bias)["z"].transpose(2, 3)
     assert_near(z, whole[:, :, 3:], weights.config.family)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_local_layer_has_the_bias_of_positions_as_well_as_its_window(bidirectional):
+    """No family of the table has both, so a window is added to the layers of one with slopes."""
+    weights = read_weights(family_model("bloom", torch.float64))
+    blocks = tuple(replace(block, local=True) for block in weights.blocks)
+    weights = replace(weights, blocks=blocks, config=replace(weights.config, window=3))
+    if bidirectional:
+        weights = replace(weights, attention=replace(weights.attention, causal=False))
+    assert weights.causal is not bidirectional
+    tables = fused.position_tables(weights, 8)
+    bias = forward.position_bias(weights, 8)
+    generator = torch.Generator().manual_seed(0)
+    resid = torch.randn(2, 8, weights.shape[2], generator=generator, dtype=torch.float64)
+    for block in weights.blocks:
+        q, k, v = fused.project(weights, block, resid, tables, torch.arange(8)[None])
+        exact = forward.attend(weights, block, resid, bias=bias)
+        assert bias.abs().max() > 0 and (exact["pattern"] == 0).any()
+        assert_near(fused.attend(weights, block, q, k, v, tables), exact["z"], weights.config.family)
 
 
 def test_the_pattern_at_a_position_is_that_of_the_plain_forward(weights):

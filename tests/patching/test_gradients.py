@@ -5,11 +5,11 @@ and with TransformerLens' attribution patching.
 import pytest
 import timing
 import torch
-from families import each_family, family_model
+from families import each_family, family_model, make_family
 from handmade import random_model, tokens_of
 
 from probe.model import forward
-from probe.model.load import read_weights
+from probe.model.load import load, read_weights
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
 from probe.patching.gradients import attribute_heads
@@ -42,10 +42,19 @@ def at_stages(effects, stages):
 
 @pytest.mark.parametrize("kind", EXACT)
 def test_attribution_is_the_slope_of_the_swap(kind):
+    assert_attribution_is_the_slope(family_model(kind, torch.float64))
+
+
+def test_attribution_is_the_slope_of_the_swap_with_relu_in_a_gated_mlp(tmp_path):
+    """The gradient of ReLU is computed from its output, which must not be overwritten."""
+    folder = make_family(tmp_path / "relu", "modernbert", hidden_activation="relu")
+    assert_attribution_is_the_slope(load(folder, dtype=torch.float64))
+
+
+def assert_attribution_is_the_slope(model):
     """The slope is half of the difference between the swaps of a small change and of its
     opposite, divided by the size of the change.
     """
-    model = family_model(kind, torch.float64)
     weights = read_weights(model)
     texts, z, along = random_texts(model)
     layers = model.config.n_layers

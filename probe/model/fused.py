@@ -379,51 +379,67 @@ class Writer(NamedTuple):
 
     weight: `input d_model`
     bias: `d_model`
-    post_norm: the gain of the norm after the write, if the family has one
-    norm, norm_bias: of the norm after the sum, if the family has one
+    norm_of_write: the gain of the norm after the write, if the family has one
+    norm_of_sum, norm_of_sum_bias: of the norm after the sum, if the family has one
     """
 
     weight: Tensor
     bias: Tensor | None
-    post_norm: Tensor | None
-    norm: Tensor | None
-    norm_bias: Tensor | None
+    norm_of_write: Tensor | None
+    norm_of_sum: Tensor | None
+    norm_of_sum_bias: Tensor | None
 
     def write(self, x: Tensor) -> Tensor:
-        """The write before any norm: x W + b. `... input -> ... d_model`"""
+        """What is added to the stream, before any norm: x W + b.
+
+        Shape: `... input -> ... d_model`
+        """
         return _linear(x, self.weight, self.bias)
 
 
-def attention_of(block: Block) -> Writer:
+def attention_writer(weights: Weights, block: Block) -> Writer:
     """The writer of all heads of a block; its input is their concatenated z."""
-    return Writer(block.w_o.flatten(0, 1), block.b_o, block.norm_out, block.norm, block.norm_bias)
-
-
-def mlp_of(block: Block) -> Writer:
-    """The writer of the MLP of a block; its input is the activations."""
+    after_sum = weights.config.family.norm_after_sum
     return Writer(
-        block.w_hidden, block.b_out, block.norm_mlp_out, block.norm_mlp, block.norm_mlp_bias
+        weight=block.w_o.flatten(0, 1),
+        bias=block.b_o,
+        norm_of_write=block.norm_out,
+        norm_of_sum=block.norm if after_sum else None,
+        norm_of_sum_bias=block.norm_bias if after_sum else None,
     )
 
 
-def add(config: Config, writer: Writer, resid: Tensor, write_before_norm: Tensor) -> Tensor:
-    """The stream after a write: the sum, with the family's norms after the write or after the
-    sum. Shape unchanged.
+def mlp_writer(weights: Weights, block: Block) -> Writer:
+    """The writer of the MLP of a block; its input is the activations."""
+    after_sum = weights.config.family.norm_after_sum
+    return Writer(
+        weight=block.w_hidden,
+        bias=block.b_out,
+        norm_of_write=block.norm_mlp_out,
+        norm_of_sum=block.norm_mlp if after_sum else None,
+        norm_of_sum_bias=block.norm_mlp_bias if after_sum else None,
+    )
+
+
+def add_write(config: Config, writer: Writer, resid: Tensor, write: Tensor) -> Tensor:
+    """The stream after a write: the sum, with the family's norm of the write or of the sum.
+
+    Shape: `... d_model, ... d_model -> ... d_model`
     """
     if config.family.norm_after_write:
-        return resid + _norm(write_before_norm, writer.post_norm, None, config)
+        return resid + _norm(write, writer.norm_of_write, None, config)
     if config.family.norm_after_sum:
-        return _norm(resid + write_before_norm, writer.norm, writer.norm_bias, config)
-    return resid + write_before_norm
+        return _norm(resid + write, writer.norm_of_sum, writer.norm_of_sum_bias, config)
+    return resid + write
 
 
-def write(weights: Weights, block: Block, resid: Tensor, z: Tensor) -> Tensor:
-    """E′: E + Concat(z) W_O + b_O, with the norms after it. `... pos d_model, ... pos head
-    d_head`
+def after_attention(weights: Weights, block: Block, resid: Tensor, z: Tensor) -> Tensor:
+    """resid_mid: the stream after the attention, resid + Concat(z) W_O + b_O, with the family's
+    norms.
+
+    Shape: `... pos d_model, ... pos head d_head -> ... pos d_model`
     """
-    # Cloned, because the write is added in place.
-    total = resid.clone(memory_format=torch.contiguous_format)
-    return _write(weights.config, attention_of(block), total, z.flatten(-2))
+    return _add_output(weights.config, attention_writer(weights, block), resid, z.flatten(-2))
 
 
 def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
@@ -481,29 +497,36 @@ def _activate_experts(block: Block, x: Tensor, config: Config) -> Tensor:
     return hidden.unflatten(0, x.shape[:-1])
 
 
-def finish(weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor) -> Tensor:
-    """The end of a block, E′ + MLP, written over E′, with the norms after it. `... pos d_model`"""
-    family = weights.config.family
-    hidden = activate(weights, block, resid if family.parallel_attn_mlp else resid_mid)
-    return write_mlp(weights, block, resid_mid, hidden)
+def run_mlp(weights: Weights, block: Block, resid_pre: Tensor, resid_mid: Tensor) -> Tensor:
+    """resid_post: the stream after the MLP, from the streams before and after the attention.
 
-
-def write_mlp(weights: Weights, block: Block, resid_mid: Tensor, hidden: Tensor) -> Tensor:
-    """`finish` from the MLP's activations. `... pos d_model, ... pos d_mlp -> ... pos d_model`"""
-    return _write(weights.config, mlp_of(block), resid_mid, hidden)
-
-
-def _write(config: Config, writer: Writer, resid: Tensor, x: Tensor) -> Tensor:
-    """The stream after a write. Without norms, it is written over `resid`, which must be
-    contiguous.
+    Shape: `... d_model, ... d_model -> ... d_model`
     """
-    # Autograd needs the values that earlier steps read, so a tensor with gradients is not
-    # overwritten.
-    if not config.family.adds_plainly or resid.requires_grad:
-        return add(config, writer, resid, writer.write(x))
-    total = resid if writer.bias is None else resid.add_(writer.bias)
-    total.view(-1, total.shape[-1]).addmm_(x.flatten(0, -2), writer.weight)
-    return total
+    parallel = weights.config.family.parallel_attn_mlp
+    hidden = activate(weights, block, resid_pre if parallel else resid_mid)
+    return after_mlp(weights, block, resid_mid, hidden)
+
+
+def after_mlp(weights: Weights, block: Block, resid_mid: Tensor, hidden: Tensor) -> Tensor:
+    """resid_post: the stream after the MLP, resid_mid + hidden W_out + b_out, with the family's
+    norms.
+
+    Shape: `... d_model, ... d_mlp -> ... d_model`
+    """
+    return _add_output(weights.config, mlp_writer(weights, block), resid_mid, hidden)
+
+
+def _add_output(config: Config, writer: Writer, resid: Tensor, x: Tensor) -> Tensor:
+    """The stream after a writer writes its output for x.
+
+    Shape: `... d_model, ... input -> ... d_model`
+    """
+    if not config.family.adds_plainly:
+        return add_write(config, writer, resid, writer.write(x))
+    # One product adds the write to a new tensor, so that `resid` keeps its values.
+    rows = resid.flatten(0, -2)
+    total = rows.clone() if writer.bias is None else rows + writer.bias
+    return total.addmm_(x.flatten(0, -2), writer.weight).unflatten(0, resid.shape[:-1])
 
 
 def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:

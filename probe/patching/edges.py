@@ -777,7 +777,7 @@ def _behind_heads(
     z = cache.layers[layer].z[:, pos, None].repeat(1, len(heads), 1, 1)
     z[:, numbers, heads] += changed - unchanged_z
     resid = cache.layers[layer].resid_pre[:, pos, None].expand(-1, len(heads), -1)
-    return fused.write(cache.weights, cache.weights.blocks[layer], resid, z)
+    return fused.after_attention(cache.weights, cache.weights.blocks[layer], resid, z)
 
 
 def _behind_mlp(

@@ -29,7 +29,7 @@ from torch import Tensor
 from probe.errors import InputError
 from probe.model import forward, fused
 from probe.model.fused import KeysValues, PositionTables, Writer
-from probe.model.weights import Block, Weights
+from probe.model.weights import Weights
 from probe.patching.heads import BATCH_NUMBERS
 from probe.patching.inputs import (
     Rows,
@@ -196,8 +196,7 @@ def _cached(step: Step) -> LayerCache:
         k=k,
         v=v,
         z=step.everywhere(step.z),
-        # Cloned, because the MLP's write is added to it in place.
-        resid_mid=step.everywhere(step.resid_mid).clone(),
+        resid_mid=step.everywhere(step.resid_mid),
         hidden=step.everywhere(step.hidden),
     )
 
@@ -242,23 +241,26 @@ def change_behind(
     family = weights.config.family
     if family.adds_plainly or site == EMBEDDINGS:
         return entering + write_change
-    writer, x = _writer_at(weights.blocks[site.layer], cache.layers[site.layer], site.part)
+    writer, x = _writer_at(cache, site)
     write = writer.write(x[:, pos, None])
     # The norm is not linear, so its change is the difference of two norms: norm(w + Δw) - norm(w).
     if family.norm_after_sum:
         resid = cache.stream(site)[:, pos, None]
-        changed = fused.add(weights.config, writer, resid + entering, write + write_change)
-        return changed - fused.add(weights.config, writer, resid, write)
+        changed = fused.add_write(weights.config, writer, resid + entering, write + write_change)
+        return changed - fused.add_write(weights.config, writer, resid, write)
     zero = torch.zeros_like(write)
-    changed = fused.add(weights.config, writer, zero, write + write_change)
-    return entering + changed - fused.add(weights.config, writer, zero, write)
+    changed = fused.add_write(weights.config, writer, zero, write + write_change)
+    return entering + changed - fused.add_write(weights.config, writer, zero, write)
 
 
-def _writer_at(block: Block, layer: LayerCache, part: Part) -> tuple[Writer, Tensor]:
-    """The writer of the attention or the MLP of a block, and its input. `row pos input`"""
-    if part is Part.ATTENTION:
-        return fused.attention_of(block), layer.z.flatten(-2)
-    return fused.mlp_of(block), layer.hidden
+def _writer_at(cache: PairCache, site: Site) -> tuple[Writer, Tensor]:
+    """The writer of the attention or the MLP at a site, and its input. `row pos input`"""
+    weights = cache.weights
+    block = weights.blocks[site.layer]
+    layer = cache.layers[site.layer]
+    if site.part is Part.ATTENTION:
+        return fused.attention_writer(weights, block), layer.z.flatten(-2)
+    return fused.mlp_writer(weights, block), layer.hidden
 
 
 # --- patched --------------------------------------------------------------------------------------
@@ -304,7 +306,7 @@ def run_patched(
             if number == last:  # after the last attention only the word is needed
                 z = z[:, :, cache.at - first, None]
                 spread = spread[:, :, cache.at - first, None]
-            resid_mid = fused.write(cache.weights, block, spread, z)
+            resid_mid = fused.after_attention(cache.weights, block, spread, z)
         started = _with_starts(local[:, :0], starts, Site(number, Part.MLP))
         after_attention = _stack_variants(resid_mid, started)
         entering = after_attention
@@ -319,7 +321,7 @@ def run_patched(
             spread_moved, local_moved = read[:, :count], read[:, count:]
             local = local[:, :0]
         else:
-            finished = fused.finish(cache.weights, block, entering, after_attention)
+            finished = fused.run_mlp(cache.weights, block, entering, after_attention)
             spread, local = _unstack_variants(finished, spread.shape)
     word = cache.final[:, None, cache.at]
     at_end = _with_starts(local, starts, cache.end) - word

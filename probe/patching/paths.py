@@ -356,8 +356,8 @@ def _read_out(cache: PairCache, z: Tensor) -> Tensor:
     resid = cache.layers[0].resid_pre[:, cache.at].expand(len(z), -1, -1)
     for layer in range(len(cache.layers)):
         block = weights.blocks[layer]
-        resid_mid = fused.write(weights, block, resid, z[:, :, layer])
-        resid = fused.finish(weights, block, resid, resid_mid)
+        resid_mid = fused.after_attention(weights, block, resid, z[:, :, layer])
+        resid = fused.run_mlp(weights, block, resid, resid_mid)
     return resid
 
 

@@ -254,10 +254,7 @@ class Step:
 
     @cached_property
     def resid_mid(self) -> Tensor:
-        """The stream that the MLP's write is added to. `batch variant live d_model`
-
-        `resid_post` adds that write in place: clone this stream if you keep it beyond that.
-        """
+        """The stream that the MLP's write is added to. `batch variant live d_model`"""
         return self._branched(HIDDEN, self._after_attention)
 
     @property
@@ -275,11 +272,7 @@ class Step:
     @cached_property
     def resid_post(self) -> Tensor:
         """The stream after the block. `batch variant live d_model`"""
-        after = fused.write_mlp(self.run.weights, self.block, self.resid_mid, self.hidden)
-        # The MLP's write was added in place, so these have other values now. If they are read
-        # again, they are computed again.
-        del self.resid_mid, self._after_attention
-        return after
+        return fused.after_mlp(self.run.weights, self.block, self.resid_mid, self.hidden)
 
     def reading(self, x: Tensor) -> Tensor:
         """A quantity of this step at the position that is read. `batch variant live ... -> batch
@@ -312,7 +305,7 @@ class Step:
         d_model`"""
         if self.run.cross is None:
             return self.resid_pre
-        return fused.write(self.run.weights, self.block, self.resid_pre, self._attend())
+        return fused.after_attention(self.run.weights, self.block, self.resid_pre, self._attend())
 
     @cached_property
     def _after_attention(self) -> Tensor:
@@ -322,10 +315,10 @@ class Step:
         block = weights.blocks[self.layer]
         stream = self._branched(ATTN_OUT, self._branched(Z, self._stream))
         if self._site != ATTN_OUT:
-            return fused.write(weights, block, stream, self.z)
-        writer = fused.attention_of(block)
+            return fused.after_attention(weights, block, stream, self.z)
+        writer = fused.attention_writer(weights, block)
         write = self._edited(ATTN_OUT, writer.write(self.z.flatten(-2)))
-        return fused.add(weights.config, writer, stream, write)
+        return fused.add_write(weights.config, writer, stream, write)
 
     @property
     def _site(self) -> str:

@@ -162,7 +162,7 @@ FAULTS = (
         "trace.resid_pre[-1:, at]",
     ),
     # the engine
-    Fault("model/fused.py", "a bias left out", "resid.add_(writer.bias)", "resid.add_(0)"),
+    Fault("model/fused.py", "a bias left out", "rows + writer.bias", "rows + 0"),
     Fault(
         "patching/variants.py",
         "the word's rotary position one short",
@@ -178,7 +178,7 @@ FAULTS = (
     Fault(
         "model/fused.py",
         "the MLP reads in front of the attention",
-        "if family.parallel_attn_mlp else resid_mid)\n    return",
+        "if parallel else resid_mid)\n    return",
         "if True else resid_mid)\n    return",
     ),
     Fault(

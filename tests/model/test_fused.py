@@ -81,8 +81,10 @@ def test_every_step_is_that_of_the_plain_forward(weights):
         assert_near(repeat_kv(v, heads), step["v"], family)
         assert_near(fused.attend(weights, block, q, k, v, tables), step["z"], family)
         z = inputs["z"].transpose(1, 2)
-        assert_near(fused.write(weights, block, inputs["resid_pre"], z), step["resid_mid"], family)
-        after = fused.finish(weights, block, inputs["resid_pre"], inputs["resid_mid"].clone())
+        assert_near(
+            fused.after_attention(weights, block, inputs["resid_pre"], z), step["resid_mid"], family
+        )
+        after = fused.run_mlp(weights, block, inputs["resid_pre"], inputs["resid_mid"])
         assert_near(after, step["resid_post"], family)
 
 
@@ -168,7 +170,9 @@ def test_a_local_layer_has_the_bias_of_positions_as_well_as_its_window(bidirecti
         q, k, v = fused.project(weights, block, resid, tables, torch.arange(8)[None])
         exact = forward.attend(weights, block, resid, bias=bias)
         assert bias.abs().max() > 0 and (exact["pattern"] == 0).any()
-        assert_near(fused.attend(weights, block, q, k, v, tables), exact["z"], weights.config.family)
+        assert_near(
+            fused.attend(weights, block, q, k, v, tables), exact["z"], weights.config.family
+        )
 
 
 def test_the_pattern_at_a_position_is_that_of_the_plain_forward(weights):

@@ -199,7 +199,7 @@ def test_the_fused_forward_is_the_plain_one(model):
         q, k, v = fused.project(weights, block, step["resid_pre"], tables, pos)
         projected = [part[:, None] for part in (q, k, v)]  # row variant head pos d_head
         z = fused.attend_among(weights, block, projected, None, tables)[:, 0]
-        resid_mid = fused.write(weights, block, step["resid_pre"], z)
+        resid_mid = fused.after_attention(weights, block, step["resid_pre"], z)
         scale = step["resid_mid"].abs().max()
         assert (resid_mid - step["resid_mid"]).abs().max() <= bound(model) * scale
     empty = list(

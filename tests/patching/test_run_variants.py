@@ -95,14 +95,18 @@ def test_an_edit_at_one_position_is_read_at_another_as_in_a_whole_forward(kind, 
                 assert error <= 10 * bound(model) * expected.abs().max()
 
 
-def test_an_overwritten_quantity_is_computed_again():
+def test_a_quantity_is_the_same_in_whatever_order_it_is_read():
+    """Attention releases queries, keys and values, and the MLP's write is added to its stream."""
     weights = read_weights(model_of_kind("gpt2"))
     for step in variants.run_texts(
         weights, [[5, 6, 7], [5, 6, 8]], 2, fused.position_tables(weights, 3)
     ):
+        projected = [part.clone() for part in step.projected]
         resid_mid = step.resid_mid.clone()
         assert not torch.equal(step.resid_post, resid_mid)
-        torch.testing.assert_close(step.resid_mid, resid_mid)
+        assert torch.equal(step.resid_mid, resid_mid)
+        for part, before in zip(step.projected, projected, strict=True):
+            assert torch.equal(part, before)
 
 
 # --- texts that share everything before the word --------------------------------------------------
@@ -191,7 +195,7 @@ def counting(monkeypatch, *names):
     return counts
 
 
-STEPS = ("project", "attend_among", "activate", "write_mlp")
+STEPS = ("project", "attend_among", "activate", "after_mlp")
 
 
 def test_a_run_stops_at_the_quantity_that_is_read_from_its_last_block(monkeypatch):

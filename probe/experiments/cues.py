@@ -28,8 +28,8 @@ from torch import Tensor
 
 from probe.errors import InputError
 from probe.experiments.observe import Observation, SenseAxes
-from probe.model import forward, fused
-from probe.model.fused import PositionTables
+from probe.model import batched, forward
+from probe.model.batched import PositionTerms
 from probe.model.model import Model
 from probe.model.tokens import TargetText, ids_after, positions_of_span, tokenize
 from probe.model.weights import Weights
@@ -158,10 +158,10 @@ def continuation_probability(
     """
     continuing = torch.tensor(continuations, device=weights.device)
 
-    def read(batch: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
-        for step in run_at_word(weights, batch, len(weights.blocks), tables):
+    def read(batch: Texts, members: list[int], terms: PositionTerms) -> list[Tensor]:
+        for step in run_at_word(weights, batch, len(weights.blocks), terms):
             last = step
-        resid = last.reading(last.resid_post)[:, 0]
+        resid = last.at_read_position(last.resid_post)[:, 0]
         logits = forward.unembed(weights, resid)
         # p = Σ_continuing exp(logit) / Σ exp(logit)
         return [(logits[:, continuing].logsumexp(-1) - logits.logsumexp(-1)).exp()]
@@ -269,18 +269,18 @@ def read_texts(
     in_layers = [head for layer in layers for head in heads if head[0] == layer]
     order = [in_layers.index(head) for head in heads]
 
-    def read(batch: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
+    def read(batch: Texts, members: list[int], terms: PositionTerms) -> list[Tensor]:
         at = torch.tensor([text.at for text in batch], device=weights.device)
         is_cue = _positions(rows.cues[members], len(batch[0].ids)).to(weights.device)
         parts: list[list[Tensor]] = [[], [], []]
-        steps = run_at_word(weights, batch, axes.depth, tables)
+        steps = run_at_word(weights, batch, axes.depth, terms)
         for step in steps:
             of_layer = [head for layer, head in in_layers if layer == step.layer]
             if of_layer:
                 readings = _read_heads(step, of_layer, at, is_cue, writers[step.layer])
                 for part, values in zip(parts, readings, strict=True):
                     part.append(values)
-        coordinate = axes.coordinate(step.reading(step.resid_post)[:, 0].cpu())
+        coordinate = axes.coordinate(step.at_read_position(step.resid_post)[:, 0].cpu())
         empty = [coordinate.new_empty(len(batch), 0)] * 2
         empty.append(coordinate.new_empty(len(batch), 0, len(axes.u)))
         return [coordinate, *(torch.cat(p, 1) if p else e for p, e in zip(parts, empty))]
@@ -312,20 +312,20 @@ def _read_heads(
     `-> row head, row head, row head axis`
     """
     run = step.run
-    q, k, _ = step.projected
-    query = step.reading(q.transpose(2, 3))[:, 0]  # row head d_head
+    q, k, *_ = step.projected
+    query = step.at_read_position(q.transpose(2, 3))[:, 0]  # row head d_head
     keys = k[:, 0]  # row kv_head live d_head
-    if step.before is not None:
+    if step.past is not None:
         # The keys of the tokens that the texts share are stored once for several rows.
-        earlier = step.before[0]
+        earlier = step.past[0]
         keys = torch.cat([earlier.repeat_interleave(len(k) // len(earlier), 0), keys], dim=-2)
-    scores = fused.scores_at(run.weights, step.block, query, keys, at, run.tables)
-    pattern = fused.softmax_with_sinks(scores, step.block.sinks)
+    scores = batched.scores_at(run.weights, step.block, query, keys, at, run.terms)
+    pattern = batched.softmax_with_sinks(scores, step.block.sinks)
     at_cue = is_cue[:, None]
     attention = (pattern * at_cue).sum(-1)[:, heads]
     score = scores.masked_fill(~at_cue, -torch.inf).amax(-1)[:, heads]
     # write = <z W_O, u> / gap = <z, W_O u / gap>
-    z = step.reading(step.z)[:, 0, heads].double().cpu()
+    z = step.at_read_position(step.z)[:, 0, heads].double().cpu()
     write = torch.einsum("rhd,hda->rha", z, writers[heads])
     return attention.double(), score.double(), write
 

@@ -42,12 +42,12 @@ from probe.experiments.plan import DIRECTIONS, Size, Work
 from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
 from probe.experiments.swaps import Effects
-from probe.model import attention, fused
+from probe.model import attention, batched
 from probe.model.tokens import TargetText, in_order
 from probe.model.weights import Weights
 from probe.patching.heads import swap_sets
 from probe.patching.inputs import Rows, target_texts
-from probe.patching.variants import project_texts
+from probe.patching.variants import run_texts
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
@@ -316,7 +316,7 @@ def head_part_z(
         batches.setdefault((len(recipient.ids), len(donor.ids)), []).append(row)
     parts: dict[str, list[Tensor]] = {}
     with torch.inference_mode():
-        tables = fused.position_tables(weights, max(map(max, batches)))
+        terms = batched.position_terms(weights, max(map(max, batches)))
         for (length, donor_length), batch in batches.items():
             masks = {}
             for kind, (in_recipient, in_donor) in sides.items():
@@ -324,8 +324,8 @@ def head_part_z(
                     _mask(weights, in_recipient, batch, length),
                     _mask(weights, in_donor, batch, donor_length),
                 )
-            attended = _attended(weights, [recipients[row] for row in batch], tables)
-            attended_by_donor = _attended(weights, [donors[row] for row in batch], tables)
+            attended = _attended(weights, [recipients[row] for row in batch], terms)
+            attended_by_donor = _attended(weights, [donors[row] for row in batch], terms)
             layers = [
                 _part_z(recipient, donor, masks, mixed=mixed)
                 for recipient, donor in zip(attended, attended_by_donor, strict=True)
@@ -348,23 +348,23 @@ def _mask(weights: Weights, positions: Positions, rows: Sequence[int], length: i
 
 
 def _attended(
-    weights: Weights, texts: Sequence[TargetText], tables: fused.PositionTables
+    weights: Weights, texts: Sequence[TargetText], terms: batched.PositionTerms
 ) -> Iterator[Attended]:
     """The attention from the word of equally long texts, layer by layer."""
     at = torch.tensor([text.at for text in texts], device=weights.device)
     row = torch.arange(len(texts), device=weights.device)
     ids = [text.ids for text in texts]
-    run = project_texts(weights, ids, len(weights.blocks), tables)
-    for block, (q, k, v) in zip(weights.blocks, run, strict=True):
-        if block.mixer is not None:  # a layer without attention heads
-            shape = (len(texts), weights.config.n_heads, q.shape[-2], weights.config.d_head)
-            zeros = q.new_zeros(shape)
+    for step in run_texts(weights, ids, len(weights.blocks), terms):
+        if step.block.mixer is not None:  # a layer without attention heads
+            shape = (len(texts), weights.config.n_heads, len(ids[0]), weights.config.d_head)
+            zeros = step.resid_pre.new_zeros(shape)
             yield Attended(zeros[..., 0], zeros)
             continue
-        queries = q[row, :, at]
-        pattern = fused.pattern_at(weights, block, queries, k, at, tables)
-        _, gate = fused.split_gate(queries, k)
-        values = fused.gated(attention.repeat_kv(v, q.shape[1]), gate.unsqueeze(-2))
+        q, k, v, gate = step.projected.map(lambda part: part[:, 0])
+        pattern = batched.pattern_at(weights, step.block, q[row, :, at], k, at, terms)
+        values = attention.repeat_kv(v, q.shape[1])
+        if gate is not None:
+            values = batched.gated(values, gate[row, :, at].unsqueeze(-2))
         yield Attended(pattern, values)
 
 

@@ -271,7 +271,7 @@ class Explorer:
         return len(text) > 2 and text.isalpha() and text.casefold() not in choose.FUNCTION_WORDS
 
     def _run(self, text: str) -> PairCache:
-        """The fused forward's run of a text, with every layer cached."""
+        """The run of a text, with every layer cached."""
         ids = tokenize(self.model, text).ids
         with torch.inference_mode():
             return cache_pair(self.weights, [ids], len(ids) - 1, len(self.weights.blocks))

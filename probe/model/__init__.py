@@ -7,8 +7,8 @@ model, weights              the record of a model and its sizes; the record of o
 config                      sizes and switches, from transformers' config object
 find, gguf, bridge, load    from a name to a checked Model
 tokens, records, trace      text to tokens; the contents of a trace; hooks to traces
-forward, fused, check       the forward from scratch; the fused one for swaps; the certificate that
-                            compares hooks with the forward from scratch
+forward, batched, check     the forward from scratch; the batched one for swaps; the certificate
+                            that compares hooks with the forward from scratch
 decomposition, parameters   the residual stream as a sum and as words; the number of parameters
 """
 

@@ -2,10 +2,11 @@
 table and the config.
 
 No modelling code of Hugging Face or TransformerLens is used: the tensors come directly from the
-checkpoint. It is readable and slow. `probe.model.fused` has the same steps in a fused form, and
-tests compare the two. Quantities that a family's code computes in float32, whatever the dtype of
-the model (`Family.in_float32`), are computed in float32 here, too, because they are part of the
-model. Nothing else is rounded, so in float64 this is the other side of `probe.model.check`.
+checkpoint. It is readable and slow. `probe.model.batched` has the same steps for many texts and
+variants at once, and tests compare the two. Quantities that a family's code computes in float32,
+whatever the dtype of the model (`Family.in_float32`), are computed in float32 here, too, because
+they are part of the model. Nothing else is rounded, so in float64 this is the other side of
+`probe.model.check`.
 """
 
 import math

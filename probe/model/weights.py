@@ -2,7 +2,7 @@
 stack, layer and head.
 
 `read_weights` returns the record on which everything from raw weights works: the forward from
-    scratch, the fused forward, the decomposition. Its tensors are views of the model's.
+    scratch, the batched forward, the decomposition. Its tensors are views of the model's.
 """
 
 import math

@@ -24,7 +24,7 @@ paths       chains of edges from the cue to the word: each alone, together, and 
 cross       heads of cross-attention, source words, direct logit attribution by source
 score_parts the parts of a query or a key, each replaced by a donor's
 
-All of them run on the fused steps of a block, `probe.model.fused`.
+All of them run on the batched steps of a block, `probe.model.batched`.
 """
 
 import lazy_loader

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from probe.errors import InputError, UnsupportedModel, whole_number
-from probe.model import forward, fused
+from probe.model import batched, forward
 from probe.model.decomposition import before_norm
 from probe.model.forward import Decoded, Stacks
 from probe.model.load import ModelSource, load
@@ -180,17 +180,17 @@ def _logits_with_donor(
     at = torch.zeros(1, dtype=torch.long, device=decoder.device)
     run = Run(
         decoder,
-        fused.position_tables(decoder, n),
+        batched.position_terms(decoder, n),
         depth=len(tree),
         edits=Edits(Z, tree, lambda layer, recipient: donor.z[layer, None, None]),
         edit_at=at,
         read_at=at,
         cross=Cross(stacks["cross"], [(k[None], v[None]) for k, v in recipient.cross_attention]),
     )
-    before = [(k[None], v[None]) for k, v in recipient.self_attention]
-    for step in run.steps(recipient.entering[None, None], before):
+    past = [(k[None], v[None]) for k, v in recipient.self_attention]
+    for step in run.steps(recipient.entering[None, None], past):
         last = step
-    resid = last.reading(last.resid_post)[0]  # variant d_model
+    resid = last.at_read_position(last.resid_post)[0]  # variant d_model
     return forward.unembed(decoder, resid[last.branch.variant_of])
 
 

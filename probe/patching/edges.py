@@ -44,7 +44,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from probe.errors import InputError, require_at_least, require_flag, whole_number
-from probe.model import fused
+from probe.model import batched
 from probe.model.attention import repeat_kv
 from probe.model.load import ModelSource, read_weights
 from probe.model.model import require_heads
@@ -449,7 +449,7 @@ def moved_mlp(cache: PairCache, layer: int, pos: int, changes: Tensor) -> Tensor
     block = cache.weights.blocks[layer]
     stream = cache.stream(cache.mlp_input(layer))[:, pos, None]
     # The unchanged stream comes first and is subtracted, so that only the change is left.
-    hidden = fused.activate(cache.weights, block, torch.cat([stream, stream + changes], dim=1))
+    hidden = batched.activate(cache.weights, block, torch.cat([stream, stream + changes], dim=1))
     return (hidden[:, 1:] - hidden[:, :1]) @ block.w_hidden
 
 
@@ -473,13 +473,15 @@ def receiver_z(
     variant = _indices(inputs.variant, cache)
     pos = _indices(inputs.pos, cache)
     streams = layer_cache.resid_pre[:, pos] + inputs.change
-    projections = fused.project(weights, block, streams, cache.tables, pos[None])
+    unchanged = layer_cache.projected
+    assert unchanged is not None  # no edge leads into a layer without attention
+    changed = batched.project(weights, block, streams, cache.terms, pos[None])
     # `recipient input d_head`
-    q, k, v = (repeat_kv(part, count)[:, head[variant], range(len(pos))] for part in projections)
+    q, k, v = (repeat_kv(part, count)[:, head[variant], range(len(pos))] for part in changed[:3])
     readable = cache.keys_read(receiver)
-    queries = layer_cache.q[:, head, receiver]  # recipient variant d_head
-    keys = repeat_kv(layer_cache.k[:, :, readable], count)[:, head]
-    values = repeat_kv(layer_cache.v[:, :, readable], count)[:, head]
+    queries = unchanged.q[:, head, receiver]  # recipient variant d_head
+    keys = repeat_kv(unchanged.k[:, :, readable], count)[:, head]
+    values = repeat_kv(unchanged.v[:, :, readable], count)[:, head]
     channel = np.asarray(inputs.channel)
     into_query, into_key, into_value = (
         torch.from_numpy(channel == name).to(weights.device) for name in (QUERY, KEY, VALUE)
@@ -487,11 +489,11 @@ def receiver_z(
     queries[:, variant[into_query]] = q[:, into_query]
     keys[:, variant[into_key], pos[into_key]] = k[:, into_key]
     values[:, variant[into_value], pos[into_value]] = v[:, into_value]
-    bias = cache.tables.query_bias(block, receiver, readable)
-    matches = (keys @ queries[..., None])[..., 0]
+    bias = cache.terms.query_bias(block, receiver, readable)
+    qk = (keys @ queries[..., None])[..., 0]
     bias = None if bias is None else bias[head, 0]
     sinks = None if block.sinks is None else block.sinks[head]
-    pattern = fused.pattern(weights, block, matches, bias, sinks)
+    pattern = batched.pattern(weights, block, qk, bias, sinks)
     return (pattern[:, :, None] @ values)[:, :, 0]
 
 
@@ -514,21 +516,23 @@ def _moved_by_every_sender(
     # The unchanged stream comes first and is subtracted, so that only the change is left.
     resid = torch.cat([stream, stream + changes], dim=1)
     position = torch.full((1, 1), pos, device=weights.device)
-    q, k, v = fused.project(weights, block, resid, cache.tables, position)
+    q, k, v, _ = batched.project(weights, block, resid, cache.terms, position)
     k = repeat_kv(k, heads)  # recipient head sender d_head
     v = repeat_kv(v, heads)
-    keys = repeat_kv(layer_cache.k, heads)
-    values = repeat_kv(layer_cache.v, heads)
+    unchanged = layer_cache.projected
+    assert unchanged is not None  # no edge leads into a layer without attention
+    keys = repeat_kv(unchanged.k, heads)
+    values = repeat_kv(unchanged.v, heads)
     for channel, receiver in channels:
         readable = cache.keys_read(receiver)
-        queries = q if channel == QUERY else layer_cache.q[:, :, receiver, None]
-        matches = queries @ keys[:, :, readable].mT  # recipient head sender key_pos
+        queries = q if channel == QUERY else unchanged.q[:, :, receiver, None]
+        qk = queries @ keys[:, :, readable].mT  # recipient head sender key_pos
         if channel == KEY:
-            matches = matches.repeat(1, 1, k.shape[2], 1)
-            matches[..., pos] = (queries * k).sum(-1)
+            qk = qk.repeat(1, 1, k.shape[2], 1)
+            qk[..., pos] = (queries * k).sum(-1)
         sinks = None if block.sinks is None else block.sinks[:, None]
-        bias = cache.tables.query_bias(block, receiver, readable)
-        pattern = fused.pattern(weights, block, matches, bias, sinks)
+        bias = cache.terms.query_bias(block, receiver, readable)
+        pattern = batched.pattern(weights, block, qk, bias, sinks)
         # One changed value changes one term of the sum. The other terms cancel.
         z = pattern[..., pos, None] * v if channel == VALUE else pattern @ values[:, :, readable]
         yield receiver, z[:, :, 1:] - z[:, :, :1]
@@ -777,7 +781,7 @@ def _behind_heads(
     z = cache.layers[layer].z[:, pos, None].repeat(1, len(heads), 1, 1)
     z[:, numbers, heads] += changed - unchanged_z
     resid = cache.layers[layer].resid_pre[:, pos, None].expand(-1, len(heads), -1)
-    return fused.after_attention(cache.weights, cache.weights.blocks[layer], resid, z)
+    return batched.after_attention(cache.weights, cache.weights.blocks[layer], resid, z)
 
 
 def _behind_mlp(

@@ -10,7 +10,7 @@ swap that it performs. In integrated gradients, the heads of one layer move to t
 one layer at a time. With one head at a time, the integral would be equal to the swap and cost
 several times as much.
 
-The gradients are torch's, through the fused forward of the word (`probe.patching.variants`).
+The gradients are torch's, through the run of the word (`probe.patching.variants`).
 
 Sources: Nanda 2023 and Syed et al. 2023 (attribution patching); Sundararajan et al. 2017
     (integrated gradients); Marks et al. 2024 (integrated gradients of activations, layer by layer).
@@ -21,8 +21,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from probe.model import forward, fused
-from probe.model.fused import PositionTables
+from probe.model import batched, forward
+from probe.model.batched import PositionTerms
 from probe.model.weights import Weights
 from probe.patching.heads import in_batches
 from probe.patching.inputs import Rows, Texts, swap_inputs
@@ -100,29 +100,29 @@ class _Estimator:
         # The midpoint of each step, as a fraction of the change.
         self.fractions = (torch.arange(steps) + 0.5) / steps if steps else torch.zeros(0)
 
-    def estimate(self, texts: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
+    def estimate(self, texts: Texts, members: list[int], terms: PositionTerms) -> list[Tensor]:
         """The estimates of a batch. `-> row layer head`"""
         device, dtype = self.weights.device, self.weights.dtype
         donors = self.donor_z[members].to(device, dtype)
         along = self.along[members].to(device, dtype)
         with torch.inference_mode(False), torch.enable_grad():
             donors, along = donors.clone(), along.clone()  # tensors of inference mode have no grad
-            tables = fused.position_tables(self.weights, len(texts[0].ids))
+            terms = batched.position_terms(self.weights, len(texts[0].ids))
             method = self._integrated_gradients if len(self.fractions) else self._single_gradients
-            gradients, changes = method(texts, donors, along, tables)
+            gradients, changes = method(texts, donors, along, terms)
         # <gradient, change> over d_head
         return [torch.stack([(g * c).sum(-1) for g, c in zip(gradients, changes, strict=True)], 1)]
 
     def _single_gradients(
-        self, texts: Texts, donors: Tensor, along: Tensor, tables: PositionTables
+        self, texts: Texts, donors: Tensor, along: Tensor, terms: PositionTerms
     ) -> tuple[Sequence[Tensor], list[Tensor]]:
         """The gradient at the recipient's z, and the change to the donor's z, by layer. `row head
         d_head` each
         """
         pushes, changes = [], []
-        for step in run_at_word(self.weights, texts, self.depth, tables):
+        for step in run_at_word(self.weights, texts, self.depth, terms):
             if step.layer in self.layers:
-                recipient_z = step.reading(step.z)[:, 0]
+                recipient_z = step.at_read_position(step.z)[:, 0]
                 # Zeros that are added to z, because z itself is not a leaf of the graph.
                 push = torch.zeros_like(recipient_z, requires_grad=True)
                 step.z = _add_at_word(step, push)
@@ -131,7 +131,7 @@ class _Estimator:
         return torch.autograd.grad(self._read(step, along), pushes), changes
 
     def _integrated_gradients(
-        self, texts: Texts, donors: Tensor, along: Tensor, tables: PositionTables
+        self, texts: Texts, donors: Tensor, along: Tensor, terms: PositionTerms
     ) -> tuple[list[Tensor], list[Tensor]]:
         """The gradient averaged over the steps to the donor's z, and the change, by layer. `row
         head d_head` each
@@ -166,14 +166,14 @@ class _Estimator:
             return torch.cat([unused, steps], dim=1)
 
         edits = Edits(Z, tree, step_values)
-        for step in run_at_word(self.weights, texts, self.depth, tables, edits=edits):
+        for step in run_at_word(self.weights, texts, self.depth, terms, edits=edits):
             pass
         by_step = torch.autograd.grad(self._read(step, along), pushes)
         return [of_layer.mean(1) for of_layer in by_step], changes
 
     def _read(self, step: Step, along: Tensor) -> Tensor:
         """The sum of M over rows and variants. Its gradient separates them."""
-        resid = step.reading(step.resid_post)
+        resid = step.at_read_position(step.resid_post)
         if self.after_norm:
             resid = forward.unembedding_input(self.weights, resid)
         return (resid * along[:, None]).sum()

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from probe.model import forward, fused
-from probe.model.fused import PositionTables
+from probe.model import batched, forward
+from probe.model.batched import PositionTerms
 from probe.model.load import ModelSource, read_weights
 from probe.model.tokens import batch_by_length, in_order
 from probe.model.weights import Weights
@@ -35,7 +35,7 @@ from probe.patching.inputs import (
 )
 from probe.patching.variants import (
     Branch,
-    Donor,
+    DonorValue,
     Edits,
     Step,
     Z,
@@ -54,7 +54,7 @@ HEADS = "Cannot swap heads"
 PAIRS = "Cannot swap pairs"
 
 # Runs a batch of texts, given with their row numbers.
-BatchRun = Callable[[Texts, list[int], PositionTables], Sequence[Tensor]]
+BatchRun = Callable[[Texts, list[int], PositionTerms], Sequence[Tensor]]
 # `swap_sets` with arguments that have been checked.
 SetRunner = Callable[[Weights, Texts, Tensor, Tensor, Tensor], Tensor]
 
@@ -130,12 +130,12 @@ def swap_pairs(
     tree = _tree_of(weights, _all_but_one(weights, depth))
     along = _by_stage(directions).to(weights.device, weights.dtype)
 
-    def swap(batch: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
+    def swap(batch: Texts, members: list[int], terms: PositionTerms) -> list[Tensor]:
         def donor(layer: int, unchanged: Tensor) -> Tensor:
             return unchanged.roll(len(members), 0)[:, None]
 
         members_a_and_b = [*batch, *(texts_b[pair] for pair in members)]
-        steps = run_at_word(weights, members_a_and_b, depth, tables, edits=Edits(Z, tree, donor))
+        steps = run_at_word(weights, members_a_and_b, depth, terms, edits=Edits(Z, tree, donor))
         shifts = moved_along(steps, along)[:, :, 0]  # (recipient pair) set direction
         return [shifts.unflatten(0, (2, -1)).transpose(0, 1)]
 
@@ -225,9 +225,9 @@ def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
     depth = donor_z.shape[1]
     tree = _tree_of(weights, _all_but_one(weights, depth))
 
-    def compare(batch: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
+    def compare(batch: Texts, members: list[int], terms: PositionTerms) -> list[Tensor]:
         edits = Edits(Z, tree, donor_of(weights, donor_z[members]))
-        return [_rerouted(run_at_word(weights, batch, depth, tables, edits=edits))]
+        return [_rerouted(run_at_word(weights, batch, depth, terms, edits=edits))]
 
     [differs] = in_batches(texts, weights, len(tree[-1].parent), compare)
     return differs.unflatten(1, donor_z.shape[1:3])
@@ -246,13 +246,16 @@ def _all_but_one(weights: Weights, depth: int) -> Tensor:
 
 
 def _tree_of(weights: Weights, head_sets: Tensor) -> list[Branch]:
-    """The variants in which all heads outside a set are swapped, for each set. `set layer head`"""
-    # A layer without heads has nothing to swap.
+    """The variants in which all heads outside a head set are swapped, for each head set.
+
+    head_sets: `set layer head`, True in the set
+    """
+    # An edit set is the complement of a head set. A layer without heads has nothing to swap.
     has_heads = weights.has_heads[: head_sets.shape[1], None]
     return branches(~head_sets.to(weights.device) & has_heads)
 
 
-def donor_of(weights: Weights, donors: Tensor) -> Donor:
+def donor_of(weights: Weights, donors: Tensor) -> DonorValue:
     """The donor that puts a value for each layer into each text of a batch. `batch layer ...`"""
     values = donors.to(weights.device, weights.dtype)
     return lambda layer, recipient: values[:, layer, None]
@@ -267,18 +270,18 @@ def moved_by_edits(
     donors: Tensor,
     directions: Tensor,
 ) -> Tensor:
-    """How far each set of edits moves the stream at the word. `-> row set stage direction`
+    """How far each edit set moves the stream at the word. `-> row edit_set stage direction`
 
     site: what is edited: Z, ATTN_OUT or HIDDEN of `probe.patching.variants`
-    tree: the sets of edits, from `branches`
+    tree: the edit sets, from `branches`
     donors: the values that are put in, `row layer ...`
     directions: as for `moved_along`, `row stage direction d_model`, one row if all texts have the
         same
     """
 
-    def swap(batch: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
+    def swap(batch: Texts, members: list[int], terms: PositionTerms) -> list[Tensor]:
         edits = Edits(site, tree, donor_of(weights, donors[members]))
-        steps = run_at_word(weights, batch, len(tree), tables, edits=edits)
+        steps = run_at_word(weights, batch, len(tree), terms, edits=edits)
         along = directions if len(directions) == 1 else directions[members]
         return [moved_along(steps, along.to(weights.device, weights.dtype))]
 
@@ -301,7 +304,7 @@ def _by_stage(directions: Tensor) -> Tensor:
 
 
 def moved_along(steps: Iterable[Step], directions: Tensor) -> Tensor:
-    """How far each set of edits moves the stream at the word. `-> batch set stage direction`
+    """How far each edit set moves the stream at the word. `-> batch edit_set stage direction`
 
     directions: `batch stage direction d_model`, a batch of 1 if all texts have the same. With n
         stages the last n blocks are read. Stages beyond the number of blocks are read after the
@@ -316,15 +319,15 @@ def moved_along(steps: Iterable[Step], directions: Tensor) -> Tensor:
             is_end = len(shifts) == len(stages) - 1
             shifts.append(_moved_after(step, along, is_end=is_end))
     if after_norm := stages[step.run.depth :]:
-        final = forward.unembedding_input(step.run.weights, step.reading(step.resid_post))
+        final = forward.unembedding_input(step.run.weights, step.at_read_position(step.resid_post))
         shifts += [_shift_along(final, along)[:, step.branch.variant_of] for along in after_norm]
     return torch.stack(shifts, dim=2)
 
 
 def _moved_after(step: Step, along: Tensor, *, is_end: bool) -> Tensor:
-    """How far each set moves the stream after a block.
+    """How far each edit set moves the stream after a block.
 
-    `batch direction d_model -> batch set direction`
+    `batch direction d_model -> batch edit_set direction`
 
     If nothing later is read and the family adds writes without a norm, the MLP's write is not
     computed:
@@ -332,10 +335,10 @@ def _moved_after(step: Step, along: Tensor, *, is_end: bool) -> Tensor:
         <change of resid_post, u> = <change of resid_mid, u> + <change of hidden, W_out u>
     """
     if is_end and step.run.weights.config.family.adds_plainly:
-        by_mlp = _shift_along(step.reading(step.hidden), along @ step.block.w_hidden.mT)
-        shift = _shift_along(step.reading(step.resid_mid), along) + by_mlp
+        by_mlp = _shift_along(step.at_read_position(step.hidden), along @ step.block.w_hidden.mT)
+        shift = _shift_along(step.at_read_position(step.resid_mid), along) + by_mlp
     else:
-        shift = _shift_along(step.reading(step.resid_post), along)
+        shift = _shift_along(step.at_read_position(step.resid_post), along)
     return shift[:, step.branch.variant_of]
 
 
@@ -350,12 +353,12 @@ def _shift_along(x: Tensor, along: Tensor) -> Tensor:
 def _rerouted(steps: Iterable[Step]) -> Tensor:
     """Where an MLP chooses other experts at the word than in the unchanged run.
 
-    `-> batch set mlp`
+    `-> batch edit_set mlp`
     """
     differs = []
     for step in steps:
-        mlp_input = step.reading(step.mlp_input)
-        experts = fused.chosen_experts(step.run.weights, step.block, mlp_input)
+        mlp_input = step.at_read_position(step.mlp_input)
+        experts = batched.chosen_experts(step.run.weights, step.block, mlp_input)
         is_other = (experts != experts[:, :1]).any(-1)  # batch variant
         differs.append(is_other[:, step.branch.variant_of])
     return torch.stack(differs, dim=2)
@@ -389,10 +392,10 @@ def in_batches(
         [order[index] for index in batch] for batch in batch_by_length(lengths, most_rows=most_rows)
     ]
     with torch.inference_mode():
-        tables = fused.position_tables(weights, longest)
+        terms = batched.position_terms(weights, longest)
         results = []
         for batch in batches:
-            results_of_batch = run([texts[row] for row in batch], batch, tables)
+            results_of_batch = run([texts[row] for row in batch], batch, terms)
             results.append([part.cpu() for part in results_of_batch])
         together = [torch.cat(parts)[in_order(batches)] for parts in zip(*results, strict=True)]
     # Outside inference mode, so that the caller gets ordinary tensors.

@@ -13,14 +13,14 @@ from contextvars import ContextVar
 
 import torch
 
-from probe.model.fused import KeysValues
+from probe.model.batched import Past
 from probe.model.weights import Weights
 
 KEPT_BYTES = 2**28  # of keys and values that one measurement keeps; others are run again
 
 Row = tuple[int, ...]
-# Runs some rows up to a depth, block by block: the keys and values, `row kv_head pos d_head`.
-RunRows = Callable[[Sequence[Row], int], Iterable[KeysValues]]
+# Runs some rows up to a depth: what later positions read of them, block by block.
+RunRows = Callable[[Sequence[Row], int], Iterable[Past]]
 
 
 class KeptKeys:
@@ -35,15 +35,15 @@ class KeptKeys:
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
-        # Of each row, the keys and values of the first blocks, `1 kv_head pos d_head`.
-        self._blocks: dict[Row, list[KeysValues]] = {}
+        # What later positions read of each row, in the first blocks; a row axis of 1.
+        self._blocks: dict[Row, list[Past]] = {}
         self._bytes = 0  # of all of them
 
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def keys_values(self, rows: Sequence[Row], depth: int, run: RunRows) -> Iterable[KeysValues]:
-        """The keys and values of some equally long rows, block by block.
+    def past(self, rows: Sequence[Row], depth: int, run: RunRows) -> Iterable[Past]:
+        """What later positions read of some equally long rows, block by block.
 
         run: runs the rows that are not kept
         """
@@ -53,16 +53,18 @@ class KeptKeys:
         if self._bytes + added > KEPT_BYTES:
             return run(rows, depth)
         if missing:
-            blocks = [[*zip(k.split(1), v.split(1), strict=True)] for k, v in run(missing, depth)]
-            for row, of_row in zip(missing, zip(*blocks, strict=True), strict=True):
-                self._blocks[row] = [(k.clone(), v.clone()) for k, v in of_row]
+            blocks = [*run(missing, depth)]
+            for index, row in enumerate(missing):
+                self._blocks[row] = [
+                    tuple(part[index : index + 1].clone() for part in past) for past in blocks
+                ]
             self._bytes += added
         return self._of_rows(rows, depth)
 
-    def _of_rows(self, rows: Sequence[Row], depth: int) -> Iterator[KeysValues]:
+    def _of_rows(self, rows: Sequence[Row], depth: int) -> Iterator[Past]:
         for layer in range(depth):
-            keys, values = zip(*(self._blocks[row][layer] for row in rows), strict=True)
-            yield torch.cat(keys), torch.cat(values)
+            parts = zip(*(self._blocks[row][layer] for row in rows), strict=True)
+            yield tuple(torch.cat(part) for part in parts)
 
 
 _current: ContextVar[KeptKeys | None] = ContextVar("kept_keys", default=None)
@@ -78,11 +80,9 @@ def keeping(cache: KeptKeys) -> Iterator[None]:
         _current.reset(token)
 
 
-def keys_values(
-    weights: Weights, rows: Sequence[Row], depth: int, run: RunRows
-) -> Iterable[KeysValues]:
-    """The keys and values of some equally long rows, block by block, from those that are kept if
-    there are any.
+def past_of_rows(weights: Weights, rows: Sequence[Row], depth: int, run: RunRows) -> Iterable[Past]:
+    """What later positions read of some equally long rows, block by block; kept values are used
+    again.
 
     run: runs the other rows
     """
@@ -90,12 +90,12 @@ def keys_values(
     # What is kept was computed without gradients.
     if cache is None or cache.weights is not weights or torch.is_grad_enabled():
         return run(rows, depth)
-    return cache.keys_values(rows, depth, run)
+    return cache.past(rows, depth, run)
 
 
 def bytes_before(weights: Weights, positions: int, depth: int) -> int:
     """Bytes of the keys and values of some positions in the first blocks."""
     config = weights.config
-    # A layer without attention keeps its mixer's input in the place of keys.
+    # In a layer without attention, the mixer's input is kept instead.
     numbers = max(2 * config.n_kv_heads * config.d_head, config.d_model if config.mixers else 0)
     return positions * depth * numbers * weights.dtype.itemsize

@@ -70,5 +70,5 @@ def swap_mixers(weights: Weights, rows: Rows, donor_out: Tensor, directions: Ten
 
 
 def _one_each(weights: Weights, depth: int) -> Tensor:
-    """For each of the first blocks, a set that edits this block only. `-> set layer 1`"""
+    """For each of the first blocks, an edit set of this block alone. `-> edit_set layer 1`"""
     return torch.eye(depth, dtype=torch.bool, device=weights.device)[..., None]

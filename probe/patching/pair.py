@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from probe.errors import InputError
-from probe.model import forward, fused
-from probe.model.fused import KeysValues, PositionTables, Writer
+from probe.model import batched, forward
+from probe.model.batched import Past, PositionTerms, Projected, Writer
 from probe.model.weights import Weights
 from probe.patching.heads import BATCH_NUMBERS
 from probe.patching.inputs import (
@@ -78,19 +78,29 @@ class LayerCache(NamedTuple):
     """The quantities of one block of a run.
 
     resid_pre, resid_mid: `row pos d_model`
-    q: `row head pos d_head`, rotated for its position
-    k, v: `row kv_head pos d_head`, k rotated for its position
+    projected: queries, keys and values, `row head pos d_head`; None in a layer without attention
     z: `row pos head d_head`
     hidden: `row pos d_mlp`, the MLP's activations
     """
 
     resid_pre: Tensor
-    q: Tensor
-    k: Tensor
-    v: Tensor
+    projected: Projected | None
     z: Tensor
     resid_mid: Tensor
     hidden: Tensor
+
+    def rows(self, rows: slice) -> "LayerCache":
+        """The quantities of some rows."""
+        projected = self.projected
+        if projected is not None:
+            projected = projected.map(lambda part: part[rows])
+        return LayerCache(
+            resid_pre=self.resid_pre[rows],
+            projected=projected,
+            z=self.z[rows],
+            resid_mid=self.resid_mid[rows],
+            hidden=self.hidden[rows],
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +117,7 @@ class PairCache:
     """
 
     weights: Weights
-    tables: PositionTables
+    terms: PositionTerms
     layers: tuple[LayerCache, ...]
     final: Tensor
     at: int
@@ -153,8 +163,16 @@ class PairCache:
         return replace(self._rows(slice(pairs)), donor=self._rows(slice(pairs, None)))
 
     def _rows(self, rows: slice) -> "PairCache":
-        layers = tuple(LayerCache(*(part[rows] for part in layer)) for layer in self.layers)
+        layers = tuple(layer.rows(rows) for layer in self.layers)
         return replace(self, layers=layers, final=self.final[rows])
+
+    def past(self, layer: int, end: int) -> Past:
+        """What later positions read of the positions before `end`."""
+        cached = self.layers[layer]
+        if cached.projected is None:
+            block = self.weights.blocks[layer]
+            return (batched.mixer_input(self.weights, block, cached.resid_pre[:, :end]),)
+        return cached.projected.k[:, :, :end], cached.projected.v[:, :, :end]
 
     def keys_read(self, pos: int) -> slice:
         """The positions that a query at `pos` reads."""
@@ -180,21 +198,21 @@ def cache_pair(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: 
     rows: the two token lists; or the lists of several pairs of equal length, all first members
         before all second ones
     """
-    tables = fused.position_tables(weights, len(rows[0]))
+    terms = batched.position_terms(weights, len(rows[0]))
     layers = []
-    for step in run_texts(weights, rows, depth, tables):
+    for step in run_texts(weights, rows, depth, terms):
         layers.append(_cached(step))
-    return PairCache(weights, tables, tuple(layers), step.everywhere(step.resid_post), at)
+    return PairCache(weights, terms, tuple(layers), step.everywhere(step.resid_post), at)
 
 
 def _cached(step: Step) -> LayerCache:
     """Everything that a block of whole texts computes."""
-    q, k, v = (part[:, 0] for part in step.projected)  # row head pos d_head
+    projected = None
+    if step.block.mixer is None:
+        projected = step.projected.map(lambda part: part[:, 0])  # row head pos d_head
     return LayerCache(
         resid_pre=step.everywhere(step.resid_pre),
-        q=q,
-        k=k,
-        v=v,
+        projected=projected,
         z=step.everywhere(step.z),
         resid_mid=step.everywhere(step.resid_mid),
         hidden=step.everywhere(step.hidden),
@@ -246,11 +264,11 @@ def change_behind(
     # The norm is not linear, so its change is the difference of two norms: norm(w + Δw) - norm(w).
     if family.norm_after_sum:
         resid = cache.stream(site)[:, pos, None]
-        changed = fused.add_write(weights.config, writer, resid + entering, write + write_change)
-        return changed - fused.add_write(weights.config, writer, resid, write)
+        changed = batched.add_write(weights.config, writer, resid + entering, write + write_change)
+        return changed - batched.add_write(weights.config, writer, resid, write)
     zero = torch.zeros_like(write)
-    changed = fused.add_write(weights.config, writer, zero, write + write_change)
-    return entering + changed - fused.add_write(weights.config, writer, zero, write)
+    changed = batched.add_write(weights.config, writer, zero, write + write_change)
+    return entering + changed - batched.add_write(weights.config, writer, zero, write)
 
 
 def _writer_at(cache: PairCache, site: Site) -> tuple[Writer, Tensor]:
@@ -259,8 +277,8 @@ def _writer_at(cache: PairCache, site: Site) -> tuple[Writer, Tensor]:
     block = weights.blocks[site.layer]
     layer = cache.layers[site.layer]
     if site.part is Part.ATTENTION:
-        return fused.attention_writer(weights, block), layer.z.flatten(-2)
-    return fused.mlp_writer(weights, block), layer.hidden
+        return batched.attention_writer(weights, block), layer.z.flatten(-2)
+    return batched.mlp_writer(weights, block), layer.hidden
 
 
 # --- patched --------------------------------------------------------------------------------------
@@ -281,7 +299,7 @@ def run_patched(
     directions: `direction d_model`, or separate for each row; if given, the result is `row variant
         direction`, and the last MLP's write is not computed if the family adds writes as they are
 
-    This loop and `probe.patching.variants.Run` run the same blocks (`probe.model.fused`) but are
+    This loop and `probe.patching.variants.Run` run the same blocks (`probe.model.batched`) but are
     separate. There, the variants of many texts branch inside the blocks, by what is edited, and the
     keys and values of the unchanged text are dropped block by block. Here, a variant enters at any
     site and costs nothing before it. Until the first attention after its site, it is a single
@@ -306,7 +324,7 @@ def run_patched(
             if number == last:  # after the last attention only the word is needed
                 z = z[:, :, cache.at - first, None]
                 spread = spread[:, :, cache.at - first, None]
-            resid_mid = fused.after_attention(cache.weights, block, spread, z)
+            resid_mid = batched.after_attention(cache.weights, block, spread, z)
         started = _with_starts(local[:, :0], starts, Site(number, Part.MLP))
         after_attention = _stack_variants(resid_mid, started)
         entering = after_attention
@@ -321,7 +339,7 @@ def run_patched(
             spread_moved, local_moved = read[:, :count], read[:, count:]
             local = local[:, :0]
         else:
-            finished = fused.run_mlp(cache.weights, block, entering, after_attention)
+            finished = batched.run_mlp(cache.weights, block, entering, after_attention)
             spread, local = _unstack_variants(finished, spread.shape)
     word = cache.final[:, None, cache.at]
     at_end = _with_starts(local, starts, cache.end) - word
@@ -357,7 +375,7 @@ def _read_unwritten(
     # <resid_post change, u> = <resid_mid change, u> + <hidden change, W_out u>
     layer = cache.layers[-1]
     block = cache.weights.blocks[len(cache.layers) - 1]
-    hidden = fused.activate(cache.weights, block, entering)
+    hidden = batched.activate(cache.weights, block, entering)
     stream_moved = behind - layer.resid_mid[:, cache.at, None]
     hidden_moved = hidden - layer.hidden[:, cache.at, None]
     return stream_moved @ directions.mT + hidden_moved @ (block.w_hidden @ directions.mT)
@@ -376,25 +394,32 @@ def _attend(cache: PairCache, number: int, spread: Tensor, local: Tensor, pos: i
     Away from `pos`, local variants have the unchanged run's queries, keys and values.
     """
     weights = cache.weights
-    layer = cache.layers[number]
     block = weights.blocks[number]
+    layer = cache.layers[number]
     first = cache.n - spread.shape[2]
+    past = cache.past(number, first) if first else None
+    streams = _stack_variants(spread, local)
+
+    def at_live_positions(changed: Tensor, unchanged: Tensor) -> Tensor:
+        """`row vector ..., row pos ... -> row variant live ...`"""
+        everywhere, at_pos = _unstack_variants(changed, spread.shape)
+        with_change = _set_at(unchanged[:, first:], at_pos, pos - first)
+        return torch.cat([everywhere, with_change], dim=1)
+
+    if layer.projected is None:
+        unchanged = batched.mixer_input(weights, block, layer.resid_pre)
+        x = at_live_positions(batched.mixer_input(weights, block, streams), unchanged)
+        return batched.mix_variants(block, x, past)
     of_spread = torch.arange(first, cache.n, device=weights.device).repeat(spread.shape[1])
     of_local = of_spread.new_full((local.shape[1],), pos)
     positions = torch.cat([of_spread, of_local])[None]
-    projections = fused.project(
-        weights, block, _stack_variants(spread, local), cache.tables, positions
-    )
-    projected = []
-    for cached, changed in zip((layer.q, layer.k, layer.v), projections, strict=True):
-        everywhere, at_pos = _unstack_variants(changed.transpose(1, 2), spread.shape)
-        with_change = _set_at(cached[:, :, first:].transpose(1, 2), at_pos, pos - first)
-        variants = torch.cat([everywhere, with_change], dim=1)
-        projected.append(variants.transpose(2, 3))  # row variant head live d_head
-    before: KeysValues | None = None
-    if first:
-        before = (layer.k[:, :, :first], layer.v[:, :, :first])
-    return fused.attend_among(weights, block, projected, before, cache.tables)
+    changed = batched.project(weights, block, streams, cache.terms, positions)
+    parts = []
+    for changed_part, unchanged_part in zip(changed, layer.projected, strict=True):
+        if changed_part is not None and unchanged_part is not None:
+            part = at_live_positions(changed_part.transpose(1, 2), unchanged_part.transpose(1, 2))
+            parts.append(part.transpose(2, 3))  # row variant head live d_head
+    return batched.attend_variants(weights, block, Projected(*parts), past, cache.terms)
 
 
 def _stack_variants(spread: Tensor, local: Tensor) -> Tensor:
@@ -568,12 +593,12 @@ def _differing_positions(pairs: Sequence[TokenPair]) -> list[int]:
 class PatchedRun(NamedTuple):
     """A run with patched heads.
 
-    kv_cache: keys and values of every block, `1 kv_head pos d_head`
+    past: of every block, what later positions read; one row
     final: `pos d_model`, the output of the last block at the positions that were run again
     stream: `depth d_model`, the stream at the patched position
     """
 
-    kv_cache: Sequence[KeysValues]
+    past: Sequence[Past]
     final: Tensor
     stream: Tensor
 
@@ -589,7 +614,8 @@ def run_with_patch(cache: PairCache, patch: HeadPatch) -> PatchedRun:
             f"blocks cached, expected all. Cache the pair up to the last depth."
         )
     start = patch.at if weights.causal else 0
-    before = [(layer.k[:1, :, :start], layer.v[:1, :, :start]) for layer in cache.layers]
+    single = cache._rows(slice(1))
+    past = [single.past(layer, start) for layer in range(len(cache.layers))]
     # There is a single variant, the patched one: its number is 0.
     zero = torch.zeros(1, dtype=torch.long, device=weights.device)
     heads = (patch.heads & weights.has_heads.to(patch.heads.device)[:, None]).to(weights.device)
@@ -600,24 +626,22 @@ def run_with_patch(cache: PairCache, patch: HeadPatch) -> PatchedRun:
         donor=lambda layer, recipient: z[layer, None, None],
     )
     at = zero + patch.at - start
-    run = Run(weights, cache.tables, len(cache.layers), edits=edits, edit_at=at)
+    run = Run(weights, cache.terms, len(cache.layers), edits=edits, edit_at=at)
     with torch.inference_mode():
         entering = cache.layers[0].resid_pre[:1, start:]
-        kv_cache = []
+        longer_past = []
         streams = [entering]
-        for step, earlier in zip(run.steps(entering[:, None], before), before, strict=True):
-            kv_cache.append(_extended(earlier, step))
+        for step, earlier in zip(run.steps(entering[:, None], past), past, strict=True):
+            longer_past.append(_extended(earlier, step))
             streams.append(step.resid_post[:, 0])
         stream = torch.stack([resid[0, at[0]] for resid in streams])
-    return PatchedRun(kv_cache, streams[-1][0], stream)
+    return PatchedRun(longer_past, streams[-1][0], stream)
 
 
-def _extended(earlier: KeysValues, step: Step) -> KeysValues:
-    """Keys and values of the earlier positions, then the ones of a step. `row kv_head pos
-    d_head`, twice
-    """
-    _, k, v = step.projected
-    return torch.cat([earlier[0], k[:, 0]], dim=-2), torch.cat([earlier[1], v[:, 0]], dim=-2)
+def _extended(past: Past, step: Step) -> Past:
+    """What later positions read of the earlier positions, then of those of a step."""
+    parts = zip(past, step.read_later, strict=True)
+    return tuple(torch.cat([earlier, live], dim=-2) for earlier, live in parts)
 
 
 def generate(
@@ -626,12 +650,12 @@ def generate(
     """Up to `count` token ids, each the most likely one after the tokens before it. Stops at
     `end` and at the end of the context window.
     """
-    kv_cache = run.kv_cache
+    past = run.past
     last = run.final[-1]
-    n = kv_cache[0][0].shape[-2]
+    n = past[0][0].shape[-2]
     count = min(count, weights.config.n_ctx - n)
-    tables = fused.position_tables(weights, n + max(0, count))
-    one_token = Run(weights, tables, len(kv_cache))
+    terms = batched.position_terms(weights, n + max(0, count))
+    one_token = Run(weights, terms, len(past))
     for pos in range(n, n + count):
         with torch.inference_mode():
             token = int(forward.unembed(weights, last).argmax())
@@ -641,8 +665,8 @@ def generate(
             entering = embed_live(weights, ids, pos)
             # Yielded before the block runs, because only the next token needs that run.
             yield token
-            longer_cache = []
-            for step, earlier in zip(one_token.steps(entering, kv_cache), kv_cache, strict=True):
-                longer_cache.append(_extended(earlier, step))
-            kv_cache = longer_cache
+            longer_past = []
+            for step, earlier in zip(one_token.steps(entering, past), past, strict=True):
+                longer_past.append(_extended(earlier, step))
+            past = longer_past
             last = step.resid_post[0, 0, 0]

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probe.model import fused
+from probe.model import batched
 from probe.model.weights import Weights
 from probe.patching.edges import (
     EMBEDDING,
@@ -356,8 +356,8 @@ def _read_out(cache: PairCache, z: Tensor) -> Tensor:
     resid = cache.layers[0].resid_pre[:, cache.at].expand(len(z), -1, -1)
     for layer in range(len(cache.layers)):
         block = weights.blocks[layer]
-        resid_mid = fused.after_attention(weights, block, resid, z[:, :, layer])
-        resid = fused.run_mlp(weights, block, resid, resid_mid)
+        resid_mid = batched.after_attention(weights, block, resid, z[:, :, layer])
+        resid = batched.run_mlp(weights, block, resid, resid_mid)
     return resid
 
 

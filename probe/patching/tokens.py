@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probe.model.fused import PositionTables
+from probe.model.batched import PositionTerms
 from probe.model.tokens import TargetText
 from probe.model.weights import Weights
 from probe.patching.heads import in_batches
@@ -56,8 +56,8 @@ def replace_tokens(
     if weights.causal:
         rows = [TargetText(text.ids[: text.at + 1], text.at) for text in texts]
 
-    def replace(batch: Texts, members: list[int], tables: PositionTables) -> ReplacedStates:
-        steps = run_at_word(weights, batch, blocks, tables, tokens=tokens)
+    def replace(batch: Texts, members: list[int], terms: PositionTerms) -> ReplacedStates:
+        steps = run_at_word(weights, batch, blocks, terms, tokens=tokens)
         return _read(steps, parts)
 
     variants, width = tokens.shape
@@ -69,12 +69,12 @@ def _read(steps: Iterable[Step], parts: Sequence[str]) -> ReplacedStates:
     states: dict[str, list[Tensor]] = {"resid": [], "z": [], "hidden": []}
     for step in steps:
         if not step.layer:
-            states["resid"].append(step.reading(step.resid_pre))
+            states["resid"].append(step.at_read_position(step.resid_pre))
         if "z" in parts:
             states["z"].append(_heads_read(step))
         if "hidden" in parts:
-            states["hidden"].append(step.reading(step.hidden))
-        states["resid"].append(step.reading(step.resid_post))
+            states["hidden"].append(step.at_read_position(step.hidden))
+        states["resid"].append(step.at_read_position(step.resid_post))
     empty = states["resid"][0][..., :0]  # row variant 0
     return ReplacedStates(
         *(torch.stack(part, dim=2) if part else empty for part in states.values())
@@ -83,7 +83,7 @@ def _read(steps: Iterable[Step], parts: Sequence[str]) -> ReplacedStates:
 
 def _heads_read(step: Step) -> Tensor:
     """z at the word; 0 in a layer without heads. `row variant head d_head`"""
-    z = step.reading(step.z)
+    z = step.at_read_position(step.z)
     if step.block.mixer is None:
         return z
     return z.new_zeros(*z.shape[:2], *step.run.weights.shape[1::2])

@@ -1,5 +1,5 @@
-"""The loop over the blocks of the fused forward (`probe.model.fused`): unchanged runs, and variants
-of a run in which heads, mixers or MLPs get a donor's value.
+"""The loop over blocks, on the steps of `probe.model.batched`: unchanged runs, and variants of a
+run in which heads, mixers or MLPs get a donor's value.
 
 A run yields one `Step` per block. A step computes a quantity when it is first read, by a reader or
 by the next block. So a run costs only what its reader asks for: if that is queries and keys, the
@@ -9,13 +9,14 @@ A variant consists of the `live` positions of a text. The positions before them 
 variants of a text, and their keys and values are given. Variants form a tree: two sets of edits are
 the same variant up to the first block in which they differ.
 
-    batch            the texts that are run together
+    batch            the texts that are run together; in a run with `shared`, their prefixes
     variant          the variants of each text in one block
     live             the positions of a text that are run
     row, pos         whole texts and their positions
     prefix           the different prefixes of whole texts
     unit             what can be edited in one block: heads; or 1, the mixer or the MLP
-    set              the sets of edits that a caller asks for
+    edit_set         the sets of units that are edited together; a head set of `swap_sets` holds the
+                     heads that are kept, and its complement is an edit set
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,8 +28,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probe.model import forward, fused
-from probe.model.fused import KeysValues, PositionTables
+from probe.errors import InputError
+from probe.model import batched, forward
+from probe.model.batched import KeysValues, Past, PositionTerms, Projected
 from probe.model.tokens import TargetText
 from probe.model.weights import Block, Weights
 from probe.patching import kept_keys
@@ -39,9 +41,9 @@ Z = "z"  # the mean of values that each head weights by attention, before W_O: `
 ATTN_OUT = "attn_out"  # what all heads, or the mixer, write: `d_model`
 HIDDEN = "hidden"  # the activations of the MLP: `d_mlp`
 
-# The donor's value at the site, from the layer and the value in the unchanged run, `batch ...`. `->
-# batch variant ...`, a variant of 1 if all variants get the same.
-Donor = Callable[[int, Tensor], Tensor]
+# Called as `donor(layer, unchanged)` with the unchanged run's value at the edited position, `batch
+# ...`. Returns the value that is put in, `batch variant ...`, a variant of 1 if all get the same.
+DonorValue = Callable[[int, Tensor], Tensor]
 
 
 # --- which variants there are ---------------------------------------------------------------------
@@ -50,15 +52,15 @@ Donor = Callable[[int, Tensor], Tensor]
 class Branch(NamedTuple):
     """How variants branch in one block."""
 
-    parent: Tensor  # variant: the number of the variant of the block before
+    parent: Tensor  # variant: its number among the variants of the block before
     edited: Tensor  # variant unit: True where the donor's value is put in
-    variant_of: Tensor  # set: the number of the variant that it is so far
+    variant_of: Tensor  # edit_set: the variant that each edit set belongs to after this block
 
 
 def branches(edited: Tensor) -> list[Branch]:
     """How variants branch in each block. Variant 0 is always the unchanged run.
 
-    edited: the units that each set edits, `set layer unit`
+    edited: the units that each edit set edits, `edit_set layer unit`
     """
     unchanged = edited.new_zeros(1, *edited.shape[1:])
     variant_of = torch.zeros(1 + len(edited), dtype=torch.long, device=edited.device)
@@ -76,12 +78,13 @@ class Edits(NamedTuple):
 
     site: str  # Z, ATTN_OUT or HIDDEN
     tree: Sequence[Branch]  # one of each block
-    donor: Donor
+    donor: DonorValue
 
 
 def patch(recipient: Tensor, donor: Tensor, edited: Tensor) -> Tensor:
-    """The donor's values in the edited units, and the recipient's values in all others. `...
-    unit d, ... unit d, ... unit -> ... unit d`
+    """The donor's values in the edited units, and the recipient's values in all others.
+
+    Shape: `... unit d, ... unit d, ... unit -> ... unit d`
     """
     return torch.where(edited[..., None], donor, recipient)
 
@@ -97,24 +100,28 @@ class Prefixes(NamedTuple):
     """
 
     first_end: Tensor  # prefix: where each first ends in the flattened texts
+    pos: Tensor  # prefix: the position at which each ends
     number: Tensor  # row pos: the number of the prefix that ends there
 
-    @property
-    def positions(self) -> Tensor:
-        """The position at which each ends. `prefix 1 1`"""
-        return self.first_end[:, None, None] % max(self.number.shape[1], 1)
-
     def at_ends(self, x: Tensor) -> Tensor:
-        """The values at the end of each prefix. `row 1 pos ... -> prefix 1 1 ...`"""
+        """The values at the end of each prefix.
+
+        Shape: `row 1 pos ... -> prefix 1 1 ...`
+        """
         return x.flatten(0, 2)[self.first_end, None, None]
 
     def everywhere(self, x: Tensor) -> Tensor:
-        """The values at every position of every text. `prefix 1 1 ... -> row 1 pos ...`"""
+        """The values at every position of every text.
+
+        Shape: `prefix 1 1 ... -> row 1 pos ...`
+        """
         return x[:, 0, 0][self.number][:, None]
 
     def heads_everywhere(self, x: Tensor) -> Tensor:
-        """Queries, keys or values at every position. `prefix 1 head 1 d_head -> row 1 head pos
-        d_head`"""
+        """Queries, keys or values at every position of every text.
+
+        Shape: `prefix 1 head 1 d_head -> row 1 head pos d_head`
+        """
         return x[:, 0, :, 0][self.number].transpose(1, 2)[:, None]
 
 
@@ -124,21 +131,10 @@ def prefixes(weights: Weights, rows: Sequence[Sequence[int]]) -> Prefixes | None
     """
     if not weights.causal:
         return None
-    first_end, number = _numbered(rows)
-    device = weights.device
-    return Prefixes(
-        torch.tensor(first_end, dtype=torch.long, device=device),
-        torch.tensor(number, dtype=torch.long, device=device),
-    )
-
-
-def _numbered(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """Where each different `row[: pos + 1]` first ends in the flattened rows, and for each
-    position of each row the number of the prefix that ends there.
-    """
     # The key of a prefix: the number of the prefix without its last token, and that token.
     number_of: dict[tuple[int, int], int] = {}
     first_end: list[int] = []
+    positions: list[int] = []
     numbers: list[list[int]] = []
     for index, row in enumerate(rows):
         of_row = []
@@ -147,10 +143,16 @@ def _numbered(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]
             number = number_of.setdefault((shorter, token), len(number_of))
             if number == len(first_end):
                 first_end.append(index * len(row) + pos)
+                positions.append(pos)
             of_row.append(number)
             shorter = number
         numbers.append(of_row)
-    return first_end, numbers
+    return Prefixes(
+        *(
+            torch.tensor(values, dtype=torch.long, device=weights.device)
+            for values in (first_end, positions, numbers)
+        )
+    )
 
 
 # --- the loop -------------------------------------------------------------------------------------
@@ -165,10 +167,14 @@ class Cross(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What is the same in every block of a run."""
+    """What is the same in every block of a run.
+
+    Raises InputError for the weights of a model whose hooks stay active, because a run from weights
+    does not include them.
+    """
 
     weights: Weights
-    tables: PositionTables
+    terms: PositionTerms
     depth: int  # how many blocks are run
     shared: Prefixes | None = None  # of an unchanged run of whole texts
     edits: Edits | None = None
@@ -176,38 +182,59 @@ class Run:
     read_at: Tensor | None = None  # batch: the live position that is read; None for all of them
     cross: Cross | None = None  # whose heads are then the ones that are edited
 
+    def __post_init__(self) -> None:
+        require_no_hooks(self.weights)
+
     def steps(
-        self, entering: Tensor, before: Iterable[KeysValues | None] | None = None
+        self, entering: Tensor, past: Iterable[Past | None] | None = None
     ) -> "Iterator[Step]":
         """The blocks, one after the other.
 
         entering: the stream that enters the first block, `batch variant live d_model`
-        before: the keys and values of the positions before the live ones, of each block, `text
-            kv_head key_pos d_head`; None if there are none. The batch can be a multiple of these
-            texts: then as many consecutive rows share the keys and values of one text.
+        past: of each block, what the live positions read of those before them; None if there are
+            none. The batch can be a multiple of the rows of these: then as many consecutive texts
+            share one row.
         """
         step = None
-        earlier = [None] * self.depth if before is None else before
-        for layer, keys_values in zip(range(self.depth), earlier, strict=True):
+        by_layer = [None] * self.depth if past is None else past
+        for layer, past_of_layer in zip(range(self.depth), by_layer, strict=True):
             resid = entering if step is None else step.resid_post
-            step = Step(self, layer, resid, keys_values)
+            step = Step(self, layer, resid, past_of_layer)
             worked(resid.shape[:-1].numel())
             yield step
+
+
+def require_no_hooks(weights: Weights) -> None:
+    """Raises InputError for the weights of a model whose hooks stay active."""
+    if weights.hooked is None:
+        return
+    hooks = ", ".join(weights.hooked.origin.hooks)
+    raise InputError(
+        f"Cannot run {weights.hooked.name} from its weights: it was loaded with its hooks "
+        f"({hooks}), which run only in whole forwards. Ask probe.patch or probe.study, or load "
+        "it without hooks."
+    )
 
 
 @dataclass(eq=False)
 class Step:
     """One block of a run. Each quantity is computed when it is first read.
 
-    Variants branch at the site that is edited: quantities before it have the variants that enter
-    the block, the site and all quantities after it have the variants of the block. In the last
-    block, quantities after the site are computed only at the position that is read, so `live` is 1.
+    The order, with the sites that can be edited in brackets:
+
+        resid_pre -> q, k, v -> [Z] -> write -> [ATTN_OUT] -> resid_mid -> hidden -> [HIDDEN]
+        -> resid_post
+
+    Variants branch at the edited site: quantities before it have the variants that enter the block,
+    and the site and all quantities after it have the variants of the block. From that site on (in
+    an unedited run, from Z on), the last block is computed only at the position that is read, so
+    `live` is 1.
     """
 
     run: Run
     layer: int
     resid_pre: Tensor  # batch variant live d_model, of the variants that enter
-    before: KeysValues | None
+    past: Past | None
 
     @property
     def block(self) -> Block:
@@ -221,22 +248,39 @@ class Step:
         return self.run.edits.tree[self.layer]
 
     @cached_property
-    def projected(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the variants that enter, rotated for their positions. `batch
-        variant head live d_head`, kv_head for two; in a run of prefixes `row 1 head pos d_head`
+    def projected(self) -> Projected:
+        """Queries, keys and values of the variants that enter, of a layer with attention.
 
-        They are released once z is computed, so read them before it.
+        Shape: `batch variant head live d_head`; in a run of prefixes `row 1 head pos d_head`
+
+        `z` releases them, because nothing later needs them and they are large. If they are read
+        again, they are computed again.
         """
         run = self.run
-        start = 0 if self.before is None else self.before[0].shape[-2]
-        if run.shared is None:
-            end = start + self.resid_pre.shape[2]
-            pos = torch.arange(start, end, device=run.weights.device)[None, None]
-            return fused.project(run.weights, self.block, self.resid_pre, run.tables, pos)
-        pos = run.shared.positions
-        q, k, v = fused.project(run.weights, self.block, self.resid_pre, run.tables, pos)
-        spread = run.shared.heads_everywhere
-        return spread(q), spread(k), spread(v)
+        if run.shared is not None:
+            pos = run.shared.pos[:, None, None]
+            projected = batched.project(run.weights, self.block, self.resid_pre, run.terms, pos)
+            return projected.map(run.shared.heads_everywhere)
+        start = 0 if self.past is None else self.past[0].shape[-2]
+        end = start + self.resid_pre.shape[2]
+        pos = torch.arange(start, end, device=run.weights.device)[None, None]
+        return batched.project(run.weights, self.block, self.resid_pre, run.terms, pos)
+
+    @cached_property
+    def mixer_input(self) -> Tensor:
+        """What the mixer of a layer without attention reads.
+
+        Shape: `batch variant live d_model`; in a run of prefixes `row 1 pos d_model`
+        """
+        x = batched.mixer_input(self.run.weights, self.block, self.resid_pre)
+        return x if self.run.shared is None else self.run.shared.everywhere(x)
+
+    @property
+    def read_later(self) -> Past:
+        """What later positions read of the live ones, of the first variant."""
+        if self.block.mixer is not None:
+            return (self.mixer_input[:, 0],)
+        return self.projected.k[:, 0], self.projected.v[:, 0]
 
     @cached_property
     def z(self) -> Tensor:
@@ -250,95 +294,142 @@ class Step:
             return self._edited(Z, self._attend())
         block = cross.weights.blocks[self.layer]
         memory = cross.memory[self.layer]
-        return self._edited(Z, fused.read_memory(cross.weights, block, self._stream, memory))
+        return self._edited(Z, batched.cross_attend(cross.weights, block, self._stream, memory))
 
     @cached_property
     def resid_mid(self) -> Tensor:
-        """The stream that the MLP's write is added to. `batch variant live d_model`"""
+        """The stream that the MLP's write is added to.
+
+        Shape: `batch variant live d_model`
+        """
         return self._branched(HIDDEN, self._after_attention)
 
     @property
     def mlp_input(self) -> Tensor:
-        """The stream that the MLP reads, before an edit at HIDDEN. `batch variant live d_model`"""
+        """The stream that the MLP reads, before an edit at HIDDEN.
+
+        Shape: `batch variant live d_model`
+        """
         if not self.run.weights.config.family.parallel_attn_mlp:
             return self._after_attention
         return self._branched(ATTN_OUT, self._branched(Z, self.resid_pre))
 
     @cached_property
     def hidden(self) -> Tensor:
-        """The activations of the MLP. `batch variant live d_mlp`"""
-        return self._edited(HIDDEN, fused.activate(self.run.weights, self.block, self.mlp_input))
+        """The activations of the MLP.
+
+        Shape: `batch variant live d_mlp`
+        """
+        return self._edited(HIDDEN, batched.activate(self.run.weights, self.block, self.mlp_input))
 
     @cached_property
     def resid_post(self) -> Tensor:
-        """The stream after the block. `batch variant live d_model`"""
-        return fused.after_mlp(self.run.weights, self.block, self.resid_mid, self.hidden)
+        """The stream after the block.
 
-    def reading(self, x: Tensor) -> Tensor:
-        """A quantity of this step at the position that is read. `batch variant live ... -> batch
-        variant ...`"""
+        Shape: `batch variant live d_model`
+        """
+        return batched.after_mlp(self.run.weights, self.block, self.resid_mid, self.hidden)
+
+    def at_read_position(self, x: Tensor) -> Tensor:
+        """A quantity of this step at the position that is read.
+
+        Shape: `batch variant live ... -> batch variant ...`
+        """
         return x[:, :, 0] if x.shape[2] == 1 else _at(x, self.run.read_at)
 
     def everywhere(self, x: Tensor) -> Tensor:
-        """A quantity of a run of whole texts, at every position. `batch 1 live ... -> row pos
-        ...`"""
+        """A quantity of a run of whole texts, at every position.
+
+        Shape: `batch 1 live ... -> row pos ...`
+        """
         return (x if self.run.shared is None else self.run.shared.everywhere(x))[:, 0]
 
     def _attend(self) -> Tensor:
-        """z of self-attention, of the variants that enter. `batch variant live head d_head`"""
+        """z of self-attention, or of the mixer, of the variants that enter.
+
+        Shape: `batch variant live head d_head`
+        """
         run = self.run
-        qkv = self.projected
-        del self.projected  # nothing after attention needs them, and they are large
-        batch, variants = qkv[0].shape[:2]
-        sharing = 1 if self.before is None else batch // len(self.before[0])
-        if sharing > 1:
-            # Attention takes rows with the same positions before them as variants of one text.
-            q, k, v = (part.unflatten(0, (-1, sharing)).flatten(1, 2) for part in qkv)
-            z = fused.attend_among(run.weights, self.block, (q, k, v), self.before, run.tables)
-            return z.unflatten(1, (sharing, variants)).flatten(0, 1)
-        z = fused.attend_among(run.weights, self.block, qkv, self.before, run.tables)
+        if self.block.mixer is not None:
+            x = self._variants_of_one_row(self.mixer_input)
+            z = batched.mix_variants(self.block, x, self.past)
+        else:
+            projected = self.projected.map(self._variants_of_one_row)
+            del self.projected
+            z = batched.attend_variants(run.weights, self.block, projected, self.past, run.terms)
+        # Back to the texts of the batch.
+        z = z.unflatten(1, (-1, self.resid_pre.shape[1])).flatten(0, 1)
         return z if run.shared is None else run.shared.at_ends(z)
+
+    def _variants_of_one_row(self, x: Tensor) -> Tensor:
+        """A quantity in which texts that share a row of `past` are variants of one text.
+
+        Shape: `batch variant ... -> row variant ...`
+        """
+        rows = len(x) if self.past is None else len(self.past[0])
+        return x.unflatten(0, (rows, -1)).flatten(1, 2)
 
     @cached_property
     def _stream(self) -> Tensor:
-        """The stream that the write of z is added to, before an edit. `batch variant live
-        d_model`"""
+        """The stream that the write of z is added to, before an edit.
+
+        Shape: `batch variant live d_model`
+        """
         if self.run.cross is None:
             return self.resid_pre
-        return fused.after_attention(self.run.weights, self.block, self.resid_pre, self._attend())
+        return batched.after_attention(self.run.weights, self.block, self.resid_pre, self._attend())
 
     @cached_property
     def _after_attention(self) -> Tensor:
-        """The stream after the write of z, before an edit at HIDDEN. `batch variant live
-        d_model`"""
+        """The stream after the write of z, before an edit at HIDDEN.
+
+        Shape: `batch variant live d_model`
+        """
         weights = self.run.weights if self.run.cross is None else self.run.cross.weights
         block = weights.blocks[self.layer]
         stream = self._branched(ATTN_OUT, self._branched(Z, self._stream))
-        if self._site != ATTN_OUT:
-            return fused.after_attention(weights, block, stream, self.z)
-        writer = fused.attention_writer(weights, block)
+        if self._edit_site != ATTN_OUT:
+            return batched.after_attention(weights, block, stream, self.z)
+        writer = batched.attention_writer(weights, block)
         write = self._edited(ATTN_OUT, writer.write(self.z.flatten(-2)))
-        return fused.add_write(weights.config, writer, stream, write)
+        return batched.add_write(weights.config, writer, stream, write)
 
     @property
-    def _site(self) -> str:
-        """Where variants branch, and where the last block is cut to the position that is read."""
-        return Z if self.run.edits is None else self.run.edits.site
+    def _edit_site(self) -> str | None:
+        """The site at which variants branch; None in an unedited run."""
+        return None if self.run.edits is None else self.run.edits.site
 
     def _edited(self, site: str, x: Tensor) -> Tensor:
-        """A quantity with the donor's values in the variants that are edited at this site;
-        unchanged if another site is edited. `batch variant live ...`"""
-        if site != self._site:
-            return x
-        edits = self.run.edits
-        if edits is None:
-            return self._cut(x)
+        """A quantity at a site after branching and editing, if this is the edited site, and after
+        the cut of the last block, if it is cut here.
+
+        Shape: `batch variant live ...`
+        """
+        return self._cut(site, self._edit(x) if site == self._edit_site else x)
+
+    def _branched(self, site: str, x: Tensor) -> Tensor:
+        """The stream with the variants and positions that a quantity has after a site.
+
+        Shape: `batch variant live d_model`
+
+        The stream has the variants that enter the block, and what is edited at the site has the
+        variants of the block, so the stream is repeated for them before the two are added.
+        """
+        x = self._cut(site, x)
+        return x[:, self.branch.parent] if site == self._edit_site else x
+
+    def _edit(self, x: Tensor) -> Tensor:
+        """The quantity at the edited site, with the donor's values in the variants that are edited.
+
+        Shape: `batch variant live ...`
+        """
+        assert self.run.edits is not None
         parent, edited, _ = self.branch
         if not edited.any():
-            return self._cut(x[:, parent])
+            return x[:, parent]
         recipient = x[:, :, 0] if x.shape[2] == 1 else _at(x, self.run.edit_at)
-        donor = edits.donor(self.layer, recipient[:, 0])
-        if site == Z:
+        donor = self.run.edits.donor(self.layer, recipient[:, 0])
+        if self.run.edits.site == Z:
             recipient = patch(recipient[:, parent], donor, edited)
         else:  # one unit, which has no axis
             recipient = patch(recipient[:, parent, None], donor[:, :, None], edited)[:, :, 0]
@@ -346,34 +437,26 @@ class Step:
             return recipient[:, :, None]
         x = x[:, parent]
         x[torch.arange(len(x), device=x.device), :, self.run.edit_at] = recipient
-        return self._cut(x)
+        return x
 
-    def _branched(self, site: str, x: Tensor) -> Tensor:
-        """The stream after variants branch at a site; unchanged if another site is edited.
+    def _cut(self, site: str, x: Tensor) -> Tensor:
+        """A quantity only at the position that is read, if the last block is cut at this site.
 
-        The stream has the variants that enter the block. What is edited at the site has the
-        variants of the block, so the stream is repeated for them before the two are added. Like
-        that quantity, it is cut to the position that is read in the last block.
-
-        Shape: `batch variant live d_model`
+        Shape: `batch variant live ...`
         """
-        if site != self._site:
-            return x
-        x = self._cut(x)
-        return x if self.run.edits is None else x[:, self.branch.parent]
-
-    def _cut(self, x: Tensor) -> Tensor:
-        """A quantity only at the position that is read, in the last block. `batch variant live
-        ...`"""
         is_last = self.layer == self.run.depth - 1
-        if not is_last or self.run.read_at is None or x.shape[2] == 1:
+        if site != (self._edit_site or Z) or not is_last:
+            return x
+        if self.run.read_at is None or x.shape[2] == 1:
             return x
         return _at(x, self.run.read_at)[:, :, None]
 
 
 def _at(x: Tensor, position: Tensor | None) -> Tensor:
-    """One live position of each text of the batch. `batch variant live ..., batch -> batch variant
-    ...`"""
+    """One live position of each text of the batch.
+
+    Shape: `batch variant live ..., batch -> batch variant ...`
+    """
     assert position is not None
     return x[torch.arange(len(x), device=x.device), :, position]
 
@@ -382,7 +465,7 @@ def _at(x: Tensor, position: Tensor | None) -> Tensor:
 
 
 def run_texts(
-    weights: Weights, rows: Sequence[Sequence[int]], depth: int, tables: PositionTables
+    weights: Weights, rows: Sequence[Sequence[int]], depth: int, terms: PositionTerms
 ) -> Iterator[Step]:
     """The unchanged run of equally long rows of token ids, at every position."""
     ids = torch.tensor(rows, dtype=torch.long, device=weights.device)
@@ -390,40 +473,38 @@ def run_texts(
     entering = forward.embed(weights, ids)[:, None]
     if shared is not None:
         entering = shared.at_ends(entering)
-    return Run(weights, tables, depth, shared).steps(entering)
+    return Run(weights, terms, depth, shared).steps(entering)
 
 
-def project_texts(
-    weights: Weights, rows: Sequence[Sequence[int]], depth: int, tables: PositionTables
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Queries, keys and values of `run_texts`, block by block. `row head pos d_head`; keys and
-    values have kv_head
-    """
-    for step in run_texts(weights, rows, depth, tables):
-        q, k, v = step.projected
-        yield q[:, 0], k[:, 0], v[:, 0]
+def run_past(
+    weights: Weights, rows: Sequence[Sequence[int]], depth: int, terms: PositionTerms
+) -> Iterator[Past]:
+    """What later positions read of equally long rows of token ids, block by block."""
+    for step in run_texts(weights, rows, depth, terms):
+        yield step.read_later
 
 
 def run_at_word(
     weights: Weights,
     texts: Sequence[TargetText],
     depth: int,
-    tables: PositionTables,
+    terms: PositionTerms,
     *,
     edits: Edits | None = None,
     tokens: Tensor | None = None,
 ) -> Iterator[Step]:
-    """The run of equally long texts, edited and read at the word, at the positions that a change at
-    the word can reach: the word itself in a causal model, where texts end with it, and all of them
-    in a model that reads both ways.
+    """Run equally long texts, edited and read at the word.
+
+    edits: as for `Run`
+    tokens: ids of tokens that replace the word, up to and including its last token, one variant
+        each, `variant token`; cannot be combined with `edits`
+
+    A causal model runs only the word, where texts end, against the keys and values of the positions
+    before it. A model that reads both ways runs every position.
 
     Everything before the word is run once for texts that differ only in the word, such as one
     sentence with several nouns. If each sentence comes with the same number of nouns, one after the
     other, they also share keys and values.
-
-    edits: as for `Run`
-    tokens: other tokens in the word's place, up to and including its last one, each a variant,
-        `variant token`. Not together with edits: give texts with other words instead.
     """
     assert tokens is None or edits is None
     width = 1 if tokens is None else tokens.shape[1]
@@ -436,23 +517,21 @@ def run_at_word(
         row = torch.arange(len(live_ids), device=weights.device)
         for offset in range(width):
             live_ids[row, :, at - width + 1 + offset] = tokens[:, offset]
-    before: Iterable[KeysValues] | None = None
+    past: Iterable[Past] | None = None
     if weights.causal:
         earlier = [text.ids[:start] for text in texts]
         once = earlier[:: rows_alike(earlier)]
-        before = kept_keys.keys_values(
-            weights,
-            once,
-            depth,
-            lambda rows, depth: ((k, v) for _, k, v in project_texts(weights, rows, depth, tables)),
+        past = kept_keys.past_of_rows(
+            weights, once, depth, lambda rows, depth: run_past(weights, rows, depth, terms)
         )
-    run = Run(weights, tables, depth, edits=edits, edit_at=at, read_at=at)
-    return run.steps(embed_live(weights, live_ids, start), before)
+    run = Run(weights, terms, depth, edits=edits, edit_at=at, read_at=at)
+    return run.steps(embed_live(weights, live_ids, start), past)
 
 
 def embed_live(weights: Weights, ids: Tensor, start: int) -> Tensor:
-    """The stream of tokens that enters the first block, after `start` earlier tokens. `... live
-    -> ... live d_model`
+    """The stream of tokens that enters the first block, after `start` earlier tokens.
+
+    Shape: `... live -> ... live d_model`
     """
     pos = torch.arange(start, start + ids.shape[-1], device=weights.device)
     parts = forward.embedding_parts(weights, ids, pos)

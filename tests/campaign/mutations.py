@@ -162,7 +162,7 @@ FAULTS = (
         "trace.resid_pre[-1:, at]",
     ),
     # the engine
-    Fault("model/fused.py", "a bias left out", "rows + writer.bias", "rows + 0"),
+    Fault("model/batched.py", "a bias left out", "rows + writer.bias", "rows + 0"),
     Fault(
         "patching/variants.py",
         "the word's rotary position one short",
@@ -172,11 +172,11 @@ FAULTS = (
     Fault(
         "patching/variants.py",
         "variants of another parent",
-        "else x[:, self.branch.parent]",
-        "else x[:, self.branch.parent - 1]",
+        "return x[:, self.branch.parent] if",
+        "return x[:, self.branch.parent - 1] if",
     ),
     Fault(
-        "model/fused.py",
+        "model/batched.py",
         "the MLP reads in front of the attention",
         "if parallel else resid_mid)\n    return",
         "if True else resid_mid)\n    return",
@@ -188,7 +188,7 @@ FAULTS = (
         "if False:",
     ),
     Fault(
-        "model/fused.py",
+        "model/batched.py",
         "the bias of another query",
         "bias[:, pos, None, keys]",
         "bias[:, pos - 1, None, keys]",

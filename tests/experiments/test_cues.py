@@ -25,7 +25,7 @@ from probe.text import lexicon
 from probe.text.slots import frames_for, read_frames, stem_of
 
 DEPTH = 3
-FORWARD = 1e-5  # of the largest value: fused forward and plain transformers, both in float32
+FORWARD = 1e-5  # of the largest value: batched forward and plain transformers, both in float32
 
 
 @pytest.fixture(scope="module")

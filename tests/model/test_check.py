@@ -186,7 +186,7 @@ def test_a_gpt2_with_another_activation_passes_and_is_swapped_as_it_runs(
     inputs = read_weights(model), [tokens.ids]
     direction = torch.nn.functional.normalize(torch.ones(1, inputs[0].shape[2]), dim=-1)
 
-    # The hooked z replaces an equal z of the fused forward.
+    # The hooked z replaces an equal z of the batched forward.
     assert swaps.swap_heads(*inputs, states.z, direction).abs().max() < 1e-5
     assert swaps.swap_heads(*inputs, 0 * states.z, direction).abs().max() > 1e-3
 

@@ -157,7 +157,7 @@ def require_heads_that_sum(record: Trace) -> None:
 
 
 def require_swap_of_a_head(model: Model) -> None:
-    """The fused forward of a swap equals a whole forward of the hooked model, in the first layer
+    """The batched forward of a swap equals a whole forward of the hooked model, in the first layer
     with heads, at a word before other tokens.
     """
     layer = next(n for n in range(model.config.n_layers) if model.config.has_heads(n))

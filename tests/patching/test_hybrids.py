@@ -24,7 +24,7 @@ from hooked_runs import (
     run_with_swaps,
 )
 
-from probe.model import forward, fused
+from probe.model import batched, forward
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
@@ -191,23 +191,27 @@ def test_text_generated_after_a_patch_is_that_of_the_hooked_model(model):
         ids.append(token)
 
 
-def test_the_fused_forward_is_the_plain_one(model):
+def test_the_batched_steps_are_those_of_the_plain_forward(model):
     weights = read_weights(model)
     ids = torch.randint(400, (3, 7), generator=torch.Generator().manual_seed(0))
-    tables, pos = fused.position_tables(weights, 7), torch.arange(7)[None]
+    terms, pos = batched.position_terms(weights, 7), torch.arange(7)[None, None]
     for block, step in zip(weights.blocks, forward.run(weights, ids, torch.float64), strict=True):
-        q, k, v = fused.project(weights, block, step["resid_pre"], tables, pos)
-        projected = [part[:, None] for part in (q, k, v)]  # row variant head pos d_head
-        z = fused.attend_among(weights, block, projected, None, tables)[:, 0]
-        resid_mid = fused.after_attention(weights, block, step["resid_pre"], z)
+        resid = step["resid_pre"][:, None]  # row variant pos d_model
+        if block.mixer is None:
+            projected = batched.project(weights, block, resid, terms, pos)
+            z = batched.attend_variants(weights, block, projected, None, terms)[:, 0]
+        else:
+            x = batched.mixer_input(weights, block, resid)
+            z = batched.mix_variants(block, x, None)[:, 0]
+        resid_mid = batched.after_attention(weights, block, step["resid_pre"], z)
         scale = step["resid_mid"].abs().max()
         assert (resid_mid - step["resid_mid"]).abs().max() <= bound(model) * scale
     empty = list(
-        variants.project_texts(
-            weights, [[], []], model.config.n_layers, fused.position_tables(weights, 1)
+        variants.run_past(
+            weights, [[], []], model.config.n_layers, batched.position_terms(weights, 1)
         )
     )
-    assert all(part.shape[2] == 0 for parts in empty for part in parts)
+    assert all(part.shape[-2] == 0 for parts in empty for part in parts)
 
 
 def test_tensors_are_made_where_the_weights_are(model):

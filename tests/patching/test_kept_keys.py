@@ -27,13 +27,13 @@ def texts(weights):
 def run(monkeypatch):
     """The rows that are run before the word, with the number of blocks."""
     rows_run = []
-    project_texts = variants.project_texts
+    run_past = variants.run_past
 
-    def counting(weights, rows, depth, tables):
+    def counting(weights, rows, depth, terms):
         rows_run.extend((row, depth) for row in rows)
-        return project_texts(weights, rows, depth, tables)
+        return run_past(weights, rows, depth, terms)
 
-    monkeypatch.setattr(variants, "project_texts", counting)
+    monkeypatch.setattr(variants, "run_past", counting)
     return rows_run
 
 

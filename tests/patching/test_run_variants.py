@@ -8,7 +8,7 @@ import pytest
 import torch
 from hooked_runs import EACH, bound, edit_at, model_of_kind, random_rows, read_all, run_with_swaps
 
-from probe.model import fused
+from probe.model import batched
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.patching import heads, tokens, variants
@@ -68,22 +68,21 @@ def test_an_edit_at_one_position_is_read_at_another_as_in_a_whole_forward(kind, 
     units = n_heads if site == Z else 1
     edited = torch.cat([torch.eye(depth), torch.ones(1, depth)]).bool()  # set layer
     tree = variants.branches(edited[..., None].expand(-1, -1, units))
-    tables = fused.position_tables(weights, 8)
-    before = None
+    terms = batched.position_terms(weights, 8)
+    past = None
     if weights.causal:
-        projected = variants.project_texts(weights, ids[:, :start].tolist(), depth, tables)
-        before = [(k, v) for _, k, v in projected]
+        past = variants.run_past(weights, ids[:, :start].tolist(), depth, terms)
     run = Run(
         weights,
-        tables,
+        terms,
         depth,
         edits=Edits(site, tree, lambda layer, base: donors[:, layer, None]),
         edit_at=torch.tensor([AT, AT]),
         read_at=torch.tensor([READ, READ - 1]),
     )
     entering = variants.embed_live(weights, ids[:, None, start:], start)
-    for step in run.steps(entering, before):
-        stream = step.reading(step.resid_post)[:, step.branch.variant_of]
+    for step in run.steps(entering, past):
+        stream = step.at_read_position(step.resid_post)[:, step.branch.variant_of]
         for row, text in enumerate(ids.tolist()):
             for number, layers in enumerate(edited):
                 edits = []
@@ -99,13 +98,13 @@ def test_a_quantity_is_the_same_in_whatever_order_it_is_read():
     """Attention releases queries, keys and values, and the MLP's write is added to its stream."""
     weights = read_weights(model_of_kind("gpt2"))
     for step in variants.run_texts(
-        weights, [[5, 6, 7], [5, 6, 8]], 2, fused.position_tables(weights, 3)
+        weights, [[5, 6, 7], [5, 6, 8]], 2, batched.position_terms(weights, 3)
     ):
-        projected = [part.clone() for part in step.projected]
+        projected = [part.clone() for part in step.projected[:3]]
         resid_mid = step.resid_mid.clone()
         assert not torch.equal(step.resid_post, resid_mid)
         assert torch.equal(step.resid_mid, resid_mid)
-        for part, before in zip(step.projected, projected, strict=True):
+        for part, before in zip(step.projected[:3], projected, strict=True):
             assert torch.equal(part, before)
 
 
@@ -116,14 +115,14 @@ NOUNS = (7, 90, 201)
 
 def counted_rows(monkeypatch):
     """The number of texts in each run before the word."""
-    project_texts = variants.project_texts
+    run_past = variants.run_past
     counts = []
 
     def counting(weights, rows, *options):
         counts.append(len(rows))
-        return project_texts(weights, rows, *options)
+        return run_past(weights, rows, *options)
 
-    monkeypatch.setattr(variants, "project_texts", counting)
+    monkeypatch.setattr(variants, "run_past", counting)
     return counts
 
 
@@ -182,20 +181,20 @@ def test_sentences_with_unequal_numbers_of_nouns_are_run_too(monkeypatch):
 
 
 def counting(monkeypatch, *names):
-    """How often each of some steps of the fused forward is run."""
+    """How often each of some steps of a block is run."""
     counts = Counter()
     for name in names:
-        step = getattr(fused, name)
+        step = getattr(batched, name)
 
         def counted(*arguments, name=name, step=step):
             counts[name] += 1
             return step(*arguments)
 
-        monkeypatch.setattr(fused, name, counted)
+        monkeypatch.setattr(batched, name, counted)
     return counts
 
 
-STEPS = ("project", "attend_among", "activate", "after_mlp")
+STEPS = ("project", "attend_variants", "activate", "after_mlp")
 
 
 def test_a_run_stops_at_the_quantity_that_is_read_from_its_last_block(monkeypatch):
@@ -204,7 +203,7 @@ def test_a_run_stops_at_the_quantity_that_is_read_from_its_last_block(monkeypatc
     """
     weights = read_weights(model_of_kind("gpt2"))
     counts = counting(monkeypatch, *STEPS)
-    list(variants.project_texts(weights, [[5, 6, 7]], 2, fused.position_tables(weights, 3)))
+    list(variants.run_past(weights, [[5, 6, 7]], 2, batched.position_terms(weights, 3)))
     assert [counts[name] for name in STEPS] == [2, 1, 1, 1]
     counts.clear()
     z = random_tensor(1, 2, *weights.shape[1:2], weights.shape[3])
@@ -219,13 +218,13 @@ def test_a_run_stops_at_the_quantity_that_is_read_from_its_last_block(monkeypatc
 def test_after_the_last_attention_an_encoder_is_run_only_at_the_word(monkeypatch):
     weights = read_weights(model_of_kind("bert"))
     sizes = []
-    activate = fused.activate
+    activate = batched.activate
 
     def noting(weights, block, resid):
         sizes.append(resid.shape[2])
         return activate(weights, block, resid)
 
-    monkeypatch.setattr(fused, "activate", noting)
+    monkeypatch.setattr(batched, "activate", noting)
     z = random_tensor(1, 2, *weights.shape[1:2], weights.shape[3])
     text = TargetText((5, 6, 7, 8), 2)
     heads.swap_heads(weights, [text], z, random_tensor(1, weights.shape[2]))

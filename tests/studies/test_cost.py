@@ -351,13 +351,13 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
 def test_no_tokens_before_the_word_are_run_twice(model, monkeypatch):
     """Swaps, nouns, MLPs and sets of heads share what a text has before the word."""
     run = []
-    project_texts = variants.project_texts
+    run_past = variants.run_past
 
     def counting(weights, rows, *arguments):
         run.extend(rows)
-        return project_texts(weights, rows, *arguments)
+        return run_past(weights, rows, *arguments)
 
-    monkeypatch.setattr(variants, "project_texts", counting)
+    monkeypatch.setattr(variants, "run_past", counting)
     bank = prepare(model, "bank", expand("bank").sentences[:192])
     studied(model, bank, pairs=8, experiments=("heads", "nouns", "noun_mlps", "backups", "sets"))
     assert len(run) == len(set(run)) > 0

@@ -1,14 +1,15 @@
-"""The steps of a block in fused operations, for every family of the table. Swaps, traces and
-edges use them.
+"""The steps of one block on batches of texts and variants, computed from weights, for every family
+of the table.
 
-The loop over blocks is `probe.patching.variants`. One product computes the queries, keys and values
-of a block; norms, activations and attention are torch's; rotations and relative biases are computed
-once for each run. Each step equals that of `probe.model.forward`: to 1e-5 of the scale in float32,
-1e-10 in float64 (1e-6 if a family's code rounds to float32 in between). In bfloat16, norms and
-softmax are computed in float32 internally, as in the families' code.
+`probe.patching.variants` has the loop over blocks; patching and edges also call single steps. One
+product computes the queries, keys and values of a block; norms, activations and attention are
+torch's; rotations and relative biases are computed once for each run. Each step equals that of
+`probe.model.forward`: to 1e-5 of the scale in float32, 1e-10 in float64 (1e-6 if a family's code
+rounds to float32 in between). In bfloat16, norms and softmax are computed in float32 internally, as
+in the families' code. No step changes its arguments.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from probe.errors import InputError
 from probe.model import forward, recurrence
 from probe.model.attention import (
     gelu_bloom,
@@ -31,6 +31,11 @@ from probe.model.model import Config
 from probe.model.weights import Block, Weights
 
 KeysValues = tuple[Tensor, Tensor]
+# What the positions of a text read of earlier ones in one block: the keys and values of these, `row
+# kv_head pos d_head` each; or, in a layer without attention, the input of its mixer, `row pos
+# d_model`.
+Past = tuple[Tensor, ...]
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_new": lambda x: functional.gelu(x, approximate="tanh"),
@@ -41,7 +46,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class LayerTables(NamedTuple):
+# --- positions ------------------------------------------------------------------------------------
+
+
+class LayerTerms(NamedTuple):
     """The tensors of one kind of layer that depend only on positions; None where a layer has
     none.
 
@@ -55,13 +63,13 @@ class LayerTables(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class PositionTables:
-    """The tables of one run, by kind of layer: whether it is local, and whether it is rotated."""
+class PositionTerms:
+    """The terms of one run, by kind of layer: whether it is local, and whether it is rotated."""
 
-    layers: Mapping[tuple[bool, bool], LayerTables]
+    layers: Mapping[tuple[bool, bool], LayerTerms]
 
-    def of(self, block: Block) -> LayerTables:
-        """The tables of this block."""
+    def of(self, block: Block) -> LayerTerms:
+        """The terms of this block."""
         return self.layers[block.local, block.rotated]
 
     def query_bias(self, block: Block, pos: int, keys: slice) -> Tensor | None:
@@ -73,24 +81,13 @@ class PositionTables:
         return None if bias is None else bias[:, pos, None, keys]
 
 
-def position_tables(weights: Weights, n: int) -> PositionTables:
-    """The tables for texts of up to `n` tokens, which every run needs.
-
-    Raises InputError for the weights of a model whose hooks stay active, because a run from weights
-    does not include them.
-    """
-    if weights.hooked is not None:
-        hooks = ", ".join(weights.hooked.origin.hooks)
-        raise InputError(
-            f"Cannot run {weights.hooked.name} from its weights: it was loaded with its hooks "
-            f"({hooks}), which run only in whole forwards. Ask probe.patch or probe.study, or load "
-            "it without hooks."
-        )
+def position_terms(weights: Weights, n: int) -> PositionTerms:
+    """The terms of the positions of texts of up to `n` tokens."""
     layers = {}
     for local, rotated in {(block.local, block.rotated) for block in weights.blocks}:
         cos, sin = _rotations(weights, n, local=local) if rotated else (None, None)
-        layers[local, rotated] = LayerTables(cos, sin, _bias(weights, n, local=local))
-    return PositionTables(layers)
+        layers[local, rotated] = LayerTerms(cos, sin, _bias(weights, n, local=local))
+    return PositionTerms(layers)
 
 
 def _bias(weights: Weights, n: int, *, local: bool) -> Tensor | None:
@@ -113,7 +110,10 @@ def _bias(weights: Weights, n: int, *, local: bool) -> Tensor | None:
 
 
 def _rotations(weights: Weights, n: int, *, local: bool) -> tuple[Tensor | None, Tensor | None]:
-    """Cosines and sines of rotary positions. `pos dims`"""
+    """Cosines and sines of rotary positions.
+
+    Shape: `pos dims` each
+    """
     positions = weights.config.positions
     if positions.kind != "rotary":
         return None, None
@@ -126,26 +126,35 @@ def _rotations(weights: Weights, n: int, *, local: bool) -> tuple[Tensor | None,
 # --- attention ------------------------------------------------------------------------------------
 
 
+class Projected(NamedTuple):
+    """Queries, keys and values of every head, rotated for their positions, and the gates of z.
+
+    q: `... head pos d_head`
+    k, v: `... kv_head pos d_head`
+    gate: `... head pos d_head`, before the sigmoid; None if heads are not gated
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gate: Tensor | None = None
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Projected":
+        """Each part after the same change."""
+        gate = None if self.gate is None else change(self.gate)
+        return Projected(change(self.q), change(self.k), change(self.v), gate)
+
+
 def project(
-    weights: Weights, block: Block, resid: Tensor, tables: PositionTables, pos: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of every head, rotated for their positions. `... pos d_model ->
-    ... head pos d_head`; keys and values have kv_head
+    weights: Weights, block: Block, resid: Tensor, terms: PositionTerms, pos: Tensor
+) -> Projected:
+    """Queries, keys, values and gates of a layer with attention.
 
-    pos: broadcasts over the leading axes of resid
-
-    If heads are gated, their gates, before the sigmoid, follow the queries, `... head pos (2
-    d_head)`, because both belong to the position that reads.
-
-    In a layer without attention, the mixer's input takes the place of queries and keys, `... 1 pos
-    d_model`, and values are empty: later positions need nothing else of earlier ones.
+    Shape: `... pos d_model`, and `pos` broadcasts over its leading axes
     """
     config = weights.config
-    layer_tables = tables.of(block)
+    layer_terms = terms.of(block)
     x = forward.attention_input(block, resid, config, _norm)
-    if block.mixer is not None:
-        read = x.unsqueeze(-3)
-        return read, read, read[..., :0]
     flat = _linear(x, *block.fused)
     heads = flat.unflatten(-1, (-1, config.d_head)).transpose(-2, -3)  # ... head pos d_head
     counts = [config.n_heads, config.n_kv_heads, config.n_kv_heads]
@@ -153,35 +162,34 @@ def project(
     q, k, v, *gate = heads.split(counts, dim=-3)
     q = forward.norm_heads(q, block.norm_q, config, _norm)
     k = forward.norm_heads(k, block.norm_k, config, _norm)
-    if layer_tables.cos is not None and pos is not None:
-        q = _rotate(config, q, layer_tables, pos)
-        k = _rotate(config, k, layer_tables, pos)
-    return torch.cat([q, *gate], dim=-1) if gate else q, k, v
+    if layer_terms.cos is not None:
+        q = _rotate(config, q, layer_terms, pos)
+        k = _rotate(config, k, layer_terms, pos)
+    return Projected(q, k, v, *gate)
 
 
-def split_gate(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries, and the gates after them, which are empty if heads are not gated."""
-    return q[..., : k.shape[-1]], q[..., k.shape[-1] :]
+def gated(z: Tensor, gate: Tensor | None) -> Tensor:
+    """z times the sigmoid of its gates; z itself if heads are not gated.
 
-
-def gated(z: Tensor, gate: Tensor) -> Tensor:
-    """z times the sigmoid of its gates; unchanged if these are empty. Shape unchanged."""
-    return z * gate.sigmoid() if gate.shape[-1] else z
-
-
-def _rotate(config: Config, x: Tensor, tables: LayerTables, pos: Tensor) -> Tensor:
-    """Rotated queries or keys, with the run's cosines and sines. `... head pos d_head`, `...
-    pos`
+    Shape: `... d_head, ... d_head -> ... d_head`
     """
-    assert tables.cos is not None and tables.sin is not None
-    dims = tables.cos.shape[-1]
+    return z if gate is None else z * gate.sigmoid()
+
+
+def _rotate(config: Config, x: Tensor, terms: LayerTerms, pos: Tensor) -> Tensor:
+    """Rotated queries or keys, with the run's cosines and sines.
+
+    Shape: `... head pos d_head, ... pos -> ... head pos d_head`
+    """
+    assert terms.cos is not None and terms.sin is not None
+    dims = terms.cos.shape[-1]
     # A family may rotate only the first coordinates of a head.
     rotary = x[..., :dims]
     unrotated = x[..., dims:]
     if config.family.rotary_adjacent_pairs:
         rotary = halves(rotary, dims)
-    cos = tables.cos[pos].unsqueeze(-3)
-    sin = tables.sin[pos].unsqueeze(-3)
+    cos = terms.cos[pos].unsqueeze(-3)
+    sin = terms.sin[pos].unsqueeze(-3)
     rounded = config.family.in_float32 if x.dtype == torch.float64 else ()
     # Rounded to float32 in between, as in the family's code.
     if "rotated" in rounded or "rotation" in rounded:
@@ -196,49 +204,81 @@ def _rotate(config: Config, x: Tensor, tables: LayerTables, pos: Tensor) -> Tens
     return torch.cat([rotated, unrotated], dim=-1) if unrotated.shape[-1] else rotated
 
 
-def pattern(
-    weights: Weights, block: Block, matches: Tensor, bias: Tensor | None, sinks: Tensor | None
-) -> Tensor:
-    """The pattern from products of queries and keys: softmax(cap(q k / divisor) + bias). `...
-    key_pos`, unchanged
+def scores(weights: Weights, block: Block, qk: Tensor, bias: Tensor | None) -> Tensor:
+    """Scores from products of queries and keys: cap(q k / divisor) + bias.
 
-    sinks: of the heads, shaped like the products without keys; None if heads have no sink
+    Shape: `... key_pos -> ... key_pos`
     """
-    return softmax_with_sinks(scores_of(weights, block, matches, bias), sinks)
-
-
-def scores_of(weights: Weights, block: Block, matches: Tensor, bias: Tensor | None) -> Tensor:
-    """Scores from products of queries and keys: cap(q k / divisor) + bias. `... key_pos`,
-    unchanged"""
-    scores = matches * (1 / block.score_divisor)
+    scaled = qk * (1 / block.score_divisor)
     if weights.config.attn_logit_softcapping:
-        scores = softcap(scores, weights.config.attn_logit_softcapping)
-    return scores if bias is None else scores + bias
+        scaled = softcap(scaled, weights.config.attn_logit_softcapping)
+    return scaled if bias is None else scaled + bias
+
+
+def pattern(
+    weights: Weights, block: Block, qk: Tensor, bias: Tensor | None, sinks: Tensor | None
+) -> Tensor:
+    """The pattern from products of queries and keys: the softmax of their scores.
+
+    Shape: `... key_pos -> ... key_pos`
+
+    sinks: as for `softmax_with_sinks`
+    """
+    return softmax_with_sinks(scores(weights, block, qk, bias), sinks)
 
 
 def softmax_with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    """The pattern from scores. `... key_pos`, unchanged; `sinks` as for `pattern`"""
+    """The pattern from scores.
+
+    Shape: `... key_pos -> ... key_pos`
+
+    sinks: of the heads, shaped like the scores without keys; None if heads have no sink
+    """
     if sinks is None:
         return scores.softmax(-1)
     sink = sinks[..., None].expand(*scores.shape[:-1], 1)
     return torch.cat([scores, sink], dim=-1).softmax(-1)[..., :-1]
 
 
-def attend(
-    weights: Weights, block: Block, q: Tensor, k: Tensor, v: Tensor, tables: PositionTables
+def scores_at(
+    weights: Weights, block: Block, q: Tensor, k: Tensor, at: Tensor, terms: PositionTerms
 ) -> Tensor:
-    """z of whole texts, or of their last positions if the keys and values of all positions are
-    given. `... head query_pos d_head, twice ... kv_head key_pos d_head -> ... head query_pos
-    d_head`
+    """The scores of the query at `at`, minus infinity for masked keys.
+
+    Shape: `batch head d_head, batch kv_head key_pos d_head -> batch head key_pos`
     """
+    qk = (q.unflatten(1, (k.shape[1], -1)) @ k.mT).flatten(1, 2)
+    bias = terms.of(block).bias
+    if bias is not None:
+        bias = bias[:, at, : k.shape[-2]].transpose(0, 1)
+    elif weights.causal:
+        bias = mask(q.new_zeros(k.shape[-2], k.shape[-2]))[at, None]
+    return scores(weights, block, qk, bias)
+
+
+def pattern_at(
+    weights: Weights, block: Block, q: Tensor, k: Tensor, at: Tensor, terms: PositionTerms
+) -> Tensor:
+    """The pattern row of the query at `at`.
+
+    Shape: `batch head d_head, batch kv_head key_pos d_head -> batch head key_pos`
+    """
+    return softmax_with_sinks(scores_at(weights, block, q, k, at, terms), block.sinks)
+
+
+def attend(weights: Weights, block: Block, projected: Projected, terms: PositionTerms) -> Tensor:
+    """z of whole texts, or of their last positions if only these have queries.
+
+    Shape: `... head query_pos d_head`
+    """
+    q, k, v, gate = projected
     n = q.shape[-2]
     size = k.shape[-2]
-    q, gate = split_gate(q, k)
     leading = q.shape[:-3]
     heads = q.shape[-3]
     # torch's attention supports neither a cap of the scores nor sinks.
     by_hand = bool(weights.config.attn_logit_softcapping) or block.sinks is not None
-    bias = tables.of(block).bias
+    bias = terms.of(block).bias
     if bias is not None:
         bias = bias[:, size - n : size, :size]
     elif weights.causal and (n < size or by_hand):
@@ -247,9 +287,9 @@ def attend(
     k = k.flatten(0, -4)
     v = v.flatten(0, -4)
     if by_hand:
-        matches = q @ repeat_kv(k, heads).mT
+        qk = q @ repeat_kv(k, heads).mT
         sinks = None if block.sinks is None else block.sinks[:, None]
-        z = pattern(weights, block, matches, bias, sinks) @ repeat_kv(v, heads)
+        z = pattern(weights, block, qk, bias, sinks) @ repeat_kv(v, heads)
     else:
         z = functional.scaled_dot_product_attention(
             q,
@@ -263,112 +303,104 @@ def attend(
     return gated(z.unflatten(0, leading), gate)
 
 
-def attend_last(
-    weights: Weights,
-    block: Block,
-    projected: tuple[Tensor, Tensor, Tensor],
-    before: KeysValues,
-    tables: PositionTables,
+def attend_one_position(
+    weights: Weights, block: Block, projected: Projected, past: Past, terms: PositionTerms
 ) -> Tensor:
-    """z of many variants of one position. `-> batch head variant d_head`
+    """z of many variants of one position.
 
-    projected: queries, keys and values of the variants, `batch head variant d_head`
-    before: keys and values of the positions before it, `batch kv_head key_pos d_head`
+    Shape: `batch head variant d_head`
+
+    projected: of the variants, `batch head variant d_head`
+    past: keys and values of the positions before it, `batch kv_head key_pos d_head`
     """
-    keys, values = before
+    keys, values = past
     groups = (keys.shape[1], -1)
-    q, k, v = (part.unflatten(1, groups) for part in projected)  # batch kv_head head variant d_head
-    q, gate = split_gate(q, k)
-    own_match = (q * k).sum(-1, keepdim=True)
-    matches = torch.cat([_grouped(q, keys.mT), own_match], dim=-1)
+    # batch kv_head head variant d_head
+    q, k, v, gate = projected.map(lambda part: part.unflatten(1, groups))
+    qk_of_itself = (q * k).sum(-1, keepdim=True)
+    qk = torch.cat([_grouped(q, keys.mT), qk_of_itself], dim=-1)
     pos = keys.shape[-2]
-    bias = tables.query_bias(block, pos, slice(pos + 1))
+    bias = terms.query_bias(block, pos, slice(pos + 1))
     bias = None if bias is None else bias.unflatten(0, groups)
     sinks = None if block.sinks is None else block.sinks.unflatten(0, groups)[..., None]
-    attention = pattern(weights, block, matches, bias, sinks)
-    from_before = _grouped(attention[..., :-1], values)
-    return gated(torch.addcmul(from_before, attention[..., -1:], v), gate).flatten(1, 2)
+    attention = pattern(weights, block, qk, bias, sinks)
+    from_past = _grouped(attention[..., :-1], values)
+    return gated(torch.addcmul(from_past, attention[..., -1:], v), gate).flatten(1, 2)
 
 
 def _grouped(x: Tensor, shared: Tensor) -> Tensor:
     """Every head's rows times the matrix that its group shares.
 
-    `batch kv_head head row a, batch kv_head a b`
+    Shape: `batch kv_head head row a, batch kv_head a b -> batch kv_head head row b`
     """
     return (x.flatten(2, 3) @ shared).unflatten(2, x.shape[2:4])
 
 
-def pattern_at(
-    weights: Weights, block: Block, q: Tensor, k: Tensor, at: Tensor, tables: PositionTables
+def attend_variants(
+    weights: Weights, block: Block, projected: Projected, past: Past | None, terms: PositionTerms
 ) -> Tensor:
-    """The pattern row of the query at `at`.
+    """z of the live positions of every variant.
 
-    `batch head d_head, batch kv_head key_pos d_head -> batch head key_pos`
-    """
-    return softmax_with_sinks(scores_at(weights, block, q, k, at, tables), block.sinks)
+    Shape: `batch variant live head d_head`
 
-
-def scores_at(
-    weights: Weights, block: Block, q: Tensor, k: Tensor, at: Tensor, tables: PositionTables
-) -> Tensor:
-    """The scores of the query at `at`, minus infinity for masked keys.
-
-    `batch head d_head, batch kv_head key_pos d_head -> batch head key_pos`
-    """
-    q, _ = split_gate(q, k)
-    matches = (q.unflatten(1, (k.shape[1], -1)) @ k.mT).flatten(1, 2)
-    bias = tables.of(block).bias
-    if bias is not None:
-        bias = bias[:, at, : k.shape[-2]].transpose(0, 1)
-    elif weights.causal:
-        bias = mask(q.new_zeros(k.shape[-2], k.shape[-2]))[at, None]
-    return scores_of(weights, block, matches, bias)
-
-
-def attend_among(
-    weights: Weights,
-    block: Block,
-    projected: Sequence[Tensor],
-    before: KeysValues | None,
-    tables: PositionTables,
-) -> Tensor:
-    """z of the live positions of every variant. `-> batch variant live head d_head`
-
-    projected: queries, keys and values, `batch variant head live d_head`, keys and values with
-        kv_head
-    before: keys and values of the positions before them, twice `batch kv_head key_pos d_head`
+    projected: of the live positions, `batch variant head live d_head`
+    past: keys and values of the positions before them, `batch kv_head key_pos d_head`
 
     Each live position reads the positions before, and the variant's own live positions as the mask
     allows.
     """
-    q, k, v = projected
-    if block.mixer is not None:
-        state = None
-        if before is not None:
-            # All variants share the state that earlier positions left.
-            state = recurrence.state_behind(block.mixer, before[0])
-        return recurrence.mix(block.mixer, k.squeeze(2), state).unsqueeze(3)
-    if before is not None and q.shape[-2] == 1:
+    if past is None:
+        return attend(weights, block, projected, terms).transpose(2, 3)
+    if projected.q.shape[-2] == 1:
         # With one live position, the keys and values before it need not be repeated for each
         # variant.
-        q, k, v = (part.squeeze(-2).transpose(1, 2) for part in projected)
-        return attend_last(weights, block, (q, k, v), before, tables).transpose(1, 2).unsqueeze(2)
-    if before is not None:
-        keys, values = (part[:, None].expand(-1, q.shape[1], -1, -1, -1) for part in before)
-        k = torch.cat([keys, k], dim=-2)
-        v = torch.cat([values, v], dim=-2)
-    return attend(weights, block, q, k, v, tables).transpose(2, 3)
+        one_position = projected.map(lambda part: part.squeeze(-2).transpose(1, 2))
+        z = attend_one_position(weights, block, one_position, past, terms)
+        return z.transpose(1, 2).unsqueeze(2)
+    q, k, v, gate = projected
+    keys, values = (part[:, None].expand(-1, q.shape[1], -1, -1, -1) for part in past)
+    k = torch.cat([keys, k], dim=-2)
+    v = torch.cat([values, v], dim=-2)
+    return attend(weights, block, Projected(q, k, v, gate), terms).transpose(2, 3)
 
 
-def read_memory(weights: Weights, block: Block, resid: Tensor, memory: KeysValues) -> Tensor:
-    """z of cross-attention, whose keys and values are constants. `batch variant live d_model ->
-    ... head d_head`
+def cross_attend(weights: Weights, block: Block, resid: Tensor, memory: KeysValues) -> Tensor:
+    """z of cross-attention, whose keys and values are constants.
+
+    Shape: `batch variant live d_model -> batch variant live head d_head`
     """
     config = weights.config
     x = forward.attention_input(block, resid, config, _norm)
     q = _linear(x.flatten(1, 2), *block.queries).unflatten(-1, (config.n_heads, -1)).transpose(1, 2)
     z = functional.scaled_dot_product_attention(q, *memory, scale=1 / block.score_divisor)
     return z.transpose(1, 2).unflatten(1, resid.shape[1:3])
+
+
+# --- mixers ---------------------------------------------------------------------------------------
+
+
+def mixer_input(weights: Weights, block: Block, resid: Tensor) -> Tensor:
+    """What the mixer of a layer without attention reads.
+
+    Shape: `... pos d_model -> ... pos d_model`
+    """
+    return forward.attention_input(block, resid, weights.config, _norm)
+
+
+def mix_variants(block: Block, x: Tensor, past: Past | None) -> Tensor:
+    """z of the mixer at the live positions of every variant, as of a single head.
+
+    Shape: `batch variant live d_model -> batch variant live 1 d_mixed`
+
+    past: the mixer's input at the positions before them, `batch pos d_model`
+    """
+    assert block.mixer is not None
+    state = None
+    if past is not None:
+        [earlier] = past
+        # All variants share the state that earlier positions left.
+        state = recurrence.state_behind(block.mixer, earlier[:, None])
+    return recurrence.mix(block.mixer, x, state).unsqueeze(3)
 
 
 # --- writes ---------------------------------------------------------------------------------------
@@ -443,7 +475,10 @@ def after_attention(weights: Weights, block: Block, resid: Tensor, z: Tensor) ->
 
 
 def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
-    """The MLP's activations from the stream that it reads. `... d_model -> ... d_mlp`"""
+    """The MLP's activations from the stream that it reads.
+
+    Shape: `... d_model -> ... d_mlp`
+    """
     config = weights.config
     activation = ACTIVATIONS[config.activation]
     x = resid
@@ -461,8 +496,9 @@ def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
 
 
 def chosen_experts(weights: Weights, block: Block, resid: Tensor) -> Tensor:
-    """Which experts of a routed MLP are chosen for the stream that it reads. `... d_model -> ...
-    expert`
+    """Which experts of a routed MLP are chosen for the stream that it reads.
+
+    Shape: `... d_model -> ... expert`
     """
     config = weights.config
     x = resid
@@ -472,7 +508,9 @@ def chosen_experts(weights: Weights, block: Block, resid: Tensor) -> Tensor:
 
 
 def _activate_experts(block: Block, x: Tensor, config: Config) -> Tensor:
-    """The activations of a routed MLP, as in `Block`. `... d_model -> ... d_mlp`
+    """The activations of a routed MLP, as in `Block`.
+
+    Shape: `... d_model -> ... d_mlp`
 
     Each expert runs only for the tokens that choose it in this very run.
     """

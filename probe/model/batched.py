@@ -139,10 +139,10 @@ class Projected(NamedTuple):
     v: Tensor
     gate: Tensor | None = None
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Projected":
-        """Each part after the same change."""
-        gate = None if self.gate is None else change(self.gate)
-        return Projected(change(self.q), change(self.k), change(self.v), gate)
+    def map(self, change: Callable[..., Tensor], *others: "Projected") -> "Projected":
+        """`change` of each part; its further arguments are the same part of `others`."""
+        parts = zip(self, *others, strict=True)
+        return Projected(*(change(*part) for part in parts if part[0] is not None))
 
 
 def project(

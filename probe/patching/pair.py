@@ -400,26 +400,26 @@ def _attend(cache: PairCache, number: int, spread: Tensor, local: Tensor, pos: i
     past = cache.past(number, first) if first else None
     streams = _stack_variants(spread, local)
 
-    def at_live_positions(changed: Tensor, unchanged: Tensor) -> Tensor:
+    def live(changed: Tensor, unchanged: Tensor) -> Tensor:
         """`row vector ..., row pos ... -> row variant live ...`"""
-        everywhere, at_pos = _unstack_variants(changed, spread.shape)
-        with_change = _set_at(unchanged[:, first:], at_pos, pos - first)
-        return torch.cat([everywhere, with_change], dim=1)
+        of_spread, of_local = _unstack_variants(changed, spread.shape)
+        with_change = _set_at(unchanged[:, first:], of_local, pos - first)
+        return torch.cat([of_spread, with_change], dim=1)
+
+    def live_by_head(changed: Tensor, unchanged: Tensor) -> Tensor:
+        """`row head vector d_head, row head pos d_head -> row variant head live d_head`"""
+        return live(changed.transpose(1, 2), unchanged.transpose(1, 2)).transpose(2, 3)
 
     if layer.projected is None:
+        x = batched.mixer_input(weights, block, streams)
         unchanged = batched.mixer_input(weights, block, layer.resid_pre)
-        x = at_live_positions(batched.mixer_input(weights, block, streams), unchanged)
-        return batched.mix_variants(block, x, past)
+        return batched.mix_variants(block, live(x, unchanged), past)
     of_spread = torch.arange(first, cache.n, device=weights.device).repeat(spread.shape[1])
     of_local = of_spread.new_full((local.shape[1],), pos)
     positions = torch.cat([of_spread, of_local])[None]
     changed = batched.project(weights, block, streams, cache.terms, positions)
-    parts = []
-    for changed_part, unchanged_part in zip(changed, layer.projected, strict=True):
-        if changed_part is not None and unchanged_part is not None:
-            part = at_live_positions(changed_part.transpose(1, 2), unchanged_part.transpose(1, 2))
-            parts.append(part.transpose(2, 3))  # row variant head live d_head
-    return batched.attend_variants(weights, block, Projected(*parts), past, cache.terms)
+    projected = changed.map(live_by_head, layer.projected)
+    return batched.attend_variants(weights, block, projected, past, cache.terms)
 
 
 def _stack_variants(spread: Tensor, local: Tensor) -> Tensor:

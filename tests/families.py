@@ -7,10 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-import pytest
 import torch
 import transformers
 from checkpoints import SENTENCES
+from seeds import campaign_except
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -161,11 +161,7 @@ def each_family(*kinds: str, also: Sequence[str] = ()) -> list:
     Representatives always run, and so do families in `also`, which have a rule that no representative
     has. The others are left to `make campaign`.
     """
-    here = (*REPRESENTATIVES, *also)
-    return [
-        pytest.param(kind, marks=() if kind in here else pytest.mark.campaign)
-        for kind in kinds or KINDS
-    ]
+    return campaign_except(kinds or KINDS, (*REPRESENTATIVES, *also))
 
 
 # One of each kind of mixer: a short convolution, a gated delta rule, a state space.

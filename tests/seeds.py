@@ -1,6 +1,6 @@
 """The seeds or cases of every run, and the seeds of the campaign."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -14,6 +14,13 @@ def mostly_campaign(cases: Iterable[Any], *, here: int = 1) -> list[Any]:
     return [
         pytest.param(*part, marks=[pytest.mark.campaign] * (index >= here))
         for index, part in enumerate(parts)
+    ]
+
+
+def campaign_except(cases: Iterable[str], here: Collection[str]) -> list[Any]:
+    """A parameter for each case; those that are not in `here` are left to `make campaign`."""
+    return [
+        pytest.param(case, marks=() if case in here else pytest.mark.campaign) for case in cases
     ]
 
 

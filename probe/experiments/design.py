@@ -208,13 +208,26 @@ def widen_draws(draws: Array, estimate: Array, word_units: Sequence[Units]) -> A
 
 
 def count_units(word_units: Sequence[Units]) -> int:
-    """The number of units behind a mean over pairs of senses; each counts once.
+    """The number of units in a mean over pairs of senses; each counts once.
 
     If no number is shared, the number in the pair of senses that has the fewest (`widen_draws`).
     """
     if _share_units(word_units):
         return len(set().union(*word_units))
     return min(len(set(units)) for units in word_units)
+
+
+def interval_over_senses(
+    draws: Array, estimate: Array, word_units: Sequence[Units]
+) -> tuple[Array, Array]:
+    """The 95 % interval of a mean over the pairs of senses of a word.
+
+    Shape: draws ..., ... -> (...), (...)
+
+    The arguments are as in `widen_draws`.
+    """
+    wide = widen_draws(draws, estimate, word_units)
+    return resampling.interval(wide, estimate, units=count_units(word_units))
 
 
 def _share_units(word_units: Sequence[Units]) -> bool:

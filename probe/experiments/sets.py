@@ -23,10 +23,9 @@ from probe.experiments.design import (
     Pairs,
     Ranked,
     bootstrap,
-    count_units,
+    interval_over_senses,
     make_pairs,
     spread,
-    widen_draws,
 )
 from probe.experiments.observe import Observation
 from probe.experiments.plan import DIRECTIONS, DONORS_PER_PAIR, Size, Work
@@ -294,8 +293,7 @@ def run_curves(
         word_units.setdefault(group.axes.senses, []).extend(group.pairs.word_units)
     by_senses = [*word_units.values()]
     estimate = faithfulness(moves.sum(0))
-    draws = widen_draws(faithfulness(weight @ moves), estimate, by_senses)
-    low, high = resampling.interval(draws, estimate, units=count_units(by_senses))
+    low, high = interval_over_senses(faithfulness(weight @ moves), estimate, by_senses)
     # necessity = 1 - F(all other heads), so the ends of its interval change places
     of_first, without = np.split(estimate, 2)
     low_of_first, low_without = np.split(low, 2)

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probe.experiments.design import Pairs, count_units, crossed_factors, widen_draws
+from probe.experiments.design import Pairs, crossed_factors, interval_over_senses
 from probe.experiments.noun_mlps import NounMlpRecord
 from probe.experiments.nouns import NounRecord
 from probe.experiments.record import SensePair, WordRecord
@@ -396,8 +396,7 @@ def joined_parts(parts: Sequence[PartComparison]) -> Mapping[str, Array]:
     """
     specific = np.mean([part.specific for part in parts], axis=0)
     word_units = [part.pairs.word_units for part in parts]
-    draws = widen_draws(_draws_of_mean(parts), specific, word_units)
-    low, high = resampling.interval(draws, specific, units=count_units(word_units))
+    low, high = interval_over_senses(_draws_of_mean(parts), specific, word_units)
     p = np.minimum(1, len(parts) * np.min([part.p for part in parts], axis=0))
     general = np.mean([part.general for part in parts], axis=0)
     values = (general, specific, low, high, p)
@@ -409,10 +408,9 @@ def _draws_of_mean(parts: Sequence[PartComparison]) -> Array:
     factors = crossed_factors([part.pairs for part in parts])
     factors.append([noun for part in parts for noun in part.nouns])
     weights = resampling.bootstrap_weights(factors, seed=parts[0].pairs.seed)  # draw swap
+    of_parts = resampling.split_weights(weights, [len(part.nouns) for part in parts])
     means = []
-    for part, of_part in zip(
-        parts, resampling.split_weights(weights, [len(part.nouns) for part in parts]), strict=True
-    ):
+    for part, of_part in zip(parts, of_parts, strict=True):
         sums = np.tensordot(of_part, part.differences, axes=1)
         means.append(sums / of_part.sum(1).reshape(-1, *[1] * (sums.ndim - 1)))
     return np.asarray(np.mean(means, axis=0))

@@ -481,9 +481,7 @@ def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
     """
     config = weights.config
     activation = ACTIVATIONS[config.activation]
-    x = resid
-    if config.family.norm_first:
-        x = _norm(resid, block.norm_mlp, block.norm_mlp_bias, config)
+    x = forward.normed_for_mlp(block, resid, config, _norm)
     if block.experts:
         return _activate_experts(block, x, config)
     if block.w_gate is not None and block.w_up is not None:
@@ -501,9 +499,7 @@ def chosen_experts(weights: Weights, block: Block, resid: Tensor) -> Tensor:
     Shape: `... d_model -> ... expert`
     """
     config = weights.config
-    x = resid
-    if config.family.norm_first:
-        x = _norm(resid, block.norm_mlp, block.norm_mlp_bias, config)
+    x = forward.normed_for_mlp(block, resid, config, _norm)
     return forward.route(block, x, config) > 0
 
 

@@ -391,6 +391,14 @@ def mlp_input(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config
     unchanged.
     """
     x = resid_pre if config.family.parallel_attn_mlp else resid_mid
+    return normed_for_mlp(block, x, config)
+
+
+def normed_for_mlp(block: Block, x: Tensor, config: Config, norm: Norm = norm) -> Tensor:
+    """The stream after the norm in front of the MLP; the stream itself without such a norm.
+
+    Shape: ... d_model -> ... d_model
+    """
     if not config.family.norm_first:
         return x
     return norm(x, block.norm_mlp, block.norm_mlp_bias, config)

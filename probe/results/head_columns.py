@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from probe.experiments.design import bootstrap_each, count_units, widen_draws
+from probe.experiments.design import bootstrap_each, interval_over_senses, widen_draws
 from probe.experiments.head_parts import by_distance
 from probe.experiments.nouns import NounRecord
 from probe.experiments.record import SensePair
@@ -106,15 +106,14 @@ def swap_columns(pairs: Sequence[SensePair]) -> dict[str, Array]:
     word_units = [of_pair.word_units for of_pair in groups]
     draws = {}
     for name in draws_of_pairs[0]:
-        mean_draws = mean(each[name] for each in draws_of_pairs)
-        draws[name] = widen_draws(mean_draws, columns[name], word_units)
-        low, high = resampling.interval(draws[name], columns[name], units=count_units(word_units))
+        draws[name] = mean(each[name] for each in draws_of_pairs)
+        low, high = interval_over_senses(draws[name], columns[name], word_units)
         columns[f"{name}_low"] = low
         columns[f"{name}_high"] = high
     has_heads = effects[0].has_heads  # some layers of a hybrid have no heads
     ranked = net[has_heads]
     ranks = resampling.ranks(ranked.ravel()).reshape(ranked.shape)
-    ends = resampling.rank_intervals(draws["net"][:, has_heads])
+    ends = resampling.rank_intervals(widen_draws(draws["net"], net, word_units)[:, has_heads])
     for name, numbers in zip(RANK_COLUMNS, (ranks, *ends), strict=True):
         columns[name] = np.full(net.shape, np.nan)
         columns[name][has_heads] = numbers

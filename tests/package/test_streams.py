@@ -11,19 +11,12 @@ from pathlib import Path
 import pytest
 import typer.main
 from example_sentences import GREEK
+from seeds import campaign_except
 
 from probe import cli
 
 PAGES = Path(__file__).parents[2] / "reports" / "docs" / "pages"
 COMMANDS = typer.main.get_command(cli.app).commands
-
-
-def commands(*here):
-    """Parameters of a test over all commands; those that are not `here` are left to the campaign."""
-    return [
-        pytest.param(command, marks=[pytest.mark.campaign] * (command not in here))
-        for command in COMMANDS
-    ]
 
 
 TEXT = "η τράπεζα"
@@ -101,7 +94,9 @@ def test_every_command_has_arguments_here(arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", commands("report", "walk", "convert", "models"))
+@pytest.mark.parametrize(
+    "command", campaign_except(COMMANDS, ("report", "walk", "convert", "models"))
+)
 def test_a_stream_gets_the_characters_of_its_encoding(command, arguments, monkeypatch, tmp_path):
     _, in_full = written_by(monkeypatch, tmp_path, "utf-8", command, *arguments[command])
     code, text = written_by(monkeypatch, tmp_path, "cp1252", command, *arguments[command])
@@ -111,7 +106,7 @@ def test_a_stream_gets_the_characters_of_its_encoding(command, arguments, monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", commands("check", "params", "models"))
+@pytest.mark.parametrize("command", campaign_except(COMMANDS, ("check", "params", "models")))
 def test_a_closed_pipe_ends_a_command_with_exit_code_2(command, arguments, monkeypatch, capsys):
     reader, writer = os.pipe()
     os.close(reader)

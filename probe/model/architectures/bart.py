@@ -30,7 +30,7 @@ def _bart_parts(attn: str) -> dict[str, tuple[str, str]]:
     }
 
 
-# In a pre-norm decoder the cross-attention, with its own norm, follows these.
+# In a pre-norm decoder the cross-attention and its norm follow these.
 HOOKS_AFTER_SELF_ATTENTION = {"attn_out": "self_attn.o.hook_out", "resid_mid": "ln2.hook_in"}
 
 BART_MLP = {

@@ -123,7 +123,7 @@ def decoder_stack(
 ) -> Attention:
     """The attention and the MLP in every layer of a decoder with a single stack.
 
-    hooks: those that differ from `pre_norm_hooks`
+    hooks: the hooks that differ from `pre_norm_hooks`
     unreliable_hooks: a quantity that is listed here has no hook, unless `hooks` names one
     norms_writes: whether the writes of attention and of the MLP are read before a norm that follows
         them

@@ -36,14 +36,12 @@ class SenseAxes:
 
     senses: the names of the two senses, in the order of their first sentences
     split: the sentences that are fitted on and the sentences that are tested
-    nuisance_p: p that a property without meaning separates the senses (`nuisances`)
     axes: the sense axes, by holdout, at every stage
     separation: the held-out separation at every depth
     """
 
     senses: tuple[str, str]
     split: CrossFit
-    nuisance_p: float
     axes: HeldOutAxes
     separation: DepthSeparation
 
@@ -133,10 +131,7 @@ def observe(
         splits = split_senses(material, seed=seed, causal=causal)
     states = read_states(model, material, later_token=later_token)
     stages = _stages(model, material, states) if next_token else Stages(states.resid)
-    pairs = tuple(
-        _sense_axes(material, states, stages, senses, split, seed, causal=causal)
-        for senses, split in splits.items()
-    )
+    pairs = tuple(_sense_axes(states, stages, senses, split) for senses, split in splits.items())
     depth = axes.choose_depth([pair.separation for pair in pairs])
     return Observation(material, states, stages, pairs, depth, causal)
 
@@ -213,21 +208,13 @@ def _with_next_token(weights: Weights, states: TargetStates, copies: int) -> tor
 
 
 def _sense_axes(
-    material: Material,
-    states: TargetStates,
-    stages: Stages,
-    senses: tuple[str, str],
-    split: CrossFit,
-    seed: int,
-    *,
-    causal: bool,
+    states: TargetStates, stages: Stages, senses: tuple[str, str], split: CrossFit
 ) -> SenseAxes:
     """The held-out axes of two senses, and how well they separate the senses."""
     held_out = axes.hold_out(stages.vectors, split, senses, stages.root, stages.toward.get(senses))
     return SenseAxes(
         senses=senses,
         split=split,
-        nuisance_p=_nuisance_p(material, split, seed, causal=causal),
         axes=held_out,
         separation=axes.separation_by_holdout(held_out, states.resid, split),
     )
@@ -249,7 +236,7 @@ def split_senses(material: Material, *, seed: int, causal: bool) -> SensePairSpl
 def _split(material: Material, senses: tuple[str, str], seed: int, *, causal: bool) -> CrossFit:
     """How the sentences of two senses are held out; see `split_senses`."""
     split = cross_fit(material.sentences, senses, seed=seed)
-    if split.pair_design != DRAWN or _nuisance_p(material, split, seed, causal=causal) >= LEVEL:
+    if split.pair_design != DRAWN or nuisance_p(material, split, seed=seed, causal=causal) >= LEVEL:
         return split
     try:
         alike = cross_fit(material.sentences, senses, seed=seed, positions=material.targets)
@@ -260,7 +247,7 @@ def _split(material: Material, senses: tuple[str, str], seed: int, *, causal: bo
     return split if len(alike.rows) < half else alike
 
 
-def _nuisance_p(material: Material, split: CrossFit, seed: int, *, causal: bool) -> float:
+def nuisance_p(material: Material, split: CrossFit, *, seed: int, causal: bool) -> float:
     """p that the senses differ in one of the nuisances."""
     values = nuisances(material, split.rows, causal=causal)
     return resampling.difference_p(values, split.is_a, split.exchanged, seed=seed)

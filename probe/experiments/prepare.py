@@ -9,7 +9,7 @@ from scipy.stats import false_discovery_control
 
 from probe.experiments import design, swaps
 from probe.experiments.design import Pairs, Readings, make_pairs, number_across_senses
-from probe.experiments.observe import Observation, SenseAxes
+from probe.experiments.observe import Observation, SenseAxes, nuisance_p
 from probe.experiments.options import Options
 from probe.model.records import TargetStates
 from probe.stats import resampling
@@ -159,7 +159,9 @@ def _gates(
         largest_t=float(of_gap.t.max()),
         next_token=next_token,
         continuation=continuation,
-        nuisance=sense.nuisance_p,
+        nuisance=nuisance_p(
+            observation.material, sense.split, seed=options.seed, causal=observation.causal
+        ),
         untrained=(
             float("nan") if untrained is None else untrained_p(untrained, sense, seed=options.seed)
         ),

@@ -312,26 +312,23 @@ def gap_test(resid: Array, split: CrossFit, *, seed: int) -> Gap:
     that have one, and fits every axis again. Each stage is divided by its standard deviation under
     relabelling.
     """
-    member, number = as_numbers(
-        list(zip(split.exchanged, split.is_a, split.cells.tolist(), strict=True))
-    )
-    # One row of each unit of exchangeability: its rows change their sense together.
-    first = np.unique(member, return_index=True)[1]
     rng = np.random.default_rng(seed)
-    count = np.bincount(member, minlength=number)
-    labels = relabel(split.is_a, split.exchanged, draws=GATE_DRAWS, rng=rng)[:, first].astype(float)
-    in_training = np.array(
-        [np.bincount(member[[*holdout.train]], minlength=number) > 0 for holdout in split.holdouts],
-        dtype=float,
-    )
-    tested_groups = [np.flatnonzero(split.cells[first] == part) for part in range(len(in_training))]
+    labels = relabel(split.is_a, split.exchanged, draws=GATE_DRAWS, rng=rng)
+    member, number = as_numbers(split.exchanged)
+    first = np.unique(member, return_index=True)[1]  # one row of each unit
+    flips = (labels[:, first] != labels[0, first]).astype(float)
+    terms = _terms(labels[0], member, number)
     offsets = resid - resid[:1]  # identical vectors become exactly 0
-    sums = [
-        _sums(vectors - vectors.mean(0), member, number) for vectors in np.moveaxis(offsets, 1, 0)
-    ]
-    statistics = _agreement(
-        [of_groups @ of_groups.T for of_groups in sums], labels, count, in_training, tested_groups
-    )
+    centred = np.moveaxis(offsets - offsets.mean(0), 1, 0)
+    # D_test is divided by the counts of all rows, so the holdouts add up to the whole difference.
+    of_test = _factors(flips, terms.sum(1))
+    statistics = np.zeros((len(flips), len(centred)))
+    for holdout in split.holdouts:
+        train, test = [*holdout.train], [*holdout.test]
+        of_train = _factors(flips, terms[:, train].sum(1))
+        for stage, vectors in enumerate(centred):
+            products = (terms[:, train] @ vectors[train]) @ (terms[:, test] @ vectors[test]).T
+            statistics[:, stage] += np.einsum("dt,dt->d", of_train @ products, of_test)
     spread = statistics[1:].std(0)
     statistics = np.divide(
         statistics,
@@ -349,47 +346,31 @@ def _sums(rows: Array, member: NDArray[np.intp], number: int) -> Array:
     return sums
 
 
-def _agreement(
-    grams: Sequence[Array],
-    labels: Array,
-    count: NDArray[np.intp],
-    in_training: Array,
-    tested_groups: Sequence[Any],
-) -> Array:
-    """Σ <D_test, D_train> over the holdouts, under every labelling, for each stage. `-> draw
-    stage`
-
-    `grams: group group`: inner products of the groups' sums, by stage.
-    `in_training: holdout group`: 1 if a group belongs to the training rows.
-    `tested_groups`: the groups that each holdout tests.
-
-    D_test is divided by the counts of all rows, so the holdouts add up to the whole difference.
-    With L = 1 for rows of sense A, and n_A and n_B the training rows of each sense,
-
-        Σ_train (L / n_A - (1 - L) / n_B) gram
-            = (1 / n_A + 1 / n_B) Σ_train L gram - 1 / n_B Σ_train gram
-
-    so the labels are multiplied with a few columns of each Gram matrix, once for all draws.
+def _terms(is_a: Labels, member: NDArray[np.intp], number: int) -> Array:
+    """The sums of which a difference D of sense means consists, however units are relabelled: of
+    all rows, of the rows of sense A, and what each unit adds to the latter when its sense changes.
+    `-> 2 + unit, row`; multiplied with rows, these are the sums.
     """
-    weights = _signed(labels, count)
-    of_a = labels @ (count * in_training).T
-    of_b = in_training @ count - of_a
-    per_a, per_b = 1 / np.maximum(of_a, 1), 1 / np.maximum(of_b, 1)
-    total = np.zeros((len(labels), len(grams)))
-    for holdout, (mask, groups) in enumerate(zip(in_training, tested_groups, strict=True)):
-        a, b = per_a[:, holdout, None], per_b[:, holdout, None]
-        for stage, gram in enumerate(grams):
-            products = mask[:, None] * gram[:, groups]
-            of_training = (a + b) * (labels @ products) - b * products.sum(0)
-            total[:, stage] += (of_training * weights[:, groups]).sum(1)
-    return total
+    changes = np.where(is_a, -1.0, 1.0) * (np.arange(number)[:, None] == member)
+    return np.vstack([np.ones(len(is_a)), is_a, changes])
 
 
-def _signed(labels: Array, count: Any) -> Array:
-    """The factor of each group's sum in a difference of sense means: 1 / n_A or -1 / n_B."""
-    of_a = labels @ count
-    of_b = count.sum() - of_a
-    return labels / np.maximum(of_a, 1)[:, None] - (1 - labels) / np.maximum(of_b, 1)[:, None]
+def _factors(flips: Array, counts: Array) -> Array:
+    """The factor of each of `_terms` in D, under every relabelling. `draw unit, 2 + unit -> draw,
+    2 + unit`
+
+    With f = 1 for units whose sense changes, and n_A and n_B the rows of each sense,
+
+        D = Σ_A / n_A - (Σ - Σ_A) / n_B
+          = (1 / n_A + 1 / n_B) (Σ_A observed + Σ_u f_u change_u) - 1 / n_B Σ
+
+    counts: the terms' sums of rows that are 1
+    """
+    total, observed, *changes = counts
+    of_a = observed + flips @ changes
+    per_a, per_b = 1 / np.maximum(of_a, 1), 1 / np.maximum(total - of_a, 1)
+    both = (per_a + per_b)[:, None]
+    return np.hstack([-per_b[:, None], both, both * flips])
 
 
 def difference_p(
@@ -402,10 +383,14 @@ def difference_p(
     """
     offset = values - values[:1]
     labels = relabel(is_a, units, draws=GATE_DRAWS, rng=np.random.default_rng(seed)).astype(float)
-    signed = _signed(labels, np.ones(len(values), dtype=np.intp))
     spread = offset.std(0)
     scaled = np.divide(offset, spread, out=np.zeros_like(offset), where=spread > 0)
-    largest = np.abs(signed @ scaled).max(1)
+    of_a = labels.sum(1, keepdims=True)
+    of_b = len(values) - of_a
+    sum_a = labels @ scaled
+    mean_a = sum_a / np.maximum(of_a, 1)
+    mean_b = (scaled.sum(0) - sum_a) / np.maximum(of_b, 1)
+    largest = np.abs(mean_a - mean_b).max(1)
     return permutation_p(largest.round(MEAN_DECIMALS))
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from browser import CHROMIUM, NO_CHROMIUM, chromium, opening, sharing
+from embedded import embedded
 
 if TYPE_CHECKING:
     from probe.model.model import Model
@@ -150,9 +151,7 @@ def model(checkpoint: Path) -> "Model":
 @pytest.fixture(scope="session")
 def tiny() -> "Model":
     """The embedded model; shared like `model`."""
-    import probe
-
-    return probe.load("tiny-senses")
+    return embedded()
 
 
 @pytest.fixture(scope="session")
@@ -266,6 +265,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(SELDOM)
     gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Freeze what the tests left: pytest and the interpreter would scan it several times before
+    they end."""
+    gc.freeze()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

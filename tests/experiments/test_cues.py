@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from embedded import embedded
 from handmade import CUES, NOUNS, make_handmade, make_sentences, resolver
 from measured import studied
 from seeds import mostly_campaign
@@ -26,11 +27,6 @@ from probe.text.slots import frames_for, read_frames, stem_of
 
 DEPTH = 3
 FORWARD = 1e-5  # of the largest value: batched forward and plain transformers, both in float32
-
-
-@pytest.fixture(scope="module")
-def tiny():
-    return load("tiny-senses")
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +184,7 @@ def test_a_cue_of_several_tokens_is_read_as_a_whole(tiny, axes, templates):
 
 
 def test_an_encoder_also_reads_cues_after_the_word(axes):
-    model = load("tiny-senses-bidirectional")
+    model = embedded("tiny-senses-bidirectional")
     texts = frames_for("bank", both_sides=True)
     slotted = read_frames(texts, "bank", both_sides=True)
     filled = [cues.template(model, frame, "lake") for frame in slotted]
@@ -300,15 +296,14 @@ def test_a_head_that_reads_only_from_the_word_writes_nothing_at_other_nouns(plan
     assert here["slope"].abs().max() < 0.05
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("word", "texts"),
-    mostly_campaign(
-        [
-            ("apple", ("The orchard apple", "The software apple")),
-            ("bank", ("The river bank", "The loan bank")),
-            ("seal", ("The ocean seal", "The wax seal")),
-        ]
-    ),
+    [
+        ("apple", ("The orchard apple", "The software apple")),
+        ("bank", ("The river bank", "The loan bank")),
+        ("seal", ("The ocean seal", "The wax seal")),
+    ],
 )
 def test_two_texts_are_enough_to_separate_the_cues_of_the_grammar(tiny, word, texts):
     """Uses cue words of the lexicon that are not in the two texts. The model saw some of them in
@@ -448,7 +443,7 @@ def test_a_token_is_a_beginning_if_a_plain_model_continues_it(tiny, plain):
 
 
 def test_a_model_without_next_tokens_keeps_its_whole_words():
-    model = load("tiny-senses-bidirectional")
+    model = embedded("tiny-senses-bidirectional")
     slots = ask(model, "bank")
     assert without_beginnings(model, slots) is slots
 

@@ -8,6 +8,7 @@ import handmade
 import numpy as np
 import pytest
 import torch
+from embedded import embedded
 from families import family_model
 from handmade import (
     NOUNS,
@@ -323,7 +324,7 @@ def test_sentences_and_nouns_that_cannot_be_compared_are_left_out_with_the_reaso
 
 
 def test_the_word_is_not_compared_with_ambiguous_nouns():
-    model = probe.load("tiny-senses")
+    model = embedded()
     material = prepare(model, "bank", lexicon.expand("bank").sentences)
     among = candidates(model, material, ("mole", "fence"))
     assert tuple(among.nouns) == ("fence",)

@@ -528,7 +528,7 @@ def eight_pairs(seed, vocabulary):
     return a, b
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_no_head_of_a_random_model_moves_several_pairs_significantly():
     """Along the direction of the pair itself, every head that writes anything moves the pair: all
     of twelve random models had a head with p < .05. Along the direction of the other pairs, at most

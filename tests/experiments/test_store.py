@@ -4,6 +4,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 
 import pytest
+from embedded import embedded
 from handmade import WORD, make_sentences
 from measured import assert_same, options_of
 from planted import planted_model
@@ -14,7 +15,7 @@ from probe.experiments.measure import measure
 from probe.experiments.observe import split_senses
 from probe.experiments.store import RECORDS, read_record, write_record
 from probe.experiments.table import EXPERIMENTS
-from probe.model.load import load, untrained
+from probe.model.load import untrained
 from probe.studies.survey_word import measure_sets
 
 pytestmark = pytest.mark.slow
@@ -37,7 +38,7 @@ def records():
     """Three records: a word of the lexicon, which has sentences in the lesson; a word in a planted
     model with a backup head; and sets of heads of other words.
     """
-    tiny = load("tiny-senses")
+    tiny = embedded()
     planted, _ = planted_model("backup", 0)
     return (
         measured(tiny, prepare(tiny, "bank", probe.lexicon.expand("bank").sentences[:96])),

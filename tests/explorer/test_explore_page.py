@@ -7,9 +7,8 @@ from urllib.request import urlopen
 
 import pytest
 from browser import number, serious_findings
+from embedded import embedded
 from seeds import mostly_campaign
-
-import probe
 
 uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed: probe-heads[explore]")
 
@@ -28,7 +27,7 @@ HOSTILE = "</script><script>window.canary=1</script> <img src=x onerror=canary=1
 def address():
     """A running explorer of tiny-senses."""
     listener = server.listening("127.0.0.1", 0)
-    app = server.application(probe.load("tiny-senses"), token=TOKEN)
+    app = server.application(embedded(), token=TOKEN)
     running = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
     thread = threading.Thread(target=running.run, args=([listener],), daemon=True)
     thread.start()

@@ -5,6 +5,7 @@ import base64
 
 import pytest
 import torch
+from embedded import embedded
 from families import family_model
 from hooked_runs import edit_at, read_all
 
@@ -550,7 +551,7 @@ def test_an_encoder_decoder_is_refused():
 
 
 def test_a_bidirectional_model_swaps_and_does_not_write():
-    explorer = Explorer(probe.load("tiny-senses-bidirectional"))
+    explorer = Explorer(embedded("tiny-senses-bidirectional"))
     assert len(result(explorer, "sentence")["next"]) == 8
     reply = result(explorer, "swap", swaps=[[0, 0, "other"]])
     assert len(reply["next"]) == 2 and reply["coordinates"][0] != reply["coordinates"][1]

@@ -5,8 +5,7 @@ import re
 import socket
 
 import pytest
-
-import probe
+from embedded import embedded
 
 testclient = pytest.importorskip(
     "starlette.testclient", reason="starlette is not installed: probe-heads[explore]"
@@ -25,7 +24,7 @@ QUESTION |= {"other": "They took the money from the bank."}
 
 @pytest.fixture(scope="module")
 def client():
-    app = server.application(probe.load("tiny-senses"), token=TOKEN)
+    app = server.application(embedded(), token=TOKEN)
     with testclient.TestClient(app, base_url=HOST) as test_client:
         yield test_client
 

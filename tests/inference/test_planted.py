@@ -65,7 +65,7 @@ by_seed = pytest.mark.parametrize("seed", mostly_campaign(SEEDS))
 # Tested in the campaign only, because a similar circuit is tested in every run.
 CAMPAIGN = (
     *("small_decoy", "erased_decoy", "additive", "either", "erased", "weak_suppressor"),
-    *("any_function_word", "matched"),
+    *("any_function_word", "matched", "one_back"),
 )
 PERMUTATIONS = 199
 PAIRS = 60  # pairs of sentences in which heads are swapped
@@ -245,6 +245,7 @@ def test_continuations_separate_a_write_that_is_read_from_one_that_is_not(kind, 
         assert (resolver[name], decoy[name]) == (before[0][name], before[1][name]), name
 
 
+@pytest.mark.campaign
 def test_continuations_of_the_other_sense_give_no_gap_and_the_page_says_so(monkeypatch):
     model, _ = planted_model("decoy", 0)
     follow(monkeypatch, model, reverse=True)
@@ -416,6 +417,7 @@ def name_of(head):
     return "L{}H{}".format(*head)
 
 
+@pytest.mark.campaign
 @by_seed
 def test_one_sense_has_five_times_the_sentences_and_cues_are_far_away(seed):
     model, head = resolver_model(seed)

@@ -4,6 +4,7 @@ the next step."""
 import re
 
 import pytest
+from embedded import embedded
 
 import probe
 from probe.errors import InputError
@@ -18,7 +19,7 @@ SEED = "{}: got seed = {}, expected a whole number from 0 on. Omit it for 0."
 
 @pytest.fixture(scope="module")
 def model():
-    return probe.load("tiny-senses")
+    return embedded()
 
 
 def wrong_calls():

@@ -99,6 +99,7 @@ def test_without_the_resolver_accuracy_falls_to_the_bag_of_words_and_without_ran
     assert (means(evaluation, "same_sense")["fall"][head[0] + 1 :] == 0).all()
 
 
+@pytest.mark.campaign
 def test_without_a_head_that_only_looks_at_the_cue_accuracy_stays():
     model, (planted, looker) = looking_model()
     sentence = ROWS[0]

@@ -9,6 +9,7 @@ from mmap import PAGESIZE, mmap
 import numpy as np
 import pandas as pd
 import pytest
+from embedded import embedded
 from measured import options_of, studied
 
 from probe.errors import InputError
@@ -18,7 +19,7 @@ from probe.experiments.observe import split_senses
 from probe.inference.nouns import TOO_FEW_NOUNS
 from probe.model import hooks
 from probe.model.decomposition import write_coordinates
-from probe.model.load import load, read_weights, untrained
+from probe.model.load import read_weights, untrained
 from probe.model.trace import target_states
 from probe.pages.terminal import cost_sentence, likely, sentences_suffice
 from probe.patching import edges, heads, positions, tokens, variants
@@ -51,7 +52,7 @@ def plan(model, words, **options):
 
 @pytest.fixture(scope="module")
 def model():
-    return load("tiny-senses")
+    return embedded()
 
 
 @pytest.fixture(scope="module")
@@ -429,7 +430,7 @@ def test_the_comparison_with_other_nouns_is_part_of_the_plan(model, of_bank):
 def test_a_second_model_is_part_of_the_plan(model, of_bank):
     """No sentence about bank in the lexicon has a late cue. One about apple has, so its sentences
     are read once more."""
-    second = load("tiny-senses-bidirectional")
+    second = embedded("tiny-senses-bidirectional")
     assert plan(model, "bank", second=second).forwards == of_bank.forwards
     with_apple = plan(model, "apple", second=second).forwards - plan(model, "apple").forwards
     assert with_apple == len(expand("apple", both_sides=True).sentences)

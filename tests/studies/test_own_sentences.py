@@ -5,6 +5,7 @@ import re
 
 import pandas as pd
 import pytest
+from embedded import embedded
 from measured import studied
 
 import probe
@@ -102,7 +103,7 @@ def test_every_sentence_has_a_coordinate_and_the_page_lists_the_misread_ones(run
 
 
 def test_the_coordinate_is_along_an_axis_fitted_without_the_sentence_and_its_cue(folder):
-    model = probe.load("tiny-senses")
+    model = embedded()
     sentences = probe.read_sentences(folder / "note.csv").sentences
     material = prepare(model, sentences[0].word, sentences)
     record = studied(model, material, nouns=()).record

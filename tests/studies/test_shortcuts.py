@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from handmade import TO_BOS, TO_CUE, WORD, Head, corpus_of, make_sentences, resolver, without
 from planted import EVEN, HINT, KINDS, Circuit, circuit_of, model_of, step
+from seeds import mostly_campaign
 
 import probe
 from probe.errors import InputError
@@ -74,7 +75,7 @@ def test_where_neurons_are_saturated_the_gradient_is_0_and_the_swap_has_the_whol
     assert abs(head.integrated_20 - head.swap) < 0.1
 
 
-@pytest.mark.parametrize("kind", ("either", "both"))
+@pytest.mark.parametrize("kind", mostly_campaign(("either", "both")))
 def test_a_gradient_misses_two_heads_that_combine_in_a_step(kind):
     _, planted = scores_of(kind)
     assert (planted["swap"] > 0.4).all()

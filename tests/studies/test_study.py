@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 import pytest
+from embedded import embedded
 from example_study import make_study
 from measured import options_of
 
@@ -47,11 +48,6 @@ APPLE = "Apple unveiled a new smartphone model at their latest product launch ev
 
 
 @cache
-def model(name="tiny-senses"):
-    return probe.load(name)
-
-
-@cache
 def sentences_of(word):
     """Sentences of two or three senses of a word in three of the nine frames."""
     sentences = [
@@ -64,7 +60,7 @@ def sentences_of(word):
 @pytest.fixture(scope="module")
 def study():
     return probe.study(
-        model(),
+        embedded(),
         sentences=[*sentences_of("bank"), *sentences_of("mole")],
         permutations=199,
         max_pairs=12,
@@ -76,7 +72,7 @@ def study():
 def quick(seed, *experiments):
     """A study of bank with few permutations and pairs."""
     return probe.study(
-        model(), sentences=sentences_of("bank"), seed=seed, experiments=experiments, **QUICK
+        embedded(), sentences=sentences_of("bank"), seed=seed, experiments=experiments, **QUICK
     )
 
 
@@ -84,9 +80,9 @@ def quick(seed, *experiments):
 def both():
     """A study with a second model, which reads the sentences with a late cue."""
     return probe.study(
-        model(),
+        embedded(),
         sentences=sentences_of("apple"),
-        second=model(BOTH_WAYS),
+        second=embedded(BOTH_WAYS),
         **QUICK | {"max_pairs": 4},
     )
 
@@ -192,7 +188,7 @@ def test_used_and_left_out_sentences_add_up_to_all_sentences(study):
 def test_attention_and_contribution_of_a_reading_equal_the_trace(study):
     row, keys = study.readings.iloc[0], ["sentence", "word", "layer", "head"]
     reading = study.readings.groupby(keys).get_group(tuple(row[keys]))
-    trace = probe.trace(model(), row["text"])
+    trace = probe.trace(embedded(), row["text"])
     target = reading.loc[reading["role"] == "word", "pos"].max()
     assert np.allclose(
         reading["attention"], trace.pattern[row["layer"], row["head"], target], atol=1e-5
@@ -229,7 +225,7 @@ def test_a_seed_reproduces_a_study_and_another_seed_keeps_the_read_out_layer(stu
 @pytest.mark.campaign
 def test_an_untrained_model_has_no_gap_and_nothing_is_ranked():
     study = probe.study(
-        load.untrained(model(), seed=0), "seal", experiments=("heads", "readings"), **QUICK
+        load.untrained(embedded(), seed=0), "seal", experiments=("heads", "readings"), **QUICK
     )
     assert not study.words["ranked"].any()
     assert study.heads[["swap", "direct", "rank"]].isna().all(axis=None)
@@ -238,7 +234,7 @@ def test_an_untrained_model_has_no_gap_and_nothing_is_ranked():
 
 def test_sentences_without_frames_pairs_or_cues_are_studied_with_drawn_donors():
     bare = corpus_of("bank", frame=None, pair=None, cue_start=None, cue_end=None, distance=None)
-    study = probe.study(model(), sentences=bare, permutations=199, experiments=("heads",))
+    study = probe.study(embedded(), sentences=bare, permutations=199, experiments=("heads",))
     assert study.words["pair_design"].item() == "donors drawn at random"
     assert study.words["split_design"].item() == "5 folds by sentence"
     assert study.heads["attention_cue"].isna().all()
@@ -253,7 +249,7 @@ def test_user_sentences_may_be_a_path_or_a_table(tmp_path):
     ]
     pd.DataFrame(rows).to_csv(tmp_path / "mine.csv", sep=";", index=False)
     first, second = [
-        probe.study(model(), "bank", sentences=corpus, **QUICK)
+        probe.study(embedded(), "bank", sentences=corpus, **QUICK)
         for corpus in (tmp_path / "mine.csv", rows)
     ]
     assert first.options["sentences"] == "mine.csv" and len(first.sentences) == len(rows)
@@ -291,7 +287,7 @@ def test_invalid_studies_are_refused_before_the_work():
     def refused(word, *, error=InputError, **options):
         with pytest.raises(error) as caught:
             probe.study(
-                model(), word, planned=lambda plan: pytest.fail("the work had begun"), **options
+                embedded(), word, planned=lambda plan: pytest.fail("the work had begun"), **options
             )
         return str(caught.value)
 
@@ -320,11 +316,11 @@ def test_invalid_studies_are_refused_before_the_work():
             f"Cannot choose words: got {words!r}, not a word or a list of words. Give ['bank'], for "
             "example, or omit it for bank, mole, apple."
         )
-    assert refused("seal", second=model()) == (
+    assert refused("seal", second=embedded()) == (
         "Cannot read cues after the word in tiny-senses: it reads left to right only, expected a "
         "model that reads both ways. Give tiny-senses-bidirectional or another BERT or RoBERTa."
     )
-    two_stacks = refused("apple", second=model("tiny-translator"), error=UnsupportedModel)
+    two_stacks = refused("apple", second=embedded("tiny-translator"), error=UnsupportedModel)
     assert (
         "a word is read in one stack of blocks, and it has an encoder and a decoder" in two_stacks
     )
@@ -333,7 +329,7 @@ def test_invalid_studies_are_refused_before_the_work():
 @pytest.mark.parametrize("experiments", ["nouns", ["sets", "shares"], []])
 def test_a_second_model_that_no_experiment_reads_is_refused(experiments):
     with pytest.raises(InputError) as caught:
-        probe.study(model(), "apple", second=model(BOTH_WAYS), experiments=experiments)
+        probe.study(embedded(), "apple", second=embedded(BOTH_WAYS), experiments=experiments)
     assert str(caught.value) == (
         "Cannot study words with a second model: only the experiment lessons reads it, and it was "
         "not chosen. Choose lessons too (experiments=, on the command line --only and --without), "
@@ -363,7 +359,7 @@ def test_later_words_change_the_sense_only_in_the_model_that_reads_both_ways(
 
 
 def test_the_effects_of_a_later_word_are_differences_of_texts_with_hidden_words():
-    second = model(BOTH_WAYS)
+    second = embedded(BOTH_WAYS)
     corpus = lexicon.expand("apple", both_sides=True)
     sentences = lexicon.keep_one_token_cues(corpus, lambda piece: is_one_token(second, piece))
     observation = observe(second, prepare(second, "apple", sentences.sentences), seed=0)

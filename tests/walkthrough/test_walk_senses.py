@@ -9,6 +9,7 @@ from itertools import product
 import pandas as pd
 import pytest
 from browser import settled, unfold
+from embedded import embedded
 from hooked_runs import edit_at, read_all
 from test_walk import unpacked
 from test_walk_families import MANIFEST
@@ -161,7 +162,7 @@ def test_a_caution_at_the_top_says_that_the_sense_cannot_be_known_yet(model, tex
 
 @pytest.mark.real_model
 def test_a_model_that_reads_both_ways_is_not_cautioned():
-    both = probe.load("tiny-senses-bidirectional")
+    both = embedded("tiny-senses-bidirectional")
     walked = probe.walk(both, "Apple unveiled a new smartphone", at="Apple")
     assert walked.findings.caution is None
 

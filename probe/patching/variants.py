@@ -183,7 +183,7 @@ class Run:
     cross: Cross | None = None  # whose heads are then the ones that are edited
 
     def __post_init__(self) -> None:
-        require_no_hooks(self.weights)
+        require_unhooked(self.weights)
 
     def steps(
         self, entering: Tensor, past: Iterable[Past | None] | None = None
@@ -204,7 +204,7 @@ class Run:
             yield step
 
 
-def require_no_hooks(weights: Weights) -> None:
+def require_unhooked(weights: Weights) -> None:
     """Raises InputError for the weights of a model whose hooks stay active."""
     if weights.hooked is None:
         return

@@ -242,7 +242,7 @@ def walk(
     """
     model = load(model)
     require_heads(model.config, "a walk", "read its tensors with trace, and its heads with report")
-    _require_no_hooks(model)
+    _require_unhooked(model)
     check_texts(model, text, target, beside, against)
     check_pair(head)
     if target is None:
@@ -291,7 +291,7 @@ def walk(
     )
 
 
-def _require_no_hooks(model: Model) -> None:
+def _require_unhooked(model: Model) -> None:
     """Raises InputError for a model whose hooks stay on."""
     if model.origin.hooks:
         raise InputError(

@@ -18,7 +18,7 @@ def mostly_campaign(cases: Iterable[Any], *, here: int = 1) -> list[Any]:
 
 
 def campaign_except(cases: Iterable[str], here: Collection[str]) -> list[Any]:
-    """A parameter for each case; those that are not in `here` are left to `make campaign`."""
+    """A parameter for each case; `make campaign` runs the cases that are not in `here`."""
     return [
         pytest.param(case, marks=() if case in here else pytest.mark.campaign) for case in cases
     ]

@@ -250,6 +250,16 @@ def relabel(
 
     Units with both senses are flipped; among units with a single sense, the senses are shuffled.
     """
+    member, flips = _flip_units(is_a, units, draws=draws, rng=rng)
+    return np.asarray(is_a, dtype=bool) ^ flips[:, member]
+
+
+def _flip_units(
+    is_a: Sequence[bool], units: Sequence[Hashable], *, draws: int, rng: np.random.Generator
+) -> tuple[NDArray[np.intp], Labels]:
+    """The unit of every row, and whether a relabelling changes the sense of a unit; the first
+    changes none. `-> n, (1 + draws, unit)`
+    """
     observed = np.asarray(is_a, dtype=bool)
     member, number = as_numbers(units)
     count_a = np.bincount(member, observed, minlength=number)
@@ -258,7 +268,7 @@ def relabel(
     single = (count_a == 0) | (count_b == 0)
     senses = count_a[single] > 0
     flips[:, single] = rng.permuted(np.tile(senses, (draws, 1)), axis=1) != senses
-    return np.vstack([observed, observed ^ flips[:, member]])
+    return member, np.vstack([np.zeros(number, dtype=bool), flips])
 
 
 def reached(draws: Array, observed: Array) -> Labels:
@@ -312,12 +322,7 @@ def gap_test(resid: Array, split: CrossFit, *, seed: int) -> Gap:
     that have one, and fits every axis again. Each stage is divided by its standard deviation under
     relabelling.
     """
-    rng = np.random.default_rng(seed)
-    labels = relabel(split.is_a, split.exchanged, draws=GATE_DRAWS, rng=rng)
-    member, number = as_numbers(split.exchanged)
-    first = np.unique(member, return_index=True)[1]  # one row of each unit
-    flips = (labels[:, first] != labels[0, first]).astype(float)
-    terms = _terms(labels[0], member, number)
+    terms, flips = _relabelled(split.is_a, split.exchanged, seed=seed)
     offsets = resid - resid[:1]  # identical vectors become exactly 0
     centred = np.moveaxis(offsets - offsets.mean(0), 1, 0)
     # D_test is divided by the counts of all rows, so the holdouts add up to the whole difference.
@@ -346,25 +351,31 @@ def _sums(rows: Array, member: NDArray[np.intp], number: int) -> Array:
     return sums
 
 
-def _terms(is_a: Labels, member: NDArray[np.intp], number: int) -> Array:
-    """The sums of which a difference D of sense means consists, however units are relabelled: of
-    all rows, of the rows of sense A, and what each unit adds to the latter when its sense changes.
-    `-> 2 + unit, row`; multiplied with rows, these are the sums.
+def _relabelled(
+    is_a: Sequence[bool], units: Sequence[Hashable], *, seed: int
+) -> tuple[Array, Array]:
+    """The sums of which a difference D of sense means consists, however units are relabelled, and
+    the units whose sense a relabelling of the gate changes. `-> (2 + unit, row), (draw unit)`
+
+    The sums are of all rows, of the rows of sense A, and of what each unit adds to the latter when
+    its sense changes. Multiplied with vectors of the rows, they are sums of vectors.
     """
-    changes = np.where(is_a, -1.0, 1.0) * (np.arange(number)[:, None] == member)
-    return np.vstack([np.ones(len(is_a)), is_a, changes])
+    rng = np.random.default_rng(seed)
+    member, flips = _flip_units(is_a, units, draws=GATE_DRAWS, rng=rng)
+    changes = np.where(is_a, -1.0, 1.0) * (np.arange(flips.shape[1])[:, None] == member)
+    return np.vstack([np.ones(len(member)), is_a, changes]), flips.astype(float)
 
 
 def _factors(flips: Array, counts: Array) -> Array:
-    """The factor of each of `_terms` in D, under every relabelling. `draw unit, 2 + unit -> draw,
-    2 + unit`
+    """The factor of each sum of `_relabelled` in D, under every relabelling. `draw unit, 2 + unit
+    -> draw, 2 + unit`
 
     With f = 1 for units whose sense changes, and n_A and n_B the rows of each sense,
 
         D = Σ_A / n_A - (Σ - Σ_A) / n_B
           = (1 / n_A + 1 / n_B) (Σ_A observed + Σ_u f_u change_u) - 1 / n_B Σ
 
-    counts: the terms' sums of rows that are 1
+    counts: the sums of rows that are 1
     """
     total, observed, *changes = counts
     of_a = observed + flips @ changes
@@ -382,15 +393,10 @@ def difference_p(
     `values: n k`. Max-T over the k numbers. 1 if no number differs at all.
     """
     offset = values - values[:1]
-    labels = relabel(is_a, units, draws=GATE_DRAWS, rng=np.random.default_rng(seed)).astype(float)
     spread = offset.std(0)
     scaled = np.divide(offset, spread, out=np.zeros_like(offset), where=spread > 0)
-    of_a = labels.sum(1, keepdims=True)
-    of_b = len(values) - of_a
-    sum_a = labels @ scaled
-    mean_a = sum_a / np.maximum(of_a, 1)
-    mean_b = (scaled.sum(0) - sum_a) / np.maximum(of_b, 1)
-    largest = np.abs(mean_a - mean_b).max(1)
+    terms, flips = _relabelled(is_a, units, seed=seed)
+    largest = np.abs(_factors(flips, terms.sum(1)) @ (terms @ scaled)).max(1)
     return permutation_p(largest.round(MEAN_DECIMALS))
 
 

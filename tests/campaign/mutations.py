@@ -303,8 +303,8 @@ FAULTS = (
     Fault(
         "stats/resampling.py",
         "units not turned as a whole",
-        "observed ^ flips[:, member]",
-        "observed ^ (rng.random((draws, len(observed))) < 0.5)",
+        "return member, np.vstack([np.zeros",
+        "return rng.permutation(member), np.vstack([np.zeros",
     ),
     Fault(
         "stats/resampling.py",

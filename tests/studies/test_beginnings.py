@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 from embedded import embedded
+from seeds import mostly_campaign
 
 import probe
 from probe.errors import InputError
@@ -73,9 +74,7 @@ def test_sentences_with_the_same_beginning_are_held_out_together(tiny):
     assert all(len(pair & set(holdout.test)) in (0, 2) for holdout in task.plan.holdouts)
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(n, marks=pytest.mark.campaign if n > 0 else ()) for n in range(28)]
-)
+@pytest.mark.parametrize("seed", mostly_campaign(range(28)))
 def test_random_weights_have_no_gap_after_a_few_beginnings(tiny, seed):
     """Each gate has p < .01 by chance in one of a hundred runs."""
     model = untrained(tiny, seed=seed)

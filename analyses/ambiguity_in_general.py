@@ -68,7 +68,7 @@ models[["model", *COUNTS, "depth", "gap_p", *GENERAL]]
 heads = read("survey_heads").sort_values(["model", "rank"])
 heads = heads[heads["rank"] <= FIRST]
 NUMBERS = ["effect", "effect_low", "effect_high", "p", "between_words", "words_positive"]
-BESIDE = ["general", "specific", "specific_low", "specific_high", "p_specific", "comparison"]
+BESIDE = ["nouns", "more", "more_low", "more_high", "p_more", "nouns_share", "comparison"]
 table = heads[["model", "layer", "head", "read_depth", *NUMBERS, *BESIDE]]
 table
 
@@ -100,7 +100,7 @@ ablated[["word", "kind", "tested", "accuracy", "accuracy_without", *FALLS]]
 
 # %%
 name = table["model"] + " L" + table["layer"].astype(str) + "H" + table["head"].astype(str)
-parts = {"ambiguous words": "effect", "unambiguous nouns": "general"}
+parts = {"ambiguous words": "effect", "unambiguous nouns": "nouns"}
 rows = pd.concat(
     [
         pd.DataFrame({"row": name, "what": label, "value": table[column]})

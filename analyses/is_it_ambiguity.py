@@ -42,7 +42,7 @@ WORDS = ("bank", "mole", "apple")
 LEADING = 5  # heads of a word
 LEVEL = 0.05
 KEY = ["word", "sense_a", "sense_b"]
-COLUMNS = ["net", "general", "specific", "specific_low", "specific_high", "p_specific"]
+COLUMNS = ["net", "nouns", "more", "more_low", "more_high", "p_more", "nouns_share"]
 
 
 def read(name: str) -> pd.DataFrame:
@@ -65,7 +65,7 @@ words, heads, mlps, controls = (read(name) for name in ("words", "word_heads", "
 # `general_share`: their mean squared gap, over the squared gap of the word.
 
 # %%
-words[["model", *KEY, "depth", "gap_p", "nouns", "general_share", "largest_share", "ambiguity_p"]]
+words[["model", *KEY, "depth", "gap_p", "nouns_compared", "general_share", "largest_share", "ambiguity_p"]]
 
 # %% [markdown]
 # ## The distance between the senses, by depth
@@ -105,10 +105,10 @@ charts.save(picture, out / "is_it_ambiguity_encoder.png")
 picture
 
 # %% [markdown]
-# ## The part of every top head's effect that is specific to the word
+# ## How far every top head moves the word and nouns in its place
 #
-# `net` is the head's effect at the word, `general` its effect at the nouns, each as a fraction of their own gap. `specific` is the
-# difference, over the sentences in which both were measured.
+# `net` is how far the swap moves the word, `nouns` how far it moves the nouns, both in the word's gap. `more` is the difference, over
+# the sentences in which both were measured. `nouns_share` is how far it moves the nouns in their own gap.
 
 # %%
 leading = heads[heads["rank"] <= LEADING].sort_values(["model", "word", "rank"], kind="stable")
@@ -118,16 +118,16 @@ leading[["model", "word", "part", *COLUMNS, "comparison", "verdict"]]
 # %% [markdown]
 # ## Which MLPs do more for the word than for other nouns
 #
-# An MLP reads the token itself: whatever is specific to *bank* and not to *fence* has to come from there.
+# An MLP reads the token itself: what happens at *bank* and not at *fence* has to begin there.
 #
 # `pairs` counts the pairs of senses for which the MLP does more; the numbers are means over all of them.
 
 # %%
 by_layer = mlps.assign(pairs=mlps["comparison"] == "more").groupby(["model", "word", "layer"])
 of_layers = by_layer.agg(dict.fromkeys(COLUMNS[:3], "mean") | {"pairs": "sum"}).reset_index()
-specific_mlps = of_layers[of_layers["pairs"] > 0]
-specific_mlps = specific_mlps.assign(part=[f"MLP {layer}" for layer in specific_mlps["layer"]])
-specific_mlps[["model", "word", "part", *COLUMNS[:3], "pairs"]]
+more_mlps = of_layers[of_layers["pairs"] > 0]
+more_mlps = more_mlps.assign(part=[f"MLP {layer}" for layer in more_mlps["layer"]])
+more_mlps[["model", "word", "part", *COLUMNS[:3], "pairs"]]
 
 # %% [markdown]
 # ## Every noun through the same gate
@@ -154,7 +154,7 @@ gate.assign(passed=gate["p"] <= LEVEL).groupby(["model", "word"], sort=False)["p
 )
 
 # %%
-table = pd.concat([leading, specific_mlps], ignore_index=True)
+table = pd.concat([leading, more_mlps], ignore_index=True)
 table = table[["model", "word", "part", *COLUMNS, "comparison", "verdict", "pairs"]]
 table.to_csv(out / "is_it_ambiguity.csv", index=False, float_format="%.6g")
 table

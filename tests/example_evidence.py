@@ -168,12 +168,12 @@ def mlps(words: pd.DataFrame, read_at: int) -> pd.DataFrame:
     parts = []
     for row in words[words["ranked"]].itertuples():
         key = {"word": row.word, "sense_a": row.sense_a, "sense_b": row.sense_b}
-        specific = np.where(np.arange(read_at) == 1, 0.08, 0.0)
+        more = np.where(np.arange(read_at) == 1, 0.08, 0.0)
         frame = pd.DataFrame(key | {"layer": range(read_at), "net": 0.1})
-        frame = frame.assign(general=0.1 - specific, specific=specific)
-        frame = frame.assign(specific_low=specific - 0.02, specific_high=specific + 0.02)
-        frame["p_specific"] = np.where(specific > 0, 0.002, 1.0)
-        parts.append(frame.assign(comparison=np.where(specific > 0, "more", "same")))
+        frame = frame.assign(nouns=0.1 - more, more=more, more_word_axis=more, more_length=more)
+        frame = frame.assign(more_low=more - 0.02, more_high=more + 0.02, nouns_share=0.1)
+        frame = frame.assign(more_at_surprisal=more, p_more=np.where(more > 0, 0.002, 1.0))
+        parts.append(frame.assign(comparison=np.where(more > 0, "more", "same")))
     columns = [*KEYS[:3], "layer", "net", *PARTS, "comparison"]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
@@ -250,8 +250,9 @@ def paths(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
     )
     edges = edges.assign(low=rows["net"] - 0.05, high=rows["net"] + 0.04)
     third = rows["net"] / 3  # also occurs at other nouns
-    edges = edges.assign(general=third, specific=2 * third, p_specific=0.01, comparison="more")
-    edges = edges.assign(specific_low=third, specific_high=3 * third)
+    unknown = dict.fromkeys(("more_word_axis", "more_length", "more_at_surprisal"), np.nan)
+    edges = edges.assign(nouns=third, more=2 * third, p_more=0.01, comparison="more", **unknown)
+    edges = edges.assign(more_low=third, more_high=3 * third, nouns_share=third)
     grid = [
         {"component": name, "layer": layer, "head": None, "pos": pos, "behind": behind, "pairs": 8}
         | dict.fromkeys(

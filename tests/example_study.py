@@ -26,14 +26,14 @@ from example_evidence import (
 )
 
 from probe.experiments import cue_sample
-from probe.inference.nouns import PARTS
+from probe.inference.nouns import PARTS, WRITES
 from probe.inference.verdicts import REASONS, best_verdicts
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
 from probe.results.columns import ATTENTION, RANKS
 from probe.results.columns import HEADS as HEADS_TABLE
 from probe.results.frames import mixers, of_experiment
-from probe.results.head_columns import RAW_COLUMNS, SWAP_COLUMNS
+from probe.results.head_columns import SWAP_COLUMNS
 from probe.studies.study import Study
 
 LAYERS, HEADS = 4, 4
@@ -184,7 +184,7 @@ def _words(any_apart: bool) -> pd.DataFrame:
                 "general_share": 0.25 if apart else np.nan,
                 "largest_share": 0.64 if apart else np.nan,
                 "ambiguity_p": 1 / 49 if apart else np.nan,
-                "nouns": 48 if apart else 0,
+                "nouns_compared": 48 if apart else 0,
                 "surprisal": 7.5,
                 "surprisal_nouns": 11.6,
                 "nouns_near": 5 if apart else 0,
@@ -219,7 +219,7 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
             "swap_high": swap + 0.06,
             "same_sense": rng.normal(0, 0.003, len(layer)),
         }
-        causal |= {"self_repair": swap * 0.1}
+        causal |= {"added_after": swap * 0.1}
         for name, values in causal.items():
             frame[name] = values if row.ranked else np.nan
         frame["attention_cue"] = np.clip(planted * 1.5 + 0.05, 0, 1)
@@ -253,22 +253,22 @@ def _verdicts(heads: pd.DataFrame) -> pd.DataFrame:
     ]
     verdict = np.select(conditions, ["opposes", "resolver", "separates"], "none")
     unmeasured = dict.fromkeys(REASONS, np.nan) | {"p_opposes": 1.0, "attention_next": 0.0}
-    unmeasured |= {"ambiguity_p": np.where(net.notna(), 1 / 49, np.nan), "nouns": 48}
+    unmeasured |= {"ambiguity_p": np.where(net.notna(), 1 / 49, np.nan), "nouns_compared": 48}
     return pd.DataFrame({"verdict": verdict} | unmeasured, index=heads.index)
 
 
 def noun_columns(net: pd.Series) -> dict[str, object]:
-    """Heads with a third of their effect specific to this word, and small undecided ones; missing
-    for words without swaps."""
+    """Heads that move this word by a third more than nouns, and small undecided ones; missing for
+    words without swaps."""
     large = net.abs() > 0.1
-    specific = np.where(large, net / 3, 0.0)
+    more = np.where(large, net / 3, 0.0)
     comparison = np.where(large, np.where(net > 0, "more", "less"), "undecided")
-    columns = {"general": net - specific, "specific": specific}
-    columns |= {"specific_low": specific - 0.02, "specific_high": specific + 0.03}
-    columns |= {"p_specific": np.where(large, 0.004, 0.6)}
+    of_swap = {"nouns": net - more, "more": more, "more_low": more - 0.02}
+    of_swap |= {"more_high": more + 0.03, "p_more": np.where(large, 0.004, 0.6)}
+    of_swap |= {"more_word_axis": more, "more_length": np.abs(more)}
+    of_write = dict(zip(WRITES, of_swap.values(), strict=True))
+    columns = of_swap | of_write | {"more_at_surprisal": more, "nouns_share": net}
     columns = {name: np.where(net.isna(), np.nan, values) for name, values in columns.items()}
-    columns |= {"own_write": 9 * net, "own_write_nouns": 5 * net, "own_write_more_low": 2.0}
-    columns |= {"moved_raw": 20 * net, "moved_raw_nouns": 6 * net}
     return columns | {"comparison": np.where(net.isna(), "", comparison)}
 
 
@@ -290,7 +290,7 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
         mean = mean.assign(**noun_columns(mean["net"]))
         parts.append(mean.assign(word=word).merge(best_verdicts(rows), on=["layer", "head"]))
     columns = ["word", "layer", "head", "auroc", *SWAP_COLUMNS, *ATTENTION, *PARTS, "comparison"]
-    columns += ["verdict", "resolves", "of", *RAW_COLUMNS]
+    columns += ["verdict", "resolves", "of", *WRITES]
     return (
         pd.concat(parts, ignore_index=True)[columns].astype(RANKS)
         if parts

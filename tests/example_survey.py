@@ -42,7 +42,7 @@ def make_survey(
     shape: tuple[int, int] = (LAYERS, 4),
     model_name: str = "smollm2",
     heads: dict[str, float] | None = None,
-    general: dict[str, float] | None = None,
+    nouns: dict[str, float] | None = None,
     gap: float = 1.0,
     noise: float = 0.05,
     with_sets: bool = True,
@@ -52,7 +52,7 @@ def make_survey(
 ) -> MadeSurvey:
     """A survey in which these heads have these effects on words and on nouns in their place."""
     heads = {"L0H1": 0.3, "L1H2": 0.2, "L1H3": 0.1} if heads is None else heads
-    general = {"L0H1": 0.3, "L1H2": 0.05} if general is None else general
+    nouns = {"L0H1": 0.3, "L1H2": 0.05} if nouns is None else nouns
     rng = np.random.default_rng(seed)
     words = []
     for number, name in enumerate(names):
@@ -62,7 +62,7 @@ def make_survey(
             effects,
             word=name,
             gap=gap * rng.uniform(0.5, 1.5),
-            general=effects_of(shape, **general),
+            nouns=effects_of(shape, **nouns),
             noise=noise,
             kind=("homonym", "polyseme")[number % 2],
             columns={"relatedness": round(rng.uniform(0, 4), 2)},

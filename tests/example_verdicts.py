@@ -19,7 +19,7 @@ RESOLVES |= {
     "net_near": 0.33,
     "net_far": 0.3,
 }
-RESOLVES |= {"attention_previous": 0.2, "confounded": 0.0}
+RESOLVES |= {"attention_previous": 0.2, "misplaced": 0.0, "untrained": 0.0}
 RESOLVES |= dict.fromkeys(
     ("p_stands_in", "stands_in", "stands_in_layer", "stands_in_head"), math.nan
 )

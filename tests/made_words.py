@@ -64,7 +64,7 @@ class MadeWord:
             raw_gap=np.tile(self.gap, (self.n_pairs, 1)),
             by_depth=self.separation,
             squared_gap=self.squared_gap,
-            raw_effect=self.net,
+            raw_effect=np.stack([self.net, np.abs(self.net)], axis=-1),
             untrained_gap=self.untrained_gap,
             attention={"cue": self.attention_cue},
         )
@@ -77,11 +77,13 @@ class MadeWord:
             return ()
         if self.noun is None:
             return (None,)
+        # Along the noun's axis, along the word's, and the length.
+        measures = np.stack([self.noun_net, self.noun_net, np.abs(self.noun_net)], axis=-1)
         of_noun = SimpleNamespace(
             nouns=(self.noun,),
             pair_of=np.array([0]),
             heads=tuple(np.ndindex(self.net.shape[:2])),
-            by_depth=self.noun_net.reshape(-1, self.net.shape[-1]),
+            by_depth=measures.reshape(-1, *measures.shape[2:]),
             pair_gap=self.noun_gap[None],
             squared_gap=self.noun_squared_gap[None],
             word_squared_gap=self.squared_gap[None],
@@ -94,9 +96,9 @@ def there(depths):
     return (np.arange(depths) >= SENSES_FROM).astype(float)
 
 
-def made_word(number, effects, *, gap=1.0, general=None, noun_gap=0.5, rng=None, noise=0.0, **more):
+def made_word(number, effects, *, gap=1.0, nouns=None, noun_gap=0.5, rng=None, noise=0.0, **more):
     """A word whose heads have these effects (`layer head`, shares of its gap) plus noise in raw
-    units; with `general`, also the effects on a noun in its place."""
+    units; with `nouns`, also the effects on a noun in its place, as shares of the word's gap."""
     rng = rng or np.random.default_rng(number)
     effects = np.asarray(effects)
     at = there(len(effects) + 1)
@@ -105,11 +107,11 @@ def made_word(number, effects, *, gap=1.0, general=None, noun_gap=0.5, rng=None,
         return (np.asarray(shares) * size + noise * rng.normal(size=effects.shape))[..., None] * at
 
     beside = {}
-    if general is not None:
+    if nouns is not None:
         beside = {
             "noun": "fence",
             "noun_gap": noun_gap * at,
-            "noun_net": net(general, noun_gap),
+            "noun_net": net(nouns, gap),
             "noun_squared_gap": noun_gap**2 * at,
         }
     fields = {

@@ -77,13 +77,13 @@ MIXER = "mixer"  # the column of the mixers, which replace attention
 MLP_TIPS = tips(
     "name:N | part",
     "net:Q | net effect | .1%",
-    "general:Q | on unambiguous nouns | .1%",
+    "nouns:Q | on unambiguous nouns | .1%",
 )
 HEAD_TIPS = tips(
     "name:N | head",
     "verdict:N",
     "net:Q | net effect | .1%",
-    "general:Q | on unambiguous nouns | .1%",
+    "nouns:Q | on unambiguous nouns | .1%",
 )
 SURVEY_TIPS = tips(
     "name:N | head",
@@ -94,8 +94,8 @@ SURVEY_TIPS = tips(
     "between_words:Q | standard deviation between words | .1%",
     "words_positive:Q | words that it moves forward",
     "words_clear:Q | of words",
-    "general:Q | for other nouns | .1%",
-    "specific:Q | more for ambiguous words | .1%",
+    "nouns:Q | for other nouns | .1%",
+    "more:Q | more for ambiguous words | .1%",
     "read_depth:Q | blocks passed where it is read",
 )
 NAMED = 6  # heads with their name next to the point
@@ -121,8 +121,8 @@ CELL = (
     "net",
     "net_low",
     "net_high",
-    "general",
-    "specific",
+    "nouns",
+    "more",
     "swap",
     "same_sense",
     "direct",
@@ -139,7 +139,7 @@ NUMBERS_FROM = 22  # a smaller cell has no space for a number
 LOWER = 4  # a number is moved down by this, below the verdict's mark
 LARGE_MARK = 60  # square pixels of a mark, in the largest cells
 SMALL_MARK = 48
-MLP_CELL = ("word", "layer", "head", "name", "net", "general", "specific", "comparison", "beside")
+MLP_CELL = ("word", "layer", "head", "name", "net", "nouns", "more", "comparison", "beside")
 EFFECT_TITLE = "net swap effect (share of gap)"
 CHANCE = 0.5
 LEVEL_LABELS = {"labelAngle": 0, "labelOverlap": True}
@@ -218,7 +218,7 @@ def mlps_beside_nouns(mlps: pd.DataFrame, more: Mapping[str, Sequence[int]]) -> 
     for these nouns.
     """
     means = mlps.groupby(["word", "layer"], as_index=False, sort=False)
-    rows = means[["net", "general", "specific"]].mean().astype({"layer": int})
+    rows = means[["net", "nouns", "more"]].mean().astype({"layer": int})
     is_more = [
         layer in more.get(word, ()) for word, layer in zip(rows["word"], rows["layer"], strict=True)
     ]
@@ -242,7 +242,7 @@ def _mlp_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows as cells of the map: `head` is the MLPs' column, `name` what each is called."""
     names = [f"MLP of layer {layer}" for layer in rows["layer"]]
     # A frame without rows has no numeric columns, which concatenation would spread.
-    numbers = dict.fromkeys(("net", "general", "specific"), float)
+    numbers = dict.fromkeys(("net", "nouns", "more"), float)
     cells = rows.assign(head=MLP, name=names).reindex(columns=MLP_CELL)
     return cells.astype(numbers)
 

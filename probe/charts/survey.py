@@ -31,7 +31,7 @@ WORD_TIPS = tips(
     "name:N | head",
     "effect:Q | of this word's way | .1%",
     "over_words:Q | over all words | .1%",
-    "general:Q | for unambiguous nouns in its place | .1%",
+    "nouns:Q | for unambiguous nouns in its place | .1%",
     "share:Q | its gap, of the mean gap | .2f",
 )
 KEPT = {
@@ -55,7 +55,7 @@ def words_of_head(cells: pd.DataFrame, *, limits: tuple[float, float]) -> alt.La
     """What one head moves of each word's own way: a dot for each word, in the order of its effect,
     and a line at the effect over all words.
 
-    `cells`: `word kind name effect over_words general share outlier target`, a row for each word;
+    `cells`: `word kind name effect over_words nouns share outlier target`, a row for each word;
     `effect` is missing where the word's gap is not clear, `outlier` marks a word that is far from
     the others. `limits`: the ends of the axis, so that pictures can be compared.
     """

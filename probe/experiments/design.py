@@ -203,7 +203,7 @@ def widen_draws(draws: Array, estimate: Array, word_units: Sequence[Units]) -> A
     The spread around the estimate is then multiplied by the square root of their number, an upper
     bound: it becomes that of a single pair of senses.
     """
-    factor = 1.0 if _share_units(word_units) else np.sqrt(len(word_units))
+    factor = 1.0 if share_units(word_units) else np.sqrt(len(word_units))
     return np.asarray(estimate + factor * (draws - estimate))
 
 
@@ -212,7 +212,7 @@ def count_units(word_units: Sequence[Units]) -> int:
 
     If no number is shared, the number in the pair of senses that has the fewest (`widen_draws`).
     """
-    if _share_units(word_units):
+    if share_units(word_units):
         return len(set().union(*word_units))
     return min(len(set(units)) for units in word_units)
 
@@ -230,7 +230,8 @@ def interval_over_senses(
     return resampling.interval(wide, estimate, units=count_units(word_units))
 
 
-def _share_units(word_units: Sequence[Units]) -> bool:
+def share_units(word_units: Sequence[Units]) -> bool:
+    """Whether units are numbered across the pairs of senses of a word (`number_across_senses`)."""
     return len(set().union(*word_units)) < sum(len(set(units)) for units in word_units)
 
 

@@ -23,7 +23,7 @@ from probe.experiments.plan import Work, size_of, swap_work
 from probe.experiments.prepare import Prepared, prepare_pairs
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.run import Run
-from probe.experiments.swaps import PairEffects
+from probe.experiments.swaps import Swapped
 from probe.experiments.table import EXPERIMENTS
 from probe.model.load import read_weights
 from probe.model.model import Model
@@ -82,8 +82,8 @@ def measure(
         >>> material = prepare(model, "bank", probe.lexicon.expand("bank").sentences)
         >>> splits = split_senses(material, seed=0, causal=True)
         >>> record = measure(model, material, splits, SURVEY)
-        >>> record.pairs[0].raw_effect.shape  # layer head depth
-        (4, 4, 5)
+        >>> record.pairs[0].raw_effect.shape  # layer head depth measure
+        (4, 4, 5, 2)
     """
     plan = stage_units(model, material, splits, options, options.experiments)
     in_stage = stages(report, plan)
@@ -317,16 +317,16 @@ def _swap(run: Run, each: Prepared) -> SensePair:
         gap=each.gap,
         reading=each.reading,
     )
-    return _pair(run, each, swapped.raw_effect, None if no_gap else swapped.effects)
+    return _pair(run, each, swapped, with_effects=not no_gap)
 
 
 def _pair(
-    run: Run, each: Prepared, raw_effect: Array | None = None, effects: PairEffects | None = None
+    run: Run, each: Prepared, swapped: Swapped | None = None, *, with_effects: bool = False
 ) -> SensePair:
     """The record of two senses.
 
-    raw_effect: as in `swaps.Swapped`; None without swaps
-    effects: the swaps of every head; None without a gap
+    swapped: the swaps of every head; None without swaps
+    with_effects: whether there is a gap, of which the effects are fractions
     """
     observation = run.observation
     split = each.sense.split
@@ -347,8 +347,9 @@ def _pair(
         attention=_attention(observation, each.pairs),
         coordinates=coordinates[:, observation.depth],
         profile=_profile(observation, each.sense),
-        raw_effect=raw_effect,
-        swaps=effects,
+        moved=None if swapped is None else swapped.moved,
+        raw_effect=None if swapped is None else swapped.raw_effect,
+        swaps=swapped.effects if swapped is not None and with_effects else None,
     )
 
 

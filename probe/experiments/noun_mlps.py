@@ -1,7 +1,7 @@
 """The effect of swapping each MLP, on the word and on unambiguous nouns in its place.
 
-    net     how far a swap of one MLP's activations at the word moves the word, or the noun, along
-            its held-out axis, minus the effect of a same-sense donor
+    net     how far a swap of one MLP's activations at the word moves the word, or the noun, minus
+            the effect of a same-sense donor; in the measures of `probe.experiments.nouns`
 
 All numbers are in units of the residual stream.
 """
@@ -21,6 +21,7 @@ from probe.experiments.nouns import (
     WordInPlace,
     at_rows,
     axes_at,
+    net_measures,
     noun_runs,
     rows_of_pairs,
     share_out,
@@ -29,7 +30,6 @@ from probe.experiments.nouns import (
 )
 from probe.experiments.plan import DONORS_PER_PAIR, Size, Work
 from probe.experiments.run import Run
-from probe.experiments.swaps import run_swaps
 from probe.model.weights import Weights
 from probe.patching.inputs import Rows
 from probe.patching.mlps import swap_mlps
@@ -43,8 +43,9 @@ class NounMlpRecord:
     """The effects of MLPs on two senses of a word, and on nouns in its place. A swap is one noun in
     one pair.
 
-    word: net of every MLP for the word; NaN in the pairs that no noun fits. `pair layer`
-    nouns: net of every MLP with the noun. `swap layer`
+    word: net of every MLP for the word, along its axis and as a length; NaN in the pairs that no
+        noun fits. `pair layer measure`
+    nouns: net of every MLP with the noun. `swap layer measure`
     pair_of, noun_of: the number of the pair, and of the noun in the `NounRecord`. `swap`
     """
 
@@ -108,21 +109,24 @@ def work(size: Size) -> Work:
 def _of_nouns(
     weights: Weights, word: WordInPlace, shared_out: Sequence[tuple[NounRun, Sequence[int]]]
 ) -> Array:
-    """Net of every MLP with each noun in its pairs. `-> swap layer`"""
+    """Net of every MLP with each noun in its pairs. `-> swap layer measure`"""
     swaps = together(word, [(run, pairs) for run, pairs in shared_out if pairs])
-    return _net(weights, swaps.texts, swaps.hidden, swaps.axes, swaps.pairs, at=word.at)
+    both = [swaps.axes, swaps.word_axes]
+    return _net(weights, swaps.texts, swaps.hidden, both, swaps.pairs, at=word.at)
 
 
 def _of_word(weights: Weights, word: WordInPlace, among: Candidates) -> Array:
-    """Net of every MLP for the word; NaN in the pairs that no noun fits. `-> pair layer`"""
+    """Net of every MLP for the word; NaN in the pairs that no noun fits.
+    `-> pair layer measure`
+    """
     usable = pairs_inside(word.pairs, set(among.rows))
     pairs = word.pairs.take(usable)
     rows = rows_of_pairs(pairs)
     texts = [word.texts[row] for row in rows]
     hidden = replace_tokens(weights, texts, [among.ids], parts=("hidden",)).hidden[:, 0]
     donors = at_rows(hidden, rows, len(word.texts))
-    net = np.full((len(word.pairs), len(weights.blocks)), np.nan)
-    net[usable] = _net(weights, word.texts, donors, word.axes.in_units(), pairs, at=word.at)
+    net = np.full((len(word.pairs), len(weights.blocks), 2), np.nan)
+    net[usable] = _net(weights, word.texts, donors, [word.axes], pairs, at=word.at)
     return net
 
 
@@ -130,20 +134,22 @@ def _net(
     weights: Weights,
     texts: Rows,
     hidden: Tensor,
-    axes: HeldOutAxes,
+    all_axes: Sequence[HeldOutAxes],
     pairs: Pairs,
     *,
     at: Sequence[int],
 ) -> Array:
-    """Net of every MLP at the depth at which it is read. `-> swap layer`
+    """Net of every MLP at the depth at which it is read. `-> swap layer measure`
 
+    all_axes: one measure for each, before the length
     at: the depth of each layer
     """
-    net = np.empty((len(pairs), len(at)))
+    net = np.empty((len(pairs), len(at), len(all_axes) + 1))
     # The MLPs that are read at the same depth are swapped together, and no later block is run.
     for depth in sorted(set(at)):
         layers = [layer for layer, read_at in enumerate(at) if read_at == depth]
-        swap = partial(swap_mlps, weights, layers=layers)
-        shifts = run_swaps(swap, texts, hidden[:, :depth], axes_at(axes, depth), pairs).net
-        net[:, layers] = shifts[..., 1]
+        swap = partial(swap_mlps, weights, layers=layers, length=True)
+        upto = [axes_at(each, depth) for each in all_axes]
+        moved = net_measures(swap, texts, hidden[:, :depth], upto, pairs)
+        net[:, layers] = moved[..., 1, :]
     return net

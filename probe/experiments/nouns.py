@@ -9,14 +9,17 @@ of the word's position, because everything before the word is shared.
             vectors at the word; its expectation is 0 without a difference, unlike that of a plain
             distance
     axis    <D_noun, u_word> / gap_word: how much of the word's axis a noun takes on
-    net     how far a swap moves the noun along its held-out axis, minus the effect of a same-sense
-            donor
+    net     how far a swap moves the noun, minus the effect of a same-sense donor
+
+How far a noun moves has three measures (MEASURES): along the noun's own held-out axis, along the
+word's, and the length of the change of the vector. The axis of a noun without a gap is noise, along
+which every movement looks small; the other two do not depend on it.
 
 Each pair of sentences is shared out to a few nouns. All nouns together then need few swaps, and
 each noun meets as many cue words as possible. All numbers are in units of the residual stream.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -38,8 +41,8 @@ from probe.experiments.plan import DONORS_PER_PAIR, Size, Work
 from probe.experiments.prepare import Prepared
 from probe.experiments.run import Run
 from probe.experiments.surprisal import surprisals
-from probe.experiments.swaps import gaps, run_swaps
-from probe.model.decomposition import contributions_of, norms_of
+from probe.experiments.swaps import Shifts, gaps, run_measured
+from probe.model.decomposition import norms_of, writes_of
 from probe.model.records import TargetStates
 from probe.model.tokens import TargetText
 from probe.model.weights import Weights
@@ -56,6 +59,8 @@ from probe.text.splits import CrossFit, restrict
 
 SURPRISAL_DECIMALS = 3  # of nats; further digits are rounding errors
 STATES_BYTES = 2**28  # of the states of nouns that are computed at once
+# How far a noun moves: along its own axis, along the word's axis, and the length of the change.
+MEASURES = ("own_axis", "word_axis", "length")
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,11 +136,12 @@ class NounRecord:
     pair_of, noun_of: the number of the pair and of the noun of each swap. `swap`
     pair_gap: the distance between the two sentences of each swap. `swap depth`
     heads: the swapped heads
-    net: the effect of each head, at the depth at which it is read. `swap head`
+    net: how far each head moves the noun, at the depth at which it is read. `swap head measure`
     by_depth: the same at every depth, mean over swaps; NaN at depths that were not read.
-        `head depth`
-    write, word_write: the heads' writes directly after their layer, at the noun and at the word.
-        `swap head`, `pair head`
+        `head depth measure`
+    write: the part of it that the head writes itself, directly after its layer.
+        `swap head measure`
+    word_write: the same for the word, along its axis and as a length. `pair head measure`
     comparable: the number of sentences in which the word is a noun in its dictionary form
     sentences_left_out: the number of other sentences
     left_out: the reason for each noun that the user named and that was not used
@@ -202,7 +208,7 @@ class NounRun:
     sentences, surprisal, word_surprisal, squared_gap, word_squared_gap, shared_axis: one row of the
         fields of `NounRecord`
     pair_gap: of the noun's pairs. `pair depth`
-    write: the write of each compared head in these pairs. `pair head`
+    write: the write of each compared head in these pairs. `pair head measure`
     rows: the sentences of the noun's pairs: their members and same-sense donors
     z, hidden: the states of these rows; `hidden` is empty if the plan swaps no MLPs.
         `row layer head d_head`, `row layer d_mlp`
@@ -391,8 +397,10 @@ def put_in_place(
         noun_of=np.repeat(np.arange(len(runs)), [len(run.in_place.pairs) for run in runs]),
         pair_gap=_stacked([gap for run in runs for gap in run.pair_gap], depths),
         heads=tuple(word.heads),
-        write=_stacked([of_pair for run in runs for of_pair in run.write], len(word.heads)),
-        word_write=_writes(weights, word, word.axes, word.states.z, word.pairs),
+        write=_stacked(
+            [of_pair for run in runs for of_pair in run.write], len(word.heads), len(MEASURES)
+        ),
+        word_write=_writes(weights, word, [word.axes], word.states.z, word.pairs),
         **_swap_fields(weights, word, runs),
         comparable=sum(row in among.article for row in word.split.rows),
         sentences_left_out=sum(row in among.reasons for row in word.split.rows),
@@ -589,7 +597,7 @@ def _run(
             write=_writes(
                 weights,
                 word,
-                noun_axes,
+                [noun_axes, word.axes],
                 at_rows(z, swap_rows[number], len(word.texts)),
                 word.pairs.take(pairs),
             ),
@@ -632,25 +640,44 @@ def _states(
 
 
 def _writes(
-    weights: Weights, word: WordInPlace, held_out: HeldOutAxes, z: Tensor, pairs: Pairs
+    weights: Weights,
+    word: WordInPlace,
+    all_axes: Sequence[HeldOutAxes],
+    z: Tensor,
+    pairs: Pairs,
 ) -> Array:
-    """The write of each compared head along some axes, toward the first sense, directly after the
-    head's layer. `-> pair head`
+    """How far the write of each compared head alone moves the word or the noun, directly after the
+    head's layer, minus the effect of same-sense donors. `-> pair head measure`
 
     A norm after the write has the scale that it has for the word.
 
+    all_axes: one measure for each, before the length
     z: `row layer head d_head`
     """
+    of_heads = np.empty((len(pairs), len(word.heads), len(all_axes) + 1))
     if not len(pairs) or not word.heads:
-        return np.empty((len(pairs), len(word.heads)))
-    rows = [*pairs.a, *pairs.b]
-    directions = held_out.in_units().directions(rows)[:, list(word.direct)]
+        return of_heads
+    rows = [*pairs.b, *pairs.a, *pairs.same_a, *pairs.same_b]
+    recipients = [*pairs.b, *pairs.a, *pairs.a, *pairs.b]
+    donors = [*pairs.a, *pairs.b, *pairs.same_a, *pairs.same_b]
+    number = {row: index for index, row in enumerate(rows)}
+    to = [number[row] for row in recipients]
+    of = [number[row] for row in donors]
+    directions = [each.in_units().directions(recipients) for each in all_axes]
     norms = norms_of(weights, word.states, max(word.direct))
-    of_all_heads = contributions_of(weights, norms, z[rows], rows, directions, word.direct)
-    layers, heads = np.array(word.heads).T
-    of_heads = of_all_heads.numpy()[:, layers, heads]
-    # write of a pair = write in its A sentence - write in its B sentence
-    return np.asarray(of_heads[: len(pairs)] - of_heads[len(pairs) :])
+    writes = writes_of(weights, norms, z[rows], rows, word.direct)
+    for layer, write in enumerate(writes):
+        here = [index for index, (of_layer, _) in enumerate(word.heads) if of_layer == layer]
+        if not here:
+            continue
+        of_compared = write[:, [word.heads[index][1] for index in here]]
+        change = of_compared[of] - of_compared[to]  # swap head d_model
+        depth = word.direct[layer]
+        for measure, along in enumerate(directions):
+            moved = (change * along[:, depth, None]).sum(-1)
+            of_heads[:, here, measure] = Shifts(*np.split(moved.numpy(), 4)).net
+        of_heads[:, here, -1] = Shifts(*np.split(change.norm(dim=-1).numpy(), 4)).net_length
+    return of_heads
 
 
 def raw_axes(resid: Tensor, split: CrossFit, senses: tuple[str, str]) -> HeldOutAxes:
@@ -692,9 +719,9 @@ def _along_axis(resid: Tensor, split: CrossFit, held_out: HeldOutAxes) -> Array:
     return np.asarray(along[tested & of_a].mean(0) - along[tested & ~of_a].mean(0))
 
 
-def _stacked(rows: Sequence[Array], depths: int) -> Array:
-    """The rows as one array `n depth`, also for n = 0."""
-    return np.array(rows) if len(rows) else np.empty((0, depths))
+def _stacked(rows: Sequence[Array], *shape: int) -> Array:
+    """The rows, each of a shape, as one array, also if there are none."""
+    return np.array(rows) if len(rows) else np.empty((0, *shape))
 
 
 # --- swaps ----------------------------------------------------------------------------------------
@@ -708,6 +735,7 @@ class AllSwaps:
     texts: with the noun in the word's place, by row
     z, hidden: the states at the noun. `row layer head d_head`, `row layer d_mlp`
     axes: of each noun, in the cells of its rows
+    word_axes: of the word, in the cells of the same rows
     pairs: the pairs of all nouns
     """
 
@@ -715,6 +743,7 @@ class AllSwaps:
     z: Tensor
     hidden: Tensor
     axes: HeldOutAxes
+    word_axes: HeldOutAxes
     pairs: Pairs
 
 
@@ -722,8 +751,8 @@ def _swap_fields(weights: Weights, word: WordInPlace, runs: Sequence[NounRun]) -
     """The fields `net` and `by_depth` of a record."""
     layers = len(weights.blocks)
     count = sum(len(run.in_place.pairs) for run in runs)
-    net = np.full((count, len(word.heads)), np.nan)
-    by_depth = np.full((len(word.heads), layers + 1), np.nan)
+    net = np.full((count, len(word.heads), len(MEASURES)), np.nan)
+    by_depth = np.full((len(word.heads), layers + 1, len(MEASURES)), np.nan)
     if not count:
         return {"net": net, "by_depth": by_depth}
     swaps = together(word, [(run, run.in_place.pairs) for run in runs if run.in_place.pairs])
@@ -732,12 +761,30 @@ def _swap_fields(weights: Weights, word: WordInPlace, runs: Sequence[NounRun]) -
         numbers = [n for n, (layer, _) in enumerate(word.heads) if word.until[layer] == depth]
         heads = [word.heads[n] for n in numbers]
         swap = partial(_swap_some, weights, heads)
-        upto = axes_until(swaps.axes, depth)
-        shifts = run_swaps(swap, swaps.texts, swaps.z[:, :depth], upto, swaps.pairs).net
+        upto = [axes_until(each, depth) for each in (swaps.axes, swaps.word_axes)]
+        moved = net_measures(swap, swaps.texts, swaps.z[:, :depth], upto, swaps.pairs)
         read = [word.at[layer] for layer, _ in heads]
-        net[:, numbers] = shifts[:, np.arange(len(heads)), read]
-        by_depth[numbers, : depth + 1] = shifts.mean(0)
+        net[:, numbers] = moved[:, np.arange(len(heads)), read]
+        by_depth[numbers, : depth + 1] = moved.mean(0)
     return {"net": net, "by_depth": by_depth}
+
+
+def net_measures(
+    swap: Callable[[Rows, Tensor, Tensor], Tensor],
+    texts: Rows,
+    donors: Tensor,
+    all_axes: Sequence[HeldOutAxes],
+    pairs: Pairs,
+) -> Array:
+    """How far each swap moves the recipient, minus the effect of same-sense donors.
+    `-> pair part... stage measure`
+
+    all_axes: one measure for each, before the length
+
+    The other arguments are as in `run_measured`.
+    """
+    moves, lengths = run_measured(swap, texts, donors, all_axes, pairs)
+    return np.stack([*(each.net for each in moves), lengths.net_length], axis=-1)
 
 
 def together(word: WordInPlace, runs: Sequence[tuple[NounRun, Sequence[int]]]) -> AllSwaps:
@@ -748,6 +795,7 @@ def together(word: WordInPlace, runs: Sequence[tuple[NounRun, Sequence[int]]]) -
     """
     texts: list[TargetText] = []
     cells: list[int] = []
+    word_cells: list[int] = []
     columns: dict[str, list[int]] = {name: [] for name in ("a", "b", "same_a", "same_b")}
     pair_numbers: list[int] = []
     first_cell = 0
@@ -756,6 +804,7 @@ def together(word: WordInPlace, runs: Sequence[tuple[NounRun, Sequence[int]]]) -
         texts += [with_tokens(word.texts[row], run.in_place.ids) for row in run.rows]
         # A row that axes are only fitted on is never a recipient, so its axis is never read.
         cells += [first_cell + max(0, int(run.in_place.axes.cell[row])) for row in run.rows]
+        word_cells += [max(0, int(word.axes.cell[row])) for row in run.rows]
         first_cell += len(run.in_place.axes.u)
         pairs = word.pairs.take(numbers)
         for name, rows in columns.items():
@@ -778,7 +827,8 @@ def together(word: WordInPlace, runs: Sequence[tuple[NounRun, Sequence[int]]]) -
     )
     z = torch.cat([run.z for run, _ in runs])
     hidden = torch.cat([run.hidden for run, _ in runs])
-    return AllSwaps(texts, z, hidden, held_out, pairs)
+    word_axes = replace(word.axes, cell=np.array(word_cells))
+    return AllSwaps(texts, z, hidden, held_out, word_axes, pairs)
 
 
 def axes_until(held_out: HeldOutAxes, depth: int) -> HeldOutAxes:
@@ -803,9 +853,10 @@ def _axes_of(held_out: HeldOutAxes, stages: Sequence[int]) -> HeldOutAxes:
 def _swap_some(
     weights: Weights, heads: Sequence[HeadIndex], rows: Rows, donor_z: Tensor, directions: Tensor
 ) -> Tensor:
-    """How far the swap of each of some heads, one at a time, moves each row along its directions.
-    `-> row head depth`
+    """How far the swap of each of some heads, one at a time, moves each row along its directions,
+    and the length of the change. `-> row head depth measure`
     """
     head_masks = np.stack([mask_of([head], (donor_z.shape[1], donor_z.shape[2])) for head in heads])
     # A set contains the heads that are not swapped.
-    return swap_sets(weights, rows, donor_z, torch.from_numpy(~head_masks), directions)
+    other_heads = torch.from_numpy(~head_masks)
+    return swap_sets(weights, rows, donor_z, other_heads, directions, length=True)

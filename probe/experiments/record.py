@@ -46,8 +46,7 @@ class SensePair:
     coordinates: the sense coordinate at the read-out layer of every held-out sentence, in the order
         of `rows()`. `tested`
     profile: the sense coordinate at every depth
-    raw_effect: how far each head moves the word, minus the effect of same-sense donors, mean over
-        the pairs, in units of the residual stream; None without swaps. `layer head depth`
+    moved, raw_effect: as in `probe.experiments.swaps.Swapped`; None without swaps
     swaps: the effects of every head; None without a gap, because a fraction of it would have no
         meaning
     """
@@ -65,6 +64,7 @@ class SensePair:
     attention: Mapping[str, Array]
     coordinates: Array
     profile: tuple[SenseAtDepth, ...]
+    moved: Array | None
     raw_effect: Array | None
     swaps: PairEffects | None
 

@@ -84,6 +84,14 @@ class Shifts(NamedTuple):
         """The effect toward the donor, mean of both directions, minus the same-sense effect."""
         return (self.denoise + self.noise) / 2 - self.same_sense
 
+    @property
+    def net_length(self) -> Array:
+        """Of lengths of changes: their mean over both directions, minus the mean of the lengths
+        with same-sense donors.
+        """
+        opposite = (self.b_with_a + self.a_with_b) / 2
+        return opposite - (self.same_a + self.same_b) / 2
+
 
 @dataclass(frozen=True, eq=False)
 class Effects:
@@ -184,11 +192,14 @@ class Swapped(NamedTuple):
     """The swaps of every head in one pair of senses.
 
     effects: in units of M
-    raw_effect: how far each head moves the word, minus the effect of same-sense donors, mean over
-        the pairs, in units of the residual stream. `layer head depth`
+    moved: how far each head moves the word, minus the effect of same-sense donors, in units of the
+        residual stream, at the depth at which the head is read: along the word's axis, and as the
+        length of the change. `pair layer head measure`
+    raw_effect: the same at every depth, mean over the pairs. `layer head depth measure`
     """
 
     effects: PairEffects
+    moved: Array
     raw_effect: Array
 
 
@@ -210,8 +221,8 @@ def measure(
     gap: G of each pair. `pair stage`
     reading: the stages at which heads are read
     """
-    swap = partial(swap_heads, weights)
-    raw = run_swaps(swap, texts, states.z, axes, pairs)
+    swap = partial(swap_heads, weights, length=True)
+    (raw,), lengths = run_measured(swap, texts, states.z, [axes], pairs)
     shifts = raw.in_gaps(axes, pairs)
 
     def at_stage(stage: int | None) -> Effects | None:
@@ -237,7 +248,10 @@ def measure(
         rerouted=_share_rerouted(weights, texts, states.z, pairs),
         mixers=_of_mixers(weights, texts, states, axes, pairs, reading=reading, gap=gap),
     )
-    return Swapped(effects, raw.net[..., :depths].mean(0))
+    measured = np.stack([raw.net, lengths.net_length], axis=-1)[..., :depths, :]
+    at = np.asarray(reading.at)[None, :, None, None, None]
+    moved = np.take_along_axis(measured, at, axis=-2)[..., 0, :]
+    return Swapped(effects, moved, measured.mean(0))
 
 
 def _of_mixers(
@@ -319,6 +333,50 @@ def run_swaps(
     Swaps with recipient = donor are skipped (effect 0), but at least one swap is run to learn the
     output shape.
     """
+
+    def directions_of(rows: Sequence[int]) -> Tensor:
+        return axes.in_units().directions(rows)
+
+    return Shifts(*_run_in_order(swap, texts, donors, directions_of, pairs, stage_axis=-1))
+
+
+def run_measured(
+    swap: Callable[[Rows, Tensor, Tensor], Tensor],
+    texts: Rows,
+    donors: Tensor,
+    axes: Sequence[HeldOutAxes],
+    pairs: Pairs,
+) -> tuple[list[Shifts], Shifts]:
+    """The shifts along several axes, and the lengths of the changes.
+
+    swap: as in `run_swaps`, for `row stage direction d_model`, and returns lengths as well
+    axes: several axes of each row
+    """
+
+    def directions_of(rows: Sequence[int]) -> Tensor:
+        return torch.stack([each.in_units().directions(rows) for each in axes], dim=2)
+
+    changes = _run_in_order(swap, texts, donors, directions_of, pairs, stage_axis=-2)
+    *moves, lengths = (
+        Shifts(*(change[..., measure] for change in changes)) for measure in range(len(axes) + 1)
+    )
+    return moves, lengths
+
+
+def _run_in_order(
+    swap: Callable[[Rows, Tensor, Tensor], Tensor],
+    texts: Rows,
+    donors: Tensor,
+    directions_of: Callable[[Sequence[int]], Tensor],
+    pairs: Pairs,
+    *,
+    stage_axis: int,
+) -> list[Array]:
+    """What `swap` returns for every pair, with stage 0, in the order of the fields of `Shifts`.
+
+    directions_of: the directions of some rows at every stage, `row stage ...`
+    stage_axis: the axis of stages in the result of `swap`
+    """
     a = list(pairs.a)
     b = list(pairs.b)
     # In the order of the fields of `Shifts`.
@@ -330,14 +388,16 @@ def run_swaps(
     number = {pair: index for index, pair in enumerate(different)}
     rows = [recipient for recipient, _ in number]
     donated = donors[[donor for _, donor in number]]
-    directions = axes.in_units().directions(rows).to(donated.dtype)
+    directions = directions_of(rows).to(donated.dtype)
     # No swap changes stage 0, so its shifts are 0 and are not run.
     shifts = swap([texts[row] for row in rows], donated, directions[:, 1:]).double().numpy()
-    in_order = np.zeros((len(swaps), *shifts.shape[1:-1], directions.shape[1]))
+    stage_0 = np.zeros_like(np.take(shifts, [0], axis=stage_axis))
+    shifts = np.concatenate([stage_0, shifts], axis=stage_axis)
+    in_order = np.zeros((len(swaps), *shifts.shape[1:]))
     for index, pair in enumerate(swaps):
         if pair in number:
-            in_order[index, ..., 1:] = shifts[number[pair]]
-    return Shifts(*np.split(in_order, 4))
+            in_order[index] = shifts[number[pair]]
+    return np.split(in_order, 4)
 
 
 def gaps(axes: HeldOutAxes, stages: Tensor, pairs: Pairs) -> Array:

@@ -10,8 +10,10 @@ in units of the residual stream.
     effect     E(h) = Σ n_w(h) / Σ g_w, with n the net effect of head h on word w and g the word's
                gap. The interval bootstraps words. p flips the signs of words (max-T over heads).
     between    how n_w / g_w differs between words with a clear gap: at least CLEAR of the mean gap
-    general    the same ratio for unambiguous nouns in the word's place, over the nouns' gaps
-    specific   effect minus general, over the words that were compared with nouns, paired by word
+    nouns      how far the swap moves unambiguous nouns in the word's place, in the word's gap
+    more       how far it moves the word minus how far it moves nouns, over the words that were
+               compared, paired by word: Σ (n_w - m_w) / Σ g_w, with m the net effect on nouns
+    share      Σ m_w / Σ c_w, with c the nouns' own gap
     sets       the top heads of all other words, tested on the word that was left out
 
 Words whose gap is not above 0 stay in and are counted. No effect is reported if the words have no
@@ -30,6 +32,7 @@ from numpy.typing import NDArray
 from probe.errors import InputError
 from probe.experiments.design import readings
 from probe.experiments.measure import count_left_out
+from probe.experiments.nouns import MEASURES
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.sets import CarriedSets
 from probe.inference.nouns import PARTS
@@ -74,7 +77,7 @@ WORDS = (
     "reason",
 )
 NUMBERS = ("column", "words", "rho", "rho_low", "rho_high")
-WORD_HEADS = ("word", "layer", "head", "effect", "gap", "general", "net")
+WORD_HEADS = ("word", "layer", "head", "effect", "gap", "nouns", "nouns_share", "net")
 SETS = ("word", "k", "own", "others", "random_low", "random_mean", "random_high")
 
 Records = Callable[[], Iterator[WordRecord]]
@@ -92,11 +95,12 @@ class WordNumbers:
     # See `probe.stats.axes.squared_gap`. With nouns, on the sentences of the nouns. `depth`
     squared_gap: Array
     untrained_gap: Array  # in a model with random weights. `depth`
-    net: Array  # each head's effect minus that of same-sense donors. `layer head depth`
+    # Each head's effect minus that of same-sense donors: along the word's axis, and as a length.
+    net: Array  # `measure layer head depth`
     noun_gap: Array | None  # mean over the nouns' pairs of sentences. `depth`
     noun_squared_gap: Array | None  # `depth`
-    # Mean over the nouns' swaps, NaN for heads that were not compared with nouns. Also None if no
-    # head was compared. `layer head depth`
+    # Mean over the nouns' swaps, in the measures of `probe.experiments.nouns`; NaN for heads that
+    # were not compared with nouns. Also None if no head was compared. `measure layer head depth`
     noun_net: Array | None
 
 
@@ -116,16 +120,16 @@ def numbers_of(record: WordRecord) -> WordNumbers:
         squared = np.mean([each.word_squared_gap.mean(0) for each in nouns], axis=0)
     if noun_heads:
         swaps = [len(each.pair_of) for each in nouns]
-        noun_net = np.full((record.layers, record.heads, depths), np.nan)
+        noun_net = np.full((len(MEASURES), record.layers, record.heads, depths), np.nan)
         layers, heads = np.array(noun_heads).T
         by_depth = np.average([each.by_depth for each in nouns], axis=0, weights=swaps)
-        noun_net[layers, heads] = by_depth
+        noun_net[:, layers, heads] = np.moveaxis(by_depth, -1, 0)
     return WordNumbers(
         separation=np.mean([pair.by_depth for pair in record.pairs], axis=0),
         gap=np.concatenate(gaps).mean(0),
         squared_gap=squared,
         untrained_gap=_untrained_gap(record.pairs, pairs, depths),
-        net=np.average(nets, axis=0, weights=pairs),
+        net=np.moveaxis(np.average(nets, axis=0, weights=pairs), -1, 0),
         noun_gap=noun_gap,
         noun_squared_gap=noun_squared,
         noun_net=noun_net,
@@ -457,8 +461,8 @@ class _SummedHeads:
     """
 
     all_words: Sums
-    # The words that were compared with nouns. The parts `other_numerator` and `other_denominator`
-    # are the nouns' net effects and gaps. `count` is 1 for every word.
+    # The words that were compared with nouns. The parts `nouns` and `nouns_gap` are the nouns' net
+    # effects and gaps, and the parts `more_` and a measure how much further the word moves. `head`
     compared: Sums
 
     @property
@@ -490,27 +494,25 @@ def _sum_up(records: Records, reading: _Reading, *, seed: int, draws: int) -> _S
     compared = Sums(seed=seed, draws=draws)
     for batch in _measured(records):
         all_words.add([hash_of(word) for word, _ in batch], **_parts(batch, reading))
-        with_nouns = [(word, each) for word, each in batch if each.noun_net is not None]
-        if with_nouns:
-            nets = [
-                reading.net(each.noun_net) for _, each in with_nouns if each.noun_net is not None
-            ]
-            gaps = [
-                reading.gap(each.noun_gap) for _, each in with_nouns if each.noun_gap is not None
-            ]
-            parts = _parts(with_nouns, reading) | {
-                "other_numerator": np.stack(nets),
-                "other_denominator": np.stack(gaps),
-                "count": np.ones(len(with_nouns)),
-            }
-            compared.add([hash_of(word) for word, _ in with_nouns], **parts)
+        for word, each in batch:
+            if each.noun_net is not None and each.noun_gap is not None:
+                nouns = reading.net(each.noun_net)  # measure head
+                # The word's own axis is the word's axis.
+                more = reading.net(each.net)[[0, 0, 1]] - nouns
+                compared.add(
+                    [hash_of(word)],
+                    denominator=reading.gap(each.gap)[None],
+                    nouns=nouns[:1],
+                    nouns_gap=reading.gap(each.noun_gap)[None],
+                    **{f"more_{name}": more[[row]] for row, name in enumerate(MEASURES)},
+                )
     return _SummedHeads(all_words, compared)
 
 
 def _parts(batch: Batch, reading: _Reading) -> dict[str, Array]:
     """The net effects and the gaps of each word. `word head`, `word 2`"""
     return {
-        "numerator": np.stack([reading.net(each.net) for _, each in batch]),
+        "numerator": np.stack([reading.net(each.net[0]) for _, each in batch]),
         "denominator": np.stack([reading.gap(each.gap) for _, each in batch]),
     }
 
@@ -523,8 +525,8 @@ def _unranked(reading: _Reading) -> pd.DataFrame:
 
 
 def _heads(sums: _SummedHeads, reading: _Reading) -> pd.DataFrame:
-    """The effect of every head over the words, with the general and the specific effect, intervals
-    and tests.
+    """The effect of every head over the words, and on nouns in their place, with intervals and
+    tests.
     """
     words = sums.all_words
     denominator = words.bootstrapped("denominator")[:, reading.column]
@@ -549,29 +551,41 @@ def _heads(sums: _SummedHeads, reading: _Reading) -> pd.DataFrame:
 def _noun_columns(compared: Sums, reading: _Reading) -> dict[str, Array]:
     """The columns PARTS of every head, over the words that were compared with nouns.
 
-    specific = Σ n_w / Σ g_w - Σ m_w / Σ c_w, with m and c the nouns' net effects and gaps
-
-    NaN if fewer than FEWEST_WORDS words were compared, or if the nouns have no gap.
+    NaN if fewer than FEWEST_WORDS words were compared.
     """
     parts = {name: np.full(len(reading.column), np.nan) for name in PARTS}
-    gaps = compared.total.get("other_denominator", np.zeros(2))
-    if compared.words < FEWEST_WORDS or not (gaps > 0).all():
+    if compared.words < FEWEST_WORDS:
         return parts
     # A head counts only if it was compared with nouns for every word.
-    is_compared = np.isfinite(compared.total["other_numerator"])
-    if not is_compared.any():
-        return parts
+    is_compared = np.isfinite(compared.total["nouns"])
     column = reading.column[is_compared]
-    ratios = []
-    for name in ("", "other_"):
-        denominator = compared.bootstrapped(f"{name}denominator")[:, column]
-        numerator = compared.bootstrapped(f"{name}numerator")[:, is_compared]
-        ratio = across_words.ratio(numerator, denominator, compared.words)
-        ratios.append(np.vstack([ratio.value, ratio.draws]))
-    specific = across_words.interval(ratios[0] - ratios[1], compared.words)
-    test = across_words.not_zero(*across_words.difference_of_ratios(compared, is_compared, column))
-    values = (ratios[1][0], specific.value, specific.low, specific.high, test.p)
-    for name, of_compared in zip(PARTS, values, strict=True):
+    if not len(column):
+        return parts
+    gap = compared.bootstrapped("denominator")[:, column]
+    own_gap = compared.bootstrapped("nouns_gap")[:, column]
+
+    def ratio(part: str, denominator: Array) -> across_words.Interval:
+        numerator = compared.bootstrapped(part)[:, is_compared]
+        return across_words.ratio(numerator, denominator, compared.words)
+
+    more = ratio("more_own_axis", gap)
+    # In the unit of the gap at the depth at which a head is read, so that heads can be compared.
+    p = across_words.not_zero(
+        compared.total["more_own_axis"][is_compared] / gap[0],
+        compared.flipped["more_own_axis"][:, is_compared] / gap[0],
+    ).p
+    # The surprisal of nouns is not compared in a survey: a word has too few nouns.
+    values = {
+        "nouns": ratio("nouns", gap).value,
+        "more": more.value,
+        "more_low": more.low,
+        "more_high": more.high,
+        "p_more": p,
+        "more_word_axis": ratio("more_word_axis", gap).value,
+        "more_length": ratio("more_length", gap).value,
+        "nouns_share": ratio("nouns", own_gap).value,
+    }
+    for name, of_compared in values.items():
         parts[name][is_compared] = of_compared
     return parts
 
@@ -628,24 +642,30 @@ def word_heads(records: Records, depth: int) -> Iterator[pd.DataFrame]:
     net: n_w, in units of the residual stream
     gap: of the word at the depth where the head is read, in the same units
     effect: net as a fraction of the word's gap; missing if the gap is not above 0
-    general: the nouns' net effect as a fraction of their gap; missing if it is not above 0
+    nouns: the net effect on nouns as a fraction of the word's gap, likewise
+    nouns_share: the same as a fraction of their own gap; missing if it is not above 0
     """
     for batch in _measured(records):
         frames = []
         for word, numbers in batch:
-            reading = _Reading.at_depth(depth, numbers.net.shape[:2])
-            net = reading.net(numbers.net)
+            reading = _Reading.at_depth(depth, numbers.net.shape[1:3])
+            net = reading.net(numbers.net[0])
             gap = reading.gap(numbers.gap)[reading.column]
-            effect = np.divide(net, gap, out=np.full_like(net, np.nan), where=gap > 0)
-            general = np.full_like(net, np.nan)
-            if numbers.noun_net is not None and numbers.noun_gap is not None:
-                noun_net = reading.net(numbers.noun_net)
-                noun_gap = reading.gap(numbers.noun_gap)[reading.column]
-                np.divide(noun_net, noun_gap, out=general, where=noun_gap > 0)
             columns: dict[str, Any] = {"word": word, **reading.names(), "net": net}
-            columns |= {"gap": gap, "effect": effect, "general": general}
+            columns |= {"gap": gap, "effect": _fraction(net, gap)}
+            columns |= dict.fromkeys(("nouns", "nouns_share"), np.full_like(net, np.nan))
+            if numbers.noun_net is not None and numbers.noun_gap is not None:
+                of_nouns = reading.net(numbers.noun_net[0])
+                noun_gap = reading.gap(numbers.noun_gap)[reading.column]
+                columns["nouns"] = _fraction(of_nouns, gap)
+                columns["nouns_share"] = _fraction(of_nouns, noun_gap)
             frames.append(pd.DataFrame(columns)[list(WORD_HEADS)])
         yield rounded(pd.concat(frames, ignore_index=True))
+
+
+def _fraction(effects: Array, gaps: Array) -> Array:
+    """Effects as fractions of gaps; NaN where a gap is not above 0."""
+    return np.divide(effects, gaps, out=np.full_like(effects, np.nan), where=gaps > 0)
 
 
 # --- numbers of words -----------------------------------------------------------------------------

@@ -113,16 +113,14 @@ def _test_family(
 def _with_nouns(
     edges: EdgeSwaps, pair: SensePair, nouns: NounRecord, depth: int, permutations: int
 ) -> PartComparison | None:
-    """The first edges: their effects on the word next to those on nouns in its place.
-
-    Each effect is a fraction of the gap of the word or of the noun.
-    """
+    """The first edges: how far they move the word, and nouns in its place, along their own axes."""
     gap = pair.gap[list(edges.noun_pairs), depth].mean() if edges.noun_pairs else 1.0
+    of_word = edges.of_word / gap * pair.raw_gap[:, depth].mean()
     return compare_with_nouns(
         pair,
         nouns,
-        word=edges.of_word / gap,
-        noun=edges.of_noun,
+        word=of_word[..., None],
+        noun=edges.of_noun[..., None],
         at=np.full(edges.of_noun.shape[1], depth),
         pair_of=np.array(edges.noun_pairs, dtype=np.intp),
         noun_of=np.array([nouns.nouns.index(noun) for noun in edges.nouns], dtype=np.intp),

@@ -6,35 +6,51 @@
     near      the same p among nouns that are about as expected as the word: their surprisal differs
               by at most NEAR nats. Computed if there are enough of them. An ambiguous word is often
               the expected word.
-    general   the effect of a head or MLP on a noun as a fraction of the noun's gap, mean over swaps
-    specific  its effect on the word minus general, paired by cue word
+    nouns     how far the swap of a head or MLP moves a noun, as a fraction of the word's gap, mean
+              over swaps; along the noun's own axis
+    more      how far it moves the word minus `nouns`, in the same unit, paired by cue word
+    share     how far it moves a noun as a fraction of the noun's own gap, over nouns with a gap
 
 A word has one gate. If each of six pairs of senses had one, an unambiguous noun would pass at least
 one of them by chance three times in ten. Only nouns that were compared for every pair of senses
 count.
 
-A head with equal fractions for the word and for a noun with a smaller gap is general: only the gap
-makes the effect smaller. A noun without a gap has no such fraction and is left out.
+`more` asks whether the part does more for the word, and `share` whether it supplies the same part
+of what happens at a noun. Most nouns hardly move with these contexts, and a part that moves them
+little can still supply all of it. A noun without a gap has an axis of noise, along which every
+movement looks small. Therefore `more` is measured along the word's axis and as a length, too, and
+counts only if its sign is the same there.
+
+A head may also respond to how expected a word is, and an ambiguous word is often the expected one.
+If nouns that are more expected move significantly further, `more` has to exceed their trend: with s
+the difference in surprisal between noun and word, their movement is fitted as a exp(-b s), and a is
+expected of a noun with the word's surprisal.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import spearmanr
 
-from probe.experiments.design import Pairs, crossed_factors, interval_over_senses
+from probe.experiments.design import Pairs, crossed_factors, interval_over_senses, share_units
 from probe.experiments.noun_mlps import NounMlpRecord
-from probe.experiments.nouns import NounRecord
+from probe.experiments.nouns import MEASURES, NounRecord
 from probe.experiments.record import SensePair, WordRecord
 from probe.stats import resampling
-from probe.stats.limits import FEWEST_NOUNS, FEWEST_SENTENCES, FEWEST_WITH_A_GAP
+from probe.stats.limits import FEWEST_COMPARED, FEWEST_NOUNS, FEWEST_SENTENCES, LEVEL
 from probe.stats.resampling import Array
 
-# Columns that compare an effect on the word with the effect on unambiguous nouns.
-PARTS = ("general", "specific", "specific_low", "specific_high", "p_specific")
+# Columns that compare how far a part moves the word and unambiguous nouns in its place.
+COMPARED = ("nouns", "more", "more_low", "more_high", "p_more", "more_word_axis", "more_length")
+PARTS = (*COMPARED, "more_at_surprisal", "nouns_share")
+# The same columns for the write of a head alone.
+WRITES = tuple(f"{name}_write" if name == "p_more" else f"write_{name}" for name in COMPARED)
+# b, per nat: how fast the movement of nouns may fall with their surprisal.
+DECAYS = np.linspace(0, 1, 41)
 # Fraction of the word's gap. A noun whose gap is smaller counts as a noun without a gap.
 SMALLEST_GAP = 0.1
 NEAR = 2.0  # largest difference in surprisal, in nats, of a noun that is about as expected
@@ -43,19 +59,24 @@ TOO_FEW_NOUNS = "nouns that can take its place"
 
 @dataclass(frozen=True, eq=False)
 class PartComparison:
-    """Effects of heads or MLPs on the word and on unambiguous nouns in its place.
+    """How far heads, MLPs or edges move the word and unambiguous nouns in its place, as fractions
+    of the word's gap.
 
-    Arrays of heads are `layer head`, with NaN for heads that were not compared. Arrays of MLPs are
-    `layer`.
+    A part of an array is `layer head`, with NaN for heads that were not compared, or `layer` of an
+    MLP.
     """
 
-    net: Array  # effect on the word, in the pairs of sentences that were compared
-    general: Array  # effect on nouns, as a fraction of each noun's gap
-    specific: Array  # net - general
-    differences: Array  # the effect on the word minus that on the noun, by swap. `swap ...`
+    net: Array  # of the word, in the pairs of sentences that were compared. `part`
+    nouns: Array  # of nouns, along each noun's axis. `part`
+    more: Array  # net - nouns, in each measure. `measure part`
+    # net minus what is expected of a noun with the word's surprisal; NaN if it is unknown. `part`
+    at_surprisal: Array
+    share: Array  # of nouns, as a fraction of their own gap; NaN if too few have one. `part`
+    differences: Array  # net - nouns of every swap. `swap part`
     pairs: Pairs  # the pair of sentences of each swap
-    nouns: tuple[str, ...]  # the noun of each swap
-    p: Array  # of specific = 0, two-sided, corrected for everything that was compared
+    names: tuple[str, ...]  # the noun of each swap
+    p: Array  # of more = 0, two-sided, corrected for all parts. `part`
+    permutations: int  # how many times signs are flipped
 
     def scattered(self, where: tuple[Array, ...], shape: tuple[int, ...]) -> "PartComparison":
         """The same numbers in arrays of all heads or MLPs, with NaN where nothing was compared.
@@ -73,8 +94,10 @@ class PartComparison:
         return replace(
             self,
             net=spread_out(self.net),
-            general=spread_out(self.general),
-            specific=spread_out(self.specific),
+            nouns=spread_out(self.nouns),
+            more=spread_out(self.more),
+            at_surprisal=spread_out(self.at_surprisal),
+            share=spread_out(self.share),
             differences=spread_out(self.differences),
             p=spread_out(self.p),
         )
@@ -84,17 +107,15 @@ class PartComparison:
 class NounEvidence:
     """The comparison of two senses of a word with unambiguous nouns.
 
-    A comparison is None if too few nouns have a gap.
+    A comparison is None if fewer than FEWEST_COMPARED nouns fit. p of a comparison is corrected
+    over the word's pairs of senses (Holm).
     """
 
     record: NounRecord  # the measurements
     gate: "AmbiguityGate"
-    # How many nouns have a gap at the depths at which heads are read. None if fewer than
-    # FEWEST_WITH_A_GAP nouns fit the pairs of sentences.
-    with_gap: int | None
     heads: PartComparison | None
     mlps: PartComparison | None
-    head_writes: PartComparison | None  # of the heads' direct writes, in residual-stream units
+    head_writes: PartComparison | None  # of the heads' own writes, directly after their layer
 
     def general_share(self, depth: int) -> float:
         """The mean share of the nouns at a depth. NaN without nouns."""
@@ -192,13 +213,50 @@ def noun_evidence(word: WordRecord) -> list[NounEvidence | None]:
             NounEvidence(
                 record=record,
                 gate=gate,
-                with_gap=_count_with_gap(pair, record),
                 heads=_compare_heads(pair, record, separation.permutations),
                 mlps=_compare_mlps(pair, record, mlp_record, separation.permutations),
                 head_writes=_compare_writes(pair, record, separation.permutations),
             )
         )
-    return evidence
+    return _corrected_over_pairs(evidence)
+
+
+def _corrected_over_pairs(evidence: Sequence[NounEvidence | None]) -> list[NounEvidence | None]:
+    """The evidence with p of every comparison corrected over the pairs of senses (Holm)."""
+    corrected = list(evidence)
+    for name in ("heads", "mlps", "head_writes"):
+        compared = [
+            (number, getattr(each, name))
+            for number, each in enumerate(corrected)
+            if each is not None and getattr(each, name) is not None
+        ]
+        if len(compared) < 2:
+            continue
+        adjusted = holm(np.stack([part.p for _, part in compared]))
+        for (number, part), p in zip(compared, adjusted, strict=True):
+            each = corrected[number]
+            assert each is not None
+            corrected[number] = replace(each, **{name: replace(part, p=p)})
+    return corrected
+
+
+def holm(p: Array) -> Array:
+    """p corrected for several tests of each part, by Holm's step-down method. NaN stays NaN.
+
+    Shape: test part... -> test part...
+
+    Example:
+        >>> import numpy as np
+        >>> from probe.inference.nouns import holm
+        >>> holm(np.array([0.03, 0.01, 0.5])).tolist()
+        [0.06, 0.03, 0.5]
+    """
+    order = np.argsort(p, axis=0)
+    factors = len(p) - np.arange(len(p)).reshape(-1, *[1] * (p.ndim - 1))
+    steps = np.maximum.accumulate(factors * np.take_along_axis(p, order, axis=0), axis=0)
+    adjusted = np.empty_like(p)
+    np.put_along_axis(adjusted, order, np.minimum(steps, 1), axis=0)
+    return adjusted
 
 
 def _why_no_gate(record: NounRecord) -> str:
@@ -248,21 +306,15 @@ def has_gap(pair: SensePair, record: NounRecord, at: NDArray[np.intp]) -> NDArra
     return with_gap
 
 
-def _count_with_gap(pair: SensePair, record: NounRecord) -> int | None:
-    measured = np.isfinite(record.gap).all(1)  # NaN if a noun fits no pair of sentences
-    if measured.sum() < FEWEST_WITH_A_GAP:
-        return None
-    return int(has_gap(pair, record, _read_depths(pair, record)).sum())
-
-
 def _compare_heads(pair: SensePair, record: NounRecord, permutations: int) -> PartComparison | None:
-    if pair.effects is None or not record.heads:
+    """The comparison of how far the swap of each head moves the word and the nouns."""
+    if pair.moved is None or pair.effects is None or not record.heads:
         return None
     layers, heads = np.array(record.heads).T
     compared = compare_with_nouns(
         pair,
         record,
-        word=pair.effects.net_by_pair[:, layers, heads][record.pair_of],
+        word=pair.moved[:, layers, heads][record.pair_of],
         noun=record.net,
         at=_read_depths(pair, record),
         pair_of=record.pair_of,
@@ -271,56 +323,43 @@ def _compare_heads(pair: SensePair, record: NounRecord, permutations: int) -> Pa
     )
     if compared is None:
         return None
-    return compared.scattered((layers, heads), pair.effects.net_by_pair.shape[1:])
+    return compared.scattered((layers, heads), pair.moved.shape[1:3])
 
 
 def _compare_writes(
     pair: SensePair, record: NounRecord, permutations: int
 ) -> PartComparison | None:
-    """The comparison of each head's direct write at the word and at the nouns with a gap."""
-    if pair.effects is None or not record.heads:
+    """The comparison of how far the write of each head alone moves the word and the nouns."""
+    if pair.moved is None or pair.effects is None or not record.heads:
         return None
     layers, heads = np.array(record.heads).T
-    swaps = _swaps_with_gap(pair, record, _read_depths(pair, record), record.noun_of)
-    pairs = pair.pairs.take(record.pair_of[swaps].tolist())
-    if not _are_enough(record.noun_of[swaps], pairs):
-        return None
-    compared = compare_pairwise(
-        record.word_write[record.pair_of[swaps]],
-        record.write[swaps],
-        pairs,
-        [record.nouns[noun] for noun in record.noun_of[swaps]],
+    compared = compare_with_nouns(
+        pair,
+        record,
+        word=record.word_write[record.pair_of],
+        noun=record.write,
+        at=np.array([pair.reading.direct[layer] for layer in layers], dtype=np.intp),
+        pair_of=record.pair_of,
+        noun_of=record.noun_of,
         permutations=permutations,
     )
-    return compared.scattered((layers, heads), pair.effects.net_by_pair.shape[1:])
-
-
-def _swaps_with_gap(
-    pair: SensePair, record: NounRecord, at: NDArray[np.intp], noun_of: NDArray[np.intp]
-) -> NDArray[np.intp]:
-    """The row numbers of the swaps whose noun has a gap."""
-    return np.flatnonzero(has_gap(pair, record, at)[noun_of])
-
-
-def _are_enough(nouns: NDArray[np.intp], pairs: Pairs) -> bool:
-    """Whether there are at least FEWEST_WITH_A_GAP nouns and two pairs of cue words."""
-    return len(set(nouns.tolist())) >= FEWEST_WITH_A_GAP and len(set(pairs.units)) >= 2
+    if compared is None:
+        return None
+    return compared.scattered((layers, heads), pair.moved.shape[1:3])
 
 
 def _compare_mlps(
     pair: SensePair, record: NounRecord, mlp_record: NounMlpRecord | None, permutations: int
 ) -> PartComparison | None:
+    """The comparison of how far the swap of each MLP moves the word and the nouns."""
     if mlp_record is None:
         return None
-    at = np.asarray(pair.reading.at)
-    there = ~np.isnan(mlp_record.word).any(1)
-    gap = pair.raw_gap[there].mean(0)[at]
     return compare_with_nouns(
         pair,
         record,
-        word=mlp_record.word[mlp_record.pair_of] / gap,
+        word=mlp_record.word[mlp_record.pair_of],
         noun=mlp_record.nouns,
-        at=at,
+        at=np.asarray(pair.reading.at),
         pair_of=mlp_record.pair_of,
         noun_of=mlp_record.noun_of,
         permutations=permutations,
@@ -338,77 +377,183 @@ def compare_with_nouns(
     noun_of: NDArray[np.intp],
     permutations: int,
 ) -> PartComparison | None:
-    """The comparison of effects on the word with effects on the nouns that have a gap.
+    """The comparison of how far parts move the word and the nouns in its place.
 
-    A part is a head, an MLP or an edge.
+    A part is a head, an MLP or an edge. Everything is in units of the residual stream.
 
-    word: effects on the word, as fractions of its gap. `swap part`
-    noun: effects on the nouns, in units of the residual stream. `swap part`
+    word: along the word's axis, and as a length. `swap part 2`
+    noun: in the MEASURES of nouns. `swap part 3`
     at: the depth at which each part is read. `part`
     pair_of, noun_of: the row numbers of each swap's pair of sentences and noun. `swap`
     permutations: how many times signs are flipped
 
-    None if fewer than FEWEST_WITH_A_GAP nouns have a gap, or if all their swaps belong to one pair
-    of cue words.
+    Either array may have the first measure alone. None if fewer than FEWEST_COMPARED nouns were
+    swapped, or if all swaps belong to one pair of cue words.
     """
-    swaps = _swaps_with_gap(pair, record, at, noun_of)
-    nouns = noun_of[swaps]
-    swapped_pairs = pair.pairs.take(pair_of[swaps].tolist())
-    if not _are_enough(nouns, swapped_pairs):
+    pairs = pair.pairs.take(pair_of.tolist())
+    if len(set(noun_of.tolist())) < FEWEST_COMPARED or len(set(pairs.units)) < 2:
         return None
-    of_gap = noun[swaps] / record.gap[nouns][:, at]
-    names = [record.nouns[noun] for noun in nouns]
-    return compare_pairwise(word[swaps], of_gap, swapped_pairs, names, permutations=permutations)
-
-
-def compare_pairwise(
-    word: Array, noun: Array, pairs: Pairs, nouns: Sequence[str], *, permutations: int
-) -> PartComparison:
-    """The general and the specific effect, from effects that are paired by swap.
-
-    word, noun: effects as fractions of the gap of the word or noun. `swap part...`
-    pairs: the pair of sentences of each swap
-    nouns: the noun of each swap
-    permutations: how many times signs are flipped, by cue word
-    """
-    more = word - noun
-    flip = partial(resampling.flip_signs, units=pairs.units, seed=pairs.seed, draws=permutations)
-    above = flip(more).p
-    below = flip(-more).p
-    return PartComparison(
-        net=word.mean(0),
-        general=noun.mean(0),
-        specific=more.mean(0),
-        differences=more,
-        pairs=pairs,
-        nouns=tuple(nouns),
-        p=np.minimum(1, 2 * np.minimum(above, below)),
+    gap = pair.raw_gap.mean(0)[at][:, None]  # part 1
+    if noun.shape[-1] == len(MEASURES):
+        word = word[..., [0, 0, 1]]  # the word's own axis is the word's axis
+    with_gap = has_gap(pair, record, at)[noun_of]
+    share = np.full(len(at), np.nan)
+    if len(set(noun_of[with_gap].tolist())) >= FEWEST_COMPARED:
+        own_gap = record.gap[noun_of[with_gap]][:, at]
+        share = (noun[with_gap][..., 0] / own_gap).mean(0)
+    surprisal = (record.surprisal - record.word_surprisal)[noun_of]
+    of_word = word / gap
+    of_noun = noun / gap
+    expected = expected_movement(of_noun[..., 0], noun_of, surprisal)
+    return compare_pairwise(
+        of_word,
+        of_noun,
+        pairs,
+        [record.nouns[number] for number in noun_of],
+        at_surprisal=of_word[..., 0].mean(0) - expected,
+        share=share,
+        permutations=permutations,
     )
 
 
+def expected_movement(moved: Array, noun_of: NDArray[np.intp], surprisal: Array) -> Array:
+    """How far a noun with the word's surprisal would move. `part`
+
+    Their mean, unless nouns that are more expected move significantly further (Spearman, one-sided,
+    p < LEVEL). NaN if the surprisal of fewer than FEWEST_NOUNS nouns is known.
+
+    moved: how far each noun moves. `swap part`
+    noun_of: the noun of each swap
+    surprisal: of the noun minus that of the word, in nats. `swap`
+    """
+    nouns = np.unique(noun_of[np.isfinite(surprisal)])
+    if len(nouns) < FEWEST_NOUNS:
+        return np.full(moved.shape[1], np.nan)
+    is_noun = noun_of == nouns[:, None]
+    of_noun = np.array([moved[here].mean(0) for here in is_noun])  # noun part
+    more_surprising = np.array([surprisal[here].mean() for here in is_noun])
+    expected = moved.mean(0)
+    for part, by_noun in enumerate(of_noun.T):
+        if not np.ptp(by_noun) or not np.ptp(more_surprising):
+            continue  # a correlation with equal numbers is not defined
+        trend = spearmanr(more_surprising, np.abs(by_noun), alternative="less")
+        if trend.pvalue < LEVEL:
+            expected[part] = _at_no_difference(more_surprising, by_noun)
+    return expected
+
+
+def _at_no_difference(more_surprising: Array, moved: Array) -> float:
+    """a of the least squares fit of moved = a exp(-b more_surprising), with b in DECAYS."""
+    curves = np.exp(-DECAYS[:, None] * more_surprising)  # decay noun
+    a = (curves * moved).sum(1) / (curves**2).sum(1)
+    errors = ((moved - a[:, None] * curves) ** 2).sum(1)
+    return float(a[errors.argmin()])
+
+
+def compare_pairwise(
+    word: Array,
+    noun: Array,
+    pairs: Pairs,
+    names: Sequence[str],
+    *,
+    at_surprisal: Array,
+    share: Array,
+    permutations: int,
+) -> PartComparison:
+    """The comparison of the word with nouns, paired by swap.
+
+    word, noun: how far each moves, as fractions of the word's gap. `swap part measure`
+    pairs: the pair of sentences of each swap
+    names: the noun of each swap
+    at_surprisal, share: as in `PartComparison`
+    permutations: how many times signs are flipped, by pair of cue words
+
+    If a part does the same for the word and for a noun, the two can be exchanged, so the difference
+    of a pair of cue words is as likely as its negative.
+    """
+    difference = word - noun
+    tested = difference[..., 0]
+    return PartComparison(
+        net=word[..., 0].mean(0),
+        nouns=noun[..., 0].mean(0),
+        more=np.moveaxis(difference.mean(0), -1, 0),
+        at_surprisal=at_surprisal,
+        share=share,
+        differences=tested,
+        pairs=pairs,
+        names=tuple(names),
+        p=_two_sided(tested, pairs.units, seed=pairs.seed, draws=permutations),
+        permutations=permutations,
+    )
+
+
+def _two_sided(differences: Array, units: Sequence[Hashable], *, seed: int, draws: int) -> Array:
+    """Two-sided p of a mean difference of 0, corrected for all parts. `swap part -> part`"""
+    flip = partial(resampling.flip_signs, units=units, seed=seed, draws=draws)
+    return np.asarray(np.minimum(1, 2 * np.minimum(flip(differences).p, flip(-differences).p)))
+
+
 def joined_parts(parts: Sequence[PartComparison]) -> Mapping[str, Array]:
-    """The columns PARTS of a word: means over its pairs of senses, with 95 % intervals.
+    """The columns PARTS of a word: means over its pairs of senses, with 95 % intervals. `part` each
 
     parts: the comparison for each pair of senses
 
     The bootstrap resamples frames, cue words and nouns, each with the same count in every pair of
-    senses. p is the smallest p times the number of pairs (Bonferroni), at most 1.
+    senses. p is that of the mean. Signs are flipped for a pair of cue words in all pairs of senses
+    at once. If their dependence is not known (`number_across_senses`), p is the smallest corrected
+    p of the pairs of senses.
     """
-    specific = np.mean([part.specific for part in parts], axis=0)
+    more = np.mean([part.more for part in parts], axis=0)  # measure part
     word_units = [part.pairs.word_units for part in parts]
-    low, high = interval_over_senses(_draws_of_mean(parts), specific, word_units)
-    p = np.minimum(1, len(parts) * np.min([part.p for part in parts], axis=0))
-    general = np.mean([part.general for part in parts], axis=0)
-    values = (general, specific, low, high, p)
-    return dict(zip(PARTS, values, strict=True))
+    low, high = interval_over_senses(_draws_of_mean(parts), more[0], word_units)
+    columns = {
+        "nouns": np.mean([part.nouns for part in parts], axis=0),
+        "more": more[0],
+        "more_low": low,
+        "more_high": high,
+        "p_more": _p_of_mean(parts),
+        "more_word_axis": np.full(low.shape, np.nan),
+        "more_length": np.full(low.shape, np.nan),
+        "more_at_surprisal": np.mean([part.at_surprisal for part in parts], axis=0),
+        "nouns_share": np.mean([part.share for part in parts], axis=0),
+    }
+    if len(more) == len(MEASURES):
+        columns |= {"more_word_axis": more[1], "more_length": more[2]}
+    return columns
+
+
+def joined_writes(parts: Sequence[PartComparison]) -> Mapping[str, Array]:
+    """The columns WRITES of a word: `joined_parts` of the heads' own writes. `part` each"""
+    joined = joined_parts(parts)
+    return {name: joined[of_part] for name, of_part in zip(WRITES, COMPARED, strict=True)}
+
+
+def _p_of_mean(parts: Sequence[PartComparison]) -> Array:
+    """p of the mean over pairs of senses, two-sided, corrected for all parts. `part`"""
+    if len(parts) == 1:
+        return parts[0].p
+    if not share_units([part.pairs.word_units for part in parts]):
+        return np.asarray(np.min([part.p for part in parts], axis=0))
+    # Scaled so that the mean over all swaps is the mean over the pairs of senses.
+    swaps = sum(len(part.names) for part in parts)
+    differences = np.concatenate(
+        [part.differences * swaps / (len(parts) * len(part.names)) for part in parts]
+    )
+    units = [unit for part in parts for unit in part.pairs.word_units]
+    compared = ~np.isnan(differences).any(0)
+    p = np.full(compared.shape, np.nan)
+    p[compared] = _two_sided(
+        differences[:, compared], units, seed=parts[0].pairs.seed, draws=parts[0].permutations
+    )
+    return p
 
 
 def _draws_of_mean(parts: Sequence[PartComparison]) -> Array:
-    """The mean of `specific` over pairs of senses in every bootstrap draw. `draw part...`"""
+    """The mean of `more` over pairs of senses in every bootstrap draw. `draw part...`"""
     factors = crossed_factors([part.pairs for part in parts])
-    factors.append([noun for part in parts for noun in part.nouns])
+    factors.append([noun for part in parts for noun in part.names])
     weights = resampling.bootstrap_weights(factors, seed=parts[0].pairs.seed)  # draw swap
-    of_parts = resampling.split_weights(weights, [len(part.nouns) for part in parts])
+    of_parts = resampling.split_weights(weights, [len(part.names) for part in parts])
     means = []
     for part, of_part in zip(parts, of_parts, strict=True):
         sums = np.tensordot(of_part, part.differences, axes=1)

@@ -4,17 +4,19 @@
                         does. Its write also separates held-out senses, or the swap moves at least
                         LARGE of the gap. All tests are corrected for every head. The effect does
                         not come from the adjacent token only.
-    resolver            A mover of a word that passes the ambiguity gate. It does more for the word
-                        than for unambiguous nouns in its place. The gate: the word changes with its
-                        context further than each of these nouns does.
+    resolver            A mover of a word that passes the ambiguity gate. It moves the word further
+                        than unambiguous nouns in its place, and its own write is larger there, too.
+                        The gate: the word changes with its context further than each of these nouns
+                        does.
     position-explained  It moves the word, but only from the adjacent token, whatever that token is.
                         Or every cue is adjacent to the word, so position cannot be ruled out.
     confounded          It would be a mover, but something other than meaning also separates the
-                        senses: the position of the word or its cue, the length of the text, or an
-                        untrained model. In addition the word did not pass the ambiguity gate, or
-                        the gate could not be computed. Nouns in the same sentences have the same
-                        position among the same function words, so a word that passes the gate is
-                        not confounded.
+                        senses. Either the position of the word or its cue, or the length of the
+                        text: a head that writes the position of the cue at the ambiguous word only
+                        moves no noun, so nouns cannot rule this out. Or an untrained model also
+                        separates them, and the word did not pass the ambiguity gate, or the gate
+                        could not be computed: nouns stand among the same function words, so a word
+                        that passes the gate is not separated by these alone.
     opposes             Its swap significantly moves the word the wrong way.
     backup              It takes over for another head: swapping both moves the word further than
                         the two separate swaps add up to.
@@ -34,11 +36,14 @@ page says so.
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from probe.stats.limits import FEWEST_WITH_A_GAP, LARGE, LEVEL, SMALLEST
+from probe.inference.nouns import COMPARED, WRITES
+from probe.stats.limits import LARGE, LEVEL, SMALLEST
 
 # Fraction of the head's direct write. If the swap effect is smaller, the write counts as erased.
 HIDDEN = 0.2
@@ -73,10 +78,10 @@ REASONS = (
     "p_stands_in",
     "stands_in_layer",
     "stands_in_head",
-    "confounded",
+    "misplaced",
+    "untrained",
     "ambiguity_p",
-    "nouns",
-    "nouns_with_gap",
+    "nouns_compared",
 )
 Evidence = Mapping[str, float]
 
@@ -85,13 +90,12 @@ def verdicts(evidence: pd.DataFrame) -> pd.Series:
     """The verdict on every row of a frame, with the frame's index.
 
     evidence: has the columns p_auroc p_swap p_opposes p_next_token next_token auroc net net_low
-        net_high direct net_near net_far attention_previous attention_next p_stands_in confounded
-        ambiguity_p nouns nouns_with_gap specific specific_low specific_high p_specific
+        net_high direct net_near net_far attention_previous attention_next p_stands_in misplaced
+        untrained ambiguity_p nouns_compared, and those of `comparison` and `comparison_of_writes`
 
     A row without a measured swap (the word has no gap) has the verdict "none".
     """
-    rows = evidence.to_dict("records")
-    names = [verdict({str(name): value for name, value in row.items()}) for row in rows]
+    names = [verdict(row) for row in _rows(evidence)]
     return pd.Series(names, index=evidence.index, name="verdict", dtype=object)
 
 
@@ -120,7 +124,7 @@ def verdict(row: Evidence) -> str:
     rules = (
         ("opposes", row["p_opposes"] < LEVEL and row["net"] <= -SMALLEST),
         ("position-explained", moves and is_positional(row)),
-        ("confounded", reads and row["confounded"] > 0 and not passes_gate(row)),
+        ("confounded", reads and is_confounded(row)),
         ("resolver", reads and is_for_this_word(row)),
         ("mover", reads),
         ("unread", is_confirmed),
@@ -144,12 +148,22 @@ def is_read(row: Evidence) -> bool:
     return row["p_next_token"] < LEVEL and row["next_token"] >= SMALLEST
 
 
+def is_confounded(row: Evidence) -> bool:
+    """Whether something other than meaning may explain the effects on a word.
+
+    row: has misplaced, 1 if the position of the word or its cue, or the length of the text,
+        separates the senses; untrained, 1 if a model of random weights does; and the columns of
+        `passes_gate`
+    """
+    return row["misplaced"] > 0 or (row["untrained"] > 0 and not passes_gate(row))
+
+
 def passes_gate(row: Evidence) -> bool:
     """Whether the word changes further than each of the unambiguous nouns it was compared with.
 
-    row: has ambiguity_p and nouns, the number of these nouns
+    row: has ambiguity_p and nouns_compared, the number of these nouns
     """
-    return rank_among_nouns(row["ambiguity_p"], row["nouns"]) == 1
+    return rank_among_nouns(row["ambiguity_p"], row["nouns_compared"]) == 1
 
 
 def rank_among_nouns(p: float, nouns: float) -> float:
@@ -171,50 +185,81 @@ def rank_among_nouns(p: float, nouns: float) -> float:
 
 
 def is_for_this_word(row: Evidence) -> bool:
-    """Whether the word passes the ambiguity gate and the head does more for it than for unambiguous
-    nouns in its place.
-
-    If fewer than FEWEST_WITH_A_GAP of these nouns change at all, the head cannot have an effect on
-    them, so its effect is specific to the word.
+    """Whether the word passes the ambiguity gate, and the head moves it further than unambiguous
+    nouns in its place, with a larger write.
     """
-    no_noun_changes = math.isnan(row["specific"]) and row["nouns_with_gap"] < FEWEST_WITH_A_GAP
-    return passes_gate(row) and (no_noun_changes or comparison(row) == "more")
+    return passes_gate(row) and _does_it_itself(row)
 
 
 def comparison(row: Evidence) -> str:
-    """The effect of a head or MLP on the word compared with its effect on unambiguous nouns.
+    """How far a head or MLP moves the word, compared with unambiguous nouns in its place.
 
-    row: has net specific specific_low specific_high p_specific
+    row: has net and the columns `probe.inference.nouns.PARTS`
 
-    "more", "less": p_specific is below LEVEL, the interval of the difference excludes 0, and the
-        difference is at least SMALLEST of the gap.
+    "more", "less": p_more is below LEVEL, the interval of the difference excludes 0, the difference
+        is at least SMALLEST of the gap, and it has the same sign along the word's axis, as a length
+        and at the word's surprisal.
     "same": the interval of the difference lies within SAME of the effect on the word.
     "undecided": neither.
     "": it was not compared.
 
-    "more" means that the effect on the word is larger in absolute value. A head that opposes the
-    word further than it opposes nouns does more. A head that moves only nouns, in either direction,
-    does less.
+    "more" means that the word moves further in absolute value. A head that opposes the word further
+    than it opposes nouns does more. A head that moves only nouns, in either direction, does less.
 
     The test is valid for the nouns that were compared. The interval resamples nouns, so it is valid
     for other nouns like them. A statement about nouns in general needs both.
     """
-    if math.isnan(row["specific"]):
+    if math.isnan(row["more"]):
         return ""
-    differs = row["specific_low"] > 0 or row["specific_high"] < 0
-    if row["p_specific"] < LEVEL and differs and abs(row["specific"]) >= SMALLEST:
-        for_nouns = row["net"] - row["specific"]
-        return "more" if abs(row["net"]) > abs(for_nouns) else "less"
+    differs = row["more_low"] > 0 or row["more_high"] < 0
+    if row["p_more"] < LEVEL and differs and abs(row["more"]) >= SMALLEST:
+        moves_further = abs(row["nouns"] + row["more"]) > abs(row["nouns"])
+        if _measures_agree(row, moves_further):
+            return "more" if moves_further else "less"
+        return "undecided"
     within = SAME * abs(row["net"])
-    if -within <= row["specific_low"] and row["specific_high"] <= within:
+    if -within <= row["more_low"] and row["more_high"] <= within:
         return "same"
     return "undecided"
 
 
+def _measures_agree(row: Evidence, moves_further: bool) -> bool:
+    """Whether the difference has the same sign along the word's axis and at the word's surprisal,
+    and the lengths of the changes differ in the same direction. What was not measured counts as
+    agreeing: the axis and the length of edges, and the surprisal where it is unknown.
+    """
+    sign = np.sign(row["more"])
+    others = [sign * row["more_word_axis"], sign * row.get("more_at_surprisal", math.nan)]
+    others.append(row["more_length"] if moves_further else -row["more_length"])
+    return not any(difference <= 0 for difference in others)
+
+
+def comparison_of_writes(row: Evidence) -> str:
+    """`comparison` of the head's own write, directly after its layer.
+
+    row: has direct and the columns `probe.inference.nouns.WRITES`
+    """
+    of_write = {of_part: row[name] for name, of_part in zip(WRITES, COMPARED, strict=True)}
+    return comparison({"net": row["direct"], **of_write})
+
+
 def comparisons(frame: pd.DataFrame) -> list[str]:
     """`comparison` of every row."""
-    rows = frame.to_dict("records")
-    return [comparison({str(name): value for name, value in row.items()}) for row in rows]
+    return [comparison(row) for row in _rows(frame)]
+
+
+def does_it_itself(frame: pd.DataFrame) -> NDArray[np.bool_]:
+    """Whether the head of each row moves the word further than nouns, with a larger write."""
+    return np.array([_does_it_itself(row) for row in _rows(frame)], dtype=bool)
+
+
+def _does_it_itself(row: Evidence) -> bool:
+    return comparison(row) == "more" and comparison_of_writes(row) == "more"
+
+
+def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame as dicts."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def is_positional(row: Evidence) -> bool:

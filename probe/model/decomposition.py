@@ -246,8 +246,25 @@ def contributions_of(
     z_of_rows: `row layer head d_head`
     rows: the rows of `norms`
     """
+    writes = writes_of(weights, norms, z_of_rows, rows, depths)
+    contributions = [
+        (write * directions[:, layer, None]).sum(-1) for layer, write in enumerate(writes)
+    ]
+    return torch.stack(contributions, dim=1)
+
+
+def writes_of(
+    weights: Weights,
+    norms: Norms,
+    z_of_rows: Tensor,
+    rows: Sequence[int],
+    depths: Sequence[int],
+) -> Iterator[Tensor]:
+    """What the heads of each layer write, as it arrives at a depth. `-> row head d_model` each
+
+    The arguments are as in `contributions_of`.
+    """
     norms = replace(norms, scales=norms.scales[list(rows)])
-    contributions = []
     for layer, (block, depth) in enumerate(zip(weights.blocks, depths, strict=True)):
         z = z_of_rows[:, layer].double()
         delta_e = z.new_zeros(*z.shape[:-1], weights.shape[2])
@@ -256,9 +273,7 @@ def contributions_of(
         span = norms.behind_attention(layer)
         # A norm of the sum counts up to the depth at which this layer is read.
         until = slice(span.start, 1 + 2 * depth if span.stop is None else span.stop)
-        at_read_out = norms.arriving(delta_e, until)
-        contributions.append((at_read_out * directions[:, layer, None]).sum(-1))
-    return torch.stack(contributions, dim=1)
+        yield norms.arriving(delta_e, until)
 
 
 def shares(

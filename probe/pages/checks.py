@@ -68,9 +68,9 @@ def _pair_beside_nouns(finding: WordFindings, pair: PairOfSenses) -> Section:
     return {
         "word": finding.word,
         "pair": f"{pair.sense_a} / {pair.sense_b}" if several else "",
-        "nouns": pair.nouns,
-        "share": distance_percent(pair.general_share) if pair.nouns else "",
-        "largest": distance_percent(pair.largest_share) if pair.nouns else "",
+        "nouns": pair.nouns_compared,
+        "share": distance_percent(pair.general_share) if pair.nouns_compared else "",
+        "largest": distance_percent(pair.largest_share) if pair.nouns_compared else "",
         "place": among_nouns(pair),
         "farther": _changes_farther(pair),
     }

@@ -80,7 +80,7 @@ class EffectAxis:
         values = [
             value
             for head in heads
-            for value in (head.net_low, head.net_high, head.general)
+            for value in (head.net_low, head.net_high, head.nouns)
             if not math.isnan(value)
         ]
         self.low = min(0.0, *values, 0.0)
@@ -97,7 +97,7 @@ class EffectAxis:
             "effect": self.position(head.net),
             "low": self.position(head.net_low),
             "high": self.position(head.net_high),
-            "nouns": "" if math.isnan(head.general) else self.position(head.general),
+            "nouns": "" if math.isnan(head.nouns) else self.position(head.nouns),
         }
 
 
@@ -251,13 +251,14 @@ def head_facts(head: HeadFinding) -> Section:
         "clear": is_clear(head),
         "net_text": percent(head.net),
         "own": measured(head.direct, head.direct_low, head.direct_high),
-        "self_repair": percent(head.self_repair),
+        "added_after": percent(head.added_after),
         "itself": _share(head.attention_itself),
         "rank": rank,
         "compared": bool(head.comparison),
-        "general": percent(head.general),
-        "specific": _specific(head),
-        "p_specific": _test(head.p_specific),
+        "nouns": percent(head.nouns),
+        "more": _more(head),
+        "p_more": _test(head.p_more),
+        "nouns_share": "" if math.isnan(head.nouns_share) else percent(head.nouns_share),
         "than_nouns": compared_with_nouns(head),
         "decided": head.comparison != "undecided",
         "verdict": head.verdict,
@@ -268,11 +269,11 @@ def head_facts(head: HeadFinding) -> Section:
     }
 
 
-def _specific(head: HeadFinding) -> str:
-    """A head's effect on the word beyond that on unambiguous nouns, with its interval."""
+def _more(head: HeadFinding) -> str:
+    """How much further a head moves the word than unambiguous nouns, with its interval."""
     if not head.comparison:
         return ""
-    return measured(head.specific, head.specific_low, head.specific_high)
+    return measured(head.more, head.more_low, head.more_high)
 
 
 def compared_with_nouns(head: HeadFinding) -> str:
@@ -280,11 +281,13 @@ def compared_with_nouns(head: HeadFinding) -> str:
     words = charts.BESIDE_NOUNS[head.comparison]
     if head.comparison != "undecided":
         return words
-    if head.p_specific >= LEVEL:
-        return f"{words}: {p_value(head.p_specific, LEVEL)}"
-    if head.specific_low <= 0 <= head.specific_high:
+    if head.p_more >= LEVEL:
+        return f"{words}: {p_value(head.p_more, LEVEL)}"
+    if head.more_low <= 0 <= head.more_high:
         return f"{words}: the interval includes 0"
-    return f"{words}: less than {percent(SMALLEST)} of the gap"
+    if abs(head.more) < SMALLEST:
+        return f"{words}: less than {percent(SMALLEST)} of the gap"
+    return f"{words}: not along every axis"
 
 
 def _share(value: float) -> str:

@@ -115,6 +115,6 @@ def _edge(row: Row) -> Section:
         "direct": percent(row["direct"]),
         "fraction": percent(row["fraction"]),
         "than_nouns": charts.BESIDE_NOUNS[row["comparison"]],
-        "general": percent(row["general"]) if row["comparison"] else "",
+        "nouns": percent(row["nouns"]) if row["comparison"] else "",
         "composition": "" if pd.isna(row["composition"]) else decimal(row["composition"]),
     }

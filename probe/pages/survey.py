@@ -239,7 +239,7 @@ def lines(findings: SurveyFindings) -> Section:
     ends = [0.0]
     for head in top_heads:
         ends += [head.effect_low, head.effect_high, *_spread_ends(head)]
-        ends += [head.general] if head.comparison else []
+        ends += [head.nouns] if head.comparison else []
     low = min(ends)
     high = max(ends)
     margin = 0.04 * (high - low)
@@ -258,7 +258,7 @@ def lines(findings: SurveyFindings) -> Section:
         }
         positions |= {"from": at(spread_low), "to": at(spread_high)}
         positions["width"] = f"{float(positions['to']) - float(positions['from']):.2f}"
-        positions["general"] = at(head.general) if head.comparison else ""
+        positions["nouns"] = at(head.nouns) if head.comparison else ""
         rows.append(_head_row(head) | {"drawn": positions})
     step = _tick_step(high - low)
     ticks = [step * number for number in range(int(np.ceil(low / step)), int(high / step) + 1)]
@@ -278,9 +278,9 @@ def _spread_ends(head: HeadAcrossWords) -> tuple[float, float]:
 def _head_row(head: HeadAcrossWords) -> Section:
     """A head's numbers as text."""
     compared = bool(head.comparison)
-    specific = ""
+    more = ""
     if compared:
-        specific = measured(head.specific, head.specific_low, head.specific_high)
+        more = measured(head.more, head.more_low, head.more_high)
     return {
         "name": head.name,
         "significant": head.significant,
@@ -289,9 +289,9 @@ def _head_row(head: HeadAcrossWords) -> Section:
         "between": percent(head.between_words),
         "forward": f"{head.words_positive} of {head.words_clear}",
         "attention": "" if math.isnan(head.attention_cue) else percent(head.attention_cue),
-        "general": percent(head.general) if compared else "",
-        "specific": specific,
-        "p_specific": p_value(head.p_specific) if compared else "",
+        "nouns": percent(head.nouns) if compared else "",
+        "more": more,
+        "p_more": p_value(head.p_more) if compared else "",
         "comparison": head.comparison,
         "than_nouns": charts.BESIDE_NOUNS[head.comparison],
         "rank": f"{head.rank} [{head.rank_low}, {head.rank_high}]",

@@ -10,21 +10,25 @@ from typing import Any
 
 import pandas as pd
 
-from probe.inference.verdicts import attention_beside, passes_gate, rank_among_nouns
-from probe.stats.limits import FEWEST_WITH_A_GAP, LARGE, LEVEL, SMALLEST
+from probe.inference.verdicts import (
+    attention_beside,
+    comparison,
+    passes_gate,
+    rank_among_nouns,
+)
+from probe.stats.limits import LARGE, LEVEL, SMALLEST
 from probe.stats.numbers import decimal, measured, p_value, percent
 
 SENSES = ["word", "sense_a", "sense_b"]
 KEYS = [*SENSES, "layer", "head", "verdict"]
 MEANINGS = {
-    "resolver": "a mover that does more for this word than for unambiguous nouns in its place, "
-    "where the word also changes further than they do",
+    "resolver": "a mover that moves this word further than unambiguous nouns in its place and "
+    "writes more there itself; the word also changes further than these nouns do",
     "mover": "moves the word, and the prediction of the next token, beyond chance for every head "
     "tested",
     "position-explained": "moves the word because of the token next to it, whatever that token is, "
     "or cannot be told from such a head",
-    "confounded": "would be a mover, but something without meaning separates the senses as well, "
-    "and unambiguous nouns do not change significantly less",
+    "confounded": "would be a mover, but something without meaning separates the senses as well",
     "opposes": "moves the word away from the meaning that is put in",
     "backup": "compensates for another head: swapping both moves the word further",
     "erased": "writes much of the gap, and later layers remove it",
@@ -48,10 +52,8 @@ GLOSSES = {
     "suggestive": "not significant",
 }
 NOT_SWAPPED = "the gap between these senses is not significant, so no head was swapped"
-AS_WELL = (
-    "the place of the word or its cue, the text's length or an untrained model tells the senses "
-    "apart as well"
-)
+MISPLACED = "the place of the word or its cue, or the text's length, tells the senses apart as well"
+UNTRAINED = "an untrained model tells the senses apart as well"
 
 
 def with_reasons(verdicts: pd.DataFrame, heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
@@ -91,11 +93,12 @@ def _what_else(row: Mapping[Any, Any]) -> str:
     """The further numbers of the verdicts that rest on more than separation and swap."""
     name = row["verdict"]
     if name == "resolver":
-        return f"; {_gate(row)}{_specific(row)}"
+        return f"; {_gate(row)}{_more(row)}"
     if name == "mover":
-        return f"; {_not_resolved(row)}{_specific(row)}"
+        return f"; {_not_resolved(row)}{_more(row)}"
     if name == "confounded":
-        return f"; but {AS_WELL}, and {_gate(row)}{_specific(row)}"
+        as_well = MISPLACED if row["misplaced"] else UNTRAINED
+        return f"; but {as_well}, and {_gate(row)}{_more(row)}"
     if name == "position-explained":
         return _beside(row)
     if name == "backup":
@@ -118,7 +121,7 @@ def _what_else(row: Mapping[Any, Any]) -> str:
 
 def _gate(row: Mapping[Any, Any]) -> str:
     """How the word compares with the unambiguous nouns: the ambiguity gate, with its numbers."""
-    nouns = row["nouns"]
+    nouns = row["nouns_compared"]
     p = row["ambiguity_p"]
     if math.isnan(p):
         return f"the word was not compared with unambiguous nouns ({row['not_compared']})"
@@ -130,25 +133,23 @@ def _gate(row: Mapping[Any, Any]) -> str:
 
 def _not_resolved(row: Mapping[Any, Any]) -> str:
     """Why a head that moves the word is not a resolver."""
-    if passes_gate(row):
-        return (
-            f"{_gate(row)}, but that the head does more for the word than for these nouns was not "
-            "shown"
-        )
-    return f"that an ambiguity is resolved was not shown: {_gate(row)}"
+    if not passes_gate(row):
+        return f"no evidence that an ambiguity is resolved: {_gate(row)}"
+    if comparison(row) == "more":
+        return f"{_gate(row)}, but the head's own write is not significantly larger there"
+    return f"{_gate(row)}, but the head does not move it significantly further than these nouns"
 
 
-def _specific(row: Mapping[Any, Any]) -> str:
-    """The head's effect on unambiguous nouns, and on the word beyond that."""
-    if math.isnan(row["specific"]):
-        with_gap = row["nouns_with_gap"]
-        if with_gap < FEWEST_WITH_A_GAP:
-            return f"; nouns with a gap: {with_gap:.0f}, too few to compare with"
+def _more(row: Mapping[Any, Any]) -> str:
+    """How far the head moves unambiguous nouns, and how much further it moves the word."""
+    if math.isnan(row["more"]):
         return ""
-    more = measured(row["specific"], row["specific_low"], row["specific_high"])
+    more = measured(row["more"], row["more_low"], row["more_high"])
+    write = measured(row["write_more"], row["write_more_low"], row["write_more_high"])
     return (
-        f"; for such nouns it does {percent(row['general'])}, and {more} of the gap more for this "
-        f"word (max-T {p_value(row['p_specific'], LEVEL)})"
+        f"; it moves such nouns {percent(row['nouns'])} of the word's gap, and the word {more} "
+        f"further (max-T {p_value(row['p_more'], LEVEL)}); its own write is {write} larger "
+        f"({p_value(row['p_more_write'], LEVEL)})"
     )
 
 

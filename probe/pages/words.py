@@ -156,7 +156,7 @@ def among_nouns(pair: PairOfSenses) -> str:
     """The rank of the word among the nouns in its place: “first of 39”; empty if not compared."""
     if math.isnan(pair.ambiguity_p):
         return ""
-    return f"{ordinal(pair.place_among_nouns)} of {pair.nouns + 1}"
+    return f"{ordinal(pair.place_among_nouns)} of {pair.nouns_compared + 1}"
 
 
 def partings(findings: Mapping[str, WordFindings]) -> list[Section]:

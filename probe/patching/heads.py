@@ -56,12 +56,17 @@ PAIRS = "Cannot swap pairs"
 # Runs a batch of texts, given with their row numbers.
 BatchRun = Callable[[Texts, list[int], PositionTerms], Sequence[Tensor]]
 # `swap_sets` with arguments that have been checked.
-SetRunner = Callable[[Weights, Texts, Tensor, Tensor, Tensor], Tensor]
+SetRunner = Callable[..., Tensor]
 
 
 @renamed(weights="model", rows="texts")
 def swap_heads(
-    model: ModelSource | Weights, texts: Rows, donor_z: Tensor, directions: Tensor
+    model: ModelSource | Weights,
+    texts: Rows,
+    donor_z: Tensor,
+    directions: Tensor,
+    *,
+    length: bool = False,
 ) -> Tensor:
     """How far the read-out moves along each direction if one head's z at the word is the
     donor's, for every head.
@@ -74,6 +79,7 @@ def swap_heads(
         read-out
     directions: `direction d_model`; or `row stage d_model`, separate for each row (see
         `swap_sets`), then the result is `row layer head stage`
+    length: return the length of the change as well (see `swap_sets`)
 
     The result is the change of <resid, direction>; it is 0 if the donor is the sentence itself.
     Raises InputError for donors with more layers than the model has.
@@ -92,7 +98,8 @@ def swap_heads(
     weights = read_weights(model)
     rows, donor_z, directions = swap_inputs(weights, texts, donor_z, directions, HEADS)
     head_sets = _all_but_one(weights, donor_z.shape[1])
-    shifts = runner_of(weights)(weights, rows, donor_z, head_sets, directions)
+    run = runner_of(weights)
+    shifts = run(weights, rows, donor_z, head_sets, directions, length=length)
     return shifts.unflatten(1, donor_z.shape[1:3])
 
 
@@ -150,6 +157,8 @@ def swap_sets(
     donor_z: Tensor,
     head_sets: Tensor,
     directions: Tensor,
+    *,
+    length: bool = False,
 ) -> Tensor:
     """Where the read-out moves if every head outside a set has the donor's z at the word, for
     many sets.
@@ -158,6 +167,8 @@ def swap_sets(
 
     texts, donor_z, directions: as in `swap_heads`
     head_sets: `set layer head`, True in the set
+    length: append |resid - unchanged resid| to the last axis, which is then `direction` even if
+        each stage has one direction
 
     Heads in a set, and all MLPs, are live: they respond to changes below them. The result is <resid
     - unchanged resid, direction>.
@@ -183,7 +194,7 @@ def swap_sets(
     weights = read_weights(model)
     rows, donor_z, directions = swap_inputs(weights, texts, donor_z, directions, HEADS)
     head_sets = as_sets(head_sets, donor_z, "Cannot swap sets of heads")
-    return runner_of(weights)(weights, rows, donor_z, head_sets, directions)
+    return runner_of(weights)(weights, rows, donor_z, head_sets, directions, length=length)
 
 
 def runner_of(weights: Weights) -> SetRunner:
@@ -194,20 +205,33 @@ def runner_of(weights: Weights) -> SetRunner:
 
 
 def _swap_sets(
-    weights: Weights, texts: Texts, donor_z: Tensor, head_sets: Tensor, directions: Tensor
+    weights: Weights,
+    texts: Texts,
+    donor_z: Tensor,
+    head_sets: Tensor,
+    directions: Tensor,
+    *,
+    length: bool,
 ) -> Tensor:
     """`swap_sets` in variants of a run."""
     at_once = len(head_sets) if weights.causal else SETS_AT_ONCE
     parts = []
     for batch in head_sets.split(at_once):
         tree = _tree_of(weights, batch)
-        along = _by_stage(directions)
-        part = moved_by_edits(weights, texts, site=Z, tree=tree, donors=donor_z, directions=along)
+        part = moved_by_edits(
+            weights,
+            texts,
+            site=Z,
+            tree=tree,
+            donors=donor_z,
+            directions=_by_stage(directions),
+            length=length,
+        )
         parts.append(part)
     shifts = torch.cat(parts, dim=1)  # row set stage direction
     if directions.ndim == 2:
         return shifts[:, :, 0]
-    return shifts[..., 0] if directions.ndim == 3 else shifts
+    return shifts[..., 0] if directions.ndim == 3 and not length else shifts
 
 
 def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
@@ -269,6 +293,7 @@ def moved_by_edits(
     tree: Sequence[Branch],
     donors: Tensor,
     directions: Tensor,
+    length: bool = False,
 ) -> Tensor:
     """How far each edit set moves the stream at the word. `-> row edit_set stage direction`
 
@@ -277,13 +302,14 @@ def moved_by_edits(
     donors: the values that are put in, `row layer ...`
     directions: as for `moved_along`, `row stage direction d_model`, one row if all texts have the
         same
+    length: as for `moved_along`
     """
 
     def swap(batch: Texts, members: list[int], terms: PositionTerms) -> list[Tensor]:
         edits = Edits(site, tree, donor_of(weights, donors[members]))
         steps = run_at_word(weights, batch, len(tree), terms, edits=edits)
         along = directions if len(directions) == 1 else directions[members]
-        return [moved_along(steps, along.to(weights.device, weights.dtype))]
+        return [moved_along(steps, along.to(weights.device, weights.dtype), length=length)]
 
     [shifts] = in_batches(texts, weights, len(tree[-1].parent), swap)
     return shifts
@@ -303,12 +329,13 @@ def _by_stage(directions: Tensor) -> Tensor:
     return directions[:, :, None] if directions.ndim == 3 else directions
 
 
-def moved_along(steps: Iterable[Step], directions: Tensor) -> Tensor:
+def moved_along(steps: Iterable[Step], directions: Tensor, *, length: bool = False) -> Tensor:
     """How far each edit set moves the stream at the word. `-> batch edit_set stage direction`
 
     directions: `batch stage direction d_model`, a batch of 1 if all texts have the same. With n
         stages the last n blocks are read. Stages beyond the number of blocks are read after the
         final norm.
+    length: append the length of the change to the directions
     """
     stages = directions.unbind(1)
     shifts: list[Tensor] = []
@@ -317,37 +344,41 @@ def moved_along(steps: Iterable[Step], directions: Tensor) -> Tensor:
         if step.layer >= first:
             along = stages[step.layer - first]
             is_end = len(shifts) == len(stages) - 1
-            shifts.append(_moved_after(step, along, is_end=is_end))
+            shifts.append(_moved_after(step, along, is_end=is_end, length=length))
     if after_norm := stages[step.run.depth :]:
         final = forward.unembedding_input(step.run.weights, step.at_read_position(step.resid_post))
-        shifts += [_shift_along(final, along)[:, step.branch.variant_of] for along in after_norm]
+        moved = [_shift_along(final, along, length=length) for along in after_norm]
+        shifts += [shift[:, step.branch.variant_of] for shift in moved]
     return torch.stack(shifts, dim=2)
 
 
-def _moved_after(step: Step, along: Tensor, *, is_end: bool) -> Tensor:
+def _moved_after(step: Step, along: Tensor, *, is_end: bool, length: bool) -> Tensor:
     """How far each edit set moves the stream after a block.
 
     `batch direction d_model -> batch edit_set direction`
 
-    If nothing later is read and the family adds writes without a norm, the MLP's write is not
-    computed:
+    If nothing later is read, no length is asked for, and the family adds writes without a norm, the
+    MLP's write is not computed:
 
         <change of resid_post, u> = <change of resid_mid, u> + <change of hidden, W_out u>
     """
-    if is_end and step.run.weights.config.family.adds_plainly:
+    if is_end and not length and step.run.weights.config.family.adds_plainly:
         by_mlp = _shift_along(step.at_read_position(step.hidden), along @ step.block.w_hidden.mT)
         shift = _shift_along(step.at_read_position(step.resid_mid), along) + by_mlp
     else:
-        shift = _shift_along(step.at_read_position(step.resid_post), along)
+        shift = _shift_along(step.at_read_position(step.resid_post), along, length=length)
     return shift[:, step.branch.variant_of]
 
 
-def _shift_along(x: Tensor, along: Tensor) -> Tensor:
-    """How far each variant is from the unchanged run along directions.
+def _shift_along(x: Tensor, along: Tensor, *, length: bool = False) -> Tensor:
+    """How far each variant is from the unchanged run along directions; with `length`, then the
+    whole distance.
 
     `batch variant d, batch direction d -> batch variant direction`
     """
-    return (x - x[:, :1]) @ along.mT
+    change = x - x[:, :1]
+    shift = change @ along.mT
+    return torch.cat([shift, change.norm(dim=-1, keepdim=True)], dim=-1) if length else shift
 
 
 def _rerouted(steps: Iterable[Step]) -> Tensor:

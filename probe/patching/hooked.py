@@ -268,6 +268,8 @@ def swap_sets(
     donor_z: Tensor,
     head_sets: Tensor,
     directions: Tensor,
+    *,
+    length: bool = False,
 ) -> Tensor:
     """`probe.patching.heads.swap_sets` in a model whose hooks stay active, with the same
     arguments and result.
@@ -291,7 +293,7 @@ def swap_sets(
         ends = run_swapped(model, text, "z", donor_z[row], swap_masks, read=text.at)
         if directions.ndim == 2:
             change = ends.resid[1:, layers] - ends.resid[:1, layers]
-            shifts.append(change @ directions.to(change).T)
+            moved = change @ directions.to(change).T
         else:
             streams = ends.resid[:, 1 : 1 + stages]
             if stages > layers:
@@ -299,5 +301,10 @@ def swap_sets(
                 streams = torch.cat([streams, final.expand(-1, stages - layers, -1)], dim=1)
             change = streams[1:] - streams[:1]  # set stage d_model
             along = directions[row].to(change)
-            shifts.append(torch.einsum("nsd,s...d->ns...", change, along))
+            moved = torch.einsum("nsd,s...d->ns...", change, along)
+            if length and directions.ndim == 3:
+                moved = moved[..., None]
+        if length:
+            moved = torch.cat([moved, change.norm(dim=-1, keepdim=True)], dim=-1)
+        shifts.append(moved)
     return torch.stack(shifts).cpu().clone()

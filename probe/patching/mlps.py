@@ -25,6 +25,7 @@ def swap_mlps(
     directions: Tensor,
     *,
     layers: Sequence[int] | None = None,
+    length: bool = False,
 ) -> Tensor:
     """How far the word's vector moves along each direction if one MLP takes the donor's
     activations, for every MLP.
@@ -34,19 +35,28 @@ def swap_mlps(
     rows: token ids up to and including the word, or texts with their position
     donor_hidden: `row layer d_mlp`; the number of layers is the number of blocks that are run
     directions: `row stage d_model`, read after each block, or after the last ones if there are
-        fewer; further stages are read after the final norm
+        fewer; further stages are read after the final norm; or `row stage direction d_model`, then
+        the result has this axis, too
     layers: of the MLPs that are swapped; by default all that are run
+    length: append the length of the change to the axis of directions, which then always exists
 
     The result is the change of <resid, direction>; it is 0 before the swapped block.
     """
     texts = target_texts(weights, rows, "Cannot swap MLPs")
     one_each = _one_each(weights, donor_hidden.shape[1])
     tree = branches(one_each if layers is None else one_each[list(layers)])
-    along = directions[:, :, None]  # row stage direction d_model
+    has_one = directions.ndim == 3
+    along = directions[:, :, None] if has_one else directions  # row stage direction d_model
     shifts = moved_by_edits(
-        weights, texts, site=HIDDEN, tree=tree, donors=donor_hidden, directions=along
+        weights,
+        texts,
+        site=HIDDEN,
+        tree=tree,
+        donors=donor_hidden,
+        directions=along,
+        length=length,
     )
-    return shifts[..., 0]
+    return shifts[..., 0] if has_one and not length else shifts
 
 
 def swap_mixers(weights: Weights, rows: Rows, donor_out: Tensor, directions: Tensor) -> Tensor:

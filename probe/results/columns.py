@@ -15,8 +15,7 @@ import pandas as pd
 from probe.experiments.columns import KEYS
 from probe.experiments.table import EXPERIMENTS
 from probe.inference.across import RANK_COLUMNS
-from probe.inference.nouns import PARTS
-from probe.results.head_columns import RAW_COLUMNS
+from probe.inference.nouns import PARTS, WRITES
 
 RANKS = dict.fromkeys(RANK_COLUMNS, "Int64")
 # The columns of the table `heads`. Users rely on them: columns may be added, not removed.
@@ -35,7 +34,7 @@ HEADS = (
     "swap_low",
     "swap_high",
     "same_sense",
-    "self_repair",
+    "added_after",
     "p_auroc",
     "q_auroc",
     "p_swap",
@@ -55,7 +54,7 @@ HEADS = (
     "rerouted",
     *PARTS,
     "comparison",
-    *RAW_COLUMNS,
+    *WRITES,
 )
 ATTENTION = ("attention_cue", "attention_previous", "attention_itself")
 

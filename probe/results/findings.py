@@ -7,7 +7,7 @@ sentences. It also limits what may be claimed:
 * The movers are the heads with the verdict mover or resolver. The resolvers are the heads with the
   verdict resolver.
 * A word changes further than unambiguous nouns only if it passes the ambiguity gate. If it passes,
-  nothing else that separates its senses is a confounder, because these nouns are in the same
+  an untrained model's gap is no confounder, because these nouns are in the same
   sentences.
 * Heads with overlapping rank intervals are one group without an order.
 * A word of the sentence is credited only if the sentences are aligned and a mover has at least half
@@ -28,7 +28,7 @@ import pandas as pd
 
 from probe.experiments.material import LATE
 from probe.experiments.run import LEADERS
-from probe.inference.verdicts import comparison, passes_gate, rank_among_nouns
+from probe.inference.verdicts import comparison_of_writes, passes_gate, rank_among_nouns
 from probe.results.frames import without_rows
 from probe.stats.limits import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
@@ -39,6 +39,7 @@ NEARLY_ALL = 0.9  # fraction of the gap
 # Fraction of the gap: the smallest clear effect of a head to be read in detail.
 WORTH_READING = 0.01
 MOVERS = ("resolver", "mover")  # the verdicts of heads that move the word
+MORE = "more"  # the comparison of a part that does more for the word than for nouns
 
 PUNCTUATION = ".,;:!?\"'()"
 Frames = Mapping[str, pd.DataFrame]
@@ -76,31 +77,29 @@ class HeadFinding:
     direct: float
     direct_low: float
     direct_high: float
-    self_repair: float
+    added_after: float
     auroc: float
     attention_cue: float
     attention_previous: float
     attention_itself: float
     p_auroc: float  # the smallest corrected p over the pairs of senses
     p_swap: float  # the smallest corrected p over the pairs of senses
-    general: float  # effect on unambiguous nouns in the word's place
-    specific: float  # effect on the word minus general
-    specific_low: float
-    specific_high: float
-    p_specific: float
+    nouns: float  # how far it moves unambiguous nouns, in the word's gap
+    more: float  # how far it moves the word minus nouns
+    more_low: float
+    more_high: float
+    p_more: float
+    nouns_share: float  # how far it moves nouns, in their own gap
     comparison: str  # more, less, same or undecided; "" if it was not compared
     at_end: bool  # at or after the read-out layer, so that its effect is read after the last layer
-    own_write: float
-    own_write_more_low: float
+    writes_more: bool  # whether its own write is larger at the word, too
 
     @property
     def with_its_readers(self) -> bool:
-        """Whether the head does more for the word than for nouns without writing significantly
-        more, by SMALLEST of its write. Then its readers, i.e. later components, make the
-        difference.
+        """Whether the head moves the word further than nouns without a larger write. Then its
+        readers, i.e. later components, make the difference.
         """
-        writes_more = self.own_write_more_low > SMALLEST * abs(self.own_write)
-        return self.comparison == "more" and not writes_more
+        return self.comparison == "more" and not self.writes_more
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ class PairOfSenses:
     pair_design: str
     smallest_p: float
     visible_d_pairs: float
-    nouns: int  # unambiguous nouns in the word's place
+    nouns_compared: int  # unambiguous nouns in the word's place
     general_share: float  # mean over the nouns of their squared gap / the word's
     largest_share: float  # the largest such ratio
     surprisal: float
@@ -155,7 +154,7 @@ class PairOfSenses:
     @property
     def place_among_nouns(self) -> int:
         """The word's rank among the nouns by how far each changes. 1 is the furthest."""
-        return int(rank_among_nouns(self.ambiguity_p, self.nouns))
+        return int(rank_among_nouns(self.ambiguity_p, self.nouns_compared))
 
 
 @dataclass(frozen=True)
@@ -432,6 +431,7 @@ def head_finding(row: Row, *, read_depth: int) -> HeadFinding:
         "name": head_name(row),
         "verdict": str(row["verdict"]),
         "at_end": int(row["layer"]) >= read_depth,
+        "writes_more": comparison_of_writes(row) == MORE,
     }
     for column in fields(HeadFinding):
         name = column.name
@@ -499,10 +499,10 @@ def _pair_of_senses(row: Row, heads: pd.DataFrame) -> PairOfSenses:
         for name, (column, level) in CONFOUNDERS.items()
         if row["ranked"] and row[column] < level
     ]
-    # Unambiguous nouns in the same sentences have the same nuisances, so a word that changes
-    # further than they do does not change because of nuisances.
+    # Unambiguous nouns have the same function words around them, which is what an untrained model
+    # sees. They do not rule out that a head writes a position at the ambiguous word only.
     ambiguous = passes_gate(row)
-    confounders = [] if ambiguous else nuisances
+    confounders = [name for name in nuisances if name == "nuisance" or not ambiguous]
     values: dict[str, Any] = {
         "ambiguous": ambiguous,
         "nuisances": tuple(nuisances),
@@ -526,7 +526,7 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
     shares = _shares_of_nouns(word, rows["controls"], int(rows["words"]["depth"].iloc[0]))
     mlps_more = _mlps_more(rows["mlps"])
     if not with_gate:
-        nouns = min((pair.nouns for pair in ranked_pairs), default=0)
+        nouns = min((pair.nouns_compared for pair in ranked_pairs), default=0)
         return BesideNouns(
             pairs=0,
             passed=False,
@@ -547,7 +547,7 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
     return BesideNouns(
         pairs=len(with_gate),
         passed=first.ambiguous,
-        nouns=first.nouns,
+        nouns=first.nouns_compared,
         as_far=first.place_among_nouns - 1,
         general_share=share,
         largest_share=max(pair.largest_share for pair in with_gate),
@@ -583,14 +583,12 @@ def _mlps_more(mlps: pd.DataFrame) -> tuple[int, ...]:
     """The layers whose MLP does more for the word than for unambiguous nouns.
 
     The mean over the pairs of senses must be above 0, and one pair must pass the rule of
-    `verdicts.comparison` with its p times the number of pairs (Bonferroni).
+    `verdicts.comparison`, with its p corrected over the pairs.
     """
     layers = []
     for layer in sorted(mlps["layer"].unique().tolist()):
         rows = mlps[mlps["layer"] == layer]
-        pairs = rows.assign(p_specific=len(rows) * rows["p_specific"]).to_dict("records")
-        does_more = any(comparison(pair) == "more" for pair in pairs)
-        if does_more and rows["specific"].mean() > 0:
+        if (rows["comparison"] == MORE).any() and rows["more"].mean() > 0:
             layers.append(layer)
     return tuple(layers)
 

@@ -18,11 +18,12 @@ import pandas as pd
 from probe.experiments.columns import KEYS, Columns, Table, key_of
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.table import EXPERIMENTS
-from probe.inference.nouns import PARTS, NounEvidence, joined_parts
+from probe.inference.nouns import PARTS, WRITES, NounEvidence, joined_parts
 from probe.inference.verdicts import (
     REASONS,
     best_verdicts,
     comparisons,
+    does_it_itself,
     passes_gate,
     verdicts,
 )
@@ -31,12 +32,10 @@ from probe.model.check import Certificate, Row
 from probe.results import circuit
 from probe.results.columns import ATTENTION, HEADS, RANKS
 from probe.results.head_columns import (
-    RAW_COLUMNS,
     SWAP_COLUMNS,
     head_arrays,
     net_where,
     noun_columns,
-    raw_columns,
     swap_columns,
 )
 from probe.stats import resampling
@@ -241,7 +240,7 @@ def _gate(record: WordRecord, evidence: PairEvidence) -> dict[str, object]:
         "general_share": np.nan,
         "largest_share": np.nan,
         "ambiguity_p": np.nan,
-        "nouns": 0,
+        "nouns_compared": 0,
         "surprisal": np.nan,
         "surprisal_nouns": np.nan,
         "nouns_near": 0,
@@ -260,7 +259,7 @@ def _gate(record: WordRecord, evidence: PairEvidence) -> dict[str, object]:
             "general_share": nouns.general_share(record.depth),
             "largest_share": float(shares.max()) if len(shares) else np.nan,
             "ambiguity_p": nouns.gate.p,
-            "nouns": len(shares),
+            "nouns_compared": len(shares),
             "surprisal": _mean(nouns.record.word_surprisal),
             "surprisal_nouns": _mean(nouns.record.surprisal[list(nouns.gate.noun_numbers)]),
             "nouns_near": nouns.gate.near,
@@ -300,12 +299,9 @@ def heads(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
         frame = by_head(head_arrays(pair_evidence)).astype(RANKS)
         frame["read_depth"] = [pair.reading.at[layer] for layer in frame["layer"]]
         frame["ambiguity_p"] = np.nan if nouns is None else nouns.gate.p
-        frame["nouns"] = 0 if nouns is None else len(nouns.gate.noun_numbers)
-        with_gap = None if nouns is None else nouns.with_gap
-        # NaN instead of 0, because "not compared" and "no noun has a gap" differ in the verdict.
-        frame["nouns_with_gap"] = np.nan if with_gap is None else float(with_gap)
-        is_confounded = pair.gates.untrained < GATE or pair.gates.nuisance < LEVEL
-        frame["confounded"] = float(is_confounded)
+        frame["nouns_compared"] = 0 if nouns is None else len(nouns.gate.noun_numbers)
+        frame["misplaced"] = float(pair.gates.nuisance < LEVEL)
+        frame["untrained"] = float(pair.gates.untrained < GATE)
         frame["comparison"] = comparisons(frame)
         frame["verdict"] = verdicts(frame)
         parts.append(with_key(frame, key_of(record, pair)))
@@ -316,8 +312,8 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
     """The frame `word_heads`: a row for each word, layer and head, with means over the word's pairs
     of senses with a significant gap.
 
-    verdict: the strongest one over these pairs, or resolver for a mover that does more for the word
-        than for nouns in the mean over the pairs
+    verdict: the strongest one over these pairs. A resolver of the word is a mover that passes in
+        the mean over the pairs. One that passes for single pairs only is a mover of the word.
     resolves: in how many of these pairs the head is a resolver
     of: the number of these pairs
     """
@@ -329,7 +325,7 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
         pairs = [pair.record for pair in with_gap]
         arrays = {"auroc": np.mean([pair.separation.auroc for pair in with_gap], axis=0)}
         arrays |= swap_columns(pairs)
-        arrays |= noun_columns(with_gap) | raw_columns(with_gap)
+        arrays |= noun_columns(with_gap)
         for name in ATTENTION:
             to_token = [pair.attention[name.removeprefix("attention_")] for pair in pairs]
             arrays[name] = np.mean(to_token, axis=0)
@@ -338,17 +334,17 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
         frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
         frame["comparison"] = comparisons(frame)
         gates = [
-            {"ambiguity_p": pair.nouns.gate.p, "nouns": len(pair.nouns.gate.noun_numbers)}
+            {"ambiguity_p": pair.nouns.gate.p, "nouns_compared": len(pair.nouns.gate.noun_numbers)}
             for pair in with_gap
             if pair.nouns is not None
         ]
+        moves = frame["verdict"].isin(("mover", "resolver"))
+        frame.loc[moves, "verdict"] = "mover"
         if any(map(passes_gate, gates)):
-            # The mean over the pairs may be significant even if no single pair is.
-            more = (frame["verdict"] == "mover") & (frame["comparison"] == "more")
-            frame.loc[more, "verdict"] = "resolver"
+            frame.loc[moves & does_it_itself(frame), "verdict"] = "resolver"
         parts.append(with_key(frame, {"word": word.record.word}))
     columns = ["word", "layer", "head", "auroc", *SWAP_COLUMNS, *ATTENTION, *PARTS, "comparison"]
-    columns += ["verdict", "resolves", "of", *RAW_COLUMNS]
+    columns += ["verdict", "resolves", "of", *WRITES]
     return stacked(parts, columns)[columns].astype(RANKS)
 
 
@@ -395,7 +391,7 @@ def _noun_rows(word: str, nouns: NounEvidence) -> Iterator[tuple[str, dict[str, 
 
 
 def mlps(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
-    """The frame `mlps`: the net, general and specific effect of every MLP."""
+    """The frame `mlps`: how far every MLP moves the word, and nouns in its place."""
     parts = []
     for record, pair in pairs_of(evidence):
         if pair.nouns is None or pair.nouns.mlps is None:

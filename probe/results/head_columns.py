@@ -9,10 +9,9 @@ import numpy as np
 
 from probe.experiments.design import bootstrap_each, interval_over_senses, widen_draws
 from probe.experiments.head_parts import by_distance
-from probe.experiments.nouns import NounRecord
 from probe.experiments.record import SensePair
 from probe.inference.across import RANK_COLUMNS
-from probe.inference.nouns import PARTS, joined_parts
+from probe.inference.nouns import PARTS, WRITES, joined_parts, joined_writes
 from probe.inference.within import PairEvidence
 from probe.stats import resampling
 from probe.stats.limits import GATE
@@ -28,7 +27,7 @@ SWAP_COLUMNS = (
     "swap_low",
     "swap_high",
     "same_sense",
-    "self_repair",
+    "added_after",
     "net",
     "net_low",
     "net_high",
@@ -45,9 +44,6 @@ TESTED_COLUMNS = (
     "continuation",
     "p_continuation",
 )
-# A head's direct write and how far its swap moves the vector, in units of the residual stream, for
-# the word and for unambiguous nouns in its place.
-RAW_COLUMNS = ("own_write", "own_write_nouns", "own_write_more_low", "moved_raw", "moved_raw_nouns")
 BACKUP_COLUMNS = ("stands_in", "p_stands_in", "stands_in_layer", "stands_in_head")
 
 
@@ -65,7 +61,6 @@ def head_arrays(evidence: PairEvidence) -> dict[str, Array]:
     arrays["net_far"] = net_where(pair, lambda distance: distance > 1)
     arrays |= _backup_columns(evidence)
     arrays |= noun_columns([evidence])
-    arrays |= raw_columns([evidence])
     share = None if pair.swaps is None else pair.swaps.rerouted
     arrays["rerouted"] = missing(pair) if share is None else share
     return arrays
@@ -80,7 +75,7 @@ def swap_columns(pairs: Sequence[SensePair]) -> dict[str, Array]:
     """SWAP_COLUMNS: means over these pairs of senses, with intervals and ranks.
 
     swap = (denoise + noise) / 2
-    self_repair = swap - direct
+    added_after = swap - direct
     net = swap - same_sense
 
     NaN if none of the pairs has a gap.
@@ -97,7 +92,7 @@ def swap_columns(pairs: Sequence[SensePair]) -> dict[str, Array]:
     columns = {name: mean(each.word.ratio(name) for each in effects) for name in ratios}
     columns["direct"] = mean(each.direct_effect for each in effects)
     columns["swap"] = (columns["denoise"] + columns["noise"]) / 2
-    columns["self_repair"] = columns["swap"] - columns["direct"]
+    columns["added_after"] = columns["swap"] - columns["direct"]
     net = columns["swap"] - columns["same_sense"]
     columns["net"] = net
     draws_of_pairs = [
@@ -173,56 +168,18 @@ def net_where(pair: SensePair, keep: Callable[[int], bool]) -> Array:
 
 
 def noun_columns(pairs: Sequence[PairEvidence]) -> dict[str, Array]:
-    """The columns PARTS of every head: the general and the specific effect, over pairs of senses.
+    """The columns PARTS and WRITES of every head: how far it moves the word and nouns in its place,
+    and how far its own write does, over pairs of senses.
 
     NaN unless every pair of senses was compared with nouns, because the net effect in the same
     table is the mean over all pairs.
     """
-    parts = [pair.nouns.heads for pair in pairs if pair.nouns and pair.nouns.heads]
-    if len(parts) < len(pairs):
-        return dict.fromkeys(PARTS, missing(pairs[0].record))
-    return dict(joined_parts(parts))
-
-
-def raw_columns(pairs: Sequence[PairEvidence]) -> dict[str, Array]:
-    """RAW_COLUMNS of every head: means over these pairs of senses, in units of the residual stream.
-
-    NaN unless every pair has the measurement.
-    """
-    arrays = dict.fromkeys(RAW_COLUMNS, missing(pairs[0].record))
-    moves = [_word_moves(pair.record) for pair in pairs if pair.record.raw_effect is not None]
-    if len(moves) == len(pairs):
-        arrays["moved_raw"] = np.mean(moves, axis=0)
-    nouns = [pair.nouns for pair in pairs if pair.nouns is not None]
-    if len(nouns) < len(pairs):
-        return arrays
-    shape = arrays["moved_raw_nouns"].shape
-    arrays["moved_raw_nouns"] = np.mean([_noun_moves(each.record, shape) for each in nouns], axis=0)
-    writes = [each.head_writes for each in nouns if each.head_writes is not None]
+    columns = dict.fromkeys((*PARTS, *WRITES), missing(pairs[0].record))
+    compared = [pair.nouns for pair in pairs if pair.nouns is not None]
+    parts = [each.heads for each in compared if each.heads is not None]
+    writes = [each.head_writes for each in compared if each.head_writes is not None]
+    if len(parts) == len(pairs):
+        columns |= joined_parts(parts)
     if len(writes) == len(pairs):
-        joined = joined_parts(writes)
-        arrays["own_write"] = np.mean([each.net for each in writes], axis=0)
-        arrays["own_write_nouns"] = joined["general"]
-        arrays["own_write_more_low"] = joined["specific_low"]
-    return arrays
-
-
-def _word_moves(pair: SensePair) -> Array:
-    """How far each head moves the word at the depth where the head is read. `layer head`"""
-    assert pair.raw_effect is not None
-    at = np.asarray(pair.reading.at)[:, None, None]
-    return np.asarray(np.take_along_axis(pair.raw_effect, at, -1)[..., 0])
-
-
-def _noun_moves(record: NounRecord, shape: tuple[int, ...]) -> Array:
-    """How far each head moves the nouns in the word's place, mean over their swaps. `layer head`
-
-    shape: the numbers of layers and heads
-
-    NaN for heads that were not compared.
-    """
-    moves = np.full(shape, np.nan)
-    if record.heads and len(record.net):
-        layers, heads = np.array(record.heads).T
-        moves[layers, heads] = record.net.mean(0)
-    return moves
+        columns |= joined_writes(writes)
+    return columns

@@ -35,11 +35,11 @@ class HeadAcrossWords:
     between_words: float
     words_positive: int
     words_clear: int
-    general: float
-    specific: float
-    specific_low: float
-    specific_high: float
-    p_specific: float
+    nouns: float
+    more: float
+    more_low: float
+    more_high: float
+    p_more: float
     comparison: str
     rank: int
     rank_low: int

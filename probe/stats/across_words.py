@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import bootstrap, rankdata
 
 from probe.stats import resampling
@@ -147,46 +146,6 @@ def not_zero(observed: Array, null: Array) -> MaxT:
     absolute values.
     """
     return above_zero(np.abs(observed), np.abs(null))
-
-
-def difference_of_ratios(
-    sums: Sums, is_compared: NDArray[np.bool_], column: NDArray[np.intp]
-) -> tuple[Array, Array]:
-    """Sums over words whose mean is the difference of two ratios of sums: observed, and with
-    flipped signs.
-
-    `part, draw part`
-
-    `sums`: has the parts `numerator`, `denominator`, `other_numerator` and `other_denominator`, and
-        `count`, which is 1 for every word.
-    `is_compared: part`: True for the parts of the two numerators that are compared.
-    `column`: the column of the two denominators for each compared part.
-
-    A word contributes
-
-        D + (n - E g) / mean g - (m - G c) / mean c
-        E = Σn / Σg,  G = Σm / Σc,  D = E - G
-
-    This is the difference, linearised. A gap that is large in a word therefore adds no noise if it
-    is large in both ratios.
-    """
-    total = sums.total
-    count = total["count"]
-    denominator = total["denominator"][column]
-    other_denominator = total["other_denominator"][column]
-    effect = total["numerator"][is_compared] / denominator
-    general = total["other_numerator"][is_compared] / other_denominator
-    difference = effect - general
-
-    def linear(of: dict[str, Array]) -> Array:
-        first = of["numerator"][..., is_compared] - effect * of["denominator"][..., column]
-        second = (
-            of["other_numerator"][..., is_compared] - general * of["other_denominator"][..., column]
-        )
-        first = first / (denominator / count)
-        return np.asarray(difference * of["count"] + first - second / (other_denominator / count))
-
-    return linear(total), linear(sums.flipped)
 
 
 # --- differences between words

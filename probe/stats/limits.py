@@ -16,5 +16,5 @@ WORTH_NAMING = 0.1
 FEWEST_NOUNS = 19
 # Sentences of a word that is compared with unambiguous nouns.
 FEWEST_SENTENCES = 24
-# Unambiguous nouns with a gap, for the comparison of a head.
-FEWEST_WITH_A_GAP = 3
+# Unambiguous nouns, for the comparison of a head.
+FEWEST_COMPARED = 3

@@ -243,7 +243,7 @@ def study_of(kind: str, run: int) -> dict[str, object]:
     frame = heads([evidence])
     if pair.effects is not None:
         row["untrained_p"] = round(pair.gates.untrained, 6)
-        row["claimed"] = int(not frame["confounded"].any())
+        row["claimed"] = int(not frame[["misplaced", "untrained"]].any(axis=None))
     return row | frame["verdict"].value_counts().to_dict()
 
 

@@ -1,5 +1,5 @@
-"""Unambiguous nouns that replace the word: a general and a specific head are separated, the gap has
-no bias, and the states equal a separate run of the changed text."""
+"""Unambiguous nouns that replace the word: a head that moves any noun and one that moves the word only
+are separated, the gap has no bias, and the states equal a separate run of the changed text."""
 
 from dataclasses import replace
 from functools import partial
@@ -51,7 +51,6 @@ from probe.patching.mlps import swap_mlps
 from probe.patching.tokens import replace_tokens
 from probe.results.columns import about
 from probe.stats.axes import hold_out, squared_gap
-from probe.stats.limits import FEWEST_WITH_A_GAP
 from probe.studies.study import STUDY_DEFAULTS
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
@@ -112,20 +111,24 @@ def test_effects_on_any_noun_are_separated_from_effects_on_the_word(kind, seed):
     if kind != "general":
         assert nouns.gate.p <= 0.05
     if kind == "specific":
-        # No noun has a tenth of the word's gap, so there is no ratio; the head moves no noun.
-        assert nouns.with_gap < FEWEST_WITH_A_GAP and nouns.heads is None
-        shifts = nouns.record.net[:, nouns.record.heads.index(SPECIFIC)]
-        word_gap = pair.record.raw_gap.mean(0)[pair.record.reading.at[SPECIFIC[0]]]
+        # The head moves no noun, and no noun has a gap of which it could supply a share.
         assert net[SPECIFIC] == pytest.approx(1, abs=0.05)
-        assert shifts.mean() / word_gap == pytest.approx(0, abs=0.05)
-    if kind == "general":
-        assert nouns.heads.specific[GENERAL] == pytest.approx(0, abs=0.05)
-        assert nouns.heads.general[GENERAL] == pytest.approx(1, abs=0.05)
-    if kind == "both":
-        assert nouns.heads.specific[SPECIFIC] == pytest.approx(net[SPECIFIC], abs=0.05)
+        assert nouns.heads.more[:, *SPECIFIC] == pytest.approx(1, abs=0.05)
+        assert nouns.heads.nouns[SPECIFIC] == pytest.approx(0, abs=0.05)
         assert nouns.heads.p[SPECIFIC] < 0.05
-        assert nouns.heads.general[GENERAL] == pytest.approx(1, abs=0.1)
-        assert nouns.heads.specific[GENERAL] == pytest.approx(net[GENERAL] - 1, abs=0.1)
+        assert np.isnan(nouns.heads.share[SPECIFIC])
+    if kind == "general":
+        assert nouns.heads.more[:, *GENERAL] == pytest.approx(0, abs=0.05)
+        assert nouns.heads.nouns[GENERAL] == pytest.approx(1, abs=0.05)
+        assert nouns.heads.share[GENERAL] == pytest.approx(1, abs=0.05)
+    if kind == "both":
+        # Each head moves the word by half of its gap. A noun's gap is the other half, and the
+        # general head supplies all of it: the same movement, and a larger share.
+        assert nouns.heads.more[:, *SPECIFIC] == pytest.approx(net[SPECIFIC], abs=0.05)
+        assert nouns.heads.p[SPECIFIC] < 0.05
+        assert nouns.heads.more[0][GENERAL] == pytest.approx(0, abs=0.05)
+        assert nouns.heads.nouns[GENERAL] == pytest.approx(net[GENERAL], abs=0.05)
+        assert nouns.heads.share[GENERAL] == pytest.approx(1, abs=0.1)
 
 
 def two_nouns_in_place():
@@ -256,9 +259,9 @@ def test_the_effect_of_an_mlp_is_read_at_the_depth_of_its_layer(tiny):
     axes = axes_until(pair.sense.axes.in_units(), len(weights.blocks))
     whole = run_swaps(partial(swap_mlps, weights), texts, hidden, axes, pair.pairs).net
     expected = whole[:, np.arange(len(at)), at]
-    compared = ~np.isnan(mlps.word).any(1)
+    compared = ~np.isnan(mlps.word).any((1, 2))
     assert compared.any() and np.abs(expected).max() > 0.1
-    np.testing.assert_allclose(mlps.word[compared], expected[compared], atol=1e-4)
+    np.testing.assert_allclose(mlps.word[compared][..., 0], expected[compared], atol=1e-4)
 
 
 def test_the_squared_gap_is_0_in_the_mean_where_nothing_differs_and_the_squared_gap_where_it_does():
@@ -383,7 +386,7 @@ def test_a_few_user_nouns_are_measured_without_a_gate_and_unusable_nouns_are_lis
     the gap, and the first head does not contribute to it."""
     study = studied("both", controls=[*NOUNS[:3], WORD, "wug"])
     row = study.words.iloc[0]
-    assert row["nouns"] == 3 and np.isnan(row["ambiguity_p"])
+    assert row["nouns_compared"] == 3 and np.isnan(row["ambiguity_p"])
     assert row["general_share"] == pytest.approx(0.25, abs=0.1)
     assert row["not_compared"] == "nouns that can take its place: 3, and 19 are needed"
     assert set(study.controls["noun"]) == {WORD, *NOUNS[:3]}
@@ -393,7 +396,7 @@ def test_a_few_user_nouns_are_measured_without_a_gate_and_unusable_nouns_are_lis
         ["wug", "the model's vocabulary does not hold it"],
     ]
     head = at_specific(study)
-    assert head["verdict"] == "mover" and head["p_specific"] < 0.05
+    assert head["verdict"] == "mover" and head["p_more"] < 0.05
 
 
 @pytest.mark.slow
@@ -424,7 +427,7 @@ def test_sentences_in_which_the_word_is_not_a_noun_are_studied_but_not_compared(
     """The same heads move the word, but no verdict is better than mover."""
     study = studied(sentences=as_verbs(SENTENCES))
     row = study.words.iloc[0]
-    assert row["ranked"] and row["nouns"] == 0 and np.isnan(row["ambiguity_p"])
+    assert row["ranked"] and row["nouns_compared"] == 0 and np.isnan(row["ambiguity_p"])
     assert row["sentences_not_compared"] == len(SENTENCES)
     assert row["not_compared"] == (
         "it is a noun in its dictionary form in 0 of the paired sentences, and 24 are needed"
@@ -432,7 +435,7 @@ def test_sentences_in_which_the_word_is_not_a_noun_are_studied_but_not_compared(
     assert study.controls.empty and study.mlps.empty
     head = at_specific(study)
     before = at_specific(with_shipped_nouns)
-    assert head["verdict"] == "mover" and np.isnan(head["specific"])
+    assert head["verdict"] == "mover" and np.isnan(head["more"])
     assert head["net"] == pytest.approx(before["net"], abs=0.02)
     assert set(study.heads["verdict"]) <= {"mover", "none", "separates"}
 
@@ -441,7 +444,7 @@ def test_sentences_in_which_the_word_is_not_a_noun_are_studied_but_not_compared(
 def test_without_nouns_nothing_is_compared_and_the_table_says_so():
     study = studied(controls=())
     assert study.words["not_compared"].item() == "no nouns were asked for"
-    assert study.words["nouns"].item() == 0 and study.controls.empty
+    assert study.words["nouns_compared"].item() == 0 and study.controls.empty
     assert at_specific(study)["verdict"] == "mover"
 
 
@@ -455,7 +458,7 @@ def test_a_difference_in_an_untrained_model_is_no_nuisance_if_only_the_word_take
 ):
     """The function word goes with the sense, so a model with random weights also separates the
     senses. If every noun takes up the function word, the gate fails. If only the word does, the gate
-    passes, and no noun has a gap in which the head could be compared."""
+    passes, and the head moves no noun."""
     model, circuit = planted_model(kind, 0)
     sentences = []
     for row in make_sentences(cues=12, distances=(2, 3)):
@@ -470,14 +473,11 @@ def test_a_difference_in_an_untrained_model_is_no_nuisance_if_only_the_word_take
     )
     row = study.words.iloc[0]
     head = study.heads.set_index(["layer", "head"]).loc[circuit.head_indices[0]]
-    assert row["untrained_p"] < 0.01 and row["nouns"] >= 19
+    assert row["untrained_p"] < 0.01 and row["nouns_compared"] >= 19
     assert passes_gate(row) == (kind == "function_word")
     assert head["verdict"] == verdict
-    with_gap = study.verdicts["nouns_with_gap"].unique()
-    if kind == "function_word":
-        assert with_gap < FEWEST_WITH_A_GAP and np.isnan(head["specific"])
-    else:
-        assert with_gap == row["nouns"] and head["specific"] == pytest.approx(0, abs=0.05)
+    of_word = 1.0 if kind == "function_word" else 0.0
+    assert head["more"] == pytest.approx(of_word, abs=0.05)
 
 
 @pytest.mark.slow
@@ -492,9 +492,10 @@ def test_an_encoder_separates_effects_on_any_noun_from_effects_on_the_word(tmp_p
     pair, general_share = compare_with_nouns(model, sides)
     nouns = pair.nouns
     assert nouns.gate.p <= 0.05 and general_share == pytest.approx(0.25, abs=0.1)
-    assert nouns.heads.general[GENERAL] == pytest.approx(1, abs=0.1)
-    assert nouns.heads.general[SPECIFIC] == pytest.approx(0, abs=0.05)
-    assert nouns.heads.specific[SPECIFIC] > 0.3 and nouns.heads.p[SPECIFIC] < 0.05
+    assert nouns.heads.share[GENERAL] == pytest.approx(1, abs=0.1)
+    assert nouns.heads.more[0][GENERAL] == pytest.approx(0, abs=0.05)
+    assert nouns.heads.nouns[SPECIFIC] == pytest.approx(0, abs=0.05)
+    assert nouns.heads.more[0][SPECIFIC] > 0.3 and nouns.heads.p[SPECIFIC] < 0.05
 
 
 @pytest.mark.slow
@@ -503,8 +504,8 @@ def test_a_model_of_one_layer_is_compared_likewise(tmp_path, monkeypatch):
     heads = [resolver(0, 1, takes=EVEN, size=1.5), to_any(0, 2, 1.5)]  # half of the gap each
     pair, _ = compare_with_nouns(probe.load(make_handmade(tmp_path / "one", heads)))
     assert pair.nouns.record.gap.shape == (len(NOUNS), 2) and pair.nouns.gate.p <= 0.05
-    assert pair.nouns.heads.specific.shape == (1, handmade.HEADS)
-    assert pair.nouns.heads.specific[0, 1] == pytest.approx(0.5, abs=0.05)
+    assert pair.nouns.heads.more.shape == (3, 1, handmade.HEADS)
+    assert pair.nouns.heads.more[:, 0, 1] == pytest.approx(0.5, abs=0.05)
     assert pair.nouns.mlps.net.shape == (1,)
 
 
@@ -562,17 +563,20 @@ def test_a_text_that_begins_with_the_word_in_other_tokens_is_not_compared():
 
 
 @pytest.mark.slow
-def test_edges_are_not_compared_with_nouns_that_have_no_gap(with_shipped_nouns):
-    """The model changes only the word."""
+def test_edges_and_mlps_are_compared_with_nouns_that_have_no_gap(with_shipped_nouns):
+    """The model changes only the word, so an edge does more for it by all that it does."""
     edges = with_shipped_nouns.edges
-    assert len(edges) > 0 and edges["general"].isna().all() and (edges["comparison"] == "").all()
-    assert with_shipped_nouns.mlps.empty
+    first = edges.iloc[0]
+    assert first["comparison"] == "more"
+    assert first["more"] == pytest.approx(first["total"], abs=0.05)
+    assert first["nouns"] == pytest.approx(0, abs=0.05) and np.isnan(first["nouns_share"])
+    assert (with_shipped_nouns.mlps["comparison"] != "more").all()
 
 
 @pytest.mark.campaign
 def test_edges_into_a_general_head_are_separated_from_edges_into_a_specific_head():
-    """Both heads move half of the word's gap; the edge into the general head carries the whole gap of
-    a noun."""
+    """Both heads move the word by half of its gap. The edge into the general head moves nouns by as
+    much, which is their whole gap."""
     model = model_of(Circuit(HEADS["both"], ("",) * len(HEADS["both"])), 0)
     study = probe.study(
         model,
@@ -588,8 +592,9 @@ def test_edges_into_a_general_head_are_separated_from_edges_into_a_specific_head
     specific = edges.loc[SPECIFIC].iloc[0]
     general = edges.loc[GENERAL].iloc[0]
     assert specific["total"] == pytest.approx(0.5, abs=0.02)
-    assert specific["specific"] == pytest.approx(0.5, abs=0.02)
+    assert specific["more"] == pytest.approx(0.5, abs=0.02)
     assert specific["comparison"] == "more"
     assert general["total"] == pytest.approx(0.5, abs=0.02)
-    assert general["general"] == pytest.approx(1, abs=0.02)
-    assert general["comparison"] == "less"
+    assert general["nouns"] == pytest.approx(0.5, abs=0.02)
+    assert general["nouns_share"] == pytest.approx(1, abs=0.02)
+    assert general["comparison"] not in ("more", "less")

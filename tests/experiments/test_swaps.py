@@ -287,9 +287,33 @@ def test_recorded_shifts_in_units_of_the_residual_stream_are_means_over_pairs(se
     raw = swaps.run_swaps(run, ids, states.z, axes, PAIRS)
     both_ways = (raw.b_with_a - raw.a_with_b) / 2 - (raw.same_b - raw.same_a) / 2
     reading = design.readings(LAYERS, 2, 1, predicts=True)
-    recorded = swapped(setting, PAIRS, reading).raw_effect  # layer head depth
-    np.testing.assert_allclose(recorded, both_ways[..., : 1 + LAYERS].mean(0), atol=1e-10)
-    assert (recorded[..., 0] == 0).all()
+    recorded = swapped(setting, PAIRS, reading)
+    by_depth = recorded.raw_effect  # layer head depth measure
+    np.testing.assert_allclose(by_depth[..., 0], both_ways[..., : 1 + LAYERS].mean(0), atol=1e-10)
+    assert (by_depth[..., 0, :] == 0).all()
+    at = np.asarray(reading.at)
+    for layer, depth in enumerate(at):
+        of_layer = recorded.moved[:, layer, :, 0]  # pair head
+        np.testing.assert_allclose(of_layer, both_ways[:, layer, :, depth], atol=1e-10)
+
+
+def test_the_length_of_a_change_is_that_of_the_opposite_donor_minus_that_of_the_same_sense(setting):
+    """Directions of an orthonormal basis give the whole change, and so its length."""
+    model, ids, states, _ = setting
+    weights = read_weights(model)
+    basis = torch.eye(states.resid.shape[-1], dtype=states.resid.dtype)
+    depth = 2
+    recipients = [*B, *A, *A, *B]
+    donors = [*A, *B, *PAIRS.same_a, *PAIRS.same_b]
+    changes = patching.swap_heads(
+        weights, [ids[row] for row in recipients], states.z[donors, :depth], basis
+    )
+    b_with_a, a_with_b, same_a, same_b = changes.norm(dim=-1).numpy().reshape(4, len(A), depth, -1)
+    expected = (b_with_a + a_with_b) / 2 - (same_a + same_b) / 2
+    reading = design.readings(LAYERS, depth, 1, predicts=True)
+    recorded = swapped(setting, PAIRS, reading).moved[:, :depth, :, 1]
+    assert np.abs(expected).max() > 1e-3
+    np.testing.assert_allclose(recorded, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("first", [1, 3])

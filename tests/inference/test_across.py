@@ -120,25 +120,25 @@ def test_words_that_have_no_gap_at_all_are_not_ranked():
     assert len(heads) == LAYERS * HEADS
 
 
-# --- general and specific effects -----------------------------------------------------------------
+# --- effects on words and on nouns -----------------------------------------------------------------
 
 
 def words_with_nouns(count=30, *, noise=0.03):
     """C has equal effects on words and nouns. A affects ambiguous words only, B nouns more."""
     effects = effects_of(**{A: 0.3, B: 0.1, C: 0.4})
-    general = effects_of(**{B: 0.3, C: 0.4})
-    return [made_word(n, effects, general=general, noise=noise) for n in range(count)]
+    nouns = effects_of(**{B: 0.3, C: 0.4})
+    return [made_word(n, effects, nouns=nouns, noise=noise) for n in range(count)]
 
 
 def test_effects_on_any_noun_are_separated_from_effects_on_words():
     summary = summary_of(words_with_nouns())
     heads = heads_by_name(summary)
     assert heads.loc[[A, B, C], "comparison"].tolist() == ["more", "less", "same"]
-    assert heads.loc[[A, B, C], "general"].tolist() == pytest.approx([0, 0.3, 0.4], abs=0.04)
-    assert heads.loc[[A, B, C], "specific"].tolist() == pytest.approx([0.3, -0.2, 0], abs=0.04)
+    assert heads.loc[[A, B, C], "nouns"].tolist() == pytest.approx([0, 0.3, 0.4], abs=0.04)
+    assert heads.loc[[A, B, C], "more"].tolist() == pytest.approx([0.3, -0.2, 0], abs=0.04)
     row = heads.loc[A]
-    assert row["specific_low"] < row["specific"] < row["specific_high"]
-    assert row["p_specific"] < 0.05 < heads.loc[C, "p_specific"]
+    assert row["more_low"] < row["more"] < row["more_high"]
+    assert row["p_more"] < 0.05 < heads.loc[C, "p_more"]
     [model] = summary.frames["survey_model"].to_dict("records")
     assert model["words_compared"] == 30
     assert model["general_share"] == 0.25  # gaps of a half, squared
@@ -151,7 +151,7 @@ def test_only_words_with_nouns_are_compared():
     summary = summary_of([*words, *without_nouns])
     heads = heads_by_name(summary)
     assert heads.loc[A, "effect"] == pytest.approx(0.65, abs=0.03)
-    assert heads.loc[A, "specific"] == pytest.approx(0.3, abs=0.04)  # of the 20 that were compared
+    assert heads.loc[A, "more"] == pytest.approx(0.3, abs=0.04)  # of the 20 that were compared
     table = summary.frames["survey_words"].set_index("word")
     assert table.loc["word050", "nouns"] == "" and np.isnan(table.loc["word050", "general_gap"])
     assert table.loc["word000", ["nouns", "general_gap"]].tolist() == ["fence", 0.5]
@@ -159,7 +159,7 @@ def test_only_words_with_nouns_are_compared():
 
 def test_without_nouns_nothing_is_compared():
     heads = summary_of(words_of_two_kinds()).frames["survey_heads"]
-    for name in ("general", "specific", "specific_low", "specific_high", "p_specific"):
+    for name in ("nouns", "more", "more_low", "more_high", "p_more"):
         assert heads[name].isna().all()
     assert (heads["comparison"] == "").all()
 
@@ -218,7 +218,7 @@ def test_memory_does_not_hold_the_words(monkeypatch):
     def records():
         for number in range(6 * across.BATCH):
             yield of_records.count(
-                made_word(number, effects_of(**{C: 0.5}), general=effects_of(), noise=0.01)
+                made_word(number, effects_of(**{C: 0.5}), nouns=effects_of(), noise=0.01)
             )
 
     summarise(records, seed=0, draws=49)

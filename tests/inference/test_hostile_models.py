@@ -5,8 +5,13 @@
 * Two heads have equal writes, and neurons amplify one of them for the word only.
 * A head moves any noun, and neurons resolve the word.
 * Two heads have equal effects on the word and on nouns, one large and one small.
+* A head copies the position of the cue to the word only, so that nouns do not move.
+
+And two models that do resolve the word: one head writes at the word only; another writes at nouns,
+too, a tenth as far, and supplies the whole of their gap as well.
 """
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +31,7 @@ from handmade import (
     Unit,
     make_handmade,
     make_sentences,
+    resolver,
     write_vector,
 )
 from measured import studied
@@ -34,6 +40,7 @@ from safetensors.torch import load_file
 from seeds import mostly_campaign
 
 from probe.experiments.material import prepare
+from probe.inference.verdicts import comparison_of_writes, passes_gate
 from probe.model.load import load
 from probe.results.findings import MOVERS
 from probe.results.frames import heads, mlps
@@ -42,6 +49,7 @@ from probe.text.sentences import Sentence
 SEEDS = (0, 1, 2)
 by_seed = pytest.mark.parametrize("seed", mostly_campaign(SEEDS))
 PAIRS = 36
+A_LITTLE = (0.8, 0.8)  # nouns that take up about a tenth of what the word takes up
 SENTENCES = make_sentences(cues=12, frames=6, distances=(1, 2))
 TO_ANY = ({"anchor": 2.0}, {"is_cue": 6.0})  # from any token to the cue before it
 ONE, TWO = (1, 1), (1, 2)
@@ -123,13 +131,14 @@ CIRCUITS = {
 
 @by_seed
 def test_a_head_that_neurons_amplify_does_more_together_with_the_parts_that_read_it(seed):
-    table, _ = tables_of("amplified", seed)
+    table, of_mlps = tables_of("amplified", seed)
     amplified = table.loc[FIRST]
-    assert amplified["verdict"] == "resolver" and amplified["comparison"] == "more"
-    assert amplified["own_write_more_low"] < 0.02 * amplified["own_write"]
-    # Where little of the gap is the head's own, the word's much larger gap makes its share smaller.
-    assert 0 < amplified["own_write"] < 1.1 * amplified["own_write_nouns"]
-    assert amplified["moved_raw"] > 1.5 * amplified["moved_raw_nouns"]
+    assert amplified["verdict"] == "mover" and amplified["comparison"] == "more"
+    assert amplified["net"] > 1.5 * amplified["nouns"]
+    assert comparison_of_writes(amplified) != "more"
+    assert amplified["write_more_length"] == pytest.approx(0, abs=0.02)
+    # The part that reads it and does more.
+    assert of_mlps.set_index("layer").loc[1, "comparison"] == "more"
     decoy = table.loc[DECOY]
     assert decoy["verdict"] in MOVERS and decoy["comparison"] != "more"
 
@@ -138,7 +147,9 @@ def test_a_head_that_neurons_amplify_does_more_together_with_the_parts_that_read
 def test_where_neurons_resolve_the_word_the_head_only_moves_it(seed):
     table, of_mlps = tables_of("neurons resolve", seed)
     assert table.loc[ONE, "verdict"] == "mover"
-    assert table.loc[ONE, "general"] == pytest.approx(1, abs=0.1)
+    assert table.loc[ONE, "comparison"] == "more"
+    assert comparison_of_writes(table.loc[ONE]) != "more"
+    assert table.loc[ONE, "nouns_share"] == pytest.approx(1, abs=0.1)
     assert of_mlps.set_index("layer").loc[ONE[0], "comparison"] == "more"
 
 
@@ -191,13 +202,30 @@ def test_a_head_that_copies_the_position_of_the_cue_is_confounded(seed):
     assert heads([evidence]).set_index(["layer", "head"]).loc[ONE, "verdict"] == "confounded"
 
 
+@by_seed
+def test_a_head_that_copies_the_position_to_the_word_only_is_confounded_although_no_noun_moves(
+    seed,
+):
+    """The word changes further than every noun, because the head does nothing at nouns."""
+    position = {"place_cos": 1.0, "place_sin": 1.0}
+    head = replace(resolver(*ONE), carries=((position, {"resolved": 3.0}),))
+    model = model_of(Circuit((head,), ("",)), seed)
+    evidence = evidence_of(model, sentences_with_a_distant_cue_in_one_sense(), seed)
+    row = heads([evidence]).set_index(["layer", "head"]).loc[ONE]
+    assert passes_gate(row) and row["comparison"] == "more"
+    assert row["verdict"] == "confounded"
+
+
 # --- a head that responds to how expected a word is -----------------------------------------------
 
 
 @cache
-def surprised_model(seed):
-    """A model in which the word is the most expected noun and other nouns are less expected, in
-    steps. A head gives each noun the sense of the cue in proportion to how expected the noun is.
+def surprised_model(seed, least=0.6, most=0.95, *, predicted=True):
+    """A model in which nouns have a key, the word most of it, and others less of it, in steps. A
+    head gives each noun the sense of the cue, more of it the more of the key it has.
+
+    least, most: how much of the key the other nouns have, as a fraction of the word
+    predicted: whether the model predicts nouns with more of the key with a larger probability
     """
     asks = ({"decoy": 2.0}, {"is_cue": 6.0})
     with TemporaryDirectory() as name:
@@ -205,14 +233,15 @@ def surprised_model(seed):
         folder = make_handmade(Path(name) / "surprised", [head], seed=seed)
         tensors = load_file(folder / "model.safetensors")
         tokenizer = load(folder).tokenizer
-        expected = dict(zip(NOUNS, np.linspace(0.6, 0.95, len(NOUNS)), strict=True)) | {WORD: 1.0}
+        expected = dict(zip(NOUNS, np.linspace(least, most, len(NOUNS)), strict=True)) | {WORD: 1.0}
         wte = tensors["transformer.wte.weight"].clone()
         head_weight = tensors["lm_head.weight"].clone()
         for noun, degree in expected.items():
             token = tokenizer.convert_tokens_to_ids(noun)
             wte[token] += wte.new_tensor(write_vector({"decoy": degree}))
             # Every token has the anchor, so the logit is the same at every position.
-            head_weight[token] += wte.new_tensor(write_vector({"anchor": 4 * degree}))
+            if predicted:
+                head_weight[token] += wte.new_tensor(write_vector({"anchor": 4 * degree}))
         changes = {"transformer.wte.weight": wte, "lm_head.weight": head_weight}
         return load(change_tensors(folder, changes))
 
@@ -223,4 +252,30 @@ def test_a_head_that_responds_to_how_expected_a_word_is_does_not_resolve_it(seed
     [pair] = evidence.pairs
     record = pair.nouns.record
     assert (record.word_surprisal < record.surprisal).all()  # the word is the most expected one
-    assert heads([evidence]).set_index(["layer", "head"]).loc[ONE, "verdict"] == "mover"
+    row = heads([evidence]).set_index(["layer", "head"]).loc[ONE]
+    # The word moves further than every noun, as far as one with its surprisal would.
+    assert row["more"] > 0.5 and row["more_at_surprisal"] < 0.02
+    assert row["verdict"] == "mover"
+
+
+# --- heads that resolve the word ------------------------------------------------------------------
+
+
+@by_seed
+def test_a_head_that_writes_at_the_word_only_resolves_it(seed):
+    model = model_of(Circuit((resolver(*ONE, takes=EVEN),), ("",)), seed)
+    evidence = evidence_of(model, SENTENCES, seed)
+    row = heads([evidence]).set_index(["layer", "head"]).loc[ONE]
+    assert row["verdict"] == "resolver"
+    assert row["more"] == pytest.approx(row["net"], abs=0.05)
+    assert row["write_more"] == pytest.approx(row["direct"], abs=0.05)
+
+
+@by_seed
+def test_a_head_that_moves_nouns_a_tenth_as_far_resolves_the_word_with_an_equal_share(seed):
+    """It supplies the whole gap at nouns as well, so only their unit hides how little they move."""
+    evidence = evidence_of(surprised_model(seed, *A_LITTLE, predicted=False), SENTENCES, seed)
+    row = heads([evidence]).set_index(["layer", "head"]).loc[ONE]
+    assert 0.05 < row["nouns"] / row["net"] < 0.2
+    assert row["nouns_share"] == pytest.approx(row["net"], abs=0.1)
+    assert row["verdict"] == "resolver"

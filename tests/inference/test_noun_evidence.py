@@ -1,4 +1,4 @@
-"""The comparison with unambiguous nouns: the gate of a word, and effects as fractions of gaps."""
+"""The comparison with unambiguous nouns: the gate of a word, and how far each is moved."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,6 +12,8 @@ from probe.inference.nouns import (
     ambiguity_gate,
     compare_pairwise,
     compare_with_nouns,
+    expected_movement,
+    holm,
     joined_parts,
 )
 from probe.text.splits import ALIGNED
@@ -39,10 +41,10 @@ def record_of(squared_gaps, *, nouns=NOUNS, comparable=24, gap=None, surprisal=N
         noun_of=np.arange(0),
         pair_gap=np.empty((0, 2)),
         heads=(),
-        net=np.empty((0, 0)),
-        by_depth=np.empty((0, 2)),
-        write=np.empty((0, 0)),
-        word_write=np.empty((0, 0)),
+        net=np.empty((0, 0, 3)),
+        by_depth=np.empty((0, 2, 3)),
+        write=np.empty((0, 0, 3)),
+        word_write=np.empty((0, 0, 2)),
         comparable=comparable,
         sentences_left_out=0,
         left_out={},
@@ -103,17 +105,17 @@ PAIRS = Pairs(ROWS, ROWS, ROWS, ROWS, tuple("fghijklm"), ROWS, ROWS, (1,) * 8, A
 NOUN_OF = np.array([0, 1, 2, 3] * 2)
 
 
-def compared(gaps, word, noun, noun_of=NOUN_OF):
-    """The comparison of one head with the effect `word`, a fraction of the word's gap, in every
-    pair, and the effect `noun` of each noun, in units of the residual stream.
+def compared(gaps, word, noun, noun_of=NOUN_OF, **record):
+    """The comparison of one head that moves the word by `word` of its gap in every pair, and each
+    noun by `noun`, in units of the residual stream, in every measure.
     """
-    record = record_of([0.1] * len(gaps), nouns=NOUNS[: len(gaps)], gap=gaps)
+    record = record_of([0.1] * len(gaps), nouns=NOUNS[: len(gaps)], gap=gaps, **record)
     pair = SimpleNamespace(raw_gap=np.full((len(ROWS), 2), WORD_GAP), pairs=PAIRS)
     return compare_with_nouns(
         pair,
         record,
-        word=np.full((len(ROWS), 1), word),
-        noun=np.asarray(noun)[noun_of][:, None],
+        word=np.full((len(ROWS), 1, 2), word * WORD_GAP),
+        noun=np.repeat(np.asarray(noun)[noun_of][:, None, None], 3, axis=-1),
         at=np.array([DEPTH]),
         pair_of=np.arange(len(ROWS)),
         noun_of=noun_of,
@@ -121,35 +123,58 @@ def compared(gaps, word, noun, noun_of=NOUN_OF):
     )
 
 
-def test_an_effect_is_a_fraction_of_the_gap_of_each_noun():
-    """The general effect is the mean of the fractions, whatever the size of each noun's gap."""
-    effects = compared(GAPS[:3], 0.8, np.array(GAPS[:3]) / 2, noun_of=np.array([0, 1, 2, 0] * 2))
-    assert (effects.net[0], effects.general[0]) == (pytest.approx(0.8), pytest.approx(0.5))
-    assert effects.specific[0] == pytest.approx(0.3) and len(effects.nouns) == 8
+THREE = np.array([0, 1, 2, 0] * 2)  # the last two nouns never replace the word
+
+
+def test_word_and_nouns_are_compared_in_the_words_gap_and_the_share_is_of_each_nouns_own():
+    effects = compared(GAPS[:3], 0.8, np.array(GAPS[:3]) / 2, noun_of=THREE)
+    moved = np.array(GAPS)[THREE].mean() / 2 / WORD_GAP
+    assert (effects.net[0], effects.nouns[0]) == (pytest.approx(0.8), pytest.approx(moved))
+    assert effects.more[:, 0] == pytest.approx(0.8 - moved) and len(effects.names) == 8
+    assert effects.share[0] == pytest.approx(0.5)
     columns = joined_parts([effects])
-    # All pairs are equal, so the draws do not vary.
-    assert (columns["specific_low"][0], columns["specific_high"][0]) == pytest.approx((0.3, 0.3))
+    assert columns["more"] == pytest.approx(0.8 - moved)
+    assert columns["more_low"][0] < columns["more"][0] < columns["more_high"][0]
 
 
 def test_signs_are_flipped_as_often_as_the_study_asks_for():
-    effects = compared(GAPS[:3], 0.8, np.array(GAPS[:3]) / 2, noun_of=np.array([0, 1, 2, 0] * 2))
+    effects = compared(GAPS[:3], 0.8, np.array(GAPS[:3]) / 2, noun_of=THREE)
     # Two-sided: p = 2 (1 + hits) / (1 + flips).
     assert 0 < effects.p[0] < 0.2
     assert effects.p[0] * 50 == pytest.approx(round(effects.p[0] * 50))
 
 
-def test_a_noun_without_a_gap_is_not_compared():
+def test_a_noun_without_a_gap_is_compared_but_has_no_share():
     """As a fraction of a tiny gap, an effect could be any number."""
-    effects = compared(GAPS, 0.8, [*np.array(GAPS[:3]) / 2, 9.0])
-    assert effects.general[0] == pytest.approx(0.5)
-    # Without the two pairs of the last noun.
-    assert len(effects.nouns) == 6 and len(set(effects.pairs.units)) == 6
-    tenth = compared((*GAPS[:3], WORD_GAP / 10), 0.8, [*np.array(GAPS[:3]) / 2, WORD_GAP / 20])
-    assert len(tenth.nouns) == 8  # a tenth is sufficient
+    effects = compared(GAPS, 0.8, [*np.array(GAPS[:3]) / 2, 0.0])
+    assert effects.nouns[0] == pytest.approx(np.sum(GAPS[:3]) / 2 / 4 / WORD_GAP)
+    assert effects.share[0] == pytest.approx(0.5) and len(effects.names) == 8
+    tenth = compared((*GAPS[:3], WORD_GAP / 10), 0.8, [*np.array(GAPS[:3]) / 2, WORD_GAP / 10])
+    assert tenth.share[0] == pytest.approx((3 * 0.5 + 1) / 4)  # a tenth is sufficient
+    few = compared((*GAPS[:2], 0.1, 0.1), 0.8, [1.0, 0.5, 0.05, 0.05])
+    assert np.isnan(few.share[0]) and few.more[0, 0] > 0
 
 
-def test_fewer_than_three_nouns_with_a_gap_give_no_comparison():
-    assert compared((*GAPS[:2], 0.1, 0.1), 0.8, [1.0, 0.5, 0.05, 0.05]) is None
+def test_fewer_than_three_nouns_give_no_comparison():
+    assert compared(GAPS[:2], 0.8, [1.0, 0.5], noun_of=np.array([0, 1] * 4)) is None
+
+
+def test_the_trend_over_surprisal_is_extrapolated_to_the_word():
+    """Nouns move by exp(-s / 2), s nats more surprising than the word: at 0 a noun would move 1."""
+    nats = np.arange(1.0, 21.0)
+    noun_of = np.arange(20)
+    falling = np.stack([np.exp(-nats / 2), np.full(20, 0.3)], axis=1)
+    expected = expected_movement(falling, noun_of, nats)
+    assert expected == pytest.approx([1, 0.3], abs=1e-6)
+    # A head that moves less expected nouns further, and too few nouns whose surprisal is known.
+    assert expected_movement(falling[::-1], noun_of, nats)[0] == pytest.approx(falling[:, 0].mean())
+    assert np.isnan(expected_movement(falling[:18], noun_of[:18], nats[:18])).all()
+
+
+def test_p_is_corrected_over_the_pairs_of_senses_by_holms_method():
+    p = np.array([[0.02, 0.5, np.nan], [0.01, 0.04, np.nan], [0.9, 0.03, np.nan]])
+    expected = [[0.04, 0.5, np.nan], [0.03, 0.09, np.nan], [0.9, 0.09, np.nan]]
+    np.testing.assert_allclose(holm(p), expected)
 
 
 # --- several pairs of senses ----------------------------------------------------------------------
@@ -159,9 +184,12 @@ def of_senses(differences, order):
     """A comparison in eight pairs of sentences with the same cue words and nouns, in some order."""
     pairs = replace(PAIRS, frames=("f",) * 8).take(order)
     pairs = replace(pairs, units=ROWS)  # numbered in the order of the pairs
-    more = np.asarray(differences)[list(order), None]
+    more = np.repeat(np.asarray(differences)[list(order), None, None], 3, axis=-1)
     names = [NOUNS[row] for row in order]
-    return compare_pairwise(more, np.zeros_like(more), pairs, names, permutations=99)
+    blank = np.full(1, np.nan)
+    return compare_pairwise(
+        more, np.zeros_like(more), pairs, names, at_surprisal=blank, share=blank, permutations=999
+    )
 
 
 def test_cue_words_and_nouns_are_drawn_together_in_all_pairs_of_senses():
@@ -173,5 +201,14 @@ def test_cue_words_and_nouns_are_drawn_together_in_all_pairs_of_senses():
     columns = joined_parts([first])
     for order in (ROWS[::-1], (3, 0, 7, 5, 1, 2, 6, 4)):
         both = joined_parts([first, of_senses(differences, order)])
-        for name in ("specific", "specific_low", "specific_high"):
+        for name in ("more", "more_low", "more_high"):
             assert both[name] == pytest.approx(columns[name]), name
+
+
+def test_p_of_a_word_is_that_of_the_mean_over_its_pairs_of_senses():
+    """A difference in one pair of senses that is reversed in the other is none of the word."""
+    differences = np.arange(1.0, 9.0)
+    first = of_senses(differences, ROWS)
+    assert joined_parts([first])["p_more"][0] < 0.05
+    assert joined_parts([first, of_senses(differences, ROWS)])["p_more"][0] < 0.05
+    assert joined_parts([first, of_senses(-differences, ROWS)])["p_more"][0] == 1

@@ -10,19 +10,30 @@ from example_verdicts import RESOLVES as MOVES
 from probe.inference import verdicts
 from probe.inference.verdicts import ORDER, comparison, verdict
 
-# The word passed the ambiguity gate, and two thirds of the head's effect are specific to the word.
-FOR_THIS_WORD = {
-    "ambiguity_p": 1 / 50,
-    "nouns": 49,
-    "nouns_with_gap": 20.0,
-    "specific": 0.2,
-    "specific_low": 0.15,
-    "specific_high": 0.25,
-    "p_specific": 0.01,
+# The word passed the ambiguity gate, and the head moves nouns a third as far as the word.
+OF_SWAP = {
+    "nouns": 0.11,
+    "more": 0.2,
+    "more_low": 0.15,
+    "more_high": 0.25,
+    "p_more": 0.01,
+    "more_word_axis": 0.2,
+    "more_length": 0.2,
 }
+# Its own write is twice as large at the word.
+OF_WRITE = {
+    "write_nouns": 0.11,
+    "write_more": 0.11,
+    "write_more_low": 0.05,
+    "write_more_high": 0.2,
+    "p_more_write": 0.01,
+    "write_more_word_axis": 0.1,
+    "write_more_length": 0.1,
+}
+FOR_THIS_WORD = {"ambiguity_p": 1 / 50, "nouns_compared": 49} | OF_SWAP | OF_WRITE
 RESOLVES = MOVES | FOR_THIS_WORD
-A_LITTLE_MORE = {"specific": 0.02, "specific_low": 0.01, "specific_high": 0.03}
-NOT_COMPARED = {"specific": math.nan, "p_specific": math.nan}
+A_LITTLE_MORE = {"more": 0.02, "more_low": 0.01, "more_high": 0.03}
+NOT_COMPARED = {"more": math.nan, "p_more": math.nan}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +58,7 @@ NOT_COMPARED = {"specific": math.nan, "p_specific": math.nan}
         ({"p_next_token": 0.05, "p_auroc": 0.9}, "unread"),
         (SILENT, "resolver"),  # a model that predicts no tokens
         (NO_MOVE | {"p_next_token": 0.05}, "separates"),
-        ({"ambiguity_p": 1 / 20, "nouns": 19}, "resolver"),
+        ({"ambiguity_p": 1 / 20, "nouns_compared": 19}, "resolver"),
         ({"ambiguity_p": 2 / 50}, "mover"),  # one unambiguous noun changes as far as the word
         ({"ambiguity_p": math.nan}, "mover"),  # the gate was not computed
         ({"ambiguity_p": math.nan} | SILENT, "mover"),
@@ -55,27 +66,39 @@ NOT_COMPARED = {"specific": math.nan, "p_specific": math.nan}
         ({"ambiguity_p": 0.5, "p_next_token": 0.05}, "unread"),
         ({"ambiguity_p": 0.5} | NEAR_ONLY, "position-explained"),
         ({"ambiguity_p": 0.5} | AGAINST, "opposes"),
-        # A resolver does significantly more for the word than for nouns, by at least 2 % of the gap.
-        ({"p_specific": 0.05}, "mover"),
-        ({"specific_low": -0.01}, "mover"),
-        ({"specific": 0.019, "specific_low": 0.001}, "mover"),
-        ({"specific": 0.02, "specific_low": 0.001}, "resolver"),
-        ({"specific": -0.2, "specific_low": -0.3, "specific_high": -0.1}, "mover"),
-        ({"confounded": 1.0, "ambiguity_p": 2 / 50}, "confounded"),
-        ({"confounded": 1.0, "ambiguity_p": math.nan}, "confounded"),
-        # Nouns among the same function words are the control for a word that passes the gate.
-        ({"confounded": 1.0}, "resolver"),
-        ({"confounded": 1.0, "p_specific": 0.05}, "mover"),
-        ({"confounded": 1.0, "specific_low": -0.01}, "mover"),
-        ({"confounded": 1.0} | NOT_COMPARED, "mover"),
-        # If no noun changes, nuisances have no effect.
-        ({"confounded": 1.0} | NOT_COMPARED | {"nouns_with_gap": 2.0}, "resolver"),
-        ({"confounded": 1.0} | NOT_COMPARED | {"nouns_with_gap": 3.0}, "mover"),
-        ({"confounded": 1.0} | NOT_COMPARED | {"nouns_with_gap": math.nan}, "mover"),
-        ({"confounded": 1.0, "p_specific": 0.05, "nouns_with_gap": 2.0}, "mover"),
-        ({"confounded": 1.0, "p_next_token": 0.05}, "unread"),
-        ({"confounded": 1.0} | NEAR_ONLY, "position-explained"),
-        ({"confounded": 1.0} | NO_MOVE, "separates"),
+        # A resolver moves the word significantly further than nouns, by at least 2 % of the gap.
+        ({"p_more": 0.05}, "mover"),
+        ({"more_low": -0.01}, "mover"),
+        ({"more": 0.019, "more_low": 0.001}, "mover"),
+        ({"more": 0.02, "more_low": 0.001}, "resolver"),
+        ({"more": -0.2, "more_low": -0.3, "more_high": -0.1}, "mover"),
+        (NOT_COMPARED, "mover"),
+        # In each measure.
+        ({"more_word_axis": -0.01}, "mover"),
+        ({"more_length": -0.01}, "mover"),
+        ({"more_at_surprisal": -0.01}, "mover"),
+        ({"more_at_surprisal": 0.1}, "resolver"),
+        ({"more_at_surprisal": math.nan}, "resolver"),
+        # Its own write is larger at the word, by the same rule.
+        ({"p_more_write": 0.05}, "mover"),
+        ({"write_more_low": -0.01}, "mover"),
+        ({"write_more": 0.019, "write_more_low": 0.001}, "mover"),
+        ({"write_more_word_axis": -0.01}, "mover"),
+        ({"write_more_length": -0.01}, "mover"),
+        ({"write_more": math.nan}, "mover"),
+        # A position separates the senses. Nouns do not rule that out.
+        ({"misplaced": 1.0}, "confounded"),
+        ({"misplaced": 1.0, "ambiguity_p": 2 / 50}, "confounded"),
+        ({"misplaced": 1.0} | NOT_COMPARED, "confounded"),
+        # An untrained model separates the senses. Nouns among the same words are the control.
+        ({"untrained": 1.0}, "resolver"),
+        ({"untrained": 1.0, "ambiguity_p": 2 / 50}, "confounded"),
+        ({"untrained": 1.0, "ambiguity_p": math.nan}, "confounded"),
+        ({"untrained": 1.0, "p_more": 0.05}, "mover"),
+        ({"untrained": 1.0} | NOT_COMPARED, "mover"),
+        ({"misplaced": 1.0, "p_next_token": 0.05}, "unread"),
+        ({"misplaced": 1.0} | NEAR_ONLY, "position-explained"),
+        ({"misplaced": 1.0} | NO_MOVE, "separates"),
         (NEAR_ONLY, "position-explained"),
         (NEAR_ONLY | {"p_auroc": 0.9, "p_next_token": 0.9}, "position-explained"),
         (NEAR_ONLY | {"attention_previous": 0.5}, "resolver"),
@@ -150,41 +173,49 @@ def test_the_order_of_verdicts_begins_with_resolver_and_ends_with_none():
     assert ORDER[-2:] == ("separates", "none") and len(set(ORDER)) == len(ORDER)
 
 
-def beyond(specific, low, high):
-    """The columns of a significant difference from nouns."""
+def beyond(more, low, high, nouns=0.1):
+    """The columns of a significant difference from nouns, in every measure."""
+    further = abs(nouns + more) > abs(nouns)
     return {
-        "p_specific": 0.01,
-        "specific": specific,
-        "specific_low": low,
-        "specific_high": high,
+        "nouns": nouns,
+        "p_more": 0.01,
+        "more": more,
+        "more_low": low,
+        "more_high": high,
+        "more_word_axis": more,
+        "more_length": 0.1 if further else -0.1,
     }
+
+
+LESS = beyond(-0.2, -0.3, -0.1, nouns=0.5)
 
 
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
         ({}, "more"),
-        ({"specific": -0.2, "specific_low": -0.3, "specific_high": -0.1}, "less"),
-        (
-            {"specific_low": 0.0},
-            "undecided",
-        ),  # the interval includes 0, so for other nouns it may not be more
-        ({"specific": -0.2, "specific_low": -0.4, "specific_high": 0.0}, "undecided"),
-        (
-            {"p_specific": 0.05},
-            "undecided",
-        ),  # up to a quarter of the gap may be specific to the word
-        ({"p_specific": 0.5, "specific_low": -0.1, "specific_high": 0.1}, "same"),
-        ({"p_specific": 0.5, "specific_low": -0.104, "specific_high": 0.1}, "undecided"),
-        ({"p_specific": 0.5, "specific_low": -0.1, "specific_high": 0.104}, "undecided"),
-        (AGAINST | {"p_specific": 0.5, "specific_low": -0.03, "specific_high": 0.03}, "same"),
-        ({"specific": math.nan}, ""),
+        (LESS, "less"),
+        # The interval includes 0, so for other nouns it may not be more.
+        ({"more_low": 0.0}, "undecided"),
+        (LESS | {"more_low": -0.4, "more_high": 0.0}, "undecided"),
+        ({"p_more": 0.05}, "undecided"),  # up to a quarter of the gap may be more
+        ({"p_more": 0.5, "more_low": -0.1, "more_high": 0.1}, "same"),
+        ({"p_more": 0.5, "more_low": -0.104, "more_high": 0.1}, "undecided"),
+        ({"p_more": 0.5, "more_low": -0.1, "more_high": 0.104}, "undecided"),
+        (AGAINST | {"p_more": 0.5, "more_low": -0.03, "more_high": 0.03}, "same"),
+        ({"more": math.nan}, ""),
+        # Another measure has the other sign.
+        ({"more_word_axis": -0.1}, "undecided"),
+        (LESS | {"more_word_axis": 0.1}, "undecided"),
+        (LESS | {"more_length": 0.1}, "undecided"),
+        # Edges have a single measure.
+        ({"more_word_axis": math.nan, "more_length": math.nan}, "more"),
         # A head that opposes the word less than it opposes nouns does less.
-        (AGAINST | beyond(0.06, 0.02, 0.1), "less"),
-        (AGAINST | beyond(-0.06, -0.1, -0.02), "more"),
+        (AGAINST | beyond(0.06, 0.02, 0.1, nouns=-0.16), "less"),
+        (AGAINST | beyond(-0.06, -0.1, -0.02, nouns=-0.04), "more"),
         # A head that moves only nouns does less, in either direction.
-        ({"net": -0.002} | beyond(-0.087, -0.117, -0.059), "less"),
-        ({"net": 0.002} | beyond(0.087, 0.059, 0.117), "less"),
+        ({"net": -0.002} | beyond(-0.087, -0.117, -0.059, nouns=0.085), "less"),
+        ({"net": 0.002} | beyond(0.087, 0.059, 0.117, nouns=-0.085), "less"),
     ],
 )
 def test_the_effect_on_a_word_is_compared_with_the_effect_on_nouns(changed, expected):

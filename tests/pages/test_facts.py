@@ -46,7 +46,7 @@ FACTS = [
     (
         RESOLVERS,
         "L0H0 (L0H0 together with the parts that read it)",
-        compared("more", own_write_more_low=0.0),
+        compared("more", p_more_write=0.2),
     ),
     ("significant heads", "2 of ", OF_TWO),
     (PLACE, "first of 49, moves 2.0 times as far", USUAL),

@@ -432,7 +432,7 @@ def test_a_card_has_sentences_of_both_meanings_effect_nouns_and_a_reason(folded)
     bank = BANK.query("layer == 0 and head == 2").iloc[0]
     effects = card.locator(".effects").inner_text()
     assert measured(bank["net"], bank["net_low"], bank["net_high"]) in effects
-    assert percent(bank["general"]) in effects
+    assert percent(bank["nouns"]) in effects
     assert card.locator(".reason").inner_text().startswith("Reason: ")
 
 
@@ -555,8 +555,8 @@ def test_the_word_and_its_heads_are_compared_with_unambiguous_nouns(page):
     bank = BANK.query("layer == 0 and head == 2").iloc[0]
     assert heads[0][2:] == [
         measured(bank["net"], bank["net_low"], bank["net_high"]),
-        percent(bank["general"]),
-        measured(bank["specific"], bank["specific_low"], bank["specific_high"]),
+        percent(bank["nouns"]),
+        measured(bank["more"], bank["more_low"], bank["more_high"]),
         "p = .004",
         "more than for other nouns",
     ]

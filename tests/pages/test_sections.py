@@ -40,15 +40,16 @@ def test_a_head_of_several_pairs_of_senses_has_its_smallest_corrected_p():
 
 
 UNDECIDED = [
-    ({"p_specific": 0.08}, "undecided: p = .08, limit .05"),
-    ({"specific_low": -0.005}, "undecided: the interval includes 0"),
+    ({"p_more": 0.08}, "undecided: p = .08, limit .05"),
+    ({"more_low": -0.005}, "undecided: the interval includes 0"),
     ({}, "undecided: less than 2\u202f% of the gap"),
+    ({"more": 0.2, "more_low": 0.1, "more_high": 0.3}, "undecided: not along every axis"),
 ]
 
 
 @pytest.mark.parametrize(("changed", "words"), UNDECIDED)
 def test_an_undecided_comparison_says_which_rule_it_misses(changed, words):
-    numbers = {"p_specific": 0.008, "specific": 0.01, "specific_low": 0.004, "specific_high": 0.02}
+    numbers = {"p_more": 0.008, "more": 0.01, "more_low": 0.004, "more_high": 0.02}
     head = findings(FRAMES)["bank"].heads[0]
     facts = head_facts(replace(head, comparison="undecided", **numbers | changed))
     assert facts["than_nouns"] == words
@@ -166,7 +167,7 @@ def test_every_effect_is_within_the_axis_of_the_page():
         assert all(0 <= position <= 100 for position in positions)
     lowest, highest = axis.low, axis.high
     assert axis.position(lowest) == "0.0" and axis.position(highest) == "100.0"
-    far = replace(heads[0], net_low=lowest, net=0.0, net_high=highest, general=float("nan"))
+    far = replace(heads[0], net_low=lowest, net=0.0, net_high=highest, nouns=float("nan"))
     assert axis.marks_of(far)["nouns"] == ""
     assert axis.marks_of(far)["effect"] == axis.marks_of(far)["zero"]
 

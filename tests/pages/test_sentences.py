@@ -11,6 +11,7 @@ import pytest
 from example_study import make_study
 
 from probe.experiments.material import LATE as CUE_COMES_LATE
+from probe.inference.nouns import PARTS, WRITES
 from probe.results.frames import NOT_ASKED_FOR
 from probe.text.splits import DRAWN
 
@@ -37,15 +38,15 @@ def head(
     }
     row |= {"swap": net, "net": net, "net_low": net - 0.05, "net_high": net + 0.05}
     row |= {"same_sense": 0.0, "direct": net, "direct_low": net, "direct_high": net}
-    row |= {"self_repair": 0.0, "attention_previous": 0.1}
+    row |= {"added_after": 0.0, "attention_previous": 0.1}
     row |= {"attention_cue": 0.6, "attention_itself": 0.3} | dict(
         zip(("rank", "rank_low", "rank_high"), ranks)
     )
     row |= {"verdict": verdict, "resolves": int(verdict == "resolver"), "of": 1}
-    row |= {"general": net, "specific": 0.0, "specific_low": -0.05, "specific_high": 0.05}
-    row |= {"p_specific": 1.0, "comparison": "same", "denoise": net, "noise": net}
-    row |= {"own_write": 9.0, "own_write_nouns": 5.0, "own_write_more_low": 2.0}
-    row |= {"moved_raw": 20.0, "moved_raw_nouns": 6.0}
+    row |= dict.fromkeys(PARTS, 0.0) | {"nouns": net, "more_low": -0.05, "more_high": 0.05}
+    row |= {"p_more": 1.0, "comparison": "same", "denoise": net, "noise": net}
+    # Its own write is larger at the word.
+    row |= dict.fromkeys(WRITES, 0.1) | {"p_more_write": 0.01}
     row |= {"continuation": 0.2, "p_continuation": 0.01 if verdict == "resolver" else 0.3}
     return row | {"p_auroc": 0.001, "p_swap": 0.013, "p_next_token": 0.02} | changes
 
@@ -154,10 +155,8 @@ def mlps_more(*layers: int):
             "sense_b": "money",
             "layer": layer,
             "net": 0.2,
-            "specific": 0.1 if layer in layers else 0.0,
-            "specific_low": 0.05 if layer in layers else -0.2,
-            "specific_high": 0.2,
-            "p_specific": 0.01 if layer in layers else 1.0,
+            "more": 0.1 if layer in layers else 0.0,
+            "comparison": "more" if layer in layers else "undecided",
         }
         for layer in range(5)
     ]
@@ -168,8 +167,7 @@ def mlps_of(*nets: float):
     """The frames of a study in which the MLPs of the first layers have these effects on bank."""
     rows = [
         {"word": "bank", "sense_a": "river", "sense_b": "money", "layer": layer, "net": net}
-        | dict.fromkeys(("specific", "specific_low", "specific_high"), 0.0)
-        | {"p_specific": 1.0}
+        | {"more": 0.0, "comparison": "undecided"}
         for layer, net in enumerate(nets)
     ]
     return frames_of(frames={"mlps": pd.DataFrame(rows)})
@@ -188,10 +186,10 @@ def compared_in_pairs(pairs: int) -> dict[str, pd.DataFrame]:
     return FRAMES | {"words": words}
 
 
-NOT_NAMED = {"ambiguity_p": np.nan, "nouns": 0, "not_compared": NOT_ASKED_FOR}
+NOT_NAMED = {"ambiguity_p": np.nan, "nouns_compared": 0, "not_compared": NOT_ASKED_FOR}
 TOO_FEW_NOUNS = {
     "ambiguity_p": np.nan,
-    "nouns": 3,
+    "nouns_compared": 3,
     "not_compared": "nouns that can take its place: 3, and 19 are needed",
 }
 OF_BANK = (FRAMES["words"]["word"] == "bank").to_numpy()

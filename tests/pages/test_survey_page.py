@@ -73,7 +73,7 @@ def test_the_headline_names_a_head_that_is_certainly_first(survey):
 
 
 def test_heads_with_overlapping_ranks_are_named_without_an_order():
-    alike = make_survey(heads={"L0H1": 0.2, "L1H2": 0.2}, general={"L0H1": 0.2})
+    alike = make_survey(heads={"L0H1": 0.2, "L1H2": 0.2}, nouns={"L0H1": 0.2})
     headline = sentence_of(alike, "headline")
     assert (
         "which moves them furthest is not certain: L" in headline and "furthest by" not in headline
@@ -82,11 +82,11 @@ def test_heads_with_overlapping_ranks_are_named_without_an_order():
 
 
 def test_the_headline_for_one_head_and_for_none():
-    single = make_survey(heads={"L0H1": 0.3}, general={})
+    single = make_survey(heads={"L0H1": 0.3}, nouns={})
     assert f"24 {MOVED} 1 of 12 attention heads, furthest by L0H1: " in sentence_of(
         single, "headline"
     )
-    none = make_survey(heads={}, general={}, noise=0.2)
+    none = make_survey(heads={}, nouns={}, noise=0.2)
     assert sentence_of(none, "headline") == (
         "In smollm2, 24 ambiguous words change with their meaning, but by no single head "
         f"2{NARROW}% or more of the gap."
@@ -111,7 +111,7 @@ def facts_of(survey):
     return facts(survey_findings(survey.model_name, survey.frames), None)
 
 
-def test_general_and_specific_heads_are_named_in_rows(survey):
+def test_heads_that_do_more_for_words_are_named_in_rows(survey):
     rows = facts_of(survey)
     assert rows["heads that move words"] == f"3 (25.0{NARROW}%)"
     assert rows["more for ambiguous words than for unambiguous nouns"] == "L1H2, L1H3"
@@ -238,7 +238,7 @@ def test_a_failed_page_leaves_no_files(survey, tmp_path):
 
 @pytest.fixture(scope="module")
 def two_models(tmp_path_factory, survey):
-    second = make_survey(shape=(2, 6), model_name="mini lm", heads={"L0H4": 0.4}, general={})
+    second = make_survey(shape=(2, 6), model_name="mini lm", heads={"L0H4": 0.4}, nouns={})
     return write_surveys([survey, second], tmp_path_factory.mktemp("two"))
 
 

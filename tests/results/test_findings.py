@@ -134,13 +134,15 @@ def texts_of(value):
 
 
 def test_an_mlp_does_more_by_the_rule_of_its_table():
-    """An MLP with a significant p and an interval that includes 0 is undecided, on the page as in
-    the table.
-    """
-    row = {"word": "bank", "net": 0.3, "specific": 0.2, "specific_low": 0.05, "specific_high": 0.4}
-    row |= {"p_specific": 0.01, "general": 0.1, "sense_a": "river", "sense_b": "money"}
-    unsure = {"layer": 1, "specific_low": -0.05}
-    rows = pd.DataFrame([row | {"layer": 0}, row | unsure, row | {"layer": 2, "p_specific": 0.2}])
-    assert _mlps_more(rows) == (0,)
-    three = [row | {"layer": 0, "sense_b": sense, "p_specific": 0.02} for sense in "abc"]
-    assert _mlps_more(pd.DataFrame(three)) == ()  # .02, three times
+    """In one pair of senses, and on average."""
+    row = {
+        "word": "bank",
+        "more": 0.2,
+        "comparison": "more",
+        "sense_a": "river",
+        "sense_b": "money",
+    }
+    unsure = {"layer": 1, "comparison": "undecided"}
+    assert _mlps_more(pd.DataFrame([row | {"layer": 0}, row | unsure])) == (0,)
+    reversed_ = row | {"layer": 0, "sense_b": "slope", "more": -0.3, "comparison": "undecided"}
+    assert _mlps_more(pd.DataFrame([row | {"layer": 0}, reversed_])) == ()

@@ -97,54 +97,6 @@ def test_without_an_effect_p_is_uniform_and_the_family_wise_error_is_at_its_leve
     assert 0.02 <= wrong / RUNS <= 0.08
 
 
-def specific_run(seed, *, specific=0.0):
-    """Words and nouns in which every head has the same share of a gap. Gaps vary between words
-    and are similar in a word and its noun. The first head does more for words.
-    """
-    rng = np.random.default_rng([11, seed])
-    common = rng.gamma(4.0, 0.25, size=(WORDS, 1))
-    gap = common * rng.uniform(0.8, 1.2, size=(WORDS, 1))
-    other_gap = 0.5 * common * rng.uniform(0.8, 1.2, size=(WORDS, 1))
-    share = rng.uniform(0, 0.4, size=PARTS)
-    more = np.zeros(PARTS)
-    more[0] = specific
-    noise = 0.1 * common
-    net = gap * (share + more) + noise * rng.normal(size=(WORDS, PARTS))
-    other_net = other_gap * share + 0.5 * noise * rng.normal(size=(WORDS, PARTS))
-    parts = {
-        "numerator": net,
-        "denominator": gap,
-        "other_numerator": other_net,
-        "other_denominator": other_gap,
-    }
-    return summed(seed=seed, **parts, count=np.ones(WORDS))
-
-
-def test_a_head_with_the_same_share_for_nouns_is_not_specific():
-    where = (np.ones(PARTS, dtype=bool), np.zeros(PARTS, dtype=np.intp))
-    first, smallest_p, detections = [], [], 0
-    for run in range(RUNS):
-        observed, null = across_words.difference_of_ratios(specific_run(run), *where)
-        smallest_p.append(across_words.not_zero(observed, null).p.min())
-        first.append(across_words.not_zero(observed[:1], null[:, :1]).p[0])
-        sums = specific_run(run, specific=0.15)
-        test = across_words.not_zero(*across_words.difference_of_ratios(sums, *where))
-        detections += bool(test.p[0] < LEVEL)
-    assert kstest(first, "uniform").pvalue > 0.001
-    wrong = sum(p < LEVEL for p in smallest_p)
-    assert 0.02 <= wrong / RUNS <= 0.08
-    assert detections / RUNS > 0.9
-
-
-def test_the_difference_of_ratios_is_the_mean_over_words():
-    sums = specific_run(3)
-    effect = sums.total["numerator"] / sums.total["denominator"]
-    general = sums.total["other_numerator"] / sums.total["other_denominator"]
-    even = np.arange(PARTS) % 2 == 0
-    observed, _ = across_words.difference_of_ratios(sums, even, np.zeros(even.sum(), dtype=np.intp))
-    np.testing.assert_allclose(observed / WORDS, (effect - general)[even], atol=1e-12)
-
-
 def test_an_effect_is_found_and_heads_without_an_effect_are_not():
     effects = null_run(1)
     effects[:, 4] += 1.5 * np.abs(effects[:, 4]).mean()

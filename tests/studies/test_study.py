@@ -30,15 +30,11 @@ pytestmark = pytest.mark.real_model
 # The contract of the heads table.
 CONTRACT = """
     word sense_a sense_b layer head auroc auroc_low auroc_high hedges_g direct denoise noise swap
-    swap_low swap_high same_sense self_repair p_auroc q_auroc p_swap q_swap attention_cue
+    swap_low swap_high same_sense added_after p_auroc q_auroc p_swap q_swap attention_cue
     attention_previous verdict rank rank_low rank_high net net_low net_high next_token p_next_token
-    continuation p_continuation read_depth rerouted general specific specific_low specific_high p_specific
-    comparison
-    own_write
-    own_write_nouns
-    own_write_more_low
-    moved_raw
-    moved_raw_nouns
+    continuation p_continuation read_depth rerouted nouns more more_low more_high p_more more_word_axis
+    more_length more_at_surprisal nouns_share comparison write_nouns write_more write_more_low
+    write_more_high p_more_write write_more_word_axis write_more_length
 """
 PAIR = ["word", "sense_a", "sense_b"]
 QUICK = {"permutations": 99, "max_pairs": 8}
@@ -137,7 +133,7 @@ def test_the_coordinate_at_the_read_out_is_half_a_gap_on_either_side(study):
 def test_effects_add_up_and_are_listed_at_the_depth_where_their_head_is_read(study):
     heads = study.heads
     assert np.allclose(heads["swap"], (heads["denoise"] + heads["noise"]) / 2, atol=1e-5)
-    assert np.allclose(heads["self_repair"], heads["swap"] - heads["direct"], atol=1e-5)
+    assert np.allclose(heads["added_after"], heads["swap"] - heads["direct"], atol=1e-5)
     assert (
         heads["attention_cue"].between(0, 1).all()
         and heads["attention_previous"].between(0, 1).all()

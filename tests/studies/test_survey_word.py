@@ -74,16 +74,16 @@ def test_a_word_with_two_sentences_per_sense_equals_plain_code(built):
     model, plain = built
     record = measure_word(model, FOUR, WITHOUT_NOUNS)
     numbers = numbers_of(record)
-    layers, heads, depths = numbers.net.shape
+    _, layers, heads, depths = numbers.net.shape
     all_heads = [(layer, head) for layer in range(layers) for head in range(heads)]
     gap, net, _ = plain_word(plain, pairs_of(model, FOUR), model.config.d_head, all_heads)
     scale = np.abs(gap).max()
     np.testing.assert_allclose(numbers.gap, gap.mean(0), atol=1e-5 * scale)
     for layer, head in all_heads:
         mean = net[layer, head].mean(0)
-        np.testing.assert_allclose(numbers.net[layer, head], mean, atol=1e-5 * scale)
-    assert np.abs(numbers.net[0, 1]).max() > 0.5 * scale  # the planted head moves the word
-    assert (numbers.net[1, :, :2] == 0).all()
+        np.testing.assert_allclose(numbers.net[0, layer, head], mean, atol=1e-5 * scale)
+    assert np.abs(numbers.net[0, 0, 1]).max() > 0.5 * scale  # the planted head moves the word
+    assert (numbers.net[:, 1, :, :2] == 0).all()
     assert len(record.pairs[0].pairs) == 2 and len(record.sentences) == 4
     assert depths == layers + 1 and set(numbers.separation[1:]) == {1.0}
 
@@ -105,9 +105,9 @@ def test_nouns_that_replace_the_word_equal_plain_code(built):
         # Along the axis of the noun itself in the other pair.
         np.testing.assert_allclose(nouns.pair_gap[swap], gap[pair], atol=1e-5)
         shifts.append(net[head][pair])
-        in_swap = nouns.net[swap, nouns.heads.index(head)]
+        in_swap = nouns.net[swap, nouns.heads.index(head), 0]
         assert in_swap == pytest.approx(shifts[-1][-1], abs=1e-5)
-    of_nouns = numbers_of(record).noun_net[head]
+    of_nouns = numbers_of(record).noun_net[0, *head]
     np.testing.assert_allclose(of_nouns, np.mean(shifts, axis=0), atol=1e-5)
 
 
@@ -116,7 +116,7 @@ def test_the_resolver_moves_the_gap_and_no_other_head_does():
         model, resolver_head = make(4)
         record = measure_word(model, MANY, WITHOUT_NOUNS)
         numbers = numbers_of(record)
-        share = numbers.net[..., -1] / numbers.gap[-1]
+        share = numbers.net[0, ..., -1] / numbers.gap[-1]
         assert share[resolver_head] == pytest.approx(1, abs=0.05)
         share[resolver_head] = 0
         [pair] = record.pairs
@@ -145,7 +145,7 @@ def test_numbers_are_unbiased_if_the_senses_are_shuffled(runs):
         sentences = probe.read_sentences(rows).sentences
         numbers = numbers_of(measure_word(model, sentences, replace(WITHOUT_NOUNS, seed=seed)))
         gap.append(numbers.gap[-1])
-        net.append(numbers.net[..., -1])
+        net.append(numbers.net[0, ..., -1])
     for values in (np.array(gap), np.array(net)[:, 0, 0], np.array(net).sum((1, 2))):
         assert abs(values.mean()) < 3 * values.std() / np.sqrt(len(values)) + 1e-9
 
@@ -306,7 +306,7 @@ def test_heads_for_half_of_the_words_differ_between_words_and_one_for_all_does_n
     depth = two_kinds_of_words.depth
     for number, record in enumerate(two_kinds_of_words.records()):
         numbers = numbers_of(record)
-        of_gap = numbers.net[..., depth] / numbers.gap[depth]
+        of_gap = numbers.net[0, ..., depth] / numbers.gap[depth]
         active, inactive = ((A, B), (B, A))[number % 2]
         assert of_gap[active] == pytest.approx(0.5, abs=0.05)
         assert of_gap[C] == pytest.approx(0.5, abs=0.05)

@@ -29,6 +29,7 @@ from probe.stats.numbers import counted
 from probe.text import lexicon
 from probe.text.cues import infer_cues
 from probe.text.sentences import Corpus, LeftOut, Sentence
+from probe.text.spans import fold, plain
 from probe.text.splits import CrossFit
 
 WORDS: tuple[str, ...] = ("bank", "mole", "apple")  # the default words of a study
@@ -201,18 +202,18 @@ def _are_words(words: object) -> bool:
 
 def spelled(word: str, known_words: Sequence[str], otherwise: str = "") -> str:
     """The known word that is meant: the word itself, or the only known word that differs in case
-    alone.
+    or invisible characters alone.
 
     otherwise: what the user can give for another word
 
     Raises InputError if there is no such word.
     """
-    if word in known_words:
-        return word
-    alike = [name for name in known_words if name.casefold() == word.casefold()]
+    if plain(word) in known_words:
+        return plain(word)
+    alike = [name for name in known_words if fold(name) == fold(plain(word))]
     if len(alike) == 1:
         return alike[0]
-    likely = nearest(word.casefold(), known_words)
+    likely = nearest(fold(word), known_words)
     near = " or ".join(map(repr, alike)) or (likely and repr(likely))
     suggestion = f" Did you mean {near}?" if near else ""
     names = ", ".join(known_words[:WORDS_IN_ERROR])

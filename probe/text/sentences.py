@@ -36,7 +36,7 @@ from probe.text.files import (
     sources,
     stream,
 )
-from probe.text.spans import absence, spans_of
+from probe.text.spans import absence, fold, plain, spans_of
 
 LEXICON = "the lexicon of probe"
 NATURAL = "sentences in natural English composed for probe"
@@ -53,14 +53,18 @@ _HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")  # a surrogate, which is no char
 _WHOLE_NUMBERS = ("start", "end", "cue_start", "cue_end", "distance")
 # Names, which may be whole numbers: a pair of sentences may be called 7.
 _NAMES = ("sense", "frame", "pair", "cue")
+# Stored in one spelling (`probe.text.spans.plain`), so that equal names are equal strings.
+_PLAIN = ("word", "sense", "frame", "pair", "split")
 
 
 @dataclass(frozen=True)
 class Sentence:
     """One sentence with the position of the ambiguous word.
 
-    Raises InputError for an empty text, word or sense, or a span outside the text. Sentences that
-    differ only in `where` and `more` are equal.
+    Word, sense, frame, pair and split are stored in one spelling, see `probe.text.spans.plain`.
+    Sentences that differ only in `where` and `more` are equal.
+
+    Raises InputError for an empty text, word or sense, or a span outside the text.
     """
 
     word: str
@@ -80,6 +84,9 @@ class Sentence:
     more: tuple[tuple[str, float | str], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        for name in _PLAIN:
+            if isinstance(value := getattr(self, name), str):
+                object.__setattr__(self, name, plain(value))
         if flaw := _text_flaw(vars(self)) or _number_flaw(vars(self)) or _span_flaw(vars(self)):
             raise InputError(f"Cannot make a sentence: {flaw}. Correct it and try again.")
 
@@ -95,8 +102,10 @@ class Sentence:
 
     @cached_property  # choosing donors compares every two sentences of a sense
     def cue_word(self) -> str | None:
-        """The cue without capital letters: the unit of holdouts, the bootstrap and permutations."""
-        return None if self.cue is None else self.cue.casefold()
+        """The cue as it is compared (`probe.text.spans.fold`): the unit of holdouts, the bootstrap
+        and permutations.
+        """
+        return None if self.cue is None else fold(self.cue)
 
     @property
     def cue_after(self) -> bool:
@@ -207,6 +216,7 @@ def _read(source: Any, word: str | None, *, only: str | None = None) -> Corpus:
     word: the word of rows without a word
     only: if given, sentences of other words are left out
     """
+    word, only = (plain(name) if isinstance(name, str) else name for name in (word, only))
     if isinstance(source, str | Path):
         source = [source]
     if isinstance(source, list) and source and all(isinstance(p, str | Path) for p in source):
@@ -278,15 +288,15 @@ def _select(
 
 
 def _require_distinct_senses(sentences: Sequence[Sentence], source_name: str) -> None:
-    """Raises InputError for two senses of a word that differ in capital letters only."""
+    """Raises InputError for two senses of a word that differ in capital letters or joiners only."""
     spellings: dict[tuple[str, str], str] = {}
     for sentence in sentences:
-        first = spellings.setdefault((sentence.word, sentence.sense.casefold()), sentence.sense)
+        first = spellings.setdefault((sentence.word, fold(sentence.sense)), sentence.sense)
         if first != sentence.sense:
             raise InputError(
                 f"Cannot read sentences from {source_name}: {sentence.word!r} has the senses "
-                f"{first!r} and {sentence.sense!r}, which differ in capital letters only. Use one "
-                "spelling, or different names."
+                f"{first!r} and {sentence.sense!r}, which differ in capital letters or joiners "
+                "only. Use one spelling, or different names."
             )
 
 
@@ -386,6 +396,8 @@ def _normal(values: Mapping[str, object]) -> dict[str, Any]:
             normal[column] = _name(value)
         else:
             normal[column] = value
+        if column in _PLAIN and isinstance(normal[column], str):
+            normal[column] = plain(normal[column])
     return normal
 
 

@@ -285,8 +285,8 @@ def test_senses_are_read_without_spaces_and_may_not_differ_in_capitals_alone(pat
     with pytest.raises(InputError) as refused:
         read_sentences(write(path, alike))
     assert str(refused.value).endswith(
-        "'bank' has the senses 'river' and 'RIVER', which differ in capital letters only. Use "
-        "one spelling, or different names."
+        "'bank' has the senses 'river' and 'RIVER', which differ in capital letters or joiners "
+        "only. Use one spelling, or different names."
     )
 
 

@@ -6,9 +6,10 @@ that are identical up to the word. They are left out with the reason and are not
 model, all sentences of a sense that are identical up to the word are the same sentence. Only the
 first is used, so that none counts twice.
 
-A study refuses a sentence that the model cannot read and names its file and row. An evaluation and
-a survey read tens of thousands of sentences and leave such a sentence out with the reason. No text
-is ever truncated.
+A sentence whose word or cue is not in the model's vocabulary, or whose word shares its last token
+with later letters, is left out with the reason as well. A study refuses any other sentence that the
+model cannot read and names its file and row. An evaluation and a survey read tens of thousands of
+sentences and leave such a sentence out with the reason. No text is ever truncated.
 """
 
 from collections import defaultdict
@@ -21,9 +22,12 @@ from probe.model.model import Model
 from probe.model.tokens import (
     TargetText,
     Tokens,
+    UnreadableWord,
     is_one_token,
     positions_of_span,
+    require_known,
     tokenize,
+    word_positions,
 )
 from probe.stats.numbers import counted
 from probe.text import lexicon
@@ -248,14 +252,22 @@ def sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:
 
 
 def prepare(model: Model, word: str, sentences: Sequence[Sentence]) -> Material:
-    """The tokenised sentences of one word, without the sentences that a causal model cannot use.
+    """The tokenised sentences of one word, without those whose word the model's tokens do not hold
+    by itself, and without those that a causal model cannot use.
 
     If no sentence marks its cue, the cue is the difference within each pair.
 
     Raises InputError if the model cannot read a sentence, or if fewer than two senses remain.
     """
     marked = infer_cues(sentences, both_sides=not model.config.causal)
-    material = _material(word, [(sentence, *locate(model, sentence)) for sentence in marked])
+    rows = []
+    left_out = []
+    for sentence in marked:
+        try:
+            rows.append((sentence, *locate(model, sentence)))
+        except UnreadableWord as error:
+            left_out.append(LeftOut(sentence.text, error.reason))
+    material = _material(word, rows, left_out)
     material = _as_read_from_left(material) if model.config.causal else material
     _require_two_senses(material)
     return material
@@ -275,6 +287,9 @@ def prepare_usable(
     for row, sentence in enumerate(marked):
         try:
             located = (sentence, *locate(model, sentence))
+        except UnreadableWord as error:
+            reasons[row] = error.reason
+            continue
         except InputError:
             reasons[row] = _why_not(model, sentence)
             continue
@@ -332,12 +347,15 @@ def _why_not(model: Model, sentence: Sentence) -> str:
 def locate(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None]:
     """The sentence in tokens, with the positions of its word and cue.
 
-    Raises InputError if the model cannot read it; the message names its file and row.
+    Raises UnreadableWord if the tokens do not hold its word or its cue, and InputError if the model
+    cannot read it otherwise; that message names its file and row.
     """
     try:
         tokens = tokenize(model, sentence.text)
-        word = positions_of_span(tokens, sentence.start, sentence.end)
+        word = word_positions(tokens, sentence.start, sentence.end)
         return tokens, word, cue_positions(tokens, sentence)
+    except UnreadableWord:
+        raise
     except InputError as error:
         if sentence.where is None:
             raise
@@ -346,10 +364,15 @@ def locate(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | Non
 
 
 def cue_positions(tokens: Tokens, sentence: Sentence) -> range | None:
-    """The token positions of the cue; None if it is unknown."""
+    """The token positions of the cue; None if it is not marked.
+
+    Raises UnreadableWord if the vocabulary does not hold it.
+    """
     if sentence.cue_start is None or sentence.cue_end is None:
         return None
-    return positions_of_span(tokens, sentence.cue_start, sentence.cue_end)
+    cue = positions_of_span(tokens, sentence.cue_start, sentence.cue_end)
+    require_known(tokens, cue, sentence.cue_start, sentence.cue_end)
+    return cue
 
 
 def _as_read_from_left(material: Material) -> Material:

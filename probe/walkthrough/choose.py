@@ -32,7 +32,7 @@ from probe.model import attention, decomposition
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
-from probe.model.tokens import TargetText, Tokens, positions_of_span, tokenize
+from probe.model.tokens import TargetText, Tokens, tokenize, word_positions
 from probe.model.trace import target_states
 from probe.patching.heads import swap_heads
 from probe.stats.axes import Axis, fit_axis, nearest_sense
@@ -466,7 +466,7 @@ def word_in_text(model: Model, text: str, word: str | None) -> WordInText:
     """
     tokens = tokenize(model, text)
     start, end = find_word(text, choose_word(text, word).word)
-    return WordInText(tokens, text[start:end], positions_of_span(tokens, start, end))
+    return WordInText(tokens, text[start:end], word_positions(tokens, start, end))
 
 
 def _refuse_without_common_word(text: str, second_text: str, function_words: list[str]) -> NoReturn:

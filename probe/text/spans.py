@@ -17,6 +17,7 @@ from probe.errors import InputError, whole_number
 # A word with its marks; a soft hyphen does not split it.
 WORD = regex.compile(r"\w+(?:\u00ad+\w+)*")
 LETTER = regex.compile(r"\X")
+INSIDE_WORD = regex.compile(r"\w\w")
 # Characters of no width: joiners, soft hyphens, byte order marks, variation selectors, fillers.
 # Visible signs that Unicode calls format characters, such as U+0600, are not among them.
 INVISIBLE = regex.compile(r"\p{Default_Ignorable_Code_Point}")
@@ -129,6 +130,46 @@ def _is_joined(text: str, of_text: Sequence[Letter], neighbour: int, border: int
     if not 0 < border < len(of_text) or not WORD.match(of_text[neighbour].folded):
         return False
     return SEPARATOR not in text[of_text[border - 1].end : of_text[border].start]
+
+
+def covers_letters(text: str, start: int, end: int) -> bool:
+    """Whether characters begin and end with a whole letter, and not with white space."""
+    covered = text[start:end]
+    borders = {0, *(match.end() for match in LETTER.finditer(text))}
+    return covered == covered.strip() and {start, end} <= borders
+
+
+def may_be_form(word: str, text: str, start: int, end: int) -> bool:
+    """Whether characters of a text may be a word or a form of it, such as *mice* for mouse.
+
+    Any whole words are a form, but not a part of the word where it occurs. A part of another word
+    is a form only if it contains the word or begins with the same letter.
+    """
+    bare = fold(plain(word))
+    covered = fold(text[start:end])
+    if bare in covered:
+        return True
+    if any(low < end and start < high for low, high in spans_of(word, text)):
+        return False
+    cuts_word = any(INSIDE_WORD.match(text, border - 1) for border in (start, end) if border)
+    return not cuts_word or UNSPACED.search(covered) is not None or covered[:1] == bare[:1]
+
+
+def from_utf16(text: str, units: int) -> int:
+    """The number of characters in the first `units` UTF-16 units of a text, in which JavaScript and
+    Java count: a character beyond U+FFFF is two.
+
+    A number outside the text is returned unchanged.
+
+    Example:
+        >>> from probe.text.spans import from_utf16
+        >>> from_utf16("😀 bank", 3)  # the b
+        2
+    """
+    encoded = text.encode("utf-16-le")
+    if not 0 <= 2 * units <= len(encoded):
+        return units
+    return len(encoded[: 2 * units].decode("utf-16-le", "ignore"))
 
 
 def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:

@@ -13,7 +13,7 @@ sentences and leave such a sentence out with the reason. No text is ever truncat
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -273,65 +273,30 @@ def prepare(model: Model, word: str, sentences: Sequence[Sentence]) -> Material:
     return material
 
 
-def prepare_usable(
-    model: Model, word: str, sentences: Sequence[Sentence]
-) -> tuple[Material, dict[int, str]]:
-    """The sentences of one word that the model can use, and the reason why each other row cannot be
-    used.
-
-    If no sentence marks its cue, the cue is the difference within each pair.
-    """
-    rows = []
-    reasons = {}
-    marked = infer_cues(sentences, both_sides=not model.config.causal)
-    for row, sentence in enumerate(marked):
-        try:
-            located = (sentence, *locate(model, sentence))
-        except UnreadableWord as error:
-            reasons[row] = error.reason
-            continue
-        except InputError:
-            reasons[row] = _why_not(model, sentence)
-            continue
-        if model.config.causal and not sentence.text[: sentence.start].strip():
-            # All such vectors are identical, and the norm of a first token's vector is often huge.
-            reasons[row] = NOTHING_BEFORE
-        elif model.config.causal and sentence.cue_after:
-            reasons[row] = LATE
-        else:
-            rows.append(located)
-    return _material(word, rows), reasons
-
-
 def prepare_counted(model: Model, word: str, sentences: Sequence[Sentence]) -> Material:
     """The sentences of one word as in `prepare`, without errors: an unusable sentence is left out
-    with its reason.
+    with its reason, and so is one that begins with the word, in a causal model.
 
     The result may have a single sense, or no sentences.
     """
-    material, reasons = prepare_usable(model, word, sentences)
-    left_out = [LeftOut(sentences[row].text, reason) for row, reason in reasons.items()]
-    material = material.keep(range(len(material)), left_out)
-    return _as_read_from_left(material) if model.config.causal else material
-
-
-def one_of_each_prefix(material: Material) -> tuple[list[int], dict[int, str]]:
-    """The rows of the first sentence with each prefix, within a sense; and the reason why each
-    other row is left out.
-
-    To a causal model, sentences that are identical up to the word are the same sentence, whatever
-    follows the word.
-    """
     rows = []
-    repeated = {}
-    earlier = set()
-    for row, (sense, prefix) in enumerate(zip(material.labels, material.prefixes, strict=True)):
-        if (sense, prefix) in earlier:
-            repeated[row] = REPEATED
+    left_out = []
+    for sentence in infer_cues(sentences, both_sides=not model.config.causal):
+        try:
+            row = (sentence, *locate(model, sentence))
+        except UnreadableWord as error:
+            left_out.append(LeftOut(sentence.text, error.reason))
+            continue
+        except InputError:
+            left_out.append(LeftOut(sentence.text, _why_not(model, sentence)))
+            continue
+        if model.config.causal and not sentence.text[: sentence.start].strip():
+            # All such vectors are identical, and the norm of a first token's vector is often huge.
+            left_out.append(LeftOut(sentence.text, NOTHING_BEFORE))
         else:
-            earlier.add((sense, prefix))
             rows.append(row)
-    return rows, repeated
+    material = _material(word, rows, left_out)
+    return _as_read_from_left(material) if model.config.causal else material
 
 
 def _why_not(model: Model, sentence: Sentence) -> str:
@@ -380,27 +345,28 @@ def _as_read_from_left(material: Material) -> Material:
     `left_out`.
     """
     prefixes = material.prefixes
-    # Senses by prefix (token ids) and by whole text (a string): the two keys never coincide.
-    senses_of: defaultdict[tuple[int, ...] | str, set[str]] = defaultdict(set)
+    # Senses by prefix (token ids), and by whole text with the position of the word, which may occur
+    # in it in two senses.
+    senses_of: defaultdict[Hashable, set[str]] = defaultdict(set)
     for sentence, prefix in zip(material.sentences, prefixes, strict=True):
         senses_of[prefix].add(sentence.sense)
-        senses_of[sentence.text].add(sentence.sense)
+        senses_of[sentence.text, sentence.start].add(sentence.sense)
     rows = []
     left_out = []
+    earlier = set()  # prefixes; all other sentences with one have the same sense
     for row, (sentence, prefix) in enumerate(zip(material.sentences, prefixes, strict=True)):
         if sentence.cue_after:
             left_out.append(LeftOut(sentence.text, LATE))
-        elif len(senses_of[sentence.text]) > 1:
+        elif len(senses_of[sentence.text, sentence.start]) > 1:
             left_out.append(LeftOut(sentence.text, TWO_LABELS))
         elif len(senses_of[prefix]) > 1:
             left_out.append(LeftOut(sentence.text, SAME))
+        elif prefix in earlier:
+            left_out.append(LeftOut(sentence.text, REPEATED))
         else:
+            earlier.add(prefix)
             rows.append(row)
-    material = material.keep(rows, left_out)
-    rows, repeated = one_of_each_prefix(material)
-    return material.keep(
-        rows, [LeftOut(material.sentences[row].text, reason) for row, reason in repeated.items()]
-    )
+    return material.keep(rows, left_out)
 
 
 def _require_two_senses(material: Material) -> None:

@@ -96,6 +96,16 @@ def test_a_text_with_two_labels_is_left_out_with_that_reason(model):
     assert material.left_out == tuple(LeftOut(item.text, reason) for item in twice)
 
 
+def test_a_text_with_the_word_twice_may_have_a_label_for_each(model):
+    text = f"once {WORD} and then {WORD}"
+    spans = [find_word(text, WORD, occurrence) for occurrence in (1, 2)]
+    twice = [
+        Sentence(WORD, sense, text, *span)
+        for sense, span in zip(("door", "canal"), spans, strict=True)
+    ]
+    assert prepare(model, WORD, [*EARLY, *twice]).sentences == (*EARLY, *twice)
+
+
 def test_the_first_sentence_with_each_prefix_within_a_sense_is_kept(model):
     rows = [sentence(f"the {WORD} {after}", "door") for after in PLAIN[:3]]
     rows += [sentence(f"a {WORD} {after}", "canal") for after in PLAIN[:3]]

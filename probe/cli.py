@@ -102,6 +102,13 @@ ControlsOption = Annotated[
 ]
 OutOption = Annotated[Path, Option(help="The folder to write into.")]
 Labelled = Option(help=f"Labelled sentences: {FORMS}")
+Utf16Option = Annotated[
+    bool,
+    Option(
+        "--utf16",
+        help="The spans of the sentences count UTF-16 units, as JavaScript does.",
+    ),
+]
 
 app = typer.Typer(
     name="probe",
@@ -136,6 +143,7 @@ def report(
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     sentences: Annotated[Path | None, Option(help=f"Your own sentences: {FORMS}")] = None,
+    utf16: Utf16Option = False,
     out: OutOption = REPORTS,
     seed: Annotated[
         int, Option(min=0, help="Seed of splits, pairs, donors, permutations and bootstrap draws.")
@@ -200,7 +208,7 @@ def report(
         second = COMPANION.get(model)
     require_lessons(second, experiments)
     limit = None if max_memory is None else parse_memory(max_memory)
-    corpus = None if sentences is None else as_corpus(sentences, words)
+    corpus = None if sentences is None else as_corpus(sentences, words, utf16=utf16)
 
     def command(words: Sequence[str]) -> str:
         return _command(
@@ -209,6 +217,7 @@ def report(
             second,
             sentences,
             lessons=LESSONS in experiments,
+            utf16=utf16,
             permutations=None if permutations == PERMUTATIONS else permutations,
             controls=controls,
             only=only,
@@ -492,6 +501,7 @@ def evaluate(
             help="Words to evaluate. By default all words of the sentences.",
         ),
     ] = None,
+    utf16: Utf16Option = False,
     model: ModelOption = DEFAULT_MODEL,
     without: Annotated[
         str | None,
@@ -523,7 +533,7 @@ def evaluate(
 
     if out is not None:
         check_folder(out, EVALUATION)
-    corpus = as_corpus(sentences, words)
+    corpus = as_corpus(sentences, words, utf16=utf16)
     with progress_bar() as progress:
         loaded = _load(model, device, dtype)
         result = evaluate(
@@ -543,6 +553,7 @@ def evaluate(
             "evaluate",
             *(words or ()),
             sentences=sentences.name,
+            utf16=utf16,
             model=Path(model).name,
             without=without and Path(without).name,
             top=top,
@@ -603,6 +614,7 @@ def survey(
             f"{FORMS} By default the sentences that ship."
         ),
     ] = None,
+    utf16: Utf16Option = False,
     model: Annotated[
         list[str] | None,
         Option("--model", help="As in report. Repeat it to compare models on the same words."),
@@ -648,7 +660,7 @@ def survey(
     from probe.text.sentences import as_corpus
 
     files = [*(sentences or []), *(more or [])]
-    corpus = as_corpus(files) if files else None
+    corpus = as_corpus(files, utf16=utf16) if files else None
     names = model or [DEFAULT_MODEL]
     if dry_run:
         # The local engine computes in one thread, as every task does.
@@ -688,6 +700,7 @@ def survey(
         command = command_line(
             "survey",
             sentences=[file.name for file in files] or None,
+            utf16=utf16,
             model=[Path(name).name for name in names],
             controls=controls,
             seed=seed,
@@ -717,6 +730,7 @@ def cues(
             "ship."
         ),
     ] = None,
+    utf16: Utf16Option = False,
     texts: Annotated[
         tuple[str, str] | None,
         Option(
@@ -746,11 +760,12 @@ def cues(
     with progress_bar() as progress:
         from probe.pages.write import write
         from probe.studies.cues import cues as scan
+        from probe.text.sentences import as_corpus
 
         result = scan(
             _load(model, device, dtype),
             word,
-            sentences=sentences,
+            sentences=None if sentences is None else as_corpus(sentences, word, utf16=utf16),
             texts=None if texts is None else [_typed(text) for text in texts],
             cues=cues,
             frames=frames,
@@ -761,6 +776,7 @@ def cues(
         options = {
             "model": Path(model).name,
             "sentences": sentences and sentences.name,
+            "utf16": utf16,
             "cues": cues and cues.name,
             "frames": frames and frames.name,
             "seed": seed or None,

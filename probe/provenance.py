@@ -134,12 +134,14 @@ def manifest(
 def command_line(*arguments: str, **options: object) -> str:
     """A `probe` command as a user types it.
 
-    options: in this order; an option with a list is repeated for each value, one that is None is
-        omitted
+    options: in this order; an option with a list is repeated for each value, a flag is True, and an
+        option that is None or False is omitted
     """
     words = ["probe", *arguments]
     for name, value in options.items():
-        if value is not None:
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not None and value is not False:
             for text in value if isinstance(value, list) else [value]:
                 words += [f"--{name}", str(text)]
     return shlex.join(words)

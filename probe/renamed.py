@@ -1,10 +1,16 @@
-"""Arguments under their former names and positions, accepted for one more version."""
+"""Arguments under their former names and positions, accepted for one more version, and the refusal
+of arguments by position that a function takes by name.
+"""
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import ParamSpec, TypeVar
 from warnings import warn
 
+from probe.errors import InputError
+
+NAMED = 3  # arguments in an error, if none is required
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -12,7 +18,8 @@ Result = TypeVar("Result")
 def renamed(
     positions: Mapping[int, str] | None = None, **names: str
 ) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """A decorator: the function also takes its former arguments, with a DeprecationWarning.
+    """A decorator: the function also takes its former arguments, with a DeprecationWarning, and
+    raises InputError for further arguments by position.
 
     positions: the names of arguments that were positional and are keyword-only now. They are taken
         by position only if the first of them is not given by name
@@ -28,11 +35,24 @@ def renamed(
     """
 
     def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        parameters = inspect.signature(function).parameters.values()
+        by_name_only = [each for each in parameters if each.kind == each.KEYWORD_ONLY]
+        most = len(parameters) - len(by_name_only)
+        listed = ", ".join(each.name for each in [*parameters][:most])
+        required = [f"{each.name}=" for each in by_name_only if each.default is each.empty]
+        further = required or [f"{each.name}=" for each in by_name_only[:NAMED]]
+        step = f"Give the others by name: {', '.join(further)}" if further else "Omit the others"
+
         @wraps(function)
         def call(*by_position: Arguments.args, **by_name: Arguments.kwargs) -> Result:
             former = []
             present = []
             first = min(positions or {}, default=len(by_position))
+            if any(position not in (positions or {}) for position in range(most, len(by_position))):
+                raise InputError(
+                    f"Cannot call {function.__name__}: got {len(by_position)} arguments by "
+                    f"position, expected at most {most} ({listed}). {step}."
+                )
             if positions and len(by_position) > first and positions[first] not in by_name:
                 for position, value in enumerate(by_position[first:], start=first):
                     by_name[positions[position]] = value

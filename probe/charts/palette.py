@@ -92,8 +92,8 @@ def layer_height(layers: int) -> int:
 
 
 def finish(chart: Chart, description: str, *, height: Any = None) -> Chart:
-    """The chart with its description (read aloud in place of the picture) and the look that all
-    charts share.
+    """The chart with its description (read aloud in place of the picture), the look that all charts
+    share, and its rows as they are written.
 
     With `height`, in pixels or in pixels a step, it is as wide as its container.
     """
@@ -114,7 +114,18 @@ def finish(chart: Chart, description: str, *, height: Any = None) -> Chart:
         locale=alt.Locale(number=NUMBERS),
         title=alt.TitleConfig(color=INK, fontSize=13, anchor="start"),
     )
+    _write_rows(chart)
     return chart
+
+
+def _write_rows(chart: Any) -> None:
+    """Replace the tables of a chart and its parts by their rows, which altair takes as they are: of
+    a table it refuses more than 5,000 rows, and a large model has more heads."""
+    if isinstance(chart.data, pd.DataFrame):
+        chart.data = alt.InlineData(values=records(chart.data))
+    for parts in ("layer", "hconcat", "vconcat", "concat"):
+        for part in getattr(chart, parts, ()):
+            _write_rows(part)
 
 
 def themed(spec: dict[str, Any]) -> dict[str, Any]:

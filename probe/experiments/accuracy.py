@@ -10,9 +10,9 @@ well. `probe.experiments.ablation` measures the same with heads ablated.
 Baselines without a model are the most frequent sense, the words of the sentence, the words left of
 the word, its position, and the length of the text. The words to the left are what a causal model
 has read when it reaches the word, without their order and without any other knowledge. If a model
-does not beat this baseline, its accuracy may come from these words alone. In a causal model, a
-sentence whose cue follows the word is left out if the cue is marked; if it is not marked, neither
-the model nor this baseline can use the cue. The word itself is in no bag of words.
+does not beat this baseline, its accuracy may come from these words alone. In a causal model, the
+same sentences are left out as in a report: those whose marked cue follows the word, and those of
+different senses that are identical up to the word. The word itself is in no bag of words.
 
 The classifier of bags is a logistic regression on TF-IDF with balanced classes. On CoarseWSD-20 it
 was the strongest of the simple classifiers, so the baseline is a demanding one. Nothing in it is
@@ -41,7 +41,7 @@ from probe.experiments.centroids import (
     predict,
     unit_vectors,
 )
-from probe.experiments.material import Material, one_of_each_prefix, prepare_usable
+from probe.experiments.material import Material, prepare_counted
 from probe.model.model import Model
 from probe.model.tokens import in_order
 from probe.model.trace import target_states
@@ -116,20 +116,9 @@ def prepare_tasks(model: Model, corpus: Corpus, *, seed: int) -> list[Task]:
     """
     tasks = []
     for word, sentences in corpus.by_word().items():
-        material, reasons = prepare_usable(model, word, sentences)
-        left_out = [LeftOut(sentences[row].text, reason) for row, reason in reasons.items()]
-        alike = None
-        if model.config.causal:
-            rows, repeated = one_of_each_prefix(material)
-            left_out += [
-                LeftOut(material.sentences[row].text, reason) for row, reason in repeated.items()
-            ]
-            material = material.keep(rows)
-            # Sentences of different senses with the same prefix also have the same vector, so none
-            # may be trained on to test another.
-            alike = material.prefixes
-        plan = splits.plan(material.sentences, seed=seed, alike=alike)
-        left_out += [
+        material = prepare_counted(model, word, sentences)
+        plan = splits.plan(material.sentences, seed=seed)
+        left_out = [
             LeftOut(material.sentences[row].text, reason) for row, reason in plan.left_out.items()
         ]
         tasks.append(Task(material.keep(plan.rows, left_out), plan))

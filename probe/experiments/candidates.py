@@ -16,7 +16,7 @@ from probe.experiments.material import Material
 from probe.model.model import Model
 from probe.model.tokens import TargetText, positions_of_span, tokenize
 from probe.text import lexicon
-from probe.text.spans import WORD
+from probe.text.spans import WORD, plain
 
 # A noun directly follows a determiner, an adjective or a preposition, but none of these words.
 SUBJECTS = ("i", "you", "he", "she", "it", "we", "they", "who")
@@ -97,8 +97,11 @@ def _comparable_sentences(
     article: dict[int, str] = {}
     reasons: dict[int, str] = {}
     forms = [sentence.form for sentence in material.sentences]
-    # The user may ask for "Star" if the sentences have "star".
-    form = material.word if material.word in forms else material.word.lower()
+    # The user may ask for "Star" if the sentences have "star". Of a composed and a decomposed
+    # spelling, which are different tokens, the more frequent one is used.
+    of_word = [form for form in forms if plain(form) == material.word]
+    of_word = of_word or [form for form in forms if plain(form) == material.word.lower()]
+    form = Counter(of_word).most_common(1)[0][0] if of_word else material.word
     for row, sentence in enumerate(material.sentences):
         before = re.findall(r"[\w']+", sentence.text[: sentence.start].lower())
         previous = before[-1] if before else ""

@@ -6,13 +6,14 @@ that are identical up to the word. They are left out with the reason and are not
 model, all sentences of a sense that are identical up to the word are the same sentence. Only the
 first is used, so that none counts twice.
 
-A study refuses a sentence that the model cannot read and names its file and row. An evaluation and
-a survey read tens of thousands of sentences and leave such a sentence out with the reason. No text
-is ever truncated.
+A sentence whose word or cue is not in the model's vocabulary, or whose word shares its last token
+with later letters, is left out with the reason as well. A study refuses any other sentence that the
+model cannot read and names its file and row. An evaluation and a survey read tens of thousands of
+sentences and leave such a sentence out with the reason. No text is ever truncated.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,14 +22,18 @@ from probe.model.model import Model
 from probe.model.tokens import (
     TargetText,
     Tokens,
+    UnreadableWord,
     is_one_token,
     positions_of_span,
+    require_known,
     tokenize,
+    word_positions,
 )
 from probe.stats.numbers import counted
 from probe.text import lexicon
 from probe.text.cues import infer_cues
 from probe.text.sentences import Corpus, LeftOut, Sentence
+from probe.text.spans import fold, plain
 from probe.text.splits import CrossFit
 
 WORDS: tuple[str, ...] = ("bank", "mole", "apple")  # the default words of a study
@@ -201,18 +206,18 @@ def _are_words(words: object) -> bool:
 
 def spelled(word: str, known_words: Sequence[str], otherwise: str = "") -> str:
     """The known word that is meant: the word itself, or the only known word that differs in case
-    alone.
+    or invisible characters alone.
 
     otherwise: what the user can give for another word
 
     Raises InputError if there is no such word.
     """
-    if word in known_words:
-        return word
-    alike = [name for name in known_words if name.casefold() == word.casefold()]
+    if plain(word) in known_words:
+        return plain(word)
+    alike = [name for name in known_words if fold(name) == fold(plain(word))]
     if len(alike) == 1:
         return alike[0]
-    likely = nearest(word.casefold(), known_words)
+    likely = nearest(fold(word), known_words)
     near = " or ".join(map(repr, alike)) or (likely and repr(likely))
     suggestion = f" Did you mean {near}?" if near else ""
     names = ", ".join(known_words[:WORDS_IN_ERROR])
@@ -247,75 +252,51 @@ def sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:
 
 
 def prepare(model: Model, word: str, sentences: Sequence[Sentence]) -> Material:
-    """The tokenised sentences of one word, without the sentences that a causal model cannot use.
+    """The tokenised sentences of one word, without those whose word the model's tokens do not hold
+    by itself, and without those that a causal model cannot use.
 
     If no sentence marks its cue, the cue is the difference within each pair.
 
     Raises InputError if the model cannot read a sentence, or if fewer than two senses remain.
     """
     marked = infer_cues(sentences, both_sides=not model.config.causal)
-    material = _material(word, [(sentence, *locate(model, sentence)) for sentence in marked])
+    rows = []
+    left_out = []
+    for sentence in marked:
+        try:
+            rows.append((sentence, *locate(model, sentence)))
+        except UnreadableWord as error:
+            left_out.append(LeftOut(sentence.text, error.reason))
+    material = _material(word, rows, left_out)
     material = _as_read_from_left(material) if model.config.causal else material
     _require_two_senses(material)
     return material
 
 
-def prepare_usable(
-    model: Model, word: str, sentences: Sequence[Sentence]
-) -> tuple[Material, dict[int, str]]:
-    """The sentences of one word that the model can use, and the reason why each other row cannot be
-    used.
-
-    If no sentence marks its cue, the cue is the difference within each pair.
-    """
-    rows = []
-    reasons = {}
-    marked = infer_cues(sentences, both_sides=not model.config.causal)
-    for row, sentence in enumerate(marked):
-        try:
-            located = (sentence, *locate(model, sentence))
-        except InputError:
-            reasons[row] = _why_not(model, sentence)
-            continue
-        if model.config.causal and not sentence.text[: sentence.start].strip():
-            # All such vectors are identical, and the norm of a first token's vector is often huge.
-            reasons[row] = NOTHING_BEFORE
-        elif model.config.causal and sentence.cue_after:
-            reasons[row] = LATE
-        else:
-            rows.append(located)
-    return _material(word, rows), reasons
-
-
 def prepare_counted(model: Model, word: str, sentences: Sequence[Sentence]) -> Material:
     """The sentences of one word as in `prepare`, without errors: an unusable sentence is left out
-    with its reason.
+    with its reason, and so is one that begins with the word, in a causal model.
 
     The result may have a single sense, or no sentences.
     """
-    material, reasons = prepare_usable(model, word, sentences)
-    left_out = [LeftOut(sentences[row].text, reason) for row, reason in reasons.items()]
-    material = material.keep(range(len(material)), left_out)
-    return _as_read_from_left(material) if model.config.causal else material
-
-
-def one_of_each_prefix(material: Material) -> tuple[list[int], dict[int, str]]:
-    """The rows of the first sentence with each prefix, within a sense; and the reason why each
-    other row is left out.
-
-    To a causal model, sentences that are identical up to the word are the same sentence, whatever
-    follows the word.
-    """
     rows = []
-    repeated = {}
-    earlier = set()
-    for row, (sense, prefix) in enumerate(zip(material.labels, material.prefixes, strict=True)):
-        if (sense, prefix) in earlier:
-            repeated[row] = REPEATED
+    left_out = []
+    for sentence in infer_cues(sentences, both_sides=not model.config.causal):
+        try:
+            row = (sentence, *locate(model, sentence))
+        except UnreadableWord as error:
+            left_out.append(LeftOut(sentence.text, error.reason))
+            continue
+        except InputError:
+            left_out.append(LeftOut(sentence.text, _why_not(model, sentence)))
+            continue
+        if model.config.causal and not sentence.text[: sentence.start].strip():
+            # All such vectors are identical, and the norm of a first token's vector is often huge.
+            left_out.append(LeftOut(sentence.text, NOTHING_BEFORE))
         else:
-            earlier.add((sense, prefix))
             rows.append(row)
-    return rows, repeated
+    material = _material(word, rows, left_out)
+    return _as_read_from_left(material) if model.config.causal else material
 
 
 def _why_not(model: Model, sentence: Sentence) -> str:
@@ -331,12 +312,15 @@ def _why_not(model: Model, sentence: Sentence) -> str:
 def locate(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None]:
     """The sentence in tokens, with the positions of its word and cue.
 
-    Raises InputError if the model cannot read it; the message names its file and row.
+    Raises UnreadableWord if the tokens do not hold its word or its cue, and InputError if the model
+    cannot read it otherwise; that message names its file and row.
     """
     try:
         tokens = tokenize(model, sentence.text)
-        word = positions_of_span(tokens, sentence.start, sentence.end)
+        word = word_positions(tokens, sentence.start, sentence.end)
         return tokens, word, cue_positions(tokens, sentence)
+    except UnreadableWord:
+        raise
     except InputError as error:
         if sentence.where is None:
             raise
@@ -345,10 +329,15 @@ def locate(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | Non
 
 
 def cue_positions(tokens: Tokens, sentence: Sentence) -> range | None:
-    """The token positions of the cue; None if it is unknown."""
+    """The token positions of the cue; None if it is not marked.
+
+    Raises UnreadableWord if the vocabulary does not hold it.
+    """
     if sentence.cue_start is None or sentence.cue_end is None:
         return None
-    return positions_of_span(tokens, sentence.cue_start, sentence.cue_end)
+    cue = positions_of_span(tokens, sentence.cue_start, sentence.cue_end)
+    require_known(tokens, cue, sentence.cue_start, sentence.cue_end)
+    return cue
 
 
 def _as_read_from_left(material: Material) -> Material:
@@ -356,27 +345,28 @@ def _as_read_from_left(material: Material) -> Material:
     `left_out`.
     """
     prefixes = material.prefixes
-    # Senses by prefix (token ids) and by whole text (a string): the two keys never coincide.
-    senses_of: defaultdict[tuple[int, ...] | str, set[str]] = defaultdict(set)
+    # Senses by prefix (token ids), and by whole text with the position of the word, which may occur
+    # in it in two senses.
+    senses_of: defaultdict[Hashable, set[str]] = defaultdict(set)
     for sentence, prefix in zip(material.sentences, prefixes, strict=True):
         senses_of[prefix].add(sentence.sense)
-        senses_of[sentence.text].add(sentence.sense)
+        senses_of[sentence.text, sentence.start].add(sentence.sense)
     rows = []
     left_out = []
+    earlier = set()  # prefixes; all other sentences with one have the same sense
     for row, (sentence, prefix) in enumerate(zip(material.sentences, prefixes, strict=True)):
         if sentence.cue_after:
             left_out.append(LeftOut(sentence.text, LATE))
-        elif len(senses_of[sentence.text]) > 1:
+        elif len(senses_of[sentence.text, sentence.start]) > 1:
             left_out.append(LeftOut(sentence.text, TWO_LABELS))
         elif len(senses_of[prefix]) > 1:
             left_out.append(LeftOut(sentence.text, SAME))
+        elif prefix in earlier:
+            left_out.append(LeftOut(sentence.text, REPEATED))
         else:
+            earlier.add(prefix)
             rows.append(row)
-    material = material.keep(rows, left_out)
-    rows, repeated = one_of_each_prefix(material)
-    return material.keep(
-        rows, [LeftOut(material.sentences[row].text, reason) for row, reason in repeated.items()]
-    )
+    return material.keep(rows, left_out)
 
 
 def _require_two_senses(material: Material) -> None:

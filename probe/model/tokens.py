@@ -19,7 +19,7 @@ from probe.errors import InputError, whole_number
 from probe.model import marian
 from probe.model.load import ModelSource, as_model
 from probe.model.model import Model
-from probe.text.spans import find_word, shorten
+from probe.text.spans import WORD, find_word, letters, shorten
 
 # Tokens in one batch. More take memory and save little time on a CPU.
 BATCH_TOKENS = 1024
@@ -36,10 +36,19 @@ BYTE_OF = {chr(byte): byte for byte in PRINTABLE}
 BYTE_OF |= {chr(0x100 + index): byte for index, byte in enumerate(UNPRINTABLE)}
 
 
+class UnreadableWord(InputError):
+    """The model's tokens do not hold a word, or not by itself; `reason` is the reason alone."""
+
+    reason: str = ""
+
+
 @dataclass(frozen=True)
 class Tokens:
     """A text as tokens: an id, the token's text, a span (without leading space) and a label for
     each position.
+
+    unknown: the positions of the unknown token, which is the same for everything that the
+        vocabulary does not hold
     """
 
     text: str
@@ -47,6 +56,7 @@ class Tokens:
     pieces: tuple[str, ...]
     spans: tuple[tuple[int, int], ...]
     bos: bool
+    unknown: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.pieces) == len(self.spans):
@@ -67,9 +77,10 @@ class Tokens:
         """The token positions of the n-th occurrence of `word`. The word is read at the last
         one.
 
-        Raises InputError if there are fewer occurrences.
+        Raises InputError if there are fewer occurrences, and UnreadableWord if the tokens do not
+        hold the word by itself.
         """
-        return positions_of_span(self, *find_word(self.text, word, occurrence))
+        return word_positions(self, *find_word(self.text, word, occurrence))
 
 
 class TargetText(NamedTuple):
@@ -178,11 +189,11 @@ def _tokenize(model: Model, text: str, *, target: bool = False) -> Tokens:
             f"Cannot read the text {shorten(text)!r}: got {len(entries)} tokens, expected at most "
             f"{config.n_ctx}, the context window of {model.name}. Shorten the text or split it."
         )
-    unknown = next((entry for entry in entries if entry.id >= config.d_vocab), None)
-    if unknown is not None:
+    too_high = next((entry for entry in entries if entry.id >= config.d_vocab), None)
+    if too_high is not None:
         raise InputError(
-            f"Cannot read the text {shorten(text)!r}: {unknown.piece!r} is token {unknown.id}, and "
-            f"{model.name} has only 0 to {config.d_vocab - 1}. The token was added to the "
+            f"Cannot read the text {shorten(text)!r}: {too_high.piece!r} is token {too_high.id}, "
+            f"and {model.name} has only 0 to {config.d_vocab - 1}. The token was added to the "
             "tokenizer alone. Resize the model's embeddings (resize_token_embeddings) and load it "
             "again."
         )
@@ -192,6 +203,12 @@ def _tokenize(model: Model, text: str, *, target: bool = False) -> Tokens:
         tuple(entry.piece for entry in entries),
         tuple(entry.span for entry in entries),
         bos=bool(entries) and entries[0].is_added,
+        unknown=tuple(
+            pos
+            for pos, entry in enumerate(entries)
+            # Byte-level tokenizers give another token this role, which may be typed in a prompt.
+            if entry.id == tokenizer.unk_token_id and entry.piece.strip() != tokenizer.unk_token
+        ),
     )
 
 
@@ -315,6 +332,7 @@ def target_tokens(model: Model, target: str) -> Tokens:
         (model.tokenizer.convert_ids_to_tokens(start) or "", *whole.pieces[:length]),
         ((0, 0), *whole.spans[:length]),
         bos=True,
+        unknown=tuple(1 + pos for pos in whole.unknown),
     )
 
 
@@ -332,6 +350,44 @@ def positions_of_span(tokens: Tokens, start: int, end: int) -> range:
     if not touched or not tokens.text[start:end].strip():
         raise InputError(f"{doing} got only white space, expected a word. Correct start and end.")
     return range(touched[0], touched[-1] + 1)
+
+
+def word_positions(tokens: Tokens, start: int, end: int) -> range:
+    """The token positions of the word at the characters [start, end), which is read at the last
+    one.
+
+    Raises UnreadableWord if the vocabulary does not hold a piece of the word, or if the last token
+    also contains later letters, and what `positions_of_span` raises.
+    """
+    positions = positions_of_span(tokens, start, end)
+    require_known(tokens, positions, start, end)
+    later = tokens.text[end : tokens.spans[positions[-1]][1]].strip()
+    if WORD.search(later):
+        raise _unreadable(tokens, start, end, f"its last token also contains {later}")
+    return positions
+
+
+def require_known(tokens: Tokens, positions: range, start: int, end: int) -> None:
+    """Raises UnreadableWord if the vocabulary does not hold a piece of a word.
+
+    positions: the tokens that cover the characters [start, end) of the word
+    """
+    spans = [tokens.spans[pos] for pos in positions if pos not in tokens.unknown]
+    for letter in letters(tokens.text[start:end]):
+        first, last = start + letter.start, start + letter.end
+        if letter.folded.strip() and not any(low < last and high > first for low, high in spans):
+            pieces = [tokens.pieces[pos].strip() for pos in positions if pos in tokens.unknown]
+            piece = pieces[0] if pieces else tokens.text[first:last]
+            raise _unreadable(tokens, start, end, f"the model's vocabulary does not hold {piece!r}")
+
+
+def _unreadable(tokens: Tokens, start: int, end: int, reason: str) -> UnreadableWord:
+    error = UnreadableWord(
+        f"Cannot read {tokens.text[start:end]!r} in {shorten(tokens.text)!r}: {reason}. Choose "
+        "another word or text, or a model that reads the word as tokens of its own."
+    )
+    error.reason = reason
+    return error
 
 
 def position(tokens: Tokens, at: int | str) -> int:

@@ -38,6 +38,7 @@ CHUNK = 64
 def trace(model: ModelSource, text: str) -> Trace: ...
 @overload
 def trace(model: ModelSource, text: str, target: str) -> PairTrace: ...
+@renamed()
 def trace(model: ModelSource, text: str, target: str | None = None) -> Trace | PairTrace:
     """Every tensor of attention at every layer, from one run of `text` through the hooked model.
 
@@ -71,7 +72,10 @@ def _require_target(model: Model, target: str | None) -> None:
     if reads_target and target is None:
         problem = "it is an encoder-decoder. Give trace(model, source, target)"
     elif not reads_target and target is not None:
-        problem = "it has no decoder for a target. Give one text only"
+        problem = (
+            "it has no decoder for a target. Give one text only, and a word to the methods of its "
+            "trace, as at="
+        )
     else:
         return
     raise InputError(f"Cannot trace a text through {model.name}: {problem}.")

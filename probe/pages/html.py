@@ -15,7 +15,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import pandas as pd
 import vl_convert
 from altair.utils.schemapi import debug_mode
@@ -88,10 +87,6 @@ def environment(*folders: str | Path) -> Environment:
     return templates
 
 
-# Altair would copy the table of every layer column by column.
-alt.data_transformers.register("probe", lambda rows: {"values": palette.records(rows)})
-
-
 def with_interval(record: object, name: str) -> str:
     """A share of the gap in percent with the interval from the same record: 41 % [35, 47]."""
     low = getattr(record, f"{name}_low")
@@ -101,8 +96,7 @@ def with_interval(record: object, name: str) -> str:
 
 def _chart_box(numbers: "count[int]", chart: Any) -> Markup:
     """A chart of one page: a box to draw in, and the specification as JSON."""
-    with alt.data_transformers.enable("probe"):
-        spec = themed(chart.to_dict(validate=False))
+    spec = themed(chart.to_dict(validate=False))
     number = next(numbers)
     box = '<div class="chart" id="chart-{0}" role="img" aria-label="{1}"></div>'
     data = '<script type="application/json" data-for="chart-{0}">{2}</script>'

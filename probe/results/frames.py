@@ -43,6 +43,7 @@ from probe.stats.limits import GATE, LEVEL
 from probe.stats.resampling import Array
 from probe.text.cautions import words_before
 from probe.text.sentences import LeftOut
+from probe.text.spans import fold
 from probe.tidy import by_head, rounded, stacked, with_key
 
 FEW = 50  # sentences per sense: with fewer, a result is called exploratory
@@ -221,7 +222,7 @@ def _by_form(record: WordRecord, pair: SensePair) -> dict[str, float]:
     """The gap over the pairs of sentences with the word in its dictionary form, and over the other
     pairs. NaN for fewer than FEWEST_OF_A_FORM pairs.
     """
-    plain = [sentence.form.casefold() == record.word.casefold() for sentence in record.sentences]
+    plain = [fold(sentence.form) == fold(record.word) for sentence in record.sentences]
     # A pair belongs to the dictionary form only if both of its sentences have it.
     both = np.array(
         [plain[a] and plain[b] for a, b in zip(pair.pairs.a, pair.pairs.b, strict=True)]

@@ -43,6 +43,7 @@ from probe.model.weights import Weights
 from probe.patching.sets import HeadIndex
 from probe.progress import Progress, silent
 from probe.provenance import content_key, sha256_of_bytes
+from probe.renamed import renamed
 from probe.results.cues import Cues, cue_rows, head_rows, noun_rows, summary_row
 from probe.stats import axes as sense_axes
 from probe.stats import resampling
@@ -100,6 +101,7 @@ class Fitted:
     sha256: str
 
 
+@renamed()
 def cues(
     model: ModelSource,
     word: str,

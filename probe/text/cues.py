@@ -11,6 +11,7 @@ from dataclasses import replace
 import regex
 
 from probe.text.sentences import Sentence
+from probe.text.spans import plain
 
 LONGEST_CUE = 3  # words: a longer difference is not a cue
 _WORD = regex.compile(r"\w(?:\S*\w)?")  # without the punctuation around it
@@ -75,7 +76,7 @@ def _differing_spans(aligned: Sequence[Sentence], *, both_sides: bool) -> list[S
 
 def _parts(aligned: Sequence[Sentence], ends: Sequence[Span]) -> set[str]:
     """The distinct texts between these characters of each sentence."""
-    return {row.text[slice(*span)] for row, span in zip(aligned, ends, strict=True)}
+    return {plain(row.text[slice(*span)]) for row, span in zip(aligned, ends, strict=True)}
 
 
 def _words(text: str, start: int, end: int) -> list[tuple[str, int]]:
@@ -92,9 +93,9 @@ def differing(
     """
     shortest = min(map(len, texts))
     start = 0
-    while start < shortest and len({words[start][0] for words in texts}) == 1:
+    while start < shortest and len({plain(words[start][0]) for words in texts}) == 1:
         start += 1
     end = 0
-    while end < shortest - start and len({words[-1 - end][0] for words in texts}) == 1:
+    while end < shortest - start and len({plain(words[-1 - end][0]) for words in texts}) == 1:
         end += 1
     return [words[start : len(words) - end] for words in texts]

@@ -6,9 +6,9 @@ rows used and the rows left out always add up to the file.
 
 If a row has no `start` and `end`, `probe.text.spans` finds the word: as a whole word, with or
 without capital letters, with -s or -es (and so the possessive: the span of "Bank's" is "Bank"). It
-must occur once. A span in the file is accepted whatever form of the word it marks: *mice* for
-mouse, *carried* for carry. The words of a `cue` are found in the same way if a row has no
-`cue_start` and `cue_end`.
+must occur once. A span in the file may mark any form of the word: *mice* for mouse, *carried* for
+carry. It must consist of whole letters, and not be a part of another word. The words of a `cue` are
+found in the same way if a row has no `cue_start` and `cue_end`.
 """
 
 import hashlib
@@ -36,7 +36,15 @@ from probe.text.files import (
     sources,
     stream,
 )
-from probe.text.spans import absence, spans_of
+from probe.text.spans import (
+    absence,
+    covers_letters,
+    fold,
+    from_utf16,
+    may_be_form,
+    plain,
+    spans_of,
+)
 
 LEXICON = "the lexicon of probe"
 NATURAL = "sentences in natural English composed for probe"
@@ -50,17 +58,22 @@ WORDS_NAMED = 3  # in the repr of a corpus
 _WHOLE_NUMBER = re.compile(r"[+-]?\d{1,15}(\.0+)?")
 _DECIMAL = re.compile(r"[+-]?\d{1,15}(\.\d{1,17})?([eE][+-]?\d{1,3})?")
 _HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")  # a surrogate, which is no character
-_WHOLE_NUMBERS = ("start", "end", "cue_start", "cue_end", "distance")
+_ENDS = ("start", "end", "cue_start", "cue_end")
+_WHOLE_NUMBERS = (*_ENDS, "distance")
 # Names, which may be whole numbers: a pair of sentences may be called 7.
 _NAMES = ("sense", "frame", "pair", "cue")
+# Stored in one spelling (`probe.text.spans.plain`), so that equal names are equal strings.
+_PLAIN = ("word", "sense", "frame", "pair", "split")
 
 
 @dataclass(frozen=True)
 class Sentence:
     """One sentence with the position of the ambiguous word.
 
-    Raises InputError for an empty text, word or sense, or a span outside the text. Sentences that
-    differ only in `where` and `more` are equal.
+    Word, sense, frame, pair and split are stored in one spelling, see `probe.text.spans.plain`.
+    Sentences that differ only in `where` and `more` are equal.
+
+    Raises InputError for an empty text, word or sense, or a span outside the text.
     """
 
     word: str
@@ -80,6 +93,9 @@ class Sentence:
     more: tuple[tuple[str, float | str], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        for name in _PLAIN:
+            if isinstance(value := getattr(self, name), str):
+                object.__setattr__(self, name, plain(value))
         if flaw := _text_flaw(vars(self)) or _number_flaw(vars(self)) or _span_flaw(vars(self)):
             raise InputError(f"Cannot make a sentence: {flaw}. Correct it and try again.")
 
@@ -95,8 +111,10 @@ class Sentence:
 
     @cached_property  # choosing donors compares every two sentences of a sense
     def cue_word(self) -> str | None:
-        """The cue without capital letters: the unit of holdouts, the bootstrap and permutations."""
-        return None if self.cue is None else self.cue.casefold()
+        """The cue as it is compared (`probe.text.spans.fold`): the unit of holdouts, the bootstrap
+        and permutations.
+        """
+        return None if self.cue is None else fold(self.cue)
 
     @property
     def cue_after(self) -> bool:
@@ -160,13 +178,15 @@ TABLE = Source(Path("a table made in Python"), "a table made in Python")
 
 
 @renamed(given="source")
-def read_sentences(source: Any, *, word: str | None = None) -> Corpus:
+def read_sentences(source: Any, *, word: str | None = None, utf16: bool = False) -> Corpus:
     """The sentences of a file, of a folder of files, or of a table made in Python (a DataFrame, a
     list of dicts).
 
     source: the path of a JSONL, CSV, TSV or Parquet file, of a CoarseWSD-20 word folder, or of a
         folder of these; or a table
     word: if given, only its sentences are returned, and rows without a word are about it
+    utf16: whether start, end, cue_start and cue_end count UTF-16 units, as JavaScript does, instead
+        of characters
 
     The columns are word, sense, text, and optionally start and end (characters; without them the
     word is found if it occurs once), cue (its words, which are found in the same way) or cue_start
@@ -184,41 +204,45 @@ def read_sentences(source: Any, *, word: str | None = None) -> Corpus:
         >>> len(corpus.sentences), corpus.sentences[0].start  # the word's first character
         (2, 20)
     """
-    return _read(source, word, only=word)
+    return _read(source, word, only=word, utf16=utf16)
 
 
-def as_corpus(source: Any, words: Sequence[str] | str | None = None) -> Corpus:
+def as_corpus(
+    source: Any, words: Sequence[str] | str | None = None, *, utf16: bool = False
+) -> Corpus:
     """A corpus with all sentences of a source. A Corpus is returned unchanged.
 
     source: a Corpus, an argument of `read_sentences`, or a list of paths
     words: if it is a single word, rows without a word are about it
+    utf16: as in `read_sentences`
     """
     if isinstance(source, Corpus):
         return source
     if isinstance(words, str):
-        return _read(source, words)
+        return _read(source, words, utf16=utf16)
     names = {str(word) for word in words} if isinstance(words, Collection) else set()
-    return _read(source, names.pop() if len(names) == 1 else None)
+    return _read(source, names.pop() if len(names) == 1 else None, utf16=utf16)
 
 
-def _read(source: Any, word: str | None, *, only: str | None = None) -> Corpus:
+def _read(source: Any, word: str | None, *, only: str | None = None, utf16: bool = False) -> Corpus:
     """The sentences of a source.
 
     word: the word of rows without a word
     only: if given, sentences of other words are left out
     """
+    word, only = (plain(name) if isinstance(name, str) else name for name in (word, only))
     if isinstance(source, str | Path):
         source = [source]
     if isinstance(source, list) and source and all(isinstance(p, str | Path) for p in source):
         paths = [Path(path) for path in source]
         files = sources(paths)
-        rows = stream_sentences(files, word)
+        rows = stream_sentences(files, word, utf16=utf16)
         full_names = " and ".join(map(str, paths))
         sentences, left_out = _select(rows, full_names, only, several=len(files) > 1)
         name = " and ".join(map(last_name, paths))
         return Corpus(sentences, left_out, name, sha256_of_all(files))
     table = read_table(TABLE.name, source)
-    checked = _checked(((TABLE, row) for row in table), word)
+    checked = _checked(((TABLE, row) for row in table), word, utf16=utf16)
     sentences, left_out = _select(checked, TABLE.name, only)
     content = json.dumps([dict(row.fields) for row in table], default=str).encode()
     return Corpus(sentences, left_out, TABLE.name, hashlib.sha256(content).hexdigest())
@@ -278,38 +302,47 @@ def _select(
 
 
 def _require_distinct_senses(sentences: Sequence[Sentence], source_name: str) -> None:
-    """Raises InputError for two senses of a word that differ in capital letters only."""
+    """Raises InputError for two senses of a word that differ in capital letters or joiners only."""
     spellings: dict[tuple[str, str], str] = {}
     for sentence in sentences:
-        first = spellings.setdefault((sentence.word, sentence.sense.casefold()), sentence.sense)
+        first = spellings.setdefault((sentence.word, fold(sentence.sense)), sentence.sense)
         if first != sentence.sense:
             raise InputError(
                 f"Cannot read sentences from {source_name}: {sentence.word!r} has the senses "
-                f"{first!r} and {sentence.sense!r}, which differ in capital letters only. Use one "
-                "spelling, or different names."
+                f"{first!r} and {sentence.sense!r}, which differ in capital letters or joiners "
+                "only. Use one spelling, or different names."
             )
 
 
-def stream_sentences(files: Sequence[Source], word: str | None = None) -> Rows:
+def stream_sentences(
+    files: Sequence[Source], word: str | None = None, *, utf16: bool = False
+) -> Rows:
     """The source, location and sentence of every row.
 
     word: the word of rows without a word
+    utf16: as in `read_sentences`
 
     Raises InputError for a bad row, after all rows have been read. Rows after the first bad row are
     not returned.
     """
-    return _checked(((source, row) for source in files for row in stream(source)), word)
+    rows = ((source, row) for source in files for row in stream(source))
+    return _checked(rows, word, utf16=utf16)
 
 
-def _checked(file_rows: Iterable[tuple[Source, FileRow]], word: str | None) -> Rows:
+def _checked(file_rows: Iterable[tuple[Source, FileRow]], word: str | None, *, utf16: bool) -> Rows:
     """The rows as sentences, see `stream_sentences`."""
     first_flaw = None
     bad = 0
+    good_in_utf16 = 0
     rows = 0
     # All rows are read, so that the error has the number of bad rows.
     for source, row in file_rows:
         rows += 1
-        values, flaw = check_row(row, word)
+        values, flaw = check_row(row, word, utf16=utf16)
+        if flaw or any(character > "\uffff" for character in values["text"]):
+            good_in_utf16 += check_row(row, word, utf16=True)[1] is None
+        else:  # the two counts are the same
+            good_in_utf16 += 1
         if flaw:
             bad += 1
             first_flaw = first_flaw or f"Cannot read {source.path}, {row.where}: {flaw}"
@@ -319,25 +352,63 @@ def _checked(file_rows: Iterable[tuple[Source, FileRow]], word: str | None) -> R
             yield source, row.where, Sentence(**values, where=where, more=_further(row.fields))
     if first_flaw:
         verb = "is" if bad == 1 else "are"
-        raise InputError(
-            f"{first_flaw} ({bad} of {rows} rows {verb} bad). Correct the file and read it again."
-        )
+        step = "Correct the file and read it again."
+        if good_in_utf16 == rows and not utf16:
+            step = (
+                "The spans look like JavaScript's, which count characters beyond U+FFFF twice. "
+                "Read the file with utf16=True (on the command line --utf16)."
+            )
+        raise InputError(f"{first_flaw} ({bad} of {rows} rows {verb} bad). {step}")
 
 
-def check_row(row: FileRow, word: str | None = None) -> tuple[dict[str, Any], str | None]:
+def check_row(
+    row: FileRow, word: str | None = None, *, utf16: bool = False
+) -> tuple[dict[str, Any], str | None]:
     """The fields of a row in a standard form, and why they are not a sentence (None if they are).
 
     word: the word of a row without a word
+    utf16: as in `read_sentences`
 
     The spans of the word and of the cue are found if the row does not have them.
     """
     values = _normal(row.fields)
     values["word"] = word if values["word"] is None else values["word"]
-    flaw = row.flaw or _text_flaw(values) or _find(values, "word", ("start", "end"))
-    flaw = flaw or _number_flaw(values)
+    flaw = row.flaw or _text_flaw(values) or _number_flaw(values)
+    if flaw:
+        return values, flaw
+    if utf16:
+        for end in _ENDS:
+            if values[end] is not None:
+                values[end] = from_utf16(values["text"], values[end])
+    flaw = _find(values, "word", ("start", "end"))
     if not flaw and values["cue"] is not None:
         flaw = _find(values, "cue", ("cue_start", "cue_end"))
-    return values, flaw or _span_flaw(values)
+    flaw = flaw or _span_flaw(values)
+    return values, flaw or _form_flaw(values, utf16=utf16)
+
+
+def _form_flaw(values: Mapping[str, Any], *, utf16: bool) -> str | None:
+    """Why the word's span is not the word or a form of it, or the cue's span not whole letters;
+    None if they are.
+    """
+    word, text, start, end = (values[name] for name in ("word", "text", "start", "end"))
+    cue = (values["cue_start"], values["cue_end"])
+    if cue[0] is not None and not covers_letters(text, *cue):
+        return (
+            f"the cue is at characters {cue[0]} to {cue[1]}, which are {text[slice(*cue)]!r}, "
+            "expected whole letters without white space around them"
+        )
+    is_form = covers_letters(text, start, end) and may_be_form(word, text, start, end)
+    if is_form and not utf16 and fold(word) not in fold(text[start:end]):
+        # Another word, where the span of the word is meant and counted in UTF-16 units.
+        in_utf16 = (from_utf16(text, start), from_utf16(text, end))
+        is_form = in_utf16 == (start, end) or in_utf16 not in spans_of(word, text)
+    if is_form:
+        return None
+    return (
+        f"the word is at characters {start} to {end}, which are {text[start:end]!r}, expected "
+        f"{word!r} or a form of it, in whole letters"
+    )
 
 
 def _find(values: dict[str, Any], name: str, ends: tuple[str, str]) -> str | None:
@@ -386,6 +457,8 @@ def _normal(values: Mapping[str, object]) -> dict[str, Any]:
             normal[column] = _name(value)
         else:
             normal[column] = value
+        if column in _PLAIN and isinstance(normal[column], str):
+            normal[column] = plain(normal[column])
     return normal
 
 

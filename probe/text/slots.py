@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probe.errors import InputError
-from probe.text.spans import spans_of
+from probe.text.spans import fold, spans_of
 
 SLOT = "_"
 BEFORE = (
@@ -124,7 +124,7 @@ def stem_of(word: str) -> str:
         >>> {stem_of(word) for word in ("Loan", "loans", "loaned")}
         {'loan'}
     """
-    folded = word.casefold()
+    folded = fold(word)
     for ending in ENDINGS:
         if folded.endswith(ending) and len(folded) - len(ending) >= SHORTEST_STEM:
             folded = folded.removesuffix(ending)

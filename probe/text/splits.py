@@ -538,13 +538,9 @@ def plan(
     *,
     seed: int,
     folds: int = FOLDS,
-    alike: Sequence[Hashable] | None = None,
 ) -> Plan:
     """A split of the sentences of one word: the file's train and test parts if it has both, else
     folds by frame and cue word.
-
-    alike: a key of each sentence that is equal for sentences that are the same to the model; by
-        default the text
 
     Sentences that cannot be separated into training and test parts are left out with the reason. A
     word with no sentences left has a plan without holdouts.
@@ -552,8 +548,7 @@ def plan(
     parts = _file_parts(sentences)
     if parts is not None:
         return _plan_of_file(sentences, parts)
-    texts = [sentence.text for sentence in sentences] if alike is None else alike
-    return _plan_folds(sentences, texts, seed, folds)
+    return _plan_folds(sentences, seed, folds)
 
 
 def _plan_of_file(sentences: Sequence[Sentence], parts: Sequence[str | None]) -> Plan:
@@ -575,9 +570,7 @@ def _plan_of_file(sentences: Sequence[Sentence], parts: Sequence[str | None]) ->
     return Plan(tuple(rows), (_file_holdout(used),), design, left_out)
 
 
-def _plan_folds(
-    sentences: Sequence[Sentence], texts: Sequence[Hashable], seed: int, folds: int
-) -> Plan:
+def _plan_folds(sentences: Sequence[Sentence], seed: int, folds: int) -> Plan:
     """The plan of folds by frame and cue word. Senses that are missing in a training part are left
     out.
     """
@@ -586,7 +579,7 @@ def _plan_folds(
     while True:
         rows = [row for row in range(len(sentences)) if row not in left_out]
         labels = [sentences[row].sense for row in rows]
-        factors = _factors([sentences[row] for row in rows], [texts[row] for row in rows])
+        factors = _factors([sentences[row] for row in rows])
         design = f"{folds} folds by {' and '.join(factors)}"
         if len(set(labels)) < 2:
             return _empty_plan(len(sentences), left_out, design)
@@ -604,14 +597,14 @@ def _empty_plan(count: int, left_out: Mapping[int, str], design: str) -> Plan:
     return Plan((), (), design, {row: left_out.get(row, ONE_SENSE) for row in range(count)})
 
 
-def _factors(sentences: Sequence[Sentence], alike: Sequence[Hashable]) -> dict[str, list[Hashable]]:
+def _factors(sentences: Sequence[Sentence]) -> dict[str, list[Hashable]]:
     """The factors that training and test parts must not share, by name: the group of each sentence.
 
     Only factors with at least two groups. Without any, each distinct sentence is a group.
     """
     frames = [sentence.frame or sentence.pair for sentence in sentences]
     cues = [sentence.cue_word for sentence in sentences]
-    texts = [("text", text) for text in alike]
+    texts = [("text", sentence.text) for sentence in sentences]
     factors: dict[str, list[Hashable]] = {}
     for name, values in (("frame", frames), ("cue word", cues)):
         groups: list[Hashable] = [

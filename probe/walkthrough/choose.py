@@ -32,13 +32,13 @@ from probe.model import attention, decomposition
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
-from probe.model.tokens import TargetText, Tokens, positions_of_span, tokenize
+from probe.model.tokens import TargetText, Tokens, tokenize, word_positions
 from probe.model.trace import target_states
 from probe.patching.heads import swap_heads
 from probe.stats.axes import Axis, fit_axis, nearest_sense
 from probe.text import lexicon
 from probe.text.sentences import Sentence
-from probe.text.spans import WORD, find_word, spans_of
+from probe.text.spans import WORD, find_word, fold, spans_of
 from probe.walkthrough.scene import AttentionView, WordInText
 
 # Fraction of a head's attention. A head that gives more to the first token and to special tokens
@@ -318,7 +318,7 @@ def cue_names(word: WordInText, second: WordInText, *, causal: bool) -> tuple[st
     """
     here = _cue(word, second.tokens.text, causal=causal)
     there = _cue(second, word.tokens.text, causal=causal)
-    if here is None or there is None or here.casefold() == there.casefold():
+    if here is None or there is None or fold(here) == fold(there):
         return SENTENCE_SENSES
     return here, there
 
@@ -329,18 +329,18 @@ def _cue(word: WordInText, other_text: str, *, causal: bool) -> str | None:
     """
     text = word.tokens.text
     start, end = find_word(text, word.text)
-    in_other = {match.group().casefold() for match in WORD.finditer(other_text)}
+    in_other = {fold(match.group()) for match in WORD.finditer(other_text)}
     candidates = [
         match
         for match in WORD.finditer(text)
-        if match.group().casefold() not in in_other | FUNCTION_WORDS | {word.text.casefold()}
+        if fold(match.group()) not in in_other | FUNCTION_WORDS | {fold(word.text)}
     ]
     before = [match.group() for match in candidates if match.end() <= start]
     after = [match.group() for match in candidates if match.start() >= end and not causal]
     by_distance = [*reversed(before), *after]
     lexicon_cues = _lexicon_cues(word.text)
     # sorted is stable, so equal words keep the order of their distance.
-    ranked = sorted(by_distance, key=lambda cue: cue.casefold() not in lexicon_cues)
+    ranked = sorted(by_distance, key=lambda cue: fold(cue) not in lexicon_cues)
     return ranked[0] if ranked else None
 
 
@@ -349,7 +349,7 @@ def _lexicon_cues(text: str) -> set[str]:
     name = lexicon_entry(text)
     if name is None or name not in lexicon.words():
         return set()
-    return {cue.casefold() for sense in lexicon.entry(name).senses for cue in sense.cues}
+    return {fold(cue) for sense in lexicon.entry(name).senses for cue in sense.cues}
 
 
 def has_length(axis: Axis) -> bool:
@@ -442,7 +442,7 @@ def choose_word(text: str, word: str | None, *, also_in: str | None = None) -> W
         words = [
             word_of_text
             for word_of_text in words
-            if word_of_text in in_both and word_of_text.casefold() not in FUNCTION_WORDS
+            if word_of_text in in_both and fold(word_of_text) not in FUNCTION_WORDS
         ]
         lexicon_words = [word_of_text for word_of_text in lexicon_words if word_of_text in in_both]
         if not words + lexicon_words:
@@ -452,7 +452,7 @@ def choose_word(text: str, word: str | None, *, also_in: str | None = None) -> W
     alternatives = [
         word_of_text
         for word_of_text in dict.fromkeys(words)
-        if word_of_text.casefold() not in {choice.casefold(), *FUNCTION_WORDS}
+        if fold(word_of_text) not in {fold(choice), *FUNCTION_WORDS}
     ]
     criterion = WordCriterion.LEXICON if lexicon_words else WordCriterion.LAST
     return WordToFollow(choice, criterion, also_in is not None, tuple(alternatives))
@@ -466,15 +466,13 @@ def word_in_text(model: Model, text: str, word: str | None) -> WordInText:
     """
     tokens = tokenize(model, text)
     start, end = find_word(text, choose_word(text, word).word)
-    return WordInText(tokens, text[start:end], positions_of_span(tokens, start, end))
+    return WordInText(tokens, text[start:end], word_positions(tokens, start, end))
 
 
 def _refuse_without_common_word(text: str, second_text: str, function_words: list[str]) -> NoReturn:
     common = "no word"
     if function_words:
-        quotations = ", ".join(
-            f"“{word}”" for word in dict.fromkeys(map(str.casefold, function_words))
-        )
+        quotations = ", ".join(f"“{word}”" for word in dict.fromkeys(map(fold, function_words)))
         common = f"only {quotations}"
     raise InputError(
         f"Cannot compare a word of {text!r} and {second_text!r}: the two sentences share {common}, "
@@ -534,7 +532,7 @@ def content_words(tokens: Tokens) -> Tensor:
     words = [
         match.span()
         for match in WORD.finditer(tokens.text)
-        if match.group().casefold() not in FUNCTION_WORDS
+        if fold(match.group()) not in FUNCTION_WORDS
     ]
     overlaps = [
         any(token_start < end and token_end > start for start, end in words)

@@ -317,8 +317,8 @@ def check_texts(
         problem = "it is an encoder-decoder. Give the translation so far as target"
     elif target is not None and not is_encoder_decoder:
         problem = (
-            "it has no decoder for a target. Omit the target, or take an encoder-decoder such as "
-            "tiny-translator"
+            "it has no decoder for a target. Give a word to follow as at=, or take an "
+            "encoder-decoder such as tiny-translator"
         )
     elif target is not None and (beside or against) is not None:
         problem = (

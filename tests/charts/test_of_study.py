@@ -2,6 +2,7 @@
 
 import inspect
 
+import altair as alt
 import pandas as pd
 import pytest
 from example_study import make_study
@@ -9,6 +10,7 @@ from example_survey import make_survey
 
 import probe
 from probe.charts.of_study import StudyCharts
+from probe.charts.palette import of_word
 from probe.errors import InputError
 from probe.results.tables import StudyTables, SurveyTables, Table
 
@@ -36,6 +38,22 @@ def test_a_chart_of_a_study_has_the_name_of_its_table(name: str) -> None:
 def test_charts_of_many_words_belong_to_a_survey(name: str) -> None:
     chart = getattr(make_survey().charts, name)()
     assert name in tables_of(SurveyTables) and "description" in chart.to_dict()
+
+
+@pytest.mark.parametrize("name", ["heads", "word_heads", "separation_controls"])
+def test_a_chart_of_a_model_with_10240_heads_is_drawn(name: str) -> None:
+    table = "word_heads" if name == "heads" else name
+    rows = of_word(STUDY.frames[table], "bank")
+    [*_, first] = [group for _, group in rows.groupby(["layer", "head"])]
+    cells = pd.MultiIndex.from_product([range(128), range(80)], names=["layer", "head"])
+    many = cells.to_frame(index=False).merge(first.drop(columns=["layer", "head"]), how="cross")
+    frames = {key: frame for key, frame in STUDY.frames.items() if key != "positions"}
+    with alt.data_transformers.enable("default"):  # with altair's own limit
+        spec = getattr(StudyCharts(frames | {table: many}), name)("bank").to_dict()
+    drawn = {
+        (row.get("layer"), row.get("head")) for rows in spec["datasets"].values() for row in rows
+    }
+    assert drawn >= {*cells}
 
 
 def test_a_chart_without_rows_is_an_input_error() -> None:

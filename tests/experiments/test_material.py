@@ -8,7 +8,7 @@ from checkpoints import make_checkpoint
 from handmade import PLAIN, WORD, make_sentences, resolver_model, without
 
 from probe.errors import InputError
-from probe.experiments.material import REPEATED, prepare
+from probe.experiments.material import REPEATED, prepare, prepare_counted
 from probe.model.load import load
 from probe.text.sentences import LeftOut, Sentence, read_sentences
 from probe.text.spans import find_word
@@ -96,6 +96,16 @@ def test_a_text_with_two_labels_is_left_out_with_that_reason(model):
     assert material.left_out == tuple(LeftOut(item.text, reason) for item in twice)
 
 
+def test_a_text_with_the_word_twice_may_have_a_label_for_each(model):
+    text = f"once {WORD} and then {WORD}"
+    spans = [find_word(text, WORD, occurrence) for occurrence in (1, 2)]
+    twice = [
+        Sentence(WORD, sense, text, *span)
+        for sense, span in zip(("door", "canal"), spans, strict=True)
+    ]
+    assert prepare(model, WORD, [*EARLY, *twice]).sentences == (*EARLY, *twice)
+
+
 def test_the_first_sentence_with_each_prefix_within_a_sense_is_kept(model):
     rows = [sentence(f"the {WORD} {after}", "door") for after in PLAIN[:3]]
     rows += [sentence(f"a {WORD} {after}", "canal") for after in PLAIN[:3]]
@@ -148,13 +158,40 @@ def test_a_text_beyond_the_context_window_is_refused_with_its_file_and_line(mode
 
 
 @pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"end": -1}, f"its last token also contains {WORD[-1]}"),
+        ({"text": "Käfer"}, "the model's vocabulary does not hold 'Käfer'"),
+        ({"cue": "🏦"}, "the model's vocabulary does not hold '🏦'"),
+    ],
+)
+def test_a_sentence_whose_word_or_cue_the_tokens_do_not_hold_is_left_out(model, change, reason):
+    first = EARLY[0]
+    start, end = first.start, first.end
+    if "cue" in change:
+        text = first.text.replace(first.cue, change["cue"])
+        start, end = find_word(text, WORD)
+        cue_start = text.index(change["cue"])
+        spans = {"cue_start": cue_start, "cue_end": cue_start + len(change["cue"])}
+    else:
+        text = first.text[:start] + change.get("text", WORD) + first.text[end:]
+        end = start + len(change.get("text", WORD)) + change.get("end", 0)
+        spans = {}
+    bad = replace(first, text=text, start=start, end=end, **spans)
+    expected = (LeftOut(bad.text, reason),)
+    material = prepare(model, WORD, [bad, *EARLY])
+    assert material.sentences == EARLY and material.left_out == expected
+    assert prepare_counted(model, WORD, [bad, *EARLY]).left_out == expected
+
+
+@pytest.mark.parametrize(
     ("word", "form"), [("mouse", "mice"), ("carry", "carried"), ("go", "went"), ("Gott", "Götter")]
 )
-def test_an_explicit_span_may_mark_any_form_of_the_word(model, word, form):
+def test_an_explicit_span_may_mark_any_form_of_the_word(bytewise, word, form):
     rows = [
         {"word": word, "sense": row.sense, "text": row.text[: row.start] + form}
         | {"start": row.start, "end": row.start + len(form)}
         for row in EARLY
     ]
-    material = prepare(model, word, read_sentences(rows).sentences)
+    material = prepare(bytewise, word, read_sentences(rows).sentences)
     assert len(material) == len(rows) and material.left_out == ()

@@ -15,8 +15,10 @@ from transformers import MarianMTModel, MarianTokenizer
 from vocabularies import LANGUAGE, SOURCE, TARGET, make_marian
 
 import probe
+from probe.errors import InputError
 from probe.model.model import Model
-from probe.model.tokens import target_tokens, token_id, tokenize
+from probe.model.tokens import positions_of_span, target_tokens, token_id, tokenize
+from probe.text.spans import find_word
 
 SENTENCE = "The mole dug under the muddy bank."
 GERMAN = "Das alte Ufer des Flusses"
@@ -141,8 +143,15 @@ def test_offsets_select_the_characters_of_a_token(model: Model) -> None:
 )
 def test_a_word_is_found_at_its_tokens(model: Model, text: str, word: str, last: str) -> None:
     tokens = tokenize(model, text)
-    characters = [cut(text, tokens.spans[pos]) for pos in tokens.positions_of(word)]
-    assert "".join(characters).strip() == last
+    positions = positions_of_span(tokens, *find_word(text, word))
+    assert "".join(cut(text, tokens.spans[pos]) for pos in positions).strip() == last
+
+
+def test_a_word_with_an_unknown_letter_is_refused(model: Model) -> None:
+    tokens = tokenize(model, "The naïve mole")
+    with pytest.raises(InputError, match="the model's vocabulary does not hold 'ï'. Choose"):
+        tokens.positions_of("naïve")
+    assert target_tokens(model, "Der ☃ Maulwurf").unknown  # of the decoder's input as well
 
 
 def test_a_word_after_a_special_token_of_the_text_is_found_there(folder: Path) -> None:

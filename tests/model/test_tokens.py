@@ -2,6 +2,7 @@
 refused.
 """
 
+import itertools
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 from checkpoints import END, SENTENCES, make_checkpoint
 from families import family_model
+from handmade import resolver_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
@@ -154,6 +156,67 @@ def test_any_characters_have_tokens_unless_they_are_blank(readers, text, data):
         else:
             with pytest.raises(InputError, match="got only white space"):
                 positions_of_span(tokens, start, end)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "unknown", "word", "reason"),
+    [
+        (("川", "銀行の", "岸"), (), "銀行", "its last token also contains の"),
+        (("川銀", "行の岸"), (), "銀行", "its last token also contains の岸"),
+        (("ไป", "ธนาคารแล้ว"), (), "ธนาคาร", "its last token also contains แล้ว"),
+        (("an", " it's"), (), "it", "its last token also contains 's"),
+        (("the", " Käfer"), (1,), "Käfer", "the model's vocabulary does not hold 'Käfer'"),
+        (("the", " K", "ä", "fer"), (2,), "Käfer", "the model's vocabulary does not hold 'ä'"),
+        (("a", " 🏦"), (1,), "🏦", "the model's vocabulary does not hold '🏦'"),
+    ],
+)
+def test_a_word_that_its_tokens_do_not_hold_by_itself_is_refused(pieces, unknown, word, reason):
+    tokens = of_pieces(pieces, unknown)
+    with pytest.raises(InputError) as error:
+        tokens.positions_of(word)
+    assert str(error.value) == (
+        f"Cannot read {word!r} in {tokens.text!r}: {reason}. Choose another word or text, or a "
+        "model that reads the word as tokens of its own."
+    )
+
+
+def of_pieces(pieces, unknown=()):
+    """Tokens of which each piece is one."""
+    ends = list(itertools.accumulate(map(len, pieces)))
+    spans = tuple((end - len(piece.strip()), end) for piece, end in zip(pieces, ends, strict=True))
+    return Tokens("".join(pieces), (5,) * len(pieces), pieces, spans, False, unknown)
+
+
+def test_a_tokenizer_that_drops_a_letter_does_not_hold_the_word():
+    dropped = Tokens("a Käfer", (1, 2, 3), ("a", "K", "fer"), ((0, 1), (2, 3), (4, 7)), False)
+    with pytest.raises(InputError, match="the model's vocabulary does not hold 'ä'. Choose"):
+        dropped.positions_of("Käfer")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "word", "positions"),
+    [
+        (("川銀", "行", "の岸"), "銀行", range(2)),  # earlier letters are context
+        (("the", " bank,"), "bank", range(1, 2)),
+        (("an", " ice cream."), "ice cream", range(1, 2)),
+        (("a", " cafe\u0301"), "café", range(1, 2)),
+    ],
+)
+def test_a_token_may_hold_earlier_letters_and_punctuation(pieces, word, positions):
+    assert of_pieces(pieces).positions_of(word) == positions
+
+
+def test_swaps_at_an_unknown_word_are_refused():
+    model, _ = resolver_model(0)
+    assert tokenize(model, "the Käfer 🏦").unknown == (2, 3)
+    for word in ("Käfer", "🏦"):
+        with pytest.raises(InputError, match=f"vocabulary does not hold '{word}'"):
+            patch(model, f"the {word}", against=f"grey {word}", at=word)
+    # Typed in a prompt, the unknown token itself is meant.
+    unknown = model.tokenizer.unk_token
+    text = prompt(model, f"the {unknown}")
+    assert tokenize(model, text).unknown == ()
+    assert len(patch(model, text, against=prompt(model, f"grey {unknown}"), at=-1)) > 0
 
 
 def test_a_word_of_several_tokens_is_read_at_its_last(model):

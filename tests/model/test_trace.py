@@ -186,7 +186,8 @@ def test_a_missing_target_and_a_needless_one_are_refused() -> None:
         probe.trace(family_model("bert"), TEXT, TARGET)
     assert (
         str(too_much.value)
-        == "Cannot trace a text through bert: it has no decoder for a target. Give one text only."
+        == "Cannot trace a text through bert: it has no decoder for a target. Give one text only, "
+        "and a word to the methods of its trace, as at=."
     )
 
 

@@ -177,6 +177,10 @@ def test_user_sentences_need_a_sense_and_a_text(run, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.import_module("probe.studies.study"), "study", fail_with_words)
     result = run("report", "bat", "--sentences", tmp_path / "mine.csv")
     assert_one_line(result, "['bat'] [('bat', 'animal', 2), ('bat', 'club', 13)]")
+    emoji = tmp_path / "emoji.csv"
+    emoji.write_text("sense,text,start,end\nanimal,😀 A bat,5,8\nclub,His 😀 bat,7,10\n", "utf-8")
+    result = run("report", "bat", "--sentences", emoji, "--utf16")
+    assert_one_line(result, "['bat'] [('bat', 'animal', 4), ('bat', 'club', 6)]")
     for words in ((), ("bat", "mole")):
         result = run("report", *words, "--sentences", tmp_path / "mine.csv")
         assert_one_line(
@@ -190,6 +194,8 @@ def test_user_sentences_need_a_sense_and_a_text(run, tmp_path, monkeypatch):
     [
         (["bank", "mole"], {"seed": 3}, "probe report bank mole --model small --seed 3"),
         (["A b"], {"permutations": 99}, "probe report 'A b' --model small --permutations 99"),
+        (["bank"], {"utf16": True}, "probe report bank --model small --utf16"),
+        (["bank"], {"utf16": False}, "probe report bank --model small"),
         (["bank"], {"controls": "fence,gate"}, "probe report bank --model small --controls fence,gate"),
         (["bank"], {"dtype": "float64", "seed": None}, "probe report bank --model small --dtype float64"),
     ],

@@ -46,6 +46,53 @@ def test_current_arguments_cause_no_warning() -> None:
         assert ask("m", sentences="rows") == ("m", None, "rows")
 
 
+HEAD = "layer=, head=, at=, source="
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "by_position", "by_name"),
+    [
+        ("patch", (A, B, "bank"), "model, text", "against=, at="),
+        ("patch_hooks", (A, B, "bank", [(0, 1)]), "model, text", "against=, at=, heads="),
+        ("walk", (A, None, "bank"), "model, text, target", "at=, head=, beside="),
+        ("decompose", (A, "bank", " and"), "model, text", "at=, tokens="),
+        ("qk_attribution", (A, 1, 2), "model, text", HEAD),
+        ("ov_attribution", (A, 1, 2), "model, text", f"{HEAD}, along="),
+        ("qk_interventions", (A, 1), "model, text", HEAD),
+        ("edges", ([A], [B], None, 3), "model, texts, against, directions", "depth="),
+        ("survey", ("rows.csv", "out"), "model", "sentences=, out=, controls="),
+        ("evaluate", ("rows.csv", "bank", "L0H1"), "model, words", "sentences="),
+        ("study", ("bank", "rows.csv"), "model, words", "sentences=, seed=, permutations="),
+        ("cues", ("bank", "rows.csv"), "model, word", "sentences=, texts=, cues="),
+        ("shortcuts", ("bank", "rows.csv"), "model, words", "sentences=, pairs=, seed="),
+        ("trace", (A, "bank", 0), "model, text, target", None),
+    ],
+)
+def test_arguments_by_position_that_a_function_takes_by_name_are_refused(
+    name: str,
+    arguments: tuple[Any, ...],
+    by_position: str,
+    by_name: str | None,
+    tiny: probe.Model,
+) -> None:
+    with pytest.raises(InputError) as error:
+        getattr(probe, name)(tiny, *arguments)
+    step = f"Give the others by name: {by_name}" if by_name else "Omit the others"
+    assert str(error.value) == (
+        f"Cannot call {name}: got {1 + len(arguments)} arguments by position, expected at most "
+        f"{by_position.count(',') + 1} ({by_position}). {step}."
+    )
+
+
+def test_a_word_as_the_target_of_a_model_without_decoder_is_pointed_to_at(
+    tiny: probe.Model,
+) -> None:
+    with pytest.raises(InputError, match="no decoder for a target. Give a word to follow as at=,"):
+        probe.walk(tiny, A, "bank")
+    with pytest.raises(InputError, match="methods of its trace, as at=.$"):
+        probe.trace(tiny, A, "bank")
+
+
 def test_the_public_functions_take_their_former_arguments(tiny: probe.Model) -> None:
     with pytest.warns(
         DeprecationWarning, match="^patch: the next version will not take argument 3"

@@ -2,7 +2,7 @@
 command."""
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,17 +12,18 @@ import pandas as pd
 import pytest
 import torch
 from checkpoints import make_checkpoint
-from handmade import LAYERS, corpus_of, make_sentences, resolver_model, without
+from handmade import LAYERS, WORD, corpus_of, make_sentences, resolver_model, without
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from seeds import mostly_campaign
 from sklearn.metrics import accuracy_score, f1_score
 
 import probe
+from probe.errors import InputError
 from probe.experiments import accuracy, material
 from probe.experiments.accuracy import METHODS
 from probe.experiments.centroids import coordinates, macro_f1, nearest_mean, predict
-from probe.experiments.material import LATE
+from probe.experiments.material import LATE, SAME, prepare
 from probe.model.tokens import tokenize
 from probe.pages.terminal import EVALUATION_WIDTH, print_otherwise
 from probe.results.columns import COLUMNS
@@ -555,19 +556,18 @@ def test_the_senses_separate_after_the_layer_of_the_resolver(seed):
     assert evaluation.words[["bag_accuracy", "left_accuracy"]].max(axis=None) < 0.75
 
 
-def test_accuracy_at_the_word_is_at_chance_if_the_cue_comes_after_it():
-    # The sentences of a pair are the same up to the word, and so is their answer: one of the two is
-    # correct.
+def test_sentences_of_two_senses_that_are_the_same_up_to_the_word_are_not_tested():
     rows = without(
         make_sentences(frames=6, distances=(1, 2), cue_after=True), "cue_start", "cue_end", "pair"
     )
-    evaluation = probe.evaluate(resolver_model(0)[0], sentences=corpus_of(rows), seed=0)
-    assert (evaluation.depths["accuracy"] == 0.5).all()
-    words = evaluation.words.iloc[0]
-    assert words["left_accuracy"] == words["frequent_accuracy"] == words["accuracy"] == 0.5
-    beginnings = {sentence.text[: sentence.end] for sentence in rows}
-    assert words["bag_accuracy"] == 1 and words["sentences"] == 2 * len(beginnings)
-    assert words["left_out"] == len(rows) - words["sentences"]
+    model = resolver_model(0)[0]
+    with pytest.raises(InputError, match=f"none of 240 can be tested \\(240 left out: {SAME}\\)"):
+        probe.evaluate(model, sentences=corpus_of(rows))
+    early = make_sentences(frames=6, distances=(1, 2))
+    evaluation = probe.evaluate(model, sentences=corpus_of([*rows, *early]))
+    of_report = prepare(model, WORD, [*rows, *early])
+    assert evaluation.left_out["reason"].tolist() == [SAME] * 240
+    assert of_report.sentences == early and len(of_report.left_out) == 240
 
 
 @pytest.fixture
@@ -749,11 +749,14 @@ def test_a_word_of_coarsewsd_is_tested_on_the_test_part_of_its_files(wide):
         and sentence.text[: sentence.start].strip() != ""
         for sentence in corpus.sentences
     ]
-    # Of texts that are the same up to the word, the first one counts.
-    prefixes, used = set(), []
+    # Of texts of one sense that are the same up to the word, the first one counts; with two senses,
+    # none.
+    senses_of, prefixes, used = defaultdict(set), set(), []
+    for sentence in corpus.sentences:
+        senses_of[sentence.text[: sentence.end]].add(sentence.sense)
     for fit, sentence in zip(fits, corpus.sentences, strict=True):
-        prefix = sentence.sense, sentence.text[: sentence.end]
-        used.append(fit and prefix not in prefixes)
+        prefix = sentence.text[: sentence.end]
+        used.append(fit and prefix not in prefixes and len(senses_of[prefix]) == 1)
         prefixes.add(prefix)
     assert words["sentences"] == sum(used) and 0 < words["left_out"] == used.count(False)
     tested = [
@@ -779,8 +782,9 @@ def test_every_word_of_coarsewsd_and_of_the_homonyms_can_be_tested(wide):
         wide, probe.read_sentences(DATA / "homonyms" / "dev.jsonl"), seed=0
     )
     assert len(homonyms) == 50 and all(len(task.plan.holdouts) == 5 for task in homonyms)
-    # Of 992 with text before the word, 29 are the same up to it.
-    assert sum(len(task.material) for task in homonyms) == 963
+    # Of 992 with text before the word, 24 ("The bay", "The corn", ...) are the same as one of another
+    # sense up to the word, and 15 others are the same as an earlier one of their sense.
+    assert sum(len(task.material) for task in homonyms) == 953
     first = [item for task in homonyms for item in task.material.left_out]
     reasons = Counter(item.reason for item in first)
-    assert reasons == {material.NOTHING_BEFORE: 4, material.REPEATED: 29}
+    assert reasons == {material.NOTHING_BEFORE: 4, material.SAME: 24, material.REPEATED: 15}

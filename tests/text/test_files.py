@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from probe.errors import InputError
 from probe.text.lexicon import expand
 from probe.text.sentences import LeftOut, Sentence, as_corpus, read_sentences
+from probe.text.spans import plain
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 BANK = {"word": "bank", "sense": "1", "text": "The river bank.", "start": 10, "end": 14}
@@ -107,8 +108,94 @@ def test_optional_columns_may_be_empty_in_some_rows_and_a_whole_number_names_a_p
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-words = st.text(st.characters(categories=["L", "N", "S"]), min_size=1, max_size=6)
+words = st.text(st.characters(categories=["L", "N", "S"]), min_size=1, max_size=6).filter(plain)
 marked = st.tuples(texts, words, texts, st.sampled_from("ab1"))
+
+
+EMOJI = "😀" * 5
+IN_UTF16 = {"word": "bank", "sense": "1", "text": f"{EMOJI} the bank has a boat"}
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "covered"),
+    [
+        ("bank", "The bank has a boat", "has "),
+        ("bank", "The bank has a boat", "ank "),
+        ("bank", "The bank has a boat", "he b"),
+        ("bank", "The bank has a boat", "ban"),
+        ("ice cream", "The ice cream van", "ice"),
+        ("mouse", "Three mice, say", "ice,"),
+        ("कल", "उसने कला सीखी", "कल"),  # without its vowel sign
+        ("cafe", "The cafe\u0301 there", "cafe"),
+    ],
+)
+def test_a_span_of_anything_but_the_word_or_a_form_of_it_is_refused(word, text, covered):
+    start = text.index(covered)
+    row = {"word": word, "sense": "1", "text": text, "start": start, "end": start + len(covered)}
+    with pytest.raises(InputError) as error:
+        read_sentences([row])
+    assert str(error.value) == (
+        f"Cannot read a table made in Python, row 1: the word is at characters {start} to "
+        f"{start + len(covered)}, which are {covered!r}, expected {word!r} or a form of it, in "
+        f"whole letters (1 of 1 rows is bad). {AGAIN}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "covered"),
+    [
+        ("mouse", "The mouse saw the mice", "mice"),
+        ("be", "To be is to do", "is"),
+        ("bank", "The riverbank", "bank"),
+        ("Buch", "Viele Lehrbücher", "bücher"),
+        ("בנק", "הבנק שלנו", "הבנק"),
+        ("岸", "川銀行の川岸", "川岸"),
+        ("☕", "A ☕\ufe0f now", "☕\ufe0f"),
+    ],
+)
+def test_a_span_of_the_word_or_a_form_of_it_is_accepted(word, text, covered):
+    start = text.rindex(covered)
+    row = {"word": word, "sense": "1", "text": text, "start": start, "end": start + len(covered)}
+    [sentence] = read_sentences([row]).sentences
+    assert sentence.form == covered
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "covered"),
+    [
+        (IN_UTF16["text"], 15, "has "),
+        ("😀" * 5 + " the bank have a boat", 15, "have"),  # another whole word
+        ("𐐷𐐷 by the bank", 12, "nk"),  # and beyond the end of the text
+    ],
+)
+def test_spans_that_javascript_counted_are_named_and_converted_on_request(
+    tmp_path, path, text, start, covered
+):
+    rows = [IN_UTF16 | {"text": text, "start": start, "end": start + 4}, BANK, MOLE]
+    assert text[start : start + 4] == covered
+    message = fails(write(path, rows))
+    assert message.endswith(
+        " (1 of 3 rows is bad). The spans look like JavaScript's, which count characters beyond "
+        "U+FFFF twice. Read the file with utf16=True (on the command line --utf16)."
+    )
+    first, second, third = read_sentences(path, utf16=True).sentences
+    assert (first.form, second.form, third.form) == ("bank", "bank", "mole")
+    assert first == as_corpus(path, utf16=True).sentences[0]
+    # With a correct span in another row, not all of them are JavaScript's.
+    at = IN_UTF16["text"].index("bank")
+    correct = IN_UTF16 | {"start": at, "end": at + 4, "sense": "2"}
+    assert fails(write(path, [*rows, correct])).endswith(f"(1 of 4 rows is bad). {AGAIN}")
+
+
+def test_cues_that_javascript_counted_are_converted_too(path):
+    row = {"word": "bank", "sense": "1", "text": "😀 The river bank"}
+    row |= {"start": 13, "end": 17, "cue_start": 7, "cue_end": 12}
+    assert "The spans look like JavaScript's" in fails(write(path, [row]))
+    [sentence] = read_sentences(path, utf16=True).sentences
+    assert (sentence.form, sentence.cue) == ("bank", "river")
+    half = row | {"start": 12, "end": 16, "cue_start": 6}
+    flaw = "the cue is at characters 6 to 12, which are 'river ', expected whole letters without"
+    assert flaw in fails(write(path, [half]))
 
 
 @settings(max_examples=40, deadline=None)
@@ -117,8 +204,8 @@ def test_sentences_come_back_as_written(parts, suffix):
     if suffix == ".tsv":  # one line per row
         parts = [[re.sub("[\r\n]", " ", part) for part in row] for row in parts]
     rows = [
-        {"word": word, "sense": f"{sense}{number}", "text": before + word + after}
-        | {"start": len(before), "end": len(before) + len(word)}
+        {"word": word, "sense": f"{sense}{number}", "text": f"{before} {word} {after}"}
+        | {"start": len(before) + 1, "end": len(before) + 1 + len(word)}
         for number, (before, word, after, sense) in enumerate(parts)
     ]
     with tempfile.TemporaryDirectory() as folder:
@@ -285,8 +372,8 @@ def test_senses_are_read_without_spaces_and_may_not_differ_in_capitals_alone(pat
     with pytest.raises(InputError) as refused:
         read_sentences(write(path, alike))
     assert str(refused.value).endswith(
-        "'bank' has the senses 'river' and 'RIVER', which differ in capital letters only. Use "
-        "one spelling, or different names."
+        "'bank' has the senses 'river' and 'RIVER', which differ in capital letters or joiners "
+        "only. Use one spelling, or different names."
     )
 
 
@@ -371,7 +458,8 @@ def test_numbers_of_numpy_are_numbers():
 )
 def test_quotation_marks_in_a_tsv_are_ordinary_characters(tmp_path, text):
     path = tmp_path / "mine.tsv"
-    path.write_text(f"word\tsense\ttext\tstart\tend\nbank\t1\t{text}\t0\t4\n")
+    start = text.lower().index("bank")
+    path.write_text(f"word\tsense\ttext\tstart\tend\nbank\t1\t{text}\t{start}\t{start + 4}\n")
     [read] = read_sentences(path).sentences
     assert read.text == text
 

@@ -145,9 +145,8 @@ def test_every_table_is_described_and_the_manifest_lists_the_options(walked, pag
             "llama",
             {},
             (
-                "{walking}: it has no decoder for a target. Omit "
-                "the target, or take an encoder-decoder "
-                "such as tiny-translator."
+                "{walking}: it has no decoder for a target. Give a word to follow as at=, or take "
+                "an encoder-decoder such as tiny-translator."
             ),
         ),
         (

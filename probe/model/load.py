@@ -30,6 +30,7 @@ from safetensors import SafetensorError, safe_open
 from typing_extensions import TypeAliasType
 
 from probe.errors import InputError, ModelError, require_flag
+from probe.model.agreement import SHORT_TEXT, require_agreement, text_ids
 from probe.model.architectures import FAMILIES, WRAPPERS, require_single
 from probe.model.architectures.family import Family
 from probe.model.bridge import (
@@ -96,7 +97,6 @@ MADE_UP = {"▁"}
 PADDED_TO = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
 # Smallest fraction of an embedding's rows with a token. Padding adds a few percent.
 LEAST_KNOWN = 0.9
-SHORT_TEXT = "The mole dug under the river bank."
 
 
 # The models that a public function accepts, besides wrappers of other libraries around one of the
@@ -176,24 +176,40 @@ def load(
         True
     """
     _require_options(prepend_bos, split_special_tokens, hooks)
-    _require_unchanged_torch()
-    if isinstance(source, str | os.PathLike):
-        _require_named(source, tokenizer, hooks)
-        model = _from_name(source, device=device, dtype=dtype, prepend_bos=prepend_bos)
-    elif isinstance(source, Model) and hooks is None:
-        _require_as_it_is(source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
-        with ONE_THREAD:  # the run of another thread puts its hooks on the bridge
-            require_untouched(source)
-        model = source
-    else:
-        inner = source.bridge if isinstance(source, Model) else source
-        model_object = model_object_of(inner, keep_hooks=hooks is not None)
-        model = _from_object(
-            model_object, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos
-        )
+    model = _load(
+        source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos, hooks=hooks
+    )
+    if not isinstance(source, Model):
+        require_agreement(model)
     if split_special_tokens:
         return model
     return replace(model, config=replace(model.config, split_special_tokens=False))
+
+
+def _load(
+    source: ModelSource,
+    tokenizer: Any = None,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | str | None = None,
+    prepend_bos: bool = True,
+    hooks: str | None = None,
+) -> Model:
+    """The Model of a source, which was not compared with its library."""
+    _require_unchanged_torch()
+    if isinstance(source, str | os.PathLike):
+        _require_named(source, tokenizer, hooks)
+        return _from_name(source, device=device, dtype=dtype, prepend_bos=prepend_bos)
+    if isinstance(source, Model) and hooks is None:
+        _require_as_it_is(source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
+        with ONE_THREAD:  # the run of another thread puts its hooks on the bridge
+            require_untouched(source)
+        return source
+    inner = source.bridge if isinstance(source, Model) else source
+    model_object = model_object_of(inner, keep_hooks=hooks is not None)
+    return _from_object(
+        model_object, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos
+    )
 
 
 def _require_options(prepend_bos: bool, split_special_tokens: bool, hooks: str | None) -> None:
@@ -257,12 +273,14 @@ def _from_name(
     return _checked(model)
 
 
-def as_model(source: ModelSource) -> Model:
-    """The Model of a source. Unlike `load`, it does not check a Model's bridge for hooks: it is
-    for functions that do not run the bridge, and for the certificate, which detects their
-    effect.
+def as_model(
+    source: ModelSource, *, device: str | None = None, dtype: torch.dtype | str | None = None
+) -> Model:
+    """The Model of a source. Unlike `load`, it does not check a Model's bridge for hooks, and does
+    not compare a new model with its library: it is for functions that do not run the model, and for
+    the certificate, which shows these differences.
     """
-    return source if isinstance(source, Model) else load(source)
+    return source if isinstance(source, Model) else _load(source, device=device, dtype=dtype)
 
 
 def _require_as_it_is(
@@ -527,7 +545,7 @@ def _from_object(
         as_it_was = (earlier.state, earlier.options) == (state, options)
         as_it_was &= not earlier.model.bridge.compatibility_mode
         if as_it_was and tokenizer in (None, earlier.model.tokenizer):
-            return load(earlier.model)
+            return _load(earlier.model)
         if tokenizer is None:  # need be given only once
             tokenizer = earlier.tokenizer
     if model_object.hooks:
@@ -578,9 +596,8 @@ def _shared(
         model_class, settings, weights, config, where=model_object.label, extra=state_tensors
     )
     fresh = fresh.to(device or devices.pop())
-    ids = own_tokenizer(SHORT_TEXT, add_special_tokens=config.adds_special_tokens)["input_ids"]
     if not model_object.hooks:
-        require_same(model_object, fresh, config, ids[: config.n_ctx])
+        require_same(model_object, fresh, config, text_ids(own_tokenizer, config, settings))
     bridge = boot_model(fresh, model_object.source or model_object.name, own_tokenizer)
     origin = Origin(
         "in memory",
@@ -595,6 +612,7 @@ def _shared(
     model = Model(name, bridge, own_tokenizer, config, weights, origin, fresh.device, dtype)
     _checked(model)
     if model_object.hooks:  # after the check, which is of the model without hooks
+        ids = own_tokenizer(SHORT_TEXT, add_special_tokens=config.adds_special_tokens)["input_ids"]
         attach_hooks(model_object, bridge, config, ids[: config.n_ctx])
     return model
 

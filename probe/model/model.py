@@ -237,6 +237,15 @@ class Model:
         return replace(self)
 
     @property
+    def settings(self) -> str:
+        """The settings of the model: those that the formulas read, and the whole config of its
+        library, without the folder that it came from.
+        """
+        library = self.bridge.original_model.config.to_dict()
+        library.pop("_name_or_path", None)
+        return repr(self.config) + json.dumps(library, sort_keys=True, default=str)
+
+    @property
     def label(self) -> str:
         """The model's name, with the hooks that are active."""
         return f"{self.name}, {self.origin.hooked}" if self.origin.hooks else self.name

@@ -17,7 +17,6 @@ from probe.model.bridge import plain_model
 from probe.model.model import ONE_THREAD, Config, Model, refuse
 from probe.model.objects import SAME, difference_of, numbers, positions_at_ends
 from probe.model.weights import read_stacks
-from probe.provenance import content_key
 
 SHORT_TEXT = "The mole dug under the river bank."
 # Tokens of the text of a comparison.
@@ -73,7 +72,7 @@ def require_agreement(model: Model) -> None:
     In bfloat16 only the hooked model is compared, which rounds where transformers does: after other
     roundings a router may choose other experts.
     """
-    key = content_key(model.origin.sha256, model.settings, str(model.device), str(model.dtype))
+    key = model.key
     if model.origin.hooks or key in _AGREEING:  # hooks are compared with those of the object
         return
     config = model.config

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 from weakref import WeakKeyDictionary
@@ -84,6 +85,13 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 # Rules for splitting text before byte-level merges, which transformers' converter replaces by
 # GPT-2's. SmolLM's rule separates digits but gives the same tokens, as no merge has two digits.
 LIKE_GPT2 = (None, "gpt-2", "gpt2", "default", "smollm", "mpt", "olmo", "jais", "phi-2")
+# The settings of torch for products of float32 numbers, and the values that do not round factors.
+PRODUCTS = (
+    "mkldnn.matmul.fp32_precision",
+    "mkldnn.conv.fp32_precision",
+    "cuda.matmul.fp32_precision",
+)
+FULL_PRECISION = ("ieee", "none")
 COPY_TOKENIZER = (
     "copy tokenizer.json of this model into the folder, or what it is made from (vocab.txt, "
     "vocab.json and merges.txt, or a SentencePiece model)"
@@ -230,6 +238,15 @@ def _require_unchanged_torch() -> None:
             "Cannot run a model under torch.autocast: parts of it would be computed in another "
             'dtype than the reported one. Leave the block, or load it with dtype="bfloat16".'
         )
+    for name in PRODUCTS:
+        precision = attrgetter(name)(torch.backends)
+        if precision not in FULL_PRECISION:
+            raise InputError(
+                f"Cannot run a model while torch may round the factors of float32 products to "
+                f"{precision} (torch.backends.{name}): results would depend on the processor. Call "
+                f'torch.set_float32_matmul_precision("highest"), or set torch.backends.{name} = '
+                '"ieee".'
+            )
     modules = torch.nn.modules.module
     if modules._global_forward_hooks or modules._global_forward_pre_hooks:
         raise InputError(

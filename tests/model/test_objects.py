@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -287,6 +288,40 @@ def test_autocast_is_refused_in_a_sentence() -> None:
         ),
     ):
         probe.trace(model, TEXT)
+
+
+ROUNDED_PRODUCTS = {
+    "medium": ("set_float32_matmul_precision", "medium", "highest"),
+    "high": ("set_float32_matmul_precision", "high", "highest"),
+    "oneDNN": ("backends.mkldnn.matmul.fp32_precision", "bf16", "ieee"),
+    "oneDNN's convolutions": ("backends.mkldnn.conv.fp32_precision", "tf32", "none"),
+    "a graphics card": ("backends.cuda.matmul.allow_tf32", True, False),
+    "every product": ("backends.fp32_precision", "tf32", "none"),
+}
+
+
+@pytest.mark.parametrize("setting", ROUNDED_PRODUCTS)
+def test_products_of_rounded_factors_are_refused_in_a_sentence(setting: str) -> None:
+    name, rounded, plain = ROUNDED_PRODUCTS[setting]
+    model = family_model("llama")
+    holder, _, attribute = f"torch.{name}".rpartition(".")
+    holder = attrgetter(holder.partition(".")[2])(torch) if "." in holder else torch
+
+    def set_to(value: object) -> None:
+        if callable(getattr(holder, attribute)):
+            getattr(holder, attribute)(value)
+        else:
+            setattr(holder, attribute, value)
+
+    set_to(rounded)
+    try:
+        with pytest.raises(
+            probe.InputError, match="^Cannot run a model while torch may round .* or set torch.bac"
+        ):
+            probe.trace(model, TEXT)
+    finally:
+        set_to(plain)
+    assert len(probe.trace(model, TEXT).tokens) > 1
 
 
 def test_a_device_without_numbers_and_weights_of_inference_mode_are_refused() -> None:

@@ -465,7 +465,12 @@ def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokeni
         architecture, described, settings = get_gguf_tokenizer(str(opened.path))
         backend, _ = convert_gguf_tokenizer(architecture, described)
         tokenizer = _without_added(backend, len(described["tokens"]))
+        if kind != "gpt2":  # byte-level tokenizers do not read the setting
+            prefix = opened.metadata.get("tokenizer.ggml.add_space_prefix")
+            tokenizer = _with_space_prefix(tokenizer, prefix, where=opened.path)
         return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **settings)
+    except ModelError:
+        raise
     except Exception as error:  # broad, because tokenizers raises Exception itself
         raise refuse(
             opened.path, f"its tokenizer cannot be converted ({in_short(error)})", GIVE_TOKENIZER
@@ -483,6 +488,42 @@ def _without_added(backend: Any, tokens: int) -> Any:
     state = json.loads(backend.to_str())
     state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] < tokens]
     return Tokenizer.from_str(json.dumps(state))
+
+
+def _with_space_prefix(backend: Any, prefix: object, *, where: Path) -> Any:
+    """The tokenizer with a space in front of every text, or without one, as the file states; the
+    converter does not read this.
+
+    prefix: the file's setting, None without one
+
+    Raises ModelError for a tokenizer that the converter builds without the space that the file
+    asks for.
+    """
+    from tokenizers import Tokenizer
+
+    state = json.loads(backend.to_str())
+    without = state | {
+        part: _without_space(state[part]) for part in ("normalizer", "pre_tokenizer", "decoder")
+    }
+    if prefix and without == state:
+        problem = "its tokenizer puts a space in front of every text, which is not converted"
+        raise refuse(where, problem, GIVE_TOKENIZER)
+    return Tokenizer.from_str(json.dumps(without)) if prefix is False else backend
+
+
+def _without_space(part: Any) -> Any:
+    """A part of a tokenizer's state that puts no space in front of a text, and removes none when it
+    decodes; None if it does nothing else.
+    """
+    if part is None or part["type"] in ("Prepend", "Strip"):
+        return None
+    if part["type"] == "Metaspace":
+        return part | {"prepend_scheme": "never"}
+    steps = next((name for name in part if isinstance(part[name], list)), None)
+    if part["type"] != "Sequence" or steps is None:
+        return part
+    kept = [_without_space(each) for each in part[steps]]
+    return part | {steps: [each for each in kept if each is not None]}
 
 
 def _read_tokenizer(folder: Path, reader: str) -> Any:

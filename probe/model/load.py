@@ -974,17 +974,17 @@ def read_checkpoint(
     the file and the tensor.
     """
     located = locate(folder, config.architecture, config.wrapper)
+    family = config.family
+    embed = family.embed + ".weight"
+    copies = [name for name in sorted(located) if _is_embedding_copy(name, config)]
+    if embed not in located and copies:
+        located[embed] = located[copies[0]]
     weights = {
         name: _read(located[name], dtype).to(device)
         for name in _required_names(located, config, where=folder)
     }
-    family = config.family
-    embed = family.embed + ".weight"
-    for name in located.keys() - weights.keys():
-        copies = name.endswith("embed_tokens.weight") or (
-            name == family.unembed + ".weight" and config.tied
-        )
-        if copies and not torch.equal(_read(located[name], dtype), weights[embed].cpu()):
+    for name in copies:
+        if not torch.equal(_read(located[name], dtype), weights[embed].cpu()):
             step = (
                 'write "tie_word_embeddings": false into config.json if the two are meant to differ'
             )
@@ -992,6 +992,15 @@ def read_checkpoint(
                 folder, f"{name} differs from {embed} although config.json ties them", step
             )
     return weights
+
+
+def _is_embedding_copy(name: str, config: Config) -> bool:
+    """Whether a tensor holds the numbers of the embedding under another name: that of a stack, or of
+    the unembedding if it is tied.
+    """
+    embed = config.family.embed + ".weight"
+    is_tied_head = config.tied and name == config.family.unembed + ".weight"
+    return name != embed and (name.endswith("embed_tokens.weight") or is_tied_head)
 
 
 def _read(tensor: Located, dtype: torch.dtype) -> torch.Tensor:

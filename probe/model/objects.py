@@ -269,7 +269,17 @@ def _inner(module: nn.Module, adapters: dict[str, None]) -> Any:
     """The module of the model's class inside a wrapper of TransformerLens or PEFT."""
     if "_original_component" in module._modules:
         return module._modules["_original_component"]
+    # PEFT's wrapper of a table of which an adapter trains some rows; the layer in it is merged.
+    if "token_adapter" in module._modules:
+        return module._modules["token_adapter"]
     if not _is_adapted(module):
+        if "original_module" in module._modules:
+            kind = type(module).__name__
+            raise refuse(
+                "a model with an adapter",
+                f"PEFT puts a {kind} around one of its parts, which is not merged here",
+                "give what PEFT's merge_and_unload() returns, or the model without the adapter",
+            )
         return module
     layer: Any = module
     active = () if layer.disable_adapters else tuple(layer.active_adapters)

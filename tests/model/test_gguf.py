@@ -580,7 +580,7 @@ def test_the_file_states_whether_a_text_begins_with_a_space(
 
 @pytest.mark.parametrize("architecture", ["phi3", "gemma2"])
 def test_every_kind_of_sentencepiece_tokenizer_reads_the_setting(architecture: str) -> None:
-    tokens, change = sentencepiece(add_space_prefix=False)
+    _, change = sentencepiece(add_space_prefix=False)
     metadata: dict[str, Any] = {}
     change(metadata, {})
     names = {"tokens", "scores", "token_type"}

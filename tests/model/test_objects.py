@@ -709,6 +709,86 @@ def test_an_adapter_that_cannot_be_merged_is_named_with_its_reason() -> None:
     )
 
 
+class TrainableRows(nn.Module):
+    """A layer in the form of PEFT's for `trainable_token_indices`: some rows of a table are others."""
+
+    disable_adapters = False
+    active_adapters = ("rows",)
+    merged = False
+
+    def __init__(self, table: nn.Embedding, rows: list[int]) -> None:
+        super().__init__()
+        self.base_layer = table
+        self.rows = rows
+        self.delta = nn.Parameter(torch.full((len(rows), table.embedding_dim), 0.5))
+
+    def merged_table(self) -> torch.Tensor:
+        return self.base_layer.weight.detach().index_copy(0, torch.tensor(self.rows), self.delta)
+
+    def get_base_layer(self) -> nn.Module:
+        return self.base_layer
+
+    def merge(self, safe_merge: bool) -> None:
+        self.base_layer.weight.data = self.merged_table()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.embedding(x, self.merged_table())
+
+
+class RowsWrapper(nn.Module):
+    """PEFT's wrapper around such a layer, which has no merge of its own."""
+
+    def __init__(self, table: nn.Embedding, rows: list[int], name: str = "token_adapter") -> None:
+        super().__init__()
+        self.original_module = table
+        self.add_module(name, TrainableRows(table, rows))
+        self.name = name
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._modules[self.name](x)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_rows_of_an_embedding_that_an_adapter_trains_are_merged(kind: str) -> None:
+    source = in_memory(kind, tie_word_embeddings=False)
+    table = source.get_input_embeddings()
+    before = table.weight.detach().clone()
+    source.set_input_embeddings(RowsWrapper(table, [5, 7]))
+    model = probe.load(source, tokenizer=family_tokenizer(kind))
+    embedding = model.weights[f"{FAMILIES[kind].embed}.weight"]
+    assert (embedding[[5, 7]] == 0.5).all() and torch.equal(embedding[8:], before[8:])
+    assert torch.equal(table.weight, before), "the object stays as it is"
+    assert model.origin.read.endswith("adapters merged: rows")
+    with torch.no_grad():
+        torch.testing.assert_close(model.bridge(ids), source(ids).logits, rtol=0, atol=2e-5)
+
+
+def test_trained_rows_of_peft_are_merged_next_to_lora() -> None:
+    peft = pytest.importorskip("peft", reason=NO_ADAPTERS)
+    config = peft.LoraConfig(
+        r=4, target_modules=["q_proj"], trainable_token_indices=[5, 7], init_lora_weights=False
+    )
+    adapted = peft.get_peft_model(in_memory("llama"), config).eval()
+    with torch.no_grad():
+        for name, tensor in adapted.named_parameters():
+            if "trainable_tokens_delta" in name:
+                tensor.fill_(0.5)
+    model = probe.load(adapted, tokenizer=family_tokenizer("llama"))
+    assert (model.weights["embed_tokens.weight"][[5, 7]] == 0.5).all()
+    with torch.no_grad():
+        torch.testing.assert_close(model.bridge(ids), adapted(ids).logits, rtol=0, atol=2e-5)
+
+
+def test_an_unknown_wrapper_of_an_adapter_is_refused_with_what_to_do() -> None:
+    source = in_memory("llama")
+    source.set_input_embeddings(RowsWrapper(source.get_input_embeddings(), [5], name="other"))
+    assert refusal(source, tokenizer=family_tokenizer("llama")) == (
+        "Cannot load a model with an adapter: PEFT puts a RowsWrapper around one of its parts, "
+        "which is not merged here. Give what PEFT's merge_and_unload() returns, or the model "
+        "without the adapter."
+    )
+
+
 # --- wrappers -------------------------------------------------------------------------------------
 
 

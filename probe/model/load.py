@@ -995,8 +995,8 @@ def read_checkpoint(
 
 
 def _is_embedding_copy(name: str, config: Config) -> bool:
-    """Whether a tensor holds the numbers of the embedding under another name: that of a stack, or of
-    the unembedding if it is tied.
+    """Whether a tensor holds the numbers of the embedding under another name: that of a stack, or
+    of the unembedding if it is tied.
     """
     embed = config.family.embed + ".weight"
     is_tied_head = config.tied and name == config.family.unembed + ".weight"

@@ -484,8 +484,9 @@ def check(
     """The certificate: compares the hooked model with numbers from the raw weights. Exit code 1 if
     a row fails."""
     from probe.model.check import DEFAULT_TEXTS, certify
+    from probe.model.load import as_model
 
-    certificate = certify(_load(model, device, dtype), texts or DEFAULT_TEXTS)
+    certificate = certify(as_model(model, device=device, dtype=dtype), texts or DEFAULT_TEXTS)
     print_certificate(certificate, as_json=as_json)
     certificate.require()
 

@@ -15,23 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from probe.errors import InputError
 
-PACKAGES = (
-    "torch",
-    "transformers",
-    "transformer-lens",
-    "gguf",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "pandas",
-    "altair",
-)
+NUMERIC = ("torch", "transformers", "transformer-lens", "gguf", "numpy", "scipy", "scikit-learn")
+PACKAGES = (*NUMERIC, "pandas", "altair")
 FLOATS = {"float16", "bfloat16", "float32", "float64"}
 KEY_LENGTH = 16  # hex digits: 64 bits, so that two results of a folder never share a key
 
@@ -154,6 +146,14 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "probe": probe.__version__} | {
         name: version(name) for name in PACKAGES
     }
+
+
+@cache
+def numeric_versions() -> tuple[str, ...]:
+    """The versions of probe and of every package that numbers depend on."""
+    import probe
+
+    return (probe.__version__, *(version(name) for name in NUMERIC))
 
 
 def content_key(

@@ -30,6 +30,7 @@ from torch import Tensor
 from probe.errors import CrossCheckError, InputError
 from probe.model import attention as formulas
 from probe.model import forward, recurrence
+from probe.model.agreement import COARSE, ROUNDING, STEPS, rounded_through
 from probe.model.architectures.family import Attention, Family
 from probe.model.bridge import plain_model
 from probe.model.hooks import HookedRun, read
@@ -38,8 +39,6 @@ from probe.model.model import Config, Model
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import Block, Weights
 
-ROUNDING = 2**-8  # relative error of a bfloat16 number
-STEPS = 8  # roundings between two neighbouring quantities, at most
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: STEPS * ROUNDING}
 DEFAULT_TEXTS = ("Make a deposit at the bank", "A fluffy blue creature roamed the verdant forest")
 MASKED = -1e30
@@ -55,7 +54,6 @@ FROM_SCORES = "as uncertain as its scores, which no hook holds"
 THROUGH_ALL = "two ways through all blocks, both rounded"
 PLAIN_ROUNDED = "Hugging Face and the hooked model do not round to float32 in the same place"
 EXACT = torch.float64
-COARSE = torch.bfloat16
 
 
 @dataclass(frozen=True)
@@ -276,13 +274,6 @@ def _logits_rows(
             note = THROUGH_ALL
             tolerance = rounded_through(model.config.n_layers + model.config.n_decoder_layers)
         yield _row(stack, None, labels, run.logits, plain_logits, note=note, tolerance=tolerance)
-
-
-def rounded_through(blocks: int) -> float:
-    """The relative tolerance of a bfloat16 tensor after this number of blocks: each block rounds
-    the stream twice.
-    """
-    return (2 * blocks + STEPS) * ROUNDING
 
 
 def _plain_logits(

@@ -53,7 +53,7 @@ from torch.nn.functional import normalize
 
 from probe.errors import CrossCheckError, InputError, require_at_least, whole_number
 from probe.model import attention, forward
-from probe.model.check import rounded_through
+from probe.model.agreement import rounded_through
 from probe.model.load import ModelSource, load
 from probe.model.model import Config
 from probe.model.records import TargetStates, Trace

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 from weakref import WeakKeyDictionary
@@ -30,6 +31,7 @@ from safetensors import SafetensorError, safe_open
 from typing_extensions import TypeAliasType
 
 from probe.errors import InputError, ModelError, require_flag
+from probe.model.agreement import SHORT_TEXT, require_agreement, text_ids
 from probe.model.architectures import FAMILIES, WRAPPERS, require_single
 from probe.model.architectures.family import Family
 from probe.model.bridge import (
@@ -83,6 +85,13 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 # Rules for splitting text before byte-level merges, which transformers' converter replaces by
 # GPT-2's. SmolLM's rule separates digits but gives the same tokens, as no merge has two digits.
 LIKE_GPT2 = (None, "gpt-2", "gpt2", "default", "smollm", "mpt", "olmo", "jais", "phi-2")
+# The settings of torch for products of float32 numbers, and the values that do not round factors.
+PRODUCTS = (
+    "mkldnn.matmul.fp32_precision",
+    "mkldnn.conv.fp32_precision",
+    "cuda.matmul.fp32_precision",
+)
+FULL_PRECISION = ("ieee", "none")
 COPY_TOKENIZER = (
     "copy tokenizer.json of this model into the folder, or what it is made from (vocab.txt, "
     "vocab.json and merges.txt, or a SentencePiece model)"
@@ -96,7 +105,6 @@ MADE_UP = {"▁"}
 PADDED_TO = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
 # Smallest fraction of an embedding's rows with a token. Padding adds a few percent.
 LEAST_KNOWN = 0.9
-SHORT_TEXT = "The mole dug under the river bank."
 
 
 # The models that a public function accepts, besides wrappers of other libraries around one of the
@@ -176,24 +184,40 @@ def load(
         True
     """
     _require_options(prepend_bos, split_special_tokens, hooks)
-    _require_unchanged_torch()
-    if isinstance(source, str | os.PathLike):
-        _require_named(source, tokenizer, hooks)
-        model = _from_name(source, device=device, dtype=dtype, prepend_bos=prepend_bos)
-    elif isinstance(source, Model) and hooks is None:
-        _require_as_it_is(source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
-        with ONE_THREAD:  # the run of another thread puts its hooks on the bridge
-            require_untouched(source)
-        model = source
-    else:
-        inner = source.bridge if isinstance(source, Model) else source
-        model_object = model_object_of(inner, keep_hooks=hooks is not None)
-        model = _from_object(
-            model_object, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos
-        )
+    model = _load(
+        source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos, hooks=hooks
+    )
+    if not isinstance(source, Model):
+        require_agreement(model)
     if split_special_tokens:
         return model
     return replace(model, config=replace(model.config, split_special_tokens=False))
+
+
+def _load(
+    source: ModelSource,
+    tokenizer: Any = None,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | str | None = None,
+    prepend_bos: bool = True,
+    hooks: str | None = None,
+) -> Model:
+    """The Model of a source, which was not compared with its library."""
+    _require_unchanged_torch()
+    if isinstance(source, str | os.PathLike):
+        _require_named(source, tokenizer, hooks)
+        return _from_name(source, device=device, dtype=dtype, prepend_bos=prepend_bos)
+    if isinstance(source, Model) and hooks is None:
+        _require_as_it_is(source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
+        with ONE_THREAD:  # the run of another thread puts its hooks on the bridge
+            require_untouched(source)
+        return source
+    inner = source.bridge if isinstance(source, Model) else source
+    model_object = model_object_of(inner, keep_hooks=hooks is not None)
+    return _from_object(
+        model_object, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos
+    )
 
 
 def _require_options(prepend_bos: bool, split_special_tokens: bool, hooks: str | None) -> None:
@@ -214,6 +238,15 @@ def _require_unchanged_torch() -> None:
             "Cannot run a model under torch.autocast: parts of it would be computed in another "
             'dtype than the reported one. Leave the block, or load it with dtype="bfloat16".'
         )
+    for name in PRODUCTS:
+        precision = attrgetter(name)(torch.backends)
+        if precision not in FULL_PRECISION:
+            raise InputError(
+                f"Cannot run a model while torch may round the factors of float32 products to "
+                f"{precision} (torch.backends.{name}): results would depend on the processor. Call "
+                f'torch.set_float32_matmul_precision("highest"), or set torch.backends.{name} = '
+                '"ieee".'
+            )
     modules = torch.nn.modules.module
     if modules._global_forward_hooks or modules._global_forward_pre_hooks:
         raise InputError(
@@ -257,12 +290,14 @@ def _from_name(
     return _checked(model)
 
 
-def as_model(source: ModelSource) -> Model:
-    """The Model of a source. Unlike `load`, it does not check a Model's bridge for hooks: it is
-    for functions that do not run the bridge, and for the certificate, which detects their
-    effect.
+def as_model(
+    source: ModelSource, *, device: str | None = None, dtype: torch.dtype | str | None = None
+) -> Model:
+    """The Model of a source. Unlike `load`, it does not check a Model's bridge for hooks, and does
+    not compare a new model with its library: it is for functions that do not run the model, and for
+    the certificate, which shows these differences.
     """
-    return source if isinstance(source, Model) else load(source)
+    return source if isinstance(source, Model) else _load(source, device=device, dtype=dtype)
 
 
 def _require_as_it_is(
@@ -430,7 +465,12 @@ def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokeni
         architecture, described, settings = get_gguf_tokenizer(str(opened.path))
         backend, _ = convert_gguf_tokenizer(architecture, described)
         tokenizer = _without_added(backend, len(described["tokens"]))
+        if kind != "gpt2":  # byte-level tokenizers do not read the setting
+            prefix = opened.metadata.get("tokenizer.ggml.add_space_prefix")
+            tokenizer = _with_space_prefix(tokenizer, prefix, where=opened.path)
         return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **settings)
+    except ModelError:
+        raise
     except Exception as error:  # broad, because tokenizers raises Exception itself
         raise refuse(
             opened.path, f"its tokenizer cannot be converted ({in_short(error)})", GIVE_TOKENIZER
@@ -448,6 +488,42 @@ def _without_added(backend: Any, tokens: int) -> Any:
     state = json.loads(backend.to_str())
     state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] < tokens]
     return Tokenizer.from_str(json.dumps(state))
+
+
+def _with_space_prefix(backend: Any, prefix: object, *, where: Path) -> Any:
+    """The tokenizer with a space in front of every text, or without one, as the file states; the
+    converter does not read this.
+
+    prefix: the file's setting, None without one
+
+    Raises ModelError for a tokenizer that the converter builds without the space that the file
+    asks for.
+    """
+    from tokenizers import Tokenizer
+
+    state = json.loads(backend.to_str())
+    without = state | {
+        part: _without_space(state[part]) for part in ("normalizer", "pre_tokenizer", "decoder")
+    }
+    if prefix and without == state:
+        problem = "its tokenizer puts a space in front of every text, which is not converted"
+        raise refuse(where, problem, GIVE_TOKENIZER)
+    return Tokenizer.from_str(json.dumps(without)) if prefix is False else backend
+
+
+def _without_space(part: Any) -> Any:
+    """A part of a tokenizer's state that puts no space in front of a text, and removes none when it
+    decodes; None if it does nothing else.
+    """
+    if part is None or part["type"] in ("Prepend", "Strip"):
+        return None
+    if part["type"] == "Metaspace":
+        return part | {"prepend_scheme": "never"}
+    steps = next((name for name in part if isinstance(part[name], list)), None)
+    if part["type"] != "Sequence" or steps is None:
+        return part
+    kept = [_without_space(each) for each in part[steps]]
+    return part | {steps: [each for each in kept if each is not None]}
 
 
 def _read_tokenizer(folder: Path, reader: str) -> Any:
@@ -527,7 +603,7 @@ def _from_object(
         as_it_was = (earlier.state, earlier.options) == (state, options)
         as_it_was &= not earlier.model.bridge.compatibility_mode
         if as_it_was and tokenizer in (None, earlier.model.tokenizer):
-            return load(earlier.model)
+            return _load(earlier.model)
         if tokenizer is None:  # need be given only once
             tokenizer = earlier.tokenizer
     if model_object.hooks:
@@ -578,9 +654,8 @@ def _shared(
         model_class, settings, weights, config, where=model_object.label, extra=state_tensors
     )
     fresh = fresh.to(device or devices.pop())
-    ids = own_tokenizer(SHORT_TEXT, add_special_tokens=config.adds_special_tokens)["input_ids"]
     if not model_object.hooks:
-        require_same(model_object, fresh, config, ids[: config.n_ctx])
+        require_same(model_object, fresh, config, text_ids(own_tokenizer, config, settings))
     bridge = boot_model(fresh, model_object.source or model_object.name, own_tokenizer)
     origin = Origin(
         "in memory",
@@ -595,6 +670,7 @@ def _shared(
     model = Model(name, bridge, own_tokenizer, config, weights, origin, fresh.device, dtype)
     _checked(model)
     if model_object.hooks:  # after the check, which is of the model without hooks
+        ids = own_tokenizer(SHORT_TEXT, add_special_tokens=config.adds_special_tokens)["input_ids"]
         attach_hooks(model_object, bridge, config, ids[: config.n_ctx])
     return model
 
@@ -898,17 +974,17 @@ def read_checkpoint(
     the file and the tensor.
     """
     located = locate(folder, config.architecture, config.wrapper)
+    family = config.family
+    embed = family.embed + ".weight"
+    copies = [name for name in sorted(located) if _is_embedding_copy(name, config)]
+    if embed not in located and copies:
+        located[embed] = located[copies[0]]
     weights = {
         name: _read(located[name], dtype).to(device)
         for name in _required_names(located, config, where=folder)
     }
-    family = config.family
-    embed = family.embed + ".weight"
-    for name in located.keys() - weights.keys():
-        copies = name.endswith("embed_tokens.weight") or (
-            name == family.unembed + ".weight" and config.tied
-        )
-        if copies and not torch.equal(_read(located[name], dtype), weights[embed].cpu()):
+    for name in copies:
+        if not torch.equal(_read(located[name], dtype), weights[embed].cpu()):
             step = (
                 'write "tie_word_embeddings": false into config.json if the two are meant to differ'
             )
@@ -916,6 +992,15 @@ def read_checkpoint(
                 folder, f"{name} differs from {embed} although config.json ties them", step
             )
     return weights
+
+
+def _is_embedding_copy(name: str, config: Config) -> bool:
+    """Whether a tensor holds the numbers of the embedding under another name: that of a stack, or
+    of the unembedding if it is tied.
+    """
+    embed = config.family.embed + ".weight"
+    is_tied_head = config.tied and name == config.family.unembed + ".weight"
+    return name != embed and (name.endswith("embed_tokens.weight") or is_tied_head)
 
 
 def _read(tensor: Located, dtype: torch.dtype) -> torch.Tensor:

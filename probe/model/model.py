@@ -15,7 +15,7 @@ import torch
 from probe.errors import InputError, ModelError, UnsupportedModel
 from probe.model.architectures import FAMILIES
 from probe.model.architectures.family import Family
-from probe.provenance import Origin
+from probe.provenance import Origin, content_key, numeric_versions
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -235,6 +235,35 @@ class Model:
 
     def __copy__(self) -> "Model":
         return replace(self)
+
+    @property
+    def settings(self) -> str:
+        """The settings of the model: those that the formulas read, and the whole config of its
+        library, without the folder that it came from.
+        """
+        library = self.bridge.original_model.config.to_dict()
+        library.pop("_name_or_path", None)
+        return repr(self.config) + json.dumps(library, sort_keys=True, default=str)
+
+    @property
+    def key(self) -> str:
+        """A hash of everything in the model that its numbers depend on: weights, settings, device,
+        dtype, and the versions of the libraries.
+
+        The tokenizer is not included, because the numbers of given tokens do not depend on it.
+        """
+        compute = (str(self.device), str(self.dtype), *numeric_versions())
+        return content_key(self.origin.sha256, self.settings, compute)
+
+    @property
+    def key_with_tokenizer(self) -> str:
+        """`key` with the rules of the tokenizer, for the numbers of texts."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)  # Marian's has none
+        rules = self.tokenizer.get_vocab() if backend is None else json.loads(backend.to_str())
+        # Set by every call that pads or truncates; no text is padded or truncated here.
+        for name in ("padding", "truncation"):
+            rules.pop(name, None)
+        return content_key(self.key, rules, self.tokenizer.bos_token_id)
 
     @property
     def label(self) -> str:

@@ -56,6 +56,8 @@ SAME = {
 }
 
 
+# At each end of a text, the number of positions at which two models are compared.
+AT_EACH_END = 8
 # The settings with which attention and experts run step by step.
 PLAINLY = {"_attn_implementation": "eager", "_experts_implementation": "eager"}
 
@@ -267,7 +269,17 @@ def _inner(module: nn.Module, adapters: dict[str, None]) -> Any:
     """The module of the model's class inside a wrapper of TransformerLens or PEFT."""
     if "_original_component" in module._modules:
         return module._modules["_original_component"]
+    # PEFT's wrapper of a table of which an adapter trains some rows; the layer in it is merged.
+    if "token_adapter" in module._modules:
+        return module._modules["token_adapter"]
     if not _is_adapted(module):
+        if "original_module" in module._modules:
+            kind = type(module).__name__
+            raise refuse(
+                "a model with an adapter",
+                f"PEFT puts a {kind} around one of its parts, which is not merged here",
+                "give what PEFT's merge_and_unload() returns, or the model without the adapter",
+            )
         return module
     layer: Any = module
     active = () if layer.disable_adapters else tuple(layer.active_adapters)
@@ -362,12 +374,12 @@ def require_same(model_object: ModelObject, fresh: Any, config: Config, ids: lis
     tensors, or does not run.
     """
     try:
-        logits = numbers(model_object.original, config, [ids])
+        logits = numbers(model_object.original, config, [ids], ends_only=True)
     except RuntimeError as fault:
         problem = f"it does not run on a short text ({in_short(fault)})"
         step = "give one that runs, with all weights of one type, as model.float() makes them"
         raise refuse(model_object.label, problem, step) from fault
-    error = difference_of(logits, numbers(fresh, config, [ids]))
+    error = difference_of(logits, numbers(fresh, config, [ids], ends_only=True))
     if not error <= allowed_difference(model_object.original, fresh):
         problem = (
             f"on a short text it computes something else than its weights give (off by {error:.0e} "
@@ -381,8 +393,9 @@ def require_same(model_object: ModelObject, fresh: Any, config: Config, ids: lis
 
 
 def difference_of(computed: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the scale of the expected values."""
-    return float((computed - expected).abs().max() / expected.abs().max())
+    """The largest difference, relative to the scale of the expected values; 0 if both are 0."""
+    error = (computed - expected).abs().max()
+    return float(error / expected.abs().max()) if error else 0.0
 
 
 def allowed_difference(*models: Any) -> float:
@@ -409,9 +422,23 @@ def require_same_words(model_object: ModelObject, reference: Any, ids: list[int]
         raise refuse(model_object.label, problem, "give it without enable_compatibility_mode()")
 
 
-def numbers(model: Any, config: Config, rows: Sequence[list[int]]) -> Tensor:
+def positions_at_ends(n: int) -> list[int]:
+    """The first and the last positions of a text of `n` tokens, at which models are compared.
+
+    Logits at every position of a long text would take a gigabyte.
+    """
+    return sorted({*range(min(n, AT_EACH_END)), *range(max(n - AT_EACH_END, 0), n)})
+
+
+def numbers(
+    model: Any, config: Config, rows: Sequence[list[int]], *, ends_only: bool = False
+) -> Tensor:
     """The logits of a Hugging Face model on texts of one length, or the output of its last block
     if it has no language-model head.
+
+    ends_only: whether only the first and the last positions are returned
+
+    Shape: `row pos d_vocab`, or `row pos d_model`
 
     The model runs in evaluation mode, whatever its mode, with the plain implementations of
     attention ("eager") and experts: others round differently, and a router may then choose other
@@ -422,12 +449,18 @@ def numbers(model: Any, config: Config, rows: Sequence[list[int]]) -> Tensor:
     if config.start_token is not None:
         targets = [[config.start_token, *ids[:-1]] for ids in rows]
         inputs["decoder_input_ids"] = torch.tensor(targets, device=device)
+    positions = torch.tensor(positions_at_ends(len(rows[0])), device=device)
     with torch.no_grad(), evaluating(model), _plainly(model):
         output = None
         if config.has_lm_head:
-            output = getattr(model(**inputs, return_dict=True), "logits", None)
+            only: dict[str, Any] = {}
+            if ends_only and "logits_to_keep" in inspect.signature(model.forward).parameters:
+                only["logits_to_keep"] = positions
+            output = getattr(model(**inputs, **only, return_dict=True), "logits", None)
         if output is None:
             output = model.base_model(**inputs, return_dict=True).last_hidden_state
+    if ends_only and output.shape[1] > len(positions):
+        output = output[:, positions]
     return output.double().cpu()
 
 

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from probe.errors import InputError
 from probe.model import forward, hooks
-from probe.model.load import SHORT_TEXT, read_weights
+from probe.model.agreement import SHORT_TEXT
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.objects import SAME
 from probe.model.tokens import TargetText

@@ -3,10 +3,11 @@
     <folder>/words/bank-KEY.word        the record of one word
     <folder>/words/bank-KEY-KEY.sets    the effect of the top heads of all other words on it
 
-The key is a hash of the weights, the options, the sentences of the word and the version of probe. A
-survey therefore finds the record that a report with the same options has written. The key does not
-depend on the experiments: a record lists its experiments. A file is complete or absent, and no
-other state is stored: after an interruption a study or a survey measures what is missing.
+The key is a hash of the model (weights, config, tokenizer, dtype, device and versions), the options
+and the sentences of the word. A survey therefore finds the record that a report with the same
+options has written. The key does not depend on the experiments: a record lists its experiments. A
+file is complete or absent, and no other state is stored: after an interruption a study or a survey
+measures what is missing.
 """
 
 import os
@@ -18,7 +19,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import probe
 from probe.errors import InputError, ModelError
 from probe.experiments.material import Material, SensePairSplits
 from probe.experiments.measure import READING, SWAPPING, proceed, stage_units, start
@@ -42,14 +42,15 @@ class Job:
     """The settings that all words of a study or a survey share.
 
     model: the name by which a worker can load the model
-    weights_sha256, device, dtype: of the model
+    model_key: a hash of everything in the model that a number depends on
+    device, dtype: of the model
     prepend_bos: whether texts get a BOS
     split_special_tokens: whether special tokens in a text are read as plain text
     options: how much of each word is measured
     """
 
     model: str
-    weights_sha256: str
+    model_key: str
     device: str
     dtype: str
     prepend_bos: bool
@@ -66,8 +67,8 @@ def check_out(out: object, doing: str) -> None:
         )
 
 
-# The model of this process, by `_model_key` of its job, so that workers that are threads share it.
-_loaded: dict[tuple[object, ...], Model] = {}
+# The model of this process, by the key in its job, so that workers that are threads share it.
+_loaded: dict[str, Model] = {}
 _loading = Lock()
 
 
@@ -78,7 +79,7 @@ def job_of(model: Model, options: Options, name: str = "") -> Job:
     """
     return Job(
         model=name,
-        weights_sha256=model.origin.sha256,
+        model_key=model.key_with_tokenizer,
         device=str(model.device),
         dtype=str(model.dtype).removeprefix("torch."),
         prepend_bos=model.config.prepend_bos,
@@ -91,16 +92,16 @@ def keep_loaded(job: Job, model: Model) -> None:
     """Let `model_of` return this model, which is already loaded, in this process."""
     with _loading:
         _loaded.clear()
-        _loaded[_model_key(job)] = model
+        _loaded[job.model_key] = model
 
 
 def model_of(job: Job) -> Model:
     """The model of a job, loaded once in a process.
 
-    Raises ModelError if its weights differ from the weights at the start of the job.
+    Raises ModelError if it differs from the model at the start of the job.
     """
     with _loading:
-        model = _loaded.get(_model_key(job))
+        model = _loaded.get(job.model_key)
         if model is None:
             model = load(
                 job.model,
@@ -109,20 +110,15 @@ def model_of(job: Job) -> Model:
                 prepend_bos=job.prepend_bos,
                 split_special_tokens=job.split_special_tokens,
             )
-            if model.origin.sha256 != job.weights_sha256:
+            if model.key_with_tokenizer != job.model_key:
                 raise ModelError(
-                    f"Cannot load {job.model} for the survey: its weights differ from those that "
-                    "the survey was started with. Give every worker the same model, or start "
-                    "another survey."
+                    f"Cannot load {job.model} for the survey: its weights, config, tokenizer or "
+                    "libraries differ from those that the survey was started with. Give every "
+                    "worker the same model and versions, or start another survey."
                 )
             _loaded.clear()
-            _loaded[_model_key(job)] = model
+            _loaded[job.model_key] = model
         return model
-
-
-def _model_key(job: Job) -> tuple[object, ...]:
-    """What tells one loaded model from another."""
-    return job.weights_sha256, job.device, job.dtype, job.prepend_bos, job.split_special_tokens
 
 
 def word_file(folder: Path, job: Job, sentences: Sequence[Sentence]) -> Path:
@@ -136,10 +132,7 @@ def word_file(folder: Path, job: Job, sentences: Sequence[Sentence]) -> Path:
     rows = [
         {name: value for name, value in asdict(row).items() if name != "where"} for row in sentences
     ]
-    tokens = (job.prepend_bos, job.split_special_tokens)
-    key = content_key(
-        probe.__version__, job.weights_sha256, job.device, job.dtype, tokens, options, rows
-    )
+    key = content_key(job.model_key, options, rows)
     return folder / WORDS / f"{file_name(sentences[0].word)}-{key}.word"
 
 

@@ -107,6 +107,27 @@ def test_an_untied_llama_and_a_tied_one_are_both_loaded(tmp_path: Path) -> None:
     assert probe.certify(tied).require().ok
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "head"),
+    [
+        ("llama", "model.embed_tokens.weight", "lm_head.weight"),
+        ("gpt2", "transformer.wte.weight", "lm_head.weight"),
+        ("bert", "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
+        ("bart", "model.shared.weight", "model.encoder.embed_tokens.weight"),
+    ],
+)
+def test_a_tied_embedding_may_be_stored_under_its_other_name(
+    kind: str, name: str, head: str, tmp_path: Path
+) -> None:
+    folder = make_family(tmp_path / kind, kind, tie_word_embeddings=True)
+    expected = probe.load(folder)
+    edit_tensors(folder, lambda tensors: tensors.__setitem__(head, tensors.pop(name)))
+    model = probe.load(folder)
+    embed = f"{FAMILIES[kind].embed}.weight"
+    assert model.config.tied and torch.equal(model.weights[embed], expected.weights[embed])
+    assert probe.certify(model).require().ok
+
+
 OLDER = {"gpt_neox": {"rotary_pct": 0.25, "rotary_emb_base": 10000}}
 OLDER |= {"gemma3_text": {"rope_theta": 1e6, "rope_local_base_freq": 1e4}}
 THETAS = {"global_rope_theta": 160000.0, "local_rope_theta": 10000.0}

@@ -11,6 +11,7 @@ from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import gguf
@@ -24,11 +25,13 @@ from gguf import GGMLQuantizationType as Kind
 from gguf_files import Change, write_gguf
 from safetensors.torch import load_file, save_file
 from test_load import edit_config, refusal
+from transformers.integrations.gguf import convert_gguf_tokenizer
 
 import probe
 from probe import cli
 from probe.cli import app
 from probe.model import gguf as ours
+from probe.model import load as loading
 from probe.model.architectures import FAMILIES
 from probe.model.architectures.blocks import TINY_YARN
 from probe.model.check import certify
@@ -507,9 +510,8 @@ def test_a_loaded_file_can_be_loaded_again_as_a_bridge_and_untrained(llama) -> N
     )
 
 
-def test_a_sentencepiece_vocabulary_is_converted_with_its_offsets_and_its_first_token(
-    llama, tmp_path
-) -> None:
+def sentencepiece(**settings: object) -> tuple[list[str], Change]:
+    """A SentencePiece vocabulary, and the change of metadata that writes it with other settings."""
     letters = [
         "\u2581",
         *"Themoldugrivbankap.",
@@ -542,11 +544,56 @@ def test_a_sentencepiece_vocabulary_is_converted_with_its_offsets_and_its_first_
         "unknown_token_id": 0,
         "padding_token_id": None,
     }
-    change = keys(**{f"tokenizer__ggml__{name}": value for name, value in described.items()})
+    described |= settings
+    return tokens, keys(**{f"tokenizer__ggml__{name}": value for name, value in described.items()})
+
+
+def test_a_sentencepiece_vocabulary_is_converted_with_its_offsets_and_its_first_token(
+    llama, tmp_path
+) -> None:
+    tokens, change = sentencepiece()
     tokenizer = probe.load(changed(llama, tmp_path, change)).tokenizer
     cut = tokenizer("The mole", return_offsets_mapping=True)
     assert [tokens[number] for number in cut.input_ids] == ["<s>", "\u2581The", "\u2581mole"]
     assert "The mole"[slice(*cut.offset_mapping[2])].strip() == "mole"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "text", "expected"),
+    [
+        (None, "The mole", ["<s>", "\u2581The", "\u2581mole"]),
+        (True, "The mole", ["<s>", "\u2581The", "\u2581mole"]),
+        (False, "The mole", ["<s>", "The", "\u2581mole"]),
+        (False, "mole", ["<s>", "mole"]),
+        (False, " mole", ["<s>", "\u2581mole"]),
+    ],
+)
+def test_the_file_states_whether_a_text_begins_with_a_space(
+    prefix: bool | None, text: str, expected: list[str], llama, tmp_path
+) -> None:
+    tokens, change = sentencepiece(add_space_prefix=prefix)
+    tokenizer = probe.load(changed(llama, tmp_path, change)).tokenizer
+    ids = tokenizer(text).input_ids
+    assert [tokens[number] for number in ids] == expected
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+@pytest.mark.parametrize("architecture", ["phi3", "gemma2"])
+def test_every_kind_of_sentencepiece_tokenizer_reads_the_setting(architecture: str) -> None:
+    _, change = sentencepiece(add_space_prefix=False)
+    metadata: dict[str, Any] = {}
+    change(metadata, {})
+    names = {"tokens", "scores", "token_type"}
+    described = {name: metadata[f"tokenizer.ggml.{name}"] for name in names}
+    backend, _ = convert_gguf_tokenizer(architecture, described | {"tokenizer_type": "llama"})
+    plain = loading._with_space_prefix(backend, False, where=Path("model.gguf"))
+    assert plain.encode("The mole", add_special_tokens=False).tokens == ["The", "\u2581mole"]
+    if architecture == "gemma2":  # built without a space
+        message = (
+            "^Cannot load model.gguf: its tokenizer puts a space in front of every text, which"
+        )
+        with pytest.raises(probe.ModelError, match=message):
+            loading._with_space_prefix(backend, True, where=Path("model.gguf"))
 
 
 # Refused files

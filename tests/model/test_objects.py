@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -287,6 +288,40 @@ def test_autocast_is_refused_in_a_sentence() -> None:
         ),
     ):
         probe.trace(model, TEXT)
+
+
+ROUNDED_PRODUCTS = {
+    "medium": ("set_float32_matmul_precision", "medium", "highest"),
+    "high": ("set_float32_matmul_precision", "high", "highest"),
+    "oneDNN": ("backends.mkldnn.matmul.fp32_precision", "bf16", "ieee"),
+    "oneDNN's convolutions": ("backends.mkldnn.conv.fp32_precision", "tf32", "none"),
+    "a graphics card": ("backends.cuda.matmul.allow_tf32", True, False),
+    "every product": ("backends.fp32_precision", "tf32", "none"),
+}
+
+
+@pytest.mark.parametrize("setting", ROUNDED_PRODUCTS)
+def test_products_of_rounded_factors_are_refused_in_a_sentence(setting: str) -> None:
+    name, rounded, plain = ROUNDED_PRODUCTS[setting]
+    model = family_model("llama")
+    holder, _, attribute = f"torch.{name}".rpartition(".")
+    holder = attrgetter(holder.partition(".")[2])(torch) if "." in holder else torch
+
+    def set_to(value: object) -> None:
+        if callable(getattr(holder, attribute)):
+            getattr(holder, attribute)(value)
+        else:
+            setattr(holder, attribute, value)
+
+    set_to(rounded)
+    try:
+        with pytest.raises(
+            probe.InputError, match="^Cannot run a model while torch may round .* or set torch.bac"
+        ):
+            probe.trace(model, TEXT)
+    finally:
+        set_to(plain)
+    assert len(probe.trace(model, TEXT).tokens) > 1
 
 
 def test_a_device_without_numbers_and_weights_of_inference_mode_are_refused() -> None:
@@ -671,6 +706,86 @@ def test_an_adapter_that_cannot_be_merged_is_named_with_its_reason() -> None:
     assert refusal(source) == (
         "Cannot load a model with the adapter 'mine': PEFT cannot merge it (aLoRA does not support "
         "safe merging). Disable or delete the adapter, or give the model without it."
+    )
+
+
+class TrainableRows(nn.Module):
+    """A layer in the form of PEFT's for `trainable_token_indices`: some rows of a table are others."""
+
+    disable_adapters = False
+    active_adapters = ("rows",)
+    merged = False
+
+    def __init__(self, table: nn.Embedding, rows: list[int]) -> None:
+        super().__init__()
+        self.base_layer = table
+        self.rows = rows
+        self.delta = nn.Parameter(torch.full((len(rows), table.embedding_dim), 0.5))
+
+    def merged_table(self) -> torch.Tensor:
+        return self.base_layer.weight.detach().index_copy(0, torch.tensor(self.rows), self.delta)
+
+    def get_base_layer(self) -> nn.Module:
+        return self.base_layer
+
+    def merge(self, safe_merge: bool) -> None:
+        self.base_layer.weight.data = self.merged_table()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.embedding(x, self.merged_table())
+
+
+class RowsWrapper(nn.Module):
+    """PEFT's wrapper around such a layer, which has no merge of its own."""
+
+    def __init__(self, table: nn.Embedding, rows: list[int], name: str = "token_adapter") -> None:
+        super().__init__()
+        self.original_module = table
+        self.add_module(name, TrainableRows(table, rows))
+        self.name = name
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._modules[self.name](x)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_rows_of_an_embedding_that_an_adapter_trains_are_merged(kind: str) -> None:
+    source = in_memory(kind, tie_word_embeddings=False)
+    table = source.get_input_embeddings()
+    before = table.weight.detach().clone()
+    source.set_input_embeddings(RowsWrapper(table, [5, 7]))
+    model = probe.load(source, tokenizer=family_tokenizer(kind))
+    embedding = model.weights[f"{FAMILIES[kind].embed}.weight"]
+    assert (embedding[[5, 7]] == 0.5).all() and torch.equal(embedding[8:], before[8:])
+    assert torch.equal(table.weight, before), "the object stays as it is"
+    assert model.origin.read.endswith("adapters merged: rows")
+    with torch.no_grad():
+        torch.testing.assert_close(model.bridge(ids), source(ids).logits, rtol=0, atol=2e-5)
+
+
+def test_trained_rows_of_peft_are_merged_next_to_lora() -> None:
+    peft = pytest.importorskip("peft", reason=NO_ADAPTERS)
+    config = peft.LoraConfig(
+        r=4, target_modules=["q_proj"], trainable_token_indices=[5, 7], init_lora_weights=False
+    )
+    adapted = peft.get_peft_model(in_memory("llama"), config).eval()
+    with torch.no_grad():
+        for name, tensor in adapted.named_parameters():
+            if "trainable_tokens_delta" in name:
+                tensor.fill_(0.5)
+    model = probe.load(adapted, tokenizer=family_tokenizer("llama"))
+    assert (model.weights["embed_tokens.weight"][[5, 7]] == 0.5).all()
+    with torch.no_grad():
+        torch.testing.assert_close(model.bridge(ids), adapted(ids).logits, rtol=0, atol=2e-5)
+
+
+def test_an_unknown_wrapper_of_an_adapter_is_refused_with_what_to_do() -> None:
+    source = in_memory("llama")
+    source.set_input_embeddings(RowsWrapper(source.get_input_embeddings(), [5], name="other"))
+    assert refusal(source, tokenizer=family_tokenizer("llama")) == (
+        "Cannot load a model with an adapter: PEFT puts a RowsWrapper around one of its parts, "
+        "which is not merged here. Give what PEFT's merge_and_unload() returns, or the model "
+        "without the adapter."
     )
 
 

@@ -359,4 +359,4 @@ def test_workers_tokenize_texts_like_the_model_of_the_survey():
     words._loaded.clear()  # as in another process
     loaded = words.model_of(job)
     assert loaded is not model and loaded.config == model.config
-    assert words._model_key(job) != words._model_key(replace(job, prepend_bos=True))
+    assert job.model_key != words.job_of(probe.load("tiny-senses"), SURVEY).model_key

@@ -80,7 +80,7 @@ def _changes_farther(pair: PairOfSenses) -> str:
     """Whether the word changes farther than unambiguous nouns."""
     if math.isnan(pair.ambiguity_p):
         return "not compared"
-    return "yes" if pair.ambiguous else "not significant"
+    return "yes" if pair.ambiguous else "no"
 
 
 def _controls_and_power(finding: WordFindings) -> Section:

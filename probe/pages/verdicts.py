@@ -24,7 +24,7 @@ MEANINGS = {
     "position-explained": "moves the word because of the token next to it, whatever that token is, "
     "or cannot be told from such a head",
     "confounded": "would be a mover, but something without meaning separates the senses as well, "
-    "and unambiguous nouns do not change significantly less",
+    "and some unambiguous nouns change as far, or none was compared",
     "opposes": "moves the word away from the meaning that is put in",
     "backup": "compensates for another head: swapping both moves the word further",
     "erased": "writes much of the gap, and later layers remove it",

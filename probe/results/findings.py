@@ -178,7 +178,7 @@ class BesideNouns:
     # How many times as far the word changes as the nouns: a ratio of distances, infinite if the
     # nouns do not change.
     times_as_far: float
-    furthest: str  # the noun that changes furthest
+    farther: tuple[str, ...]  # the nouns that change at least as far, the farthest first
     mlps_more: tuple[int, ...]  # layers whose MLP does more for the word, mean over pairs of senses
     not_compared: str  # why the gate was not computed
 
@@ -523,7 +523,6 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
     rows: the word's rows by frame
     """
     with_gate = [pair for pair in ranked_pairs if not math.isnan(pair.ambiguity_p)]
-    shares = _shares_of_nouns(word, rows["controls"], int(rows["words"]["depth"].iloc[0]))
     mlps_more = _mlps_more(rows["mlps"])
     if not with_gate:
         nouns = min((pair.nouns for pair in ranked_pairs), default=0)
@@ -538,24 +537,26 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
             near=0,
             p_near=math.nan,
             times_as_far=math.nan,
-            furthest="",
+            farther=(),
             mlps_more=mlps_more,
             not_compared=next((pair.not_compared for pair in ranked_pairs), ""),
         )
     share = sum(pair.general_share for pair in with_gate) / len(with_gate)
     first = with_gate[0]  # the gate and its nouns are the same for all pairs of senses
+    as_far = first.place_among_nouns - 1
+    nouns = _nouns_by_gap(word, rows["controls"], int(rows["words"]["depth"].iloc[0]))
     return BesideNouns(
         pairs=len(with_gate),
         passed=first.ambiguous,
         nouns=first.nouns,
-        as_far=first.place_among_nouns - 1,
+        as_far=as_far,
         general_share=share,
         largest_share=max(pair.largest_share for pair in with_gate),
         p=first.ambiguity_p,
         near=first.nouns_near,
         p_near=first.ambiguity_p_near,
         times_as_far=_times_as_far(share),
-        furthest=str(shares.idxmax()) if len(shares) else "",
+        farther=nouns[:as_far],
         mlps_more=mlps_more,
         not_compared="",
     )
@@ -573,10 +574,12 @@ def _times_as_far(share: float) -> float:
     return share**-0.5 if share > 0 else math.inf
 
 
-def _shares_of_nouns(word: str, controls: pd.DataFrame, depth: int) -> pd.Series:
-    """The share of every noun at a depth by noun, mean over the word's pairs of senses."""
+def _nouns_by_gap(word: str, controls: pd.DataFrame, depth: int) -> tuple[str, ...]:
+    """The unambiguous nouns in the order of the ambiguity gate: by the squared gap at a depth,
+    summed over the word's pairs of senses, the largest first."""
     rows = controls[(controls["depth"] == depth) & (controls["noun"] != word)]
-    return rows.groupby("noun", sort=False)["general_share"].mean().dropna()
+    gaps = rows.groupby("noun", sort=False)["gap"].sum()
+    return tuple(gaps.sort_values(ascending=False, kind="stable").index)
 
 
 def _mlps_more(mlps: pd.DataFrame) -> tuple[int, ...]:

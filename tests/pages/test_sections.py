@@ -55,9 +55,9 @@ def test_an_undecided_comparison_says_which_rule_it_misses(changed, words):
 
 
 @pytest.mark.parametrize(
-    ("p", "farther"), [(0.02, "yes"), (0.2, "not significant"), (np.nan, "not compared")]
+    ("p", "farther"), [(1 / 49, "yes"), (2 / 49, "no"), (np.nan, "not compared")]
 )
-def test_a_word_without_a_comparison_is_not_called_insignificant(p, farther):
+def test_a_word_changes_farther_only_if_it_is_first_of_all_nouns(p, farther):
     words = FRAMES["words"].assign(ambiguity_p=p, ambiguity_p_near=np.nan)
     table = checks.compared_with_nouns(findings(FRAMES | {"words": words}))
     assert {row["farther"] for row in table["pairs"]} == {farther}

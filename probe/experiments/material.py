@@ -1,10 +1,10 @@
 """The sentences of a study in tokens: the words, the positions of word and cue, and the sentences
 that are left out.
 
-A causal model cannot use a sentence whose cue follows the word, nor sentences of different senses
-that are identical up to the word. They are left out with the reason and are not ranked. To such a
-model, all sentences of a sense that are identical up to the word are the same sentence. Only the
-first is used, so that none counts twice.
+A causal model cannot use a sentence that begins with the word or whose cue follows the word, nor
+sentences of different senses that are identical up to the word. They are left out with the reason
+and are not ranked. To such a model, all sentences of a sense that are identical up to the word are
+the same sentence. Only the first is used, so that none counts twice.
 
 A study refuses a sentence that the model cannot read and names its file and row. An evaluation and
 a survey read tens of thousands of sentences and leave such a sentence out with the reason. No text
@@ -277,11 +277,9 @@ def prepare_usable(
         except InputError:
             reasons[row] = _why_not(model, sentence)
             continue
-        if model.config.causal and not sentence.text[: sentence.start].strip():
-            # All such vectors are identical, and the norm of a first token's vector is often huge.
-            reasons[row] = NOTHING_BEFORE
-        elif model.config.causal and sentence.cue_after:
-            reasons[row] = LATE
+        unread = _why_unread(sentence) if model.config.causal else ""
+        if unread:
+            reasons[row] = unread
         else:
             rows.append(located)
     return _material(word, rows), reasons
@@ -316,6 +314,17 @@ def one_of_each_prefix(material: Material) -> tuple[list[int], dict[int, str]]:
             earlier.add((sense, prefix))
             rows.append(row)
     return rows, repeated
+
+
+def _why_unread(sentence: Sentence) -> str:
+    """Why a causal model has read nothing about the word's meaning at the word. "" if it may have."""
+    if sentence.cue_after:
+        return LATE
+    if not sentence.text[: sentence.start].strip():
+        # All such vectors are identical. Many models also use the first token as an attention sink
+        # with a vector of enormous norm, so one such sentence decides the effects of whole heads.
+        return NOTHING_BEFORE
+    return ""
 
 
 def _why_not(model: Model, sentence: Sentence) -> str:
@@ -364,8 +373,9 @@ def _as_read_from_left(material: Material) -> Material:
     rows = []
     left_out = []
     for row, (sentence, prefix) in enumerate(zip(material.sentences, prefixes, strict=True)):
-        if sentence.cue_after:
-            left_out.append(LeftOut(sentence.text, LATE))
+        unread = _why_unread(sentence)
+        if unread:
+            left_out.append(LeftOut(sentence.text, unread))
         elif len(senses_of[sentence.text]) > 1:
             left_out.append(LeftOut(sentence.text, TWO_LABELS))
         elif len(senses_of[prefix]) > 1:
@@ -390,7 +400,7 @@ def _require_two_senses(material: Material) -> None:
         left_out = counted(len(reasons), "sentence")
         usable += f" ({left_out} left out: {reasons[-1]})"
     step = "Give sentences of at least two senses"
-    if {LATE, SAME} & set(reasons):
+    if {LATE, SAME, NOTHING_BEFORE} & set(reasons):
         step += (
             " with the cue before the word, or choose a model that reads both ways, such as "
             "tiny-senses-bidirectional"

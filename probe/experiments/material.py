@@ -317,7 +317,7 @@ def one_of_each_prefix(material: Material) -> tuple[list[int], dict[int, str]]:
 
 
 def _why_unread(sentence: Sentence) -> str:
-    """Why a causal model has read nothing about the word's meaning at the word. "" if it may have."""
+    """Why a causal model has read nothing about the meaning at the word. "" if it may have."""
     if sentence.cue_after:
         return LATE
     if not sentence.text[: sentence.start].strip():

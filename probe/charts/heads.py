@@ -152,9 +152,11 @@ def marked(rows: pd.DataFrame) -> list[str]:
 
 
 def does_more(rows: pd.DataFrame) -> pd.Series:
-    """Whether each row moves the word, and does more for it than for unambiguous nouns: what
-    opposes it, and opposes it further than those, is no such row."""
-    return (rows["comparison"] == MORE) & (rows["net"] > 0)
+    """Whether each row moves the word toward the other meaning, and does more for it than for
+    unambiguous nouns: in the mean over the pairs of meanings, or, as a resolver, in one of them."""
+    # Cells of MLPs have no verdict.
+    is_resolver = rows.reindex(columns=["verdict"])["verdict"] == "resolver"
+    return ((rows["comparison"] == MORE) | is_resolver) & (rows["net"] > 0)
 
 
 def verdict_shape(names: list[str], *, legend: bool) -> Any:
@@ -293,8 +295,10 @@ def head_map(
     return finish(_map(word_heads, word, legend, mlps, limits=limits, read_at=depth), description)
 
 
-def head_maps(word_heads: pd.DataFrame) -> alt.HConcatChart | alt.Chart:
-    """The maps of all words side by side, on one scale."""
+def head_maps(
+    word_heads: pd.DataFrame, mlps: pd.DataFrame | None = None
+) -> alt.HConcatChart | alt.Chart:
+    """The maps of all words side by side, on one scale. mlps: as in `head_map`."""
     words = word_heads["word"].unique()
     if not len(words):
         note = "No word has a significant gap between its senses, so no map is drawn."
@@ -302,12 +306,13 @@ def head_maps(word_heads: pd.DataFrame) -> alt.HConcatChart | alt.Chart:
         return finish(
             chart.encode(text=alt.Text("note:N"), x=alt.XValue(0)).properties(height=30), note
         )
-    limits = effect_limits(word_heads)
+    limits = effect_limits(word_heads, mlps)
     charts = [
-        _map(word_heads, word, word == words[0], limits=limits).properties(title=str(word))
+        _map(word_heads, word, word == words[0], mlps, limits=limits).properties(title=str(word))
         for word in words
     ]
-    description = f"Maps of {', '.join(words)}: net swap effects of every head by layer and head."
+    parts = "head" if mlps is None else "head and MLP"
+    description = f"Maps of {', '.join(words)}: net swap effects of every {parts} by layer."
     return finish(alt.hconcat(*charts), description)
 
 

@@ -510,7 +510,7 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
     rows: the word's rows by frame
     """
     with_gate = [pair for pair in ranked_pairs if not math.isnan(pair.ambiguity_p)]
-    mlps_more = _mlps_more(rows["mlps"])
+    with_more = mlps_more(rows["mlps"])
     if not with_gate:
         nouns = min((pair.nouns for pair in ranked_pairs), default=0)
         return BesideNouns(
@@ -525,7 +525,7 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
             p_near=math.nan,
             times_as_far=math.nan,
             farther=(),
-            mlps_more=mlps_more,
+            mlps_more=with_more,
             not_compared=next((pair.not_compared for pair in ranked_pairs), ""),
         )
     share = sum(pair.general_share for pair in with_gate) / len(with_gate)
@@ -544,7 +544,7 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
         p_near=first.ambiguity_p_near,
         times_as_far=_times_as_far(share),
         farther=by_gap[:as_far],
-        mlps_more=mlps_more,
+        mlps_more=with_more,
         not_compared="",
     )
 
@@ -569,8 +569,10 @@ def _nouns_by_gap(word: str, controls: pd.DataFrame, depth: int) -> tuple[str, .
     return tuple(gaps.sort_values(ascending=False, kind="stable").index)
 
 
-def _mlps_more(mlps: pd.DataFrame) -> tuple[int, ...]:
-    """The layers whose MLP does more for the word than for unambiguous nouns.
+def mlps_more(mlps: pd.DataFrame) -> tuple[int, ...]:
+    """The layers whose MLP does more for a word than for unambiguous nouns.
+
+    mlps: the rows of one word
 
     The mean over the pairs of senses must be above 0, and one pair must pass the rule of
     `verdicts.comparison` with its p times the number of pairs (Bonferroni).

@@ -177,6 +177,18 @@ def test_a_clear_effect_that_rounds_to_zero_is_a_dot():
     assert marks == {"•"}
 
 
+def test_maps_side_by_side_have_a_column_of_mlps_on_the_same_scale():
+    mlps = charts.mlps_beside_nouns(FRAMES["mlps"].assign(net=0.87), {})
+    spec = charts.head_maps(HEADS, mlps).to_dict()
+    assert scale_of(spec, "color")["domain"][-1] == pytest.approx(0.9)
+    domains = [
+        view["encoding"]["x"]["scale"]["domain"]
+        for view in parts(spec)
+        if "scale" in view["encoding"]["x"]
+    ]
+    assert domains and all(domain == [0, 1, 2, 3, "MLP"] for domain in domains)
+
+
 def test_an_empty_table_gives_a_note_instead_of_maps():
     spec = charts.head_maps(HEADS[:0]).to_dict()
     assert "no map is drawn" in rows_of(spec, "note")[0]["note"]

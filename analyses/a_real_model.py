@@ -19,7 +19,7 @@
 # Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real` are read. Writes into
 # `reports/real` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: The effect of swapping one head's output at the word in SmolLM2-135M-Instruct: the same three heads, L4H1, L4H2 and L5H1, lead for all three words. A filled star is a resolver, an open star a mover. Second picture: in the encoder MiniLM no head leads for all words; 15 to 22 share the work.
+# Shown: The effect of swapping one head's output at the word in SmolLM2-135M-Instruct: the same three heads, L4H1, L4H2 and L5H1, lead for all three words. MLP 5 moves them farther. A frame marks what does more for the word than for unambiguous nouns; an open star is a mover, a filled one a resolver. Second picture: in the encoder MiniLM no head leads for all words; 15 to 22 share the work.
 
 # %%
 import os
@@ -29,11 +29,12 @@ from pathlib import Path
 import pandas as pd
 
 from probe import charts
+from probe.results.findings import mlps_more
 
 charts.as_pictures()  # no network
 folder = Path(str(files("probe"))).parent / "reports" / "real"  # in a clone
-tables = ("words", "word_heads", "curves", "random_sets")
-words, heads, curves, random_sets = (pd.read_csv(folder / f"{name}.csv") for name in tables)
+tables = ("words", "word_heads", "curves", "random_sets", "mlps")
+words, heads, curves, random_sets, mlps = (pd.read_csv(folder / f"{name}.csv") for name in tables)
 
 # %% [markdown]
 # ## The sentences and the gap
@@ -60,8 +61,8 @@ words[
 # %% [markdown]
 # ## The same three heads
 #
-# Percent of the gap between two senses, minus the effect of a donor of the same sense at the same distance. Heads of the first
-# six layers are read at the read-out layer, later heads after the last layer.
+# Percent of the gap between two senses, minus the effect of a donor of the same sense at the same distance. Heads and MLPs of the
+# first six layers are read at the read-out layer, later ones after the last layer. (*mole* is read one layer later.)
 
 # %%
 leading = heads[heads["rank"] <= 6].sort_values(["word", "rank"])
@@ -70,11 +71,29 @@ leading = leading[
 ]
 leading
 
+
 # %%
+def mlp_cells(mlps: pd.DataFrame) -> pd.DataFrame:
+    """The column of MLPs, with those that do more for the word than for unambiguous nouns."""
+    return charts.mlps_beside_nouns(
+        mlps, {word: mlps_more(rows) for word, rows in mlps.groupby("word")}
+    )
+
+
 out = Path(os.environ.get("PROBE_OUT", "reports/real"))
-chart = charts.head_maps(heads)
+chart = charts.head_maps(heads, mlp_cells(mlps))
 charts.save(chart, out / "a_real_model.png")
 chart
+
+# %% [markdown]
+# ## MLPs move the word farther than any head
+#
+# MLP 5 is the last part before the read-out layer of *bank* and *apple*, and MLP 29 the last part of the model. An MLP reads only
+# the word's own vector, so it passes on and enlarges what heads brought there.
+
+# %%
+largest = mlps.groupby(["word", "layer"], as_index=False)["net"].mean()
+largest[largest["layer"].isin([5, 29])].pivot(index="layer", columns="word", values="net").round(3)
 
 # %% [markdown]
 # ## Few heads are enough
@@ -115,10 +134,10 @@ leading.round(4).to_csv(out / "a_real_model.csv", index=False)
 # tenths of the gap.
 
 # %%
-encoder_words, encoder_heads, encoder_curves, encoder_random = (
+encoder_words, encoder_heads, encoder_curves, encoder_random, encoder_mlps = (
     pd.read_csv(folder / "minilm" / f"{name}.csv") for name in tables
 )
-chart = charts.head_maps(encoder_heads)
+chart = charts.head_maps(encoder_heads, mlp_cells(encoder_mlps))
 charts.save(chart, out / "a_real_encoder.png")
 chart
 

@@ -17,7 +17,6 @@ from .heads import MARKS as MARKS
 from .heads import MIXER as MIXER
 from .heads import NUMBERS_FROM as NUMBERS_FROM
 from .heads import SMALLEST_CELL as SMALLEST_CELL
-from .heads import UNMARKED as UNMARKED
 from .heads import EffectLimits as EffectLimits
 from .heads import cell_size as cell_size
 from .heads import control_strips as control_strips

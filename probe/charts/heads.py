@@ -33,6 +33,7 @@ from probe.charts.palette import (
     tips,
 )
 from probe.inference.verdicts import ORDER
+from probe.results.leading import UNMARKED, with_verdict
 from probe.stats.limits import LEVEL, SMALLEST
 from probe.stats.numbers import NARROW, decimal, percent
 
@@ -60,7 +61,6 @@ MARKS = {
     "L0.5,0.12L0.12,0.12L0.12,0.5L-0.12,0.5L-0.12,0.12L-0.5,0.12Z",
     "none": "M-0.4,0A0.4,0.4,0,1,1,0.4,0A0.4,0.4,0,1,1,-0.4,0Z",
 }
-UNMARKED = ("separates", "none")  # in a map: too many, and nothing depends on them
 MORE = "more"  # the comparison of a head that does more for the word than for unambiguous nouns
 MORE_FRAME = {"stroke": INK, "strokeWidth": 2.5, "fillOpacity": 0}
 COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "mover": WITH, "opposes": AGAINST}
@@ -152,9 +152,11 @@ def marked(rows: pd.DataFrame) -> list[str]:
 
 
 def does_more(rows: pd.DataFrame) -> pd.Series:
-    """Whether each row moves the word, and does more for it than for unambiguous nouns: what
-    opposes it, and opposes it further than those, is no such row."""
-    return (rows["comparison"] == MORE) & (rows["net"] > 0)
+    """Whether each row moves the word toward the other meaning, and does more for it than for
+    unambiguous nouns: in the mean over the pairs of meanings, or, as a resolver, in one of them."""
+    # Cells of MLPs have no verdict.
+    is_resolver = rows.reindex(columns=["verdict"])["verdict"] == "resolver"
+    return ((rows["comparison"] == MORE) | is_resolver) & (rows["net"] > 0)
 
 
 def verdict_shape(names: list[str], *, legend: bool) -> Any:
@@ -183,11 +185,14 @@ def effect_limits(
     *,
     read_at: Mapping[str, int] | None = None,
 ) -> EffectLimits:
-    """The ends of the scales of all words. read_at: as in `head_map`."""
-    frames = [word_heads] if mlps is None else [word_heads, mlps]
-    rows = pd.concat(
-        [frame[["word", "layer", "net"]] for frame in frames if len(frame)] or [word_heads]
-    )
+    """The ends of the scales of all words. read_at: as in `head_map`.
+
+    Of heads with a verdict and of MLPs; of all heads if there are none. A stronger cell has the
+    colour of the end.
+    """
+    frames = [with_verdict(word_heads), *([] if mlps is None else [mlps])]
+    frames = [frame for frame in frames if len(frame)] or [word_heads]
+    rows = pd.concat([frame[["word", "layer", "net"]] for frame in frames])
     depths = rows["word"].map(read_at or {}).fillna(math.inf)
     is_at_end = rows["layer"] >= depths
     return EffectLimits(_limit(rows.loc[~is_at_end, "net"]), _limit(rows.loc[is_at_end, "net"]))
@@ -276,7 +281,7 @@ def head_map(
     on the map is a second panel with its own scale.
     """
     rows = ranked_heads(of_word(word_heads, word))
-    best = rows.nlargest(1, "net").iloc[0]
+    best = _or_all(with_verdict(rows), rows).nlargest(1, "net").iloc[0]
     resolvers = ", ".join(rows.loc[rows["verdict"] == "resolver", "name"]) or "none"
     do_more = ", ".join(rows.loc[does_more(rows), "name"]) or "none"
     description = (
@@ -290,8 +295,10 @@ def head_map(
     return finish(_map(word_heads, word, legend, mlps, limits=limits, read_at=depth), description)
 
 
-def head_maps(word_heads: pd.DataFrame) -> alt.HConcatChart | alt.Chart:
-    """The maps of all words side by side, on one scale."""
+def head_maps(
+    word_heads: pd.DataFrame, mlps: pd.DataFrame | None = None
+) -> alt.HConcatChart | alt.Chart:
+    """The maps of all words side by side, on one scale. mlps: as in `head_map`."""
     words = word_heads["word"].unique()
     if not len(words):
         note = "No word has a significant gap between its senses, so no map is drawn."
@@ -299,12 +306,13 @@ def head_maps(word_heads: pd.DataFrame) -> alt.HConcatChart | alt.Chart:
         return finish(
             chart.encode(text=alt.Text("note:N"), x=alt.XValue(0)).properties(height=30), note
         )
-    limits = effect_limits(word_heads)
+    limits = effect_limits(word_heads, mlps)
     charts = [
-        _map(word_heads, word, word == words[0], limits=limits).properties(title=str(word))
+        _map(word_heads, word, word == words[0], mlps, limits=limits).properties(title=str(word))
         for word in words
     ]
-    description = f"Maps of {', '.join(words)}: net swap effects of every head by layer and head."
+    parts = "head" if mlps is None else "head and MLP"
+    description = f"Maps of {', '.join(words)}: net swap effects of every {parts} by layer."
     return finish(alt.hconcat(*charts), description)
 
 
@@ -318,10 +326,22 @@ def survey_verdicts(heads: pd.DataFrame) -> pd.Series:
     return verdict
 
 
+def _has_survey_verdict(heads: pd.DataFrame) -> pd.Series:
+    """Whether each head moves words significantly, or has a verdict. `heads` is the frame
+    `survey_heads`."""
+    return (heads["p"] < LEVEL) | ~survey_verdicts(heads).isin(UNMARKED)
+
+
+def _or_all(rows: pd.DataFrame, all_rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows; all of them if there are none."""
+    return rows if len(rows) else all_rows
+
+
 def survey_limits(heads: pd.DataFrame) -> EffectLimits:
     """The ends of the scales of `survey_map`. heads: the frame `survey_heads` of one model."""
-    is_at_end = heads["layer"] >= heads["read_depth"].min()
-    effects = heads["effect"]
+    rows = _or_all(heads[_has_survey_verdict(heads)], heads)
+    is_at_end = rows["layer"] >= heads["read_depth"].min()
+    effects = rows["effect"]
     return EffectLimits(_limit(effects[~is_at_end]), _limit(effects[is_at_end]))
 
 
@@ -341,7 +361,7 @@ def survey_map(heads: pd.DataFrame, *, limits: EffectLimits) -> alt.LayerChart |
         word="", verdict=survey_verdicts(heads), comparison=comparison
     )
     clear = ((rows["net_low"] > 0) | (rows["net_high"] < 0)).sum()
-    best = rows.nlargest(1, "net").iloc[0]
+    best = _or_all(rows[_has_survey_verdict(heads)], rows).nlargest(1, "net").iloc[0]
     names = ", ".join(head_names(rows[moves & (comparison == MORE)])) or "none"
     description = (
         f"Map over words: net swap effects of {len(rows)} heads by layer and head. The largest is "
@@ -583,7 +603,7 @@ def separation_and_effect(word_heads: pd.DataFrame, word: str) -> alt.LayerChart
     """Held-out AUROC of each head's write against its net swap effect, for the heads up to a word's
     read-out.
 
-    The heads with the largest clear effects are named.
+    The heads with a verdict and the largest clear effects are named.
     """
     rows = ranked_heads(of_word(word_heads, word))
     leftmost = min(0.4, float(word_heads["auroc"].min()) - 0.05)
@@ -610,7 +630,8 @@ def separation_and_effect(word_heads: pd.DataFrame, word: str) -> alt.LayerChart
         y=y, shape=verdict_shape(kinds, legend=False), color=colour, tooltip=HEAD_TIPS
     )
     line = NAME_HEIGHT * (high - low)
-    outstanding = rows[rows["clear"] & (rows["net"].abs() > line / 2)].nlargest(NAMED, "net")
+    outstanding = with_verdict(rows[rows["clear"] & (rows["net"].abs() > line / 2)])
+    outstanding = outstanding.nlargest(NAMED, "net")
     names = alt.Chart(_spread(outstanding, line=line)).mark_text(
         **TEXT | {"align": "right", "dx": -8}
     )

@@ -26,6 +26,7 @@ from probe.charts.palette import head_names, of_word
 from probe.charts.survey import carried_over, distances_by_depth
 from probe.charts.writes import decomposition_bars, share_bars
 from probe.errors import InputError
+from probe.results.leading import leading
 
 TOP_HEADS = 3  # of a word, in the pictures that compare a few heads
 
@@ -176,5 +177,4 @@ class StudyCharts:
 
     def _top_heads(self, word: str) -> list[str]:
         """The names of a word's top heads."""
-        ranked = of_word(self._frames["word_heads"], word).dropna(subset="rank")
-        return head_names(ranked.nsmallest(TOP_HEADS, "rank"))
+        return head_names(leading(of_word(self._frames["word_heads"], word))[:TOP_HEADS])

@@ -45,7 +45,7 @@ from probe.experiments.nouns import NounInPlace, noun_runs
 from probe.experiments.observe import Observation, clearest
 from probe.experiments.plan import Size, Work
 from probe.experiments.prepare import Prepared
-from probe.experiments.run import Run
+from probe.experiments.run import LEADERS, Run
 from probe.model.records import as_array
 from probe.model.tokens import TargetText
 from probe.model.weights import Weights
@@ -243,7 +243,7 @@ def measure(run: Run) -> Circuit | None:
         run.observation,
         first.prepared,
         [each.in_place for each in noun_runs(run, first.number)],
-        run.top_heads,
+        run.top_heads[:LEADERS],
         seed=run.options.seed,
     )
 

@@ -21,8 +21,8 @@ from probe.experiments.cue_words import (
 )
 from probe.experiments.cues import axes_of_sentences, scan
 from probe.experiments.plan import Size, Work
-from probe.experiments.record import WordRecord, leading_heads
-from probe.experiments.run import LEADERS, Run
+from probe.experiments.record import WordRecord
+from probe.experiments.run import Run
 from probe.model.model import Model
 from probe.model.tokens import whole_words
 from probe.stats.resampling import Array
@@ -87,8 +87,7 @@ def measure(run: Run) -> CueSample | None:
         # The frames are English, and a vocabulary may contain too few whole words. A report then
         # has no sample; `probe.cues` raises the error.
         return None
-    ranking = leading_heads(run.pairs, run.weights.has_heads.numel() * run.weights.shape[1])
-    heads = [head for head in ranking if head[0] < axes.depth][:LEADERS]
+    heads = [head for head in run.top_heads if head[0] < axes.depth]
     scanned = scan(run.weights, slots.templates, slots.ids, axes, heads)
     texts = [observation.material.sentences[row].text for row in pair.split.rows]
     return CueSample(

@@ -1,10 +1,10 @@
 """The sentences of a study in tokens: the words, the positions of word and cue, and the sentences
 that are left out.
 
-A causal model cannot use a sentence whose cue follows the word, nor sentences of different senses
-that are identical up to the word. They are left out with the reason and are not ranked. To such a
-model, all sentences of a sense that are identical up to the word are the same sentence. Only the
-first is used, so that none counts twice.
+A causal model cannot use a sentence that begins with the word or whose cue follows the word, nor
+sentences of different senses that are identical up to the word. They are left out with the reason
+and are not ranked. To such a model, all sentences of a sense that are identical up to the word are
+the same sentence. Only the first is used, so that none counts twice.
 
 A sentence whose word or cue is not in the model's vocabulary, or whose word shares its last token
 with later letters, is left out with the reason as well. A study refuses any other sentence that the
@@ -289,14 +289,21 @@ def prepare_counted(model: Model, word: str, sentences: Sequence[Sentence]) -> M
             continue
         except InputError:
             left_out.append(LeftOut(sentence.text, _why_not(model, sentence)))
-            continue
-        if model.config.causal and not sentence.text[: sentence.start].strip():
-            # All such vectors are identical, and the norm of a first token's vector is often huge.
-            left_out.append(LeftOut(sentence.text, NOTHING_BEFORE))
         else:
             rows.append(row)
     material = _material(word, rows, left_out)
     return _as_read_from_left(material) if model.config.causal else material
+
+
+def _why_unread(sentence: Sentence) -> str:
+    """Why a causal model has read nothing about the meaning at the word. "" if it may have."""
+    if sentence.cue_after:
+        return LATE
+    if not sentence.text[: sentence.start].strip():
+        # All such vectors are identical. Many models also use the first token as an attention sink
+        # with a vector of enormous norm, so one such sentence decides the effects of whole heads.
+        return NOTHING_BEFORE
+    return ""
 
 
 def _why_not(model: Model, sentence: Sentence) -> str:
@@ -355,8 +362,9 @@ def _as_read_from_left(material: Material) -> Material:
     left_out = []
     earlier = set()  # prefixes; all other sentences with one have the same sense
     for row, (sentence, prefix) in enumerate(zip(material.sentences, prefixes, strict=True)):
-        if sentence.cue_after:
-            left_out.append(LeftOut(sentence.text, LATE))
+        unread = _why_unread(sentence)
+        if unread:
+            left_out.append(LeftOut(sentence.text, unread))
         elif len(senses_of[sentence.text, sentence.start]) > 1:
             left_out.append(LeftOut(sentence.text, TWO_LABELS))
         elif len(senses_of[prefix]) > 1:
@@ -380,7 +388,7 @@ def _require_two_senses(material: Material) -> None:
         left_out = counted(len(reasons), "sentence")
         usable += f" ({left_out} left out: {reasons[-1]})"
     step = "Give sentences of at least two senses"
-    if {LATE, SAME} & set(reasons):
+    if {LATE, SAME, NOTHING_BEFORE} & set(reasons):
         step += (
             " with the cue before the word, or choose a model that reads both ways, such as "
             "tiny-senses-bidirectional"

@@ -19,7 +19,7 @@ from probe.model.weights import Weights
 from probe.patching.kept_keys import KeptKeys
 from probe.patching.sets import HeadIndex
 
-LEADERS = 3  # top heads of a word, which are examined in detail
+LEADERS = 3  # top heads of a word
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,11 @@ class Run:
 
     @cached_property
     def top_heads(self) -> list[HeadIndex]:
-        """The top heads of the word."""
+        """The heads that are examined in detail.
+
+        A study assigns those that its page names, as soon as their verdicts are known. Otherwise
+        they are the heads with the largest effects.
+        """
         return leading_heads(self.pairs, LEADERS)
 
     @property

@@ -44,8 +44,6 @@ NO_RESOLVER = "none"
 NOT_RESOLVED = "No head does more for an ambiguous word than for unambiguous nouns."
 NOT_COMPARED = "No word was compared with unambiguous nouns."
 EXPLORATORY = "Exploratory, because there are few sentences."
-# A fact of a word without a resolver.
-AS_FAR = "none: unambiguous nouns change as much"
 
 
 @dataclass(frozen=True)
@@ -139,9 +137,14 @@ def some_names(
     most: int = NAMED,
 ) -> str:
     """The names of the first heads, at most `most`, and how many others there are."""
-    names = [name(head) for head in heads[:most]]
-    further = len(heads) - len(names)
-    return listed([*names, counted(further, "other")] if further else names)
+    return _some([name(head) for head in heads], most=most)
+
+
+def _some(names: Sequence[str], *, most: int) -> str:
+    """The first names, at most `most`, and how many others there are."""
+    named = list(names[:most])
+    further = len(names) - len(named)
+    return listed([*named, counted(further, "other")] if further else named)
 
 
 def facts(finding: WordFindings) -> tuple[tuple[str, str], ...]:
@@ -165,7 +168,8 @@ def _resolver_names(finding: WordFindings) -> str:
     if not finding.movers or not finding.beside_nouns.pairs:
         return ""
     if not finding.resolvers:
-        return AS_FAR if finding.beside_nouns.as_far else NO_RESOLVER
+        farther = _farther_nouns(finding)
+        return f"{NO_RESOLVER}: {farther}" if farther else NO_RESOLVER
     with_readers = [head for head in finding.resolvers if head.with_its_readers]
     names = some_names(
         finding.resolvers,
@@ -202,9 +206,17 @@ def _nouns(finding: WordFindings) -> str:
     if about.pairs < ranked:
         rank += f" in {about.pairs} of {counted(ranked, 'pair')} of meanings"
     if about.as_far:
-        return f"{rank}; {about.furthest} moves farthest"
+        return f"{rank}; {_farther_nouns(finding)}"
     near = "" if math.isnan(about.p_near) else f"; {_near(about.near, about.p_near)}"
     return f"{rank}, moves {_times(about.times_as_far)}{near}"
+
+
+def _farther_nouns(finding: WordFindings) -> str:
+    """Which unambiguous nouns move at least as far as the word; "" if it is first of all."""
+    nouns = finding.beside_nouns.farther
+    if not nouns:
+        return ""
+    return f"{_some(nouns, most=LEADERS)} {'moves' if len(nouns) == 1 else 'move'} farther"
 
 
 def _near(nouns: int, p: float) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from probe.charts.evidence import HEAD_PARTS
 from probe.pages.cues import columns
-from probe.pages.heads import EffectAxis, effect_axis, head_facts, with_card
+from probe.pages.heads import EffectAxis, effect_axis, head_facts
 from probe.pages.sentences import arcs, of_head
 from probe.pages.why import reason
 from probe.results.findings import HeadFinding, WordFindings
@@ -30,7 +30,7 @@ Section = dict[str, Any]
 
 
 def cards(findings: Mapping[str, WordFindings], verdicts: pd.DataFrame) -> list[Section]:
-    """For each word the cards of its top heads.
+    """For each word the cards of the heads that the page names.
 
     verdicts: the table with the reasons of verdicts.
     """
@@ -39,10 +39,10 @@ def cards(findings: Mapping[str, WordFindings], verdicts: pd.DataFrame) -> list[
         {
             "word": finding.word,
             "all": len(finding.heads),
-            "heads": [_card(finding, head, verdicts, axis) for head in with_card(finding)],
+            "heads": [_card(finding, head, verdicts, axis) for head in finding.named],
         }
         for finding in findings.values()
-        if finding.heads
+        if finding.named
     ]
 
 

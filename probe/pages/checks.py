@@ -14,7 +14,7 @@ from probe import charts
 from probe.pages.heads import head_facts
 from probe.pages.words import among_nouns
 from probe.results.columns import TABLES
-from probe.results.findings import MOVERS, Frames, HeadFinding, PairOfSenses, WordFindings
+from probe.results.findings import Frames, HeadFinding, PairOfSenses, WordFindings
 from probe.results.frames import FEW, FEW_CUES
 from probe.stats.limits import FEWEST_NOUNS
 from probe.stats.numbers import decimal, distance_percent, p_value
@@ -59,7 +59,7 @@ def compared_with_nouns(findings: Mapping[str, WordFindings]) -> Section:
 
 def _compared(finding: WordFindings) -> list[HeadFinding]:
     """The significant heads of a word, or else its top heads; only heads that were compared."""
-    heads = [head for head in finding.heads if head.verdict in MOVERS] or finding.top_heads
+    heads = finding.movers or finding.top_heads
     return [head for head in heads if head.comparison][:TABLE_ROWS]
 
 
@@ -80,7 +80,7 @@ def _changes_farther(pair: PairOfSenses) -> str:
     """Whether the word changes farther than unambiguous nouns."""
     if math.isnan(pair.ambiguity_p):
         return "not compared"
-    return "yes" if pair.ambiguous else "not significant"
+    return "yes" if pair.ambiguous else "no"
 
 
 def _controls_and_power(finding: WordFindings) -> Section:

@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
-from probe.experiments.run import LEADERS
 from probe.results.findings import Frames, HeadFinding, WordFindings, peak
+from probe.results.leading import UNMARKED
 from probe.stats.limits import LEVEL, SMALLEST
 from probe.stats.numbers import decimal, measured, p_value, percent
 
@@ -103,14 +103,7 @@ class EffectAxis:
 
 def effect_axis(findings: Mapping[str, WordFindings]) -> EffectAxis:
     """The axis of the heads that have a card."""
-    return EffectAxis(head for finding in findings.values() for head in with_card(finding))
-
-
-def with_card(finding: WordFindings) -> list[HeadFinding]:
-    """The heads of a word that have a card: the leaders, and those whose sentences are worth
-    reading."""
-    top_heads = list(finding.top_heads)
-    return top_heads + [head for head in finding.heads_read if head not in top_heads]
+    return EffectAxis(head for finding in findings.values() for head in finding.named)
 
 
 def is_clear(head: HeadFinding) -> bool:
@@ -126,7 +119,7 @@ def effect_charts(findings: Mapping[str, WordFindings]) -> list[Section]:
 
 
 def _effect_charts(finding: WordFindings) -> Section:
-    names = [head.name for head in finding.heads_read[:LEADERS]]
+    names = [head.name for head in finding.top_heads]
     # Without marked cues there is no distance, and without pairs no part.
     section: Section = {"distance": None, "part": None}
     if not names:
@@ -206,7 +199,7 @@ def every_head(findings: Mapping[str, WordFindings], frames: Frames) -> list[Sec
 
 def _in_table(heads: Sequence[HeadFinding]) -> list[HeadFinding]:
     """The first heads, and the others that the map marks."""
-    unmarked = [head for head in heads[TABLE_ROWS:] if head.verdict in charts.UNMARKED]
+    unmarked = [head for head in heads[TABLE_ROWS:] if head.verdict in UNMARKED]
     return [head for head in heads if head not in unmarked]
 
 

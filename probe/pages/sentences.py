@@ -41,7 +41,7 @@ def examples(findings: Mapping[str, WordFindings]) -> dict[str, Section]:
     for word, finding in findings.items():
         readings = finding.rows["readings"]
         read = set(zip(readings["layer"], readings["head"], strict=True))
-        leading = next((head for head in finding.heads if (head.layer, head.head) in read), None)
+        leading = next((head for head in finding.named if (head.layer, head.head) in read), None)
         if leading is not None:
             by_word[word] = _sentence(finding, _clearest(of_head(readings, leading)))
     return by_word

@@ -346,7 +346,7 @@ def _word_pictures(by_model: Sequence[SurveyFindings], surveys: Sequence[Survey]
     cells: list[pd.DataFrame | None] = []
     ends = [0.0]
     for number, (findings, survey) in enumerate(zip(by_model, surveys, strict=True)):
-        if not findings.ranked:
+        if not findings.top_heads:
             cells.append(None)
             continue
         rows = _cells(findings, survey, number)

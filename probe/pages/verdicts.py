@@ -42,8 +42,11 @@ MEANINGS = {
 MEANINGS_WITHOUT_NEXT = MEANINGS | {
     "mover": "moves the word beyond chance for every head tested",
 }
-# Next to the marks of a map, where resolvers and movers are known.
+# Next to the marks of a map.
 GLOSSES = {
+    "resolver": "a mover with a frame; the word itself moves farther than nouns",
+    "mover": "moves the word",
+    "opposes": "moves it the wrong way",
     "position-explained": "because of the token next to it",
     "confounded": "perhaps not by meaning",
     "backup": "compensates for another head",

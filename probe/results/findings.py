@@ -30,15 +30,13 @@ from probe.experiments.material import LATE
 from probe.experiments.run import LEADERS
 from probe.inference.verdicts import comparison_of_writes, passes_gate, rank_among_nouns
 from probe.results.frames import without_rows
+from probe.results.leading import MOVERS, UNMARKED, leading, named
 from probe.stats.limits import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
 
 MOST_OF_IT = 0.5  # fraction of an effect or of the gap: more than everything else together
 OVER = 1.05  # fraction of the gap: a set that keeps more than all heads do, beyond noise
 NEARLY_ALL = 0.9  # fraction of the gap
-# Fraction of the gap: the smallest clear effect of a head to be read in detail.
-WORTH_READING = 0.01
-MOVERS = ("resolver", "mover")  # the verdicts of heads that move the word
 MORE = "more"  # the comparison of a part that does more for the word than for nouns
 
 PUNCTUATION = ".,;:!?\"'()"
@@ -143,7 +141,7 @@ class PairOfSenses:
     nuisances: tuple[str, ...]  # keys of CONFOUNDERS that also separate the senses of a ranked pair
     confounders: tuple[str, ...]  # the nuisances if the word did not pass the gate, else none
     resolvers: tuple[str, ...]  # names of the heads that resolve the senses
-    leading_head: str | None  # name of the head with rank 1
+    leading_head: str | None  # name of the first leading head
     leading_effect: float
 
     @property
@@ -177,7 +175,7 @@ class BesideNouns:
     # How many times as far the word changes as the nouns: a ratio of distances, infinite if the
     # nouns do not change.
     times_as_far: float
-    furthest: str  # the noun that changes furthest
+    farther: tuple[str, ...]  # the nouns that change at least as far, the farthest first
     mlps_more: tuple[int, ...]  # layers whose MLP does more for the word, mean over pairs of senses
     not_compared: str  # why the gate was not computed
 
@@ -293,12 +291,13 @@ class WordFindings:
     nuisances: tuple[str, ...]  # of any pair of senses
     confounders: tuple[str, ...]  # of any pair of senses
     heads: tuple[HeadFinding, ...]
-    top_heads: tuple[HeadFinding, ...]  # the top heads
+    # The first leading heads, and the same with all resolvers (`probe.results.leading`).
+    top_heads: tuple[HeadFinding, ...]
+    named: tuple[HeadFinding, ...]
     resolvers: tuple[HeadFinding, ...]
     movers: tuple[HeadFinding, ...]  # includes the resolvers
     # Heads that significantly move the word the wrong way by at least WORTH_NAMING, largest first.
     opposing: tuple[HeadFinding, ...]
-    heads_read: tuple[HeadFinding, ...]  # heads whose attention is described sentence by sentence
     rank_groups: tuple[tuple[str, ...], ...]  # top heads by overlapping ranks
     tests: MoverTests | None
     without_continuation: tuple[str, ...]  # movers that do not change the prepared next words
@@ -355,7 +354,9 @@ def word_findings(
     resolvers = tuple(head for head in heads if head.verdict == "resolver")
     movers = tuple(head for head in heads if head.verdict in MOVERS)
     mover_rows = rows["heads"][rows["heads"]["verdict"].isin(MOVERS)]
-    top_heads = heads[:LEADERS]
+    by_name = {head.name: head for head in heads}
+    named_heads = tuple(by_name[name] for name in names_of(named(rows["word_heads"], LEADERS)))
+    top_heads = named_heads[:LEADERS]
     sufficient = smallest_set(rows["curves"])
     read_depth = int(rows["words"]["depth"].iloc[0])
     ranked_pairs = [pair for pair in pairs if pair.ranked]
@@ -378,11 +379,11 @@ def word_findings(
         confounders=tuple(dict.fromkeys(name for pair in pairs for name in pair.confounders)),
         heads=heads,
         top_heads=top_heads,
+        named=named_heads,
         resolvers=resolvers,
         movers=movers,
         opposing=_opposing(heads),
-        heads_read=_heads_read(heads, rows["readings"]),
-        rank_groups=rank_groups(top_heads),
+        rank_groups=rank_groups([head for head in heads if head in top_heads]),
         tests=_tests_of_movers(rows["heads"]),
         without_continuation=_without_continuation(rows["heads"], movers),
         other_heads=_other_heads(heads),
@@ -469,20 +470,6 @@ def _highest(head: HeadFinding) -> float:
     return math.nan if head.rank_high is None else head.rank_high
 
 
-def _heads_read(heads: Sequence[HeadFinding], readings: pd.DataFrame) -> tuple[HeadFinding, ...]:
-    """The movers and the heads with a clear effect, among the heads whose attention was read. The
-    first of these heads if there are no such heads.
-    """
-    names = set(names_of(readings[["layer", "head"]].drop_duplicates()))
-    candidates = [head for head in heads if head.name in names]
-    worth_reading = [
-        head
-        for head in candidates
-        if head.verdict in MOVERS or (head.net_low > 0 and head.net >= WORTH_READING)
-    ]
-    return tuple(worth_reading or candidates[:1])
-
-
 def pairs_of_senses(rows: Frames) -> tuple[PairOfSenses, ...]:
     """The pairs of senses of a word.
 
@@ -493,7 +480,7 @@ def pairs_of_senses(rows: Frames) -> tuple[PairOfSenses, ...]:
 
 def _pair_of_senses(row: Row, heads: pd.DataFrame) -> PairOfSenses:
     of_pair = heads[(heads["sense_a"] == row["sense_a"]) & (heads["sense_b"] == row["sense_b"])]
-    first = of_pair[of_pair["rank"] == 1].to_dict("records") if row["ranked"] else []
+    first = leading(of_pair)[:1].to_dict("records") if row["ranked"] else []
     nuisances = [
         name
         for name, (column, level) in CONFOUNDERS.items()
@@ -523,8 +510,7 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
     rows: the word's rows by frame
     """
     with_gate = [pair for pair in ranked_pairs if not math.isnan(pair.ambiguity_p)]
-    shares = _shares_of_nouns(word, rows["controls"], int(rows["words"]["depth"].iloc[0]))
-    mlps_more = _mlps_more(rows["mlps"])
+    with_more = mlps_more(rows["mlps"])
     if not with_gate:
         nouns = min((pair.nouns_compared for pair in ranked_pairs), default=0)
         return BesideNouns(
@@ -538,25 +524,27 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
             near=0,
             p_near=math.nan,
             times_as_far=math.nan,
-            furthest="",
-            mlps_more=mlps_more,
+            farther=(),
+            mlps_more=with_more,
             not_compared=next((pair.not_compared for pair in ranked_pairs), ""),
         )
     share = sum(pair.general_share for pair in with_gate) / len(with_gate)
     first = with_gate[0]  # the gate and its nouns are the same for all pairs of senses
+    as_far = first.place_among_nouns - 1
+    by_gap = _nouns_by_gap(word, rows["controls"], int(rows["words"]["depth"].iloc[0]))
     return BesideNouns(
         pairs=len(with_gate),
         passed=first.ambiguous,
         nouns=first.nouns_compared,
-        as_far=first.place_among_nouns - 1,
+        as_far=as_far,
         general_share=share,
         largest_share=max(pair.largest_share for pair in with_gate),
         p=first.ambiguity_p,
         near=first.nouns_near,
         p_near=first.ambiguity_p_near,
         times_as_far=_times_as_far(share),
-        furthest=str(shares.idxmax()) if len(shares) else "",
-        mlps_more=mlps_more,
+        farther=by_gap[:as_far],
+        mlps_more=with_more,
         not_compared="",
     )
 
@@ -573,14 +561,18 @@ def _times_as_far(share: float) -> float:
     return share**-0.5 if share > 0 else math.inf
 
 
-def _shares_of_nouns(word: str, controls: pd.DataFrame, depth: int) -> pd.Series:
-    """The share of every noun at a depth by noun, mean over the word's pairs of senses."""
+def _nouns_by_gap(word: str, controls: pd.DataFrame, depth: int) -> tuple[str, ...]:
+    """The unambiguous nouns in the order of the ambiguity gate: by the squared gap at a depth,
+    summed over the word's pairs of senses, the largest first."""
     rows = controls[(controls["depth"] == depth) & (controls["noun"] != word)]
-    return rows.groupby("noun", sort=False)["general_share"].mean().dropna()
+    gaps = rows.groupby("noun", sort=False)["gap"].sum()
+    return tuple(gaps.sort_values(ascending=False, kind="stable").index)
 
 
-def _mlps_more(mlps: pd.DataFrame) -> tuple[int, ...]:
-    """The layers whose MLP does more for the word than for unambiguous nouns.
+def mlps_more(mlps: pd.DataFrame) -> tuple[int, ...]:
+    """The layers whose MLP does more for a word than for unambiguous nouns.
+
+    mlps: the rows of one word
 
     The mean over the pairs of senses must be above 0, and one pair must pass the rule of
     `verdicts.comparison`, with its p corrected over the pairs.
@@ -603,8 +595,8 @@ def _same_token(depth: pd.DataFrame) -> bool:
 def leading_mlp(
     mlps: pd.DataFrame, heads: Sequence[HeadFinding], read_depth: int
 ) -> LeadingMlp | None:
-    """The MLP with the largest effect, if that is larger than the effect of every head. None if a
-    head has the largest effect, or no MLP was swapped.
+    """The MLP with the largest effect, if that is larger than the effect of every head with a
+    verdict. None if such a head has the largest effect, or no MLP was swapped.
 
     Only parts of layers below `read_depth` are compared, because later ones are read elsewhere.
     """
@@ -613,7 +605,7 @@ def leading_mlp(
         return None
     means = before.groupby("layer", as_index=False)["net"].mean()
     largest = means.loc[means["net"].to_numpy().argmax()]
-    effects = [head.net for head in heads if not head.at_end]
+    effects = [head.net for head in heads if head.verdict not in UNMARKED and not head.at_end]
     if largest["net"] <= max(effects, default=0.0):
         return None
     return LeadingMlp(layer=int(largest["layer"]), net=float(largest["net"]))

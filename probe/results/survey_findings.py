@@ -53,6 +53,11 @@ class HeadAcrossWords:
         return self.p < LEVEL and self.effect >= SMALLEST
 
     @property
+    def suggestive(self) -> bool:
+        """Whether its interval is above 0 and its effect at least SMALLEST."""
+        return self.effect_low > 0 and self.effect >= SMALLEST
+
+    @property
     def opposes(self) -> bool:
         """Whether it significantly moves words the wrong way, by at least SMALLEST."""
         return self.p < LEVEL and self.effect <= -SMALLEST
@@ -137,8 +142,9 @@ class SurveyFindings:
 
     @property
     def top_heads(self) -> tuple[HeadAcrossWords, ...]:
-        """The top movers, at most TOP_HEADS. Without movers, the first NAMED heads."""
-        return self.movers[:TOP_HEADS] or self.heads[:NAMED]
+        """The top movers, at most TOP_HEADS. Without movers, the first NAMED suggestive heads."""
+        suggestive = tuple(head for head in self.heads if head.suggestive)
+        return self.movers[:TOP_HEADS] or suggestive[:NAMED]
 
     @property
     def is_ambiguity(self) -> bool:

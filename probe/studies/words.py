@@ -24,13 +24,17 @@ from probe.experiments.material import Material, SensePairSplits
 from probe.experiments.measure import READING, SWAPPING, proceed, stage_units, start
 from probe.experiments.options import Options
 from probe.experiments.record import WordRecord
-from probe.experiments.run import Run
+from probe.experiments.run import LEADERS, Run
 from probe.experiments.store import read_record, write_record
+from probe.experiments.table import EXPERIMENTS
+from probe.inference.within import word_evidence
 from probe.model.load import load, untrained
 from probe.model.model import Model
 from probe.patching.sets import HeadIndex
 from probe.progress import Progress, Stage, part_of, stages
 from probe.provenance import content_key
+from probe.results import frames as tables
+from probe.results.leading import named
 from probe.text.sentences import Sentence
 
 WORDS = "words"  # the folder of the records
@@ -264,4 +268,18 @@ class WordRecords:
                 in_stage=in_stage,
             )
         keep = None if word.file is None else partial(write_record, word.file)
+        answering = [name for name in experiments if EXPERIMENTS[name].answers]
+        record = proceed(self._run, answering, keep=keep, in_stage=in_stage)
+        # The other experiments examine the heads that the page names, which verdicts decide.
+        if not record.has(experiments):
+            self._run.top_heads = named_heads(record, seed=self.options.seed) or self._run.top_heads
         return proceed(self._run, experiments, keep=keep, in_stage=in_stage)
+
+
+def named_heads(record: WordRecord, *, seed: int) -> list[HeadIndex]:
+    """The heads of a word that its page names. Empty if no head has a verdict."""
+    evidence = [word_evidence(record, seed=seed)]
+    rows = named(tables.word_heads(evidence, tables.heads(evidence)), LEADERS)
+    return [
+        (int(layer), int(head)) for layer, head in zip(rows["layer"], rows["head"], strict=True)
+    ]

@@ -177,6 +177,18 @@ def test_a_clear_effect_that_rounds_to_zero_is_a_dot():
     assert marks == {"•"}
 
 
+def test_maps_side_by_side_have_a_column_of_mlps_on_the_same_scale():
+    mlps = charts.mlps_beside_nouns(FRAMES["mlps"].assign(net=0.87), {})
+    spec = charts.head_maps(HEADS, mlps).to_dict()
+    assert scale_of(spec, "color")["domain"][-1] == pytest.approx(0.9)
+    domains = [
+        view["encoding"]["x"]["scale"]["domain"]
+        for view in parts(spec)
+        if "scale" in view["encoding"]["x"]
+    ]
+    assert domains and all(domain == [0, 1, 2, 3, "MLP"] for domain in domains)
+
+
 def test_an_empty_table_gives_a_note_instead_of_maps():
     spec = charts.head_maps(HEADS[:0]).to_dict()
     assert "no map is drawn" in rows_of(spec, "note")[0]["note"]
@@ -304,12 +316,25 @@ def test_the_scales_of_two_panels_are_the_same_for_every_word_whatever_its_read_
 
 def test_the_layer_from_which_heads_are_read_at_the_end_is_on_the_second_scale():
     nets = [0.31, 0.52, 0.74]  # of layers 0 to 2, the last two of which are read at the end
-    rows = pd.DataFrame({"word": "bank", "layer": range(3), "net": nets})
+    rows = pd.DataFrame({"word": "bank", "layer": range(3), "net": nets, "verdict": "mover"})
     assert charts.effect_limits(rows, read_at={"bank": 1}) == pytest.approx((0.4, 0.8))
     assert charts.effect_limits(rows, read_at={"bank": 2}) == pytest.approx((0.6, 0.8))
     assert charts.effect_limits(rows) == pytest.approx((0.8, 0.1))
-    of_survey = rows.rename(columns={"net": "effect"}).assign(read_depth=1)
+    of_survey = rows.rename(columns={"net": "effect"}).assign(read_depth=1, p=0.01, effect_low=0.1)
     assert charts.survey_limits(of_survey) == pytest.approx((0.4, 0.8))
+
+
+def test_a_head_without_a_verdict_does_not_set_the_scale():
+    rows = pd.DataFrame(
+        {"word": "spring", "layer": 0, "net": [0.55, 0.21], "verdict": ["none", "mover"]}
+    )
+    assert charts.effect_limits(rows) == pytest.approx((0.3, 0.1))
+    mlps = pd.DataFrame({"word": ["spring"], "layer": [0], "net": [0.44]})
+    assert charts.effect_limits(rows, mlps) == pytest.approx((0.5, 0.1))
+    of_survey = pd.DataFrame(
+        {"layer": 0, "effect": [0.55, 0.21], "effect_low": [-0.11, 0.1], "p": [0.97, 0.01]}
+    )
+    assert charts.survey_limits(of_survey.assign(read_depth=1)) == pytest.approx((0.3, 0.1))
 
 
 def test_numbers_that_json_lacks_are_left_empty_in_the_data_of_a_chart():

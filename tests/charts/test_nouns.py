@@ -98,9 +98,19 @@ def test_only_cells_that_do_more_for_the_word_have_a_frame():
     assert spec["description"].endswith(
         "Significantly more for it than for unambiguous nouns: L0H2, L1H0."
     )
-    none = charts.head_map(HEADS.assign(comparison="same"), "bank").to_dict()
+    none = charts.head_map(HEADS.assign(comparison="same", verdict="mover"), "bank").to_dict()
     assert frames_of_more(none) == []
     assert none["description"].endswith("unambiguous nouns: none.")
+
+
+def test_a_resolver_of_one_pair_of_meanings_has_a_frame_although_its_mean_is_undecided():
+    undecided = HEADS.assign(comparison="undecided")
+    resolvers = undecided.query("word == 'mole' and verdict == 'resolver'")
+    framed = frames_of_more(charts.head_map(undecided, "mole").to_dict())
+    assert [(row["layer"], row["head"]) for row in framed] == [
+        (row.layer, row.head) for row in resolvers.itertuples()
+    ]
+    assert len(resolvers) == 2
 
 
 def test_mlps_are_means_over_pairs_of_senses_with_a_frame_where_they_do_more():
@@ -111,7 +121,8 @@ def test_mlps_are_means_over_pairs_of_senses_with_a_frame_where_they_do_more():
     assert cell["net"] == pytest.approx(mine["net"].mean())
     assert (cell["comparison"], cell["beside"]) == ("more", "more than for other nouns")
     assert set(cells.drop(cell.name)["comparison"]) == {""}
-    framed = frames_of_more(charts.head_map(HEADS.assign(comparison=""), "mole", cells).to_dict())
+    movers = HEADS.assign(comparison="", verdict="mover")
+    framed = frames_of_more(charts.head_map(movers, "mole", cells).to_dict())
     assert [(row["layer"], row["head"]) for row in framed] == [(1, "MLP")]
 
 

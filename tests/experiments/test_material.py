@@ -14,6 +14,7 @@ from probe.text.sentences import LeftOut, Sentence, read_sentences
 from probe.text.spans import find_word
 
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
+NOTHING_BEFORE = "no text precedes the word, and this model reads left to right"
 SAME = (
     "identical to a sentence of another sense up to the word: its cue comes after it, where a "
     "causal model cannot have read it yet"
@@ -86,6 +87,13 @@ def test_sentences_of_different_senses_with_the_same_prefix_are_left_out_without
     material = prepare(model, WORD, [*EARLY, *late])
     assert material.sentences == EARLY
     assert material.left_out == tuple(LeftOut(item.text, SAME) for item in late)
+
+
+def test_a_sentence_that_begins_with_the_word_is_left_out_unless_the_model_reads_both_ways(model):
+    first = sentence(f"{WORD} {PLAIN[0]}", EARLY[0].sense)
+    assert prepare(model, WORD, [*EARLY, first]).left_out == (LeftOut(first.text, NOTHING_BEFORE),)
+    both_ways = replace(model, config=replace(model.config, causal=False))
+    assert prepare(both_ways, WORD, [*EARLY, first]).sentences == (*EARLY, first)
 
 
 def test_a_text_with_two_labels_is_left_out_with_that_reason(model):

@@ -42,7 +42,11 @@ FACTS = [
     ),
     (RESOLVERS, "L0H2 and L1H0", OF_TWO),
     (RESOLVERS, "none", frames_of(head("L0H2", verdict="mover"))),
-    (RESOLVERS, answer.AS_FAR, frames_of(head("L0H2", verdict="mover"), ambiguity_p=0.2)),
+    (
+        RESOLVERS,
+        "none: noun47, noun46, noun45 and 7 others move farther",
+        frames_of(head("L0H2", verdict="mover"), ambiguity_p=11 / 49),
+    ),
     (
         RESOLVERS,
         "L0H0 (L0H0 together with the parts that read it)",
@@ -52,7 +56,8 @@ FACTS = [
     (PLACE, "first of 49, moves 2.0 times as far", USUAL),
     (PLACE, "first of 49, moves farther", frames_of(general_share=-0.01)),
     (PLACE, "first of 49, moves more than 20 times as far", frames_of(general_share=1 / 400)),
-    (PLACE, "fourth of 49; noun47 moves farthest", gate(3)),
+    (PLACE, "second of 49; noun47 moves farther", gate(1)),
+    (PLACE, "third of 49; noun47 and noun46 move farther", gate(2)),
     (
         PLACE,
         "first of 49, moves 2.0 times as far; first of the 21 with a similar surprisal",
@@ -120,6 +125,18 @@ def test_a_fact_counts_the_pairs_of_meanings_it_holds_for():
     assert page_text.facts(frames, "mole")[MATERIAL] == (
         "5 to 9 held-out pairs of sentences, 4 to 8 pairs of cue words for each pair of meanings"
     )
+
+
+def test_the_nouns_that_move_farther_are_ranked_as_by_the_gate():
+    """The gate sums squared gaps over the pairs of meanings. In the pair with the widest gap noun0
+    moves farthest; in the mean of the shares it does not: (0.7 + 4 x 0.05) / 5 is below 0.64."""
+    controls = FRAMES["controls"].copy()
+    wide = controls["word"].eq("mole") & controls["sense_a"].eq("animal")
+    wide &= controls["sense_b"].eq("unit")
+    controls.loc[wide & controls["noun"].eq("noun0"), "gap"] *= 0.7 / 0.05
+    controls.loc[wide, "gap"] *= 100
+    frames = gate(1) | {"controls": controls}
+    assert "noun0 moves farther" in page_text.facts(frames, "mole")[PLACE]
 
 
 @pytest.mark.parametrize("nets", [(0.2, 0.3), (0.2, 0.3, 0.2, 0.9)])

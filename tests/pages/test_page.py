@@ -550,6 +550,8 @@ def test_the_word_and_its_heads_are_compared_with_unambiguous_nouns(page):
         ["mole animal / unit", "48", "50\u202f%", "80\u202f%", "first of 49", "yes"],
     ]
     assert len(rows) == 1 + 5  # the pairs with a gap
+    rule = "The word passes the ambiguity gate if it is first: no noun changes as far."
+    assert rule in page.locator("#nouns").inner_text()
     heads = [row.split("\t") for row in second.locator("tbody tr").all_inner_texts()]
     assert [head[:2] for head in heads] == [["L0H2", "bank"], ["L0H1", "mole"], ["L0H2", "mole"]]
     bank = BANK.query("layer == 0 and head == 2").iloc[0]

@@ -13,7 +13,7 @@ import probe
 from probe import charts
 from probe.pages import checks, predictions, sections, why
 from probe.pages.cards import cards, remark, sink
-from probe.pages.heads import effect_axis, every_head, head_facts, together, with_card
+from probe.pages.heads import effect_axis, every_head, head_facts, together
 from probe.pages.html import with_interval
 from probe.pages.predictions import read_otherwise
 from probe.pages.sentences import ARCS, THICKEST, arcs, of_head
@@ -56,9 +56,9 @@ def test_an_undecided_comparison_says_which_rule_it_misses(changed, words):
 
 
 @pytest.mark.parametrize(
-    ("p", "farther"), [(0.02, "yes"), (0.2, "not significant"), (np.nan, "not compared")]
+    ("p", "farther"), [(1 / 49, "yes"), (2 / 49, "no"), (np.nan, "not compared")]
 )
-def test_a_word_without_a_comparison_is_not_called_insignificant(p, farther):
+def test_a_word_changes_farther_only_if_it_is_first_of_all_nouns(p, farther):
     words = FRAMES["words"].assign(ambiguity_p=p, ambiguity_p_near=np.nan)
     table = checks.compared_with_nouns(findings(FRAMES | {"words": words}))
     assert {row["farther"] for row in table["pairs"]} == {farther}
@@ -161,7 +161,7 @@ def test_the_table_of_facts_has_a_value_for_each_word_and_no_empty_row():
 def test_every_effect_is_within_the_axis_of_the_page():
     by_word = findings(FRAMES)
     axis = effect_axis(by_word)
-    heads = [head for finding in by_word.values() for head in with_card(finding)]
+    heads = [head for finding in by_word.values() for head in finding.named]
     for head in heads:
         positions = [float(position) for position in axis.marks_of(head).values() if position]
         assert all(0 <= position <= 100 for position in positions)
@@ -186,8 +186,8 @@ def test_the_smallest_set_has_its_interval():
 def test_a_card_has_the_sentence_of_each_meaning_with_the_most_attention_to_the_cue():
     finding = findings(FRAMES)["bank"]
     card = cards_of("bank", FRAMES)["heads"][0]
-    rows = of_head(finding.rows["readings"], finding.heads_read[0])
-    assert card["name"] == finding.heads_read[0].name
+    rows = of_head(finding.rows["readings"], finding.named[0])
+    assert card["name"] == finding.named[0].name
     assert [sentence["sense"] for sentence in card["first"]] == list(finding.senses)
     on_cue = rows[rows["role"] == "cue"].groupby("sense")["attention"].max()
     assert [sentence["cue_share"] for sentence in card["first"]] == [
@@ -197,9 +197,7 @@ def test_a_card_has_the_sentence_of_each_meaning_with_the_most_attention_to_the_
 
 
 def test_an_arc_is_as_wide_as_the_attention_and_starts_at_the_word():
-    rows = of_head(
-        findings(FRAMES)["bank"].rows["readings"], findings(FRAMES)["bank"].heads_read[0]
-    )
+    rows = of_head(findings(FRAMES)["bank"].rows["readings"], findings(FRAMES)["bank"].named[0])
     sentence = rows[rows["sentence"] == rows["sentence"].iloc[0]].assign(attention=0.0)
     sentence.loc[sentence.index[1], ["attention", "contribution"]] = [0.5, -0.2]
     figure = arcs(sentence)
@@ -214,9 +212,7 @@ def test_an_arc_is_as_wide_as_the_attention_and_starts_at_the_word():
 
 
 def test_wide_letters_have_twice_the_width_and_tokens_do_not_overlap():
-    rows = of_head(
-        findings(FRAMES)["bank"].rows["readings"], findings(FRAMES)["bank"].heads_read[0]
-    )
+    rows = of_head(findings(FRAMES)["bank"].rows["readings"], findings(FRAMES)["bank"].named[0])
     sentence = rows[rows["sentence"] == rows["sentence"].iloc[0]].copy()
     sentence.loc[sentence.index[0], "piece"] = "銀行"
     first, second, *_ = arcs(sentence)["tokens"]

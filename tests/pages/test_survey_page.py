@@ -289,6 +289,18 @@ def test_a_result_without_heads_can_be_copied(tmp_path):
     assert "no head is ranked: " in text and "\n\n" not in text
 
 
+def test_a_head_without_a_verdict_is_in_no_list_of_a_survey(survey, tmp_path):
+    found = survey_findings(survey.model_name, survey.frames)
+    none = replace(found.heads[0], p=0.97, effect=0.55, effect_low=-0.11)
+    suggestive = replace(found.heads[1], p=0.3, effect=0.1, effect_low=0.02)
+    assert replace(found, heads=(none, suggestive)).top_heads == (suggestive,)
+    assert replace(found, heads=(none,)).top_heads == ()
+    heads = survey.frames["survey_heads"].assign(p=0.97, effect_low=-0.11)
+    no_verdict = replace(survey, frames=survey.frames | {"survey_heads": heads})
+    page = page_of(no_verdict, tmp_path)
+    assert "by no single head" in page and 'id="words"' not in page
+
+
 def test_a_notebook_shows_the_answer_the_map_and_the_leading_heads(survey):
     html = html_of(survey)
     assert survey._repr_html_() == html

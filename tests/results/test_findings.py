@@ -44,12 +44,12 @@ def test_only_heads_with_the_verdict_resolver_are_resolvers():
     assert [head.name for head in BANK.resolvers] == ["L0H2"]
     assert [head.name for head in MOLE.resolvers] == ["L0H1", "L0H2"]
     ranks = [head.rank for head in MOLE.heads]
-    assert ranks == sorted(ranks) and MOLE.top_heads == MOLE.heads[:LEADERS]
+    assert ranks == sorted(ranks) and MOLE.top_heads == MOLE.named[:LEADERS]
 
 
 def test_a_word_without_a_gap_is_not_ranked_and_names_no_head():
     assert not APPLE.ranked and BANK.ranked
-    assert (APPLE.heads, APPLE.top_heads, APPLE.resolvers, APPLE.heads_read) == ((), (), (), ())
+    assert (APPLE.heads, APPLE.top_heads, APPLE.resolvers, APPLE.named) == ((), (), (), ())
     assert (APPLE.smallest_set, APPLE.leading_path, APPLE.tests, APPLE.other_heads) == (None,) * 4
     assert APPLE.confounders == ()
 

@@ -20,8 +20,11 @@ from probe.experiments.prepare import prepare_pairs
 from probe.experiments.readings import read_second
 from probe.model import load
 from probe.model.tokens import is_one_token
+from probe.results import frames
 from probe.results.columns import COLUMNS
+from probe.results.findings import names_of
 from probe.results.second_model import second_model_frame
+from probe.studies import words as word_records
 from probe.text import lexicon
 from probe.text.sentences import Corpus
 
@@ -70,6 +73,22 @@ def quick(seed, *experiments):
     return probe.study(
         embedded(), sentences=sentences_of("bank"), seed=seed, experiments=experiments, **QUICK
     )
+
+
+def test_the_heads_that_the_page_names_are_examined_in_detail(monkeypatch):
+    """The third head is a resolver with a smaller effect than the other two."""
+    all_heads = frames.word_heads
+
+    def with_verdicts(evidence, heads):
+        rows = all_heads(evidence, heads).assign(verdict="none")
+        for (layer, head), verdict in (((0, 0), "mover"), ((3, 2), "mover"), ((3, 0), "resolver")):
+            rows.loc[(rows["layer"] == layer) & (rows["head"] == head), "verdict"] = verdict
+        return rows
+
+    monkeypatch.setattr(frames, "word_heads", with_verdicts)
+    monkeypatch.setattr(word_records, "LEADERS", 1)
+    study = quick.__wrapped__(0, "readings")
+    assert names_of(study.readings) == ("L0H0", "L3H0")
 
 
 @pytest.fixture(scope="module")

@@ -288,10 +288,16 @@ def _print_survey_plan(
 
 
 def _say_cautions(corpus: "Corpus", model: "Model", *, keeps_columns: bool = False) -> None:
-    """Print cautions before the work, on standard error: unread columns, and late cues."""
+    """Print cautions before the work, on standard error: unread columns, special tokens in
+    letters, and late cues."""
+    from probe.model.tokens import special_in_letters
     from probe.text.cautions import cautions
 
-    for caution in cautions(corpus, causal=model.config.causal, keeps_columns=keeps_columns):
+    in_letters = (special_in_letters(model, sentence.text) for sentence in corpus.sentences)
+    specials = [name for name in in_letters if name]
+    for caution in cautions(
+        corpus, causal=model.config.causal, specials=specials, keeps_columns=keeps_columns
+    ):
         typer.echo(f"probe: {caution}", err=True)
 
 

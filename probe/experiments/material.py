@@ -26,7 +26,7 @@ from probe.model.tokens import (
     is_one_token,
     positions_of_span,
     require_known,
-    tokenize,
+    tokens_of,
     word_positions,
 )
 from probe.stats.numbers import counted
@@ -309,7 +309,7 @@ def _why_unread(sentence: Sentence) -> str:
 def _why_not(model: Model, sentence: Sentence) -> str:
     """Why `locate` refuses a sentence, without its text."""
     try:
-        tokenize(model, sentence.text)
+        tokens_of(model, sentence.text)
     except InputError:
         # A Sentence has a readable text that is not empty, so the text can only be too long.
         return f"it has more tokens than the context window of {model.config.n_ctx}"
@@ -323,7 +323,7 @@ def locate(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | Non
     cannot read it otherwise; that message names its file and row.
     """
     try:
-        tokens = tokenize(model, sentence.text)
+        tokens = tokens_of(model, sentence.text)
         word = word_positions(tokens, sentence.start, sentence.end)
         return tokens, word, cue_positions(tokens, sentence)
     except UnreadableWord:

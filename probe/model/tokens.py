@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
+from warnings import warn
 
 from probe.errors import InputError, whole_number
 from probe.model import marian
@@ -23,6 +24,7 @@ from probe.text.spans import WORD, find_word, letters, shorten
 
 # Tokens in one batch. More take memory and save little time on a CPU.
 BATCH_TOKENS = 1024
+SPECIAL_MARK = re.compile(r"[<\[]")  # begins the names of special tokens: <|im_start|>, [MASK]
 REPLACEMENT = "\ufffd"  # a decoder's character for bytes that are not a complete character
 VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 # Byte-level vocabularies write printable bytes of Latin-1 unchanged, and the others from U+0100 on.
@@ -145,16 +147,40 @@ def tokenize(model: ModelSource, text: str) -> Tokens:
     For an encoder-decoder, these are the encoder's tokens. Nothing is ever truncated.
 
     Raises InputError for an empty text, for a text longer than the context window, and for tokens
-    that the tokenizer has but the model does not.
+    that the tokenizer has but the model does not. Warns if the text writes a special token in
+    letters, as a formatted chat does that is not a `probe.prompt`.
 
     Example:
         >>> probe.tokenize("tiny-senses", "a loan from the bank").pieces
         ('<|endoftext|>', 'a', ' loan', ' from', ' the', ' bank')
     """
-    return _tokenize(as_model(model), text)
+    model = as_model(model)
+    tokens = tokens_of(model, text)
+    if name := special_in_letters(model, text):
+        warn(
+            f"{model.name} reads {name!r} as letters, not as its special token. For special tokens "
+            "in a text, such as those of a formatted chat, give probe.prompt(model, text).",
+            stacklevel=2,
+        )
+    return tokens
 
 
-def _tokenize(model: Model, text: str, *, target: bool = False) -> Tokens:
+def special_in_letters(model: Model, text: str) -> str | None:
+    """A special token of the tokenizer that a text has as letters; None without any."""
+    if not model.config.split_special_tokens or isinstance(text, Prompt):
+        return None
+    if not SPECIAL_MARK.search(text):  # the names of most tokenizers' tokens take a millisecond
+        return None
+    added = model.tokenizer.added_tokens_decoder.values()
+    names = [*model.tokenizer.all_special_tokens, *(str(each) for each in added if each.special)]
+    return max((name for name in names if name in text), key=len, default=None)
+
+
+def tokens_of(model: Model, text: str, *, target: bool = False) -> Tokens:
+    """The tokens of a text, as `tokenize` returns them, without a warning.
+
+    target: whether the decoder reads the text
+    """
     require_text(text)
     config = model.config
     tokenizer = model.tokenizer
@@ -323,7 +349,7 @@ def target_tokens(model: Model, target: str) -> Tokens:
             f"Cannot trace a target text through {model.name}: it has no decoder. Give one text "
             "only."
         )
-    whole = _tokenize(model, target, target=True)
+    whole = tokens_of(model, target, target=True)
     ends_in_special = whole.spans[-1] == (0, 0)
     length = len(whole) - ends_in_special
     return Tokens(

@@ -1,5 +1,7 @@
 """Warnings about a user's sentences before a model reads them."""
 
+from collections.abc import Sequence
+
 from probe.errors import nearest
 from probe.text.cues import infer_cues
 from probe.text.files import COLUMNS
@@ -24,13 +26,24 @@ def words_before(sentence: Sentence) -> int:
     return len(WORD.findall(sentence.text[: sentence.start]))
 
 
-def cautions(corpus: Corpus, *, causal: bool, keeps_columns: bool = False) -> list[str]:
-    """Warnings about columns that are not read and cues after the word, as sentences for the user.
+def cautions(
+    corpus: Corpus, *, causal: bool, specials: Sequence[str] = (), keeps_columns: bool = False
+) -> list[str]:
+    """Warnings about columns that are not read, special tokens in letters, and cues after the word,
+    as sentences for the user.
 
     causal: whether the model reads left to right
+    specials: for each text that has a special token of the model in letters, the token
     keeps_columns: whether the command copies further columns into its tables, as a survey does
     """
     warnings = [] if keeps_columns else list(map(_unread_column, corpus.further_columns))
+    if specials:
+        warnings.append(
+            f"In {len(specials)} of {len(corpus.sentences)} sentences, special tokens such as "
+            f"{specials[0]!r} are read as letters. To read them as tokens, as in a formatted chat, "
+            "give texts from probe.prompt in Python, or load the model with "
+            "split_special_tokens=False."
+        )
     return warnings + _late_cues(corpus) if causal else warnings
 
 

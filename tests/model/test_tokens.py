@@ -4,6 +4,7 @@ refused.
 
 import itertools
 import logging
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -472,6 +473,24 @@ def test_a_chat_is_written_by_the_models_template(tiny, monkeypatch):
     assert trace(tiny, chat).tokens.ids == ids
     with pytest.raises(InputError, match="its template refuses the messages"):
         prompt(tiny, ["the bank"])
+
+
+def test_special_tokens_in_letters_cause_a_warning_that_names_prompt(model):
+    chat = f"{END}user\nthe river bank{END}"
+    message = (
+        f"{model.name} reads '{END}' as letters, not as its special token. For special tokens in a "
+        "text, such as those of a formatted chat, give probe.prompt(model, text)."
+    )
+    with pytest.warns(UserWarning) as caught:
+        tokenize(model, chat)
+    assert [str(warning.message) for warning in caught] == [message]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tokenize(model, prompt(model, chat))
+        tokenize(load(model, split_special_tokens=False), chat)
+        tokenize(model, "the <river> bank [2] <|im_start|>")  # not a token of this model
+    with pytest.warns(UserWarning, match="give probe.prompt"):
+        patch(model, chat, against=f"{END}user\nthe money bank{END}", at="bank")
 
 
 def test_heads_can_be_swapped_at_a_masked_token():

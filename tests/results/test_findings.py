@@ -8,7 +8,7 @@ from example_study import SENSES, make_study
 
 from probe.experiments.run import LEADERS
 from probe.results.findings import (
-    _mlps_more,
+    mlps_more,
     best_random,
     findings,
     leading_path,
@@ -143,6 +143,6 @@ def test_an_mlp_does_more_by_the_rule_of_its_table():
         "sense_b": "money",
     }
     unsure = {"layer": 1, "comparison": "undecided"}
-    assert _mlps_more(pd.DataFrame([row | {"layer": 0}, row | unsure])) == (0,)
+    assert mlps_more(pd.DataFrame([row | {"layer": 0}, row | unsure])) == (0,)
     reversed_ = row | {"layer": 0, "sense_b": "slope", "more": -0.3, "comparison": "undecided"}
-    assert _mlps_more(pd.DataFrame([row | {"layer": 0}, reversed_])) == ()
+    assert mlps_more(pd.DataFrame([row | {"layer": 0}, reversed_])) == ()

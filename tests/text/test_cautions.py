@@ -39,6 +39,15 @@ def test_a_cue_that_a_pair_shows_counts_as_marked():
     assert len(cautions(corpus(*({**row, "pair": None} for row in rows)), causal=True)) == 1
 
 
+def test_special_tokens_in_letters_are_counted():
+    sentences = corpus({"text": LONG}, {"text": "<|im_start|>user Play that note<|im_end|>"})
+    [line] = cautions(sentences, causal=False, specials=["<|im_start|>"])
+    assert line.startswith(
+        "In 1 of 2 sentences, special tokens such as '<|im_start|>' are read as letters. "
+    )
+    assert "probe.prompt" in line
+
+
 def test_unread_columns_are_named_with_the_column_that_was_meant():
     sentences = corpus({"text": LONG, "cues": "singer", "gloss": "x"})
     assert cautions(sentences, causal=True) == [

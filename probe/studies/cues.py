@@ -142,6 +142,10 @@ def cues(
     The four heads with the largest share of the variance over cues are read for every cue. Words
     that occur in the fitted sentences, in any form, are marked `seen`.
 
+    The summary has the AUROC of held-out cue words. It is no evidence of ambiguity, so two
+    baselines are listed next to it: the same words before unambiguous nouns, and their token
+    embeddings.
+
     Raises InputError for a model with hooks, a word without sentences, texts or frames without the
     word, and too few cues; UnsupportedModel for an encoder-decoder; CrossCheckError if the
     certificate fails.

@@ -48,7 +48,9 @@ FURTHEST = 100  # words of each side that are all in the picture
 # ## The scans
 #
 # `reliability`: how well two halves of the frames agree about cues. `auroc`: how well the cue words of the fitted sentences are separated,
-# each along an axis that was fitted without it.
+# each along an axis that was fitted without it. It is no evidence of ambiguity where it is as high at unambiguous nouns in the word's place,
+# each along its own axis (`auroc_nouns`), and for the cue's token embedding alone (`auroc_embedding`, `auroc_whitened`). The words and the
+# heads below are what a scan adds.
 
 
 # %%
@@ -110,6 +112,13 @@ picture
 
 # %%
 of_scan = ["depth", "cues", "beginnings", "reliability", "auroc", "auroc_low", "auroc_high"]
+of_scan += [
+    "auroc_nouns",
+    "auroc_nouns_min",
+    "auroc_nouns_max",
+    "auroc_embedding",
+    "auroc_whitened",
+]
 coordinate = summary[["model", "word", *of_scan]].assign(part="coordinate")
 table = pd.concat([coordinate, heads[["model", "word", *COLUMNS]]], ignore_index=True)
 table.to_csv(out / "every_word_as_a_cue.csv", index=False, float_format="%.6g")

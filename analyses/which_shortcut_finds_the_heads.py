@@ -17,15 +17,20 @@
 # shortcut are compared with the heads that exact swaps on the same pairs of sentences find. Expect attention to miss some of them, and
 # gradients to find nearly all.
 #
+# Three references stand next to each shortcut. *Chance*: heads in random order. *Swap order*: heads in the order of their swap effects, which
+# does not reach 100 % either, because a large effect need not be significant. *Before the read-out layer*: only the heads of the layers before
+# the word is read; attention cannot know where that is, and ranks many later heads first.
+#
 # Needs: a clone of the repository, in which probe is installed (`pip install -e .`), for `drawing` next to this script, and the packages
 # of `make real`. Finished words are stored as files, so an interrupted run continues. `PROBE_WORDS` limits the number of words,
 # `PROBE_MODELS` names other models, by names or files. Writes into `reports/real` below the current folder, or into the folder that
 # `PROBE_OUT` names.
 #
-# Shown: The share of a word's n significant heads that each shortcut ranks among its top n; mean over words with its 95 % interval. The table gives the number of words.
+# Shown: The share of a word's n significant heads that each shortcut ranks among its top n, among all heads and among those before the read-out layer; mean over words with its 95 % interval. The table gives the number of words.
 
 # %%
 import os
+from itertools import product
 from pathlib import Path
 
 import drawing
@@ -47,7 +52,9 @@ FIRST = 5  # top heads
 DRAWS = 2000  # bootstrap samples of words
 RANK_DRAWS = 500  # bootstrap samples of pairs
 FEWEST_PAIRS = 4  # for a test by sign flips
+CHANCE = "chance"
 METHODS = {
+    "swap": "order by swap effect",
     "attention": "attention to the cue",
     "rollout": "attention rollout",
     "value_attention": "|value| × attention",
@@ -57,6 +64,7 @@ METHODS = {
     "integrated_5": "integrated gradients, 5 steps",
     "integrated_20": "integrated gradients, 20 steps",
 }
+NAMES = METHODS | {CHANCE: "chance"}
 
 # %% [markdown]
 # ## Every head on every pair of sentences
@@ -105,13 +113,14 @@ len(pairs)
 # `recall`: of the significant heads, those among as many first heads of the shortcut · `recall_10`: those among its first ten ·
 # `spearman`: rank correlation with the swaps, over all heads · `precision`: the area under the precision-recall curve; by chance it is the
 # share of heads that are significant · `lost`: the share of the summed effect of the five heads with the largest swaps that is lost by
-# taking the shortcut's five instead.
+# taking the shortcut's five instead · `recall_before`, `lost_before`: the same among the heads before the read-out layer, with as many first
+# heads as there are significant ones among them.
 
 
 # %%
 def by_head(rows: pd.DataFrame) -> pd.DataFrame:
     """Means over pairs. Index: layer and head."""
-    return rows.groupby(["layer", "head"])[["swap", *METHODS]].mean()
+    return rows.groupby(["layer", "head"])[list(METHODS)].mean()
 
 
 def significant(rows: pd.DataFrame) -> np.ndarray:
@@ -133,18 +142,53 @@ def scores_of(heads: pd.DataFrame, method: str, is_right: np.ndarray) -> dict[st
     score, swap = heads[method], heads["swap"]
     if score.isna().any():
         return {}
-    # lost: 1 - (swap effect of the shortcut's top heads) / (swap effect of the top heads by swaps)
-    effect = swap[list(first_of(score, FIRST))].sum()
-    scores = {
-        "spearman": float(spearmanr(score, swap).statistic),
-        "lost": 1 - effect / swap[list(first_of(swap, FIRST))].sum(),
-    }
+    scores = {"spearman": float(spearmanr(score, swap).statistic), "lost": lost(score, swap)}
     if is_right.any():
         right = set(heads.index[is_right])
-        scores["recall"] = len(right & first_of(score, len(right))) / len(right)
+        scores["recall"] = recall(score, is_right)
         scores["recall_10"] = len(right & first_of(score, 10)) / len(right)
         scores["precision"] = float(average_precision_score(is_right, score))
     return scores
+
+
+def recall(score: pd.Series, is_right: np.ndarray) -> float:
+    """Of the n significant heads, the share among the n top heads of a ranking; NaN without any."""
+    right = set(score.index[is_right])
+    return len(right & first_of(score, len(right))) / len(right) if right else np.nan
+
+
+def lost(score: pd.Series, swap: pd.Series) -> float:
+    """1 - (swap effect of the ranking's top heads) / (swap effect of the top heads by swaps)."""
+    effect = swap[list(first_of(score, FIRST))].sum()
+    return 1 - effect / swap[list(first_of(swap, FIRST))].sum()
+
+
+def chance_of(swap: pd.Series, is_right: np.ndarray) -> dict[str, float]:
+    """The expected scores of a random order of the heads."""
+    share = is_right.mean()
+    effect = min(FIRST, len(swap)) * swap.mean()
+    scores = {"lost": 1 - effect / swap[list(first_of(swap, FIRST))].sum()}
+    if is_right.any():
+        scores |= {"recall": share, "recall_10": min(1.0, 10 / len(swap)), "precision": share}
+    return scores
+
+
+def before_read_out(
+    heads: pd.DataFrame, is_right: np.ndarray, depth: int
+) -> dict[str, dict[str, float]]:
+    """Recall and lost effect of every ranking, and of chance, among the heads before the read-out layer."""
+    is_before = heads.index.get_level_values("layer") < depth
+    part, right = heads[is_before], is_right[is_before]
+    scores = {
+        method: {"recall": recall(part[method], right), "lost": lost(part[method], part["swap"])}
+        for method in METHODS
+        if part[method].notna().all()
+    }
+    scores[CHANCE] = chance_of(part["swap"], right)
+    return {
+        method: {f"{name}_before": values[name] for name in ("recall", "lost") if name in values}
+        for method, values in scores.items()
+    }
 
 
 def stability_of(rows: pd.DataFrame, method: str) -> dict[str, float]:
@@ -171,24 +215,39 @@ def ranks_of(rows: pd.DataFrame) -> tuple[float, float]:
     return float(low), float(high)
 
 
-SCORES = ["recall", "recall_10", "spearman", "precision", "lost", "jaccard", "halves"]
+SCORES = [
+    "recall",
+    "recall_before",
+    "recall_10",
+    "spearman",
+    "precision",
+    "lost",
+    "lost_before",
+    "jaccard",
+    "halves",
+]
 rows = []
 for (model, word, *_), part in pairs.groupby(["model", *KEY], sort=False):
     heads, is_right = by_head(part), significant(part)
     rank_low, rank_high = ranks_of(part)
     about = {"model": model, "word": word, "significant": is_right.sum(), "of": len(heads)}
     about |= {"first_rank_low": rank_low, "first_rank_high": rank_high}
-    for method in ("swap", *METHODS):
-        scores = {} if method == "swap" else scores_of(heads, method, is_right)
+    before = before_read_out(heads, is_right, part["depth"].iloc[0])
+    for method in METHODS:
+        scores = scores_of(heads, method, is_right) | before.get(method, {})
         rows.append(about | {"method": method} | scores | stability_of(part, method))
+    rows.append(about | {"method": CHANCE} | chance_of(heads["swap"], is_right) | before[CHANCE])
 by_word = pd.DataFrame(rows).reindex(columns=[*about, "method", *SCORES])
 by_word = by_word.groupby(["model", "method", "word"], sort=False).mean().reset_index()
 
 # %% [markdown]
 # ## Over words
 #
-# Means with 95 % bootstrap intervals over words, with the same samples for every shortcut. The row of the swaps shows how well swaps agree
-# between two halves of the pairs (`jaccard`, `halves`), which no shortcut can be expected to exceed.
+# Means with 95 % bootstrap intervals over words, with the same samples for every shortcut. The row of the swaps shows what no shortcut can
+# be expected to exceed: the recall of the order by swap effect, and how well swaps agree between two halves of the pairs (`jaccard`,
+# `halves`). `words_with_heads`, `words_before`: the words behind a recall, which have significant heads, or such heads before the read-out
+# layer. In the stored table, the order by swap effect and the heads before the read-out layer come from a part of SmolLM2's words, and from
+# none of MiniLM and Gemma 3 270M.
 
 
 # %%
@@ -204,7 +263,8 @@ def over_words(values: pd.Series) -> tuple[float, float, float]:
 summary = []
 for (model, method), part in by_word.groupby(["model", "method"], sort=False):
     row = {"model": model, "method": method, "words": len(part)}
-    row["words_with_heads"] = (part["significant"] > 0).sum()
+    row["words_with_heads"] = part["recall"].notna().sum()
+    row["words_before"] = part["recall_before"].notna().sum()
     for score in SCORES:
         names = (score, f"{score}_low", f"{score}_high")
         row |= dict(zip(names, over_words(part[score]), strict=True))
@@ -225,9 +285,16 @@ of_swaps.groupby("model")[["significant", "first_rank_high"]].median()
 # ## In one picture
 
 # %%
-bars = table[table["method"] != "swap"].rename(columns={"model": "group"})
-bars = bars.assign(row=bars["method"].map(METHODS), value=bars["recall"])
-bars = bars.assign(low=bars["recall_low"], high=bars["recall_high"])
+ENDS = ["value", "low", "high"]
+panels = []
+for (model, part), (score, heads) in product(
+    table.groupby("model", sort=False),
+    {"recall": "all heads", "recall_before": "heads before the read-out layer"}.items(),
+):
+    bars = part[["method"]].assign(group=f"{model}, {heads}", row=part["method"].map(NAMES))
+    bars[ENDS] = part[[score, f"{score}_low", f"{score}_high"]]
+    panels.append(bars.dropna())
+bars = pd.concat(panels, ignore_index=True)
 picture = drawing.grouped_bars(
     bars[["group", "row", "value", "low", "high"]], "share of the significant heads that are found"
 )

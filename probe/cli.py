@@ -761,6 +761,7 @@ def cues(
 ) -> None:
     """Every word of the vocabulary as the cue: which words move the ambiguous word, and through
     which heads."""
+    from probe.pages.cues import terminal_lines
     from probe.pages.folder import CUES, check_folder
 
     check_folder(out, CUES)
@@ -794,6 +795,8 @@ def cues(
             command += shlex.join(["", "--texts", *texts]).removeprefix("''")
         _say_what_is_replaced(out, CUES, command)
         page = write(result, out, command=command)
+    for line in terminal_lines(result):
+        typer.echo(line, err=True)
     typer.echo(page)
 
 

@@ -48,6 +48,8 @@ SAMPLE = 2000  # texts that the shares of heads are measured on
 DEPTH_SAMPLE = 256  # cues that the read-out layer is chosen on, without labelled sentences
 SWAP_CHUNK = 256  # texts whose swaps are run together
 LOGIT_ROWS = 128  # cues whose logits are held at once
+TABLE_ROWS = 2**13  # token embeddings that are converted to float64 at once
+LEAST_VARIANCE = 1e-6  # of the largest: directions of the embeddings that vary less are left out
 
 Report = Callable[[float], None]  # called with the fraction of the work that is finished
 
@@ -749,3 +751,42 @@ def tell_apart(values: Array, is_a: NDArray[np.bool_], *, seed: int) -> Auroc:
     estimate = wins.mean((0, 1))
     low, high = resampling.interval(draws, estimate, units=min(len(a), len(b)))
     return Auroc(estimate, low.clip(0, 1), high.clip(0, 1))
+
+
+class Baselines(NamedTuple):
+    """AUROC of held-out cues without the ambiguous word: if it is as high, that of the word is no
+    evidence of ambiguity.
+
+    nouns: at unambiguous nouns in the word's place, each along its own axes. `noun`
+    embedding: of the cue's token embedding, without any context
+    whitened: of the same, whitened over the vocabulary
+    """
+
+    nouns: Array
+    embedding: float
+    whitened: float
+
+
+def token_embeddings(weights: Weights, cues: Sequence[Sequence[int]]) -> Tensor:
+    """The embedding of each cue, mean over its tokens, in float64. `-> cue d_model`
+
+    cues: the token ids of each cue
+    """
+    table = weights.raw[weights.config.family.embed + ".weight"]
+    return torch.stack([table[list(ids)].double().mean(0) for ids in cues]).cpu()
+
+
+def whitening(weights: Weights) -> Tensor:
+    """W with Wᵀ C W = 1, where C is the covariance of the token embeddings over the vocabulary.
+
+    `-> d_model n`, with n < d_model if some directions do not vary.
+    """
+    table = weights.raw[weights.config.family.embed + ".weight"]
+    mean = table.mean(0, dtype=torch.float64)
+    covariance = mean.new_zeros(len(mean), len(mean))
+    for part in table.split(TABLE_ROWS):  # the whole table in float64 can take gigabytes
+        centred = part.double() - mean
+        covariance += centred.T @ centred / len(table)
+    values, vectors = torch.linalg.eigh(covariance.cpu())
+    varies = values > values[-1] * LEAST_VARIANCE
+    return vectors[:, varies] / values[varies].sqrt()

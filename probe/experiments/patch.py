@@ -13,7 +13,8 @@ logits. The fraction over several pairs is a ratio of sums, Σ swap / Σ gap.
 The direction of a single pair is defined by that pair, so every part that writes anything moves the
 coordinate. With FEWEST_PAIRS pairs or more, each pair is therefore read along the mean direction of
 the other pairs, which share no text with it: b is then at 0, and a somewhere near 1. With fewer
-pairs, b is at 0 and a at 1.
+pairs, b is at 0 and a at 1, also if the word means the same in both: a single pair has a gap
+between its texts, and none between meanings.
 
 Every swap is performed (`probe.patching.positions`); none is approximated. In a model whose hooks
 stay active, each swap is a whole forward of the model (`probe.patching.hooked`). If one position is

@@ -1,6 +1,7 @@
 """The page of a cue scan: two columns of words, the scatter, the heads. The sentences are in the
 template."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from probe.results import frames as tables
 from probe.results.columns import TABLES, dictionary
 from probe.results.cues import Cues
 from probe.results.findings import Frames, WordFindings
-from probe.stats.numbers import measured, percent
+from probe.stats.numbers import decimal, interval, listed, measured, percent
 from probe.text.slots import stem_of
 from probe.tidy import rounded
 
@@ -70,6 +71,7 @@ def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
         seen=int(by_cue["seen"].sum()),
         scatter=charts.cue_scatter(cues.cues, senses) if has_heads else None,
         heads=head_lines(cues),
+        held_out=held_out_sentences(summary),
         layers=cues.heads["layer"].nunique(),
         number_of_heads=len(cues.heads),
         sample=SAMPLE,
@@ -133,6 +135,46 @@ def head_lines(cues: Cues) -> list[Section]:
     return lines
 
 
+def held_out_sentences(summary: Section) -> str:
+    """How well held-out cue words are separated, and how well without the ambiguous word; "" if
+    there are no such words.
+
+    summary: the row of `cues_summary`
+    """
+    if math.isnan(summary["auroc"]):
+        return ""
+    of_word = decimal(summary["auroc"], 3)
+    ends = interval(summary["auroc_low"], summary["auroc_high"], 3)
+    at_nouns = ""
+    if not math.isnan(summary["auroc_nouns"]):
+        least, largest = (decimal(summary[f"auroc_nouns_{end}"], 3) for end in ("min", "max"))
+        at_nouns = (
+            "at unambiguous nouns in the word's place, each along its own axis, "
+            f"{decimal(summary['auroc_nouns'], 3)} ({least} to {largest}); "
+        )
+    return (
+        f"AUROC of {summary['held_out']} held-out cue words: {of_word} {ends}; {at_nouns}"
+        f"by the cue's token embedding alone {decimal(summary['auroc_embedding'], 3)} "
+        f"({decimal(summary['auroc_whitened'], 3)} whitened over the vocabulary). Only what "
+        "exceeds these baselines could be due to ambiguity. A scan shows which words move the "
+        "word, how far, and through which heads."
+    )
+
+
+def terminal_lines(cues: Cues) -> list[str]:
+    """The words and the head that move the word most, then the held-out cue words."""
+    sides = columns(one_row_each(cues.cues), HEADLINE_WORDS)
+    toward = [
+        f"{listed([str(each['word']) for each in words])} toward {sense}"
+        for sense, words in zip(cues.senses, sides, strict=True)
+    ]
+    first = f"{cues.summary['word']}: moved farthest by {'; by '.join(toward)}."
+    if len(cues.heads):
+        head = head_lines(cues)[0]
+        first += f" {head['name']} carries {head['share']} of what the words do to it."
+    return [line for line in (first, held_out_sentences(cues.summary)) if line]
+
+
 def samples(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
     """The samples of cues of a report's words."""
     lines = []
@@ -173,6 +215,7 @@ def notebook_html(cues: Cues) -> str:
             model=cues.model_name,
             columns=columns(one_row_each(cues.cues), WORDS),
             picture=picture,
+            held_out=held_out_sentences(summary),
             frames=list(cues.frames),
         )
     )

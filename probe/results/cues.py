@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from probe.display import Displayed
-from probe.experiments.cues import Auroc, Scan, Shares
+from probe.experiments.cues import Auroc, Baselines, Scan, Shares
 from probe.model.check import Certificate
 from probe.provenance import Origin
 from probe.tidy import rounded
@@ -137,12 +137,14 @@ def summary_row(
     scan: Scan,
     shares: Shares,
     auroc: Auroc | None,
+    baselines: Baselines | None,
     held_out: int,
     beginnings: int,
 ) -> pd.DataFrame:
     """The frame `cues_summary`: one row for the whole scan.
 
     auroc: of the coordinate, then of each scanned head; None without held-out cue words
+    baselines: of the same cue words
     held_out: the number of held-out cue words
     beginnings: the number of tokens that were left out because they begin longer words
     """
@@ -161,6 +163,15 @@ def summary_row(
     }
     for name in Auroc._fields:
         row[_auroc_column(name)] = np.nan if auroc is None else getattr(auroc, name)[0]
+    baselines = baselines or Baselines(np.array([]), np.nan, np.nan)
+    at_nouns = baselines.nouns if len(baselines.nouns) else np.array([np.nan])
+    row |= {
+        "auroc_nouns": at_nouns.mean(),
+        "auroc_nouns_min": at_nouns.min(),
+        "auroc_nouns_max": at_nouns.max(),
+        "auroc_embedding": baselines.embedding,
+        "auroc_whitened": baselines.whitened,
+    }
     return rounded(pd.DataFrame([row]))
 
 

@@ -4,8 +4,8 @@ This module fits the axis, chooses the heads and returns the tables. The scan it
 `probe.experiments.cues`.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,10 +13,12 @@ import numpy as np
 import pandas as pd
 
 from probe.errors import InputError, require_at_least
+from probe.experiments.candidates import candidates, rows_for, with_tokens
 from probe.experiments.cue_words import DOING, Cue, Slots, ask, occur_in, without_beginnings
 from probe.experiments.cues import (
     DEPTH_SAMPLE,
     Auroc,
+    Baselines,
     Scan,
     ScanAxes,
     Shares,
@@ -30,6 +32,8 @@ from probe.experiments.cues import (
     scan_axes,
     tell_apart,
     texts_of,
+    token_embeddings,
+    whitening,
 )
 from probe.experiments.material import choose_words, prepare, sentences_of
 from probe.experiments.observe import Observation, SenseAxes, observe
@@ -41,17 +45,20 @@ from probe.model.tokens import Tokens, ids_after, tokenize
 from probe.model.trace import target_states
 from probe.model.weights import Weights
 from probe.patching.sets import HeadIndex
+from probe.patching.tokens import replace_tokens
 from probe.progress import Progress, silent
 from probe.provenance import content_key, sha256_of_bytes
 from probe.renamed import renamed
 from probe.results.cues import Cues, cue_rows, head_rows, noun_rows, summary_row
 from probe.stats import axes as sense_axes
 from probe.stats import resampling
-from probe.stats.axes import Axis
+from probe.stats.axes import Axis, HeldOutAxes, hold_out
 from probe.stats.limits import SMALLEST
+from probe.stats.resampling import Array
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
 from probe.text.slots import words_of
+from probe.text.splits import CrossFit, restrict
 
 TOP = 4  # heads whose attention, score and write are stored for every cue
 NOUNS = 10  # unambiguous nouns that replace the word
@@ -68,6 +75,7 @@ class Measured(NamedTuple):
     shares: Shares
     scan: Scan
     auroc: Auroc | None  # of held-out cues; None without any
+    baselines: Baselines | None  # of the same cues
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,15 +98,20 @@ class Fitted:
     """The sense axis, and its origin.
 
     texts: the texts that it was fitted on
-    held_out: None if no sentences with marked cues were fitted
     source, sha256: of the sentences
+    held_out: None if no sentences with marked cues were fitted
+    at_nouns: the same cue words with the axes of unambiguous nouns in the word's place, by the
+        token ids of each noun
+    by_embedding: the AUROC of their embeddings, then of their whitened embeddings
     """
 
     axes: ScanAxes
     texts: list[str]
-    held_out: HeldOut | None
     source: str
     sha256: str
+    held_out: HeldOut | None = None
+    at_nouns: Mapping[tuple[int, ...], HeldOut] = field(default_factory=dict)
+    by_embedding: tuple[float, float] = (float("nan"), float("nan"))
 
 
 @renamed()
@@ -131,6 +144,10 @@ def cues(
     The four heads with the largest share of the variance over cues are read for every cue. Words
     that occur in the fitted sentences, in any form, are marked `seen`.
 
+    The summary has the AUROC of held-out cue words. It is no evidence of ambiguity, so two
+    baselines are listed next to it: the same words before unambiguous nouns, and their token
+    embeddings.
+
     Raises InputError for a model with hooks, a word without sentences, texts or frames without the
     word, and too few cues; UnsupportedModel for an encoder-decoder; CrossCheckError if the
     certificate fails.
@@ -162,7 +179,7 @@ def cues(
     # Sentences and texts that cannot be used are refused first, within seconds.
     report("axis", 0.01)
     if texts is None:
-        fitted = _fit_sentences(model, word, sentences, slots.before, seed=seed)
+        fitted = _fit_sentences(model, word, sentences, slots, seed=seed)
     else:
         _read_texts(model, word, texts)
     # Then the certificate: a scan takes minutes, and its numbers would be refused at the end.
@@ -214,15 +231,22 @@ def _measure(
         top,
         report=lambda share: report("cues", 0.46 + 0.5 * share),
     )
-    auroc = None
-    if fitted.held_out is not None:
-        auroc = _held_out_auroc(weights, slots.templates, fitted.held_out, top, seed=seed)
-    return Measured(shares, scanned, auroc)
+    if fitted.held_out is None:
+        return Measured(shares, scanned, None, None)
+    # By the coordinate, then by the write of each head.
+    by_cue = _read_held_out(weights, slots.templates, fitted.held_out, top)
+    auroc = tell_apart(by_cue, np.array(fitted.held_out.is_a), seed=seed)
+    at_nouns = [
+        _auroc(_read_held_out(weights, slots.templates, held_out, [], noun)[:, 0], held_out.is_a)
+        for noun, held_out in fitted.at_nouns.items()
+    ]
+    baselines = Baselines(np.array(at_nouns), *fitted.by_embedding)
+    return Measured(shares, scanned, auroc, baselines)
 
 
 def _tables(word: str, slots: Slots, fitted: Fitted, measured: Measured) -> dict[str, pd.DataFrame]:
     """The frames of a scan by name."""
-    shares, scanned, auroc = measured
+    shares, scanned, auroc, baselines = measured
     held_out = 0 if fitted.held_out is None else len(fitted.held_out.cues)
     axes = fitted.axes
     return {
@@ -230,7 +254,15 @@ def _tables(word: str, slots: Slots, fitted: Fitted, measured: Measured) -> dict
         "cues_heads": head_rows(shares, scanned, auroc),
         "cues_nouns": noun_rows(shares),
         "cues_summary": summary_row(
-            word, axes.senses, axes.depth, scanned, shares, auroc, held_out, slots.beginnings
+            word,
+            axes.senses,
+            axes.depth,
+            scanned,
+            shares,
+            auroc,
+            baselines,
+            held_out,
+            slots.beginnings,
         ),
     }
 
@@ -277,7 +309,7 @@ def _nouns(
 # --- the axis -------------------------------------------------------------------------------------
 
 
-def _fit_sentences(model: Model, word: str, sentences: Any, before: str, *, seed: int) -> Fitted:
+def _fit_sentences(model: Model, word: str, sentences: Any, slots: Slots, *, seed: int) -> Fitted:
     """The axis between two senses of labelled sentences, at the read-out layer of a study."""
     user_corpus = None if sentences is None else as_corpus(sentences, word)
     [spelling] = choose_words(word, user_corpus, otherwise=GIVE_TEXTS)
@@ -285,39 +317,114 @@ def _fit_sentences(model: Model, word: str, sentences: Any, before: str, *, seed
     material = prepare(model, spelling, corpus.sentences)
     observation = observe(model, material, seed=seed, next_token=False)
     pair, axes = axes_of_sentences(observation)
-    return Fitted(
-        axes=axes,
-        texts=[material.sentences[row].text for row in pair.split.rows],
-        held_out=_held_out(model, observation, pair, before),
-        source=corpus.source,
-        sha256=corpus.sha256,
+    rows = pair.split.rows
+    fitted = Fitted(
+        axes, [material.sentences[row].text for row in rows], corpus.source, corpus.sha256
+    )
+    marked = [row for row in rows if material.sentences[row].cue is not None]
+    words = [str(material.sentences[row].cue) for row in marked]
+    tokens = ids_after(model, slots.before, words) if words else []
+    cues = {
+        row: Cue(cue, ids)
+        for row, cue, ids in zip(marked, words, tokens, strict=True)
+        if ids is not None
+    }
+    held_out = _held_out(pair.split, pair.axes, cues, observation.depth)
+    if held_out is None:
+        return fitted
+    return replace(
+        fitted,
+        held_out=held_out,
+        at_nouns=_at_nouns(model, observation, pair, cues, slots),
+        by_embedding=_by_embedding(read_weights(model), pair.split, cues),
     )
 
 
 def _held_out(
-    model: Model, observation: Observation, pair: SenseAxes, before: str
+    split: CrossFit, axes: HeldOutAxes, cues: Mapping[int, Cue], depth: int
 ) -> HeldOut | None:
-    """The cue words that an axis was fitted without; None with fewer than two of a sense."""
+    """The cue words that an axis was fitted without; None with fewer than two of a sense.
+
+    cues: the cue of each row of the split that has one
+    depth: the read-out layer
+    """
     axis_of: dict[str, int] = {}
     is_first: dict[str, bool] = {}
-    split = pair.split
+    by_word: dict[str, Cue] = {}
     for row, cell, is_a in zip(split.rows, split.cells, split.is_a, strict=True):
-        cue = observation.material.sentences[row].cue
-        if cue is not None and cell >= 0:
-            axis_of[cue] = int(cell)
-            is_first[cue] = bool(is_a)
-    tokens = ids_after(model, before, list(axis_of)) if axis_of else []
-    usable = [Cue(cue, ids) for cue, ids in zip(axis_of, tokens, strict=True) if ids is not None]
+        if row in cues and cell >= 0:
+            cue = cues[row]
+            by_word[cue.word] = cue
+            axis_of[cue.word] = int(cell)
+            is_first[cue.word] = bool(is_a)
+    of_a = [is_first[word] for word in by_word]
     # AUROC compares cues of the two senses, at least two of each.
-    of_a = [is_first[cue.word] for cue in usable]
     if min(of_a.count(True), of_a.count(False)) < 2:
         return None
-    depth = observation.depth
     upto = slice(depth + 1)
     # u / gap: a coordinate along it is in units of the gap. `cell depth d_model`
-    scaled = pair.axes.u[:, upto] / pair.axes.fitted_gap[:, upto, None]
-    by_cell = ScanAxes(pair.senses, scaled, pair.axes.midpoint[:, depth])
-    return HeldOut(usable, by_cell, [axis_of[cue.word] for cue in usable], of_a)
+    scaled = axes.u[:, upto] / axes.fitted_gap[:, upto, None]
+    by_cell = ScanAxes(axes.senses, scaled, axes.midpoint[:, depth])
+    return HeldOut(list(by_word.values()), by_cell, [axis_of[word] for word in by_word], of_a)
+
+
+def _restricted(split: CrossFit, rows: Collection[int]) -> CrossFit:
+    """The split of some of its rows, which are then numbered from 0 in the order of the split."""
+    positions = [number for number, row in enumerate(split.rows) if row in rows]
+    return replace(restrict(split, positions), rows=tuple(range(len(positions))))
+
+
+def _at_nouns(
+    model: Model, observation: Observation, pair: SenseAxes, cues: Mapping[int, Cue], slots: Slots
+) -> dict[tuple[int, ...], HeldOut]:
+    """The held-out cue words with the axes of unambiguous nouns, fitted like those of the word: on
+    the same sentences with the noun in the word's place. By the noun's token ids.
+    """
+    material = observation.material
+    names = [noun for noun, _ in _nouns(model, slots.before, material.word, slots.word)]
+    among = candidates(model, material, names)
+    weights = read_weights(model)
+    at_nouns = {}
+    for noun, ids in among.nouns.items():
+        fitting = set(rows_for(among, noun))
+        rows = [row for row in pair.split.rows if row in fitting]
+        inside = _restricted(pair.split, fitting)
+        if not inside.holdouts:
+            continue
+        texts = [observation.texts[row] for row in rows]
+        states = replace_tokens(weights, texts, [ids], parts=(), depth=observation.depth)
+        axes = hold_out(states.resid[:, 0].cpu(), inside, pair.senses)
+        own_cues = {number: cues[row] for number, row in enumerate(rows) if row in cues}
+        held_out = _held_out(inside, axes, own_cues, observation.depth)
+        if held_out is not None:
+            at_nouns[ids] = held_out
+    return at_nouns
+
+
+def _by_embedding(
+    weights: Weights, split: CrossFit, cues: Mapping[int, Cue]
+) -> tuple[float, float]:
+    """AUROC of the cues' token embeddings, plain and whitened over the vocabulary, along the
+    difference of the two senses' means. Held out like the cues of the word.
+    """
+    inside = _restricted(split, cues)
+    embeddings = token_embeddings(weights, [cues[row].ids for row in split.rows if row in cues])
+    # One row for each cue word, of those that are held out.
+    words = [cues[row].word for row in split.rows if row in cues]
+    row_of = {word: row for row, word in enumerate(words) if inside.cells[row] >= 0}
+    rows = list(row_of.values())
+    is_a = [inside.is_a[row] for row in rows]
+    aurocs = []
+    for vectors in (embeddings, embeddings @ whitening(weights)):
+        axes = hold_out(vectors[:, None], inside, ("", ""))
+        aurocs.append(_auroc(axes.coordinates(vectors[rows, None], rows)[:, 0], is_a))
+    return aurocs[0], aurocs[1]
+
+
+def _auroc(values: Array, is_a: Sequence[bool]) -> float:
+    """AUROC of the cues of the first sense against those of the second. `cue`"""
+    of_a = np.array(is_a)
+    return float(resampling.auroc(values[of_a], values[~of_a]))
 
 
 def fit_texts(
@@ -352,7 +459,7 @@ def fit_texts(
     sample = [slots.cues[number].ids for number in numbers]
     depth = most_reliable_depth(read_weights(model), slots.templates, sample, by_depth, slots.word)
     sha256 = sha256_of_bytes("\n".join(texts).encode())
-    return Fitted(scan_axes(by_depth[: depth + 1]), list(texts), None, TWO_TEXTS, sha256)
+    return Fitted(scan_axes(by_depth[: depth + 1]), list(texts), TWO_TEXTS, sha256)
 
 
 def _read_texts(model: Model, word: str, texts: Sequence[str]) -> tuple[list[Tokens], list[int]]:
@@ -375,27 +482,32 @@ def _labels(texts: Sequence[str]) -> tuple[str, str]:
     return labels[0] or texts[0], labels[1] or texts[1]
 
 
-def _held_out_auroc(
+def _read_held_out(
     weights: Weights,
     templates: Sequence[Template],
     held_out: HeldOut,
     heads: Sequence[HeadIndex],
-    *,
-    seed: int,
-) -> Auroc:
-    """How well the cue words of the two senses are separated along axes that were fitted without
-    them: by the coordinate, then by the write of each head."""
+    noun: Sequence[int] = (),
+) -> Array:
+    """The coordinate with each held-out cue, then the write of each head, mean over frames. Every
+    cue is read along the axis that was fitted without it.
+
+    `-> cue (1 + head)`
+
+    noun: the token ids of a noun that replaces the word; by default the word stays
+    """
     frames = list(range(len(templates)))
     rows = texts_of(
         templates,
         [cue.ids for cue in held_out.cues for _ in frames],
         [frame for _ in held_out.cues for frame in frames],
     )
+    if noun:
+        rows = rows._replace(texts=[with_tokens(text, noun) for text in rows.texts])
     read = read_texts(weights, rows, held_out.axes, heads)
-    # Every text is read along the axis that was fitted without its cue; the values of a cue are
-    # then averaged over frames. `cue frame (1 + head) -> cue (1 + head)`
     axis = np.repeat(held_out.axis, len(frames))
     row = np.arange(len(axis))
     values = np.concatenate([read.coordinate[row, axis, None], read.write[row, :, axis]], axis=1)
-    by_cue = values.reshape(len(held_out.cues), len(frames), -1).mean(1)
-    return tell_apart(by_cue, np.array(held_out.is_a), seed=seed)
+    # `(cue frame) (1 + head) -> cue (1 + head)`
+    by_cue: Array = values.reshape(len(held_out.cues), len(frames), -1).mean(1)
+    return by_cue

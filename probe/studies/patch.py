@@ -55,6 +55,7 @@ def patch(
     text, for every head, in both directions.
 
     The columns are `layer head denoise noise swap gap`. `text` is at 1 of the gap, `against` at 0.
+    The gap is between two texts: two texts in which the word means the same have one as well.
     denoise: the move toward `text` when `against` gets the part of `text`
     noise: the move toward `against` when `text` gets the part of `against`
     swap: the mean of the two
@@ -81,8 +82,8 @@ def patch(
 
     From FEWEST_PAIRS pairs on, the coordinate of a pair is read along the mean direction of the
     other pairs. With fewer pairs it is read along the pair's own direction, and every head that
-    writes anything moves it. `frame.attrs["axis"]` is "others" or "own", and `probe.sign_flip_test`
-    refuses so few pairs.
+    writes anything moves it. `frame.attrs["axis"]` is "others" or "own", `frame.attrs["gap"]` says
+    in words what the gap is, and `probe.sign_flip_test` refuses so few pairs.
 
     Raises InputError for a word or position that does not exist, a next token that is several
     tokens, an invalid metric, a depth that the model does not have, texts that do not differ, and
@@ -124,11 +125,13 @@ def patch(
     metrics = [metrics[number] for number in first_pairs]
     different = [pairs[number] for number in first_pairs]
     axis = "own"
+    between = "between two texts, whether or not the word means the same in them"
     if depth and all(pair_metric is None for pair_metric in metrics):
         texts = [frozenset(pair) for pair in different]
         directions = ways_of_others(read_ends(weights, different, depth), texts)
         if directions is not None:
             axis = "others"
+            between = "between two texts, along the mean difference of the other pairs"
             metrics = list(directions)
     frames: dict[int, pd.DataFrame] = {}
     request = Asked(depth, offsets, PARTS[parts])
@@ -139,8 +142,9 @@ def patch(
             has_heads = weights.has_heads.cpu().numpy()
             frame = frame[has_heads[frame["layer"]]].reset_index(drop=True)
         frames[number] = frame
+    merged = len(pairs) - len(different)
     for frame in frames.values():
-        frame.attrs |= {"model": model.label, "axis": axis, "merged": len(pairs) - len(different)}
+        frame.attrs |= {"model": model.label, "axis": axis, "gap": between, "merged": merged}
     if one_pair:
         return frames[0]
     for number, frame in frames.items():

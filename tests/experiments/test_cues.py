@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 import torch
 from embedded import embedded
-from handmade import CUES, NOUNS, make_handmade, make_sentences, resolver
+from handmade import (
+    CUES,
+    NOUNS,
+    SENSES,
+    TO_BOS,
+    make_handmade,
+    make_sentences,
+    random_model,
+    resolver,
+)
 from measured import studied
 from seeds import mostly_campaign
 from transformers import GPT2LMHeadModel
@@ -15,15 +24,17 @@ from transformers import GPT2LMHeadModel
 import probe
 from probe.errors import InputError
 from probe.experiments import cue_sample, cues
-from probe.experiments.cue_words import ask, without_beginnings
+from probe.experiments.cue_words import Cue, ask, without_beginnings
 from probe.experiments.cues import ScanAxes
 from probe.experiments.material import prepare
 from probe.model.load import load, read_weights
 from probe.model.tokens import ids_after, tokenize, whole_words
 from probe.stats import resampling
 from probe.studies.cues import NOUNS as NOUNS_IN_PLACE
+from probe.studies.cues import _by_embedding
 from probe.text import lexicon
 from probe.text.slots import frames_for, read_frames, stem_of
+from probe.text.splits import cross_fit
 
 DEPTH = 3
 FORWARD = 1e-5  # of the largest value: batched forward and plain transformers, both in float32
@@ -296,6 +307,24 @@ def test_a_head_that_reads_only_from_the_word_writes_nothing_at_other_nouns(plan
     assert here["slope"].abs().max() < 0.05
 
 
+def test_the_baseline_at_nouns_shows_whether_the_head_reads_only_from_the_word(planted, tmp_path):
+    """One head acts at the word alone, the other at any noun. The cue words of both are separated
+    at the word. The embeddings of the cues contain the sense.
+    """
+    words, _ = planted
+    any_noun = replace(resolver(1, 2), looks=(({"anchor": 2.0}, {"is_cue": 6.0}), TO_BOS))
+    model = load(make_handmade(tmp_path / "any", [any_noun]))
+    sentences = make_sentences(cues=FITTED, frames=4)
+    cue_words = [cue for of_sense in CUES.values() for cue in of_sense[FITTED:]]
+    options = {"sentences": sentences, "cues": cue_words, "frames": HAND_FRAMES}
+    nouns = probe.cues(model, "lock", **options)
+    assert words.summary["auroc"] == nouns.summary["auroc"] == 1
+    assert 0.2 < words.summary["auroc_nouns"] < 0.8
+    assert nouns.summary["auroc_nouns_min"] == 1
+    for scan in (words, nouns):
+        assert scan.summary["auroc_embedding"] == scan.summary["auroc_whitened"] == 1
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     ("word", "texts"),
@@ -397,6 +426,35 @@ def test_auroc_counts_a_tie_as_half():
     values = np.array([[1.0], [2.0], [2.0], [0.0]])
     separation = cues.tell_apart(values, np.array([True, True, False, False]), seed=0)
     assert separation.auroc == pytest.approx([(0 + 1 + 0.5 + 1) / 4])
+
+
+def test_random_embeddings_separate_no_held_out_cues():
+    """28 random numbers for each of 40 cue words: in sample they separate the senses, held out they
+    do not, on average over eight models.
+    """
+    sentences = make_sentences(cues=20, frames=4)
+    split = cross_fit(sentences, SENSES, seed=0)
+    number_of = {cue: number for number, cue in enumerate(dict.fromkeys(s.cue for s in sentences))}
+    cue_of = {
+        row: Cue(sentence.cue, (number_of[sentence.cue],)) for row, sentence in enumerate(sentences)
+    }
+    weights = [read_weights(random_model(seed=seed)) for seed in range(8)]
+    plain, whitened = np.mean([_by_embedding(each, split, cue_of) for each in weights], axis=0)
+    assert 0.35 < plain < 0.65 and 0.35 < whitened < 0.65
+
+
+def test_whitened_embeddings_have_a_covariance_of_one(tiny, plain):
+    weights = read_weights(tiny)
+    table = plain.transformer.wte.weight.detach().double()
+    covariance = np.cov((table @ cues.whitening(weights)).numpy().T, bias=True)
+    np.testing.assert_allclose(covariance, np.eye(len(covariance)), atol=1e-6)
+
+
+def test_the_embedding_of_a_cue_is_the_mean_over_its_tokens(tiny, plain):
+    weights = read_weights(tiny)
+    table = plain.transformer.wte.weight.detach().double()
+    embeddings = cues.token_embeddings(weights, [(3,), (5, 8)])
+    torch.testing.assert_close(embeddings, torch.stack([table[3], (table[5] + table[8]) / 2]))
 
 
 def test_a_sample_has_each_frame_equally_often(templates, fifty):

@@ -582,3 +582,19 @@ def test_pairs_with_equal_tokens_up_to_the_word_are_merged(tiny):
 def test_a_sign_flip_test_of_three_pairs_is_refused():
     with pytest.raises(InputError, match="got 3 pairs, expected at least 4"):
         probe.sign_flip_test(np.ones((3, 2)), ["a", "b", "c"])
+
+
+def test_a_single_pair_has_no_gap_between_meanings(tiny):
+    """Two cues of one sense have a gap of 1 as well, and heads that move the word along it."""
+    same = probe.patch(tiny, "The river bank", against="The muddy bank", at="bank")
+    different = probe.patch(tiny, "The river bank", against="The savings bank", at="bank")
+    for frame in (same, different):
+        np.testing.assert_allclose(frame["gap"], 1, atol=1e-6)
+    assert same["swap"].max() > 0.5
+    own = "between two texts, whether or not the word means the same in them"
+    assert same.attrs["gap"] == different.attrs["gap"] == own
+    pairs = [f"The {cue} bank" for cue in ("river", "muddy", "flooded", "mossy")]
+    partners = [f"The {cue} bank" for cue in ("savings", "central", "national", "private")]
+    several = probe.patch(tiny, pairs, against=partners, at="bank")
+    along_others = "between two texts, along the mean difference of the other pairs"
+    assert several.attrs["gap"] == along_others

@@ -287,6 +287,7 @@ def test_everything_is_measured_along_the_axis_that_the_field_shows(page):
 
     between = axis_texts()
     assert between[0] == "sentences" and "the axis of these two sentences" in between[1]
+    assert "whether or not the word means the same in them" in between[1]
     answered(page, lambda: second.fill(""))
     assert axis.is_disabled() and axis.input_value() == "lexicon"
     assert re.match(

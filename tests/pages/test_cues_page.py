@@ -8,11 +8,13 @@ import pytest
 from browser import TOUCH, check_look, until
 from page_text import check_charts, one_line
 from seeds import mostly_campaign
+from typer.testing import CliRunner
 
 import probe
 from probe.charts import cues as picture
+from probe.cli import app
 from probe.errors import InputError
-from probe.pages.cues import columns, one_row_each
+from probe.pages.cues import columns, held_out_sentences, one_row_each
 from probe.pages.sections import Page
 
 pytestmark = pytest.mark.slow
@@ -155,6 +157,43 @@ def test_a_notebook_shows_the_two_columns_and_the_picture(scan):
     strongest = one_row_each(scan.cues[~scan.cues["seen"]])["cue"]
     assert strongest.iloc[0] in text and strongest.iloc[-1] in text
     assert "data:image" in html and "<script" not in html
+
+
+# --- held-out cue words ---------------------------------------------------------------------------
+
+NUMBERS = {"auroc": 0.99643, "auroc_low": 0.98505, "auroc_high": 1.0, "held_out": 58}
+AT_NOUNS = {"auroc_nouns": 0.98847, "auroc_nouns_min": 0.94174, "auroc_nouns_max": 1.0}
+BY_EMBEDDING = {"auroc_embedding": 0.98335, "auroc_whitened": 0.99524}
+OF_WORD = "AUROC of 58 held-out cue words: 0.996 [0.985, 1.000]; "
+OF_NOUNS = (
+    "at unambiguous nouns in the word's place, each along its own axis, 0.988 (0.942 to 1.000); "
+)
+OF_EMBEDDING = "by the cue's token embedding alone 0.983 (0.995 whitened over the vocabulary). Only"
+
+
+def test_the_auroc_of_held_out_cue_words_has_its_baselines_next_to_it():
+    numbers = NUMBERS | AT_NOUNS | BY_EMBEDDING
+    assert held_out_sentences(numbers).startswith(OF_WORD + OF_NOUNS + OF_EMBEDDING)
+    without_nouns = numbers | dict.fromkeys(AT_NOUNS, np.nan)
+    assert held_out_sentences(without_nouns).startswith(OF_WORD + OF_EMBEDDING)
+    assert held_out_sentences(dict.fromkeys(numbers, np.nan)) == ""
+
+
+def test_no_headline_is_an_auroc(tmp_path):
+    """The words and a head come first in the terminal; the page has the AUROC in its method only."""
+    words = tmp_path / "words.txt"
+    words.write_text("\n".join(cue for s in probe.lexicon.entry("bank").senses for cue in s.cues))
+    out = tmp_path / "out"
+    result = CliRunner().invoke(app, ["cues", "bank", "--cues", str(words), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    first, second = result.stderr.splitlines()[-2:]
+    assert first.startswith("bank: moved farthest by ") and " of what the words do to it." in first
+    assert second.startswith("AUROC of 24 held-out cue words: 1.000 [1.000, 1.000]; at unambiguous")
+    assert result.stdout.strip() == str(out / "cues.html")
+    page = (out / "cues.html").read_text()
+    assert "AUROC" not in page.split("</header>")[0]
+    method = page.split('<section id="method">')[1].split("</section>")[0]
+    assert second.split(";")[0] in one_line(method)
 
 
 # --- in a report ----------------------------------------------------------------------------------

@@ -229,7 +229,8 @@ const drawOutcome = () => {
   if (along) {
     const late = readAt() > along.depth ? `, because a head of layer ${along.depth} or later is ${allSwapped() ? "swapped" : "changed"}` : "";
     const from = ofLexicon() ? `${along.n_sentences} sentences of the lexicon` : "these two sentences";
-    say("axis", `Line: the axis of ${from}, from ${quoted(along.senses[0])} (0\u202f%) to ${quoted(along.senses[1])} (100\u202f%). The word is read ${where(readAt())}${late}.`);
+    const gap = ofLexicon() ? "" : " The gap is between these two sentences, whether or not the word means the same in them.";
+    say("axis", `Line: the axis of ${from}, from ${quoted(along.senses[0])} (0\u202f%) to ${quoted(along.senses[1])} (100\u202f%). The word is read ${where(readAt())}${late}.${gap}`);
   }
   const waiting = swaps.filter((swap) => !applied().includes(swap)).map(headName);
   const told = headline() + nextChange() + (waiting.length ? HEADLINES.waiting({ heads: waiting.join(", ") }) : "");

@@ -214,7 +214,7 @@ def _measure(
     )
     auroc = None
     if fitted.held_out is not None:
-        auroc = _held_out_auroc(weights, slots.templates, fitted.held_out, top, seed=seed)
+        auroc = _held_out_auroc(weights, slots.templates, fitted.held_out, top)
     return Measured(shares, scanned, auroc)
 
 
@@ -378,8 +378,6 @@ def _held_out_auroc(
     templates: Sequence[Template],
     held_out: HeldOut,
     heads: Sequence[HeadIndex],
-    *,
-    seed: int,
 ) -> Auroc:
     """How well the cue words of the two senses are separated along axes that were fitted without
     them: by the coordinate, then by the write of each head."""
@@ -396,4 +394,4 @@ def _held_out_auroc(
     row = np.arange(len(axis))
     values = np.concatenate([read.coordinate[row, axis, None], read.write[row, :, axis]], axis=1)
     by_cue = values.reshape(len(held_out.cues), len(frames), -1).mean(1)
-    return tell_apart(by_cue, np.array(held_out.is_a), seed=seed)
+    return tell_apart(by_cue, np.array(held_out.is_a))

@@ -1,0 +1,174 @@
+"""Tests and intervals where nothing is symmetric, in simulated data whose truth is known.
+
+Effects of parts with a left tail · AUROCs near 1 · ratios of sums. What is resampled in each case
+is cue words, or cue words crossed with frames. `FEW` runs every time, more in the campaign; with
+few runs the bound is that of a binomial count (`likely`).
+"""
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+from seeds import likely, mostly_campaign
+
+from probe.stats import resampling
+
+FEW = 100
+RUNS = mostly_campaign((FEW, 500))
+PARTS = 30
+LEFT = {
+    "normal": lambda rng, size: rng.normal(size=size),
+    "left-skewed": lambda rng, size: 1 - rng.exponential(size=size),  # skewness -2, mean 0
+}
+CUES_25_29 = [("cue", number) for number in range(54)]
+
+
+def crossed(cues, frames, each):
+    """The frames and cue words of sentences: each cue word in `each` frames."""
+    cue = np.repeat(np.arange(cues), each)
+    frame = (cue * 5 + np.tile(np.arange(each) * 7, cues)) % frames
+    assert len({*zip(cue, frame, strict=True)}) == cues * each
+    return frame, cue
+
+
+def parts_without_effect(rng, draw, *, frames):
+    """Effects of parts whose mean is 0, on different scales, and what varies in them."""
+    if frames:
+        frame, cue = crossed(24, 12, 3)
+        effects = draw(rng, (24, PARTS))[cue] + 0.6 * draw(rng, (12, PARTS))[frame]
+        effects += 0.8 * draw(rng, (72, PARTS))
+        factors = [frame.tolist(), cue.tolist()]
+    else:
+        effects, factors = draw(rng, (16, PARTS)), [list(range(16))]
+    return effects * np.exp(1.5 * rng.normal(size=PARTS)), factors
+
+
+@pytest.mark.parametrize("runs", RUNS)
+@pytest.mark.parametrize("frames", [False, True])
+@pytest.mark.parametrize("kind", LEFT)
+def test_the_family_wise_error_of_bootstrap_t_is_at_the_level(kind, frames, runs):
+    rng = np.random.default_rng(0)
+    claims = 0
+    for run in range(runs):
+        effects, factors = parts_without_effect(rng, LEFT[kind], frames=frames)
+        claims += resampling.bootstrap_t(effects, factors, seed=run, draws=300).p.min() < 0.05
+    lower, upper = likely(0.05, runs)
+    assert lower <= claims <= upper
+    assert runs == FEW or 0.02 <= claims / runs <= 0.08
+
+
+def test_sign_flips_claim_far_too_much_where_effects_are_skewed():
+    """Why the parts of a score are not tested with sign flips."""
+    rng = np.random.default_rng(0)
+    claims = 0
+    for run in range(FEW):
+        effects, [cues] = parts_without_effect(rng, LEFT["left-skewed"], frames=False)
+        claims += resampling.flip_signs(effects, cues, seed=run, draws=300).p.min() < 0.05
+    assert claims / FEW > 0.12
+
+
+@pytest.mark.parametrize("runs", RUNS)
+@pytest.mark.parametrize("kind", ["senses", "nouns"])
+def test_sign_flips_hold_their_level_where_two_things_are_exchanged(kind, runs):
+    """A swap whose head writes the same in both senses, and a noun that moves like the word:
+    M(z_A) - M(z_B) and word - noun are symmetric, however skewed M is."""
+    rng = np.random.default_rng(1)
+    claims = 0
+    for run in range(runs):
+        first, second = (LEFT["left-skewed"](rng, (16, PARTS)) for _ in range(2))
+        if kind == "nouns":  # both move with the same sentence
+            shared = LEFT["left-skewed"](rng, (16, 1))
+            first, second = shared * first, shared * second
+        test = resampling.flip_signs(first - second, list(range(16)), seed=run, draws=300)
+        claims += test.p.min() < 0.05
+    lower, upper = likely(0.05, runs)
+    assert lower <= claims <= upper
+    assert runs == FEW or 0.02 <= claims / runs <= 0.08
+
+
+def test_bootstrap_t_finds_an_effect_among_many_parts_and_no_effect_that_is_constant_zero():
+    rng = np.random.default_rng(0)
+    effects = rng.normal(size=(16, PARTS))
+    effects[:, 3] += 2
+    effects[:, 4] = 0
+    effects[:, 5] = -1
+    p = resampling.bootstrap_t(effects, [list(range(16))]).p
+    assert p[3] < 0.01
+    assert p[[4, 5]].min() == 1
+    one_cue_word = resampling.bootstrap_t(effects, [["loan"] * 16])
+    assert (one_cue_word.p == 1).all()
+
+
+def test_a_nested_factor_is_not_resampled_as_well():
+    cues, frames = ["loan", "mud", "cash", "boat"], ["a", "a", "b", "b"]
+    assert resampling.outer_factors([frames, cues]) == [frames]
+    assert resampling.outer_factors([["a", "b", "a", "b"], ["x", "x", "y", "y"]]) == [
+        ["a", "b", "a", "b"],
+        ["x", "x", "y", "y"],
+    ]
+    assert len(resampling.outer_factors([cues, [*cues]])) == 1
+
+
+# --- intervals ------------------------------------------------------------------------------------
+
+
+def interval_of(scores, is_a, factors):
+    estimate = resampling.auroc(scores[is_a], scores[~is_a])
+    low, high = resampling.auroc_interval(
+        np.array([estimate]), scores[:, None], list(is_a), factors
+    )
+    return low[0], high[0]
+
+
+def test_after_complete_separation_the_lower_end_is_newcombes():
+    """(1 - A)² = z² V(A) deff, with V of Hanley and McNeil and N* for both sizes; solved by another
+    root finder. The variance of 54 independent scores is 54 / 53 of their sum of squares."""
+    is_a = np.arange(54) < 25
+
+    def missing(a):
+        q1, q2, others = a / (2 - a), 2 * a**2 / (1 + a), 54 / 2 - 1
+        variance = (a * (1 - a) + others * (q1 - a**2) + others * (q2 - a**2)) / (25 * 29)
+        return (1 - a) ** 2 - norm.ppf(0.975) ** 2 * variance * (1 + 0.5 / 53)
+
+    scores = np.where(is_a, 10.0, 0.0) + np.linspace(0, 1, 54)
+    low, high = interval_of(scores, is_a, [CUES_25_29])
+    assert low == pytest.approx(brentq(missing, 0.5, 1 - 1e-9), abs=1e-9)
+    assert 0.9 < low < 0.95 and high == 1
+    low_b, high_b = interval_of(-scores, is_a, [CUES_25_29])
+    assert (low_b, high_b) == pytest.approx((0, 1 - low))
+
+
+def test_more_sentences_of_the_same_cue_words_do_not_make_the_interval_narrower():
+    is_a = np.arange(54) < 25
+    scores = np.where(is_a, 2.0, 0.0) + np.random.default_rng(0).normal(size=54)
+    once = interval_of(scores, is_a, [CUES_25_29])
+    fourfold = interval_of(np.tile(scores, 4), np.tile(is_a, 4), [CUES_25_29 * 4])
+    assert fourfold[1] - fourfold[0] == pytest.approx(once[1] - once[0], rel=0.1)
+    as_if_free = interval_of(np.tile(scores, 4), np.tile(is_a, 4), [list(range(216))])
+    assert as_if_free[1] - as_if_free[0] < 0.6 * (once[1] - once[0])
+
+
+@pytest.mark.parametrize("runs", mostly_campaign((FEW, 2000)))
+@pytest.mark.parametrize("frames", [0, 5])
+@pytest.mark.parametrize("auroc", [0.8, 0.97, 0.985, 0.995])
+def test_intervals_of_aurocs_cover_also_near_1(auroc, frames, runs):
+    """25 and 29 cue words, of which each has a score, or 25 and 29 cue words crossed with frames."""
+    rng = np.random.default_rng([int(1000 * auroc), frames])
+    each = max(frames, 1)
+    cue = np.repeat(np.arange(54), each)
+    frame = np.tile(np.arange(each), 54)
+    is_a = cue < 25
+    factors = [frame.tolist(), cue.tolist()] if frames else [cue.tolist()]
+    covered = 0
+    for _ in range(runs):
+        # Variance 1 in all: .4 of cue words, .2 of frames.
+        noise = rng.normal(size=54 * each)
+        if frames:
+            noise = np.sqrt(0.4) * noise + np.sqrt(0.4) * rng.normal(size=54)[cue]
+            noise += np.sqrt(0.2) * rng.normal(size=each)[frame]
+        low, high = interval_of(np.sqrt(2) * norm.ppf(auroc) * is_a + noise, is_a, factors)
+        covered += low <= auroc <= high
+    assert covered >= likely(0.92, runs)[0]
+    # Complete separation is frequent from .985 on, and its interval reaches 1.
+    most = 0.98 if auroc < 0.98 else 0.99
+    assert runs == FEW or 0.92 <= covered / runs <= most

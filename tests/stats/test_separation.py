@@ -3,7 +3,6 @@ honest intervals.
 """
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest

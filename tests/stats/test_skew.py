@@ -1,6 +1,6 @@
 """Tests and intervals where nothing is symmetric, in simulated data whose truth is known.
 
-Effects of parts with a left tail · AUROCs near 1 · ratios of sums. What is resampled in each case
+Effects of parts with a left tail · AUROCs near 1 · ratios of sums · the largest of equal parts. What is resampled in each case
 is cue words, or cue words crossed with frames. `FEW` runs every time, more in the campaign; with
 few runs the bound is that of a binomial count (`likely`).
 """
@@ -107,6 +107,7 @@ def test_a_nested_factor_is_not_resampled_as_well():
         ["x", "x", "y", "y"],
     ]
     assert len(resampling.outer_factors([cues, [*cues]])) == 1
+    assert resampling.outer_factors([["a"] * 4, cues]) == [cues]
 
 
 # --- intervals ------------------------------------------------------------------------------------
@@ -172,3 +173,77 @@ def test_intervals_of_aurocs_cover_also_near_1(auroc, frames, runs):
     # Complete separation is frequent from .985 on, and its interval reaches 1.
     most = 0.98 if auroc < 0.98 else 0.99
     assert runs == FEW or 0.92 <= covered / runs <= most
+
+
+SHARE_LAYOUTS = {
+    "crossed": crossed(24, 12, 3),
+    "most cue words once": crossed(56, 19, 2),
+    "pairs in frames": (np.repeat(np.arange(8), 2), np.arange(16)),
+}
+
+
+def shares(rng, frame, cue, draw):
+    """Contrasts, and the scores of a part that supplies .6 of them; both vary by frame, cue word
+    and sentence."""
+
+    def noise():
+        of_frames = np.sqrt(0.3) * draw(rng, frame.max() + 1)[frame]
+        return (
+            of_frames
+            + np.sqrt(0.4) * draw(rng, cue.max() + 1)[cue]
+            + np.sqrt(0.3) * draw(rng, len(cue))
+        )
+
+    varying = noise()
+    return 2 + varying, 1.2 + 0.5 * varying + 0.7 * noise()
+
+
+@pytest.mark.parametrize("runs", mostly_campaign((FEW, 1000)))
+@pytest.mark.parametrize("kind", LEFT)
+@pytest.mark.parametrize("layout", SHARE_LAYOUTS)
+def test_intervals_of_shares_cover_with_frames_and_cue_words(layout, kind, runs):
+    frame, cue = SHARE_LAYOUTS[layout]
+    rng = np.random.default_rng(len(cue))
+    covered = 0
+    for _ in range(runs):
+        contrast, score = shares(rng, frame, cue, LEFT[kind])
+        _, low, high = resampling.ratio_interval(score, contrast, [frame.tolist(), cue.tolist()])
+        covered += low <= 0.6 <= high
+    assert covered >= likely(0.92, runs)[0]
+    assert runs == FEW or 0.92 <= covered / runs <= 0.98
+
+
+def test_intervals_over_cue_words_alone_are_too_narrow_with_frames():
+    frame, cue = crossed(24, 12, 6)
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(FEW):
+        contrast, score = shares(rng, frame, cue, LEFT["normal"])
+        _, low, high = resampling.ratio_interval(score, contrast, [cue.tolist()])
+        covered += low <= 0.6 <= high
+    assert covered / FEW < 0.9
+
+
+def test_the_interval_of_a_ratio_is_the_textbooks_for_a_mean():
+    values = np.array([1.0, 2.0, 4.0, 7.0])
+    ratio, low, high = resampling.ratio_interval(values, np.ones(4), [["a", "b", "c", "d"]])
+    reach = 3.182446 * np.std(values, ddof=1) / 2  # t of .975 with 3 degrees of freedom
+    assert (ratio, low, high) == pytest.approx((3.5, 3.5 - reach, 3.5 + reach), rel=1e-6)
+    one_unit = resampling.ratio_interval(values, np.ones(4), [["a"] * 4])
+    assert one_unit[0] == 3.5 and np.isnan(one_unit[1:]).all()
+    assert np.isnan(resampling.ratio_interval(values, np.zeros(4), [["a", "b", "c", "d"]])).all()
+
+
+def test_the_largest_of_equal_parts_is_reported_without_bias_in_the_other_half():
+    """Five parts supply .2 each: the largest in all sentences has .24, in the other half .2."""
+    rng = np.random.default_rng(0)
+    cues = [number // 2 for number in range(32)]
+    everywhere, split = [], []
+    for seed in range(400):
+        scores = 1 + rng.normal(size=(16, 5))[cues] + 0.5 * rng.normal(size=(32, 5))
+        chosen, reported = resampling.folds(cues, 2, seed=seed)[0]
+        everywhere.append(scores.sum(0).max() / scores.sum())
+        of_largest = scores[reported][:, scores[chosen].sum(0).argmax()]
+        split.append(of_largest.sum() / scores[reported].sum())
+    assert np.mean(everywhere) > 0.23
+    assert np.mean(split) == pytest.approx(0.2, abs=0.01)

@@ -562,9 +562,9 @@ def flip_null(
 
     t = mean / (se + s0), with s0 the median standard error over heads
 
-    Under the null, a head's effect is equally likely to be positive or negative for every cue word.
-    s0 prevents a head with hardly any effect from winning because it has hardly any noise (Tusher
-    et al. 2001).
+    Under the null, a head's effect is equally likely to be positive or negative for every cue word
+    (`flip_signs` says why). s0 prevents a head with hardly any effect from winning because it has
+    hardly any noise (Tusher et al. 2001).
     """
     member, number = as_numbers(units)
     flat = effects.reshape(len(effects), -1)
@@ -594,8 +594,10 @@ def sign_flip_test(
 
     `pair ... -> ...`
 
-    It tests whether an effect is above 0; pass `-effects` for the other side. Pairs that share a
-    unit (a cue word, a noun) change their sign together. The steps are `flip_null` and `max_t`.
+    It tests whether an effect is above 0; pass `-effects` for the other side. If there is nothing
+    to find, an effect has to be as likely as its negative, as the difference of two senses, or of a
+    word and a noun, is. p is too small for skewed effects. Pairs that share a unit (a cue
+    word, a noun) change their sign together. The steps are `flip_null` and `max_t`.
 
     Raises InputError for NaN or infinite effects, for a number of units other than the number of
     pairs, and for fewer than FEWEST_PAIRS pairs. `probe.patch` reads so few pairs along each pair's
@@ -645,6 +647,19 @@ def flip_signs(
 ) -> MaxT:
     """`sign_flip_test` without its checks: the effects are numbers, and any number of pairs will
     do.
+
+    It is exact where exchanging two things turns an effect into its negative and, under the null,
+    leaves its distribution unchanged:
+
+        swaps of heads, MLPs, edges  M(z_A) - M(z_B), in both directions, less that of a same-sense
+                                     donor: z_A and z_B, if what is swapped does not depend on the
+                                     sense
+        gaps                         M(x_A) - M(x_B): x_A and x_B, if the senses do not differ
+        word and unambiguous noun    the two effects, if both move alike
+
+    It is not exact for a backup's joint excess, M(both) - M(first) - M(later): without a backup its
+    mean is 0, but it need not be symmetric. Nor are the losses and contrasts of QK attribution,
+    which `bootstrap_t` tests.
     """
     null = flip_null(effects, list(units), draws=draws, rng=np.random.default_rng(seed))
     return max_t(null[0], null[1:])

@@ -121,22 +121,27 @@ def interval_of(scores, is_a, factors):
     return low[0], high[0]
 
 
-def test_after_complete_separation_the_lower_end_is_newcombes():
+@pytest.mark.parametrize("copies", [1, 4])
+def test_after_complete_separation_the_lower_end_is_newcombes(copies):
     """(1 - A)² = z² V(A) deff, with V of Hanley and McNeil and N* for both sizes; solved by another
-    root finder. The variance of 54 independent scores is 54 / 53 of their sum of squares."""
+    root finder. With c equal sentences of each of 54 cue words, the variance of clustered scores is
+    54 / 53 c times that of independent ones, and half of the excess over 1 counts."""
     is_a = np.arange(54) < 25
+    deff = 1 + (54 / 53 * copies - 1) / 2
+    n, m = 25 * copies, 29 * copies
 
     def missing(a):
-        q1, q2, others = a / (2 - a), 2 * a**2 / (1 + a), 54 / 2 - 1
-        variance = (a * (1 - a) + others * (q1 - a**2) + others * (q2 - a**2)) / (25 * 29)
-        return (1 - a) ** 2 - norm.ppf(0.975) ** 2 * variance * (1 + 0.5 / 53)
+        q1, q2, others = a / (2 - a), 2 * a**2 / (1 + a), (n + m) / 2 - 1
+        variance = (a * (1 - a) + others * (q1 - a**2) + others * (q2 - a**2)) / (n * m)
+        return (1 - a) ** 2 - norm.ppf(0.975) ** 2 * variance * deff
 
-    scores = np.where(is_a, 10.0, 0.0) + np.linspace(0, 1, 54)
-    low, high = interval_of(scores, is_a, [CUES_25_29])
+    scores = np.tile(np.where(is_a, 10.0, 0.0) + np.linspace(0, 1, 54), copies)
+    is_a = np.tile(is_a, copies)
+    low, high = interval_of(scores, is_a, [CUES_25_29 * copies])
     assert low == pytest.approx(brentq(missing, 0.5, 1 - 1e-9), abs=1e-9)
-    assert 0.9 < low < 0.95 and high == 1
-    low_b, high_b = interval_of(-scores, is_a, [CUES_25_29])
-    assert (low_b, high_b) == pytest.approx((0, 1 - low))
+    assert 0.9 < low < 0.97 and high == 1
+    reversed_ends = interval_of(-scores, is_a, [CUES_25_29 * copies])
+    assert reversed_ends == pytest.approx((0, 1 - low))
 
 
 def test_more_sentences_of_the_same_cue_words_do_not_make_the_interval_narrower():
@@ -211,6 +216,22 @@ def test_intervals_of_shares_cover_with_frames_and_cue_words(layout, kind, runs)
         covered += low <= 0.6 <= high
     assert covered >= likely(0.92, runs)[0]
     assert runs == FEW or 0.92 <= covered / runs <= 0.98
+
+
+def test_the_error_of_a_share_adds_up_over_frames_and_cue_words():
+    """Var = Σ_cue (Σ e)² + Σ_frame (Σ e)² - Σ e², a sum over g labels times g / (g - 1), with e the
+    residuals; counted one by one. t of .975 with 11 degrees of freedom is 2.200985."""
+    frame, cue = crossed(24, 12, 3)
+    contrast, score = shares(np.random.default_rng(1), frame, cue, LEFT["normal"])
+    share = score.sum() / contrast.sum()
+    e = (score - share * contrast) / contrast.sum()
+    variance = -sum(each**2 for each in e)
+    for labels, number in ((frame, 12), (cue, 24)):
+        of_labels = [e[labels == label].sum() ** 2 for label in range(number)]
+        variance += number / (number - 1) * sum(of_labels)
+    _, low, high = resampling.ratio_interval(score, contrast, [frame.tolist(), cue.tolist()])
+    reach = 2.200985 * np.sqrt(variance)
+    assert (low, high) == pytest.approx((share - reach, share + reach), rel=1e-6)
 
 
 def test_intervals_over_cue_words_alone_are_too_narrow_with_frames():

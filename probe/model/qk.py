@@ -55,6 +55,8 @@ By = Literal["part", "source", "layer"]
 # The bias that a family adds to the score of two positions, by the kind of its positions.
 POSITION_BIAS = {"alibi": "ALiBi", "relative bias": "relative bias"}
 
+LEAST_SCALE = 1e-3  # of a sum of terms, below which it is compared with 0
+
 
 class Parts(NamedTuple):
     """A sum at some positions, term by term.
@@ -207,7 +209,8 @@ def _require_sum(view: View, quantity: str, terms: Terms, total: Tensor, hooked:
     """Raises CrossCheckError if sums of terms differ from the hooked values, `row`, by more than
     the rounding of the largest term.
     """
-    scale = float(terms.values.abs().max())
+    # All terms of a head built by hand may be exactly 0, where float32 leaves 1e-8.
+    scale = max(float(terms.values.abs().max()), LEAST_SCALE)
     error = float((total - hooked.double()).abs().max())
     expected = largest_error(view.trace.resid_pre.dtype, view.layer + 1)
     if not error <= expected * scale:

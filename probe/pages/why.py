@@ -2,7 +2,8 @@
 from there.
 
 Tables in, plain values out; the sentences are in the template. A part is a reason only where
-replacing it lowers the score on both sides.
+replacing it lowers the score on both sides. What an unambiguous noun in the word's place supplies
+and costs says how much of the reason is the word itself.
 """
 
 import math
@@ -11,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from probe.experiments.qk import BY_NOUNS
 from probe.pages.sentences import TINTS, of_head
 from probe.results.findings import Frames, HeadFinding, Row
 from probe.stats.limits import LEVEL
@@ -20,7 +22,8 @@ MOST_PARTS = 6  # of the word and of the cue with a row and a column each
 MOST_REPLACED = 4  # parts of each side whose replacement is listed
 ROUNDS_TO_ZERO = 0.005  # of a sum: a smaller share has a blank cell
 OTHERS = "all others"
-SIDES = {"query": "word", "key": "cue"}  # the token of each side
+# The token of each side, and what replaces its parts if it is not the other tokens.
+SIDES = {"query": "word", "key": "cue", BY_NOUNS: "word, by nouns"}
 BIASES = ("query bias", "norm bias")  # the same at every token, so that nothing can replace them
 TABLES = ("why_it_attends", "qk_attribution", "qk_interventions", "ov_attribution")
 Section = dict[str, Any]
@@ -47,6 +50,8 @@ def reason(frames: Frames, head: HeadFinding) -> Section | None:
         "part_query": _output(record["part_query"]),
         "part_key": _output(record["part_key"]),
         "share": measured(record["share"], record["share_low"], record["share_high"]),
+        "cue_first": percent(record["cue_first"]),
+        "nouns": _nouns(record, rows["qk_interventions"], contrast),
         "agreement": decimal(record["agreement"]),
         "matrix": _matrix(rows, contrast, write),
         "replaced": [
@@ -58,6 +63,22 @@ def reason(frames: Frames, head: HeadFinding) -> Section | None:
         "taken": _output(largest["part_key"]),
         "taken_share": percent(float(largest["write"]) / write) if takes else "",
         "takes": takes,
+    }
+
+
+def _nouns(record: pd.Series, replaced: pd.DataFrame, contrast: float) -> Section | None:
+    """The share of the pair with nouns in the word's place, and what a noun's part costs; None
+    without a noun or if the part at the word is a bias, which nouns share."""
+    of_part = replaced[(replaced["side"] == BY_NOUNS) & (replaced["part"] == record["part_query"])]
+    if of_part.empty or math.isnan(record["noun_share"]):
+        return None
+    return {
+        "share": measured(
+            record["noun_share"], record["noun_share_low"], record["noun_share_high"]
+        ),
+        "contrast": decimal(record["noun_contrast"]),
+        "lost": percent(float(of_part["score"].iloc[0]) / contrast),
+        "p": p_value(record["p_nouns"]),
     }
 
 

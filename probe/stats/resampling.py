@@ -49,6 +49,12 @@ MEAN_DECIMALS = 9
 # Two values are equal if they differ by less than this fraction of the scale of the comparison.
 # float32 is no more exact, and the last digit of a sum differs from one processor to the next.
 TIE = 1e-6
+# Of a bootstrap-t: the part of the observed standard error that is added to every draw's. Without
+# it, draws of a few equal cue words have the largest t. .2 lets in skewness (error .15 for .05).
+LEAST_ERROR = 0.05
+# Of an AUROC's interval: the part of the scores' design effect above 1 that counts.
+EXCESS_AT_EDGE = 0.5
+T_CHUNK = 64  # draws whose sums by label are held at once
 
 
 def folds(
@@ -191,6 +197,20 @@ def crossed_factors(
     return [names, list(units)]
 
 
+def outer_factors(factors: Sequence[Sequence[Hashable]]) -> list[Sequence[Hashable]]:
+    """The factors without those that are nested in another one: a frame that occurs with one cue
+    word only varies with that word, and resampling both would count its variance twice. A factor
+    with a single label does not vary, and stays only if it is the last.
+    """
+    kept = [factor for factor in factors if len(set(factor)) > 1] or [factors[-1]]
+    for factor in list(kept):
+        others = [other for other in kept if other is not factor]
+        labels = len(set(factor))
+        if any(len(set(zip(factor, other, strict=True))) == labels for other in others):
+            kept = others
+    return kept
+
+
 def bootstrap_ratio(numerator: Array, denominator: Array, weights: Array) -> Array:
     """The ratio of sums in every bootstrap draw. `n ..., n ..., draws n -> draws ...`
 
@@ -219,6 +239,132 @@ def interval(
         return low, high
     wider = np.sqrt(units / (units - 1)) * student_t.ppf(0.975, units - 1) / norm.ppf(0.975)
     return estimate + wider * (low - estimate), estimate + wider * (high - estimate)
+
+
+def ratio_interval(
+    numerator: Array, denominator: Array, factors: Sequence[Sequence[Hashable]]
+) -> tuple[float, float, float]:
+    """The ratio of two sums over rows, with the ends of its 95 % interval; NaN where they are
+    undefined. `n, n`
+
+        ratio ± t sqrt(variance of Σ (numerator - ratio denominator)) / Σ denominator
+
+    with the variance clustered by all factors, and Student's t for the factor with the fewest
+    labels. A bootstrap of two crossed factors counts what varies by row three times, and covers .99
+    where most cue words occur once (tests/stats/test_skew.py).
+
+    factors: what varies, a label for each row: cue words, or frames and cue words
+
+    Source: Cameron, Gelbach & Miller 2011.
+    """
+    outer = outer_factors(factors)
+    units = min(len(set(labels)) for labels in outer)
+    total = float(denominator.sum())
+    if total == 0:
+        return (math.nan,) * 3
+    ratio = float(numerator.sum()) / total
+    if units < 2:
+        return ratio, math.nan, math.nan
+    residuals = (numerator - ratio * denominator)[:, None] / total
+    error = math.sqrt(_clustered_variance(residuals, outer)[0])
+    reach = float(student_t.ppf(ENDS[1], units - 1)) * error
+    return ratio, ratio - reach, ratio + reach
+
+
+def auroc_interval(
+    estimate: Array, scores: Array, is_a: Sequence[bool], factors: Sequence[Sequence[Hashable]]
+) -> tuple[Array, Array]:
+    """The 95 % interval of AUROCs that holds at the edge: after complete separation the lower end
+    is below 1. `-> (...), (...)`
+
+    The ends are the values A at which |estimate - A| = z sqrt(deff V(A)), with V the variance of an
+    AUROC of n and m independent scores. A bootstrap resamples the scores that were seen, and after
+    complete separation all its draws are 1.
+
+    estimate: the AUROCs. `...`
+    scores: `n ...`, the scores that were compared
+    is_a: `n`, whether a score belongs to the first sense
+    factors: what varies, a label for each score: cue words, or frames and cue words
+
+    deff is the variance with clustered scores divided by that with independent ones, whichever is
+    larger: of the AUROC, which is 0 at the edge; or of the difference of means, of which half the
+    excess over 1 counts, because near 1 scores of a cue word agree less about the comparisons than
+    about the mean (chosen by simulated coverage, tests/stats/test_skew.py).
+
+    Source: Newcombe 2006 (method 5); DeLong et al. 1988 (placements); Cameron, Gelbach & Miller
+        2011 (clusters of two crossed factors).
+    """
+    of_a = np.asarray(is_a, dtype=bool)
+    n = int(of_a.sum())
+    m = int((~of_a).sum())
+    flat = scores.reshape(len(scores), -1)
+    larger = np.empty_like(flat)  # how many scores of the other sense are below a score
+    for column, values in enumerate(flat.T):
+        for group, others in ((of_a, values[~of_a]), (~of_a, values[of_a])):
+            ordered = np.sort(others)
+            below = np.searchsorted(ordered, values[group], "left")
+            larger[group, column] = (below + np.searchsorted(ordered, values[group], "right")) / 2
+    signs = np.where(of_a, 1 / n, -1 / m)[:, None]
+    # What each score adds to the difference of means, and to the AUROC.
+    of_means = np.empty_like(flat)
+    of_auroc = np.empty_like(flat)
+    for group, others_count in ((of_a, m), (~of_a, n)):
+        of_means[group] = flat[group] - flat[group].mean(0)
+        of_auroc[group] = (larger[group] - larger[group].mean(0)) / others_count
+    of_means *= signs
+    of_auroc *= signs
+    independent = (of_means**2).sum(0)
+    center = estimate.reshape(-1)
+    model = _auroc_variance(center, n, m)
+    of_scores = _over(_clustered_variance(of_means, factors), independent)
+    of_scores = np.where(of_scores > 1, 1 + EXCESS_AT_EDGE * (of_scores - 1), of_scores)
+    deff = np.maximum(of_scores, _over(_clustered_variance(of_auroc, factors), model))
+    deff[deff == 0] = 1.0  # scores without any variance
+    # (estimate - A)² = z² deff V(A) has one root on each side of the estimate.
+    reach = norm.ppf(0.975) ** 2 * deff
+    ends = []
+    for end in (0.0, 1.0):
+        inside = center.copy()
+        outside = np.full_like(center, end)
+        for _ in range(50):
+            middle = (inside + outside) / 2
+            reached_middle = (center - middle) ** 2 <= reach * _auroc_variance(middle, n, m)
+            inside = np.where(reached_middle, middle, inside)
+            outside = np.where(reached_middle, outside, middle)
+        ends.append(outside.reshape(estimate.shape))
+    return ends[0], ends[1]
+
+
+def _auroc_variance(a: Array, n: int, m: int) -> Array:
+    """The variance of the AUROC a of n and m independent scores; Newcombe 2006, method 5."""
+    others = (n + m) / 2 - 1
+    return np.asarray(a * (1 - a) * (1 + others * ((1 - a) / (2 - a) + a / (1 + a))) / (n * m))
+
+
+def _over(numerator: Array, denominator: Array) -> Array:
+    """A ratio; 0 where the denominator is 0."""
+    positive = denominator > 0
+    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=positive)
+
+
+def _clustered_variance(terms: Array, factors: Sequence[Sequence[Hashable]]) -> Array:
+    """The variance of a sum of terms that vary with one or two crossed factors. `n k -> k`
+
+        Σ_factor Σ_label (Σ_row term)² - Σ_row term² for two factors
+
+    At least that of either factor alone. A factor of g labels counts g / (g - 1) times.
+    """
+    variances = []
+    for labels in outer_factors(factors):
+        member, number = as_numbers(labels)
+        if number > 1:
+            sums = _sums(terms, member, number)
+            variances.append(number / (number - 1) * (sums**2).sum(0))
+    cells = (terms**2).sum(0)
+    if not variances:
+        return cells
+    together = np.sum(variances, axis=0) - (len(variances) - 1) * cells
+    return np.maximum(together, np.max(variances, axis=0))
 
 
 # --- permutation ----------------------------------------------------------------------------------
@@ -416,9 +562,9 @@ def flip_null(
 
     t = mean / (se + s0), with s0 the median standard error over heads
 
-    Under the null, a head's effect is equally likely to be positive or negative for every cue word.
-    s0 prevents a head with hardly any effect from winning because it has hardly any noise (Tusher
-    et al. 2001).
+    Under the null, a head's effect is equally likely to be positive or negative for every cue word
+    (`flip_signs` says why). s0 prevents a head with hardly any effect from winning because it has
+    hardly any noise (Tusher et al. 2001).
     """
     member, number = as_numbers(units)
     flat = effects.reshape(len(effects), -1)
@@ -448,8 +594,10 @@ def sign_flip_test(
 
     `pair ... -> ...`
 
-    It tests whether an effect is above 0; pass `-effects` for the other side. Pairs that share a
-    unit (a cue word, a noun) change their sign together. The steps are `flip_null` and `max_t`.
+    It tests whether an effect is above 0; pass `-effects` for the other side. If there is nothing
+    to find, an effect has to be as likely as its negative, as the difference of two senses, or of a
+    word and a noun, is. p is too small for skewed effects. Pairs that share a unit (a cue
+    word, a noun) change their sign together. The steps are `flip_null` and `max_t`.
 
     Raises InputError for NaN or infinite effects, for a number of units other than the number of
     pairs, and for fewer than FEWEST_PAIRS pairs. `probe.patch` reads so few pairs along each pair's
@@ -499,9 +647,97 @@ def flip_signs(
 ) -> MaxT:
     """`sign_flip_test` without its checks: the effects are numbers, and any number of pairs will
     do.
+
+    It is exact where exchanging two things turns an effect into its negative and, under the null,
+    leaves its distribution unchanged:
+
+        swaps of heads, MLPs, edges  M(z_A) - M(z_B), in both directions, less that of a same-sense
+                                     donor: z_A and z_B, if what is swapped does not depend on the
+                                     sense
+        gaps                         M(x_A) - M(x_B): x_A and x_B, if the senses do not differ
+        word and unambiguous noun    the two effects, if both move alike
+
+    It is not exact for a backup's joint excess, M(both) - M(first) - M(later): without a backup its
+    mean is 0, but it need not be symmetric. Nor are the losses and contrasts of QK attribution,
+    which `bootstrap_t` tests.
     """
     null = flip_null(effects, list(units), draws=draws, rng=np.random.default_rng(seed))
     return max_t(null[0], null[1:])
+
+
+def bootstrap_t(
+    effects: Array, factors: Sequence[Sequence[Hashable]], *, seed: int = 0, draws: int = 1000
+) -> MaxT:
+    """A one-sided test of each mean effect against 0, corrected for the whole family, for effects
+    whose signs cannot be flipped because nothing makes them symmetric under the null.
+
+    `n k -> k`
+
+    factors: what varies, a label for each row: cue words, or frames and cue words
+
+        t = mean / (se + c se_observed), in a draw with the mean's deviation from the observed one
+
+    se is estimated anew in every draw, clustered by all factors, so that the distribution of t has
+    the skewness that the effects have. c keeps draws in which hardly anything varies from having
+    the largest t of all. With 16 cue words, 30 parts and effects whose skewness is -2, the
+    family-wise error is about .05; that of sign flips is .22 (tests/stats/test_skew.py). t is 0 for
+    an effect that does not vary; p is 1 for all effects if a factor has a single label.
+
+    Source: Hall 1992 (bootstrap-t); Owen 2007 (crossed factors); Romano & Wolf 2005 (families).
+    """
+    outer = outer_factors(factors)
+    mean = effects.mean(0)
+    if min(len(set(labels)) for labels in outer) < 2:
+        return MaxT(np.zeros_like(mean), np.ones_like(mean), np.ones_like(mean))
+    rng = np.random.default_rng(seed)
+    counts = []  # how often each label is drawn, for each factor; once in the observed data
+    for labels in outer:
+        number = len(set(labels))
+        drawn = rng.multinomial(number, np.full(number, 1 / number), size=draws)
+        counts.append(np.vstack([np.ones(number), drawn]))
+    members = [as_numbers(labels)[0] for labels in outer]
+    deviation = np.zeros((1 + draws, len(mean)))
+    variance = np.zeros_like(deviation)
+    for start in range(0, 1 + draws, T_CHUNK):
+        rows = slice(start, start + T_CHUNK)
+        deviation[rows], variance[rows] = _means_of_draws(
+            effects - mean, members, [of_label[rows] for of_label in counts]
+        )
+    error = np.sqrt(variance)
+    least = np.maximum(LEAST_ERROR * error[0], TIE * np.abs(effects).max(initial=0))
+    varies = error[0] > TIE * np.abs(effects).max(initial=0)
+    denominator = error + np.maximum(least, np.finfo(float).tiny)
+    observed = np.where(varies, mean / denominator[0], 0.0)
+    return max_t(observed, np.where(varies, deviation[1:] / denominator[1:], 0.0))
+
+
+def _means_of_draws(
+    residuals: Array, members: Sequence[NDArray[np.intp]], counts: Sequence[Array]
+) -> tuple[Array, Array]:
+    """The mean in every draw, and its variance with every copy of a label as a cluster. 0 in a
+    draw without rows.
+
+    `n k -> (draw k), (draw k)`
+
+    members: the label of every row, for each factor. `n` each
+    counts: how often a label is drawn. `draw label` each
+    """
+    drawn = [of_label[:, member] for of_label, member in zip(counts, members, strict=True)]
+    weights = np.prod(drawn, axis=0)  # draw n
+    total = np.maximum(weights.sum(1), 1)[:, None]
+    mean = weights @ residuals / total
+    variances = []
+    for of_label, member in zip(counts, members, strict=True):
+        labels = of_label.shape[1]
+        in_label = np.arange(labels)[:, None] == member  # label n
+        by_label = weights[:, None] * in_label  # draw label n
+        # Σ_row w (x - mean) of each label; its copies share it equally.
+        sums = by_label @ residuals - by_label.sum(2)[..., None] * mean[:, None]
+        squares = (sums**2 / np.maximum(of_label, 1)[..., None]).sum(1)
+        variances.append(labels / (labels - 1) * squares / total**2)
+    cells = weights @ residuals**2 - total * mean**2
+    together = np.sum(variances, axis=0) - (len(variances) - 1) * cells / total**2
+    return mean, np.maximum(together, np.max(variances, axis=0))
 
 
 def _is_empty(cell: object) -> bool:

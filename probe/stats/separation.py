@@ -10,6 +10,7 @@ import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -105,11 +106,9 @@ def measure_separation(
     rng = np.random.default_rng(seed)
     labels = resampling.relabel(split.is_a, split.exchanged, draws=permutations, rng=rng)
     factors = resampling.crossed_factors(split.frames, split.units)
-    weights = resampling.bootstrap_weights(factors, seed=seed)
 
-    # The first axis of one: labellings, the observed one first. Of the other: bootstrap draws.
+    # The first axis is labellings, the observed one first.
     under_labels = _Comparisons.none(len(labels), shape.numel())
-    in_draws = _Comparisons.none(len(weights), shape.numel())
     scores = np.full((shape.numel(), len(is_a)), np.nan)
     for holdout, fitted in zip(split.holdouts, _fitted(writes, split, labels), strict=True):
         train = list(holdout.train)
@@ -118,16 +117,18 @@ def measure_separation(
         rows = np.concatenate([fitted.rows, fitted.new], axis=1)
         all_scores = own_scores(fitted.sums, fitted.training_labels[:1], rows)[0]
         scores[:, test] = _calibrated(all_scores, is_a[train])
-        in_draws += _Comparisons(*won_draws(scores[:, test], list(is_a[test]), weights[:, test]))
 
     null = under_labels.auroc()
-    low, high = resampling.interval(in_draws.auroc(), null[0], units=len(set(split.units)))
     has_scores = ~np.isnan(scores[0])
+    of_scored = [list(compress(labels, has_scores)) for labels in factors]
+    low, high = resampling.auroc_interval(
+        null[0], scores[:, has_scores].T, list(is_a[has_scores]), of_scored
+    )
     g = resampling.hedges_g(scores[:, has_scores & is_a].T, scores[:, has_scores & ~is_a].T)
     return Separation(
         auroc=null[0].reshape(shape),
-        auroc_low=low.clip(0).reshape(shape),
-        auroc_high=high.clip(max=1).reshape(shape),
+        auroc_low=low.reshape(shape),
+        auroc_high=high.reshape(shape),
         hedges_g=g.reshape(shape),
         null=null.reshape(-1, *shape),
     )
@@ -337,25 +338,6 @@ def _with_label(scores: Array, labels: Labels) -> NDArray[np.uint64]:
     bits &= ~np.uint64(1)
     bits |= labels[:, None]
     return bits
-
-
-def won_draws(scores: Array, is_a: Sequence[bool], weights: Array) -> tuple[Array, Array]:
-    """Comparisons won and their number in every bootstrap draw. `-> draw head, draw`
-
-    `scores: head m`, `is_a: m`, `weights: draw m`. An A wins the weight of all B below it, and half
-        the weight of those tied with it.
-    """
-    of_a = np.asarray(is_a)
-    weight_a = weights[:, of_a]
-    weight_b = weights[:, ~of_a]
-    wins = np.empty((len(weights), len(scores)))
-    for head, (score_a, score_b) in enumerate(zip(scores[:, of_a], scores[:, ~of_a], strict=True)):
-        order = score_b.argsort()
-        up_to = np.insert(weight_b[:, order].cumsum(1), 0, 0, axis=1)
-        below = up_to[:, np.searchsorted(score_b[order], score_a, "left")]
-        below_or_tied = up_to[:, np.searchsorted(score_b[order], score_a, "right")]
-        wins[:, head] = (weight_a * (below + below_or_tied)).sum(1) / 2
-    return wins, weight_a.sum(1) * weight_b.sum(1)
 
 
 def corrected_tests(

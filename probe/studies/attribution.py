@@ -153,6 +153,7 @@ def qk_interventions(
     source: int | str,
     contrast: int | str = MEAN,
     by: qk.By = "part",
+    query_from: str | Trace | None = None,
 ) -> pd.DataFrame:
     """Return the effect of each part of the query and of the key on a head's score and attention:
     the part is replaced by that of the contrast, and score and attention are recomputed.
@@ -167,8 +168,12 @@ def qk_interventions(
     contrast: a token or "mean": a part is replaced by that of each of the other tokens in turn, and
         the losses are averaged. Another text: a part is replaced by that of the other text, and the
         score itself is read instead of a contrast
+    query_from: a text with another word at the same position, such as an unambiguous noun. Its
+        parts replace those of the query, the contrast stays, and the frame has the rows of the
+        query only
 
-    The other arguments and errors are those of `probe.qk_attribution`.
+    The other arguments and errors are those of `probe.qk_attribution`; also InputError for a
+    `query_from` without a token at the position of `at`.
 
     Example:
         >>> effects = probe.qk_interventions(
@@ -201,6 +206,8 @@ def qk_interventions(
             "query": Donor(second.trace, [second.at]),
             "key": Donor(second.trace, second.sources),
         }
+    if query_from is not None:
+        donors = {"query": Donor(_same_position(model, query_from, view, doing), [view.at])}
     frames = []
     for side, donor in donors.items():
         replaced = replace_parts(
@@ -213,6 +220,18 @@ def qk_interventions(
     frame = pd.concat(frames, ignore_index=True)
     frame.attrs["model"] = model.label
     return frame
+
+
+def _same_position(model: Model, text: str | Trace, view: qk.View, doing: str) -> Trace:
+    """The trace of another text that has a token at the position of the query."""
+    traced = _trace_of(model, text, None)
+    assert isinstance(traced, Trace)
+    if view.at >= len(traced.tokens):
+        raise InputError(
+            f"{doing}: query_from has {len(traced.tokens)} tokens, and the query is token {view.at}"
+            ". Give a text with a word of as many tokens in the place of the word."
+        )
+    return traced
 
 
 class Request(NamedTuple):

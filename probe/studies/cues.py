@@ -235,7 +235,7 @@ def _measure(
         return Measured(shares, scanned, None, None)
     # By the coordinate, then by the write of each head.
     by_cue = _read_held_out(weights, slots.templates, fitted.held_out, top)
-    auroc = tell_apart(by_cue, np.array(fitted.held_out.is_a), seed=seed)
+    auroc = tell_apart(by_cue, np.array(fitted.held_out.is_a))
     at_nouns = [
         _auroc(_read_held_out(weights, slots.templates, held_out, [], noun)[:, 0], held_out.is_a)
         for noun, held_out in fitted.at_nouns.items()

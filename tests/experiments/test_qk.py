@@ -16,6 +16,7 @@ from probe.experiments.material import prepare
 from probe.experiments.measure import measure
 from probe.experiments.observe import split_senses
 from probe.results.frames import of_experiments
+from probe.stats import resampling
 
 SENTENCES = make_sentences(cues=16)
 
@@ -69,7 +70,8 @@ def test_the_numbers_of_a_sentence_equal_the_numbers_of_the_public_functions():
     of_pair = parts.set_index(["part_query", "part_key"])["score"]
     assert of_pair[attribution.largest] == pytest.approx(attribution.largest_score[3], rel=1e-4)
     effects = probe.qk_interventions(model, sentence.text, **view)
-    for side, replaced in attribution.replaced.items():
+    for side in qk.SIDES:
+        replaced = attribution.replaced[side]
         of_side = effects[effects["side"] == side]
         assert tuple(of_side["part"]) == replaced.parts
         for name in ("attributed", "score", "attention"):
@@ -113,6 +115,28 @@ def test_the_tables_of_the_experiment_list_its_numbers_and_other_tables_are_empt
     replaced = tables["qk_interventions"]
     assert replaced["p"].between(1 / 1001, 1).all()
     assert all(len(tables[name]) == 0 for name in tables if name not in qk.TABLES)
+
+
+def test_the_largest_pair_is_chosen_with_other_cue_words_than_those_that_report_its_share():
+    *_, attribution = planted()
+    _, others = resampling.folds(attribution.cues, 2, seed=attribution.seed)[0]
+    assert attribution.reported == tuple(others) and len(others) == qk.MOST_PAIRS
+    rows = list(attribution.reported)
+    share = attribution.largest_score[rows].sum() / attribution.contrast[rows].sum()
+    assert attribution.share[0] == pytest.approx(share)
+
+
+def test_nouns_in_the_words_place_cost_the_contrast_of_a_head_that_reads_the_word():
+    """The planted head's query reads the word itself, so a noun has no contrast, and its part costs
+    all of it. It scores the cue above all other tokens in every sentence."""
+    *_, attribution = planted()
+    assert attribution.contrast.min() > 1
+    assert np.abs(attribution.noun_contrast).max() < 1e-3
+    replaced = attribution.replaced[qk.BY_NOUNS]
+    part = replaced.parts.index(attribution.largest[0])
+    np.testing.assert_allclose(replaced.score[:, part], attribution.contrast, rtol=0.02)
+    assert attribution.p_replaced[qk.BY_NOUNS][part] < 0.05
+    assert attribution.cue_first.all()
 
 
 def test_without_a_marked_cue_there_are_no_attributions():

@@ -272,6 +272,11 @@ def test_a_sink_is_a_first_token_with_much_attention_and_a_small_contribution(
 def test_a_reason_needs_the_agreement_of_attribution_and_replacements():
     reasons = [head["why"]["reason"] for head in cards_of("bank", FRAMES)["heads"] if head["why"]]
     assert reasons and reasons == ["both", "apart", "none"][: len(reasons)]
+    of_first = cards_of("bank", FRAMES)["heads"][0]["why"]
+    assert of_first["nouns"]["share"].replace("\u202f", " ") == "70 % [55, 85]"
+    assert of_first["nouns"]["lost"].replace("\u202f", " ") == "10 %"
+    assert of_first["nouns"]["contrast"] == "1.60"
+    assert "word, by nouns" in [part["side"] for part in of_first["replaced"]]
     row = {"p_contrast": 0.001, "p_query": 0.01, "p_key": 0.01}
     row |= {"part_query": "L0H1", "part_key": "MLP 0"}
     changes_by_reason = {

@@ -8,10 +8,10 @@ from example_study import SENSES, make_study
 
 from probe.experiments.run import LEADERS
 from probe.results.findings import (
-    mlps_more,
     best_random,
     findings,
     leading_path,
+    mlps_more,
     rank_groups,
     rows_by_word,
 )

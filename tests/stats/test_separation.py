@@ -3,7 +3,6 @@ honest intervals.
 """
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from probe.stats.separation import (
     measure_separation,
     own_direction_scores,
     reduced,
-    won_draws,
 )
 from probe.text.splits import Holdout, cross_fit
 
@@ -104,7 +102,8 @@ def test_intervals_contain_the_value_and_widen_with_uncertainty():
     ).all()
     assert separation.auroc_low.min() >= 0 and separation.auroc_high.max() <= 1
     width = separation.auroc_high - separation.auroc_low
-    assert width[1, 2] < 0.05 < np.delete(width.ravel(), 5).min()
+    # The planted head separates completely; the variance is then that of n cue words, not 0.
+    assert 0.02 < width[1, 2] < 0.15 < np.delete(width.ravel(), 5).min()
 
 
 def test_both_directions_of_a_swap_have_a_test_each_corrected_over_all_pairs_of_senses():
@@ -220,19 +219,6 @@ def test_few_sentences_are_read_in_few_components(per_sense, components):
     torch.testing.assert_close(
         less.norm(dim=(1, 2)), spectrum[:, :components].norm(dim=1)
     )  # the largest ones
-
-
-def test_comparisons_won_in_weighted_draws_are_those_counted_one_by_one():
-    rng = np.random.default_rng(0)
-    is_a, weights = np.arange(9) % 3 > 0, rng.poisson(1, size=(20, 9)).astype(float)
-    scores = rng.integers(4, size=(3, 9)).astype(float)  # with many ties
-    counted = np.zeros((20, 3))
-    for head, a, b in product(range(3), *(np.flatnonzero(side) for side in (is_a, ~is_a))):
-        win = np.heaviside(scores[head, a] - scores[head, b], 0.5)
-        counted[:, head] += weights[:, a] * weights[:, b] * win
-    wins, compared = won_draws(scores, list(is_a), weights)
-    assert wins == pytest.approx(counted, abs=1e-9)
-    assert compared == pytest.approx(weights[:, is_a].sum(1) * weights[:, ~is_a].sum(1))
 
 
 def test_a_layer_without_heads_is_not_tested():

@@ -395,6 +395,26 @@ def test_the_donor_of_an_intervention_is_the_contrast():
     assert set(unchanged["part"]) == set(parts["part_key"]) - {"norm bias", "key bias"}
 
 
+def test_the_query_of_another_text_costs_the_difference_of_the_two_contrasts():
+    """In layer 0 of a causal model only the token embedding differs between two words at one
+    position, and the keys before them are equal."""
+    model = random_model(torch.float64)
+    view = PLACE | {"layer": 0, "at": probe.tokenize(model, TEXT).positions_of("bank")[-1]}
+    other = TEXT.replace("bank", "dog")
+    contrasts = [
+        probe.qk_attribution(model, text, **view, contrast="mean")["score"].sum()
+        for text in (TEXT, other)
+    ]
+    for query_from in (other, probe.trace(model, other)):
+        effects = probe.qk_interventions(model, TEXT, **view, query_from=query_from)
+        assert set(effects["side"]) == {"query"}
+        lost = effects.set_index("part")["score"]
+        assert lost["token embedding"] == pytest.approx(contrasts[0] - contrasts[1], abs=1e-9)
+        assert abs(lost["token embedding"]) > 1e-3
+    itself = probe.qk_interventions(model, TEXT, **view, query_from=TEXT)
+    assert itself[["attributed", "score", "attention"]].abs().to_numpy().max() <= 1e-12
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 PLACE = {"layer": 1, "head": 2, "at": "bank", "source": "river"}
@@ -446,6 +466,13 @@ def test_attributions_that_an_encoder_decoder_lacks_are_refused():
         probe.ov_attribution(model, TEXT, target=TARGET, **query, along=17, stack="encoder")
     with pytest.raises(UnsupportedModel, match="Split its scores with probe.qk_attribution"):
         probe.qk_interventions(model, TEXT, **query)
+
+
+def test_a_query_from_a_text_without_its_position_is_refused():
+    with pytest.raises(
+        InputError, match=r"query_from has 4 tokens, and the query is token 7\. Give"
+    ):
+        probe.qk_interventions(random_model(), TEXT, **PLACE, query_from="dog")
 
 
 def test_parts_that_miss_the_score_are_an_error(monkeypatch):

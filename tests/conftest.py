@@ -131,6 +131,15 @@ def _no_network() -> Iterator[None]:
     assert TRIED == []
 
 
+@pytest.fixture
+def no_rows_of_a_table() -> Iterator[None]:
+    """Altair refuses any table, as it refuses one with more than 5,000 rows by default."""
+    import altair as alt
+
+    with alt.data_transformers.enable("default", max_rows=0):
+        yield
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete GPT-2 folder with random weights; tests that change it take `copy` instead."""

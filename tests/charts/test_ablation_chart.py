@@ -9,6 +9,8 @@ from probe.charts.ablation import BAG, INTACT
 from probe.experiments.ablation import KINDS
 from probe.results.ablation import COLUMNS
 
+pytestmark = pytest.mark.usefixtures("no_rows_of_a_table")
+
 DEPTHS = 3
 
 

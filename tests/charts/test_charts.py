@@ -17,6 +17,8 @@ from probe.charts import palette
 from probe.errors import InputError
 from probe.inference.verdicts import ORDER
 
+pytestmark = pytest.mark.usefixtures("no_rows_of_a_table")
+
 FRAMES = make_study().frames
 HEADS = FRAMES["word_heads"]
 BANK, CURVES = (FRAMES[name].query("word == 'bank'") for name in ("word_heads", "curves"))

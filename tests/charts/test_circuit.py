@@ -7,6 +7,8 @@ import pytest
 from probe import charts
 from probe.charts.circuit import LEAST_TOTAL, NARROWEST, WIDEST
 
+pytestmark = pytest.mark.usefixtures("no_rows_of_a_table")
+
 CUE, BETWEEN, WORD = "cue", "cue + 1", "word"
 EDGES = [
     ((None, None, CUE), (0, 1, BETWEEN), "value", 0.9, 0.01),

@@ -16,6 +16,8 @@ from test_charts import rows_of
 from probe import charts
 from probe.charts.palette import repacked
 
+pytestmark = pytest.mark.usefixtures("no_rows_of_a_table")
+
 LINES = pd.DataFrame(
     [
         {"panel": panel, "x": x, "variant": variant, "value": x * slope + shift}

@@ -9,6 +9,8 @@ from test_charts import parts, rows_of, scale_of
 
 from probe import charts
 
+pytestmark = pytest.mark.usefixtures("no_rows_of_a_table")
+
 FRAMES = make_study().frames
 CONTROLS = FRAMES["controls"]
 HEADS = FRAMES["word_heads"]

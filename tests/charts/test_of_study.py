@@ -14,6 +14,8 @@ from probe.charts.palette import of_word
 from probe.errors import InputError
 from probe.results.tables import StudyTables, SurveyTables, Table
 
+pytestmark = pytest.mark.usefixtures("no_rows_of_a_table")
+
 STUDY = make_study()
 NAMES = [name for name, _ in inspect.getmembers(StudyCharts, inspect.isfunction) if name[0] != "_"]
 

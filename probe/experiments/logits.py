@@ -157,15 +157,20 @@ def terms_of_pair(model: Model, pair: PairTrace, pos: int, ids: Sequence[int]) -
             yield Term(f"norm bias after MLP {layer}", float(norm_bias.double() @ after), layer)
 
 
-def require_sum(whole: Trace, pos: int, ids: list[int], total: float, expected: float) -> None:
+def require_sum(
+    whole: Trace, pos: int, ids: list[int], values: Sequence[float], expected: float
+) -> None:
     """Raises CrossCheckError if the terms miss the hooked logit by more than rounding error.
 
-    total: the sum of the terms
-    expected: the largest rounding error, as a fraction of the largest logit
+    values: of the terms
+    expected: the largest rounding error, as a fraction of the largest logit, or of the largest term
+        if the terms cancel
     """
     logits = whole.logits[pos].double()
     hooked = logits[ids[0]] - (logits[ids[1]] if len(ids) == 2 else 0.0)
-    error = float((total - hooked).abs() / logits.abs().max())
+    size = max(float(logits.abs().max()), *map(abs, values))
+    missed = abs(sum(values) - float(hooked))
+    error = missed / size if missed else 0.0
     if not error <= expected:
         raise CrossCheckError(
             f"Cannot sum a logit of {whole.model_name} at position {pos}: the terms miss it by "

@@ -54,6 +54,10 @@ FROM_SCORES = "as uncertain as its scores, which no hook holds"
 THROUGH_ALL = "two ways through all blocks, both rounded"
 PLAIN_ROUNDED = "Hugging Face and the hooked model do not round to float32 in the same place"
 EXACT = torch.float64
+# The scale of a tensor is at least this share of the size of its products, so that a float32 number
+# may be off by its rounding, 1e-7 of that size. In SmolLM2 the largest number of every tensor is at
+# least .0098 of it.
+LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -197,20 +201,25 @@ def _row(
     *,
     note: str = "",
     tolerance: float | None = None,
+    size: float = 0.0,
 ) -> Row:
     """One comparison.
 
     labels: the quantity and its formula
     tolerance: a wider tolerance than the dtype's
+    size: of the products that each number sums; if all of them cancel, what is left is rounding
+        error
     """
-    error, scale = _difference(hooked, scratch)
+    error, scale = _difference(hooked, scratch, LEAST_SHARE * size)
     name = "" if layer is None else stack.attention.name
     return Row(layer, *labels, error, scale, tolerance or TOLERANCE[stack.dtype], name, note)
 
 
-def _difference(hooked: Tensor, scratch: Tensor) -> tuple[float, float]:
+def _difference(hooked: Tensor, scratch: Tensor, least: float = 0.0) -> tuple[float, float]:
     """The largest error relative to the scale, and the scale. Entries that both sides mask are
     ignored.
+
+    least: the smallest scale
     """
     hooked = hooked.double()
     scratch = scratch.double()
@@ -219,7 +228,7 @@ def _difference(hooked: Tensor, scratch: Tensor) -> tuple[float, float]:
         return math.inf, 1.0
     hooked = hooked.masked_fill(is_masked, 0)
     scratch = scratch.masked_fill(is_masked, 0)
-    scale = scratch.abs().max().item()
+    scale = max(scratch.abs().max().item(), least)
     error = (hooked - scratch).abs().max().item()
     if not scale:
         return (math.inf if error else 0.0), scale
@@ -348,6 +357,10 @@ def _attention_rows(
             memory=hooked["memory"].to(EXACT) if "memory" in hooked else None,
             pattern=hooked["pattern"] if rounds_softmax else None,
         )
+    sizes = {}
+    if block.mixer is None:
+        x = steps["x"].to(EXACT)
+        sizes = _sizes(block, x, hooked["memory"].to(EXACT) if "memory" in hooked else x)
     for name, formula in formulas_of(attention, stack.config, block).items():
         note = _replacement_note(attention, name)
         tolerance = None
@@ -361,8 +374,42 @@ def _attention_rows(
             scores = steps["scores"].masked_fill(steps["scores"] < MASKED, 0)
             note = FROM_SCORES
             tolerance = TOLERANCE[COARSE] * max(1.0, float(scores.abs().max()))
-        labels = (name, formula)
-        yield _row(stack, layer, labels, hooked[name], steps[name], note=note, tolerance=tolerance)
+        yield _row(
+            stack,
+            layer,
+            (name, formula),
+            hooked[name],
+            steps[name],
+            note=note,
+            tolerance=tolerance,
+            size=sizes.get(name, 0.0),
+        )
+
+
+def _sizes(block: Block, x: Tensor, source: Tensor) -> dict[str, float]:
+    """The size of the products that each quantity of an attention sums: |x| times the longest
+    column of its matrix.
+
+    x: the input of queries, `pos d_model`
+    source: the input of keys and values, `key_pos d_model`
+    """
+    longest = float(source.norm(dim=-1).max())
+    size_v = longest * _longest_column(block.w_v)
+    size_out = size_v * _longest_column(block.w_o)
+    return {
+        "q": float(x.norm(dim=-1).max()) * _longest_column(block.w_q),
+        "k": longest * _longest_column(block.w_k),
+        "v": size_v,
+        "scores": 1.0,  # attention depends on differences of scores
+        "z": size_v,
+        "delta_e": size_out,
+        "attn_out": size_out,
+    }
+
+
+def _longest_column(weight: Tensor) -> float:
+    """The length of the longest column of the matrices of all heads. `head ... ...`"""
+    return float(weight.norm(dim=1).max())
 
 
 def _each_step(

@@ -37,6 +37,7 @@ from torch import Tensor
 
 from probe.errors import CrossCheckError
 from probe.model import attention, forward
+from probe.model.agreement import STEPS
 from probe.model.decomposition import (
     components,
     largest_error,
@@ -135,7 +136,9 @@ def score_terms(view: View, by: By = "part") -> Terms:
         labels.append((POSITION_BIAS[config.positions.kind],) * 2)
         capped = capped + added
     terms = Terms(labels, values)
-    _require_sum(view, "scores", terms, capped, trace.scores[layer, head, at, rows])
+    # Attention depends on differences of scores, so an error far below 1 changes nothing.
+    size = max(1.0, float(trace.scores[layer, :, at, rows].abs().max()))
+    _require_sum(view, "scores", terms, capped, trace.scores[layer, head, at, rows], size)
     return terms
 
 
@@ -151,7 +154,8 @@ def write_terms(view: View, direction: Tensor, by: By = "part") -> Terms:
     trace, layer, head, at, rows, _ = view
     config = trace.stack.config
     block = trace.stack.blocks[layer].to(torch.float64, "cpu")
-    values = project(_read(view, block, by), block.w_v, block.b_v, "value bias")
+    read = _read(view, block, by)
+    values = project(read, block.w_v, block.b_v, "value bias")
     v = values.vectors[:, kv_head(head, config)]
     if block.w_head_gate is not None:
         x = trace.x[layer, at].double()
@@ -160,7 +164,10 @@ def write_terms(view: View, direction: Tensor, by: By = "part") -> Terms:
     along = direction.double()
     terms = Terms([(label,) for label in values.labels], (z @ (block.w_o[head] @ along)).T)
     hooked = trace.delta_e_by_source(layer, head, at)[rows].double() @ along
-    _require_sum(view, "the write of a head", terms, terms.values.sum(-1), hooked)
+    # A head may write nearly nothing because large products cancel: |x| |W_V| |W_O u|.
+    through = block.w_v[kv_head(head, config)].norm(dim=0) * (block.w_o[head] * along).norm(dim=1)
+    size = float(read.vectors.sum(0).norm(dim=-1).max() * through.norm())
+    _require_sum(view, "the write of a head", terms, terms.values.sum(-1), hooked, size)
     return terms
 
 
@@ -205,15 +212,21 @@ def kv_head(head: int, config: Config) -> int:
     return head // (config.n_heads // config.n_kv_heads)
 
 
-def _require_sum(view: View, quantity: str, terms: Terms, total: Tensor, hooked: Tensor) -> None:
+def _require_sum(
+    view: View, quantity: str, terms: Terms, total: Tensor, hooked: Tensor, size: float
+) -> None:
     """Raises CrossCheckError if sums of terms differ from the hooked values, `row`, by more than
-    the rounding of the largest term.
+    the rounding of the largest term, and of what the hooked values are computed from.
+
+    size: of the products that a hooked value sums, which may cancel
     """
     # All terms of a head built by hand may be exactly 0, where float32 leaves 1e-8.
     scale = max(float(terms.values.abs().max()), LEAST_SCALE)
     error = float((total - hooked.double()).abs().max())
-    expected = largest_error(view.trace.resid_pre.dtype, view.layer + 1)
-    if not error <= expected * scale:
+    dtype = view.trace.resid_pre.dtype
+    expected = largest_error(dtype, view.layer + 1)
+    rounding = STEPS * torch.finfo(dtype).eps / 2
+    if not error <= max(expected * scale, rounding * size):
         raise CrossCheckError(
             f"Cannot sum {quantity} of {view.trace.model_name} in layer {view.layer}: the parts "
             f"miss it by {error:.1e} where the largest is {scale:.1e}, expected at most "

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import make_checkpoint
+from checkpoints import change_tensors, make_checkpoint
 from families import (
     HEADS,
     LAYERS,
@@ -20,6 +20,7 @@ from families import (
     family_model,
 )
 from handmade import random_model
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
@@ -45,6 +46,7 @@ from probe.model.trace import target_states
 from probe.patching import heads as swaps
 
 TEXT = "The mole dug a tunnel under the muddy bank"
+D_MODEL = 32  # of `make_checkpoint`
 LONG = DEFAULT_TEXTS[1]  # of 35 tokens: a ReLU may be 0 at every token of a short one
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-12}
 STEPS = [
@@ -752,3 +754,31 @@ def test_the_first_failing_row_is_reported_in_one_sentence():
 def test_an_error_is_relative_to_the_scale_and_nan_if_a_number_is_nan(actual, expected, error):
     result = float(check._difference(torch.tensor(actual), torch.tensor(expected))[0])
     assert result == error or math.isnan(result) and math.isnan(error)
+
+
+def canceling(folder: Path, *, off: float = 0.0) -> Path:
+    """A GPT-2 in whose last layer all values cancel: equal columns of W_V read only the sum of the
+    normed stream, which is 0.
+
+    off: added to one weight
+    """
+    folder = make_checkpoint(folder)
+    before = "transformer.h.1."
+    tensors = load_file(folder / "model.safetensors")
+    w_qkv = tensors[f"{before}attn.c_attn.weight"].clone()
+    b_qkv = tensors[f"{before}attn.c_attn.bias"].clone()
+    w_qkv[:, 2 * D_MODEL :] = torch.linspace(1, 2, D_MODEL)
+    w_qkv[0, 2 * D_MODEL] += off
+    b_qkv[2 * D_MODEL :] = 0
+    changes = {"attn.c_attn.weight": w_qkv, "attn.c_attn.bias": b_qkv}
+    changes |= {"ln_1.weight": torch.ones(D_MODEL), "ln_1.bias": torch.zeros(D_MODEL)}
+    return change_tensors(folder, {before + name: values for name, values in changes.items()})
+
+
+def test_values_that_are_rounding_errors_are_certified(tmp_path: Path) -> None:
+    model = load(canceling(tmp_path / "cancels"))
+    assert certify(model).require().ok
+    other = load(canceling(tmp_path / "other", off=1e-3))
+    wrong = replace(model, weights=other.weights)
+    failed = [(row.layer, row.quantity) for row in certify(wrong).rows if not row.ok]
+    assert failed[0] == (1, "v")

@@ -10,10 +10,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
+from checkpoints import change_tensors, make_checkpoint
 from compiled import compiled
 from families import EACH_HYBRID, PAIRED, REPRESENTATIVES, SINGLE, each_family, family_model
 from handmade import Head, make_handmade, random_model, resolver_model, write_vector
 from planted import copier
+from safetensors.torch import load_file
 
 import probe
 from probe.errors import CrossCheckError, InputError, UnsupportedModel
@@ -473,6 +475,27 @@ def test_a_query_from_a_text_without_its_position_is_refused():
         InputError, match=r"query_from has 4 tokens, and the query is token 7\. Give"
     ):
         probe.qk_interventions(random_model(), TEXT, **PLACE, query_from="dog")
+
+
+def test_a_head_whose_write_cancels_is_split(tmp_path):
+    """Equal columns of W_V read only the sum of the normed stream, which is 0."""
+    folder = make_checkpoint(tmp_path / "cancels")
+    tensors = load_file(folder / "model.safetensors")
+    before = "transformer.h.1."
+    w_qkv = tensors[f"{before}attn.c_attn.weight"].clone()
+    b_qkv = tensors[f"{before}attn.c_attn.bias"].clone()
+    of_head = slice(2 * 32 + 2 * 8, 2 * 32 + 3 * 8)  # the values of head 2, d_model 32, d_head 8
+    w_qkv[:, of_head] = torch.linspace(1, 2, 8)
+    b_qkv[of_head] = 0
+    changes = {"attn.c_attn.weight": w_qkv, "attn.c_attn.bias": b_qkv}
+    changes |= {"ln_1.weight": torch.ones(32), "ln_1.bias": torch.zeros(32)}
+    change_tensors(folder, {before + name: values for name, values in changes.items()})
+    place = {"layer": 1, "head": 2, "at": 3, "source": 1}
+    along = torch.linspace(-1, 1, 32)
+    split = probe.ov_attribution(folder, TEXT, **place, along=along)
+    other = probe.ov_attribution(folder, TEXT, **place | {"head": 1}, along=along)
+    assert split["write"].abs().max() < 1e-12
+    assert other["write"].abs().max() > 1e-3
 
 
 def test_parts_that_miss_the_score_are_an_error(monkeypatch):

@@ -56,8 +56,6 @@ By = Literal["part", "source", "layer"]
 # The bias that a family adds to the score of two positions, by the kind of its positions.
 POSITION_BIAS = {"alibi": "ALiBi", "relative bias": "relative bias"}
 
-LEAST_SCALE = 1e-3  # of a sum of terms, below which it is compared with 0
-
 
 class Parts(NamedTuple):
     """A sum at some positions, term by term.
@@ -220,8 +218,7 @@ def _require_sum(
 
     size: of the products that a hooked value sums, which may cancel
     """
-    # All terms of a head built by hand may be exactly 0, where float32 leaves 1e-8.
-    scale = max(float(terms.values.abs().max()), LEAST_SCALE)
+    scale = float(terms.values.abs().max())
     error = float((total - hooked.double()).abs().max())
     dtype = view.trace.resid_pre.dtype
     expected = largest_error(dtype, view.layer + 1)

@@ -1,10 +1,12 @@
-"""Which heads of a word may lead a list, a card or a scale: only those with a verdict.
+"""Which heads and MLPs of a word a page may single out.
 
-A head without one has no significant effect, however large its mean: one odd sentence is enough for
-a large mean with a wide interval.
+Only heads with a verdict lead a list, a card or a scale. A head without one has no significant
+effect, however large its mean: one odd sentence is enough for a large mean with a wide interval.
 """
 
 import pandas as pd
+
+from probe.inference.verdicts import comparison
 
 MOVERS = ("resolver", "mover")  # the verdicts of heads that move the word
 UNMARKED = ("separates", "none")  # the verdicts of heads without an effect, which no mark has
@@ -37,3 +39,21 @@ def named(word_heads: pd.DataFrame, top: int) -> pd.DataFrame:
     heads = leading(word_heads)
     further = heads[top:]
     return pd.concat([heads[:top], further[further["verdict"] == "resolver"]])
+
+
+def mlps_more(mlps: pd.DataFrame) -> tuple[int, ...]:
+    """The layers whose MLP does more for a word than for unambiguous nouns.
+
+    mlps: the rows of one word
+
+    The mean over the pairs of senses must be above 0, and one pair must pass the rule of
+    `verdicts.comparison` with its p times the number of pairs (Bonferroni).
+    """
+    layers = []
+    for layer in sorted(mlps["layer"].unique().tolist()):
+        rows = mlps[mlps["layer"] == layer]
+        pairs = rows.assign(p_specific=len(rows) * rows["p_specific"]).to_dict("records")
+        does_more = any(comparison(pair) == "more" for pair in pairs)
+        if does_more and rows["specific"].mean() > 0:
+            layers.append(layer)
+    return tuple(layers)

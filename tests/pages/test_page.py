@@ -465,7 +465,10 @@ def test_the_verdict_is_in_the_map_the_card_and_the_table(page):
     marked = BANK[~BANK["verdict"].isin(["separates", "none"])]
     assert first.locator(".mark-symbol.role-mark path").count() == len(marked) >= 2
     assert "separates" in set(BANK["verdict"])
-    key = ["".join(text.split("\n")).strip() for text in page.locator("#answer ul.key li").all_inner_texts()]
+    key = [
+        "".join(text.split("\n")).strip()
+        for text in page.locator("#answer ul.key li").all_inner_texts()
+    ]
     assert key[2:] == [
         "does more for the word than for them",
         "resolver: a mover with a frame; the word itself moves farther than nouns",

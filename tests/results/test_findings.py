@@ -8,10 +8,10 @@ from example_study import SENSES, make_study
 
 from probe.experiments.run import LEADERS
 from probe.results.findings import (
-    _mlps_more,
     best_random,
     findings,
     leading_path,
+    mlps_more,
     rank_groups,
     rows_by_word,
 )
@@ -141,6 +141,6 @@ def test_an_mlp_does_more_by_the_rule_of_its_table():
     row |= {"p_specific": 0.01, "general": 0.1, "sense_a": "river", "sense_b": "money"}
     unsure = {"layer": 1, "specific_low": -0.05}
     rows = pd.DataFrame([row | {"layer": 0}, row | unsure, row | {"layer": 2, "p_specific": 0.2}])
-    assert _mlps_more(rows) == (0,)
+    assert mlps_more(rows) == (0,)
     three = [row | {"layer": 0, "sense_b": sense, "p_specific": 0.02} for sense in "abc"]
-    assert _mlps_more(pd.DataFrame(three)) == ()  # .02, three times
+    assert mlps_more(pd.DataFrame(three)) == ()  # .02, three times

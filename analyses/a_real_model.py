@@ -29,7 +29,6 @@ from pathlib import Path
 import pandas as pd
 
 from probe import charts
-from probe.results.findings import mlps_more
 
 charts.as_pictures()  # no network
 folder = Path(str(files("probe"))).parent / "reports" / "real"  # in a clone
@@ -71,17 +70,9 @@ leading = leading[
 ]
 leading
 
-
 # %%
-def mlp_cells(mlps: pd.DataFrame) -> pd.DataFrame:
-    """The column of MLPs, with those that do more for the word than for unambiguous nouns."""
-    return charts.mlps_beside_nouns(
-        mlps, {word: mlps_more(rows) for word, rows in mlps.groupby("word")}
-    )
-
-
 out = Path(os.environ.get("PROBE_OUT", "reports/real"))
-chart = charts.head_maps(heads, mlp_cells(mlps))
+chart = charts.head_maps(heads, charts.mlps_beside_nouns(mlps))
 charts.save(chart, out / "a_real_model.png")
 chart
 
@@ -137,7 +128,7 @@ leading.round(4).to_csv(out / "a_real_model.csv", index=False)
 encoder_words, encoder_heads, encoder_curves, encoder_random, encoder_mlps = (
     pd.read_csv(folder / "minilm" / f"{name}.csv") for name in tables
 )
-chart = charts.head_maps(encoder_heads, mlp_cells(encoder_mlps))
+chart = charts.head_maps(encoder_heads, charts.mlps_beside_nouns(encoder_mlps))
 charts.save(chart, out / "a_real_encoder.png")
 chart
 

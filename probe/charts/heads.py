@@ -33,7 +33,7 @@ from probe.charts.palette import (
     tips,
 )
 from probe.inference.verdicts import ORDER
-from probe.results.leading import UNMARKED, with_verdict
+from probe.results.leading import UNMARKED, mlps_more, with_verdict
 from probe.stats.limits import LEVEL, SMALLEST
 from probe.stats.numbers import NARROW, decimal, percent
 
@@ -215,18 +215,16 @@ def mlps_at_word(positions: pd.DataFrame) -> pd.DataFrame:
     return _mlp_cells(rows).dropna(subset="net")
 
 
-def mlps_beside_nouns(mlps: pd.DataFrame, more: Mapping[str, Sequence[int]]) -> pd.DataFrame:
+def mlps_beside_nouns(mlps: pd.DataFrame) -> pd.DataFrame:
     """The same for the words that were compared with unambiguous nouns, for every layer: means
     over the pairs of senses.
 
-    `mlps` is the study's frame; `more` has the layers of each word whose MLP does more for it than
-    for these nouns.
+    `mlps` is the study's frame.
     """
+    more = {word: mlps_more(rows) for word, rows in mlps.groupby("word")}
     means = mlps.groupby(["word", "layer"], as_index=False, sort=False)
     rows = means[["net", "nouns", "more"]].mean().astype({"layer": int})
-    is_more = [
-        layer in more.get(word, ()) for word, layer in zip(rows["word"], rows["layer"], strict=True)
-    ]
+    is_more = [layer in more[word] for word, layer in zip(rows["word"], rows["layer"], strict=True)]
     comparison = [MORE if is_larger else "" for is_larger in is_more]
     beside = [BESIDE_NOUNS[MORE] if is_larger else "not shown to be more" for is_larger in is_more]
     return _mlp_cells(rows.assign(comparison=comparison, beside=beside))

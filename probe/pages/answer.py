@@ -37,6 +37,7 @@ NO_GAP = "These sentences do not separate the meanings of {words} in this model.
 NO_TEST = "These sentences have too few cue words to test whether the meanings of {words} differ."
 NO_MOVER = "No single head has a significant effect on {words}."
 LEAD = "{heads} move {words} most."
+LEADS = "{heads} moves {words} most."
 DIFFER = "The top heads differ from word to word."
 RESOLVED = "Resolvers: {heads}."
 OF_WORD = "{word} {heads}"
@@ -106,7 +107,8 @@ def _top_heads(with_movers: Sequence[WordFindings]) -> str:
     same = [{head.name for head in finding.movers[:LEADERS]} == {*first} for finding in with_movers]
     if not all(same):
         return DIFFER
-    return LEAD.format(heads=listed(first), words=_names(with_movers))
+    sentence = LEADS if len(first) == 1 else LEAD
+    return sentence.format(heads=listed(first), words=_names(with_movers))
 
 
 def _resolvers(ranked: Sequence[WordFindings]) -> str:

@@ -27,7 +27,7 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
     the last."""
     heads = frames["word_heads"]
     marked = charts.ranked_heads(heads)
-    mlps = _mlps(findings, frames)
+    mlps = _mlps(frames)
     with_map = [finding for finding in findings.values() if finding.heads]
     cell = charts.cell_size(heads, mlps) if with_map else 0
     depths = {finding.word: finding.read_depth for finding in with_map}
@@ -53,11 +53,10 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
     }
 
 
-def _mlps(findings: Mapping[str, WordFindings], frames: Frames) -> pd.DataFrame:
+def _mlps(frames: Frames) -> pd.DataFrame:
     """The columns of a map besides the heads: the mixers of a hybrid, then the MLPs, compared with
     unambiguous nouns where that was measured, else from the trace by position."""
-    more = {name: finding.beside_nouns.mlps_more for name, finding in findings.items()}
-    compared = charts.mlps_beside_nouns(frames["mlps"], more)
+    compared = charts.mlps_beside_nouns(frames["mlps"])
     traced = charts.mlps_at_word(frames["positions"])
     mixers = charts.mixers_at_word(frames["mixers"])
     only_traced = traced[~traced["word"].isin(compared["word"])]

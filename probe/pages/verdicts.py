@@ -51,7 +51,7 @@ GLOSSES = {
     "confounded": "perhaps not by meaning",
     "backup": "compensates for another head",
     "erased": "later layers remove it",
-    "unread": "no effect on the next token",
+    "unread": "no significant effect on the next token",
     "suggestive": "not significant",
 }
 NOT_SWAPPED = "the gap between these senses is not significant, so no head was swapped"

@@ -5,7 +5,7 @@ columns, tables       the meaning of every column; tables as typed attributes
 frames                the tables of a report
 head_columns          the columns of its tables of heads
 findings              the findings for a word
-leading               the heads that may lead a list, a card or a scale
+leading               the heads and MLPs that a page may single out
 survey_findings       the findings for a model over words
 circuit               edges and paths from the cue to the word
 cues                  the result of a cue scan

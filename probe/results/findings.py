@@ -30,7 +30,7 @@ from probe.experiments.material import LATE
 from probe.experiments.run import LEADERS
 from probe.inference.verdicts import comparison_of_writes, passes_gate, rank_among_nouns
 from probe.results.frames import without_rows
-from probe.results.leading import MOVERS, UNMARKED, leading, named
+from probe.results.leading import MOVERS, UNMARKED, leading, mlps_more, named
 from probe.stats.limits import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
 
@@ -567,22 +567,6 @@ def _nouns_by_gap(word: str, controls: pd.DataFrame, depth: int) -> tuple[str, .
     rows = controls[(controls["depth"] == depth) & (controls["noun"] != word)]
     gaps = rows.groupby("noun", sort=False)["gap"].sum()
     return tuple(gaps.sort_values(ascending=False, kind="stable").index)
-
-
-def mlps_more(mlps: pd.DataFrame) -> tuple[int, ...]:
-    """The layers whose MLP does more for a word than for unambiguous nouns.
-
-    mlps: the rows of one word
-
-    The mean over the pairs of senses must be above 0, and one pair must pass the rule of
-    `verdicts.comparison`, with its p corrected over the pairs.
-    """
-    layers = []
-    for layer in sorted(mlps["layer"].unique().tolist()):
-        rows = mlps[mlps["layer"] == layer]
-        if (rows["comparison"] == MORE).any() and rows["more"].mean() > 0:
-            layers.append(layer)
-    return tuple(layers)
 
 
 def _same_token(depth: pd.DataFrame) -> bool:

@@ -1,7 +1,7 @@
-"""Which heads of a word may lead a list, a card or a scale: only those with a verdict.
+"""Which heads and MLPs of a word a page may single out.
 
-A head without one has no significant effect, however large its mean: one odd sentence is enough for
-a large mean with a wide interval.
+Only heads with a verdict lead a list, a card or a scale. A head without one has no significant
+effect, however large its mean: one odd sentence is enough for a large mean with a wide interval.
 """
 
 import pandas as pd
@@ -37,3 +37,19 @@ def named(word_heads: pd.DataFrame, top: int) -> pd.DataFrame:
     heads = leading(word_heads)
     further = heads[top:]
     return pd.concat([heads[:top], further[further["verdict"] == "resolver"]])
+
+
+def mlps_more(mlps: pd.DataFrame) -> tuple[int, ...]:
+    """The layers whose MLP does more for a word than for unambiguous nouns.
+
+    mlps: the rows of one word
+
+    The mean over the pairs of senses must be above 0, and one pair must pass the rule of
+    `verdicts.comparison`, with its p corrected over the pairs.
+    """
+    layers = []
+    for layer in sorted(mlps["layer"].unique().tolist()):
+        rows = mlps[mlps["layer"] == layer]
+        if (rows["comparison"] == "more").any() and rows["more"].mean() > 0:
+            layers.append(layer)
+    return tuple(layers)

@@ -180,7 +180,7 @@ def test_a_clear_effect_that_rounds_to_zero_is_a_dot():
 
 
 def test_maps_side_by_side_have_a_column_of_mlps_on_the_same_scale():
-    mlps = charts.mlps_beside_nouns(FRAMES["mlps"].assign(net=0.87), {})
+    mlps = charts.mlps_beside_nouns(FRAMES["mlps"].assign(net=0.87))
     spec = charts.head_maps(HEADS, mlps).to_dict()
     assert scale_of(spec, "color")["domain"][-1] == pytest.approx(0.9)
     domains = [

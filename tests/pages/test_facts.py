@@ -161,6 +161,7 @@ HEADLINES = [
     (answer.NO_TEST.format(words="bank and mole"), of_both(TWO, TWO, **FIVE_CUE_WORDS)),
     (answer.NO_MOVER.format(words="bank and mole"), of_both([UNREAD], [UNREAD])),
     (answer.LEAD.format(heads="L0H2 and L1H0", words="bank and mole"), of_both(TWO, TWO)),
+    (answer.LEADS.format(heads="L0H2", words="bank and mole"), of_both(TWO[:1], TWO[:1])),
     (answer.DIFFER, of_both(TWO, MANY)),
     (
         answer.RESOLVED.format(heads="bank L0H2 and L1H0; mole L0H2"),

@@ -72,6 +72,18 @@ def cards_of(word, frames):
     return next(item for item in cards(findings(frames), verdicts) if item["word"] == word)
 
 
+def test_a_head_without_a_verdict_leads_no_list_card_or_scale():
+    """L0H6 of SmolLM2 moved spring by 55 % [-11, 221], p = .97: first by rank, verdict none."""
+    heads = FRAMES["word_heads"].copy()
+    first = heads["word"].eq("mole") & heads["rank"].eq(1)
+    heads.loc[first, ["net", "net_low", "net_high"]] = 0.55, -0.11, 2.21
+    heads.loc[first, "verdict"] = "none"
+    frames = FRAMES | {"word_heads": heads}
+    assert [head.name for head in findings(frames)["mole"].top_heads] == ["L0H2"]
+    assert [card["name"] for card in cards_of("mole", frames)["heads"]] == ["L0H2"]
+    assert heads.loc[first, "net"].item() > charts.effect_limits(heads).before
+
+
 def of_mole(frame):
     return frame[frame["word"] == "mole"]
 

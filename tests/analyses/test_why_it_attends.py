@@ -41,6 +41,15 @@ def test_in_the_stored_table_mlp_0_matches_the_cue_at_nouns():
         assert f"[{100 * low:.0f}, {100 * high:.0f}]" in row
 
 
+def test_in_minilm_a_noun_costs_almost_as_much_as_another_token():
+    table = pd.read_csv(STORED.parent / "minilm" / STORED.name)
+    row = table[(table["measured"] == "score") & (table["head"] == "L0H10")].iloc[0]
+    assert row["word"] == "bank"
+    assert row["part_query"] == row["part_key"] == "token embedding"
+    assert f"{row['lost_nouns']:.2f}" == "0.89" and row["p_nouns"] < LEVEL
+    assert row["noun_contrast"] < 0.2 * row["contrast"]
+
+
 @pytest.mark.campaign
 @pytest.mark.real_model
 def test_it_reproduces_the_stored_table(tmp_path):

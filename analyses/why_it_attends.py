@@ -210,8 +210,9 @@ def lost_parts(effects: pd.DataFrame, side: str) -> pd.DataFrame:
     return pd.DataFrame({"lost": by_part.mean(), "p": p})
 
 
-ranks = effects.groupby(["word", "head", "sentence"])[["attributed", "score"]].rank()
-both = pd.concat([effects[["word", "head", "sentence"]], ranks], axis=1)
+of_tokens = effects[effects["side"] != "nouns"]
+ranks = of_tokens.groupby(["word", "head", "sentence"])[["attributed", "score"]].rank()
+both = pd.concat([of_tokens[["word", "head", "sentence"]], ranks], axis=1)
 rows = []
 for word in WORDS:
     for layer, head in HEADS:

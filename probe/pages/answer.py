@@ -172,14 +172,36 @@ def _resolver_names(finding: WordFindings) -> str:
     if not finding.resolvers:
         farther = _farther_nouns(finding)
         return f"{NO_RESOLVER}: {farther}" if farther else NO_RESOLVER
-    with_readers = [head for head in finding.resolvers if head.with_its_readers]
-    names = some_names(
+    return some_names(
         finding.resolvers,
         lambda head: f"{head.name} ({_pairs(head)})" if len(finding.pairs) > 1 else head.name,
     )
-    if with_readers:
-        names += f" ({some_names(with_readers)} together with the parts that read it)"
-    return names
+
+
+def _resolvers_of_pairs(finding: WordFindings) -> str:
+    """The heads that resolve single pairs of meanings, but not the word on average."""
+    heads = [head for head in finding.movers if head not in finding.resolvers and head.resolves]
+    return some_names(heads, lambda head: f"{head.name} for {_pairs_of(head, finding)}")
+
+
+def _pairs_of(head: HeadFinding, finding: WordFindings) -> str:
+    """The pairs of meanings that a head resolves."""
+    pairs = [pair for pair in finding.pairs if head.name in pair.resolvers]
+    return listed([f"{pair.sense_a} / {pair.sense_b}" for pair in pairs])
+
+
+def _with_readers(finding: WordFindings) -> str:
+    """The movers that move the word farther than nouns without a larger write, and the MLPs that
+    may read them: those after the head, up to the read-out layer, that do more for the word.
+    """
+    heads = [head for head in finding.movers if head.with_its_readers]
+    return some_names(heads, lambda head: f"{head.name}{_mlps_after(head, finding)}")
+
+
+def _mlps_after(head: HeadFinding, finding: WordFindings) -> str:
+    layers = finding.beside_nouns.mlps_more
+    after = [f"MLP {each}" for each in layers if head.layer <= each < finding.read_depth]
+    return f" (with {_some(after, most=LEADERS)})" if after else ""
 
 
 def _pairs(head: HeadFinding) -> str:
@@ -334,6 +356,8 @@ def _also_separated(finding: WordFindings) -> str:
 
 FACTS: dict[str, Callable[[WordFindings], str]] = {
     "resolvers": _resolver_names,
+    "resolvers of single pairs": _resolvers_of_pairs,
+    "more for the word, with the parts that read them": _with_readers,
     "significant heads": _mover_count,
     "among unambiguous nouns": _nouns,
     "farther than any head": _leading_mlp,

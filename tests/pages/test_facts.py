@@ -1,5 +1,7 @@
 """The headline and the facts of a word: every fixed sentence and every label, from frames."""
 
+from dataclasses import replace
+
 import numpy as np
 import page_text
 import pandas as pd
@@ -19,7 +21,6 @@ from test_sentences import (
     UNREAD,
     USUAL,
     N,
-    compared,
     compared_in_pairs,
     frames_of,
     gate,
@@ -29,7 +30,9 @@ from test_sentences import (
 )
 
 from probe.pages import answer
+from probe.results.findings import findings
 
+WITH_READERS = "more for the word, with the parts that read them"
 RESOLVERS, PLACE, MATERIAL = "resolvers", "among unambiguous nouns", "tested on"
 APART, KEPT, CUE = "meanings also separated", "gap kept", "read from"
 FIVE_CUE_WORDS = {"ranked": False, "cue_words": 5, "smallest_gap_p": 2 / 2**5}
@@ -48,9 +51,12 @@ FACTS = [
         frames_of(head("L0H2", verdict="mover"), ambiguity_p=11 / 49),
     ),
     (
-        RESOLVERS,
-        "L0H0 (L0H0 together with the parts that read it)",
-        compared("more", p_more_write=0.2),
+        WITH_READERS,
+        "L0H0 (with MLP 1)",
+        frames_of(
+            head("L0H0", verdict="mover", comparison="more", p_more_write=0.2),
+            frames={"mlps": mlps_more(1)["mlps"]},
+        ),
     ),
     ("significant heads", "2 of ", OF_TWO),
     (PLACE, "first of 49, moves 2.0 times as far", USUAL),
@@ -94,7 +100,13 @@ FACTS = [
     ),
     (
         APART,
-        f"{BY_PLACE}; unambiguous nouns in the same sentences move less",
+        f"{BY_MODEL}; unambiguous nouns in the same sentences move less",
+        frames_of(untrained_p=0.009),
+    ),
+    # Nouns do not rule out that a head writes a position at the ambiguous word only.
+    (
+        APART,
+        f"{BY_PLACE}; use pairs of sentences that differ only in the cue",
         frames_of(nuisance_p=0.04),
     ),
     ("read after", "layer 2; heads of later layers at the end", USUAL),
@@ -109,7 +121,8 @@ def test_a_fact_has_its_numbers(label, value, frames):
 
 
 def test_every_label_has_an_example():
-    assert {label for label, *_ in FACTS} == {answer.GAP, *answer.FACTS}
+    of_pairs = "resolvers of single pairs"  # the last test below
+    assert {label for label, *_ in FACTS} == {answer.GAP, *answer.FACTS} - {of_pairs}
 
 
 def test_a_fact_that_does_not_apply_has_no_row():
@@ -187,3 +200,17 @@ def test_the_headline_consists_of_fixed_sentences(sentence, frames):
 
 def test_the_question_names_the_words():
     assert answer.question(["bank", "mole"]) == "Which heads resolve bank and mole?"
+
+
+def test_a_head_that_resolves_single_pairs_is_named_with_them():
+    """It is a mover of the word: the mean over its pairs of meanings does not pass."""
+    mole = findings(FRAMES)["mole"]
+    of_pair = replace(mole.movers[0], verdict="mover", resolves=1, of=len(mole.pairs))
+    first, *others = mole.pairs
+    only_first = (
+        replace(first, resolvers=(of_pair.name,)),
+        *(replace(pair, resolvers=()) for pair in others),
+    )
+    mole = replace(mole, pairs=only_first, movers=(of_pair,), resolvers=())
+    named = dict(answer.facts(mole))["resolvers of single pairs"]
+    assert named == f"{of_pair.name} for {first.sense_a} / {first.sense_b}"

@@ -6,7 +6,8 @@ float64, on the checkpoint's tensors. Each layer starts from the stream that the
 its entrance. That stream is compared with the end of the layer before, and for the first layer with
 the embedding of the token ids. So if all rows hold, every number of the stream follows from the
 ids. Errors are relative to the scale (largest absolute value) of their tensor: at most 1e-5 for a
-float32 model, 1e-12 for a float64 one. A hook that holds another quantity is replaced, and its row
+float32 model, 1e-12 for a float64 one. If the products that all numbers of a tensor sum cancel, the
+scale is a hundredth of their size. A hook that holds another quantity is replaced, and its row
 states this. The logits are also compared with plain Hugging Face.
 
 A bfloat16 number has 8 significant bits, so a rounding has a relative error of up to 2^-8. For

@@ -63,7 +63,7 @@ STEP = 0.2
 # Columns and leaves of pages that hold nothing but rounding: distances between two computations of
 # one number, and the scale of the largest of them.
 ROUNDING = re.compile(
-    r"(certificate\.(error|scale)|agreement\.error|arrays\.(missed|agreement)"
+    r"(certificate\.(error|scale)|agreement\.error|arrays\.(missed\w*|agreement)"
     r"|decomposition\.closing|showcase\.difference)$"
 )
 # Tags that begin a line of a page's text; other tags are inside a line.
@@ -252,8 +252,14 @@ def steady(text: str) -> str:
     groups = groupby(text.splitlines(), key=lambda line: "# × 10" in line)
     lines = []
     for is_rounding, group in groups:
-        lines += sorted(NUMBER.sub("#", line) for line in group) if is_rounding else group
+        lines += sorted(map(without_numbers, group)) if is_rounding else group
     return "\n".join(lines) + "\n"
+
+
+def without_numbers(line: str) -> str:
+    """A line with a rounding error, without numbers, widths and the place of the largest error."""
+    line = re.sub(r"difference is of [^;]*|scale \([^)]*\)", "#", line)
+    return " ".join(NUMBER.sub("#", line).split())
 
 
 def compare(stored: Output, new: Output, limit: float) -> list[str]:

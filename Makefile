@@ -10,7 +10,7 @@ MODEL ?= gpt2
 # CoarseWSD-20, CC BY-NC: where it is absent, its tables stay as they are.
 COARSEWSD ?= ../shared/data/coarsewsd20
 
-.PHONY: report real ioi test test-fast campaign check gallery docs wheel clean
+.PHONY: report real ioi test test-fast golden golden-update golden-real campaign check gallery docs wheel clean
 
 report: $(READY)
 	$(BIN)/probe report --out reports
@@ -44,6 +44,23 @@ test: $(READY)
 # No browser, no trained model, no whole study, no process of its own.
 test-fast: $(READY)
 	$(PYTEST) -m "not (campaign or browser or real_model or slow)"
+
+# What the main commands write, compared with what is stored: after every step of a change that should change no result.
+# CASES="report walk" runs only these. A stored table comes from one thread, because more threads round sums differently.
+GOLDEN = OMP_NUM_THREADS=1 $(BIN)/python tests/golden/golden_tables.py
+CASES ?=
+
+golden: $(READY)
+	$(GOLDEN) $(CASES)
+
+# Store what the commands write now, and print what has changed.
+golden-update: $(READY)
+	$(GOLDEN) --update $(CASES)
+
+# FRESH, made again with `make real`, compared with the tables of reports/real in the last commit.
+FRESH ?= reports/real
+golden-real: $(READY)
+	$(GOLDEN) --real $(FRESH)
 
 # What takes too long for every run. reports/campaign.csv says when each part ran last.
 campaign: $(READY)

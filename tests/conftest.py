@@ -38,6 +38,7 @@ LONGEST = (
     "inference/test_planted.py",
     "explorer/test_explore_page.py",
     "pages/test_page.py",
+    "golden/test_golden.py",
     "walkthrough/test_walk_senses.py",
     "model/test_families.py",
     "walkthrough/test_walk_families.py",

@@ -22,9 +22,11 @@ movement looks small. Therefore `more` is measured along the word's axis and as 
 counts only if its sign is the same there.
 
 A head may also respond to how expected a word is, and an ambiguous word is often the expected one.
-If nouns that are more expected move significantly further, `more` has to exceed their trend: with s
-the difference in surprisal between noun and word, their movement is fitted as a exp(-b s), and a is
-expected of a noun with the word's surprisal.
+Then the nouns' movement follows their surprisal, and `more` has to exceed that trend: with s the
+difference in surprisal between noun and word, the movement is fitted as a exp(-b s), and a is
+expected of a noun with the word's surprisal. The trend counts only if it explains most of the
+variance between nouns. Where it does not, nouns that are equally expected move differently, and
+an extrapolation over several nats would be noise.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -49,6 +51,8 @@ COMPARED = ("nouns", "more", "more_low", "more_high", "p_more", "more_word_axis"
 PARTS = (*COMPARED, "more_at_surprisal", "nouns_share")
 # The same columns for the write of a head alone.
 WRITES = tuple(f"{name}_write" if name == "p_more" else f"write_{name}" for name in COMPARED)
+# Of the variance between nouns: the least that their surprisal has to explain.
+EXPLAINED = 0.5
 # b, per nat: how fast the movement of nouns may fall with their surprisal.
 DECAYS = np.linspace(0, 1, 41)
 # Fraction of the word's gap. A noun whose gap is smaller counts as a noun without a gap.
@@ -420,7 +424,8 @@ def expected_movement(moved: Array, noun_of: NDArray[np.intp], surprisal: Array)
     """How far a noun with the word's surprisal would move. `part`
 
     Their mean, unless nouns that are more expected move significantly further (Spearman, one-sided,
-    p < LEVEL). NaN if the surprisal of fewer than FEWEST_NOUNS nouns is known.
+    p < LEVEL) and the fitted trend explains at least EXPLAINED of the variance between nouns. NaN
+    if the surprisal of fewer than FEWEST_NOUNS nouns is known.
 
     moved: how far each noun moves. `swap part`
     noun_of: the noun of each swap
@@ -438,16 +443,21 @@ def expected_movement(moved: Array, noun_of: NDArray[np.intp], surprisal: Array)
             continue  # a correlation with equal numbers is not defined
         trend = spearmanr(more_surprising, np.abs(by_noun), alternative="less")
         if trend.pvalue < LEVEL:
-            expected[part] = _at_no_difference(more_surprising, by_noun)
+            at_word, explained = _fit_decay(more_surprising, by_noun)
+            if explained >= EXPLAINED:
+                expected[part] = at_word
     return expected
 
 
-def _at_no_difference(more_surprising: Array, moved: Array) -> float:
-    """a of the least squares fit of moved = a exp(-b more_surprising), with b in DECAYS."""
+def _fit_decay(more_surprising: Array, moved: Array) -> tuple[float, float]:
+    """a of the least squares fit of moved = a exp(-b more_surprising) with b in DECAYS, and the
+    fraction of the variance that the fit explains.
+    """
     curves = np.exp(-DECAYS[:, None] * more_surprising)  # decay noun
     a = (curves * moved).sum(1) / (curves**2).sum(1)
     errors = ((moved - a[:, None] * curves) ** 2).sum(1)
-    return float(a[errors.argmin()])
+    best = errors.argmin()
+    return float(a[best]), float(1 - errors[best] / ((moved - moved.mean()) ** 2).sum())
 
 
 def compare_pairwise(

@@ -169,6 +169,9 @@ def test_the_trend_over_surprisal_is_extrapolated_to_the_word():
     # A head that moves less expected nouns further, and too few nouns whose surprisal is known.
     assert expected_movement(falling[::-1], noun_of, nats)[0] == pytest.approx(falling[:, 0].mean())
     assert np.isnan(expected_movement(falling[:18], noun_of[:18], nats[:18])).all()
+    # Nouns that are equally expected move differently: no noun with the word's surprisal is known.
+    scattered = falling[:, :1] * np.where(noun_of % 2, 2.0, 0.0)[:, None]
+    assert expected_movement(scattered, noun_of, nats) == pytest.approx(scattered.mean(0))
 
 
 def test_p_is_corrected_over_the_pairs_of_senses_by_holms_method():

@@ -22,7 +22,7 @@ from probe.experiments.material import prepare
 from probe.experiments.observe import observe
 from probe.experiments.prepare import prepare_pairs
 from probe.inference.across import numbers_of
-from probe.inference.nouns import NounEvidence, ambiguity_gate
+from probe.inference.nouns import NounEvidence, ambiguity_gate, compare_with_nouns
 from probe.model.check import certify
 from probe.model.find import find_packaged
 from probe.model.load import read_weights
@@ -176,7 +176,7 @@ def test_the_squared_gaps_of_bank_and_of_three_nouns_equal_plain_hugging_face_co
     [gate] = ambiguity_gate([compared], observation.depth)
     of_pair = SimpleNamespace(
         record=SimpleNamespace(senses=pair.sense.senses),
-        nouns=NounEvidence(compared, gate, None, None, None, None),
+        nouns=NounEvidence(compared, gate, None, None, None),
     )
     evidence = SimpleNamespace(record=SimpleNamespace(word="bank"), pairs=[of_pair])
     frame = rounded(tables.controls([evidence])).set_index(["noun", "depth"])
@@ -272,8 +272,8 @@ def run_plain(model, ids, layer, head=None, replacement=None):
     return captured["z"], [state[0, -1].double() for state in stream]
 
 
-def swap_plain(model, ids, vectors, part, layer_and_head, depth, recipient, donor):
-    """How far the z of a donor moves a recipient along the axis that was fitted without it."""
+def axis_plain(vectors, part, depth, recipient):
+    """The axis of unit length that was fitted without a recipient."""
     [holdout] = [
         each for each in part.holdouts if recipient in [part.rows[test] for test in each.test]
     ]
@@ -282,50 +282,138 @@ def swap_plain(model, ids, vectors, part, layer_and_head, depth, recipient, dono
         rows = [part.rows[train] for train in holdout.train if part.is_a[train] == side]
         means.append(torch.stack([vectors[row][depth] for row in rows]).mean(0))
     u = means[0] - means[1]
+    return u / u.norm()
+
+
+def midpoint_plain(vectors, part, depth, recipient):
+    """The point halfway between the two sense means that were fitted without a recipient."""
+    [holdout] = [
+        each for each in part.holdouts if recipient in [part.rows[test] for test in each.test]
+    ]
+    means = [
+        torch.stack(
+            [
+                vectors[part.rows[train]][depth]
+                for train in holdout.train
+                if part.is_a[train] == side
+            ]
+        ).mean(0)
+        for side in (True, False)
+    ]
+    return (means[0] + means[1]) / 2
+
+
+def net_plain(model, ids, vectors, axes, layer_and_head, depth, rows):
+    """How far the swap of a head moves a pair along each of some axes, and the length of the change;
+    both directions, minus same-sense donors.
+
+    axes: each returns the axis of a recipient
+    rows: the rows of A, of B, and of their same-sense donors
+    """
     layer, head = layer_and_head
-    z, _ = run_plain(model, ids[donor], layer)
-    _, patched = run_plain(model, ids[recipient], layer, head, z)
-    return float((patched[depth] - vectors[recipient][depth]) @ u / u.norm())
+    a, b, same_a, same_b = rows
+    measures = np.zeros(len(axes) + 1)
+    # Along an axis toward A, a donor of B and a same-sense donor of B count negatively.
+    for recipient, donor, sign, share in (
+        (b, a, 1, 0.5),
+        (a, b, -1, 0.5),
+        (a, same_a, 1, -0.5),
+        (b, same_b, -1, -0.5),
+    ):
+        z, _ = run_plain(model, ids[donor], layer)
+        _, patched = run_plain(model, ids[recipient], layer, head, z)
+        change = patched[depth] - vectors[recipient][depth]
+        along = [sign * float(change @ axis(recipient)) for axis in axes]
+        measures += share * np.array([*along, float(change.norm())])
+    return measures
 
 
 @pytest.mark.campaign
-def test_effects_on_every_noun_that_replaces_bank_equal_plain_hugging_face_code(
+def test_how_much_more_heads_move_bank_than_nouns_equals_plain_hugging_face_code(
     smollm2, bank, transformers_model
 ):
     """Every noun that fits, in its pairs, with heads and axes computed by plain transformers. The
     sentences and the holdouts come from probe."""
     observation, pair = bank
+    weights = read_weights(smollm2)
     among = candidates(smollm2, observation.material, None)
     plan = replace(STUDY_DEFAULTS.noun_plan, mlps_per_pair=0)
     word = word_in_place(observation, pair, tuple(LEADING))
-    compared, runs = nouns.put_in_place(read_weights(smollm2), word, among, plan, seed=0)
-    assert len(compared.nouns) >= 19
+    record, runs = nouns.put_in_place(weights, word, among, plan, seed=0)
+    assert len(record.nouns) >= 19
     model, _ = transformers_model
     used = set(nouns._rows_to_run(word, among, plan, seed=0))
-    swap = 0
+    depths = [pair.reading.at[layer] for layer, _ in LEADING]
+    split = pair.sense.split
+
+    def rows_of(number):
+        return [getattr(pair.pairs, name)[number] for name in ("a", "b", "same_a", "same_b")]
+
+    ids = {row: observation.texts[row].ids for row in split.rows}
+    vectors = {row: run_plain(model, ids[row], 0)[1] for row in split.rows}
+
+    def of_word(depth):
+        return partial(axis_plain, vectors, split, depth)
+
+    moved = {
+        (number, head): net_plain(
+            model, ids, vectors, [of_word(depth)], head, depth, rows_of(number)
+        )
+        for number in range(len(pair.pairs))
+        for head, depth in zip(LEADING, depths, strict=True)
+    }
+
+    def coordinate(row, depth):
+        offset = vectors[row][depth] - midpoint_plain(vectors, split, depth, row)
+        return float(offset @ of_word(depth)(row))
+
+    both = [*zip(pair.pairs.a, pair.pairs.b, strict=True)]
+    gap = [
+        np.mean([coordinate(a, depth) - coordinate(b, depth) for a, b in both]) for depth in depths
+    ]
+    more = []
     for noun in [run.in_place for run in runs]:
         positions = [
             position
-            for position, row in enumerate(pair.sense.split.rows)
+            for position, row in enumerate(split.rows)
             if row in used and among.article[row] in ("", lexicon.article_of(noun.noun))
         ]
-        part = restrict(pair.sense.split, positions)
-        ids = {row: noun.texts(observation.texts)[row].ids for row in range(len(observation.texts))}
-        vectors = {row: run_plain(model, ids[row], 0)[1] for row in part.rows}
+        part = restrict(split, positions)
+        with_noun = {
+            row: noun.texts(observation.texts)[row].ids for row in range(len(observation.texts))
+        }
+        at_noun = {row: run_plain(model, with_noun[row], 0)[1] for row in part.rows}
         for number in noun.pairs:
-            a, b, same_a, same_b = (
-                getattr(pair.pairs, name)[number] for name in ("a", "b", "same_a", "same_b")
-            )
-            for column, (layer, head) in enumerate(LEADING):
-                depth = pair.reading.at[layer]
+            for head, depth in zip(LEADING, depths, strict=True):
+                axes = [partial(axis_plain, at_noun, part, depth), of_word(depth)]
+                of_noun = net_plain(model, with_noun, at_noun, axes, head, depth, rows_of(number))
+                more.append(moved[number, head][[0, 0, 1]] - of_noun)
+    # `swap head measure -> measure head`
+    expected = np.array(more).reshape(-1, len(LEADING), 3).mean(0).T / gap
 
-                shift = partial(swap_plain, model, ids, vectors, part, (layer, head), depth)
-                both_ways = (shift(b, a) - shift(a, b)) / 2
-                same = (shift(b, same_b) - shift(a, same_a)) / 2
-                gap = compared.gap[compared.nouns.index(noun.noun), depth]
-                expected = both_ways - same
-                assert compared.net[swap, column] == pytest.approx(expected, abs=CLOSE * gap)
-            swap += 1
+    swapped = swaps.measure(
+        weights,
+        observation.texts,
+        observation.states,
+        pair.sense.axes,
+        pair.pairs,
+        gap=pair.gap,
+        reading=pair.reading,
+    )
+    layers, heads = np.array(LEADING).T
+    raw_gap = swaps.gaps(pair.sense.axes.in_units(), observation.stages.vectors, pair.pairs)
+    compared = compare_with_nouns(
+        SimpleNamespace(raw_gap=raw_gap, pairs=pair.pairs),
+        record,
+        word=swapped.moved[:, layers, heads][record.pair_of],
+        noun=record.net,
+        at=np.array(depths),
+        pair_of=record.pair_of,
+        noun_of=record.noun_of,
+        permutations=99,
+    )
+    assert np.abs(expected[0]).min() > 0.02
+    np.testing.assert_allclose(compared.more, expected, atol=CLOSE)
 
 
 def two_sentences_a_sense(word):
@@ -357,4 +445,5 @@ def test_the_numbers_of_words_in_a_survey_equal_plain_code(smollm2, transformers
         scale = distance.max(0)
         assert (np.abs(numbers.gap - gap.mean(0)) <= 1e-4 * scale).all(), word
         for head in LEADING:
-            assert (np.abs(numbers.net[head] - net[head].mean(0)) <= 1e-4 * scale).all(), word
+            difference = numbers.net[0, *head] - net[head].mean(0)
+            assert (np.abs(difference) <= 1e-4 * scale).all(), word

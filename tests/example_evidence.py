@@ -7,7 +7,7 @@ import pandas as pd
 from probe.experiments.qk import BY_NOUNS
 from probe.experiments.qk import TABLES as QK_TABLES
 from probe.experiments.sets import TABLES
-from probe.inference.nouns import PARTS
+from probe.inference.verdicts import PARTS
 from probe.results.circuit import COLUMNS, whole
 
 KEYS = ["word", "sense_a", "sense_b", "layer", "head"]
@@ -177,7 +177,8 @@ def mlps(words: pd.DataFrame, read_at: int) -> pd.DataFrame:
         frame = frame.assign(nouns=0.1 - more, more=more, more_word_axis=more, more_length=more)
         frame = frame.assign(more_low=more - 0.02, more_high=more + 0.02, nouns_share=0.1)
         frame = frame.assign(more_at_surprisal=more, p_more=np.where(more > 0, 0.002, 1.0))
-        parts.append(frame.assign(comparison=np.where(more > 0, "more", "same")))
+        frame = frame.assign(comparison=np.where(more > 0, "more", "same"))
+        parts.append(frame[[*key, "layer", "net", *PARTS, "comparison"]])
     columns = [*KEYS[:3], "layer", "net", *PARTS, "comparison"]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 

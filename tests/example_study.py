@@ -26,8 +26,7 @@ from example_evidence import (
 )
 
 from probe.experiments import cue_sample
-from probe.inference.nouns import PARTS, WRITES
-from probe.inference.verdicts import REASONS, best_verdicts
+from probe.inference.verdicts import PARTS, REASONS, WRITES, best_verdicts
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
 from probe.results.columns import ATTENTION, RANKS

@@ -35,8 +35,7 @@ from probe.experiments.measure import count_left_out
 from probe.experiments.nouns import MEASURES
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.sets import CarriedSets
-from probe.inference.nouns import PARTS
-from probe.inference.verdicts import comparison
+from probe.inference.verdicts import PARTS, comparison
 from probe.patching.sets import HeadIndex
 from probe.provenance import hash_of
 from probe.stats import across_words, resampling

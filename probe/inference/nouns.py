@@ -42,15 +42,11 @@ from probe.experiments.design import Pairs, crossed_factors, interval_over_sense
 from probe.experiments.noun_mlps import NounMlpRecord
 from probe.experiments.nouns import MEASURES, NounRecord
 from probe.experiments.record import SensePair, WordRecord
+from probe.inference.verdicts import COMPARED, WRITES
 from probe.stats import resampling
 from probe.stats.limits import FEWEST_COMPARED, FEWEST_NOUNS, FEWEST_SENTENCES, LEVEL
 from probe.stats.resampling import Array
 
-# Columns that compare how far a part moves the word and unambiguous nouns in its place.
-COMPARED = ("nouns", "more", "more_low", "more_high", "p_more", "more_word_axis", "more_length")
-PARTS = (*COMPARED, "more_at_surprisal", "nouns_share")
-# The same columns for the write of a head alone.
-WRITES = tuple(f"{name}_write" if name == "p_more" else f"write_{name}" for name in COMPARED)
 # Of the variance between nouns: the least that their surprisal has to explain.
 EXPLAINED = 0.5
 # b, per nat: how fast the movement of nouns may fall with their surprisal.

@@ -42,7 +42,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from probe.inference.nouns import COMPARED, WRITES
 from probe.stats.limits import LARGE, LEVEL, SMALLEST
 
 # Fraction of the head's direct write. If the swap effect is smaller, the write counts as erased.
@@ -50,6 +49,11 @@ HIDDEN = 0.2
 # Fraction of the effect of adjacent cues. A smaller effect of distant cues counts as no effect.
 FAR_SHARE = 0.2
 MOSTLY = 0.5  # fraction of the head's attention: more than on all other tokens together
+# Columns that compare how far a part moves the word and unambiguous nouns in its place.
+COMPARED = ("nouns", "more", "more_low", "more_high", "p_more", "more_word_axis", "more_length")
+PARTS = (*COMPARED, "more_at_surprisal", "nouns_share")
+# The same columns for the write of a head alone.
+WRITES = tuple(f"{name}_write" if name == "p_more" else f"write_{name}" for name in COMPARED)
 # From the strongest statement to the weakest.
 ORDER = (
     "resolver",
@@ -194,7 +198,7 @@ def is_for_this_word(row: Evidence) -> bool:
 def comparison(row: Evidence) -> str:
     """How far a head or MLP moves the word, compared with unambiguous nouns in its place.
 
-    row: has net and the columns `probe.inference.nouns.PARTS`
+    row: has net and the columns PARTS
 
     "more", "less": p_more is below LEVEL, the interval of the difference excludes 0, the difference
         is at least SMALLEST of the gap, and it has the same sign along the word's axis, as a length
@@ -237,7 +241,7 @@ def _measures_agree(row: Evidence, moves_further: bool) -> bool:
 def comparison_of_writes(row: Evidence) -> str:
     """`comparison` of the head's own write, directly after its layer.
 
-    row: has direct and the columns `probe.inference.nouns.WRITES`
+    row: has direct and the columns WRITES
     """
     of_write = {of_part: row[name] for name, of_part in zip(WRITES, COMPARED, strict=True)}
     return comparison({"net": row["direct"], **of_write})

@@ -16,8 +16,8 @@ from probe.experiments.circuit import (
 )
 from probe.experiments.columns import KEYS, key_of
 from probe.inference.circuit import EdgeEvidence, edge_evidence
-from probe.inference.nouns import PARTS, joined_parts
-from probe.inference.verdicts import comparisons
+from probe.inference.nouns import joined_parts
+from probe.inference.verdicts import PARTS, comparisons
 from probe.inference.within import WordEvidence
 from probe.patching.paths import DIGITS, LEAST
 from probe.tidy import rounded, stacked, with_key

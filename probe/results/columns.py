@@ -15,7 +15,7 @@ import pandas as pd
 from probe.experiments.columns import KEYS
 from probe.experiments.table import EXPERIMENTS
 from probe.inference.across import RANK_COLUMNS
-from probe.inference.nouns import PARTS, WRITES
+from probe.inference.verdicts import PARTS, WRITES
 
 RANKS = dict.fromkeys(RANK_COLUMNS, "Int64")
 # The columns of the table `heads`. Users rely on them: columns may be added, not removed.

@@ -18,9 +18,11 @@ import pandas as pd
 from probe.experiments.columns import KEYS, Columns, Table, key_of
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.table import EXPERIMENTS
-from probe.inference.nouns import PARTS, WRITES, NounEvidence, joined_parts
+from probe.inference.nouns import NounEvidence, joined_parts
 from probe.inference.verdicts import (
+    PARTS,
     REASONS,
+    WRITES,
     best_verdicts,
     comparisons,
     does_it_itself,

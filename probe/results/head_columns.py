@@ -11,7 +11,8 @@ from probe.experiments.design import bootstrap_each, interval_over_senses, widen
 from probe.experiments.head_parts import by_distance
 from probe.experiments.record import SensePair
 from probe.inference.across import RANK_COLUMNS
-from probe.inference.nouns import PARTS, WRITES, joined_parts, joined_writes
+from probe.inference.nouns import joined_parts, joined_writes
+from probe.inference.verdicts import PARTS, WRITES
 from probe.inference.within import PairEvidence
 from probe.stats import resampling
 from probe.stats.limits import GATE

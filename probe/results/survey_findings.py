@@ -6,7 +6,7 @@ which are in the templates.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pandas as pd
@@ -23,7 +23,7 @@ OUTLIER = 3.0  # distance from the effect over all words, in standard deviations
 
 @dataclass(frozen=True)
 class HeadAcrossWords:
-    """A head over all words. The fields are the columns of `survey_heads`."""
+    """A head over all words. The fields are columns of `survey_heads`."""
 
     name: str  # e.g. L4H2
     layer: int
@@ -197,7 +197,12 @@ def survey_findings(model: str, frames: Mapping[str, pd.DataFrame]) -> SurveyFin
     [numbers] = frames["survey_model"].to_dict("records")
     rows = frames["survey_heads"].sort_values("rank").to_dict("records")
     heads = tuple(
-        HeadAcrossWords(name=head_name(row), **_keywords(row)) for row in rows if numbers["ranked"]
+        HeadAcrossWords(
+            **{each.name: row[each.name] for each in fields(HeadAcrossWords) if each.name in row},
+            name=head_name(row),
+        )
+        for row in rows
+        if numbers["ranked"]
     )
     sets = frames.get("survey_carry_over", pd.DataFrame()).to_dict("records")
     columns = {name: numbers[name] for name in SurveyFindings.__annotations__ if name in numbers}

@@ -118,7 +118,7 @@ def studies_of(
             "sense_b": pair.senses[1],
             "sentences": len(pair.split.rows),
             "gap_p": pair.gates.gap,
-            "nouns": len(noun_numbers),
+            "nouns_compared": len(noun_numbers),
             "general_share": shares.mean(),
             "ambiguity_p": gate.p if gate else np.nan,
         } | NO_HEADS
@@ -188,7 +188,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """For each model and word: the number of studies of nouns; how many studies pass the ambiguity
     gate, and how many have a resolver, for any pair of senses; and the word's rank among nouns."""
     rows = rows.assign(
-        rank=[rank_among_nouns(p, n) for p, n in rows[["ambiguity_p", "nouns"]].to_numpy()]
+        rank=[rank_among_nouns(p, n) for p, n in rows[["ambiguity_p", "nouns_compared"]].to_numpy()]
     )
     of_nouns = rows[rows["noun"] != rows["word"]]
     studies = of_nouns.groupby(["model", "word", "noun"], sort=False)

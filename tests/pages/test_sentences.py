@@ -11,7 +11,7 @@ import pytest
 from example_study import make_study
 
 from probe.experiments.material import LATE as CUE_COMES_LATE
-from probe.inference.nouns import PARTS, WRITES
+from probe.inference.verdicts import PARTS, WRITES
 from probe.results.frames import NOT_ASKED_FOR
 from probe.text.splits import DRAWN
 

@@ -43,10 +43,12 @@ def table_of(resolvers, *, rank=1, word="bank", model="m"):
     """A table of one word and 50 nouns; the word has this rank among them, and `resolvers` of the
     nouns have a head that resolves."""
     row = {"model": model, "word": word, "sense_a": "river", "sense_b": "money"} | NO_HEADS
-    rows = [row | {"noun": word, "nouns": 50, "ambiguity_p": rank / 51, "resolver": 3}]
+    rows = [row | {"noun": word, "nouns_compared": 50, "ambiguity_p": rank / 51, "resolver": 3}]
     for number in range(50):
         result = {"ambiguity_p": 1 / 50, "resolver": 1} if number < resolvers else {}
-        rows.append(row | {"noun": f"noun{number}", "nouns": 49, "ambiguity_p": 0.3} | result)
+        rows.append(
+            row | {"noun": f"noun{number}", "nouns_compared": 49, "ambiguity_p": 0.3} | result
+        )
     return pd.DataFrame(rows)
 
 

@@ -107,12 +107,13 @@ def _significant_backups(
 ) -> tuple[BackupHead, ...]:
     """The heads that significantly take over for an earlier head.
 
-    The test flips the signs of pairs and is corrected for all later heads.
+    The test is corrected for all later heads. Signs are not flipped: without a backup the mean
+    excess is 0, but an excess need not be as likely as its negative.
     """
     significant = []
     for backup in backups:
-        test = resampling.flip_signs(
-            backup.joint_excess, backup.units, seed=seed, draws=permutations
+        test = resampling.bootstrap_t(
+            backup.joint_excess, [backup.units], seed=seed, draws=permutations
         )
         mean_excess = backup.joint_excess.mean(0)
         for head, excess, p in zip(backup.later, mean_excess, test.p, strict=True):

@@ -658,8 +658,8 @@ def flip_signs(
         word and unambiguous noun    the two effects, if both move alike
 
     It is not exact for a backup's joint excess, M(both) - M(first) - M(later): without a backup its
-    mean is 0, but it need not be symmetric. Nor are the losses and contrasts of QK attribution,
-    which `bootstrap_t` tests.
+    mean is 0, but it need not be symmetric. Nor is it for the losses and contrasts of QK
+    attribution. `bootstrap_t` tests both.
     """
     null = flip_null(effects, list(units), draws=draws, rng=np.random.default_rng(seed))
     return max_t(null[0], null[1:])

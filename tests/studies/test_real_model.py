@@ -313,12 +313,12 @@ def net_plain(model, ids, vectors, axes, layer_and_head, depth, rows):
     layer, head = layer_and_head
     a, b, same_a, same_b = rows
     measures = np.zeros(len(axes) + 1)
-    # Along an axis toward A, a donor of B and a same-sense donor of B count negatively.
+    # The sign is the direction of the other sense: toward A for a sentence of B.
     for recipient, donor, sign, share in (
         (b, a, 1, 0.5),
         (a, b, -1, 0.5),
-        (a, same_a, 1, -0.5),
-        (b, same_b, -1, -0.5),
+        (a, same_a, -1, -0.5),
+        (b, same_b, 1, -0.5),
     ):
         z, _ = run_plain(model, ids[donor], layer)
         _, patched = run_plain(model, ids[recipient], layer, head, z)

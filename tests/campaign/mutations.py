@@ -375,9 +375,9 @@ FAULTS = (
     ),
     Fault(
         "inference/nouns.py",
-        "a noun measured in the gap of the word",
-        "noun[swaps] / record.gap[nouns][:, at]",
-        "noun[swaps] / pair.raw_gap.mean(0)[at]",
+        "a noun's share measured in the gap of the word",
+        "own_gap = record.gap[noun_of[with_gap]][:, at]",
+        "own_gap = pair.raw_gap.mean(0)[at]",
     ),
 )
 

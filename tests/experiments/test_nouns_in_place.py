@@ -539,11 +539,11 @@ def test_a_word_at_the_start_of_a_text_has_nothing_before_it(family):
     assert swap_mlps(weights, texts[:1], original.hidden[:, 0], direction).abs().max() < 1e-11
 
 
-def test_a_text_that_begins_with_the_word_in_other_tokens_is_not_compared():
+def test_a_text_with_the_word_in_other_tokens_is_not_compared():
     """In a byte-level tokenizer the space before a word belongs to its token."""
     model = family_model("gpt2")
     rows = [
-        {"sense": "river", "text": "bank of the river"},
+        {"sense": "river", "text": "the (bank of the river"},
         {"sense": "river", "text": "the tree at the river bank"},
         {"sense": "money", "text": "a loan at the bank"},
     ]

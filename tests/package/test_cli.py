@@ -18,7 +18,7 @@ from checkpoints import change_tensors
 import probe
 from probe import cli
 from probe.errors import InputError
-from probe.model import attention
+from probe.model import agreement, attention
 from probe.pages import terminal
 from probe.pages.folder import manifest_of, to_be_replaced
 
@@ -53,27 +53,36 @@ def test_check_prints_every_row_and_a_summary_and_the_same_rows_as_json(run, che
     assert {"layer", "quantity", "error", "tolerance", "ok"} <= set(certificate["rows"][0])
 
 
+def test_a_check_of_formulas_that_disagree_exits_with_1_and_names_the_row(run, monkeypatch):
+    monkeypatch.setattr(attention, "softmax", lambda scores: scores.softmax(-2).nan_to_num())
+    code, out, err = run("check")
+    assert code == 1 and "FELL SHORT" in out
+    assert "pattern of layer 0 is off by" in err.splitlines()[-1] and err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
-    ("command", "formula", "wrong", "printed", "message"),
+    ("command", "formula", "wrong"),
     [
-        (("check",), "softmax", lambda scores: scores.softmax(-2).nan_to_num(), "FELL SHORT",
-         "pattern of layer 0 is off by"),
-        (("report", "bank"), "scores", lambda q, k: 1.01 * q @ k.mT / q.shape[-1] ** 0.5, "",
-         "scores of layer 0 is off by"),
-        (("walk", "The bank"), "scores", lambda q, k: q @ k.mT, "", "scores of layer 0 is off by"),
-        (("evaluate", "--sentences", "rows.jsonl"), "softmax", lambda scores: (1.1 * scores).softmax(-1), "",
-         "No result is reported."),
+        (("report", "bank"), "scores", lambda q, k: 1.01 * q @ k.mT / q.shape[-1] ** 0.5),
+        (("walk", "The bank"), "scores", lambda q, k: q @ k.mT),
+        (
+            ("evaluate", "--sentences", "rows.jsonl"),
+            "softmax",
+            lambda scores: (1.1 * scores).softmax(-1),
+        ),
     ],
-)  # fmt: skip
-def test_numbers_that_disagree_with_the_formulas_exit_with_1_and_name_the_row_and_write_nothing(
-    run, tmp_path, monkeypatch, command, formula, wrong, printed, message
+)
+def test_a_model_that_disagrees_with_the_formulas_is_refused_and_nothing_is_written(
+    run, tmp_path, monkeypatch, command, formula, wrong
 ):
     changes = [{"text": f"{n} bank", "start": 2, "end": 6, "sense": "ab"[n % 2]} for n in range(8)]
     rows(tmp_path / "rows.jsonl", *changes)
     monkeypatch.setattr(attention, formula, wrong)
-    code, out, err = run(*command, *(() if command == ("check",) else ("--out", "out")))
-    assert code == 1 and printed in out
-    assert message in err.splitlines()[-1] and (command[0] == "report" or err.count("\n") == 1)
+    monkeypatch.setattr(agreement, "_AGREEING", set())
+    code, out, err = run(*command, "--out", "out")
+    assert code == 2 and out == ""
+    last = err.splitlines()[-1]
+    assert "transformers computes other numbers" in last and "run `probe check` on it" in last
     assert not list((tmp_path / "out").glob("*.*"))
 
 

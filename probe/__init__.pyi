@@ -30,7 +30,6 @@ from .studies.study import Study as Study
 from .studies.survey import survey as survey
 from .studies.survey import Survey as Survey
 from .studies.shortcuts import shortcuts as shortcuts
-from .studies import mib as mib
 from .studies.evaluation import evaluate as evaluate
 from .results.evaluation import Evaluation as Evaluation
 from .studies.cues import cues as cues

@@ -35,7 +35,6 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "tests/campaign/python_versions.py": (),
     "tests/campaign/mutations.py": (),
     "tests/campaign/tracr_circuits.py": (),
-    "tests/campaign/mib_circuits.py": (),
 }
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "tests")}
 

@@ -22,7 +22,6 @@ from .patching.positions import trace_positions as trace_positions
 from .patching.edges import edges as edges
 from .patching import cross as cross
 from .text.sentences import read_sentences as read_sentences
-from .text.convert import convert as convert
 from .text import lexicon as lexicon
 from . import charts as charts
 from .studies.study import study as study

@@ -3,8 +3,7 @@
 Each target draws a case and tries it. The outcome is "taken", or "refused" with the message of a
 ProbeError. Any other outcome, such as a traceback, a lost row or a text that becomes markup, is a
 failure. `tests/package/test_fuzz.py` tries a few hundred cases of each. `python tests/fuzzing.py
---cases 100000 --out reports` tries many, and records their number. In
-`tests/campaign/guided_fuzzing.py` coverage chooses the cases.
+--cases 100000 --out reports` tries many, and records their number.
 """
 
 import argparse

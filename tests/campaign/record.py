@@ -30,9 +30,6 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "tests/fuzzing.py": ("--cases", "100000"),
     "tests/campaign/null_campaign.py": (),
     "tests/campaign/one_meaning_nouns.py": (),
-    "tests/campaign/any_processor.py": (),
-    "tests/campaign/graphics_card.py": (),
-    "tests/campaign/python_versions.py": (),
     "tests/campaign/mutations.py": (),
     "tests/campaign/tracr_circuits.py": (),
 }

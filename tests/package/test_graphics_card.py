@@ -1,8 +1,10 @@
 """The measurements on a graphics card in `reports/graphics_card.csv`."""
 
-import pandas as pd
-from campaign.any_processor import ROOT
+from pathlib import Path
 
+import pandas as pd
+
+ROOT = Path(__file__).parents[2]
 STORED = ROOT / "reports" / "graphics_card.csv"
 
 

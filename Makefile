@@ -64,7 +64,6 @@ golden-real: $(READY)
 
 # What takes too long for every run. reports/campaign.csv says when each part ran last.
 campaign: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tracr]'
 	PYTHONPATH=tests $(BIN)/python tests/campaign/record.py --workers $(WORKERS) --out reports
 
 check: $(READY)

@@ -31,7 +31,6 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "tests/campaign/null_campaign.py": (),
     "tests/campaign/one_meaning_nouns.py": (),
     "tests/campaign/mutations.py": (),
-    "tests/campaign/tracr_circuits.py": (),
 }
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "tests")}
 

@@ -298,7 +298,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000, help="of each target")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("reports"))
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "campaign")
     parser.add_argument("--targets", nargs="*", choices=list(TARGETS), default=list(TARGETS))
     arguments = parser.parse_args()
     with TemporaryDirectory() as directory:

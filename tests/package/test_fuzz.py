@@ -19,7 +19,7 @@ from probe.text.files import LONGEST_LINE, Source, sources, stream
 from probe.text.sentences import read_sentences, stream_sentences
 
 CASES = 60  # of each target; the campaign runs ten thousand
-REPORT = Path(__file__).parents[2] / "reports" / "fuzz_campaign.csv"
+REPORT = Path(__file__).parents[1] / "campaign" / "fuzz_campaign.csv"
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -62,10 +62,9 @@ FRESH ?= reports/real
 golden-real: $(READY)
 	$(GOLDEN) --real $(FRESH)
 
-# What takes too long for every run. reports/campaign.csv says when each part ran last.
+# What takes too long for every run. tests/campaign/campaign.csv says when each part ran last.
 campaign: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tracr]'
-	PYTHONPATH=tests $(BIN)/python tests/campaign/record.py --workers $(WORKERS) --out reports
+	PYTHONPATH=tests $(BIN)/python tests/campaign/record.py --workers $(WORKERS)
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -66,7 +66,7 @@ facts = pd.DataFrame(
 pairs = facts.pivot(index="pair", columns="sense", values=["text", "cue"])
 texts = pairs["text"]
 river, money = (texts[sense].tolist() for sense in SENSES)
-effects = probe.patch(model, river, money, at=WORD, depth=DEPTH)
+effects = probe.patch(model, river, against=money, at=WORD, depth=DEPTH)
 by_head = effects.groupby(["layer", "head"])[["swap", "gap"]].sum()
 together = by_head["swap"] / by_head["gap"]
 each = effects.assign(effect=effects["swap"] / effects["gap"])
@@ -95,7 +95,7 @@ def run(text: str, hooks: list) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.stack(stream).double(), logits[0, -1].double().softmax(-1)
 
 
-hooks = probe.patch_hooks(model, donor, recipient, at=WORD, heads=[(LAYER, HEAD)])
+hooks = probe.patch_hooks(model, donor, against=recipient, at=WORD, heads=[(LAYER, HEAD)])
 runs = {
     (cues[0], None): run(recipient, []),
     (cues[1], None): run(donor, []),

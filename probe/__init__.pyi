@@ -22,7 +22,6 @@ from .patching.positions import trace_positions as trace_positions
 from .patching.edges import edges as edges
 from .patching import cross as cross
 from .text.sentences import read_sentences as read_sentences
-from .text.convert import convert as convert
 from .text import lexicon as lexicon
 from . import charts as charts
 from .studies.study import study as study
@@ -30,7 +29,6 @@ from .studies.study import Study as Study
 from .studies.survey import survey as survey
 from .studies.survey import Survey as Survey
 from .studies.shortcuts import shortcuts as shortcuts
-from .studies import mib as mib
 from .studies.evaluation import evaluate as evaluate
 from .results.evaluation import Evaluation as Evaluation
 from .studies.cues import cues as cues

@@ -10,7 +10,6 @@ import json
 import os
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from io import TextIOWrapper
@@ -24,7 +23,6 @@ from typer.exceptions import TyperException
 import probe
 from probe.errors import InputError, ProbeError
 from probe.pages.terminal import (
-    REASONS,
     cost_sentence,
     likely,
     print_certificate,
@@ -573,40 +571,6 @@ def evaluate(
         typer.echo(result.to_json())
         return
     print_evaluation(result)
-
-
-@app.command()
-def convert(
-    source: Annotated[
-        Path,
-        Argument(
-            help="A folder or file of WiC, pairs as JSONL or CSV (SuperGLUE, RAW-C), or XML of "
-            "Senseval, UFSAC or the unified evaluation framework."
-        ),
-    ],
-    words: Annotated[
-        list[str] | None,
-        Argument(metavar="[WORD]...", parser=_typed, help="Words to keep. By default all."),
-    ] = None,
-    out: Annotated[
-        Path, Option(help="The file to write: JSONL if its name ends in .jsonl, or else CSV.")
-    ] = Path("sentences.csv"),
-) -> None:
-    """Convert a public data set into sentences that every command reads."""
-    from probe.text.convert import convert, write_sentences
-
-    corpus = convert(source, words or ())
-    typer.echo(write_sentences(corpus, out))
-    # A word can be studied only with at least two senses.
-    of_word = corpus.by_word().values()
-    usable = sum(len({row.sense for row in rows}) > 1 for rows in of_word)
-    typer.echo(
-        f"probe: {len(corpus.sentences)} sentences of {len(of_word)} words, {usable} of them with "
-        "two senses or more.",
-        err=True,
-    )
-    for reason, number in Counter(item.reason for item in corpus.left_out).most_common(REASONS):
-        typer.echo(f"probe: {number} left out: {reason}.", err=True)
 
 
 @app.command()

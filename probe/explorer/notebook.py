@@ -8,13 +8,11 @@ from probe.explorer.page import Question
 from probe.explorer.saved import address
 from probe.explorer.session import Explorer
 from probe.model.load import ModelSource, load
-from probe.renamed import renamed
 
 if TYPE_CHECKING:
     from probe.explorer.widget import ExplorerWidget
 
 
-@renamed(word="at")
 def explore(
     model: ModelSource, text: str, *, at: str | None = None, against: str | None = None
 ) -> "ExplorerWidget":

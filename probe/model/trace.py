@@ -28,7 +28,6 @@ from probe.model.tokens import (
 )
 from probe.model.weights import Weights
 from probe.progress import worked
-from probe.renamed import renamed
 
 # Tokens of a long text that are run together; only this many rows of a pattern exist at a time.
 CHUNK = 64
@@ -38,7 +37,6 @@ CHUNK = 64
 def trace(model: ModelSource, text: str) -> Trace: ...
 @overload
 def trace(model: ModelSource, text: str, target: str) -> PairTrace: ...
-@renamed()
 def trace(model: ModelSource, text: str, target: str | None = None) -> Trace | PairTrace:
     """Every tensor of attention at every layer, from one run of `text` through the hooked model.
 
@@ -137,7 +135,6 @@ def _read_in_chunks(model: Model, ids: Sequence[int]) -> tuple[dict[str, Tensor]
     return states, v.cpu()
 
 
-@renamed(sentences="texts", targets="at")
 def target_states(
     model: ModelSource,
     texts: Sequence[Tokens],

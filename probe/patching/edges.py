@@ -67,7 +67,6 @@ from probe.patching.pair import (
     token_pairs,
 )
 from probe.patching.positions import HEAD, effects
-from probe.renamed import renamed
 from probe.stats.resampling import Array, order
 
 # A mixer carries changes from position to position by other means, which are not edges.
@@ -160,7 +159,6 @@ class Edges:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-@renamed(weights="model", a="texts", b="against", most="limit")
 def edges(
     model: ModelSource | Weights,
     texts: Rows,

@@ -43,7 +43,6 @@ from probe.patching.variants import (
     rows_alike,
     run_at_word,
 )
-from probe.renamed import renamed
 
 # Numbers in the widest tensor of a batch: 16 MB in float32, small enough for the processor's cache.
 BATCH_NUMBERS = 2**22
@@ -59,7 +58,6 @@ BatchRun = Callable[[Texts, list[int], PositionTerms], Sequence[Tensor]]
 SetRunner = Callable[..., Tensor]
 
 
-@renamed(weights="model", rows="texts")
 def swap_heads(
     model: ModelSource | Weights,
     texts: Rows,
@@ -103,7 +101,6 @@ def swap_heads(
     return shifts.unflatten(1, donor_z.shape[1:3])
 
 
-@renamed(weights="model", a="texts", b="against")
 def swap_pairs(
     model: ModelSource | Weights, texts: Rows, against: Rows, directions: Tensor, *, depth: int
 ) -> Tensor:
@@ -150,7 +147,6 @@ def swap_pairs(
     return shifts.unflatten(2, (depth, -1))
 
 
-@renamed(weights="model", rows="texts")
 def swap_sets(
     model: ModelSource | Weights,
     texts: Rows,

@@ -35,7 +35,6 @@ from probe.patching.pair import (
     run_patched,
     token_pairs,
 )
-from probe.renamed import renamed
 
 COMPONENTS = ("resid_pre", "attn_out", "mlp_out")
 HEAD = "head"
@@ -93,7 +92,6 @@ class PositionTrace:
         return rows
 
 
-@renamed(weights="model", a="texts", b="against")
 def trace_positions(
     model: ModelSource | Weights,
     texts: Rows,

@@ -10,9 +10,4 @@ cues         every word of the vocabulary as a cue
 shortcuts    attention, classifiers and gradients, compared with swaps of the same heads
 patch        swaps in two texts
 attribution  QK and OV attribution of one head; decompose: direct logit attribution
-mib          circuits as scored edges, in the form of MIB's circuit track
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["mib"])

@@ -21,7 +21,6 @@ from probe.model.tokens import Tokens, text_position, token_id
 from probe.model.trace import trace
 from probe.patching.cross import directions
 from probe.patching.score_parts import Donor, Side, replace_parts
-from probe.renamed import renamed
 from probe.stats.axes import Axis
 
 MEAN = "mean"  # the contrast with the mean over the other tokens
@@ -29,7 +28,6 @@ Token = str | int
 Stack = Literal["encoder", "decoder", "cross"]
 
 
-@renamed()
 def qk_attribution(
     model: ModelSource,
     text: str | Trace | PairTrace,
@@ -90,7 +88,6 @@ def qk_attribution(
     return _frame(readings, terms, ["part_query", "part_key", "score"], model)
 
 
-@renamed()
 def ov_attribution(
     model: ModelSource,
     text: str | Trace | PairTrace,
@@ -142,7 +139,6 @@ def ov_attribution(
     return _frame(readings, terms, ["part_key", "write"], model)
 
 
-@renamed()
 def qk_interventions(
     model: ModelSource,
     text: str | Trace,

@@ -48,7 +48,6 @@ from probe.patching.sets import HeadIndex
 from probe.patching.tokens import replace_tokens
 from probe.progress import Progress, silent
 from probe.provenance import content_key, sha256_of_bytes
-from probe.renamed import renamed
 from probe.results.cues import Cues, cue_rows, head_rows, noun_rows, summary_row
 from probe.stats import axes as sense_axes
 from probe.stats import resampling
@@ -114,7 +113,6 @@ class Fitted:
     by_embedding: tuple[float, float] = (float("nan"), float("nan"))
 
 
-@renamed()
 def cues(
     model: ModelSource,
     word: str,

@@ -12,13 +12,11 @@ from probe.model.decomposition import largest_error
 from probe.model.load import ModelSource, load
 from probe.model.tokens import text_position, token_id
 from probe.model.trace import trace
-from probe.renamed import renamed
 
 INTEGERS = ("layer", "head", "pos")
 COLUMNS = ("component", "layer", "head", "pos", "token", "logit")
 
 
-@renamed()
 def decompose(
     model: ModelSource,
     text: str,

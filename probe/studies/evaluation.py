@@ -26,7 +26,6 @@ from probe.model.load import ModelSource, load, read_weights
 from probe.model.model import Model
 from probe.progress import Progress, silent
 from probe.provenance import hash_of, manifest
-from probe.renamed import renamed
 from probe.results import ablation as ablation_frames
 from probe.results import frames as tables
 from probe.results.evaluation import Evaluation, depth_rows, means, sentence_rows, word_row
@@ -39,7 +38,6 @@ from probe.tidy import rounded
 OTHER_WORD = "its word is not one of the words to evaluate"
 
 
-@renamed(positions={1: "sentences", 2: "words"})
 def evaluate(
     model: ModelSource,
     words: Sequence[str] | str | None = None,

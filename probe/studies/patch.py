@@ -7,7 +7,8 @@ This module checks the arguments and returns the frame. The patching itself is
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -32,14 +33,32 @@ from probe.model.weights import Weights
 from probe.patching.inputs import require_depth
 from probe.patching.pair import TokenPair, positions_from_word
 from probe.patching.positions import HEAD
-from probe.renamed import renamed
 from probe.stats.numbers import counted
 from probe.stats.resampling import Array
 
 TEXTS = (str, bytes)  # sequences, but not lists of texts
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
-@renamed(positions={2: "against"}, a="text", b="against")
+def _second_text_by_name(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """A decorator: raises InputError for a second text by position, because Python's own message
+    does not name the arguments."""
+
+    @wraps(function)
+    def call(*by_position: Arguments.args, **by_name: Arguments.kwargs) -> Result:
+        if len(by_position) > 2:  # model and text
+            name = function.__name__
+            raise InputError(
+                f"Cannot call {name}: it takes the second text and the word by name. Write "
+                f"{name}(model, text, against=..., at=...)."
+            )
+        return function(*by_position, **by_name)
+
+    return call
+
+
+@_second_text_by_name
 def patch(
     model: ModelSource,
     text: str | Sequence[str],
@@ -152,7 +171,7 @@ def patch(
     return pd.concat([frames[number] for number in sorted(frames)], ignore_index=True)
 
 
-@renamed(positions={2: "against"}, a="text", b="against")
+@_second_text_by_name
 def patch_hooks(
     model: ModelSource,
     text: str,

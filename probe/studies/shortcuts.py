@@ -18,7 +18,6 @@ from probe.experiments.measure import start
 from probe.experiments.shortcuts import METHODS, Shortcuts
 from probe.model.load import ModelSource, load
 from probe.model.model import Model
-from probe.renamed import renamed
 from probe.stats.resampling import Array, flip_signs
 from probe.studies.survey import corpus_for, require_surveyable
 from probe.studies.survey_word import (
@@ -33,7 +32,6 @@ By = Literal["head", "pair"]
 DOING = "Cannot compare shortcuts with swaps"
 
 
-@renamed()
 def shortcuts(
     model: ModelSource,
     words: Sequence[str] | str | None = None,

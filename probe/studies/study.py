@@ -41,7 +41,6 @@ from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
 from probe.progress import Progress, part_of, silent
 from probe.provenance import Origin
-from probe.renamed import renamed
 from probe.results import circuit
 from probe.results import frames as tables
 from probe.results.findings import WordFindings, findings
@@ -210,7 +209,6 @@ class StudyInputs:
         return left_out
 
 
-@renamed(corpus="sentences", foreseen="gates_measured")
 def study(
     model: ModelSource,
     words: Sequence[str] | str | None = None,

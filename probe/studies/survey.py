@@ -38,7 +38,6 @@ from probe.model.tokens import tokenize
 from probe.patching.sets import HeadIndex
 from probe.progress import Progress, part_of, silent
 from probe.provenance import Origin
-from probe.renamed import renamed
 from probe.results.tables import SurveyTables
 from probe.studies.cost import seconds_of
 from probe.studies.study import STUDY_DEFAULTS, Study, StudyOptions, conclude
@@ -150,7 +149,6 @@ class Survey(SurveyTables, Displayed):
         return f"<Survey of {self.source} in {self.model_name}: {len(self.frames)} tables>"
 
 
-@renamed(positions={1: "sentences"})
 def survey(
     model: ModelSource,
     *,

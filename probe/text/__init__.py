@@ -2,7 +2,6 @@
 
 files       rows of JSONL, CSV, TSV, Parquet and word folders, as a stream
 sentences   a row as a checked sentence, and a file as a corpus
-convert     public data sets as sentences
 spans       the characters of a word in a text
 cues        cues that are inferred from aligned pairs
 cautions    warnings about sentences before a model reads them

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from probe.errors import InputError
-from probe.renamed import renamed
 from probe.text.files import (
     COLUMNS,
     REQUIRED,
@@ -177,7 +176,6 @@ class Corpus:
 TABLE = Source(Path("a table made in Python"), "a table made in Python")
 
 
-@renamed(given="source")
 def read_sentences(source: Any, *, word: str | None = None, utf16: bool = False) -> Corpus:
     """The sentences of a file, of a folder of files, or of a table made in Python (a DataFrame, a
     list of dicts).

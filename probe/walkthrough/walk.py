@@ -25,7 +25,6 @@ from probe.model.tokens import Tokens, require_text, target_tokens
 from probe.model.trace import trace
 from probe.patching import cross
 from probe.provenance import Origin, content_key
-from probe.renamed import renamed
 from probe.walkthrough import choose
 from probe.walkthrough.choose import Caution, HeadChoice, RequestedHead, WordToFollow
 from probe.walkthrough.frames import Block, frames, page_block
@@ -199,7 +198,6 @@ class Walk(Displayed):
         )
 
 
-@renamed(word="at")
 def walk(
     model: ModelSource,
     text: str,

@@ -100,7 +100,7 @@ def test_its_numbers_agree_with_patch_and_trace(table, smollm2):
     pairs = texts.pivot(index=0, columns=1, values=2)
     first, second = table["text"].drop_duplicates()
     effects = probe.patch(
-        smollm2, pairs["river"].tolist(), pairs["money"].tolist(), at="bank", depth=6
+        smollm2, pairs["river"].tolist(), against=pairs["money"].tolist(), at="bank", depth=6
     )
     number = list(zip(pairs["river"], pairs["money"], strict=True)).index((first, second))
     row = effects.set_index(["pair", "layer", "head"]).loc[number, 4, 1]

@@ -1,5 +1,5 @@
-"""Faults that the fast tests must notice: `make campaign`, or `python tests/campaign/mutations.py
---out reports`.
+"""Faults that the fast tests must notice: `make campaign`, or `python
+tests/campaign/mutations.py`.
 
 Every row of FAULTS puts one fault into a copy of `probe/`: a sign, a mask, a scale, a position off
 by one, swapped labels, a missing bias, a wrong donor, a wrong fold. The script runs the tests
@@ -491,7 +491,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "reports")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument(
         "--only", nargs="*", help="faults whose file or description has one of these in it"

@@ -49,7 +49,6 @@ from probe.stats.limits import GATE
 from probe.text import lexicon
 from probe.text.sentences import Sentence
 
-ROOT = Path(__file__).parent.parent.parent
 RUNS = 200
 MOST = {"claimed": 0.02, "resolver": 0.01}  # largest shares of the runs of a kind
 SPREAD = 0.2  # of the random weights: at the usual .02 every head attends to everything equally
@@ -308,7 +307,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "reports")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--kinds", nargs="*", choices=[*KINDS], default=[*KINDS])
     parser.add_argument("--keep", action="store_true", help="continue the existing table")

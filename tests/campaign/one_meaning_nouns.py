@@ -1,5 +1,5 @@
 """Unambiguous nouns, studied as if they were ambiguous: `make campaign`, or `python
-tests/campaign/one_meaning_nouns.py --out reports`.
+tests/campaign/one_meaning_nouns.py`.
 
 Every unambiguous noun that fits replaces *bank*, *mole* and *apple*, each in all of the word's
 sentences in which its article agrees, and is studied like the word: with the same senses, cues and

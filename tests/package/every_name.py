@@ -41,8 +41,6 @@ walk: Walk = probe.walk(model, RIVER, at="bank")
 page = probe.write(walk, "out")
 scan: Cues = probe.cues(model, "bank", texts=(RIVER, LOAN))
 shortcuts = probe.shortcuts(model, "bank")
-edges_of = probe.mib.graph(model)
-probe.convert("wic")
 again: Study | Survey | Cues | Walk | Evaluation = probe.read("out")
 widget = probe.explore(model, RIVER, against=LOAN, at="bank")
 try:

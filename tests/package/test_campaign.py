@@ -6,11 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pandas as pd
-from campaign.record import COLUMNS, SCRIPTS, counted, write
+from campaign.record import COLUMNS, RECORD, SCRIPTS, counted, write
 from conftest import CAMPAIGN
 
 ROOT = Path(__file__).parents[2]
-RECORD = ROOT / "reports" / "campaign.csv"
 NEXT = "run python tests/campaign/record.py --list, or --only, with PYTHONPATH=tests"
 
 

@@ -333,6 +333,26 @@ def test_the_example_row_on_the_page_on_sentences_is_valid(tmp_path):
     assert sentence.text[sentence.cue_start : sentence.cue_end] == "river"
 
 
+def test_the_examples_of_public_data_sets_give_rows_that_are_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = blocks(DOCS / "pages" / "sentences.md")
+    for block in page:
+        if block.says("title"):
+            Path(block.says("title")).write_text(block.text, encoding="utf-8")
+    names: dict[str, object] = {}
+    for block in page:
+        if block.language == "python" and ("raw-c.csv" in block.text or "semcor.xml" in block.text):
+            exec(block.text, names)  # noqa: S102 - the page's own lines
+    pairs = probe.read_sentences("rawc.csv").sentences
+    assert [(row.sense, row.form) for row in pairs] == [
+        *(("M1", "band"), ("M2", "band"), ("M1", "bailed")),
+        *(("M1", "band"), ("M2", "band"), ("M2", "bailed")),
+    ]
+    [note] = probe.read_sentences(names["notes"]).sentences
+    assert (note.word, note.sense) == ("note", "note%1:10:00::")
+    assert (note.text, note.form) == ("He wrote Notes", "Notes")
+
+
 def without_code(page: Path) -> str:
     return FENCE.sub("", page.read_text(encoding="utf-8"))
 
@@ -589,9 +609,10 @@ CHANGELOG = DOCS / "pages" / "changelog.md"
 
 
 def newest_names(changelog: str) -> str:
-    """The newest version's section without the first column of its tables, which has the old
-    names."""
+    """The newest version's section without its list of removals and without the first column of its
+    tables, which have the old names."""
     newest = changelog.split("\n## ")[1]
+    newest = re.sub(r"^Removed:\n\n(?:.+\n)+", "", newest, flags=re.MULTILINE)
     return re.sub(r"^\|[^|]*\|", "|", newest, flags=re.MULTILINE)
 
 

@@ -1,5 +1,5 @@
-"""Hostile input at every entry point: a few hundred generated cases each, and single cases that
-caused trouble or could."""
+"""Hostile input: generated sentence files, and single cases of every kind of file that caused
+trouble or could."""
 
 import csv
 import json
@@ -11,21 +11,20 @@ from pathlib import Path
 import fuzzing
 import pandas as pd
 import pytest
-from fuzzing import COLUMNS, GOOD, TARGETS, read_both_ways, shares, small_model, try_cases
+from fuzzing import COLUMNS, GOOD, TARGETS, read_both_ways, try_cases
 
 import probe
 from probe.errors import InputError, ModelError
-from probe.model.tokens import tokenize
 from probe.text.files import LONGEST_LINE, Source, sources, stream
 from probe.text.sentences import read_sentences, stream_sentences
 
-CASES = 600  # the campaign runs a hundred thousand
-REPORT = Path(__file__).parents[2] / "reports" / "fuzz_campaign.csv"
+CASES = 60  # of each target; the campaign runs ten thousand
+REPORT = Path(__file__).parents[1] / "campaign" / "fuzz_campaign.csv"
 
 
-@pytest.mark.parametrize("name, cases", list(shares(CASES)))
-def test_generated_cases_are_accepted_or_refused_with_a_message(name, cases, tmp_path):
-    assert try_cases(name, tmp_path, cases).total() > cases // 3
+@pytest.mark.parametrize("name", TARGETS)
+def test_generated_cases_are_accepted_or_refused_with_a_message(name, tmp_path):
+    assert try_cases(name, tmp_path, CASES).total() > CASES // 3
 
 
 @pytest.mark.parametrize(
@@ -42,10 +41,10 @@ def test_a_reader_that_loses_reorders_or_doubles_rows_is_noticed(tmp_path, monke
         read_both_ways(file)
 
 
-def test_a_campaign_of_a_hundred_thousand_cases_is_recorded():
+def test_a_campaign_of_fifty_thousand_cases_is_recorded():
     rows = list(csv.DictReader(REPORT.open(encoding="utf-8")))
     assert tuple(rows[0]) == COLUMNS and {row["target"] for row in rows} == {*TARGETS, "all"}
-    assert sum(int(row["cases"]) for row in rows[:-1]) == int(rows[-1]["cases"]) >= 100_000
+    assert sum(int(row["cases"]) for row in rows[:-1]) == int(rows[-1]["cases"]) >= 50_000
     assert all(
         int(row["taken"]) + int(row["refused"]) == int(row["cases"]) and row["failed"] == "0"
         for row in rows
@@ -176,8 +175,3 @@ def test_links_to_model_files_are_followed_and_a_broken_link_is_refused(copy, tm
     weights.symlink_to(tmp_path / "nowhere")
     with pytest.raises(ModelError, match="safetensors"):
         probe.load(copy)
-
-
-def test_a_text_longer_than_the_context_window_is_refused():
-    with pytest.raises(InputError, match="expected at most 48"):
-        tokenize(small_model(), "a" * 100_000)

@@ -1,9 +1,11 @@
-"""The measurements on a graphics card in `reports/graphics_card.csv`."""
+"""The measurements on a graphics card in `tests/campaign/graphics_card.csv`."""
+
+from pathlib import Path
 
 import pandas as pd
-from campaign.any_processor import ROOT
 
-STORED = ROOT / "reports" / "graphics_card.csv"
+ROOT = Path(__file__).parents[2]
+STORED = ROOT / "tests" / "campaign" / "graphics_card.csv"
 
 
 def test_every_certificate_and_every_verdict_held_on_a_graphics_card():

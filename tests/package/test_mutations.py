@@ -25,7 +25,9 @@ def test_a_fault_in_missing_code_is_refused():
 
 
 def test_every_fault_is_recorded_as_caught_by_a_fast_test():
-    rows = list(csv.DictReader((ROOT / "reports" / "mutations.csv").open(encoding="utf-8")))
+    rows = list(
+        csv.DictReader((ROOT / "tests" / "campaign" / "mutations.csv").open(encoding="utf-8"))
+    )
     assert tuple(rows[0]) == COLUMNS
     assert [(row["file"], row["breaks"]) for row in rows] == [
         (fault.file, fault.breaks) for fault in FAULTS

@@ -13,7 +13,6 @@ PROBE = Path(__file__).parents[2] / "probe"
 PACKAGES = (
     "errors",
     "progress",
-    "renamed",
     "provenance",
     "display",
     "tidy",

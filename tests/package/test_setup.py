@@ -22,9 +22,7 @@ import probe
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-REQUIREMENTS = [
-    Requirement(line) for line in (*PROJECT["dependencies"], *EXTRAS["dev"], *EXTRAS["tracr"])
-]
+REQUIREMENTS = [Requirement(line) for line in (*PROJECT["dependencies"], *EXTRAS["dev"])]
 HEAVY = (
     "torch",
     "pandas",

@@ -1,7 +1,6 @@
 """Every command writes to a pipe, a closed pipe, and a stream that lacks most characters."""
 
 import io
-import itertools
 import json
 import os
 import re
@@ -26,27 +25,11 @@ CUES = ("lake", "pond", "loan", "cash", "boat", "tree", "fish", "debt", "mud", "
 SCANNED = ("bank", "--texts", "The river bank", "The money bank")
 
 
-class Fresh:
-    """A file that does not exist yet, a different one for every command."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.number = itertools.count()
-
-    def __str__(self):
-        return str(self.folder / f"πρόταση{next(self.number)}.csv")
-
-
 @pytest.fixture
 def arguments(checkpoint, tmp_path):
     """A short run of every command, on text that no Western encoding can encode."""
     rows = tmp_path / "τράπεζα.jsonl"
     rows.write_text("\n".join(map(json.dumps, GREEK)), encoding="utf-8")
-    pairs = tmp_path / "ζεύγη.csv"
-    texts = [row["text"] for row in GREEK[:2]]
-    pairs.write_text(
-        f"word,sentence1,sentence2,same\nτράπεζα,{texts[0]},{texts[1]},False\n", encoding="utf-8"
-    )
     cues = tmp_path / "λέξεις.txt"
     cues.write_text("\n".join(CUES), encoding="utf-8")
     model = ("--model", checkpoint)
@@ -56,7 +39,6 @@ def arguments(checkpoint, tmp_path):
         "explore": (TEXT, "--save", tmp_path / "σελίδα.html", *model),
         "check": (TEXT, *model),
         "evaluate": ("--sentences", rows, *model),
-        "convert": (pairs, "--out", Fresh(tmp_path)),
         "survey": ("--sentences", rows, "--dry-run", *model),
         "cues": (*SCANNED, "--cues", cues, "--out", tmp_path / "νύξεις", *model),
         "params": (checkpoint,),
@@ -94,9 +76,7 @@ def test_every_command_has_arguments_here(arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command", campaign_except(COMMANDS, ("report", "walk", "convert", "models"))
-)
+@pytest.mark.parametrize("command", campaign_except(COMMANDS, ("report", "walk", "models")))
 def test_a_stream_gets_the_characters_of_its_encoding(command, arguments, monkeypatch, tmp_path):
     _, in_full = written_by(monkeypatch, tmp_path, "utf-8", command, *arguments[command])
     code, text = written_by(monkeypatch, tmp_path, "cp1252", command, *arguments[command])

@@ -119,11 +119,18 @@ def test_a_single_text_and_a_single_noun_are_lists_of_one(model):
     assert single.options == as_list.options and single.options["controls"] == ("fence",)
 
 
-def test_a_study_still_accepts_its_sentences_as_corpus(model):
-    with (
-        pytest.warns(
-            DeprecationWarning, match="^study: the next .* take corpus=. Write sentences=.$"
-        ),
-        pytest.raises(InputError, match="^Cannot choose words: got 5"),
-    ):
-        probe.study(model, 5, corpus=[row | {"word": "bank"} for row in SENTENCES])
+@pytest.mark.parametrize("name", ["patch", "patch_hooks"])
+def test_a_second_text_by_position_is_refused_with_the_arguments_to_write(model, name):
+    with pytest.raises(InputError) as refused:
+        getattr(probe, name)(model, A, B, "bank")
+    assert str(refused.value) == (
+        f"Cannot call {name}: it takes the second text and the word by name. Write "
+        f"{name}(model, text, against=..., at=...)."
+    )
+
+
+def test_a_word_as_the_target_of_a_model_without_decoder_is_pointed_to_at(model):
+    with pytest.raises(InputError, match="no decoder for a target. Give a word to follow as at=,"):
+        probe.walk(model, A, "bank")
+    with pytest.raises(InputError, match="methods of its trace, as at=.$"):
+        probe.trace(model, A, "bank")

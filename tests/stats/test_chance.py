@@ -216,7 +216,7 @@ def test_a_nuisance_that_goes_with_the_sense_passes_the_gate_and_is_called_confo
 
 
 def test_the_whole_campaign_claims_no_more_than_allowed():
-    rows = pd.read_csv(ROOT / "reports" / "null_campaign.csv")
+    rows = pd.read_csv(ROOT / "tests" / "campaign" / "null_campaign.csv")
     assert (
         set(rows["kind"]) == set(null_campaign.KINDS) and not rows.duplicated(["kind", "run"]).any()
     )

@@ -159,7 +159,7 @@ def wide_p_values():
     for seed in range(40):
         numbers = np.random.default_rng(seed).choice(4 * 12, 6, replace=False)
         heads = [divmod(int(number), 12) for number in numbers]
-        evaluation = probe.evaluate(model, sentences, without=heads, seed=seed)
+        evaluation = probe.evaluate(model, sentences=sentences, without=heads, seed=seed)
         for kind, values in p_values.items():
             values.append(means(evaluation, kind)["p"].iloc[-1])
     return {kind: np.array(values) for kind, values in p_values.items()}

@@ -4,14 +4,12 @@ feature that a hand-built head responds to."""
 import dataclasses
 import math
 import pickle
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 from checkpoints import change_tensors, make_checkpoint
-from compiled import compiled
 from families import EACH_HYBRID, PAIRED, REPRESENTATIVES, SINGLE, each_family, family_model
 from handmade import Head, make_handmade, random_model, resolver_model, write_vector
 from planted import copier
@@ -252,29 +250,6 @@ def test_an_induction_head_is_followed_to_the_token_that_the_earlier_head_read(k
     top = parts.loc[parts["score"].idxmax()]
     assert top["part_key"] == "L0H1 from 2·saw"
     assert top["score"] >= 0.95 * parts["score"].sum()
-
-
-@pytest.mark.skipif(find_spec("tracr") is None, reason="Tracr is not installed")
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "source", "pair"),
-    [
-        ("same as before", 3, ("position embedding", "position embedding")),
-        ("count of it", 1, ("token embedding", "token embedding")),
-        ("behind the same", 2, ("token embedding", "L0H0")),
-    ],
-)
-def test_the_right_pair_of_parts_holds_the_contrast_in_a_compiled_program(name, source, pair):
-    """From the last token of "a b c a": the previous token, the same token, and the token after
-    it."""
-    program = compiled(name)
-    layer, head = max(program.heads)
-    parts = probe.qk_attribution(
-        program.model, "a b c a", layer=layer, head=head, at=4, source=source, contrast="mean"
-    )
-    share = parts.set_index(["part_query", "part_key"])["score"] / parts["score"].sum()
-    assert share.idxmax() == pair
-    assert abs(share[pair] - 1) <= 0.05
 
 
 # --- what a head reads ----------------------------------------------------------------------------

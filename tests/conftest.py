@@ -55,7 +55,7 @@ LONGEST = (
     "model/test_variants.py",
     "studies/test_survey.py",
     "experiments/test_cues.py",
-    "patching/test_paths.py",
+    "patching/test_edges.py",
     "studies/test_attribution.py",
     "pages/test_read.py",
     "model/test_gguf.py",

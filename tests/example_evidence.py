@@ -237,27 +237,23 @@ def decomposition(readings: pd.DataFrame) -> pd.DataFrame:
     return table.astype({"layer": "Int64", "head": "Int64", "pos": "Int64"})
 
 
-def paths(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """One path of one step to every planted head of the first pair of senses of a word, from three
+def edges(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """One edge to every planted head of the first pair of senses of a word, from three
     layers and tokens."""
     rows = heads[heads["swap"].notna() & (heads["net"] > 0.1)]
     first = rows.drop_duplicates("word")[["word", "sense_a", "sense_b"]]
     rows = rows.merge(first)
     ends = {"sender_layer": None, "sender_head": None, "sender_pos": "cue"}
-    steps = rows[KEYS].rename(columns={"layer": "receiver_layer", "head": "receiver_head"})
-    steps = steps.assign(**ends, receiver_pos="word", channel="value", p=0.01, pairs=8)
-    steps = steps.assign(
-        path=steps.groupby("word").cumcount(), step=0, share=rows["net"], together=0.62
-    )
-    steps = steps.assign(size=None, kept=0.62, random=0.0, random_high=0.02)
-    edges = steps.assign(
+    table = rows[KEYS].rename(columns={"layer": "receiver_layer", "head": "receiver_head"})
+    table = table.assign(**ends, receiver_pos="word", channel="value", p=0.01, pairs=8)
+    table = table.assign(
         fraction=1.0, direct=rows["net"], total=rows["net"], q=0.01, composition=float("nan")
     )
-    edges = edges.assign(low=rows["net"] - 0.05, high=rows["net"] + 0.04)
+    table = table.assign(low=rows["net"] - 0.05, high=rows["net"] + 0.04)
     third = rows["net"] / 3  # also occurs at other nouns
     unknown = dict.fromkeys(("more_word_axis", "more_length", "more_at_surprisal"), np.nan)
-    edges = edges.assign(nouns=third, more=2 * third, p_more=0.01, comparison="more", **unknown)
-    edges = edges.assign(more_low=third, more_high=3 * third, nouns_share=third)
+    table = table.assign(nouns=third, more=2 * third, p_more=0.01, comparison="more", **unknown)
+    table = table.assign(more_low=third, more_high=3 * third, nouns_share=third)
     grid = [
         {"component": name, "layer": layer, "head": None, "pos": pos, "behind": behind, "pairs": 8}
         | dict.fromkeys(
@@ -270,7 +266,6 @@ def paths(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
     ]
     frames = {
         "positions": first.merge(pd.DataFrame(grid), how="cross"),
-        "edges": edges,
-        "paths": steps,
+        "edges": table,
     }
     return {name: whole(frames[name].reindex(columns=columns)) for name, columns in COLUMNS.items()}

@@ -17,10 +17,10 @@ from example_evidence import (
     curves,
     decomposition,
     distances,
+    edges,
     head_parts,
     mlps,
     nouns_in_place,
-    paths,
     random_sets,
     separation_controls,
 )
@@ -93,7 +93,7 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
         "mixers": mixers([]),
         "separation_controls": separation_controls(heads),
     }
-    frames |= paths(heads)
+    frames |= edges(heads)
     frames |= cue_attributions(word_heads, SENSES)
     frames |= {name: of_experiment(table, []) for name, table in cue_sample.TABLES.items()}
     frames["decomposition"] = decomposition(frames["readings"])

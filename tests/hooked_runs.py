@@ -215,6 +215,9 @@ def edit_at_each(indices, values):
     return change
 
 
+SENDER = ["sender_layer", "sender_head", "sender_pos"]
+
+
 class Plain:
     """Both members of a pair through the hooked model, and the results of its forward passes for
     single edges."""
@@ -231,20 +234,11 @@ class Plain:
         self.scale = max(run["resid_post"][-1, at].abs().max() for run in self.runs)
         self.cache = {}
 
-    def once(self, key, change, make):
-        """The result of `make`: run only once if the sender's change is the donor's."""
-        if change is not None:
-            return make()
-        if key not in self.cache:
-            self.cache[key] = make()
-        return self.cache[key]
-
     def run_senders(self, side, edges):
-        """The runs of `inputs_after` and `receiver_qkv` for these edges if the sender's change is the donor's,
-        with each sender in a row of one forward pass."""
-        names = ["sender_layer", "sender_head", "sender_pos"]
+        """The runs of `inputs_after` and `receiver_qkv` for these edges, with each sender in a row of one
+        forward pass."""
         ids, clean, donor = self.ids[side], self.runs[side], self.runs[1 - side]
-        senders = list(dict.fromkeys(edge[names].tolist() for edge in edges))
+        senders = list(dict.fromkeys(edge[SENDER].tolist() for edge in edges))
         edits = self.freeze_writers(clean)
         for row, sender in enumerate(senders):
             name, (layer, *index) = self.written_by(*sender)
@@ -254,7 +248,7 @@ class Plain:
             self.cache[(side, *sender)] = {name: part[:, row] for name, part in rows.items()}
         for layer in sorted(set(edges["receiver_layer"].tolist())):
             into = edges[(edges["receiver_layer"] == layer) & (edges["receiver_head"] >= 0)]
-            senders = list(dict.fromkeys(edge[names].tolist() for edge in into))
+            senders = list(dict.fromkeys(edge[SENDER].tolist() for edge in into))
             if not senders:
                 continue
             edits = []
@@ -282,54 +276,30 @@ class Plain:
             for number in self.layers
         ]
 
-    def inputs_after(self, side, edge, change=None):
+    def inputs_after(self, side, edge):
         """The inputs of the heads and of the MLP of every layer at the sender's position, if z of
-        the sending head or the output of the sending MLP is changed there, by default to the
-        donor's, and all others are frozen."""
-        layer, head, pos = edge[["sender_layer", "sender_head", "sender_pos"]].tolist()
-        clean, donor = self.runs[side], self.runs[1 - side]
-        name, index = self.written_by(layer, head, pos)
-        value = donor[name][index] if change is None else clean[name][index] + change
-        edits = [*self.freeze_writers(clean), (index[0], name, edit_at(index[1:], value))]
-        read = {"resid_pre", self.reads}
-        return self.once(
-            (side, layer, head, pos),
-            change,
-            lambda: read_all(self.model, self.ids[side], read, edits),
-        )
+        the sending head or the output of the sending MLP is the donor's there, and all others are
+        frozen."""
+        return self.cache[(side, *edge[SENDER].tolist())]
 
-    def receiver_qkv(self, side, edge, change=None):
+    def receiver_qkv(self, side, edge):
         """q, k and v of the receiver's layer if its input at the sender's position is the arriving
         one."""
-        layer, pos = int(edge["receiver_layer"]), self.at + int(edge["sender_pos"])
-        edits = [
-            (
-                layer,
-                "resid_pre",
-                edit_at(pos, self.inputs_after(side, edge, change)["resid_pre"][layer, pos]),
-            )
-        ]
-        key = (
-            side,
-            *edge[["sender_layer", "sender_head", "sender_pos", "receiver_layer"]].tolist(),
-        )
-        run = self.once(key, change, lambda: read_all(self.model, self.ids[side], "qkv", edits))
+        layer = int(edge["receiver_layer"])
+        run = self.cache[(side, *edge[SENDER].tolist(), layer)]
         return {name: part[layer] for name, part in run.items()}
 
-    def z(self, side, edge, change=None):
+    def z(self, side, edge):
         """The receiver's z along the edge."""
-        sender, channel = (
-            edge[["sender_layer", "sender_head", "sender_pos"]].tolist(),
-            edge["channel"],
-        )
+        sender, channel = edge[SENDER].tolist(), edge["channel"]
         layer, head, pos = (
             int(edge[name]) for name in ("receiver_layer", "receiver_head", "receiver_pos")
         )
-
-        def all_heads():
+        key = (side, *sender, layer, channel)
+        if key not in self.cache:  # z of all heads of the layer
             steps = {name: self.runs[side][name][layer].clone() for name in "qkv"}
             role, at = channel[0], self.at + sender[-1]
-            steps[role][at] = self.receiver_qkv(side, edge, change)[role][at]
+            steps[role][at] = self.receiver_qkv(side, edge)[role][at]
             q, k, v = (
                 repeat_kv(part.transpose(0, 1), self.model.config.n_heads)
                 for part in steps.values()
@@ -337,19 +307,19 @@ class Plain:
             bias = forward.position_bias(self.weights, q.shape[-2])
             scores = forward.score(self.weights, self.weights.blocks[layer], q, k, bias)
             block = self.weights.blocks[layer]
-            return forward.softmax(scores, block, self.model.config).to(v) @ v
+            pattern = forward.softmax(scores, block, self.model.config)
+            self.cache[key] = pattern.to(v) @ v
+        return self.cache[key][head, self.at + pos]
 
-        return self.once((side, *sender, layer, channel), change, all_heads)[head, self.at + pos]
-
-    def mlp_out(self, side, edge, change=None):
+    def mlp_out(self, side, edge):
         """The output of the receiving MLP along the edge."""
         layer, pos = int(edge["receiver_layer"]), self.at + int(edge["sender_pos"])
-        entered = self.inputs_after(side, edge, change)[self.reads][layer, pos]
+        entered = self.inputs_after(side, edge)[self.reads][layer, pos]
         return forward.mlp(self.weights.blocks[layer], entered, entered, self.model.config)[
             "mlp_out"
         ]
 
-    def receiver_response(self, side, edge, change=None):
+    def receiver_response(self, side, edge):
         """The receiver's response to the edge, and the quantity that it replaces: z of a head, or
         the output of an MLP."""
         layer, head, pos = (
@@ -360,7 +330,7 @@ class Plain:
             if head >= 0
             else ("mlp_out", (layer, self.at + pos))
         )
-        patched = self.z(side, edge, change) if head >= 0 else self.mlp_out(side, edge, change)
+        patched = self.z(side, edge) if head >= 0 else self.mlp_out(side, edge)
         clean, donor = (run[name][index] for run in (self.runs[side], self.runs[1 - side]))
         return name, index, patched - clean, donor - clean
 

@@ -2,7 +2,6 @@
 # is first asked for.
 from .ablation import accuracy_without as accuracy_without
 from .circuit import circuit as circuit
-from .circuit import in_order as in_order
 from .circuit import position_limit as position_limit
 from .circuit import position_maps as position_maps
 from .cues import cue_scatter as cue_scatter

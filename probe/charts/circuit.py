@@ -77,7 +77,7 @@ def position_maps(positions: pd.DataFrame, word: str) -> list[tuple[str, alt.Lay
     ]
 
 
-def in_order(positions: pd.DataFrame) -> list[str]:
+def _in_order(positions: pd.DataFrame) -> list[str]:
     """The names of the positions of a word, from the first before the word to the word."""
     rows = positions.sort_values("behind", na_position="last")
     return [str(pos) for pos in rows["pos"].drop_duplicates()]
@@ -91,7 +91,7 @@ def position_limit(positions: pd.DataFrame) -> float:
 
 
 def _position_map(rows: pd.DataFrame, title: str, limit: float) -> alt.LayerChart:
-    order = in_order(rows)
+    order = _in_order(rows)
     layers = sorted(rows["layer"].unique().tolist(), reverse=True)
     x = alt.X("pos:N", title="position", sort=order, axis=token_axis(labelAngle=-45))
     y = alt.Y("layer:O", title="layer", sort=layers)
@@ -121,7 +121,7 @@ def circuit(edges: pd.DataFrame, positions: pd.DataFrame, word: str) -> alt.Laye
     rows = rows[rows["total"].abs() >= LEAST_TOTAL].head(MOST_EDGES)
     if rows.empty:
         return None
-    parts = _parts(rows, in_order(of_word(positions, word)))
+    parts = _parts(rows, _in_order(of_word(positions, word)))
     lines = _lines(rows, parts)
     columns = parts.drop_duplicates("middle").sort_values("middle")
     levels = parts.drop_duplicates("y").sort_values("y")

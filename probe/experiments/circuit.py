@@ -1,4 +1,4 @@
-"""From the cue to the word: where the sense travels, over which edges, and which paths carry it.
+"""From the cue to the word: where the sense travels, and over which edges.
 
 Measured in causal models, on aligned pairs, for the two senses whose gap is clearest. The word is
 read at L*, along the axis that was fitted without the pair.
@@ -9,9 +9,8 @@ combined, with the cue and the word aligned. Positions are named after the cue: 
 token, "cue - 1" the token before that, "cue + 1" the first token after the cue, and so on, up to
 "word".
 
-`positions` and `edges` are measured on at most PAIRS pairs, spread over pairs of cue words. Paths
-are chained from these results and measured on other pairs of the same layouts, if there are any.
-Pairs whose cue is so far from the word that there would be more than MOST_EDGES edges are excluded.
+`positions` and `edges` are measured on at most PAIRS pairs, spread over pairs of cue words. Pairs
+whose cue is so far from the word that there would be more than MOST_EDGES edges are excluded.
 
 Which edges are tested: edges that move the word by at least REACH of the gap (mean of absolute
 values over pairs), at most MOST_ROWS of them. Flipping signs does not change this selection, so the
@@ -25,9 +24,9 @@ same sense and layout, with another cue word and, if there is one, the same fram
 the effect beyond that donor's, over the pairs whose members both have one. An edge that carries
 something else that has to match is therefore not counted as an edge of the sense.
 
-The first BESIDE_NOUNS edges are run again with unambiguous nouns in the word's position, on all
-pairs of the layouts, each with one of the nouns that heads are compared on
-(`probe.experiments.nouns`).
+The first BESIDE_NOUNS edges are run again with unambiguous nouns in the word's position, on these
+pairs and on as many others of the same layouts, if there are any. The nouns are those that heads
+are compared with (`probe.experiments.nouns`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,22 +49,27 @@ from probe.model.records import as_array
 from probe.model.tokens import TargetText
 from probe.model.weights import Weights
 from probe.patching import positions
-from probe.patching.edges import EDGE_DTYPE, REACH, SAMPLE, EdgeArray, Edges, total_effects
+from probe.patching.edges import (
+    EDGE_DTYPE,
+    REACH,
+    SAMPLE,
+    EdgeArray,
+    Edges,
+    composition,
+    total_effects,
+)
 from probe.patching.edges import edges as every_edge
-from probe.patching.paths import Paths, composition
-from probe.patching.paths import paths as chain_paths
 from probe.patching.sets import HeadIndex
 from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.splits import ALIGNED
 
-PAIRS = 8  # pairs that positions and edges are measured on; paths are measured on 8 others
+PAIRS = 8  # pairs that positions and edges are measured on
 MOST_TOTALS = 500  # edges of a layout whose total effect is run
 MOST_EDGES = 1_000_000  # edges of a layout, which are all held in memory, for every pair
 LEAST_ROWS = 200  # rows of the table of edges, tested or not
 MOST_ROWS = 1000  # tested edges: p is corrected for all of them, so more would cost power
 BESIDE_NOUNS = 40  # edges of the table that are compared with unambiguous nouns
-RANDOM_SETS = 100  # random sets of edges that the circuit of each layout is compared with
 WORD = "word"
 CUE = "cue"
 EDGE_FIELDS = tuple(EDGE_DTYPE.names or ())
@@ -140,42 +144,17 @@ class EdgeSwaps:
 
 
 @dataclass(frozen=True, eq=False)
-class PathShares:
-    """Chains of edges from the cue to the word, over the pairs of all layouts (where the
-    members of a pair begin to differ and where the cue ends). Shares are fractions of the gap.
-
-    paths: the edges of each path
-    share: `path`, the share that goes over the path alone
-    pairs: the number of pairs that each path was measured on
-    together: the share over all paths at once
-    circuit: the edges that are left if edges are removed one by one while the others carry the
-        share that is enough; None if all paths together do not carry it
-    circuit_share: the share over the circuit
-    random: `set`, the share over random sets with as many edges as the circuit
-    """
-
-    paths: tuple[tuple[EdgeKey, ...], ...]
-    share: Array
-    pairs: tuple[int, ...]
-    together: float
-    circuit: tuple[EdgeKey, ...] | None
-    circuit_share: float
-    random: Array
-
-
-@dataclass(frozen=True, eq=False)
 class Circuit:
     """From the cue to the word, for the two senses whose gap is clearest.
 
     senses: the two
     positions: the causal trace
-    edges, paths: None in a hybrid, because its mixers and gates have no edges
+    edges: None in a hybrid, because its mixers and gates have no edges
     """
 
     senses: tuple[str, str]
     positions: Positions
     edges: EdgeSwaps | None
-    paths: PathShares | None
 
 
 class Layout(NamedTuple):
@@ -194,12 +173,12 @@ class Group:
     """Pairs of one layout, as indices among the pairs of their senses.
 
     traced: pairs that positions and edges are measured on
-    held_out: pairs that paths are measured on
+    compared: pairs in which edges are compared with unambiguous nouns, `traced` among them
     """
 
     layout: Layout
     traced: tuple[int, ...]
-    held_out: tuple[int, ...]
+    compared: tuple[int, ...]
 
     def name(self, pos: int) -> str:
         """The name of a position that is counted from the word."""
@@ -219,15 +198,7 @@ class GroupEdges(NamedTuple):
     measured: Edges
 
 
-class GroupPaths(NamedTuple):
-    """The paths that were chained from the edges of one layout."""
-
-    group: Group
-    edges: Edges
-    measured: Paths
-
-
-RECORDS = (Circuit, Positions, EdgeSwaps, PathShares)
+RECORDS = (Circuit, Positions, EdgeSwaps)
 
 
 def measure(run: Run) -> Circuit | None:
@@ -306,7 +277,7 @@ def measure_circuit(
     senses = pair.sense.senses
     position_rows = [row for group in groups for row in _with_names(group, runs.traced(group))]
     if not weights.config.attends_plainly:
-        return Circuit(senses, _positions(position_rows), None, None)
+        return Circuit(senses, _positions(position_rows), None)
     measure_edges = partial(every_edge, limit=MOST_TOTALS, seed=seed)
     by_group = [
         GroupEdges(group, runs.run(measure_edges, *runs.members(group.traced))) for group in groups
@@ -315,15 +286,7 @@ def measure_circuit(
         if layer < runs.depth:  # later heads were not swapped: they cannot move the word there
             for group, measured in by_group:
                 position_rows += _with_names(group, _rows_of_head(measured, layer, head))
-    edges = _edges(by_group, runs)
-    measure_paths = partial(chain_paths, seed=seed, draws=RANDOM_SETS)
-    chained = [
-        GroupPaths(
-            group, measured, runs.run(measure_paths, *runs.members(group.held_out), measured)
-        )
-        for group, measured in by_group
-    ]
-    return Circuit(senses, _positions(position_rows), edges, _paths(runs, chained))
+    return Circuit(senses, _positions(position_rows), _edges(by_group, runs))
 
 
 # --- the pairs ------------------------------------------------------------------------------------
@@ -481,8 +444,8 @@ class PairRuns:
 def layouts(weights: Weights, runs: PairRuns, seed: int) -> list[Group]:
     """The pairs that are measured, in groups of one layout.
 
-    At most PAIRS are traced and as many held out. A layout without spare pairs uses its traced
-    pairs twice.
+    At most PAIRS are traced. As many others are compared with unambiguous nouns, if a layout has
+    spare pairs.
     """
     pairs = runs.pair.pairs
     layout_of: dict[int, Layout] = {}
@@ -502,8 +465,8 @@ def layouts(weights: Weights, runs: PairRuns, seed: int) -> list[Group]:
     for layout in sorted({layout_of[index] for index in first}):
         traced = [index for index in first if layout_of[index] == layout]
         spare = [index for index in remaining if layout_of[index] == layout]
-        held_out = spare[: len(traced)] or traced
-        groups.append(Group(layout, tuple(traced), tuple(held_out)))
+        compared = traced + spare[: len(traced)]
+        groups.append(Group(layout, tuple(traced), tuple(compared)))
     return groups
 
 
@@ -735,7 +698,7 @@ def _next_to_nouns(
         if not here.any():
             continue
         array = edges.edges[number[here, column]]
-        of_group = {*group.traced, *group.held_out}
+        of_group = {*group.compared}
         compared = sorted(of_group & {pair for noun in runs.nouns for pair in noun.pairs})
         if not compared:
             continue
@@ -767,36 +730,3 @@ def _toward(effects: Tensor) -> Tensor:
     # Recipient 0 is a, which moves down the axis toward its donor; recipient 1 is b.
     noise, denoise = effects[..., 0].double().unbind(1)
     return (denoise - noise) / 2
-
-
-# --- paths ----------------------------------------------------------------------------------------
-
-
-def _paths(runs: PairRuns, chained: Sequence[GroupPaths]) -> PathShares:
-    """Paths and circuit over all layouts, each layout weighted by the gap of the pairs that its
-    paths are measured on.
-    """
-    # share = Σ_layout gap · share / Σ_layout gap: a ratio of sums over all pairs
-    gap = np.array([runs.gap(group.held_out).sum() for group, _, _ in chained])
-    weight = gap / gap.sum()  # layout
-    shares: dict[tuple[EdgeKey, ...], float] = {}
-    pairs: dict[tuple[EdgeKey, ...], int] = {}
-    circuit: set[EdgeKey] = set()
-    for (group, edges, measured), part in zip(chained, weight, strict=True):
-        circuit |= set(_keys(group, edges, measured.circuit or ()))
-        for numbers, share in zip(measured.paths, measured.shares, strict=True):
-            steps = tuple(_keys(group, edges, numbers))
-            shares[steps] = shares.get(steps, 0.0) + float(part * share)
-            pairs[steps] = pairs.get(steps, 0) + len(group.held_out)
-    has_circuit = all(measured.circuit for *_, measured in chained)
-    # In a layout without random sets, nothing goes over them: their share counts as 0.
-    random = weight @ [np.resize(measured.random_shares, RANDOM_SETS) for *_, measured in chained]
-    return PathShares(
-        paths=tuple(shares),
-        share=np.array(list(shares.values())),
-        pairs=tuple(pairs.values()),
-        together=float(weight @ [measured.together for *_, measured in chained]),
-        circuit=tuple(sorted(circuit)) if has_circuit else None,
-        circuit_share=float(weight @ [measured.circuit_share for *_, measured in chained]),
-        random=random,
-    )

@@ -139,7 +139,7 @@ EXPERIMENTS = {
         from_weights=True,
     ),
     "circuit": Experiment(
-        "over which positions, edges and paths does the sense travel?",
+        "over which positions and edges does the sense travel?",
         circuit.measure,
         circuit.work,
         circuit.RECORDS,

@@ -1,11 +1,10 @@
 """Tests and intervals for the edges from the cue to the word, with cue words as the sample."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from probe.experiments.circuit import Circuit, EdgeKey, EdgeSwaps
+from probe.experiments.circuit import Circuit, EdgeSwaps
 from probe.experiments.nouns import NounRecord
 from probe.experiments.record import SensePair
 from probe.inference.nouns import PartComparison, compare_with_nouns
@@ -30,15 +29,6 @@ class EdgeEvidence:
     # The first edges next to unambiguous nouns. None if too few of the nouns in the word's place
     # have a gap.
     nouns: PartComparison | None
-
-    def p_of(self, keys: Sequence[EdgeKey], steps: Sequence[EdgeKey]) -> float:
-        """The largest p of some edges. An edge that was not tested has p = 1.
-
-        keys: all edges, in the order of the arrays
-        steps: the edges to look up
-        """
-        p = dict(zip(keys, np.nan_to_num(self.p, nan=1.0).tolist(), strict=True))
-        return float(max(p.get(step, 1.0) for step in steps))
 
 
 def edge_evidence(

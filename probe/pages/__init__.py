@@ -8,7 +8,7 @@ answer     the headline and the facts, for the page, the terminal and the notebo
 cards      view: the cards of the top heads; why: why a head attends to the cue
 words      view: the size of a study, the facts of every word, how its meanings part
 heads      view: maps, sets of heads, shares, the table of all heads
-paths      view: from the cue to the word; attribution_graph: its edges as a file for other viewers
+edges      view: from the cue to the word, by position and over edges
 sentences  view: single sentences, token by token; predictions: those read as another meaning
 checks     view: unambiguous nouns, controls, power, certificate, data, tables to download
 sections   the sections of a report and their headings

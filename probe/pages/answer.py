@@ -304,13 +304,6 @@ def _which_word(finding: WordFindings, cue: CreditedCue) -> str:
     return where if marked else f"{where}, not the marked cue"
 
 
-def _path(finding: WordFindings) -> str:
-    path = finding.leading_path
-    if path is None or len(path.names) < 2:
-        return ""
-    return f"{', then '.join(path.names)}{'' if path.nearly_all else ' (in part)'}"
-
-
 def _no_order(finding: WordFindings) -> str:
     """Top heads without an order: their rank intervals overlap, at the same read-out layer."""
     at_end = {head.name for head in finding.top_heads if head.at_end}
@@ -364,7 +357,6 @@ FACTS: dict[str, Callable[[WordFindings], str]] = {
     "MLPs that do more for the word": _mlps,
     "gap kept": _smallest_set,
     "read from": _cue,
-    "path": _path,
     "no order among": _no_order,
     "meanings also separated": _also_separated,
     "read after": _read_after,

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from probe import charts
-from probe.pages import cards, checks, cues, heads, paths, predictions, sentences, words
+from probe.pages import cards, checks, cues, edges, heads, predictions, sentences, words
 from probe.results.findings import Frames, WordFindings
 from probe.results.survey_findings import survey_findings
 
@@ -175,9 +175,9 @@ SECTIONS = (
         TRAVELS,
     ),
     Section(
-        "path",
-        "path.html.j2",
-        lambda p: {"paths": paths.section(p.findings, p.frames)},
+        "edges",
+        "edges.html.j2",
+        lambda p: {"edges": edges.section(p.findings, p.frames)},
         TRAVELS,
         applies=RANKED,
         table="positions",

@@ -15,7 +15,6 @@ from probe.pages import cues as cues_page
 from probe.pages import report as report_page
 from probe.pages import survey as survey_page
 from probe.pages import walk as walk_page
-from probe.pages.attribution_graph import graphs
 from probe.pages.folder import (
     CUES,
     EVALUATION,
@@ -65,7 +64,7 @@ def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Pat
 
 @write.register
 def write_report(study: Study, out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """The page, tables and graphs of a study, as `write` has them."""
+    """The page and tables of a study, as `write` has them."""
     check_folder(out, REPORT)
     manifest = made_by(study, command) | {"frames": list(study.frames)}
     if study.unfinished:
@@ -73,9 +72,7 @@ def write_report(study: Study, out: str | os.PathLike[str], *, command: str = ""
     frames = dict(study.frames)
     frames["verdicts"] = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
     frames["columns"] = dictionary(without_further_columns(frames))
-    findings = study.findings
-    files = {REPORT: report_page.render(findings, frames, manifest)}
-    files |= graphs(findings, study.model_name)
+    files = {REPORT: report_page.render(study.findings, frames, manifest)}
     return write_folder(out, files, frames=frames, manifest=manifest) / REPORT
 
 

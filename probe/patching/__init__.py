@@ -18,9 +18,7 @@ pair        two cached runs; a run that goes on from a changed stream, frozen or
 positions   causal trace: stream, attention, MLP and every head, at every layer and at every
             position from the cue to the word
 edges       every edge from a writer to a reader: fraction of the receiver's swap, direct and total
-            effect
-paths       chains of edges from the cue to the word: each alone, together, and reduced to a
-            circuit; composition
+            effect; composition
 cross       heads of cross-attention, source words, direct logit attribution by source
 score_parts the parts of a query or a key, each replaced by a donor's
 

@@ -30,17 +30,20 @@ norm, softmax or activation is linearised. A total needs a separate forward from
 is run for edges that could reach a given share of the gap (|fraction| times the effect of the
 receiver's swap), and for a random sample of the others.
 
+`composition` scores, from the weights alone, how well the two heads of an edge fit together.
+
 Sources: Goldowsky-Dill et al. 2023 (path patching); Wang et al. 2022 (paths into queries, keys and
     values).
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache as memoized
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.errors import InputError, require_at_least, require_flag, whole_number
@@ -79,6 +82,12 @@ KEY = "key"
 VALUE = "value"
 INPUT = "input"  # an MLP's
 CHANNELS = (QUERY, KEY, VALUE, INPUT)
+# The weight with which a receiving head reads a channel, and the weight that follows it.
+READ_BY = {
+    QUERY: ("w_q", "w_k"),
+    KEY: ("w_k", "w_q"),
+    VALUE: ("w_v", "w_o"),
+}
 EMBEDDING = -1  # the layer of the embeddings, as a sender
 MLP = -1  # the head of an MLP or of the embeddings
 END_FIELDS = (
@@ -423,23 +432,7 @@ def _donor_minus_recipient(cache: PairCache, layer: int, name: str, pos: int) ->
 # --- the output of a receiver ---------------------------------------------------------------------
 
 
-class Inputs(NamedTuple):
-    """The changed inputs of some runs of one head, a row for each input.
-
-    variant, pos, channel: `input`; in the run number `variant`, the stream at `pos` of the text
-        enters `channel` changed
-    change: `recipient input d_model`, the change
-
-    A run may have several inputs. Everything else that the head reads is unchanged.
-    """
-
-    variant: ArrayLike
-    channel: ArrayLike
-    pos: ArrayLike
-    change: Tensor
-
-
-def moved_mlp(cache: PairCache, layer: int, pos: int, changes: Tensor) -> Tensor:
+def _moved_mlp(cache: PairCache, layer: int, pos: int, changes: Tensor) -> Tensor:
     """How the output of a block's MLP changes with each change of the stream at `pos` alone.
 
     `recipient variant d_model`
@@ -451,42 +444,44 @@ def moved_mlp(cache: PairCache, layer: int, pos: int, changes: Tensor) -> Tensor
     return (hidden[:, 1:] - hidden[:, :1]) @ block.w_hidden
 
 
-def _indices(values: ArrayLike, cache: PairCache) -> Tensor:
-    return torch.from_numpy(np.array(values, dtype=np.int64)).to(cache.weights.device)
+def _indices(values: NDArray[np.integer[Any]], cache: PairCache) -> Tensor:
+    return torch.from_numpy(values.astype(np.int64)).to(cache.weights.device)
 
 
-def receiver_z(
-    cache: PairCache, layer: int, receiver: int, heads: ArrayLike, inputs: Inputs
+def _receiver_z(
+    cache: PairCache, layer: int, receiver: int, edges: EdgeArray, changes: Tensor
 ) -> Tensor:
-    """z of one head of a block in each variant, at the position `receiver`, with some changed
-    inputs.
+    """z of the head that each edge leads into, at the position `receiver`, with the input of that
+    edge alone changed.
 
-    `-> recipient variant d_head`
+    `-> recipient edge d_head`
+
+    changes: `recipient edge d_model`, of the stream at the sender's position
     """
     weights = cache.weights
     layer_cache = cache.layers[layer]
     block = weights.blocks[layer]
     count = weights.shape[1]
-    head = _indices(heads, cache)
-    variant = _indices(inputs.variant, cache)
-    pos = _indices(inputs.pos, cache)
-    streams = layer_cache.resid_pre[:, pos] + inputs.change
+    head = _indices(edges["receiver_head"], cache)
+    pos = cache.at + _indices(edges["sender_pos"], cache)
+    streams = layer_cache.resid_pre[:, pos] + changes
     unchanged = layer_cache.projected
     assert unchanged is not None  # no edge leads into a layer without attention
     changed = batched.project(weights, block, streams, cache.terms, pos[None])
-    # `recipient input d_head`
-    q, k, v = (repeat_kv(part, count)[:, head[variant], range(len(pos))] for part in changed[:3])
+    # `recipient edge d_head`
+    q, k, v = (repeat_kv(part, count)[:, head, range(len(pos))] for part in changed[:3])
     readable = cache.keys_read(receiver)
-    queries = unchanged.q[:, head, receiver]  # recipient variant d_head
+    queries = unchanged.q[:, head, receiver]  # recipient edge d_head
     keys = repeat_kv(unchanged.k[:, :, readable], count)[:, head]
     values = repeat_kv(unchanged.v[:, :, readable], count)[:, head]
-    channel = np.asarray(inputs.channel)
     into_query, into_key, into_value = (
-        torch.from_numpy(channel == name).to(weights.device) for name in (QUERY, KEY, VALUE)
+        torch.from_numpy(edges["channel"] == name).to(weights.device)
+        for name in (QUERY, KEY, VALUE)
     )
-    queries[:, variant[into_query]] = q[:, into_query]
-    keys[:, variant[into_key], pos[into_key]] = k[:, into_key]
-    values[:, variant[into_value], pos[into_value]] = v[:, into_value]
+    queries[:, into_query] = q[:, into_query]
+    number = torch.arange(len(pos), device=weights.device)
+    keys[:, number[into_key], pos[into_key]] = k[:, into_key]
+    values[:, number[into_value], pos[into_value]] = v[:, into_value]
     bias = cache.terms.query_bias(block, receiver, readable)
     qk = (keys @ queries[..., None])[..., 0]
     bias = None if bias is None else bias[head, 0]
@@ -503,7 +498,7 @@ def _moved_by_every_sender(
 
     changes: `recipient sender d_model`
 
-    All senders share a head's keys and values. `receiver_z` copies them for every variant, which is
+    All senders share a head's keys and values. `_receiver_z` copies them for every edge, which is
     too slow for thousands of senders for each head.
     """
     weights = cache.weights
@@ -599,7 +594,7 @@ def _measure_mlp(
     w_hidden = cache.weights.blocks[layer].w_hidden
     pos = cache.at + offset
     swap = _donor_minus_recipient(cache, layer, "hidden", pos) @ w_hidden
-    change = moved_mlp(cache, layer, pos, changes)[:, None]
+    change = _moved_mlp(cache, layer, pos, changes)[:, None]
     direct = change.new_zeros(*change.shape[:-1], len(reading.directions))
     if offset == 0:
         direct = _direct(cache, Site(layer, Part.MLP), change, None, reading.directions)
@@ -631,7 +626,7 @@ def _direct(
         # Projected first, so that no write of d_model numbers is computed for every edge.
         return change @ (directions.T if weight is None else weight @ directions.T)
     write_change = change if weight is None else change @ weight
-    end_change = run_frozen(cache, cache.at, {site: write_change.flatten(1, 2)}, cache.end)
+    end_change = run_frozen(cache, cache.at, site, write_change.flatten(1, 2))
     return (end_change @ directions.T).unflatten(1, write_change.shape[1:3])
 
 
@@ -769,15 +764,11 @@ def _behind_heads(
     `recipient edge d_model`
     """
     heads = edges["receiver_head"]
-    numbers = np.arange(len(edges))
-    sender_pos = cache.at + edges["sender_pos"].astype(np.int64)
-    inputs = Inputs(numbers, edges["channel"], sender_pos, changes)
-    changed = receiver_z(cache, layer, pos, heads, inputs)
+    changed = _receiver_z(cache, layer, pos, edges, changes)
     # The unchanged z is computed in the same way and subtracted, so that only the change is left.
-    no_change = inputs._replace(change=torch.zeros_like(changes))
-    unchanged_z = receiver_z(cache, layer, pos, heads, no_change)
+    unchanged_z = _receiver_z(cache, layer, pos, edges, torch.zeros_like(changes))
     z = cache.layers[layer].z[:, pos, None].repeat(1, len(heads), 1, 1)
-    z[:, numbers, heads] += changed - unchanged_z
+    z[:, np.arange(len(heads)), heads] += changed - unchanged_z
     resid = cache.layers[layer].resid_pre[:, pos, None].expand(-1, len(heads), -1)
     return batched.after_attention(cache.weights, cache.weights.blocks[layer], resid, z)
 
@@ -790,7 +781,7 @@ def _behind_mlp(
     `recipient edge d_model`
     """
     site = Site(layer, Part.MLP)
-    write_change = moved_mlp(cache, layer, pos, changes)
+    write_change = _moved_mlp(cache, layer, pos, changes)
     behind = change_behind(cache, site, pos, torch.zeros_like(write_change), write_change)
     return cache.stream(site.behind)[:, pos, None] + behind
 
@@ -799,3 +790,64 @@ _BEHIND: dict[Part, Callable[[PairCache, int, int, EdgeArray, Tensor], Tensor]] 
     Part.ATTENTION: _behind_heads,
     Part.MLP: _behind_mlp,
 }
+
+
+# --- composition ----------------------------------------------------------------------------------
+
+
+def composition(weights: Weights, edges: Any) -> Array:
+    """The composition score of the two heads of every edge: how much of the sender's write the
+    receiver could read, whatever the text.
+
+    `-> edge`
+
+    edges: an array or a frame with the fields of EDGE_DTYPE
+
+    NaN if an end is not a head, or if the receiver's block is not later. With the sender's W_OV =
+    W_V W_O and the receiver's W_QK = W_Q W_Kᵀ and W_OV (vectors are rows, so a write is x W_V W_O
+    and a score x_query W_Q W_Kᵀ x_keyᵀ), in Frobenius norms and float64:
+
+        query  |W_OV W_QK|  / (|W_OV| |W_QK|)
+        key    |W_OV W_QKᵀ| / (|W_OV| |W_QK|)
+        value  |W_OV W_OV′| / (|W_OV| |W_OV′|)
+
+    The weights are raw: no norm's gain is folded in, biases are ignored, and so are rotary
+    positions (as for a query and a key at the same position). |A B| is computed from Gram matrices,
+    so no d_model by d_model matrix is needed.
+
+    Source: Elhage et al. 2021.
+    """
+
+    @memoized
+    def part(role: str, layer: int, head: int) -> tuple[Tensor, Tensor]:
+        """A head's weight and its Gram matrix. `-> d_model d_head, d_head d_head`"""
+        of_layer = getattr(weights.blocks[layer], role)
+        # Several heads can share one key and one value.
+        of_head = of_layer[head * len(of_layer) // weights.shape[1]].to("cpu", torch.float64)
+        weight = of_head.T if role == "w_o" else of_head
+        return weight, weight.T @ weight
+
+    @memoized
+    def score(channel: str, sender: tuple[int, int], receiver: tuple[int, int]) -> float:
+        reads_by, behind_it = READ_BY[channel]
+        _, gram_v = part("w_v", *sender)
+        w_o, gram_o = part("w_o", *sender)
+        reads, gram_reads = part(reads_by, *receiver)
+        _, gram_behind = part(behind_it, *receiver)
+        # |A B|² = tr(Aᵀ A B Bᵀ), with the Gram matrices of the factors
+        between = w_o.T @ reads
+        product = gram_v @ between @ gram_behind * between
+        sender_norm = gram_v * gram_o
+        receiver_norm = gram_reads * gram_behind
+        squared = product.sum().clamp_min(0) / sender_norm.sum() / receiver_norm.sum()
+        return float(squared.sqrt())
+
+    fields = ("sender_layer", "sender_head", "receiver_layer", "receiver_head", "channel")
+    columns = [np.asarray(edges[name]).tolist() for name in fields]
+    scores = []
+    for layer, head, later, reader, channel in zip(*columns, strict=True):
+        if MLP in (head, reader) or layer >= later:
+            scores.append(np.nan)
+        else:
+            scores.append(score(channel, (layer, head), (later, reader)))
+    return np.array(scores)

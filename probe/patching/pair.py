@@ -18,7 +18,7 @@ adds its keys and values.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -56,8 +56,7 @@ class Site(NamedTuple):
     """A site in the residual stream: before the attention, or before the MLP, of a layer.
 
     Sites sort in the order in which a run passes them. The end of a run is the site before the
-    attention of the layer after the last. The embeddings write at `EMBEDDINGS`, before the first
-    block.
+    attention of the layer after the last.
     """
 
     layer: int
@@ -69,9 +68,6 @@ class Site(NamedTuple):
         if self.part is Part.ATTENTION:
             return Site(self.layer, Part.MLP)
         return Site(self.layer + 1, Part.ATTENTION)
-
-
-EMBEDDINGS = Site(-1, Part.MLP)  # the writer before the first block
 
 
 class LayerCache(NamedTuple):
@@ -222,29 +218,20 @@ def _cached(step: Step) -> LayerCache:
 # --- frozen ---------------------------------------------------------------------------------------
 
 
-def run_frozen(cache: PairCache, pos: int, writes: Mapping[Site, Tensor], until: Site) -> Tensor:
-    """How the stream at the site `until` changes at a position if some earlier attentions and
-    MLPs change their writes there and all others keep theirs.
+def run_frozen(cache: PairCache, pos: int, site: Site, write_change: Tensor) -> Tensor:
+    """How the stream after the last block changes at a position if the attention or the MLP at a
+    site changes its write there and every later one keeps its write.
 
     `-> recipient variant d_model`
 
-    writes: `recipient variant d_model`, the change of the write before any norm, by the site of the
-        writer
+    write_change: `recipient variant d_model`, the change of the write before any norm
     """
+    change = change_behind(cache, site, pos, torch.zeros_like(write_change), write_change)
     # Without a norm after the sum, a writer that keeps its write passes the change on as it is.
-    norm_after_sum = cache.weights.config.family.norm_after_sum
-    sites: Iterable[Site] = _sites_between(min(writes), until) if norm_after_sum else writes
-    change = torch.zeros_like(next(iter(writes.values())))
-    for site in sites:
-        change = change_behind(cache, site, pos, change, writes.get(site, 0.0))
+    if cache.weights.config.family.norm_after_sum:
+        while (site := site.behind) < cache.end:
+            change = change_behind(cache, site, pos, change)
     return change
-
-
-def _sites_between(first: Site, until: Site) -> Iterator[Site]:
-    site = first
-    while site < until:
-        yield site
-        site = site.behind
 
 
 def change_behind(
@@ -257,7 +244,7 @@ def change_behind(
     """
     weights = cache.weights
     family = weights.config.family
-    if family.adds_plainly or site == EMBEDDINGS:
+    if family.adds_plainly:
         return entering + write_change
     writer, x = _writer_at(cache, site)
     write = writer.write(x[:, pos, None])

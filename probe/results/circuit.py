@@ -1,4 +1,4 @@
-"""The frames `positions`, `edges` and `paths` between the cue and the word."""
+"""The frames `positions` and `edges` between the cue and the word."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,9 +9,7 @@ import pandas as pd
 from probe.experiments.circuit import (
     EDGE_FIELDS,
     Circuit,
-    EdgeKey,
     EdgeSwaps,
-    PathShares,
     Positions,
 )
 from probe.experiments.columns import KEYS, key_of
@@ -19,7 +17,6 @@ from probe.inference.circuit import EdgeEvidence, edge_evidence
 from probe.inference.nouns import joined_parts
 from probe.inference.verdicts import PARTS, comparisons
 from probe.inference.within import WordEvidence
-from probe.patching.paths import DIGITS, LEAST
 from probe.tidy import rounded, stacked, with_key
 
 PART_OF_RUN = ("component", "layer", "head", "pos", "behind")
@@ -40,27 +37,13 @@ EDGE_COLUMNS = (
     *PARTS,
     "comparison",
 )
-PATH_COLUMNS = (
-    *KEYS,
-    "path",
-    "step",
-    *EDGE_FIELDS,
-    "share",
-    "p",
-    "together",
-    "size",
-    "kept",
-    "random",
-    "random_high",
-    "pairs",
-)
-COLUMNS = {"positions": POSITION_COLUMNS, "edges": EDGE_COLUMNS, "paths": PATH_COLUMNS}
-WHOLE = ("layer", "head", "behind", "path", "step", "size", "pairs")  # integer columns
+COLUMNS = {"positions": POSITION_COLUMNS, "edges": EDGE_COLUMNS}
+WHOLE = ("layer", "head", "behind", "pairs")  # integer columns
 ENDS = tuple(name for name in EDGE_FIELDS if name.endswith(("layer", "head")))
 
 
 def frames(evidence: Sequence[WordEvidence], *, seed: int) -> dict[str, pd.DataFrame]:
-    """The frames `positions`, `edges` and `paths` of every word.
+    """The frames `positions` and `edges` of every word.
 
     Empty for a model that reads both ways, without aligned pairs, or if hooks stay on. A hybrid has
     rows in `positions` only.
@@ -101,9 +84,8 @@ def _of_word(word: WordEvidence, circuit: Circuit, seed: int) -> dict[str, pd.Da
         permutations=of_pair.separation.permutations,
         seed=seed,
     )
-    if circuit.edges is not None and circuit.paths is not None and evidence is not None:
+    if circuit.edges is not None and evidence is not None:
         tables["edges"] = _edges(circuit.edges, evidence)
-        tables["paths"] = _paths(circuit.paths, circuit.edges.keys, evidence)
     return {name: with_key(frame, key) for name, frame in tables.items()}
 
 
@@ -147,34 +129,3 @@ def _edges(edges: EdgeSwaps, evidence: EdgeEvidence) -> pd.DataFrame:
             frame.loc[first, name] = parts[name]
         frame.loc[first, "comparison"] = comparisons(parts)
     return frame
-
-
-def _paths(paths: PathShares, keys: Sequence[EdgeKey], evidence: EdgeEvidence) -> pd.DataFrame:
-    """The frame `paths`: a row for each step of every path, the path with the largest share first.
-
-    Shares are fractions of the gap of all pairs on which paths are measured.
-    """
-    share = dict(zip(paths.paths, paths.share.tolist(), strict=True))
-    pairs = dict(zip(paths.paths, paths.pairs, strict=True))
-    # Weaker paths are left out of the table.
-    large = [path for path in share if abs(share[path]) >= LEAST]
-    # Rounded, and then by name, so that the order is the same on every machine.
-    by_share = sorted(large, key=lambda path: (-round(abs(share[path]), DIGITS), str(path)))
-    of_all = {
-        "together": paths.together,
-        "size": None if paths.circuit is None else len(paths.circuit),
-        "kept": paths.circuit_share,
-        "random": float(paths.random.mean()),
-        "random_high": float(paths.random.max()),
-    }
-    rows = []
-    for number, path in enumerate(by_share):
-        of_path = {
-            "share": share[path],
-            "p": evidence.p_of(keys, path),  # the largest p of its edges
-            "pairs": pairs[path],
-        }
-        for step, edge in enumerate(path):
-            fields = dict(zip(EDGE_FIELDS, edge, strict=True))
-            rows.append({"path": number, "step": step, **fields, **of_path, **of_all})
-    return pd.DataFrame(rows, columns=[name for name in PATH_COLUMNS if name not in KEYS])

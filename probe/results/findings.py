@@ -12,8 +12,6 @@ sentences. It also limits what may be claimed:
 * Heads with overlapping rank intervals are one group without an order.
 * A word of the sentence is credited only if the sentences are aligned and a mover has at least half
   of its effect from that word alone.
-* A path is the leading path only if its share is at least half of the gap and each of its edges
-  passed its test.
 
 Effects are fractions of the sense gap, minus the effect of a same-sense swap (`net`), and means
 over the pairs of senses of a word.
@@ -36,7 +34,6 @@ from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
 
 MOST_OF_IT = 0.5  # fraction of an effect or of the gap: more than everything else together
 OVER = 1.05  # fraction of the gap: a set that keeps more than all heads do, beyond noise
-NEARLY_ALL = 0.9  # fraction of the gap
 MORE = "more"  # the comparison of a part that does more for the word than for nouns
 
 PUNCTUATION = ".,;:!?\"'()"
@@ -221,15 +218,6 @@ class RandomSets:
 
 
 @dataclass(frozen=True)
-class LeadingPath:
-    """The leading path from the cue to the word."""
-
-    names: tuple[str, ...]  # of its heads, in order
-    layers: tuple[int, ...]  # of its heads
-    nearly_all: bool  # whether paths through these heads only make up nearly all of the gap
-
-
-@dataclass(frozen=True)
 class CreditedCue:
     """The word of the sentence that determines the meaning."""
 
@@ -305,7 +293,6 @@ class WordFindings:
     leading_mlp: LeadingMlp | None
     smallest_set: SmallestSet | None
     random_sets: RandomSets | None
-    leading_path: LeadingPath | None
     credited_cue: CreditedCue | None
     cautions: Cautions
     rows: Frames = field(repr=False)  # the word's rows of every frame, for charts and tables
@@ -390,7 +377,6 @@ def word_findings(
         leading_mlp=leading_mlp(rows["mlps"], heads, read_depth),
         smallest_set=sufficient,
         random_sets=best_random(rows["random_sets"], len(sufficient.names)) if sufficient else None,
-        leading_path=leading_path(rows["paths"]),
         credited_cue=_credited_cue(rows, pairs, movers),
         cautions=_cautions(rows["sentences"], rows["left_out"], pairs),
         rows=rows,
@@ -637,25 +623,6 @@ def best_random(sets: pd.DataFrame, size: int) -> RandomSets | None:
         size=int(of_size["size"].iloc[0]),
         number=len(of_size),
         best=float(of_size["faithfulness"].max()),
-    )
-
-
-def leading_path(paths: pd.DataFrame) -> LeadingPath | None:
-    """The path with the largest share, if this share is at least half of the gap and each of its
-    edges passed its test. Otherwise None.
-    """
-    rows = paths.dropna(subset="receiver_head")
-    rows = rows.rename(columns={"receiver_layer": "layer", "receiver_head": "head"})
-    leading = rows[(rows["path"] == 0) & (rows["share"] >= MOST_OF_IT) & (rows["p"] < LEVEL)]
-    if leading.empty:
-        return None
-    names = names_of(leading)
-    heads = leading[["layer", "head"]].drop_duplicates()
-    elsewhere = set(names_of(rows)) - set(names)
-    return LeadingPath(
-        names=names,
-        layers=tuple(int(layer) for layer in heads["layer"]),
-        nearly_all=not elsewhere and bool((leading["together"] >= NEARLY_ALL).any()),
     )
 
 

@@ -90,5 +90,4 @@ class StudyTables(SurveyTables):
     showcase = Table()  # the sentences that a page shows
     positions = Table()  # effects of single positions, layer by layer
     edges = Table()  # edges between senders and receivers
-    paths = Table()  # whole paths from the cue to the word
     beside = Table()  # sentences with a late cue, in a second model

@@ -258,8 +258,8 @@ FAULTS = (
     Fault(
         "patching/pair.py",
         "a change misses the norms",
-        "family.adds_plainly or site == EMBEDDINGS",
-        "True",
+        "if family.adds_plainly:",
+        "if True:",
     ),
     Fault("patching/pair.py", "a key too few", "slice(pos + 1 if", "slice(pos if"),
     Fault(
@@ -269,10 +269,10 @@ FAULTS = (
         "(denoise + noise) / 2",
     ),
     Fault(
-        "patching/paths.py",
+        "patching/edges.py",
         "query and key swapped",
-        '"query": ("w_q", "w_k"),\n    "key": ("w_k", "w_q")',
-        '"query": ("w_k", "w_q"),\n    "key": ("w_q", "w_k")',
+        'QUERY: ("w_q", "w_k"),\n    KEY: ("w_k", "w_q")',
+        'QUERY: ("w_k", "w_q"),\n    KEY: ("w_q", "w_k")',
     ),
     # statistics
     Fault(

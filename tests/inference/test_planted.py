@@ -332,7 +332,6 @@ def test_a_suppressor_removes_its_part_of_the_write_of_the_first_head(kind, back
         # But the head reads it for the word only, and unambiguous nouns do not change.
         ("function_word", "read from", "an earlier word, not the marked cue, e.g. "),
         ("any_function_word", "meanings also separated", "use pairs of sentences that differ"),
-        ("two_step", "path", ", then "),
     ],
 )
 def test_the_page_lists_what_the_heads_read(kind, label, fact):

@@ -17,7 +17,7 @@ from probe.model.attention import repeat_kv
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.model.weights import read_stacks
-from probe.patching import edges, paths, positions, variants
+from probe.patching import edges, positions, variants
 from probe.patching import heads as swaps
 
 # Slopes, rotation of neighbours, sinks and experts, windows on both sides.
@@ -217,7 +217,7 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE))
-def test_tensors_of_traces_edges_and_paths_are_made_where_the_weights_are(kind):
+def test_tensors_of_traces_and_edges_are_made_where_the_weights_are(kind):
     causal = read_weights(family_model(kind, torch.float64))
     a, b = ([TargetText((5, 9, cue, 7, 8), 4)] for cue in (30, 31))
     directions = torch.ones(1, causal.shape[2], dtype=torch.float64)
@@ -226,8 +226,7 @@ def test_tensors_of_traces_edges_and_paths_are_made_where_the_weights_are(kind):
     def run():
         traced = positions.trace_positions(causal, a, b, directions, depth=depth)
         by_edge = edges.edges(causal, a, b, directions, depth=depth)
-        whole = paths.paths(causal, a, b, directions, by_edge, depth=depth, least=0.3, draws=2)
-        return [traced.heads, by_edge.total, whole.shares]
+        return [traced.heads, by_edge.total]
 
     with torch.device("meta"):
         results = run()

@@ -9,7 +9,6 @@ import pytest
 from test_sentences import (
     BY_MODEL,
     BY_PLACE,
-    CHAIN,
     FRAMES,
     MANY,
     NOT_NAMED,
@@ -87,7 +86,6 @@ FACTS = [
     (CUE, "an earlier word, e.g. river and money", USUAL),
     (CUE, "another word, e.g. river and money", frames_of(causal=False)),
     (CUE, "an earlier word, not the marked cue, e.g.", frames_of(sources=(0.4, 0.5), frames=ODD)),
-    ("path", "L0H2, then L1H0", frames_of(frames=CHAIN)),
     (
         "no order among",
         "L0H2 and L1H0",

@@ -30,12 +30,7 @@ def folder(report_page):
 
 
 def test_the_folder_contains_the_page_every_frame_twice_and_the_manifest(folder):
-    expected = {
-        "ambiguity.html",
-        "manifest.json",
-        "graph_0.json",
-        "graph_1.json",
-    }  # a graph per ranked word
+    expected = {"ambiguity.html", "manifest.json"}
     expected |= {
         f"{name}.{ending}" for name in (*STUDY.frames, "columns") for ending in ("csv", "parquet")
     }
@@ -97,9 +92,7 @@ def test_writing_again_replaces_the_page_unless_drawing_fails(folder, tmp_path):
     probe.write(BRIEF, tmp_path, command="first")
     probe.write(BRIEF, tmp_path, command="second")
     assert "second" in (tmp_path / "ambiguity.html").read_text(encoding="utf-8")
-    expected = {
-        path.name for path in folder.iterdir() if not path.name.startswith("graph_")
-    }  # BRIEF ranks nothing
+    expected = {path.name for path in folder.iterdir()}
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert set(before) == expected
     broken = make_study(apart=False)

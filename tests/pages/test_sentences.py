@@ -110,23 +110,6 @@ def cautions(frames, origin="folder"):
     return page_text.cautions(frames, "made-up", origin)
 
 
-STEP = {
-    "word": "bank",
-    "sense_a": "river",
-    "sense_b": "money",
-    "path": 0,
-    "share": 0.8,
-    "together": 0.95,
-    "p": 0.01,
-}
-CHAIN = {
-    "paths": pd.DataFrame(
-        [
-            STEP | {"step": at, "receiver_layer": at, "receiver_head": head_number}
-            for at, head_number in enumerate((2, 0))
-        ]
-    )
-}
 UNREAD, NOBODY = head("L0H2", verdict="unread"), frames_of(head("L0H2", verdict="none", net=0.03))
 TWO = head("L0H2", (1, 1, 1)), head("L1H0", (2, 2, 2), 0.2)
 USUAL, OF_TWO = frames_of(), frames_of(*TWO)

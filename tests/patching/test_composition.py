@@ -10,8 +10,7 @@ from handmade import HEADS
 from planted import path_model
 
 from probe.model.load import read_weights
-from probe.patching.edges import CHANNELS, EDGE_DTYPE, edges_of
-from probe.patching.paths import composition
+from probe.patching.edges import CHANNELS, EDGE_DTYPE, composition, edges_of
 
 
 def scores_of(weights):

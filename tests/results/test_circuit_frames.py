@@ -1,20 +1,15 @@
-"""Edges and paths from the cue to the word: planted paths in a study's frames, in its charts and in
-the sentences of its page.
+"""Positions and edges from the cue to the word: planted edges in a study's frames, in its charts and
+on its page.
 """
 
-import json
-import math
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
-import page_text
 import pytest
 from example_study import make_study
 from handmade import WORD, make_sentences, without
 from measured import options_of, studied
-from page_text import macro
 from planted import planted_model
 from seeds import mostly_campaign
 
@@ -25,8 +20,7 @@ from probe.experiments.material import prepare
 from probe.experiments.observe import observe
 from probe.experiments.prepare import prepare_pairs
 from probe.model.load import read_weights
-from probe.pages import paths as view
-from probe.pages.attribution_graph import graphs
+from probe.pages import edges as view
 from probe.patching.edges import edges_of
 from probe.results import frames as tables
 from probe.results.circuit import COLUMNS
@@ -40,20 +34,9 @@ PAIRS = 36  # pairs of sentences in which heads are swapped
 SENTENCES = make_sentences(cues=12, distances=(2, 3))
 
 
-steps = macro("path_steps.html.j2", "steps")
-position = macro("path_steps.html.j2", "position")
-
-
 def section(frames):
-    """The values of the page's section on paths, for a study of one word."""
+    """The values of the page's section "From the cue to the word", for a study of one word."""
     return view.section(findings(frames), frames)
-
-
-def first_paths(frames):
-    """The rows of the page's table of paths, and the numbers of all paths together."""
-    [item] = section(frames)["words"]
-    paths = item["paths"]
-    return [(steps(path, WORD), path["share"]) for path in paths["first"]], paths
 
 
 def traced_pairs(kind, seed=0):
@@ -107,26 +90,16 @@ def names(kind, seed=0):
 
 
 @pytest.mark.parametrize("seed", mostly_campaign(range(3)))
-def test_a_path_of_two_steps_is_found_with_its_heads_and_no_others(seed):
+def test_two_planted_edges_are_found_with_their_heads_and_no_others(seed):
     _, frames = traced_pairs("two_step", seed)
     mover, reader = planted_model("two_step", seed)[1].head_indices
-    first = frames["paths"].query("path == 0")
-    assert first[["receiver_layer", "receiver_head"]].to_numpy().tolist() == [[*mover], [*reader]]
-    assert first["receiver_pos"].tolist() == ["cue + 1", "word"] and first[
-        "sender_pos"
-    ].tolist() == ["cue", "cue + 1"]
-    assert first["sender_head"].isna().tolist() == [True, False] and set(first["channel"]) == {
-        "value"
-    }
-    heads = set(
-        map(tuple, frames["paths"][["receiver_layer", "receiver_head"]].to_numpy().tolist())
-    )
-    assert heads == {mover, reader} and (first["p"] < 0.05).all()
-    assert (
-        first["together"].iloc[0] == pytest.approx(1, abs=0.02)
-        and first["random_high"].iloc[0] < 0.02
-    )
     edges = frames["edges"]
+    first = edges.head(2).sort_values("receiver_layer")  # the two edges with the largest effects
+    assert first[["receiver_layer", "receiver_head"]].to_numpy().tolist() == [[*mover], [*reader]]
+    assert first["receiver_pos"].tolist() == ["cue + 1", "word"]
+    assert first["sender_pos"].tolist() == ["cue", "cue + 1"]
+    assert first["sender_head"].isna().tolist() == [True, False]
+    assert set(first["channel"]) == {"value"} and (first["p"] < 0.05).all()
     planted = edges["receiver_layer"].isin([mover[0], reader[0]]) & edges["receiver_head"].isin(
         [mover[1], reader[1]]
     )
@@ -137,23 +110,15 @@ def test_a_path_of_two_steps_is_found_with_its_heads_and_no_others(seed):
     ].sum() == pytest.approx(1, abs=0.03)
 
 
-def test_the_page_names_both_heads_of_a_path_of_two_steps():
+def test_the_page_names_the_ends_of_both_edges():
     _, frames = traced_pairs("two_step")
+    [item] = section(frames)["words"]
+    ends = [(edge["sender"], edge["receiver"], edge["channel"]) for edge in item["edges"][:2]]
     mover, reader = names("two_step")
-    (path, share), *_ = first_paths(frames)[0]
-    assert path.startswith(f"cue → {mover} at cue + 1 (value) → {reader} at “{WORD}” (value)")
-    assert share.endswith("%")
-    without_paths = first_paths(frames | {"paths": frames["paths"].iloc[:0]})
-    assert without_paths == ([], {"first": []})
-
-
-def test_a_path_of_one_step_names_one_head():
-    _, frames = traced_pairs("small_decoy")
-    resolver, _ = names("small_decoy")
-    [path], together = first_paths(frames)
-    assert path == (f"cue → {resolver} at “{WORD}” (value)", "100\u202f%")
-    assert together["random_high"] == "0\u202f%"
-    assert "path" not in page_text.facts(frames, WORD)
+    between = "cue + 1"
+    to_mover = ({"part": "embedding", "pos": "cue"}, {"part": mover, "pos": between}, "value")
+    to_reader = ({"part": mover, "pos": between}, {"part": reader, "pos": f"“{WORD}”"}, "value")
+    assert sorted(ends, key=str) == sorted([to_mover, to_reader], key=str)
 
 
 def test_the_stream_leaves_the_cue_and_enters_the_word():
@@ -198,14 +163,13 @@ def test_every_column_is_described_and_in_its_order():
     assert (frames["edges"]["low"] <= frames["edges"]["total"] + 1e-6).all()
 
 
-def test_paths_are_measured_on_held_out_pairs():
+def test_edges_are_compared_with_nouns_on_more_pairs_than_they_are_measured_on():
     runs = runs_of("two_step")
     groups = circuit.layouts(runs.weights, runs, 0)
     assert sum(len(group.traced) for group in groups) == circuit.PAIRS
     for group in groups:
-        assert not set(group.traced) & set(group.held_out) and 0 < len(group.held_out) <= len(
-            group.traced
-        )
+        assert group.compared[: len(group.traced)] == group.traced
+        assert len({*group.compared}) == len(group.compared) <= 2 * len(group.traced)
         assert group.name(0) == "word" and group.name(group.layout.cue) == "cue"
     units = [unit for group in groups for unit in runs.units(group.traced)]
     assert len(set(units)) == circuit.PAIRS
@@ -250,9 +214,7 @@ def test_without_donors_of_the_same_layout_nothing_is_tested(monkeypatch):
     )
     frames = circuit_frames([with_circuit(evidence, untested_circuit)], seed=0)
     untested = (frames["edges"][["p", "q", "same_sense"]], frames["positions"]["same_sense"])
-    assert (
-        all(part.isna().to_numpy().all() for part in untested) and (frames["paths"]["p"] == 1).all()
-    )
+    assert all(part.isna().to_numpy().all() for part in untested)
     for name in ("total", "low", "high"):
         np.testing.assert_allclose(
             frames["edges"][name], with_donors["edges"][name], rtol=0, atol=1e-8
@@ -288,17 +250,16 @@ def test_edges_are_counted_before_they_are_made():
         assert circuit.count_edges(depth, weights.shape[1], 4) == len(edges)
 
 
-def test_paths_are_not_traced_in_sentences_without_alignment_and_the_page_says_so():
+def test_nothing_is_traced_in_sentences_without_alignment_and_the_page_says_so():
     _, frames = traced("decoy", 0, without(make_sentences(cues=12), "pair", "frame"))
     for name, columns in COLUMNS.items():
         assert frames[name].empty and tuple(frames[name]) == columns
     [item] = section(frames)["words"]
     assert item["missing"] == "not aligned"
     assert (item["charts"], item["edges"], item["circuit"]) == ([], [], None)
-    assert "path" not in page_text.facts(frames, WORD)
 
 
-def test_paths_are_not_traced_in_a_model_that_reads_both_ways_and_the_page_says_so():
+def test_nothing_is_traced_in_a_model_that_reads_both_ways_and_the_page_says_so():
     evidence, frames = traced_pairs("two_step")
     runs = runs_of("two_step")
     observation = replace(runs.observation, causal=False)
@@ -313,129 +274,7 @@ def test_paths_are_not_traced_in_a_model_that_reads_both_ways_and_the_page_says_
 
 def test_positions_have_names():
     labels = {"cue": "cue", "word": f"“{WORD}”", "cue + 1": "cue + 1", "cue - 1": "cue − 1"}
-    assert {name: position(name, WORD) for name in labels} == labels
-
-
-STEP = {
-    "sender_pos": "cue",
-    "receiver_pos": "word",
-    "receiver_layer": 1,
-    "receiver_head": 2,
-    "channel": "value",
-}
-STEP |= {"share": 0.5, "p": 0.2}
-MLP_AT_WORD = {"channel": "input", "sender_pos": "word", "receiver_head": np.nan}
-
-
-@pytest.mark.parametrize(
-    ("changed", "row"),
-    [
-        ({}, "cue → L1H2 at “lock” (value)"),
-        ({"channel": "key"}, "cue → L1H2 at “lock” (key)"),
-        ({"channel": "query", "sender_pos": "word"}, "“lock” → L1H2 at “lock” (query)"),
-        (MLP_AT_WORD, "“lock” → MLP of layer 1 at “lock” (input)"),
-    ],
-)
-def test_every_step_has_its_part_and_channel(changed, row):
-    path = view.one_path([STEP | changed])
-    assert steps(path, WORD) == row
-    assert (path["share"], path["p"]) == ("50\u202f%", "p = .2, limit .05")
-    assert not path["confirmed"] and view.one_path([STEP | {"p": 0.01}])["confirmed"]
-
-
-def test_the_attribution_graph_holds_the_chain_and_ends_in_the_sense_axis():
-    _, frames = traced_pairs("two_step")
-    files = graphs(findings(frames), "planted")
-    assert [*files] == ["graph_0.json"]
-    read = json.loads(files["graph_0.json"])
-    assert read["metadata"]["prompt_tokens"] == ["cue", "cue + 1", "cue + 2", "word"]
-    assert (read["metadata"]["slug"], read["metadata"]["scan"]) == ("graph_0", "planted")
-    nodes = {node["node_id"]: node for node in read["nodes"]}
-    assert len(nodes) == len(read["nodes"])
-    links = {
-        (nodes[link["source"]]["clerp"], nodes[link["target"]]["clerp"]): link["weight"]
-        for link in read["links"]
-    }
-    assert len(links) == len(read["links"])
-    mover, reader = names("two_step")
-    chain = [
-        "cue",
-        f"{mover} at cue + 1",
-        f"{reader} at word",
-        f'Output "{WORD}: door or canal" (p=1.000)',
-    ]
-    edges = frames["edges"].iloc[:2]
-    total = dict(
-        zip(
-            zip(edges["receiver_layer"], edges["receiver_head"], strict=True),
-            edges["total"],
-            strict=True,
-        )
-    )
-    heads = planted_model("two_step", 0)[1].head_indices
-    assert [links[step] for step in pairwise(chain[:3])] == pytest.approx(
-        [total[head] for head in heads]
-    )
-    assert links[chain[2], chain[3]] == pytest.approx(1, abs=0.03)
-    [target] = [node for node in read["nodes"] if node["is_target_logit"]]
-    assert target["feature_type"] == "logit" and target["ctx_idx"] == 3
-    layers = {node["feature_type"]: node["layer"] for node in read["nodes"]}
-    assert layers["embedding"] == "E" and int(layers["cross layer transcoder"]) < int(
-        layers["logit"]
-    )
-
-
-KINDS = {
-    "metadata": {
-        "slug": str,
-        "scan": str,
-        "prompt_tokens": list,
-        "prompt": str,
-        "schema_version": int,
-        "info": dict,
-    },
-    "qParams": {
-        "pinnedIds": list,
-        "supernodes": list,
-        "linkType": str,
-        "clickedId": str,
-        "sg_pos": str,
-    },
-    "nodes": {name: str for name in ("node_id", "layer", "feature_type", "jsNodeId", "clerp")}
-    | {"feature": int, "ctx_idx": int, "token_prob": float, "is_target_logit": bool},
-    "links": {"source": str, "target": str, "weight": float},
-}
-
-
-def test_the_attribution_graph_has_what_its_viewers_read():
-    _, frames = traced_pairs("two_step")
-    read = json.loads(graphs(findings(frames), "planted")["graph_0.json"])
-    assert read.keys() == KINDS.keys()
-    for part, kinds in KINDS.items():
-        for record in read[part] if isinstance(read[part], list) else [read[part]]:
-            assert {name: type(record[name]) for name in kinds} == kinds
-            assert None not in record.values()  # the schema allows null for no field
-    heads, tokens = frames["heads"]["head"].max() + 1, read["metadata"]["prompt_tokens"]
-    for node in read["nodes"]:
-        layer, number, position = node["node_id"].split("_")
-        assert (layer, int(position)) == (node["layer"], node["ctx_idx"]) and int(position) < len(
-            tokens
-        )
-        if node["feature_type"] == "embedding":
-            assert layer == "E" and node["feature"] == node["ctx_idx"]
-        else:  # schema 1: the number encodes the pair
-            diagonal = math.isqrt(8 * node["feature"] + 1) - 1 >> 1
-            second = node["feature"] - diagonal * (diagonal + 1) // 2
-            assert (diagonal - second, second) == (int(layer), int(number)) and second <= heads
-        if node["feature_type"] == "logit":
-            assert float(node["clerp"].split("(p=")[1].split(")")[0]) == node["token_prob"] == 1
-            assert (
-                node["clerp"].split('"')[1]
-                == read["metadata"]["info"]["description"]
-                == f"{WORD}: door or canal"
-            )
-    node_ids = {node["node_id"] for node in read["nodes"]}
-    assert all({link["source"], link["target"]} <= node_ids for link in read["links"])
+    assert {name: view.position_name(name, WORD) for name in labels} == labels
 
 
 def test_edges_between_heads_list_how_well_their_weights_compose():

@@ -10,7 +10,6 @@ from probe.experiments.run import LEADERS
 from probe.results.findings import (
     best_random,
     findings,
-    leading_path,
     mlps_more,
     rank_groups,
     rows_by_word,
@@ -50,7 +49,7 @@ def test_only_heads_with_the_verdict_resolver_are_resolvers():
 def test_a_word_without_a_gap_is_not_ranked_and_names_no_head():
     assert not APPLE.ranked and BANK.ranked
     assert (APPLE.heads, APPLE.top_heads, APPLE.resolvers, APPLE.named) == ((), (), (), ())
-    assert (APPLE.smallest_set, APPLE.leading_path, APPLE.tests, APPLE.other_heads) == (None,) * 4
+    assert (APPLE.smallest_set, APPLE.tests, APPLE.other_heads) == (None,) * 3
     assert APPLE.confounders == ()
 
 
@@ -71,35 +70,6 @@ def test_the_smallest_set_is_compared_with_random_sets_of_its_size_or_the_next()
     sets = FRAMES["random_sets"].query("word == 'bank'")
     assert BANK.random_sets.best == sets.query("size == 3")["faithfulness"].max()
     assert best_random(sets, 10) is None
-
-
-STEP = {"path": 0, "step": 0, "share": 0.5, "together": 0.9, "p": 0.049}
-STEPS = [
-    STEP | {"receiver_layer": 0, "receiver_head": 2},
-    STEP | {"receiver_layer": 1, "receiver_head": 0, "step": 1},
-]
-
-
-@pytest.mark.parametrize(
-    ("changed", "names"),
-    [
-        ({}, ("L0H2", "L1H0")),
-        ({"share": 0.49}, None),
-        ({"p": 0.05}, None),
-        ({"path": 1}, None),
-    ],
-)
-def test_a_leading_path_carries_half_of_the_gap_and_all_its_edges_pass(changed, names):
-    path = leading_path(pd.DataFrame([step | changed for step in STEPS]))
-    assert (path and path.names) == names
-
-
-def test_a_path_carries_nearly_all_only_if_no_other_head_has_a_path():
-    single = leading_path(pd.DataFrame(STEPS))
-    second_step = STEP | {"path": 1, "receiver_layer": 1, "receiver_head": 3}
-    with_second = leading_path(pd.DataFrame([*STEPS, second_step]))
-    weak = leading_path(pd.DataFrame([step | {"together": 0.89} for step in STEPS]))
-    assert (single.nearly_all, with_second.nearly_all, weak.nearly_all) == (True, False, False)
 
 
 def test_ranks_that_overlap_make_a_group():

@@ -314,7 +314,7 @@ def test_the_dry_run_says_what_is_likely_and_writes_nothing(run, tmp_path, monke
 
 def test_the_plan_is_not_exceeded(model, monkeypatch):
     """A study with the read-out after the last block leaves no head out. The passes of traces,
-    paths and nouns in the word's place also count."""
+    edges and nouns in the word's place also count."""
     counted = {"swaps": 0, "forwards": 0}
     run_at_word = variants.run_at_word
     read = hooks.read_at

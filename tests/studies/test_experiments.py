@@ -24,7 +24,7 @@ ALL = tuple(EXPERIMENTS)
 ANSWERS = [name for name in ALL if EXPERIMENTS[name].answers]
 # The sections of a page that show a single experiment.
 SECTIONS = {
-    "path": "circuit",
+    "edges": "circuit",
     "together": "sets",
     "supplies": "readings",
     "shares": "shares",
@@ -114,7 +114,7 @@ def answer(tiny, folder):
 @pytest.mark.slow
 def test_the_answer_has_the_same_heads_and_nouns_as_the_whole_and_nothing_else(answer, whole):
     assert answer.unfinished == ALL[len(ANSWERS) :] and whole.unfinished == ()
-    assert {"curves", "shares", "paths", "showcase"}.isdisjoint(answer.frames)
+    assert {"curves", "shares", "edges", "showcase"}.isdisjoint(answer.frames)
     for name in ("words", "word_heads", "controls"):
         assert (
             answer.frames[name]
@@ -168,7 +168,7 @@ def test_a_finished_study_is_not_answered_first_and_a_part_of_it_is_not_measured
     )
     assert not run
     assert part.options["experiments"] == ["heads", "sets"]
-    assert "curves" in part.frames and "controls" not in part.frames and "paths" not in part.frames
+    assert "curves" in part.frames and "controls" not in part.frames and "edges" not in part.frames
     assert part.charts.heads().to_dict()["description"].startswith("Map of bank")  # without MLPs
     probe.write(part, folder / "part")
     page = (folder / "part" / REPORT).read_text(encoding="utf-8")

@@ -44,7 +44,7 @@ shortcuts = probe.shortcuts(model, "bank")
 edges_of = probe.mib.graph(model)
 probe.convert("wic")
 again: Study | Survey | Cues | Walk | Evaluation = probe.read("out")
-widget = probe.explore(model, RIVER, against=LOAN, at="bank")
+shown: str = probe.explore(model, RIVER, against=LOAN, at="bank").html
 try:
     probe.load("tiny-sense")
 except (probe.ModelError, probe.UnsupportedModel, probe.InputError) as error:

@@ -91,4 +91,3 @@ class StudyTables(SurveyTables):
     positions = Table()  # effects of single positions, layer by layer
     edges = Table()  # edges between senders and receivers
     paths = Table()  # whole paths from the cue to the word
-    beside = Table()  # sentences with a late cue, in a second model

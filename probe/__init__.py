@@ -19,7 +19,7 @@ data pass through them. A module imports only from its package and from packages
 * studies: a study of words, a survey of words in general
 * walkthrough: the steps of attention on one text or two
 * pages: report, walk, survey: one HTML file and a folder that is complete or absent
-* explorer: the walk, live, on the user's sentences: one page, from a local server or in a notebook
+* explorer: the walk, live, on the user's sentences: one page, from a local server or saved
 * cli: parse, call one library function, write
 """
 

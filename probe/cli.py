@@ -47,9 +47,6 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 PERMUTATIONS = 1000
 DEFAULT_MODEL = "tiny-senses"
-# By the model of a study, the second model, which reads the sentences whose cue comes after the
-# word.
-COMPANION = {DEFAULT_MODEL: "tiny-senses-bidirectional"}
 FORMS = "JSONL, CSV, TSV, Parquet, CoarseWSD-20 word folders, or a folder of these."
 # How long a waiting thread of torch spins before it sleeps: about as long as Python needs from one
 # matrix product to the next. The default is hundreds of times longer. On a busy machine, a spinning
@@ -165,13 +162,6 @@ def report(
             help="Leave out these experiments, e.g. circuit, and whatever needs them.",
         ),
     ] = None,
-    beside: Annotated[
-        str | None,
-        Option(
-            help="A model that reads both ways, for sentences whose cue comes after the word. '' "
-            "for none."
-        ),
-    ] = None,
     max_memory: Annotated[
         str | None,
         Option(
@@ -197,14 +187,9 @@ def report(
     check_folder(out, REPORT, inputs=[sentences] if sentences else [])
     from probe.experiments.table import choose
     from probe.studies.cost import parse_memory
-    from probe.studies.study import LESSONS, require_lessons
     from probe.text.sentences import as_corpus
 
     experiments = choose(only, without or ())
-    second = beside or None
-    if beside is None and LESSONS in experiments:
-        second = COMPANION.get(model)
-    require_lessons(second, experiments)
     limit = None if max_memory is None else parse_memory(max_memory)
     corpus = None if sentences is None else as_corpus(sentences, words, utf16=utf16)
 
@@ -212,9 +197,7 @@ def report(
         return _command(
             words,
             model,
-            second,
             sentences,
-            lessons=LESSONS in experiments,
             utf16=utf16,
             permutations=None if permutations == PERMUTATIONS else permutations,
             controls=controls,
@@ -255,7 +238,6 @@ def report(
             permutations=permutations,
             controls=controls,
             experiments=experiments,
-            second=_load(second, device, dtype) if second else None,
             progress=progress,
             planned=planned,
             gates_measured=gates_measured if dry_run else None,
@@ -861,24 +843,13 @@ def _wait_briefly() -> None:
 def _command(
     words: Sequence[str],
     model: str,
-    second: str | None,
     sentences: Path | None,
-    *,
-    lessons: bool = True,
     **options: object,
 ) -> str:
     """The `probe report` command that reproduces the page, with all options and without folders of
     this machine.
-
-    lessons: whether the report has the experiment that reads the second model
     """
-    model = Path(model).name
-    beside = None
-    if second:
-        beside = Path(second).name
-    elif lessons and model in COMPANION:
-        beside = ""  # without it the companion would be used
-    files = {"model": model, "sentences": sentences and sentences.name, "beside": beside}
+    files = {"model": Path(model).name, "sentences": sentences and sentences.name}
     return command_line("report", *words, **files, **options)
 
 

@@ -97,7 +97,6 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
     frames |= cue_attributions(word_heads, SENSES)
     frames |= {name: of_experiment(table, []) for name, table in cue_sample.TABLES.items()}
     frames["decomposition"] = decomposition(frames["readings"])
-    frames["beside"] = _beside(frames["showcase"])
     return frames
 
 
@@ -493,26 +492,6 @@ def _readings(
     ]
     columns += ["attention", "contribution", "role"]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
-
-
-def _beside(showcase: pd.DataFrame) -> pd.DataFrame:
-    """One late sentence that the second model classifies correctly, and one that it does not."""
-    late = showcase[showcase["cue_after"]].reset_index(drop=True)
-    read = {"reads_as": ["unit", "company"], "coordinate": [0.41, -0.2]}
-    read |= {
-        "sense_a": ["unit", "fruit"],
-        "sense_b": ["animal", "company"],
-        "shown": True,
-        "difference": [0.62, 0.3],
-    }
-    read |= {
-        "source": ["carbon", None],
-        "share": [0.58, np.nan],
-        "through": ["L1H0 (61 %) and L2H3 (22 %)", None],
-    }
-    read |= {"cue": ["dioxide", "orange"], "cue_share": [0.12, np.nan], "cue_alone": [0.31, np.nan]}
-    sentences = late.assign(model="made-up, both ways")[["model", "text", "word", "sense"]]
-    return sentences.assign(**read, nothing=[0.04, np.nan])
 
 
 def _showcase(texts: tuple[str, ...]) -> pd.DataFrame:

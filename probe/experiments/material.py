@@ -140,37 +140,6 @@ def _material(word: str, rows: Sequence[Row], left_out: Sequence[LeftOut] = ()) 
     )
 
 
-@dataclass(frozen=True, eq=False)
-class SecondModel:
-    """A model that reads both ways, for the lesson.
-
-    materials: its sentences of the words that precede their cue in the lesson
-    """
-
-    model: Model
-    materials: tuple[Material, ...]
-
-
-def late_cues(second: Model, studied: Sequence[Material]) -> SecondModel:
-    """The second model, with its shipped sentences of the studied words that precede their cue in
-    the lesson.
-
-    A causal model cannot resolve such a word; the second model reads both ways.
-    """
-    senses = {material.word: set(material.labels) for material in studied}
-    words = [
-        item.word
-        for item in lexicon.showcase()
-        # The lesson needs only the senses that the study has.
-        if item.cue_after and item.sense in senses.get(item.word, ())
-    ]
-    materials = [
-        prepare(second, word, sentences_of(word, None, second).sentences)
-        for word in dict.fromkeys(words)
-    ]
-    return SecondModel(second, tuple(materials))
-
-
 def choose_words(
     words: Sequence[str] | str | None, corpus: Corpus | None, *, otherwise: str = GIVE_SENTENCES
 ) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 there as a sum of components, and the sense that the model reads in the lesson's sentences.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from probe.experiments.columns import Column, Columns, Table, as_elsewhere
-from probe.experiments.material import Material, cue_positions
+from probe.experiments.material import Material
 from probe.experiments.observe import Observation, SenseAxes, clearest
 from probe.experiments.plan import Size, Work
 from probe.experiments.prepare import Prepared
@@ -22,20 +22,16 @@ from probe.model.decomposition import DecompositionEntry
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import Trace
-from probe.model.tokens import TargetText, Tokens, positions_of_span, tokenize
+from probe.model.tokens import positions_of_span, tokenize
 from probe.model.trace import target_states, trace
-from probe.patching.heads import swap_heads
 from probe.patching.sets import HeadIndex
 from probe.stats import axes
-from probe.stats.axes import Axis
-from probe.stats.limits import WORTH_NAMING
 from probe.stats.resampling import Array
 from probe.text import lexicon
 from probe.text.lexicon import Showcase
 
 PER_SENSE = 2  # example sentences of each sense
 MOST_LESSONS = 3  # sentences of the lesson with the same word
-MOST_THROUGH = 3  # heads that are named for a sentence in a second model
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,36 +104,6 @@ class LessonReading:
 
 
 @dataclass(frozen=True, eq=False)
-class SecondReading:
-    """One of the lesson's sentences whose cue comes after the word, in a model that may read both
-    ways.
-
-    A token's share is the fraction of the coordinate that is lost if the token is hidden. If the
-    word does not read as the intended sense, `source` is None, `through` is empty and all numbers
-    after `gap_p` are NaN.
-
-    lesson: the sentence, read at its word
-    gap_p: p of the gap between the two senses in that model
-    source: the token with the largest share, the word excepted
-    share: its share
-    through: the names of the heads through which most of that share passes, each with the fraction
-        of the coordinate that is lost if the head is swapped
-    cue_share: the share of the marked cue; NaN if no cue is marked
-    cue_alone: the coordinate if every other token but the cue is hidden; NaN if no cue is marked
-    word_alone: the coordinate if every other token is hidden; NaN if no cue is marked
-    """
-
-    lesson: LessonReading
-    gap_p: float
-    source: str | None
-    share: float
-    through: tuple[tuple[str, float], ...]
-    cue_share: float
-    cue_alone: float
-    word_alone: float
-
-
-@dataclass(frozen=True, eq=False)
 class Examples:
     """Example sentences of a word: what the top heads read there, and the word's vector as a
     sum."""
@@ -186,7 +152,7 @@ def _decomposition(record: WordRecord) -> Iterator[Columns]:
         }
 
 
-def lesson_row(lesson: LessonReading) -> dict[str, Any]:
+def _lesson_row(lesson: LessonReading) -> dict[str, Any]:
     """One of the lesson's sentences as a row of the table `showcase`."""
     sense_a, sense_b = lesson.senses or (None, None)
     return {name: getattr(lesson.item, name) for name in LESSON} | {
@@ -200,7 +166,7 @@ def lesson_row(lesson: LessonReading) -> dict[str, Any]:
 
 def _lessons(record: WordRecord) -> Iterator[Columns]:
     for lesson in record.measured.get("lessons", ()):
-        yield {name: [value] for name, value in lesson_row(lesson).items()}
+        yield {name: [value] for name, value in _lesson_row(lesson).items()}
 
 
 NO_EXAMPLES = Examples((), ())
@@ -444,100 +410,3 @@ def later_words_matter(model: Model, whole: Trace, target: int) -> float:
     write = (whole.z[has_heads, :, target].unsqueeze(-2) @ w_o).squeeze(-2)
     write_without = (without.unsqueeze(-2) @ w_o).squeeze(-2)
     return ((write - write_without).abs().max() / write.abs().max()).item()
-
-
-# --- a second model -------------------------------------------------------------------------------
-
-
-def read_second(
-    model: Model, observation: Observation, prepared: Sequence[Prepared]
-) -> list[SecondReading]:
-    """The readings of the lesson's sentences whose cue comes after the word, and the tokens and
-    heads that they depend on.
-
-    Every token except the word is hidden in turn: it is replaced by [MASK], or removed if the
-    tokenizer has no mask. Tokens and heads are reported only if the word reads as the intended
-    sense.
-    """
-    readings = []
-    for item in lessons_of(observation):
-        if not item.cue_after:
-            continue
-        lesson = read_lesson(model, observation, item)
-        sense = _pair_with(observation, item.sense, str(lesson.reads_as))
-        [p] = [each.gates.gap for each in prepared if each.sense is sense]
-        causes: dict[str, Any] = {"source": None, "through": ()}
-        causes |= dict.fromkeys(("share", "cue_share", "cue_alone", "word_alone"), float("nan"))
-        if lesson.reads_as == item.sense:
-            causes |= _causes(model, observation.axis_for_others(sense), item)
-        readings.append(SecondReading(lesson, p, **causes))
-    return readings
-
-
-def _causes(model: Model, axis: Axis, item: Showcase) -> dict[str, object]:
-    """The token that the coordinate depends on most, the heads through which it acts, and the
-    effect of the marked cue.
-    """
-    tokens = tokenize(model, item.text)
-    word = positions_of_span(tokens, item.start, item.end)
-    cue = cue_positions(tokens, item) or range(0)
-    context = [
-        pos for pos, (start, end) in enumerate(tokens.spans) if start < end and pos not in word
-    ]
-    # Each token except the word hidden by itself, then all of them but the cue, then all of them.
-    hidden = [[pos] for pos in context]
-    hidden += [[pos for pos in context if pos not in cue], context]
-    variants = [(tokens, word[-1])]
-    variants += [_without(model, tokens, positions, word[-1]) for positions in hidden]
-    states = target_states(model, [cut for cut, _ in variants], [at for _, at in variants])
-    coordinates = axis.coordinate(states.resid[:, axis.depth]).tolist()
-    whole, *without, cue_alone, word_alone = coordinates
-    # share = (M - M without the token) / M
-    lost = {
-        pos: (whole - coordinate) / whole for pos, coordinate in zip(context, without, strict=True)
-    }
-    lead = max(context, key=lost.__getitem__)
-    donor = states.z[[1 + context.index(lead)], : axis.depth]
-    # The product of a change with this direction is the fraction of the coordinate that it costs.
-    cost = axis.u / axis.gap / -whole
-    causes: dict[str, object] = {
-        "source": tokens.pieces[lead].strip() or tokens.labels[lead],
-        "share": lost[lead],
-        "through": _through(model, TargetText(tokens.ids, word[-1]), donor, cost),
-    }
-    if cue:
-        cue_share = max(lost[pos] for pos in cue)
-        causes |= {"cue_share": cue_share, "cue_alone": cue_alone, "word_alone": word_alone}
-    return causes
-
-
-def _through(
-    model: Model, text: TargetText, donor: Tensor, cost: Tensor
-) -> tuple[tuple[str, float], ...]:
-    """The names of the heads whose swaps cost most, and their costs.
-
-    donor: `1 layer head d_head`, the z that one head at a time gets
-    cost: `d_model`, the direction that costs are measured along
-    """
-    by_layer = swap_heads(read_weights(model), [text], donor, cost[None])[0, ..., 0].double()
-    costs = []
-    for layer, of_layer in enumerate(by_layer.tolist()):
-        for head, cost_of_head in enumerate(of_layer):
-            if cost_of_head >= WORTH_NAMING:
-                costs.append((cost_of_head, f"L{layer}H{head}"))
-    largest = sorted(costs, reverse=True)[:MOST_THROUGH]
-    return tuple((name, cost) for cost, name in largest)
-
-
-def _without(model: Model, tokens: Tokens, hidden: Collection[int], at: int) -> tuple[Tokens, int]:
-    """The tokens with some of them hidden, and the position at which the word is then read."""
-    # A mask keeps every position; without one, tokens are removed and the word moves forward.
-    mask = model.tokenizer.mask_token_id
-    if mask is not None:
-        ids = tuple(mask if pos in hidden else token for pos, token in enumerate(tokens.ids))
-        return replace(tokens, ids=ids), at
-    parts: dict[str, Any] = {
-        name: tuple(part for pos, part in enumerate(getattr(tokens, name)) if pos not in hidden)
-        for name in ("ids", "pieces", "spans")
-    }
-    return replace(tokens, **parts), at - sum(pos < at for pos in hidden)

@@ -27,8 +27,6 @@ from probe.walkthrough.walk import Walk, walk
 
 TEMPLATES = Path(__file__).parent / "templates"
 Recording = dict[str, Any]  # plain JSON: the answers of a saved page and its first state
-# The addresses that the page may reach, by the transport of questions and answers.
-TRANSPORTS = {"server": "; connect-src 'self'", "notebook": "", "saved": ""}
 EXAMPLES = (  # a word in two meanings, with equally many tokens before it
     ("The river rose, so he went to the bank", "The money came, so he went to the bank"),
     ("They saw the river from the bank", "They took the money from the bank"),
@@ -59,21 +57,21 @@ def opening_walk(
 
 
 @html.without_validation
-def render(
-    opening: Walk, *, transport: str = "server", recording: Recording | None = None
-) -> tuple[str, str]:
+def render(opening: Walk, *, recording: Recording | None = None) -> tuple[str, str]:
     """The page and its content security policy.
 
-    transport: one of TRANSPORTS; the page can reach only what answers it
-    recording: the answers of a saved page, which reaches nothing
+    recording: the answers of a saved page, which reaches nothing; by default the page may ask the
+        server that it comes from
     """
     # Each page has new templates, because they number its charts from 1.
     templates = walk_page.environment(TEMPLATES)
     assets = html.assets(templates, "explore.css.j2", "explore.js")
-    policy = f"{assets['policy']}{TRANSPORTS[transport]}"
+    policy = assets["policy"]
+    if recording is None:
+        policy += "; connect-src 'self'"
     # Both are about the opening sentences only, and the reader types others.
     values = walk_page.values(opening) | {"truncation_change": None, "caution": None}
-    values |= assets | {"policy": policy, "examples": EXAMPLES, "transport": transport}
+    values |= assets | {"policy": policy, "examples": EXAMPLES}
     values |= {"recorded": None, "manifest": None, "swapped_heads": False}
     if recording is not None:
         values["recorded"] = html.as_json(recording)

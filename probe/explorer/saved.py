@@ -87,7 +87,7 @@ def page_steps(
         "swap": results,
         "write": texts,
     }
-    html, _ = page.render(opening, transport="saved", recording=recording)
+    html, _ = page.render(opening, recording=recording)
     yield 1.0, html
 
 

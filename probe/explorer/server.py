@@ -1,29 +1,30 @@
-"""The explorer over HTTP, on this machine: one page, one address to ask questions at, one worker
-that answers them.
+"""The explorer over HTTP, on this machine: one page, and one address to ask questions at.
 
 Who may ask: whoever has the token of the address, from a page of this very server (Host and Origin
 are checked, so that no other site's script and no name that was rebound to this machine gets in).
-What may be asked is bounded: the size of a question, and by the queue how many wait. A client that
-goes away ends the work on its question.
+The size of a question and the number of connections are limited. One lock is held around each step
+that computes, because an `Explorer` is not thread-safe; the answers of several clients take turns,
+step by step. A client that disconnects ends the work on its question.
 """
 
 import asyncio
 import errno
 import ipaddress
 import json
+import logging
 import os
 import secrets
 import socket
 import threading
 import webbrowser
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
@@ -31,15 +32,14 @@ from starlette.routing import Route
 
 from probe.errors import InputError
 from probe.explorer import page
-from probe.explorer.request_queue import MAX_WAITING, Job, RequestQueue
-from probe.explorer.session import Explorer, Message
+from probe.explorer.session import Explorer, Message, messages
 from probe.model.model import Model
 
 MAX_QUESTION = 64 * 1024  # bytes: some thousand tokens, far more than are read
 TOKEN_BYTES = 18  # of the address's token, which nobody guesses
 GRACE = 2  # seconds that open connections get when the server is interrupted
 KEEP_ALIVE = 15  # seconds that an idle connection stays open between questions
-CONNECTIONS_PER_QUESTION = 4  # a waiting question, and its page's other requests
+MAX_CONNECTIONS = 256  # open at once: a class of students, with a few requests of each page
 LOCAL = "127.0.0.1"
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 HEADERS = {
@@ -49,6 +49,11 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
+FAILED = (
+    "Cannot answer the question: it caused an error. The explorer goes on, and its terminal shows "
+    "the error."
+)
+log = logging.getLogger(__name__)
 
 
 def application(
@@ -59,12 +64,8 @@ def application(
     `on_start` is called when questions can be asked and an interrupt ends it cleanly. Raises as
     `Explorer`.
     """
-    worker = ThreadPoolExecutor(1, thread_name_prefix="explorer")
-
-    async def run(function: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(worker, function, *arguments)
-
-    queue = RequestQueue(Explorer(model), run)
+    explorer = Explorer(model)
+    computing = asyncio.Lock()
 
     @cache
     def rendered() -> Response:
@@ -74,29 +75,20 @@ def application(
 
     async def show(request: Request) -> Response:
         _admit(request, request.query_params.get("token", ""), token, host)
-        return await run(rendered)
+        async with computing:
+            return await run_in_threadpool(rendered)
 
     async def ask(request: Request) -> Response:
         authorization = request.headers.get("authorization", "")
         _admit(request, authorization.removeprefix("Bearer "), token, host)
         question = await _question(request)
-        messages: asyncio.Queue[Message] = asyncio.Queue()
-        try:
-            job = queue.put(question, messages.put_nowait)
-        except InputError as error:
-            raise Refused(503, str(error)) from error
-        return StreamingResponse(
-            _lines(job, messages), media_type="application/x-ndjson", headers=HEADERS
-        )
+        lines = _lines(explorer, question, computing)
+        return StreamingResponse(lines, media_type="application/x-ndjson", headers=HEADERS)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         on_start()
-        try:
-            yield
-        finally:
-            await queue.close()
-            worker.shutdown()
+        yield
 
     async def icon(_: Request) -> Response:
         return Response(status_code=204)
@@ -188,18 +180,29 @@ async def _question(request: Request) -> dict[str, Any]:
     return question
 
 
-async def _lines(job: Job, messages: asyncio.Queue[Message]) -> AsyncIterator[bytes]:
-    """The messages as lines of JSON; whoever goes away ends the work."""
+async def _lines(
+    explorer: Explorer, question: dict[str, Any], computing: asyncio.Lock
+) -> AsyncIterator[bytes]:
+    """The messages of an answer as lines of JSON. It is cancelled if the client disconnects."""
+    steps = messages(explorer, question)
     try:
         while True:
-            message = await messages.get()
-            line = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
-            # A token may decode to half of a surrogate pair, which UTF-8 has no bytes for.
-            yield line.encode("utf-8", "replace") + b"\n"
-            if "doing" not in message:
+            # The thread pool finishes a step before a cancellation releases the lock.
+            async with computing:
+                message = await run_in_threadpool(next, steps, None)
+            if message is None:
                 return
-    finally:
-        job.wanted = False
+            yield _line(message)
+    except Exception:
+        # Whatever a model's code raises: one question fails, the others are still answered.
+        log.exception("a question could not be answered")
+        yield _line({"error": FAILED})
+
+
+def _line(message: Message) -> bytes:
+    line = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+    # A token may decode to half of a surrogate pair, which UTF-8 has no bytes for.
+    return line.encode("utf-8", "replace") + b"\n"
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -265,7 +268,7 @@ def serve(
             app,
             log_level="warning",
             access_log=False,
-            limit_concurrency=CONNECTIONS_PER_QUESTION * MAX_WAITING,
+            limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=GRACE,
             timeout_keep_alive=KEEP_ALIVE,
             server_header=False,

@@ -182,26 +182,12 @@ def showcase(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
     for row in frames["showcase"].to_dict("records"):
         item = {"word": row["word"], "sense": row["sense"], "parts": marked(row), "row": row}
         if pd.isna(row["reads_as"]):
-            second = frames["beside"][frames["beside"]["text"] == row["text"]]
-            readers = [second_reader(row_of_second) for row_of_second in second.to_dict("records")]
-            after.append(item | {"second_readers": readers})
+            after.append(item)
         else:
             ranked = findings[row["word"]].ranked
             verdict = ("✓" if row["reads_as"] == row["sense"] else "✗") if ranked else ""
             before.append(item | {"ranked": ranked, "on_axis": _on_axis(row), "verdict": verdict})
     return {"before": before, "after": after}
-
-
-def second_reader(row: Row) -> Section:
-    """The reading of a sentence with a late cue by a model that reads both ways."""
-    values: Section = {"row": row, "model": row["model"], "on_axis": _on_axis(row)}
-    values["source_known"] = bool(pd.notna(row["share"]))
-    values["cue_known"] = bool(pd.notna(row["cue_share"]))
-    if values["source_known"]:
-        values["without_source"] = decimal(row["coordinate"] * (1 - row["share"]))
-    if values["cue_known"]:
-        values["without_cue"] = decimal(row["coordinate"] * (1 - row["cue_share"]))
-    return values
 
 
 def _on_axis(row: Row) -> Section:

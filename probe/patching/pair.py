@@ -646,12 +646,14 @@ def generate(
     for pos in range(n, n + count):
         with torch.inference_mode():
             token = int(forward.unembed(weights, last).argmax())
-            if token == end:
-                return
+        if token == end:
+            return
+        # Yielded before the block runs, because only the next token needs that run, and outside
+        # inference mode, which a generator would leave switched on in its caller's thread.
+        yield token
+        with torch.inference_mode():
             ids = torch.tensor([[[token]]], device=weights.device)  # batch variant live
             entering = embed_live(weights, ids, pos)
-            # Yielded before the block runs, because only the next token needs that run.
-            yield token
             longer_past = []
             for step, earlier in zip(one_token.steps(entering, past), past, strict=True):
                 longer_past.append(_extended(earlier, step))

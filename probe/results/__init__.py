@@ -10,5 +10,4 @@ survey_findings       the findings for a model over words
 circuit               positions and edges from the cue to the word
 cues                  the result of a cue scan
 evaluation, ablation  how well layers separate senses, with all heads and without some
-second_model          sentences with a late cue in a second model
 """

@@ -90,4 +90,3 @@ class StudyTables(SurveyTables):
     showcase = Table()  # the sentences that a page shows
     positions = Table()  # effects of single positions, layer by layer
     edges = Table()  # edges between senders and receivers
-    beside = Table()  # sentences with a late cue, in a second model

@@ -20,7 +20,7 @@ from probe.errors import InputError
 from probe.experiments import circuit
 from probe.experiments import nouns as in_place
 from probe.experiments.candidates import candidates
-from probe.experiments.material import Material, SecondModel, SensePairSplits, unused
+from probe.experiments.material import Material, SensePairSplits, unused
 from probe.experiments.options import Options
 from probe.experiments.plan import Size, Work, size_of, swap_work
 from probe.experiments.table import EXPERIMENTS
@@ -140,21 +140,17 @@ def cost_of(
     materials: Sequence[Material],
     splits: Mapping[str, SensePairSplits],
     options: Options,
-    second_model: SecondModel | None,
     corpus: Corpus | None = None,
 ) -> StudyCost:
     """The cost of a study of these words. Runs a few sentences to measure the time.
 
     splits: by word, how its sentences are held out
-    second_model: the model that reads the sentences with a late cue
     corpus: the user's sentences, if there are any
     """
     sizes = [size_of(model, material, splits[material.word], options) for material in materials]
     work = Work()
     for size in sizes:
         work = work.plus(work_of(size))
-    if second_model is not None:
-        work = work.plus(Work(forwards=sum(map(len, second_model.materials))))
     longest = max(materials, key=len)
     # Cues that follow from pairs alone are inferred: the user has not marked them.
     without_cues = [
@@ -167,7 +163,7 @@ def cost_of(
         forwards=work.forwards,
         swaps=work.swaps,
         in_use=resident(),
-        extra=_extra_memory(model, materials, second_model, sizes),
+        extra=_extra_memory(model, materials, sizes),
         seconds=seconds_of(model, longest, work, threads=torch.get_num_threads()),
         sizes=tuple(
             _size(material, senses, split, options)
@@ -200,12 +196,7 @@ def work_of(size: Size) -> Work:
     return work
 
 
-def _extra_memory(
-    model: Model,
-    materials: Sequence[Material],
-    second_model: SecondModel | None,
-    sizes: Sequence[Size],
-) -> int:
+def _extra_memory(model: Model, materials: Sequence[Material], sizes: Sequence[Size]) -> int:
     """Bytes of memory that a study adds: the states of the largest word twice, the largest single
     step, swaps, edges, kept keys and frames."""
     config = model.config
@@ -216,18 +207,12 @@ def _extra_memory(
     untrained = weights + 3 * number * config.n_layers * config.d_model**2
     embedding = model.weights[FAMILIES[config.architecture].embed + ".weight"]
     certificate = 2 * FLOAT64_BYTES * embedding.numel()
-    second_states = 0
-    if second_model is not None and second_model.materials:
-        second_states = max(
-            _bytes_of_states(second_model.model, [material]) * len(material)
-            for material in second_model.materials
-        )
     swaps = number * LIVE_TENSORS * BATCH_NUMBERS
     edges = max(map(circuit.edges_of, sizes))
     traced = edges * (EDGE_DTYPE.itemsize + 8 * number * circuit.PAIRS)
     # One batch of each row with as many nouns as fit, and one of all rows with one noun.
     with_nouns = 2 * in_place.STATES_BYTES if any(size.nouns for size in sizes) else 0
-    largest_step = max(certificate, untrained, second_states, with_nouns)
+    largest_step = max(certificate, untrained, with_nouns)
     kept_keys = max(_bytes_of_kept_keys(model, size) for size in sizes)
     return states + largest_step + swaps + traced + kept_keys + FRAMES_BYTES
 

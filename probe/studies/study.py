@@ -18,18 +18,14 @@ from probe.errors import InputError, require_at_least, whole_number
 from probe.experiments.candidates import as_nouns, require_usable
 from probe.experiments.material import (
     Material,
-    SecondModel,
     SensePairSplits,
     choose_words,
-    late_cues,
     prepare,
     sentences_of,
 )
 from probe.experiments.measure import measure_gates, runnable
-from probe.experiments.observe import observe, split_senses
+from probe.experiments.observe import split_senses
 from probe.experiments.options import NounPlan, Options
-from probe.experiments.prepare import prepare_pairs
-from probe.experiments.readings import read_second
 from probe.experiments.record import WordRecord
 from probe.experiments.table import EXPERIMENTS, choose
 from probe.inference.across import summarise
@@ -44,7 +40,6 @@ from probe.provenance import Origin
 from probe.results import circuit
 from probe.results import frames as tables
 from probe.results.findings import WordFindings, findings
-from probe.results.second_model import second_model_frame
 from probe.results.tables import StudyTables
 from probe.stats.limits import FEWEST_SENTENCES, FEWEST_WORDS
 from probe.studies.cost import StudyCost, cost_of
@@ -56,7 +51,6 @@ if TYPE_CHECKING:
 
 DOING = "Cannot study words"  # how error messages begin
 SMALLEST_ALLOWED = {"seed": 0, "max_pairs": 1}
-LESSONS = "lessons"  # the experiment that also reads sentences in a second model
 FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
 NOUNS_PER_PAIR = 6  # unambiguous nouns that replace the word in each pair of sentences
 MLPS_PER_PAIR = 3  # of these nouns, with which every MLP is also swapped
@@ -170,7 +164,6 @@ class Study(StudyTables, Displayed):
 class StudyInputs:
     """What a study reads and measures, after all checks and before any work.
 
-    second_model: the second model with its sentences; None without one
     user_corpus: the user's sentences; None for the sentences that ship
     corpora: by word, its sentences
     materials: the sentences of each word in tokens
@@ -180,7 +173,6 @@ class StudyInputs:
     """
 
     model: Model
-    second_model: SecondModel | None
     user_corpus: Corpus | None
     corpora: Mapping[str, Corpus]
     materials: Sequence[Material]
@@ -219,7 +211,6 @@ def study(
     max_pairs: int = StudyOptions.max_pairs,
     controls: Sequence[str] | str | None = None,
     experiments: Collection[str] | str | None = None,
-    second: ModelSource | None = None,
     progress: Progress | None = None,
     planned: Callable[[StudyCost], None] | None = None,
     gates_measured: Callable[[list[GatePreview]], None] | None = None,
@@ -245,8 +236,6 @@ def study(
     experiments: what to measure in addition to the swap of every head, by the names in
         `probe.experiments.table`, such as ["nouns", "sets"]; by default all. The tables of other
         experiments are absent
-    second: a model that reads both ways, for sentences whose cue comes after the word. Its numbers
-        are in the table `beside`
     progress: called with a stage's name and the share of the work that is done
     planned: called with the cost before the work; it may raise an error to stop the study
     gates_measured: called with the gates of every pair of senses before anything is swapped, which
@@ -257,9 +246,9 @@ def study(
         study can continue
 
     Raises InputError for an unknown word or experiment, for too few sentences, senses or
-    permutations, if none of the nouns can replace any word, or for a second model without the
-    experiment "lessons", which reads it; UnsupportedModel for an encoder-decoder; CrossCheckError
-    if the certificate fails: no number is reported from a model that disagrees with its weights.
+    permutations, or if none of the nouns can replace any word; UnsupportedModel for an
+    encoder-decoder; CrossCheckError if the certificate fails: no number is reported from a model
+    that disagrees with its weights.
 
     In a model that was loaded with `hooks="keep"`, every swap is a whole forward pass. The study
     then measures words, heads, verdicts and how many heads are enough. It has no certificate and no
@@ -272,17 +261,14 @@ def study(
         16
     """
     experiment_names = choose(experiments)
-    # Both are checked first, because loading a model may take minutes.
-    require_lessons(second, experiment_names)
+    # Checked first, because loading a model may take minutes.
     check_out(out, DOING)
     model = load(model)
     require_single(model.config.architecture, "a study")
     options = _checked_options(
         model, seed=seed, max_pairs=max_pairs, permutations=permutations, controls=controls
     )
-    inputs = _checked_inputs(
-        model, words, sentences, options=options, experiments=experiment_names, second=second
-    )
+    inputs = _checked_inputs(model, words, sentences, options=options, experiments=experiment_names)
     progress = progress or silent
     if planned:
         planned(_cost(inputs))
@@ -345,12 +331,11 @@ def _checked_inputs(
     *,
     options: StudyOptions,
     experiments: frozenset[str],
-    second: ModelSource | None,
 ) -> StudyInputs:
     """All that a study reads and measures, checked before any work.
 
-    Raises InputError for an unknown word, for too few sentences or senses, if none of the nouns can
-    replace any word, or for a second model that reads left to right only.
+    Raises InputError for an unknown word, for too few sentences or senses, or if none of the nouns
+    can replace any word.
     """
     user_corpus = None if sentences is None else as_corpus(sentences, words)
     corpora = {
@@ -362,7 +347,6 @@ def _checked_inputs(
         require_usable(model, materials, options.controls)
     return StudyInputs(
         model=model,
-        second_model=late_cues(_load_second_model(second), materials) if second else None,
         user_corpus=user_corpus,
         corpora=corpora,
         materials=materials,
@@ -393,22 +377,6 @@ def _word_options(options: StudyOptions, experiments: frozenset[str], *, words: 
     )
 
 
-def _load_second_model(second: ModelSource) -> Model:
-    """The second model.
-
-    Raises InputError if it reads left to right only, and UnsupportedModel for an encoder-decoder.
-    """
-    second_model = load(second)
-    require_single(second_model.config.architecture, "a study")
-    if second_model.config.causal:
-        raise InputError(
-            f"Cannot read cues after the word in {second_model.name}: it reads left to right only, "
-            "expected a model that reads both ways. Give tiny-senses-bidirectional or another BERT "
-            "or RoBERTa."
-        )
-    return second_model
-
-
 def _cost(inputs: StudyInputs) -> StudyCost:
     """What the study will take."""
     return cost_of(
@@ -416,7 +384,6 @@ def _cost(inputs: StudyInputs) -> StudyCost:
         inputs.materials,
         inputs.splits,
         inputs.word_options,
-        inputs.second_model,
         inputs.user_corpus,
     )
 
@@ -471,16 +438,7 @@ def _assemble(
 
     experiments: the experiments that are in the records
     """
-    beside = None
-    if LESSONS in experiments and inputs.second_model is not None:
-        beside = _read_second_model(inputs.second_model, inputs.word_options)
-    frames = conclude(
-        records,
-        certificate,
-        inputs.left_out,
-        seed=inputs.options.seed,
-        beside=beside,
-    )
+    frames = conclude(records, certificate, inputs.left_out, seed=inputs.options.seed)
     return Study(
         model_name=inputs.model.name,
         origin=inputs.model.origin,
@@ -500,23 +458,7 @@ def _recorded_options(inputs: StudyInputs) -> dict[str, object]:
     experiments = inputs.word_options.experiments
     if experiments != STUDY_DEFAULTS.experiments:
         options["experiments"] = [name for name in EXPERIMENTS if name in experiments]
-    if inputs.second_model is not None:
-        options["beside"] = inputs.second_model.model.name
     return options
-
-
-def _read_second_model(second_model: SecondModel, options: Options) -> pd.DataFrame:
-    """The frame `beside`: the readings of the sentences with a late cue in the second model, which
-    is certified first."""
-    readings = []
-    if second_model.materials:
-        texts = [material.sentences[0].text for material in second_model.materials]
-        certify(second_model.model, texts).require()
-    for material in second_model.materials:
-        observation = observe(second_model.model, material, seed=options.seed)
-        prepared = prepare_pairs(observation, None, options)
-        readings += read_second(second_model.model, observation, prepared)
-    return second_model_frame(second_model.model.name, readings)
 
 
 def conclude(
@@ -525,12 +467,10 @@ def conclude(
     left_out: Mapping[str | None, Sequence[LeftOut]],
     *,
     seed: int,
-    beside: pd.DataFrame | None = None,
 ) -> dict[str, pd.DataFrame]:
     """All frames that follow from the records of some words.
 
     left_out: by word, the sentences that were left out during reading; None for rows without a word
-    beside: the frame of this name; None without a second model
 
     The tables of experiments that were not run for any word are absent. With FEWEST_WORDS words or
     more, the frames of a survey are added.
@@ -539,8 +479,6 @@ def conclude(
     frames = tables.frames(evidence, certificate, left_out)
     if any("circuit" in record.measured for record in records):
         frames |= circuit.frames(evidence, seed=seed)
-    if any(LESSONS in record.measured for record in records):
-        frames["beside"] = second_model_frame() if beside is None else beside
     if len(records) >= FEWEST_WORDS:
         frames |= summarise(lambda: iter(records), seed=seed).frames
     return frames
@@ -583,19 +521,6 @@ def preview_gates(
                 )
             previews.append(preview)
     return previews
-
-
-def require_lessons(second: object, experiments: Collection[str]) -> None:
-    """Raises InputError for a second model without the experiment that reads it.
-
-    second: the model, its name or its path; "" or None for no second model
-    """
-    if second and LESSONS not in experiments:
-        raise InputError(
-            f"{DOING} with a second model: only the experiment {LESSONS} reads it, and it was not "
-            f"chosen. Choose {LESSONS} too (experiments=, on the command line --only and "
-            "--without), or omit the second model (second=, on the command line --beside)."
-        )
 
 
 def _require_no_nouns(model: Model, nouns: tuple[str, ...] | None) -> None:

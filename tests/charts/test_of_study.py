@@ -66,7 +66,7 @@ def test_a_chart_without_rows_is_an_input_error() -> None:
 
 
 def test_every_table_is_an_annotated_attribute() -> None:
-    frames = {*STUDY.frames, *make_survey().frames, "beside", "readings"}
+    frames = {*STUDY.frames, *make_survey().frames, "readings"}
     # `certificate` is the record, whose rows are in the table of that name.
     assert frames - {"certificate"} == tables_of(StudyTables)
     assert STUDY.heads is STUDY.frames["heads"] and isinstance(STUDY.heads, pd.DataFrame)

@@ -1,8 +1,10 @@
-"""The explorer's server: access, valid questions, and survival of any request."""
+"""The explorer's server: access, valid questions, survival of any request, and several clients."""
 
+import asyncio
 import json
 import re
 import socket
+import time
 
 import pytest
 from embedded import embedded
@@ -123,7 +125,7 @@ def test_a_public_server_accepts_ip_addresses_and_its_name(name, host, ours):
         (b"[1]", 400, "it is not a record. Ask from the explorer's page."),
         ({"what": "sentence", "text": "\ud800 bank"}, 200, None),
         (
-            {"what": ["swap"], "text": "x", "page": {}, "number": "x"},
+            {"what": ["swap"], "text": "x"},
             200,
             "got what as list, expected a string",
         ),
@@ -136,6 +138,95 @@ def test_the_server_survives_any_request(client, body, status, sentence):
         assert sentence in messages[-1]["error"] and "Traceback" not in response.text
     response, messages = ask(client, QUESTION)
     assert response.status_code == 200 and "result" in messages[-1]
+
+
+STEPS = 40
+
+
+class Slow:
+    """An explorer whose answers take STEPS steps; it notes how many run at the same time."""
+
+    def __init__(self):
+        self.steps = []
+        self.n_running = 0
+        self.most_running = 0
+
+    def answer(self, question):
+        for step in range(STEPS):
+            self.n_running += 1
+            self.most_running = max(self.most_running, self.n_running)
+            self.steps.append((question.text, step))
+            time.sleep(0.005)
+            self.n_running -= 1
+            yield {"doing": "waiting", "progress": step / STEPS}
+        yield {"result": question.text}
+
+
+class Broken:
+    def answer(self, question):
+        yield {"doing": "waiting", "progress": 0}
+        raise ZeroDivisionError
+
+
+async def request(app, text, leaving_after=None):
+    """The messages that a client gets; it disconnects after some of them."""
+    body = json.dumps({"what": "sentence", "text": text}).encode()
+    received = [{"type": "http.request", "body": body, "more_body": False}]
+    messages = []
+    left = asyncio.Event()
+
+    async def receive():
+        if received:
+            return received.pop()
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(event):
+        if event.get("body"):
+            messages.append(json.loads(event["body"]))
+        if len(messages) == leaving_after:
+            left.set()
+
+    headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {TOKEN}".encode())]
+    scope = {"type": "http", "method": "POST", "path": "/ask", "headers": headers}
+    await app(scope | {"query_string": b""}, receive, send)
+    return messages
+
+
+def with_explorer(monkeypatch, explorer, play):
+    """The result of `play` with an application that asks this explorer."""
+    monkeypatch.setattr(server, "Explorer", lambda _: explorer)
+    return asyncio.run(asyncio.wait_for(play(server.application(None, token=TOKEN)), 20))
+
+
+def test_several_clients_are_answered_and_one_step_runs_at_a_time(monkeypatch):
+    async def play(app):
+        return await asyncio.gather(*(request(app, text) for text in ("one", "two", "three")))
+
+    slow = Slow()
+    answers = with_explorer(monkeypatch, slow, play)
+    assert [answer[-1] for answer in answers] == [{"result": t} for t in ("one", "two", "three")]
+    assert slow.most_running == 1
+    assert slow.steps[:3] == [("one", 0), ("two", 0), ("three", 0)]  # they take turns
+
+
+def test_a_client_that_disconnects_ends_its_work_and_no_other(monkeypatch):
+    async def play(app):
+        return await asyncio.gather(request(app, "one", leaving_after=2), request(app, "two"))
+
+    slow = Slow()
+    left, answered = with_explorer(monkeypatch, slow, play)
+    assert len(left) < STEPS / 2 and answered[-1] == {"result": "two"}
+    assert sum(text == "one" for text, _ in slow.steps) < STEPS / 2
+    assert slow.most_running == 1
+
+
+def test_a_failure_is_reported_and_the_next_question_is_answered(monkeypatch):
+    async def play(app):
+        return [await request(app, "one"), await request(app, "two")]
+
+    for *_, last in with_explorer(monkeypatch, Broken(), play):
+        assert last["error"].startswith("Cannot answer the question: it caused an error.")
 
 
 def test_a_port_in_use_is_an_input_error():

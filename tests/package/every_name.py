@@ -42,7 +42,7 @@ page = probe.write(walk, "out")
 scan: Cues = probe.cues(model, "bank", texts=(RIVER, LOAN))
 shortcuts = probe.shortcuts(model, "bank")
 again: Study | Survey | Cues | Walk | Evaluation = probe.read("out")
-widget = probe.explore(model, RIVER, against=LOAN, at="bank")
+shown: str = probe.explore(model, RIVER, against=LOAN, at="bank").html
 try:
     probe.load("tiny-sense")
 except (probe.ModelError, probe.UnsupportedModel, probe.InputError) as error:

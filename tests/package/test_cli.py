@@ -210,11 +210,10 @@ def test_user_sentences_need_a_sense_and_a_text(run, tmp_path, monkeypatch):
     ],
 )  # fmt: skip
 def test_the_command_on_a_page_is_complete(words, options, command_line):
-    assert cli._command(words, "some/folder/small", None, None, **options) == command_line
+    assert cli._command(words, "some/folder/small", None, **options) == command_line
     file = Path("some/folder/mine.jsonl")
-    command = cli._command(words, "small", "some/folder/second", file, **options)
-    assert " --sentences mine.jsonl --beside second" in command and "folder" not in command
-    assert " --beside ''" in cli._command(words, "tiny-senses", None, None, **options)
+    command = cli._command(words, "small", file, **options)
+    assert " --sentences mine.jsonl" in command and "folder" not in command
 
 
 def test_replacing_the_result_of_another_command_prints_that_command(run, tmp_path):

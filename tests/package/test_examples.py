@@ -51,8 +51,6 @@ def failures_of(docstring: str, name: str) -> tuple[int, str]:
 def test_a_public_function_has_an_example_that_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name == "explore":
-        pytest.importorskip("anywidget", reason="anywidget is not installed")
     monkeypatch.chdir(tmp_path)
     docstring = FUNCTIONS[name].__doc__ or ""
     assert "\n    Example:\n" in docstring, f"probe.{name} has no example"

@@ -301,9 +301,7 @@ def test_the_dry_run_says_what_is_likely_and_writes_nothing(run, tmp_path, monke
     file = tmp_path / "rows.csv"
     pd.DataFrame(unmarked(paired=True)).to_csv(file, index=False)
     out = tmp_path / "out"
-    code, output, err = run(
-        "report", "bank", "--sentences", file, "--out", out, "--dry-run", "--beside", ""
-    )
+    code, output, err = run("report", "bank", "--sentences", file, "--out", out, "--dry-run")
     assert code == 0, err
     lines = output.splitlines()
     assert "in 12 pairs" in lines[0] and "used as their cues: river / loan" in lines[1]
@@ -425,15 +423,6 @@ def test_the_comparison_with_other_nouns_is_part_of_the_plan(model, of_bank):
     assert of_bank.forwards - without.forwards == 2 * sentences + members
     two_nouns = plan(model, "bank", controls=["ladder", "umbrella"])
     assert two_nouns.swaps - without.swaps == sentences * 3 + members * (2 * 16 + (2 + 1) * 4)
-
-
-def test_a_second_model_is_part_of_the_plan(model, of_bank):
-    """No sentence about bank in the lexicon has a late cue. One about apple has, so its sentences
-    are read once more."""
-    second = embedded("tiny-senses-bidirectional")
-    assert plan(model, "bank", second=second).forwards == of_bank.forwards
-    with_apple = plan(model, "apple", second=second).forwards - plan(model, "apple").forwards
-    assert with_apple == len(expand("apple", both_sides=True).sentences)
 
 
 def test_the_plan_is_one_sentence():

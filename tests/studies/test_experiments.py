@@ -1,7 +1,6 @@
 """The experiments of a report, and the records of an interrupted report: the answer comes first,
 and finished experiments are not repeated."""
 
-import importlib
 import json
 import re
 from pathlib import Path
@@ -174,27 +173,6 @@ def test_a_finished_study_is_not_answered_first_and_a_part_of_it_is_not_measured
     page = (folder / "part" / REPORT).read_text(encoding="utf-8")
     assert sections_of(page) & {*SECTIONS} == {"together"}
     assert "Is it ambiguity?" not in page
-
-
-@pytest.mark.parametrize("choice", [("--only", "heads"), ("--without", "lessons")])
-def test_the_second_model_is_not_loaded_for_a_report_that_does_not_read_it(
-    run, tmp_path, monkeypatch, choice
-):
-    studies = []
-
-    def study(model, words, **options):
-        studies.append(options["second"])
-        raise InputError("This is enough.")
-
-    monkeypatch.setattr(importlib.import_module("probe.studies.study"), "study", study)
-    assert run("report", "bank", "--out", tmp_path, *choice)[0] == 2
-    assert run("report", "bank", "--out", tmp_path)[0] == 2
-    not_read, companion = studies
-    assert not_read is None and companion.name == "tiny-senses-bidirectional"
-    explicit = ("--beside", "tiny-senses-bidirectional")
-    code, _, err = run("report", "bank", "--out", tmp_path, *choice, *explicit)
-    assert code == 2 and "only the experiment lessons reads it, and it was not chosen" in err
-    assert len(studies) == 2  # refused before the model is loaded
 
 
 @pytest.mark.campaign

@@ -10,22 +10,15 @@ import pandas as pd
 import pytest
 from embedded import embedded
 from example_study import make_study
-from measured import options_of
 
 import probe
-from probe.errors import InputError, UnsupportedModel
-from probe.experiments.material import choose_words, prepare, spelled
-from probe.experiments.observe import observe
-from probe.experiments.prepare import prepare_pairs
-from probe.experiments.readings import read_second
+from probe.errors import InputError
+from probe.experiments.material import choose_words, spelled
 from probe.model import load
-from probe.model.tokens import is_one_token
 from probe.results import frames
 from probe.results.columns import COLUMNS
 from probe.results.findings import names_of
-from probe.results.second_model import second_model_frame
 from probe.studies import words as word_records
-from probe.text import lexicon
 from probe.text.sentences import Corpus
 
 pytestmark = pytest.mark.real_model
@@ -92,14 +85,9 @@ def test_the_heads_that_the_page_names_are_examined_in_detail(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def both():
-    """A study with a second model, which reads the sentences with a late cue."""
-    return probe.study(
-        embedded(),
-        sentences=sentences_of("apple"),
-        second=embedded(BOTH_WAYS),
-        **QUICK | {"max_pairs": 4},
-    )
+def apple():
+    """A study of a word that precedes its cue in one of the lesson's sentences."""
+    return probe.study(embedded(), sentences=sentences_of("apple"), **QUICK | {"max_pairs": 4})
 
 
 def corpus_of(word, **changes):
@@ -117,12 +105,12 @@ def test_the_heads_table_keeps_the_contracts_names_and_order(study):
     assert len(study.heads) == (1 + 3) * 16
 
 
-def test_the_example_study_has_the_columns_of_a_real_one(both):
+def test_the_example_study_has_the_columns_of_a_real_one(apple):
     example = make_study().frames
     assert {name: list(frame) for name, frame in example.items()} == {
-        name: list(both.frames[name]) for name in example
+        name: list(apple.frames[name]) for name in example
     }
-    assert set(example) == set(both.frames)
+    assert set(example) == set(apple.frames)
 
 
 def test_every_pair_of_senses_has_a_gap_and_the_smallest_p_of_its_permutations(
@@ -275,7 +263,6 @@ def test_user_sentences_may_be_a_path_or_a_table(tmp_path):
 def test_a_study_shows_itself_and_names_its_frames(study):
     assert repr(study) == f"<Study of bank, mole in tiny-senses: {len(study.frames)} tables>"
     assert {"words", "heads", "depth", "frames", "options"} <= set(dir(study))
-    assert study.beside.empty and "beside" not in study.options
     page = study._repr_html_()
     assert "bank" in page and "tiny-senses" in page
     with pytest.raises(
@@ -331,25 +318,6 @@ def test_invalid_studies_are_refused_before_the_work():
             f"Cannot choose words: got {words!r}, not a word or a list of words. Give ['bank'], for "
             "example, or omit it for bank, mole, apple."
         )
-    assert refused("seal", second=embedded()) == (
-        "Cannot read cues after the word in tiny-senses: it reads left to right only, expected a "
-        "model that reads both ways. Give tiny-senses-bidirectional or another BERT or RoBERTa."
-    )
-    two_stacks = refused("apple", second=embedded("tiny-translator"), error=UnsupportedModel)
-    assert (
-        "a word is read in one stack of blocks, and it has an encoder and a decoder" in two_stacks
-    )
-
-
-@pytest.mark.parametrize("experiments", ["nouns", ["sets", "shares"], []])
-def test_a_second_model_that_no_experiment_reads_is_refused(experiments):
-    with pytest.raises(InputError) as caught:
-        probe.study(embedded(), "apple", second=embedded(BOTH_WAYS), experiments=experiments)
-    assert str(caught.value) == (
-        "Cannot study words with a second model: only the experiment lessons reads it, and it was "
-        "not chosen. Choose lessons too (experiments=, on the command line --only and --without), "
-        "or omit the second model (second=, on the command line --beside)."
-    )
 
 
 def of_apple(frame):
@@ -357,52 +325,19 @@ def of_apple(frame):
     return row
 
 
-def test_later_words_change_the_sense_only_in_the_model_that_reads_both_ways(
-    both,
-):
-    row = of_apple(both.showcase)
+def test_later_words_change_the_sense_only_in_a_model_that_reads_both_ways(apple):
+    row = of_apple(apple.showcase)
     assert pd.isna(row["reads_as"]) and row["difference"] <= 1e-5
-    row = of_apple(both.beside)
-    assert (
-        row["model"] == BOTH_WAYS and row["shown"] and row["reads_as"] == row["sense"] == "company"
-    )
+    encoder = probe.study(embedded(BOTH_WAYS), "apple", experiments="lessons", **QUICK)
+    row = of_apple(encoder.showcase)
+    assert row["reads_as"] == row["sense"] == "company" and row["difference"] > 0.2
     toward = 1 if row["sense_a"] == "company" else -1
-    assert toward * row["coordinate"] > 0.2 and row["difference"] > 0.2
-    assert row["source"] == row["cue"] == "smartphone" and row["share"] > 0.1
-    assert toward * row["cue_alone"] > 0.2 > toward * row["nothing"]
-    assert row["through"].startswith("L")
+    assert toward * row["coordinate"] > 0.2
 
 
-def test_the_effects_of_a_later_word_are_differences_of_texts_with_hidden_words():
-    second = embedded(BOTH_WAYS)
-    corpus = lexicon.expand("apple", both_sides=True)
-    sentences = lexicon.keep_one_token_cues(corpus, lambda piece: is_one_token(second, piece))
-    observation = observe(second, prepare(second, "apple", sentences.sentences), seed=0)
-    readings = read_second(second, observation, prepare_pairs(observation, None, options_of()))
-    row = of_apple(second_model_frame(second.name, readings))
-    axis = observation.axis_for_others(observation.pairs[0])
-    tokens, mask = probe.tokenize(second, APPLE), second.tokenizer.mask_token_id
-    context = set(range(2, len(tokens) - 1))  # between [CLS], the word, and [SEP] at the end
-    cue = tokens.pieces.index(" smartphone")
-
-    def coordinate(hidden):
-        ids = tuple(mask if pos in hidden else token for pos, token in enumerate(tokens.ids))
-        states = probe.target_states(second, [dataclasses.replace(tokens, ids=ids)], [1])
-        return axis.coordinate(states.resid[:, observation.depth]).item()
-
-    whole = coordinate(())
-    lost = {tokens.pieces[pos].strip(): (whole - coordinate({pos})) / whole for pos in context}
-    assert row["source"] == max(lost, key=lost.__getitem__)
-    expected = {"coordinate": whole, "share": lost[row["source"]], "cue_share": lost["smartphone"]}
-    expected |= {"cue_alone": coordinate(context - {cue}), "nothing": coordinate(context)}
-    assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-4)
-
-
-def test_the_page_shows_both_models(both, tmp_path):
-    page = probe.write(both, tmp_path).read_text(encoding="utf-8")
+def test_the_page_names_the_command_for_a_model_that_reads_both_ways(apple, tmp_path):
+    page = probe.write(apple, tmp_path).read_text(encoding="utf-8")
     start = page.index("Not readable at the word: the cue comes after it")
-    both_models = html.unescape(page[start:].partition('<p class="note">')[0])
-    assert "<dt>tiny-senses, left to right: change of its heads' writes" in both_models
-    assert f"<b>{BOTH_WAYS}</b> reads both ways: " in both_models
-    assert "<dt>with “smartphone” hidden, the word that counts most</dt>" in both_models
-    assert "<dt>with “smartphone” as the only other word</dt>" in both_models
+    late = html.unescape(page[start:].partition("<h4>")[0])
+    assert "<dt>tiny-senses, left to right: change of its heads' writes" in late
+    assert f"<code>probe report apple --model {BOTH_WAYS}</code>" in late

@@ -1,17 +1,17 @@
 {% extends "walk.js" %}
 {% block page %}
 // The explorer: sentences are typed, heads swapped. A question is asked of the model, its answer comes as messages.
-{% include "transport.js" %}
+{% include "answers.js" %}
 const ask = document.querySelector(".ask");
-const transport = transports[ask.dataset.transport];
 const put = (within, hidden) => (document.querySelector(within).hidden = hidden);
 const write = (within, text) => {
   const box = document.querySelector(within);
   [box.textContent, box.hidden] = [text ?? "", !text];
 };
 const KINDS = { other: "the other sentence's", mean: "its mean", off: "nothing" };
-const own = crypto.getRandomValues(new Uint32Array(2)).join("-");
-let [swaps, turns, questions, along, unchanged, outcome, chosen] = [[], 0, 0, null, null, null, null];
+let [swaps, turns, along, unchanged, outcome, chosen] = [[], 0, null, null, null, null];
+// The last request for each kind of answer. A newer one aborts it, and a new turn aborts all of them.
+const requests = new Map();
 // Why no head can move the word; empty where one may.
 let noWay = "";
 // The axis that was chosen, kept where it cannot be had; the field shows the one that the answer was measured along.
@@ -26,7 +26,6 @@ const settled = () => fade(!document.querySelector("[data-trouble]").hidden);
 
 // The stages of the model, by the keys of its messages.
 const DOING = {
-  wait: "waiting for the notebook",
   read: "reading",
   axis: "fitting the axis",
   decompose: "adding up what writes it",
@@ -47,18 +46,24 @@ const doing = (message) => {
   const bar = ask.querySelector("progress");
   [bar.hidden, bar.value] = [!(message?.progress < 1), message?.progress ?? 0];
 };
-// The result, or null where it was superseded or another sentence was typed meanwhile; what cannot be answered is thrown.
+// The result, or null if the request was aborted; what cannot be answered is thrown.
 const answered = async (what, more = {}, onMessage = () => {}) => {
-  const turn = turns;
-  const question = { ...asked(), ...more, what, page: own, number: ++questions };
+  requests.get(what)?.abort();
+  const request = new AbortController();
+  requests.set(what, request);
   doing({ doing: FIRST[what] ?? what, progress: 0 });
-  for await (const message of transport.ask(question)) {
-    if (turn !== turns || message.superseded) return null;
-    if (message.absent) return doing(), null;
-    if ("error" in message) throw new Error(message.error);
-    if ("result" in message) return doing(), message.result;
-    doing(message);
-    onMessage(message);
+  try {
+    for await (const message of messagesOf({ ...asked(), ...more, what }, request.signal)) {
+      if (request.signal.aborted) return null;
+      if (message.absent) return doing(), null;
+      if ("error" in message) throw new Error(message.error);
+      if ("result" in message) return doing(), message.result;
+      doing(message);
+      onMessage(message);
+    }
+  } catch (error) {
+    if (request.signal.aborted) return null;
+    throw error;
   }
   throw new Error(STOPPED);
 };
@@ -71,6 +76,7 @@ const hold = (name, packed) => (arrays[name] = unpack(packed));
 // What asks for a new answer: until it is there, the page shows that of another question.
 const asking = async (work) => {
   const turn = ++turns;
+  for (const request of requests.values()) request.abort();
   fade(true);
   try {
     await work();
@@ -237,7 +243,6 @@ const drawOutcome = () => {
   if (next) drawNext(next);
   else fill("next", []);
   say("outcome", told);
-  transport.outcome(told);
   const place = data.causal ? "after the sentence" : "at the word";
   say("next", !next ? "The checkpoint has no language-model head, so no next word is shown." : next.length > 1 ? `Next words: the tokens ${place} whose probability changes most; a content word is first, if there is one. Grey: as it is. Violet: with the ${change}.` : `Next words: the likeliest tokens ${place}, softmax over all tokens.`);
 };
@@ -417,10 +422,13 @@ const addressOf = () => {
 };
 const remember = (step) => {
   const address = addressOf();
-  if (address !== transport.state()) transport.keep(address, step);
+  if (address === currentState()) return;
+  // The whole URL, because in a frame with `srcdoc` a fragment alone is resolved against the URL of the page around it.
+  const url = location.href.split("#")[0] + address;
+  history[step ? "pushState" : "replaceState"](null, "", url);
 };
 const restore = () => {
-  const parts = new URLSearchParams(transport.state().slice(1));
+  const parts = new URLSearchParams(currentState().slice(1));
   if (!parts.get("text")) return remember(false);
   for (const name of ["text", "other", "word"]) ask.elements[name].value = parts.get(name) ?? "";
   axisWanted = parts.get("axis") ?? "sentences";
@@ -430,7 +438,7 @@ const restore = () => {
     const [, layer, head, kind] = one.match(/^L(\d+)H(\d+)-(other|mean|off)$/) ?? [];
     return kind ? [[Number(layer), Number(head), kind]] : [];
   });
-  swaps = given.every(isThere) && transport.reaches(given) ? given : [];
+  swaps = given.every(isThere) && isAnswered(given) ? given : [];
   const [layer, head, at] = ((parts.get("follow") ?? "").match(/^L(\d+)H(\d+)@(\d+)$/) ?? []).slice(1).map(Number);
   return typed(layer !== undefined && isThere([layer, head]) ? { follow: [layer, head], at } : {});
 };
@@ -471,7 +479,7 @@ page.choose = (name, layer, head, event) => {
   const others = several ? swaps.filter((swap) => !isSame(swap)) : [];
   const back = swaps.some(isSame) && (several || swaps.length === 1);
   const wanted = back ? others : [...others, [layer, head, kind]];
-  if (!transport.reaches(wanted)) return follow(layer, head);
+  if (!isAnswered(wanted)) return follow(layer, head);
   if (data.heads.some((one) => one[0] === layer && one[1] === head)) {
     chosen = [layer, head];
     show({ layer, head });

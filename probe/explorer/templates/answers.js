@@ -1,14 +1,13 @@
-// What holds the page: a server that answers over HTTP and an address that keeps the state; a notebook, whose widget does both; or nothing,
-// where the page was saved with its answers.
+// Questions are answered by the server that the page comes from, over HTTP, or by the answers that a saved page holds.
 const STOPPED = "Cannot reach the explorer: it has stopped. Start `probe explore` again.";
 const orStopped = (promise) =>
   promise.catch(() => {
     throw new Error(STOPPED);
   });
-const linesOverHttp = async function* (question) {
+const linesOverHttp = async function* (question, signal) {
   const token = new URLSearchParams(location.search).get("token");
   const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
-  const response = await orStopped(fetch(new URL("ask", location), { method: "POST", headers, body: JSON.stringify(question) }));
+  const response = await orStopped(fetch(new URL("ask", location), { method: "POST", headers, signal, body: JSON.stringify(question) }));
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -17,27 +16,6 @@ const linesOverHttp = async function* (question) {
     rest = lines.pop();
     for (const line of lines) if (line) yield JSON.parse(line);
     if (done) return;
-  }
-};
-const messagesOfWidget = async function* (question) {
-  const [arrived, waiting] = [[], { doing: "wait", progress: 0 }];
-  let wake;
-  const hear = (message) => (arrived.push(message), wake?.());
-  const heard = ({ source, data }) => source === parent && data.number === question.number && hear(data);
-  const late = setTimeout(hear, 1500, waiting);
-  addEventListener("message", heard);
-  parent.postMessage(question, "*");
-  try {
-    for (;;) {
-      while (!arrived.length) await new Promise((done) => (wake = done));
-      const message = arrived.shift();
-      if (message !== waiting) clearTimeout(late);
-      yield message;
-      if (!("doing" in message)) return;
-    }
-  } finally {
-    clearTimeout(late);
-    removeEventListener("message", heard);
   }
 };
 const recorded = JSON.parse(document.getElementById("recorded")?.textContent ?? "null");
@@ -64,28 +42,7 @@ const savedState = () => {
   if (wanted.get("follow")) for (const name of ["follow", "swap"]) wanted.get(name) ? parts.set(name, wanted.get(name)) : parts.delete(name);
   return `#${parts}`;
 };
-// ask: the messages of an answer · reaches: whether these swaps can be answered · state: what is followed and swapped, as an address ·
-// keep: it changed; a step is one to go back from · outcome: the sentence on what came out.
-const transports = {
-  server: {
-    ask: linesOverHttp,
-    reaches: () => true,
-    state: () => location.hash,
-    keep: (address, step) => history[step ? "pushState" : "replaceState"](null, "", address),
-    outcome: () => {},
-  },
-  saved: {
-    ask: replayed,
-    reaches: (swaps) => !swaps.length || Boolean(recordedOf("swap", swaps)),
-    state: savedState,
-    keep: (address, step) => history[step ? "pushState" : "replaceState"](null, "", address),
-    outcome: () => {},
-  },
-  notebook: {
-    ask: messagesOfWidget,
-    reaches: () => true,
-    state: () => window.name,
-    keep: (address) => parent.postMessage({ state: (window.name = address) }, "*"),
-    outcome: (sentence) => parent.postMessage({ outcome: sentence }, "*"),
-  },
-};
+// What the page asks, whether these swaps can be answered, and what is followed and swapped, as an address.
+const messagesOf = recorded ? replayed : linesOverHttp;
+const isAnswered = (swaps) => !recorded || !swaps.length || Boolean(recordedOf("swap", swaps));
+const currentState = () => (recorded ? savedState() : location.hash);

@@ -73,7 +73,7 @@ def require_agreement(model: Model) -> None:
     roundings a router may choose other experts.
     """
     key = model.key
-    if model.origin.hooks or key in _AGREEING:  # hooks are compared with those of the object
+    if key in _AGREEING:
         return
     config = model.config
     plain: Any = plain_model(model)

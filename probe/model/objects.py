@@ -8,7 +8,7 @@ around the same tensors.
 
 Anything else that could change the object's output, such as a modified forward or an adapter that
 is merged differently, is detected by a test: on one short text, the object must compute what its
-tensors give. The owner's hooks are refused by name.
+tensors give. A model on which its owner has put hooks is refused.
 """
 
 import copy
@@ -367,12 +367,12 @@ def require_same(model_object: ModelObject, fresh: Any, config: Config, ids: lis
     tensors, or does not run.
     """
     try:
-        logits = numbers(model_object.original, config, [ids], ends_only=True)
+        logits = numbers(model_object.original, config, ids)
     except RuntimeError as fault:
         problem = f"it does not run on a short text ({in_short(fault)})"
         step = "give one that runs, with all weights of one type, as model.float() makes them"
         raise refuse(model_object.label, problem, step) from fault
-    error = difference_of(logits, numbers(fresh, config, [ids], ends_only=True))
+    error = difference_of(logits, numbers(fresh, config, ids))
     if not error <= allowed_difference(model_object.original, fresh):
         problem = (
             f"on a short text it computes something else than its weights give (off by {error:.0e} "
@@ -423,38 +423,34 @@ def positions_at_ends(n: int) -> list[int]:
     return sorted({*range(min(n, AT_EACH_END)), *range(max(n - AT_EACH_END, 0), n)})
 
 
-def numbers(
-    model: Any, config: Config, rows: Sequence[list[int]], *, ends_only: bool = False
-) -> Tensor:
-    """The logits of a Hugging Face model on texts of one length, or the output of its last block
-    if it has no language-model head.
+def numbers(model: Any, config: Config, ids: Sequence[int]) -> Tensor:
+    """The logits of a Hugging Face model at the ends of a text, or the output of its last block if
+    it has no language-model head.
 
-    ends_only: whether only the first and the last positions are returned
-
-    Shape: `row pos d_vocab`, or `row pos d_model`
+    Shape: `pos d_vocab`, or `pos d_model`
 
     The model runs in evaluation mode, whatever its mode, with the plain implementations of
     attention ("eager") and experts: others round differently, and a router may then choose other
     experts.
     """
     device = next(model.parameters()).device
-    inputs = {"input_ids": torch.tensor(rows, device=device)}
+    inputs = {"input_ids": torch.tensor([[*ids]], device=device)}
     if config.start_token is not None:
-        targets = [[config.start_token, *ids[:-1]] for ids in rows]
-        inputs["decoder_input_ids"] = torch.tensor(targets, device=device)
-    positions = torch.tensor(positions_at_ends(len(rows[0])), device=device)
+        target = [config.start_token, *ids[:-1]]
+        inputs["decoder_input_ids"] = torch.tensor([target], device=device)
+    positions = torch.tensor(positions_at_ends(len(ids)), device=device)
     with torch.no_grad(), evaluating(model), _plainly(model):
         output = None
         if config.has_lm_head:
             only: dict[str, Any] = {}
-            if ends_only and "logits_to_keep" in inspect.signature(model.forward).parameters:
+            if "logits_to_keep" in inspect.signature(model.forward).parameters:
                 only["logits_to_keep"] = positions
             output = getattr(model(**inputs, **only, return_dict=True), "logits", None)
         if output is None:
             output = model.base_model(**inputs, return_dict=True).last_hidden_state
-    if ends_only and output.shape[1] > len(positions):
+    if output.shape[1] > len(positions):
         output = output[:, positions]
-    return output.double().cpu()
+    return output[0].double().cpu()
 
 
 @contextmanager

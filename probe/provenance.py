@@ -39,7 +39,6 @@ class Origin:
     read: what was read of an object in memory: "LlamaForCausalLM, adapters merged: default"
     file: the name of a GGUF file, which is more precise than the name of the model:
         "SmolLM2-135M-Instruct.Q4_1.gguf"
-    hooks: the parts with active hooks of the object's owner
     """
 
     kind: Literal["embedded", "hub", "folder", "file", "package", "in memory"]
@@ -49,7 +48,6 @@ class Origin:
     stored: str = "float32"
     read: str = ""
     file: str = ""
-    hooks: tuple[str, ...] = ()
 
     @property
     def is_quantised(self) -> bool:
@@ -71,15 +69,8 @@ class Origin:
         parts = [f"{self.kind}: {self.location}"]
         if self.revision:
             parts.append(f"revision {self.revision}")
-        parts += [part for part in (self.file, self.read, self.hooked) if part]
+        parts += [part for part in (self.file, self.read) if part]
         return ", ".join([*parts, f"stored in {self.stored}"])
-
-    @property
-    def hooked(self) -> str:
-        """The parts with hooks, and that the model has no certificate; "" without hooks."""
-        if not self.hooks:
-            return ""
-        return f"run with hooks on {', '.join(self.hooks)}, without a certificate"
 
 
 def manifest(
@@ -105,14 +96,12 @@ def manifest(
             "location": origin.location,
             "revision": origin.revision,
             "file": origin.file,
-            "hooks": list(origin.hooks),
         },
         "weights_sha256": origin.sha256,
         "weights_stored_as": origin.stored,
         "weights_read_from": origin.read,
         "described": origin.described,
         "quantised": origin.quantised(str(more.get("dtype", ""))),
-        "hooked": origin.hooked,
         "seed": seed,
         "command": command if isinstance(command, str) else list(command),
         "data_sha256": data_sha256,

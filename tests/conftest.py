@@ -51,7 +51,6 @@ LONGEST = (
     "model/test_family_loading.py",
     "pages/test_cues_page.py",
     "studies/test_ablation.py",
-    "model/test_kept_hooks.py",
     "model/test_variants.py",
     "studies/test_survey.py",
     "experiments/test_cues.py",

@@ -78,16 +78,16 @@ def headline(frames, names):
     return answer.headline([findings_of(frames, name) for name in names])
 
 
-def cautions(frames, model_name, origin, quantised="", hooked=""):
+def cautions(frames, model_name, origin, quantised=""):
     render = macro("cautions.html.j2", "cautions")
     by_word = {word: findings_of(frames, word) for word in frames["words"]["word"].unique()}
-    return render(by_word, model_name, origin, quantised, hooked)
+    return render(by_word, model_name, origin, quantised)
 
 
-def agreement(certificate, hooked=""):
+def agreement(certificate):
     template = ENVIRONMENT.get_template("agreement.html.j2")
     certificate_view = checks.certificate(certificate)
-    return one_line(template.render(certificate=certificate_view, manifest={"hooked": hooked}))
+    return one_line(template.render(certificate=certificate_view))
 
 
 def phrases(template: str) -> set[str]:

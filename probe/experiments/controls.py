@@ -91,10 +91,8 @@ TABLES = {
 
 
 def work(size: Size) -> Work:
-    """The token after the word is read with the word; in a model whose hooks stay active, every
-    sentence is run again for it.
-    """
-    return Work(forwards=size.sentences if size.hooks else 0)
+    """No further runs: the token after the word is read with the word."""
+    return Work()
 
 
 def measure(run: Run) -> Controls | None:

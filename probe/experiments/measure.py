@@ -113,8 +113,11 @@ def stage_units(
         READING: size.units(Work(forwards=all_swaps.forwards)),
         SWAPPING: size.units(Work(swaps=all_swaps.swaps)),
     }
-    names = runnable(experiments, model)
-    return units | {name: size.units(EXPERIMENTS[name].work(size)) for name in names}
+    return units | {
+        name: size.units(experiment.work(size))
+        for name, experiment in EXPERIMENTS.items()
+        if name in experiments
+    }
 
 
 def start(
@@ -164,29 +167,15 @@ def proceed(
     keep: called with the record after each experiment
     in_stage: the context in which a stage of the plan runs
     """
-    for name in runnable(experiments, run.model):
-        if name in run.earlier:
+    for name, experiment in EXPERIMENTS.items():
+        if name not in experiments or name in run.earlier:
             continue
         with in_stage(name), keeping(run.kept_keys):
-            run.earlier[name] = EXPERIMENTS[name].measure(run)
+            run.earlier[name] = experiment.measure(run)
         # After each experiment, so that an interrupted measurement can be continued.
         if keep is not None:
             keep(_record(run))
     return _record(run)
-
-
-def runnable(experiments: Collection[str], model: Model) -> list[str]:
-    """The names of the experiments that can be run in a model, in the order in which they are run.
-
-    experiments: the names to choose from
-
-    An experiment that computes from the weights alone is omitted if the owner's hooks stay active.
-    """
-    return [
-        name
-        for name, experiment in EXPERIMENTS.items()
-        if name in experiments and not (experiment.from_weights and model.origin.hooks)
-    ]
 
 
 def measure_gates(
@@ -217,17 +206,14 @@ def _read(
 ) -> Run:
     """A word after the unchanged runs of its sentences."""
     # Another token in a run changes the last digits. A record must not depend on the experiments,
-    # so a report always reads the token after the word, unless hooks make it a second run.
-    later_token = options.next_token
-    if model.origin.hooks:
-        later_token = "controls" in options.experiments
+    # so a report always reads the token after the word.
     observation = observe(
         model,
         material,
         splits,
         seed=options.seed,
         next_token=options.next_token,
-        later_token=later_token,
+        later_token=options.next_token,
     )
     return Run(model, options, observation, random_model)
 

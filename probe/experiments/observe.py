@@ -22,7 +22,6 @@ from probe.model.records import TargetStates
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
 from probe.model.weights import Weights
-from probe.patching.hooked import ends_as_weights_say
 from probe.stats import axes, resampling
 from probe.stats.axes import Axis, DepthSeparation, HeldOutAxes
 from probe.stats.limits import LEVEL
@@ -156,13 +155,7 @@ def read_states(model: Model, material: Material, *, later_token: bool) -> Targe
             min(target + 1, len(text) - 1)
             for text, target in zip(material.tokens, material.targets, strict=True)
         ]
-    tokens = material.tokens
-    if later is not None and model.origin.hooks:
-        # A hook may act on the last token, so these texts end with the token that is read.
-        states = target_states(model, tokens, material.targets, before=before)
-        states = replace(states, later_z=target_states(model, tokens, later).z)
-    else:
-        states = target_states(model, tokens, material.targets, before=before, later=later)
+    states = target_states(model, material.tokens, material.targets, before=before, later=later)
     # Empty, but with the axes of sentences, layers and heads.
     unread = states.z[..., :0]
     return replace(states, q=unread, k=unread, v=unread)
@@ -188,13 +181,8 @@ def _stages(model: Model, material: Material, states: TargetStates) -> Stages:
 
 
 def predicts(weights: Weights) -> bool:
-    """Whether the model predicts the next token from its last residual stream.
-
-    It reads left to right, has an unembedding, and has no active hook between the two.
-    """
-    if not (weights.causal and weights.config.has_lm_head):
-        return False
-    return weights.hooked is None or ends_as_weights_say(weights.hooked)
+    """Whether the model predicts the next token: it reads left to right and has an unembedding."""
+    return weights.causal and weights.config.has_lm_head
 
 
 def _with_next_token(weights: Weights, states: TargetStates, copies: int) -> torch.Tensor:

@@ -16,8 +16,7 @@ the other pairs, which share no text with it: b is then at 0, and a somewhere ne
 pairs, b is at 0 and a at 1, also if the word means the same in both: a single pair has a gap
 between its texts, and none between meanings.
 
-Every swap is performed (`probe.patching.positions`); none is approximated. In a model whose hooks
-stay active, each swap is a whole forward of the model (`probe.patching.hooked`). If one position is
+Every swap is performed (`probe.patching.positions`); none is approximated. If one position is
 swapped, the texts may have different lengths: the part at the word of one text is put at the word
 of the other.
 
@@ -36,11 +35,8 @@ from typing_extensions import TypeAliasType
 
 from probe.errors import InputError
 from probe.model import forward
-from probe.model.model import Model
-from probe.model.tokens import TargetText
 from probe.model.weights import Weights
 from probe.patching.heads import BATCH_NUMBERS
-from probe.patching.hooked import Ends, read_parts, run_swapped
 from probe.patching.pair import PairCache, cache_pair
 from probe.patching.positions import COMPONENTS, HEAD, Read, effects
 from probe.stats.resampling import FEWEST_PAIRS
@@ -114,15 +110,14 @@ def measure(
     Raises InputError for two equal vectors if the coordinate between them is the metric, and for a
     metric that does not return one finite real number for each row.
     """
-    effects_of = _effects if weights.hooked is None else _effects_by_forwards
     with torch.inference_mode():
         for batch in _batches(weights, pairs, swaps.depth):
             together = [pairs[number] for number in batch]
             their_metrics = [metrics[number] for number in batch]
-            values, effects = effects_of(weights, together, their_metrics, swaps)
+            values, moves = _effects(weights, together, their_metrics, swaps)
             gaps = (values[0] - values[1]).tolist()  # M(a) - M(b)
             for index, number in enumerate(batch):
-                of_pair = {part: tensor[:, index] for part, tensor in effects.items()}
+                of_pair = {part: tensor[:, index] for part, tensor in moves.items()}
                 yield number, gaps[index], of_pair
 
 
@@ -173,12 +168,7 @@ def read_ends(weights: Weights, pairs: Sequence[tuple[Member, Member]], depth: i
     with torch.inference_mode():
         for batch in _batches(weights, pairs, depth):
             together = [pairs[number] for number in batch]
-            if weights.hooked is None:
-                of_batch = _unchanged(_sides(weights, together, depth))
-            else:
-                of_batch = torch.stack(
-                    [_hooked_ends(weights.hooked, pair, depth) for pair in together]
-                )
+            of_batch = _unchanged(_sides(weights, together, depth))
             ends |= dict(zip(batch, of_batch, strict=True))
     return torch.stack([ends[number] for number in range(len(pairs))])
 
@@ -187,16 +177,6 @@ def _unchanged(sides: Sequence[Side]) -> Tensor:
     """The vectors of both texts of some pairs at the position that is read. `-> pair 2 d_model`"""
     rows = torch.cat([side.cache.final[:, side.cache.at] for side in sides])
     return rows.unflatten(0, (2, -1)).transpose(0, 1)
-
-
-def _hooked_ends(model: Model, pair: tuple[Member, Member], depth: int) -> Tensor:
-    """The vectors of both texts of a pair in a model whose hooks stay active. `-> 2 d_model`"""
-    return torch.stack(
-        [
-            read_parts(model, member.ids, member.read, ["resid_post"])["resid_post"][depth - 1]
-            for member in pair
-        ]
-    )
 
 
 def ways_of_others(ends: Tensor, texts: Sequence[frozenset[Any]]) -> list[Tensor] | None:
@@ -371,77 +351,3 @@ def _read_changes(readers: Sequence[Reader], unchanged: Tensor, changes: Tensor)
         numbers = reader(torch.cat([resid[None], resid + change]))
         by_row.append(numbers[1:] - numbers[0])
     return torch.stack(by_row)[..., None]
-
-
-def _effects_by_forwards(
-    weights: Weights,
-    pairs: Sequence[tuple[Member, Member]],
-    metrics: Sequence[Any],
-    swaps: Asked,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """`_effects` in a model whose hooks stay active. The hooks may also change its logits, so M is
-    read from the model's logits.
-    """
-    model = weights.hooked
-    assert model is not None
-    values = []
-    by_part: dict[str, list[Tensor]] = {part: [] for part in swaps.parts}
-    for pair, metric in zip(pairs, metrics, strict=True):
-        needs_logits = not (metric is None or isinstance(metric, Tensor))
-        runs = {
-            part: [
-                _variants(model, *members, part, swaps, logits=needs_logits)
-                for members in (pair, pair[::-1])
-            ]
-            for part in swaps.parts
-        }
-        # The first of all variants is the unchanged run.
-        unchanged = [side[0] for side in runs[swaps.parts[0]]]
-        ends = torch.stack([run.resid[0, swaps.depth] for run in unchanged])
-        read = partial(_read_run, metric, ends=ends, depth=swaps.depth)
-        values.append(torch.stack([read(run)[0] for run in unchanged]))
-        for part, sides in runs.items():
-            numbers = torch.stack([torch.stack([*map(read, side)], -1) for side in sides])
-            changes = numbers[:, 1:] - numbers[:, :1]  # recipient variant pos
-            by_part[part].append(changes.unflatten(1, (swaps.depth, -1)))
-    together = {part: torch.stack(tensors, dim=1).cpu() for part, tensors in by_part.items()}
-    return torch.stack(values, dim=1).cpu(), together
-
-
-def _variants(
-    model: Model, recipient: Member, donor: Member, part: str, swaps: Asked, *, logits: bool
-) -> list[Ends]:
-    """The runs of one text for each swapped position. The variants of a run are the unchanged text,
-    and the text with a part of the donor's run in each layer, or each head, in turn.
-    """
-    offsets = swaps.offsets or (recipient.at - recipient.read,)
-    # With offsets, positions match one by one; otherwise the donor's word may be elsewhere.
-    shift = 0 if swaps.offsets else donor.at - recipient.at
-    name = "z" if part == HEAD else part
-    runs = []
-    for pos in [recipient.read + offset for offset in offsets]:
-        values = read_parts(model, donor.ids, pos + shift, [name])[name][: swaps.depth]
-        one_each = values.shape[: 2 if part == HEAD else 1]  # layer, or layer head
-        count = one_each.numel()
-        masks = torch.eye(count, dtype=torch.bool).unflatten(1, one_each)
-        masks = torch.cat([torch.zeros_like(masks[:1]), masks])  # variant layer, variant layer head
-        text = TargetText(recipient.ids, pos)
-        runs.append(
-            run_swapped(model, text, name, values, masks, read=recipient.read, logits=logits)
-        )
-    return runs
-
-
-def _read_run(metric: Any, run: Ends, *, ends: Tensor, depth: int) -> Tensor:
-    """M of every variant of a run. `-> variant`"""
-    wide = torch.promote_types(ends.dtype, torch.float32)
-    if metric is None or isinstance(metric, Tensor):
-        direction = ends[0] - ends[1] if metric is None else metric
-        read = _coordinate(ends.to(wide), direction.to(ends).to(wide))
-        return read(run.resid[:, depth].to(wide))
-    assert run.logits is not None
-    logits = run.logits.to(wide)
-    if isinstance(metric, tuple):
-        first, second = metric
-        return logits[:, first] - logits[:, second]
-    return _numbers(metric, logits)

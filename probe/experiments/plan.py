@@ -49,7 +49,6 @@ class Size:
     layers: of the model
     heads: in each layer
     causal: whether the model reads left to right only
-    hooks: whether the model's hooks stay active
     sentences: of the word
     tokens: of a sentence that are read, on average
     positions: from the cue to the word, at most
@@ -62,7 +61,6 @@ class Size:
     layers: int
     heads: int
     causal: bool
-    hooks: bool
     sentences: int
     tokens: int
     positions: int
@@ -105,7 +103,6 @@ def size_of(model: Model, material: Material, splits: SensePairSplits, options: 
         layers=model.config.n_layers,
         heads=model.config.n_heads,
         causal=causal,
-        hooks=bool(model.origin.hooks),
         sentences=len(material),
         tokens=round(float(np.mean(lengths))),
         positions=1 + max(distances),

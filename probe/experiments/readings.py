@@ -223,8 +223,8 @@ def measure(run: Run) -> Examples:
         traced = trace(run.model, observation.material.sentences[row].text)
         pair = _pair_of(run.prepared, observation.material.labels[row])
         readings += [_reading(observation, row, pair, traced, head) for head in run.top_heads]
-        if pair.sense.senses not in swapped_senses or run.model.origin.hooks:
-            continue  # a hook may write something that belongs to no component
+        if pair.sense.senses not in swapped_senses:
+            continue
         # Rows that are held out together share their axis and everything fitted with it.
         held_out = (*pair.sense.senses, int(pair.sense.axes.cell[row]))
         if held_out not in averages:

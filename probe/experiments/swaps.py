@@ -270,9 +270,9 @@ def _of_mixers(
 
     gap: `pair stage`
 
-    None if every layer has attention, or if the model's hooks stay active.
+    None if every layer has attention.
     """
-    if states.attn_out is None or weights.hooked is not None:
+    if states.attn_out is None:
         return None
     swap = partial(swap_mixers, weights)
     shifts = run_swaps(swap, texts, states.attn_out, axes, pairs).in_gaps(axes, pairs)
@@ -302,9 +302,9 @@ def _share_rerouted(weights: Weights, texts: Rows, donors: Tensor, pairs: Pairs)
 
     Shape: -> layer head
 
-    None for a model without routing, or if its hooks stay active.
+    None for a model without routing.
     """
-    if weights.config.family.routed is None or weights.hooked is not None:
+    if weights.config.family.routed is None:
         return None
     recipients = [*pairs.b, *pairs.a]
     donor_rows = [*pairs.a, *pairs.b]

@@ -39,8 +39,6 @@ class Experiment(NamedTuple):
     needs: the experiments whose results it reads, which are run before it
     answers: whether the answer of the page depends on it; the page is first written when all such
         experiments are finished
-    from_weights: whether it computes from the weights alone, which do not include the hooks of a
-        model whose owner's hooks stay active; it is not run for such a model
     """
 
     about: str
@@ -50,7 +48,6 @@ class Experiment(NamedTuple):
     tables: Mapping[str, Table] = {}
     needs: tuple[str, ...] = ()
     answers: bool = False
-    from_weights: bool = False
 
 
 # In the order in which they are run; the experiments that answer come first.
@@ -68,7 +65,6 @@ EXPERIMENTS = {
         nouns.work,
         nouns.RECORDS,
         answers=True,
-        from_weights=True,
     ),
     "noun_mlps": Experiment(
         "do MLPs do the same for unambiguous nouns in the word's place?",
@@ -76,7 +72,6 @@ EXPERIMENTS = {
         noun_mlps.work,
         noun_mlps.RECORDS,
         needs=("nouns",),
-        from_weights=True,
     ),
     "head_parts": Experiment(
         "where does a head look, and what does it carry?",
@@ -84,7 +79,6 @@ EXPERIMENTS = {
         head_parts.work,
         head_parts.RECORDS,
         head_parts.TABLES,
-        from_weights=True,
     ),
     "backups": Experiment(
         "which head takes over from another head?", backup.measure, backup.work, backup.RECORDS
@@ -106,7 +100,6 @@ EXPERIMENTS = {
         shares.work,
         shares.RECORDS,
         shares.TABLES,
-        from_weights=True,
     ),
     "readings": Experiment(
         "what do the top heads read in single sentences?",
@@ -121,7 +114,6 @@ EXPERIMENTS = {
         qk.work,
         qk.RECORDS,
         qk.TABLES,
-        from_weights=True,
     ),
     "lessons": Experiment(
         "how are the lesson's sentences read?",
@@ -136,7 +128,6 @@ EXPERIMENTS = {
         cue_sample.work,
         cue_sample.RECORDS,
         cue_sample.TABLES,
-        from_weights=True,
     ),
     "circuit": Experiment(
         "over which positions and edges does the sense travel?",
@@ -144,7 +135,6 @@ EXPERIMENTS = {
         circuit.work,
         circuit.RECORDS,
         needs=("nouns",),
-        from_weights=True,
     ),
 }
 ALWAYS = "heads"  # every verdict depends on it

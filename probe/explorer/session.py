@@ -109,19 +109,12 @@ class Explorer:
     """A model that answers questions, with cached results of the last texts. Not thread-safe."""
 
     def __init__(self, model: Model) -> None:
-        """Raises UnsupportedModel for an encoder-decoder, and InputError for a model with permanent
-        hooks.
-        """
+        """Raises UnsupportedModel for an encoder-decoder."""
         if model.config.start_token is not None:
             raise UnsupportedModel(
                 f"Cannot explore {model.name}: it is an encoder-decoder, whose heads read two "
                 "texts. Use `probe walk TEXT --target`, or explore a model with one stack, such as "
                 "tiny-senses."
-            )
-        if model.origin.hooks:
-            raise InputError(
-                f"Cannot explore {model.name}: it is {model.origin.hooked}, and the explorer runs "
-                "from the weights alone. Use probe.patch or probe.study, or load it without hooks."
             )
         require_heads(model.config, "an exploration", "use report, patch or trace")
         self.model = model

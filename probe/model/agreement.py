@@ -73,16 +73,16 @@ def require_agreement(model: Model) -> None:
     roundings a router may choose other experts.
     """
     key = model.key
-    if model.origin.hooks or key in _AGREEING:  # hooks are compared with those of the object
+    if key in _AGREEING:
         return
     config = model.config
     plain: Any = plain_model(model)
     # A longer text than MOST would be needed beyond the other thresholds.
     short = [each for each in _thresholds(plain.config.to_dict()) if each < MOST]
     ids = _ids(model.tokenizer, config, max(short, default=0) + 1)
-    library = numbers(plain, config, [ids], ends_only=True)[0]
+    library = numbers(plain, config, ids)
     with ONE_THREAD:
-        hooked = numbers(model.bridge.original_model, config, [ids], ends_only=True)[0]
+        hooked = numbers(model.bridge.original_model, config, ids)
     computed = {"hooked model": hooked}
     # In float64, too, some families' code computes a softmax or a recurrence in float32.
     tolerance = SAME[torch.float32]

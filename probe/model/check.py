@@ -111,13 +111,9 @@ class Certificate:
     @property
     def summary(self) -> str:
         """One line with the model, the number of rows that hold, and the worst row."""
-        text = f"{sum(row.ok for row in self.rows)} of {len(self.rows)} rows hold"
-        if self.rows:
-            worst = (
-                f"{self.worst.error:.1e} of its scale ({self.worst.quantity} of {self.worst.where})"
-            )
-            text += f"; the largest difference is {worst}"
-        return f"{self.model_name} ({self.dtype}): {text}"
+        held = f"{sum(row.ok for row in self.rows)} of {len(self.rows)} rows hold"
+        worst = f"{self.worst.error:.1e} of its scale ({self.worst.quantity} of {self.worst.where})"
+        return f"{self.model_name} ({self.dtype}): {held}; the largest difference is {worst}"
 
     @property
     def ok(self) -> bool:
@@ -146,8 +142,7 @@ def certify(model: ModelSource, texts: Sequence[str] | str = DEFAULT_TEXTS) -> C
     texts, by layer and quantity.
 
     An encoder-decoder reads each text as source and as target. A failing row does not raise; see
-    `Certificate.require`. Raises InputError for a text that the model cannot read, and for a model
-    whose hooks stay active.
+    `Certificate.require`. Raises InputError for a text that the model cannot read.
 
     Example:
         >>> certificate = probe.certify("tiny-senses")
@@ -155,12 +150,6 @@ def certify(model: ModelSource, texts: Sequence[str] | str = DEFAULT_TEXTS) -> C
         (True, 1e-05)
     """
     model = as_model(model)
-    if model.origin.hooks:
-        raise InputError(
-            f"Cannot check {model.name} against its weights: it is {model.origin.hooked}, and the "
-            "effect of hooks does not follow from weights. Load it without hooks, or ask "
-            "probe.patch or probe.study, which need no certificate then."
-        )
     if isinstance(texts, str):
         texts = [texts]
     if not texts:
@@ -169,11 +158,6 @@ def certify(model: ModelSource, texts: Sequence[str] | str = DEFAULT_TEXTS) -> C
             "least one text. Give some, or omit it for two short ones."
         )
     return _certificate(model, texts, [(text, text) for text in texts])
-
-
-def not_asked(model: Model) -> Certificate:
-    """The certificate, without rows, of a model whose hooks stay active."""
-    return Certificate(model.name, str(model.dtype).removeprefix("torch."), (), ())
 
 
 def certify_pair(model: Model, source: str, target: str) -> Certificate:

@@ -559,8 +559,7 @@ def logit_lens(trace: Trace, at: int | str) -> Tensor:
 
     `-> depth d_vocab`
 
-    Raises UnsupportedModel for a model without a language-model head, and InputError if hooks act
-    after the last block.
+    Raises UnsupportedModel for a model without a language-model head.
 
     Example:
         >>> trace = probe.trace("tiny-senses", "a loan from the bank")
@@ -568,29 +567,10 @@ def logit_lens(trace: Trace, at: int | str) -> Tensor:
         >>> lens.shape[0], round(float(lens[-1].sum()), 2)  # depths, and the sum of a row
         (5, 1.0)
     """
+    _ = trace.logits  # raises for a model without a language-model head
     stream = residual_stream(trace, at)
-    at = position(trace.tokens, at)
-    return attention.softmax(_logits_of(trace, stream, at, "the logit lens"))
-
-
-def _logits_of(trace: Trace, stream: Tensor, at: int, doing: str) -> Tensor:
-    """The logits of vectors, from the final norm and the unembedding. `n d_model -> n d_vocab`
-
-    The last vector must be the output of the last block at position `at`. Raises InputError if the
-    model's logits there differ, because an active hook changes them.
-    """
-    # Read first, because it raises for a model without a language-model head, as it should.
-    model_logits = trace.logits[at].double()
     weights = trace.weights
-    logits = forward.unembed(weights, stream.to(weights.device)).cpu()
-    error = float((logits[-1].double() - model_logits).abs().max() / model_logits.abs().max())
-    if not error <= largest_error(logits.dtype, len(trace.resid_post)):
-        raise InputError(
-            f"Cannot read {doing} of {trace.model_name}: the weights after the last block give "
-            f"other logits than the model (off by {error:.0e} of the largest), because hooks act "
-            "there. Load it without these hooks."
-        )
-    return logits
+    return attention.softmax(forward.unembed(weights, stream.to(weights.device)).cpu())
 
 
 @dataclass(frozen=True, eq=False)
@@ -612,8 +592,8 @@ def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> Logit
     tokens: one id, or two for the logit of the first minus that of the second
 
     Norms, activations and caps in between are held at their values (see the module's docstring).
-    Raises InputError for invalid ids and if hooks act after the last block, and UnsupportedModel
-    for a model without a language-model head.
+    Raises InputError for invalid ids, and UnsupportedModel for a model without a language-model
+    head.
 
     Example:
         >>> model = probe.load("tiny-senses")
@@ -627,7 +607,7 @@ def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> Logit
         True
     """
     at = position(trace.tokens, at)
-    _logits_of(trace, residual_stream(trace, at)[-1:], at, "a logit's direction")
+    _ = trace.logits  # raises for a model without a language-model head
     weights = trace.weights.on("cpu")
     config = weights.config
     ids = [whole_number(token) for token in tokens]

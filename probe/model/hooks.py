@@ -83,8 +83,7 @@ def run(
     """Logits of one forward of the bridge on texts padded on the right. `-> row pos d_vocab`
 
     head: whether to run the unembedding, which takes much of the time for many sentences; without
-        it, the result is the last vectors, `row pos d_model`. A model whose hooks stay active
-        always runs it, because a hook may be on the whole model
+        it, the result is the last vectors, `row pos d_model`
 
     Numbers after a text's end are meaningless.
     """
@@ -98,8 +97,7 @@ def run(
     with ONE_THREAD:
         if targets is not None:
             return model.bridge(ids, attention_mask=mask, decoder_input=pad_rows(model, targets))
-        # A hook may be on the whole model.
-        if head or model.origin.hooks:
+        if head:
             return model.bridge(ids, attention_mask=mask)
         base = model.bridge.original_model.base_model
         # Without a cache, TransformerLens multiplies OLMo's float32 patterns with bfloat16 values,
@@ -108,28 +106,16 @@ def run(
         return base(ids, attention_mask=mask, use_cache=use_cache).last_hidden_state
 
 
-def run_cached(
-    model: Model,
-    ids: Sequence[int],
-    cache: "Cache",
-    *,
-    rows: int = 1,
-    start: int = 0,
-    head: bool = False,
-) -> Tensor:
-    """One forward of tokens that follow the `start` ones in `cache`, which takes theirs, too:
-    logits, or without `head` the last vectors. `-> row pos ...`"""
-    tokens = torch.tensor([[*ids]] * rows, device=model.device)
+def _run_cached(model: Model, ids: Sequence[int], cache: "Cache", *, start: int) -> None:
+    """One forward of tokens that follow the `start` ones in `cache`, to which their keys and values
+    are added.
+    """
+    tokens = torch.tensor([[*ids]], device=model.device)
     positions = {}
     if model.config.positions.kind == "rotary":  # Bamba's own count begins anew at every call
         positions["position_ids"] = torch.arange(start, start + len(ids), device=model.device)[None]
-    whole = model.bridge.original_model
-    inputs = {"past_key_values": cache, "use_cache": True} | positions
-    if head:
-        logits: Tensor = whole(tokens, **inputs).logits
-        return logits
-    last: Tensor = whole.base_model(tokens, **inputs).last_hidden_state
-    return last
+    base = model.bridge.original_model.base_model
+    base(tokens, past_key_values=cache, use_cache=True, **positions)
 
 
 def pad_rows(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
@@ -198,7 +184,7 @@ def read_last(
         return tensor[:, :, -1] if name == "pattern" else tensor[:, -1]
 
     with recording(model, select, _at_one_position(model)) as recorded:
-        run_cached(model, ids, cache, start=start)
+        _run_cached(model, ids, cache, start=start)
     return _stack_layers(model, recorded[""])
 
 

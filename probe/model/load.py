@@ -58,7 +58,6 @@ from probe.model.find import (
     weight_map,
 )
 from probe.model.hooks import check_hooks
-from probe.model.kept_hooks import attach_hooks, hooked_parts
 from probe.model.model import ONE_THREAD, RESAVE, Config, Model, read_json, refuse
 from probe.model.objects import (
     ModelObject,
@@ -140,7 +139,6 @@ def load(
     dtype: torch.dtype | str | None = None,
     prepend_bos: bool = True,
     split_special_tokens: bool = True,
-    hooks: str | None = None,
 ) -> Model:
     """A checked Model of a name, a folder, a GGUF file or a model in memory.
 
@@ -159,10 +157,6 @@ def load(
     split_special_tokens: whether a special token typed in the text, such as "[MASK]" or
         "<|im_start|>", is tokenised as plain characters; False for questions at a mask and for chat
         templates. It can also be set for a Model
-    hooks: "keep" to accept an object with hooks, which is refused otherwise. They stay active in
-        everything that is computed (a steering vector, say). No certificate can hold then, and
-        every result states this. `patch`, `trace` and `study` accept such a model, and each swap is
-        a whole forward of it; functions that run from the weights alone refuse it
 
     An object in memory stays unchanged and is loaded once: a second call with the same options
     returns the same Model, until its tensors, its config or the settings of its parts change. A
@@ -183,10 +177,9 @@ def load(
         >>> probe.load(model) is model
         True
     """
-    _require_options(prepend_bos, split_special_tokens, hooks)
-    model = _load(
-        source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos, hooks=hooks
-    )
+    require_flag(prepend_bos, "prepend_bos", doing="Loading a model")
+    require_flag(split_special_tokens, "split_special_tokens", doing="Loading a model")
+    model = _load(source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
     if not isinstance(source, Model):
         require_agreement(model)
     if split_special_tokens:
@@ -201,34 +194,21 @@ def _load(
     device: str | torch.device | None = None,
     dtype: torch.dtype | str | None = None,
     prepend_bos: bool = True,
-    hooks: str | None = None,
 ) -> Model:
     """The Model of a source, which was not compared with its library."""
     _require_unchanged_torch()
     if isinstance(source, str | os.PathLike):
-        _require_named(source, tokenizer, hooks)
+        _require_named(source, tokenizer)
         return _from_name(source, device=device, dtype=dtype, prepend_bos=prepend_bos)
-    if isinstance(source, Model) and hooks is None:
+    if isinstance(source, Model):
         _require_as_it_is(source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
         with ONE_THREAD:  # the run of another thread puts its hooks on the bridge
             require_untouched(source)
         return source
-    inner = source.bridge if isinstance(source, Model) else source
-    model_object = model_object_of(inner, keep_hooks=hooks is not None)
+    model_object = model_object_of(source)
     return _from_object(
         model_object, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos
     )
-
-
-def _require_options(prepend_bos: bool, split_special_tokens: bool, hooks: str | None) -> None:
-    """Raises InputError for values that these options cannot have."""
-    require_flag(prepend_bos, "prepend_bos", doing="Loading a model")
-    require_flag(split_special_tokens, "split_special_tokens", doing="Loading a model")
-    if hooks not in (None, "keep"):
-        raise InputError(
-            f'Cannot load a model with hooks={hooks!r}: expected "keep", which leaves the model\'s '
-            "hooks on, or nothing. Give one of these."
-        )
 
 
 def _require_unchanged_torch() -> None:
@@ -256,12 +236,8 @@ def _require_unchanged_torch() -> None:
         )
 
 
-def _require_named(source: str | os.PathLike[str], tokenizer: Any, hooks: str | None) -> None:
-    """Raises InputError for an empty name, and for options that only apply to an object."""
-    if hooks is not None:
-        raise InputError(
-            f"Cannot load {source} with hooks=: a name, a folder and a file have no hooks. Omit it."
-        )
+def _require_named(source: str | os.PathLike[str], tokenizer: Any) -> None:
+    """Raises InputError for an empty name, and for a tokenizer, which only applies to an object."""
     if tokenizer is not None:
         raise InputError(
             f"Cannot load {source} with tokenizer=: a name, a folder and a file have a tokenizer. "
@@ -343,7 +319,7 @@ def read_weights(model: ModelSource | Weights) -> Weights:
     model = load(model)
     require_single(model.config.architecture, "the reading of a word")
     (weights,) = read_stacks(model.weights, model.config).values()
-    return replace(weights, hooked=model) if model.origin.hooks else weights
+    return weights
 
 
 def _dtype(dtype: torch.dtype | str, source: object) -> torch.dtype:
@@ -606,8 +582,6 @@ def _from_object(
             return _load(earlier.model)
         if tokenizer is None:  # need be given only once
             tokenizer = earlier.tokenizer
-    if model_object.hooks:
-        _require_hookable(model_object)
     read = _unfolded if model_object.folded else _shared
     with quiet():
         model = read(
@@ -654,8 +628,7 @@ def _shared(
         model_class, settings, weights, config, where=model_object.label, extra=state_tensors
     )
     fresh = fresh.to(device or devices.pop())
-    if not model_object.hooks:
-        require_same(model_object, fresh, config, text_ids(own_tokenizer, config, settings))
+    require_same(model_object, fresh, config, text_ids(own_tokenizer, config, settings))
     bridge = boot_model(fresh, model_object.source or model_object.name, own_tokenizer)
     origin = Origin(
         "in memory",
@@ -664,30 +637,10 @@ def _shared(
         _sha256_of_tensors(weights),
         stored,
         read=_how(model_object, adapters, config),
-        hooks=hooked_parts(model_object),
     )
     name = " + adapter ".join((model_object.name, *adapters))
     model = Model(name, bridge, own_tokenizer, config, weights, origin, fresh.device, dtype)
-    _checked(model)
-    if model_object.hooks:  # after the check, which is of the model without hooks
-        ids = own_tokenizer(SHORT_TEXT, add_special_tokens=config.adds_special_tokens)["input_ids"]
-        attach_hooks(model_object, bridge, config, ids[: config.n_ctx])
-    return model
-
-
-def _require_hookable(model_object: ModelObject) -> None:
-    """Raises ModelError if hooks cannot be kept.
-
-    In compatibility mode they change other numbers than the original weights produce, and an
-    encoder-decoder's swaps are not run as whole forwards.
-    """
-    hooks = f"its hooks ({', '.join(hooked_parts(model_object))})"
-    if model_object.folded:
-        problem = f"it is in compatibility mode, and {hooks} were made for folded weights"
-        raise refuse(model_object.label, problem, "give it without enable_compatibility_mode()")
-    if getattr(model_object.original.config, "is_encoder_decoder", False):
-        problem = f"{hooks} cannot stay on in an encoder-decoder"
-        raise refuse(model_object.label, problem, "give it without them")
+    return _checked(model)
 
 
 def _how(model_object: ModelObject, adapters: tuple[str, ...], config: Config) -> str:

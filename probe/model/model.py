@@ -265,19 +265,13 @@ class Model:
             rules.pop(name, None)
         return content_key(self.key, rules, self.tokenizer.bos_token_id)
 
-    @property
-    def label(self) -> str:
-        """The model's name, with the hooks that are active."""
-        return f"{self.name}, {self.origin.hooked}" if self.origin.hooks else self.name
-
     def __repr__(self) -> str:
         c = self.config
         layers = f"{c.n_layers} + {c.n_decoder_layers}" if c.n_decoder_layers else str(c.n_layers)
         size = f"{layers} layers x {c.n_heads} heads, d_model {c.d_model}"
         origin = self.origin
         file = f", {origin.file} stored in {origin.stored}" if origin.is_quantised else ""
-        hooks = f", {origin.hooked}" if origin.hooks else ""
-        return f"<Model {self.name}: {size}, {origin.kind}{file}{hooks}>"
+        return f"<Model {self.name}: {size}, {origin.kind}{file}>"
 
 
 def require_heads(config: Config, doing: str, instead: str) -> None:

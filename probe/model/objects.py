@@ -8,8 +8,7 @@ around the same tensors.
 
 Anything else that could change the object's output, such as a modified forward or an adapter that
 is merged differently, is detected by a test: on one short text, the object must compute what its
-tensors give. The owner's hooks are refused, or kept on request: then the same functions are put on
-the same parts of the bridge, and the bridge must compute what the object computes.
+tensors give. A model on which its owner has put hooks is refused.
 """
 
 import copy
@@ -28,7 +27,7 @@ from probe.model.bridge import RENAMED, UPCAST, as_in_files, in_short, narrowed_
 from probe.model.config import config_from, row_of
 from probe.model.find import name_of
 from probe.model.model import Config, Model, refuse
-from probe.model.owner_hooks import KEPT, Hook, hooks_of, require_no_hooks
+from probe.model.owner_hooks import require_no_hooks
 from probe.model.weights import check_finite, expected_shapes
 
 # Where other libraries keep the model that they wrap: nnsight, torch.compile, DataParallel, PEFT
@@ -69,14 +68,12 @@ class ModelObject:
     bridge: the bridge around it; None without one
     tokenizer: the tokenizer stored with it
     label: the object's name in sentences
-    hooks: the hooks that stay active
     """
 
     original: Any
     bridge: Any | None
     tokenizer: Any | None
     label: str
-    hooks: tuple[Hook, ...] = ()
 
     @property
     def source(self) -> str:
@@ -106,11 +103,11 @@ class ModelObject:
         )
 
 
-def model_object_of(source: object, *, keep_hooks: bool = False) -> ModelObject:
+def model_object_of(source: object) -> ModelObject:
     """The model in an object.
 
     Raises ModelError for a class, for an object without a model or without numbers, and for hooks
-    that would change the measurement, unless they are to be kept.
+    that would change the measurement.
     """
     from transformer_lens.model_bridge import TransformerBridge
 
@@ -129,8 +126,6 @@ def model_object_of(source: object, *, keep_hooks: bool = False) -> ModelObject:
         problem = "its class is code that came with the model, which is not certified"
         raise refuse(label, problem, "load it again without trust_remote_code")
     _require_weights(original, label)
-    if keep_hooks:
-        return ModelObject(original, bridge, tokenizer, label, tuple(hooks_of(inner)))
     require_no_hooks(inner, label)
     return ModelObject(original, bridge, tokenizer, label)
 
@@ -176,8 +171,8 @@ def _require_weights(original: nn.Module, label: str) -> None:
 
 
 def require_untouched(model: Model) -> None:
-    """Raises ModelError if the bridge of a Model was changed after loading: by hooks other than
-    the kept ones, or by TransformerLens' compatibility mode, which folds weights.
+    """Raises ModelError if the bridge of a Model was changed after loading: by hooks, or by
+    TransformerLens' compatibility mode, which folds weights.
 
     The bridge would then be another model than the weights.
     """
@@ -185,13 +180,13 @@ def require_untouched(model: Model) -> None:
     if model.bridge.compatibility_mode:
         problem = "it was put into compatibility mode, which folds and centres the weights"
         raise refuse(label, problem, "load the model again from what it was loaded from")
-    require_no_hooks(model.bridge, label, active=KEPT.get(model.bridge, ()))
+    require_no_hooks(model.bridge, label)
 
 
 def state_key(model_object: ModelObject) -> tuple[object, ...]:
     """The state of an object, to detect changes: its tensors, how often each was changed in
-    place, its config, the settings of its parts, the active adapters, and the hooks that are
-    kept. A change through `.data` is not detected.
+    place, its config, the settings of its parts, and the active adapters. A change through
+    `.data` is not detected.
     """
     tensors = (*model_object.original.parameters(), *model_object.original.buffers())
     versions = [(t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors]
@@ -205,14 +200,12 @@ def state_key(model_object: ModelObject) -> tuple[object, ...]:
         for layer in model_object.original.modules()
         if _is_adapted(layer)
     ]
-    hooks = [(hook.part, id(hook.function)) for hook in model_object.hooks]
     settings = [_settings_of(module) for module in model_object.original.modules()]
     config = repr(getattr(model_object.original, "config", None))
     return (
         model_object.folded,
         tuple(versions),
         tuple(adapters),
-        tuple(hooks),
         tuple(settings),
         config,
     )
@@ -374,12 +367,12 @@ def require_same(model_object: ModelObject, fresh: Any, config: Config, ids: lis
     tensors, or does not run.
     """
     try:
-        logits = numbers(model_object.original, config, [ids], ends_only=True)
+        logits = numbers(model_object.original, config, ids)
     except RuntimeError as fault:
         problem = f"it does not run on a short text ({in_short(fault)})"
         step = "give one that runs, with all weights of one type, as model.float() makes them"
         raise refuse(model_object.label, problem, step) from fault
-    error = difference_of(logits, numbers(fresh, config, [ids], ends_only=True))
+    error = difference_of(logits, numbers(fresh, config, ids))
     if not error <= allowed_difference(model_object.original, fresh):
         problem = (
             f"on a short text it computes something else than its weights give (off by {error:.0e} "
@@ -430,38 +423,34 @@ def positions_at_ends(n: int) -> list[int]:
     return sorted({*range(min(n, AT_EACH_END)), *range(max(n - AT_EACH_END, 0), n)})
 
 
-def numbers(
-    model: Any, config: Config, rows: Sequence[list[int]], *, ends_only: bool = False
-) -> Tensor:
-    """The logits of a Hugging Face model on texts of one length, or the output of its last block
-    if it has no language-model head.
+def numbers(model: Any, config: Config, ids: Sequence[int]) -> Tensor:
+    """The logits of a Hugging Face model at the ends of a text, or the output of its last block if
+    it has no language-model head.
 
-    ends_only: whether only the first and the last positions are returned
-
-    Shape: `row pos d_vocab`, or `row pos d_model`
+    Shape: `pos d_vocab`, or `pos d_model`
 
     The model runs in evaluation mode, whatever its mode, with the plain implementations of
     attention ("eager") and experts: others round differently, and a router may then choose other
     experts.
     """
     device = next(model.parameters()).device
-    inputs = {"input_ids": torch.tensor(rows, device=device)}
+    inputs = {"input_ids": torch.tensor([[*ids]], device=device)}
     if config.start_token is not None:
-        targets = [[config.start_token, *ids[:-1]] for ids in rows]
-        inputs["decoder_input_ids"] = torch.tensor(targets, device=device)
-    positions = torch.tensor(positions_at_ends(len(rows[0])), device=device)
+        target = [config.start_token, *ids[:-1]]
+        inputs["decoder_input_ids"] = torch.tensor([target], device=device)
+    positions = torch.tensor(positions_at_ends(len(ids)), device=device)
     with torch.no_grad(), evaluating(model), _plainly(model):
         output = None
         if config.has_lm_head:
             only: dict[str, Any] = {}
-            if ends_only and "logits_to_keep" in inspect.signature(model.forward).parameters:
+            if "logits_to_keep" in inspect.signature(model.forward).parameters:
                 only["logits_to_keep"] = positions
             output = getattr(model(**inputs, **only, return_dict=True), "logits", None)
         if output is None:
             output = model.base_model(**inputs, return_dict=True).last_hidden_state
-    if ends_only and output.shape[1] > len(positions):
+    if output.shape[1] > len(positions):
         output = output[:, positions]
-    return output.double().cpu()
+    return output[0].double().cpu()
 
 
 @contextmanager

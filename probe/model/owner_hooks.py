@@ -1,11 +1,9 @@
-"""The hooks that a model's owner has put on it, and their places."""
+"""The hooks that a model's owner has put on it, which cause a refusal."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -14,60 +12,31 @@ from probe.model.model import refuse
 # Hooks of these packages belong to the way a model runs; they do not change its meaning.
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "transformer_lens", "nnsight")
 WHOLE = "the whole model"  # the name of a hook's part if it is on the model itself
-# By bridge: the functions of hooks that stay active.
-KEPT: WeakKeyDictionary[Any, list[Callable[..., Any]]] = WeakKeyDictionary()
+REMOVE = "call remove() on the handle that register_forward_hook gave"
+RESET = "call bridge.reset_hooks(including_permanent=True)"
 
 
-@dataclass(frozen=True, eq=False)
-class Hook:
-    """A function on a part of a model.
+def require_no_hooks(inner: Any, label: str) -> None:
+    """Raises ModelError for a model on which its owner has put hooks."""
+    for part, step in _hooks_of(inner):
+        problem = f"it carries hooks ({part}), which would change what is measured"
+        raise refuse(label, problem, f"{step}, or put the change into the weights")
 
-    part: the name of the module, or of TransformerLens' hook point (`on_point`)
-    before: whether it gets the module's input, not its output
-    with_kwargs: whether it also gets keyword arguments, as in torch
+
+def _hooks_of(inner: Any) -> Iterator[tuple[str, str]]:
+    """The name of the part that carries each of the owner's hooks, and how to remove the hook.
+    Libraries' hooks and hooks of gradients are excluded.
     """
-
-    part: str
-    function: Callable[..., Any]
-    on_point: bool = False
-    before: bool = False
-    with_kwargs: bool = False
-
-
-def require_no_hooks(inner: Any, label: str, active: Sequence[Callable[..., Any]] = ()) -> None:
-    """Raises ModelError for a model with hooks other than `active`."""
-    hook = next((hook for hook in hooks_of(inner) if hook.function not in active), None)
-    if hook is None:
-        return
-    problem = f"it already carries hooks ({hook.part}), which would change what is measured"
-    step = "call remove() on the handle that register_forward_hook gave"
-    if hook.on_point:
-        step = "call bridge.reset_hooks() first"
-    raise refuse(label, problem, f'{step}, or keep them with hooks="keep"')
-
-
-def hooks_of(inner: Any) -> Iterator[Hook]:
-    """The owner's hooks on a model, part by part, in the order in which they run. Libraries'
-    hooks and hooks of gradients are excluded.
-    """
-    points = dict.fromkeys(getattr(inner, "hook_dict", {}).values())  # some have several names
-    for point in sorted(points, key=lambda point: point.name):
-        for handle in point.fwd_hooks:
-            if not _of_library(handle.user_hook):
-                yield Hook(point.name, handle.user_hook, on_point=True)
+    for point in getattr(inner, "hook_dict", {}).values():
+        if not all(_of_library(handle.user_hook) for handle in point.fwd_hooks):
+            yield point.name, RESET
     memo: set[nn.Module] = set()
     # The model that a bridge runs is not a submodule of it.
     roots = (inner, getattr(inner, "original_model", inner))
     for name, module in chain.from_iterable(root.named_modules(memo) for root in roots):
-        part = name.replace("_original_component.", "") or WHOLE  # `_part_of` finds it without this
-        for number, function in module._forward_pre_hooks.items():
-            if not _of_library(function):
-                with_kwargs = number in module._forward_pre_hooks_with_kwargs
-                yield Hook(part, function, before=True, with_kwargs=with_kwargs)
-        for number, function in module._forward_hooks.items():
-            if not _of_library(function):
-                with_kwargs = number in module._forward_hooks_with_kwargs
-                yield Hook(part, function, with_kwargs=with_kwargs)
+        functions = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+        if not all(map(_of_library, functions)):
+            yield name.replace("_original_component.", "") or WHOLE, REMOVE
 
 
 def _of_library(hook: Any) -> bool:

@@ -19,7 +19,6 @@ from probe.model.model import Model
 from probe.model.records import CrossTrace, PairTrace, TargetStates, TargetTrace, Trace
 from probe.model.tokens import (
     Tokens,
-    batch_by_length,
     batch_of_like_length,
     in_order,
     position,
@@ -58,7 +57,7 @@ def trace(model: ModelSource, text: str, target: str | None = None) -> Trace | P
     if target is None:
         run = hooks.read(model, tokens.ids)
         logits = run.logits if model.config.has_lm_head else None
-        return Trace(tokens, model.label, run.stacks[""], head_output=logits, **run.tensors[""])
+        return Trace(tokens, model.name, run.stacks[""], head_output=logits, **run.tensors[""])
     return _trace_pair(model, tokens, target_tokens(model, target))
 
 
@@ -82,7 +81,7 @@ def _require_target(model: Model, target: str | None) -> None:
 def _trace_pair(model: Model, source: Tokens, target: Tokens) -> PairTrace:
     """All three attentions of an encoder-decoder, from one run."""
     run = hooks.read(model, source.ids, target.ids)
-    name = model.label
+    name = model.name
     stacks = run.stacks
     tensors = run.tensors
     encoder = Trace(source, name, stacks["encoder"], head_output=None, **tensors["encoder"])
@@ -107,7 +106,7 @@ def trace_target(model: Model, tokens: Tokens, at: int | str) -> TargetTrace:
             f"Cannot trace one position of a text of {len(tokens)} tokens: got position {pos}. "
             f"Choose one from 0 to {len(tokens) - 1}."
         )
-    if weights.causal and weights.hooked is None:
+    if weights.causal:
         states, v = _read_in_chunks(model, tokens.ids[: pos + 1])
     else:
         tensors = hooks.read(model, tokens.ids).tensors[""]
@@ -173,10 +172,7 @@ def target_states(
     ]
     width = max(map(len, rows))
     states: dict[str, list[Tensor]] = defaultdict(list)
-    lengths = [len(row) for row in rows]
-    batches = batch_of_like_length(lengths)
-    if weights.hooked is not None:  # no padding, because a hook may count positions from the end
-        batches = batch_by_length(lengths, most_rows=len(rows))
+    batches = batch_of_like_length([len(row) for row in rows])
     for batch in batches:
         tensors = hooks.read_at(
             model,

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,9 +19,6 @@ from torch import Tensor
 from probe.model.architectures.family import ROLES_OF_HEADS, Attention
 from probe.model.model import Config, refuse
 from probe.model.recurrence import GatedDeltaRule, Mixer, ShortConvolution, StateSpace
-
-if TYPE_CHECKING:
-    from probe.model.model import Model
 
 
 class Expert(NamedTuple):
@@ -199,16 +196,12 @@ def _side_by_side(part: Tensor) -> Tensor:
 class Weights:
     """The weights of one stack: its blocks, all raw tensors by name, its config, and its row of
     the table.
-
-    hooked: the model, if its owner's hooks stay active. Its quantities do not follow from the
-        weights alone, so swaps are run as whole forwards of it
     """
 
     blocks: tuple[Block, ...]
     raw: Mapping[str, Tensor]
     config: Config
     attention: Attention
-    hooked: "Model | None" = None
 
     def __repr__(self) -> str:
         layers, heads, d_model, _ = self.shape
@@ -257,7 +250,7 @@ class Weights:
     def writing(self) -> "Weights":
         """The weights reduced to `Block.writing` of every block, without raw tensors."""
         blocks = tuple(block.writing() for block in self.blocks)
-        return replace(self, blocks=blocks, raw={}, hooked=None)
+        return replace(self, blocks=blocks, raw={})
 
     def on(self, device: str | torch.device) -> "Weights":
         """The same weights on another device."""

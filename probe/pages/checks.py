@@ -119,12 +119,11 @@ def _extreme(p: list[float], extreme: Callable[[Iterable[float]], float], sign: 
 
 
 def certificate(frame: pd.DataFrame) -> Section:
-    """How many comparisons hold, the worst of them, and every one from worst to best; none where no
-    certificate was asked for."""
+    """How many comparisons hold, the worst of them, and every one from worst to best."""
     rows = frame.sort_values("error", ascending=False, kind="stable").to_dict("records")
     for row in rows:
         row.setdefault("where", "" if pd.isna(row["layer"]) else f"layer {row['layer']}")
-    return {"rows": rows, "held": int(frame["ok"].sum()), "worst": rows[0] if rows else None}
+    return {"rows": rows, "held": int(frame["ok"].sum()), "worst": rows[0]}
 
 
 def data_used(findings: Mapping[str, WordFindings], left_out: pd.DataFrame) -> Section:

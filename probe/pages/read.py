@@ -135,7 +135,7 @@ def _frames(path: Path, names: Sequence[str]) -> dict[str, pd.DataFrame]:
 
 def _origin(manifest: Mapping[str, Any]) -> Origin:
     return Origin(
-        **manifest["origin"] | {"hooks": tuple(manifest["origin"]["hooks"])},
+        **manifest["origin"],
         sha256=manifest["weights_sha256"],
         stored=manifest["weights_stored_as"],
         read=manifest["weights_read_from"],

@@ -132,7 +132,6 @@ def _study(study: Study) -> str:
             model_name=study.model_name,
             origin=study.origin.kind,
             quantised=study.origin.quantised(study.certificate.dtype),
-            hooked=study.origin.hooked,
             answer=answer(findings),
             findings=findings,
             frames=study.frames,

@@ -10,8 +10,6 @@ heads       swaps of every head, of pairs in both directions, and of sets of hea
 gradients   estimates of swaps of heads by gradients
 mlps        swaps of MLPs and mixers
 tokens      other tokens in the word's position
-hooked      swaps of sets of heads in a model whose hooks stay active: a whole forward for each
-            variant
 sets        sets of heads: masks, curve sizes, random matches, faithfulness
 pair        two cached runs; a run that goes on from a changed stream, frozen or patched; text
             generated from a patched run

@@ -22,7 +22,6 @@ from probe.model.batched import PositionTerms
 from probe.model.load import ModelSource, read_weights
 from probe.model.tokens import batch_by_length, in_order
 from probe.model.weights import Weights
-from probe.patching import hooked
 from probe.patching.inputs import (
     Rows,
     Texts,
@@ -54,8 +53,6 @@ PAIRS = "Cannot swap pairs"
 
 # Runs a batch of texts, given with their row numbers.
 BatchRun = Callable[[Texts, list[int], PositionTerms], Sequence[Tensor]]
-# `swap_sets` with arguments that have been checked.
-SetRunner = Callable[..., Tensor]
 
 
 def swap_heads(
@@ -96,8 +93,7 @@ def swap_heads(
     weights = read_weights(model)
     rows, donor_z, directions = swap_inputs(weights, texts, donor_z, directions, HEADS)
     head_sets = _all_but_one(weights, donor_z.shape[1])
-    run = runner_of(weights)
-    shifts = run(weights, rows, donor_z, head_sets, directions, length=length)
+    shifts = _swap_sets(weights, rows, donor_z, head_sets, directions, length=length)
     return shifts.unflatten(1, donor_z.shape[1:3])
 
 
@@ -171,8 +167,7 @@ def swap_sets(
 
     Directions that differ between rows, `row stage d_model`, are read after each block; one more
     stage is read after the final norm: `-> row set stage`. With several directions at each stage,
-    `row stage direction d_model`, the result is `row set stage direction`. In a model whose hooks
-    stay active, each set costs a whole forward of each text.
+    `row stage direction d_model`, the result is `row set stage direction`.
 
     Example:
         >>> import torch
@@ -190,14 +185,7 @@ def swap_sets(
     weights = read_weights(model)
     rows, donor_z, directions = swap_inputs(weights, texts, donor_z, directions, HEADS)
     head_sets = as_sets(head_sets, donor_z, "Cannot swap sets of heads")
-    return runner_of(weights)(weights, rows, donor_z, head_sets, directions, length=length)
-
-
-def runner_of(weights: Weights) -> SetRunner:
-    """The function that swaps sets of heads in a model: in variants of a run, or in a whole
-    forward for each set if the model's hooks stay active.
-    """
-    return _swap_sets if weights.hooked is None else hooked.swap_sets
+    return _swap_sets(weights, rows, donor_z, head_sets, directions, length=length)
 
 
 def _swap_sets(
@@ -209,7 +197,7 @@ def _swap_sets(
     *,
     length: bool,
 ) -> Tensor:
-    """`swap_sets` in variants of a run."""
+    """`swap_sets` with arguments that have been checked."""
     at_once = len(head_sets) if weights.causal else SETS_AT_ONCE
     parts = []
     for batch in head_sets.split(at_once):

@@ -28,7 +28,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probe.errors import InputError
 from probe.model import batched, forward
 from probe.model.batched import KeysValues, Past, PositionTerms, Projected
 from probe.model.tokens import TargetText
@@ -167,11 +166,7 @@ class Cross(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What is the same in every block of a run.
-
-    Raises InputError for the weights of a model whose hooks stay active, because a run from weights
-    does not include them.
-    """
+    """What is the same in every block of a run."""
 
     weights: Weights
     terms: PositionTerms
@@ -181,9 +176,6 @@ class Run:
     edit_at: Tensor | None = None  # batch: the live position that is edited
     read_at: Tensor | None = None  # batch: the live position that is read; None for all of them
     cross: Cross | None = None  # whose heads are then the ones that are edited
-
-    def __post_init__(self) -> None:
-        require_unhooked(self.weights)
 
     def steps(
         self, entering: Tensor, past: Iterable[Past | None] | None = None
@@ -202,18 +194,6 @@ class Run:
             step = Step(self, layer, resid, past_of_layer)
             worked(resid.shape[:-1].numel())
             yield step
-
-
-def require_unhooked(weights: Weights) -> None:
-    """Raises InputError for the weights of a model whose hooks stay active."""
-    if weights.hooked is None:
-        return
-    hooks = ", ".join(weights.hooked.origin.hooks)
-    raise InputError(
-        f"Cannot run {weights.hooked.name} from its weights: it was loaded with its hooks "
-        f"({hooks}), which run only in whole forwards. Ask probe.patch or probe.study, or load "
-        "it without hooks."
-    )
 
 
 @dataclass(eq=False)

@@ -45,8 +45,8 @@ ENDS = tuple(name for name in EDGE_FIELDS if name.endswith(("layer", "head")))
 def frames(evidence: Sequence[WordEvidence], *, seed: int) -> dict[str, pd.DataFrame]:
     """The frames `positions` and `edges` of every word.
 
-    Empty for a model that reads both ways, without aligned pairs, or if hooks stay on. A hybrid has
-    rows in `positions` only.
+    Empty for a model that reads both ways or without aligned pairs. A hybrid has rows in
+    `positions` only.
     """
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in COLUMNS}
     for word in evidence:

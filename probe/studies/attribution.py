@@ -64,8 +64,8 @@ def qk_attribution(
         target for the decoder. The names of parts of cross-attention begin with "cross"
 
     Raises InputError for a word, position, layer or head that does not exist, a token that the mask
-    hides, a layer without attention, a target that is missing or cannot be used, or a model with
-    hooks; CrossCheckError if the rows miss the model's score by more than rounding.
+    hides, a layer without attention, or a target that is missing or cannot be used;
+    CrossCheckError if the rows miss the model's score by more than rounding.
 
     Example:
         >>> place = {"layer": 1, "head": 2, "at": "bank", "source": "river"}
@@ -214,7 +214,7 @@ def qk_interventions(
             columns[name] = getattr(replaced, name).numpy()
         frames.append(pd.DataFrame(columns))
     frame = pd.concat(frames, ignore_index=True)
-    frame.attrs["model"] = model.label
+    frame.attrs["model"] = model.name
     return frame
 
 
@@ -257,16 +257,11 @@ class Reading(NamedTuple):
 def _load_checked(model: ModelSource, request: Request, doing: str) -> Model:
     """The loaded model.
 
-    Raises InputError for a model with hooks, a layer or head that does not exist, a layer without
-    attention, and an unknown `by` or `stack`.
+    Raises InputError for a layer or head that does not exist, a layer without attention, and an
+    unknown `by` or `stack`.
     """
     model = load(model)
     config = model.config
-    if model.origin.hooks:
-        raise InputError(
-            f"{doing} of {model.name}: it is {model.origin.hooked}, and the write of a hook does "
-            "not belong to any part. Load it without hooks, or swap with probe.patch."
-        )
     of_decoder = config.start_token is not None and request.stack != "encoder"
     layers = config.n_decoder_layers if of_decoder else config.n_layers
     bounds = (("layer", request.layer, layers), ("head", request.head, config.n_heads))
@@ -356,7 +351,7 @@ def _trace_of(model: Model, text: str | Trace | PairTrace, target: str | None) -
     if isinstance(text, str):
         return trace(model, text) if target is None else trace(model, text, target)
     traced = text.cross if isinstance(text, PairTrace) else text
-    if traced.model_name != model.label:
+    if traced.model_name != model.name:
         raise InputError(
             f"Cannot split scores of {model.name}: the trace is one of {traced.model_name}. Give "
             "the model that was traced."
@@ -458,5 +453,5 @@ def _frame(
             sums[label] = sums.get(label, 0.0) + value
     rows = [(*label, value) for label, value in sums.items()]
     frame = pd.DataFrame(rows, columns=columns)
-    frame.attrs["model"] = model.label
+    frame.attrs["model"] = model.name
     return frame

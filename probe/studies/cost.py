@@ -220,7 +220,7 @@ def _extra_memory(model: Model, materials: Sequence[Material], sizes: Sequence[S
 def _bytes_of_kept_keys(model: Model, size: Size) -> int:
     """Bytes of the keys and values of the tokens before a word, which are kept in a causal
     model."""
-    if not size.causal or size.hooks:
+    if not size.causal:
         return 0
     # Twice, because another article before a noun makes another text.
     positions = 2 * size.sentences * size.tokens

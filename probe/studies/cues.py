@@ -146,8 +146,8 @@ def cues(
     baselines are listed next to it: the same words before unambiguous nouns, and their token
     embeddings.
 
-    Raises InputError for a model with hooks, a word without sentences, texts or frames without the
-    word, and too few cues; UnsupportedModel for an encoder-decoder; CrossCheckError if the
+    Raises InputError for a word without sentences, texts or frames without the word, and too few
+    cues; UnsupportedModel for an encoder-decoder; CrossCheckError if the
     certificate fails.
 
     Example:
@@ -162,11 +162,6 @@ def cues(
         raise InputError(f"{DOING}: got both sentences and texts. Give one of the two.")
     model = load(model)
     require_single(model.config.architecture, "a cue scan")
-    if model.origin.hooks:
-        raise InputError(
-            f"{DOING} of {model.name}: it is {model.origin.hooked}, and a scan runs from the "
-            "weights alone. Load it without hooks."
-        )
     report = progress or silent
     slots = ask(
         model,

@@ -40,10 +40,10 @@ def decompose(
         a column `stack` separates cross-attention ("cross") from the decoder's self-attention
         ("decoder")
 
-    Raises InputError for a word, position or token that does not exist, a target that is missing or
-    cannot be used, and a model with hooks; UnsupportedModel for a model without a language-model
-    head; CrossCheckError if the terms miss the hooked logits by more than 1e-4 of the largest, or
-    in bfloat16 by more than the rounding of all blocks.
+    Raises InputError for a word, position or token that does not exist, and a target that is
+    missing or cannot be used; UnsupportedModel for a model without a language-model head;
+    CrossCheckError if the terms miss the hooked logits by more than 1e-4 of the largest, or in
+    bfloat16 by more than the rounding of all blocks.
 
     Example:
         >>> tokens = (" and", " with")
@@ -55,12 +55,6 @@ def decompose(
         16
     """
     model = load(model)
-    if model.origin.hooks:
-        raise InputError(
-            f"Cannot decompose a logit of {model.name}: it is {model.origin.hooked}, and the write "
-            "of a hook does not belong to any component. Load it without hooks, or swap with "
-            "probe.patch."
-        )
     read_tokens = tokens if isinstance(tokens, tuple) else (tokens,)
     if len(read_tokens) not in (1, 2):
         raise InputError(

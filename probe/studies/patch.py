@@ -163,7 +163,7 @@ def patch(
         frames[number] = frame
     merged = len(pairs) - len(different)
     for frame in frames.values():
-        frame.attrs |= {"model": model.label, "axis": axis, "gap": between, "merged": merged}
+        frame.attrs |= {"model": model.name, "axis": axis, "gap": between, "merged": merged}
     if one_pair:
         return frames[0]
     for number, frame in frames.items():

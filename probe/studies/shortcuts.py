@@ -67,8 +67,8 @@ def shortcuts(
 
     Words that cannot be measured are left out, with their reasons in `frame.attrs["left_out"]`.
 
-    Raises InputError for a word without sentences, if no word can be measured, or for a model with
-    hooks; UnsupportedModel for an encoder-decoder or a hybrid.
+    Raises InputError for a word without sentences, and if no word can be measured;
+    UnsupportedModel for an encoder-decoder or a hybrid.
 
     Example:
         >>> frame = probe.shortcuts("tiny-senses", "bank", pairs=4)
@@ -84,11 +84,6 @@ def shortcuts(
     model = load(model)
     require_surveyable(model, "a comparison with shortcuts")
     corpus = corpus_for(model, sentences)
-    if model.origin.hooks:
-        raise InputError(
-            f"{DOING} of {model.name}: it is {model.origin.hooked}, and gradients are taken from "
-            "weights, without hooks. Load it without hooks."
-        )
     by_word = corpus.by_word()
     spellings = choose_words(words, corpus)
     frames = []
@@ -105,7 +100,7 @@ def shortcuts(
             "sentences whose cue words can be split into folds, at least two of each of two senses."
         )
     frame = pd.concat(frames, ignore_index=True)
-    frame.attrs |= {"model": model.label, "left_out": left_out}
+    frame.attrs |= {"model": model.name, "left_out": left_out}
     return frame
 
 

@@ -23,7 +23,7 @@ from probe.experiments.material import (
     prepare,
     sentences_of,
 )
-from probe.experiments.measure import measure_gates, runnable
+from probe.experiments.measure import measure_gates
 from probe.experiments.observe import split_senses
 from probe.experiments.options import NounPlan, Options
 from probe.experiments.record import WordRecord
@@ -32,7 +32,7 @@ from probe.inference.across import summarise
 from probe.inference.nouns import ambiguity_gate
 from probe.inference.within import word_evidence
 from probe.model.architectures import require_single
-from probe.model.check import Certificate, certify, not_asked
+from probe.model.check import Certificate, certify
 from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
 from probe.progress import Progress, part_of, silent
@@ -156,8 +156,7 @@ class Study(StudyTables, Displayed):
 
     def __repr__(self) -> str:
         words = ", ".join(map(str, self.options["words"]))  # type: ignore[call-overload]
-        hooks = f", {self.origin.hooked}" if self.origin.hooks else ""
-        return f"<Study of {words} in {self.model_name}: {len(self.frames)} tables{hooks}>"
+        return f"<Study of {words} in {self.model_name}: {len(self.frames)} tables>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,8 +181,8 @@ class StudyInputs:
 
     @property
     def experiments(self) -> list[str]:
-        """The experiments that can be run in the model, in their order."""
-        return runnable(self.word_options.experiments, self.model)
+        """The names of the experiments, in the order in which they are run."""
+        return [name for name in EXPERIMENTS if name in self.word_options.experiments]
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -250,11 +249,6 @@ def study(
     encoder-decoder; CrossCheckError if the certificate fails: no number is reported from a model
     that disagrees with its weights.
 
-    In a model that was loaded with `hooks="keep"`, every swap is a whole forward pass. The study
-    then measures words, heads, verdicts and how many heads are enough. It has no certificate and no
-    comparison with nouns, and the tables that are computed from weights alone are absent: `shares`,
-    `head_parts`, `positions`, `edges` and `paths`.
-
     Example:
         >>> study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=8)
         >>> len(study.heads)  # one row per head: 4 layers x 4 heads
@@ -266,7 +260,7 @@ def study(
     model = load(model)
     require_single(model.config.architecture, "a study")
     options = _checked_options(
-        model, seed=seed, max_pairs=max_pairs, permutations=permutations, controls=controls
+        seed=seed, max_pairs=max_pairs, permutations=permutations, controls=controls
     )
     inputs = _checked_inputs(model, words, sentences, options=options, experiments=experiment_names)
     progress = progress or silent
@@ -297,22 +291,14 @@ def study(
 
 
 def _checked_options(
-    model: Model,
     *,
     seed: int,
     max_pairs: int,
     permutations: int,
     controls: Sequence[str] | str | None,
 ) -> StudyOptions:
-    """The options of a study; without nouns for a model with hooks.
-
-    Raises InputError for an invalid number, and for nouns that a user names for a model with hooks.
-    """
-    nouns = as_nouns(controls)
-    if model.origin.hooks:
-        _require_no_nouns(model, nouns)
-        nouns = ()
-    options = StudyOptions(seed, max_pairs, permutations, nouns)
+    """The options of a study. Raises InputError for an invalid number."""
+    options = StudyOptions(seed, max_pairs, permutations, as_nouns(controls))
     if whole_number(permutations) is None or permutations < FEWEST_PERMUTATIONS:
         raise InputError(
             f"{DOING}: got permutations = {permutations!r}, expected a whole number from "
@@ -389,17 +375,14 @@ def _cost(inputs: StudyInputs) -> StudyCost:
 
 
 def _certificate(model: Model, materials: Sequence[Material]) -> Certificate:
-    """The certificate of a sentence of each word; an empty one for a model with hooks."""
-    if model.origin.hooks:
-        return not_asked(model)
+    """The certificate of a sentence of each word."""
     return certify(model, [material.sentences[0].text for material in materials]).require()
 
 
 def _word_jobs(inputs: StudyInputs, out: str | Path | None) -> list[WordJob]:
     """The words to measure, with the files for their records in the folder `out`."""
     files: dict[str, Path] = {}
-    # A key does not depend on hooks, so no record of a model with hooks is stored.
-    if out is not None and not inputs.model.origin.hooks:
+    if out is not None:
         job = job_of(inputs.model, inputs.word_options)
         files = {
             word: word_file(Path(out), job, corpus.sentences)
@@ -521,12 +504,3 @@ def preview_gates(
                 )
             previews.append(preview)
     return previews
-
-
-def _require_no_nouns(model: Model, nouns: tuple[str, ...] | None) -> None:
-    """Raises InputError if unambiguous nouns are requested for a model with hooks."""
-    if nouns:
-        raise InputError(
-            f"{DOING} in {model.name}, {model.origin.hooked}, with controls: unambiguous nouns are "
-            "run from the weights alone. Omit controls, or study the model without hooks."
-        )

@@ -240,7 +240,6 @@ def walk(
     """
     model = load(model)
     require_heads(model.config, "a walk", "read its tensors with trace, and its heads with report")
-    _require_unhooked(model)
     check_texts(model, text, target, beside, against)
     check_pair(head)
     if target is None:
@@ -283,20 +282,8 @@ def walk(
         frames=frames(
             model, scene, measured, effects, parameters=parameters, certificate=certificate
         ),
-        block=page_block(model, scene, measured, effects)
-        # Writes of hooks are not part of the stream.
-        | {"scores": None if model.origin.hooks else score_rows(scene)},
+        block=page_block(model, scene, measured, effects) | {"scores": score_rows(scene)},
     )
-
-
-def _require_unhooked(model: Model) -> None:
-    """Raises InputError for a model whose hooks stay on."""
-    if model.origin.hooks:
-        raise InputError(
-            f"Cannot walk a text through {model.name}: it is {model.origin.hooked}, and every step "
-            "of a walk is recomputed from the weights alone. Load it without hooks, or ask "
-            "probe.trace or probe.patch."
-        )
 
 
 def check_texts(

@@ -136,12 +136,11 @@ def test_first_from_the_hub_with_a_bar_on_a_terminal_then_from_the_cache_when_th
         "stored": "float32",
         "read": "",
         "file": "",
-        "hooks": [],
     }
     assert hub.fetched() == FILES
 
     use(NOBODY)
-    assert vars(probe.load(NAME).origin) == first | {"hooks": ()}  # JSON has lists only
+    assert vars(probe.load(NAME).origin) == first
     assert [row.name for row in probe.available() if "local cache" in row.where] == [NAME]
     assert capfd.readouterr().err == ""
 

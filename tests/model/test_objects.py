@@ -121,7 +121,6 @@ def test_an_object_and_a_file_of_the_same_numbers_give_the_same(tmp_path: Path) 
         "location": "llama",
         "file": "",
         "revision": None,
-        "hooks": [],
     }
     assert manifest["weights_read_from"] == "LlamaForCausalLM"
     assert manifest["weights_sha256"] == model.origin.sha256 != from_file.origin.sha256
@@ -344,8 +343,6 @@ def test_a_tokenizer_is_remembered_through_every_change_of_its_object() -> None:
     assert probe.load(source, dtype="float64").tokenizer is tokenizer
     replacement = family_tokenizer("llama")
     assert probe.load(source, tokenizer=replacement).tokenizer is replacement
-    source.model.layers[0].register_forward_hook(lambda module, arguments, output: output)
-    assert probe.load(source, hooks="keep").tokenizer is replacement
     assert "its tokenizer is unknown" in refusal(in_memory("llama"))
 
 
@@ -932,9 +929,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a hook": (
         with_a_hook,
         (
-            "the LlamaForCausalLM: it already carries hooks (model.layers.1), which would change what "
-            "is measured. Call remove() on the handle that register_forward_hook gave, or keep them "
-            'with hooks="keep".'
+            "the LlamaForCausalLM: it carries hooks (model.layers.1), which would change what is "
+            "measured. Call remove() on the handle that register_forward_hook gave, or put the change "
+            "into the weights."
         ),
     ),
     "half": (
@@ -1026,15 +1023,18 @@ def test_a_hook_of_the_user_on_a_bridge_is_refused_and_hooks_of_the_bridge_are_n
     bridge: TransformerBridge = boot(make_family(tmp_path / "bert", "bert"))
     bridge.add_hook("blocks.0.attn.hook_z", lambda z, hook: z)
     assert refusal(bridge) == (
-        "Cannot load the bridge: it already carries hooks (blocks.0.attn.o.hook_in), which would "
-        'change what is measured. Call bridge.reset_hooks() first, or keep them with hooks="keep".'
+        "Cannot load the bridge: it carries hooks (blocks.0.attn.o.hook_in), which would change what "
+        "is measured. Call bridge.reset_hooks(including_permanent=True), or put the change into the "
+        "weights."
     )
-    bridge.reset_hooks()
+    bridge.reset_hooks(including_permanent=True)
     assert probe.load(bridge).origin.kind == "in memory"
     bridge.hook_dict["blocks.0.mlp.in.hook_in"].add_hook(
         lambda tensor, hook: tensor, is_permanent=True
     )
-    assert "it already carries hooks (blocks.0.mlp.in.hook_in)" in refusal(bridge)
+    assert "it carries hooks (blocks.0.mlp.in.hook_in)" in refusal(bridge)
+    bridge.reset_hooks(including_permanent=True)
+    assert probe.load(bridge).origin.kind == "in memory"
 
 
 def test_hooks_added_to_the_bridge_of_a_model_are_refused_by_every_function() -> None:
@@ -1042,8 +1042,8 @@ def test_hooks_added_to_the_bridge_of_a_model_are_refused_by_every_function() ->
     before = probe.trace(model, "The river bank").logits
     point = "blocks.1.hook_resid_pre"
     message = (
-        "Cannot load the bridge of tiny-senses: it already carries hooks ({}), which would change "
-        'what is measured. Call {}, or keep them with hooks="keep".'
+        "Cannot load the bridge of tiny-senses: it carries hooks ({}), which would change what is "
+        "measured. Call {}, or put the change into the weights."
     )
 
     def refused(by: str, step: str) -> None:
@@ -1057,11 +1057,8 @@ def test_hooks_added_to_the_bridge_of_a_model_are_refused_by_every_function() ->
             assert str(caught.value) == message.format(by, step)
 
     with model.bridge.hooks(fwd_hooks=[(point, lambda resid, hook: 2 * resid)]):
-        refused("blocks.1.hook_in", "bridge.reset_hooks() first")
+        refused("blocks.1.hook_in", "bridge.reset_hooks(including_permanent=True)")
         assert not probe.certify(model).ok
-        with_hooks = probe.load(model, hooks="keep")
-    assert with_hooks.origin.hooks == ("blocks.1.hook_in",) and probe.load(with_hooks) is with_hooks
-    assert not torch.allclose(probe.trace(with_hooks, "The river bank").logits, before)
     handle = model.bridge.original_model.register_forward_hook(lambda *arguments: None)
     refused("the whole model", "remove() on the handle that register_forward_hook gave")
     handle.remove()

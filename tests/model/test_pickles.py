@@ -143,17 +143,6 @@ def test_a_deep_copy_shares_the_weights_but_not_the_numbers() -> None:
     assert copy.copy(record).z is record.z
 
 
-def test_a_trace_of_a_model_with_hooks_is_pickled_without_the_model() -> None:
-    plain = GPT2LMHeadModel(family_model("gpt2").bridge.original_model.config)
-    plain.transformer.h[0].register_forward_hook(lambda module, args, output: None)
-    model = probe.load(plain, tokenizer=family_model("gpt2").tokenizer, hooks="keep")
-    single = trace_target(model, probe.tokenize(model, TEXT), "muddy")
-    assert single.weights.hooked is model
-    assert_same(again(single).delta_e(0, 1), single.delta_e(0, 1))
-    whole = probe.trace(model, TEXT)
-    assert_same(again(whole).delta_e(0, 1, at=-1), whole.delta_e(0, 1, at=-1))
-
-
 def test_weights_that_share_one_block_of_memory_are_pickled_without_it() -> None:
     plain = GPT2LMHeadModel(family_model("gpt2").bridge.original_model.config)
     flat = parameters_to_vector(plain.parameters()).detach()

@@ -31,7 +31,6 @@ def test_a_manifest_records_everything_that_determines_a_result(model: Model) ->
         "location": model.name,
         "revision": None,
         "file": "",
-        "hooks": [],
     }
     assert record["weights_sha256"] == model.origin.sha256
     assert (record["seed"], record["command"], record["data_sha256"]) == (

@@ -241,16 +241,6 @@ SENTENCES = [
         "",
     ),
     (
-        lambda hooked: page_text.cautions(FRAMES, "made-up", "folder", hooked=hooked),
-        (
-            "made-up is run with hooks on h.1: every swap is a whole forward with the hooks on, and results that "
-            "need only the weights are omitted: shares, parts of heads, paths, and the comparison with unambiguous "
-            "nouns."
-        ),
-        "run with hooks on h.1",
-        "",
-    ),
-    (
         cautions,
         "“bank” has 2 forms, each a different token for the model: “bank” (4), “Bank” (4).",
         FRAMES | FORMS,
@@ -279,15 +269,6 @@ SENTENCES = [
         "model and the from-scratch math agree: the largest of 17 differences",
         OK,
         OK.assign(ok=[False, *[True] * 16]),
-    ),
-    (
-        lambda certificate: page_text.agreement(certificate, "run with hooks on h.1"),
-        (
-            "No certificate was asked for: the model is run with hooks on h.1, and what hooks do does not follow from "
-            "the weights."
-        ),
-        OK.head(0),
-        OK,
     ),
     (
         page_text.agreement,

@@ -44,7 +44,6 @@ import pandas as pd
 
 import probe
 from probe import charts
-from probe.stats import resampling
 
 MODEL = os.environ.get("PROBE_MODEL", "smollm2")
 model = probe.load(MODEL)
@@ -184,29 +183,30 @@ def by_sentence(rows: pd.DataFrame, labels: list[str], value: str) -> pd.DataFra
 
 def factors(table: pd.DataFrame) -> list[list[object]]:
     """The frames and the cue words of the sentences of a table."""
-    names = [table.index.get_level_values(name).tolist() for name in ("frame", "cue")]
-    return resampling.crossed_factors(*names)
+    return [table.index.get_level_values(name).tolist() for name in ("frame", "cue")]
 
 
 def share_of(table: pd.DataFrame, label: object) -> tuple[float, float, float]:
     """The share of a label in the sum of all, and its 95 % interval."""
     if label not in table:
         return (float("nan"),) * 3
-    return resampling.ratio_interval(
+    return probe.ratio_interval(
         table[label].to_numpy(), table.sum(axis=1).to_numpy(), factors(table)
     )
 
 
 def halves(table: pd.DataFrame) -> list[pd.DataFrame]:
     """The sentences of half of the cue words, in which parts are chosen, and the others."""
-    cues = table.index.get_level_values("cue").tolist()
-    return [table.iloc[rows] for rows in resampling.folds(cues, 2, seed=0)[0]]
+    cues = table.index.get_level_values("cue")
+    drawn = np.random.default_rng(0).permutation(sorted(set(cues)))
+    is_first = cues.isin(drawn[1::2])
+    return [table[is_first], table[~is_first]]
 
 
 def lost_parts(effects: pd.DataFrame, side: str) -> pd.DataFrame:
     """How much score is lost when a part of a side is replaced, mean over sentences, and p of no loss."""
     by_part = by_sentence(effects[effects["side"] == side], ["part"], "score")
-    p = resampling.bootstrap_t(by_part.to_numpy(), factors(by_part)).p
+    p = probe.bootstrap_t(by_part.to_numpy(), factors(by_part)).p
     return pd.DataFrame({"lost": by_part.mean(), "p": p})
 
 

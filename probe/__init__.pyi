@@ -39,6 +39,8 @@ from .studies.attribution import qk_interventions as qk_interventions
 from .studies.attribution import ov_attribution as ov_attribution
 from .studies.patch import patch as patch
 from .studies.patch import patch_hooks as patch_hooks
+from .stats.resampling import bootstrap_t as bootstrap_t
+from .stats.resampling import ratio_interval as ratio_interval
 from .stats.resampling import sign_flip_test as sign_flip_test
 from .walkthrough.walk import walk as walk
 from .walkthrough.walk import Walk as Walk

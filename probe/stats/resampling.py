@@ -256,6 +256,14 @@ def ratio_interval(
     factors: what varies, a label for each row: cue words, or frames and cue words
 
     Source: Cameron, Gelbach & Miller 2011.
+
+    Example:
+        >>> import numpy as np
+        >>> cue_words = ["mud", "boat", "lake", "mud", "boat", "lake"]
+        >>> part, whole = np.array([1.0, 2, 1, 1, 2, 2]), np.full(6, 3.0)
+        >>> ratio, low, high = probe.ratio_interval(part, whole, [cue_words])
+        >>> bool(low < ratio == 0.5 < high)
+        True
     """
     outer = outer_factors(factors)
     units = min(len(set(labels)) for labels in outer)
@@ -685,6 +693,14 @@ def bootstrap_t(
     does not vary; p is 1 for all effects if a factor has a single label.
 
     Source: Hall 1992 (bootstrap-t); Owen 2007 (crossed factors); Romano & Wolf 2005 (families).
+
+    Example:
+        >>> import numpy as np
+        >>> losses = np.array([[1, 0.1], [0.9, -0.2], [1.1, 0], [1.2, 0.1], [0.8, -0.1], [1, 0]])
+        >>> cue_words = ["mud", "boat", "lake", "loan", "cash", "debt"]
+        >>> test = probe.bootstrap_t(losses, [cue_words])
+        >>> test.p[0] < 0.05 < test.p[1]
+        np.True_
     """
     outer = outer_factors(factors)
     mean = effects.mean(0)

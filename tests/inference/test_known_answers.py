@@ -321,7 +321,7 @@ def test_the_planted_head_has_the_whole_effect_and_no_other_head_has_any(studied
         assert planted_row[name] == pytest.approx(1, abs=0.02), name
         assert other_heads[name].abs().max() < 0.02, name
     assert planted_row["rank"] == planted_row["rank_low"] == planted_row["rank_high"] == 1
-    assert abs(planted_row["same_sense"]) < 0.02 and abs(planted_row["self_repair"]) < 0.01
+    assert abs(planted_row["same_sense"]) < 0.02 and abs(planted_row["added_after"]) < 0.01
     assert planted_row["swap_low"] <= planted_row["swap"] <= planted_row["swap_high"]
     assert planted_row["attention_cue"] > 0.99
     assert heads.index[heads["verdict"] == "resolver"].tolist() == [planted[1]]

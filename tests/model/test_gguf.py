@@ -868,9 +868,9 @@ def test_a_bad_file_a_bad_device_and_a_bad_type_are_one_sentence_and_exit_2(
 
 
 def test_the_command_of_a_page_omits_default_options() -> None:
-    command = cli._command(["bank"], "dir/model.gguf", None, None, seed=0)
+    command = cli._command(["bank"], "dir/model.gguf", None, seed=0)
     assert command == "probe report bank --model model.gguf --seed 0"
-    command = cli._command(["bank"], "smollm2", None, None, seed=0, dtype="float64")
+    command = cli._command(["bank"], "smollm2", None, seed=0, dtype="float64")
     assert command == "probe report bank --model smollm2 --seed 0 --dtype float64"
 
 

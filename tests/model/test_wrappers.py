@@ -127,7 +127,7 @@ def test_the_text_part_is_certified_and_computes_what_the_whole_model_does(
     )
     ids = list(range(5, 30))
     text, both = (
-        numbers(source, from_folder.config, [ids])
+        numbers(source, from_folder.config, ids)
         for source in (from_folder.bridge.original_model, whole)
     )
     torch.testing.assert_close(text, both, rtol=0, atol=1e-6 * float(both.abs().max()))

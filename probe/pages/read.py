@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,12 @@ def _frames(path: Path, names: Sequence[str]) -> dict[str, pd.DataFrame]:
 
 
 def _origin(manifest: Mapping[str, Any]) -> Origin:
+    unknown = sorted(manifest["origin"].keys() - {each.name for each in fields(Origin)})
+    if unknown:
+        raise InputError(
+            f"Cannot read this result: an earlier version of probe wrote it (its manifest has "
+            f"{', '.join(unknown)}). Write the result again."
+        )
     return Origin(
         **manifest["origin"],
         sha256=manifest["weights_sha256"],

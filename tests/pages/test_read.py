@@ -80,3 +80,17 @@ def test_a_damaged_walk_is_refused(tmp_path: Path) -> None:
         probe.read(tmp_path)
     manifest = json.loads((tmp_path / MANIFEST).read_text("utf-8"))
     assert {"attention", "vectors"} <= set(manifest["frames"])
+
+
+def test_a_study_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    """Its manifest has entries that this version does not know."""
+    probe.write(RESULTS["study"](), tmp_path)
+    manifest = json.loads((tmp_path / MANIFEST).read_text("utf-8"))
+    manifest["origin"] |= {"hooks": []}
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(InputError) as refused:
+        probe.read(tmp_path)
+    assert str(refused.value) == (
+        "Cannot read this result: an earlier version of probe wrote it (its manifest has hooks). "
+        "Write the result again."
+    )

@@ -37,6 +37,10 @@ writes = probe.ov_attribution(model, RIVER, layer=0, head=1, at="bank", source=1
 swaps = probe.patch(model, RIVER, against=LOAN, at="bank")
 hooks = probe.patch_hooks(model, RIVER, against=LOAN, at="bank", heads=[(0, 1)])
 p = probe.sign_flip_test(swaps[["swap"]].to_numpy(), swaps["head"].tolist()).p
+losses = probe.bootstrap_t(swaps[["swap"]].to_numpy(), [swaps["head"].tolist()]).p
+ratio = probe.ratio_interval(
+    swaps["swap"].to_numpy(), swaps["gap"].to_numpy(), [swaps["head"].tolist()]
+)
 walk: Walk = probe.walk(model, RIVER, at="bank")
 page = probe.write(walk, "out")
 scan: Cues = probe.cues(model, "bank", texts=(RIVER, LOAN))

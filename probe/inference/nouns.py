@@ -290,11 +290,6 @@ def _gate_p(records: Sequence[NounRecord], nouns: Sequence[str], depth: int) -> 
 # --- effects of heads and MLPs --------------------------------------------------------------------
 
 
-def _read_depths(pair: SensePair, record: NounRecord) -> NDArray[np.intp]:
-    """The depth at which each compared head is read. `head`"""
-    return np.array([pair.reading.at[layer] for layer, _ in record.heads], dtype=np.intp)
-
-
 def has_gap(pair: SensePair, record: NounRecord, at: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Whether each noun has a gap at all of these depths. `noun`
 
@@ -308,37 +303,44 @@ def has_gap(pair: SensePair, record: NounRecord, at: NDArray[np.intp]) -> NDArra
 
 def _compare_heads(pair: SensePair, record: NounRecord, permutations: int) -> PartComparison | None:
     """The comparison of how far the swap of each head moves the word and the nouns."""
-    if pair.moved is None or pair.effects is None or not record.heads:
+    if pair.moved is None or not record.heads:
         return None
     layers, heads = np.array(record.heads).T
-    compared = compare_with_nouns(
-        pair,
-        record,
-        word=pair.moved[:, layers, heads][record.pair_of],
-        noun=record.net,
-        at=_read_depths(pair, record),
-        pair_of=record.pair_of,
-        noun_of=record.noun_of,
-        permutations=permutations,
-    )
-    if compared is None:
-        return None
-    return compared.scattered((layers, heads), pair.moved.shape[1:3])
+    of_word = pair.moved[:, layers, heads]
+    return _of_heads(pair, record, of_word, record.net, pair.reading.at, permutations)
 
 
 def _compare_writes(
     pair: SensePair, record: NounRecord, permutations: int
 ) -> PartComparison | None:
     """The comparison of how far the write of each head alone moves the word and the nouns."""
+    direct = pair.reading.direct
+    return _of_heads(pair, record, record.word_write, record.write, direct, permutations)
+
+
+def _of_heads(
+    pair: SensePair,
+    record: NounRecord,
+    word: Array,
+    noun: Array,
+    depths: Sequence[int],
+    permutations: int,
+) -> PartComparison | None:
+    """The comparison of the compared heads, as arrays of all heads.
+
+    word: `pair head measure`
+    noun: `swap head measure`
+    depths: at which the heads of each layer are read
+    """
     if pair.moved is None or pair.effects is None or not record.heads:
         return None
     layers, heads = np.array(record.heads).T
     compared = compare_with_nouns(
         pair,
         record,
-        word=record.word_write[record.pair_of],
-        noun=record.write,
-        at=np.array([pair.reading.direct[layer] for layer in layers], dtype=np.intp),
+        word=word[record.pair_of],
+        noun=noun,
+        at=np.asarray(depths, dtype=np.intp)[layers],
         pair_of=record.pair_of,
         noun_of=record.noun_of,
         permutations=permutations,

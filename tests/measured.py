@@ -6,6 +6,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from probe.experiments.material import Material
 from probe.experiments.measure import measure
@@ -63,6 +64,8 @@ def assert_same(record: Any, expected: Any) -> None:
         assert type(record) is type(expected)
         for field in fields(record):
             assert_same(getattr(record, field.name), getattr(expected, field.name))
+    elif isinstance(record, xr.Dataset):
+        xr.testing.assert_identical(record, expected)
     elif isinstance(record, Mapping):
         assert list(record) == list(expected)
         for key in record:

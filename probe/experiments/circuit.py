@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.experiments import design
+from probe.experiments.columns import Table
 from probe.experiments.nouns import NounInPlace, noun_runs
 from probe.experiments.observe import Observation, clearest
 from probe.experiments.plan import Size, Work
@@ -64,6 +65,10 @@ from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.splits import ALIGNED
 
+ORDER = 50
+NEEDS = ("nouns",)
+ANSWERS = False
+TABLES: dict[str, Table] = {}
 PAIRS = 8  # pairs that positions and edges are measured on
 MOST_TOTALS = 500  # edges of a layout whose total effect is run
 MOST_EDGES = 1_000_000  # edges of a layout, which are all held in memory, for every pair

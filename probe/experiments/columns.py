@@ -1,13 +1,27 @@
-"""The tables of an experiment: its measurements as columns, and the meaning of each column."""
+"""The tables of an experiment: the meaning of each column, and the rows of a word.
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+The result of an experiment is an `xarray.Dataset` whose dims have the axis words of the package,
+such as `pair layer head`. A row of a table is an element of the dataset, so most tables are
+`rows(data)`. A column is declared once, in the table of its experiment; the variables of a dataset
+take their meaning and unit from there.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
 
 from probe.experiments.record import SensePair, WordRecord
+from probe.tidy import by_head, stacked, with_key
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 # The columns that identify the pair of senses of a row.
 KEYS = ("word", "sense_a", "sense_b")
 Columns = Mapping[str, Any]  # values by name
+Variables = Mapping[str, tuple[str, Any]]  # by name: dims, separated by spaces, and values
 
 
 class Column(NamedTuple):
@@ -23,14 +37,13 @@ class Table(NamedTuple):
     holds: its content, in one line
     columns: in order; None for a column whose name has the same meaning in every table
         (`probe/results/columns.toml`)
-    parts: the rows of a word in parts: the values of each column, or a single value for all rows of
-        the part; an array `layer head` has a row for each head
-    missing: columns of whole numbers that may be missing
+    rows: the rows of a word, from its record and the result of the experiment
+    missing: columns with missing values, of whole numbers or of text
     """
 
     holds: str
     columns: Mapping[str, Column | None]
-    parts: Callable[[WordRecord], Iterator[Columns]]
+    rows: Callable[[WordRecord, Any], pd.DataFrame]
     missing: tuple[str, ...] = ()
 
 
@@ -46,6 +59,96 @@ def with_ends(name: str, column: Column) -> dict[str, Column]:
         for end, side in (("low", "lower"), ("high", "upper"))
     }
     return {name: column} | ends
+
+
+def dataset(
+    tables: Mapping[str, Table],
+    variables: Variables,
+    *,
+    senses: Sequence[tuple[str, str]] | None = None,
+    coordinates: Variables | None = None,
+) -> "xr.Dataset":
+    """The result of an experiment as a dataset.
+
+    tables: those of the experiment, for the meaning and unit of the variables
+    variables, coordinates: dims and values by name, as ("pair layer head", array)
+    senses: the senses of each element of the dim `pair`, if there is one
+    """
+    import xarray as xr
+
+    described = {
+        name: column for table in tables.values() for name, column in table.columns.items()
+    }
+    pairs = {
+        name: ("pair", [pair[number] for pair in senses or ()])
+        for number, name in enumerate(("sense_a", "sense_b") if senses else ())
+    }
+
+    def with_meaning(name: str, dims: str, values: Any) -> tuple[list[str], Any, dict[str, str]]:
+        column = described.get(name)
+        array = np.asarray(values)
+        if array.dtype == object:  # text, which is stored without Python objects
+            array = array.astype(str)
+        return dims.split(), array, column._asdict() if column else {}
+
+    return xr.Dataset(
+        {name: with_meaning(name, *variable) for name, variable in variables.items()},
+        coords={
+            name: with_meaning(name, *variable)
+            for name, variable in (pairs | dict(coordinates or {})).items()
+        },
+    )
+
+
+def listed(tables: Mapping[str, Table], frame: pd.DataFrame, dim: str) -> "xr.Dataset":
+    """The rows of a frame as a dataset with one dim, for results that are no product of axes, such
+    as the tokens of several sentences. Missing text is "".
+    """
+    filled = frame.apply(
+        lambda column: column if column.dtype.kind in "biuf" else column.fillna("")
+    )
+    variables = {str(name): (dim, column.to_numpy()) for name, column in filled.items()}
+    return dataset(tables, variables)
+
+
+def or_missing(numbers: Sequence[int | None]) -> list[float]:
+    """Numbers of which some are missing, as a dataset holds them: NaN for None."""
+    return [np.nan if number is None else number for number in numbers]
+
+
+def rows(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
+    """A row for each element of a dataset, with its coordinates and the word, in the order of its
+    dims.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> from probe.experiments.columns import dataset, rows
+        >>> shares = {"share": ("pair layer", [[0.25, 0.75]])}
+        >>> data = dataset({}, shares, senses=[("river", "money")])
+        >>> rows(SimpleNamespace(word="bank"), data).columns.tolist()
+        ['word', 'pair', 'layer', 'share', 'sense_a', 'sense_b']
+    """
+    frame = data.to_dataframe(dim_order=list(data.sizes)).reset_index()
+    return frame if "word" in frame else with_key(frame, {"word": record.word})
+
+
+# --- experiments whose result is a record ------------------------------------------------------
+
+
+def from_parts(
+    parts: Callable[[WordRecord], Iterator[Columns]],
+) -> Callable[[WordRecord, Any], pd.DataFrame]:
+    """The rows of a table that is given in parts: the values of each column, or a single value for
+    all rows of the part; an array `layer head` has a row for each head.
+    """
+    return lambda record, result: stacked([_part(columns) for columns in parts(record)], [])
+
+
+def _part(columns: Columns) -> pd.DataFrame:
+    """Some rows of a table. An array `layer head` becomes a row for each head."""
+    arrays = {name: values for name, values in columns.items() if np.ndim(values) == 2}
+    keys = {name: value for name, value in columns.items() if name not in arrays}
+    return with_key(by_head(arrays), keys) if arrays else pd.DataFrame(keys)
 
 
 def key_of(record: WordRecord, pair: SensePair) -> dict[str, object]:

@@ -1,4 +1,6 @@
-"""Controls: the held-out AUROC of every head under conditions without a sense to find.
+"""What does the separation show without a sense to find?
+
+The held-out AUROC of every head under conditions without a sense to find:
 
     labels permuted   the senses reassigned to cue words, many times: the range of chance, which is
                       below one half if held-out folds of a balanced set lean away from the fitted
@@ -11,22 +13,13 @@
 Source: Hewitt & Liang 2019.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
 
-from probe.experiments.columns import (
-    KEYS,
-    Column,
-    Columns,
-    Table,
-    as_elsewhere,
-    key_of,
-)
+from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset, rows
 from probe.experiments.plan import Size, Work
-from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
 from probe.model import decomposition
 from probe.model.load import read_weights
@@ -34,44 +27,18 @@ from probe.model.weights import Weights
 from probe.stats.resampling import Array
 from probe.stats.separation import held_out_auroc
 
+if TYPE_CHECKING:
+    import xarray as xr
+
+ORDER = 100
+NEEDS = ("heads",)
+ANSWERS = False
+HEADING = "believe"
+TITLE = "The same where there is nothing to find"
 MEASURED = "as measured"
 PERMUTED = "labels permuted"
 LATER = "later token"
 UNTRAINED = "untrained model"
-BAND = (0.05, 0.5, 0.95)  # quantiles of the permutations
-
-
-@dataclass(frozen=True, eq=False)
-class Controls:
-    """The held-out AUROC of every head under each condition, for one pair of senses.
-
-    senses: the pair of senses with the surest gap
-    auroc: by condition. `layer head` each
-    band: quantiles BAND of the permutations. `quantile layer head`
-    """
-
-    senses: tuple[str, str]
-    auroc: Mapping[str, Array]
-    band: Array
-
-
-RECORDS = (Controls,)
-
-
-def _separation_controls(record: WordRecord) -> Iterator[Columns]:
-    """The rows of the table, a part for each condition."""
-    controls: Controls | None = record.measured.get("controls")
-    if controls is None:
-        return
-    [pair] = [pair for pair in record.pairs if pair.senses == controls.senses]
-    for condition, auroc in controls.auroc.items():
-        absent = np.full_like(auroc, np.nan)
-        # Only the permutations have a range.
-        low, _, high = controls.band if condition == PERMUTED else (absent, absent, absent)
-        about = {"condition": condition, "untrained_p": pair.gates.untrained}
-        yield key_of(record, pair) | about | {"auroc": auroc, "low": low, "high": high}
-
-
 BAND_OF = "5% of the permutations have an AUROC"
 TABLES = {
     "separation_controls": Table(
@@ -85,7 +52,7 @@ TABLES = {
             "low": Column(f"{BAND_OF} below this value; only for labels permuted", "0 to 1"),
             "high": Column(f"{BAND_OF} above this value; only for labels permuted", "0 to 1"),
         },
-        _separation_controls,
+        rows,
     )
 }
 
@@ -95,22 +62,21 @@ def work(size: Size) -> Work:
     return Work()
 
 
-def measure(run: Run) -> Controls | None:
-    """The controls of the pair of senses with the surest gap.
+def measure(run: Run) -> "xr.Dataset | None":
+    """The controls of the pair of senses with the surest gap. `pair condition layer head`
 
-    None without the separation of heads or without an untrained model.
+    None without an untrained model.
     """
-    separations = run.earlier.get("heads")
-    if separations is None or run.random_model is None or run.untrained is None:
+    if run.random_model is None or run.untrained is None:
         return None
+    separation = run.earlier["heads"][run.clearest]
     pair = run.prepared[run.clearest].sense
-    rows = list(pair.split.rows)
+    sentences = list(pair.split.rows)
 
     def auroc(weights: Weights, z: Tensor) -> Array:
-        writes = decomposition.write_coordinates(z[rows], weights)
+        writes = decomposition.write_coordinates(z[sentences], weights)
         return held_out_auroc(writes, pair.split)
 
-    separation = separations[run.clearest]
     # Labelling 0 is the true one. `permutation layer head`
     null = separation.null[1:]
     by_condition = {MEASURED: separation.auroc, PERMUTED: null.mean(0)}
@@ -118,8 +84,23 @@ def measure(run: Run) -> Controls | None:
     # The control compares the same sentences, so every one needs a later token.
     later_z = run.observation.states.later_z
     if later_z is not None and all(
-        material.targets[row] + 1 < len(material.tokens[row]) for row in rows
+        material.targets[row] + 1 < len(material.tokens[row]) for row in sentences
     ):
         by_condition[LATER] = auroc(run.weights, later_z)
     by_condition[UNTRAINED] = auroc(read_weights(run.random_model), run.untrained.z)
-    return Controls(pair.senses, by_condition, np.quantile(null, BAND, axis=0))
+
+    # Only the permutations have a range. `condition layer head`
+    range_of = {PERMUTED: np.quantile(null, (0.05, 0.95), axis=0)}
+    absent = np.full((2, *separation.auroc.shape), np.nan)
+    low, high = np.stack([range_of.get(name, absent) for name in by_condition], axis=1)
+    return dataset(
+        TABLES,
+        {
+            "auroc": ("pair condition layer head", [list(by_condition.values())]),
+            "low": ("pair condition layer head", [low]),
+            "high": ("pair condition layer head", [high]),
+            "untrained_p": ("pair", [run.pairs[run.clearest].gates.untrained]),
+        },
+        senses=[pair.senses],
+        coordinates={"condition": ("condition", [*by_condition])},
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.errors import InputError
-from probe.experiments.columns import Column, Columns, Table, as_elsewhere
+from probe.experiments.columns import Column, Columns, Table, as_elsewhere, from_parts
 from probe.experiments.cue_words import (
     FEWEST_CUES,
     Slots,
@@ -29,6 +29,9 @@ from probe.stats.resampling import Array
 
 # Positions of cues and of the tokens after them, run through all blocks: 12 batches of 16 sentences
 # with 24 tokens.
+ORDER = 40
+NEEDS = ()
+ANSWERS = False
 POSITIONS = 12 * 16 * 24
 
 
@@ -203,7 +206,7 @@ TABLES = {
             ),
             **as_elsewhere("score", "write"),
         },
-        _rows,
+        from_parts(_rows),
         missing=("layer", "head"),
     ),
     "cue_samples": Table(
@@ -218,6 +221,6 @@ TABLES = {
             "frames": Column("short texts that every cue was put into", "count"),
             **as_elsewhere("reliability"),
         },
-        _summary,
+        from_parts(_summary),
     ),
 }

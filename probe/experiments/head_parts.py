@@ -34,6 +34,7 @@ from probe.experiments.columns import (
     Columns,
     Table,
     as_elsewhere,
+    from_parts,
     key_of,
     with_ends,
 )
@@ -53,6 +54,9 @@ from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
 from probe.text.splits import ALIGNED
 
+ORDER = 60
+NEEDS = ()
+ANSWERS = False
 MOST_PAIRS = 8  # spread over cue words; every kind swaps each top head in all of them
 MOST_HEADS = 16  # top heads; the parts of a head without an effect have no meaning
 KINDS = ("pattern_only", "values_only", "cue_only", "other_only", "ablation")
@@ -139,7 +143,7 @@ TABLES = {
         "swaps of parts of a head: its attention, its values, its output from the cue; and its "
         "ablation",
         {**as_elsewhere(*KEYS, "layer", "head"), **SWAPS, **as_elsewhere("pairs")},
-        _head_parts,
+        from_parts(_head_parts),
     )
 }
 

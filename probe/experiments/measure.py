@@ -24,7 +24,7 @@ from probe.experiments.prepare import Prepared, prepare_pairs
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.run import Run
 from probe.experiments.swaps import Swapped
-from probe.experiments.table import EXPERIMENTS
+from probe.experiments.table import every_experiment
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.patching.kept_keys import keeping
@@ -115,7 +115,7 @@ def stage_units(
     }
     return units | {
         name: size.units(experiment.work(size))
-        for name, experiment in EXPERIMENTS.items()
+        for name, experiment in every_experiment().items()
         if name in experiments
     }
 
@@ -167,7 +167,7 @@ def proceed(
     keep: called with the record after each experiment
     in_stage: the context in which a stage of the plan runs
     """
-    for name, experiment in EXPERIMENTS.items():
+    for name, experiment in every_experiment().items():
         if name not in experiments or name in run.earlier:
             continue
         with in_stage(name), keeping(run.kept_keys):
@@ -236,7 +236,7 @@ def _record(run: Run) -> WordRecord:
         depth=run.observation.depth,
         pairs=run.pairs,
         # In the order of the table, so that the record does not depend on the order of measurement.
-        measured={name: run.earlier[name] for name in EXPERIMENTS if name in run.earlier},
+        measured={name: run.earlier[name] for name in every_experiment() if name in run.earlier},
     )
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.experiments.candidates import Candidates, candidates, pairs_inside
+from probe.experiments.columns import Table
 from probe.experiments.design import Pairs
 from probe.experiments.nouns import (
     NounRun,
@@ -36,6 +37,11 @@ from probe.patching.mlps import swap_mlps
 from probe.patching.tokens import replace_tokens
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
+
+ORDER = 30
+NEEDS = ("nouns",)
+ANSWERS = False
+TABLES: dict[str, Table] = {}
 
 
 @dataclass(frozen=True, eq=False)

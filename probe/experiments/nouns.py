@@ -35,6 +35,7 @@ from probe.experiments.candidates import (
     rows_for,
     with_tokens,
 )
+from probe.experiments.columns import Table
 from probe.experiments.design import Pairs, spread
 from probe.experiments.options import NounPlan
 from probe.experiments.plan import DONORS_PER_PAIR, Size, Work
@@ -57,6 +58,10 @@ from probe.stats.limits import GATE, SMALLEST
 from probe.stats.resampling import Array
 from probe.text.splits import CrossFit, restrict
 
+ORDER = 20
+NEEDS = ()
+ANSWERS = True
+TABLES: dict[str, Table] = {}
 SURPRISAL_DECIMALS = 3  # of nats; further digits are rounding errors
 STATES_BYTES = 2**28  # of the states of nouns that are computed at once
 # How far a noun moves: along its own axis, along the word's axis, and the length of the change.

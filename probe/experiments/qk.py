@@ -26,7 +26,7 @@ import torch
 from scipy.stats import spearmanr
 
 from probe.experiments.candidates import candidates, rows_for
-from probe.experiments.columns import KEYS, Column, Columns, Table, as_elsewhere
+from probe.experiments.columns import KEYS, Column, Columns, Table, as_elsewhere, from_parts
 from probe.experiments.design import Pairs, spread
 from probe.experiments.plan import Size, Work
 from probe.experiments.prepare import Prepared
@@ -40,6 +40,9 @@ from probe.patching.sets import HeadIndex
 from probe.stats import resampling
 from probe.stats.resampling import Array
 
+ORDER = 120
+NEEDS = ()
+ANSWERS = False
 MOST_PAIRS = 8  # pairs of sentences, spread over cue words
 NOUNS = 10  # unambiguous nouns that replace the word
 NOUNS_PER_SENTENCE = 2  # of these; each further one is one more run
@@ -310,13 +313,13 @@ TABLES = {
             "sentences": Column("sentences in which the head's scores are split into parts"),
             "pairs": Column("pairs that these sentences form"),
         },
-        _heads,
+        from_parts(_heads),
     ),
     "qk_attribution": Table(
         "the contrast by pairs of parts: a head's score at the cue minus its mean score at the "
         "other tokens; all heads of a layer are one part",
         as_elsewhere(*HEAD, "part_query", "part_key", "score"),
-        _scores,
+        from_parts(_scores),
     ),
     "qk_interventions": Table(
         "losses if one part of the word's or of the cue's stream is replaced by that of the other "
@@ -325,7 +328,7 @@ TABLES = {
             **as_elsewhere(*HEAD, "side", "part", "attributed", "score", "attention"),
             "p": Column(f"p of the loss of score: {TESTED}"),
         },
-        _interventions,
+        from_parts(_interventions),
     ),
     "ov_attribution": Table(
         "a head's write from the cue, by parts of the cue's stream",
@@ -334,7 +337,7 @@ TABLES = {
             "part_key": Column("the part of the cue's stream that the write comes from"),
             **as_elsewhere("write"),
         },
-        _writes,
+        from_parts(_writes),
     ),
 }
 

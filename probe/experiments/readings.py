@@ -1,18 +1,17 @@
-"""Single sentences: what the top heads read in example sentences of the study, the word's vector
-there as a sum of components, and the sense that the model reads in the lesson's sentences.
+"""What do the top heads read in single sentences?
+
+Example sentences of the study, token by token, and the word's vector there as a sum of components.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from probe.experiments.columns import Column, Columns, Table, as_elsewhere
+from probe.experiments.columns import Column, Columns, Table, as_elsewhere, from_parts
 from probe.experiments.material import Material
-from probe.experiments.observe import Observation, SenseAxes, clearest
+from probe.experiments.observe import Observation, clearest
 from probe.experiments.plan import Size, Work
 from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord
@@ -22,16 +21,14 @@ from probe.model.decomposition import DecompositionEntry
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import Trace
-from probe.model.tokens import positions_of_span, tokenize
-from probe.model.trace import target_states, trace
+from probe.model.trace import trace
 from probe.patching.sets import HeadIndex
-from probe.stats import axes
 from probe.stats.resampling import Array
-from probe.text import lexicon
-from probe.text.lexicon import Showcase
 
+ORDER = 80
+NEEDS = ()
+ANSWERS = False
 PER_SENSE = 2  # example sentences of each sense
-MOST_LESSONS = 3  # sentences of the lesson with the same word
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,26 +81,6 @@ class Decomposed:
 
 
 @dataclass(frozen=True, eq=False)
-class LessonReading:
-    """One of the lesson's sentences, read at its word.
-
-    item: the sentence
-    reads_as: the sense whose mean over the study's sentences is nearest; None in a causal model if
-        the cue comes after the word, because the word cannot have read it
-    coordinate: along the axis between `senses`, in fractions of the gap; NaN without a `reads_as`
-    senses: the two senses of the axis; None without a `reads_as`
-    difference: the largest change of any head's write at the word if everything after the word is
-        removed, relative to the largest write: 0 up to rounding in a causal model
-    """
-
-    item: Showcase
-    reads_as: str | None
-    coordinate: float
-    senses: tuple[str, str] | None
-    difference: float
-
-
-@dataclass(frozen=True, eq=False)
 class Examples:
     """Example sentences of a word: what the top heads read there, and the word's vector as a
     sum."""
@@ -113,7 +90,6 @@ class Examples:
 
 
 RECORDS = (Examples, HeadReading, Decomposed, DecompositionEntry)
-LESSON_RECORDS = (LessonReading, Showcase)
 
 # The columns that identify a sentence of a word and the senses of its axis.
 SENTENCE = ("word", "sense", "sentence", "sense_a", "sense_b")
@@ -152,37 +128,8 @@ def _decomposition(record: WordRecord) -> Iterator[Columns]:
         }
 
 
-def _lesson_row(lesson: LessonReading) -> dict[str, Any]:
-    """One of the lesson's sentences as a row of the table `showcase`."""
-    sense_a, sense_b = lesson.senses or (None, None)
-    return {name: getattr(lesson.item, name) for name in LESSON} | {
-        "reads_as": lesson.reads_as,
-        "coordinate": lesson.coordinate,
-        "sense_a": sense_a,
-        "sense_b": sense_b,
-        "difference": lesson.difference,
-    }
-
-
-def _lessons(record: WordRecord) -> Iterator[Columns]:
-    for lesson in record.measured.get("lessons", ()):
-        yield {name: [value] for name, value in _lesson_row(lesson).items()}
-
-
 NO_EXAMPLES = Examples((), ())
 TERM = tuple(field.name for field in fields(DecompositionEntry))
-LESSON = (
-    "text",
-    "word",
-    "sense",
-    "start",
-    "end",
-    "cue",
-    "cue_start",
-    "cue_end",
-    "cue_after",
-    "note",
-)
 TABLES = {
     "readings": Table(
         "what the top heads read and write on example sentences, token by token",
@@ -192,21 +139,14 @@ TABLES = {
             "label": Column("position and token"),
             **as_elsewhere("attention", "contribution", "role"),
         },
-        _readings,
+        from_parts(_readings),
     ),
     "decomposition": Table(
         "the word's vector on example sentences as a sum, term by term",
         as_elsewhere(*SENTENCE, *TERM[:5], "role", *TERM[5:], "total", "closing"),
-        _decomposition,
+        from_parts(_decomposition),
         missing=("layer", "head", "pos"),
     ),
-}
-LESSON_TABLES = {
-    "showcase": Table(
-        "the sentences that introductions use",
-        as_elsewhere(*LESSON, "reads_as", "coordinate", "sense_a", "sense_b", "difference"),
-        _lessons,
-    )
 }
 
 
@@ -236,20 +176,6 @@ def measure(run: Run) -> Examples:
 def work(size: Size) -> Work:
     """The work of the example sentences."""
     return Work(forwards=PER_SENSE * (len(size.pairs) + 1))
-
-
-def lessons_work(size: Size) -> Work:
-    """The work of the lesson's sentences of one word: each is run whole, and without the tokens
-    after the word.
-    """
-    return Work(forwards=2 * MOST_LESSONS)
-
-
-def measure_lessons(run: Run) -> tuple[LessonReading, ...]:
-    """The readings of the lesson's sentences with this word."""
-    return tuple(
-        read_lesson(run.model, run.observation, item) for item in lessons_of(run.observation)
-    )
 
 
 def _example_rows(observation: Observation, prepared: Sequence[Prepared]) -> list[int]:
@@ -345,68 +271,3 @@ def _decomposed(
         total=axis.coordinate(traced.resid_post[axis.depth - 1, target]).item(),
         closing=decomposition.closing_error(traced, axis.depth, at=target),
     )
-
-
-# --- the lesson's sentences -----------------------------------------------------------------------
-
-
-def lessons_of(observation: Observation) -> list[Showcase]:
-    """The lesson's sentences of a word.
-
-    Sentences of a sense that the study does not have are left out: users may name senses
-    differently.
-    """
-    return [
-        item
-        for item in lexicon.showcase()
-        if item.word == observation.material.word and item.sense in observation.material.labels
-    ]
-
-
-def read_lesson(model: Model, observation: Observation, item: Showcase) -> LessonReading:
-    """The nearest sense and the sense coordinate of the word in one of the lesson's sentences."""
-    whole = trace(model, item.text)
-    target = positions_of_span(whole.tokens, item.start, item.end)[-1]
-    difference = later_words_matter(model, whole, target)
-    # A causal model cannot have read a cue that comes after the word.
-    if item.cue_after and model.config.causal:
-        return LessonReading(item, None, float("nan"), None, difference)
-    resid = whole.resid_post[observation.depth - 1, target]
-    reads_as = axes.nearest_sense(observation.resid, observation.material.labels, resid[None])[0]
-    axis = observation.axis_for_others(_pair_with(observation, item.sense, reads_as))
-    return LessonReading(
-        item,
-        reads_as,
-        axis.coordinate(resid.double()).item(),
-        (axis.sense_a, axis.sense_b),
-        difference,
-    )
-
-
-def _pair_with(observation: Observation, sense: str, reads_as: str) -> SenseAxes:
-    """The pair of a sentence's sense and the sense that it reads as.
-
-    If these are equal, or the study does not have the former: the first pair that includes the
-    latter.
-    """
-    both = [pair for pair in observation.pairs if {sense, reads_as} == set(pair.senses)]
-    return (both or [pair for pair in observation.pairs if reads_as in pair.senses])[0]
-
-
-def later_words_matter(model: Model, whole: Trace, target: int) -> float:
-    """The largest change of any head's write at `target` if every later token is removed, relative
-    to the largest write.
-    """
-    # layer head d_head d_model
-    with_heads = [block.w_o for block in whole.weights.blocks if block.mixer is None]
-    w_o = torch.stack(with_heads).cpu()
-    has_heads = whole.weights.has_heads.cpu()
-    tokens = whole.tokens
-    # `target_states` cuts a causal model's text after the word anyway.
-    if not model.config.causal:
-        tokens = tokenize(model, tokens.text[: tokens.spans[target][1]])
-    without = target_states(model, [tokens], [target]).z[0, has_heads]
-    # ΔE = z W_O, `layer head d_model`
-    write = (whole.z[has_heads, :, target].unsqueeze(-2) @ w_o).squeeze(-2)
-    write_without = (without.unsqueeze(-2) @ w_o).squeeze(-2)
-    return ((write - write_without).abs().max() / write.abs().max()).item()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from probe.experiments import swaps
-from probe.experiments.columns import Column, Columns, Table, as_elsewhere, with_ends
+from probe.experiments.columns import Column, Columns, Table, as_elsewhere, from_parts, with_ends
 from probe.experiments.design import (
     Pairs,
     Ranked,
@@ -49,6 +49,9 @@ from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
 
+ORDER = 75
+NEEDS = ()
+ANSWERS = False
 CURVE_PAIRS = 12  # pairs of sentences that the sets of a word's curve are run on
 CARRIED_SIZES = (1, 2, 4, 8)  # numbers of other words' top heads that are tried on a held-out word
 CARRIED_RANDOM = 20  # random sets of each of these sizes, with the same number of heads per layer
@@ -156,12 +159,12 @@ TABLES = {
                 Column("1 - F of all other heads (1: the gap is lost without this set)", GAP),
             ),
         },
-        _curves,
+        from_parts(_curves),
     ),
     "random_sets": Table(
         "faithfulness of random sets with the same number of heads per layer",
         as_elsewhere("word", "size", "faithfulness"),
-        _random_sets,
+        from_parts(_random_sets),
     ),
 }
 

@@ -1,34 +1,35 @@
-"""The direct share of every component in the difference between the senses, at the read-out layer.
+"""Which component writes the difference between the senses?
 
-The shares of two senses sum to 1.
+The direct share of every component at the read-out layer. The shares of two senses sum to 1.
 """
 
-from collections.abc import Iterator
-from dataclasses import fields
+from typing import TYPE_CHECKING
 
-from probe.experiments.columns import KEYS, Columns, Table, as_elsewhere, key_of
+from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset, or_missing, rows
 from probe.experiments.plan import Size, Work
-from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
 from probe.model import decomposition
-from probe.model.decomposition import Share
 
-RECORDS = (Share,)
+if TYPE_CHECKING:
+    import xarray as xr
 
-
-def _shares(record: WordRecord) -> Iterator[Columns]:
-    """The rows of the table, a part for each pair of senses."""
-    for pair, shares in record.with_result("shares"):
-        columns = {name: [getattr(share, name) for share in shares] for name in FIELDS}
-        yield key_of(record, pair) | columns
-
-
-FIELDS = tuple(field.name for field in fields(Share))
+ORDER = 90
+NEEDS = ()
+ANSWERS = False
+HEADING = "travels"
+TITLE = "Which parts wrote it"
 TABLES = {
     "shares": Table(
         "which component writes the sense gap",
-        as_elsewhere(*KEYS, *FIELDS),
-        _shares,
+        {
+            **as_elsewhere(*KEYS, "component", "layer", "head"),
+            "share": Column(
+                "part of the sense gap at the read-out layer that this component wrote. Shares sum "
+                "to 1.",
+                "fraction of the sense gap",
+            ),
+        },
+        rows,
         missing=("layer", "head"),
     )
 }
@@ -39,8 +40,8 @@ def work(size: Size) -> Work:
     return Work()
 
 
-def measure(run: Run) -> tuple[tuple[Share, ...], ...]:
-    """The shares of each pair of senses, a share for each component."""
+def measure(run: Run) -> "xr.Dataset":
+    """The share of each component. `pair component`"""
     states = run.observation.states
     depth = run.observation.depth
     by_pair = []
@@ -50,6 +51,15 @@ def measure(run: Run) -> tuple[tuple[Share, ...], ...]:
         # Held-out axes: a sentence's direction was fitted without its cue word and frame.
         # `row d_model`
         directions = prepared.sense.axes.directions([*a, *b])[:, depth]
-        shares = decomposition.shares(run.weights, states, directions, depth, a, b)
-        by_pair.append(tuple(shares))
-    return tuple(by_pair)
+        by_pair.append(decomposition.shares(run.weights, states, directions, depth, a, b))
+    parts = by_pair[0]
+    return dataset(
+        TABLES,
+        {"share": ("pair component", [[part.share for part in of_pair] for of_pair in by_pair])},
+        senses=[pair.senses for pair in run.pairs],
+        coordinates={
+            "component": ("component", [part.component for part in parts]),
+            "layer": ("component", or_missing([part.layer for part in parts])),
+            "head": ("component", or_missing([part.head for part in parts])),
+        },
+    )

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probe.experiments import separations
+from probe.experiments import heads
 from probe.experiments.run import Run, SwappedPair
 from probe.model import hooks
 from probe.model.attention import repeat_kv
@@ -60,7 +60,7 @@ class Shortcuts:
 
 def measure(run: Run) -> tuple[Shortcuts, ...]:
     """The swaps and shortcuts of every two senses whose heads were swapped."""
-    separated = separations.measure(run)
+    separated = heads.measure(run)
     return tuple(_measure(run, each, separated[each.number].auroc) for each in run.swapped_pairs)
 
 

@@ -8,11 +8,13 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import xarray as xr
 from torch import Tensor
 
 from probe.errors import InputError
@@ -21,7 +23,7 @@ from probe.experiments.prepare import Gates
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.sets import CarriedSets
 from probe.experiments.swaps import Effects, PairEffects
-from probe.experiments.table import EXPERIMENTS
+from probe.experiments.table import every_experiment
 from probe.provenance import write_atomically
 from probe.stats.axes import SenseAtDepth
 from probe.stats.resampling import Array
@@ -32,9 +34,15 @@ from probe.text.splits import CrossFit, Holdout
 DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError)
 CORE = (WordRecord, SensePair, Sentence, LeftOut, CrossFit, Holdout, Pairs, Readings, Gates)
 CORE_NUMBERS = (Effects, PairEffects, SenseAtDepth, CarriedSets)
-OF_EXPERIMENTS = [record for each in EXPERIMENTS.values() for record in each.records]
-# Only these classes are read from a file, by name; a pickle could run code.
-RECORDS = {each.__name__: each for each in (*CORE, *CORE_NUMBERS, *OF_EXPERIMENTS)}
+
+
+@cache
+def record_classes() -> dict[str, type]:
+    """The classes that are read from a file, by name, and no others; a pickle could run code."""
+    of_experiments = [
+        record for each in every_experiment().values() for record in getattr(each, "RECORDS", ())
+    ]
+    return {each.__name__: each for each in (*CORE, *CORE_NUMBERS, *of_experiments)}
 
 
 def write_record(path: Path, record: object) -> Path:
@@ -54,7 +62,7 @@ def record_bytes(record: object) -> bytes:
     return content.getvalue()
 
 
-def read_record(path: Path, kinds: Mapping[str, type] = RECORDS) -> Any:
+def read_record(path: Path, kinds: Mapping[str, type] | None = None) -> Any:
     """The record in a file.
 
     kinds: the classes that it may contain, by name
@@ -64,7 +72,8 @@ def read_record(path: Path, kinds: Mapping[str, type] = RECORDS) -> Any:
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as opened:
             arrays = {name: opened[name] for name in opened.files}
-        return _restored(json.loads(arrays.pop("described").tobytes()), arrays, kinds)
+        described = json.loads(arrays.pop("described").tobytes())
+        return _restored(described, arrays, kinds or record_classes())
     except (OSError, ValueError, KeyError, TypeError, EOFError, *DAMAGED) as error:
         raise InputError(
             f"Cannot read {path}: the record is missing or damaged ({type(error).__name__}). "
@@ -90,6 +99,12 @@ def _described(value: Any, arrays: dict[str, Array]) -> Any:
         return {"array": name}
     if isinstance(value, Tensor):
         return {"tensor": _described(value.numpy(), arrays)}
+    if isinstance(value, xr.Dataset):
+        variables = [[name, _described(each, arrays)] for name, each in value.variables.items()]
+        return {"dataset": variables, "coordinates": list(value.coords)}
+    if isinstance(value, xr.Variable):
+        contents = {"dims": value.dims, "attrs": value.attrs}
+        return contents | {"values": _described(value.to_numpy(), arrays)}
     if isinstance(value, Enum):
         return {"enum": type(value).__name__, "value": value.value}
     if is_dataclass(value):
@@ -112,6 +127,12 @@ def _restored(described: Any, arrays: Mapping[str, Array], kinds: Mapping[str, t
         return described
     if "array" in described:
         return arrays[described["array"]]
+    if "dataset" in described:
+        variables = {
+            name: (each["dims"], _restored(each["values"], arrays, kinds), each["attrs"])
+            for name, each in described["dataset"]
+        }
+        return xr.Dataset(variables).set_coords(described["coordinates"])
     if "tensor" in described:
         return torch.from_numpy(_restored(described["tensor"], arrays, kinds))
     if "enum" in described:

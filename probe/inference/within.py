@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.experiments.backup import Backup
+from probe.experiments.backups import Backup
 from probe.experiments.record import SensePair, WordRecord
 from probe.inference.nouns import NounEvidence, noun_evidence
 from probe.patching.sets import HeadIndex

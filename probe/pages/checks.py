@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from probe import charts
 from probe.pages.heads import head_facts
 from probe.pages.words import among_nouns
 from probe.results.columns import TABLES
@@ -21,7 +20,6 @@ from probe.stats.numbers import decimal, distance_percent, p_value
 from probe.text.sentences import REPEATS
 
 PARTS = ("tested", "learned from", "neither")
-LATER = "later token"
 TABLE_ROWS = 10  # heads of a word in the table of the comparison with nouns
 Section = dict[str, Any]
 
@@ -30,13 +28,8 @@ def controls_and_power(findings: Mapping[str, WordFindings]) -> Section:
     """Gate, power and controls of each word: the smallest sizes and the weakest of its pairs of
     senses."""
     words = [_controls_and_power(finding) for finding in findings.values()]
-    conditions = [
-        set(finding.rows["separation_controls"]["condition"]) for finding in findings.values()
-    ]
     return {
         "words": words,
-        "later": any(LATER in of_word for of_word in conditions),
-        "drawn": any(item["chart"] for item in words),
         "few": FEW,
         "few_cues": FEW_CUES,
     }
@@ -85,20 +78,11 @@ def _changes_farther(pair: PairOfSenses) -> str:
 
 def _controls_and_power(finding: WordFindings) -> Section:
     pairs = finding.pairs
-    controls = finding.rows["separation_controls"]
-    chart = None
-    senses = ""
-    if len(controls):
-        movers = [head.name for head in finding.movers]
-        chart = charts.control_strips(controls, finding.word, marked=movers)
-        senses = f"{controls['sense_a'].iloc[0]} / {controls['sense_b'].iloc[0]}"
     next_token = "not predicted"
     if finding.causal:
         next_token = _extreme([pair.next_token_p for pair in pairs], max, "≤")
     return {
         "word": finding.word,
-        "chart": chart,
-        "pair": senses,
         "apart": f"{sum(pair.ranked for pair in pairs)} of {len(pairs)}",
         "gate": _extreme([pair.gap_p for pair in pairs], max, "≤"),
         "untrained_p": _extreme([pair.untrained_p for pair in pairs], min, "≥"),

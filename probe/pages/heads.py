@@ -157,28 +157,6 @@ def together(findings: Mapping[str, WordFindings], frames: Frames) -> list[Secti
     return sections
 
 
-def shares(frames: Frames) -> list[Section]:
-    """The direct shares of each ranked word, over the pairs of senses that are apart, and their
-    sum."""
-    apart = frames["words"].loc[frames["words"]["ranked"], ["word", "sense_a", "sense_b"]]
-    rows = frames["shares"].merge(apart, on=["word", "sense_a", "sense_b"])
-    sections = []
-    for word, of_word in rows.groupby("word", sort=False):
-        pairs = len(of_word[["sense_a", "sense_b"]].drop_duplicates())
-        embedding = of_word.loc[of_word["component"] == "token embedding", "share"]
-        sections.append(
-            {
-                "word": word,
-                "chart": charts.share_bars(rows, str(word)),
-                "sum": decimal(of_word["share"].sum() / pairs),
-                "pairs": pairs,
-                "token_is_zero": embedding.abs().max() == 0,
-                "normed": bool(of_word["component"].str.startswith("norm bias").any()),
-            }
-        )
-    return sections
-
-
 def every_head(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
     """Separation against effect, and the table of the first heads, and of those with a mark on the
     map, word by word."""

@@ -23,6 +23,7 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from probe.charts import palette, themed
+from probe.claims import ranked
 from probe.pages.sentences import TINTS
 from probe.stats.limits import GATE, LEVEL, SMALLEST
 from probe.stats.numbers import (
@@ -41,6 +42,7 @@ from probe.stats.numbers import (
 )
 
 TEMPLATES = Path(__file__).parent / "templates"
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"  # each has its template next to it
 
 # A decorator. Altair would validate every part of a chart against its schema, which takes up to
 # half of the time of a page; the tests do it.
@@ -66,12 +68,12 @@ _COMPILED = _Compiled()
 
 
 def environment(*folders: str | Path) -> Environment:
-    """The templates of these folders of `TEMPLATES`, earlier ones first.
+    """The templates of these folders of `TEMPLATES`, earlier ones first, and those of experiments.
 
     They have the numbers as text for filters; `chart` places a chart.
     """
     templates = Environment(
-        loader=FileSystemLoader([TEMPLATES / folder for folder in folders]),
+        loader=FileSystemLoader([*(TEMPLATES / folder for folder in folders), EXPERIMENTS]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -133,6 +135,7 @@ FILTERS = (
     ordinal,
     p_value,
     percent,
+    ranked,
     scientific,
     together,
     with_interval,

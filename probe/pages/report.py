@@ -56,6 +56,7 @@ def render(
         opening=words.opening(findings),
         findings=findings,
         frames=page.frames,
+        charts=charts,
         hues=hues(findings),
         marks=charts.MARKS,
         glosses=GLOSSES,

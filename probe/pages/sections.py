@@ -9,7 +9,9 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from probe import charts
+from probe.experiments.table import every_experiment
 from probe.pages import cards, checks, cues, edges, heads, predictions, sentences, words
+from probe.pages.html import EXPERIMENTS
 from probe.results.findings import Frames, WordFindings
 from probe.results.survey_findings import survey_findings
 
@@ -61,10 +63,12 @@ class Heading(NamedTuple):
     link: str = ""
 
 
+ROWS = "rows.html.j2"  # the rows of a section's table
 FIRST = Heading()
 TRAVELS = Heading("travels", "How the meaning travels", "How it travels")
 BELIEVE = Heading("believe", "Whether to believe it", "Believe it?")
 DONE = Heading("done", "How it was done", "Method")
+HEADINGS = {heading.id: heading for heading in (FIRST, TRAVELS, BELIEVE, DONE)}
 
 
 class Section(NamedTuple):
@@ -77,15 +81,17 @@ class Section(NamedTuple):
     title: in the table of contents, of a section before the headings; above the rows of `table`.
     applies: whether the section is on a page.
     table: what it shows; without this table it is absent, because its experiment was not run.
+    order: its place under the heading.
     """
 
     id: str
-    template: str = "rows.html.j2"
+    template: str = ROWS
     values: Callable[[Page], Values] = lambda page: {}
     heading: Heading = FIRST
     title: str = ""
     applies: Callable[[Page], bool] = lambda page: True
     table: str = "words"
+    order: int = 0
 
 
 def sections_of(page: Page) -> list[Section]:
@@ -144,14 +150,15 @@ def _downloads(page: Page) -> Values:
 
 
 RANKED = attrgetter("ranks_heads")
-SECTIONS = (
-    Section("answer", "answer.html.j2", _answer, title="Answer"),
+OWN_SECTIONS = (
+    Section("answer", "answer.html.j2", _answer, title="Answer", order=1),
     Section(
         "heads",
         "cards.html.j2",
         lambda p: {"cards": cards.cards(p.findings, p.frames["verdicts"])},
         title="Heads",
         applies=RANKED,
+        order=2,
     ),
     Section(
         "cues",
@@ -160,6 +167,7 @@ SECTIONS = (
         title="Other cues",
         applies=lambda p: p.has_cue_samples,
         table="cue_sample",
+        order=40,
     ),
     Section(
         "general",
@@ -167,12 +175,14 @@ SECTIONS = (
         _general,
         title="In general",
         applies=lambda p: p.is_general,
+        order=45,
     ),
     Section(
         "parting",
         "parting.html.j2",
         lambda p: {"partings": words.partings(p.findings)},
         TRAVELS,
+        order=46,
     ),
     Section(
         "edges",
@@ -181,6 +191,7 @@ SECTIONS = (
         TRAVELS,
         applies=RANKED,
         table="positions",
+        order=50,
     ),
     Section(
         "parts",
@@ -189,6 +200,7 @@ SECTIONS = (
         TRAVELS,
         applies=RANKED,
         table="head_parts",
+        order=60,
     ),
     Section(
         "together",
@@ -197,6 +209,7 @@ SECTIONS = (
         TRAVELS,
         applies=RANKED,
         table="curves",
+        order=75,
     ),
     Section(
         "supplies",
@@ -205,27 +218,22 @@ SECTIONS = (
         TRAVELS,
         applies=RANKED,
         table="decomposition",
-    ),
-    Section(
-        "shares",
-        "shares.html.j2",
-        lambda p: {"shares": heads.shares(p.frames)},
-        TRAVELS,
-        applies=RANKED,
-        table="shares",
+        order=80,
     ),
     Section(
         "facts",
         "facts.html.j2",
         lambda p: {"facts": words.fact_table(p.findings)},
         BELIEVE,
+        order=5,
     ),
-    Section("nouns", "nouns.html.j2", _nouns, BELIEVE, table="controls"),
+    Section("nouns", "nouns.html.j2", _nouns, BELIEVE, table="controls", order=20),
     Section(
         "power",
         "power.html.j2",
         lambda p: {"controls": checks.controls_and_power(p.findings)},
         BELIEVE,
+        order=95,
     ),
     Section(
         "every",
@@ -233,6 +241,7 @@ SECTIONS = (
         lambda p: {"every_head": heads.every_head(p.findings, p.frames)},
         BELIEVE,
         applies=RANKED,
+        order=105,
     ),
     Section(
         "otherwise",
@@ -240,6 +249,7 @@ SECTIONS = (
         _otherwise,
         BELIEVE,
         applies=lambda p: "predictions" in p.frames,
+        order=110,
     ),
     Section(
         "cannot",
@@ -247,18 +257,40 @@ SECTIONS = (
         lambda p: {"showcase": sentences.showcase(p.findings, p.frames)},
         BELIEVE,
         table="showcase",
+        order=130,
     ),
     Section(
         "certificate",
         "certificate.html.j2",
         lambda p: {"certificate": checks.certificate(p.frames["certificate"])},
         BELIEVE,
+        order=140,
     ),
     Section(
         "method",
         "method.html.j2",
         lambda p: {"data": checks.data_used(p.findings, p.frames["left_out"])},
         DONE,
+        order=150,
     ),
-    Section("tables", "downloads.html.j2", _downloads, DONE),
+    Section("tables", "downloads.html.j2", _downloads, DONE, order=160),
 )
+
+
+def _of_experiments() -> list[Section]:
+    """The sections of the experiments: each shows its tables with the template next to it."""
+    return [
+        Section(
+            name,
+            f"{name}.html.j2" if (EXPERIMENTS / f"{name}.html.j2").exists() else ROWS,
+            heading=HEADINGS[room.HEADING],
+            title=room.TITLE,
+            table=next(iter(room.TABLES)),
+            order=room.ORDER,
+        )
+        for name, room in every_experiment().items()
+        if hasattr(room, "TITLE")
+    ]
+
+
+SECTIONS = sorted([*OWN_SECTIONS, *_of_experiments()], key=attrgetter("order"))

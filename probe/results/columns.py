@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from probe.experiments.columns import KEYS
-from probe.experiments.table import EXPERIMENTS
+from probe.experiments.table import every_experiment
 from probe.inference.across import RANK_COLUMNS
 from probe.inference.verdicts import PARTS, WRITES
 
@@ -74,8 +74,8 @@ def of_experiments() -> Descriptions:
     """The descriptions of the experiments' tables, like `read_descriptions`."""
     tables = {}
     columns: dict[str, dict[str, str]] = {}
-    for experiment in EXPERIMENTS.values():
-        for name, table in experiment.tables.items():
+    for room in every_experiment().values():
+        for name, table in room.TABLES.items():
             tables[name] = table.holds
             columns |= {
                 f"{name}.{column}": described._asdict()

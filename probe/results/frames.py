@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probe.experiments.columns import KEYS, Columns, Table, key_of
+from probe.experiments.columns import KEYS, Table, key_of
 from probe.experiments.record import SensePair, WordRecord
-from probe.experiments.table import EXPERIMENTS
+from probe.experiments.table import every_experiment
 from probe.inference.nouns import NounEvidence, joined_parts
 from probe.inference.verdicts import (
     PARTS,
@@ -137,34 +137,35 @@ def sense_pairs_of(records: Sequence[WordRecord]) -> Iterator[tuple[WordRecord, 
 
 def of_experiments(records: Sequence[WordRecord]) -> dict[str, pd.DataFrame]:
     """The tables of the experiments that were run for any of the words, by name."""
-    return {
-        name: of_experiment(table, records)
-        for experiment, row in EXPERIMENTS.items()
-        if any(experiment in record.measured for record in records)
-        for name, table in row.tables.items()
-    }
+    tables: dict[str, pd.DataFrame] = {}
+    for experiment, room in every_experiment().items():
+        run = [record for record in records if experiment in record.measured]
+        if run:
+            results = [(record, record.measured[experiment]) for record in run]
+            tables |= {name: of_experiment(each, results) for name, each in room.TABLES.items()}
+    return tables
 
 
 def without_rows() -> dict[str, pd.DataFrame]:
     """The tables of all experiments without rows, for experiments that were not run."""
     empty = {"controls": controls([]), "mlps": mlps([])} | circuit.frames([], seed=0)
-    for experiment in EXPERIMENTS.values():
-        empty |= {name: of_experiment(table, []) for name, table in experiment.tables.items()}
+    for room in every_experiment().values():
+        empty |= {name: of_experiment(table, []) for name, table in room.TABLES.items()}
     return empty
 
 
-def of_experiment(table: Table, records: Sequence[WordRecord]) -> pd.DataFrame:
-    """One table of an experiment, over all words."""
-    parts = [_part(columns) for record in records for columns in table.parts(record)]
-    frame = stacked(parts, list(table.columns))[list(table.columns)]
-    return frame.astype(dict.fromkeys(table.missing, "Int64"))
+def of_experiment(table: Table, results: Sequence[tuple[WordRecord, Any]]) -> pd.DataFrame:
+    """One table of an experiment.
 
-
-def _part(columns: Columns) -> pd.DataFrame:
-    """Some rows of a table. An array `layer head` becomes a row for each head."""
-    arrays = {name: values for name, values in columns.items() if np.ndim(values) == 2}
-    keys = {name: value for name, value in columns.items() if name not in arrays}
-    return with_key(by_head(arrays), keys) if arrays else pd.DataFrame(keys)
+    results: the words in which the experiment was run, with its results
+    """
+    parts = [table.rows(record, result) for record, result in results if result is not None]
+    columns = list(table.columns)
+    frame = stacked([part for part in parts if len(part)], columns)[columns]
+    for name in table.missing:
+        is_text = frame[name].dtype.kind not in "iuf" and len(frame)
+        frame[name] = frame[name].replace("", None) if is_text else frame[name].astype("Int64")
+    return frame
 
 
 def words(evidence: Sequence[WordEvidence]) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from probe.experiments.candidates import candidates
 from probe.experiments.material import Material, SensePairSplits, unused
 from probe.experiments.options import Options
 from probe.experiments.plan import Size, Work, size_of, swap_work
-from probe.experiments.table import EXPERIMENTS
+from probe.experiments.table import every_experiment
 from probe.model.architectures import FAMILIES
 from probe.model.load import read_weights
 from probe.model.model import Model
@@ -192,7 +192,7 @@ def work_of(size: Size) -> Work:
     """The forward passes and swaps of the measurement of a word."""
     work = swap_work(size)
     for name in size.options.experiments:
-        work = work.plus(EXPERIMENTS[name].work(size))
+        work = work.plus(every_experiment()[name].work(size))
     return work
 
 

@@ -27,7 +27,7 @@ from probe.experiments.measure import measure_gates
 from probe.experiments.observe import split_senses
 from probe.experiments.options import NounPlan, Options
 from probe.experiments.record import WordRecord
-from probe.experiments.table import EXPERIMENTS, choose
+from probe.experiments.table import choose, every_experiment
 from probe.inference.across import summarise
 from probe.inference.nouns import ambiguity_gate
 from probe.inference.within import word_evidence
@@ -97,7 +97,7 @@ STUDY_DEFAULTS = Options(
         mlps_per_pair=MLPS_PER_PAIR,
     ),
     every_head=False,
-    experiments=frozenset(EXPERIMENTS),
+    experiments=frozenset(every_experiment()),
 )
 
 
@@ -182,7 +182,7 @@ class StudyInputs:
     @property
     def experiments(self) -> list[str]:
         """The names of the experiments, in the order in which they are run."""
-        return [name for name in EXPERIMENTS if name in self.word_options.experiments]
+        return [name for name in every_experiment() if name in self.word_options.experiments]
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -273,7 +273,7 @@ def study(
 
     word_records = WordRecords(model, _word_jobs(inputs, out), inputs.word_options)
     all_experiments = inputs.experiments
-    answering_experiments = [name for name in all_experiments if EXPERIMENTS[name].answers]
+    answering_experiments = [name for name in all_experiments if every_experiment()[name].ANSWERS]
     share_done = CERTIFIED
     # The answer comes first: its page can be read while the other experiments run.
     if (
@@ -440,7 +440,7 @@ def _recorded_options(inputs: StudyInputs) -> dict[str, object]:
     options["sentences"] = inputs.corpus.source
     experiments = inputs.word_options.experiments
     if experiments != STUDY_DEFAULTS.experiments:
-        options["experiments"] = [name for name in EXPERIMENTS if name in experiments]
+        options["experiments"] = [name for name in every_experiment() if name in experiments]
     return options
 
 

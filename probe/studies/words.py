@@ -26,7 +26,7 @@ from probe.experiments.options import Options
 from probe.experiments.record import WordRecord
 from probe.experiments.run import LEADERS, Run
 from probe.experiments.store import read_record, write_record
-from probe.experiments.table import EXPERIMENTS
+from probe.experiments.table import every_experiment
 from probe.inference.within import word_evidence
 from probe.model.load import load, untrained
 from probe.model.model import Model
@@ -268,7 +268,7 @@ class WordRecords:
                 in_stage=in_stage,
             )
         keep = None if word.file is None else partial(write_record, word.file)
-        answering = [name for name in experiments if EXPERIMENTS[name].answers]
+        answering = [name for name in experiments if every_experiment()[name].ANSWERS]
         record = proceed(self._run, answering, keep=keep, in_stage=in_stage)
         # The other experiments examine the heads that the page names, which verdicts decide.
         if not record.has(experiments):

@@ -9,7 +9,7 @@ import torch
 from handmade import ODD, random_model
 from hooked_runs import target_z
 
-from probe.experiments import backup
+from probe.experiments import backups
 from probe.experiments.design import Pairs, Ranked
 from probe.experiments.sets import Curves, _moved_from_all, run_curves
 from probe.model import forward
@@ -100,7 +100,7 @@ def test_faithfulness_is_a_ratio_of_sums_over_pairs(setting):
 def test_shifts_of_sets_are_of_all_their_heads_swapped_together(setting):
     weights, rows, z, (axes, pairs) = setting
     swapped = [[(0, 1)], [(0, 1), (2, 3)], [(1, 2)]]
-    shifts = backup.shifts_of_sets(weights, rows, z, axes, pairs, swapped)
+    shifts = backups.shifts_of_sets(weights, rows, z, axes, pairs, swapped)
     assert shifts.shape == (len(pairs), len(swapped))
     for column, heads in enumerate(swapped):
         both = list(toward_donor(setting, pairs, ~sets.mask_of(heads, (LAYERS, HEADS))))
@@ -132,7 +132,7 @@ def test_the_joint_excess_of_backups_compares_swaps_of_one_kind_on_the_same_pair
         weights=weights,
         observation=SimpleNamespace(texts=rows, states=SimpleNamespace(z=z)),
     )
-    [found] = backup._backups(run, each)
+    [found] = backups._backups(run, each)
     assert found.first == (0, 1) and found.later == tuple(ALL[HEADS:])
 
     def effect(*heads):

@@ -13,8 +13,8 @@ import probe
 from probe.experiments.material import prepare
 from probe.experiments.measure import measure
 from probe.experiments.observe import split_senses
-from probe.experiments.store import RECORDS, read_record, write_record
-from probe.experiments.table import EXPERIMENTS
+from probe.experiments.store import read_record, record_classes, write_record
+from probe.experiments.table import every_experiment
 from probe.model.load import untrained
 from probe.studies.survey_word import measure_sets
 
@@ -29,7 +29,7 @@ SENTENCES = [*make_sentences(cues=12), LATE]
 def measured(model, material):
     """The record of a word after all experiments."""
     splits = split_senses(material, seed=0, causal=True)
-    options = options_of(pairs=PAIRS, experiments=EXPERIMENTS)
+    options = options_of(pairs=PAIRS, experiments=every_experiment())
     return measure(model, material, splits, options, random_model=untrained(model, seed=0))
 
 
@@ -60,11 +60,11 @@ def classes_in(value):
 
 
 def test_these_records_contain_every_class_that_a_record_may_contain():
-    assert set().union(*map(classes_in, records())) == set(RECORDS.values())
+    assert set().union(*map(classes_in, records())) == set(record_classes().values())
 
 
 def test_every_experiment_has_a_result_in_the_first_record():
-    assert set(records()[0].measured) == set(EXPERIMENTS)
+    assert set(records()[0].measured) == set(every_experiment())
 
 
 @pytest.mark.parametrize("number", range(3))

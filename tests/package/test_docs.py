@@ -31,6 +31,7 @@ from browser import until
 from packaged import need_smollm2
 
 import probe.cli
+from probe.experiments.table import every_experiment
 from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.stats import limits
 
@@ -273,7 +274,7 @@ def test_the_first_hour_names_the_sections_that_a_report_has():
         name
         for path in templates
         for name in re.findall(r'fold\("\w+", "(.+?)"', path.read_text("utf-8"))
-    }
+    } | {room.TITLE for room in every_experiment().values() if hasattr(room, "TITLE")}
     sections = re.findall(
         r"^\* \*\*(.+?)\*\*", (DOCS / "pages" / "first_hour.md").read_text("utf-8"), re.MULTILINE
     )

@@ -21,6 +21,7 @@ PACKAGES = (
     "model",
     "patching",
     "experiments",
+    "claims",
     "inference",
     "results",
     "charts",

@@ -453,7 +453,16 @@ def test_a_study_without_significant_effects_has_a_note_and_draws_no_effect(open
     ]
     assert page.locator(", ".join([*effects, "dialog", "svg.mark", ".verdict-name"])).count() == 0
     sections = page.locator("main section[id]").evaluate_all("all => all.map(one => one.id)")
-    believe = ["believe", "facts", "nouns", "power", "otherwise", "cannot", "certificate"]
+    believe = [
+        "believe",
+        "facts",
+        "nouns",
+        "power",
+        "controls",
+        "otherwise",
+        "cannot",
+        "certificate",
+    ]
     assert sections == ["answer", "travels", "parting", *believe, "done", "method", "tables"]
     until(page, "!document.querySelector('.chart:not(.drawn)')")
     # depth profiles, controls, and the distances of the nouns
@@ -535,7 +544,7 @@ def test_gate_power_and_controls_are_listed_for_every_word(page):
         ["mole", "5 of 6", "p ≤ .4", "p ≥ .31", "240", "192", "14", "64", "p ≤ .6", "0.45"],
         ["apple", "0 of 1", "p = .4", "p = .31", "240", "192", "14", "64", "p = .6", "0.45"],
     ]
-    strips = page.locator("#power .chart")
+    strips = page.locator("#controls .chart")
     assert strips.count() == 3
     labels = strips.first.locator(".role-axis-label text").all_text_contents()
     assert [label for label in labels if label[0].isalpha()] == [

@@ -10,17 +10,16 @@ from measured import assert_same
 
 import probe
 from probe.errors import InputError
-from probe.experiments import table
 from probe.experiments.store import read_record
-from probe.experiments.table import EXPERIMENTS, choose
+from probe.experiments.table import choose, every_experiment
 from probe.pages.folder import MANIFEST, REPORT, manifest_of
 from probe.studies.words import WORDS
 
 ROOT = Path(__file__).parents[2]
 QUICK = {"permutations": 99, "max_pairs": 4}
 SENTENCES = probe.lexicon.expand("bank").sentences[:96]
-ALL = tuple(EXPERIMENTS)
-ANSWERS = [name for name in ALL if EXPERIMENTS[name].answers]
+ALL = tuple(every_experiment())
+ANSWERS = [name for name in ALL if every_experiment()[name].ANSWERS]
 # The sections of a page that show a single experiment.
 SECTIONS = {
     "edges": "circuit",
@@ -70,7 +69,7 @@ def test_the_experiment_that_every_verdict_needs_cannot_be_omitted():
 
 def test_experiments_come_after_what_they_need_and_the_answer_comes_first():
     for number, name in enumerate(ALL):
-        assert {*EXPERIMENTS[name].needs} <= {*ALL[:number]}
+        assert {*every_experiment()[name].NEEDS} <= {*ALL[:number]}
     assert [*ALL[: len(ANSWERS)]] == ANSWERS
     assert {"heads", "nouns"} <= {*ANSWERS}
 
@@ -79,7 +78,7 @@ def test_the_documentation_lists_every_experiment_in_order_with_what_it_needs():
     page = (ROOT / "reports" / "docs" / "pages" / "commands.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| [^|]+\?\s*\| (.*?) ?\|$", page, re.MULTILINE)
     assert [(name, tuple(re.findall(r"`(\w+)`", needs))) for name, needs in rows] == [
-        (name, experiment.needs) for name, experiment in EXPERIMENTS.items()
+        (name, experiment.NEEDS) for name, experiment in every_experiment().items()
     ]
 
 
@@ -207,8 +206,7 @@ def test_an_interrupt_after_the_answer_leaves_its_page_and_the_same_command_fini
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        shares = EXPERIMENTS["shares"]._replace(measure=interrupted)
-        patch.setitem(table.EXPERIMENTS, "shares", shares)
+        patch.setattr(every_experiment()["shares"], "measure", interrupted)
         code, _, err = run(*command)
     assert code == 130 and "interrupted" in err
     page = (tmp_path / "out" / REPORT).read_text(encoding="utf-8")
@@ -229,11 +227,11 @@ def sections_of(page):
 def counted(monkeypatch):
     """The names of the experiments that run from now on, in order."""
     run = []
-    for name, experiment in EXPERIMENTS.items():
+    for name, experiment in every_experiment().items():
 
-        def measure(inputs, name=name, experiment=experiment):
+        def measure(inputs, name=name, measured=experiment.measure):
             run.append(name)
-            return experiment.measure(inputs)
+            return measured(inputs)
 
-        monkeypatch.setitem(table.EXPERIMENTS, name, experiment._replace(measure=measure))
+        monkeypatch.setattr(experiment, "measure", measure)
     return run

@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from probe.experiments import design
+from probe.experiments.columns import Table
 from probe.experiments.design import Pairs
 from probe.experiments.plan import DIRECTIONS, Size, Work
 from probe.experiments.run import Run, SwappedPair
@@ -25,6 +26,10 @@ from probe.stats.axes import HeldOutAxes
 from probe.stats.limits import LARGE
 from probe.stats.resampling import Array
 
+ORDER = 70
+NEEDS = ()
+ANSWERS = False
+TABLES: dict[str, Table] = {}
 JOINT_PAIRS = 8  # pairs of sentences in which two heads are swapped together
 JOINT_HEADS = 2  # heads with a lost effect, for which backups are searched
 

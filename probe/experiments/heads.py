@@ -2,11 +2,16 @@
 senses, as measured and with the senses reassigned to cue words.
 """
 
+from probe.experiments.columns import Table
 from probe.experiments.plan import Size, Work
 from probe.experiments.run import Run
 from probe.model import decomposition
 from probe.stats.separation import Separation, measure_separation
 
+ORDER = 10
+NEEDS = ()
+ANSWERS = True
+TABLES: dict[str, Table] = {}
 RECORDS = (Separation,)
 
 

@@ -38,7 +38,7 @@ class Table(NamedTuple):
     columns: in order; None for a column whose name has the same meaning in every table
         (`probe/results/columns.toml`)
     rows: the rows of a word, from its record and the result of the experiment
-    missing: columns with missing values, of whole numbers or of text
+    missing: columns of whole numbers that may be missing
     """
 
     holds: str
@@ -129,6 +129,8 @@ def rows(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
         ['word', 'pair', 'layer', 'share', 'sense_a', 'sense_b']
     """
     frame = data.to_dataframe(dim_order=list(data.sizes)).reset_index()
+    text = frame.select_dtypes("str")
+    frame[text.columns] = text.replace("", None)  # as `listed` stores missing text
     return frame if "word" in frame else with_key(frame, {"word": record.word})
 
 

@@ -45,7 +45,7 @@ LONGEST = (
     "model/test_objects.py",
     "explorer/test_saved.py",
     "experiments/test_nouns_in_place.py",
-    "studies/test_cost.py",
+    "studies/test_plan.py",
     "stats/test_chance.py",
     "pages/test_survey_page.py",
     "model/test_family_loading.py",

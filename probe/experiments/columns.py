@@ -129,8 +129,9 @@ def rows(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
         ['word', 'pair', 'layer', 'share', 'sense_a', 'sense_b']
     """
     frame = data.to_dataframe(dim_order=list(data.sizes)).reset_index()
-    text = frame.select_dtypes("str")
-    frame[text.columns] = text.replace("", None)  # as `listed` stores missing text
+    for name, column in frame.items():
+        if column.dtype.kind not in "biuf":
+            frame[name] = column.replace("", None)  # as `listed` stores missing text
     return frame if "word" in frame else with_key(frame, {"word": record.word})
 
 

@@ -20,7 +20,6 @@ from probe.experiments.cue_words import (
     without_beginnings,
 )
 from probe.experiments.cues import axes_of_sentences, scan
-from probe.experiments.plan import Size, Work
 from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
 from probe.model.model import Model
@@ -32,6 +31,7 @@ from probe.stats.resampling import Array
 ORDER = 40
 NEEDS = ()
 ANSWERS = False
+SECONDS = 12.0
 POSITIONS = 12 * 16 * 24
 
 
@@ -138,11 +138,6 @@ def draw(model: Model, word: str, vocabulary: Sequence[str], *, depth: int) -> S
     # cues = POSITIONS / (positions · depth / layers + 1 if causal)
     affordable = round(POSITIONS / (positions * depth / model.config.n_layers + causal))
     return ask(model, word, cues=vocabulary[: max(FEWEST_CUES, affordable)])
-
-
-def work(size: Size) -> Work:
-    """The work of the sample: POSITIONS single positions, each of which costs about one swap."""
-    return Work(swaps=POSITIONS)
 
 
 def _rows(record: WordRecord) -> Iterator[Columns]:

@@ -12,7 +12,6 @@ import torch
 
 from probe.experiments.columns import Table, as_elsewhere, listed, rows
 from probe.experiments.observe import Observation, SenseAxes
-from probe.experiments.plan import Size, Work
 from probe.experiments.run import Run
 from probe.model.model import Model
 from probe.model.records import Trace
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 ORDER = 130
 NEEDS = ()
 ANSWERS = False
+SECONDS = 1.5
 MOST_LESSONS = 3  # sentences of the lesson with the same word
 # What a row says of the sentence.
 SENTENCE = (
@@ -41,13 +41,6 @@ TABLES = {
         rows,
     )
 }
-
-
-def work(size: Size) -> Work:
-    """The work of the lesson's sentences of one word: each is run whole, and without the tokens
-    after the word.
-    """
-    return Work(forwards=2 * MOST_LESSONS)
 
 
 def measure(run: Run) -> "xr.Dataset | None":

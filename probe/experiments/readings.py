@@ -12,7 +12,6 @@ from torch import Tensor
 from probe.experiments.columns import Column, Columns, Table, as_elsewhere, from_parts
 from probe.experiments.material import Material
 from probe.experiments.observe import Observation, clearest
-from probe.experiments.plan import Size, Work
 from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
@@ -28,6 +27,7 @@ from probe.stats.resampling import Array
 ORDER = 80
 NEEDS = ()
 ANSWERS = False
+SECONDS = 2.0
 PER_SENSE = 2  # example sentences of each sense
 
 
@@ -171,11 +171,6 @@ def measure(run: Run) -> Examples:
             averages[held_out] = _average(run.model, observation, pair, row)
         terms.append(_decomposed(observation, row, pair, traced, averages[held_out]))
     return Examples(tuple(readings), tuple(terms))
-
-
-def work(size: Size) -> Work:
-    """The work of the example sentences."""
-    return Work(forwards=PER_SENSE * (len(size.pairs) + 1))
 
 
 def _example_rows(observation: Observation, prepared: Sequence[Prepared]) -> list[int]:

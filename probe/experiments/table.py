@@ -9,7 +9,7 @@ An experiment is a module, and next to it a template of the same name if the pag
     TABLES      its tables of words, by name
     measure     from a `Run` to its result, a dataset (`probe.experiments.columns.dataset`); None
                 if there is nothing to measure
-    work        the largest number of runs
+    SECONDS     how long it took once for *bank* in SmolLM2, for the progress bar
 
 and, if it has a template, the section's HEADING and TITLE. The first line of its docstring is its
 question. It depends only on the run and on the experiments that it needs, so a kept record can be
@@ -25,7 +25,6 @@ from typing import Any, Protocol, cast
 import probe.experiments
 from probe.errors import InputError
 from probe.experiments.columns import Table
-from probe.experiments.plan import Size, Work
 from probe.experiments.run import Run
 
 
@@ -35,11 +34,11 @@ class Experiment(Protocol):
     ORDER: int
     NEEDS: tuple[str, ...]
     ANSWERS: bool
+    SECONDS: float
     TABLES: Mapping[str, Table]
     HEADING: str
     TITLE: str
     measure: Callable[[Run], Any]
-    work: Callable[[Size], Work]
 
 
 @cache  # not at import: other modules of the folder, which it looks through, import this one

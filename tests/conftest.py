@@ -65,7 +65,7 @@ LONGEST = (
     "package/test_examples.py",
     "explorer/test_explorer.py",
     "walkthrough/test_walk.py",
-    "studies/test_shortcuts.py",
+    "analyses/test_shortcuts.py",
     "results/test_circuit_frames.py",
     "charts/test_charts.py",
     "model/test_recurrence.py",

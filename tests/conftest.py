@@ -68,7 +68,7 @@ LONGEST = (
     "analyses/test_shortcuts.py",
     "results/test_circuit_frames.py",
     "charts/test_charts.py",
-    "model/test_recurrence.py",
+    "model/test_library_modules.py",
     "package/test_fuzz.py",
     "inference/test_known_answers.py",
     "walkthrough/test_walk_pair.py",

@@ -236,7 +236,6 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         frame["continuation"], frame["p_continuation"] = 0.7 * net, frame["p_swap"]
         frame = frame.assign(**noun_columns(net))
         frame["read_depth"] = np.where(layer < READ_AT, READ_AT, LAYERS)
-        frame["rerouted"] = np.nan
         parts.append(frame)
     return pd.concat(parts, ignore_index=True)
 

@@ -43,7 +43,7 @@ def model_of_kind(kind, dtype=torch.float64):
 
 
 def bound(model):
-    stacks = read_stacks(model.weights, model.config, model.mixers).values()
+    stacks = read_stacks(model.weights, model.config, model.modules).values()
     blocks = [block for weights in stacks for block in weights.blocks]
     recurrent = any(block.mixer for block in blocks)
     rounded = ROUNDED if model.config.family.in_float32 else 0

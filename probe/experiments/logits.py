@@ -95,7 +95,7 @@ def terms_of_pair(model: Model, pair: PairTrace, pos: int, ids: Sequence[int]) -
     """
     stacks = {
         name: stack.on("cpu")
-        for name, stack in read_stacks(model.weights, model.config, model.mixers).items()
+        for name, stack in read_stacks(model.weights, model.config, model.modules).items()
     }
     decoder = stacks["decoder"]
     config = decoder.config

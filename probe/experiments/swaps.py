@@ -32,7 +32,7 @@ from probe.experiments.design import Pairs, Readings
 from probe.model.decomposition import head_contributions
 from probe.model.records import TargetStates
 from probe.model.weights import Weights
-from probe.patching.heads import rerouted, swap_heads
+from probe.patching.heads import swap_heads
 from probe.patching.inputs import Rows
 from probe.patching.mlps import swap_mixers
 from probe.stats import resampling
@@ -158,8 +158,6 @@ class PairEffects:
     profile: the net effect of every head at every depth; 0 before the head's layer, NaN where the
         pairs have no gap. `layer head depth`
     has_heads: False for a layer with another mixer instead of attention. `layer`
-    rerouted: the share of routed MLPs after a head whose choice of experts at the word changes with
-        its swap; NaN without such MLPs. `layer head`; None for a model without routing
     mixers: the effects of the mixers that replace attention in a hybrid, `pair mixer 1`; None for
         other models
     """
@@ -171,7 +169,6 @@ class PairEffects:
     direct_gap: Array
     profile: Array
     has_heads: NDArray[np.bool_]
-    rerouted: Array | None = None
     mixers: Effects | None = None
 
     @property
@@ -245,7 +242,6 @@ def measure(
         direct_gap=gap[:, list(reading.direct)],
         profile=np.divide(net, whole_gap, out=np.full_like(net, np.nan), where=whole_gap != 0),
         has_heads=weights.has_heads.cpu().numpy(),
-        rerouted=_share_rerouted(weights, texts, states.z, pairs),
         mixers=_of_mixers(weights, texts, states, axes, pairs, reading=reading, gap=gap),
     )
     measured = np.stack([raw.net, lengths.net_length], axis=-1)[..., :depths, :]
@@ -294,26 +290,6 @@ def _effects_at(shifts: Shifts, gap: Array, stages: Sequence[int]) -> Effects:
     numerators = (shifts.denoise, shifts.noise, shifts.same_sense)
     parts = [np.take_along_axis(part, index, -1)[..., 0] for part in numerators]
     return Effects(gap[:, list(stages)], *parts)
-
-
-def _share_rerouted(weights: Weights, texts: Rows, donors: Tensor, pairs: Pairs) -> Array | None:
-    """The share of routed MLPs after each head that choose other experts at the word if the head is
-    swapped, over all pairs in both directions.
-
-    Shape: -> layer head
-
-    None for a model without routing.
-    """
-    if weights.config.family.routed is None:
-        return None
-    recipients = [*pairs.b, *pairs.a]
-    donor_rows = [*pairs.a, *pairs.b]
-    changed = rerouted(weights, [texts[row] for row in recipients], donors[donor_rows])
-    by_mlp = changed.double().mean(0)  # layer head mlp
-    # The MLP of the same layer reads the head, unless attention and MLP run in parallel.
-    first = int(weights.config.family.parallel_attn_mlp)
-    shares = [heads[:, layer + first :].mean(-1) for layer, heads in enumerate(by_mlp)]
-    return np.asarray(torch.stack(shares))
 
 
 def run_swaps(

@@ -329,31 +329,6 @@ def write_by_source(pattern_row: Tensor, v: Tensor, w_o: Tensor) -> Tensor:
     return pattern_row.unsqueeze(-1) * v @ w_o
 
 
-def route(logits: Tensor, count: int, *, of_all: bool, normed: bool) -> Tensor:
-    """The weight of each expert of a routed MLP: 0 except for the `count` experts with the largest
-    logits. `... expert -> ... expert`
-
-    of_all: whether the weights are a softmax over all experts, divided by their sum if `normed`;
-        otherwise they are a softmax over the chosen experts
-    """
-    if of_all:
-        shares, experts = softmax(logits).topk(count, dim=-1)
-        shares = shares / shares.sum(-1, keepdim=True) if normed else shares
-    else:
-        largest, experts = logits.topk(count, dim=-1)
-        shares = softmax(largest)
-    return torch.zeros_like(logits).scatter(-1, experts, shares)
-
-
-def clamped_swiglu(gate: Tensor, up: Tensor, *, sharpness: float, limit: float) -> Tensor:
-    """GPT-OSS' gated activation: g / (1 + exp(-sharpness g)) (u + 1), with g and u clamped at
-    the limit, g only from above. Shape unchanged.
-    """
-    gate = gate.clamp_max(limit)
-    up = up.clamp(-limit, limit)
-    return gate * torch.sigmoid(sharpness * gate) * (up + 1)
-
-
 def gelu_new(x: Tensor) -> Tensor:
     """GPT-2's activation, the tanh form of GELU: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³)))."""
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))

@@ -482,8 +482,8 @@ def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
     config = weights.config
     activation = ACTIVATIONS[config.activation]
     x = forward.normed_for_mlp(block, resid, config, _norm)
-    if block.experts:
-        return _activate_experts(block, x, config)
+    if block.experts is not None:
+        return block.experts(x.reshape(1, -1, x.shape[-1])).reshape(x.shape)
     if block.w_gate is not None and block.w_up is not None:
         gate = activation(_linear(x, block.w_gate, None))
         up = _linear(x, block.w_up, None)
@@ -491,44 +491,6 @@ def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
         return gate * up if torch.is_grad_enabled() else gate.mul_(up)
     assert block.w_in is not None
     return activation(_linear(x, block.w_in, block.b_in))
-
-
-def chosen_experts(weights: Weights, block: Block, resid: Tensor) -> Tensor:
-    """Which experts of a routed MLP are chosen for the stream that it reads.
-
-    Shape: `... d_model -> ... expert`
-    """
-    config = weights.config
-    x = forward.normed_for_mlp(block, resid, config, _norm)
-    return forward.route(block, x, config) > 0
-
-
-def _activate_experts(block: Block, x: Tensor, config: Config) -> Tensor:
-    """The activations of a routed MLP, as in `Block`.
-
-    Shape: `... d_model -> ... d_mlp`
-
-    Each expert runs only for the tokens that choose it in this very run.
-    """
-    rows = x.flatten(0, -2)
-    shares = forward.route(block, rows, config)
-    hidden = rows.new_zeros(len(rows), block.d_mlp)
-    width = block.experts[0].w_out.shape[0]
-    for number, expert in enumerate(block.experts):
-        tokens = shares[:, number].nonzero()[:, 0]
-        activations = forward.activate_expert(expert, rows[tokens], config)
-        columns = slice(number * width, (number + 1) * width)
-        hidden[tokens, columns] = shares[tokens, number, None] * activations
-    end = len(block.experts) * width
-    if block.shared is not None:
-        activations = forward.activate_expert(block.shared, rows, config)
-        end += activations.shape[-1]
-        hidden[:, end - activations.shape[-1] : end] = (
-            forward.shared_gate(block, rows) * activations
-        )
-    if hidden.shape[-1] > end:  # the weights of the experts, which multiply their biases
-        hidden[:, end:] = shares
-    return hidden.unflatten(0, x.shape[:-1])
 
 
 def run_mlp(weights: Weights, block: Block, resid_pre: Tensor, resid_mid: Tensor) -> Tensor:

@@ -434,7 +434,9 @@ def _mlp_rows(
     resid_mid = run.tensors["cross" if name == "decoder" else name]["resid_mid"][layer]
     resid_pre = hooked["resid_pre"][layer]
     steps = forward.mlp(block, resid_mid.to(EXACT), resid_pre.to(EXACT), stack.config)
-    mlp = "Σ share of the expert · expert" if block.experts else "MLP"
+    mlp = "MLP"
+    if block.experts is not None:
+        mlp = f"library's module, {type(block.experts.module).__name__}(x)"
     formulas = {"mlp_out": mlp, "resid_post": _summed("E′", "MLP", stack.config.family)}
     for quantity, tensor in steps.items():
         labels = (quantity, formulas[quantity])

@@ -58,12 +58,6 @@ ACTIVATIONS = {
 }
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 # The certified values of the settings of a router.
-ROUTERS: dict[str, tuple[Any, ...]] = {
-    "scoring_func": ("softmax",),
-    "topk_method": ("greedy", None),
-    "n_group": (1, None),
-    "routed_scaling_factor": (1.0, None),
-}
 CORRECT = "correct its config"
 
 
@@ -594,8 +588,7 @@ def _unrotated(settings: Settings, keys: ConfigKeys, n_layers: int) -> tuple[boo
 def _routing(settings: Settings, family: Family) -> dict[str, Any]:
     """The numbers of a routed MLP.
 
-    Raises UnsupportedModel for a config with experts in a family without them, and for a router
-    without a certified formula.
+    Raises UnsupportedModel for a config with experts in a family without them.
     """
     routed = family.routed
     where = settings.where
@@ -606,26 +599,15 @@ def _routing(settings: Settings, family: Family) -> dict[str, Any]:
             step = f"load a standard {family.name}"
             raise unsupported(where, f"{problem} certified without a router and experts only", step)
         return {}
-    for name, certified in ROUTERS.items():
-        value = settings.get(name, certified[0])
-        if value not in certified:
-            problem = f"{name} of its router is {value!r} in its config"
-            only = f"and only {certified[0]!r} is certified"
-            raise unsupported(where, f"{problem}, {only}", "load another model")
     experts = settings.size("num_experts")
     n_chosen = settings.size("num_experts_per_tok")
     if n_chosen > experts:
         count_name = settings.own_name("num_experts")
         problem = f"num_experts_per_tok is {n_chosen} and {count_name} {experts} in its config"
         raise refuse(where, problem, CORRECT)
-    sharpness, limit = routed.clamp_keys or ("", "")
     return {
         "n_experts": experts,
-        "n_chosen": n_chosen,
         "d_shared": settings.size(routed.shared_width_key) if routed.shared_width_key else 0,
-        "normed_shares": settings.get(routed.norm_topk_key) if routed.norm_topk_key else True,
-        "swiglu_sharpness": settings.number(sharpness),
-        "swiglu_limit": settings.number(limit),
     }
 
 

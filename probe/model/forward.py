@@ -18,7 +18,7 @@ from torch import Tensor
 
 from probe.model import attention as formulas
 from probe.model.model import Config, Positions
-from probe.model.weights import Block, Expert, Weights
+from probe.model.weights import Block, Weights
 
 Stacks = Mapping[str, Weights]
 Norm = Callable[[Tensor, Tensor | None, Tensor | None, Config], Tensor]
@@ -374,7 +374,7 @@ def mlp(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config) -> d
     """The second half of a block: mlp_out and resid_post. `pos d_model -> pos d_model`"""
     family = config.family
     x = mlp_input(block, resid_mid, resid_pre, config)
-    mlp_out = experts(block, x, config) if block.experts else neurons(block, x, config)
+    mlp_out = neurons(block, x, config) if block.experts is None else block.experts(x)
     added = mlp_out
     if family.norm_after_write:
         added = norm(mlp_out, block.norm_mlp_out, None, config)
@@ -409,59 +409,6 @@ def neurons(block: Block, x: Tensor, config: Config) -> Tensor:
     assert block.w_out is not None
     write = activate(block, x, config) @ block.w_out
     return write if block.b_out is None else write + block.b_out
-
-
-def experts(block: Block, x: Tensor, config: Config) -> Tensor:
-    """The write of a routed MLP: Σ weight times the expert's write over the token's experts,
-    plus that of the shared expert. `... d_model -> ... d_model`
-    """
-    shares = route(block, x, config)
-    total = torch.zeros_like(x)
-    for number, expert in enumerate(block.experts):
-        of_expert = activate_expert(expert, x, config) @ expert.w_out
-        if expert.b_out is not None:
-            of_expert = of_expert + expert.b_out
-        total = total + shares[..., number, None] * of_expert
-    if block.shared is not None:
-        of_shared = activate_expert(block.shared, x, config) @ block.shared.w_out
-        total = total + shared_gate(block, x) * of_shared
-    return total
-
-
-def route(block: Block, x: Tensor, config: Config) -> Tensor:
-    """The weight of each expert for each token, in float32 if the family's router is. `...
-    d_model -> ... expert`
-    """
-    assert block.w_router is not None and config.family.routed is not None
-    logits = x @ block.w_router
-    if block.b_router is not None:
-        logits = logits + block.b_router
-    if "router" in config.family.in_float32:
-        logits = logits.float()
-    of_all = config.family.routed.softmax_over_all_experts
-    normed = config.normed_shares
-    return formulas.route(logits, config.n_chosen, of_all=of_all, normed=normed).to(x.dtype)
-
-
-def shared_gate(block: Block, x: Tensor) -> Tensor:
-    """The weight of the expert that every token uses, between 0 and 1. `... d_model -> ... 1`"""
-    assert block.w_shared is not None
-    return torch.sigmoid(x @ block.w_shared)
-
-
-def activate_expert(expert: Expert, x: Tensor, config: Config) -> Tensor:
-    """An expert's activations: f(x W_gate) * x W_up, or GPT-OSS' clamped form. `... d_model ->
-    ... d_mlp`
-    """
-    gate = x @ expert.w_gate
-    up = x @ expert.w_up
-    if expert.b_gate is not None and expert.b_up is not None:
-        gate = gate + expert.b_gate
-        up = up + expert.b_up
-    if config.swiglu_limit:
-        sharpness = config.swiglu_sharpness
-        return formulas.clamped_swiglu(gate, up, sharpness=sharpness, limit=config.swiglu_limit)
-    return getattr(formulas, config.activation)(gate) * up
 
 
 def activate(block: Block, x: Tensor, config: Config) -> Tensor:

@@ -317,7 +317,7 @@ def read_weights(model: ModelSource | Weights) -> Weights:
         return model
     model = load(model)
     require_single(model.config.architecture, "the reading of a word")
-    (weights,) = read_stacks(model.weights, model.config, model.mixers).values()
+    (weights,) = read_stacks(model.weights, model.config, model.modules).values()
     return weights
 
 

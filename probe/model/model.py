@@ -116,11 +116,8 @@ class Config:
     write_scale: the factor of every write to the stream; the weights of a `Block` include it
     unembed_scale: the factor of W_U
     biased_roles: the letters of "qkvo" that have a bias according to the config
-    n_experts, n_chosen: of a routed MLP: the experts, `d_mlp` wide each, and how many of them a
-        token uses
+    n_experts: of a routed MLP, `d_mlp` wide each
     d_shared: the width of the expert that every token uses
-    normed_shares: whether the weights of the chosen experts sum to 1
-    swiglu_sharpness, swiglu_limit: of a clamped gate; 0 without effect
     wrapper: the `model_type` of the model of images or sound whose text part this is
     mixers: in a hybrid, whether each layer has a mixer instead of attention
     mixer_sizes: the sizes of these mixers
@@ -159,11 +156,7 @@ class Config:
     start_token: int | None = None
     positions: Positions = Positions()
     n_experts: int = 0
-    n_chosen: int = 0
     d_shared: int = 0
-    normed_shares: bool = True
-    swiglu_sharpness: float = 0.0
-    swiglu_limit: float = 0.0
     wrapper: str = ""
     mixers: tuple[bool, ...] = ()
     mixer_sizes: MixerSizes = MixerSizes()
@@ -237,17 +230,21 @@ class Model:
         return replace(self)
 
     @property
-    def mixers(self) -> dict[int, torch.nn.Module]:
-        """The library's modules that replace attention in some layers of a hybrid, by layer."""
-        (mixer, *_) = (attention.mixer for attention in self.config.family.attentions)
-        if mixer is None:
-            return {}
-        name = mixer.write_hook.partition(".")[0]
-        return {
-            layer: getattr(self.bridge.blocks[layer], name).original_component
-            for layer, is_mixer in enumerate(self.config.mixers)
-            if is_mixer
-        }
+    def modules(self) -> dict[int, dict[str, torch.nn.Module]]:
+        """The library's own modules that run in some layers, because the formulas here are those of
+        attention and plain MLPs: "mixer", which replaces attention, and a routed "mlp".
+        """
+        modules: dict[int, dict[str, torch.nn.Module]] = {}
+        for layer in range(self.config.n_layers):
+            names = {"mlp": "mlp"} if self.config.n_experts else {}
+            mixer = self.config.family.attentions[0].mixer
+            if mixer is not None and not self.config.has_heads(layer):
+                names["mixer"] = mixer.write_hook.partition(".")[0]
+            modules[layer] = {
+                role: getattr(self.bridge.blocks[layer], name).original_component
+                for role, name in names.items()
+            }
+        return modules
 
     @property
     def settings(self) -> str:

@@ -12,7 +12,7 @@ norms, and the unembedding separately from the embedding. `count` can do the sam
 Source: Brown et al. 2020 (GPT-3's sizes); Radford et al. 2019 (GPT-2's tensors).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     from probe.model.model import Config, Model
 HEAD_PARTS = ("query", "key", "value down", "value up")
 NOT_MATRICES = ("position embedding", "attention biases", "MLP biases", "norms")
+# The parts that the tensors of experts belong to, half of a tensor each if there are two.
+EXPERT_PARTS = {
+    "expert_gate": ("MLP gate",),
+    "expert_up": ("MLP up",),
+    "expert_out": ("MLP down",),
+    "experts_gate_up": ("MLP gate", "MLP up"),
+    "experts_out": ("MLP down",),
+    "experts_gate_up_bias": ("MLP biases",),
+    "experts_out_bias": ("MLP biases",),
+}
 
 
 @dataclass(frozen=True)
@@ -286,7 +296,6 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
 
     family = config.family
     blocks = [block for stack in read_stacks(raw, config).values() for block in stack.blocks]
-    experts = [expert for block in blocks for expert in block.experts]
 
     def tensors_of(*names: str) -> list["Tensor | None"]:
         full = [name.format(side) for name in names for side in ("", "encoder", "decoder")]
@@ -300,14 +309,10 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
         "value down": [block.w_v for block in blocks],
         "value up": [block.w_o for block in blocks if block.mixer is None],
         "attention biases": [bias for b in blocks for bias in (b.b_q, b.b_k, b.b_v, b.b_o)],
-        "MLP gate": [b.w_gate for b in blocks] + [expert.w_gate for expert in experts],
-        "MLP up": [part for b in blocks for part in (b.w_in, b.w_up)]
-        + [expert.w_up for expert in experts],
-        "MLP down": [b.w_out for b in blocks] + [expert.w_out for expert in experts],
-        "MLP biases": [
-            *(bias for b in blocks for bias in (b.b_in, b.b_out)),
-            *(bias for expert in experts for bias in (expert.b_gate, expert.b_up, expert.b_out)),
-        ],
+        "MLP gate": [b.w_gate for b in blocks],
+        "MLP up": [part for b in blocks for part in (b.w_in, b.w_up)],
+        "MLP down": [b.w_out for b in blocks],
+        "MLP biases": [bias for b in blocks for bias in (b.b_in, b.b_out)],
         "norms": [
             getattr(b, name) for b in blocks for name in (*NORMS, "norm_bias", "norm_mlp_bias")
         ]
@@ -318,8 +323,25 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
         name: sum({id(tensor): tensor.numel() for tensor in tensors if tensor is not None}.values())
         for name, tensors in parts.items()
     }
+    for name, size in _of_experts(raw, config):
+        sizes[name] += size
     sizes["position embedding"] += _sines(config)
     return sizes | {"others": _all_of(raw, config) - sum(sizes.values())}
+
+
+def _of_experts(raw: "Mapping[str, Tensor]", config: "Config") -> Iterator[tuple[str, int]]:
+    """The part and the number of parameters of every tensor of the experts of a routed MLP."""
+    for attention in config.family.attentions:
+        for layer in range(config.n_layers):
+            for role, (name, _) in attention.parts.items():
+                for number in range(config.n_experts):
+                    stem = attention.layer_prefix.format(layer) + name.format(number)
+                    tensor = raw.get(stem, raw.get(f"{stem}.weight"))
+                    if tensor is not None:
+                        parts = EXPERT_PARTS.get(role, ())
+                        yield from ((part, tensor.numel() // len(parts)) for part in parts)
+                    if "{}" not in name:  # all experts in one tensor
+                        break
 
 
 def _all_of(raw: "Mapping[str, Tensor]", config: "Config") -> int:

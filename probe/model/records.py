@@ -288,7 +288,7 @@ class Trace(Displayed, AttentionTrace):
                     write = getattr(self, f"{name}_out")[layer].to(self.stack.device)
                     added = forward.norm(write, weight, None, config)
                     by_name[f"blocks.{layer}.hook_{name}_out"] = added
-            if not block.experts:
+            if block.experts is None:
                 resid_pre, resid_mid = (stream.to(self.stack.device) for stream in streams)
                 x = forward.mlp_input(block, resid_mid, resid_pre, config)
                 by_name[f"blocks.{layer}.mlp.hook_post"] = forward.activate(block, x, config)

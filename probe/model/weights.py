@@ -12,38 +12,13 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from probe.model.architectures.family import ROLES_OF_HEADS, Attention
 from probe.model.model import Config, refuse
-
-
-class Expert(NamedTuple):
-    """One expert of a routed MLP.
-
-    w_gate, w_up: `d_model d_mlp`
-    w_out: `d_mlp d_model`
-    b_gate, b_up, b_out: of the length of the output; None if the family has no biases
-    """
-
-    w_gate: Tensor
-    w_up: Tensor
-    w_out: Tensor
-    b_gate: Tensor | None = None
-    b_up: Tensor | None = None
-    b_out: Tensor | None = None
-
-
-Parts = TypeVar("Parts", bound=Expert)
-
-
-def _converted(parts: Parts, dtype: torch.dtype, device: str | torch.device) -> Parts:
-    """A group of weights in another dtype and on another device."""
-    tensors: Any = (part.to(device, dtype) if isinstance(part, Tensor) else part for part in parts)
-    return type(parts)(*tensors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +33,10 @@ class LibraryModule:
         """What the module writes at every position of whole texts. `... pos d_model`, unchanged"""
         if not x.numel():  # no positions, which a module need not accept
             return x
-        write: Tensor = self.module(x.flatten(0, -3) if x.dim() > 2 else x[None])
-        return write.reshape(x.shape)
+        write = self.module(x.flatten(0, -3) if x.dim() > 2 else x[None])
+        if isinstance(write, tuple):  # and what a router chose
+            write = write[0]
+        return torch.as_tensor(write).reshape(x.shape)
 
     def to(self, dtype: torch.dtype, device: str | torch.device) -> "LibraryModule":
         """The same module in another dtype and on another device."""
@@ -69,6 +46,8 @@ class LibraryModule:
         return LibraryModule(deepcopy(self.module).to(device, dtype))
 
 
+# Of a layer, by "mixer" and "mlp".
+Modules = Mapping[int, Mapping[str, nn.Module]]
 NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")
 
 
@@ -86,9 +65,7 @@ class Block:
     norm_q, norm_k: of the queries and keys of each head (`d_head`) or of all heads together
     w_in, w_gate, w_up: `d_model d_mlp`; a gated MLP has `w_gate` and `w_up` instead of `w_in`
     w_out: `d_mlp d_model`
-    experts, w_router: of a routed MLP, instead of `w_out`; `w_router: d_model expert`
-    shared, w_shared: the expert that every token uses, if the family has one, and its gate,
-        `d_model 1`
+    experts: the module of a routed MLP, instead of `w_out`
     sinks: `head`, logits that take part in the softmax
     local: whether the layer has the config's sliding window
     rotated: whether it has rotary positions
@@ -100,9 +77,7 @@ class Block:
     If a config scales writes, `w_o w_out` and their biases include the scale, so that ΔE is what a
     head adds to the stream.
 
-    The activations of a routed MLP are those of all experts, concatenated and multiplied by the
-    token's weights, 0 for experts that the token does not use. If experts have a bias, the weights
-    themselves follow.
+    What a routed MLP writes counts as its activations, and its output matrix is 1.
     """
 
     w_q: Tensor
@@ -127,11 +102,7 @@ class Block:
     w_up: Tensor | None = None
     w_out: Tensor | None = None
     b_out: Tensor | None = None
-    experts: tuple[Expert, ...] = ()
-    w_router: Tensor | None = None
-    b_router: Tensor | None = None
-    shared: Expert | None = None
-    w_shared: Tensor | None = None
+    experts: LibraryModule | None = None
     sinks: Tensor | None = None
     local: bool = False
     rotated: bool = True
@@ -159,31 +130,19 @@ class Block:
     @property
     def has_mlp(self) -> bool:
         """Whether an MLP follows this attention."""
-        return self.w_out is not None or bool(self.experts)
+        return self.w_out is not None or self.experts is not None
 
-    @cached_property
+    @property
     def w_hidden(self) -> Tensor:
-        """The matrix that the activations of the MLP are multiplied by: W_out, or that of all
-        experts concatenated, then their biases.
-
-        `d_mlp d_model`
-        """
-        if self.w_out is not None:
-            return self.w_out
-        parts = [expert.w_out for expert in self.experts]
-        parts += [] if self.shared is None else [self.shared.w_out]
-        parts += [expert.b_out[None] for expert in self.experts if expert.b_out is not None]
-        with torch.inference_mode(False):
-            return torch.cat(parts)
+        """The matrix that the activations of the MLP are multiplied by. `d_mlp d_model`"""
+        return _identity(self.d_mlp, self.w_o) if self.w_out is None else self.w_out
 
     @property
     def d_mlp(self) -> int:
         """The number of activations of the MLP after this attention; 0 without an MLP."""
         if self.w_out is not None:
             return self.w_out.shape[0]
-        experts = [*self.experts, *([] if self.shared is None else [self.shared])]
-        biases = sum(expert.b_out is not None for expert in self.experts)
-        return sum(expert.w_out.shape[0] for expert in experts) + biases
+        return 0 if self.experts is None else self.w_o.shape[-1]
 
     def to(self, dtype: torch.dtype, device: str | torch.device) -> "Block":
         """The same weights in another dtype and on another device."""
@@ -192,12 +151,8 @@ class Block:
             weight = getattr(self, field.name)
             if isinstance(weight, Tensor):
                 tensors[field.name] = weight.to(device, dtype)
-            elif isinstance(weight, Expert):
-                tensors[field.name] = _converted(weight, dtype, device)
             elif isinstance(weight, LibraryModule):
                 tensors[field.name] = weight.to(dtype, device)
-        if self.experts:
-            tensors["experts"] = tuple(_converted(expert, dtype, device) for expert in self.experts)
         return replace(self, **tensors)
 
     def writing(self) -> "Block":
@@ -209,10 +164,15 @@ class Block:
             weight = getattr(self, name)
             # A copy, because a pickle of a view contains the whole viewed tensor.
             copies[name] = None if weight is None else weight.cpu().clone()
-        empty = replace(self, experts=(), shared=None, mixer=None).to(self.w_o.dtype, "meta")
+        empty = replace(self, experts=None, mixer=None).to(self.w_o.dtype, "meta")
         # A mixer still says that the layer has no heads.
         mixer = None if self.mixer is None else LibraryModule(nn.Identity())
         return replace(empty, mixer=mixer, **copies)
+
+
+def _identity(size: int, like: Tensor) -> Tensor:
+    """The matrix that changes nothing, in the dtype and on the device of other weights."""
+    return torch.eye(size, dtype=like.dtype, device=like.device)
 
 
 def _side_by_side(part: Tensor) -> Tensor:
@@ -307,18 +267,21 @@ def check_finite(values: torch.Tensor, name: str, *, where: object) -> None:
 
 
 def read_stacks(
-    raw: Mapping[str, Tensor], config: Config, modules: Mapping[int, nn.Module] | None = None
+    raw: Mapping[str, Tensor], config: Config, modules: Modules | None = None
 ) -> Mapping[str, Weights]:
     """The weights of every attention by its name in the table: "", or "encoder", "decoder" and
     "cross".
 
-    modules: those that replace attention in a hybrid, by layer
+    modules: those of the library that run in a block, see `Model.modules`
     """
     stacks: dict[str, Weights] = {}
     for attention in config.family.attentions:
         layers = range(layers_of(attention, config))
-        mixers = modules or {}
-        blocks = tuple(_block(raw, attention, layer, config, mixers.get(layer)) for layer in layers)
+        of_layers = [(modules or {}).get(layer, {}) for layer in layers]
+        blocks = tuple(
+            _block(raw, attention, layer, config, of_layer)
+            for layer, of_layer in zip(layers, of_layers, strict=True)
+        )
         stacks[attention.name] = Weights(blocks, raw, config, attention)
     return stacks
 
@@ -411,7 +374,7 @@ def _block(
     attention: Attention,
     layer: int,
     config: Config,
-    mixer: nn.Module | None,
+    modules: Mapping[str, nn.Module],
 ) -> Block:
     layer_name = attention.layer_prefix.format(layer)
 
@@ -440,12 +403,12 @@ def _block(
         mixing["w_o"] = matrix("o").unflatten(0, (config.n_heads, -1))
         mixing["b_o"] = raw("o", "bias")
     else:
-        identity = torch.eye(config.d_model).to(weights[config.family.embed + ".weight"])
+        identity = _identity(config.d_model, weights[config.family.embed + ".weight"])
         mixing = {
             **dict.fromkeys(("w_q", "w_k", "w_v"), identity[:0, :0, None]),
             **dict.fromkeys(("b_q", "b_k", "b_v", "b_o")),
             "w_o": identity[None],
-            "mixer": LibraryModule(nn.Identity() if mixer is None else mixer),
+            "mixer": LibraryModule(modules.get("mixer", nn.Identity())),
         }
     return Block(
         **{role: raw(role) for role in NORMS},
@@ -457,55 +420,13 @@ def _block(
         w_up=up,
         w_out=scaled(matrix("out")),
         b_out=scaled(raw("out", "bias")),
-        w_router=matrix("router"),
-        b_router=raw("router", "bias"),
-        w_shared=matrix("shared_router"),
         sinks=weights.get(layer_name + attention.parts.get("sinks", ("", ""))[0]),
-        **_experts(weights, attention, layer_name, config),
+        experts=LibraryModule(modules.get("mlp", nn.Identity())) if config.n_experts else None,
         local=bool(config.local) and config.local[layer],
         rotated=not (config.positions.unrotated and config.positions.unrotated[layer]),
         score_divisor=config.score_divisor(layer),
         **mixing | {role: scaled(mixing[role]) for role in ("w_o", "b_o")},
     )
-
-
-def _experts(
-    weights: Mapping[str, Tensor], attention: Attention, layer_name: str, config: Config
-) -> dict[str, Any]:
-    """The experts of a routed MLP, and the expert that every token uses."""
-
-    def matrix(role: str, number: int | None = None) -> Tensor:
-        return weights[f"{layer_name}{attention.parts[role][0].format(number)}.weight"].T
-
-    def all_experts(role: str) -> Tensor:
-        return weights[layer_name + attention.parts[role][0]]
-
-    fields_of_block: dict[str, Any] = {}
-    if "expert_out" in attention.parts:
-        roles = ("expert_gate", "expert_up", "expert_out")
-        fields_of_block["experts"] = tuple(
-            Expert(*(matrix(role, number) for role in roles)) for number in range(config.n_experts)
-        )
-    if "experts_out" in attention.parts:
-        # Gate and up alternate coordinate by coordinate.
-        gate_up, bias = all_experts("experts_gate_up"), all_experts("experts_gate_up_bias")
-        gates, ups = gate_up.unflatten(-1, (-1, 2)).unbind(-1)
-        gate_biases, up_biases = bias.unflatten(-1, (-1, 2)).unbind(-1)
-        parts = (
-            gates,
-            ups,
-            all_experts("experts_out"),
-            gate_biases,
-            up_biases,
-            all_experts("experts_out_bias"),
-        )
-        fields_of_block["experts"] = tuple(
-            Expert(*of_expert) for of_expert in zip(*parts, strict=True)
-        )
-    if "shared_out" in attention.parts:
-        roles = ("shared_gate", "shared_up", "shared_out")
-        fields_of_block["shared"] = Expert(*(matrix(role) for role in roles))
-    return fields_of_block
 
 
 def _projections(

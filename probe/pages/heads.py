@@ -167,7 +167,6 @@ def every_head(findings: Mapping[str, WordFindings], frames: Frames) -> list[Sec
             "chart": charts.separation_and_effect(frames["word_heads"], finding.word),
             "rows": [head_facts(head) for head in _in_table(finding.heads)],
             "all": len(finding.heads),
-            "rerouted": _rerouted(frames["heads"], finding.word),
         }
         for finding in findings.values()
         if finding.heads
@@ -178,20 +177,6 @@ def _in_table(heads: Sequence[HeadFinding]) -> list[HeadFinding]:
     """The first heads, and the others that the map marks."""
     unmarked = [head for head in heads[TABLE_ROWS:] if head.verdict in UNMARKED]
     return [head for head in heads if head not in unmarked]
-
-
-def _rerouted(heads: pd.DataFrame, word: str) -> Section | None:
-    """How often swapping a head changes the experts of the word: the mean over heads, and the head
-    that changes them most often; None in a model without routed MLPs."""
-    changed = heads[heads["word"] == word].groupby(["layer", "head"])["rerouted"].mean().dropna()
-    if changed.empty:
-        return None
-    largest = changed.reset_index().loc[changed.to_numpy().argmax()]
-    return {
-        "mean": percent(changed.mean()),
-        "name": f"L{largest['layer']:.0f}H{largest['head']:.0f}",
-        "most": percent(changed.max()),
-    }
 
 
 def head_numbers(row: Mapping[Any, Any]) -> dict[str, str]:

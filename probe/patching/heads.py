@@ -218,29 +218,6 @@ def _swap_sets(
     return shifts[..., 0] if directions.ndim == 3 and not length else shifts
 
 
-def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
-    """Where a swap of one head's z changes the experts that a routed MLP chooses at the word,
-    for every head and MLP.
-
-    `row layer head mlp`
-
-    rows, donor_z: as `texts` and `donor_z` in `swap_heads`, with all layers
-
-    True if the set of chosen experts of the MLP of layer `mlp` differs from the unchanged run's.
-    Before the swap it never does.
-    """
-    texts = target_texts(weights, rows, HEADS)
-    depth = donor_z.shape[1]
-    tree = _tree_of(weights, _all_but_one(weights, depth))
-
-    def compare(batch: Texts, members: list[int], terms: PositionTerms) -> list[Tensor]:
-        edits = Edits(Z, tree, donor_of(weights, donor_z[members]))
-        return [_rerouted(run_at_word(weights, batch, depth, terms, edits=edits))]
-
-    [differs] = in_batches(texts, weights, len(tree[-1].parent), compare)
-    return differs.unflatten(1, donor_z.shape[1:3])
-
-
 # --- edits ----------------------------------------------------------------------------------------
 
 
@@ -363,20 +340,6 @@ def _shift_along(x: Tensor, along: Tensor, *, length: bool = False) -> Tensor:
     change = x - x[:, :1]
     shift = change @ along.mT
     return torch.cat([shift, change.norm(dim=-1, keepdim=True)], dim=-1) if length else shift
-
-
-def _rerouted(steps: Iterable[Step]) -> Tensor:
-    """Where an MLP chooses other experts at the word than in the unchanged run.
-
-    `-> batch edit_set mlp`
-    """
-    differs = []
-    for step in steps:
-        mlp_input = step.at_read_position(step.mlp_input)
-        experts = batched.chosen_experts(step.run.weights, step.block, mlp_input)
-        is_other = (experts != experts[:, :1]).any(-1)  # batch variant
-        differs.append(is_other[:, step.branch.variant_of])
-    return torch.stack(differs, dim=2)
 
 
 # --- batches --------------------------------------------------------------------------------------

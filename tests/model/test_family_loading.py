@@ -720,21 +720,6 @@ NOT_COVERED = [
         {"num_local_experts": 8},
         "num_local_experts is 8 in its config, and Llama is certified without a router and experts",
     ),
-    (
-        "mixtral",
-        {"scoring_func": "sigmoid"},
-        "scoring_func of its router is 'sigmoid' in its config, and only 'softmax' is certified",
-    ),
-    (
-        "qwen3_moe",
-        {"topk_method": "noaux_tc"},
-        "topk_method of its router is 'noaux_tc' in its config, and only 'greedy' is certified",
-    ),
-    (
-        "olmoe",
-        {"routed_scaling_factor": 2.5},
-        "routed_scaling_factor of its router is 2.5 in its config, and only 1.0 is certified",
-    ),
     ("qwen2_moe", {"mlp_only_layers": [0]}, "mlp_only_layers is [0] in its config, and the from"),
     ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step is 2 in its config, and the"),
     ("olmoe", {"clip_qkv": 8.0}, "clip_qkv is 8.0 in its config, and the from-scratch check"),

@@ -50,7 +50,7 @@ def test_the_certificate_has_what_the_mixer_writes_and_no_row_of_heads(model):
             model.config.has_heads(layer)
         )
     formulas = {(row.layer, row.quantity): row.formula for row in certificate.rows}
-    module = type(model.mixers[0]).__name__
+    module = type(model.modules[0]["mixer"]).__name__
     assert formulas[0, "attn_out"] == f"library's module, {module}(x)"
     gate = "sigmoid(x W_gate) * " if model.config.family.gated_attention else ""
     assert formulas[1, "z"] == f"{gate}A V"

@@ -13,7 +13,7 @@ import probe
 from probe import charts
 from probe.pages import checks, predictions, sections, why
 from probe.pages.cards import cards, remark, sink
-from probe.pages.heads import effect_axis, every_head, head_facts, together
+from probe.pages.heads import effect_axis, head_facts, together
 from probe.pages.html import with_interval
 from probe.pages.predictions import read_otherwise
 from probe.pages.sentences import ARCS, THICKEST, arcs, of_head
@@ -103,18 +103,6 @@ def test_pairs_with_the_verdict_of_the_head_come_first_and_no_pair_is_missing():
         head = mole["heads"][0]
         assert [reason["verdict"] for reason in head["reasons"]] == ["resolver"] * 5 + ["none"]
     assert (head["resolves"], head["of"]) == (5, 5)
-
-
-def test_only_models_with_routed_mlps_report_how_often_a_swap_changed_the_route():
-    assert all(item["rerouted"] is None for item in every_head(findings(FRAMES), FRAMES))
-    heads = FRAMES["heads"].copy()
-    heads["rerouted"] = 0.1
-    top_head = (heads["layer"] == 1) & (heads["head"] == 2)
-    heads.loc[top_head, "rerouted"] = 0.5
-    routed = every_head(findings(FRAMES), FRAMES | {"heads": heads})[0]["rerouted"]
-    assert routed["name"] == "L1H2" and routed["most"] == "50\u202f%"
-    count = len(heads.drop_duplicates(["layer", "head"]))
-    assert routed["mean"] == f"{10 + 40 / count:.0f}\u202f%"
 
 
 def test_misread_sentences_are_listed_by_word_with_the_clearest_first(monkeypatch):

@@ -299,18 +299,3 @@ def experts_by_hugging_face(model, text, swaps):
         for handle in handles:
             handle.remove()
     return choices
-
-
-@pytest.mark.parametrize("kind", ["mixtral", "qwen2_moe", "gpt_oss"])
-def test_a_swap_changes_the_route_where_the_routers_choose_other_experts(kind):
-    model, weights, texts, donors = setting(kind)
-    donors = 3 * donors  # far enough to change some routes
-    rerouted = patching.rerouted(weights, texts, donors)
-    reroutings = []
-    for text, donor, changed in zip(texts, donors, rerouted, strict=True):
-        swaps = [{}, *({head: donor[head]} for head in every_head(donors))]
-        by_layer = experts_by_hugging_face(model, text, swaps)
-        for mlp, (base, *rows) in enumerate(by_layer):
-            assert [experts != base for experts in rows] == changed[..., mlp].flatten().tolist()
-            reroutings += [experts != base for experts in rows]
-    assert 0.05 < sum(reroutings) / len(reroutings) < 0.95

@@ -26,7 +26,6 @@ from hooked_runs import (
 
 from probe.model import batched, forward
 from probe.model.load import read_weights
-from probe.model.tokens import TargetText
 from probe.model.trace import target_states
 from probe.patching import heads as patching
 from probe.patching import mlps, pair, positions, tokens, variants
@@ -212,16 +211,3 @@ def test_the_batched_steps_are_those_of_the_plain_forward(model):
         )
     )
     assert all(part.shape[-2] == 0 for parts in empty for part in parts)
-
-
-def test_tensors_are_made_where_the_weights_are(model):
-    weights, texts, donors = setting(model)
-    texts = [TargetText(text.ids[:1], 0) if text.at == 0 else text for text in texts]
-    vectors, directions = stages_of(model), every_direction(model)
-    for run in (
-        lambda: patching.swap_heads(weights, texts, donors, directions),
-        lambda: mlps.swap_mixers(weights, texts, vectors, vectors),
-    ):
-        with torch.device("meta"):
-            result = run()
-        assert torch.equal(result, run())

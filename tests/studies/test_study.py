@@ -28,7 +28,7 @@ CONTRACT = """
     word sense_a sense_b layer head auroc auroc_low auroc_high hedges_g direct denoise noise swap
     swap_low swap_high same_sense added_after p_auroc q_auroc p_swap q_swap attention_cue
     attention_previous verdict rank rank_low rank_high net net_low net_high next_token p_next_token
-    continuation p_continuation read_depth rerouted nouns more more_low more_high p_more more_word_axis
+    continuation p_continuation read_depth nouns more more_low more_high p_more more_word_axis
     more_length more_at_surprisal nouns_share comparison write_nouns write_more write_more_low
     write_more_high p_more_write write_more_word_axis write_more_length
 """

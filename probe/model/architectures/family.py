@@ -173,7 +173,8 @@ class ConfigKeys:
 
 @dataclass(frozen=True)
 class Routed:
-    """A mixture of experts: a router gives each token to a few of many MLPs.
+    """A mixture of experts: a router gives each token to a few of many MLPs. The library's own
+    module runs it.
 
     Its weights are parts of a layer: `router` and `shared_router` are the gates. The experts are
     `expert_gate`, `expert_up` and `expert_out`, with "{}" for the number of the expert; or all in
@@ -181,16 +182,8 @@ class Routed:
     `experts_out`. `shared_gate`, `shared_up` and `shared_out` are the expert for every token.
     """
 
-    # Whether the weights of a token's experts are a softmax over all experts; otherwise it is over
-    # the chosen ones.
-    softmax_over_all_experts: bool = True
-    # The config key that states whether the weights of the chosen experts are divided by their
-    # sum; empty if they always are.
-    norm_topk_key: str = ""
     # The config key of the width of the expert for every token; empty without such an expert.
     shared_width_key: str = ""
-    # The config keys of the sharpness and the limit of a clamped gate; empty if it is not clamped.
-    clamp_keys: tuple[()] | tuple[str, str] = ()
     # By tensor of Hugging Face's class that stacks all experts: the roles that are concatenated in
     # it. Files store these weights expert by expert.
     stacked_experts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

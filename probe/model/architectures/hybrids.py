@@ -166,7 +166,6 @@ HYBRIDS["qwen3_next"] = replace(
         },
     ),
     routed=Routed(
-        norm_topk_key="norm_topk_prob",
         shared_width_key=SHARED_WIDTH_KEY,
         stacked_experts=STACKED_EXPERTS,
     ),

@@ -98,7 +98,6 @@ MIXTURES["qwen2_moe"] = replace(
         layer_types="layer_types",
     ),
     routed=Routed(
-        norm_topk_key="norm_topk_prob",
         shared_width_key=SHARED_WIDTH_KEY,
         stacked_experts=STACKED_EXPERTS,
     ),
@@ -131,7 +130,7 @@ MIXTURES["qwen3_moe"] = replace(
         biases=ATTENTION_BIAS,
         window="sliding_window",
     ),
-    routed=Routed(norm_topk_key="norm_topk_prob", stacked_experts=STACKED_EXPERTS),
+    routed=Routed(stacked_experts=STACKED_EXPERTS),
     in_float32=MIXTURES["mixtral"].in_float32,
     attentions=(decoder_stack(ROUTED_PARTS | qk_norms("d_head", "d_head")),),
     # No metadata key states whether the weights of the chosen experts are divided by their sum: in
@@ -160,7 +159,7 @@ MIXTURES["olmoe"] = replace(
         certified_values={"clip_qkv": (None,)},
         biases=ATTENTION_BIAS,
     ),
-    routed=Routed(norm_topk_key="norm_topk_prob", stacked_experts=STACKED_EXPERTS),
+    routed=Routed(stacked_experts=STACKED_EXPERTS),
     in_float32=MIXTURES["mixtral"].in_float32,
     d_head_is_independent=False,
     attentions=(decoder_stack(ROUTED_PARTS | qk_norms("heads*d_head", "kv_heads*d_head")),),
@@ -202,7 +201,7 @@ MIXTURES["gpt_oss"] = replace(
         window="sliding_window",
         layer_types="layer_types",
     ),
-    routed=Routed(softmax_over_all_experts=False, clamp_keys=("swiglu_alpha", "swiglu_limit")),
+    routed=Routed(),
     adapter_rounds_differently=True,
     attentions=(
         decoder_stack(

@@ -37,7 +37,8 @@ class Table(NamedTuple):
     holds: its content, in one line
     columns: in order; None for a column whose name has the same meaning in every table
         (`probe/results/columns.toml`)
-    rows: the rows of a word, from its record and the result of the experiment
+    rows: the rows of a word, from its record and the dataset of the experiment, or the table's own
+        dataset if the experiment has one for each table
     missing: columns with missing values, of whole numbers or of text
     """
 
@@ -109,6 +110,20 @@ def listed(tables: Mapping[str, Table], frame: pd.DataFrame, dim: str) -> "xr.Da
     )
     variables = {str(name): (dim, column.to_numpy()) for name, column in filled.items()}
     return dataset(tables, variables)
+
+
+def tables_of(
+    tables: Mapping[str, Table], parts: Mapping[str, Sequence[pd.DataFrame]]
+) -> "dict[str, xr.Dataset]":
+    """A dataset of listed rows for each table, for tables with different rows.
+
+    parts: frames of rows by table; a table without any is left out
+    """
+    return {
+        name: listed(tables, pd.concat(frames, ignore_index=True), "row")
+        for name, frames in parts.items()
+        if frames
+    }
 
 
 def or_missing(numbers: Sequence[int | None]) -> list[float]:

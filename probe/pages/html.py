@@ -24,7 +24,7 @@ from markupsafe import Markup
 
 from probe.charts import palette, themed
 from probe.claims import ranked
-from probe.pages.sentences import TINTS
+from probe.pages.sentences import TINTS, marked
 from probe.stats.limits import GATE, LEVEL, SMALLEST
 from probe.stats.numbers import (
     bare,
@@ -132,6 +132,7 @@ FILTERS = (
     distance_percent,
     grouped,
     interval,
+    marked,
     ordinal,
     p_value,
     percent,

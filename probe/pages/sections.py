@@ -212,15 +212,6 @@ OWN_SECTIONS = (
         order=75,
     ),
     Section(
-        "supplies",
-        "supplied.html.j2",
-        lambda p: {"supplied": sentences.supplied(p.findings, p.frames)},
-        TRAVELS,
-        applies=RANKED,
-        table="decomposition",
-        order=80,
-    ),
-    Section(
         "facts",
         "facts.html.j2",
         lambda p: {"facts": words.fact_table(p.findings)},

@@ -1,5 +1,5 @@
-"""Single sentences: texts with word and cue marked, the attention of a head drawn as arcs, the
-suppliers of the sense, and well-known sentences.
+"""Single sentences: texts with word and cue marked, the attention of a head drawn as arcs, and
+well-known sentences.
 
 Text and numbers for the template, which escapes them; no HTML.
 """
@@ -10,7 +10,6 @@ from unicodedata import east_asian_width
 
 import pandas as pd
 
-from probe import charts
 from probe.model.tokens import VISIBLE
 from probe.results.findings import Frames, HeadFinding, Row, WordFindings
 from probe.stats.numbers import decimal, percent
@@ -195,17 +194,3 @@ def _on_axis(row: Row) -> Section:
     beyond −1 and 1 it is at the end."""
     x = 50 * (1 + min(max(row["coordinate"], -1.0), 1.0))
     return {"a": row["sense_a"], "b": row["sense_b"], "sense": row["sense"], "x": f"{x:.1f}"}
-
-
-def supplied(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
-    """For each word its example sentences, each with the chart of its decomposition."""
-    decomposition = frames["decomposition"]
-    sections = []
-    for word, finding in findings.items():
-        items = []
-        for number in finding.rows["decomposition"]["sentence"].drop_duplicates():
-            chart = charts.decomposition_bars(decomposition, word, sentence=int(number))
-            items.append(_sentence(finding, int(number)) | {"chart": chart})
-        if items:
-            sections.append({"word": word, "first": items[:1], "others": items[1:]})
-    return sections

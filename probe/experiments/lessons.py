@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 ORDER = 130
 NEEDS = ()
 ANSWERS = False
+HEADING = "believe"
+TITLE = "Well-known sentences"
 MOST_LESSONS = 3  # sentences of the lesson with the same word
 # What a row says of the sentence.
 SENTENCE = (

@@ -243,14 +243,6 @@ OWN_SECTIONS = (
         order=110,
     ),
     Section(
-        "cannot",
-        "cannot.html.j2",
-        lambda p: {"showcase": sentences.showcase(p.findings, p.frames)},
-        BELIEVE,
-        table="showcase",
-        order=130,
-    ),
-    Section(
         "certificate",
         "certificate.html.j2",
         lambda p: {"certificate": checks.certificate(p.frames["certificate"])},

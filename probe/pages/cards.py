@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from probe.charts.evidence import HEAD_PARTS
-from probe.pages.cues import columns
+from probe.claims import strongest_cues
 from probe.pages.heads import EffectAxis, effect_axis, head_facts
 from probe.pages.sentences import arcs, of_head
 from probe.pages.why import reason
@@ -110,12 +110,11 @@ def _cue_words(finding: WordFindings, head: HeadFinding) -> Section | None:
     rows = of_head(finding.rows["cue_sample"], head)
     if rows.empty:
         return None
-    ordered = rows.sort_values("write", ascending=False, kind="stable")
-    first = ordered.iloc[0]
+    first = rows.iloc[0]
     return {
         "senses": (first["sense_a"], first["sense_b"]),
-        "columns": columns(ordered, CUE_WORDS, "write"),
-        "tried": len(ordered),
+        "columns": strongest_cues(rows, CUE_WORDS, "write"),
+        "tried": len(rows),
     }
 
 

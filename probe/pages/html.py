@@ -23,7 +23,7 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from probe.charts import palette, themed
-from probe.claims import ranked
+from probe.claims import ranked, strongest_cues
 from probe.pages.sentences import TINTS, marked
 from probe.stats.limits import GATE, LEVEL, SMALLEST
 from probe.stats.numbers import (
@@ -138,6 +138,7 @@ FILTERS = (
     percent,
     ranked,
     scientific,
+    strongest_cues,
     together,
     with_interval,
 )

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from probe.experiments.columns import KEYS
+from probe.stats.limits import LEVEL
 from probe.text.slots import stem_of
 
 
@@ -42,3 +43,26 @@ def _strongest(rows: pd.DataFrame, number: int, value: str) -> list[dict[str, An
         if str(row.cue) == str(listed["word"]).lower():
             listed["word"] = row.cue
     return list(words.values())
+
+
+BIASES = ("query bias", "norm bias")  # the same at every token, so that nothing can replace them
+
+
+def reason_to_attend(why: pd.Series) -> str:
+    """Why a head attends to the cue: "pair" for one part at each of the two tokens, "both" for the
+    same part at both, "cue" where the part at the word is a bias. "none" where it does not score
+    the cue above other tokens, "apart" where attribution and interventions do not agree.
+
+    A part is a reason only where replacing it lowers the score on both sides.
+
+    why: a row of the table `why_it_attends`
+    """
+    if not why["p_contrast"] < LEVEL:
+        return "none"
+    if not why["p_key"] < LEVEL:
+        return "apart"
+    if why["part_query"] in BIASES:
+        return "cue"
+    if not why["p_query"] < LEVEL:
+        return "apart"
+    return "both" if why["part_query"] == why["part_key"] else "pair"

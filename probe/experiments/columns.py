@@ -68,18 +68,20 @@ def dataset(
     *,
     senses: Sequence[tuple[str, str]] | None = None,
     coordinates: Variables | None = None,
+    more: Mapping[str, Column] | None = None,
 ) -> "xr.Dataset":
     """The result of an experiment as a dataset.
 
     tables: those of the experiment, for the meaning and unit of the variables
     variables, coordinates: dims and values by name, as ("pair layer head", array)
     senses: the senses of each element of the dim `pair`, if there is one
+    more: the meaning and unit of variables that are no columns
     """
     import xarray as xr
 
     described = {
         name: column for table in tables.values() for name, column in table.columns.items()
-    }
+    } | dict(more or {})
     pairs = {
         name: ("pair", [pair[number] for pair in senses or ()])
         for number, name in enumerate(("sense_a", "sense_b") if senses else ())

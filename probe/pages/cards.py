@@ -1,5 +1,5 @@
 """The cards of the top heads: what a head attends to in real sentences, which words it responds to,
-why it attends there, and its effect compared with unambiguous nouns.
+and its effect compared with unambiguous nouns.
 
 Records and tables in, plain values out; the sentences are in the template `cards`.
 """
@@ -13,7 +13,6 @@ from probe.charts.evidence import HEAD_PARTS
 from probe.claims import strongest_cues
 from probe.pages.heads import EffectAxis, effect_axis, head_facts
 from probe.pages.sentences import arcs, of_head
-from probe.pages.why import reason
 from probe.results.findings import HeadFinding, WordFindings
 from probe.stats.limits import SMALLEST
 from probe.stats.numbers import measured, percent
@@ -57,7 +56,7 @@ def _card(
         "others": further,
         "sink": sink,
         "cues": _cue_words(finding, head),
-        "why": reason(finding.rows, head) if "why_it_attends" in finding.rows else None,
+        "at": {"word": finding.word, "layer": head.layer, "head": head.head},
         "reasons": _reasons(verdicts[verdicts["word"] == finding.word], head),
         "head_parts": _head_parts(finding.rows["head_parts"], head),
         "remark": remark(head),

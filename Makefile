@@ -23,7 +23,7 @@ real: $(READY)
 	for model in smollm2 minilm; do for word in bank mole apple; do \
 		$(BIN)/probe cues $$word --model $$model --out reports/real/cues/$$model/$$word || exit 1; done; done
 	$(BIN)/python analyses/every_word_as_a_cue.py
-	$(BIN)/probe survey --model smollm2 --model minilm --out reports/real/survey --engine dask --workers 2
+	$(BIN)/probe survey --model smollm2 --model minilm --out reports/real/survey --workers 2
 	PROBE_COARSEWSD="$(COARSEWSD)" $(BIN)/python analyses/natural_text.py
 	$(BIN)/python analyses/why_it_attends.py
 	PROBE_MODEL=minilm PROBE_OUT=reports/real/minilm $(BIN)/python analyses/why_it_attends.py

@@ -21,7 +21,7 @@
 # does not reach 100 % either, because a large effect need not be significant. *Before the read-out layer*: only the heads of the layers before
 # the word is read; attention cannot know where that is, and ranks many later heads first.
 #
-# Needs: a clone of the repository, in which probe is installed (`pip install -e .`), for `drawing` next to this script, and the packages
+# Needs: a clone of the repository, in which probe is installed (`pip install -e .`), for `drawing` and `shortcuts` next to this script, and the packages
 # of `make real`. Finished words are stored as files, so an interrupted run continues. `PROBE_WORDS` limits the number of words,
 # `PROBE_MODELS` names other models, by names or files. Writes into `reports/real` below the current folder, or into the folder that
 # `PROBE_OUT` names.
@@ -36,6 +36,7 @@ from pathlib import Path
 import drawing
 import numpy as np
 import pandas as pd
+import shortcuts
 from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score
 
@@ -74,7 +75,7 @@ NAMES = METHODS | {CHANCE: "chance"}
 
 # %%
 def measured(source: str) -> pd.DataFrame:
-    """`probe.shortcuts` of every word that ships, pair by pair, in one model; for the embedded model the words of its
+    """Swaps and shortcuts of every word that ships, pair by pair, in one model; for the embedded model the words of its
     grammar."""
     name = Path(source).stem
     folder = out / "shortcuts" / name
@@ -88,7 +89,7 @@ def measured(source: str) -> pd.DataFrame:
         if not file.exists():
             model = model or probe.load(source)
             try:
-                frame = probe.shortcuts(model, word, by="pair")
+                frame = shortcuts.shortcuts(model, word)
             except probe.InputError as problem:
                 print(f"{name}: {problem}", flush=True)
                 frame = pd.DataFrame()

@@ -28,7 +28,6 @@ from .studies.study import study as study
 from .studies.study import Study as Study
 from .studies.survey import survey as survey
 from .studies.survey import Survey as Survey
-from .studies.shortcuts import shortcuts as shortcuts
 from .studies.evaluation import evaluate as evaluate
 from .results.evaluation import Evaluation as Evaluation
 from .studies.cues import cues as cues

@@ -23,7 +23,6 @@ from typer.exceptions import TyperException
 import probe
 from probe.errors import InputError, ProbeError
 from probe.pages.terminal import (
-    cost_sentence,
     likely,
     print_certificate,
     print_evaluation,
@@ -40,7 +39,7 @@ from probe.stats.limits import FEWEST_WORDS
 if TYPE_CHECKING:
     from probe.explorer.page import Question
     from probe.model.model import Model
-    from probe.studies.cost import StudyCost
+    from probe.studies.plan import StudyPlan
     from probe.studies.study import GatePreview
     from probe.text.sentences import Corpus
     from probe.walkthrough.walk import Walk
@@ -162,19 +161,12 @@ def report(
             help="Leave out these experiments, e.g. circuit, and whatever needs them.",
         ),
     ] = None,
-    max_memory: Annotated[
-        str | None,
-        Option(
-            help="Stop before starting if more memory would be needed, e.g. 4GB. By default, if "
-            "more would be needed than is free."
-        ),
-    ] = None,
     dry_run: Annotated[
         bool,
         Option(
             "--dry-run",
-            help="Print what the sentences are enough for, the likely outcome, minutes and memory. "
-            "Swap nothing and write nothing.",
+            help="Print what the sentences are enough for and the likely outcome. Swap nothing and "
+            "write nothing.",
         ),
     ] = False,
     device: DeviceOption = CPU,
@@ -186,11 +178,9 @@ def report(
     # Checked before the heavy imports, so that a wrong folder is reported at once.
     check_folder(out, REPORT, inputs=[sentences] if sentences else [])
     from probe.experiments.table import choose
-    from probe.studies.cost import parse_memory
     from probe.text.sentences import as_corpus
 
     experiments = choose(only, without or ())
-    limit = None if max_memory is None else parse_memory(max_memory)
     corpus = None if sentences is None else as_corpus(sentences, words, utf16=utf16)
 
     def command(words: Sequence[str]) -> str:
@@ -207,15 +197,13 @@ def report(
             **_compute_options(device, dtype),
         )
 
-    def planned(cost: "StudyCost") -> None:
+    def planned(plan: "StudyPlan") -> None:
         if corpus is not None:
-            _say_cautions(corpus, loaded, keeps_columns=len(cost.words) >= FEWEST_WORDS)
-        typer.echo(cost_sentence(cost), err=True)
-        cost.require(limit)
+            _say_cautions(corpus, loaded, keeps_columns=len(plan.words) >= FEWEST_WORDS)
         if dry_run:
-            typer.echo("\n".join(sentences_suffice(cost)))
+            typer.echo("\n".join(sentences_suffice(plan)))
         else:
-            _say_what_is_replaced(out, REPORT, command(cost.words))
+            _say_what_is_replaced(out, REPORT, command(plan.words))
 
     def gates_measured(gates: "list[GatePreview]") -> None:
         typer.echo("\n".join(likely(pair) for pair in gates))
@@ -255,7 +243,6 @@ def _print_survey_plan(
     controls: str | None,
     seed: int,
     pages: bool,
-    workers: int,
     as_json: bool,
 ) -> None:
     from probe.studies.survey import plan_survey
@@ -264,7 +251,7 @@ def _print_survey_plan(
     if as_json:
         typer.echo(plan.to_json())
     else:
-        typer.echo("\n".join(survey_suffices(plan, workers)))
+        typer.echo("\n".join(survey_suffices(plan)))
 
 
 def _say_cautions(corpus: "Corpus", model: "Model", *, keeps_columns: bool = False) -> None:
@@ -574,18 +561,20 @@ def survey(
     ] = None,
     out: OutOption = REPORTS / "survey",
     controls: ControlsOption = None,
-    engine: Annotated[
-        str, Option(help="local: in this process. dask: on workers (needs dask and distributed).")
-    ] = "local",
-    scheduler: Annotated[
-        str | None,
-        Option(metavar="ADDRESS", help="A running Dask scheduler, e.g. tcp://127.0.0.1:8786."),
-    ] = None,
     workers: Annotated[
         int | None,
         Option(
             min=1,
-            help="Dask workers on this machine, without --scheduler. By default one per processor.",
+            help="Measure words at the same time, with this many workers of Dask on this machine "
+            "(needs dask and distributed). By default one word after the other.",
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        Option(
+            metavar="ADDRESS",
+            help="Measure words with the workers of a running Dask scheduler, e.g. "
+            "tcp://127.0.0.1:8786.",
         ),
     ] = None,
     pages: Annotated[
@@ -597,8 +586,8 @@ def survey(
         bool,
         Option(
             "--dry-run",
-            help="Print which words can be measured, why others cannot, and minutes. Runs a few "
-            "sentences to estimate the time. Writes nothing.",
+            help="Print which words can be measured, and why others cannot. Runs and writes "
+            "nothing.",
         ),
     ] = False,
     device: DeviceOption = CPU,
@@ -616,8 +605,6 @@ def survey(
     corpus = as_corpus(files, utf16=utf16) if files else None
     names = model or [DEFAULT_MODEL]
     if dry_run:
-        # The local engine computes in one thread, as every task does.
-        number = 1 if engine == "local" else workers or os.cpu_count() or 1
         for name in names:
             _print_survey_plan(
                 _load(name, device, dtype),
@@ -625,14 +612,12 @@ def survey(
                 controls=controls,
                 seed=seed,
                 pages=pages,
-                workers=number,
                 as_json=as_json,
             )
         return
     with progress_bar() as progress:
         from probe.pages.write import write_surveys
         from probe.studies.survey import survey
-        from probe.studies.workers import Workers
 
         surveys = []
         for name in names:
@@ -640,12 +625,13 @@ def survey(
             if corpus is not None:
                 _say_cautions(corpus, loaded, keeps_columns=True)
             surveyed = survey(
-                loaded,
+                name if scheduler else loaded,
                 sentences=corpus,
                 out=out,
                 controls=controls,
                 seed=seed,
-                workers=Workers(engine, scheduler, workers, model=name),
+                workers=workers,
+                scheduler=scheduler,
                 pages=pages,
                 progress=progress,
             )

@@ -6,7 +6,7 @@ import torch
 from families import SINGLE, VARIANTS, each_family, family_model
 from handmade import random_model, tokens_of
 
-from probe.model import forward, recurrence
+from probe.model import forward
 from probe.model import hooks as hooked
 from probe.model.attention import repeat_kv
 from probe.model.check import RECURRENT
@@ -43,9 +43,9 @@ def model_of_kind(kind, dtype=torch.float64):
 
 
 def bound(model):
-    stacks = read_stacks(model.weights, model.config).values()
+    stacks = read_stacks(model.weights, model.config, model.mixers).values()
     blocks = [block for weights in stacks for block in weights.blocks]
-    recurrent = any(block.mixer and recurrence.is_in_float32(block.mixer) for block in blocks)
+    recurrent = any(block.mixer for block in blocks)
     rounded = ROUNDED if model.config.family.in_float32 else 0
     return max(BOUND[model.dtype], rounded, RECURRENT if recurrent else 0)
 

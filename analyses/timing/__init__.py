@@ -2,7 +2,6 @@
 
 clock     interleaved timings, ratios, extra memory, exponents of growth, the machine
 work      models of real shapes with random weights, aligned pairs, sets of a curve, loops over heads and edges as in other tools
-reports   the cost of a report and a survey as they grow
 waiting   the cost of waiting threads
 page      tables and charts -> speed.html
 """
@@ -18,7 +17,6 @@ from timing.clock import (
     square_part,
 )
 from timing.page import write_page
-from timing.reports import AXES, WORDS, growth_exponents, report_growth, survey_growth
 from timing.work import (
     aligned_pairs,
     architecture,
@@ -40,8 +38,6 @@ from timing.work import (
 )
 
 __all__ = [
-    "AXES",
-    "WORDS",
     "aligned_pairs",
     "architecture",
     "attribution_by_autograd",
@@ -55,7 +51,6 @@ __all__ = [
     "exponents",
     "extra_memory",
     "growth",
-    "growth_exponents",
     "interleave",
     "long_text",
     "loop_over_edges",
@@ -63,12 +58,10 @@ __all__ = [
     "machine",
     "plain_model",
     "random_tokens",
-    "report_growth",
     "shaped",
     "single_value",
     "square_part",
     "start_up",
-    "survey_growth",
     "tokens_of",
     "write_page",
 ]

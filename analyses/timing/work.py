@@ -313,7 +313,7 @@ def attribution_by_transformer_lens(
 def both_ways_by_gradients(
     model: Model, pairs: Sequence[Sequence[Sequence[int]]], direction: Tensor, *, steps: int
 ) -> Tensor:
-    """The estimates of `probe.shortcuts`, including the states of both members. `-> pair recipient layer head`
+    """The estimates of attribution patching, including the states of both members. `-> pair recipient layer head`
 
     direction: along which the output of the last block is read, `d_model`
     steps: of integrated gradients; 0 for attribution patching

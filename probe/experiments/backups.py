@@ -14,7 +14,6 @@ from torch import Tensor
 from probe.experiments import design
 from probe.experiments.columns import Table
 from probe.experiments.design import Pairs
-from probe.experiments.plan import DIRECTIONS, Size, Work
 from probe.experiments.run import Run, SwappedPair
 from probe.experiments.sets import moved_toward_donor
 from probe.experiments.swaps import PairEffects
@@ -29,6 +28,7 @@ from probe.stats.resampling import Array
 ORDER = 70
 NEEDS = ()
 ANSWERS = False
+SECONDS = 7.0
 TABLES: dict[str, Table] = {}
 JOINT_PAIRS = 8  # pairs of sentences in which two heads are swapped together
 JOINT_HEADS = 2  # heads with a lost effect, for which backups are searched
@@ -59,12 +59,6 @@ def measure(run: Run) -> tuple[tuple[Backup, ...] | None, ...]:
     with every later head.
     """
     return run.for_swapped(lambda each: _backups(run, each))
-
-
-def work(size: Size) -> Work:
-    """The runs of every head alone, and with each of JOINT_HEADS others, in both directions."""
-    pairs = sum(min(pairs, JOINT_PAIRS) for pairs in size.pairs)
-    return Work(swaps=size.heads_in_all * DIRECTIONS * (1 + JOINT_HEADS) * pairs)
 
 
 def _backups(run: Run, each: SwappedPair) -> tuple[Backup, ...]:

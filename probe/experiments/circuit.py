@@ -43,7 +43,6 @@ from probe.experiments import design
 from probe.experiments.columns import Table
 from probe.experiments.nouns import NounInPlace, noun_runs
 from probe.experiments.observe import Observation, clearest
-from probe.experiments.plan import Size, Work
 from probe.experiments.prepare import Prepared
 from probe.experiments.run import LEADERS, Run
 from probe.model.records import as_array
@@ -53,7 +52,6 @@ from probe.patching import positions
 from probe.patching.edges import (
     EDGE_DTYPE,
     REACH,
-    SAMPLE,
     EdgeArray,
     Edges,
     composition,
@@ -68,6 +66,7 @@ from probe.text.splits import ALIGNED
 ORDER = 50
 NEEDS = ("nouns",)
 ANSWERS = False
+SECONDS = 31.0
 TABLES: dict[str, Table] = {}
 PAIRS = 8  # pairs that positions and edges are measured on
 MOST_TOTALS = 500  # edges of a layout whose total effect is run
@@ -222,38 +221,6 @@ def measure(run: Run) -> Circuit | None:
         run.top_heads[:LEADERS],
         seed=run.options.seed,
     )
-
-
-def work(size: Size) -> Work:
-    """The work of a circuit.
-
-    It consists of the causal trace, the totals of the edges that could reach enough and of a sample
-    of edges, and swaps of every head and MLP. Swaps are run with a donor of the other sense and
-    with a same-sense donor.
-    """
-    if not size.causal:
-        return Work()
-    edges = edges_of(size)
-    totals = min(edges, MOST_TOTALS + SAMPLE) + min(edges, MOST_TOTALS)
-    swaps = _traces(size.positions, size.layers, size.heads) + 2 * PAIRS * totals
-    # A word is usually read halfway up the model, and few edges could reach enough.
-    usual = _traces(size.usual_positions, max(1, size.layers // 2), size.heads)
-    return Work(swaps=swaps, unlikely=swaps - usual)
-
-
-def _traces(positions: int, layers: int, heads: int) -> int:
-    # For both members of each pair, at every position and layer: 3 components with two donors,
-    # every head, and the MLP.
-    return 2 * PAIRS * positions * layers * (2 * 3 + heads + 1)
-
-
-def edges_of(size: Size) -> int:
-    """The number of edges that are held in memory for every pair; 0 in an encoder, which is not
-    traced.
-    """
-    if not size.causal:
-        return 0
-    return min(count_edges(size.layers, size.heads, size.positions), MOST_EDGES)
 
 
 def measure_circuit(

@@ -39,7 +39,7 @@ class Table(NamedTuple):
         (`probe/results/columns.toml`)
     rows: the rows of a word, from its record and the dataset of the experiment, or the table's own
         dataset if the experiment has one for each table
-    missing: columns with missing values, of whole numbers or of text
+    missing: columns of whole numbers that may be missing
     """
 
     holds: str
@@ -146,6 +146,9 @@ def rows(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
         ['word', 'pair', 'layer', 'share', 'sense_a', 'sense_b']
     """
     frame = data.to_dataframe(dim_order=list(data.sizes)).reset_index()
+    for name, column in frame.items():
+        if column.dtype.kind not in "biuf":
+            frame[name] = column.replace("", None)  # as `listed` stores missing text
     return frame if "word" in frame else with_key(frame, {"word": record.word})
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from torch import Tensor
 
 from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset, rows
-from probe.experiments.plan import Size, Work
 from probe.experiments.run import Run
 from probe.model import decomposition
 from probe.model.load import read_weights
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 ORDER = 100
 NEEDS = ("heads",)
 ANSWERS = False
+SECONDS = 8.0
 HEADING = "believe"
 TITLE = "The same where there is nothing to find"
 MEASURED = "as measured"
@@ -55,11 +55,6 @@ TABLES = {
         rows,
     )
 }
-
-
-def work(size: Size) -> Work:
-    """No further runs: the token after the word is read with the word."""
-    return Work()
 
 
 def measure(run: Run) -> "xr.Dataset | None":

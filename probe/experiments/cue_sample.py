@@ -21,7 +21,6 @@ from probe.experiments.cue_words import (
     without_beginnings,
 )
 from probe.experiments.cues import axes_of_sentences, scan
-from probe.experiments.plan import Size, Work
 from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
 from probe.model.model import Model
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 ORDER = 40
 NEEDS = ()
 ANSWERS = False
+SECONDS = 12.0
 HEADING = ""
 TITLE = "Other cues"
 # Positions of cues and of the tokens after them, run through all blocks: 12 batches of 16 sentences
@@ -84,11 +84,6 @@ TABLES = {
         summaries,
     ),
 }
-
-
-def work(size: Size) -> Work:
-    """The work of the sample: POSITIONS single positions, each of which costs about one swap."""
-    return Work(swaps=POSITIONS)
 
 
 def measure(run: Run) -> "xr.Dataset | None":

@@ -39,7 +39,6 @@ from probe.experiments.columns import (
     with_ends,
 )
 from probe.experiments.design import Pairs, Readings, spread
-from probe.experiments.plan import DIRECTIONS, Size, Work
 from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
 from probe.experiments.swaps import Effects
@@ -57,6 +56,7 @@ from probe.text.splits import ALIGNED
 ORDER = 60
 NEEDS = ()
 ANSWERS = False
+SECONDS = 2.0
 MOST_PAIRS = 8  # spread over cue words; every kind swaps each top head in all of them
 MOST_HEADS = 16  # top heads; the parts of a head without an effect have no meaning
 KINDS = ("pattern_only", "values_only", "cue_only", "other_only", "ablation")
@@ -163,13 +163,6 @@ def measure(run: Run) -> tuple[HeadParts | None, ...]:
             reading=each.prepared.reading,
         )
     )
-
-
-def work(size: Size) -> Work:
-    """The runs of every kind of part of the top heads, in both directions."""
-    heads = min(size.heads_in_all, MOST_HEADS)
-    pairs = sum(min(pairs, MOST_PAIRS) for pairs in size.pairs)
-    return Work(swaps=heads * DIRECTIONS * len(KINDS) * pairs)
 
 
 def measure_head_parts(

@@ -3,7 +3,6 @@ senses, as measured and with the senses reassigned to cue words.
 """
 
 from probe.experiments.columns import Table
-from probe.experiments.plan import Size, Work
 from probe.experiments.run import Run
 from probe.model import decomposition
 from probe.stats.separation import Separation, measure_separation
@@ -11,13 +10,9 @@ from probe.stats.separation import Separation, measure_separation
 ORDER = 10
 NEEDS = ()
 ANSWERS = True
+SECONDS = 6.5
 TABLES: dict[str, Table] = {}
 RECORDS = (Separation,)
-
-
-def work(size: Size) -> Work:
-    """No runs."""
-    return Work()
 
 
 def measure(run: Run) -> tuple[Separation, ...]:

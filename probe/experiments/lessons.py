@@ -12,7 +12,6 @@ import torch
 
 from probe.experiments.columns import Table, as_elsewhere, listed, rows
 from probe.experiments.observe import Observation, SenseAxes
-from probe.experiments.plan import Size, Work
 from probe.experiments.run import Run
 from probe.model.model import Model
 from probe.model.records import Trace
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 ORDER = 130
 NEEDS = ()
 ANSWERS = False
+SECONDS = 1.5
 HEADING = "believe"
 TITLE = "Well-known sentences"
 MOST_LESSONS = 3  # sentences of the lesson with the same word
@@ -41,16 +41,8 @@ TABLES = {
         "the sentences that introductions use",
         as_elsewhere(*SENTENCE, "reads_as", "coordinate", "sense_a", "sense_b", "difference"),
         rows,
-        missing=("reads_as", "sense_a", "sense_b"),
     )
 }
-
-
-def work(size: Size) -> Work:
-    """The work of the lesson's sentences of one word: each is run whole, and without the tokens
-    after the word.
-    """
-    return Work(forwards=2 * MOST_LESSONS)
 
 
 def measure(run: Run) -> "xr.Dataset | None":

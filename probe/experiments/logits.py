@@ -94,7 +94,8 @@ def terms_of_pair(model: Model, pair: PairTrace, pos: int, ids: Sequence[int]) -
     ids: as in `terms`
     """
     stacks = {
-        name: stack.on("cpu") for name, stack in read_stacks(model.weights, model.config).items()
+        name: stack.on("cpu")
+        for name, stack in read_stacks(model.weights, model.config, model.mixers).items()
     }
     decoder = stacks["decoder"]
     config = decoder.config

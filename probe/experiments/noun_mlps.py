@@ -29,7 +29,6 @@ from probe.experiments.nouns import (
     together,
     word_in_place,
 )
-from probe.experiments.plan import DONORS_PER_PAIR, Size, Work
 from probe.experiments.run import Run
 from probe.model.weights import Weights
 from probe.patching.inputs import Rows
@@ -41,6 +40,7 @@ from probe.stats.resampling import Array
 ORDER = 30
 NEEDS = ("nouns",)
 ANSWERS = False
+SECONDS = 14.0
 TABLES: dict[str, Table] = {}
 
 
@@ -101,15 +101,6 @@ def measure(run: Run) -> tuple[NounMlpRecord | None, ...] | None:
             replace(each, z=each.z[:0], hidden=each.hidden[:0]) for each in runs
         )
     return tuple(measured)
-
-
-def work(size: Size) -> Work:
-    """Every MLP for the word, and with the nouns that each pair is shared out to."""
-    nouns = min(size.nouns, size.options.noun_plan.mlps_per_pair)
-    if not nouns:
-        return Work()
-    pairs = sum(size.pairs)
-    return Work(DONORS_PER_PAIR * pairs, DONORS_PER_PAIR * pairs * (1 + nouns) * size.layers)
 
 
 def _of_nouns(

@@ -38,7 +38,6 @@ from probe.experiments.candidates import (
 from probe.experiments.columns import Table
 from probe.experiments.design import Pairs, spread
 from probe.experiments.options import NounPlan
-from probe.experiments.plan import DONORS_PER_PAIR, Size, Work
 from probe.experiments.prepare import Prepared
 from probe.experiments.run import Run
 from probe.experiments.surprisal import surprisals
@@ -61,6 +60,7 @@ from probe.text.splits import CrossFit, restrict
 ORDER = 20
 NEEDS = ()
 ANSWERS = True
+SECONDS = 50.0
 TABLES: dict[str, Table] = {}
 SURPRISAL_DECIMALS = 3  # of nats; further digits are rounding errors
 STATES_BYTES = 2**28  # of the states of nouns that are computed at once
@@ -282,25 +282,6 @@ def noun_runs(run: Run, number: int) -> tuple[NounRun, ...]:
         runs = _runs(run.weights, word, among, rows_of, plan)
         run.noun_runs[number] = tuple(each for each in runs if each.in_place.pairs)
     return run.noun_runs[number]
-
-
-def work(size: Size) -> Work:
-    """The work of `measure`: every noun in the sentences of the swapped pairs and of some further
-    pairs, and every head with the nouns that each pair is shared out to.
-    """
-    plan = size.options.noun_plan
-    nouns = size.nouns if plan.most_nouns is None else min(size.nouns, plan.most_nouns)
-    if not nouns:
-        return Work()
-    per_pair = min(plan.per_pair, nouns)
-    forwards = 0
-    swaps = 0
-    for pairs in size.pairs:
-        sentences = min(size.sentences, DONORS_PER_PAIR * pairs + 2 * plan.more_pairs)
-        forwards += 2 * sentences
-        swaps += (nouns + 1) * sentences
-        swaps += DONORS_PER_PAIR * pairs * per_pair * size.heads_in_all
-    return Work(forwards, swaps)
 
 
 def measure_gaps(run: Run) -> tuple[NounRecord | None, ...] | None:

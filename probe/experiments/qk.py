@@ -27,7 +27,6 @@ from scipy.stats import spearmanr
 from probe.experiments.candidates import candidates, rows_for
 from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset, rows
 from probe.experiments.design import Pairs, spread
-from probe.experiments.plan import Size, Work
 from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 ORDER = 120
 NEEDS = ()
 ANSWERS = False
+SECONDS = 49.0
 MOST_PAIRS = 8  # pairs of sentences, spread over cue words
 NOUNS = 10  # unambiguous nouns that replace the word
 NOUNS_PER_SENTENCE = 2  # of these; each further one is one more run
@@ -322,12 +322,6 @@ def largest_losses(losses: pd.DataFrame) -> pd.DataFrame:
 
 
 FILTERS = (parts_of_contrast, largest_losses)
-
-
-def work(size: Size) -> Work:
-    """The work of the attribution: both sentences of a few pairs of two senses, with nouns."""
-    sentences = 2 * min(MOST_PAIRS, max(size.pairs, default=0))
-    return Work(forwards=sentences * (1 + NOUNS_PER_SENTENCE))
 
 
 def measure(run: Run) -> "tuple[xr.Dataset, ...]":

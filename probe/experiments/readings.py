@@ -14,7 +14,6 @@ from torch import Tensor
 from probe.experiments.columns import Column, Table, as_elsewhere, rows, tables_of
 from probe.experiments.material import Material
 from probe.experiments.observe import Observation, clearest
-from probe.experiments.plan import Size, Work
 from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 ORDER = 80
 NEEDS = ()
 ANSWERS = False
+SECONDS = 2.0
 HEADING = "travels"
 TITLE = "Which words supply it"
 PER_SENSE = 2  # example sentences of each sense
@@ -63,7 +63,7 @@ TABLES = {
             **as_elsewhere("norm", "contribution", "total", "closing"),
         },
         of_sentences,
-        missing=("layer", "head", "pos", "token", "role"),
+        missing=("layer", "head", "pos"),
     ),
 }
 
@@ -89,11 +89,6 @@ def measure(run: Run) -> "dict[str, xr.Dataset]":
             averages[held_out] = _average(run.model, observation, pair, row)
         sums.append(_decomposed(observation, row, pair, traced, averages[held_out]))
     return tables_of(TABLES, {"readings": readings, "decomposition": sums})
-
-
-def work(size: Size) -> Work:
-    """The work of the example sentences."""
-    return Work(forwards=PER_SENSE * (len(size.pairs) + 1))
 
 
 def _example_rows(observation: Observation, prepared: Sequence[Prepared]) -> list[int]:

@@ -28,7 +28,6 @@ from probe.experiments.design import (
     spread,
 )
 from probe.experiments.observe import Observation
-from probe.experiments.plan import DIRECTIONS, DONORS_PER_PAIR, Size, Work
 from probe.experiments.record import WordRecord
 from probe.experiments.run import Run, SwappedPair
 from probe.experiments.swaps import run_swaps
@@ -52,6 +51,7 @@ from probe.stats.resampling import Array
 ORDER = 75
 NEEDS = ()
 ANSWERS = False
+SECONDS = 7.0
 CURVE_PAIRS = 12  # pairs of sentences that the sets of a word's curve are run on
 CARRIED_SIZES = (1, 2, 4, 8)  # numbers of other words' top heads that are tried on a held-out word
 CARRIED_RANDOM = 20  # random sets of each of these sizes, with the same number of heads per layer
@@ -202,14 +202,6 @@ def measure(run: Run) -> Curves | None:
     order = ordered(mean, depth, run.weights)
     z = run.observation.states.z
     return run_curves(run.weights, run.observation.texts, z, groups, order, depth, seed=seed)
-
-
-def work(size: Size) -> Work:
-    """The work of the curves: the top heads, all but the top heads, and the random sets, in
-    both directions.
-    """
-    sets = 2 * len(curve_sizes(size.heads_in_all)) + SIZES * RANDOM_SETS
-    return Work(swaps=DIRECTIONS * CURVE_PAIRS * sets)
 
 
 def _ranking(run: Run, each: SwappedPair) -> tuple[Pairs, Array]:
@@ -430,15 +422,6 @@ class CarriedSets:
     left_out: Array
     word_order: Array
     random: Array
-
-
-def carried_work(size: Size) -> Work:
-    """The work of `carry_over`: every sentence once, every head for the word's order, and all sets,
-    in both directions.
-    """
-    sets = 1 + len(CARRIED_SIZES) * (2 + CARRIED_RANDOM)
-    per_pair = DONORS_PER_PAIR * size.heads_in_all + DIRECTIONS * sets
-    return Work(forwards=size.sentences, swaps=per_pair * sum(size.pairs))
 
 
 def carry_over(

@@ -6,7 +6,6 @@ The direct share of every component at the read-out layer. The shares of two sen
 from typing import TYPE_CHECKING
 
 from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset, or_missing, rows
-from probe.experiments.plan import Size, Work
 from probe.experiments.run import Run
 from probe.model import decomposition
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 ORDER = 90
 NEEDS = ()
 ANSWERS = False
+SECONDS = 0.3
 HEADING = "travels"
 TITLE = "Which parts wrote it"
 TABLES = {
@@ -33,11 +33,6 @@ TABLES = {
         missing=("layer", "head"),
     )
 }
-
-
-def work(size: Size) -> Work:
-    """No runs."""
-    return Work()
 
 
 def measure(run: Run) -> "xr.Dataset":

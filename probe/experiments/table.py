@@ -10,7 +10,7 @@ An experiment is a module, and next to it a template of the same name if the pag
     measure     from a `Run` to its result, a dataset (`probe.experiments.columns.dataset`); or a
                 dataset for each table by name; or several of one kind, such as one for each head;
                 None if there is nothing to measure
-    work        the largest number of runs
+    SECONDS     how long it took once for *bank* in SmolLM2, for the progress bar
 
 and, if its template is a section of the page, the section's HEADING and TITLE. FILTERS are
 functions for its template. The first line of its docstring is its question. It depends only on the
@@ -26,7 +26,6 @@ from typing import Any, Protocol, cast
 import probe.experiments
 from probe.errors import InputError
 from probe.experiments.columns import Table
-from probe.experiments.plan import Size, Work
 from probe.experiments.run import Run
 
 
@@ -36,11 +35,11 @@ class Experiment(Protocol):
     ORDER: int
     NEEDS: tuple[str, ...]
     ANSWERS: bool
+    SECONDS: float
     TABLES: Mapping[str, Table]
     HEADING: str
     TITLE: str
     measure: Callable[[Run], Any]
-    work: Callable[[Size], Work]
 
 
 @cache  # not at import: other modules of the folder, which it looks through, import this one

@@ -110,7 +110,7 @@ def _from_weights(model: Model, ids: Sequence[int]) -> Tensor:
     """
     config = model.config
     positions = positions_at_ends(len(ids))
-    stacks = read_stacks(model.weights, config)
+    stacks = read_stacks(model.weights, config, model.mixers)
     if config.start_token is not None:
         target = [config.start_token, *ids]
         memory = forward.encode(stacks, ids)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from probe.model import forward, recurrence
+from probe.model import forward
 from probe.model.attention import (
     gelu_bloom,
     halves,
@@ -388,19 +388,19 @@ def mixer_input(weights: Weights, block: Block, resid: Tensor) -> Tensor:
 
 
 def mix_variants(block: Block, x: Tensor, past: Past | None) -> Tensor:
-    """z of the mixer at the live positions of every variant, as of a single head.
+    """The mixer's write at the live positions of every variant, as z of a single head. The module
+    reads whole texts.
 
-    Shape: `batch variant live d_model -> batch variant live 1 d_mixed`
+    Shape: `batch variant live d_model -> batch variant live 1 d_model`
 
     past: the mixer's input at the positions before them, `batch pos d_model`
     """
     assert block.mixer is not None
-    state = None
+    live = x.shape[2]
     if past is not None:
         [earlier] = past
-        # All variants share the state that earlier positions left.
-        state = recurrence.state_behind(block.mixer, earlier[:, None])
-    return recurrence.mix(block.mixer, x, state).unsqueeze(3)
+        x = torch.cat([earlier[:, None].expand(-1, x.shape[1], -1, -1), x], dim=2)
+    return block.mixer(x)[:, :, -live:].unsqueeze(3)
 
 
 # --- writes ---------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from probe.errors import CrossCheckError, InputError
 from probe.model import attention as formulas
-from probe.model import forward, recurrence
+from probe.model import forward
 from probe.model.agreement import COARSE, ROUNDING, STEPS, rounded_through
 from probe.model.architectures.family import Attention, Family
 from probe.model.bridge import plain_model
@@ -49,7 +49,7 @@ ROUNDED = 1e-6  # of a softmax in float32: a few times its rounding of 1.2e-7
 RECURRENT = 3e-6
 FLOAT32_SOFTMAX = "the model's own softmax is in float32"
 FLOAT32_ROUTER = "the model's own router is in float32"
-FLOAT32_RECURRENCE = "the model's own recurrence is in float32"
+FLOAT32_RECURRENCE = "the library's module may compute in float32"
 FLOAT32_SCORES = "recomputed from q.k in float32, as the model's own"
 FROM_SCORES = "as uncertain as its scores, which no hook holds"
 THROUGH_ALL = "two ways through all blocks, both rounded"
@@ -328,9 +328,8 @@ def _attention_rows(
         hooked["delta_e"] = _own_writes(model, hooked["z"], attention, layer)
     # For a float64 model, the model's code rounds its softmax to float32, and the formulas do not.
     rounds_softmax = "softmax" in in_float32 and model.dtype == EXACT
-    by_recurrence = (
-        block.mixer is not None and recurrence.is_in_float32(block.mixer) and model.dtype == EXACT
-    )
+    # A module may compute in float32, and in another order for whole texts.
+    by_recurrence = block.mixer is not None and model.dtype == EXACT
     if model.dtype == COARSE:
         steps = _each_step(stack, block, hooked, bias)
     else:
@@ -407,8 +406,8 @@ def _each_step(
     exact = {name: tensor.to(EXACT) for name, tensor in hooked.items()}
     x = forward.attention_input(block, exact["resid_pre"], config)
     if block.mixer is not None:
-        z = recurrence.mix(block.mixer, exact["x"])
-        output = forward.attention_output(block, exact["resid_pre"], z.unsqueeze(-3), config)
+        write = block.mixer(exact["x"]).unsqueeze(-3)
+        output = forward.attention_output(block, exact["resid_pre"], write, config)
         return {"x": x} | output
     q, k, v = forward.project_qkv(block, exact["x"], exact.get("memory", exact["x"]), config)
     scores = forward.score(stack, block, exact["q"], exact["k"], bias)
@@ -471,10 +470,9 @@ def formulas_of(attention: Attention, config: Config, block: Block) -> dict[str,
     """
     family = config.family
     if block.mixer is not None:
-        assert attention.mixer is not None
         return {
             "x": f"{family.norm}(E)" if family.norm_first else "E",
-            "attn_out": f"z W_out of the {attention.mixer.formula}",
+            "attn_out": f"library's module, {type(block.mixer.module).__name__}(x)",
             "resid_mid": _summed("E", "attn_out", family),
         }
     read = "x" if attention.name != "cross" else "memory"

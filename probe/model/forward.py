@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from probe.model import attention as formulas
-from probe.model import recurrence
 from probe.model.model import Config, Positions
 from probe.model.weights import Block, Expert, Weights
 
@@ -306,8 +305,7 @@ def attend(
     config = weights.config
     x = attention_input(block, resid_pre, config)
     if block.mixer is not None:
-        z = recurrence.mix(block.mixer, x)
-        output = attention_output(block, resid_pre, z.unsqueeze(-3), config)
+        output = attention_output(block, resid_pre, block.mixer(x).unsqueeze(-3), config)
         return {"x": x, "attn_out": output["attn_out"], "resid_mid": output["resid_mid"]}
     q, k, v = project_qkv(block, x, x if memory is None else memory, config)
     scores = score(weights, block, q, k, bias)

@@ -56,7 +56,7 @@ def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) 
     a decoder).
     """
     recorded, logits = record_text(model, ids, target)
-    stacks = read_stacks(model.weights, model.config)
+    stacks = read_stacks(model.weights, model.config, model.mixers)
     tensors = {name: _stack_text(stack, recorded[name]) for name, stack in stacks.items()}
     return HookedRun(tensors, stacks, logits)
 

@@ -305,9 +305,8 @@ def read_weights(model: ModelSource | Weights) -> Weights:
     """The weights of a model's single stack, in its dtype, layer by layer and head by head.
     Weights are returned as they are.
 
-    The tensors are views of the model's, with two exceptions: rows that files store in another
-    order than the formulas (the gated delta rule of Qwen3-Next), and output matrices of models
-    whose config scales writes (Granite). Raises UnsupportedModel for an encoder-decoder, which has
+    The tensors are views of the model's, except output matrices of models whose config scales
+    writes (Granite). Raises UnsupportedModel for an encoder-decoder, which has
     several stacks.
 
     Example:
@@ -318,7 +317,7 @@ def read_weights(model: ModelSource | Weights) -> Weights:
         return model
     model = load(model)
     require_single(model.config.architecture, "the reading of a word")
-    (weights,) = read_stacks(model.weights, model.config).values()
+    (weights,) = read_stacks(model.weights, model.config, model.mixers).values()
     return weights
 
 

@@ -237,6 +237,19 @@ class Model:
         return replace(self)
 
     @property
+    def mixers(self) -> dict[int, torch.nn.Module]:
+        """The library's modules that replace attention in some layers of a hybrid, by layer."""
+        (mixer, *_) = (attention.mixer for attention in self.config.family.attentions)
+        if mixer is None:
+            return {}
+        name = mixer.write_hook.partition(".")[0]
+        return {
+            layer: getattr(self.bridge.blocks[layer], name).original_component
+            for layer, is_mixer in enumerate(self.config.mixers)
+            if is_mixer
+        }
+
+    @property
     def settings(self) -> str:
         """The settings of the model: those that the formulas read, and the whole config of its
         library, without the folder that it came from.

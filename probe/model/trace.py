@@ -26,7 +26,6 @@ from probe.model.tokens import (
     tokenize,
 )
 from probe.model.weights import Weights
-from probe.progress import worked
 
 # Tokens of a long text that are run together; only this many rows of a pattern exist at a time.
 CHUNK = 64
@@ -181,7 +180,6 @@ def target_states(
             None if before is None else [before[row] for row in batch],
             None if later is None else [later[row] for row in batch],
         )
-        worked(sum(len(rows[row]) for row in batch) * model.config.n_layers)
         padding = width - tensors["pattern"].shape[-1]
         tensors["pattern"] = functional.pad(tensors["pattern"], (0, padding))
         for name, tensor in tensors.items():

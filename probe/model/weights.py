@@ -9,16 +9,16 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from probe.model.architectures.family import ROLES_OF_HEADS, Attention
 from probe.model.model import Config, refuse
-from probe.model.recurrence import GatedDeltaRule, Mixer, ShortConvolution, StateSpace
 
 
 class Expert(NamedTuple):
@@ -37,13 +37,36 @@ class Expert(NamedTuple):
     b_out: Tensor | None = None
 
 
-Parts = TypeVar("Parts", bound=Expert | Mixer)
+Parts = TypeVar("Parts", bound=Expert)
 
 
 def _converted(parts: Parts, dtype: torch.dtype, device: str | torch.device) -> Parts:
     """A group of weights in another dtype and on another device."""
     tensors: Any = (part.to(device, dtype) if isinstance(part, Tensor) else part for part in parts)
     return type(parts)(*tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class LibraryModule:
+    """A part of a block that the module of the model's own library computes, as a function of what
+    the formulas here give it.
+    """
+
+    module: nn.Module
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """What the module writes at every position of whole texts. `... pos d_model`, unchanged"""
+        if not x.numel():  # no positions, which a module need not accept
+            return x
+        write: Tensor = self.module(x.flatten(0, -3) if x.dim() > 2 else x[None])
+        return write.reshape(x.shape)
+
+    def to(self, dtype: torch.dtype, device: str | torch.device) -> "LibraryModule":
+        """The same module in another dtype and on another device."""
+        weight = next(self.module.parameters())
+        if (weight.dtype, weight.device) == (dtype, torch.device(device)):
+            return self
+        return LibraryModule(deepcopy(self.module).to(device, dtype))
 
 
 NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")
@@ -71,8 +94,8 @@ class Block:
     rotated: whether it has rotary positions
     score_divisor: of the products of queries and keys
     w_head_gate: `head d_model d_head`, the gate of z
-    mixer: of a layer without attention; its `w_q w_k w_v` have no heads, and `w_o: 1 d_mixed
-        d_model` is the mixer's output matrix
+    mixer: of a layer without attention, the module that replaces it; the layer's `w_q w_k w_v` have
+        no heads, and `w_o: 1 d_model d_model` leaves the module's write as it is
 
     If a config scales writes, `w_o w_out` and their biases include the scale, so that ΔE is what a
     head adds to the stream.
@@ -114,7 +137,7 @@ class Block:
     rotated: bool = True
     score_divisor: float = 1.0
     w_head_gate: Tensor | None = None
-    mixer: Mixer | None = None
+    mixer: LibraryModule | None = None
 
     @cached_property
     def fused(self) -> tuple[Tensor, Tensor | None]:
@@ -169,8 +192,10 @@ class Block:
             weight = getattr(self, field.name)
             if isinstance(weight, Tensor):
                 tensors[field.name] = weight.to(device, dtype)
-            elif isinstance(weight, Mixer | Expert):
+            elif isinstance(weight, Expert):
                 tensors[field.name] = _converted(weight, dtype, device)
+            elif isinstance(weight, LibraryModule):
+                tensors[field.name] = weight.to(dtype, device)
         if self.experts:
             tensors["experts"] = tuple(_converted(expert, dtype, device) for expert in self.experts)
         return replace(self, **tensors)
@@ -184,8 +209,10 @@ class Block:
             weight = getattr(self, name)
             # A copy, because a pickle of a view contains the whole viewed tensor.
             copies[name] = None if weight is None else weight.cpu().clone()
-        empty = replace(self, experts=(), shared=None).to(self.w_o.dtype, "meta")
-        return replace(empty, **copies)
+        empty = replace(self, experts=(), shared=None, mixer=None).to(self.w_o.dtype, "meta")
+        # A mixer still says that the layer has no heads.
+        mixer = None if self.mixer is None else LibraryModule(nn.Identity())
+        return replace(empty, mixer=mixer, **copies)
 
 
 def _side_by_side(part: Tensor) -> Tensor:
@@ -279,15 +306,19 @@ def check_finite(values: torch.Tensor, name: str, *, where: object) -> None:
         raise refuse(where, f"{name} contains {kind}", "take an undamaged copy of the weights")
 
 
-def read_stacks(raw: Mapping[str, Tensor], config: Config) -> Mapping[str, Weights]:
+def read_stacks(
+    raw: Mapping[str, Tensor], config: Config, modules: Mapping[int, nn.Module] | None = None
+) -> Mapping[str, Weights]:
     """The weights of every attention by its name in the table: "", or "encoder", "decoder" and
     "cross".
-    """
 
+    modules: those that replace attention in a hybrid, by layer
+    """
     stacks: dict[str, Weights] = {}
     for attention in config.family.attentions:
         layers = range(layers_of(attention, config))
-        blocks = tuple(_block(raw, attention, layer, config) for layer in layers)
+        mixers = modules or {}
+        blocks = tuple(_block(raw, attention, layer, config, mixers.get(layer)) for layer in layers)
         stacks[attention.name] = Weights(blocks, raw, config, attention)
     return stacks
 
@@ -376,7 +407,11 @@ def _length(axis: str, words: Mapping[str, int]) -> int:
 
 
 def _block(
-    weights: Mapping[str, Tensor], attention: Attention, layer: int, config: Config
+    weights: Mapping[str, Tensor],
+    attention: Attention,
+    layer: int,
+    config: Config,
+    mixer: nn.Module | None,
 ) -> Block:
     layer_name = attention.layer_prefix.format(layer)
 
@@ -405,7 +440,13 @@ def _block(
         mixing["w_o"] = matrix("o").unflatten(0, (config.n_heads, -1))
         mixing["b_o"] = raw("o", "bias")
     else:
-        mixing = _mixer(weights, attention, layer_name, config)
+        identity = torch.eye(config.d_model).to(weights[config.family.embed + ".weight"])
+        mixing = {
+            **dict.fromkeys(("w_q", "w_k", "w_v"), identity[:0, :0, None]),
+            **dict.fromkeys(("b_q", "b_k", "b_v", "b_o")),
+            "w_o": identity[None],
+            "mixer": LibraryModule(nn.Identity() if mixer is None else mixer),
+        }
     return Block(
         **{role: raw(role) for role in NORMS},
         norm_bias=raw("norm", "bias"),
@@ -425,87 +466,6 @@ def _block(
         rotated=not (config.positions.unrotated and config.positions.unrotated[layer]),
         score_divisor=config.score_divisor(layer),
         **mixing | {role: scaled(mixing[role]) for role in ("w_o", "b_o")},
-    )
-
-
-def _mixer(
-    weights: Mapping[str, Tensor], attention: Attention, layer_name: str, config: Config
-) -> dict[str, Any]:
-    """The weights of a layer without attention."""
-    assert attention.mixer is not None
-    parts = {}
-    for role, (name, shape) in attention.mixer.parts.items():
-        ending = "" if shape.endswith("without .weight") else ".weight"
-        parts[role] = weights[layer_name + name + ending]
-    kernel = parts["kernel"][:, 0]
-    mixer: Mixer
-    if "skip" in parts:
-        bias = weights[f"{layer_name}{attention.mixer.parts['kernel'][0]}.bias"]
-        mixer = _state_space(parts, kernel, bias, config)
-    elif "log_rate" in parts:
-        mixer = _delta_rule(parts, kernel, config)
-    else:
-        mixer = ShortConvolution(parts["in"].T, kernel)
-    w_o = parts["out"].T
-    no_heads = w_o[:0, :0, None]
-    return {
-        **dict.fromkeys(("w_q", "w_k", "w_v"), no_heads),
-        **dict.fromkeys(("b_q", "b_k", "b_v", "b_o")),
-        "w_o": w_o[None],
-        "mixer": mixer,
-    }
-
-
-def _delta_rule(parts: Mapping[str, Tensor], kernel: Tensor, config: Config) -> GatedDeltaRule:
-    """A gated delta rule, from separate products or from fused ones.
-
-    Fused products are stored key head by key head: queries, keys, values and gates in one tensor,
-    and how much is overwritten and kept in another. Their parts are copies, because no view of such
-    a tensor has them concatenated.
-    """
-    sizes = config.mixer_sizes
-    products = dict(parts)
-    if "in_gate" in parts:
-        group = sizes.heads // sizes.key_heads
-        values = group * sizes.d_value
-        by_key_head = parts["in_gate"].unflatten(0, (sizes.key_heads, -1))
-        split = by_key_head.split([sizes.d_key, sizes.d_key, values, values], dim=1)
-        q, k, v, products["gate"] = (part.flatten(0, 1) for part in split)
-        products["in"] = torch.cat([q, k, v])
-        halves = parts["beta_decay"].unflatten(0, (sizes.key_heads, -1)).chunk(2, dim=1)
-        products["beta"], products["decay"] = (part.flatten(0, 1) for part in halves)
-    return GatedDeltaRule(
-        w_in=products["in"].T,
-        w_gate=products["gate"].T,
-        w_beta=products["beta"].T,
-        w_decay=products["decay"].T,
-        kernel=kernel,
-        decay_bias=parts["decay_bias"],
-        log_rate=parts["log_rate"],
-        norm=parts["norm"],
-        epsilon=config.epsilon,
-        key_heads=sizes.key_heads,
-    )
-
-
-def _state_space(
-    parts: Mapping[str, Tensor], kernel: Tensor, kernel_bias: Tensor, config: Config
-) -> StateSpace:
-    """A state space, whose gates, channels and steps are concatenated in one tensor."""
-    sizes = config.mixer_sizes
-    gate, channels, step = parts["in"].split([len(parts["norm"]), len(kernel), sizes.heads])
-    return StateSpace(
-        w_in=channels.T,
-        w_gate=gate.T,
-        w_step=step.T,
-        kernel=kernel,
-        kernel_bias=kernel_bias,
-        step_bias=parts["step_bias"],
-        log_rate=parts["log_rate"],
-        skip=parts["skip"],
-        norm=parts["norm"],
-        epsilon=config.epsilon,
-        key_heads=sizes.key_heads,
     )
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from probe.model.check import Certificate
     from probe.model.parameters import Count
     from probe.results.evaluation import Evaluation
-    from probe.studies.cost import SensePairSize, StudyCost
+    from probe.studies.plan import SensePairSize, StudyPlan
     from probe.studies.study import GatePreview
     from probe.studies.survey import SurveyPlan
 
@@ -285,20 +285,7 @@ def reasons_of(evaluation: "Evaluation") -> list[str]:
     return lines
 
 
-def cost_sentence(cost: "StudyCost") -> str:
-    """What a study will take at most: forward passes, swaps, minutes, memory."""
-    from probe.stats.numbers import memory_size
-
-    minutes = ""
-    if cost.seconds is not None:
-        minutes = f"about {max(1, round(cost.seconds / MINUTE))} min on this machine, "
-    return (
-        f"{', '.join(cost.words)}: at most {cost.forwards:,} forward passes and {cost.swaps:,} "
-        f"swaps, {minutes}about {memory_size(cost.memory)} of memory."
-    )
-
-
-def sentences_suffice(cost: "StudyCost") -> list[str]:
+def sentences_suffice(cost: "StudyPlan") -> list[str]:
     """What the sentences of a study are enough for, a line per pair of senses; then the words
     without a marked cue, nouns that cannot be compared with, and what is left out."""
     from probe.stats.numbers import counted
@@ -325,9 +312,9 @@ def sentences_suffice(cost: "StudyCost") -> list[str]:
     return lines
 
 
-def survey_suffices(plan: "SurveyPlan", workers: int) -> list[str]:
-    """What the sentences of a survey are enough for, and minutes; then which words are not
-    measured, and what is left out of the others, a line a reason."""
+def survey_suffices(plan: "SurveyPlan") -> list[str]:
+    """What the sentences of a survey are enough for; then which words are not measured, and
+    what is left out of the others, a line a reason."""
     from probe.stats.limits import FEWEST_WORDS
     from probe.stats.numbers import counted, listed
     from probe.studies.survey import SURVEY_WITH_PAGES
@@ -342,10 +329,9 @@ def survey_suffices(plan: "SurveyPlan", workers: int) -> list[str]:
             "however clear it is: give more words with two sentences of each of two senses."
         )
     else:
-        minutes = max(1, round(plan.seconds / workers / MINUTE))
         first += (
             f", on {counted(sentences, 'sentence')}; heads are swapped in {counted(pairs, 'pair')} "
-            f"of them, about {minutes} min on this machine with {counted(workers, 'worker')}."
+            "of them."
         )
     reasons = Counter(plan.unread)
     without: dict[str, list[str]] = {}

@@ -40,7 +40,6 @@ from probe.patching.inputs import (
     target_texts,
 )
 from probe.patching.variants import Branch, Edits, Run, Step, Z, embed_live, run_texts
-from probe.progress import worked
 
 TRACING = "Cannot trace pairs"  # the intervention as error messages name it
 
@@ -301,7 +300,6 @@ def run_patched(
     spread = local[:, :, None].expand(-1, -1, cache.n - first, -1)
     for number, layer in enumerate(cache.layers):
         block = cache.weights.blocks[number]
-        worked(len(local) * (local.shape[1] + spread.shape[1] * spread.shape[2]))
         local = _with_starts(local, starts, Site(number, Part.ATTENTION))
         resid_mid = spread
         if local.shape[1] or spread.shape[1]:

@@ -33,7 +33,6 @@ from probe.model.batched import KeysValues, Past, PositionTerms, Projected
 from probe.model.tokens import TargetText
 from probe.model.weights import Block, Weights
 from probe.patching import kept_keys
-from probe.progress import worked
 
 # The sites of a block that can be edited.
 Z = "z"  # the mean of values that each head weights by attention, before W_O: `head d_head`
@@ -192,7 +191,6 @@ class Run:
         for layer, past_of_layer in zip(range(self.depth), by_layer, strict=True):
             resid = entering if step is None else step.resid_post
             step = Step(self, layer, resid, past_of_layer)
-            worked(resid.shape[:-1].numel())
             yield step
 
 

@@ -168,10 +168,7 @@ def of_experiment(table: Table, results: Sequence[tuple[WordRecord, Any]]) -> pd
     parts = [table.rows(record, result) for record, result in results if result is not None]
     columns = list(table.columns)
     frame = stacked([part for part in parts if len(part)], columns)[columns]
-    for name in table.missing:
-        is_text = frame[name].dtype.kind not in "iuf" and len(frame)
-        frame[name] = frame[name].replace("", None) if is_text else frame[name].astype("Int64")
-    return frame
+    return frame.astype(dict.fromkeys(table.missing, "Int64"))
 
 
 def words(evidence: Sequence[WordEvidence]) -> pd.DataFrame:

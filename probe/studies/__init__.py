@@ -7,7 +7,6 @@ words        records of single words, kept as files
 workers      where the words of a survey are measured: in this process, or by Dask
 evaluation   sense accuracy at every depth; heads_given: the heads to take out
 cues         every word of the vocabulary as a cue
-shortcuts    attention, classifiers and gradients, compared with swaps of the same heads
 patch        swaps in two texts
 attribution  QK and OV attribution of one head; decompose: direct logit attribution
 """

@@ -1,8 +1,9 @@
 """The study of ambiguous words: from a model and sentences to frames of numbers with their tests.
 
-`study` chooses the words, estimates the cost (`probe.studies.cost`), certifies the model, measures
-word by word (`probe.experiments.measure`) and returns one tidy frame per question
-(`probe.results.frames`, `probe.results.circuit`). A Study holds these frames, and no tensors.
+`study` chooses the words, says what their sentences are enough for (`probe.studies.plan`),
+certifies the model, measures word by word (`probe.experiments.measure`) and returns one tidy frame
+per question (`probe.results.frames`, `probe.results.circuit`). A Study holds these frames, and no
+tensors.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,7 +43,7 @@ from probe.results import frames as tables
 from probe.results.findings import WordFindings, findings
 from probe.results.tables import StudyTables
 from probe.stats.limits import FEWEST_SENTENCES, FEWEST_WORDS
-from probe.studies.cost import StudyCost, cost_of
+from probe.studies.plan import StudyPlan, plan_of, require_memory
 from probe.studies.words import WordJob, WordRecords, check_out, job_of, word_file
 from probe.text.sentences import Corpus, LeftOut, as_corpus, join
 
@@ -211,7 +212,7 @@ def study(
     controls: Sequence[str] | str | None = None,
     experiments: Collection[str] | str | None = None,
     progress: Progress | None = None,
-    planned: Callable[[StudyCost], None] | None = None,
+    planned: Callable[[StudyPlan], None] | None = None,
     gates_measured: Callable[[list[GatePreview]], None] | None = None,
     answered: Callable[["Study"], object] | None = None,
     out: str | Path | None = None,
@@ -264,8 +265,9 @@ def study(
     )
     inputs = _checked_inputs(model, words, sentences, options=options, experiments=experiment_names)
     progress = progress or silent
+    require_memory(model, inputs.materials)
     if planned:
-        planned(_cost(inputs))
+        planned(_plan(inputs))
     progress("certificate", CERTIFYING)
     certificate = _certificate(model, inputs.materials)
     if gates_measured:
@@ -363,9 +365,9 @@ def _word_options(options: StudyOptions, experiments: frozenset[str], *, words: 
     )
 
 
-def _cost(inputs: StudyInputs) -> StudyCost:
-    """What the study will take."""
-    return cost_of(
+def _plan(inputs: StudyInputs) -> StudyPlan:
+    """What the sentences of the study are enough for."""
+    return plan_of(
         inputs.model,
         inputs.materials,
         inputs.splits,

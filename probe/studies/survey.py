@@ -6,7 +6,6 @@ time.
 """
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +24,6 @@ from probe.experiments.material import prepare, sentences_of
 from probe.experiments.measure import count_left_out, measure
 from probe.experiments.observe import split_senses
 from probe.experiments.options import Options
-from probe.experiments.plan import Work
 from probe.experiments.record import WordRecord
 from probe.experiments.sets import CarriedSets
 from probe.experiments.store import read_record, write_record
@@ -39,7 +37,6 @@ from probe.patching.sets import HeadIndex
 from probe.progress import Progress, part_of, silent
 from probe.provenance import Origin
 from probe.results.tables import SurveyTables
-from probe.studies.cost import seconds_of
 from probe.studies.study import STUDY_DEFAULTS, Study, StudyOptions, conclude
 from probe.studies.survey_word import (
     SURVEY,
@@ -60,7 +57,7 @@ from probe.studies.words import (
     stored_record,
     word_file,
 )
-from probe.studies.workers import LOCAL, RunTasks, Workers, running
+from probe.studies.workers import RunTasks, running
 from probe.text import lexicon
 from probe.text.sentences import Corpus, Sentence, as_corpus, join
 
@@ -156,7 +153,8 @@ def survey(
     out: str | Path | None = None,
     controls: Sequence[str] | str | None = None,
     seed: int = 0,
-    workers: Workers | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
     pages: bool = False,
     progress: Progress | None = None,
 ) -> Survey:
@@ -168,7 +166,9 @@ def survey(
     out: a folder in which finished words are stored, so that an interrupted survey can continue
     controls: unambiguous nouns that replace the word; by default the nouns that ship, () for none
     seed: of every random choice
-    workers: where words are measured: by default in this process, or by Dask
+    workers: how many of Dask's workers on this machine measure words; by default none, and words
+        are measured one after the other
+    scheduler: the address of a running Dask scheduler, whose workers load the model by its name
     pages: measure every word with enough sentences as a study does, for a page about it
     progress: called with a stage's name and the share of the work that is done
 
@@ -183,32 +183,37 @@ def survey(
         3
     """
     progress = progress or silent
-    workers = workers or Workers()
-    _require_options(out, workers, seed)
-    # Workers in other processes load the model by its name.
-    name = workers.model or (model if isinstance(model, str) else None)
+    require_at_least(0, seed, "seed", doing=DOING, usual=0)
+    if workers is not None:
+        require_at_least(1, workers, "workers", doing=DOING, usual="one after the other")
+    check_out(out, DOING)
+    name = model if isinstance(model, str) else ""
+    if scheduler and not name:
+        raise InputError(
+            f"{DOING} with the workers of {scheduler}: the model was given as an object, expected "
+            "a name or a folder that every worker can load. Give the name as the model."
+        )
     model = load(model)
     require_surveyable(model, "a survey")
-    _require_name(name, model, workers)
     corpus = corpus_for(model, sentences)
     by_word = corpus.by_word()
     nouns = _nouns(corpus, controls)
     progress("certificate", CERTIFYING)
     certificate = certify(model, _texts_to_certify(model, by_word)).require()
     options = replace(SURVEY_WITH_PAGES if pages else SURVEY, nouns=nouns, seed=seed)
-    job = job_of(model, options, name or "")
+    job = job_of(model, options, name)
     keep_loaded(job, model)
     # Records are files even without a folder: one is in memory at a time.
     temporary = TemporaryDirectory() if out is None else None
     folder = Path(temporary.name if temporary else out or "")
     by_file = {word_file(folder, job, rows): rows for rows in by_word.values()}
-    with running(workers) as run:
+    with running(workers, scheduler) as run:
         _measure_words(
             run,
             job,
             by_file,
             part_of(progress, CERTIFIED, MEASURED, name="words"),
-            report_within_words=workers.engine == LOCAL,
+            report_within_words=workers is None and scheduler is None,
         )
         progress("summary", MEASURED)
         summary = summarise(partial(map, read_record, by_file), seed=seed)
@@ -229,27 +234,6 @@ def survey(
         files=tuple(by_file),
         temporary=temporary,
     )
-
-
-def _require_options(out: object, workers: object, seed: object) -> None:
-    """Raises InputError for an invalid folder, seed or workers."""
-    require_at_least(0, seed, "seed", doing=DOING, usual=0)
-    check_out(out, DOING)
-    if not isinstance(workers, Workers):
-        raise InputError(
-            f"{DOING}: got workers = {workers!r}, expected Workers of probe.studies.workers. Give "
-            'Workers("dask", number=2), say, or omit it to measure in this process.'
-        )
-
-
-def _require_name(name: str | None, model: Model, workers: Workers) -> None:
-    """Raises InputError if workers in other processes have no name to load the model by."""
-    if name is None and workers.scheduler is not None:
-        raise InputError(
-            f"Cannot survey {model.name} with the workers of {workers.scheduler}: the model was "
-            "given as an object, expected a name or a folder that every worker can load. Give the "
-            "name as the model, or as the model of the workers."
-        )
 
 
 def _cautions(
@@ -273,20 +257,16 @@ class SurveyPlan:
     """What a survey would measure, and how long it would take.
 
     unread: the number of sentences left out during reading, by reason
-    seconds: about how much processor time it takes in one thread; NaN if no word can be measured
     """
 
     model_name: str
     words: tuple[WordPlan, ...]
     unread: Mapping[str, int]
-    seconds: float
 
     def to_json(self) -> str:
-        """The plan as JSON; `seconds` is null if no word can be measured."""
+        """The plan as JSON."""
         plan = asdict(self) | {"model": self.model_name}
         del plan["model_name"]
-        if math.isnan(self.seconds):
-            plan["seconds"] = None
         return json.dumps(plan)
 
 
@@ -300,7 +280,7 @@ def plan_survey(
 ) -> SurveyPlan:
     """What `survey` would measure of these sentences, with the same arguments.
 
-    A few forward passes and swaps are run to estimate the time: less than a tenth of the work.
+    Nothing is run.
 
     Example:
         >>> from probe.studies.survey import plan_survey
@@ -314,14 +294,9 @@ def plan_survey(
     nouns = _nouns(corpus, controls)
     options = replace(SURVEY_WITH_PAGES if pages else SURVEY, nouns=nouns, seed=seed)
     chosen = [choose_sentences(model, rows, seed) for rows in corpus.by_word().values()]
-    words = tuple(plan_word(model, each, options) for each in chosen)
-    work = Work(sum(word.forwards for word in words), sum(word.swaps for word in words))
-    seconds = math.nan
-    measurable = [each.material for each, word in zip(chosen, words, strict=True) if word.pairs]
-    if measurable:
-        seconds = seconds_of(model, max(measurable, key=len), work, threads=1)
+    words = tuple(plan_word(each, options) for each in chosen)
     unread = Counter(item.reason for item in corpus.left_out)
-    return SurveyPlan(model.name, words, dict(unread), seconds)
+    return SurveyPlan(model.name, words, dict(unread))
 
 
 def require_surveyable(model: Model, doing: str) -> None:

@@ -14,16 +14,14 @@ from probe.experiments.material import LATE, Material, SensePairSplits, prepare_
 from probe.experiments.measure import measure, unmeasured
 from probe.experiments.observe import observe
 from probe.experiments.options import NounPlan, Options
-from probe.experiments.plan import Work, size_of
 from probe.experiments.record import WordRecord
-from probe.experiments.sets import CarriedSets, carried_work, carry_over
+from probe.experiments.sets import CarriedSets, carry_over
 from probe.model.load import read_weights, untrained
 from probe.model.model import Model
 from probe.patching.sets import HeadIndex
 from probe.progress import Progress, silent
 from probe.provenance import digest_of
 from probe.stats import axes
-from probe.studies.cost import work_of
 from probe.text.sentences import LeftOut, Sentence
 from probe.text.splits import ONE_SENSE, SURVEY_LEAST, cross_fit
 
@@ -124,7 +122,6 @@ class WordPlan:
     limit: the largest number of pairs for two senses in which heads are swapped
     left_out: the number of unused sentences, by reason
     reason: why nothing can be measured; "" if the word can be measured
-    forwards, swaps: about how many are needed; 0 if nothing can be measured
     """
 
     word: str
@@ -134,11 +131,9 @@ class WordPlan:
     limit: int
     left_out: Mapping[str, int]
     reason: str
-    forwards: int = 0
-    swaps: int = 0
 
 
-def plan_word(model: Model, chosen: ChosenSentences, options: Options = SURVEY) -> WordPlan:
+def plan_word(chosen: ChosenSentences, options: Options = SURVEY) -> WordPlan:
     """What `measure_word` would use of a word. Nothing is run."""
     material = chosen.material
     splits = chosen.splits
@@ -150,10 +145,6 @@ def plan_word(model: Model, chosen: ChosenSentences, options: Options = SURVEY) 
     if options.experiments == SURVEY.experiments:
         limit = pairs_of_each(limit, splits)
     tested = [len(split.tested_pairs) for split in splits.values()]
-    work = Work()
-    if splits:
-        size = size_of(model, material, splits, replace(options, pairs=limit))
-        work = work_of(size).plus(carried_work(size))
     return WordPlan(
         word=material.word,
         sentences=len({row for split in splits.values() for row in split.rows}),
@@ -162,8 +153,6 @@ def plan_word(model: Model, chosen: ChosenSentences, options: Options = SURVEY) 
         limit=limit,
         left_out={name: left_out[name] for name in sorted(left_out) if left_out[name]},
         reason=chosen.why_unmeasured,
-        forwards=work.forwards,
-        swaps=work.likely_swaps,
     )
 
 

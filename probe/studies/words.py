@@ -21,7 +21,7 @@ from typing import Any
 
 from probe.errors import InputError, ModelError
 from probe.experiments.material import Material, SensePairSplits
-from probe.experiments.measure import READING, SWAPPING, proceed, stage_units, start
+from probe.experiments.measure import READING, SWAPPING, proceed, seconds_of, start
 from probe.experiments.options import Options
 from probe.experiments.record import WordRecord
 from probe.experiments.run import LEADERS, Run
@@ -31,7 +31,7 @@ from probe.inference.within import word_evidence
 from probe.model.load import load, untrained
 from probe.model.model import Model
 from probe.patching.sets import HeadIndex
-from probe.progress import Progress, Stage, part_of, stages
+from probe.progress import Begin, Progress, part_of, stages
 from probe.provenance import content_key
 from probe.results import frames as tables
 from probe.results.leading import named
@@ -209,31 +209,30 @@ class WordRecords:
         progress: called with the word that is measured and the share of the work that is done
         """
         plans = [self._plan(number, experiments) for number in range(len(self.words))]
-        units = [sum(plan.values()) for plan in plans]
-        total = max(sum(units), 1.0)
+        seconds = [sum(plan.values()) for plan in plans]
+        total = max(sum(seconds), 1e-9)
         records = []
         finished = 0.0
         for number, word in enumerate(self.words):
             record = self.records[number]
             if record is None or not record.has(experiments):
                 first = finished / total
-                last = (finished + units[number]) / total
+                last = (finished + seconds[number]) / total
                 word_progress = part_of(progress, first, last, name=word.material.word)
-                in_stage = stages(word_progress, plans[number])
-                record = self._measure(word, record, experiments, in_stage)
+                begin = stages(word_progress, plans[number])
+                record = self._measure(word, record, experiments, begin)
                 self.records[number] = record
             records.append(record.only(experiments))
-            finished += units[number]
+            finished += seconds[number]
         return records
 
     def _plan(self, number: int, experiments: Collection[str]) -> dict[str, float]:
-        """The units of work that a word still needs, by stage.
+        """About how long the stages take that a word still needs.
 
         number: of the word
         """
-        word = self.words[number]
         record = self.records[number]
-        plan = stage_units(self.model, word.material, word.splits, self.options, experiments)
+        plan = seconds_of(experiments)
         if record is None:
             return plan
         if record.has(experiments):
@@ -242,19 +241,19 @@ class WordRecords:
         # Only the states of the last word are in memory, so several words are read again.
         if self._run is not None and len(self.words) == 1:
             finished.add(READING)
-        return {stage: units for stage, units in plan.items() if stage not in finished}
+        return {stage: seconds for stage, seconds in plan.items() if stage not in finished}
 
     def _measure(
         self,
         word: WordJob,
         record: WordRecord | None,
         experiments: Collection[str],
-        in_stage: Stage,
+        begin: Begin,
     ) -> WordRecord:
         """The record of a word after these experiments.
 
         record: an earlier record of the word, to continue
-        in_stage: the context in which a stage of the plan runs
+        begin: called with the name of each stage when it begins
         """
         if self._run is None or self._run.observation.material is not word.material:
             self._run = None  # frees the states of one word before the next word is read
@@ -265,15 +264,15 @@ class WordRecords:
                 self.options,
                 random_model=untrained(self.model, seed=self.options.seed),
                 earlier=record,
-                in_stage=in_stage,
+                begin=begin,
             )
         keep = None if word.file is None else partial(write_record, word.file)
         answering = [name for name in experiments if every_experiment()[name].ANSWERS]
-        record = proceed(self._run, answering, keep=keep, in_stage=in_stage)
+        record = proceed(self._run, answering, keep=keep, begin=begin)
         # The other experiments examine the heads that the page names, which verdicts decide.
         if not record.has(experiments):
             self._run.top_heads = named_heads(record, seed=self.options.seed) or self._run.top_heads
-        return proceed(self._run, experiments, keep=keep, in_stage=in_stage)
+        return proceed(self._run, experiments, keep=keep, begin=begin)
 
 
 def named_heads(record: WordRecord, *, seed: int) -> list[HeadIndex]:

@@ -9,10 +9,8 @@ scheduler.
 """
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +21,6 @@ from probe.errors import InputError
 if TYPE_CHECKING:
     from distributed import Client
 
-LOCAL = "local"
-DASK = "dask"
-ENGINES = (LOCAL, DASK)
-HERE = "127.0.0.1:0"  # the address of Dask's dashboard: any port, on this machine only
 PATIENCE = "30s"  # how long to wait for the answer of a scheduler
 LOST_WORKERS = 20  # how many workers may end during a task before it fails
 # Without a profile Dask does not read the stack of a computing thread a hundred times a second.
@@ -35,52 +29,30 @@ SETTINGS = {
     "distributed.scheduler.allowed-failures": LOST_WORKERS,
     "distributed.comm.timeouts.connect": PATIENCE,
 }
+HERE = "127.0.0.1:0"  # the address of Dask's dashboard: any port, on this machine only
 
 Task = tuple[Any, ...]  # the arguments of one call
 RunTasks = Callable[[Callable[..., Any], Iterable[Task]], Iterator[Any]]
 
 
-@dataclass(frozen=True)
-class Workers:
-    """Where the words of a survey are measured.
-
-    engine: "local" for this process, or "dask"
-    scheduler: the address of a running Dask scheduler; None for workers on this machine
-    number: how many workers on this machine; one per processor by default
-    model: the name by which the workers of a scheduler load the model
-    """
-
-    engine: str = LOCAL
-    scheduler: str | None = None
-    number: int | None = None
-    model: str | None = None
-
-
 @contextmanager
-def running(workers: Workers) -> Iterator[RunTasks]:
+def running(workers: int | None, scheduler: str | None) -> Iterator[RunTasks]:
     """Yield `run(function, tasks)`, which yields results as they arrive, while workers are running.
 
-    Raises InputError for an unknown engine, if Dask is not installed, and if the scheduler does not
-    answer.
+    workers: how many of Dask's workers on this machine; None for this process without Dask
+    scheduler: the address of a running Dask scheduler, whose workers are used instead
+
+    Raises InputError if Dask is not installed, or if the scheduler does not answer.
     """
-    if workers.engine not in ENGINES:
-        raise InputError(
-            f"Cannot start workers: got the engine {workers.engine!r}, expected one of "
-            f"{', '.join(ENGINES)}. Give one of these."
-        )
     threads = torch.get_num_threads()
     try:
-        if workers.engine == LOCAL:
-            yield _in_turn
+        if workers is None and scheduler is None:
+            yield lambda function, tasks: (in_one_thread(function, *task) for task in tasks)
         else:
-            with _client(workers) as client:
+            with _client(workers or 1, scheduler) as client:
                 yield partial(_on_cluster, client)
     finally:
         torch.set_num_threads(threads)
-
-
-def _in_turn(function: Callable[..., Any], tasks: Iterable[Task]) -> Iterator[Any]:
-    return (in_one_thread(function, *task) for task in tasks)
 
 
 def in_one_thread(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -93,38 +65,35 @@ def in_one_thread(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 @contextmanager
-def _client(workers: Workers) -> "Iterator[Client]":
+def _client(workers: int, scheduler: str | None) -> "Iterator[Client]":
     try:
         import dask
-        from distributed import Client, LocalCluster
+        from distributed import Client
     except ImportError as error:
         raise InputError(
-            "Cannot start workers: got the engine 'dask', and Dask is not installed. Install it "
-            "with pip install dask distributed, or use --engine local, which needs nothing."
+            "Cannot start workers: Dask is not installed. Install it with pip install dask "
+            "distributed, or omit --workers and --scheduler to measure in this process."
         ) from error
-    with dask.config.set(SETTINGS), ExitStack() as opened:
+    # One process whose threads share the model. Without a memory limit Dask cannot kill it.
+    local: dict[str, Any] = {
+        "n_workers": 1,
+        "threads_per_worker": workers,
+        "processes": False,
+        "memory_limit": 0,
+    }
+    local |= {"dashboard_address": HERE, "worker_dashboard_address": HERE}
+    options = {"address": scheduler} if scheduler else local | {"silence_logs": logging.CRITICAL}
+    with dask.config.set(SETTINGS):
         try:
-            cluster = workers.scheduler or opened.enter_context(
-                # One process whose threads share the model. Without a memory limit Dask cannot
-                # kill it.
-                LocalCluster(
-                    n_workers=1,
-                    threads_per_worker=workers.number or os.cpu_count() or 1,
-                    processes=False,
-                    memory_limit=0,
-                    dashboard_address=HERE,
-                    worker_dashboard_address=HERE,
-                    silence_logs=logging.CRITICAL,
-                )
-            )
-            client = opened.enter_context(Client(cluster, timeout=PATIENCE, set_as_default=False))
+            client = Client(**options, timeout=PATIENCE, set_as_default=False)
         except (OSError, ValueError) as error:
             raise InputError(
-                f"Cannot reach Dask at {workers.scheduler or 'this machine'}: no scheduler answers "
+                f"Cannot reach Dask at {scheduler or 'this machine'}: no scheduler answers "
                 f"({str(error)[:100]}). Start one with `dask scheduler`, or omit --scheduler to "
                 "use this machine."
             ) from error
-        yield client
+        with client:
+            yield client
 
 
 def _on_cluster(
@@ -149,7 +118,7 @@ def _on_cluster(
     except (CancelledError, OSError) as error:
         raise InputError(
             f"Cannot measure with Dask: the scheduler is gone ({type(error).__name__}). Run the "
-            "same command again when it is back, or with --engine local (finished words are kept)."
+            "same command again when it is back, or without --scheduler (finished words are kept)."
         ) from error
     finally:
         client.cancel([future for future in futures if not future.done()], force=True)

@@ -30,7 +30,7 @@ SVG = "image/svg+xml"
 SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
 # Other tests run these: they need GPT-2 small or SmolLM2, or their times differ.
 APART = (
-    *("a_word_in_motion", "growth", "ioi", "speed", "why_it_attends"),
+    *("a_word_in_motion", "ioi", "speed", "why_it_attends"),
     *("cost_of_shortcuts", "which_shortcut_finds_the_heads"),
 )
 RUN_HERE = [script for script in SCRIPTS if script.stem not in APART]

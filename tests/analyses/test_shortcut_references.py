@@ -19,7 +19,7 @@ ATTENTION |= {(0, 0): 0.5, (0, 1): 0.4, (1, 2): 0.3}
 
 
 def pairs_by_hand():
-    """The frame of `probe.shortcuts(..., by="pair")`."""
+    """A frame as that of `shortcuts.shortcuts`."""
     rng = np.random.default_rng(0)
     rows = []
     for pair in range(PAIRS):

@@ -159,23 +159,6 @@ def test_the_sets_of_a_curve_are_nested_and_then_matched_per_layer():
     assert per_layer <= {tuple(mask.sum(1).tolist()) for mask in nested}
 
 
-def test_time_and_work_that_grow_as_a_power_have_its_exponent():
-    rows = [
-        ("report", "layers", size, 2 * size**1.5, size**0.5, 10 * size**2) for size in (2, 4, 8)
-    ]
-    growth = pd.DataFrame(rows, columns=["of", "axis", "size", "seconds", "megabytes", "passes"])
-    [row] = timing.growth_exponents(growth).to_dict("records")
-    assert (row["of"], row["axis"]) == ("report", "layers")
-    fitted = [row[name] for name in ("seconds", "megabytes", "passes")]
-    assert fitted == pytest.approx([1.5, 0.5, 2.0])
-
-
-@pytest.mark.campaign
-def test_a_report_with_twice_the_layers_has_more_than_twice_the_work():
-    growth = timing.report_growth("layers", (2, 4))
-    assert growth["passes"].iloc[1] > 2 * growth["passes"].iloc[0] > 0
-
-
 @pytest.mark.campaign
 def test_the_quick_benchmark_has_right_results_and_a_page(tmp_path):
     command, into = (

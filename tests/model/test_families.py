@@ -24,7 +24,7 @@ from families import (
 from hooked_runs import bound, every_direction, random_rows, random_z, run_with_swaps
 from safetensors.torch import load_file
 
-from probe.model import forward, recurrence
+from probe.model import forward
 from probe.model.architectures import FAMILIES
 from probe.model.check import DEFAULT_TEXTS, RECURRENT, certify
 from probe.model.decomposition import closing_error
@@ -105,7 +105,7 @@ def require_logits_of_hugging_face(model: Model, folder: Path) -> None:
             "input_ids": torch.tensor([pair.source.ids]),
             "decoder_input_ids": torch.tensor([pair.target.ids]),
         }
-        stacks = read_stacks(model.weights, model.config)
+        stacks = read_stacks(model.weights, model.config, model.mixers)
         memory = forward.encode(stacks, pair.source.ids)
         scratch = forward.decode(stacks, pair.target.ids, memory).logits
         hooked = pair.logits
@@ -126,9 +126,9 @@ def require_logits_of_hugging_face(model: Model, folder: Path) -> None:
 
 def closeness(model: Model) -> dict[str, float]:
     """The tolerance between two computations of the logits if the family's code rounds."""
-    stacks = read_stacks(model.weights, model.config).values()
+    stacks = read_stacks(model.weights, model.config, model.mixers).values()
     mixers = [block.mixer for stack in stacks for block in stack.blocks if block.mixer]
-    if any(map(recurrence.is_in_float32, mixers)):
+    if mixers:
         return {"rtol": 0, "atol": RECURRENT}
     if model.config.family.adapter_rounds_differently:
         return ROUNDED

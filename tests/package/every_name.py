@@ -44,7 +44,6 @@ ratio = probe.ratio_interval(
 walk: Walk = probe.walk(model, RIVER, at="bank")
 page = probe.write(walk, "out")
 scan: Cues = probe.cues(model, "bank", texts=(RIVER, LOAN))
-shortcuts = probe.shortcuts(model, "bank")
 again: Study | Survey | Cues | Walk | Evaluation = probe.read("out")
 shown: str = probe.explore(model, RIVER, against=LOAN, at="bank").html
 try:

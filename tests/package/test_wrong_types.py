@@ -58,7 +58,7 @@ def wrong_calls():
     yield (
         "survey workers",
         lambda m: probe.survey(m, workers="dask"),
-        "Cannot survey words: got workers = 'dask', expected Workers of probe.studies.workers. Give",
+        "Cannot survey words: got workers = 'dask', expected a whole number from 1 on. Omit it for one",
     )
     yield (
         "layer of a head",

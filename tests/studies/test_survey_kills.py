@@ -8,7 +8,7 @@ import psutil
 import pytest
 from kill_campaign import COLUMNS, Outcome, killed, make_workspace
 
-from probe.studies.workers import DASK, Workers, running
+from probe.studies.workers import running
 
 pytest.importorskip("distributed", reason="the extra probe-heads[cluster] is not installed")
 
@@ -26,16 +26,16 @@ def test_a_survey_loses_nothing_when_it_is_killed(workspace):
 
 def test_without_dask_the_message_says_what_to_install(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    code, _, err = run("survey", "--out", tmp_path / "out", "--engine", "dask")
+    code, _, err = run("survey", "--out", tmp_path / "out", "--workers", "2")
     sentence = (
-        "probe: Cannot start workers: got the engine 'dask', and Dask is not installed. Install it "
-        "with pip install dask distributed, or use --engine local, which needs nothing."
+        "probe: Cannot start workers: Dask is not installed. Install it with pip install dask "
+        "distributed, or omit --workers and --scheduler to measure in this process."
     )
     assert (code, err.splitlines()[-1]) == (2, sentence)
 
 
 def test_local_workers_listen_only_on_this_machine():
-    with running(Workers(DASK, number=2)):
+    with running(2, None):
         connections = psutil.Process().net_connections("inet")
         listening = [
             connection.laddr.ip

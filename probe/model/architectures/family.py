@@ -60,17 +60,11 @@ class Replacement:
 
 @dataclass(frozen=True)
 class Mixer:
-    """What replaces attention in some layers of a hybrid (`probe.model.recurrence`)."""
+    """What replaces attention in some layers of a hybrid: the library's own module runs there."""
 
-    # "short convolution", "gated delta rule" or "state space".
-    formula: str
     # The hook of its write to the residual stream, within the block.
     write_hook: str
-    # All have `in`, `kernel` and `out`.
-    # A gated delta rule also has `gate`, `beta`, `decay`, `decay_bias`, `log_rate` and `norm`.
-    # `in_gate` is `in` and `gate` in one tensor, `beta_decay` is `beta` and `decay`, by key head.
-    # A state space has `step_bias`, `log_rate`, `skip` and `norm`; its `in` contains gate, channels
-    # and steps.
+    # Its tensors, which must all be there.
     parts: Parts
     # The name of a layer with this mixer in the config's `layer_types`.
     layer_type: str

@@ -43,7 +43,6 @@ HYBRIDS: dict[str, Family] = {}
 
 # Liquid AI's hybrid: gated short convolutions, and attention in a few layers.
 SHORT_CONVOLUTION = Mixer(
-    formula="short convolution",
     write_hook="conv.hook_out",
     parts={
         "in": ("conv.in_proj", "3*d_model d_model"),
@@ -100,7 +99,6 @@ HYBRIDS["lfm2"] = replace(
 
 # Qwen's hybrids: a gated delta rule, and in every fourth layer attention with gated z.
 DELTA_RULE = Mixer(
-    formula="gated delta rule",
     write_hook="linear_attn.hook_out",
     parts={
         "in_gate": ("linear_attn.in_proj_qkvz", "channels+mixer_heads*d_value d_model"),
@@ -236,7 +234,6 @@ HYBRIDS["qwen3_5_moe_text"] = replace(
 
 # IBM's hybrids: a state space of the second Mamba in most layers.
 STATE_SPACE = Mixer(
-    formula="state space",
     write_hook="mixer.hook_out",
     parts={
         "in": ("mamba.in_proj", "channels+mixer_heads*d_value+mixer_heads d_model"),

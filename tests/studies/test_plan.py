@@ -3,8 +3,7 @@ error."""
 
 import math
 from collections import defaultdict
-from dataclasses import asdict, replace
-from mmap import PAGESIZE, mmap
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,6 @@ import pytest
 from embedded import embedded
 from measured import options_of, studied
 
-from probe.errors import InputError
 from probe.experiments import observe
 from probe.experiments.material import prepare
 from probe.experiments.observe import split_senses
@@ -21,14 +19,11 @@ from probe.model import hooks
 from probe.model.decomposition import write_coordinates
 from probe.model.load import read_weights, untrained
 from probe.model.trace import target_states
-from probe.pages.terminal import cost_sentence, likely, sentences_suffice
-from probe.patching import edges, heads, positions, tokens, variants
-from probe.stats import axes
+from probe.pages.terminal import likely, sentences_suffice
+from probe.patching import heads, variants
 from probe.stats.separation import held_out_auroc
-from probe.studies import cost
-from probe.studies.cost import StudyCost, parse_memory
 from probe.studies.study import GatePreview, preview_gates, study
-from probe.text.lexicon import expand, one_meaning_nouns
+from probe.text.lexicon import expand
 from probe.text.sentences import as_corpus
 from probe.text.splits import cross_fit
 
@@ -58,16 +53,6 @@ def model():
 @pytest.fixture(scope="module")
 def of_bank(model):
     return plan(model, "bank")
-
-
-def test_more_words_and_more_sentences_cost_more(model, of_bank):
-    single, double = of_bank, plan(model, ["bank", "mole"])
-    assert double.words == ("bank", "mole")
-    assert (
-        single.forwards < double.forwards
-        and single.swaps < double.swaps
-        and single.extra < double.extra
-    )
 
 
 def test_unusable_nouns_are_reported_before_the_work(model, of_bank):
@@ -310,43 +295,6 @@ def test_the_dry_run_says_what_is_likely_and_writes_nothing(run, tmp_path, monke
     assert not list(out.glob("*"))
 
 
-def test_the_plan_is_not_exceeded(model, monkeypatch):
-    """A study with the read-out after the last block leaves no head out. The passes of traces,
-    edges and nouns in the word's place also count."""
-    counted = {"swaps": 0, "forwards": 0}
-    run_at_word = variants.run_at_word
-    read = hooks.read_at
-    run_patched = edges.run_patched
-
-    def counting_variants(weights, texts, depth, tables, *, edits=None, tokens=None):
-        if edits is not None:
-            counted["swaps"] += len(texts) * (len(edits.tree[-1].parent) - 1)
-        else:
-            counted["swaps"] += len(texts) * len(tokens)
-            counted["forwards"] += len(texts)  # up to the word, once for all nouns
-        return run_at_word(weights, texts, depth, tables, edits=edits, tokens=tokens)
-
-    def counting_read(model, rows, *arguments):
-        counted["forwards"] += len(rows)
-        return read(model, rows, *arguments)
-
-    def counting_run_patched(cache, pos, starts, *arguments):
-        counted["swaps"] += sum(vectors.shape[0] * vectors.shape[1] for vectors in starts.values())
-        return run_patched(cache, pos, starts, *arguments)
-
-    options = {"sentences": expand("bank").sentences[:192], "max_pairs": 8}
-    planned = plan(model, "bank", **options)
-    for module in (edges, positions):
-        monkeypatch.setattr(module, "run_patched", counting_run_patched)
-    for module in (heads, tokens):
-        monkeypatch.setattr(module, "run_at_word", counting_variants)
-    monkeypatch.setattr(hooks, "read_at", counting_read)
-    monkeypatch.setattr(axes, "choose_depth", lambda separations: len(separations[0].g) - 1)
-    study(model, "bank", permutations=99, **options)
-    assert planned.swaps / 4 < counted["swaps"] <= planned.swaps
-    assert planned.forwards / 3 < counted["forwards"] <= planned.forwards
-
-
 def test_no_tokens_before_the_word_are_run_twice(model, monkeypatch):
     """Swaps, nouns, MLPs and sets of heads share what a text has before the word."""
     run = []
@@ -382,7 +330,7 @@ def test_the_word_and_the_token_after_it_are_read_in_one_run(model, monkeypatch)
     split = of_bank.pairs[0].record.split
     z = target_states(model, bank.tokens, after).z[list(split.rows)]
     np.testing.assert_allclose(
-        of_bank.record.measured["controls"].auroc["later token"],
+        of_bank.record.measured["controls"].auroc.sel(condition="later token")[0],
         held_out_auroc(write_coordinates(z, read_weights(model)), split),
         atol=1e-6,
     )
@@ -407,98 +355,6 @@ def test_an_mlp_is_run_up_to_where_it_is_read(model, monkeypatch):
     assert {(depth, tuple(swapped_layers)) for depth, swapped_layers in run} == {
         (depth, tuple(read_at == depth for read_at in at[:depth])) for depth in set(at)
     }
-
-
-def test_the_comparison_with_other_nouns_is_part_of_the_plan(model, of_bank):
-    """Nouns are run in the sentences of the 24 swapped pairs, with two members and two donors of
-    the same sense each, and of 24 further pairs: 144 sentences, up to the word for all nouns, and
-    once more for the word itself. In each of them, all nouns and the word are read. Every pair is
-    assigned six nouns, with four donors and 16 heads. The 4 MLPs are swapped for the word, whose
-    sentences are run once more, and with three of the six nouns."""
-    members = 4 * 24
-    sentences = members + 2 * 24
-    without = plan(model, "bank", controls=())
-    read = len(one_meaning_nouns()) + 1
-    assert of_bank.swaps - without.swaps == sentences * read + members * (6 * 16 + (3 + 1) * 4)
-    assert of_bank.forwards - without.forwards == 2 * sentences + members
-    two_nouns = plan(model, "bank", controls=["ladder", "umbrella"])
-    assert two_nouns.swaps - without.swaps == sentences * 3 + members * (2 * 16 + (2 + 1) * 4)
-
-
-def test_the_plan_is_one_sentence():
-    planned = StudyCost(("bank", "mole"), 1234, 56789, 1_500_000_000, 1_250_000_000)
-    sentence = (
-        "bank, mole: at most 1,234 forward passes and 56,789 swaps, {}about 2.8 GB of memory."
-    )
-    assert cost_sentence(planned) == sentence.format("")
-    timed = replace(planned, seconds=200.0)
-    assert cost_sentence(timed) == sentence.format("about 3 min on this machine, ")
-
-
-def test_more_than_is_free_or_allowed_is_refused(monkeypatch):
-    planned = StudyCost(("bank",), 1, 1, 500_000_000, 1_250_000_000)
-    for limit, free, needs, there in (
-        (None, 1_000_000_000, "1.2 GB", "1.0 GB are free. Close other programs"),
-        (1_700_000_000, 10**12, "1.8 GB", "--max-memory allows 1.7 GB. Allow more"),
-    ):
-        monkeypatch.setattr(cost, "available", lambda free=free: free)
-        with pytest.raises(InputError) as refused:
-            planned.require(limit)
-        assert str(refused.value) == (
-            f"Cannot study bank: it would take about {needs} of memory, and {there}, or take fewer "
-            "words, fewer sentences or a smaller model."
-        )
-    assert planned.require() is planned is planned.require(1_750_000_000)
-    monkeypatch.setattr(cost, "available", lambda: 1_250_000_000)
-    assert planned.require() is planned
-
-
-@pytest.mark.parametrize(
-    ("text", "amount"),
-    [
-        ("4GB", 4e9),
-        ("500 MB", 5e8),
-        ("1.5g", 1.5e9),
-        ("2GiB", 2e9),
-        (" 3 kb ", 3000),
-    ],
-)
-def test_an_amount_of_memory_is_read(text, amount):
-    assert parse_memory(text) == amount
-
-
-@pytest.mark.parametrize("text", ["", "much", "-4GB", "4 apples", "0GB", "4GB5", "4"])
-def test_invalid_amounts_of_memory_are_refused(text):
-    with pytest.raises(InputError) as refused:
-        parse_memory(text)
-    assert str(refused.value) == (
-        f"Cannot read --max-memory: got {text!r}, expected an amount of memory with its unit. Give "
-        "4GB or 500MB, say."
-    )
-
-
-def test_the_command_says_the_plan_and_refuses_before_the_work(run, tmp_path):
-    code, out, err = run("report", "bank", "--max-memory", "1MB", "--out", tmp_path / "out")
-    assert (code, out) == (2, "")
-    planned, *_, refused = err.splitlines()  # a slow machine also reports progress
-    assert planned.startswith("bank: at most ") and planned.endswith(" GB of memory.")
-    assert "and --max-memory allows 1 MB. Allow more" in refused
-    assert not (tmp_path / "out").exists()
-
-
-def test_the_memory_of_the_process_and_of_the_machine_is_measured():
-    assert 10**8 < cost.resident() < 10**11
-    assert 10**7 < cost.available() < 10**14
-    assert max(_grown() for _ in range(3)) > 0.9 * 2**28
-
-
-def _grown():
-    """The growth of resident memory after 256 MiB are requested from the system. An allocator could
-    use freed memory instead. The system may reclaim other pages in the meantime."""
-    before = cost.resident()
-    with mmap(-1, 2**28) as block:
-        block[::PAGESIZE] = bytes(2**28 // PAGESIZE)  # a page exists once it is written
-        return cost.resident() - before
 
 
 def test_a_study_holds_out_its_sentences_only_once(model, monkeypatch):

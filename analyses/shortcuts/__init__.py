@@ -17,19 +17,27 @@ Sources: Abnar & Zuidema 2020 (rollout); Kobayashi et al. 2020 (norms); Nanda 20
 patching); Sundararajan et al. 2017 (integrated gradients).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
+from probe.errors import InputError
 from probe.experiments import heads
+from probe.experiments.measure import start
 from probe.experiments.run import Run, SwappedPair
 from probe.model import hooks
 from probe.model.attention import repeat_kv
+from probe.model.model import Model
 from probe.patching.gradients import attribute_heads
 from probe.stats.resampling import Array
+from probe.studies.survey import corpus_for
+from probe.studies.survey_word import MOST_PAIRS, SURVEY, choose_sentences, pairs_of_each
+from probe.text.sentences import Corpus
+
+__all__ = ["METHODS", "shortcuts"]
 
 # The number of steps of each gradient method; 0 uses the gradient at the recipient alone.
 STEPS = {"attribution": 0, "integrated_5": 5, "integrated_20": 20}
@@ -37,49 +45,58 @@ FROM_ATTENTION = ("attention", "rollout", "value_attention")
 METHODS = (*FROM_ATTENTION, "auroc", "direct", *STEPS)
 
 
-@dataclass(frozen=True, eq=False)
-class Shortcuts:
-    """The swaps of two senses and the shortcuts for them, pair by pair.
+def shortcuts(
+    model: Model, word: str, corpus: Corpus | None = None, *, pairs: int = MOST_PAIRS
+) -> pd.DataFrame:
+    """The effect of swapping every head at a word, and the scores of METHODS for the same head on the same pairs of
+    sentences.
 
-    senses: the two
-    depth: L*, the read-out layer
-    units: `pair`, the pair of cue words of each pair
-    gap: `layer`, the mean gap where the heads of a layer are read
-    swap: `pair layer head`, the effect of swapping each head, the mean of both directions, as a
-        fraction of the gap
-    scores: by method, `pair layer head` each; `auroc` is `layer head`, over all sentences
+    A row is two senses, a pair of sentences (`pair`, with the number of its cue words in `unit`), a layer and a head.
+    depth: the depth at which the word is read
+    gap: between the senses, in units of the gap of the sentences that the axes were fitted on
+    swap: the effect of swapping the head, the mean of both directions, as a fraction of the gap
+
+    corpus: by default the sentences that ship
+    pairs: the largest number of pairs of sentences
+
+    Raises InputError if the word cannot be measured.
     """
-
-    senses: tuple[str, str]
-    depth: int
-    units: tuple[int, ...]
-    gap: Array
-    swap: Array
-    scores: Mapping[str, Array]
-
-
-def measure(run: Run) -> tuple[Shortcuts, ...]:
-    """The swaps and shortcuts of every two senses whose heads were swapped."""
+    chosen = choose_sentences(model, corpus_for(model, corpus).by_word()[word], 0)
+    if chosen.why_unmeasured:
+        raise InputError(
+            f"Cannot compare shortcuts for {word}: {chosen.why_unmeasured}. Give other sentences."
+        )
+    options = replace(SURVEY, pairs=pairs_of_each(pairs, chosen.splits))
+    run = start(model, chosen.material, chosen.splits, options)
     separated = heads.measure(run)
-    return tuple(_measure(run, each, separated[each.number].auroc) for each in run.swapped_pairs)
+    frames = [_frame(run, each, separated[each.number].auroc) for each in run.swapped_pairs]
+    return pd.concat(frames, ignore_index=True)
 
 
-def _measure(run: Run, each: SwappedPair, auroc: Array) -> Shortcuts:
+def _frame(run: Run, each: SwappedPair, auroc: Array) -> pd.DataFrame:
+    """The rows of two senses."""
     effects = each.effects
-    gap = effects.word.pair_gap.mean(0)  # layer
-    swap = (effects.word.denoise + effects.word.noise) / 2
+    gap = effects.word.pair_gap.mean(0)[:, None]  # layer 1
+    swap = (effects.word.denoise + effects.word.noise) / 2 / gap  # pair layer head
     # Writes are read at other depths than swaps, so they are divided by other gaps.
     direct = effects.direct / effects.direct_gap.mean(0)[:, None]
-    scores = _from_attention(run, each) | {"auroc": auroc, "direct": direct}
+    arrays = (
+        {"gap": gap, "swap": swap} | _from_attention(run, each) | {"auroc": auroc, "direct": direct}
+    )
     for name, steps in STEPS.items():
-        scores[name] = _by_gradients(run, each, steps) / gap[:, None]
-    return Shortcuts(
-        senses=each.prepared.sense.senses,
-        depth=run.observation.depth,
-        units=each.pairs.units,
-        gap=gap,
-        swap=swap / gap[:, None],
-        scores=scores,
+        arrays[name] = _by_gradients(run, each, steps) / gap
+    pair, layer, head = np.indices(swap.shape)
+    sense_a, sense_b = each.prepared.sense.senses
+    key = {
+        "word": run.observation.material.word,
+        "sense_a": sense_a,
+        "sense_b": sense_b,
+        "pair": pair.ravel(),
+    }
+    key |= {"unit": np.asarray(each.pairs.units)[pair.ravel()], "depth": run.observation.depth}
+    key |= {"layer": layer.ravel(), "head": head.ravel()}
+    return pd.DataFrame(
+        key | {name: np.broadcast_to(array, swap.shape).ravel() for name, array in arrays.items()}
     )
 
 

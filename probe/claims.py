@@ -1,9 +1,13 @@
 """What may be said: the rules that limit the statements of a report, each from a frame to a frame
 or a value."""
 
+from typing import Any
+
 import pandas as pd
 
 from probe.experiments.columns import KEYS
+from probe.stats.limits import LEVEL
+from probe.text.slots import stem_of
 
 
 def ranked(rows: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
@@ -12,3 +16,53 @@ def ranked(rows: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
     words: the table `words`
     """
     return rows.merge(words.loc[words["ranked"], list(KEYS)], on=list(KEYS))
+
+
+def strongest_cues(
+    cues: pd.DataFrame, number: int, value: str = "coordinate"
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The strongest words of each of two senses, at most `number` of each, as `word` and `value`:
+    of words that were not fitted, one of each stem.
+
+    cues: the rows of a scan, in which a cue counts once
+    value: the column by which words are ordered; the first sense has its largest values
+    """
+    ordered = cues.drop_duplicates("cue").sort_values(value, ascending=False, kind="stable")
+    unseen = ordered[~ordered["seen"]]
+    return _strongest(unseen, number, value), _strongest(unseen.iloc[::-1], number, value)
+
+
+def _strongest(rows: pd.DataFrame, number: int, value: str) -> list[dict[str, Any]]:
+    words: dict[str, dict[str, Any]] = {}
+    for row in rows.itertuples():
+        stem = stem_of(str(row.cue))
+        if stem not in words and len(words) == number:
+            break
+        listed = words.setdefault(stem, {"word": row.cue, "value": getattr(row, value)})
+        # "lake" is easier to read than "Lake", where both are among the first.
+        if str(row.cue) == str(listed["word"]).lower():
+            listed["word"] = row.cue
+    return list(words.values())
+
+
+BIASES = ("query bias", "norm bias")  # the same at every token, so that nothing can replace them
+
+
+def reason_to_attend(why: pd.Series) -> str:
+    """Why a head attends to the cue: "pair" for one part at each of the two tokens, "both" for the
+    same part at both, "cue" where the part at the word is a bias. "none" where it does not score
+    the cue above other tokens, "apart" where attribution and interventions do not agree.
+
+    A part is a reason only where replacing it lowers the score on both sides.
+
+    why: a row of the table `why_it_attends`
+    """
+    if not why["p_contrast"] < LEVEL:
+        return "none"
+    if not why["p_key"] < LEVEL:
+        return "apart"
+    if why["part_query"] in BIASES:
+        return "cue"
+    if not why["p_query"] < LEVEL:
+        return "apart"
+    return "both" if why["part_query"] == why["part_key"] else "pair"

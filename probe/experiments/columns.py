@@ -37,7 +37,8 @@ class Table(NamedTuple):
     holds: its content, in one line
     columns: in order; None for a column whose name has the same meaning in every table
         (`probe/results/columns.toml`)
-    rows: the rows of a word, from its record and the result of the experiment
+    rows: the rows of a word, from its record and the dataset of the experiment, or the table's own
+        dataset if the experiment has one for each table
     missing: columns of whole numbers that may be missing
     """
 
@@ -67,18 +68,20 @@ def dataset(
     *,
     senses: Sequence[tuple[str, str]] | None = None,
     coordinates: Variables | None = None,
+    more: Mapping[str, Column] | None = None,
 ) -> "xr.Dataset":
     """The result of an experiment as a dataset.
 
     tables: those of the experiment, for the meaning and unit of the variables
     variables, coordinates: dims and values by name, as ("pair layer head", array)
     senses: the senses of each element of the dim `pair`, if there is one
+    more: the meaning and unit of variables that are no columns
     """
     import xarray as xr
 
     described = {
         name: column for table in tables.values() for name, column in table.columns.items()
-    }
+    } | dict(more or {})
     pairs = {
         name: ("pair", [pair[number] for pair in senses or ()])
         for number, name in enumerate(("sense_a", "sense_b") if senses else ())
@@ -109,6 +112,20 @@ def listed(tables: Mapping[str, Table], frame: pd.DataFrame, dim: str) -> "xr.Da
     )
     variables = {str(name): (dim, column.to_numpy()) for name, column in filled.items()}
     return dataset(tables, variables)
+
+
+def tables_of(
+    tables: Mapping[str, Table], parts: Mapping[str, Sequence[pd.DataFrame]]
+) -> "dict[str, xr.Dataset]":
+    """A dataset of listed rows for each table, for tables with different rows.
+
+    parts: frames of rows by table; a table without any is left out
+    """
+    return {
+        name: listed(tables, pd.concat(frames, ignore_index=True), "row")
+        for name, frames in parts.items()
+        if frames
+    }
 
 
 def or_missing(numbers: Sequence[int | None]) -> list[float]:

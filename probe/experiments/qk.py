@@ -16,17 +16,16 @@ In tables, all heads of a layer and their bias are one part, e.g. "heads 3".
 """
 
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple, get_args
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
+import pandas as pd
 import torch
 from scipy.stats import spearmanr
 
 from probe.experiments.candidates import candidates, rows_for
-from probe.experiments.columns import KEYS, Column, Columns, Table, as_elsewhere, from_parts
+from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset, rows
 from probe.experiments.design import Pairs, spread
 from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord
@@ -38,6 +37,10 @@ from probe.patching.score_parts import Donor, Replaced, Side, replace_parts
 from probe.patching.sets import HeadIndex
 from probe.stats import resampling
 from probe.stats.resampling import Array
+from probe.tidy import stacked
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 ORDER = 120
 NEEDS = ()
@@ -50,219 +53,146 @@ BY_NOUNS = "query, nouns"  # the side in tables if a noun's part replaces the wo
 # The labels of parts that belong to the heads of a layer: a head, or the bias of all heads.
 ATTENTION = re.compile(r"L(\d+)H\d+|attention bias (\d+)")
 SIDES: tuple[Side, ...] = get_args(Side)
+# What the datasets contain in addition to columns of the tables.
+MORE = {
+    "cue": Column("the cue word of the sentence"),
+    "frame": Column("the frame of the sentence"),
+    "seed": Column("of the bootstrap"),
+    "reported": Column("whether the largest pair of parts was chosen without the sentence"),
+    "cue_first": Column("whether no other token has a larger score than the cue"),
+    "largest": Column("the score of the largest pair of single parts", "score"),
+    "noun_contrast": Column("`contrast` with nouns in the word's place, mean over nouns", "score"),
+    "noun_largest": Column("`largest` with nouns in the word's place, mean over nouns", "score"),
+    "largest_query": Column("the part of the word's stream in the largest pair of single parts"),
+    "largest_key": Column("the part of the cue's stream in the largest pair of single parts"),
+    "side": Column(f"the side whose part is replaced: query or key, or {BY_NOUNS}"),
+    "attributed": Column("the loss of contrast that the attribution predicts", "score"),
+    "lost": Column("the loss of contrast, computed", "score"),
+    "attention": Column("the loss of attention to the cue, computed", "0 to 1"),
+}
+# The losses if a part is replaced, with their names in `probe.patching.score_parts`.
+LOSSES = {"attributed": "attributed", "lost": "score", "attention": "attention"}
+# On the page.
+MOST_PARTS = 6  # of the word and of the cue with a row and a column each
+MOST_REPLACED = 4  # parts of each side whose replacement is listed
+ROUNDS_TO_ZERO = 0.005  # of a sum: a smaller share has a blank cell
+OTHERS = "all others"
+WRITTEN = "written from the cue"
 
 
-@dataclass(frozen=True, eq=False)
-class PartsReplaced:
-    """The losses if one part of the query or of the key is replaced by that of the other tokens.
+def whys(record: WordRecord, heads: "Sequence[xr.Dataset]") -> pd.DataFrame:
+    """A row for each head: its contrast, and the largest pair of parts with its tests."""
+    return pd.DataFrame([_why(head) for head in heads]).assign(word=record.word)
 
-    parts: the labels of the parts
-    attributed: `sentence part`, the loss of contrast that the attribution predicts
-    score: `sentence part`, the loss of contrast, computed
-    attention: `sentence part`, the loss of attention to the cue, computed
+
+def _why(head: "xr.Dataset") -> dict[str, object]:
+    part_query, part_key = head.largest_query.item(), head.largest_key.item()
+    noun_contrast = head.noun_contrast.values
+    # A bias is equal at every token and is not replaced, and no noun may fit.
+    p = dict.fromkeys([(BY_NOUNS, part_query), ("query", part_query), ("key", part_key)], np.nan)
+    p |= dict(
+        zip(zip(head.side.values, head.part.values, strict=True), p_of_losses(head), strict=True)
+    )
+    return {
+        **{name: head[name].item() for name in ("sense_a", "sense_b", "layer", "head")},
+        "contrast": head.contrast.values.mean(),
+        "p_contrast": _p(head, head.contrast.values[:, None])[0],
+        "part_query": part_query,
+        "part_key": part_key,
+        **share(head, "share", head.largest.values, head.contrast.values),
+        "cue_first": head.cue_first.values.mean(),
+        "noun_contrast": _mean(noun_contrast[~np.isnan(noun_contrast)]),
+        **share(head, "noun_share", head.noun_largest.values, noun_contrast),
+        "p_nouns": p[BY_NOUNS, part_query],
+        "p_query": p["query", part_query],
+        "p_key": p["key", part_key],
+        "agreement": agreement(head),
+        "sentences": head.sizes["sentence"],
+        "pairs": head.pairs.item(),
+    }
+
+
+def scores_by_parts(record: WordRecord, heads: "Sequence[xr.Dataset]") -> pd.DataFrame:
+    """A row for each pair of parts of a head's contrast."""
+    return stacked([rows(record, head[["score"]]) for head in heads], [])
+
+
+def writes(record: WordRecord, heads: "Sequence[xr.Dataset]") -> pd.DataFrame:
+    """A row for each part of a head's write."""
+    parts = stacked([rows(record, head[["write"]]) for head in heads], [])
+    return parts.rename(columns={"written_part": "part_key"})
+
+
+def losses(record: WordRecord, heads: "Sequence[xr.Dataset]") -> pd.DataFrame:
+    """A row for each part that is replaced, with means over the sentences."""
+    parts = []
+    for head in heads:
+        # Nouns fit in some sentences only; the others have no losses by nouns.
+        means = head[["attributed", "lost", "attention"]].mean("sentence")
+        parts.append(rows(record, means).assign(p=p_of_losses(head)))
+    return stacked(parts, []).rename(columns={"lost": "score"})
+
+
+def share(head: "xr.Dataset", name: str, scores: Array, contrast: Array) -> dict[str, float]:
+    """The fraction of a contrast in some scores, over the reported sentences, with the ends of its
+    95 % interval over frames and cue words. NaN if no noun fits.
+
+    scores, contrast: `sentence`
     """
+    here = head.reported.values & ~np.isnan(contrast)
+    values = (float("nan"),) * 3
+    if here.any():
+        values = resampling.ratio_interval(scores[here], contrast[here], _factors(head, here))
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
-    parts: tuple[str, ...]
-    attributed: Array
-    score: Array
-    attention: Array
 
-
-@dataclass(frozen=True, eq=False)
-class CueAttribution:
-    """The QK attribution of one head's attention to the cue, and of its write from there.
-
-    layer, head: the head
-    senses: the two senses of the axis of `writes`
-    pairs: the number of pairs of sentences
-    cues: the cue word of each sentence
-    frames: the frame of each sentence
-    seed: of the bootstrap
-    contrast: `sentence`, the score at the cue minus the mean score at the other tokens
-    cue_first: `sentence`, whether no other token has a larger score than the cue
-    query_parts, key_parts: the labels of the parts; all heads of a layer are one part
-    scores: `query_part key_part`, the contrast by pairs of parts, mean over the sentences
-    largest: the labels of the largest pair of single parts in half of the sentences
-    reported: the other sentences, in which the share of this pair is reported
-    largest_score: `sentence`, the score of this pair
-    noun_contrast, noun_score: `sentence`, the contrast, and the score of the same pair of parts,
-        with nouns in the word's place, mean over nouns; NaN without a noun that fits
-    replaced: the losses by the side that is replaced, "query" or "key", or BY_NOUNS in the
-        sentences with nouns
-    written_parts: the labels of the parts of the write
-    writes: `written_part`, the head's write from the cue toward the sentence's sense, in fractions
-        of the gap, mean over the sentences
+def agreement(head: "xr.Dataset") -> float:
+    """The rank correlation of predicted and computed losses over the parts of both sides, mean over
+    the sentences; NaN if it is defined in no sentence.
     """
-
-    layer: int
-    head: int
-    senses: tuple[str, str]
-    pairs: int
-    cues: tuple[str, ...]
-    frames: tuple[str | None, ...]
-    seed: int
-    contrast: Array
-    cue_first: Array
-    query_parts: tuple[str, ...]
-    key_parts: tuple[str, ...]
-    scores: Array
-    largest: tuple[str, str]
-    reported: tuple[int, ...]
-    largest_score: Array
-    noun_contrast: Array
-    noun_score: Array
-    replaced: dict[str, PartsReplaced]
-    written_parts: tuple[str, ...]
-    writes: Array
-
-    @property
-    def contrast_p(self) -> float:
-        """The one-sided p of the contrast: low if it is above 0."""
-        return float(self._p(self.contrast[:, None], range(len(self.cues)))[0])
-
-    @property
-    def share(self) -> tuple[float, float, float]:
-        """The largest pair's fraction of the contrast in the reported sentences, with the ends of
-        its 95 % interval over frames and cue words.
-        """
-        return self._share(self.largest_score, self.contrast)
-
-    @property
-    def noun_share(self) -> tuple[float, float, float]:
-        """`share` with unambiguous nouns in the word's place; NaN if none fits."""
-        return self._share(self.noun_score, self.noun_contrast)
-
-    def _share(self, scores: Array, contrast: Array) -> tuple[float, float, float]:
-        rows = [row for row in self.reported if not np.isnan(contrast[row])]
-        if not rows:
-            return (float("nan"),) * 3
-        return resampling.ratio_interval(scores[rows], contrast[rows], self._factors(rows))
-
-    def _factors(self, rows: Sequence[int]) -> list[list[Hashable]]:
-        """What is resampled: the frames and the cue words of some sentences."""
-        return resampling.crossed_factors(
-            [self.frames[row] for row in rows], [self.cues[row] for row in rows]
-        )
-
-    @property
-    def agreement(self) -> float:
-        """The rank correlation of predicted and computed losses over the parts of both sides, mean
-        over the sentences; NaN if it is defined in no sentence.
-        """
-        sides = [self.replaced[side] for side in SIDES]
-        attributed = np.concatenate([side.attributed for side in sides], axis=1)
-        score = np.concatenate([side.score for side in sides], axis=1)
-        # A rank correlation is undefined if one of its sides does not vary.
-        ranks = [
-            spearmanr(predicted, computed).statistic
-            for predicted, computed in zip(attributed, score, strict=True)
-            if np.ptp(predicted) > 0 and np.ptp(computed) > 0
-        ]
-        return float(np.mean(ranks)) if ranks else float("nan")
-
-    @cached_property
-    def p_replaced(self) -> dict[str, Array]:
-        """The one-sided p of each part's loss of contrast, by side, corrected for all parts of the
-        side. `part` each
-        """
-        p = {}
-        for side, replaced in self.replaced.items():
-            rows = list(range(len(self.cues)))
-            if side == BY_NOUNS:
-                rows = np.flatnonzero(~np.isnan(self.noun_contrast)).tolist()
-            p[side] = self._p(replaced.score, rows)
-        return p
-
-    def _p(self, effects: Array, rows: Sequence[int]) -> Array:
-        """One-sided p of the effects in some sentences, corrected for all columns.
-
-        `sentence column -> column`
-        """
-        return resampling.bootstrap_t(effects, self._factors(rows), seed=self.seed).p
+    both_sides = head.side.values != BY_NOUNS
+    attributed, lost = head.attributed.values[:, both_sides], head.lost.values[:, both_sides]
+    # A rank correlation is undefined if one of its sides does not vary.
+    ranks = [
+        spearmanr(predicted, computed).statistic
+        for predicted, computed in zip(attributed, lost, strict=True)
+        if np.ptp(predicted) > 0 and np.ptp(computed) > 0
+    ]
+    return float(np.mean(ranks)) if ranks else float("nan")
 
 
-RECORDS = (CueAttribution, PartsReplaced)
-HEAD = ("word", "layer", "head")
+def p_of_losses(head: "xr.Dataset") -> Array:
+    """The one-sided p of each loss of contrast, corrected for all parts of its side.
+    `replacement`
+    """
+    p = np.full(head.sizes["replacement"], np.nan)
+    for side in np.unique(head.side.values):
+        of_side = head.side.values == side
+        p[of_side] = _p(head, head.lost.values[:, of_side])
+    return p
 
 
-def _attributions(record: WordRecord) -> Iterator[tuple[dict[str, object], CueAttribution]]:
-    """The attribution of each head of a word, with the values of HEAD."""
-    for attribution in record.measured.get("qk", ()):
-        key = {"word": record.word, "layer": attribution.layer, "head": attribution.head}
-        yield key, attribution
+def _p(head: "xr.Dataset", effects: Array) -> Array:
+    """One-sided p of some effects, corrected for all columns, in the sentences that have them.
+
+    `sentence column -> column`
+    """
+    here = ~np.isnan(effects).any(1)
+    factors = _factors(head, here)
+    return resampling.bootstrap_t(effects[here], factors, seed=head.seed.item()).p
 
 
-def _heads(record: WordRecord) -> Iterator[Columns]:
-    for key, attribution in _attributions(record):
-        share, low, high = attribution.share
-        noun_share, noun_low, noun_high = attribution.noun_share
-        with_nouns = ~np.isnan(attribution.noun_contrast)
-        part_query, part_key = attribution.largest
-        yield {
-            **dict(zip(KEYS, (record.word, *attribution.senses), strict=True)),
-            **key,
-            "contrast": [attribution.contrast.mean()],
-            "p_contrast": attribution.contrast_p,
-            "part_query": part_query,
-            "part_key": part_key,
-            "share": share,
-            "share_low": low,
-            "share_high": high,
-            "cue_first": attribution.cue_first.mean(),
-            "noun_contrast": _mean(attribution.noun_contrast[with_nouns]),
-            "noun_share": noun_share,
-            "noun_share_low": noun_low,
-            "noun_share_high": noun_high,
-            "p_nouns": _p_of_part(attribution, BY_NOUNS, part_query),
-            "p_query": _p_of_part(attribution, "query", part_query),
-            "p_key": _p_of_part(attribution, "key", part_key),
-            "agreement": attribution.agreement,
-            "sentences": len(attribution.cues),
-            "pairs": attribution.pairs,
-        }
+def _factors(head: "xr.Dataset", here: Any) -> list[list[Hashable]]:
+    """What is resampled: the frames and the cue words of some sentences.
+
+    here: `sentence`, whether to take it
+    """
+    return resampling.crossed_factors(head.frame.values[here], head.cue.values[here])
 
 
 def _mean(values: Array) -> float:
     """The mean; NaN of nothing."""
     return float(values.mean()) if values.size else float("nan")
-
-
-def _p_of_part(attribution: CueAttribution, side: str, part: str) -> float:
-    """The p of a part; NaN for a bias, which is equal at every token and is not replaced, and
-    without nouns.
-    """
-    if side not in attribution.replaced:
-        return float("nan")
-    parts = attribution.replaced[side].parts
-    return float(attribution.p_replaced[side][parts.index(part)]) if part in parts else float("nan")
-
-
-def _scores(record: WordRecord) -> Iterator[Columns]:
-    for key, attribution in _attributions(record):
-        n_queries, n_keys = attribution.scores.shape
-        yield key | {
-            "part_query": np.repeat(attribution.query_parts, n_keys),
-            "part_key": np.tile(attribution.key_parts, n_queries),
-            "score": attribution.scores.ravel(),
-        }
-
-
-def _interventions(record: WordRecord) -> Iterator[Columns]:
-    for key, attribution in _attributions(record):
-        for side, replaced in attribution.replaced.items():
-            yield key | {
-                "side": side,
-                "part": replaced.parts,
-                "attributed": replaced.attributed.mean(0),
-                "score": replaced.score.mean(0),
-                "attention": replaced.attention.mean(0),
-                "p": attribution.p_replaced[side],
-            }
-
-
-def _writes(record: WordRecord) -> Iterator[Columns]:
-    for key, attribution in _attributions(record):
-        yield key | {"part_key": attribution.written_parts, "write": attribution.writes}
 
 
 TESTED = (
@@ -313,38 +243,93 @@ TABLES = {
             "sentences": Column("sentences in which the head's scores are split into parts"),
             "pairs": Column("pairs that these sentences form"),
         },
-        from_parts(_heads),
+        whys,
     ),
     "qk_attribution": Table(
         "the contrast by pairs of parts: a head's score at the cue minus its mean score at the "
         "other tokens; all heads of a layer are one part",
-        as_elsewhere(*HEAD, "part_query", "part_key", "score"),
-        from_parts(_scores),
+        as_elsewhere("word", "layer", "head", "part_query", "part_key", "score"),
+        scores_by_parts,
     ),
     "qk_interventions": Table(
         "losses if one part of the word's or of the cue's stream is replaced by that of the other "
         f"tokens, or the word's by that of unambiguous nouns in its place ({BY_NOUNS})",
         {
-            **as_elsewhere(*HEAD, "side", "part", "attributed", "score", "attention"),
+            **as_elsewhere(
+                "word", "layer", "head", "side", "part", "attributed", "score", "attention"
+            ),
             "p": Column(f"p of the loss of score: {TESTED}"),
         },
-        from_parts(_interventions),
+        losses,
     ),
     "ov_attribution": Table(
         "a head's write from the cue, by parts of the cue's stream",
         {
-            **as_elsewhere(*HEAD),
+            **as_elsewhere("word", "layer", "head"),
             "part_key": Column("the part of the cue's stream that the write comes from"),
             **as_elsewhere("write"),
         },
-        from_parts(_writes),
+        writes,
     ),
 }
 
 
-def measure(run: Run) -> tuple[CueAttribution, ...]:
-    """The attributions of the word's top heads, in sentences of the two senses whose gap is
-    clearest; empty if no heads were swapped or no cue is marked.
+def parts_of_contrast(scores: pd.DataFrame, writes: pd.DataFrame, contrast: float) -> pd.DataFrame:
+    """The contrast by parts of the word and of the cue, and in the last row, WRITTEN, what the head
+    writes by parts of the cue, as shares of their sums. `part_query part_key`
+
+    scores, writes: the rows of one head in the tables `qk_attribution` and `ov_attribution`
+    """
+    cells = scores.pivot_table(
+        index="part_query", columns="part_key", values="score", aggfunc="sum", sort=False
+    )
+    cells = cells.fillna(0.0) / contrast
+    written = writes.set_index("part_key")["write"]
+    # Shares of what goes the other way, or nowhere, would say nothing.
+    total = written.sum()
+    written = written / total if total >= ROUNDS_TO_ZERO else 0.0 * written
+    shares = pd.concat([cells, written.to_frame(WRITTEN).T]).fillna(0.0)
+    queries, keys = _largest(cells.abs().max(axis=1)), _largest(shares.abs().max())
+    shares = shares.groupby(_gathered(shares.index, [*queries, WRITTEN]), sort=False).sum()
+    shares = shares.T.groupby(_gathered(shares.columns, keys), sort=False).sum().T
+    of_contrast = shares.drop(index=WRITTEN).abs()
+    if of_contrast.max(axis=1).get(OTHERS, 0.0) >= ROUNDS_TO_ZERO:
+        queries.append(OTHERS)
+    if of_contrast.max().get(OTHERS, 0.0) >= ROUNDS_TO_ZERO:
+        keys.append(OTHERS)
+    return shares.reindex(index=[*queries, WRITTEN], columns=keys, fill_value=0.0)
+
+
+def _largest(sizes: pd.Series) -> list[str]:
+    """The MOST_PARTS largest parts that do not round to 0, in the order of the stream."""
+    largest = set(sizes[sizes >= ROUNDS_TO_ZERO].nlargest(MOST_PARTS).index)
+    return [str(part) for part in sizes.index if part in largest]
+
+
+def _gathered(parts: "pd.Index[str]", shown: list[str]) -> "pd.Index[str]":
+    """The names of parts; OTHERS for every part that is not shown."""
+    return parts.where(parts.isin(shown), OTHERS)
+
+
+def largest_losses(losses: pd.DataFrame) -> pd.DataFrame:
+    """The parts of each side whose replacement, predicted or computed, matters most.
+
+    losses: the rows of one head in the table `qk_interventions`
+    """
+    sizes = losses[["attributed", "score"]].abs().max(axis=1)
+    by_side = [sizes[losses["side"] == side] for side in (*SIDES, BY_NOUNS)]
+    return losses.loc[[part for side in by_side for part in side.nlargest(MOST_REPLACED).index]]
+
+
+FILTERS = (parts_of_contrast, largest_losses)
+
+
+def measure(run: Run) -> "tuple[xr.Dataset, ...]":
+    """The attribution of each of the word's top heads, in sentences of the two senses whose gap is
+    clearest. A dataset for each head, because heads of other layers have other parts.
+    `sentence part_query part_key written_part replacement`
+
+    Empty if no heads were swapped or no cue is marked.
     """
     if not run.swapped_pairs:
         return ()
@@ -431,7 +416,7 @@ def _of_head(
     head: HeadIndex,
     traces: Mapping[int, Trace],
     of_nouns: Mapping[int, Sequence[Trace]],
-) -> CueAttribution | None:
+) -> "xr.Dataset | None":
     """The attribution of one head in the sentences of some pairs; None if the head can read fewer
     than two different cues.
     """
@@ -440,54 +425,85 @@ def _of_head(
         for row, traced in traces.items()
     ]
     sentences = [sentence for sentence in in_sentences if sentence is not None]
-    if len({sentence.cue for sentence in sentences}) < 2:
+    cues = [sentence.cue for sentence in sentences]
+    if len(set(cues)) < 2:
         return None
     pair_labels = sentences[0].terms.labels
     scores = _stacked([sentence.terms for sentence in sentences])
     # The largest of many pairs is too large in the sentences in which it was chosen. It is one of
     # single parts; only the tables join the heads of a layer.
-    cues = tuple(sentence.cue for sentence in sentences)
     chosen, reported = resampling.folds(cues, 2, seed=pairs.seed)[0]
     largest = int(scores[chosen].mean(0).argmax())
-    part_query, part_key = pair_labels[largest]
     query_parts, key_parts, by_layer = _by_layer(pair_labels, scores.mean(0))
     mean_write = _stacked([sentence.write_terms for sentence in sentences]).mean(0)
     # A write has a single part: an empty second one makes it a table with one column.
-    written_parts, _, writes = _by_layer(
+    written_parts, _, write = _by_layer(
         [(*label, "") for label in sentences[0].write_terms.labels], mean_write
     )
-    replaced: dict[str, PartsReplaced] = {
-        side: _replaced([sentence.replaced[side] for sentence in sentences]) for side in SIDES
-    }
-    nouns = [sentence.nouns for sentence in sentences]
-    with_nouns = [each for each in nouns if each is not None]
+    nouns = {number: each.nouns for number, each in enumerate(sentences) if each.nouns is not None}
     noun_scores = np.full_like(scores, np.nan)
-    if with_nouns:
-        fitting = [number for number, each in enumerate(nouns) if each is not None]
-        noun_scores[fitting] = _stacked([each.terms for each in with_nouns])
-        replaced[BY_NOUNS] = _replaced([each.replaced for each in with_nouns])
-    return CueAttribution(
-        layer=head[0],
-        head=head[1],
-        senses=prepared.sense.senses,
-        pairs=len(pairs),
-        cues=cues,
-        frames=tuple(sentence.frame for sentence in sentences),
-        seed=pairs.seed,
-        contrast=scores.sum(1),
-        cue_first=np.array([float(sentence.cue_first) for sentence in sentences]),
-        query_parts=query_parts,
-        key_parts=key_parts,
-        scores=by_layer,
-        largest=(part_query, part_key),
-        reported=tuple(reported),
-        largest_score=scores[:, largest],
-        noun_contrast=noun_scores.sum(1),
-        noun_score=noun_scores[:, largest],
-        replaced=replaced,
-        written_parts=written_parts,
-        writes=writes[:, 0],
+    if nouns:
+        noun_scores[[*nouns]] = _stacked([each.terms for each in nouns.values()])
+    replaced: dict[str, dict[int, Replaced]] = {
+        side: {number: each.replaced[side] for number, each in enumerate(sentences)}
+        for side in SIDES
+    }
+    replaced[BY_NOUNS] = {number: each.replaced for number, each in nouns.items()}
+    labels = [
+        (side, part)
+        for side, losses in replaced.items()
+        for part in (next(iter(losses.values())).labels if losses else ())
+    ]
+    return dataset(
+        TABLES,
+        {
+            "contrast": ("sentence", scores.sum(1)),
+            "cue_first": ("sentence", [sentence.cue_first for sentence in sentences]),
+            "reported": ("sentence", np.isin(range(len(sentences)), reported)),
+            "largest": ("sentence", scores[:, largest]),
+            "noun_contrast": ("sentence", noun_scores.sum(1)),
+            "noun_largest": ("sentence", noun_scores[:, largest]),
+            "score": ("part_query part_key", by_layer),
+            "write": ("written_part", write[:, 0]),
+            **{
+                name: ("sentence replacement", _losses(replaced, column, len(sentences)))
+                for name, column in LOSSES.items()
+            },
+            "largest_query": ("", pair_labels[largest][0]),
+            "largest_key": ("", pair_labels[largest][1]),
+            "pairs": ("", len(pairs)),
+            "seed": ("", pairs.seed),
+        },
+        coordinates={
+            "sense_a": ("", prepared.sense.senses[0]),
+            "sense_b": ("", prepared.sense.senses[1]),
+            "layer": ("", head[0]),
+            "head": ("", head[1]),
+            "cue": ("sentence", cues),
+            "frame": ("sentence", [sentence.frame or "" for sentence in sentences]),
+            "part_query": ("part_query", query_parts),
+            "part_key": ("part_key", key_parts),
+            "written_part": ("written_part", written_parts),
+            "side": ("replacement", [side for side, _ in labels]),
+            "part": ("replacement", [part for _, part in labels]),
+        },
+        more=MORE,
     )
+
+
+def _losses(replaced: Mapping[str, Mapping[int, Replaced]], column: str, sentences: int) -> Array:
+    """A column of the losses of all sides; NaN in sentences in which no noun fits.
+    `sentence replacement`
+
+    replaced: the losses by side and number of the sentence
+    """
+    by_side = []
+    for losses in filter(None, replaced.values()):
+        values = torch.stack([getattr(loss, column) for loss in losses.values()]).numpy()
+        of_side = np.full((sentences, values.shape[1]), np.nan)
+        of_side[[*losses]] = values
+        by_side.append(of_side)
+    return np.concatenate(by_side, axis=1)
 
 
 def _in_sentence(
@@ -579,15 +595,6 @@ def _of_nouns(
 def _stacked(terms: Sequence[qk.Terms]) -> Array:
     """The values of the same terms in several sentences. `-> sentence term`"""
     return torch.cat([each.values for each in terms]).numpy()
-
-
-def _replaced(sentences: Sequence[Replaced]) -> PartsReplaced:
-    """The losses of one side in several sentences."""
-    columns = {
-        name: torch.stack([getattr(sentence, name) for sentence in sentences]).numpy()
-        for name in ("attributed", "score", "attention")
-    }
-    return PartsReplaced(sentences[0].labels, **columns)
 
 
 def _by_layer(

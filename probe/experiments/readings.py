@@ -3,133 +3,47 @@
 Example sentences of the study, token by token, and the word's vector there as a sum of components.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from torch import Tensor
 
-from probe.experiments.columns import Column, Columns, Table, as_elsewhere, from_parts
+from probe.experiments.columns import Column, Table, as_elsewhere, rows, tables_of
 from probe.experiments.material import Material
 from probe.experiments.observe import Observation, clearest
 from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
 from probe.model import decomposition
-from probe.model.decomposition import DecompositionEntry
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import Trace
 from probe.model.trace import trace
 from probe.patching.sets import HeadIndex
-from probe.stats.resampling import Array
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 ORDER = 80
 NEEDS = ()
 ANSWERS = False
 SECONDS = 2.0
+HEADING = "travels"
+TITLE = "Which words supply it"
 PER_SENSE = 2  # example sentences of each sense
 
 
-@dataclass(frozen=True, eq=False)
-class HeadReading:
-    """What one head reads from every token of a sentence at its word.
-
-    sentence: the row of the sentence
-    senses: the two senses of the axis
-    layer, head: the head
-    pieces: the tokens as text
-    labels: the tokens with their positions
-    attention: `key_pos`, from the word to the token, 0 to 1
-    contribution: `key_pos`, what the head writes from the token along the sense axis right after
-        its layer, in fractions of the gap
-    role: `key_pos`, of the token: word, cue or context
-    """
-
-    sentence: int
-    senses: tuple[str, str]
-    layer: int
-    head: int
-    pieces: tuple[str, ...]
-    labels: tuple[str, ...]
-    attention: Array
-    contribution: Array
-    role: tuple[str, ...]
+def of_sentences(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
+    """The rows of a table, with the sense and the text of each sentence."""
+    frame = rows(record, data)
+    sentences = [record.sentences[row] for row in frame["sentence"]]
+    senses = [sentence.sense for sentence in sentences]
+    return frame.assign(sense=senses, text=[sentence.text for sentence in sentences])
 
 
-@dataclass(frozen=True, eq=False)
-class Decomposed:
-    """The word's vector in a sentence as a sum of components, along the sense axis.
-
-    sentence: the row of the sentence
-    senses: the two senses of the axis
-    terms: every component; heads have one term for each source token. A contribution is the
-        component's write minus its mean write halfway between the two senses, so the contributions
-        sum to `total`.
-    roles: of each term's source token; None for a term without one
-    total: the coordinate of the word, in fractions of the gap
-    closing: the length of the difference between the vector and the sum of its terms, relative to
-        the vector's length
-    """
-
-    sentence: int
-    senses: tuple[str, str]
-    terms: tuple[DecompositionEntry, ...]
-    roles: tuple[str | None, ...]
-    total: float
-    closing: float
-
-
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """Example sentences of a word: what the top heads read there, and the word's vector as a
-    sum."""
-
-    readings: tuple[HeadReading, ...]
-    decomposed: tuple[Decomposed, ...]
-
-
-RECORDS = (Examples, HeadReading, Decomposed, DecompositionEntry)
-
-# The columns that identify a sentence of a word and the senses of its axis.
-SENTENCE = ("word", "sense", "sentence", "sense_a", "sense_b")
-
-
-def _key(record: WordRecord, sentence: int, senses: tuple[str, str]) -> Columns:
-    """The values of SENTENCE."""
-    values = (record.word, record.labels[sentence], sentence, *senses)
-    return dict(zip(SENTENCE, values, strict=True))
-
-
-def _readings(record: WordRecord) -> Iterator[Columns]:
-    for reading in record.measured.get("readings", NO_EXAMPLES).readings:
-        yield {
-            **_key(record, reading.sentence, reading.senses),
-            "text": record.sentences[reading.sentence].text,
-            "layer": reading.layer,
-            "head": reading.head,
-            "pos": range(len(reading.pieces)),
-            "piece": reading.pieces,
-            "label": reading.labels,
-            "attention": reading.attention,
-            "contribution": reading.contribution,
-            "role": reading.role,
-        }
-
-
-def _decomposition(record: WordRecord) -> Iterator[Columns]:
-    for sentence in record.measured.get("readings", NO_EXAMPLES).decomposed:
-        yield {
-            **_key(record, sentence.sentence, sentence.senses),
-            **{name: [getattr(term, name) for term in sentence.terms] for name in TERM},
-            "role": sentence.roles,
-            "total": sentence.total,
-            "closing": sentence.closing,
-        }
-
-
-NO_EXAMPLES = Examples((), ())
-TERM = tuple(field.name for field in fields(DecompositionEntry))
 TABLES = {
     "readings": Table(
         "what the top heads read and write on example sentences, token by token",
@@ -139,24 +53,28 @@ TABLES = {
             "label": Column("position and token"),
             **as_elsewhere("attention", "contribution", "role"),
         },
-        from_parts(_readings),
+        of_sentences,
     ),
     "decomposition": Table(
         "the word's vector on example sentences as a sum, term by term",
-        as_elsewhere(*SENTENCE, *TERM[:5], "role", *TERM[5:], "total", "closing"),
-        from_parts(_decomposition),
+        {
+            **as_elsewhere("word", "sense", "sentence", "sense_a", "sense_b"),
+            **as_elsewhere("component", "layer", "head", "pos", "token", "role"),
+            **as_elsewhere("norm", "contribution", "total", "closing"),
+        },
+        of_sentences,
         missing=("layer", "head", "pos"),
     ),
 }
 
 
-def measure(run: Run) -> Examples:
+def measure(run: Run) -> "dict[str, xr.Dataset]":
     """What the top heads read in the example sentences, and the word's vector as a sum if the
-    heads of its two senses were swapped.
+    heads of its two senses were swapped, by table. `row` each
     """
     observation = run.observation
-    readings = []
-    terms = []
+    readings: list[pd.DataFrame] = []
+    sums: list[pd.DataFrame] = []
     averages: dict[tuple[object, ...], Mapping[str, Tensor]] = {}
     swapped_senses = {each.prepared.sense.senses for each in run.swapped_pairs}
     for row in _example_rows(observation, run.prepared):
@@ -169,8 +87,8 @@ def measure(run: Run) -> Examples:
         held_out = (*pair.sense.senses, int(pair.sense.axes.cell[row]))
         if held_out not in averages:
             averages[held_out] = _average(run.model, observation, pair, row)
-        terms.append(_decomposed(observation, row, pair, traced, averages[held_out]))
-    return Examples(tuple(readings), tuple(terms))
+        sums.append(_decomposed(observation, row, pair, traced, averages[held_out]))
+    return tables_of(TABLES, {"readings": readings, "decomposition": sums})
 
 
 def _example_rows(observation: Observation, prepared: Sequence[Prepared]) -> list[int]:
@@ -205,23 +123,35 @@ def _pair_of(prepared: Sequence[Prepared], sense: str) -> Prepared:
 
 def _reading(
     observation: Observation, row: int, pair: Prepared, traced: Trace, head: HeadIndex
-) -> HeadReading:
-    """What one head reads from every token of a sentence at its word."""
+) -> pd.DataFrame:
+    """What one head reads from every token of a sentence at its word.
+
+    attention: from the word to the token
+    contribution: what the head writes from the token along the sense axis right after its layer, in
+        fractions of the gap
+    """
     target = observation.material.targets[row]
     layer, number = head
     # A head's write is read right after its layer, before any later layer changes it.
     axis = pair.sense.axes.at(row, pair.reading.direct[layer])
-    return HeadReading(
-        sentence=row,
-        senses=pair.sense.senses,
-        layer=layer,
-        head=number,
-        pieces=traced.tokens.pieces,
-        labels=traced.tokens.labels,
-        attention=traced.pattern[layer, number, target].double().numpy(),
-        contribution=axis.effect(traced.delta_e_by_source(layer, number, target)).numpy(),
-        role=tuple(_role(observation.material, row, pos) for pos in range(len(traced.tokens))),
+    return pd.DataFrame(
+        {
+            **_key(row, pair),
+            "layer": layer,
+            "head": number,
+            "pos": range(len(traced.tokens)),
+            "piece": traced.tokens.pieces,
+            "label": traced.tokens.labels,
+            "attention": traced.pattern[layer, number, target].double().numpy(),
+            "contribution": axis.effect(traced.delta_e_by_source(layer, number, target)).numpy(),
+            "role": [_role(observation.material, row, pos) for pos in range(len(traced.tokens))],
+        }
     )
+
+
+def _key(row: int, pair: Prepared) -> dict[str, Any]:
+    """A sentence and the two senses of its axis."""
+    return {"sentence": row, "sense_a": pair.sense.senses[0], "sense_b": pair.sense.senses[1]}
 
 
 def _role(material: Material, row: int, pos: int) -> str:
@@ -248,21 +178,26 @@ def _average(
 
 def _decomposed(
     observation: Observation, row: int, pair: Prepared, traced: Trace, average: Mapping[str, Tensor]
-) -> Decomposed:
+) -> pd.DataFrame:
     """The word's vector in a sentence as a sum, along the axis that was fitted without the
-    sentence.
+    sentence. Heads have one term for each source token.
+
+    contribution: the term's write minus its mean write halfway between the two senses, so these sum
+        to `total`
+    total: the coordinate of the word, in fractions of the gap
+    closing: the length of the difference between the vector and the sum of its terms, relative to
+        the vector's length
     """
     axis = pair.sense.axes.at(row, observation.depth)
     target = observation.material.targets[row]
     terms = decomposition.decompose_resid(traced, axis.depth, at=target, axis=axis, average=average)
-    return Decomposed(
-        sentence=row,
-        senses=pair.sense.senses,
-        terms=tuple(terms),
-        roles=tuple(
-            None if term.pos is None else _role(observation.material, row, term.pos)
-            for term in terms
-        ),
+    roles = [
+        "" if term.pos is None else _role(observation.material, row, term.pos) for term in terms
+    ]
+    frame = pd.DataFrame(map(asdict, terms)).astype(dict.fromkeys(("layer", "head", "pos"), float))
+    return frame.assign(
+        **_key(row, pair),
+        role=roles,
         total=axis.coordinate(traced.resid_post[axis.depth - 1, target]).item(),
         closing=decomposition.closing_error(traced, axis.depth, at=target),
     )

@@ -7,13 +7,14 @@ An experiment is a module, and next to it a template of the same name if the pag
     ANSWERS     whether the answer of the page depends on it; the page is first written when all
                 such experiments are finished
     TABLES      its tables of words, by name
-    measure     from a `Run` to its result, a dataset (`probe.experiments.columns.dataset`); None
-                if there is nothing to measure
+    measure     from a `Run` to its result, a dataset (`probe.experiments.columns.dataset`); or a
+                dataset for each table by name; or several of one kind, such as one for each head;
+                None if there is nothing to measure
     SECONDS     how long it took once for *bank* in SmolLM2, for the progress bar
 
-and, if it has a template, the section's HEADING and TITLE. The first line of its docstring is its
-question. It depends only on the run and on the experiments that it needs, so a kept record can be
-continued in any order.
+and, if its template is a section of the page, the section's HEADING and TITLE. FILTERS are
+functions for its template. The first line of its docstring is its question. It depends only on the
+run and on the experiments that it needs, so a kept record can be continued in any order.
 """
 
 import pkgutil

@@ -16,6 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from probe.claims import strongest_cues
 from probe.errors import InputError, ProbeError, UnsupportedModel
 from probe.experiments import cue_sample
 from probe.experiments.cue_words import ask, occur_in, without_beginnings
@@ -35,7 +36,6 @@ from probe.model.model import Model, require_heads
 from probe.model.records import Trace
 from probe.model.tokens import require_text, tokenize, visible_token
 from probe.model.trace import target_states, trace
-from probe.pages import cues as cues_page
 from probe.pages import walk_sentences
 from probe.patching import positions
 from probe.patching.pair import (
@@ -576,7 +576,7 @@ class Explorer:
             | {"coordinate": coordinate.mean(1)}
         )
         result = {
-            "ends": cues_page.columns(cues_page.one_row_each(by_cue), N_WORDS),
+            "ends": strongest_cues(by_cue, N_WORDS),
             "depth": axes.depth,
             "n_cues": len(slots.cues),
             "n_frames": len(slots.frames),

@@ -5,7 +5,7 @@ A report goes one way: study -> findings (`probe.results.findings`) -> views -> 
 takes records and returns plain values and charts. The sentences of a section are in its template.
 
 answer     the headline and the facts, for the page, the terminal and the notebook
-cards      view: the cards of the top heads; why: why a head attends to the cue
+cards      view: the cards of the top heads
 words      view: the size of a study, the facts of every word, how its meanings part
 heads      view: maps, sets of heads, shares, the table of all heads
 edges      view: from the cue to the word, by position and over edges

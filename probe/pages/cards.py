@@ -1,5 +1,5 @@
 """The cards of the top heads: what a head attends to in real sentences, which words it responds to,
-why it attends there, and its effect compared with unambiguous nouns.
+and its effect compared with unambiguous nouns.
 
 Records and tables in, plain values out; the sentences are in the template `cards`.
 """
@@ -10,10 +10,9 @@ from typing import Any
 import pandas as pd
 
 from probe.charts.evidence import HEAD_PARTS
-from probe.pages.cues import columns
+from probe.claims import strongest_cues
 from probe.pages.heads import EffectAxis, effect_axis, head_facts
 from probe.pages.sentences import arcs, of_head
-from probe.pages.why import reason
 from probe.results.findings import HeadFinding, WordFindings
 from probe.stats.limits import SMALLEST
 from probe.stats.numbers import measured, percent
@@ -57,7 +56,7 @@ def _card(
         "others": further,
         "sink": sink,
         "cues": _cue_words(finding, head),
-        "why": reason(finding.rows, head) if "why_it_attends" in finding.rows else None,
+        "at": {"word": finding.word, "layer": head.layer, "head": head.head},
         "reasons": _reasons(verdicts[verdicts["word"] == finding.word], head),
         "head_parts": _head_parts(finding.rows["head_parts"], head),
         "remark": remark(head),
@@ -110,12 +109,11 @@ def _cue_words(finding: WordFindings, head: HeadFinding) -> Section | None:
     rows = of_head(finding.rows["cue_sample"], head)
     if rows.empty:
         return None
-    ordered = rows.sort_values("write", ascending=False, kind="stable")
-    first = ordered.iloc[0]
+    first = rows.iloc[0]
     return {
         "senses": (first["sense_a"], first["sense_b"]),
-        "columns": columns(ordered, CUE_WORDS, "write"),
-        "tried": len(ordered),
+        "columns": strongest_cues(rows, CUE_WORDS, "write"),
+        "tried": len(rows),
     }
 
 

@@ -9,21 +9,18 @@ import pandas as pd
 from markupsafe import Markup
 
 from probe import charts
-from probe.charts.palette import head_names, image, sense_colour
+from probe.charts.palette import head_names, image
+from probe.claims import strongest_cues
 from probe.experiments.cues import SAMPLE
 from probe.pages import checks, html
 from probe.results import frames as tables
 from probe.results.columns import TABLES, dictionary
 from probe.results.cues import Cues
-from probe.results.findings import Frames, WordFindings
 from probe.stats.numbers import decimal, interval, listed, measured, percent
-from probe.text.slots import stem_of
 from probe.tidy import rounded
 
 CERTIFICATE = "cues_certificate"
 WORDS = 24  # of each column
-SAMPLE_WORDS = 5  # of each column of a report, which tries fewer words
-SAMPLE_NAMES = 16  # in the picture of a report
 HEADLINE_WORDS = 2  # of each side
 HEAD_WORDS = 6  # of each side of a head
 MOST_HEADS = 12  # in the table
@@ -43,7 +40,7 @@ def tables_of(cues: Cues) -> dict[str, pd.DataFrame]:
 
 def strongest_words(cues: Cues) -> pd.DataFrame:
     """The two columns of words as a table."""
-    sides = zip(cues.senses, columns(one_row_each(cues.cues), WORDS), strict=True)
+    sides = zip(cues.senses, strongest_cues(cues.cues, WORDS), strict=True)
     rows = [(sense, each["word"], each["value"]) for sense, words in sides for each in words]
     return rounded(pd.DataFrame(rows, columns=["sense", "cue", "coordinate"]))
 
@@ -54,7 +51,6 @@ def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
     it."""
     summary = cues.summary
     senses = list(cues.senses)
-    by_cue = one_row_each(cues.cues)
     frames = tables_of(cues)
     downloads = checks.downloads(frames)
     downloads.append(checks.download("cues", len(cues.cues), TABLES["cues"], ["Parquet"]))
@@ -66,9 +62,9 @@ def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
         model=cues.model_name,
         origin=cues.origin,
         options=cues.options,
-        columns=columns(by_cue, WORDS),
-        first=columns(by_cue, HEADLINE_WORDS),
-        seen=int(by_cue["seen"].sum()),
+        columns=strongest_cues(cues.cues, WORDS),
+        first=strongest_cues(cues.cues, HEADLINE_WORDS),
+        seen=int(cues.cues.drop_duplicates("cue")["seen"].sum()),
         scatter=charts.cue_scatter(cues.cues, senses) if has_heads else None,
         heads=head_lines(cues),
         held_out=held_out_sentences(summary),
@@ -81,35 +77,6 @@ def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
         downloads=downloads,
         **html.assets(templates, "cues.css.j2", "page.js"),
     )
-
-
-def one_row_each(cues: pd.DataFrame) -> pd.DataFrame:
-    """A row for each cue, the largest coordinate first."""
-    each = cues.drop_duplicates("cue")
-    return each.sort_values("coordinate", ascending=False, kind="stable")
-
-
-def columns(ordered: pd.DataFrame, count: int, value: str = "coordinate") -> list[list[Section]]:
-    """The strongest words of each sense: of words that were not fitted, one of each stem.
-
-    ordered: the largest value first.
-    """
-    unseen = ordered[~ordered["seen"]]
-    ends = (unseen, unseen.iloc[::-1])
-    return [_strongest(end, count, value) for end in ends]
-
-
-def _strongest(rows: pd.DataFrame, count: int, value: str) -> list[Section]:
-    words: dict[str, Section] = {}
-    for row in rows.itertuples():
-        stem = stem_of(str(row.cue))
-        if stem not in words and len(words) == count:
-            break
-        listed = words.setdefault(stem, {"word": row.cue, "value": getattr(row, value)})
-        # "lake" is easier to read than "Lake", where both are among the first.
-        if str(row.cue) == str(listed["word"]).lower():
-            listed["word"] = row.cue
-    return list(words.values())
 
 
 def head_lines(cues: Cues) -> list[Section]:
@@ -128,9 +95,9 @@ def head_lines(cues: Cues) -> list[Section]:
             "words": None,
         }
         if name in by_name:
-            of_head = by_name[name].sort_values("write", ascending=False, kind="stable")
+            of_head = by_name[name]
             line["attention"] = percent(float(of_head["attention"].mean()))
-            line["words"] = columns(of_head, HEAD_WORDS, "write")
+            line["words"] = strongest_cues(of_head, HEAD_WORDS, "write")
         lines.append(line)
     return lines
 
@@ -163,7 +130,7 @@ def held_out_sentences(summary: Section) -> str:
 
 def terminal_lines(cues: Cues) -> list[str]:
     """The words and the head that move the word most, then the held-out cue words."""
-    sides = columns(one_row_each(cues.cues), HEADLINE_WORDS)
+    sides = strongest_cues(cues.cues, HEADLINE_WORDS)
     toward = [
         f"{listed([str(each['word']) for each in words])} toward {sense}"
         for sense, words in zip(cues.senses, sides, strict=True)
@@ -173,31 +140,6 @@ def terminal_lines(cues: Cues) -> list[str]:
         head = head_lines(cues)[0]
         first += f" {head['name']} carries {head['share']} of what the words do to it."
     return [line for line in (first, held_out_sentences(cues.summary)) if line]
-
-
-def samples(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
-    """The samples of cues of a report's words."""
-    lines = []
-    for summary in frames["cue_samples"].to_dict("records"):
-        word = summary["word"]
-        rows = frames["cue_sample"][frames["cue_sample"]["word"] == word]
-        senses = [summary["sense_a"], summary["sense_b"]]
-        hues = [sense_colour(findings[word].senses, sense) for sense in senses]
-        by_cue = one_row_each(rows)
-        scatter = None
-        if rows["head"].notna().any():
-            scatter = charts.cue_scatter(rows, senses, hues=hues, names=SAMPLE_NAMES)
-        lines.append(
-            {
-                "summary": summary,
-                "senses": senses,
-                "columns": columns(by_cue, SAMPLE_WORDS),
-                "first": columns(by_cue, HEADLINE_WORDS),
-                "seen": int(by_cue["seen"].sum()),
-                "scatter": scatter,
-            }
-        )
-    return lines
 
 
 def notebook_html(cues: Cues) -> str:
@@ -213,7 +155,7 @@ def notebook_html(cues: Cues) -> str:
             summary=summary,
             senses=senses,
             model=cues.model_name,
-            columns=columns(one_row_each(cues.cues), WORDS),
+            columns=strongest_cues(cues.cues, WORDS),
             picture=picture,
             held_out=held_out_sentences(summary),
             frames=list(cues.frames),

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from probe.charts import palette, themed
-from probe.claims import ranked
-from probe.pages.sentences import TINTS
+from probe.claims import ranked, reason_to_attend, strongest_cues
+from probe.experiments.table import every_experiment
+from probe.pages.sentences import TINTS, marked
 from probe.stats.limits import GATE, LEVEL, SMALLEST
 from probe.stats.numbers import (
     bare,
@@ -80,13 +81,21 @@ def environment(*folders: str | Path) -> Environment:
         lstrip_blocks=True,
         bytecode_cache=_COMPILED,
     )
-    templates.filters |= {function.__name__: function for function in FILTERS}
+    of_experiments = [getattr(room, "FILTERS", ()) for room in every_experiment().values()]
+    templates.filters |= {each.__name__: each for each in chain(FILTERS, *of_experiments)}
     templates.filters["listed"] = lambda items: listed(list(items))
     templates.tests["measured"] = pd.notna
     templates.globals |= {"SMALLEST": SMALLEST}
-    templates.globals |= {"GATE": GATE, "LEVEL": LEVEL}
+    templates.globals |= {"GATE": GATE, "LEVEL": LEVEL, "TINTS": TINTS}
     templates.globals["chart"] = partial(_chart_box, count(1))
     return templates
+
+
+def where(rows: pd.DataFrame, **values: object) -> pd.DataFrame:
+    """The rows with these values in these columns."""
+    for column, value in values.items():
+        rows = rows[rows[column] == value]
+    return rows
 
 
 def with_interval(record: object, name: str) -> str:
@@ -132,12 +141,16 @@ FILTERS = (
     distance_percent,
     grouped,
     interval,
+    marked,
     ordinal,
     p_value,
     percent,
     ranked,
+    reason_to_attend,
     scientific,
+    strongest_cues,
     together,
+    where,
     with_interval,
 )
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from probe import charts
 from probe.experiments.table import every_experiment
-from probe.pages import cards, checks, cues, edges, heads, predictions, sentences, words
+from probe.pages import cards, checks, edges, heads, predictions, sentences, words
 from probe.pages.html import EXPERIMENTS
 from probe.results.findings import Frames, WordFindings
 from probe.results.survey_findings import survey_findings
@@ -34,11 +34,6 @@ class Page(NamedTuple):
     def ranks_heads(self) -> bool:
         """Whether heads of any word were ranked."""
         return any(word.heads for word in self.findings.values())
-
-    @property
-    def has_cue_samples(self) -> bool:
-        """Whether other words were tried as the cue of any word."""
-        return len(self.frames.get("cue_samples", ())) > 0
 
     @property
     def is_general(self) -> bool:
@@ -161,15 +156,6 @@ OWN_SECTIONS = (
         order=2,
     ),
     Section(
-        "cues",
-        "cue_sample.html.j2",
-        lambda p: {"cue_samples": cues.samples(p.findings, p.frames)},
-        title="Other cues",
-        applies=lambda p: p.has_cue_samples,
-        table="cue_sample",
-        order=40,
-    ),
-    Section(
         "general",
         "general.html.j2",
         _general,
@@ -212,15 +198,6 @@ OWN_SECTIONS = (
         order=75,
     ),
     Section(
-        "supplies",
-        "supplied.html.j2",
-        lambda p: {"supplied": sentences.supplied(p.findings, p.frames)},
-        TRAVELS,
-        applies=RANKED,
-        table="decomposition",
-        order=80,
-    ),
-    Section(
         "facts",
         "facts.html.j2",
         lambda p: {"facts": words.fact_table(p.findings)},
@@ -250,14 +227,6 @@ OWN_SECTIONS = (
         BELIEVE,
         applies=lambda p: "predictions" in p.frames,
         order=110,
-    ),
-    Section(
-        "cannot",
-        "cannot.html.j2",
-        lambda p: {"showcase": sentences.showcase(p.findings, p.frames)},
-        BELIEVE,
-        table="showcase",
-        order=130,
     ),
     Section(
         "certificate",

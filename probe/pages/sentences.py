@@ -1,5 +1,4 @@
-"""Single sentences: texts with word and cue marked, the attention of a head drawn as arcs, the
-suppliers of the sense, and well-known sentences.
+"""Single sentences: texts with word and cue marked, and the attention of a head drawn as arcs.
 
 Text and numbers for the template, which escapes them; no HTML.
 """
@@ -10,9 +9,8 @@ from unicodedata import east_asian_width
 
 import pandas as pd
 
-from probe import charts
 from probe.model.tokens import VISIBLE
-from probe.results.findings import Frames, HeadFinding, Row, WordFindings
+from probe.results.findings import HeadFinding, Row, WordFindings
 from probe.stats.numbers import decimal, percent
 
 SMALLEST_WRITTEN = 0.005  # of the gap: a smaller contribution rounds to 0 % and is not written
@@ -172,40 +170,3 @@ def visible(piece: str) -> Section:
         "lead": len(piece) - len(text),
         "text": "".join(VISIBLE.get(character, character) for character in text),
     }
-
-
-def showcase(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
-    """The well-known sentences: those whose cue comes before the word, which a causal model can
-    resolve there, and the others."""
-    before = []
-    after = []
-    for row in frames["showcase"].to_dict("records"):
-        item = {"word": row["word"], "sense": row["sense"], "parts": marked(row), "row": row}
-        if pd.isna(row["reads_as"]):
-            after.append(item)
-        else:
-            ranked = findings[row["word"]].ranked
-            verdict = ("✓" if row["reads_as"] == row["sense"] else "✗") if ranked else ""
-            before.append(item | {"ranked": ranked, "on_axis": _on_axis(row), "verdict": verdict})
-    return {"before": before, "after": after}
-
-
-def _on_axis(row: Row) -> Section:
-    """A coordinate on the small axis between its two senses, in percent of the axis from the left;
-    beyond −1 and 1 it is at the end."""
-    x = 50 * (1 + min(max(row["coordinate"], -1.0), 1.0))
-    return {"a": row["sense_a"], "b": row["sense_b"], "sense": row["sense"], "x": f"{x:.1f}"}
-
-
-def supplied(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
-    """For each word its example sentences, each with the chart of its decomposition."""
-    decomposition = frames["decomposition"]
-    sections = []
-    for word, finding in findings.items():
-        items = []
-        for number in finding.rows["decomposition"]["sentence"].drop_duplicates():
-            chart = charts.decomposition_bars(decomposition, word, sentence=int(number))
-            items.append(_sentence(finding, int(number)) | {"chart": chart})
-        if items:
-            sections.append({"word": word, "first": items[:1], "others": items[1:]})
-    return sections

@@ -141,9 +141,15 @@ def of_experiments(records: Sequence[WordRecord]) -> dict[str, pd.DataFrame]:
     for experiment, room in every_experiment().items():
         run = [record for record in records if experiment in record.measured]
         if run:
-            results = [(record, record.measured[experiment]) for record in run]
-            tables |= {name: of_experiment(each, results) for name, each in room.TABLES.items()}
+            for name, table in room.TABLES.items():
+                results = [(record, of_table(record.measured[experiment], name)) for record in run]
+                tables[name] = of_experiment(table, results)
     return tables
+
+
+def of_table(result: Any, name: str) -> Any:
+    """The part of an experiment's result that belongs to one of its tables. None without rows."""
+    return result.get(name) if isinstance(result, dict) else result
 
 
 def without_rows() -> dict[str, pd.DataFrame]:

@@ -517,23 +517,25 @@ def test_words_that_a_user_gives_are_tried_even_if_the_model_continues_them(tiny
 
 def test_a_report_tries_a_sample_along_the_axis_of_the_whole_scan(tiny, sampled):
     """The words have the same coordinates as in `probe.cues`."""
-    sample = sampled.measured["cue_sample"]
-    assert len(sample.cues) == sample.drawn - sample.beginnings < sample.vocabulary
-    whole = probe.cues(tiny, "bank", cues=list(sample.cues))
+    sample = sampled.measured["cue_sample"].squeeze("pair")
+    words = sample.cue.values.tolist()
+    assert len(words) == sample.cues == sample.drawn - sample.beginnings < sample.vocabulary
+    whole = probe.cues(tiny, "bank", cues=words)
     each = whole.cues.drop_duplicates("cue")
-    assert list(each["cue"]) == list(sample.cues)
+    assert list(each["cue"]) == words
     assert np.allclose(each["coordinate"], sample.coordinate, atol=1e-5)
     assert np.array_equal(each["seen"], sample.seen)
-    assert whole.senses == sample.senses
-    assert whole.summary["reliability"] == pytest.approx(sample.reliability, abs=1e-5)
+    assert whole.senses == (sample.sense_a, sample.sense_b)
+    assert whole.summary["reliability"] == pytest.approx(float(sample.reliability), abs=1e-5)
 
 
 def test_a_sample_costs_the_allowed_number_of_token_positions(tiny, sampled):
     sample = sampled.measured["cue_sample"]
-    slots = ask(tiny, "bank", cues=list(sample.cues))
+    slots = ask(tiny, "bank", cues=sample.cue.values.tolist())
     positions = sum(t.at + 2 - len(t.before) for t in slots.templates)  # from the cue to the word
     depth = sampled.depth / tiny.config.n_layers
-    assert sample.drawn * (positions * depth + 1) == pytest.approx(cue_sample.POSITIONS, rel=0.01)
+    cost = sample.drawn.item() * (positions * depth + 1)
+    assert cost == pytest.approx(cue_sample.POSITIONS, rel=0.01)
 
 
 def test_the_tokens_of_a_frame_do_not_depend_on_the_cue_that_finds_them(tiny):

@@ -32,16 +32,24 @@ def planted():
     """A model with one resolver, the record of its word, and the attribution of the resolver."""
     model, resolver = resolver_model(0)
     record = record_of(model, SENTENCES)
-    [attribution] = [each for each in record.measured["qk"] if (each.layer, each.head) == resolver]
+    [attribution] = [each for each in record.measured["qk"] if head_of(each) == resolver]
     return model, record, attribution
+
+
+def head_of(attribution):
+    return attribution.layer.item(), attribution["head"].item()
+
+
+def largest_of(attribution):
+    return attribution.largest_query.item(), attribution.largest_key.item()
 
 
 def sentences_of(record, attribution):
     """The rows of the sentences, by cue word: both members of MOST_PAIRS pairs, all with different
     cues.
     """
-    assert attribution.pairs == qk.MOST_PAIRS and len(attribution.cues) == 2 * qk.MOST_PAIRS
-    assert len(set(attribution.cues)) == len(attribution.cues)
+    assert attribution.pairs == qk.MOST_PAIRS and len(attribution.cue) == 2 * qk.MOST_PAIRS
+    assert len(np.unique(attribution.cue)) == len(attribution.cue)
     by_cue = {}
     for row in record.pairs[0].rows():
         by_cue.setdefault(record.sentences[row].cue_word, []).append(row)
@@ -50,11 +58,12 @@ def sentences_of(record, attribution):
 
 def one_sentence(model, attribution, record, number=3):
     """A sentence with the cue and the contrast that are recorded under a number."""
-    for row in sentences_of(record, attribution)[attribution.cues[number]]:
+    layer, head = head_of(attribution)
+    for row in sentences_of(record, attribution)[attribution.cue[number].item()]:
         sentence = record.sentences[row]
         view = {
-            "layer": attribution.layer,
-            "head": attribution.head,
+            "layer": layer,
+            "head": head,
             "at": record.positions[row],
             "source": sentence.cue,
         }
@@ -68,15 +77,15 @@ def test_the_numbers_of_a_sentence_equal_the_numbers_of_the_public_functions():
     model, record, attribution = planted()
     sentence, view, parts = one_sentence(model, attribution, record)
     of_pair = parts.set_index(["part_query", "part_key"])["score"]
-    assert of_pair[attribution.largest] == pytest.approx(attribution.largest_score[3], rel=1e-4)
+    largest = attribution.largest[3].item()
+    assert of_pair[largest_of(attribution)] == pytest.approx(largest, rel=1e-4)
     effects = probe.qk_interventions(model, sentence.text, **view)
     for side in qk.SIDES:
-        replaced = attribution.replaced[side]
+        replaced = attribution.isel(sentence=3, replacement=attribution.side.values == side)
         of_side = effects[effects["side"] == side]
-        assert tuple(of_side["part"]) == replaced.parts
-        for name in ("attributed", "score", "attention"):
-            values = getattr(replaced, name)[3]
-            np.testing.assert_allclose(values, of_side[name], rtol=1e-4, atol=1e-6)
+        assert list(of_side["part"]) == replaced.part.values.tolist()
+        for name, column in qk.LOSSES.items():
+            np.testing.assert_allclose(replaced[name], of_side[column], rtol=1e-4, atol=1e-6)
 
 
 def test_the_mean_at_the_other_tokens_is_subtracted_for_every_top_head():
@@ -87,43 +96,42 @@ def test_the_mean_at_the_other_tokens_is_subtracted_for_every_top_head():
     for attribution in heads:
         *_, parts = one_sentence(model, attribution, record)
         of_pair = parts.set_index(["part_query", "part_key"])["score"]
-        assert of_pair[attribution.largest] == pytest.approx(attribution.largest_score[3], rel=1e-4)
+        largest = attribution.largest[3].item()
+        assert of_pair[largest_of(attribution)] == pytest.approx(largest, rel=1e-4)
 
 
 def test_pairs_of_parts_sum_to_the_contrast_and_writes_sum_to_the_write_from_the_cue():
     *_, attribution = planted()
-    assert attribution.scores.sum() == pytest.approx(attribution.contrast.mean(), rel=1e-9)
+    contrast = attribution.contrast.mean().item()
+    assert attribution.score.sum().item() == pytest.approx(contrast, rel=1e-9)
     # Half of the gap, toward the sentence's sense.
-    assert attribution.writes.sum() == pytest.approx(0.5, abs=0.05)
-    assert not any(
-        part.startswith("L") for part in (*attribution.query_parts, *attribution.key_parts)
-    )
+    assert attribution.write.sum().item() == pytest.approx(0.5, abs=0.05)
+    parts = np.concatenate([attribution.part_query, attribution.part_key])
+    assert not np.strings.startswith(parts, "L").any()
 
 
 def test_the_tables_of_the_experiment_list_its_numbers_and_other_tables_are_empty():
     _, record, attribution = planted()
+    layer, head = head_of(attribution)
     tables = of_experiments([record])
-    row = (
-        tables["why_it_attends"]
-        .query("layer == @attribution.layer and head == @attribution.head")
-        .iloc[0]
-    )
-    assert row["contrast"] == pytest.approx(attribution.contrast.mean())
+    row = tables["why_it_attends"].query("layer == @layer and head == @head").iloc[0]
+    assert row["contrast"] == pytest.approx(attribution.contrast.mean().item())
     assert row["share_low"] <= row["share"] <= row["share_high"]
     scores = tables["qk_attribution"].groupby(["layer", "head"])["score"].sum()
-    assert scores[attribution.layer, attribution.head] == pytest.approx(row["contrast"])
+    assert scores[layer, head] == pytest.approx(row["contrast"])
     replaced = tables["qk_interventions"]
     assert replaced["p"].between(1 / 1001, 1).all()
     assert all(len(tables[name]) == 0 for name in tables if name not in qk.TABLES)
 
 
 def test_the_largest_pair_is_chosen_with_other_cue_words_than_those_that_report_its_share():
-    *_, attribution = planted()
-    _, others = resampling.folds(attribution.cues, 2, seed=attribution.seed)[0]
-    assert attribution.reported == tuple(others) and len(others) == qk.MOST_PAIRS
-    rows = list(attribution.reported)
-    share = attribution.largest_score[rows].sum() / attribution.contrast[rows].sum()
-    assert attribution.share[0] == pytest.approx(share)
+    _, record, attribution = planted()
+    _, others = resampling.folds(attribution.cue.values, 2, seed=attribution.seed.item())[0]
+    rows = np.flatnonzero(attribution.reported)
+    assert rows.tolist() == others and len(others) == qk.MOST_PAIRS
+    share = attribution.largest[rows].sum() / attribution.contrast[rows].sum()
+    table = of_experiments([record])["why_it_attends"].set_index(["layer", "head"])
+    assert table["share"][head_of(attribution)] == pytest.approx(share.item())
 
 
 def test_nouns_in_the_words_place_cost_the_contrast_of_a_head_that_reads_the_word():
@@ -132,10 +140,10 @@ def test_nouns_in_the_words_place_cost_the_contrast_of_a_head_that_reads_the_wor
     *_, attribution = planted()
     assert attribution.contrast.min() > 1
     assert np.abs(attribution.noun_contrast).max() < 1e-3
-    replaced = attribution.replaced[qk.BY_NOUNS]
-    part = replaced.parts.index(attribution.largest[0])
-    np.testing.assert_allclose(replaced.score[:, part], attribution.contrast, rtol=0.02)
-    assert attribution.p_replaced[qk.BY_NOUNS][part] < 0.05
+    of_part = (attribution.side == qk.BY_NOUNS) & (attribution.part == attribution.largest_query)
+    [part] = np.flatnonzero(of_part)
+    np.testing.assert_allclose(attribution.lost[:, part], attribution.contrast, rtol=0.02)
+    assert qk.p_of_losses(attribution)[part] < 0.05
     assert attribution.cue_first.all()
 
 
@@ -144,6 +152,24 @@ def test_without_a_marked_cue_there_are_no_attributions():
     record = record_of(model, without(SENTENCES[:48], "pair", "cue_start", "cue_end"))
     assert record.measured["qk"] == ()
     assert of_experiments([record])["qk_attribution"].empty
+
+
+def test_the_contrast_has_its_largest_parts_and_the_remainder_and_sums_to_one():
+    names = [f"part {number}" for number in range(9)]
+    shares = np.full((9, 9), 0.01)
+    shares[8, 2] += 0.69
+    shares[2, 8] -= 0.5
+    scores = [(a, b, 3 * shares[m, n]) for m, a in enumerate(names) for n, b in enumerate(names)]
+    scores = pd.DataFrame(scores, columns=["part_query", "part_key", "score"])
+    writes = pd.DataFrame({"part_key": names, "write": [0.1] * 8 + [0.2]})
+    parts = qk.parts_of_contrast(scores, writes, contrast=3.0)
+    assert parts.shape == (qk.MOST_PARTS + 2, qk.MOST_PARTS + 1)
+    assert parts.columns[-1] == parts.index[-2] == qk.OTHERS and parts.index[-1] == qk.WRITTEN
+    assert {"part 2", "part 8"} <= {*parts.columns} & {*parts.index}
+    of_contrast = parts.drop(index=qk.WRITTEN)
+    assert of_contrast.to_numpy().sum() == pytest.approx(1)
+    assert of_contrast.min().min() == of_contrast.loc["part 2", "part 8"] == pytest.approx(-0.49)
+    assert parts.loc[qk.WRITTEN, qk.OTHERS] == pytest.approx(0.3)
 
 
 def test_all_heads_of_a_layer_are_one_part_with_their_bias():

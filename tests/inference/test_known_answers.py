@@ -34,10 +34,10 @@ from seeds import mostly_campaign
 
 import probe
 from probe.experiments import swaps as effects
+from probe.experiments.lessons import later_words_matter
 from probe.experiments.material import prepare
 from probe.experiments.observe import Observation, observe
 from probe.experiments.prepare import Prepared, prepare_pairs
-from probe.experiments.readings import later_words_matter
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.store import read_record
 from probe.model.load import read_weights

@@ -6,16 +6,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from browser import TOUCH, check_look, until
+from example_study import make_study
 from page_text import check_charts, one_line
 from seeds import mostly_campaign
 from typer.testing import CliRunner
 
 import probe
 from probe.charts import cues as picture
+from probe.claims import strongest_cues
 from probe.cli import app
 from probe.errors import InputError
-from probe.pages.cues import columns, held_out_sentences, one_row_each
-from probe.pages.sections import Page
+from probe.pages.cues import held_out_sentences
 
 pytestmark = pytest.mark.slow
 
@@ -35,8 +36,14 @@ def page(scan, tmp_path_factory):
 def ends(*rows):
     """The two columns of words of some cues, as (cue, seen, coordinate)."""
     frame = pd.DataFrame(rows, columns=["cue", "seen", "coordinate"])
-    words = columns(one_row_each(frame), 2)
+    words = strongest_cues(frame, 2)
     return [[each["word"] for each in side] for side in words]
+
+
+def strongest_first(cues):
+    """The cues that were not fitted, a row each."""
+    unseen = cues[~cues["seen"]].drop_duplicates("cue")
+    return unseen.sort_values("coordinate", ascending=False, kind="stable")
 
 
 # --- the two columns ------------------------------------------------------------------------------
@@ -103,7 +110,7 @@ def test_a_vocabulary_of_any_size_is_drawn_completely():
 
 def test_the_description_names_the_words_at_both_ends(scan):
     text = picture.cue_scatter(scan.cues, ["river", "loan"]).to_dict()["description"]
-    each = one_row_each(scan.cues[~scan.cues["seen"]])
+    each = strongest_first(scan.cues)
     assert each["cue"].iloc[0] in text and each["cue"].iloc[-1] in text
 
 
@@ -154,7 +161,7 @@ def test_every_column_is_described(page):
 def test_a_notebook_shows_the_two_columns_and_the_picture(scan):
     html = scan._repr_html_()
     text = one_line(html)
-    strongest = one_row_each(scan.cues[~scan.cues["seen"]])["cue"]
+    strongest = strongest_first(scan.cues)["cue"]
     assert strongest.iloc[0] in text and strongest.iloc[-1] in text
     assert "data:image" in html and "<script" not in html
 
@@ -206,18 +213,19 @@ def test_a_report_shows_the_words_of_its_sample_and_names_the_whole_scan(tmp_pat
     page = probe.write(study, tmp_path_factory.mktemp("report"))
     summary = study.frames["cue_samples"].to_dict("records")[0]
     rows = study.frames["cue_sample"]
-    strongest = one_row_each(rows[~rows["seen"]])["cue"]
-    section = one_line(page.read_text().split('<section id="cues">')[1].split("</section>")[0])
+    strongest = strongest_first(rows)["cue"]
+    section = one_line(
+        page.read_text().split('<section id="cue_sample">')[1].split("</section>")[0]
+    )
     assert strongest.iloc[0] in section and strongest.iloc[-1] in section
     assert f"{summary['drawn']:,}".replace(",", "\u202f") in section
     assert "probe cues bank" in section
     assert probe.read(page.parent).frames["cue_sample"].equals(rows)
 
 
-def test_a_report_without_cue_samples_has_no_such_section():
-    frames = {"cue_samples": pd.DataFrame(), "cue_sample": pd.DataFrame()}
-    assert not Page({}, frames, frames, {}).has_cue_samples
-    assert not Page({}, {}, {}, {}).has_cue_samples
+def test_a_report_without_cue_samples_has_no_such_section(tmp_path):
+    page = probe.write(make_study(), tmp_path).read_text(encoding="utf-8")
+    assert "Other cues" not in page
 
 
 # --- opened ---------------------------------------------------------------------------------------

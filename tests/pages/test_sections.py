@@ -11,7 +11,7 @@ from example_study import READ_AT, make_study
 
 import probe
 from probe import charts
-from probe.pages import checks, predictions, sections, why
+from probe.pages import checks, predictions, sections
 from probe.pages.cards import cards, remark, sink
 from probe.pages.heads import effect_axis, head_facts, together
 from probe.pages.html import with_interval
@@ -269,49 +269,14 @@ def test_a_sink_is_a_first_token_with_much_attention_and_a_small_contribution(
     assert sink(rows.assign(role=["cue", "context", "word"])) == ""
 
 
-def test_a_reason_needs_the_agreement_of_attribution_and_replacements():
-    reasons = [head["why"]["reason"] for head in cards_of("bank", FRAMES)["heads"] if head["why"]]
-    assert reasons and reasons == ["both", "apart", "none"][: len(reasons)]
-    of_first = cards_of("bank", FRAMES)["heads"][0]["why"]
-    assert of_first["nouns"]["share"].replace("\u202f", " ") == "70 % [55, 85]"
-    assert of_first["nouns"]["lost"].replace("\u202f", " ") == "10 %"
-    assert of_first["nouns"]["contrast"] == "1.60"
-    assert "word, by nouns" in [part["side"] for part in of_first["replaced"]]
-    row = {"p_contrast": 0.001, "p_query": 0.01, "p_key": 0.01}
-    row |= {"part_query": "L0H1", "part_key": "MLP 0"}
-    changes_by_reason = {
-        "pair": {},
-        "both": {"part_query": "MLP 0"},
-        "cue": {"part_query": "query bias", "p_query": float("nan")},
-        "none": {"p_contrast": 0.05},
-    }
-    for reason, change in changes_by_reason.items():
-        assert why._reason(pd.Series(row | change)) == reason
-    for p in ("p_query", "p_key"):
-        assert why._reason(pd.Series(row | {p: 0.05})) == "apart"
-        assert why._reason(pd.Series(row | {p: float("nan")})) == "apart"
-
-
-def test_the_matrix_has_the_largest_parts_and_the_remainder_and_sums_to_the_contrast():
-    names = [f"part {number}" for number in range(9)]
-    shares = np.full((9, 9), 0.01)
-    shares[8, 2] += 0.69
-    shares[2, 8] -= 0.5
-    scores = [(a, b, 3 * shares[m, n]) for m, a in enumerate(names) for n, b in enumerate(names)]
-    rows = {
-        "qk_attribution": pd.DataFrame(scores, columns=["part_query", "part_key", "score"]),
-        "ov_attribution": pd.DataFrame({"part_key": names, "write": [0.1] * 8 + [0.2]}),
-    }
-    matrix = why._matrix(rows, contrast=3.0, write=1.0)
-    assert len(matrix["keys"]) == len(matrix["rows"]) == why.MOST_PARTS + 1
-    assert matrix["keys"][-1] == matrix["rows"][-1][0] == why.OTHERS
-    assert {"part 2", "part 8"} <= {*matrix["keys"]} & {name for name, _ in matrix["rows"]}
-    texts = [cell["text"] for _, cells in matrix["rows"] for cell in cells]
-    percents = [int(text.replace("−", "-")) for text in texts if text]
-    assert sum(percents) == 100
-    [negative] = [cell for _, cells in matrix["rows"] for cell in cells if cell["against"]]
-    assert negative == {"text": "−49", "tint": 10, "against": True}
-    assert matrix["taken"][-1]["text"] == "30"
+def test_a_card_says_why_its_head_attends_to_the_cue(tmp_path):
+    page = probe.write(make_study(), tmp_path).read_text(encoding="utf-8").replace("\u202f", " ")
+    reasons = re.findall(r'<p class="reason">(.*?)</p>', page, re.DOTALL)
+    assert {reason.split(":")[0] for reason in reasons} == {"Reason", "No reason"}
+    assert "Reason: MLP 0's output at both tokens, 60 % [52, 67] of the contrast." in reasons[0]
+    assert "supplies 70 % [55, 85] of a contrast of 1.60; putting a noun's part at" in reasons[0]
+    assert "costs 10 % of the contrast" in reasons[0]
+    assert "<td>word, by nouns</td>" in page
 
 
 def test_a_section_without_a_template_shows_the_rows_of_its_table(monkeypatch, tmp_path):

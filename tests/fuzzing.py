@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from kept import write_totals
 
 from probe.errors import ProbeError
-from probe.text.files import FileRow, Source, stream
+from probe.text.files import FileRow, Source, rows_of
 from probe.text.sentences import check_row, read_sentences
 
 TAKEN, REFUSED = "taken", "refused"
@@ -168,7 +168,7 @@ def read_both_ways(file: Path) -> str:
     same order."""
     try:
         corpus = read_sentences(file)
-        rows = list(stream(Source(file, file.name)))
+        rows = rows_of(Source(file, file.name))
     except ProbeError as error:
         return sentence_of(error)
     plain = read_plainly(file)
@@ -185,8 +185,8 @@ def read_both_ways(file: Path) -> str:
 
 
 def read_plainly(file: Path) -> list[dict[str, Any]]:
-    """The rows of a valid file, by whole-file readers that share nothing with the streaming
-    reader."""
+    """The rows of a valid file, by whole-file readers that share nothing with the reader
+    of sentences."""
     if file.is_dir():
         senses = json.loads((file / "classes_map.txt").read_text("utf-8-sig"))
         data, gold = (_plain_lines(file / f"train.{kind}.txt") for kind in ("data", "gold"))

@@ -1,22 +1,22 @@
-"""Readers of sentence files, for all commands. Memory does not grow with the file.
+"""Readers of sentence files, for all commands.
 
 The formats are JSONL, CSV (with comma, semicolon, tab or bar), TSV, Parquet, word folders of
 CoarseWSD-20, folders of these, and tables made in Python. This module checks the format only. A row
 that cannot be split into fields has the reason as its flaw, and `probe.text.sentences` reports it
 together with rows whose content is wrong. A file without rows or without the columns raises
-InputError. So does a file that cannot be read in little memory: one with a line of more than
-LONGEST_LINE characters, or one that is not a regular file.
+InputError. Python's own reader of CSV is used, because pandas does not tell in which line a row is
+wrong.
 """
 
 import csv
 import hashlib
+import io
 import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,11 +39,7 @@ COLUMNS = (
     "split",
 )
 FORMS = "a JSONL, CSV, TSV or Parquet file, or a CoarseWSD-20 word folder"
-# Characters: ten times the longest text that is accepted.
-LONGEST_LINE = 1_000_000
-BATCH = 1024  # rows of a Parquet file in memory at once
 COLUMNS_NAMED = 50  # columns of a JSONL file that an error may list
-CHUNK = 1 << 14  # bytes that are read at once to check whether a file is empty
 SHOWN = 40  # characters of a bad line in its flaw
 INDEX_DIGITS = 9  # digits of a word's number in a word folder, at most
 UTF16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
@@ -51,7 +47,6 @@ SEPARATOR_LINE = re.compile('"?sep=.?"?', re.IGNORECASE)
 QUOTED = re.compile('"[^"]*"')
 # A cell and the tab after it. A cell in quotation marks has doubled quotation marks inside.
 TAB_CELL = re.compile(r'(?:"((?:[^"]|"")*)"|([^\t]*))\t')
-NOT_UTF8 = re.compile("[\udc80-\udcff]")  # `surrogateescape` maps bytes that are not UTF-8 to these
 
 
 @dataclass(frozen=True)
@@ -148,8 +143,8 @@ def _file_sha256(path: Path) -> str:
         raise _unreadable(path, error) from error
 
 
-def stream(source: Source) -> Iterator[FileRow]:
-    """The rows of one source, one at a time. A row that cannot be split into fields has a flaw.
+def rows_of(source: Source) -> list[FileRow]:
+    """The rows of one source. A row that cannot be split into fields has a flaw.
 
     Raises InputError for a source that is missing, empty, unreadable or without the columns.
     """
@@ -161,11 +156,9 @@ def stream(source: Source) -> Iterator[FileRow]:
             f"Cannot read sentences from {path}: got {got}, expected {FORMS}. Give one of these."
         )
     rows = read(path)
-    first = next(rows, None)
-    if first is None:
+    if not rows:
         raise InputError(_no_rows(path))
-    yield first
-    yield from rows
+    return rows
 
 
 def read_table(name: str, content: object) -> list[FileRow]:
@@ -215,16 +208,19 @@ def _require_columns(path: Path | str, columns: Sequence[str]) -> None:
     )
 
 
-def _require_content(path: Path) -> None:
-    """Raises InputError for a file that is missing, cannot be opened, or has only white space."""
+def _content(path: Path) -> bytes:
+    """The content of a file. Raises InputError for a file that is missing, cannot be opened, or has
+    only white space.
+    """
     try:
-        with path.open("rb") as opened:
-            while part := opened.read(CHUNK):
-                if part.strip():
-                    return
+        content = path.read_bytes()
     except OSError as error:
         raise _unreadable(path, error) from error
-    raise InputError(f"Cannot read sentences from {path}: it is empty. Add one sentence per row.")
+    if not content.strip():
+        raise InputError(
+            f"Cannot read sentences from {path}: it is empty. Add one sentence per row."
+        )
+    return content
 
 
 def _unreadable(path: Path, error: OSError) -> InputError:
@@ -238,57 +234,46 @@ def _unreadable(path: Path, error: OSError) -> InputError:
     )
 
 
-def _lines(path: Path, newline: str) -> Iterator[str]:
-    """The lines of a UTF-8 or UTF-16 file with their line ends.
+def _text(path: Path) -> str:
+    """The text of a UTF-8 or UTF-16 file, with the line ends as they are.
 
-    newline: as in `open`
-
-    Raises InputError for a line that is too long.
+    Raises InputError for a file in another encoding.
     """
-    _require_content(path)
-    number = 0
-    try:
-        with path.open("rb") as opened_as_bytes:
-            is_utf16 = opened_as_bytes.read(2) in UTF16
-        encoding = "utf-16" if is_utf16 else "utf-8-sig"
-        # Python decodes ahead of the current line, so an error at once would name the wrong line.
-        # Bytes that are not UTF-8 are marked instead.
-        with path.open(encoding=encoding, errors="surrogateescape", newline=newline) as opened:
-            for number, line in enumerate(iter(partial(opened.readline, LONGEST_LINE + 1), ""), 1):
-                # In the first line a NUL is half a character of UTF-16 without a byte order mark.
-                half = number == 1 and "\0" in line
-                if half or (not line.isascii() and NOT_UTF8.search(line)):
-                    raise InputError(_other_encoding(path, number, is_utf16=is_utf16))
-                if len(line) > LONGEST_LINE:
-                    raise InputError(
-                        f"Cannot read {path}, line {number}: it is longer than {LONGEST_LINE:,} "
-                        "characters, expected one sentence per line. Split the line."
-                    )
-                yield line
-    except UnicodeDecodeError as error:  # in UTF-16, bytes below 0x80 cannot be marked
-        raise InputError(_other_encoding(path, number + 1, is_utf16=True)) from error
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _other_encoding(path: Path, line: int, *, is_utf16: bool) -> str:
+    content = _content(path)
+    is_utf16 = content.startswith(UTF16)
+    line = 1
+    # Without a byte order mark, a NUL in the first line is half a character of UTF-16.
+    if is_utf16 or b"\0" not in content.partition(b"\n")[0]:
+        try:
+            return content.decode("utf-16" if is_utf16 else "utf-8-sig")
+        except UnicodeDecodeError as error:
+            line += content[: error.start].count(b"\n")
     encoding = "UTF-16" if is_utf16 else "UTF-8"
-    return (
+    raise InputError(
         f"Cannot read {path}, line {line}: its bytes are not {encoding}. Save the file as UTF-8 "
         "(in a spreadsheet: CSV UTF-8)."
     )
 
 
-def _read_jsonl(path: Path) -> Iterator[FileRow]:
-    columns: dict[str, None] = {}  # of all rows, because a row may lack a column
-    for number, line in enumerate(_lines(path, "\n"), 1):
-        if line.strip():
-            row = _json_row(f"line {number}", line.removesuffix("\n"))
-            may_name_more = len(columns) < COLUMNS_NAMED
-            columns |= {name: None for name in row.fields if name in REQUIRED or may_name_more}
-            yield row
+def lines_of(path: Path) -> list[str]:
+    """The lines of a text file without their line ends. Raises InputError for a file that cannot be
+    read.
+    """
+    return [line.removesuffix("\r") for line in _text(path).removesuffix("\n").split("\n")]
+
+
+def _read_jsonl(path: Path) -> list[FileRow]:
+    rows = [
+        _json_row(f"line {number}", line)
+        for number, line in enumerate(lines_of(path), 1)
+        if line.strip()
+    ]
+    # A row may lack a column.
+    columns = list(dict.fromkeys(name for row in rows for name in row.fields))
     if columns:
-        _require_columns(path, list(columns))
+        required = [name for name in columns[COLUMNS_NAMED:] if name in REQUIRED]
+        _require_columns(path, columns[:COLUMNS_NAMED] + required)
+    return rows
 
 
 def _json_row(where: str, line: str) -> FileRow:
@@ -303,7 +288,7 @@ def _json_row(where: str, line: str) -> FileRow:
     return FileRow(where, {_column(name): value[name] for name in value})
 
 
-def _read_delimited(path: Path, *, usual: str) -> Iterator[FileRow]:
+def _read_delimited(path: Path, *, usual: str) -> list[FileRow]:
     """The rows of a CSV or TSV file.
 
     usual: the delimiter for the file's ending
@@ -312,24 +297,24 @@ def _read_delimited(path: Path, *, usual: str) -> Iterator[FileRow]:
     one if the header has none of them. A first line such as "sep=;", which spreadsheets write, is
     skipped.
     """
-    lines = _lines(path, "")
-    head = [""]
-    while not head[-1].strip() and (line := next(lines, None)) is not None:
-        head.append("\n" if SEPARATOR_LINE.fullmatch(line.strip()) else line)
-    delimiter = max((usual, *",;\t|"), key=QUOTED.sub("", head[-1]).count)
-    all_lines = chain(head[1:], lines)
-    rows = _tab_rows(all_lines) if delimiter == "\t" else _csv_rows(all_lines, delimiter)
-    columns: list[str] = []
-    is_first = True
-    for where, cells, flaw in rows:
-        if any(cells) and not columns:
-            columns = [_column(name) for name in cells]
-            _require_once(path, columns)
-        elif any(cells) or flaw:  # tables from spreadsheets end in rows of empty cells
-            if is_first:  # later than the header, so that an empty table has the error for no rows
-                _require_columns(path, columns)
-                is_first = False
-            yield FileRow(where, flaw=flaw) if flaw else _delimited_row(where, columns, cells)
+    # With their line ends, for quoted cells; a byte order mark alone has no line.
+    lines = list(io.StringIO(_text(path), newline="")) or [""]
+    skipped = [bool(SEPARATOR_LINE.fullmatch(line.strip())) for line in lines]
+    first = next((at for at, line in enumerate(lines) if line.strip() and not skipped[at]), 0)
+    delimiter = max((usual, *",;\t|"), key=QUOTED.sub("", lines[first]).count)
+    # Skipped lines count in the numbers of lines.
+    all_lines = ["\n"] * first + lines[first:]
+    split = _tab_rows(all_lines) if delimiter == "\t" else _csv_rows(all_lines, delimiter)
+    # Tables from spreadsheets end in rows of empty cells.
+    header, *rows = [row for row in split if any(row[1]) or row[2]] or [("line 1", [], None)]
+    columns = [_column(name) for name in header[1]]
+    _require_once(path, columns)
+    if rows:
+        _require_columns(path, columns)
+    return [
+        FileRow(where, flaw=flaw) if flaw else _delimited_row(where, columns, cells)
+        for where, cells, flaw in rows
+    ]
 
 
 SplitRow = tuple[str, list[str], str | None]  # the location, the cells, and the flaw
@@ -393,28 +378,28 @@ def _require_once(path: Path | str, columns: Sequence[str]) -> None:
             )
 
 
-def _read_parquet(path: Path) -> Iterator[FileRow]:
+def _read_parquet(path: Path) -> list[FileRow]:
     import pyarrow
     import pyarrow.parquet
 
-    _require_content(path)
+    content = io.BytesIO(_content(path))
     try:
-        with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as opened:
-            columns = [_column(name) for name in opened.schema_arrow.names]
-            _require_columns(path, columns)
-            _require_once(path, columns)
-            number = 0
-            read = [field.name for field in opened.schema_arrow if _is_read(field)]
-            for batch in opened.iter_batches(batch_size=BATCH, columns=read):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield FileRow(f"row {number}", {_column(name): values[name] for name in values})
+        schema = pyarrow.parquet.read_schema(content)
+        columns = [_column(name) for name in schema.names]
+        _require_columns(path, columns)
+        _require_once(path, columns)
+        read = [field.name for field in schema if _is_read(field)]
+        rows = pyarrow.parquet.read_table(content, columns=read).to_pylist()
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise InputError(
             f"Cannot read sentences from {path}: it is not a readable Parquet file ({reason}). "
             "Write it again."
         ) from error
+    return [
+        FileRow(f"row {number}", {_column(name): row[name] for name in row})
+        for number, row in enumerate(rows, 1)
+    ]
 
 
 def _is_read(column: "pyarrow.Field") -> bool:
@@ -425,7 +410,7 @@ def _is_read(column: "pyarrow.Field") -> bool:
     return _column(column.name) in COLUMNS or any(check(column.type) for check in of_type)
 
 
-READERS: dict[str, Callable[[Path], Iterator[FileRow]]] = {
+READERS: dict[str, Callable[[Path], list[FileRow]]] = {
     ".jsonl": _read_jsonl,
     ".csv": partial(_read_delimited, usual=","),
     ".tsv": partial(_read_delimited, usual="\t"),
@@ -433,28 +418,29 @@ READERS: dict[str, Callable[[Path], Iterator[FileRow]]] = {
 }
 
 
-def _read_word_folder(folder: Path) -> Iterator[FileRow]:
+def _read_word_folder(folder: Path) -> list[FileRow]:
     """The rows of a CoarseWSD-20 word folder.
 
     The word is the name of the folder, and the senses are the values of its class map.
     """
     senses = _class_map(folder)
+    rows = []
     for split in _splits(folder):
-        files = [folder / f"{split}.{kind}.txt" for kind in ("data", "gold")]
-        for number, (line, label) in enumerate(zip_longest(*map(lines_of, files)), 1):
-            if line is None or label is None:
-                sentences, labels = [sum(1 for _ in lines_of(file)) for file in files]
-                raise InputError(
-                    f"Cannot read the word folder {folder}: {split}.data.txt has {sentences} lines "
-                    f"and {split}.gold.txt {labels}, expected one class per sentence. Restore both "
-                    "files."
-                )
+        lines, labels = (lines_of(folder / f"{split}.{kind}.txt") for kind in ("data", "gold"))
+        if len(lines) != len(labels):
+            raise InputError(
+                f"Cannot read the word folder {folder}: {split}.data.txt has {len(lines)} lines "
+                f"and {split}.gold.txt {len(labels)}, expected one class per sentence. Restore "
+                "both files."
+            )
+        for number, (line, label) in enumerate(zip(lines, labels, strict=True), 1):
             if label in senses:
                 fields = {"word": folder.resolve().name, "sense": senses[label], "split": split}
-                yield _folder_row(f"{split}.data.txt line {number}", line, fields)
+                rows.append(_folder_row(f"{split}.data.txt line {number}", line, fields))
             else:
                 flaw = f"the class is {label!r}, expected one of {', '.join(senses)}"
-                yield FileRow(f"{split}.gold.txt line {number}", flaw=flaw)
+                rows.append(FileRow(f"{split}.gold.txt line {number}", flaw=flaw))
+    return rows
 
 
 def _splits(folder: Path) -> list[str]:
@@ -468,13 +454,6 @@ def _splits(folder: Path) -> list[str]:
     return splits
 
 
-def lines_of(path: Path) -> Iterator[str]:
-    """The lines of a text file without their line ends. Raises InputError for a file that cannot be
-    read.
-    """
-    return (line.removesuffix("\n").removesuffix("\r") for line in _lines(path, "\n"))
-
-
 def _class_map(folder: Path) -> dict[str, str]:
     path = folder / "classes_map.txt"
     if not path.exists():
@@ -483,7 +462,7 @@ def _class_map(folder: Path) -> dict[str, str]:
             "word folder. Give such a folder, or a JSONL, CSV, TSV or Parquet file."
         )
     try:
-        senses = json.loads("".join(_lines(path, "\n")))
+        senses = json.loads(_text(path))
     except (ValueError, RecursionError):
         senses = None
     if not isinstance(senses, dict) or not all(isinstance(sense, str) for sense in senses.values()):

@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -31,9 +31,9 @@ from probe.text.files import (
     Source,
     last_name,
     read_table,
+    rows_of,
     sha256_of_all,
     sources,
-    stream,
 )
 from probe.text.spans import (
     absence,
@@ -234,13 +234,14 @@ def _read(source: Any, word: str | None, *, only: str | None = None, utf16: bool
     if isinstance(source, list) and source and all(isinstance(p, str | Path) for p in source):
         paths = [Path(path) for path in source]
         files = sources(paths)
-        rows = stream_sentences(files, word, utf16=utf16)
+        read = [(source, row) for source in files for row in rows_of(source)]
+        rows = _checked(read, word, utf16=utf16)
         full_names = " and ".join(map(str, paths))
         sentences, left_out = _select(rows, full_names, only, several=len(files) > 1)
         name = " and ".join(map(last_name, paths))
         return Corpus(sentences, left_out, name, sha256_of_all(files))
     table = read_table(TABLE.name, source)
-    checked = _checked(((TABLE, row) for row in table), word, utf16=utf16)
+    checked = _checked([(TABLE, row) for row in table], word, utf16=utf16)
     sentences, left_out = _select(checked, TABLE.name, only)
     content = json.dumps([dict(row.fields) for row in table], default=str).encode()
     return Corpus(sentences, left_out, TABLE.name, hashlib.sha256(content).hexdigest())
@@ -261,7 +262,7 @@ def join(corpora: Sequence[Corpus]) -> Corpus:
     )
 
 
-Rows = Iterator[tuple[Source, str, Sentence]]  # source, location and sentence
+Rows = list[tuple[Source, str, Sentence]]  # source, location and sentence
 
 
 def _select(
@@ -312,51 +313,36 @@ def _require_distinct_senses(sentences: Sequence[Sentence], source_name: str) ->
             )
 
 
-def stream_sentences(
-    files: Sequence[Source], word: str | None = None, *, utf16: bool = False
-) -> Rows:
+def _checked(rows: Sequence[tuple[Source, FileRow]], word: str | None, *, utf16: bool) -> Rows:
     """The source, location and sentence of every row.
 
     word: the word of rows without a word
     utf16: as in `read_sentences`
 
-    Raises InputError for a bad row, after all rows have been read. Rows after the first bad row are
-    not returned.
+    Raises InputError with the first bad row and the number of bad rows.
     """
-    rows = ((source, row) for source in files for row in stream(source))
-    return _checked(rows, word, utf16=utf16)
-
-
-def _checked(file_rows: Iterable[tuple[Source, FileRow]], word: str | None, *, utf16: bool) -> Rows:
-    """The rows as sentences, see `stream_sentences`."""
-    first_flaw = None
-    bad = 0
-    good_in_utf16 = 0
-    rows = 0
-    # All rows are read, so that the error has the number of bad rows.
-    for source, row in file_rows:
-        rows += 1
-        values, flaw = check_row(row, word, utf16=utf16)
-        if flaw or any(character > "\uffff" for character in values["text"]):
-            good_in_utf16 += check_row(row, word, utf16=True)[1] is None
-        else:  # the two counts are the same
-            good_in_utf16 += 1
-        if flaw:
-            bad += 1
-            first_flaw = first_flaw or f"Cannot read {source.path}, {row.where}: {flaw}"
-        elif not bad:
-            where = f"{source.path}, {row.where}"
-            del values["cue"]  # a Sentence has cue_start and cue_end instead
-            yield source, row.where, Sentence(**values, where=where, more=_further(row.fields))
-    if first_flaw:
-        verb = "is" if bad == 1 else "are"
+    checked = [(source, row, *check_row(row, word, utf16=utf16)) for source, row in rows]
+    bad = [(source, row, flaw) for source, row, _, flaw in checked if flaw]
+    if bad:
+        source, row, flaw = bad[0]
+        verb = "is" if len(bad) == 1 else "are"
         step = "Correct the file and read it again."
-        if good_in_utf16 == rows and not utf16:
+        if not utf16 and not any(check_row(row, word, utf16=True)[1] for _, row in rows):
             step = (
                 "The spans look like JavaScript's, which count characters beyond U+FFFF twice. "
                 "Read the file with utf16=True (on the command line --utf16)."
             )
-        raise InputError(f"{first_flaw} ({bad} of {rows} rows {verb} bad). {step}")
+        raise InputError(
+            f"Cannot read {source.path}, {row.where}: {flaw} ({len(bad)} of {len(rows)} rows "
+            f"{verb} bad). {step}"
+        )
+    sentences = []
+    for source, row, values, _ in checked:
+        del values["cue"]  # a Sentence has cue_start and cue_end instead
+        where = f"{source.path}, {row.where}"
+        sentence = Sentence(**values, where=where, more=_further(row.fields))
+        sentences.append((source, row.where, sentence))
+    return sentences
 
 
 def check_row(

@@ -15,8 +15,8 @@ from fuzzing import COLUMNS, GOOD, TARGETS, read_both_ways, try_cases
 
 import probe
 from probe.errors import InputError, ModelError
-from probe.text.files import LONGEST_LINE, Source, sources, stream
-from probe.text.sentences import read_sentences, stream_sentences
+from probe.text.files import Source, rows_of, sources
+from probe.text.sentences import LeftOut, read_sentences
 
 CASES = 60  # of each target; the campaign runs ten thousand
 REPORT = Path(__file__).parents[1] / "campaign" / "fuzz_campaign.csv"
@@ -36,7 +36,7 @@ def test_a_reader_that_loses_reorders_or_doubles_rows_is_noticed(tmp_path, monke
         "".join(json.dumps(GOOD | {"sense": sense}) + "\n" for sense in ("river", "money"))
     )
     assert read_both_ways(file) == "taken"
-    monkeypatch.setattr(fuzzing, "stream", lambda source: iter(wrong(list(stream(source)))))
+    monkeypatch.setattr(fuzzing, "rows_of", lambda source: wrong(rows_of(source)))
     with pytest.raises(AssertionError):
         read_both_ways(file)
 
@@ -51,20 +51,11 @@ def test_a_campaign_of_fifty_thousand_cases_is_recorded():
     )
 
 
-def read_all_sentences(source: Path):
-    return list(stream_sentences(sources([source])))
-
-
 def never_closed(mark):
     return mark.join(GOOD) + "\n" + f'bank{mark}river{mark}"The river bank\n' + "x\n" * 400_000
 
 
 BROKEN = {
-    "a huge line": (
-        ".jsonl",
-        lambda: f"{json.dumps(GOOD)}\n{json.dumps(GOOD | {'text': 'a' * 10_000_000})}\n",
-        f"line 2: it is longer than {LONGEST_LINE:,} characters, expected one sentence per line",
-    ),
     "an open quote": (".csv", lambda: never_closed(","), "the quotes or the fields cannot be read"),
     "an open quote between tabs": (
         ".tsv",
@@ -80,7 +71,7 @@ def test_a_broken_file_is_refused_with_the_position_of_the_error(tmp_path, name)
     file = tmp_path / f"s{ending}"
     file.write_text(content())
     with pytest.raises(InputError, match=message):
-        read_all_sentences(file)
+        read_sentences(file)
 
 
 def test_a_text_of_ten_million_characters_is_refused(tmp_path):
@@ -89,7 +80,7 @@ def test_a_text_of_ten_million_characters_is_refused(tmp_path):
     with pytest.raises(
         InputError, match="the text has 10,000,014 characters, expected at most 100,000"
     ):
-        read_all_sentences(file)
+        read_sentences(file)
 
 
 @pytest.mark.parametrize("mark", ["\u202e", "\u2067", "\u200f", "\x00", "\ufeff", "\u2028"])
@@ -98,7 +89,7 @@ def test_marks_that_change_direction_or_end_a_line_are_text(tmp_path, mark):
     (tmp_path / "s.jsonl").write_text(
         "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
     )
-    assert [sentence.text for *_, sentence in read_all_sentences(tmp_path / "s.jsonl")] == [
+    assert [row.text for row in read_sentences(tmp_path / "s.jsonl").sentences] == [
         row["text"] for row in rows
     ]
 
@@ -116,10 +107,11 @@ def test_a_folder_is_read_in_order_of_names_and_an_empty_one_is_refused(tmp_path
     for name in ("b.jsonl", "deeper/a.jsonl", "notes.md"):
         (folder / name).write_text(json.dumps(GOOD) + "\n")
     assert [source.name for source in sources([folder])] == ["b.jsonl", "deeper/a.jsonl"]
-    assert [source.label(where) for source, where, _ in read_all_sentences(folder)] == [
-        "b.jsonl line 1",
-        "deeper/a.jsonl line 1",
-    ]
+    corpus = read_sentences(folder)
+    assert len(corpus.sentences) == 1
+    assert corpus.left_out == (
+        LeftOut("deeper/a.jsonl line 1", "repeats the sentence, span and sense of b.jsonl line 1"),
+    )
     (tmp_path / "empty").mkdir()
     with pytest.raises(
         InputError, match=r"no file in it ends in .jsonl, .csv, .tsv, .parquet, and no folder in it"
@@ -133,14 +125,14 @@ def test_a_loop_of_folders_ends(tmp_path):
     assert [source.name for source in sources([tmp_path])] == ["s.jsonl"]
 
 
-def test_word_folders_are_streamed_as_they_are_read(tmp_path):
+def test_word_folders_are_read_with_the_line_ends_of_other_systems(tmp_path):
     folder = tmp_path / "bank"
     folder.mkdir()
     (folder / "classes_map.txt").write_text('{"0": "river", "1": "money"}')
     (folder / "train.data.txt").write_bytes(b"2\tthe river bank\r\n1\tthe bank\r\n")
     (folder / "train.gold.txt").write_bytes(b"0\r\n1\r\n")
     assert read_both_ways(folder) == "taken"
-    rows = list(stream(Source(folder, "bank")))
+    rows = rows_of(Source(folder, "bank"))
     assert [row.fields["sense"] for row in rows] == ["river", "money"]
     assert len(read_sentences(folder).sentences) == 2
 

@@ -4,11 +4,11 @@ the word's place and decompositions that fit its heads."""
 import numpy as np
 import pandas as pd
 
+from probe.experiments.circuit import TABLES as CIRCUIT_TABLES
 from probe.experiments.qk import BY_NOUNS
 from probe.experiments.qk import TABLES as QK_TABLES
 from probe.experiments.sets import TABLES
 from probe.inference.verdicts import PARTS
-from probe.results.circuit import COLUMNS, whole
 
 KEYS = ["word", "sense_a", "sense_b", "layer", "head"]
 CURVES = list(TABLES["curves"].columns)
@@ -268,4 +268,9 @@ def edges(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
         "positions": first.merge(pd.DataFrame(grid), how="cross"),
         "edges": table,
     }
-    return {name: whole(frames[name].reindex(columns=columns)) for name, columns in COLUMNS.items()}
+    return {
+        name: frames[name]
+        .reindex(columns=[*table.columns])
+        .astype(dict.fromkeys(table.missing, "Int64"))
+        for name, table in CIRCUIT_TABLES.items()
+    }

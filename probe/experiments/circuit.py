@@ -32,19 +32,23 @@ are compared with (`probe.experiments.nouns`).
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.experiments import design
-from probe.experiments.columns import Table
-from probe.experiments.nouns import NounInPlace, noun_runs
+from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset, listed
+from probe.experiments.nouns import NounInPlace, NounRecord, noun_runs
 from probe.experiments.observe import Observation, clearest
 from probe.experiments.prepare import Prepared
+from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.run import LEADERS, Run
+from probe.inference.nouns import PartComparison, compare_with_nouns, joined_parts
+from probe.inference.verdicts import PARTS, comparisons
 from probe.model.records import as_array
 from probe.model.tokens import TargetText
 from probe.model.weights import Weights
@@ -63,11 +67,15 @@ from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.splits import ALIGNED
 
+if TYPE_CHECKING:
+    import xarray as xr
+
 ORDER = 50
 NEEDS = ("nouns",)
 ANSWERS = False
 SECONDS = 31.0
-TABLES: dict[str, Table] = {}
+HEADING = "travels"
+TITLE = "From the cue to the word"
 PAIRS = 8  # pairs that positions and edges are measured on
 MOST_TOTALS = 500  # edges of a layout whose total effect is run
 MOST_EDGES = 1_000_000  # edges of a layout, which are all held in memory, for every pair
@@ -82,83 +90,6 @@ EDGE_WITH_NAMES = np.dtype(
     [(name, "U16" if name.endswith("_pos") else EDGE_DTYPE[name]) for name in EDGE_FIELDS]
 )
 EdgeKey = tuple[Any, ...]  # the fields of an edge, as in EDGE_WITH_NAMES
-
-
-@dataclass(frozen=True, eq=False)
-class Positions:
-    """Swaps of one part of a run at one layer and position, a row for every pair.
-
-    component: the part that is swapped
-    layer: its layer
-    head: its head; None for a part that is not a head
-    pos: the name of its position
-    behind: the number of positions after the cue; None at the word
-    denoise, noise: `row`, the numerators of the effect
-    gap: `row`, its denominator
-    same_sense: `row`, the numerator with a same-sense donor; NaN if the pair has no such donors
-    same_gap: `row`, the denominator for `same_sense`; NaN if the pair has no such donors
-    """
-
-    component: tuple[str, ...]
-    layer: tuple[int, ...]
-    head: tuple[int | None, ...]
-    pos: tuple[str, ...]
-    behind: tuple[int | None, ...]
-    denoise: Array
-    noise: Array
-    gap: Array
-    same_sense: Array
-    same_gap: Array
-
-
-@dataclass(frozen=True, eq=False)
-class EdgeSwaps:
-    """The edges with the largest effects, ordered by the size of their total effect.
-
-    keys: the fields of each edge
-    fraction: `edge pair`, the fraction of the receiver's swap; NaN if the pair does not have the
-        edge, or the edge was not run
-    direct, total: `edge pair`, the direct and the total effect; NaN in the same cases
-    same_sense: `edge pair`, the total effect with a same-sense donor; NaN if the pair has no such
-        donors
-    family: `edge`, whether the edge is tested
-    composition: `edge`, the composition score of the weights of its two heads
-    gap: `pair`
-    units: the pair of cue words of each pair
-    nouns: the noun of each swap with a noun in the word's position
-    noun_pairs: the pair of each of these swaps
-    of_word: `swap edge`, the total effect of the first BESIDE_NOUNS edges in these pairs, for the
-        word
-    of_noun: `swap edge`, their total effect for the noun, in units of the residual stream
-    """
-
-    keys: tuple[EdgeKey, ...]
-    fraction: Array
-    direct: Array
-    total: Array
-    same_sense: Array
-    family: NDArray[np.bool_]
-    composition: Array
-    gap: Array
-    units: tuple[int, ...]
-    nouns: tuple[str, ...]
-    noun_pairs: tuple[int, ...]
-    of_word: Array
-    of_noun: Array
-
-
-@dataclass(frozen=True, eq=False)
-class Circuit:
-    """From the cue to the word, for the two senses whose gap is clearest.
-
-    senses: the two
-    positions: the causal trace
-    edges: None in a hybrid, because its mixers and gates have no edges
-    """
-
-    senses: tuple[str, str]
-    positions: Positions
-    edges: EdgeSwaps | None
 
 
 class Layout(NamedTuple):
@@ -202,11 +133,241 @@ class GroupEdges(NamedTuple):
     measured: Edges
 
 
-RECORDS = (Circuit, Positions, EdgeSwaps)
+PART_OF_RUN = ("component", "layer", "head", "pos", "behind")
+ENDS = tuple(name for name in EDGE_FIELDS if name.endswith(("layer", "head")))
+GAP = "fraction of the sense gap"
 
 
-def measure(run: Run) -> Circuit | None:
-    """The circuit of the two senses whose gap is clearest; None if no heads were swapped."""
+def by_position(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
+    """A row for each part of a run and position.
+
+    effect = (denoise + noise) / 2, each Σ effects / Σ gaps over the pairs with the position
+    """
+    grouped = data.to_dataframe().groupby([*PART_OF_RUN], sort=False, dropna=False)
+    measured = ["denoise", "noise", "gap", "same_sense", "same_gap"]
+    sums = grouped[measured].sum(min_count=1).join(grouped.size().rename("pairs"))
+    denoise = sums["denoise"] / sums["gap"]
+    noise = sums["noise"] / sums["gap"]
+    shares = sums.assign(
+        denoise=denoise,
+        noise=noise,
+        same_sense=sums["same_sense"] / sums["same_gap"],
+        effect=(denoise + noise) / 2,
+    )
+    return shares.reset_index().assign(**_key(record, data))
+
+
+def by_edge(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
+    """A row for each edge, the largest total first, with tests and intervals over cue words."""
+    key = _key(record, data)
+    number = [pair.senses for pair in record.pairs].index((key["sense_a"], key["sense_b"]))
+    permutations = record.of_pairs("heads")[number].permutations
+    gap = data.gap.values
+    moves = np.nan_to_num(data.total.values)  # edge sentence_pair
+    total = moves.sum(1) / gap.sum()
+    units = data.units.values.tolist()
+    weights = resampling.bootstrap_weights([units], seed=data.seed.item())
+    draws = resampling.bootstrap_ratio(moves.T, gap, weights)
+    low, high = resampling.interval(draws, total, units=len(set(units)))
+    frame = pd.DataFrame({name: data[name].values for name in EDGE_FIELDS})
+    # A negative layer or head marks the embeddings or an MLP.
+    frame = frame.assign(**{name: frame[name].where(frame[name] >= 0) for name in ENDS})
+    frame = frame.assign(
+        **key,
+        fraction=np.nanmean(data.fraction.values, axis=1),
+        direct=np.nan_to_num(data.direct.values).sum(1) / gap.sum(),
+        total=total,
+        low=low,
+        high=high,
+        **_tests(data, moves, permutations),
+        pairs=(~np.isnan(data.total.values)).sum(1),
+        composition=data.composition.values,
+        **dict.fromkeys(PARTS, np.nan),
+        comparison="",
+    )
+    nouns = record.of_pairs("nouns")[number]
+    compared = nouns and _beside_nouns(
+        data, record.pairs[number], nouns, record.depth, permutations
+    )
+    if compared:
+        parts = pd.DataFrame(dict(joined_parts([compared]))).assign(net=compared.net)
+        first = frame.index[: len(parts)]
+        frame.loc[first, [*PARTS]] = parts[[*PARTS]].to_numpy()
+        frame.loc[first, "comparison"] = comparisons(parts)
+    return frame
+
+
+def _key(record: WordRecord, data: "xr.Dataset") -> dict[str, Any]:
+    """The values of KEYS: the word and its two senses."""
+    return {"word": record.word, **{name: data[name].item() for name in KEYS[1:]}}
+
+
+def _tests(data: "xr.Dataset", moves: Array, permutations: int) -> dict[str, Array]:
+    """The effect of same-sense donors, and p and q of the net effect. `edge` each
+
+    net = effect of the other sense's donor - effect of a same-sense donor
+
+    moves: how far each edge moves the word. `edge sentence_pair`
+
+    Only pairs with a same-sense donor count. NaN for edges that are not tested.
+    """
+    columns = {name: np.full(len(moves), np.nan) for name in ("same_sense", "p", "q")}
+    family = data.family.values
+    compared = ~np.isnan(data.same_sense.values[family]).any(0)
+    if not family.any() or not compared.any():
+        return columns
+    gap = data.gap.values[compared]
+    same = data.same_sense.values[family][:, compared]
+    net = (moves[family][:, compared] - same).T / gap.mean()  # sentence_pair edge
+    both_signs = np.stack([net, -net], axis=-1)  # the test is two-sided
+    units = data.units.values[compared].tolist()
+    tests = resampling.flip_signs(both_signs, units, seed=data.seed.item(), draws=permutations)
+    columns["same_sense"][family] = same.sum(1) / gap.sum()
+    columns["p"][family] = tests.p.min(-1)
+    columns["q"][family] = tests.q.min(-1)
+    return columns
+
+
+def _beside_nouns(
+    data: "xr.Dataset", pair: SensePair, nouns: NounRecord, depth: int, permutations: int
+) -> PartComparison | None:
+    """How far the first edges move the word, and nouns in its place, along their own axes."""
+    numbers = data.noun_pair.values
+    gap = pair.gap[numbers, depth].mean() if len(numbers) else 1.0
+    of_word = data.of_word.values / gap * pair.raw_gap[:, depth].mean()
+    of_noun = data.of_noun.values
+    return compare_with_nouns(
+        pair,
+        nouns,
+        word=of_word[..., None],
+        noun=of_noun[..., None],
+        at=np.full(of_noun.shape[1], depth),
+        pair_of=numbers,
+        noun_of=np.array([nouns.nouns.index(noun) for noun in data.noun.values], dtype=np.intp),
+        permutations=permutations,
+    )
+
+
+TABLES = {
+    "positions": Table(
+        "effects of single positions: swaps of the residual stream, attention, MLP and top heads, "
+        "by layer and position",
+        {
+            **as_elsewhere(*KEYS),
+            "component": Column(
+                "the component that was swapped at the position. resid_pre: the residual stream "
+                "that enters the block. attn_out: the sum of its heads' outputs. mlp_out: its "
+                "MLP's output. Or a head."
+            ),
+            **as_elsewhere("layer"),
+            "head": Column(
+                "attention head, one of the top heads. Missing for a component that is not a head."
+            ),
+            "pos": Column("cue, cue + 1 for the first token after it, and so on, or word"),
+            "behind": Column(
+                "number of tokens from the end of the cue to the position. Missing for the word.",
+                "tokens",
+            ),
+            "denoise": Column(
+                "how far the word moves toward A if B takes A's component at the position", GAP
+            ),
+            "noise": Column(
+                "how far the word moves toward B if A takes B's component at the position", GAP
+            ),
+            **as_elsewhere("effect"),
+            "same_sense": Column(
+                "effect of same-sense donors at the position, toward the other sense. Missing "
+                "without such donors.",
+                GAP,
+            ),
+            "pairs": Column("pairs of sentences that have the position", "count"),
+        },
+        by_position,
+        missing=("layer", "head", "behind", "pairs"),
+    ),
+    "edges": Table(
+        "edges between senders and receivers from the cue to the word: effect, interval, p",
+        {
+            **as_elsewhere(*KEYS, *EDGE_FIELDS, "fraction"),
+            "direct": Column(
+                "effect of the edge on the word with everything after the receiver frozen: the "
+                "receiver's direct write at the word",
+                GAP,
+            ),
+            "total": Column(
+                "effect of the edge on the word with everything after the receiver recomputed", GAP
+            ),
+            "low": Column(
+                "lower end of the 95 % bootstrap interval of total, with resampled pairs of cue "
+                "words",
+                GAP,
+            ),
+            "high": Column(
+                "upper end of the 95 % bootstrap interval of total, with resampled pairs of cue "
+                "words",
+                GAP,
+            ),
+            "same_sense": Column(
+                "effect of the edge with same-sense donors, toward the other sense. Missing if the "
+                "edge was not tested.",
+                GAP,
+            ),
+            "p": Column(
+                "max-T p that the edge moves the word in either direction beyond same-sense "
+                "donors, corrected for every tested edge. Missing if the edge was not tested.",
+                "0 to 1",
+            ),
+            "q": Column("false discovery rate of the edge's effect (Benjamini-Hochberg)", "0 to 1"),
+            "pairs": Column(
+                "pairs of sentences in which the edge was run. In the others its effect counts as "
+                "0.",
+                "count",
+            ),
+            **as_elsewhere("composition"),
+            "nouns": Column(
+                "total effect of the edge on unambiguous nouns in the word's place, along each "
+                "noun's axis",
+                "fraction of the word's gap",
+            ),
+            "more": Column(
+                "total effect on the word minus that on nouns, paired by cue word, for the edges "
+                "that were compared: the first 40. It is measured along each noun's axis only.",
+                "fraction of the word's gap",
+            ),
+            **as_elsewhere(*(name for name in PARTS if name not in ("nouns", "more"))),
+            **as_elsewhere("comparison"),
+        },
+        by_edge,
+        missing=(*ENDS, "pairs"),
+    ),
+}
+# What the datasets contain in addition to columns of the tables, or for each pair of sentences.
+MORE = {
+    "gap": Column("the gap of the pair of sentences at the read-out layer"),
+    "same_gap": Column("the same; missing if the pair has no same-sense donors"),
+    "fraction": Column(
+        "how much of the effect of swapping the receiver the edge alone causes. Missing, like the "
+        "effects, if the pair does not have the edge or it was not run."
+    ),
+    "direct": Column("the effect with everything after the receiver frozen"),
+    "total": Column("the effect with everything after the receiver recomputed"),
+    "same_sense": Column(
+        "the effect with a same-sense donor. Missing if the pair has no such donors."
+    ),
+    "units": Column("the pair of cue words of the pair of sentences"),
+    "family": Column("whether the edge is tested"),
+    "noun": Column("the noun of the swap"),
+    "noun_pair": Column("the number of the pair of sentences of the swap"),
+    "of_word": Column("the total effect of the first edges in this pair, for the word"),
+    "of_noun": Column("the same for the noun", "residual stream"),
+    "seed": Column("of the bootstrap and of the flips of signs"),
+}
+
+
+def measure(run: Run) -> "dict[str, xr.Dataset] | None":
+    """The circuit of the two senses whose gap is clearest, as in `measure_circuit`; None if no
+    heads were swapped.
+    """
     if not run.swapped_pairs:
         return None
     gates = [run.pairs[each.number].gates for each in run.swapped_pairs]
@@ -231,10 +392,12 @@ def measure_circuit(
     top_heads: Sequence[HeadIndex],
     *,
     seed: int,
-) -> Circuit | None:
-    """The circuit of two senses whose heads were swapped.
+) -> "dict[str, xr.Dataset] | None":
+    """The circuit of two senses whose heads were swapped, by table: `row` for each part of a run,
+    position and pair of sentences, and `edge sentence_pair swap first_edge`.
 
-    None for a model that reads both ways, and if no pairs are aligned.
+    None for a model that reads both ways, and if no pairs are aligned. A hybrid has no edges,
+    because its mixers and gates have none.
 
     nouns: unambiguous nouns that were put in the word's position
     top_heads: heads that are also swapped at every position
@@ -246,10 +409,9 @@ def measure_circuit(
     groups = layouts(weights, runs, seed) if aligned else []
     if not groups:
         return None
-    senses = pair.sense.senses
     position_rows = [row for group in groups for row in _with_names(group, runs.traced(group))]
     if not weights.config.attends_plainly:
-        return Circuit(senses, _positions(position_rows), None)
+        return {"positions": _positions(position_rows, pair)}
     measure_edges = partial(every_edge, limit=MOST_TOTALS, seed=seed)
     by_group = [
         GroupEdges(group, runs.run(measure_edges, *runs.members(group.traced))) for group in groups
@@ -258,7 +420,10 @@ def measure_circuit(
         if layer < runs.depth:  # later heads were not swapped: they cannot move the word there
             for group, measured in by_group:
                 position_rows += _with_names(group, _rows_of_head(measured, layer, head))
-    return Circuit(senses, _positions(position_rows), _edges(by_group, runs))
+    return {
+        "positions": _positions(position_rows, pair),
+        "edges": _edges(by_group, runs, seed),
+    }
 
 
 # --- the pairs ------------------------------------------------------------------------------------
@@ -518,13 +683,14 @@ def _rows_of_head(edges: Edges, layer: int, head: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _positions(rows: Sequence[Mapping[str, Any]]) -> Positions:
-    """The record of all rows, column by column."""
-    names = ("component", "layer", "head", "pos", "behind")
-    fields: dict[str, Any] = {name: tuple(row[name] for row in rows) for name in names}
-    for name in ("denoise", "noise", "gap", "same_sense", "same_gap"):
-        fields[name] = np.array([row.get(name, np.nan) for row in rows], dtype=float)
-    return Positions(**fields)
+def _positions(rows: Sequence[Mapping[str, Any]], pair: Prepared) -> "xr.Dataset":
+    """The rows of all pairs of sentences. `row`"""
+    measured = ["denoise", "noise", "gap", "same_sense", "same_gap"]
+    frame = pd.DataFrame(rows).reindex(columns=[*PART_OF_RUN, *measured])
+    frame = frame.astype({"head": float, "behind": float})
+    sense_a, sense_b = pair.sense.senses
+    data = listed(TABLES, frame, "row", MORE)
+    return data.assign_coords(sense_a=sense_a, sense_b=sense_b)
 
 
 # --- edges ----------------------------------------------------------------------------------------
@@ -583,7 +749,7 @@ def _by_pair(by_group: Sequence[GroupEdges]) -> _ByPair:
     return _ByPair(keys, pairs, values["f"], values["d"], values["t"], number)
 
 
-def _edges(by_group: Sequence[GroupEdges], runs: PairRuns) -> EdgeSwaps:
+def _edges(by_group: Sequence[GroupEdges], runs: PairRuns, seed: int) -> "xr.Dataset":
     """The edges with the largest effects, over all layouts. The module's docstring states which
     edges are listed and which are tested.
     """
@@ -603,21 +769,34 @@ def _edges(by_group: Sequence[GroupEdges], runs: PairRuns) -> EdgeSwaps:
     nouns, noun_pairs, of_word, of_noun = _next_to_nouns(
         by_group, runs, table.number[rows[:BESIDE_NOUNS]]
     )
-    as_edges = np.array([key for key in keys], dtype=EDGE_WITH_NAMES)
-    return EdgeSwaps(
-        keys=tuple(keys),
-        fraction=table.fraction[rows],
-        direct=table.direct[rows],
-        total=table.total[rows],
-        same_sense=_same_sense(by_group, runs, table, rows, family),
-        family=family,
-        composition=composition(runs.weights, as_edges),
-        gap=gap,
-        units=tuple(runs.units(table.pairs)),
-        nouns=nouns,
-        noun_pairs=noun_pairs,
-        of_word=of_word,
-        of_noun=of_noun,
+    as_edges = np.array(keys, dtype=EDGE_WITH_NAMES)
+    sense_a, sense_b = runs.pair.sense.senses
+    by_pair = {
+        "fraction": table.fraction[rows],
+        "direct": table.direct[rows],
+        "total": table.total[rows],
+        "same_sense": _same_sense(by_group, runs, table, rows, family),
+    }
+    return dataset(
+        TABLES,
+        {
+            **{name: ("edge sentence_pair", values) for name, values in by_pair.items()},
+            "family": ("edge", family),
+            "composition": ("edge", composition(runs.weights, as_edges)),
+            "gap": ("sentence_pair", gap),
+            "of_word": ("swap first_edge", of_word),
+            "of_noun": ("swap first_edge", of_noun),
+            "seed": ("", seed),
+        },
+        coordinates={
+            **{name: ("edge", as_edges[name]) for name in EDGE_FIELDS},
+            "units": ("sentence_pair", runs.units(table.pairs)),
+            "noun": ("swap", np.array(nouns, dtype=str)),
+            "noun_pair": ("swap", np.array(noun_pairs, dtype=np.intp)),
+            "sense_a": ("", sense_a),
+            "sense_b": ("", sense_b),
+        },
+        more=MORE,
     )
 
 

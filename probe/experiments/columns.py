@@ -103,15 +103,22 @@ def dataset(
     )
 
 
-def listed(tables: Mapping[str, Table], frame: pd.DataFrame, dim: str) -> "xr.Dataset":
+def listed(
+    tables: Mapping[str, Table],
+    frame: pd.DataFrame,
+    dim: str,
+    more: Mapping[str, Column] | None = None,
+) -> "xr.Dataset":
     """The rows of a frame as a dataset with one dim, for results that are no product of axes, such
     as the tokens of several sentences. Missing text is "".
+
+    more: as in `dataset`
     """
     filled = frame.apply(
         lambda column: column if column.dtype.kind in "biuf" else column.fillna("")
     )
     variables = {str(name): (dim, column.to_numpy()) for name, column in filled.items()}
-    return dataset(tables, variables)
+    return dataset(tables, variables, more=more)
 
 
 def tables_of(

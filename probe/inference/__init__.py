@@ -3,7 +3,6 @@
 within    for one word, with its cue words as the sample
 across    for a model, with words as the sample
 nouns     the comparison with unambiguous nouns in the word's place
-circuit   the edges from the cue to the word
 ablation  the accuracy that is lost without sets of heads
 verdicts  the verdict on every head
 """

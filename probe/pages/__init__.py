@@ -8,7 +8,6 @@ answer     the headline and the facts, for the page, the terminal and the notebo
 cards      view: the cards of the top heads
 words      view: the size of a study, the facts of every word, how its meanings part
 heads      view: maps, sets of heads, shares, the table of all heads
-edges      view: from the cue to the word, by position and over edges
 sentences  view: single sentences, token by token; predictions: those read as another meaning
 checks     view: unambiguous nouns, controls, power, certificate, data, tables to download
 sections   the sections of a report and their headings

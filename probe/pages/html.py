@@ -142,6 +142,7 @@ FILTERS = (
     grouped,
     interval,
     marked,
+    measured,
     ordinal,
     p_value,
     percent,

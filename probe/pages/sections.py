@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from probe import charts
 from probe.experiments.table import every_experiment
-from probe.pages import cards, checks, edges, heads, predictions, sentences, words
+from probe.pages import cards, checks, heads, predictions, sentences, words
 from probe.pages.html import EXPERIMENTS
 from probe.results.findings import Frames, WordFindings
 from probe.results.survey_findings import survey_findings
@@ -169,15 +169,6 @@ OWN_SECTIONS = (
         lambda p: {"partings": words.partings(p.findings)},
         TRAVELS,
         order=46,
-    ),
-    Section(
-        "edges",
-        "edges.html.j2",
-        lambda p: {"edges": edges.section(p.findings, p.frames)},
-        TRAVELS,
-        applies=RANKED,
-        table="positions",
-        order=50,
     ),
     Section(
         "parts",

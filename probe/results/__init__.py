@@ -7,7 +7,6 @@ head_columns          the columns of its tables of heads
 findings              the findings for a word
 leading               the heads and MLPs that a page may single out
 survey_findings       the findings for a model over words
-circuit               positions and edges from the cue to the word
 cues                  the result of a cue scan
 evaluation, ablation  how well layers separate senses, with all heads and without some
 """

@@ -31,7 +31,6 @@ from probe.inference.verdicts import (
 )
 from probe.inference.within import PairEvidence, WordEvidence
 from probe.model.check import Certificate, Row
-from probe.results import circuit
 from probe.results.columns import ATTENTION, HEADS, RANKS
 from probe.results.head_columns import (
     SWAP_COLUMNS,
@@ -154,7 +153,7 @@ def of_table(result: Any, name: str) -> Any:
 
 def without_rows() -> dict[str, pd.DataFrame]:
     """The tables of all experiments without rows, for experiments that were not run."""
-    empty = {"controls": controls([]), "mlps": mlps([])} | circuit.frames([], seed=0)
+    empty = {"controls": controls([]), "mlps": mlps([])}
     for room in every_experiment().values():
         empty |= {name: of_experiment(table, []) for name, table in room.TABLES.items()}
     return empty

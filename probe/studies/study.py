@@ -2,8 +2,7 @@
 
 `study` chooses the words, says what their sentences are enough for (`probe.studies.plan`),
 certifies the model, measures word by word (`probe.experiments.measure`) and returns one tidy frame
-per question (`probe.results.frames`, `probe.results.circuit`). A Study holds these frames, and no
-tensors.
+per question (`probe.results.frames`). A Study holds these frames, and no tensors.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,7 +37,6 @@ from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
 from probe.progress import Progress, part_of, silent
 from probe.provenance import Origin
-from probe.results import circuit
 from probe.results import frames as tables
 from probe.results.findings import WordFindings, findings
 from probe.results.tables import StudyTables
@@ -462,8 +460,6 @@ def conclude(
     """
     evidence = [word_evidence(record, seed=seed) for record in records]
     frames = tables.frames(evidence, certificate, left_out)
-    if any("circuit" in record.measured for record in records):
-        frames |= circuit.frames(evidence, seed=seed)
     if len(records) >= FEWEST_WORDS:
         frames |= summarise(lambda: iter(records), seed=seed).frames
     return frames

@@ -2,6 +2,7 @@
 on its page.
 """
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -20,11 +21,9 @@ from probe.experiments.material import prepare
 from probe.experiments.observe import observe
 from probe.experiments.prepare import prepare_pairs
 from probe.model.load import read_weights
-from probe.pages import edges as view
+from probe.pages import html
 from probe.patching.edges import edges_of
 from probe.results import frames as tables
-from probe.results.circuit import COLUMNS
-from probe.results.circuit import frames as circuit_frames
 from probe.results.columns import HEADS, about
 from probe.results.findings import findings
 
@@ -34,9 +33,20 @@ PAIRS = 36  # pairs of sentences in which heads are swapped
 SENTENCES = make_sentences(cues=12, distances=(2, 3))
 
 
+COLUMNS = {name: tuple(table.columns) for name, table in circuit.TABLES.items()}
+
+
 def section(frames):
-    """The values of the page's section "From the cue to the word", for a study of one word."""
-    return view.section(findings(frames), frames)
+    """The text of the page's section "From the cue to the word", for a study of one word."""
+    template = html.environment("report").get_template("circuit.html.j2")
+    shown = template.render(
+        findings=findings(frames),
+        frames=frames,
+        charts=charts,
+        title=circuit.TITLE,
+        fold=lambda id, title, caller: caller(),
+    )
+    return re.sub(r'<script type="application/json".*?</script>', "", shown)
 
 
 def traced_pairs(kind, seed=0):
@@ -64,7 +74,7 @@ def traced(kind, seed, sentences):
     }
     about |= {"depth": tables.depth_profile(records), "sentences": tables.sentences(records)}
     about |= tables.of_experiments(records)
-    return evidence, empty | about | circuit_frames([evidence], seed=0)
+    return evidence, empty | about
 
 
 def runs_of(kind):
@@ -75,14 +85,11 @@ def runs_of(kind):
     return circuit.PairRuns(read_weights(model), observation, pair, ())
 
 
-def with_circuit(evidence, new_circuit):
-    """The evidence of a word with another circuit, or with None for no circuit."""
-    measured = {
-        name: result for name, result in evidence.record.measured.items() if name != "circuit"
-    }
-    if new_circuit is not None:
-        measured["circuit"] = new_circuit
-    return replace(evidence, record=replace(evidence.record, measured=measured))
+def frames_with(evidence, new_circuit):
+    """The frames of a word with another circuit, or with None for no circuit."""
+    measured = evidence.record.measured | {"circuit": new_circuit}
+    frames = tables.of_experiments([replace(evidence.record, measured=measured)])
+    return {name: frames[name] for name in circuit.TABLES}
 
 
 def names(kind, seed=0):
@@ -112,13 +119,12 @@ def test_two_planted_edges_are_found_with_their_heads_and_no_others(seed):
 
 def test_the_page_names_the_ends_of_both_edges():
     _, frames = traced_pairs("two_step")
-    [item] = section(frames)["words"]
-    ends = [(edge["sender"], edge["receiver"], edge["channel"]) for edge in item["edges"][:2]]
+    row = r'<th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td>'
+    ends = re.findall(row, section(frames))[:2]
     mover, reader = names("two_step")
-    between = "cue + 1"
-    to_mover = ({"part": "embedding", "pos": "cue"}, {"part": mover, "pos": between}, "value")
-    to_reader = ({"part": mover, "pos": between}, {"part": reader, "pos": f"“{WORD}”"}, "value")
-    assert sorted(ends, key=str) == sorted([to_mover, to_reader], key=str)
+    to_mover = ("embedding at cue", f"{mover} at cue + 1", "value")
+    to_reader = (f"{mover} at cue + 1", f"{reader} at “{WORD}”", "value")
+    assert sorted(ends) == sorted([to_mover, to_reader])
 
 
 def test_the_stream_leaves_the_cue_and_enters_the_word():
@@ -212,7 +218,7 @@ def test_without_donors_of_the_same_layout_nothing_is_tested(monkeypatch):
     untested_circuit = circuit.measure_circuit(
         runs.weights, runs.observation, runs.pair, (), (), seed=0
     )
-    frames = circuit_frames([with_circuit(evidence, untested_circuit)], seed=0)
+    frames = frames_with(evidence, untested_circuit)
     untested = (frames["edges"][["p", "q", "same_sense"]], frames["positions"]["same_sense"])
     assert all(part.isna().to_numpy().all() for part in untested)
     for name in ("total", "low", "high"):
@@ -254,9 +260,9 @@ def test_nothing_is_traced_in_sentences_without_alignment_and_the_page_says_so()
     _, frames = traced("decoy", 0, without(make_sentences(cues=12), "pair", "frame"))
     for name, columns in COLUMNS.items():
         assert frames[name].empty and tuple(frames[name]) == columns
-    [item] = section(frames)["words"]
-    assert item["missing"] == "not aligned"
-    assert (item["charts"], item["edges"], item["circuit"]) == ([], [], None)
+    shown = section(frames)
+    assert "Not traced: the sentences are not aligned in pairs" in shown
+    assert "<figure" not in shown and "<table" not in shown
 
 
 def test_nothing_is_traced_in_a_model_that_reads_both_ways_and_the_page_says_so():
@@ -264,17 +270,18 @@ def test_nothing_is_traced_in_a_model_that_reads_both_ways_and_the_page_says_so(
     runs = runs_of("two_step")
     observation = replace(runs.observation, causal=False)
     assert circuit.measure_circuit(runs.weights, observation, runs.pair, (), (), seed=0) is None
-    empty = circuit_frames([with_circuit(evidence, None)], seed=0)
+    empty = frames_with(evidence, None)
     assert all(frame.empty and tuple(frame) == COLUMNS[name] for name, frame in empty.items())
-    [item] = section(frames | empty | {"words": frames["words"].assign(causal=False)})["words"]
-    assert item["missing"] == "reads both ways"
-    [item] = section(frames | empty)["words"]
-    assert item["missing"] == "no common positions"
+    both_ways = frames | empty | {"words": frames["words"].assign(causal=False)}
+    assert "Not traced: this model reads both ways" in section(both_ways)
+    assert "Not traced: no two sentences of a pair have the same number" in section(frames | empty)
 
 
 def test_positions_have_names():
-    labels = {"cue": "cue", "word": f"“{WORD}”", "cue + 1": "cue + 1", "cue - 1": "cue − 1"}
-    assert {name: view.position_name(name, WORD) for name in labels} == labels
+    _, frames = traced_pairs("two_step")
+    first = frames["edges"].head(1).assign(sender_pos="cue - 1", receiver_pos="word")
+    shown = section(frames | {"edges": first.assign(total=0.001)})  # too small to be drawn
+    assert " at cue − 1</th>" in shown and f" at “{WORD}”</td>" in shown
 
 
 def test_edges_between_heads_list_how_well_their_weights_compose():
@@ -289,5 +296,5 @@ def test_edges_between_heads_list_how_well_their_weights_compose():
         axis=None
     )
     assert edges.xs("input", level="channel")["composition"].isna().all()
-    (word,) = section(frames)["words"]
-    assert len({edge["composition"] for edge in word["edges"]} - {""}) > 1
+    cells = re.findall(r'<td class="n">([^<]*)</td></tr>', section(frames))
+    assert len({*cells} - {""}) > 1

@@ -39,6 +39,7 @@ class Experiment(Protocol):
     TABLES: Mapping[str, Table]
     HEADING: str
     TITLE: str
+    __file__: str
     measure: Callable[[Run], Any]
 
 

@@ -22,6 +22,7 @@ from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
 from jinja2.bccache import Bucket
 from markupsafe import Markup
 
+import probe.experiments
 from probe.charts import palette, themed
 from probe.claims import ranked, reason_to_attend, strongest_cues
 from probe.experiments.table import every_experiment
@@ -43,7 +44,6 @@ from probe.stats.numbers import (
 )
 
 TEMPLATES = Path(__file__).parent / "templates"
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"  # each has its template next to it
 
 # A decorator. Altair would validate every part of a chart against its schema, which takes up to
 # half of the time of a page; the tests do it.
@@ -74,7 +74,12 @@ def environment(*folders: str | Path) -> Environment:
     They have the numbers as text for filters; `chart` places a chart.
     """
     templates = Environment(
-        loader=FileSystemLoader([*(TEMPLATES / folder for folder in folders), EXPERIMENTS]),
+        loader=FileSystemLoader(
+            [
+                *(TEMPLATES / folder for folder in folders),
+                *probe.experiments.__path__,  # each experiment has its template next to it
+            ]
+        ),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -6,12 +6,12 @@ under. The sentences of a section are in its template.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from probe import charts
 from probe.experiments.table import every_experiment
 from probe.pages import cards, checks, heads, predictions, sentences, words
-from probe.pages.html import EXPERIMENTS
 from probe.results.findings import Frames, WordFindings
 from probe.results.survey_findings import survey_findings
 
@@ -92,7 +92,9 @@ class Section(NamedTuple):
 def sections_of(page: Page) -> list[Section]:
     """The sections of a page."""
     return [
-        section for section in SECTIONS if section.table in page.tables and section.applies(page)
+        section
+        for section in every_section()
+        if section.table in page.tables and section.applies(page)
     ]
 
 
@@ -237,12 +239,14 @@ OWN_SECTIONS = (
 )
 
 
-def _of_experiments() -> list[Section]:
-    """The sections of the experiments: each shows its tables with the template next to it."""
-    return [
+def every_section() -> list[Section]:
+    """The sections in their order. An experiment with a title has one, which shows its tables with
+    the template next to it, or else the rows of its first table.
+    """
+    of_experiments = [
         Section(
             name,
-            f"{name}.html.j2" if (EXPERIMENTS / f"{name}.html.j2").exists() else ROWS,
+            f"{name}.html.j2" if Path(room.__file__).with_suffix(".html.j2").exists() else ROWS,
             heading=HEADINGS[room.HEADING],
             title=room.TITLE,
             table=next(iter(room.TABLES)),
@@ -251,6 +255,4 @@ def _of_experiments() -> list[Section]:
         for name, room in every_experiment().items()
         if hasattr(room, "TITLE")
     ]
-
-
-SECTIONS = sorted([*OWN_SECTIONS, *_of_experiments()], key=attrgetter("order"))
+    return sorted([*OWN_SECTIONS, *of_experiments], key=attrgetter("order"))

@@ -286,7 +286,7 @@ def test_a_section_without_a_template_shows_the_rows_of_its_table(monkeypatch, t
     section = sections.Section(
         "near", heading=sections.TRAVELS, title="By distance", table="distances"
     )
-    monkeypatch.setattr(sections, "SECTIONS", (section,))
+    monkeypatch.setattr(sections, "every_section", lambda: [section])
     page = probe.write(study, tmp_path).read_text(encoding="utf-8")
     shown = page.partition('<section id="near">')[2].partition("</section>")[0]
     assert "<h3>By distance</h3>" in shown

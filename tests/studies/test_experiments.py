@@ -3,8 +3,11 @@ and finished experiments are not repeated."""
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from measured import assert_same
 
@@ -13,6 +16,7 @@ from probe.errors import InputError
 from probe.experiments.store import read_record
 from probe.experiments.table import choose, every_experiment
 from probe.pages.folder import MANIFEST, REPORT, manifest_of
+from probe.stats.numbers import decimal
 from probe.studies.words import WORDS
 
 ROOT = Path(__file__).parents[2]
@@ -235,3 +239,32 @@ def counted(monkeypatch):
 
         monkeypatch.setattr(experiment, "measure", measure)
     return run
+
+
+NEW = """
+import sys
+import probe
+import probe.experiments
+
+probe.experiments.__path__.append(sys.argv[1])
+study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=4, experiments=["lengths"])
+print(probe.write(study, sys.argv[1] + "/out"))
+"""
+
+
+def test_two_new_files_are_an_experiment_with_table_columns_and_section(tmp_path):
+    chapter = (ROOT / "reports" / "docs" / "pages" / "contributing.md").read_text(encoding="utf-8")
+    code = chapter.partition("### An experiment")[2]
+    module, template = re.findall(r"```(?:python|jinja)\n(.*?)```", code, re.DOTALL)[:2]
+    (tmp_path / "lengths.py").write_text(module)
+    (tmp_path / "lengths.html.j2").write_text(template)
+    # In a process of its own: experiments are found once.
+    command = [sys.executable, "-c", NEW, str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    out = tmp_path / "out"
+    rows = pd.read_csv(out / "lengths.csv")
+    assert list(rows) == ["word", "depth", "length"] and len(rows) == 5
+    assert "mean length of the word's vector" in set(pd.read_csv(out / "columns.csv")["meaning"])
+    page = (out / REPORT).read_text(encoding="utf-8")
+    assert "How long the vector is" in page
+    assert f"<bdi>bank</bdi> is {decimal(rows['length'].iloc[-1])} long at the end" in page

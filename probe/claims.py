@@ -3,10 +3,11 @@ or a value."""
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from probe.experiments.columns import KEYS
-from probe.stats.limits import LEVEL
+from probe.stats.limits import LEVEL, SMALLEST
 from probe.text.slots import stem_of
 
 
@@ -66,3 +67,23 @@ def reason_to_attend(why: pd.Series) -> str:
     if not why["p_query"] < LEVEL:
         return "apart"
     return "both" if why["part_query"] == why["part_key"] else "pair"
+
+
+MOST_OF_IT = 0.5  # fraction of an effect: more than everything else together
+
+
+def credited_part(head_parts: pd.DataFrame, movers: pd.DataFrame) -> str | None:
+    """From which words of the sentence a head that moves the word has at least half of its effect:
+    "cue_only", else "other_only". None if from neither.
+
+    head_parts: the rows of one word in this table
+    movers: the rows of such heads in the table `word_heads`
+    """
+    parts = head_parts.groupby(["layer", "head"], as_index=False)[["cue_only", "other_only"]].mean()
+    # A head without measured parts credits no word.
+    measured = movers[["layer", "head", "swap"]].merge(parts, on=["layer", "head"])
+    enough = np.maximum(MOST_OF_IT * measured["swap"], SMALLEST)
+    for part in ("cue_only", "other_only"):
+        if (measured[part] >= enough).any():
+            return part
+    return None

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from probe.experiments.record import SensePair, WordRecord
+from probe.stats.resampling import Array
 from probe.tidy import by_head, stacked, with_key
 
 if TYPE_CHECKING:
@@ -138,6 +139,24 @@ def tables_of(
 def or_missing(numbers: Sequence[int | None]) -> list[float]:
     """Numbers of which some are missing, as a dataset holds them: NaN for None."""
     return [np.nan if number is None else number for number in numbers]
+
+
+def padded(parts: Sequence[Array], missing: float = np.nan) -> Array:
+    """Arrays of different lengths as one, with `missing` after the end of the shorter ones.
+    `-> part n ...`
+    """
+    filled = np.full((len(parts), max(map(len, parts)), *parts[0].shape[1:]), missing)
+    for part, values in zip(filled, parts, strict=True):
+        part[: len(values)] = values
+    return filled
+
+
+def each_pair(record: WordRecord, data: "xr.Dataset") -> "Iterator[tuple[SensePair, xr.Dataset]]":
+    """The pairs of senses with a result, each with its part of the dataset."""
+    by_senses = {pair.senses: pair for pair in record.pairs}
+    for number in range(data.sizes["pair"]):
+        of_pair = data.isel(pair=number)
+        yield by_senses[of_pair.sense_a.item(), of_pair.sense_b.item()], of_pair
 
 
 def rows(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:

@@ -1,5 +1,6 @@
-"""Parts of a head's effect: where it looks, what it carries, from which tokens and at which
-distance, and its ablation.
+"""Where does a head look, and what does it carry?
+
+Parts of a head's effect: where it looks, what it carries, from which tokens, and its ablation.
 
 These are further exact swaps, in the unit of `probe.experiments.swaps` (fractions of the sense gap,
 averaged over both directions):
@@ -20,22 +21,24 @@ Sources: Wang et al. 2022 and Heimersheim & Nanda 2024 (path-specific patching);
 (ablation baselines).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
+import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.experiments.columns import (
     KEYS,
     Column,
-    Columns,
     Table,
     as_elsewhere,
-    from_parts,
+    dataset,
+    each_pair,
     key_of,
+    padded,
     with_ends,
 )
 from probe.experiments.design import Pairs, Readings, spread
@@ -52,11 +55,17 @@ from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
 from probe.text.splits import ALIGNED
+from probe.tidy import by_head, stacked, with_key
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 ORDER = 60
 NEEDS = ()
 ANSWERS = False
 SECONDS = 2.0
+HEADING = "travels"
+TITLE = "By distance and by part"
 MOST_PAIRS = 8  # spread over cue words; every kind swaps each top head in all of them
 MOST_HEADS = 16  # top heads; the parts of a head without an effect have no meaning
 KINDS = ("pattern_only", "values_only", "cue_only", "other_only", "ablation")
@@ -65,58 +74,26 @@ Positions = Sequence[Sequence[int]]  # some positions of each text
 Sides = Mapping[str, tuple[Positions, Positions]]  # in recipients and in their donors, by kind
 
 
-@dataclass(frozen=True, eq=False)
-class HeadParts:
-    """The swaps of KINDS on some pairs.
-
-    pairs: the pairs of sentences
-    gap: G of each pair. `pair layer`
-    shifts: the numerators, by kind; NaN for all heads except the MOST_HEADS heads that move the
-        word most. `pair layer head` each
-
-    A kind is absent if the sentences do not allow it: without aligned pairs of equal length, or
-    without a marked cue.
+def with_intervals(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
+    """A row for each head: the swap of each kind as a fraction of the gap, Σ shift / Σ gap, with
+    its interval. Frames and cue words are resampled as for the whole swap.
     """
-
-    pairs: Pairs
-    gap: Array
-    shifts: Mapping[str, Array]
-
-    @property
-    def shares(self) -> dict[str, Array]:
-        """The effect of each kind as a fraction of the gap, Σ shift / Σ gap. `layer head` each"""
-        gap = self.gap.sum(0)[:, None]
-        return {
-            kind: np.asarray(numerators.sum(0) / gap) for kind, numerators in self.shifts.items()
-        }
-
-    def intervals(self) -> dict[str, tuple[Array, Array]]:
-        """The 95 % interval of each share, with frames and cue words resampled as for the whole
-        swap. `layer head` each
-        """
-        weights = self.pairs.bootstrap()
-        shares = self.shares
-        units = len(set(self.pairs.units))
-        intervals = {}
-        for kind, numerators in self.shifts.items():
-            draws = resampling.bootstrap_ratio(numerators, self.gap, weights)
-            intervals[kind] = resampling.interval(draws, shares[kind], units=units)
-        return intervals
-
-
-RECORDS = (HeadParts,)
-
-
-def _head_parts(record: WordRecord) -> Iterator[Columns]:
-    """The rows of the table, a part for each pair of senses."""
-    for pair, parts in record.with_result("head_parts"):
-        columns = dict(parts.shares)
-        for name, (low, high) in parts.intervals().items():
-            columns |= {f"{name}_low": low, f"{name}_high": high}
-        absent = np.full(next(iter(columns.values())).shape, np.nan)
-        # A kind that the sentences do not allow has columns of NaN.
-        all_columns = {name: columns.get(name, absent) for name in SWAPS}
-        yield key_of(record, pair) | all_columns | {"pairs": len(parts.pairs)}
+    parts = []
+    for pair, of_pair in each_pair(record, data):
+        numbers = of_pair.number.values[of_pair.number.values >= 0]
+        pairs = pair.pairs.take(numbers)
+        gap = of_pair.gap.values[: len(numbers)]
+        weights = pairs.bootstrap()
+        columns: dict[str, Array] = {}
+        for kind in KINDS:
+            shift = of_pair["shift"].sel(kind=kind).values[: len(numbers)]
+            share = shift.sum(0) / gap.sum(0)[:, None]
+            draws = resampling.bootstrap_ratio(shift, gap, weights)
+            low, high = resampling.interval(draws, share, units=len(set(pairs.units)))
+            columns |= {kind: share, f"{kind}_low": low, f"{kind}_high": high}
+        frame = by_head(columns).assign(pairs=len(numbers))
+        parts.append(with_key(frame, key_of(record, pair)))
+    return stacked(parts, [])
 
 
 GAP = "fraction of the sense gap"
@@ -143,16 +120,30 @@ TABLES = {
         "swaps of parts of a head: its attention, its values, its output from the cue; and its "
         "ablation",
         {**as_elsewhere(*KEYS, "layer", "head"), **SWAPS, **as_elsewhere("pairs")},
-        from_parts(_head_parts),
+        with_intervals,
     )
+}
+# What the dataset contains in addition to columns of the table.
+MORE = {
+    "kind": Column("what is swapped"),
+    "shift": Column("how far the swap moves the word toward the donor", GAP),
+    "gap": Column("of the pair of sentences, at the stage at which the heads are read", GAP),
+    "number": Column("of the pair of sentences; -1 after the last one"),
 }
 
 
-def measure(run: Run) -> tuple[HeadParts | None, ...]:
-    """The head parts of each pair of senses with swapped heads."""
+def measure(run: Run) -> "xr.Dataset | None":
+    """The swaps of each kind in some pairs of sentences, for the MOST_HEADS heads that move the
+    word most. `pair sentence_pair kind layer head`
+
+    A kind is NaN if the sentences do not allow it: without aligned pairs of equal length, or
+    without a marked cue. None if no heads were swapped.
+    """
+    if not run.swapped_pairs:
+        return None
     observation = run.observation
-    return run.for_swapped(
-        lambda each: measure_head_parts(
+    measured = [
+        swap_parts(
             run.weights,
             observation.texts,
             observation.states.z,
@@ -162,10 +153,27 @@ def measure(run: Run) -> tuple[HeadParts | None, ...]:
             pairs=each.pairs,
             reading=each.prepared.reading,
         )
+        for each in run.swapped_pairs
+    ]
+    numbers, shifts = zip(*measured, strict=True)
+    gaps = [
+        each.effects.word.pair_gap[of_pair]
+        for each, of_pair in zip(run.swapped_pairs, numbers, strict=True)
+    ]
+    return dataset(
+        TABLES,
+        {
+            "shift": ("pair sentence_pair kind layer head", padded(shifts)),
+            "gap": ("pair sentence_pair layer", padded(gaps)),
+            "number": ("pair sentence_pair", padded(numbers, -1)),
+        },
+        senses=[each.prepared.sense.senses for each in run.swapped_pairs],
+        coordinates={"kind": ("kind", KINDS)},
+        more=MORE,
     )
 
 
-def measure_head_parts(
+def swap_parts(
     weights: Weights,
     texts: Rows,
     z: Tensor,
@@ -175,16 +183,17 @@ def measure_head_parts(
     axes: HeldOutAxes,
     pairs: Pairs,
     reading: Readings,
-) -> HeadParts:
-    """The swaps of KINDS for one pair of senses, on MOST_PAIRS of its pairs, spread over its cue
-    words.
+) -> tuple[NDArray[np.intp], Array]:
+    """The swaps of KINDS for one pair of senses, on MOST_PAIRS of its pairs of sentences, spread
+    over its cue words: the numbers of these pairs, and how far each swap moves the word.
+    `-> sentence_pair, sentence_pair kind layer head`
 
     z: `row layer head d_head`
     cues: the positions of each text's cue; None if it is unknown
     word: the effects of the whole swaps
     """
-    indices = sorted(spread(pairs.units, MOST_PAIRS, np.random.default_rng(pairs.seed)))
-    pairs = pairs.take(indices)
+    numbers = sorted(spread(pairs.units, MOST_PAIRS, np.random.default_rng(pairs.seed)))
+    pairs = pairs.take(numbers)
     # a, b, a, b, ...: the donor of a row is its neighbour.
     rows = [row for pair in zip(pairs.a, pairs.b, strict=True) for row in pair]
     recipients = target_texts(weights, [texts[row] for row in rows], "Cannot swap parts of heads")
@@ -197,10 +206,12 @@ def measure_head_parts(
     )
     by_kind = head_part_z(weights, recipients, donors, sides, mixed=aligned and same_layout)
     by_kind["ablation"] = z.mean(0).expand(len(rows), -1, -1, -1)
-    shifts = _swap_top_heads(weights, recipients, by_kind, word, axes, rows, reading)
+    shifts = np.full((len(pairs), len(KINDS), *word.swap.shape), np.nan)
+    measured = [KINDS.index(kind) for kind in by_kind]
+    shifts[:, measured] = _swap_top_heads(weights, recipients, by_kind, word, axes, rows, reading)
     # Ablation: each member loses its half of the gap, and the shifts are averaged over both.
-    shifts[-1] *= 2
-    return HeadParts(pairs, word.pair_gap[indices], dict(zip(by_kind, shifts, strict=True)))
+    shifts[:, KINDS.index("ablation")] *= 2
+    return np.array(numbers), shifts
 
 
 def _other_member(members: Sequence[Member]) -> list[Member]:
@@ -235,7 +246,7 @@ def _swap_top_heads(
     reading: Readings,
 ) -> Array:
     """How far each top head moves M toward the donor, for each kind of z, averaged over both
-    directions. `-> kind pair layer head`
+    directions. `-> pair kind layer head`
     """
     shape = word.swap.shape
     order = resampling.order(np.abs(word.swap).ravel())
@@ -254,8 +265,8 @@ def _swap_top_heads(
     # if M rises.
     fall = -read.double().numpy()[:, top, stage_index]
     toward_donor = fall.reshape(len(part_z), -1, 2, len(top)) * np.array([[1.0], [-1.0]])
-    shifts = np.full((len(part_z), toward_donor.shape[1], *shape), np.nan)
-    shifts[:, :, layers, heads] = toward_donor.mean(2)
+    shifts = np.full((toward_donor.shape[1], len(part_z), *shape), np.nan)
+    shifts[:, :, layers, heads] = toward_donor.mean(2).swapaxes(0, 1)
     return shifts
 
 
@@ -387,31 +398,3 @@ def _part_z(
 def _mix(pattern: Tensor, v: Tensor) -> Tensor:
     """A V at the word. `batch head key_pos, batch head key_pos d_head -> batch head d_head`"""
     return attention.mix(pattern.unsqueeze(-2), v).squeeze(-2)
-
-
-def by_distance(
-    effects: Effects, distances: Sequence[int | None], included: Callable[[int], bool]
-) -> Array | None:
-    """The net effect of every head over the pairs whose distance from cue to word is included.
-    `layer head`
-
-    included: whether a distance counts
-
-    None if there is no such pair.
-
-    The unit is the mean gap of these pairs, or the mean gap of all pairs if that is larger. At a
-    distance from which a model does not read the cue, the gap is about 0, and a fraction of it
-    would be noise divided by noise.
-    """
-    pairs = [
-        pair
-        for pair, distance in enumerate(distances)
-        if distance is not None and included(distance)
-    ]
-    if not pairs:
-        return None
-    # net E = mean[(denoise + noise) / 2 - same_sense] / max(mean gap here, mean gap).
-    # `pair layer head`
-    numerator = (effects.denoise[pairs] + effects.noise[pairs]) / 2 - effects.same_sense[pairs]
-    gap = np.maximum(effects.pair_gap[pairs].mean(0), effects.pair_gap.mean(0))
-    return np.asarray(numerator.mean(0) / gap[:, None])

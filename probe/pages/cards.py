@@ -9,15 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from probe.charts.evidence import HEAD_PARTS
 from probe.claims import strongest_cues
 from probe.pages.heads import EffectAxis, effect_axis, head_facts
 from probe.pages.sentences import arcs, of_head
 from probe.results.findings import HeadFinding, WordFindings
 from probe.stats.limits import SMALLEST
-from probe.stats.numbers import measured, percent
+from probe.stats.numbers import percent
 
-SWAPPED_PARTS = ("pattern_only", "values_only", "cue_only", "other_only")
 CUE_WORDS = 8  # of each meaning on a card
 
 # Of the net effect: where the head's own write is less or more than this, the card says why.
@@ -58,7 +56,6 @@ def _card(
         "cues": _cue_words(finding, head),
         "at": {"word": finding.word, "layer": head.layer, "head": head.head},
         "reasons": _reasons(verdicts[verdicts["word"] == finding.word], head),
-        "head_parts": _head_parts(finding.rows["head_parts"], head),
         "remark": remark(head),
         "at_end": head.at_end,
     }
@@ -127,19 +124,6 @@ def _reasons(verdicts: pd.DataFrame, head: HeadFinding) -> list[Section]:
         pair = "" if len(rows) == 1 else f"{row['sense_a']} / {row['sense_b']}"
         reasons.append({"pair": pair, "verdict": row["verdict"], "because": row["because"]})
     return reasons
-
-
-def _head_parts(parts: pd.DataFrame, head: HeadFinding) -> list[tuple[str, str]]:
-    """The effect of each swap of a part of the head, with its interval: means over the pairs of
-    meanings."""
-    names = {name: HEAD_PARTS[name] for name in SWAPPED_PARTS} | {"ablation": "lost with its mean"}
-    ends = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
-    means = of_head(parts, head)[ends].astype(float).mean()
-    return [
-        (text, measured(means[name], means[f"{name}_low"], means[f"{name}_high"]))
-        for name, text in names.items()
-        if pd.notna(means[name])
-    ]
 
 
 def remark(head: HeadFinding) -> str:

@@ -110,27 +110,6 @@ def is_clear(head: HeadFinding) -> bool:
     return head.net_low > 0 or head.net_high < 0
 
 
-def effect_charts(findings: Mapping[str, WordFindings]) -> list[Section]:
-    """For each word the charts of its top heads' effects: by distance from the cue, and by the part
-    of the head that is replaced."""
-    by_word = [{"word": word} | _effect_charts(finding) for word, finding in findings.items()]
-    return [section for section in by_word if section["distance"] or section["part"]]
-
-
-def _effect_charts(finding: WordFindings) -> Section:
-    names = [head.name for head in finding.top_heads]
-    # Without marked cues there is no distance, and without pairs no part.
-    section: Section = {"distance": None, "part": None}
-    if not names:
-        return section
-    if len(finding.rows["distances"]):
-        section["distance"] = charts.distance_lines(finding.rows["distances"], finding.word, names)
-    if len(finding.rows["head_parts"]):
-        tables = (finding.rows["head_parts"], finding.rows["word_heads"], finding.word, names)
-        section["part"] = charts.head_part_bars(*tables)
-    return section
-
-
 def together(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
     """For each ranked word its curves and what the smallest set keeps.
 

@@ -173,15 +173,6 @@ OWN_SECTIONS = (
         order=46,
     ),
     Section(
-        "parts",
-        "comes_about.html.j2",
-        lambda p: {"comes_about": heads.effect_charts(p.findings)},
-        TRAVELS,
-        applies=RANKED,
-        table="head_parts",
-        order=60,
-    ),
-    Section(
         "together",
         "together.html.j2",
         lambda p: {"together": heads.together(p.findings, p.frames)},

@@ -24,6 +24,7 @@ from typing import Any
 
 import pandas as pd
 
+from probe.claims import credited_part
 from probe.experiments.material import LATE
 from probe.experiments.run import LEADERS
 from probe.inference.verdicts import comparison_of_writes, passes_gate, rank_among_nouns
@@ -32,7 +33,6 @@ from probe.results.leading import MOVERS, UNMARKED, leading, mlps_more, named
 from probe.stats.limits import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
 
-MOST_OF_IT = 0.5  # fraction of an effect or of the gap: more than everything else together
 OVER = 1.05  # fraction of the gap: a set that keeps more than all heads do, beyond noise
 MORE = "more"  # the comparison of a part that does more for the word than for nouns
 
@@ -377,7 +377,7 @@ def word_findings(
         leading_mlp=leading_mlp(rows["mlps"], heads, read_depth),
         smallest_set=sufficient,
         random_sets=best_random(rows["random_sets"], len(sufficient.names)) if sufficient else None,
-        credited_cue=_credited_cue(rows, pairs, movers),
+        credited_cue=_credited_cue(rows, pairs),
         cautions=_cautions(rows["sentences"], rows["left_out"], pairs),
         rows=rows,
     )
@@ -626,25 +626,19 @@ def best_random(sets: pd.DataFrame, size: int) -> RandomSets | None:
     )
 
 
-def _credited_cue(
-    rows: Frames, pairs: Sequence[PairOfSenses], movers: Sequence[HeadFinding]
-) -> CreditedCue | None:
+def _credited_cue(rows: Frames, pairs: Sequence[PairOfSenses]) -> CreditedCue | None:
     """The words that determine the meaning: the marked cue, else the other words in which the
     sentences of a pair differ. None if neither has a sufficient effect.
     """
     if any(pair.pair_design != ALIGNED for pair in pairs):
         return None
-    effects = rows["head_parts"].groupby(["layer", "head"])[["cue_only", "other_only"]].mean()
-    for part in ("cue_only", "other_only"):
-        by_head = effects[part].to_dict()
-        for head in movers:
-            # NaN for a head without measured parts, which therefore credits no word.
-            effect = by_head.get((head.layer, head.head), math.nan)
-            if effect >= max(MOST_OF_IT * head.swap, SMALLEST):
-                marked = part == "cue_only"
-                senses = (pairs[0].sense_a, pairs[0].sense_b)
-                return CreditedCue(marked, _examples(rows["sentences"], senses, marked=marked))
-    return None
+    movers = rows["word_heads"][rows["word_heads"]["verdict"].isin(MOVERS)]
+    part = credited_part(rows["head_parts"], movers) if "head_parts" in rows else None
+    if part is None:
+        return None
+    marked = part == "cue_only"
+    senses = (pairs[0].sense_a, pairs[0].sense_b)
+    return CreditedCue(marked, _examples(rows["sentences"], senses, marked=marked))
 
 
 def _examples(

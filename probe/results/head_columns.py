@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from probe.experiments.design import bootstrap_each, interval_over_senses, widen_draws
-from probe.experiments.head_parts import by_distance
 from probe.experiments.record import SensePair
+from probe.experiments.swaps import Effects
 from probe.inference.across import RANK_COLUMNS
 from probe.inference.nouns import joined_parts, joined_writes
 from probe.inference.verdicts import PARTS, WRITES
@@ -164,6 +164,34 @@ def net_where(pair: SensePair, keep: Callable[[int], bool]) -> Array:
         return missing(pair)
     net = by_distance(pair.effects, pair.pairs.distances, keep)
     return missing(pair) if net is None else net
+
+
+def by_distance(
+    effects: Effects, distances: Sequence[int | None], included: Callable[[int], bool]
+) -> Array | None:
+    """The net effect of every head over the pairs whose distance from cue to word is included.
+    `layer head`
+
+    included: whether a distance counts
+
+    None if there is no such pair.
+
+    The unit is the mean gap of these pairs, or the mean gap of all pairs if that is larger. At a
+    distance from which a model does not read the cue, the gap is about 0, and a fraction of it
+    would be noise divided by noise.
+    """
+    pairs = [
+        pair
+        for pair, distance in enumerate(distances)
+        if distance is not None and included(distance)
+    ]
+    if not pairs:
+        return None
+    # net E = mean[(denoise + noise) / 2 - same_sense] / max(mean gap here, mean gap).
+    # `pair layer head`
+    numerator = (effects.denoise[pairs] + effects.noise[pairs]) / 2 - effects.same_sense[pairs]
+    gap = np.maximum(effects.pair_gap[pairs].mean(0), effects.pair_gap.mean(0))
+    return np.asarray(numerator.mean(0) / gap[:, None])
 
 
 def noun_columns(pairs: Sequence[PairEvidence]) -> dict[str, Array]:

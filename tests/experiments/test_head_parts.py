@@ -1,4 +1,4 @@
-"""The parts of a head's effect in models with a known answer, and effects by distance."""
+"""The parts of a head's effect in models with a known answer."""
 
 from functools import cache
 
@@ -20,10 +20,10 @@ from measured import options_of, studied
 from seeds import mostly_campaign
 
 from probe.experiments import head_parts
+from probe.experiments.columns import dataset
 from probe.experiments.material import prepare
 from probe.experiments.observe import observe
 from probe.experiments.prepare import prepare_pairs
-from probe.experiments.swaps import Effects
 from probe.model import forward
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
@@ -50,12 +50,22 @@ def parts_of(model, sentences, seed=0):
     return studied(model, material, seed=seed, pairs=PAIRS, experiments=EXPERIMENTS).record
 
 
+def table_of(record):
+    """The table of the parts of heads, with the shares by kind: `layer head` each, if measured."""
+    table = head_parts.with_intervals(record, record.measured["head_parts"])
+    shares = {kind: by_head(table[kind]) for kind in head_parts.KINDS if table[kind].notna().any()}
+    return table, shares
+
+
+def by_head(column):
+    return column.to_numpy().reshape(LAYERS, HEADS)
+
+
 @pytest.fixture(scope="module", params=mostly_campaign([0, 1, 2, 3]))
 def planted(request):
-    """The shares of the head parts in such a model, the resolver, and the head parts."""
+    """The shares of the head parts in such a model, the resolver, and the record."""
     record, _, resolver = study(request.param)
-    [parts] = record.of_pairs("head_parts")
-    return parts.shares, resolver, parts
+    return table_of(record)[1], resolver, record
 
 
 def test_a_resolver_carries_the_sense_from_the_cue_and_looks_where_it_always_looks(
@@ -85,9 +95,12 @@ def measured(whole, *, texts=None, cues=None):
         observation.states.z,
         cues or observation.material.cues,
     )
-    return head_parts.measure_head_parts(
+    numbers, shifts = head_parts.swap_parts(
         *inputs, word, axes=pair.sense.axes, pairs=pair.pairs, reading=pair.reading
-    ).shares
+    )
+    shares = shifts.sum(0) / word.pair_gap[numbers].sum(0)[:, None]
+    by_kind = dict(zip(head_parts.KINDS, shares, strict=True))
+    return {kind: share for kind, share in by_kind.items() if not np.isnan(share).all()}
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +114,7 @@ def whole():
 
 def test_without_aligned_pairs_only_the_cue_and_the_ablation_are_measured():
     model, resolver = resolver_model(0)
-    [parts] = parts_of(model, without(SENTENCES, "pair")).of_pairs("head_parts")
-    shares = parts.shares
+    _, shares = table_of(parts_of(model, without(SENTENCES, "pair")))
     assert set(shares) == {"cue_only", "ablation"}
     for values in shares.values():
         assert values[resolver] == pytest.approx(1, abs=0.1)
@@ -111,7 +123,7 @@ def test_without_aligned_pairs_only_the_cue_and_the_ablation_are_measured():
 def test_pairs_of_unequal_length_are_measured_without_pattern_and_values(whole):
     record, _, resolver = study(0)
     longer = list(whole[0].texts)
-    row = record.of_pairs("head_parts")[0].pairs.a[0]
+    row = record.pairs[0].pairs.a[record.measured["head_parts"].number.values[0, 0]]
     longer[row] = TargetText((longer[row].ids[0], *longer[row].ids), longer[row].at + 1)
     even, uneven = measured(whole), measured(whole, texts=longer)
     assert set(even) - set(uneven) == {"pattern_only", "values_only"}
@@ -136,29 +148,42 @@ def test_if_a_wrong_cue_is_marked_the_effect_comes_from_the_other_differing_toke
 
 def test_intervals_resample_the_same_frames_and_cue_words_as_the_whole_swap():
     """A part that equals the whole swap has the interval of the whole swap."""
-    pair = study(0)[0].pairs[0]
+    record = study(0)[0]
+    [pair] = record.pairs
     word, units = pair.effects, len(set(pair.pairs.units))
-    parts = head_parts.HeadParts(
-        pair.pairs, word.pair_gap, {"values_only": (word.denoise + word.noise) / 2}
+    whole = np.stack([(word.denoise + word.noise) / 2] * len(head_parts.KINDS), axis=1)
+    data = dataset(
+        head_parts.TABLES,
+        {
+            "shift": ("pair sentence_pair kind layer head", whole[None]),
+            "gap": ("pair sentence_pair layer", word.pair_gap[None]),
+            "number": ("pair sentence_pair", [range(len(pair.pairs))]),
+        },
+        senses=[pair.senses],
+        coordinates={"kind": ("kind", head_parts.KINDS)},
     )
-    np.testing.assert_allclose(parts.shares["values_only"], word.swap, atol=1e-12)
+    table = head_parts.with_intervals(record, data)
+    np.testing.assert_allclose(by_head(table["values_only"]), word.swap, atol=1e-12)
     expected = resampling.interval(
         word.draws(pair.pairs.bootstrap())["swap"], word.swap, units=units
     )
-    np.testing.assert_allclose(parts.intervals()["values_only"], expected, atol=1e-12)
+    for end, limit in zip(("low", "high"), expected, strict=True):
+        np.testing.assert_allclose(by_head(table[f"values_only_{end}"]), limit, atol=1e-12)
 
 
 def test_the_intervals_contain_the_planted_shares(planted):
     """There are pairs of several cue words and frames; the interval of pattern_only is narrow and
     around 0.
     """
-    shares, resolver, parts = planted
-    assert (
-        len(set(parts.pairs.units)) == len(parts.pairs) == head_parts.MOST_PAIRS
-        and len(set(parts.pairs.frames)) > 1
-    )
-    for kind, (low, high) in parts.intervals().items():
-        assert (low <= shares[kind] + 1e-12).all() and (shares[kind] <= high + 1e-12).all()
+    shares, resolver, record = planted
+    pairs = record.pairs[0].pairs.take(record.measured["head_parts"].number.values[0])
+    assert len(set(pairs.units)) == len(pairs) == head_parts.MOST_PAIRS
+    assert len(set(pairs.frames)) > 1
+    table, _ = table_of(record)
+    assert (table["pairs"] == head_parts.MOST_PAIRS).all()
+    for kind, share in shares.items():
+        low, high = (by_head(table[f"{kind}_{end}"]) for end in ("low", "high"))
+        assert (low <= share + 1e-12).all() and (share <= high + 1e-12).all()
         assert (kind != "pattern_only") <= (high[resolver] > low[resolver])
         assert high[resolver] - low[resolver] < 0.1
         assert low[resolver] - 0.02 < {"pattern_only": 0}.get(kind, 1) < high[resolver] + 0.02
@@ -246,25 +271,3 @@ def test_mixed_z_is_the_pattern_of_one_run_times_the_values_of_the_other(same):
         for layer, (donor_step, recipient_step) in enumerate(zip(*steps, strict=True)):
             expected = torch.einsum("hk,hkd->hd", donor_step["pattern"][:, -1], recipient_step["v"])
             torch.testing.assert_close(mixed[row, layer], expected, rtol=0, atol=1e-12)
-
-
-# --- by distance ----------------------------------------------------------------------------------
-
-
-def effects_of(gap, denoise):
-    """Effects of one layer with one head, without an effect of same-sense donors."""
-    column = np.array(denoise)[:, None, None]
-    return Effects(np.array(gap)[:, None], column, column, 0 * column)
-
-
-def test_by_distance_is_the_ratio_of_sums_over_the_included_pairs():
-    effects = effects_of([1.0, 1.0, 3.0, 1.0], [0.5, 0.1, 0.9, 0.2])
-    near = head_parts.by_distance(effects, [1, 2, 1, None], lambda distance: distance == 1)
-    assert near.tolist() == [[pytest.approx((0.5 + 0.9) / (1 + 3))]]
-    assert head_parts.by_distance(effects, [1, 2, 1, None], lambda distance: distance > 4) is None
-
-
-def test_without_a_gap_at_a_distance_an_effect_is_a_fraction_of_the_mean_gap():
-    effects = effects_of([1.0, 1.0, 1e-9, -1e-9], [1.0, 1.0, 1e-6, 1e-6])
-    far = head_parts.by_distance(effects, [1, 1, 2, 3], lambda distance: distance > 1)
-    assert far.tolist() == [[pytest.approx(1e-6 / 0.5, abs=1e-9)]]

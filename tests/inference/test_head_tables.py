@@ -15,7 +15,7 @@ from probe.experiments.design import Pairs
 from probe.experiments.material import prepare
 from probe.experiments.swaps import Effects, PairEffects
 from probe.results.frames import heads
-from probe.results.head_columns import swap_columns
+from probe.results.head_columns import by_distance, swap_columns
 from probe.text.splits import ALIGNED
 
 
@@ -79,3 +79,22 @@ def test_a_cue_word_counts_once_in_a_mean_over_pairs_of_senses():
     for name, values in columns.items():
         np.testing.assert_allclose(both[name], values, err_msg=name)
     assert columns["net_high"] - columns["net_low"] > 1
+
+
+def effects_of(gap, denoise):
+    """Effects of one layer with one head, without an effect of same-sense donors."""
+    column = np.array(denoise)[:, None, None]
+    return Effects(np.array(gap)[:, None], column, column, 0 * column)
+
+
+def test_by_distance_is_the_ratio_of_sums_over_the_included_pairs():
+    effects = effects_of([1.0, 1.0, 3.0, 1.0], [0.5, 0.1, 0.9, 0.2])
+    near = by_distance(effects, [1, 2, 1, None], lambda distance: distance == 1)
+    assert near.tolist() == [[pytest.approx((0.5 + 0.9) / (1 + 3))]]
+    assert by_distance(effects, [1, 2, 1, None], lambda distance: distance > 4) is None
+
+
+def test_without_a_gap_at_a_distance_an_effect_is_a_fraction_of_the_mean_gap():
+    effects = effects_of([1.0, 1.0, 1e-9, -1e-9], [1.0, 1.0, 1e-6, 1e-6])
+    far = by_distance(effects, [1, 1, 2, 3], lambda distance: distance > 1)
+    assert far.tolist() == [[pytest.approx(1e-6 / 0.5, abs=1e-9)]]

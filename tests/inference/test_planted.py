@@ -44,7 +44,7 @@ from planted import AXIS, KINDS, circuit_of, model_of, one_pair_only, planted_mo
 from seeds import mostly_campaign
 
 import probe
-from probe.experiments import swaps
+from probe.experiments import head_parts, swaps
 from probe.experiments.design import Readings
 from probe.experiments.material import prepare
 from probe.experiments.observe import observe
@@ -342,19 +342,24 @@ def test_the_page_lists_what_the_heads_read(kind, label, fact):
     assert fact in page_text.facts(frames, WORD)[label]
 
 
+def parts_of_head(record, head):
+    """The row of a head in the table of the parts of heads."""
+    rows = head_parts.with_intervals(record, record.measured["head_parts"])
+    return rows.set_index(["layer", "head"]).loc[head]
+
+
 @planted("function_word")
 def test_the_function_word_is_credited_if_no_head_reads_the_marked_cue(kind, seed):
-    [parts] = measured(kind, seed).record.of_pairs("head_parts")
-    shares, head = parts.shares, planted_model(kind, seed)[1].head_indices[0]
-    assert (shares["cue_only"][head], shares["other_only"][head]) == pytest.approx((0, 1), abs=0.02)
+    shares = parts_of_head(
+        measured(kind, seed).record, planted_model(kind, seed)[1].head_indices[0]
+    )
+    assert (shares["cue_only"], shares["other_only"]) == pytest.approx((0, 1), abs=0.02)
 
 
 @planted("two_step")
 def test_a_head_that_reads_a_token_in_between_takes_nothing_from_the_cue(kind, seed):
     head = planted_model(kind, seed)[1].head_indices[1]
-    [parts] = measured(kind, seed).record.of_pairs("head_parts")
-    shares = parts.shares
-    assert abs(shares["cue_only"][head]) < 0.02
+    assert abs(parts_of_head(measured(kind, seed).record, head)["cue_only"]) < 0.02
     assert heads_of(kind, seed)[0].loc[head, "attention_cue"] < 0.02
 
 

@@ -574,6 +574,10 @@ def test_further_columns_are_listed():
 EMPTY = "it is empty. Add one sentence per row."
 NO_ROWS = "it has no rows. Add one sentence per row."
 TWICE = "the header has 'text' twice, expected it once. Rename one of them."
+MANY = (
+    f"the columns sense, text are missing, got {', '.join(map(str, range(50)))}, expected at least "
+    "sense and text. Rename a column or add the missing one."
+)
 MISSING = (
     "the columns sense, text are missing, got word, start, expected at least sense and text. "
     "Rename a column or add the missing one."
@@ -599,6 +603,7 @@ MISSING = (
         ("mine", b"x", f"got a name without an ending, expected {FORMS}. Give one of these."),
         ("mine.csv", b"word,start\nbank,10\n", MISSING),
         ("mine.csv", b"word,sense,text,start,end,text\nbank,1,a bank,2,6,b\n", TWICE),
+        ("mine.jsonl", json.dumps(dict.fromkeys([*map(str, range(60)), "word"])).encode(), MANY),
     ],
 )
 def test_an_unreadable_file_is_refused_in_one_sentence(tmp_path, name, content, message):
@@ -619,18 +624,23 @@ def test_a_file_without_read_permission_is_refused(tmp_path, monkeypatch):
     )
 
 
-def test_bytes_that_are_not_utf8_are_reported_with_their_line(tmp_path):
-    for suffix, line in ((".jsonl", 2), (".csv", 3), (".tsv", 3)):
-        path = write(tmp_path / f"mine{suffix}", [BANK, MOLE | {"sense": "PLACE"}])
-        path.write_bytes(path.read_bytes().replace(b"PLACE", b"caf\xe9"))
-        step = "Save the file as UTF-8 (in a spreadsheet: CSV UTF-8)."
-        assert fails(path) == f"Cannot read {path}, line {line}: its bytes are not UTF-8. {step}"
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("suffix", SUFFIXES[:3])
+def test_bytes_that_are_not_utf8_are_reported_with_their_line(tmp_path, suffix, line_end, mark):
+    path = write(tmp_path / f"mine{suffix}", [BANK | {"sense": "é"}, MOLE | {"sense": "PLACE"}])
+    content = path.read_bytes().replace(b"\r\n", b"\n").replace(b"\n", line_end)
+    path.write_bytes(mark + content.replace(b"PLACE", b"caf\xe9"))
+    line = 2 if suffix == ".jsonl" else 3
+    step = "Save the file as UTF-8 (in a spreadsheet: CSV UTF-8)."
+    assert fails(path) == f"Cannot read {path}, line {line}: its bytes are not UTF-8. {step}"
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES[:3])
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 def test_a_file_in_utf16_is_read_and_damage_is_reported_with_its_line(tmp_path, suffix, encoding):
-    rows = [BANK | {"text": "Il fiume è un bank", "start": 14, "end": 18}, MOLE]
+    # A byte of "Ċ" is that of a line end.
+    rows = [BANK | {"text": "Il fiume Ċ un bank", "start": 14, "end": 18}, MOLE]
     path = write(tmp_path / f"mine{suffix}", rows)
     sentences = read_sentences(path).sentences
     mark = "\ufeff".encode(encoding)
@@ -777,6 +787,15 @@ def test_lines_that_cannot_be_parsed_are_reported(tmp_path, suffix, lines, start
     message = fails(path)
     assert message.startswith(f"Cannot read {path}, {start}")
     assert message.endswith((f"s bad). {AGAIN}", f"are bad). {AGAIN}"))
+
+
+def test_a_header_with_an_open_quotation_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text('\nword,"sense,text\nbank,1,The bank\n')
+    assert fails(path) == (
+        f"Cannot read {path}, line 2: the quotes or the fields cannot be read (unexpected end of "
+        "data), expected a closed field. Correct the header."
+    )
 
 
 def test_all_bad_rows_are_counted_and_a_parquet_row_is_named_by_its_number(tmp_path):

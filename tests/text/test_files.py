@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import re
 import tempfile
 from collections import Counter
@@ -19,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.errors import InputError
+from probe.text.files import sources
 from probe.text.lexicon import expand
 from probe.text.sentences import LeftOut, Sentence, as_corpus, read_sentences
 from probe.text.spans import covers_letters, plain
@@ -224,17 +226,24 @@ def test_cells_of_a_text_table_stay_text(tmp_path):
         assert (first.sense, second.sense, second.frame, first.start) == ("01", "NA", "null", 10)
 
 
+@pytest.mark.parametrize("mark", ["\u202e", "\u2067", "\u200f", "\x00", "\ufeff", "\u2028"])
+def test_marks_that_change_direction_or_look_like_a_line_end_are_text(tmp_path, mark):
+    rows = [BANK, BANK | {"text": f"The river bank {mark}."}]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    tables = [write(tmp_path / f"mine{suffix}", rows) for suffix in (".csv", ".tsv")]
+    for table in tables:
+        table.write_bytes(table.read_bytes().replace(b"\r\n", b"\r"))
+    for file in (path, *tables):
+        assert [row.text for row in read_sentences(file).sentences] == [row["text"] for row in rows]
+
+
 def test_marks_line_ends_and_blank_lines_of_other_systems_are_accepted(tmp_path):
     for suffix in SUFFIXES[:3]:
         path = write(tmp_path / f"mine{suffix}", [BANK, MOLE])
         lines = path.read_bytes().replace(b"\r\n", b"\n").split(b"\n")
         path.write_bytes(b"\xef\xbb\xbf" + b"\r\n\r\n".join(lines))
         assert [sentence.word for sentence in read_sentences(path).sentences] == ["bank", "mole"]
-    path = tmp_path / "mine.jsonl"  # a line separator inside a sentence ends no line
-    path.write_text(
-        json.dumps(BANK | {"text": "The river bank.\u2028Far."}, ensure_ascii=False), "utf-8"
-    )
-    assert read_sentences(path).sentences[0].text.endswith("\u2028Far.")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv"])
@@ -776,10 +785,10 @@ NAMES = "Expecting property name enclosed in double quotes"
         (".csv", 'bank,1,"The\nriver bank.",10,14\nbank,1\nbank,1,The bank, they said,4,8', ("line 5: got 2 fields, "
          "expected the 5 of the header (a text that contains the delimiter must be in quotation marks) "
          "(2 of 4 rows are bad). ")),
-        (".tsv", 'bank\t1\t"The bank\t5\t9\nbank\t1\tThe bank\t4\t8', ("line 3: the quotation mark before 'The bank' is "
-         "not closed in its line, expected a closed one or none (1 of 3 rows is bad). ")),
+        (".csv", 'bank,1,"The bank,4,8\nbank,1,The bank,4,8', ("line 3: the quotes or the fields cannot be read "
+         "(unexpected end of data), expected a closed field (1 of 2 rows is bad). ")),
     ],
-    ids=str.split("quotes list deep long field fields closed"),
+    ids=str.split("quotes list deep long field fields open"),
 )  # fmt: skip
 def test_lines_that_cannot_be_parsed_are_reported(tmp_path, suffix, lines, start):
     path = write(tmp_path / f"mine{suffix}", [BANK])
@@ -830,6 +839,29 @@ def test_a_folder_gives_the_sentences_of_all_its_files(tmp_path):
     )
     write(tmp_path / "b.jsonl", [BANK])
     assert read_sentences(tmp_path).sha256 != corpus.sha256
+
+
+def test_a_folder_in_a_folder_is_read_and_a_loop_of_links_ends(tmp_path):
+    folder = tmp_path / "blanks and ümlauts"
+    (folder / "deeper").mkdir(parents=True)
+    for name in ("b.jsonl", "deeper/a.jsonl", "notes.md"):
+        write(folder / "mine.jsonl", [BANK]).rename(folder / name)
+    (folder / "again").symlink_to(folder)
+    assert [source.name for source in sources([folder])] == ["b.jsonl", "deeper/a.jsonl"]
+
+
+def test_a_folder_without_a_readable_file_is_refused(tmp_path):
+    assert fails(tmp_path) == (
+        f"Cannot read sentences from the folder {tmp_path}: no file in it ends in .jsonl, .csv, "
+        ".tsv, .parquet, and no folder in it is a CoarseWSD-20 word folder. Give "
+        f"{FORMS}, or a folder of these."
+    )
+
+
+def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
+    os.mkfifo(tmp_path / "mine.jsonl")
+    for path in (tmp_path / "mine.jsonl", tmp_path):
+        assert fails(path).endswith(f"mine.jsonl: it is not a regular file. Give {FORMS}.")
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ LONGEST = (
     "results/test_circuit_frames.py",
     "charts/test_charts.py",
     "model/test_library_modules.py",
-    "package/test_fuzz.py",
+    "text/test_fuzz.py",
     "inference/test_known_answers.py",
     "walkthrough/test_walk_pair.py",
     "package/test_streams.py",

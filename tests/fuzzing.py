@@ -2,7 +2,7 @@
 
 Each target draws a case and tries it. The outcome is "taken", or "refused" with the message of a
 ProbeError. Any other outcome, such as a traceback or a lost row, is a failure.
-`tests/package/test_fuzz.py` tries a few dozen cases of each. `python tests/fuzzing.py` tries ten
+`tests/text/test_fuzz.py` tries a few dozen cases of each. `python tests/fuzzing.py` tries ten
 thousand of each, and records their number.
 """
 

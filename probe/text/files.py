@@ -39,10 +39,11 @@ COLUMNS = (
     "split",
 )
 FORMS = "a JSONL, CSV, TSV or Parquet file, or a CoarseWSD-20 word folder"
-COLUMNS_NAMED = 50  # columns of a JSONL file that an error may list
+COLUMNS_NAMED = 50  # columns that an error may list
 SHOWN = 40  # characters of a bad line in its flaw
 INDEX_DIGITS = 9  # digits of a word's number in a word folder, at most
 UTF16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
+LINE_END = re.compile("\r\n?|\n")
 SEPARATOR_LINE = re.compile('"?sep=.?"?', re.IGNORECASE)
 QUOTED = re.compile('"[^"]*"')
 # A cell and the tab after it. A cell in quotation marks has doubled quotation marks inside.
@@ -203,8 +204,9 @@ def _require_columns(path: Path | str, columns: Sequence[str]) -> None:
     names = ", ".join(absent)
     missing = f"the column {names} is" if len(absent) == 1 else f"the columns {names} are"
     raise InputError(
-        f"Cannot read sentences from {path}: {missing} missing, got {', '.join(columns)}, "
-        f"expected at least {' and '.join(REQUIRED)}. Rename a column or add the missing one."
+        f"Cannot read sentences from {path}: {missing} missing, got "
+        f"{', '.join(columns[:COLUMNS_NAMED])}, expected at least {' and '.join(REQUIRED)}. Rename "
+        "a column or add the missing one."
     )
 
 
@@ -240,15 +242,18 @@ def _text(path: Path) -> str:
     Raises InputError for a file in another encoding.
     """
     content = _content(path)
-    is_utf16 = content.startswith(UTF16)
-    line = 1
+    encoding = "UTF-16" if content.startswith(UTF16) else "UTF-8"
+    is_whole = True
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        is_whole = False
+        text = content[: error.start].decode(encoding)
     # Without a byte order mark, a NUL in the first line is half a character of UTF-16.
-    if is_utf16 or b"\0" not in content.partition(b"\n")[0]:
-        try:
-            return content.decode("utf-16" if is_utf16 else "utf-8-sig")
-        except UnicodeDecodeError as error:
-            line += content[: error.start].count(b"\n")
-    encoding = "UTF-16" if is_utf16 else "UTF-8"
+    has_half = "\0" in LINE_END.split(text, 1)[0]
+    if is_whole and not has_half:
+        return text.removeprefix("\ufeff")
+    line = 1 if has_half else len(LINE_END.split(text))
     raise InputError(
         f"Cannot read {path}, line {line}: its bytes are not {encoding}. Save the file as UTF-8 "
         "(in a spreadsheet: CSV UTF-8)."
@@ -269,10 +274,8 @@ def _read_jsonl(path: Path) -> list[FileRow]:
         if line.strip()
     ]
     # A row may lack a column.
-    columns = list(dict.fromkeys(name for row in rows for name in row.fields))
-    if columns:
-        required = [name for name in columns[COLUMNS_NAMED:] if name in REQUIRED]
-        _require_columns(path, columns[:COLUMNS_NAMED] + required)
+    if columns := list(dict.fromkeys(name for row in rows for name in row.fields)):
+        _require_columns(path, columns)
     return rows
 
 
@@ -307,7 +310,10 @@ def _read_delimited(path: Path, *, usual: str) -> list[FileRow]:
     split = _tab_rows(all_lines) if delimiter == "\t" else _csv_rows(all_lines, delimiter)
     # Tables from spreadsheets end in rows of empty cells.
     header, *rows = [row for row in split if any(row[1]) or row[2]] or [("line 1", [], None)]
-    columns = [_column(name) for name in header[1]]
+    where, names, flaw = header
+    if flaw and not names:
+        raise InputError(f"Cannot read {path}, {where}: {flaw}. Correct the header.")
+    columns = [_column(name) for name in names]
     _require_once(path, columns)
     if rows:
         _require_columns(path, columns)

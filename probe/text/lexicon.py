@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.errors import InputError
-from probe.text.sentences import LEXICON, NATURAL, Corpus, LeftOut, Sentence
+from probe.text.sentences import Corpus, LeftOut, Sentence
 
 __all__ = [
     "entry",
@@ -33,6 +33,10 @@ __all__ = [
     "showcase",
     "words",
 ]
+
+# Names of the sources.
+LEXICON = "the lexicon of probe"
+NATURAL = "sentences in natural English composed for probe"
 
 _FOLDER = Path(__file__).with_name("lexicon")
 _SHOWCASE = _FOLDER / "showcase.toml"

@@ -45,8 +45,6 @@ from probe.text.spans import (
     spans_of,
 )
 
-LEXICON = "the lexicon of probe"
-NATURAL = "sentences in natural English composed for probe"
 REPEATS = "repeats the sentence, span and sense of"
 # Characters: longer than the context of any supported model. The check is cheap compared with
 # tokenising such a text.
@@ -165,11 +163,6 @@ class Corpus:
         """The names of the further columns of the source, in the order of first appearance."""
         names = (name for sentence in self.sentences for name, _ in sentence.more)
         return tuple(dict.fromkeys(names))
-
-    @property
-    def is_lexicon(self) -> bool:
-        """Whether this is the lexicon, whose cues are single words before the word."""
-        return self.source == LEXICON
 
 
 # The source of a table made in Python.

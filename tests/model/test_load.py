@@ -6,6 +6,8 @@ import logging
 import os
 import pickle
 import re
+import resource
+import struct
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -575,3 +577,35 @@ def test_available_lists_what_ships_and_what_else_works() -> None:
         if row.kind == "embedded":
             assert re.fullmatch(r"(GPT-2|BERT|BART), \d+ layers x \d+ heads, d_model \d+", row.what)
             assert probe.load(row.name).origin.kind == "embedded"
+
+
+def test_a_config_with_absurd_sizes_is_refused_before_memory_is_allocated(copy):
+    raw = json.loads((copy / "config.json").read_text())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for key in ("n_layer", "n_embd", "vocab_size", "n_positions", "n_inner"):
+        (copy / "config.json").write_text(
+            json.dumps(raw | {key: 10**15 if key != "n_embd" else 4 * 10**14})
+        )
+        with pytest.raises(probe.ModelError):
+            probe.load(copy)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
+
+
+def test_a_header_larger_than_its_file_is_refused(copy):
+    file = copy / "model.safetensors"
+    whole = file.read_bytes()
+    for length in (2**63, 2**31, len(whole)):
+        file.write_bytes(struct.pack("<Q", length) + whole[8:])
+        with pytest.raises(probe.ModelError, match="corrupt"):
+            probe.load(copy)
+
+
+def test_links_to_model_files_are_followed_and_a_broken_link_is_refused(copy, tmp_path):
+    weights = copy / "model.safetensors"
+    weights.rename(tmp_path / "blob")
+    weights.symlink_to(tmp_path / "blob")
+    assert probe.load(copy).config.n_layers == 2
+    weights.unlink()
+    weights.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(probe.ModelError, match="safetensors"):
+        probe.load(copy)

@@ -262,7 +262,7 @@ def test_sentences_with_a_longer_cue_are_left_out_and_counted():
         "the cue 'river' is more than one token here"
     }
     assert shorter.left_out[0].where == "bank/looks/1/0 (river)"
-    assert shorter.is_lexicon and shorter.sha256 == corpus.sha256
+    assert (shorter.source, shorter.sha256) == (corpus.source, corpus.sha256)
     again = lexicon.keep_one_token_cues(shorter, lambda text: text != " loan")
     assert again.left_out[: 9 * 4] == shorter.left_out and len(again.left_out) == 2 * 9 * 4
 
@@ -271,7 +271,6 @@ def test_sentences_without_a_known_cue_are_kept():
     sentence = Sentence("bank", "river", "The bank was steep.", 4, 8)
     corpus = lexicon.Corpus((sentence,), (), "mine.jsonl", "0")
     assert lexicon.keep_one_token_cues(corpus, lambda text: False) == corpus
-    assert not corpus.is_lexicon
 
 
 def test_the_hash_of_the_lexicon_follows_its_files():

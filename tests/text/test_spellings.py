@@ -4,7 +4,6 @@ import unicodedata
 
 import pytest
 
-from probe.errors import InputError
 from probe.experiments.material import spelled
 from probe.text.cues import infer_cues
 from probe.text.sentences import read_sentences
@@ -92,13 +91,6 @@ def test_parts_of_a_split_share_no_cue_in_another_spelling():
         for holdout in split.holdouts:
             train, test = ({cues[row] for row in part} for part in (holdout.train, holdout.test))
             assert not train & test
-
-
-def test_senses_that_differ_in_a_joiner_only_are_refused():
-    row = {"word": "bank", "text": "The river bank"}
-    senses = [row | {"sense": "می\u200cرود"}, row | {"sense": "میرود"}]
-    with pytest.raises(InputError, match="which differ in capital letters or joiners only"):
-        read_sentences(senses)
 
 
 def test_a_word_is_found_and_named_in_any_spelling():

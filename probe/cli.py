@@ -211,10 +211,11 @@ def report(
 
     with progress_bar() as progress:
         from probe.pages.write import write
-        from probe.studies.study import ANSWERED, Study, study
+        from probe.studies.study import Study, study
 
         def write_page(result: Study) -> Path:
-            progress("writing", ANSWERED if result.unfinished else 0.98)
+            if not result.unfinished:
+                progress("writing", 0.98)
             return write(result, out, command=command(cast("list[str]", result.options["words"])))
 
         loaded = _load(model, device, dtype)

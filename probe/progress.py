@@ -1,6 +1,8 @@
 """Progress of long work: how it is reported to the caller."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from time import monotonic
 
 # Called with the name of the current stage, and the share of all work that is finished, 0 to 1.
 Progress = Callable[[str, float], None]
@@ -16,11 +18,10 @@ def unreported(name: str) -> None:
     """A stage whose progress is not reported."""
 
 
-def part_of(report: Progress, first: float, last: float, *, name: str | None = None) -> Progress:
+def part_of(report: Progress, first: float, last: float) -> Progress:
     """Progress of a part of the work, which is reported as a share of all work.
 
     first, last: the shares of all work that are finished when the part begins and ends
-    name: reported instead of the stages of the part
 
     Example:
         >>> from probe.progress import part_of
@@ -31,28 +32,52 @@ def part_of(report: Progress, first: float, last: float, *, name: str | None = N
 
     def report_part(stage: str, share: float) -> None:
         # Rounding could exceed the end of the part, and the next part would then go back.
-        report(name or stage, min(last, first + share * (last - first)))
+        report(stage, min(last, first + share * (last - first)))
 
     return report_part
 
 
-def stages(report: Progress, seconds: Mapping[str, float]) -> Begin:
-    """`begin(name)`, which reports that a stage begins and all earlier ones are finished.
+class Countdown:
+    """Reports the share of the time of some work that has passed, whenever a stage begins.
 
-    seconds: about how long each stage takes, in their order; only the ratios count
+    A stage is expected to take as long as the last time, for the word before. How long it takes the
+    first time is estimated from the stages that have run.
 
-    Example:
-        >>> from probe.progress import stages
-        >>> begin = stages(lambda name, share: print(name, share), {"reading": 10, "swaps": 30})
-        >>> begin("swaps")
-        swaps 0.25
+    seconds: about how long each stage takes; only the ratios count
+    planned: how often each stage is to be run
     """
-    total = max(sum(seconds.values()), 1e-9)
-    finished: dict[str, float] = {}
-    for name in seconds:
-        finished[name] = sum(seconds[earlier] for earlier in finished) / total
 
-    def begin(name: str) -> None:
-        report(name, finished[name])
+    def __init__(
+        self, report: Progress, seconds: Mapping[str, float], planned: Mapping[str, int]
+    ) -> None:
+        self._report = report
+        self._seconds = seconds
+        self._left = Counter(planned)
+        self._took: dict[str, float] = {}
+        self._stage = ""
+        self._share = 0.0
+        self._started = self._stage_started = monotonic()
 
-    return begin
+    def begin(self, stage: str, name: str = "") -> None:
+        """Report that a stage begins and the one before it is finished.
+
+        name: reported instead of the stage
+        """
+        now = monotonic()
+        if self._stage:
+            self._took[self._stage] = now - self._stage_started
+            self._left[self._stage] -= 1
+        self._stage, self._stage_started = stage, now
+        passed = now - self._started
+        left = sum(self._expected(each) * number for each, number in self._left.items())
+        # A stage may take longer than expected, but what is finished is not undone.
+        self._share = max(self._share, passed / (passed + left) if left > 0 else 1.0)
+        self._report(name or stage, self._share)
+
+    def _expected(self, stage: str) -> float:
+        """About how many seconds a stage will take."""
+        if stage in self._took:
+            return self._took[stage]
+        usual = sum(self._seconds[each] for each in self._took)
+        pace = sum(self._took.values()) / usual if usual else 1.0
+        return pace * self._seconds[stage]

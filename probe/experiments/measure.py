@@ -27,7 +27,7 @@ from probe.experiments.table import every_experiment
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.patching.kept_keys import keeping
-from probe.progress import Begin, Progress, silent, stages, unreported
+from probe.progress import Begin, Countdown, Progress, silent, unreported
 from probe.stats import axes
 from probe.stats.axes import SenseAtDepth
 from probe.stats.limits import GATE
@@ -85,7 +85,8 @@ def measure(
         >>> record.pairs[0].raw_effect.shape  # layer head depth measure
         (4, 4, 5, 2)
     """
-    begin = stages(report, seconds_of(options.experiments))
+    planned = unfinished(options.experiments, earlier) | {READING}
+    begin = Countdown(report, stage_seconds(), Counter(planned)).begin
     run = start(
         model,
         material,
@@ -98,14 +99,15 @@ def measure(
     return proceed(run, options.experiments, begin=begin)
 
 
-def seconds_of(experiments: Collection[str]) -> dict[str, float]:
+def stage_seconds() -> dict[str, float]:
     """About how long every stage of a word takes."""
-    of_experiments = {
-        name: experiment.SECONDS
-        for name, experiment in every_experiment().items()
-        if name in experiments
-    }
-    return SECONDS | of_experiments
+    return SECONDS | {name: experiment.SECONDS for name, experiment in every_experiment().items()}
+
+
+def unfinished(experiments: Collection[str], record: WordRecord | None) -> set[str]:
+    """The stages, after the sentences are read, that a word with this record still needs."""
+    finished = set() if record is None else {SWAPPING, *record.measured}
+    return {SWAPPING, *experiments} - finished
 
 
 def start(

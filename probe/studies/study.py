@@ -5,6 +5,7 @@ certifies the model, measures word by word (`probe.experiments.measure`) and ret
 per question (`probe.results.frames`). A Study holds these frames, and no tensors.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -23,7 +24,7 @@ from probe.experiments.material import (
     prepare,
     sentences_of,
 )
-from probe.experiments.measure import measure_gates
+from probe.experiments.measure import measure_gates, stage_seconds
 from probe.experiments.observe import split_senses
 from probe.experiments.options import NounPlan, Options
 from probe.experiments.record import WordRecord
@@ -35,7 +36,7 @@ from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify
 from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
-from probe.progress import Progress, part_of, silent
+from probe.progress import Countdown, Progress, part_of, silent
 from probe.provenance import Origin
 from probe.results import frames as tables
 from probe.results.findings import WordFindings, findings
@@ -54,12 +55,12 @@ FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
 NOUNS_PER_PAIR = 6  # unambiguous nouns that replace the word in each pair of sentences
 MLPS_PER_PAIR = 3  # of these nouns, with which every MLP is also swapped
 MORE_PAIRS = 24  # of sentences, in addition to the swapped ones, on which nouns' axes are fitted
-# Progress when the certificate starts, when measuring starts, when the answer is ready, and when
-# tables start.
-CERTIFYING = 0.05
-CERTIFIED = 0.1
-ANSWERED = 0.5
-MEASURED = 0.9
+# Progress when the certificate starts, when measuring starts, and when the tables are ready.
+CERTIFYING = 0.01
+CERTIFIED = 0.02
+FINISHED = 0.98
+TABLES = "tables"  # the stage after a pass over the words
+TABLES_SECONDS = 5.0  # as the experiments say of theirs, and with the page
 
 
 @dataclass(frozen=True)
@@ -274,20 +275,26 @@ def study(
     word_records = WordRecords(model, _word_jobs(inputs, out), inputs.word_options)
     all_experiments = inputs.experiments
     answering_experiments = [name for name in all_experiments if every_experiment()[name].ANSWERS]
-    share_done = CERTIFIED
+    passes = [all_experiments]
     # The answer comes first: its page can be read while the other experiments run.
     if (
         answered
         and answering_experiments != all_experiments
         and not word_records.have(all_experiments)
     ):
-        until_answer = part_of(progress, CERTIFIED, ANSWERED)
-        answered(
-            _run_experiments(inputs, certificate, word_records, answering_experiments, until_answer)
-        )
-        share_done = ANSWERED
-    until_tables = part_of(progress, share_done, MEASURED)
-    return _run_experiments(inputs, certificate, word_records, all_experiments, until_tables)
+        passes = [answering_experiments, all_experiments]
+    countdown = Countdown(
+        part_of(progress, CERTIFIED, FINISHED),
+        stage_seconds() | {TABLES: TABLES_SECONDS},
+        word_records.planned(passes) + Counter({TABLES: len(passes)}),
+    )
+    for names in passes:
+        records = word_records.measure(names, countdown)
+        countdown.begin(TABLES)
+        result = _assemble(inputs, certificate, records, names)
+        if answered and result.unfinished:
+            answered(result)
+    return result
 
 
 def _checked_options(
@@ -392,23 +399,6 @@ def _word_jobs(inputs: StudyInputs, out: str | Path | None) -> list[WordJob]:
         WordJob(material, inputs.splits[material.word], files.get(material.word))
         for material in inputs.materials
     ]
-
-
-def _run_experiments(
-    inputs: StudyInputs,
-    certificate: Certificate,
-    word_records: WordRecords,
-    experiments: Sequence[str],
-    progress: Progress,
-) -> Study:
-    """The study after some experiments on every word; an experiment that has been run is not run
-    again.
-
-    progress: called with shares of this part of the work
-    """
-    records = word_records.measure(experiments, progress)
-    progress("tables", 1.0)
-    return _assemble(inputs, certificate, records, experiments)
 
 
 def _assemble(

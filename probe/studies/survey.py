@@ -212,7 +212,7 @@ def survey(
             run,
             job,
             by_file,
-            part_of(progress, CERTIFIED, MEASURED, name="words"),
+            part_of(progress, CERTIFIED, MEASURED),
             report_within_words=workers is None and scheduler is None,
         )
         progress("summary", MEASURED)
@@ -254,7 +254,7 @@ def _cautions(
 
 @dataclass(frozen=True)
 class SurveyPlan:
-    """What a survey would measure, and how long it would take.
+    """What a survey would measure.
 
     unread: the number of sentences left out during reading, by reason
     """
@@ -437,8 +437,8 @@ def _measure_words(
             tasks.append((job, file, sentences, record))
     finished = len(by_file) - len(tasks)
 
-    def within_word(stage: str, share: float) -> None:
-        progress(stage, (finished + share) / len(by_file))
+    def within_word(_stage: str, share: float) -> None:
+        progress("words", (finished + share) / len(by_file))
 
     task = partial(_word_task, progress=within_word) if report_within_words else _word_task
     for result in run(task, tasks):

@@ -12,6 +12,7 @@ measures what is missing.
 
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -21,7 +22,7 @@ from typing import Any
 
 from probe.errors import InputError, ModelError
 from probe.experiments.material import Material, SensePairSplits
-from probe.experiments.measure import READING, SWAPPING, proceed, seconds_of, start
+from probe.experiments.measure import READING, proceed, start, unfinished
 from probe.experiments.options import Options
 from probe.experiments.record import WordRecord
 from probe.experiments.run import LEADERS, Run
@@ -31,7 +32,7 @@ from probe.inference.within import word_evidence
 from probe.model.load import load, untrained
 from probe.model.model import Model
 from probe.patching.sets import HeadIndex
-from probe.progress import Begin, Progress, part_of, stages
+from probe.progress import Begin, Countdown
 from probe.provenance import content_key
 from probe.results import frames as tables
 from probe.results.leading import named
@@ -203,45 +204,34 @@ class WordRecords:
         """Whether every word has these experiments already."""
         return all(record is not None and record.has(experiments) for record in self.records)
 
-    def measure(self, experiments: Collection[str], progress: Progress) -> list[WordRecord]:
-        """The record of every word with these experiments and no others.
+    def planned(self, passes: Sequence[Collection[str]]) -> Counter[str]:
+        """How often each stage of the work is still to be run.
 
-        progress: called with the word that is measured and the share of the work that is done
+        passes: over all words, each with the experiments that a word has afterwards
         """
-        plans = [self._plan(number, experiments) for number in range(len(self.words))]
-        seconds = [sum(plan.values()) for plan in plans]
-        total = max(sum(seconds), 1e-9)
+        stages: Counter[str] = Counter()
+        for record in self.records:
+            earlier: set[str] = set()
+            for experiments in passes:
+                missing = unfinished(experiments, record) - earlier
+                earlier |= missing
+                stages.update({*missing, READING} if missing else ())
+        # Only the states of the last word are in memory, so several words are read again.
+        if len(self.words) == 1:
+            stages[READING] = min(1, stages[READING])
+        return stages
+
+    def measure(self, experiments: Collection[str], countdown: Countdown) -> list[WordRecord]:
+        """The record of every word with these experiments and no others."""
         records = []
-        finished = 0.0
         for number, word in enumerate(self.words):
             record = self.records[number]
             if record is None or not record.has(experiments):
-                first = finished / total
-                last = (finished + seconds[number]) / total
-                word_progress = part_of(progress, first, last, name=word.material.word)
-                begin = stages(word_progress, plans[number])
+                begin = partial(countdown.begin, name=word.material.word)
                 record = self._measure(word, record, experiments, begin)
                 self.records[number] = record
             records.append(record.only(experiments))
-            finished += seconds[number]
         return records
-
-    def _plan(self, number: int, experiments: Collection[str]) -> dict[str, float]:
-        """About how long the stages take that a word still needs.
-
-        number: of the word
-        """
-        record = self.records[number]
-        plan = seconds_of(experiments)
-        if record is None:
-            return plan
-        if record.has(experiments):
-            return {}
-        finished = {SWAPPING, *record.measured}
-        # Only the states of the last word are in memory, so several words are read again.
-        if self._run is not None and len(self.words) == 1:
-            finished.add(READING)
-        return {stage: seconds for stage, seconds in plan.items() if stage not in finished}
 
     def _measure(
         self,

@@ -5,19 +5,55 @@ from dataclasses import replace
 import pytest
 
 import probe
+from probe import progress
 from probe.experiments.material import prepare
 from probe.experiments.measure import measure
 from probe.experiments.observe import split_senses
-from probe.progress import stages
+from probe.experiments.table import every_experiment
+from probe.progress import Countdown
 from probe.studies.study import STUDY_DEFAULTS
 
+SECONDS = {"read": 10.0, "swap": 30.0}  # as stages are declared
 
-def test_a_stage_begins_where_the_earlier_stages_end():
+
+def shares(monkeypatch, took, planned):
+    """The share that is reported when each stage begins, and the time left that follows from it.
+
+    took: the stages in their order, and how long each really takes
+    """
+    now = 100.0
+    monkeypatch.setattr(progress, "monotonic", lambda: now)
     reports = []
-    begin = stages(lambda name, share: reports.append((name, share)), {"a": 60, "b": 30, "c": 10})
-    for name in ("a", "b", "c"):
-        begin(name)
-    assert reports == [("a", 0), ("b", 0.6), ("c", 0.9)]
+    countdown = Countdown(lambda *report: reports.append((*report, now - 100)), SECONDS, planned)
+    for stage, seconds in took:
+        countdown.begin(stage)
+        now += seconds
+    return [
+        (name, share, passed / share - passed if share else None) for name, share, passed in reports
+    ]
+
+
+def test_the_first_word_sets_the_time_of_the_others(monkeypatch):
+    # Half as fast as declared, and the swaps are a smaller part of the work.
+    word = [("read", 20), ("swap", 40)]
+    reports = shares(monkeypatch, 3 * word, {"read": 3, "swap": 3})
+    assert [name for name, *_ in reports] == 3 * ["read", "swap"]
+    left = [seconds for *_, seconds in reports[1:]]
+    # After one stage the declared seconds count, at the pace so far; then what the stages took.
+    assert left == pytest.approx([2 * 20 + 3 * 60, 120, 100, 60, 40])
+    assert [share for _, share, _ in reports] == sorted(share for _, share, _ in reports)
+
+
+def test_a_stage_that_takes_longer_than_expected_undoes_nothing(monkeypatch):
+    took = [("read", 1), ("swap", 1), ("read", 1), ("swap", 97), ("swap", 1)]
+    reported = [share for _, share, _ in shares(monkeypatch, took, {"read": 2, "swap": 3})]
+    assert reported == sorted(reported) and reported[-1] < 1
+
+
+def test_a_stage_that_is_not_run_takes_no_time(monkeypatch):
+    took = [("swap", 5), ("swap", 5)]
+    reported = [share for _, share, _ in shares(monkeypatch, took, {"read": 0, "swap": 2})]
+    assert reported == [0, 0.5]
 
 
 @pytest.mark.real_model
@@ -36,8 +72,9 @@ def test_every_stage_of_a_word_is_reported_in_order():
         report=lambda name, share: reports.append((name, share)),
     )
     shares = [share for _, share in reports]
-    assert shares == sorted(shares) and shares[0] == 0 and shares[-1] < 1
-    assert {name for name, _ in reports} == {
-        *("reading the sentences", "swapping heads"),
-        *options.experiments,
-    }
+    assert shares == sorted(shares) and shares[0] < 0.01 and shares[-1] < 1
+    assert [name for name, _ in reports] == [
+        "reading the sentences",
+        "swapping heads",
+        *every_experiment(),
+    ]

@@ -71,6 +71,8 @@ def _sentences(
 ) -> tuple[list[Section], list[Section], str]:
     """The sentences that a head reads: of each meaning the one with the most attention to the cue,
     then the others; and the mean attention to a sink."""
+    if "readings" not in finding.rows:
+        return [], [], ""
     rows = of_head(finding.rows["readings"], head)
     if rows.empty:
         return [], [], ""

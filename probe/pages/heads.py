@@ -57,10 +57,11 @@ def _mlps(frames: Frames) -> pd.DataFrame:
     """The columns of a map besides the heads: the mixers of a hybrid, then the MLPs, compared with
     unambiguous nouns where that was measured, else from the trace by position."""
     compared = charts.mlps_beside_nouns(frames["mlps"])
-    traced = charts.mlps_at_word(frames["positions"])
-    mixers = charts.mixers_at_word(frames["mixers"])
-    only_traced = traced[~traced["word"].isin(compared["word"])]
-    return pd.concat([mixers, compared, only_traced], ignore_index=True)
+    columns = [charts.mixers_at_word(frames["mixers"]), compared]
+    if "positions" in frames:
+        traced = charts.mlps_at_word(frames["positions"])
+        columns.append(traced[~traced["word"].isin(compared["word"])])
+    return pd.concat(columns, ignore_index=True)
 
 
 def _clear_and_all(finding: WordFindings) -> tuple[int, int]:

@@ -37,7 +37,9 @@ def examples(findings: Mapping[str, WordFindings]) -> dict[str, Section]:
     """
     by_word = {}
     for word, finding in findings.items():
-        readings = finding.rows["readings"]
+        readings = finding.rows.get("readings")
+        if readings is None:
+            continue
         read = set(zip(readings["layer"], readings["head"], strict=True))
         leading = next((head for head in finding.named if (head.layer, head.head) in read), None)
         if leading is not None:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from made_words import LAYERS, effects_of, made_word, unmeasured
 
-from probe.experiments.sets import CarriedSets
+from probe.experiments.carried_sets import CarriedSets
 from probe.inference.across import sets_frames, summarise
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin

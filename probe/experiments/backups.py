@@ -15,8 +15,7 @@ from probe.experiments import design
 from probe.experiments.columns import Table
 from probe.experiments.design import Pairs
 from probe.experiments.run import Run, SwappedPair
-from probe.experiments.sets import moved_toward_donor
-from probe.experiments.swaps import PairEffects
+from probe.experiments.swaps import PairEffects, moved_toward_donor
 from probe.model.weights import Weights
 from probe.patching.inputs import Rows
 from probe.patching.sets import HeadIndex, mask_of

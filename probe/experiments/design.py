@@ -18,9 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from probe.patching.sets import HeadIndex
 from probe.stats import resampling
-from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
 from probe.text.sentences import Sentence
 from probe.text.splits import CrossFit, Link, components
@@ -73,20 +71,6 @@ class Pairs:
         `-> draws pair`
         """
         return bootstrap([self])
-
-
-@dataclass(frozen=True, eq=False)
-class Ranked:
-    """Pairs of two senses, with an order of the heads that comes from other sentences.
-
-    axes: the axes along which the pairs are read
-    pairs: the pairs
-    order: the heads, best first
-    """
-
-    axes: HeldOutAxes
-    pairs: Pairs
-    order: tuple[HeadIndex, ...]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
-"""How few heads are enough: faithfulness and necessity of sets of heads (`probe.patching.sets`),
-compared with random sets of the same layers.
+"""How few heads are enough?
+
+Faithfulness and necessity of sets of heads (`probe.patching.sets`), compared with random sets of
+the same layers.
 
 M is the sense coordinate, and the donor is a sentence of the other sense. F is a ratio of sums over
 pairs in both directions. The order of heads is taken from other sentences than the curve is
@@ -7,32 +9,30 @@ measured on, separately for every holdout. A ranking is informative if its sets 
 random sets with the same number of heads in every layer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+import pandas as pd
 from torch import Tensor
 
 from probe.experiments import swaps
-from probe.experiments.columns import Column, Columns, Table, as_elsewhere, from_parts, with_ends
-from probe.experiments.design import (
-    Pairs,
-    Ranked,
-    bootstrap,
-    interval_over_senses,
-    make_pairs,
-    spread,
+from probe.experiments.columns import (
+    Column,
+    Table,
+    as_elsewhere,
+    dataset,
+    or_missing,
+    rows,
+    with_ends,
 )
-from probe.experiments.observe import Observation
+from probe.experiments.design import Pairs, bootstrap, interval_over_senses, make_pairs, spread
 from probe.experiments.record import WordRecord
 from probe.experiments.run import Run, SwappedPair
-from probe.experiments.swaps import run_swaps
+from probe.experiments.swaps import moved_toward_donor
 from probe.model.weights import Weights
-from probe.patching.heads import swap_heads, swap_sets
 from probe.patching.inputs import Rows
 from probe.patching.sets import (
     RANDOM_SETS,
@@ -48,96 +48,36 @@ from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
 
+if TYPE_CHECKING:
+    import xarray as xr
+
 ORDER = 75
 NEEDS = ()
 ANSWERS = False
+HEADING = "travels"
+TITLE = "How few heads are enough"
 SECONDS = 7.0
 CURVE_PAIRS = 12  # pairs of sentences that the sets of a word's curve are run on
-CARRIED_SIZES = (1, 2, 4, 8)  # numbers of other words' top heads that are tried on a held-out word
-CARRIED_RANDOM = 20  # random sets of each of these sizes, with the same number of heads per layer
 ENOUGH = 0.9  # faithfulness at which a set of heads counts as enough
 
 
 @dataclass(frozen=True, eq=False)
-class Curves:
-    """Faithfulness and necessity of the top heads of an order, and faithfulness of random sets
-    with the same number of heads in every layer.
+class Ranked:
+    """Pairs of two senses, with an order of the heads that comes from other sentences.
 
+    axes: the axes along which the pairs are read
+    pairs: the pairs
     order: the heads, best first
-    pairs: the number of pairs of sentences
-    sizes: the numbers of top heads
-    faithfulness, necessity: `size`
-    faithfulness_interval, necessity_interval: `size` each, the lower and the upper ends of the 95 %
-        bootstrap intervals
-    random_sizes: the sizes at which random sets were drawn
-    random: `random_size set`, the faithfulness of each random set
     """
 
+    axes: HeldOutAxes
+    pairs: Pairs
     order: tuple[HeadIndex, ...]
-    pairs: int
-    sizes: tuple[int, ...]
-    faithfulness: Array
-    faithfulness_interval: tuple[Array, Array]
-    necessity: Array
-    necessity_interval: tuple[Array, Array]
-    random_sizes: tuple[int, ...]
-    random: Array
-
-    @property
-    def area(self) -> float:
-        """Mean faithfulness over the fraction of heads in the set, by the trapezoid rule; close to
-        1 if a single head is enough.
-        """
-        share = np.asarray(self.sizes) / len(self.order)
-        return float(np.trapezoid(self.faithfulness, share))
-
-    @property
-    def smallest_size(self) -> int | None:
-        """The smallest number of top heads with F >= ENOUGH; None if no set reaches it."""
-        return _smallest_enough(self.sizes, self.faithfulness)
 
 
-def _smallest_enough(sizes: Sequence[int], faithfulness: Array) -> int | None:
-    """The smallest size with F >= ENOUGH; None without such a size."""
-    for size, value in zip(sizes, faithfulness, strict=True):
-        if value >= ENOUGH:
-            return size
-    return None
-
-
-RECORDS = (Curves,)
-
-
-def _curves(record: WordRecord) -> Iterator[Columns]:
-    curves: Curves | None = record.measured.get("sets")
-    if curves is None:
-        return
-    added = []
-    for smaller, size in pairwise((0, *curves.sizes)):
-        new_heads = curves.order[smaller:size]
-        added.append(", ".join(f"L{layer}H{head}" for layer, head in new_heads) or None)
-    columns: dict[str, Any] = {
-        "word": record.word,
-        "area": curves.area,
-        "smallest": curves.smallest_size,
-        "pairs": curves.pairs,
-        "size": curves.sizes,
-        "added": added,
-    }
-    for name in ("faithfulness", "necessity"):
-        low, high = getattr(curves, f"{name}_interval")
-        columns |= {name: getattr(curves, name), f"{name}_low": low, f"{name}_high": high}
-    yield columns
-
-
-def _random_sets(record: WordRecord) -> Iterator[Columns]:
-    curves: Curves | None = record.measured.get("sets")
-    if curves is None:
-        return
-    for size, values in zip(curves.random_sizes, curves.random, strict=True):
-        # F is NaN if a swap of all heads moves nothing.
-        defined = values[~np.isnan(values)]
-        yield {"word": record.word, "size": size, "faithfulness": defined}
+def drawn_sets(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
+    """A row for each random set; F is NaN, and has no row, if a swap of all heads moves nothing."""
+    return rows(record, data).dropna(subset="faithfulness")
 
 
 GAP = "fraction of the sense gap"
@@ -159,18 +99,19 @@ TABLES = {
                 Column("1 - F of all other heads (1: the gap is lost without this set)", GAP),
             ),
         },
-        from_parts(_curves),
+        rows,
+        missing=("smallest",),
     ),
     "random_sets": Table(
         "faithfulness of random sets with the same number of heads per layer",
         as_elsewhere("word", "size", "faithfulness"),
-        from_parts(_random_sets),
+        drawn_sets,
     ),
 }
 
 
-def measure(run: Run) -> Curves | None:
-    """The curves of a word; None if no heads were swapped.
+def measure(run: Run) -> "dict[str, xr.Dataset] | None":
+    """The curves of a word, and the random sets, by table; None if no heads were swapped.
 
     The order of heads for a pair is taken from the pairs that its holdout learns from.
     """
@@ -261,8 +202,9 @@ def run_curves(
     depth: int,
     *,
     seed: int,
-) -> Curves:
-    """The curves over all groups, each group run with the top heads of its order.
+) -> "dict[str, xr.Dataset]":
+    """The curves over all groups, each group run with the top heads of its order, and random sets
+    with the same number of heads in every layer. `size`, and `size random_set`
 
     texts: the texts that z was read from, row by row
     z: `row layer head d_head`
@@ -289,23 +231,62 @@ def run_curves(
     by_senses = [*word_units.values()]
     estimate = faithfulness(moves.sum(0))
     low, high = interval_over_senses(faithfulness(weight @ moves), estimate, by_senses)
-    # necessity = 1 - F(all other heads), so the ends of its interval change places
     of_first, without = np.split(estimate, 2)
     low_of_first, low_without = np.split(low, 2)
     high_of_first, high_without = np.split(high, 2)
 
     random_sizes = _random_sizes(sizes, of_first)
-    return Curves(
-        order=tuple(order),
-        pairs=sum(map(len, all_pairs)),
-        sizes=sizes,
-        faithfulness=of_first,
-        faithfulness_interval=(low_of_first, high_of_first),
-        necessity=1 - without,
-        necessity_interval=(1 - high_without, 1 - low_without),
-        random_sizes=random_sizes,
-        random=_random_curves(weights, texts, z, groups, random_sizes, seed=seed),
-    )
+    random = _random_curves(weights, texts, z, groups, random_sizes, seed=seed)
+    by_size = {
+        "added": [_names(order[smaller:size]) for smaller, size in pairwise((0, *sizes))],
+        "faithfulness": of_first,
+        "faithfulness_low": low_of_first,
+        "faithfulness_high": high_of_first,
+        # necessity = 1 - F(all other heads), so the ends of its interval change places
+        "necessity": 1 - without,
+        "necessity_low": 1 - high_without,
+        "necessity_high": 1 - low_without,
+    }
+    numbers = {
+        "area": area(sizes, of_first),
+        "smallest": or_missing([smallest_enough(sizes, of_first)])[0],
+        "pairs": sum(map(len, all_pairs)),
+    }
+    return {
+        "curves": dataset(
+            TABLES,
+            {name: ("size", values) for name, values in by_size.items()}
+            | {name: ("", number) for name, number in numbers.items()},
+            coordinates={"size": ("size", sizes)},
+        ),
+        "random_sets": dataset(
+            TABLES,
+            {"faithfulness": ("size random_set", random)},
+            coordinates={"size": ("size", random_sizes)},
+        ),
+    }
+
+
+def _names(heads: Sequence[HeadIndex]) -> str:
+    """The names of heads, e.g. L0H1, L2H3."""
+    return ", ".join(f"L{layer}H{head}" for layer, head in heads)
+
+
+def area(sizes: Sequence[int], faithfulness: Array) -> float:
+    """Mean faithfulness over the fraction of heads in the set, by the trapezoid rule; close to 1 if
+    a single head is enough.
+
+    sizes: up to all heads
+    """
+    return float(np.trapezoid(faithfulness, np.asarray(sizes) / sizes[-1]))
+
+
+def smallest_enough(sizes: Sequence[int], faithfulness: Array) -> int | None:
+    """The smallest number of top heads with F >= ENOUGH; None if no set reaches it."""
+    for size, value in zip(sizes, faithfulness, strict=True):
+        if value >= ENOUGH:
+            return size
+    return None
 
 
 def _random_curves(
@@ -346,7 +327,7 @@ def _random_sizes(sizes: Sequence[int], faithfulness: Array) -> tuple[int, ...]:
     """
     all_heads = sizes[-1]
     random_sizes = {*np.geomspace(1, all_heads - 1, SIZES).round().astype(int).tolist()}
-    enough = _smallest_enough(sizes, faithfulness)
+    enough = smallest_enough(sizes, faithfulness)
     if enough is not None and enough < all_heads:
         random_sizes.add(enough)
     return tuple(sorted(random_sizes))
@@ -363,129 +344,3 @@ def _moved_from_all(weights: Weights, texts: Rows, z: Tensor, group: Ranked, mas
     empty_set = np.zeros((1, *masks.shape[1:]), dtype=bool)
     head_sets = np.concatenate([empty_set, masks])
     return -moved_toward_donor(weights, texts, z, group.axes, group.pairs, head_sets)
-
-
-def moved_toward_donor(
-    weights: Weights, texts: Rows, z: Tensor, axes: HeldOutAxes, pairs: Pairs, head_sets: Mask
-) -> Array:
-    """How far M moves toward the donor if all heads outside a set have the donor's z.
-
-    `-> row set`, read after the layers of z
-
-    z: `row layer head d_head`
-    head_sets: `set layer head`
-
-    Each pair has two rows: `b` with donor `a`, then `a` with donor `b`.
-    """
-    recipients = [row for pair in zip(pairs.b, pairs.a, strict=True) for row in pair]
-    donors = [row for pair in zip(pairs.a, pairs.b, strict=True) for row in pair]
-    # The rows of a holdout share a direction. All rows are read along every direction, and each
-    # row's direction is selected below.
-    cells, cell_of_row = np.unique(axes.cell[recipients], return_inverse=True)
-    depth = z.shape[1]
-    directions = (axes.u[cells, depth] / axes.fitted_gap[cells, depth, None]).to(z.dtype)
-    moves = swap_sets(
-        weights,
-        [texts[row] for row in recipients],
-        z[donors],
-        torch.from_numpy(head_sets),
-        directions,
-    )
-    along_axis = moves.double().numpy()[np.arange(len(recipients)), :, cell_of_row]
-    # b moves up the axis toward a, and a moves down toward b.
-    signs = np.tile([1.0, -1.0], len(pairs))[:, None]
-    return np.asarray(along_axis * signs)
-
-
-# --- heads of other words -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class CarriedSets:
-    """How much of a word's sense is carried by sets of heads that were chosen on other words.
-
-    The numbers are M(S) - M(none), with the heads outside S taking the donor's z, as the mean over
-    pairs and both directions, in units of the residual stream at the read-out layer.
-
-    word: the word, on which `left_out` was not chosen
-    sizes: the numbers of top heads
-    whole: of all heads; the faithfulness of a set is its number divided by this
-    left_out: `size`, of the top heads of the other words' order
-    word_order: `size`, of the top heads of the word's order, which is taken from other pairs than
-        it is measured on
-    random: `size draw`, of random sets with the same number of heads in every layer as `left_out`
-    """
-
-    word: str
-    sizes: tuple[int, ...]
-    whole: float
-    left_out: Array
-    word_order: Array
-    random: Array
-
-
-def carry_over(
-    weights: Weights,
-    observation: Observation,
-    pairs: Sequence[Pairs],
-    order: Sequence[HeadIndex],
-    *,
-    depth: int,
-    seed: int,
-) -> CarriedSets:
-    """How much of a word's sense the top heads of the other words' order carry, compared with the
-    top heads of the word's order and with random sets of the same layers.
-
-    pairs: the pairs that are swapped, for each two senses of the observation
-    order: the other words' order of the heads in the layers before `depth`
-    depth: the read-out layer
-    seed: of the random sets
-    """
-    shape = (depth, weights.shape[1])
-    sizes = tuple(size for size in CARRIED_SIZES if size <= len(order))
-    top_heads = np.array([mask_of(order[:size], shape) for size in sizes])
-    rng = np.random.default_rng(seed)
-    random_masks = np.concatenate([random_sets(mask, CARRIED_RANDOM, rng) for mask in top_heads])
-    z = observation.states.z[:, :depth]
-    by_holdout = []
-    for sense, of_sense in zip(observation.pairs, pairs, strict=True):
-        in_units = sense.axes.in_units()
-        for tested, own_order in _own_orders(weights, observation, in_units, of_sense, depth):
-            own_heads = np.array([mask_of(own_order[:size], shape) for size in sizes])
-            empty_set = np.zeros((1, *shape), dtype=bool)
-            head_sets = np.concatenate([empty_set, top_heads, own_heads, random_masks])
-            by_holdout.append(
-                moved_toward_donor(weights, observation.texts, z, in_units, tested, head_sets)
-            )
-    lost = np.concatenate(by_holdout).mean(0)  # set
-    # M(S) - M(none) is the loss with all heads changed minus the loss with those outside S changed
-    effects = lost[0] - lost[1:]
-    left_out, of_own_heads, random = np.split(effects, [len(sizes), 2 * len(sizes)])
-    return CarriedSets(
-        word=observation.material.word,
-        sizes=sizes,
-        whole=float(lost[0]),
-        left_out=left_out,
-        word_order=of_own_heads,
-        random=random.reshape(len(sizes), CARRIED_RANDOM),
-    )
-
-
-def _own_orders(
-    weights: Weights, observation: Observation, in_units: HeldOutAxes, pairs: Pairs, depth: int
-) -> Iterator[tuple[Pairs, list[HeadIndex]]]:
-    """The pairs of each holdout, and the order of the heads before `depth` from the pairs of the
-    other holdouts; from all pairs if there is a single holdout.
-    """
-    stages = slice(depth + 1)
-    upto = replace(in_units, u=in_units.u[:, stages], fitted_gap=in_units.fitted_gap[:, stages])
-    swap = partial(swap_heads, weights)
-    z = observation.states.z[:, :depth]
-    net = run_swaps(swap, observation.texts, z, upto, pairs).net[..., -1]
-    cells = in_units.cell[list(pairs.a)]
-    for cell in sorted(set(cells.tolist())):
-        outside = cells != cell
-        effects = net[outside if outside.any() else slice(None)].mean(0)
-        layers, heads = np.unravel_index(resampling.order(effects.ravel()), effects.shape)
-        tested = np.flatnonzero(~outside).tolist()
-        yield pairs.take(tested), list(zip(layers.tolist(), heads.tolist(), strict=True))

@@ -18,10 +18,10 @@ import xarray as xr
 from torch import Tensor
 
 from probe.errors import InputError
+from probe.experiments.carried_sets import CarriedSets
 from probe.experiments.design import Pairs, Readings
 from probe.experiments.prepare import Gates
 from probe.experiments.record import SensePair, WordRecord
-from probe.experiments.sets import CarriedSets
 from probe.experiments.swaps import Effects, PairEffects
 from probe.experiments.table import every_experiment
 from probe.provenance import write_atomically

@@ -32,9 +32,10 @@ from probe.experiments.design import Pairs, Readings
 from probe.model.decomposition import head_contributions
 from probe.model.records import TargetStates
 from probe.model.weights import Weights
-from probe.patching.heads import swap_heads
+from probe.patching.heads import swap_heads, swap_sets
 from probe.patching.inputs import Rows
 from probe.patching.mlps import swap_mixers
+from probe.patching.sets import Mask
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
@@ -374,6 +375,38 @@ def _run_in_order(
         if pair in number:
             in_order[index] = shifts[number[pair]]
     return np.split(in_order, 4)
+
+
+def moved_toward_donor(
+    weights: Weights, texts: Rows, z: Tensor, axes: HeldOutAxes, pairs: Pairs, head_sets: Mask
+) -> Array:
+    """How far M moves toward the donor if all heads outside a set have the donor's z.
+
+    `-> row set`, read after the layers of z
+
+    z: `row layer head d_head`
+    head_sets: `set layer head`
+
+    Each pair has two rows: `b` with donor `a`, then `a` with donor `b`.
+    """
+    recipients = [row for pair in zip(pairs.b, pairs.a, strict=True) for row in pair]
+    donors = [row for pair in zip(pairs.a, pairs.b, strict=True) for row in pair]
+    # The rows of a holdout share a direction. All rows are read along every direction, and each
+    # row's direction is selected below.
+    cells, cell_of_row = np.unique(axes.cell[recipients], return_inverse=True)
+    depth = z.shape[1]
+    directions = (axes.u[cells, depth] / axes.fitted_gap[cells, depth, None]).to(z.dtype)
+    moves = swap_sets(
+        weights,
+        [texts[row] for row in recipients],
+        z[donors],
+        torch.from_numpy(head_sets),
+        directions,
+    )
+    along_axis = moves.double().numpy()[np.arange(len(recipients)), :, cell_of_row]
+    # b moves up the axis toward a, and a moves down toward b.
+    signs = np.tile([1.0, -1.0], len(pairs))[:, None]
+    return np.asarray(along_axis * signs)
 
 
 def gaps(axes: HeldOutAxes, stages: Tensor, pairs: Pairs) -> Array:

@@ -30,11 +30,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from probe.errors import InputError
+from probe.experiments.carried_sets import CarriedSets
 from probe.experiments.design import readings
 from probe.experiments.measure import count_left_out
 from probe.experiments.nouns import MEASURES
 from probe.experiments.record import SensePair, WordRecord
-from probe.experiments.sets import CarriedSets
 from probe.inference.verdicts import PARTS, comparison
 from probe.patching.sets import HeadIndex
 from probe.provenance import hash_of

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from probe.claims import random_sets_like, smallest_set
 from probe.experiments.run import LEADERS
 from probe.inference.nouns import TOO_FEW_NOUNS
 from probe.inference.verdicts import rank_among_nouns
@@ -280,15 +281,14 @@ def _leading_mlp(finding: WordFindings) -> str:
 
 
 def _smallest_set(finding: WordFindings) -> str:
-    smallest_set = finding.smallest_set
-    if smallest_set is None:
+    smallest = smallest_set(finding.rows["curves"]) if "curves" in finding.rows else None
+    if smallest is None:
         return ""
-    heads = counted(len(smallest_set.names), "head")
-    gap_kept = f"{percent(smallest_set.faithfulness)} by {heads}"
-    if finding.random_sets is None:
+    gap_kept = f"{percent(smallest['faithfulness'])} by {counted(smallest['size'], 'head')}"
+    random_sets = random_sets_like(finding.rows["random_sets"], smallest["size"])
+    if random_sets.empty:
         return gap_kept
-    random_sets = finding.random_sets
-    return f"{gap_kept} (best random set: {percent(random_sets.best)})"
+    return f"{gap_kept} (best random set: {percent(random_sets['faithfulness'].max())})"
 
 
 def _cue(finding: WordFindings) -> str:

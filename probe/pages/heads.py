@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
-from probe.results.findings import Frames, HeadFinding, WordFindings, peak
+from probe.results.findings import Frames, HeadFinding, WordFindings
 from probe.results.leading import UNMARKED
 from probe.stats.limits import LEVEL, SMALLEST
 from probe.stats.numbers import decimal, measured, p_value, percent
@@ -109,32 +109,6 @@ def effect_axis(findings: Mapping[str, WordFindings]) -> EffectAxis:
 def is_clear(head: HeadFinding) -> bool:
     """Whether the 95 % interval of a head's effect excludes zero."""
     return head.net_low > 0 or head.net_high < 0
-
-
-def together(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
-    """For each ranked word its curves and what the smallest set keeps.
-
-    The charts are given all words, so that they share an axis.
-    """
-    sections = []
-    for finding in findings.values():
-        curves = finding.rows["curves"]
-        if curves.empty:
-            continue
-        chart = charts.set_curves(frames["curves"], frames["random_sets"], finding.word)
-        smallest_set = finding.smallest_set
-        is_part = smallest_set is not None and len(smallest_set.names) < smallest_set.heads_tested
-        sections.append(
-            {
-                "word": finding.word,
-                "pairs": int(curves["pairs"].iloc[0]),
-                "chart": chart,
-                "smallest": smallest_set if is_part else None,
-                "random": finding.random_sets,
-                "peak": peak(curves),
-            }
-        )
-    return sections
 
 
 def every_head(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:

@@ -24,7 +24,14 @@ from markupsafe import Markup
 
 import probe.experiments
 from probe.charts import palette, themed
-from probe.claims import ranked, reason_to_attend, strongest_cues
+from probe.claims import (
+    peak,
+    random_sets_like,
+    ranked,
+    reason_to_attend,
+    smallest_set,
+    strongest_cues,
+)
 from probe.experiments.table import every_experiment
 from probe.pages.sentences import TINTS, marked
 from probe.stats.limits import GATE, LEVEL, SMALLEST
@@ -150,10 +157,13 @@ FILTERS = (
     measured,
     ordinal,
     p_value,
+    peak,
     percent,
+    random_sets_like,
     ranked,
     reason_to_attend,
     scientific,
+    smallest_set,
     strongest_cues,
     together,
     where,

@@ -173,15 +173,6 @@ OWN_SECTIONS = (
         order=46,
     ),
     Section(
-        "together",
-        "together.html.j2",
-        lambda p: {"together": heads.together(p.findings, p.frames)},
-        TRAVELS,
-        applies=RANKED,
-        table="curves",
-        order=75,
-    ),
-    Section(
         "facts",
         "facts.html.j2",
         lambda p: {"facts": words.fact_table(p.findings)},

@@ -33,7 +33,6 @@ from probe.results.leading import MOVERS, UNMARKED, leading, mlps_more, named
 from probe.stats.limits import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
 
-OVER = 1.05  # fraction of the gap: a set that keeps more than all heads do, beyond noise
 MORE = "more"  # the comparison of a part that does more for the word than for nouns
 
 PUNCTUATION = ".,;:!?\"'()"
@@ -178,43 +177,11 @@ class BesideNouns:
 
 
 @dataclass(frozen=True)
-class SmallestSet:
-    """The smallest set of top heads that keeps 90 % of the gap."""
-
-    names: tuple[str, ...]
-    faithfulness: float
-    faithfulness_low: float
-    faithfulness_high: float
-    necessity: float  # the loss if only these heads are replaced
-    necessity_low: float
-    necessity_high: float
-    heads_tested: int  # all heads
-
-
-@dataclass(frozen=True)
 class LeadingMlp:
     """An MLP up to the read-out layer whose effect is larger than that of every head."""
 
     layer: int
     net: float  # the mean over the pairs of senses
-
-
-@dataclass(frozen=True)
-class Peak:
-    """The number of top heads that keep more of the gap than all heads do."""
-
-    size: int
-    faithfulness: float
-    behind: int  # the number of the remaining heads, which reduce it to 100 % again
-
-
-@dataclass(frozen=True)
-class RandomSets:
-    """The random sets of one size."""
-
-    size: int
-    number: int  # of sets
-    best: float  # the largest faithfulness
 
 
 @dataclass(frozen=True)
@@ -291,8 +258,6 @@ class WordFindings:
     without_continuation: tuple[str, ...]  # movers that do not change the prepared next words
     other_heads: OtherHeads | None
     leading_mlp: LeadingMlp | None
-    smallest_set: SmallestSet | None
-    random_sets: RandomSets | None
     credited_cue: CreditedCue | None
     cautions: Cautions
     rows: Frames = field(repr=False)  # the word's rows of every frame, for charts and tables
@@ -344,7 +309,6 @@ def word_findings(
     by_name = {head.name: head for head in heads}
     named_heads = tuple(by_name[name] for name in names_of(named(rows["word_heads"], LEADERS)))
     top_heads = named_heads[:LEADERS]
-    sufficient = smallest_set(rows["curves"])
     read_depth = int(rows["words"]["depth"].iloc[0])
     ranked_pairs = [pair for pair in pairs if pair.ranked]
     return WordFindings(
@@ -375,8 +339,6 @@ def word_findings(
         without_continuation=_without_continuation(rows["heads"], movers),
         other_heads=_other_heads(heads),
         leading_mlp=leading_mlp(rows["mlps"], heads, read_depth),
-        smallest_set=sufficient,
-        random_sets=best_random(rows["random_sets"], len(sufficient.names)) if sufficient else None,
         credited_cue=_credited_cue(rows, pairs),
         cautions=_cautions(rows["sentences"], rows["left_out"], pairs),
         rows=rows,
@@ -579,51 +541,6 @@ def leading_mlp(
     if largest["net"] <= max(effects, default=0.0):
         return None
     return LeadingMlp(layer=int(largest["layer"]), net=float(largest["net"]))
-
-
-def smallest_set(curves: pd.DataFrame) -> SmallestSet | None:
-    """The smallest set of top heads that is sufficient. None if no set is."""
-    rows = curves.sort_values("size")
-    sufficient = rows[rows["size"] == rows["smallest"]]
-    if sufficient.empty:
-        return None
-    first = sufficient.iloc[0]
-    additions = rows.loc[rows["size"].between(1, first["size"]), "added"]
-    return SmallestSet(
-        names=tuple(name for added in additions for name in added.split(", ")),
-        faithfulness=float(first["faithfulness"]),
-        faithfulness_low=float(first["faithfulness_low"]),
-        faithfulness_high=float(first["faithfulness_high"]),
-        necessity=float(first["necessity"]),
-        necessity_low=float(first["necessity_low"]),
-        necessity_high=float(first["necessity_high"]),
-        heads_tested=int(rows["size"].max()),
-    )
-
-
-def peak(curves: pd.DataFrame) -> Peak | None:
-    """The maximum of a word's curve. None if the curve is never above OVER."""
-    if curves.empty or curves["faithfulness"].max() <= OVER:
-        return None
-    highest = curves.sort_values("faithfulness", kind="stable").iloc[-1]
-    return Peak(
-        size=int(highest["size"]),
-        faithfulness=float(highest["faithfulness"]),
-        behind=int(curves["size"].max() - highest["size"]),
-    )
-
-
-def best_random(sets: pd.DataFrame, size: int) -> RandomSets | None:
-    """The random sets of `size` heads, or of the next larger size. None if all are smaller."""
-    large_enough = sets[sets["size"] >= size]
-    if large_enough.empty:
-        return None
-    of_size = sets[sets["size"] == large_enough["size"].min()]
-    return RandomSets(
-        size=int(of_size["size"].iloc[0]),
-        number=len(of_size),
-        best=float(of_size["faithfulness"].max()),
-    )
 
 
 def _credited_cue(rows: Frames, pairs: Sequence[PairOfSenses]) -> CreditedCue | None:

@@ -20,12 +20,12 @@ import pandas as pd
 from probe.display import Displayed
 from probe.errors import InputError, require_at_least
 from probe.experiments.candidates import as_nouns
+from probe.experiments.carried_sets import CarriedSets
 from probe.experiments.material import prepare, sentences_of
 from probe.experiments.measure import count_left_out, measure
 from probe.experiments.observe import split_senses
 from probe.experiments.options import Options
 from probe.experiments.record import WordRecord
-from probe.experiments.sets import CarriedSets
 from probe.experiments.store import read_record, write_record
 from probe.inference.across import Summary, sets_frames, summarise
 from probe.model.architectures import require_single

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from probe.errors import InputError
+from probe.experiments.carried_sets import CarriedSets, carry_over
 from probe.experiments.design import make_pairs
 from probe.experiments.material import LATE, Material, SensePairSplits, prepare_counted, unused
 from probe.experiments.measure import measure, unmeasured
 from probe.experiments.observe import observe
 from probe.experiments.options import NounPlan, Options
 from probe.experiments.record import WordRecord
-from probe.experiments.sets import CarriedSets, carry_over
 from probe.model.load import read_weights, untrained
 from probe.model.model import Model
 from probe.patching.sets import HeadIndex

@@ -234,8 +234,8 @@ FAULTS = (
     Fault(
         "experiments/sets.py",
         "the ends of an interval flipped",
-        "(1 - high_without, 1 - low_without)",
-        "(1 - low_without, 1 - high_without)",
+        '"necessity_low": 1 - high_without,\n        "necessity_high": 1 - low_without',
+        '"necessity_low": 1 - low_without,\n        "necessity_high": 1 - high_without',
     ),
     Fault(
         "patching/sets.py",

@@ -10,8 +10,8 @@ from handmade import ODD, random_model
 from hooked_runs import target_z
 
 from probe.experiments import backups
-from probe.experiments.design import Pairs, Ranked
-from probe.experiments.sets import Curves, _moved_from_all, run_curves
+from probe.experiments.design import Pairs
+from probe.experiments.sets import Ranked, _moved_from_all, area, run_curves, smallest_enough
 from probe.model import forward
 from probe.model.load import read_weights
 from probe.patching import heads as patching
@@ -149,9 +149,11 @@ def test_the_joint_excess_of_backups_compares_swaps_of_one_kind_on_the_same_pair
 
 
 def curves(setting, groups, *, depth=LAYERS):
+    """The curves, and F of the random sets."""
     weights, rows, z, _ = setting
     order = tuple(head for head in ALL if head[0] < depth)
-    return run_curves(weights, rows, z, groups, order, depth, seed=0)
+    data = run_curves(weights, rows, z, groups, order, depth, seed=0)
+    return data["curves"], data["random_sets"].faithfulness
 
 
 def test_every_group_of_a_curve_is_run_with_the_top_heads_of_its_order(setting):
@@ -161,32 +163,34 @@ def test_every_group_of_a_curve_is_run_with_the_top_heads_of_its_order(setting):
         for seed in (5, 6)
     ]
     parts = [pairs.take([0, 2]), pairs.take([1, 3, 4])]
-    curve = curves(
+    curve, random = curves(
         setting, [Ranked(axes, part, order) for part, order in zip(parts, orders, strict=True)]
     )
-    assert curve.order == tuple(ALL) and curve.pairs == 5
-    assert curve.sizes == tuple(range(13))
+    assert ", ".join(curve.added.values[1:]) == ", ".join("L{}H{}".format(*head) for head in ALL)
+    assert curve.pairs == 5
+    assert curve["size"].values.tolist() == [*range(13)]
     for size in (0, 1, 5, 12):
         masks = [sets.mask_of(order[:size], (LAYERS, HEADS)) for order in orders]
         inside = zip(parts, masks, strict=True)
         outside = zip(parts, [~mask for mask in masks], strict=True)
         assert curve.faithfulness[size] == pytest.approx(by_hand(setting, *inside), abs=1e-10)
         assert curve.necessity[size] == pytest.approx(1 - by_hand(setting, *outside), abs=1e-10)
-    assert curve.faithfulness[[0, -1]].tolist() == pytest.approx([0, 1], abs=1e-12)
-    assert curve.random.shape == (len(curve.random_sizes), sets.RANDOM_SETS)
-    assert curve.random_sizes[0] == 1 and curve.random_sizes[-1] == 11
+    assert curve.faithfulness[[0, -1]].values.tolist() == pytest.approx([0, 1], abs=1e-12)
+    assert random.sizes["random_set"] == sets.RANDOM_SETS
+    assert random["size"].values[[0, -1]].tolist() == [1, 11]
 
 
 def test_random_sets_have_the_same_number_of_heads_per_layer(setting):
     axes, pairs = setting[-1]
-    curve = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
+    _, random = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
     # The first head is in layer 0, so a random set of one head is one of the other three there.
     single_heads = [
         by_hand(setting, (pairs, sets.mask_of([(0, head)], (LAYERS, HEADS))))
         for head in range(1, HEADS)
     ]
-    nearest = np.abs(curve.random[0][:, None] - np.array(single_heads)).argmin(1)
-    np.testing.assert_allclose(curve.random[0], np.array(single_heads)[nearest], atol=1e-10)
+    of_one = random.sel(size=1).values
+    nearest = np.abs(of_one[:, None] - np.array(single_heads)).argmin(1)
+    np.testing.assert_allclose(of_one, np.array(single_heads)[nearest], atol=1e-10)
     assert set(nearest) == {0, 1, 2}
 
 
@@ -195,15 +199,14 @@ def test_groups_with_the_same_top_heads_have_the_same_random_sets(setting):
     set."""
     axes, pairs = setting[-1]
     first, second, *later_heads = ALL
-    single = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
-    mixed = curves(
+    _, single = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
+    _, mixed = curves(
         setting,
         [Ranked(axes, pairs, tuple(ALL)), Ranked(axes, pairs, (second, first, *later_heads))],
     )
-    assert mixed.random_sizes == single.random_sizes
-    after_first = [size > 1 for size in single.random_sizes]
-    np.testing.assert_allclose(mixed.random[after_first], single.random[after_first], atol=1e-12)
-    assert not np.allclose(mixed.random[0], single.random[0])
+    assert mixed["size"].equals(single["size"])
+    np.testing.assert_allclose(mixed[1:], single[1:], atol=1e-12)
+    assert not np.allclose(mixed[0], single[0])
 
 
 def test_heads_after_the_read_out_layer_have_no_influence(setting):
@@ -212,19 +215,19 @@ def test_heads_after_the_read_out_layer_have_no_influence(setting):
     changed = z.clone()
     changed[:, 2:] = 9.0
     groups, study = [Ranked(axes, pairs, below)], (axes, pairs)
-    before, after = (
+    (before, _), (after, _) = (
         curves((weights, rows, donors, study), groups, depth=2) for donors in (z, changed)
     )
     np.testing.assert_array_equal(before.faithfulness, after.faithfulness)
-    assert before.sizes[-1] == len(below)
+    assert before["size"].values[-1] == len(below)
     assert before.faithfulness[-1] == pytest.approx(1, abs=1e-12)
 
 
 def test_intervals_come_from_resampled_pairs(setting):
     axes, pairs = setting[-1]
-    curve = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
+    curve, _ = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
     for name in ("faithfulness", "necessity"):
-        (low, high), value = getattr(curve, f"{name}_interval"), getattr(curve, name)
+        low, value, high = (curve[f"{name}{end}"].values for end in ("_low", "", "_high"))
         assert (low <= high).all()
         # No heads and all heads are exact: their F is 0 and 1 by definition.
         assert low[[0, -1]].tolist() == pytest.approx(value[[0, -1]].tolist(), abs=1e-9)
@@ -232,18 +235,16 @@ def test_intervals_come_from_resampled_pairs(setting):
         assert (high - low)[1:-1].min() > 0.01
     # Five times the same pair: the intervals have width 0.
     alike = replace(pairs, a=(0,) * 5, b=(5,) * 5)
-    certain = curves(setting, [Ranked(axes, alike, tuple(ALL))])
-    np.testing.assert_allclose(*certain.faithfulness_interval, atol=1e-9)
-    np.testing.assert_allclose(certain.faithfulness_interval[0], certain.faithfulness, atol=1e-9)
+    certain, _ = curves(setting, [Ranked(axes, alike, tuple(ALL))])
+    np.testing.assert_allclose(certain.faithfulness_low, certain.faithfulness_high, atol=1e-9)
+    np.testing.assert_allclose(certain.faithfulness_low, certain.faithfulness, atol=1e-9)
 
 
 BY_HAND = [((0, 0.5, 1), 2, 0.5), ((0, 0.9, 1), 1, 0.7), ((0, 0.2, 0.89), None, 0.3225)]
 
 
-@pytest.mark.parametrize(("faithfulness", "size", "area"), BY_HAND)
-def test_the_area_and_the_smallest_set_follow_from_the_curve(faithfulness, size, area):
-    none, ends = np.zeros(3), (np.zeros(3), np.zeros(3))
-    curve = ((0, 0), (0, 1)), 1, (0, 1, 2), np.array(faithfulness)
-    curves = Curves(*curve, ends, none, ends, (), np.zeros((0, 0)))
-    assert curves.smallest_size == size
-    assert curves.area == pytest.approx(area)
+@pytest.mark.parametrize(("faithfulness", "size", "area_under"), BY_HAND)
+def test_the_area_and_the_smallest_set_follow_from_the_curve(faithfulness, size, area_under):
+    curve = (0, 1, 2), np.array(faithfulness)
+    assert smallest_enough(*curve) == size
+    assert area(*curve) == pytest.approx(area_under)

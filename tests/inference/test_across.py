@@ -13,7 +13,7 @@ import pytest
 from made_words import HEADS, LAYERS, effects_of, made_word, unmeasured
 
 from probe.errors import InputError
-from probe.experiments.sets import CarriedSets
+from probe.experiments.carried_sets import CarriedSets
 from probe.inference import across
 from probe.inference.across import summarise
 from probe.results.columns import about

@@ -1,10 +1,9 @@
-"""Groups of ranks, smallest sets, and numbers as text."""
+"""Groups of ranks, and numbers as text."""
 
-import pandas as pd
 import pytest
 from test_sentences import N, head
 
-from probe.results.findings import head_finding, rank_groups, smallest_set
+from probe.results.findings import head_finding, rank_groups
 from probe.stats.numbers import interval, listed, measured, ordinal, p_value, percent, scientific
 
 
@@ -17,17 +16,6 @@ def test_overlapping_ranks_form_groups():
         ]
     )
     assert groups == (("L0H0", "L0H1", "L0H2"), ("L0H3",))
-
-
-def test_a_smallest_set_names_every_head_if_sizes_grow_in_steps():
-    shares = [0.0, 0.5, 0.95, 1.0]
-    curves = pd.DataFrame(
-        {"word": "bank", "size": [0, 1, 3, 6], "smallest": 3, "faithfulness": shares}
-    )
-    curves = curves.assign(faithfulness_low=shares, faithfulness_high=shares)
-    curves = curves.assign(necessity=shares, necessity_low=shares, necessity_high=shares)
-    curves["added"] = [None, "L0H0", "L0H1, L1H0", "L1H1, L2H0, L2H1"]
-    assert smallest_set(curves).names == ("L0H0", "L0H1", "L1H0")
 
 
 P_VALUES = {

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from example_study import READ_AT, make_study
+from page_text import one_line
 
 import probe
 from probe import charts
 from probe.pages import checks, predictions, sections
 from probe.pages.cards import cards, remark, sink
-from probe.pages.heads import effect_axis, head_facts, together
-from probe.pages.html import with_interval
+from probe.pages.heads import effect_axis, head_facts
 from probe.pages.predictions import read_otherwise
 from probe.pages.sentences import ARCS, THICKEST, arcs, of_head
 from probe.pages.verdicts import with_reasons
@@ -172,15 +172,17 @@ def test_every_effect_is_within_the_axis_of_the_page():
     assert axis.marks_of(far)["effect"] == axis.marks_of(far)["zero"]
 
 
-def test_the_smallest_set_has_its_interval():
-    bank = together(findings(FRAMES), FRAMES)[0]
+def test_the_smallest_set_has_its_interval(tmp_path):
+    study = make_study()
     row = FRAMES["curves"].query("word == 'bank' and size == smallest").iloc[0]
-    assert with_interval(bank["smallest"], "faithfulness") == measured(
-        row["faithfulness"], row["faithfulness"] - 0.05, row["faithfulness"] + 0.03
-    )
-    frames = FRAMES | {"curves": FRAMES["curves"].assign(smallest=None)}
-    never = together(findings(frames), frames)[0]
-    assert (never["smallest"], never["random"]) == (None, None)
+    kept = row["faithfulness"]
+    text = one_line(probe.write(study, tmp_path / "some").read_text(encoding="utf-8"))
+    assert f"Kept (F): {measured(kept, kept - 0.05, kept + 0.03)}" in text
+    never = FRAMES | {"curves": FRAMES["curves"].assign(smallest=None)}
+    page = probe.write(replace(study, frames=never), tmp_path / "none")
+    text = one_line(page.read_text(encoding="utf-8"))
+    assert "No set smaller than all of them keeps 90\u202f% of the gap." in text
+    assert "Kept (F)" not in text and "Best of" not in text
 
 
 def test_a_card_has_the_sentence_of_each_meaning_with_the_most_attention_to_the_cue():

@@ -3,8 +3,16 @@
 import numpy as np
 import pandas as pd
 import pytest
+from example_study import make_study
 
-from probe.claims import credited_part, ranked, reason_to_attend
+from probe.claims import (
+    credited_part,
+    peak,
+    random_sets_like,
+    ranked,
+    reason_to_attend,
+    smallest_set,
+)
 
 WHY = {"p_contrast": 0.001, "p_query": 0.01, "p_key": 0.01}
 WHY |= {"part_query": "L0H1", "part_key": "MLP 0"}
@@ -49,3 +57,37 @@ def test_words_are_credited_with_at_least_half_of_the_effect_of_a_mover(part, cu
         {"layer": 1, "head": [2, 3], "cue_only": cue_only, "other_only": other_only}
     )
     assert credited_part(parts, movers) == part
+
+
+def test_a_smallest_set_names_every_head_if_sizes_grow_in_steps():
+    shares = [0.0, 0.5, 0.95, 1.0]
+    curves = pd.DataFrame(
+        {"word": "bank", "size": [0, 1, 3, 6], "smallest": 3, "faithfulness": shares}
+    )
+    curves = curves.assign(faithfulness_low=shares, faithfulness_high=shares)
+    curves = curves.assign(necessity=shares, necessity_low=shares, necessity_high=shares)
+    curves["added"] = [None, "L0H0", "L0H1, L1H0", "L1H1, L2H0, L2H1"]
+    assert smallest_set(curves).names == ("L0H0", "L0H1", "L1H0")
+
+
+def test_without_a_set_that_keeps_enough_there_is_no_smallest_set():
+    curves = make_study().frames["curves"].query("word == 'bank'")
+    assert smallest_set(curves)["size"] == 2
+    assert smallest_set(curves.assign(smallest=None)) is None
+    assert smallest_set(curves[:0]) is None
+
+
+def test_random_sets_have_the_size_of_a_set_or_the_next():
+    sets = pd.DataFrame({"size": [1, 3, 3, 9], "faithfulness": [0.1, 0.4, 0.3, 0.9]})
+    assert random_sets_like(sets, 2)["faithfulness"].tolist() == [0.4, 0.3]
+    assert random_sets_like(sets, 3)["size"].tolist() == [3, 3]
+    assert random_sets_like(sets, 10).empty
+
+
+@pytest.mark.parametrize(
+    ("faithfulness", "size"), [([0, 1.05, 1], None), ([0, 1.2, 1.3, 1], 2), ([], None)]
+)
+def test_a_peak_is_above_what_all_heads_keep(faithfulness, size):
+    curves = pd.DataFrame({"size": range(len(faithfulness)), "faithfulness": faithfulness})
+    found = peak(curves)
+    assert (found if size is None else found["size"]) == size

@@ -8,7 +8,6 @@ from example_study import SENSES, make_study
 
 from probe.experiments.run import LEADERS
 from probe.results.findings import (
-    best_random,
     findings,
     mlps_more,
     rank_groups,
@@ -49,7 +48,7 @@ def test_only_heads_with_the_verdict_resolver_are_resolvers():
 def test_a_word_without_a_gap_is_not_ranked_and_names_no_head():
     assert not APPLE.ranked and BANK.ranked
     assert (APPLE.heads, APPLE.top_heads, APPLE.resolvers, APPLE.named) == ((), (), (), ())
-    assert (APPLE.smallest_set, APPLE.tests, APPLE.other_heads) == (None,) * 3
+    assert (APPLE.tests, APPLE.other_heads) == (None, None)
     assert APPLE.confounders == ()
 
 
@@ -60,16 +59,6 @@ def test_confounders_are_listed_only_for_ranked_pairs():
     assert not confounded["apple"].confounders
     words = FRAMES["words"].assign(untrained_p=0.01, nuisance_p=0.05)
     assert findings(FRAMES | {"words": words})["bank"].confounders == ()
-
-
-def test_the_smallest_set_is_compared_with_random_sets_of_its_size_or_the_next():
-    row = FRAMES["curves"].query("word == 'bank' and size == smallest").iloc[0]
-    assert len(BANK.smallest_set.names) == row["size"] == 2
-    assert BANK.smallest_set.faithfulness == row["faithfulness"]
-    assert (BANK.random_sets.size, BANK.random_sets.number) == (3, 11)
-    sets = FRAMES["random_sets"].query("word == 'bank'")
-    assert BANK.random_sets.best == sets.query("size == 3")["faithfulness"].max()
-    assert best_random(sets, 10) is None
 
 
 def test_ranks_that_overlap_make_a_group():

@@ -28,9 +28,9 @@ from transformers import AutoModelForCausalLM
 
 import probe
 from probe.errors import InputError
+from probe.experiments.carried_sets import CARRIED_RANDOM, CARRIED_SIZES
 from probe.experiments.material import LATE, REPEATED
 from probe.experiments.measure import count_left_out, not_swapped
-from probe.experiments.sets import CARRIED_RANDOM, CARRIED_SIZES
 from probe.experiments.store import read_record, write_record
 from probe.inference.across import numbers_of
 from probe.studies import survey_word

@@ -161,7 +161,12 @@ def test_a_long_text_is_read_in_chunks_with_the_state_carried_on(model, monkeypa
     whole = probe.trace(model, TEXT)
     single = trace_target(model, tokens, 9).states
     for name in ("z", "attn_out", "mlp_out"):
-        assert_near(getattr(single, name)[0], getattr(whole, name)[..., 9, :], ROUNDED)
+        # transformers' two forms of a recurrence, in float32, differ by this much.
+        assert_near(
+            getattr(single, name)[0],
+            getattr(whole, name)[..., 9, :],
+            {"rtol": 0, "atol": RECURRENT},
+        )
 
 
 def changed_config(folder, tmp_path, **changes):
@@ -431,5 +436,5 @@ def test_the_terms_of_a_logit_are_the_logit(model):
     terms = probe.decompose(model, TEXT, at="creature", tokens=17)
     whole = probe.trace(model, TEXT)
     at = whole.tokens.positions_of("creature")[-1]
-    assert terms["logit"].sum() == pytest.approx(float(whole.logits[at, 17]), rel=1e-6)
+    assert terms["logit"].sum() == pytest.approx(float(whole.logits[at, 17]), abs=RECURRENT)
     assert {"mixer 0", "mixer 2"} <= set(terms["component"])

@@ -66,22 +66,25 @@ def shortcuts(
         raise InputError(
             f"Cannot compare shortcuts for {word}: {chosen.why_unmeasured}. Give other sentences."
         )
-    options = replace(SURVEY, pairs=pairs_of_each(pairs, chosen.splits))
+    # A single permutation: the AUROC is wanted, and no test of it.
+    options = replace(SURVEY, pairs=pairs_of_each(pairs, chosen.splits), permutations=1)
     run = start(model, chosen.material, chosen.splits, options)
-    separated = heads.measure(run)
-    frames = [_frame(run, each, separated[each.number].auroc) for each in run.swapped_pairs]
-    return pd.concat(frames, ignore_index=True)
+    run.earlier["heads"] = heads.measure(run)
+    return pd.concat([_frame(run, each) for each in run.swapped_pairs], ignore_index=True)
 
 
-def _frame(run: Run, each: SwappedPair, auroc: Array) -> pd.DataFrame:
+def _frame(run: Run, each: SwappedPair) -> pd.DataFrame:
     """The rows of two senses."""
     effects = each.effects
-    gap = effects.word.pair_gap.mean(0)[:, None]  # layer 1
-    swap = (effects.word.denoise + effects.word.noise) / 2 / gap  # pair layer head
+    gap = effects["gap"].mean(0)[:, None]  # layer 1
+    swap = (effects["denoise"] + effects["noise"]) / 2 / gap  # pair layer head
     # Writes are read at other depths than swaps, so they are divided by other gaps.
-    direct = effects.direct / effects.direct_gap.mean(0)[:, None]
+    data = each.data
+    direct = data.direct_by_pair.values / data.direct_gap_by_pair.values.mean(0)[:, None]
     arrays = (
-        {"gap": gap, "swap": swap} | _from_attention(run, each) | {"auroc": auroc, "direct": direct}
+        {"gap": gap, "swap": swap}
+        | _from_attention(run, each)
+        | {"auroc": data.auroc.values, "direct": direct}
     )
     for name, steps in STEPS.items():
         arrays[name] = _by_gradients(run, each, steps) / gap

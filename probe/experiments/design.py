@@ -15,13 +15,18 @@ Sources: Heimersheim & Nanda 2024; Zhang & Nanda 2024.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from probe.experiments.columns import or_missing
 from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.sentences import Sentence
 from probe.text.splits import CrossFit, Link, components
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 Units = Sequence[int]  # the unit of each pair of sentences
 # The fields of `Pairs` with an entry for each pair.
@@ -89,6 +94,23 @@ class Readings:
     direct: tuple[int, ...]
     next_token: int | None
     continuation: int | None = None
+
+
+def pair_variables(pairs: Pairs) -> dict[str, tuple[str, Any]]:
+    """Pairs as the variables of a dataset. `sentence_pair` each"""
+    columns = {name.removesuffix("s"): ("sentence_pair", getattr(pairs, name)) for name in PER_PAIR}
+    columns["distance"] = ("sentence_pair", or_missing(pairs.distances))
+    return {**columns, "pair_design": ("", pairs.design), "seed": ("", pairs.seed)}
+
+
+def pairs_of(data: "xr.Dataset") -> Pairs:
+    """The pairs whose variables a dataset holds."""
+    columns = {name: data[name.removesuffix("s")].values.tolist() for name in PER_PAIR}
+    columns["distances"] = [
+        None if np.isnan(distance) else int(distance) for distance in columns["distances"]
+    ]
+    rows = {name: tuple(column) for name, column in columns.items()}
+    return Pairs(**rows, design=data.pair_design.item(), seed=data.seed.item())
 
 
 def readings(

@@ -55,35 +55,35 @@ def every_experiment() -> dict[str, Experiment]:
     }
 
 
-ALWAYS = "heads"  # every verdict depends on it
+ALWAYS = ("senses", "heads")  # every verdict depends on them
 
 
 def choose(
     only: Collection[str] | str | None = None, without: Collection[str] | str = ()
 ) -> frozenset[str]:
     """The names of the experiments that a report runs: the requested ones, the ones that they need,
-    and "heads".
+    and ALWAYS.
 
     only: the experiments to run, as a list or as text such as "heads,nouns"; all if None
     without: experiments to omit, with all that need them
 
-    Raises InputError for an unknown name, or if "heads" would be omitted.
+    Raises InputError for an unknown name, or if one of ALWAYS would be omitted.
 
     Example:
         >>> from probe.experiments.table import choose
         >>> sorted(choose(only="circuit"))
-        ['circuit', 'heads', 'nouns']
+        ['circuit', 'heads', 'nouns', 'senses']
         >>> sorted(choose(without="head_parts, nouns, qk, readings, lessons, shares, sets"))
-        ['backups', 'controls', 'cue_sample', 'heads']
+        ['backups', 'controls', 'cue_sample', 'heads', 'senses']
     """
-    names = {ALWAYS}
+    names = {*ALWAYS}
     for name in every_experiment() if only is None else _names(only):
         names |= _with_needs(name)
     left_out = set(_names(without))
-    if ALWAYS in left_out:
+    if needed := sorted(left_out.intersection(ALWAYS)):
         raise InputError(
-            f"Cannot omit the experiment {ALWAYS}: every report answers which heads move the word. "
-            f"Omit some of {_listed(ALWAYS)}."
+            f"Cannot omit the experiment {needed[0]}: every report answers which heads move the "
+            f"word. Omit some of {_listed(*ALWAYS)}."
         )
     # An experiment is also omitted if it needs an omitted one.
     return frozenset(name for name in names if left_out.isdisjoint(_with_needs(name)))

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from probe.claims import random_sets_like, smallest_set
+from probe.experiments.beside_nouns import TOO_FEW_NOUNS
 from probe.experiments.run import LEADERS
-from probe.inference.nouns import TOO_FEW_NOUNS
+from probe.experiments.senses import NOT_ASKED_FOR
 from probe.inference.verdicts import rank_among_nouns
 from probe.results.findings import CreditedCue, HeadFinding, WordFindings
-from probe.results.frames import NOT_ASKED_FOR
 from probe.stats.limits import GATE
 from probe.stats.numbers import bare, counted, listed, ordinal, percent
 

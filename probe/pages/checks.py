@@ -14,8 +14,7 @@ from probe.pages.heads import head_facts
 from probe.pages.words import among_nouns
 from probe.results.columns import TABLES
 from probe.results.findings import Frames, HeadFinding, PairOfSenses, WordFindings
-from probe.results.frames import FEW, FEW_CUES
-from probe.stats.limits import FEWEST_NOUNS
+from probe.stats.limits import FEW, FEW_CUES, FEWEST_NOUNS
 from probe.stats.numbers import decimal, distance_percent, p_value
 from probe.text.sentences import REPEATS
 

@@ -111,7 +111,7 @@ Shown = tuple[list[str], list[list[str]]]  # header and rows
 def words_of(evaluation: "Evaluation") -> Shown:
     """Every word at its chosen depth. Each fold is read at the depth that its training sentences
     chose; the depth named is the most frequent one."""
-    from probe.results.frames import depth_label
+    from probe.experiments.senses import depth_label
 
     header = ["word", "senses", "sentences", "tested", "left out", "mostly read"]
     header += ["accuracy", "macro-F1"]
@@ -377,7 +377,7 @@ def _without_cues(word: str, inferred: Sequence[tuple[str, ...]]) -> str:
 def likely(gates: "GatePreview") -> str:
     """The likely outcome of a study of two senses, from its cheap gates, and the next step where it
     is poor."""
-    from probe.inference.nouns import TOO_FEW_NOUNS
+    from probe.experiments.beside_nouns import TOO_FEW_NOUNS
     from probe.inference.verdicts import rank_among_nouns
     from probe.stats.limits import GATE, LEVEL
     from probe.stats.numbers import p_value
@@ -424,8 +424,7 @@ def likely(gates: "GatePreview") -> str:
 
 def _pair_suffices(size: "SensePairSize") -> str:
     """How many sentences, pairs and cue words two senses have, and what they are enough for."""
-    from probe.results.frames import FEW, FEW_CUES
-    from probe.stats.limits import GATE, LEVEL
+    from probe.stats.limits import FEW, FEW_CUES, GATE, LEVEL
     from probe.stats.numbers import bare, counted
 
     missing = []

@@ -10,6 +10,7 @@ import pandas as pd
 
 from probe.charts import palette
 from probe.charts.ablation import accuracy_without
+from probe.experiments.store import write_tree
 from probe.inference.across import WORDS, word_heads
 from probe.pages import cues as cues_page
 from probe.pages import report as report_page
@@ -67,12 +68,15 @@ def write_report(study: Study, out: str | os.PathLike[str], *, command: str = ""
     """The page and tables of a study, as `write` has them."""
     check_folder(out, REPORT)
     manifest = made_by(study, command) | {"frames": list(study.frames)}
+    manifest["records"] = dict(zip(study.data, study.files))
     if study.unfinished:
         manifest["unfinished"] = study.unfinished
     frames = dict(study.frames)
     frames["verdicts"] = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
     frames["columns"] = dictionary(without_further_columns(frames))
     files = {REPORT: report_page.render(study.findings, frames, manifest)}
+    for tree, name in zip(study.data.values(), study.files):
+        write_tree(Path(out) / WORDS_FOLDER / name, tree)
     return write_folder(out, files, frames=frames, manifest=manifest) / REPORT
 
 

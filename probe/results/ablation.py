@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from probe.experiments.ablation import KINDS
+from probe.experiments.senses import depth_label
 from probe.inference.ablation import Accuracies, mean
-from probe.results.frames import depth_label
 from probe.stats import resampling
 from probe.stats.resampling import Array
 

@@ -338,16 +338,16 @@ FAULTS = (
     ),
     # tables and surveys
     Fault(
-        "results/head_columns.py",
+        "experiments/heads.py",
         "p of the swap in the column of separation",
-        '{"p_auroc": separation.p, "q_auroc"',
-        '{"p_auroc": swap.p, "q_auroc"',
+        '"p_auroc": tests.separation.p,',
+        '"p_auroc": tests.swap.p,',
     ),
     Fault(
-        "results/head_columns.py",
+        "experiments/heads.py",
         "near and far swapped",
-        'arrays["net_near"] = net_where(pair, lambda distance: distance == 1)',
-        'arrays["net_near"] = net_where(pair, lambda distance: distance > 1)',
+        "zip(NEAR_AND_FAR, (_is_near, _is_far), strict=True)",
+        "zip(NEAR_AND_FAR, (_is_far, _is_near), strict=True)",
     ),
     Fault(
         "experiments/accuracy.py",
@@ -374,10 +374,10 @@ FAULTS = (
         "if pairs.a[number] in rows",
     ),
     Fault(
-        "inference/nouns.py",
+        "experiments/beside_nouns.py",
         "a noun's share measured in the gap of the word",
-        "own_gap = record.gap[noun_of[with_gap]][:, at]",
-        "own_gap = pair.raw_gap.mean(0)[at]",
+        "own_gap = nouns.noun_gap.values[noun_of[with_gap]][:, at]",
+        "own_gap = raw_gap.mean(0)[at]",
     ),
 )
 

@@ -7,9 +7,9 @@ from example_study import make_study
 from example_verdicts import AGAINST, NEAR_ONLY, SILENT, STANDS_IN
 from example_verdicts import RESOLVES as MOVES_THE_WORD
 
+from probe.experiments.senses import NOT_ASKED_FOR
 from probe.inference.verdicts import ORDER, verdict
 from probe.pages.verdicts import MEANINGS, because, with_reasons
-from probe.results.frames import NOT_ASKED_FOR
 
 N = "\u202f"
 

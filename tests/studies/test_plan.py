@@ -12,9 +12,9 @@ from embedded import embedded
 from measured import options_of, studied
 
 from probe.experiments import observe
+from probe.experiments.beside_nouns import TOO_FEW_NOUNS
 from probe.experiments.material import prepare
 from probe.experiments.observe import split_senses
-from probe.inference.nouns import TOO_FEW_NOUNS
 from probe.model import hooks
 from probe.model.decomposition import write_coordinates
 from probe.model.load import read_weights, untrained

@@ -249,30 +249,29 @@ def _rows(model: Model, text: str, answer: str, plain: torch.nn.Module | None) -
     run = hooks.read(model, ids, target)
     stacks = {name: stack.on("cpu") for name, stack in run.stacks.items()}
     ids_of = {"": ids, "encoder": ids, "decoder": target or ()}
+    as_swaps: list[Row] = []
     for name, stack in stacks.items():
         if name == "cross":
             entering = _between(stacks, run)
         else:
             entering = _stream(stack, run, ids_of[name])
         for layer in range(len(stack.blocks)):
-            exact = _layer_of(stack, layer)
+            exact = _in_float64(stack, layer)
             yield from entering[layer]
             yield from _attention_rows(model, run, exact, layer)
             if exact.blocks[0].has_mlp:
                 yield from _mlp_rows(model, run, exact, layer)
-    if not _may_route_otherwise(model):
-        for name, stack in run.stacks.items():
-            for layer, block in enumerate(stack.blocks):
-                if block.has_mlp:
-                    yield from _block_rows(model, run, name, layer)
+                if not _may_route_otherwise(model):
+                    as_swaps += _block_rows(model, run, exact, layer)
+    yield from as_swaps
     last_stack = stacks["decoder" if config.family.kind == "encoder-decoder" else ""]
     logits = None if plain is None else _plain_logits(plain, ids, target)
     yield from _logits_rows(model, run, last_stack, logits)
 
 
-def _layer_of(stack: Weights, layer: int, dtype: torch.dtype = EXACT) -> Weights:
-    """A stack of one layer alone, where its weights are."""
-    return replace(stack, blocks=(stack.blocks[layer].to(dtype, stack.device),))
+def _in_float64(stack: Weights, layer: int) -> Weights:
+    """A stack of one layer alone, in float64 on the CPU."""
+    return replace(stack, blocks=(stack.blocks[layer].to(EXACT, "cpu"),))
 
 
 def _logits_rows(
@@ -524,15 +523,22 @@ def _mlp_rows(model: Model, run: HookedRun, exact: Weights, layer: int) -> Itera
 # --- as swaps run ---------------------------------------------------------------------------------
 
 
-def _block_rows(model: Model, run: HookedRun, name: str, layer: int) -> Iterator[Row]:
+def _block_rows(model: Model, run: HookedRun, exact: Weights, layer: int) -> Iterator[Row]:
     """The end of a block as swaps run it: on the whole text, and at the last position and the last
     two against kept keys and values. The larger error of a run in float64 and of one in the model's
     dtype.
+
+    exact: the stack of this layer alone, in float64
     """
+    name = exact.attention.name
     stack = run.stacks[name]
-    hooked = run.tensors[name]
-    resid_pre = hooked["resid_pre"][layer].to(stack.device)
-    resid_post = hooked["resid_post"][layer]
+    alone = [exact, replace(stack, blocks=(stack.blocks[layer],))]
+    across: list[Weights | None] = [None, None]
+    if name == "decoder":
+        cross = run.stacks["cross"]
+        across = [_in_float64(cross, layer), replace(cross, blocks=(cross.blocks[layer],))]
+    resid_pre = run.tensors[name]["resid_pre"][layer]
+    resid_post = run.tensors[name]["resid_post"][layer]
     n = len(resid_pre)
     lives = {"block": [n]}
     if stack.causal and n > 1:
@@ -542,46 +548,51 @@ def _block_rows(model: Model, run: HookedRun, name: str, layer: int) -> Iterator
         "block, kept keys": "E″ at the end, from kept keys",
     }
     tolerance, note = _through(model, 1)
+    runs = [_run_of_block(run, *each, layer, n) for each in zip(alone, across, strict=True)]
     for quantity, of_row in lives.items():
-        rows = []
-        for dtype in (EXACT, stack.dtype):
-            one = _layer_of(stack, layer, dtype)
-            cross = None
-            if name == "decoder":
-                across = _layer_of(run.stacks["cross"], layer, dtype)
-                memory = run.tensors["cross"]["memory"][layer].to(stack.device, dtype)
-                read = blocks.memory_read(across.blocks[0], memory[None], across.config)
-                cross = Cross(across, [read])
-            alone = Run(one, blocks.position_terms(one, n), depth=1, cross=cross)
-            for live in of_row:
-                computed = _end_of_block(alone, resid_pre.to(dtype), live).cpu()
-                rows.append(
-                    _row(
-                        stack,
-                        layer,
-                        (quantity, labels[quantity]),
-                        resid_post[-live:],
-                        computed,
-                        note=note,
-                        tolerance=tolerance,
-                    )
-                )
-        yield _worst(rows)
+        yield _worst(
+            _row(
+                stack,
+                layer,
+                (quantity, labels[quantity]),
+                resid_post[-live:],
+                _end_of_block(of_block, resid_pre, live),
+                note=note,
+                tolerance=tolerance,
+            )
+            for of_block in runs
+            for live in of_row
+        )
 
 
-def _end_of_block(alone: Run, resid_pre: Tensor, live: int) -> Tensor:
+def _run_of_block(
+    run: HookedRun, alone: Weights, across: Weights | None, layer: int, n: int
+) -> Run:
+    """The run of one block on `n` positions.
+
+    alone: the stack of this layer alone
+    across: in a decoder, the cross-attention of this layer alone
+    """
+    cross = None
+    if across is not None:
+        memory = run.tensors["cross"]["memory"][layer].to(across.device, across.dtype)
+        cross = Cross(across, [blocks.memory_read(across.blocks[0], memory[None], across.config)])
+    return Run(alone, blocks.position_terms(alone, n), depth=1, cross=cross)
+
+
+def _end_of_block(run: Run, resid_pre: Tensor, live: int) -> Tensor:
     """The stream after a block at the `live` last positions, against the keys and values of the
     others. `pos d_model -> live d_model`
 
-    alone: a run of this block
+    run: of this block alone
     """
-    entering = resid_pre[None, None]  # batch variant pos d_model
+    entering = resid_pre[None, None].to(run.weights.device, run.weights.dtype)
     past = None
     if live < len(resid_pre):
-        [earlier] = alone.steps(entering[:, :, :-live])
+        [earlier] = run.steps(entering[:, :, :-live])
         past = [earlier.read_later]
-    [step] = alone.steps(entering[:, :, -live:], past)
-    return step.resid_post[0, 0]
+    [step] = run.steps(entering[:, :, -live:], past)
+    return step.resid_post[0, 0].cpu()
 
 
 def _may_route_otherwise(model: Model) -> bool:

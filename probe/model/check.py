@@ -24,11 +24,11 @@ A bfloat16 number has 8 significant bits, so a rounding has a relative error of 
 bfloat16, every quantity is computed in float64 from the bfloat16 weights and from the hooked
 quantities just before it: x from E, Q from x, scores from Q and K, and so on. At most eight
 roundings separate the two (a gated MLP: its norm, gate and up, activation, product, out, norm), so
-a row may differ by 8 x 2^-8 = 3 %. Two rows have a wider tolerance. If no hook holds the scores,
+a row may differ by 8 x 2^-8 = 3 %. Some rows have a wider tolerance. If no hook holds the scores,
 the pattern is computed from Q and K, and an error e of a score is a factor exp(e) in the pattern:
 the tolerance is multiplied by the largest score. The logits of plain Hugging Face pass through
 every block in another implementation, and each block rounds the stream twice: 2 x layers + 8
-roundings.
+roundings. A whole block and a swap are rounded on both sides: twice as many.
 """
 
 import math
@@ -64,7 +64,7 @@ FLOAT32_ROUTER = "the model's own router is in float32"
 FLOAT32_RECURRENCE = "the library's module may compute in float32"
 FLOAT32_STEPS = "the model's own code computes some steps in float32"
 FROM_SCORES = "as uncertain as its scores, which no hook holds"
-THROUGH_ONE = "two ways through a block, both rounded"
+EACH_ROUNDED = "two ways, each rounded at every step"
 THROUGH_ALL = "two ways through all blocks, both rounded"
 PLAIN_ROUNDED = "Hugging Face and the hooked model do not round to float32 in the same place"
 EXACT = torch.float64
@@ -607,7 +607,7 @@ def _through(model: Model, count: int) -> tuple[float | None, str]:
     and the reason.
     """
     if model.dtype == COARSE:
-        return rounded_through(count), THROUGH_ONE if count == 1 else THROUGH_ALL
+        return 2 * rounded_through(count), EACH_ROUNDED
     if model.dtype == EXACT and any(model.config.mixers):
         return RECURRENT, FLOAT32_RECURRENCE
     if model.dtype == EXACT and model.config.family.in_float32:

@@ -59,7 +59,7 @@ from probe.experiments.record import WordRecord
 from probe.experiments.run import LEADERS, Run
 from probe.inference.verdicts import PARTS, comparisons
 from probe.model.records import as_array
-from probe.model.tokens import TargetText
+from probe.model.variants import TargetText
 from probe.model.weights import Weights
 from probe.patching import positions
 from probe.patching.edges import (

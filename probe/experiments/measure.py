@@ -19,9 +19,9 @@ from probe.experiments.prepare import GATES, Prepared, prepare_pairs
 from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
 from probe.experiments.table import every_experiment
+from probe.model.kept_keys import keeping
 from probe.model.load import read_weights
 from probe.model.model import Model
-from probe.patching.kept_keys import keeping
 from probe.progress import Begin, Countdown, Progress, silent, unreported
 from probe.stats.numbers import counted
 from probe.text.sentences import Sentence

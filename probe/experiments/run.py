@@ -12,12 +12,12 @@ from probe.experiments.observe import Observation, clearest
 from probe.experiments.options import Options
 from probe.experiments.prepare import Prepared
 from probe.experiments.swaps import Effects, effects_of, net_by_pair
+from probe.model.kept_keys import KeptKeys
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.trace import target_states
 from probe.model.weights import Weights
-from probe.patching.kept_keys import KeptKeys
 from probe.patching.sets import HeadIndex
 from probe.stats import resampling
 from probe.stats.limits import GATE

@@ -19,11 +19,11 @@ from probe.model.architectures.family import ConfigKeys, Family
 from probe.model.bridge import in_short, quiet
 from probe.model.model import (
     LISTED,
+    RESAVE,
     Config,
     MixerSizes,
     Positions,
     RopeScaling,
-    read_json,
     refuse,
     unsupported,
 )
@@ -108,11 +108,26 @@ def number_from(value: Any, name: str, where: object, *, below: float = math.inf
     return float(value)
 
 
+def read_raw_config(folder: Path) -> dict[str, Any]:
+    """The settings that the config.json of a folder states. Raises ModelError without them."""
+    from transformers import PreTrainedConfig
+
+    try:
+        with quiet():
+            raw, _ = PreTrainedConfig.get_config_dict(folder, local_files_only=True)
+    except (OSError, ValueError, RecursionError) as error:
+        problem = f"transformers cannot read its config.json ({in_short(error)})"
+        raise refuse(folder, problem, RESAVE) from error
+    if not isinstance(raw, dict) or not raw:
+        raise refuse(folder, "its config.json is missing or states nothing", RESAVE)
+    return raw
+
+
 def read_config(folder: Path, *, prepend_bos: bool) -> Config:
     """The config of a folder. Raises ModelError for missing or absurd settings, UnsupportedModel
     for other models.
     """
-    raw = read_json(folder / "config.json")
+    raw = read_raw_config(folder)
     architectures = raw.get("architectures")
     if isinstance(architectures, list) and len(architectures) == 1:
         architecture = str(architectures[0])
@@ -148,12 +163,6 @@ def resolve(raw: Mapping[str, Any], where: object) -> Any:
         message = f"{type(cause).__name__}: {in_short(cause)}"
         step = "correct it or take the original file"
         raise refuse(where, f"transformers refuses its config ({message})", step) from error
-
-
-def rotates_a_share(kind: str) -> bool:
-    """Whether a setting gives the fraction of each head that is rotated; otherwise all of it is."""
-    rope = resolve({"model_type": kind}, kind).rope_parameters
-    return "partial_rotary_factor" in (rope or {})
 
 
 def _largest(value: object) -> int:
@@ -590,9 +599,8 @@ def _routing(settings: Settings, family: Family) -> dict[str, Any]:
 
     Raises UnsupportedModel for a config with experts in a family without them.
     """
-    routed = family.routed
     where = settings.where
-    if routed is None:
+    if not family.routed:
         name = next((name for name in EXPERTS if settings.get(name)), "")
         if name:
             problem = f"{name} is {settings.get(name)!r} in its config, and {family.name} is"
@@ -605,9 +613,10 @@ def _routing(settings: Settings, family: Family) -> dict[str, Any]:
         count_name = settings.own_name("num_experts")
         problem = f"num_experts_per_tok is {n_chosen} and {count_name} {experts} in its config"
         raise refuse(where, problem, CORRECT)
+    shared = family.config_keys.sizes.get("d_shared", "")
     return {
         "n_experts": experts,
-        "d_shared": settings.size(routed.shared_width_key) if routed.shared_width_key else 0,
+        "d_shared": settings.size(shared) if shared else 0,
     }
 
 

@@ -326,9 +326,7 @@ def _named_shapes(config: Config, stored: Container[str]) -> Iterator[tuple[str,
             for role, (name, shape) in parts.items():
                 if role not in lacking:
                     shape += " with bias" if role in config.biased_roles else ""
-                    numbers = range(config.n_experts) if "{}" in name else (None,)
-                    for number in numbers:
-                        yield attention.layer_prefix.format(layer) + name.format(number), shape
+                    yield attention.layer_prefix.format(layer) + name, shape
     if config.has_lm_head:
         yield from family.lm_head_shapes.items()
         if not config.tied:

@@ -7,7 +7,6 @@ certificate and the batched forward read the row, and none of them tests for a f
 
 family     the dataclasses of a row, field by field
 blocks     hooks, weights and tiny configs that several families share
-gguf_keys  names in GGUF files that several families share
 wrappers   models of images or sound whose text part is read
 gpt llama qwen gemma routed hybrids    rows of decoders
 bert                                   rows of encoders, and ModernBERT's decoder
@@ -32,7 +31,20 @@ FAMILIES: dict[str, Family] = (
     GPTS | LLAMAS | QWENS | GEMMAS | MIXTURES | HYBRIDS | BERTS | T5S | BARTS
 )
 SUPPORTED = ", ".join(family.name for family in FAMILIES.values())
-GGUF_KNOWN = ", ".join(family.name for family in FAMILIES.values() if family.gguf)
+# The families that are read from GGUF files: by GGUF's name of the architecture, the `model_type`.
+# llama.cpp's converter writes a Mistral as a Llama, and a RoBERTa as a BERT.
+GGUF_FAMILIES = {
+    "gpt2": "gpt2",
+    "gptneox": "gpt_neox",
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "gemma": "gemma",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3_text",
+    "bert": "bert",
+}
+GGUF_KNOWN = ", ".join(FAMILIES[kind].name for kind in GGUF_FAMILIES.values())
 
 
 def require_single(architecture: str, doing: str) -> None:

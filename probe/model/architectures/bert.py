@@ -15,7 +15,6 @@ from probe.model.architectures.family import (
     Attention,
     ConfigKeys,
     Family,
-    GgufKeys,
     Replacement,
     without,
 )
@@ -78,13 +77,6 @@ BERTS["bert"] = Family(
         "cls.predictions.decoder.bias",
         "embeddings.position_ids",
     ),
-    gguf=GgufKeys(
-        architecture="bert",
-        number_keys={"attention.layer_norm_epsilon": "layer_norm_eps"},
-        recognised_by="token_types.weight",
-        certified_values={"attention.causal": (False,)},
-        unread_keys=("pooling_type",),
-    ),
     tiny_config=TINY | {"hidden_size": 28, "max_position_embeddings": 40},
 )
 
@@ -98,7 +90,6 @@ BERTS["roberta"] = replace(
     lm_head_transform=("lm_head.dense", "lm_head.layer_norm", "gelu"),
     unembed_bias="lm_head.bias",
     ignored_weights=("pooler.*", "lm_head.decoder.bias", "embeddings.position_ids"),
-    gguf=None,
     tiny_config={**BERTS["bert"].tiny_config, "max_position_embeddings": 42},
 )
 
@@ -152,12 +143,6 @@ BERTS["distilbert"] = replace(
     unembed_bias="vocab_projector.bias",
     ignored_weights=("embeddings.position_ids",),
     adapter="by the row",
-    gguf=GgufKeys(
-        architecture="bert",
-        number_keys={},
-        certified_values={"attention.causal": (False,), "attention.layer_norm_epsilon": (1e-12,)},
-        unread_keys=("pooling_type",),
-    ),
     tiny_config={
         "vocab_size": 400,
         "max_position_embeddings": 40,
@@ -219,23 +204,6 @@ BERTS["modernbert"] = Family(
     lm_head_transform=("head.dense", "head.norm", "gelu"),
     unembed_bias="decoder.bias",
     adapter="by the row",
-    gguf=GgufKeys(
-        architecture="modern-bert",
-        number_keys={
-            "attention.layer_norm_epsilon": "norm_eps",
-            "attention.layer_norm_rms_epsilon": "norm_eps",
-            "attention.sliding_window": "local_attention",
-            "attention.sliding_window_pattern": "global_attn_every_n_layers",
-            "rope.freq_base": "global_rope_theta",
-            "rope.freq_base_swa": "local_rope_theta",
-        },
-        certified_values={
-            "attention.causal": (False,),
-            "hidden_activation": ("gelu",),
-            "rope.scaling.type": ("none",),
-        },
-        unread_keys=("pooling_type",),
-    ),
     tiny_config=TINY
     | TINY_TOKENS
     | {
@@ -268,5 +236,4 @@ BERTS["modernbert-decoder"] = replace(
     ),
     lm_head_transform=("lm_head.dense", "lm_head.norm", "gelu"),
     adapter="",
-    gguf=None,
 )

@@ -5,8 +5,6 @@ ConfigKeys   the keys of its settings (`Family.config_keys`)
 Attention    the hooks and the weights of its layers (`Family.attentions`)
 Mixer        what replaces attention in some layers of a hybrid (`Attention.mixer`)
 Replacement  a hook that holds another quantity than its name says (`Attention.unreliable_hooks`)
-Routed       its mixture of experts (`Family.routed`)
-GgufKeys     its metadata in GGUF files (`Family.gguf`)
 
 A tensor of a row is a pair: its raw name, as in "self_attn.q_proj", and its shape, as in
 "heads*d_head d_model with bias". The axes are in the order of the file, separated by spaces. An
@@ -172,65 +170,6 @@ class ConfigKeys:
 
 
 @dataclass(frozen=True)
-class Routed:
-    """A mixture of experts: a router gives each token to a few of many MLPs. The library's own
-    module runs it.
-
-    Its weights are parts of a layer: `router` and `shared_router` are the gates. The experts are
-    `expert_gate`, `expert_up` and `expert_out`, with "{}" for the number of the expert; or all in
-    one tensor, input x output, `experts_gate_up` (gate and up coordinate by coordinate) and
-    `experts_out`. `shared_gate`, `shared_up` and `shared_out` are the expert for every token.
-    """
-
-    # The config key of the width of the expert for every token; empty without such an expert.
-    shared_width_key: str = ""
-    # By tensor of Hugging Face's class that stacks all experts: the roles that are concatenated in
-    # it. Files store these weights expert by expert.
-    stacked_experts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # By raw name in Hugging Face's class: the name in files, if it differs.
-    renamed_parts: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class GgufKeys:
-    """The differences between a GGUF file of a family and a checkpoint.
-
-    A metadata key is named without the architecture at its beginning, as in
-    "attention.head_count_kv". A key that no field names is refused. In every GGUF file, a single
-    tensor of queries, keys and values is stored by role, matrices are output x input, experts are
-    in one tensor, and norms with `norm_adds_one` are stored as 1 + their weight.
-    """
-
-    # GGUF's name of the architecture. Several families may share one.
-    architecture: str
-    # By metadata key of a number, in addition to `GGUF_SIZES`: the config key, or keys, that take
-    # it; dots lead into objects.
-    number_keys: Mapping[str, str | tuple[str, ...]]
-    # For families that share an architecture: a file belongs to this one if it has this tensor or
-    # this metadata key. Empty: it belongs to this one if it belongs to no other.
-    recognised_by: str = ""
-    # By metadata key that may hold a list of all layers: the config key of the layer types, the
-    # type of a layer whose entry is true or above 0, and the type of any other layer.
-    layer_lists: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
-    # By metadata key: the values that the formulas cover. A file with another value is refused; a
-    # file without the key is not.
-    certified_values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    # Metadata keys that change no formula, or follow from others.
-    unread_keys: tuple[str, ...] = ()
-    # By config key that follows from no metadata key: its value in every file.
-    fixed_settings: Mapping[str, Any] = field(default_factory=dict)
-    # By tensor: the config keys, with their values, that follow from its presence.
-    settings_by_tensor: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    # Roles whose rotary pairs are stored as adjacent rows, (0, 1), (2, 3), …, and not as two
-    # halves.
-    adjacent_pair_roles: tuple[str, ...] = ()
-    # The number of layers of the model that divides scores by sqrt(d_model / heads), where models
-    # of any other size divide them by sqrt(d_head); the metadata do not state which. 0 without such
-    # a model.
-    query_scalar_exception: int = 0
-
-
-@dataclass(frozen=True)
 class Family:
     """A row of the table: the common properties of the models of one architecture.
 
@@ -284,8 +223,9 @@ class Family:
     parallel_attn_mlp: bool = False
     # Whether the MLP is gated: (activation(x W_gate) * (x W_up)) W_out.
     gated_mlp: bool = False
-    # The mixture of experts that replaces the MLP; None for a single MLP.
-    routed: Routed | None = None
+    # Whether a mixture of experts replaces the MLP: a router gives each token to a few of many
+    # MLPs. The library's own module runs it. `experts_gate_up` and `experts_out` hold all experts.
+    routed: bool = False
 
     # --- rounding in its code ---
     # The steps that the hooked model computes in float32 whatever its dtype. They are those of
@@ -343,8 +283,6 @@ class Family:
     tiny_config: Mapping[str, Any] = field(default_factory=dict)
 
     # --- other programs ---
-    # How a GGUF file stores the family; None if GGUF files are not supported.
-    gguf: GgufKeys | None = None
     # The class whose TransformerLens adapter serves this family, if the family has none; "by the
     # row" if the adapter is built from this row.
     adapter: str = ""

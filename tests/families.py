@@ -55,7 +55,8 @@ MARKS |= {
     "pegasus": MARKS["t5"],
     "distilbert": MARKS["bert"],
 }
-MARKS |= {"modernbert": MARKS["bert"], "modernbert-decoder": ("[CLS]", "")}
+MARKS |= dict.fromkeys(("modernbert", "electra"), MARKS["bert"])
+MARKS |= {"modernbert-decoder": ("[CLS]", ""), "eurobert": MARKS["llama"]}
 MARKS |= {"mt5": MARKS["t5"]} | dict.fromkeys(("xlm-roberta", "camembert"), MARKS["roberta"])
 
 

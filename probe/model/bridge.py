@@ -250,6 +250,10 @@ def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     for attention in family.attentions:
         if attention.fused_qkv == "by head":
             _share_by_head(bridge, model.config.num_attention_heads)
+        if family.kind == "encoder":  # the adapter may be a decoder's
+            for block in bridge.blocks:
+                # A plain assignment would set it on Hugging Face's module inside.
+                object.__setattr__(block.attn, "is_causal", False)
     return bridge.eval().requires_grad_(False)
 
 
@@ -366,6 +370,9 @@ def _attention_of(parts: Mapping[str, str], cfg: Any) -> Any:
     from transformer_lens.model_bridge import generalized_components as components
 
     module = parts["o"].rpartition(".")[0]
+    queries = parts.get("q", parts.get("qkv", ""))
+    while not queries.startswith(module + "."):
+        module = module.rpartition(".")[0]
     heads = {
         role: components.LinearBridge(name=part.removeprefix(module + "."))
         for role, part in parts.items()

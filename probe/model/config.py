@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.errors import UnsupportedModel
-from probe.model.architectures import FAMILIES, WRAPPERS
+from probe.model.architectures import FAMILIES, NOT_READ, WRAPPERS
 from probe.model.architectures.family import ConfigKeys, Family
 from probe.model.bridge import in_short, quiet
 from probe.model.model import (
@@ -233,9 +233,12 @@ def _sizes_and_switches(settings: Settings, family: Family) -> dict[str, Any]:
     keys = family.config_keys
     sizes = _sizes(settings, family)
     positions = _positions(settings, family, sizes)
-    if positions.rope_scaling is not None and positions.rope_scaling.factors:
-        # In a longer text even the first token would have other frequencies.
-        sizes["n_ctx"] = min(sizes["n_ctx"], int(positions.rope_scaling.length))
+    scaling = positions.rope_scaling
+    rope = settings.get("rope_parameters") or {}
+    if scaling is not None and (scaling.factors or rope.get("llama_4_scaling_beta")):
+        # In a longer text even the first token would have other frequencies (LongRoPE), or later
+        # queries would be scaled (Ministral 3).
+        sizes["n_ctx"] = min(sizes["n_ctx"], int(scaling.length))
     return {
         **sizes,
         "positions": positions,
@@ -281,6 +284,11 @@ def _require_supported(raw: Mapping[str, Any], kind: str, architecture: str, whe
 
 def _unknown(where: object, problem: str, raw: Mapping[str, Any]) -> UnsupportedModel:
     reason = f"which is not one of the {len(FAMILIES)} families whose numbers are certified"
+    kinds = (raw.get("model_type"), (raw.get("text_config") or {}).get("model_type"))
+    for kind in kinds:
+        if isinstance(kind, str) and kind in NOT_READ:
+            name, missing = NOT_READ[kind]
+            reason = f"and the formulas do not have what {name} needs: {missing}"
     return unsupported(where, f"{problem}, {reason}{_own_code(raw)}", LISTED)
 
 
@@ -415,7 +423,7 @@ def _scales(settings: Settings, family: Family, d_model: int) -> dict[str, float
     }
     is_scaled = settings.get("scale_embedding") or family.scales_embedding
     scalar = settings.number(family.config_keys.query_scalar)
-    unembed = 1 / scales.get("logits", 1.0)
+    unembed = scales.get("unembed", 1 / scales.get("logits", 1.0))
     if settings.get("scale_decoder_outputs"):  # T5's
         unembed = float(d_model**-0.5)
     return {
@@ -582,6 +590,9 @@ def _unrotated(settings: Settings, keys: ConfigKeys, n_layers: int) -> tuple[boo
     name, certified = keys.rotary_if
     if name and settings.get(name) != certified:
         return (True,) * n_layers
+    if keys.rotates_local_layers_only and settings.get(keys.window) is not None:
+        local = _windows(settings, keys, n_layers).get("local", (False,) * n_layers)
+        return tuple(not is_local for is_local in local)
     if not keys.rotary_layers:
         return ()
     rotated = settings.get(keys.rotary_layers)

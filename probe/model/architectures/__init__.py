@@ -30,6 +30,19 @@ from probe.model.architectures.wrappers import WRAPPERS as WRAPPERS
 FAMILIES: dict[str, Family] = (
     GPTS | LLAMAS | QWENS | GEMMAS | MIXTURES | HYBRIDS | BERTS | T5S | BARTS
 )
+# Families that are often asked for and not read, by `model_type`: the name, and what no row can
+# describe.
+NOT_READ = {
+    "gemma4_text": ("Gemma 4", "embeddings in every layer, and keys and values shared by layers"),
+    "olmo": ("OLMo 1", "norms without weights"),
+    "apertus": ("Apertus", "an activation with learned parameters (xIELU)"),
+    "hunyuan_v1_dense": ("Hunyuan", "norms of queries and keys after the rotation"),
+    "phimoe": ("Phi-3.5-MoE", "rotary positions with two magnitudes, and a router of its own"),
+    "mpnet": ("MPNet", "relative position biases in addition to learned positions"),
+    "deberta-v2": ("DeBERTa", "scores of positions in addition to those of contents"),
+}
+NOT_READ["gemma4"] = NOT_READ["gemma4_text"]
+NOT_READ["deberta"] = NOT_READ["deberta-v2"]
 SUPPORTED = ", ".join(family.name for family in FAMILIES.values())
 # The families that are read from GGUF files: by GGUF's name of the architecture, the `model_type`.
 # llama.cpp's converter writes a Mistral as a Llama, and a RoBERTa as a BERT.

@@ -18,6 +18,7 @@ from probe.model.architectures.family import (
     Replacement,
     without,
 )
+from probe.model.architectures.llama import LLAMAS
 
 BERTS: dict[str, Family] = {}
 
@@ -105,6 +106,24 @@ BERTS["camembert"] = replace(
     name="CamemBERT",
     architectures=("CamembertForMaskedLM",),
     adapter="RobertaForMaskedLM",
+)
+
+BERTS["electra"] = replace(
+    BERTS["bert"],
+    name="ELECTRA",
+    architectures=("ElectraForMaskedLM",),
+    base_classes=("ElectraModel", "ElectraForPreTraining"),
+    # Of another width, embeddings would be projected.
+    config_keys=replace(
+        BERTS["bert"].config_keys, equal_pairs=(("hidden_size", "embedding_size"),)
+    ),
+    prefix="electra.",
+    unembed="generator_lm_head",
+    lm_head_transform=("generator_predictions.dense", "generator_predictions.LayerNorm", "gelu"),
+    unembed_bias="generator_lm_head.bias",
+    ignored_weights=("discriminator_predictions.*", "embeddings.position_ids"),
+    adapter="by the row",
+    tiny_config={**BERTS["bert"].tiny_config, "embedding_size": 28},
 )
 
 BERTS["distilbert"] = replace(
@@ -236,4 +255,14 @@ BERTS["modernbert-decoder"] = replace(
     ),
     lm_head_transform=("lm_head.dense", "lm_head.norm", "gelu"),
     adapter="",
+)
+
+BERTS["eurobert"] = replace(
+    LLAMAS["llama"],
+    name="EuroBERT",
+    kind="encoder",
+    architectures=("EuroBertForMaskedLM",),
+    attentions=(replace(LLAMAS["llama"].attentions[0], causal=False),),
+    tiny_config={**LLAMAS["llama"].tiny_config, **TINY_TOKENS, "mask_token_id": 0},
+    adapter="LlamaForCausalLM",
 )

@@ -145,6 +145,8 @@ class ConfigKeys:
     # The key of the list that states for every layer whether its queries and keys are rotated;
     # empty if all layers' are.
     rotary_layers: str = ""
+    # Whether only local layers are rotated, in a model with a window.
+    rotates_local_layers_only: bool = False
     # A key and the value that it has in models with rotary positions; in other models of the family
     # no layer is rotated.
     rotary_if: tuple[str, str] = ("", "")
@@ -163,7 +165,8 @@ class ConfigKeys:
     # The keys of the bounds of scores and logits; `Config` has the same names.
     softcaps: tuple[str, ...] = ()
     # The keys of constants: "embed" multiplies token embeddings, "write" every write to the stream,
-    # and "scores" products of queries and keys, instead of 1 over a root; "logits" divides logits.
+    # and "scores" products of queries and keys, instead of 1 over a root; "unembed" multiplies
+    # logits, and "logits" divides them.
     scales: Mapping[str, str] = field(default_factory=dict)
     # The key of the first token of a target, if `decoder_start_token_id` is not set.
     decoder_start: str = "decoder_start_token_id"
@@ -185,9 +188,9 @@ class Family:
     architectures: tuple[str, ...]
     # The keys of its settings, and the values of settings that are certified.
     config_keys: ConfigKeys
-    # The class without a language-model head, if its name is not one of `architectures` with
+    # The classes without a language-model head, if their name is not one of `architectures` with
     # "Model" at the end.
-    base_class: str = ""
+    base_classes: tuple[str, ...] = ()
     # What precedes all raw names in the class with a language-model head, except those of the head.
     prefix: str = ""
     # Whether the matrices of layers are input x output, as in GPT-2's Conv1D; otherwise they are
@@ -290,8 +293,8 @@ class Family:
     @property
     def classes_without_lm_head(self) -> tuple[str, ...]:
         """The classes of the same models without a language-model head."""
-        if self.base_class:
-            return (self.base_class,)
+        if self.base_classes:
+            return self.base_classes
         derived = [_LM_HEAD.sub("Model", name) for name in self.architectures]
         return tuple(name for name in dict.fromkeys(derived) if name not in self.architectures)
 

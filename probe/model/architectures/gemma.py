@@ -67,7 +67,7 @@ GEMMAS["gemma3_text"] = replace(
     GEMMAS["gemma2"],
     name="Gemma 3",
     architectures=("Gemma3ForCausalLM",),
-    base_class="Gemma3TextModel",
+    base_classes=("Gemma3TextModel",),
     config_keys=ConfigKeys(
         epsilon="rms_norm_eps",
         activation="hidden_activation",

@@ -5,6 +5,7 @@ GPTBigCode and Phi.
 from dataclasses import replace
 
 from probe.model.architectures.blocks import (
+    NO_RESID_MID_HOOK,
     TINY,
     TINY_GROUPED,
     TINY_TOKENS,
@@ -14,16 +15,10 @@ from probe.model.architectures.blocks import (
 from probe.model.architectures.family import (
     ConfigKeys,
     Family,
-    Replacement,
 )
 from probe.model.architectures.llama import LLAMAS
 
 GPTS: dict[str, Family] = {}
-
-# Attention and MLP read the same stream, so no hook holds the stream between them.
-NO_RESID_MID_HOOK = {
-    "resid_mid": Replacement(hook="", traced_instead="E + attn_out, which no hook holds")
-}
 
 GPTS["gpt2"] = Family(
     name="GPT-2",

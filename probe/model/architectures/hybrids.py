@@ -183,7 +183,7 @@ HYBRIDS["qwen3_5_text"] = replace(
     QWENS["qwen3"],
     name="Qwen3.5",
     architectures=("Qwen3_5ForCausalLM",),
-    base_class="Qwen3_5TextModel",
+    base_classes=("Qwen3_5TextModel",),
     config_keys=ConfigKeys(
         epsilon="rms_norm_eps",
         certified_values=QWEN3_5_CERTIFIED,
@@ -200,7 +200,7 @@ HYBRIDS["qwen3_5_moe_text"] = replace(
     HYBRIDS["qwen3_next"],
     name="Qwen3.5-MoE",
     architectures=("Qwen3_5MoeForCausalLM",),
-    base_class="Qwen3_5MoeTextModel",
+    base_classes=("Qwen3_5MoeTextModel",),
     config_keys=ConfigKeys(
         epsilon="rms_norm_eps",
         sizes={"d_mlp": "moe_intermediate_size", "d_shared": "shared_expert_intermediate_size"},

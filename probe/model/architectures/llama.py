@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from probe.model.architectures.blocks import (
     HOOKS_WITHOUT_FIRST_NORM,
+    NO_RESID_MID_HOOK,
     SANDWICH_NORMS,
     TINY_GROUPED,
     TINY_SCALES,
@@ -77,6 +78,20 @@ LLAMAS["mistral"] = replace(
         window="sliding_window",
     ),
     tiny_config={**LLAMAS["llama"].tiny_config, "sliding_window": 5},
+)
+
+LLAMAS["ministral3"] = replace(
+    LLAMAS["mistral"],
+    name="Ministral 3",
+    architectures=("Ministral3ForCausalLM",),
+    tiny_config=TINY_GROUPED
+    | TINY_TOKENS
+    | {
+        "head_dim": 6,
+        "max_position_embeddings": 80,
+        "rope_parameters": TINY_YARN
+        | {"original_max_position_embeddings": 40, "llama_4_scaling_beta": 0.5},
+    },
 )
 
 LLAMAS["phi3"] = replace(
@@ -323,5 +338,60 @@ LLAMAS["olmo3"] = replace(
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
             "full_attention": TINY_YARN,
         },
+    },
+)
+
+LLAMAS["exaone4"] = replace(
+    LLAMAS["olmo2"],
+    name="EXAONE 4",
+    architectures=("Exaone4ForCausalLM",),
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
+        window="sliding_window",
+        layer_types="layer_types",
+        rotates_local_layers_only=True,
+    ),
+    attentions=(
+        decoder_stack(
+            without(LLAMA_PARTS, "norm", "norm_mlp")
+            | SANDWICH_NORMS
+            | qk_norms("d_head", "d_head"),
+            norms_writes=True,
+            hooks=HOOKS_WITHOUT_FIRST_NORM,
+        ),
+    ),
+    tiny_config=TINY_GROUPED
+    | TINY_TOKENS
+    | {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]},
+)
+
+LLAMAS["cohere2"] = replace(
+    LLAMAS["llama"],
+    name="Cohere 2",
+    architectures=("Cohere2ForCausalLM",),
+    config_keys=ConfigKeys(
+        epsilon="layer_norm_eps",
+        biases=ATTENTION_BIAS,
+        window="sliding_window",
+        layer_types="layer_types",
+        scales={"unembed": "logit_scale"},
+        rotates_local_layers_only=True,
+    ),
+    norm="LayerNorm",
+    outer_biases=False,
+    parallel_attn_mlp=True,
+    rotary_adjacent_pairs=True,
+    in_float32=("rotated", "softmax"),
+    adapter_rounds_differently=True,
+    d_head_is_independent=False,
+    attentions=(
+        decoder_stack(without(LLAMA_PARTS, "norm_mlp"), unreliable_hooks=NO_RESID_MID_HOOK),
+    ),
+    tiny_config=TINY_GROUPED
+    | TINY_TOKENS
+    | {
+        "sliding_window": 5,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "logit_scale": 0.3,
     },
 )

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from gguf import (
     MODEL_ARCH_NAMES,
-    GGMLQuantizationType,
     GGUFReader,
     GGUFValueType,
     dequantize,
@@ -270,7 +269,8 @@ def _floats(file: GgufFile, name: str) -> torch.Tensor:
     tensor = file.by_name[name]
     try:
         with np.errstate(all="ignore"):  # values that are not finite are refused below
-            values = dequantize(tensor.data, GGMLQuantizationType(tensor.tensor_type))
+            # As a plain array, whose arithmetic is faster than that of a memory map.
+            values = dequantize(np.asarray(tensor.data), tensor.tensor_type)
     except NotImplementedError as error:
         kind = tensor.tensor_type.name
         problem = f"its tensor {name!r} is stored as {kind}, which cannot be turned into numbers"

@@ -31,7 +31,7 @@ from typing_extensions import TypeAliasType
 
 from probe.errors import InputError, ModelError, require_flag
 from probe.model.agreement import SHORT_TEXT, require_agreement, text_ids
-from probe.model.architectures import WRAPPERS, require_single
+from probe.model.architectures import WRAPPERS
 from probe.model.bridge import (
     LOCAL,
     boot_model,
@@ -63,7 +63,7 @@ from probe.model.objects import (
     state_key,
     tensors_of,
 )
-from probe.model.weights import Weights, expected_shapes, read_stacks, stored_types
+from probe.model.weights import Weights, expected_shapes, stored_types, weights_of
 from probe.provenance import Origin
 
 if TYPE_CHECKING:
@@ -303,10 +303,7 @@ def read_weights(model: ModelSource | Weights) -> Weights:
     """
     if isinstance(model, Weights):
         return model
-    model = load(model)
-    require_single(model.config.architecture, "the reading of a word")
-    (weights,) = read_stacks(model.weights, model.config, model.modules).values()
-    return weights
+    return weights_of(load(model))
 
 
 def _dtype(dtype: torch.dtype | str, source: object) -> torch.dtype:

@@ -32,7 +32,7 @@ EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional", "tiny-translator")
 EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
 GGUF = ".gguf"
 SINGLE = "model.safetensors"
-SHARDS = "model-*-of-*.safetensors"
+SHARDS = "model-*-of-*[0-9].safetensors"
 INDEX = "model.safetensors.index.json"
 # Folder names that do not describe the model: the parent folder's name is added.
 UNINFORMATIVE = ("model", "models", "checkpoint", "weights", "output")
@@ -325,6 +325,12 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     if (folder / SINGLE).is_file():
         return (folder / SINGLE,)
     if shards := tuple(sorted(folder.glob(SHARDS))):
+        count = shards[0].stem.rpartition("-")[2]
+        if count.isdigit() and int(count) != len(shards):
+            problem = (
+                f"it has {len(shards)} of {int(count)} shards (model-*-of-{count}.safetensors)"
+            )
+            raise refuse(folder, problem, "copy every shard into the folder")
         return shards
     pickle_files = sorted(
         file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern)
@@ -334,7 +340,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
             f"its weights are only a pickle ({pickle_files[0]}), which can run code when opened"
         )
         raise refuse(folder, problem, f"{RESAVE}(safe_serialization=True) to get {SINGLE}")
-    raise refuse(folder, f"there is no {SINGLE} and no {SHARDS}", RESAVE)
+    raise refuse(folder, f"there is no {SINGLE} and no shard of it", RESAVE)
 
 
 def has_weights(folder: Path) -> bool:

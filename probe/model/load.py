@@ -750,8 +750,12 @@ def _sha256_of_tensors(weights: Mapping[str, torch.Tensor]) -> str:
 
 def _checked(model: Model) -> Model:
     ids = model.tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"]
-    with quiet():
-        check_hooks(model, ids[: model.config.n_ctx])
+    try:
+        with quiet():
+            check_hooks(model, ids[: model.config.n_ctx])
+    except (RuntimeError, IndexError) as error:
+        problem = f"it does not run on a short text ({in_short(error)})"
+        raise refuse(model.name, problem, "correct its config") from error
     return model
 
 

@@ -297,7 +297,7 @@ REFUSED = {
     ),
     "no weights": (
         remove(SINGLE),
-        "there is no model.safetensors and no model-*-of-*.safetensors. Save the model again",
+        "there is no model.safetensors and no shard of it. Save the model again",
     ),
     "pickle only": (
         pickle_only,
@@ -342,7 +342,7 @@ REFUSED = {
     ),
     "shard missing": (
         lost_shard,
-        "config.json asks for more numbers than its 35,256 bytes of safetensors. Copy or",
+        "it has 1 of 2 shards (model-*-of-00002.safetensors). Copy every shard into the folder.",
     ),
     "index escapes": (
         index_with(more="../../x.safetensors"),
@@ -350,7 +350,7 @@ REFUSED = {
     ),
     "index empty": (
         lambda it: (remove(SINGLE)(it), write(INDEX, "{}")(it)),
-        "there is no model.safetensors and no model-*-of-*.safetensors. Save the model again",
+        "there is no model.safetensors and no shard of it. Save the model again",
     ),
     "a tokenizer of another model": (lambda it: make_checkpoint(it, vocab_size=300), FOREIGN),
 }
@@ -529,6 +529,11 @@ def test_a_model_whose_heads_write_nothing_passes_the_self_check(copy: Path) -> 
         f"transformer.h.{layer}.attn.c_proj.weight": torch.zeros(32, 32) for layer in range(2)
     }
     assert probe.load(change_tensors(copy, silent)).config.n_layers == 2
+
+
+def test_a_model_that_does_not_run_is_refused(copy: Path) -> None:
+    edit_config(copy, resid_pdrop=float("nan"))
+    assert "it does not run on a short text (dropout probability has to be" in refusal(copy)
 
 
 def test_every_load_is_self_checked(

@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from probe.model.model import Config, Model
 HEAD_PARTS = ("query", "key", "value down", "value up")
 NOT_MATRICES = ("position embedding", "attention biases", "MLP biases", "norms")
-# The parts that the tensors of experts belong to, half of a tensor each if there are two.
+# The parts that the tensors of all experts belong to, half of a tensor each if there are two.
 EXPERT_PARTS = {
-    "expert_gate": ("MLP gate",),
-    "expert_up": ("MLP up",),
-    "expert_out": ("MLP down",),
     "experts_gate_up": ("MLP gate", "MLP up"),
     "experts_out": ("MLP down",),
     "experts_gate_up_bias": ("MLP biases",),
@@ -223,7 +220,7 @@ def sizes_of(model: "Model") -> Sizes:
     mlps = sum(
         layers_of(attention, c)
         for attention in family.attentions
-        if {"out", "expert_out", "experts_out"} & attention.parts.keys()
+        if {"out", "experts_out"} & attention.parts.keys()
     )
     mlps *= max(1, c.n_experts)
     plain = Sizes(
@@ -331,17 +328,15 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
 
 def _of_experts(raw: "Mapping[str, Tensor]", config: "Config") -> Iterator[tuple[str, int]]:
     """The part and the number of parameters of every tensor of the experts of a routed MLP."""
-    for attention in config.family.attentions:
-        for layer in range(config.n_layers):
-            for role, (name, _) in attention.parts.items():
-                for number in range(config.n_experts):
-                    stem = attention.layer_prefix.format(layer) + name.format(number)
-                    tensor = raw.get(stem, raw.get(f"{stem}.weight"))
-                    if tensor is not None:
-                        parts = EXPERT_PARTS.get(role, ())
-                        yield from ((part, tensor.numel() // len(parts)) for part in parts)
-                    if "{}" not in name:  # all experts in one tensor
-                        break
+    if not config.n_experts:
+        return
+    (attention,) = config.family.attentions
+    for layer in range(config.n_layers):
+        for role, parts in EXPERT_PARTS.items():
+            name, _ = attention.parts.get(role, ("", ""))
+            tensor = raw.get(attention.layer_prefix.format(layer) + name)
+            if tensor is not None:
+                yield from ((part, tensor.numel() // len(parts)) for part in parts)
 
 
 def _all_of(raw: "Mapping[str, Tensor]", config: "Config") -> int:

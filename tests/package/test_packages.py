@@ -151,4 +151,4 @@ def test_no_code_outside_the_table_checks_the_name_of_a_family() -> None:
         for part in ast.walk(compared)
         if isinstance(part, ast.Constant) and part.value in names
     ]
-    assert {*comparisons} == {("model.load", "gpt2")}  # there it is a kind of tokenizer
+    assert {*comparisons} == {("model.gguf_tokenizer", "gpt2")}  # there it is a kind of tokenizer

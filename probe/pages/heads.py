@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
+from probe.claims import UNMARKED
 from probe.results.findings import Frames, HeadFinding, WordFindings
-from probe.results.leading import UNMARKED
 from probe.stats.limits import LEVEL, SMALLEST
 from probe.stats.numbers import decimal, measured, p_value, percent
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
+from inspect import getmembers, isfunction
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,8 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 import probe.experiments
+from probe import claims
 from probe.charts import palette, themed
-from probe.claims import (
-    peak,
-    random_sets_like,
-    ranked,
-    reason_to_attend,
-    smallest_set,
-    strongest_cues,
-)
 from probe.experiments.table import every_experiment
 from probe.pages.sentences import TINTS, marked
 from probe.stats.limits import GATE, LEVEL, SMALLEST
@@ -94,6 +88,7 @@ def environment(*folders: str | Path) -> Environment:
         bytecode_cache=_COMPILED,
     )
     of_experiments = [getattr(room, "FILTERS", ()) for room in every_experiment().values()]
+    templates.filters |= dict(getmembers(claims, isfunction))
     templates.filters |= {each.__name__: each for each in chain(FILTERS, *of_experiments)}
     templates.filters["listed"] = lambda items: listed(list(items))
     templates.tests["measured"] = pd.notna
@@ -157,14 +152,8 @@ FILTERS = (
     measured,
     ordinal,
     p_value,
-    peak,
     percent,
-    random_sets_like,
-    ranked,
-    reason_to_attend,
     scientific,
-    smallest_set,
-    strongest_cues,
     together,
     where,
     with_interval,

@@ -24,12 +24,11 @@ from typing import Any
 
 import pandas as pd
 
-from probe.claims import credited_part
+from probe.claims import MOVERS, UNMARKED, credited_part, leading, mlps_more, named
 from probe.experiments.material import LATE
 from probe.experiments.run import LEADERS
 from probe.inference.verdicts import comparison_of_writes, passes_gate, rank_among_nouns
 from probe.results.frames import without_rows
-from probe.results.leading import MOVERS, UNMARKED, leading, mlps_more, named
 from probe.stats.limits import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
 
@@ -246,7 +245,7 @@ class WordFindings:
     nuisances: tuple[str, ...]  # of any pair of senses
     confounders: tuple[str, ...]  # of any pair of senses
     heads: tuple[HeadFinding, ...]
-    # The first leading heads, and the same with all resolvers (`probe.results.leading`).
+    # The first leading heads, and the same with all resolvers (`probe.claims`).
     top_heads: tuple[HeadFinding, ...]
     named: tuple[HeadFinding, ...]
     resolvers: tuple[HeadFinding, ...]
@@ -458,7 +457,7 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
     rows: the word's rows by frame
     """
     with_gate = [pair for pair in ranked_pairs if not math.isnan(pair.ambiguity_p)]
-    with_more = mlps_more(rows["mlps"])
+    with_more = tuple(mlps_more(rows["mlps"]))
     if not with_gate:
         nouns = min((pair.nouns_compared for pair in ranked_pairs), default=0)
         return BesideNouns(

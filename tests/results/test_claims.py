@@ -7,6 +7,10 @@ from example_study import make_study
 
 from probe.claims import (
     credited_part,
+    leading,
+    mlps_more,
+    named,
+    names_of,
     peak,
     random_sets_like,
     ranked,
@@ -91,3 +95,50 @@ def test_a_peak_is_above_what_all_heads_keep(faithfulness, size):
     curves = pd.DataFrame({"size": range(len(faithfulness)), "faithfulness": faithfulness})
     found = peak(curves)
     assert (found if size is None else found["size"]) == size
+
+
+BY_RANK = [
+    # verdict, net, by rank. The first has the largest mean and a wide interval.
+    ("none", 0.55),
+    ("suggestive", 0.4),
+    ("mover", 0.3),
+    ("separates", 0.2),
+    ("resolver", 0.1),
+    ("unread", 0.09),
+    ("resolver", 0.05),
+    ("opposes", -0.1),
+]
+HEADS = pd.DataFrame(
+    [
+        {"layer": layer, "head": 0, "verdict": verdict, "net": net, "rank": layer + 1}
+        for layer, (verdict, net) in enumerate(BY_RANK)
+    ]
+)
+
+
+def test_movers_lead_then_other_verdicts_and_never_a_head_without_one():
+    assert names_of(leading(HEADS)) == ["L2H0", "L4H0", "L6H0", "L1H0", "L5H0"]
+
+
+def test_every_resolver_is_named_besides_the_top_heads():
+    assert names_of(named(HEADS, 1)) == ["L2H0", "L4H0", "L6H0"]
+    assert names_of(named(HEADS, 4)) == ["L2H0", "L4H0", "L6H0", "L1H0"]
+
+
+def test_without_a_verdict_no_head_is_named():
+    assert names_of(named(HEADS.assign(verdict="none"), 3)) == []
+
+
+def test_an_mlp_does_more_by_the_rule_of_its_table():
+    """In one pair of senses, and on average."""
+    row = {
+        "word": "bank",
+        "more": 0.2,
+        "comparison": "more",
+        "sense_a": "river",
+        "sense_b": "money",
+    }
+    unsure = {"layer": 1, "comparison": "undecided"}
+    assert mlps_more(pd.DataFrame([row | {"layer": 0}, row | unsure])) == [0]
+    reversed_ = row | {"layer": 0, "sense_b": "slope", "more": -0.3, "comparison": "undecided"}
+    assert mlps_more(pd.DataFrame([row | {"layer": 0}, reversed_])) == []

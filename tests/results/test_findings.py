@@ -2,14 +2,12 @@
 
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 
-import pandas as pd
 import pytest
 from example_study import SENSES, make_study
 
 from probe.experiments.run import LEADERS
 from probe.results.findings import (
     findings,
-    mlps_more,
     rank_groups,
     rows_by_word,
 )
@@ -90,18 +88,3 @@ def texts_of(value):
             yield from texts_of(item)
     elif isinstance(value, dict):
         yield from texts_of((*value, *value.values()))
-
-
-def test_an_mlp_does_more_by_the_rule_of_its_table():
-    """In one pair of senses, and on average."""
-    row = {
-        "word": "bank",
-        "more": 0.2,
-        "comparison": "more",
-        "sense_a": "river",
-        "sense_b": "money",
-    }
-    unsure = {"layer": 1, "comparison": "undecided"}
-    assert mlps_more(pd.DataFrame([row | {"layer": 0}, row | unsure])) == (0,)
-    reversed_ = row | {"layer": 0, "sense_b": "slope", "more": -0.3, "comparison": "undecided"}
-    assert mlps_more(pd.DataFrame([row | {"layer": 0}, reversed_])) == ()

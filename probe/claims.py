@@ -6,7 +6,7 @@ effect, however large its mean: one odd sentence is enough for a large mean with
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,33 @@ def named(word_heads: pd.DataFrame, top: int) -> pd.DataFrame:
     heads = leading(word_heads)
     further = heads[top:]
     return pd.concat([heads[:top], further[further["verdict"] == "resolver"]])
+
+
+def common_leaders(heads: pd.DataFrame, top: int) -> list[str]:
+    """The names of the first heads of each word, if they are the same for all words; in the order
+    of the first word. Empty if words differ.
+
+    heads: the movers of all words
+    top: how many heads of each word
+    """
+    of_words = [
+        names_of(by_rank(of_word)[:top]) for _, of_word in heads.groupby("word", sort=False)
+    ]
+    return of_words[0] if all(set(names) == set(of_words[0]) for names in of_words) else []
+
+
+def first_and_marked(heads: pd.DataFrame, first: int) -> pd.DataFrame:
+    """The first heads, and of the others those with a mark."""
+    return pd.concat([heads[:first], with_verdict(heads[first:])])
+
+
+def compared_heads(word_heads: pd.DataFrame, top: int) -> pd.DataFrame:
+    """The movers that were compared with unambiguous nouns, by rank; of a word without movers, of
+    its first leading heads.
+    """
+    heads = by_rank(movers(word_heads))
+    heads = leading(word_heads)[:top] if heads.empty else heads
+    return heads[heads["comparison"] != ""]
 
 
 def opposing(word_heads: pd.DataFrame) -> pd.DataFrame:
@@ -209,6 +236,18 @@ def attention_to_sink(readings: pd.DataFrame) -> float | None:
     return None if attention < SINK or written > attention / 2 else attention
 
 
+def clearest_of_senses(readings: pd.DataFrame, senses: Sequence[str]) -> list[int]:
+    """The numbers of the sentences in which a head attends most to the cue, one of each sense, in
+    the order of the senses.
+
+    readings: the rows of one head in this table
+    """
+    on_cue = readings["attention"].where(readings["role"] == "cue", 0.0)
+    rows = readings.assign(on_cue=on_cue.groupby(readings["sentence"]).transform("sum"))
+    rows = rows.sort_values("on_cue", ascending=False, kind="stable").drop_duplicates("sense")
+    return rows.sort_values("sense", key=lambda sense: sense.map(senses.index))["sentence"].tolist()
+
+
 def clearest_sentence(readings: pd.DataFrame) -> int:
     """The number of the sentence whose cue contributes most to the sense that is meant. All tokens
     count where no cue is marked.
@@ -234,6 +273,14 @@ def ranked(rows: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
     """
     keys = ["word", *SENSES]
     return rows.merge(words.loc[words["ranked"], keys], on=keys)
+
+
+def senses_of(words: pd.DataFrame) -> list[str]:
+    """The senses of a word, in the order of its pairs.
+
+    words: the rows of the word in this table
+    """
+    return list(dict.fromkeys(words[SENSES].to_numpy().ravel().tolist()))
 
 
 def has_too_few_cue_words(words: pd.DataFrame) -> bool:
@@ -303,15 +350,15 @@ def farther_nouns(controls: pd.DataFrame, words: pd.DataFrame) -> list[str]:
     return list(gaps.index[: place_among_nouns(first) - 1])
 
 
-def times_as_far(general_share: float) -> float:
+def times_as_far(general_share: float) -> float | None:
     """How many times as far the word changes as unambiguous nouns: the ratio of the distances, from
     the share of the squared distances.
 
     share ** -0.5
 
-    Infinite if the nouns do not change.
+    None if the nouns do not change.
     """
-    return general_share**-0.5 if general_share > 0 else math.inf
+    return general_share**-0.5 if general_share > 0 else None
 
 
 def mlps_more(mlps: pd.DataFrame) -> list[int]:
@@ -359,6 +406,17 @@ def has_same_token(depth: pd.DataFrame) -> bool:
 
 
 # --- the sentences of a word ----------------------------------------------------------------------
+
+
+def worst_first(certificate: pd.DataFrame) -> pd.DataFrame:
+    """The comparisons of a certificate, the one with the largest error first."""
+    return certificate.sort_values("error", ascending=False, kind="stable")
+
+
+def read_otherwise(predictions: pd.DataFrame) -> pd.DataFrame:
+    """The tested sentences that are read as another sense than their label, the clearest first."""
+    wrong = predictions[~predictions["right"].astype(bool)]
+    return wrong.sort_values("coordinate", key=abs, ascending=False, kind="stable")
 
 
 def number_in_pairs(sentences: pd.DataFrame) -> int:

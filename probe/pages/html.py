@@ -9,7 +9,8 @@ escaped cannot run.
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from inspect import getmembers, isfunction
 from itertools import chain, count
@@ -24,11 +25,17 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 import probe.experiments
-from probe import claims
+from probe import charts, claims
 from probe.charts import palette, themed
+from probe.experiments.material import LATE
+from probe.experiments.run import LEADERS
 from probe.experiments.table import every_experiment
-from probe.pages.sentences import TINTS, marked
-from probe.stats.limits import GATE, LEVEL, SMALLEST
+from probe.inference.nouns import TOO_FEW_NOUNS
+from probe.pages.folder import downloads
+from probe.pages.heads import columns_besides_heads, effect_axis, place
+from probe.pages.sentences import TINTS, arcs, example_sentence, left_out_by_rule, marked
+from probe.results.frames import FEW, FEW_CUES, NOT_ASKED_FOR
+from probe.stats.limits import FEWEST_NOUNS, GATE, LEVEL, SMALLEST
 from probe.stats.numbers import (
     bare,
     counted,
@@ -43,6 +50,9 @@ from probe.stats.numbers import (
     percent,
     scientific,
 )
+from probe.text.splits import ALIGNED, DRAWN
+
+Macro = Callable[..., str]
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -92,10 +102,40 @@ def environment(*folders: str | Path) -> Environment:
     templates.filters |= {each.__name__: each for each in chain(FILTERS, *of_experiments)}
     templates.filters["listed"] = lambda items: listed(list(items))
     templates.tests["measured"] = pd.notna
-    templates.globals |= {"SMALLEST": SMALLEST}
-    templates.globals |= {"GATE": GATE, "LEVEL": LEVEL, "TINTS": TINTS}
+    templates.globals |= CONSTANTS
+    templates.globals["charts"] = charts
     templates.globals["chart"] = partial(_chart_box, count(1))
     return templates
+
+
+def facts_of(
+    rows: Mapping[str, pd.DataFrame],
+    macros: Mapping[bool, Mapping[str, Macro]],
+    further: Mapping[str, Macro] | None = None,
+) -> dict[str, Markup]:
+    """The facts of a word: labels and values in one line, without those that do not apply; then the
+    further ones, empty where they do not apply.
+
+    rows: of the word, by table
+    macros: of the values by label, of words without and with a gap
+    """
+    of_word = macros[bool(rows["words"]["ranked"].any())]
+    values = {label: _line(macro(rows)) for label, macro in of_word.items()}
+    further_values = {label: _line(macro(rows)) for label, macro in (further or {}).items()}
+    return {label: value for label, value in values.items() if value} | further_values
+
+
+def _line(text: str) -> Markup:
+    """The output of a macro without line breaks; narrow spaces stay."""
+    return Markup(re.sub(r"[ \n]+", " ", text).strip(" "))
+
+
+def in_rows(columns: Iterable[Mapping[str, str]]) -> dict[str, list[str]]:
+    """The values of each label in every column, without labels that have none."""
+    columns = list(columns)
+    labels = dict.fromkeys(label for column in columns for label in column)
+    rows = {label: [column.get(label, "") for column in columns] for label in labels}
+    return {label: values for label, values in rows.items() if any(values)}
 
 
 def where(rows: pd.DataFrame, **values: object) -> pd.DataFrame:
@@ -141,18 +181,42 @@ def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]
     return groups
 
 
+CONSTANTS = {
+    "ALIGNED": ALIGNED,
+    "DRAWN": DRAWN,
+    "FEW": FEW,
+    "FEW_CUES": FEW_CUES,
+    "FEWEST_NOUNS": FEWEST_NOUNS,
+    "GATE": GATE,
+    "LATE": LATE,
+    "LEADERS": LEADERS,
+    "LEVEL": LEVEL,
+    "NOT_ASKED_FOR": NOT_ASKED_FOR,
+    "SMALLEST": SMALLEST,
+    "TINTS": TINTS,
+    "TOO_FEW_NOUNS": TOO_FEW_NOUNS,
+}
 FILTERS = (
+    arcs,
     bare,
+    columns_besides_heads,
     counted,
     decimal,
     distance_percent,
+    downloads,
+    effect_axis,
+    example_sentence,
+    facts_of,
     grouped,
+    in_rows,
     interval,
+    left_out_by_rule,
     marked,
     measured,
     ordinal,
     p_value,
     percent,
+    place,
     scientific,
     together,
     where,

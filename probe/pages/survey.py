@@ -18,8 +18,10 @@ from markupsafe import Markup
 
 from probe import charts
 from probe.charts.palette import image
+from probe.claims import worst_first
 from probe.inference.across import CLEAR, WORD_HEADS, WORDS, word_heads
-from probe.pages import checks, html
+from probe.pages import html
+from probe.pages.folder import download
 from probe.results import frames as tables
 from probe.results.columns import TABLES, dictionary
 from probe.results.survey_findings import (
@@ -216,7 +218,7 @@ def _model(
         "visible": decimal(resampling.smallest_effect(findings.words, tests=1, paired=True)),
         "heads": [_head_row(head) for head in findings.heads],
         "left_out": frames["survey_left_out"].to_dict("records"),
-        "certificate": checks.certificate(tables.certificate_rows(survey.certificate)),
+        "certificate": worst_first(tables.certificate_rows(survey.certificate)),
         "downloads": _downloads(tables_of(survey), findings, folder),
     }
     section["every_word"] = _every_word(findings, survey, number)
@@ -503,12 +505,12 @@ def _downloads(
 ) -> list[Section]:
     """The tables of one model. The table of all words and heads exists as Parquet only."""
     rows = [
-        checks.download(f"{folder}{name}", len(frame), TABLES.get(name, ""))
+        download(f"{folder}{name}", len(frame), TABLES.get(name, ""))
         for name, frame in frames.items()
     ]
     number = findings.words * findings.number_of_heads
     name = "survey_word_heads"
-    rows.append(checks.download(f"{folder}{name}", number, TABLES[name], ["Parquet"]))
+    rows.append(download(f"{folder}{name}", number, TABLES[name], ["Parquet"]))
     return rows
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from probe.results.findings import head_name
 from probe.stats.limits import FEWEST_WORDS, GATE, LEVEL, SMALLEST
 
 NAMED = 3  # heads that a sentence names
@@ -199,7 +198,7 @@ def survey_findings(model: str, frames: Mapping[str, pd.DataFrame]) -> SurveyFin
     heads = tuple(
         HeadAcrossWords(
             **{each.name: row[each.name] for each in fields(HeadAcrossWords) if each.name in row},
-            name=head_name(row),
+            name=f"L{row['layer']}H{row['head']}",
         )
         for row in rows
         if numbers["ranked"]

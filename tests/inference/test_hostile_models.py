@@ -39,10 +39,10 @@ from planted import EVEN, HINT, Circuit, linear, model_of, tidy
 from safetensors.torch import load_file
 from seeds import mostly_campaign
 
+from probe.claims import MOVERS
 from probe.experiments.material import prepare
 from probe.inference.verdicts import comparison_of_writes, passes_gate
 from probe.model.load import load
-from probe.results.findings import MOVERS
 from probe.results.frames import heads, mlps
 from probe.text.sentences import Sentence
 

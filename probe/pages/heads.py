@@ -1,13 +1,16 @@
 """What the map of heads and the lines of effects share over all words of a page."""
 
+import math
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from probe import charts
 from probe.claims import Frames, named
 from probe.experiments.run import LEADERS
 
+MARGIN = 0.04  # of the axis of lines, at both ends
 SHORTEST_AXIS = 0.05  # of the gap: the axis of effects reaches at least so far
 
 
@@ -32,7 +35,28 @@ def effect_axis(by_word: Mapping[str, Frames]) -> tuple[float, float]:
     return min([0.0, *values]), max([SHORTEST_AXIS, *values])
 
 
-def place(value: float, axis: tuple[float, float]) -> str:
+def axis_of_lines(survey_heads: pd.DataFrame) -> tuple[tuple[float, float], list[float]]:
+    """The ends of the axis that the lines of these heads share, and its ticks: with every effect,
+    its interval, the effect on nouns, and one standard deviation between words around it.
+    """
+    if survey_heads.empty:
+        return (0.0, 1.0), []
+    spread = survey_heads["between_words"]
+    ends = [
+        *(survey_heads[name] for name in ("effect_low", "effect_high")),
+        *(survey_heads["effect"] - spread, survey_heads["effect"] + spread),
+        survey_heads.loc[survey_heads["comparison"] != "", "nouns"],
+    ]
+    values = np.concatenate([[0.0], *ends])
+    low, high = float(values.min()), float(values.max())
+    width = high - low
+    # About four numbers.
+    step = next((step for step in (0.05, 0.1, 0.2, 0.5, 1.0) if width / step <= 4.5), 2.0)
+    ticks = [step * number for number in range(math.ceil(low / step), int(high / step) + 1)]
+    return (low - MARGIN * width, high + MARGIN * width), ticks
+
+
+def place(value: float, axis: tuple[float, float], digits: int = 1) -> str:
     """Where a value lies, in percent of an axis."""
     low, high = axis
-    return f"{100 * (value - low) / (high - low):.1f}"
+    return f"{100 * (value - low) / (high - low):.{digits}f}"

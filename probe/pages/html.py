@@ -32,10 +32,10 @@ from probe.experiments.run import LEADERS
 from probe.experiments.table import every_experiment
 from probe.inference.nouns import TOO_FEW_NOUNS
 from probe.pages.folder import downloads
-from probe.pages.heads import columns_besides_heads, effect_axis, place
+from probe.pages.heads import axis_of_lines, columns_besides_heads, effect_axis, place
 from probe.pages.sentences import TINTS, arcs, example_sentence, left_out_by_rule, marked
 from probe.results.frames import FEW, FEW_CUES, NOT_ASKED_FOR
-from probe.stats.limits import FEWEST_NOUNS, GATE, LEVEL, SMALLEST
+from probe.stats.limits import FEWEST_NOUNS, FEWEST_WORDS, GATE, LEVEL, SMALLEST
 from probe.stats.numbers import (
     bare,
     counted,
@@ -50,6 +50,7 @@ from probe.stats.numbers import (
     percent,
     scientific,
 )
+from probe.stats.resampling import smallest_effect
 from probe.text.splits import ALIGNED, DRAWN
 
 Macro = Callable[..., str]
@@ -120,9 +121,20 @@ def facts_of(
     macros: of the values by label, of words without and with a gap
     """
     of_word = macros[bool(rows["words"]["ranked"].any())]
-    values = {label: _line(macro(rows)) for label, macro in of_word.items()}
-    further_values = {label: _line(macro(rows)) for label, macro in (further or {}).items()}
-    return {label: value for label, value in values.items() if value} | further_values
+    values = {label: value for label, value in texts(rows, of_word).items() if value}
+    return values | texts(rows, further or {})
+
+
+def texts(argument: object, macros: Mapping[str, Macro]) -> dict[str, Markup]:
+    """The text of each macro for an argument, in one line, by label."""
+    return {label: _line(macro(argument)) for label, macro in macros.items()}
+
+
+def plain(value: Any) -> str:
+    """A value of the user's file as text: whole numbers without a decimal point."""
+    if pd.isna(value):
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _line(text: str) -> Markup:
@@ -187,6 +199,7 @@ CONSTANTS = {
     "FEW": FEW,
     "FEW_CUES": FEW_CUES,
     "FEWEST_NOUNS": FEWEST_NOUNS,
+    "FEWEST_WORDS": FEWEST_WORDS,
     "GATE": GATE,
     "LATE": LATE,
     "LEADERS": LEADERS,
@@ -198,6 +211,7 @@ CONSTANTS = {
 }
 FILTERS = (
     arcs,
+    axis_of_lines,
     bare,
     columns_besides_heads,
     counted,
@@ -217,7 +231,10 @@ FILTERS = (
     p_value,
     percent,
     place,
+    plain,
     scientific,
+    smallest_effect,
+    texts,
     together,
     where,
     with_interval,

@@ -25,7 +25,6 @@ from probe.pages.walk import notebook_html
 from probe.results.cues import Cues
 from probe.results.evaluation import Evaluation
 from probe.results.frames import without_rows
-from probe.results.survey_findings import survey_findings
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.walkthrough.walk import Walk
@@ -42,12 +41,10 @@ def render(frames: Frames, manifest: Mapping[str, Any]) -> str:
     frames = without_rows() | dict(frames)
     by_word = rows_by_word(frames)
     predicts = bool(frames["heads"]["p_next_token"].notna().any())
-    general = "survey_model" in frames
     templates = html.environment("report", "survey")
     return templates.get_template("ambiguity.html.j2").render(
         sections=page_sections,
         headings=sections.under_headings(page_sections),
-        general=survey_findings(manifest["model"], frames) if general else None,
         frames=frames,
         by_word=by_word,
         hues={word: hues(rows["words"]) for word, rows in by_word.items()},

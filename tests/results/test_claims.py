@@ -403,3 +403,38 @@ def test_misread_sentences_are_listed_with_the_clearest_first():
 def test_the_largest_error_of_a_certificate_comes_first():
     rows = claims.worst_first(table(error=[1e-7, 3e-6, 2e-6], quantity=["q", "k", "v"]))
     assert rows["quantity"].tolist() == ["k", "v", "q"]
+
+
+# --- many words -----------------------------------------------------------------------------------
+
+
+def over_words(p, effect, low, **columns):
+    """Heads of layer 0 over many words, ranked in this order."""
+    heads = table(layer=0, head=range(len(p)), p=p, effect=effect, effect_low=low)
+    return heads.assign(rank=[number + 1 for number in range(len(p))], **columns)
+
+
+def test_movers_of_words_lead_and_without_them_suggestive_heads_and_never_another():
+    heads = over_words([0.97, 0.3, 0.01, 0.01], [0.55, 0.1, 0.05, 0.01], [-0.11, 0.02, 0.01, 0.005])
+    assert names_of(claims.movers_over_words(heads)) == ["L0H2"]
+    assert names_of(claims.top_over_words(heads)) == ["L0H2"]
+    assert names_of(claims.top_over_words(heads[:2])) == ["L0H1"]
+    assert claims.top_over_words(heads[:1]).empty
+
+
+def test_movers_are_counted_among_as_many_heads_that_attend_to_the_cue_most():
+    columns = {"attention_cue": [0.9, 0.5, 0.8, 0.1]}
+    heads = over_words([0.01, 0.01, 0.9, 0.9], 0.2, 0.1, **columns)
+    assert claims.number_of_movers_by_attention(heads) == 1
+    assert claims.number_of_movers_by_attention(heads.assign(attention_cue=np.nan)) is None
+    assert claims.number_of_movers_by_attention(heads.assign(p=0.9)) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [({}, True), ({"ranked": False}, False), ({"ambiguity_p": 0.05}, False)]
+    + [({"general_share": 1.0}, False), ({"ambiguity_p": np.nan}, False)],
+)
+def test_words_change_by_ambiguity_if_they_change_further_than_nouns(changed, expected):
+    numbers = {"ranked": True, "ambiguity_p": 0.01, "general_share": 0.3} | changed
+    assert claims.is_ambiguity(pd.Series(numbers)) is expected

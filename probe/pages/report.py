@@ -20,7 +20,6 @@ from probe.model.records import Trace
 from probe.pages import html, sections
 from probe.pages.cues import notebook_html as cues_html
 from probe.pages.survey import notebook_html as survey_html
-from probe.pages.verdicts import GLOSSES, MEANINGS, MEANINGS_WITHOUT_NEXT
 from probe.pages.walk import notebook_html
 from probe.results.cues import Cues
 from probe.results.evaluation import Evaluation
@@ -40,7 +39,6 @@ def render(frames: Frames, manifest: Mapping[str, Any]) -> str:
     page_sections = sections.sections_of(frames)
     frames = without_rows() | dict(frames)
     by_word = rows_by_word(frames)
-    predicts = bool(frames["heads"]["p_next_token"].notna().any())
     templates = html.environment("report", "survey")
     return templates.get_template("ambiguity.html.j2").render(
         sections=page_sections,
@@ -48,11 +46,6 @@ def render(frames: Frames, manifest: Mapping[str, Any]) -> str:
         frames=frames,
         by_word=by_word,
         hues={word: hues(rows["words"]) for word, rows in by_word.items()},
-        glosses=GLOSSES,
-        meanings=MEANINGS if predicts else MEANINGS_WITHOUT_NEXT,
-        cues_marked=bool(frames["sentences"]["cue_start"].notna().any()),
-        causal=bool(frames["words"]["causal"].all()),
-        predicts=predicts,
         model_name=manifest["model"],
         manifest=manifest,
         **html.assets(templates, "style.css.j2", "page.js"),

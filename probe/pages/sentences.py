@@ -99,7 +99,6 @@ def arcs(rows: pd.DataFrame) -> Section:
         "right": min(matter[-1]["end"] + AROUND, x + MARGIN),
         "most": {"text": strongest["text"], "share": percent(strongest["attention"])},
         "cue_share": percent(sum(on_cue)) if on_cue else None,
-        "sum": decimal(100 * sum(token["contribution"] for token in tokens), 0),
     }
 
 

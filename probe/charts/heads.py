@@ -32,8 +32,8 @@ from probe.charts.palette import (
     reference_line,
     tips,
 )
+from probe.claims import UNMARKED, mlps_more, with_verdict
 from probe.inference.verdicts import ORDER
-from probe.results.leading import UNMARKED, mlps_more, with_verdict
 from probe.stats.limits import LEVEL, SMALLEST
 from probe.stats.numbers import NARROW, decimal, percent
 

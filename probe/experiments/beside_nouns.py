@@ -205,7 +205,7 @@ def holm(p: Array) -> Array:
 
     Example:
         >>> import numpy as np
-        >>> from probe.inference.nouns import holm
+        >>> from probe.experiments.beside_nouns import holm
         >>> holm(np.array([0.03, 0.01, 0.5])).tolist()
         [0.06, 0.03, 0.5]
     """

@@ -10,9 +10,10 @@ from markupsafe import Markup
 
 from probe import charts
 from probe.charts.palette import head_names, image
-from probe.claims import strongest_cues
+from probe.claims import strongest_cues, worst_first
 from probe.experiments.cues import SAMPLE
-from probe.pages import checks, html
+from probe.pages import html
+from probe.pages.folder import download, downloads
 from probe.results import frames as tables
 from probe.results.columns import TABLES, dictionary
 from probe.results.cues import Cues
@@ -52,8 +53,8 @@ def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
     summary = cues.summary
     senses = list(cues.senses)
     frames = tables_of(cues)
-    downloads = checks.downloads(frames)
-    downloads.append(checks.download("cues", len(cues.cues), TABLES["cues"], ["Parquet"]))
+    tables_shown = downloads(frames)
+    tables_shown.append(download("cues", len(cues.cues), TABLES["cues"], ["Parquet"]))
     templates = html.environment("cues", "report")
     has_heads = bool(cues.cues["head"].notna().any())
     return templates.get_template("cues.html.j2").render(
@@ -71,10 +72,10 @@ def render(cues: Cues, manifest: Mapping[str, Any]) -> str:
         layers=cues.heads["layer"].nunique(),
         number_of_heads=len(cues.heads),
         sample=SAMPLE,
-        certificate=checks.certificate(frames[CERTIFICATE]),
+        certificate=worst_first(frames[CERTIFICATE]),
         manifest=manifest,
         dictionary=frames["cues_columns"].to_dict("records"),
-        downloads=downloads,
+        downloads=tables_shown,
         **html.assets(templates, "cues.css.j2", "page.js"),
     )
 

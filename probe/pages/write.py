@@ -74,7 +74,7 @@ def write_report(study: Study, out: str | os.PathLike[str], *, command: str = ""
     frames = dict(study.frames)
     frames["verdicts"] = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
     frames["columns"] = dictionary(without_further_columns(frames))
-    files = {REPORT: report_page.render(study.findings, frames, manifest)}
+    files = {REPORT: report_page.render(frames, manifest)}
     for tree, name in zip(study.data.values(), study.files):
         write_tree(Path(out) / WORDS_FOLDER / name, tree)
     return write_folder(out, files, frames=frames, manifest=manifest) / REPORT
@@ -191,7 +191,7 @@ def _write_pages(survey: Survey, folder: Path, command: str) -> dict[str, str]:
     """Write the pages of the words that were measured in full. By word the link to its page."""
     links: dict[str, str] = {}
     for study in survey.studies():
-        [word] = study.findings
+        [word] = study.words["word"].unique()
         name = file_name(word)
         if f"{PAGES}/{name}/{REPORT}" in links.values():
             name += f"-{len(links)}"

@@ -38,7 +38,6 @@ from probe.model.model import Model
 from probe.progress import Countdown, Progress, part_of, silent
 from probe.provenance import Origin
 from probe.results import frames as tables
-from probe.results.findings import WordFindings, findings
 from probe.results.tables import StudyTables
 from probe.stats.limits import FEWEST_SENTENCES, FEWEST_WORDS
 from probe.studies.plan import StudyPlan, plan_of, require_memory
@@ -145,12 +144,6 @@ class Study(StudyTables, Displayed):
     data: "Mapping[str, xr.DataTree]" = field(default_factory=dict)
     files: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
-
-    @cached_property
-    def findings(self) -> dict[str, WordFindings]:
-        """The findings for each word, by word. They are built once, from the frames at that
-        time."""
-        return findings(self.frames)
 
     @property
     def charts(self) -> "StudyCharts":

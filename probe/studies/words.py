@@ -20,6 +20,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from probe.claims import named
 from probe.errors import InputError, ModelError
 from probe.experiments.material import Material, SensePairSplits
 from probe.experiments.measure import READING, proceed, start, unfinished
@@ -34,7 +35,6 @@ from probe.patching.sets import HeadIndex
 from probe.progress import Begin, Countdown
 from probe.provenance import content_key
 from probe.results import frames as tables
-from probe.results.leading import named
 from probe.text.sentences import Sentence
 
 WORDS = "words"  # the folder of the records

@@ -39,11 +39,11 @@ from planted import EVEN, HINT, Circuit, linear, model_of, tidy
 from safetensors.torch import load_file
 from seeds import mostly_campaign
 
+from probe.claims import MOVERS
 from probe.experiments.heads import every_head
 from probe.experiments.material import prepare
 from probe.inference.verdicts import comparison_of_writes, passes_gate
 from probe.model.load import load
-from probe.results.findings import MOVERS
 from probe.text.sentences import Sentence
 
 SEEDS = (0, 1, 2)

@@ -52,7 +52,6 @@ from probe.experiments.observe import observe
 from probe.experiments.prepare import prepare_pairs
 from probe.model import forward
 from probe.model.load import read_weights
-from probe.pages import words
 from probe.pages.verdicts import with_reasons
 from probe.stats.limits import LEVEL
 from probe.text import lexicon
@@ -253,8 +252,7 @@ def test_continuations_of_the_other_sense_give_no_gap_and_the_page_says_so(monke
     assert frames["words"]["ranked"].all() and frames["words"]["continuation_p"].item() > 0.9
     assert frames["heads"]["p_continuation"].isna().all()
     row = "prepared next words that the model does not prefer after the word"
-    facts = words.fact_table({WORD: page_text.findings_of(frames, WORD)})["rows"]
-    assert dict(facts)[row] == ["1 of 1 pairs of meanings"]
+    assert page_text.further_facts(frames, WORD)[row] == "1 of 1 pairs of meanings"
 
 
 def test_without_continuations_there_are_no_results_for_them():

@@ -25,7 +25,6 @@ from probe.pages import html
 from probe.patching.edges import edges_of
 from probe.results import frames as tables
 from probe.results.columns import about
-from probe.results.findings import findings
 
 pytestmark = pytest.mark.slow
 
@@ -40,9 +39,7 @@ def section(frames):
     """The text of the page's section "From the cue to the word", for a study of one word."""
     template = html.environment("report").get_template("circuit.html.j2")
     shown = template.render(
-        findings=findings(frames),
         frames=frames,
-        charts=charts,
         title=circuit.TITLE,
         fold=lambda id, title, caller: caller(),
     )

@@ -28,11 +28,11 @@ from example_evidence import (
 from probe.experiments import cue_sample
 from probe.experiments.heads import ATTENTION, RANKS, SWAP_COLUMNS
 from probe.experiments.heads import TABLES as HEADS_TABLES
-from probe.inference.verdicts import PARTS, REASONS, WRITES, best_verdicts
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
 from probe.results.frames import of_experiment
 from probe.studies.study import Study
+from probe.verdicts import PARTS, REASONS, WRITES, best_verdicts
 
 LAYERS, HEADS = 4, 4
 READ_AT = 3

@@ -9,9 +9,9 @@ import pandas as pd
 import xarray as xr
 from made_words import LAYERS, effects_of, made_word, unmeasured
 
-from probe.inference.across import sets_frames, summarise
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
+from probe.studies.across import sets_frames, summarise
 from probe.studies.survey import Survey
 
 WORDS = ("bank", "bark", "bat", "bolt", "bow", "chest", "club", "crane", "date", "deck", "draft")

@@ -39,10 +39,10 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from probe.experiments.design import Pairs, crossed_factors, interval_over_senses, share_units
-from probe.inference.verdicts import COMPARED, WRITES
 from probe.stats import resampling
 from probe.stats.limits import FEWEST_COMPARED, FEWEST_NOUNS, FEWEST_SENTENCES, LEVEL
 from probe.stats.resampling import Array
+from probe.verdicts import COMPARED, WRITES
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -57,7 +57,6 @@ from probe.experiments.observe import Observation, clearest
 from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord
 from probe.experiments.run import LEADERS, Run
-from probe.inference.verdicts import PARTS, comparisons
 from probe.model.records import as_array
 from probe.model.variants import TargetText
 from probe.model.weights import Weights
@@ -75,6 +74,7 @@ from probe.patching.sets import HeadIndex
 from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.splits import ALIGNED
+from probe.verdicts import PARTS, comparisons
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -49,16 +49,6 @@ from probe.experiments.swaps import (
     run_swaps,
     swap_effect,
 )
-from probe.inference.verdicts import (
-    PARTS,
-    REASONS,
-    WRITES,
-    best_verdicts,
-    comparisons,
-    does_it_itself,
-    passes_gate,
-    verdicts,
-)
 from probe.model import decomposition
 from probe.model.decomposition import head_contributions
 from probe.model.records import TargetStates
@@ -72,6 +62,16 @@ from probe.stats.limits import GATE, LEVEL
 from probe.stats.resampling import Array
 from probe.stats.separation import Separation, Tests, corrected_tests, measure_separation
 from probe.tidy import by_head, stacked, with_key
+from probe.verdicts import (
+    PARTS,
+    REASONS,
+    WRITES,
+    best_verdicts,
+    comparisons,
+    does_it_itself,
+    passes_gate,
+    verdicts,
+)
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -39,7 +39,6 @@ from probe.experiments.nouns import (
 )
 from probe.experiments.record import WordRecord, by_number
 from probe.experiments.run import Run
-from probe.inference.verdicts import PARTS, comparisons
 from probe.model.weights import Weights
 from probe.patching.inputs import Rows
 from probe.patching.mlps import swap_mlps
@@ -47,6 +46,7 @@ from probe.patching.tokens import replace_tokens
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
 from probe.tidy import stacked, with_key
+from probe.verdicts import PARTS, comparisons
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -350,7 +350,7 @@ def likely(gates: "GatePreview") -> str:
     """The likely outcome of a study of two senses, from its cheap gates, and the next step where it
     is poor."""
     from probe.experiments.beside_nouns import TOO_FEW_NOUNS
-    from probe.inference.verdicts import rank_among_nouns
+    from probe.verdicts import rank_among_nouns
 
     sense_a, sense_b = gates.senses
     start = f"{gates.word}, {sense_a} / {sense_b}: "

@@ -11,7 +11,6 @@ import pandas as pd
 from probe.charts import palette
 from probe.charts.ablation import accuracy_without
 from probe.experiments.store import write_tree
-from probe.inference.across import WORDS, word_heads
 from probe.pages import cues as cues_page
 from probe.pages import report as report_page
 from probe.pages import survey as survey_page
@@ -32,6 +31,7 @@ from probe.provenance import write_atomically
 from probe.results.columns import dictionary
 from probe.results.cues import Cues
 from probe.results.evaluation import Evaluation
+from probe.studies.across import WORDS, word_heads
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.studies.words import WORDS as WORDS_FOLDER

@@ -30,7 +30,6 @@ from probe.experiments.options import NounPlan, Options
 from probe.experiments.record import WordRecord
 from probe.experiments.store import tree_of
 from probe.experiments.table import choose, every_experiment
-from probe.inference.across import summarise
 from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify
 from probe.model.load import ModelSource, load, untrained
@@ -40,6 +39,7 @@ from probe.provenance import Origin
 from probe.results import frames as tables
 from probe.results.tables import StudyTables
 from probe.stats.limits import FEWEST_SENTENCES, FEWEST_WORDS
+from probe.studies.across import summarise
 from probe.studies.plan import StudyPlan, plan_of, require_memory
 from probe.studies.words import WordJob, WordRecords, check_out, job_of, record_name
 from probe.text.sentences import Corpus, LeftOut, as_corpus, join

@@ -27,7 +27,6 @@ from probe.experiments.observe import split_senses
 from probe.experiments.options import Options
 from probe.experiments.record import WordRecord
 from probe.experiments.store import is_whole, read_record, read_tree, write_record, write_tree
-from probe.inference.across import Summary, sets_frames, summarise
 from probe.model.architectures import require_single
 from probe.model.check import DEFAULT_TEXTS, Certificate, certify
 from probe.model.load import ModelSource, load, untrained
@@ -37,6 +36,7 @@ from probe.patching.sets import HeadIndex
 from probe.progress import Progress, part_of, silent
 from probe.provenance import Origin
 from probe.results.tables import SurveyTables
+from probe.studies.across import Summary, sets_frames, summarise
 from probe.studies.study import STUDY_DEFAULTS, Study, StudyOptions, conclude
 from probe.studies.survey_word import (
     SURVEY,

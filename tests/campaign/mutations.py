@@ -336,7 +336,7 @@ FAULTS = (
         'add_family("opposes", [*measured], null)',
     ),
     Fault(
-        "inference/verdicts.py",
+        "verdicts.py",
         "whoever opposes resolves",
         'row["net"] <= -SMALLEST',
         'row["net"] >= SMALLEST',

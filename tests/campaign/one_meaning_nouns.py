@@ -35,7 +35,6 @@ from probe.experiments.material import WORDS, prepare, sentences_of
 from probe.experiments.measure import measure_gates
 from probe.experiments.observe import split_senses
 from probe.experiments.senses import NO_GATE
-from probe.inference.verdicts import passes_gate, rank_among_nouns
 from probe.model.find import PACKAGED
 from probe.model.load import untrained
 from probe.model.model import Model
@@ -45,6 +44,7 @@ from probe.patching.tokens import ReplacedStates, replace_tokens
 from probe.provenance import write_atomically
 from probe.text import lexicon
 from probe.text.sentences import Sentence
+from probe.verdicts import passes_gate, rank_among_nouns
 
 ROOT = Path(__file__).parent.parent.parent
 TABLE = "one_meaning_nouns.csv"

@@ -42,7 +42,6 @@ from probe.experiments.nouns import WordInPlace, at_rows, axes_until, put_in_pla
 from probe.experiments.observe import observe
 from probe.experiments.prepare import prepare_pairs
 from probe.experiments.swaps import gaps, run_swaps
-from probe.inference.verdicts import passes_gate
 from probe.model.load import read_weights
 from probe.model.trace import target_states
 from probe.model.variants import TargetText
@@ -55,6 +54,7 @@ from probe.studies.study import STUDY_DEFAULTS
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
 from probe.text.splits import cross_fit, restrict
+from probe.verdicts import passes_gate
 
 SENTENCES = make_sentences(cues=12, frames=6, distances=(1, 2))
 PAIRS = 36  # of sentences, in which heads are swapped

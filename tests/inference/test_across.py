@@ -14,9 +14,9 @@ from example_survey import sets_of
 from made_words import HEADS, LAYERS, effects_of, gap_of, made_word, net_of, unmeasured
 
 from probe.errors import InputError
-from probe.inference import across
-from probe.inference.across import summarise
 from probe.results.columns import about
+from probe.studies import across
+from probe.studies.across import summarise
 
 DRAWS = 499
 A, B, C, AFTER = "L0H1", "L1H2", "L1H3", "L2H0"

@@ -42,9 +42,9 @@ from seeds import mostly_campaign
 from probe.claims import MOVERS
 from probe.experiments.heads import every_head
 from probe.experiments.material import prepare
-from probe.inference.verdicts import comparison_of_writes, passes_gate
 from probe.model.load import load
 from probe.text.sentences import Sentence
+from probe.verdicts import comparison_of_writes, passes_gate
 
 SEEDS = (0, 1, 2)
 by_seed = pytest.mark.parametrize("seed", mostly_campaign(SEEDS))

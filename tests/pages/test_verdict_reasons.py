@@ -8,9 +8,9 @@ from example_verdicts import AGAINST, NEAR_ONLY, SILENT, STANDS_IN
 from example_verdicts import RESOLVES as MOVES_THE_WORD
 
 from probe.experiments.senses import NOT_ASKED_FOR
-from probe.inference.verdicts import ORDER, verdict
 from probe.pages.html import environment
 from probe.pages.verdicts import because, with_reasons
+from probe.verdicts import ORDER, verdict
 
 N = "\u202f"
 

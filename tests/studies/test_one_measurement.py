@@ -9,9 +9,9 @@ from measured import assert_same
 
 import probe
 from probe.experiments.store import read_record
-from probe.inference.across import numbers_of
 from probe.studies import study as of_study
 from probe.studies import survey as of_survey
+from probe.studies.across import numbers_of
 from probe.studies.survey_word import SURVEY
 
 WORDS = ("bank", "bark")

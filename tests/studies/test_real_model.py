@@ -24,11 +24,11 @@ from probe.experiments.heads import swap_every_head
 from probe.experiments.material import prepare
 from probe.experiments.observe import observe
 from probe.experiments.prepare import prepare_pairs
-from probe.inference.across import numbers_of
 from probe.model.check import certify
 from probe.model.find import find_packaged
 from probe.model.load import read_weights
 from probe.pages.walk_sentences import facts
+from probe.studies.across import numbers_of
 from probe.studies.study import STUDY_DEFAULTS
 from probe.studies.survey_word import SURVEY, measure_word
 from probe.text import lexicon

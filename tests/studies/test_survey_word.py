@@ -33,8 +33,8 @@ from probe.experiments.material import LATE, REPEATED
 from probe.experiments.measure import count_left_out, not_swapped
 from probe.experiments.nouns import heads_in
 from probe.experiments.store import read_record, write_record
-from probe.inference.across import numbers_of
 from probe.studies import survey_word
+from probe.studies.across import numbers_of
 from probe.studies.survey_word import (
     ALONE,
     MOST_PAIRS,

@@ -34,7 +34,6 @@ from probe.experiments.beside_nouns import MEASURES
 from probe.experiments.design import readings
 from probe.experiments.measure import count_left_out
 from probe.experiments.record import WordRecord
-from probe.inference.verdicts import PARTS, comparison
 from probe.patching.sets import HeadIndex
 from probe.provenance import hash_of
 from probe.stats import across_words, resampling
@@ -43,6 +42,7 @@ from probe.stats.axes import first_as_good
 from probe.stats.limits import GATE, LEVEL
 from probe.stats.resampling import DRAWS, Array
 from probe.tidy import rounded
+from probe.verdicts import PARTS, comparison
 
 if TYPE_CHECKING:
     import xarray as xr

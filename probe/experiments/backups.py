@@ -14,7 +14,7 @@ from torch import Tensor
 from probe.experiments import design
 from probe.experiments.columns import Column, Table, dataset
 from probe.experiments.design import Pairs
-from probe.experiments.run import Run, SwappedPair
+from probe.experiments.run import SwappedPair, WordRun
 from probe.experiments.swaps import moved_toward_donor
 from probe.model.weights import Weights
 from probe.patching.inputs import Rows
@@ -53,14 +53,14 @@ MORE = {
 }
 
 
-def measure(run: Run) -> "dict[str, xr.Dataset]":
+def measure(run: WordRun) -> "dict[str, xr.Dataset]":
     """The backups of each pair of senses: the JOINT_HEADS heads with the largest lost effect, each
     with every later head. `earlier sentence_pair layer head`
     """
     return run.for_swapped(lambda each: _backups(run, each))
 
 
-def _backups(run: Run, each: SwappedPair) -> "xr.Dataset":
+def _backups(run: WordRun, each: SwappedPair) -> "xr.Dataset":
     """The backups of two senses."""
     later_heads = {
         first: later
@@ -153,7 +153,7 @@ def _lost_heads(each: SwappedPair) -> list[HeadIndex]:
     direct = each.data.direct_by_pair.values.sum(0)
     direct_effect = direct / each.data.direct_gap_by_pair.values.sum(0)[:, None]
     last = profile[..., -1]
-    from_direct = profile[..., min(each.prepared.reading.direct) :]
+    from_direct = profile[..., min(each.prepared.readout.direct) :]
     lost = np.maximum(direct_effect, from_direct.max(-1)) - last  # `layer head`
     order = resampling.order(lost.ravel())[:JOINT_HEADS]
     largest = [divmod(int(index), lost.shape[1]) for index in order]

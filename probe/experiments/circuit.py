@@ -56,7 +56,7 @@ from probe.experiments.nouns import NounInPlace, noun_runs
 from probe.experiments.observe import Observation, clearest
 from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord
-from probe.experiments.run import LEADERS, Run
+from probe.experiments.run import LEADERS, WordRun
 from probe.model.records import as_array
 from probe.model.variants import TargetText
 from probe.model.weights import Weights
@@ -373,7 +373,7 @@ MORE = {
 }
 
 
-def measure(run: Run) -> "dict[str, xr.Dataset] | None":
+def measure(run: WordRun) -> "dict[str, xr.Dataset] | None":
     """The circuit of the two senses whose gap is clearest, as in `measure_circuit`; None if no
     heads were swapped.
     """

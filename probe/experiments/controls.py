@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset, rows
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 from probe.model import decomposition
 from probe.model.load import read_weights
 from probe.model.weights import Weights
@@ -57,7 +57,7 @@ TABLES = {
 }
 
 
-def measure(run: Run) -> "xr.Dataset | None":
+def measure(run: WordRun) -> "xr.Dataset | None":
     """The controls of the pair of senses with the surest gap. `pair condition layer head`
 
     None without an untrained model.

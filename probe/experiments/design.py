@@ -8,7 +8,7 @@ effect is subtracted, because any disturbance may move the word. A donor at anot
 make a head that copies the previous token look as if it resolved senses.
 
 Every swap is read at every depth after it. The single number of a table is read at L* for the heads
-before L*, and at the last depth for later heads (`Readings`).
+before L*, and at the last depth for later heads (`Readout`).
 
 Sources: Heimersheim & Nanda 2024; Zhang & Nanda 2024.
 """
@@ -79,7 +79,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Readings:
+class Readout:
     """The stage at which the heads of each layer are read. Stage d is depth d.
 
     at: the stage of their effect, by layer
@@ -113,9 +113,9 @@ def pairs_of(data: "xr.Dataset") -> Pairs:
     return Pairs(**rows, design=data.pair_design.item(), seed=data.seed.item())
 
 
-def readings(
+def readout(
     layers: int, depth: int, first: int, *, predicts: bool, continues: bool = False
-) -> Readings:
+) -> Readout:
     """The stages at which heads are read: at L* for heads before L*, and at the last depth for
     later heads.
 
@@ -127,7 +127,7 @@ def readings(
     The write of a head is read directly after its layer, but not before `first`: where there is
     hardly a gap, a fraction of the gap is noise divided by noise.
     """
-    return Readings(
+    return Readout(
         at=tuple(depth if layer < depth else layers for layer in range(layers)),
         direct=tuple(max(layer + 1, first) for layer in range(layers)),
         next_token=layers + 1 if predicts else None,

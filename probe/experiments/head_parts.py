@@ -41,9 +41,9 @@ from probe.experiments.columns import (
     padded,
     with_ends,
 )
-from probe.experiments.design import Pairs, Readings, pairs_of, spread
+from probe.experiments.design import Pairs, Readout, pairs_of, spread
 from probe.experiments.record import WordRecord
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 from probe.experiments.swaps import swap_effect
 from probe.model import attention, blocks
 from probe.model.tokens import in_order
@@ -132,7 +132,7 @@ MORE = {
 }
 
 
-def measure(run: Run) -> "xr.Dataset | None":
+def measure(run: WordRun) -> "xr.Dataset | None":
     """The swaps of each kind in some pairs of sentences, for the MOST_HEADS heads that move the
     word most. `pair sentence_pair kind layer head`
 
@@ -151,7 +151,7 @@ def measure(run: Run) -> "xr.Dataset | None":
             swap_effect(each.effects),
             axes=each.prepared.sense.axes,
             pairs=each.pairs,
-            reading=each.prepared.reading,
+            readout=each.prepared.readout,
         )
         for each in run.swapped_pairs
     ]
@@ -182,7 +182,7 @@ def swap_parts(
     *,
     axes: HeldOutAxes,
     pairs: Pairs,
-    reading: Readings,
+    readout: Readout,
 ) -> tuple[NDArray[np.intp], Array]:
     """The swaps of KINDS for one pair of senses, on MOST_PAIRS of its pairs of sentences, spread
     over its cue words: the numbers of these pairs, and how far each swap moves the word.
@@ -208,7 +208,7 @@ def swap_parts(
     by_kind["ablation"] = z.mean(0).expand(len(rows), -1, -1, -1)
     shifts = np.full((len(pairs), len(KINDS), *swap.shape), np.nan)
     measured = [KINDS.index(kind) for kind in by_kind]
-    shifts[:, measured] = _swap_top_heads(weights, recipients, by_kind, swap, axes, rows, reading)
+    shifts[:, measured] = _swap_top_heads(weights, recipients, by_kind, swap, axes, rows, readout)
     # Ablation: each member loses its half of the gap, and the shifts are averaged over both.
     shifts[:, KINDS.index("ablation")] *= 2
     return np.array(numbers), shifts
@@ -243,7 +243,7 @@ def _swap_top_heads(
     swap: Array,
     axes: HeldOutAxes,
     rows: Sequence[int],
-    reading: Readings,
+    readout: Readout,
 ) -> Array:
     """How far each top head moves M toward the donor, for each kind of z, averaged over both
     directions. `-> pair kind layer head`
@@ -259,7 +259,7 @@ def _swap_top_heads(
     # All kinds in one call, so that the unchanged run of a text is shared.
     texts = [*recipients] * len(part_z)
     read = swap_sets(weights, texts, part_z.flatten(0, 1), head_sets, directions)
-    stage_index = np.asarray(reading.at)[layers] - 1
+    stage_index = np.asarray(readout.at)[layers] - 1
     # M rises toward sense A. Recipients alternate a, b: a moves toward its donor if M falls, and b
     # if M rises.
     fall = -read.double().numpy()[:, top, stage_index]

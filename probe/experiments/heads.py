@@ -27,7 +27,7 @@ from probe.experiments.columns import (
 )
 from probe.experiments.design import (
     Pairs,
-    Readings,
+    Readout,
     bootstrap_each,
     interval_over_senses,
     pairs_of,
@@ -35,7 +35,7 @@ from probe.experiments.design import (
 )
 from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord, by_number
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 from probe.experiments.swaps import (
     NUMERATORS,
     Effects,
@@ -282,7 +282,7 @@ MORE = {
 # --- the measurement ----------------------------------------------------------------------------
 
 
-def measure(run: Run) -> "dict[str, xr.Dataset]":
+def measure(run: WordRun) -> "dict[str, xr.Dataset]":
     """The swaps and the separation of every head, for each pair of senses by its number, and over
     all pairs of senses with a gap. `sentence_pair layer head depth measure`
 
@@ -369,7 +369,7 @@ def _is_far(distance: int) -> bool:
 Swaps = Mapping[str, Any]  # what `swap_every_head` returns; empty without swaps
 
 
-def _swapped(run: Run, each: Prepared) -> Swaps:
+def _swapped(run: WordRun, each: Prepared) -> Swaps:
     """The swaps of every head for two senses; empty if there is no gap to explain."""
     # An effect is a fraction of the gap, which has no meaning without a gap. A word that is one of
     # many is still swapped, because shifts in units of the residual stream are compared over words.
@@ -383,7 +383,7 @@ def _swapped(run: Run, each: Prepared) -> Swaps:
         each.sense.axes,
         each.pairs,
         gap=each.gap,
-        reading=each.reading,
+        readout=each.readout,
     )
 
 
@@ -395,7 +395,7 @@ def swap_every_head(
     pairs: Pairs,
     *,
     gap: Array,
-    reading: Readings,
+    readout: Readout,
 ) -> dict[str, Any]:
     """The swaps of every head.
 
@@ -424,25 +424,25 @@ def swap_every_head(
 
     def at_stage(stage: int | None) -> Effects | None:
         """The effects of all heads at one stage."""
-        return None if stage is None else effects_at(shifts, gap, [stage] * len(reading.at))
+        return None if stage is None else effects_at(shifts, gap, [stage] * len(readout.at))
 
     depths = states.resid.shape[1]
     # net = Σ net / Σ G over pairs, at every depth.
     net = shifts.net[..., :depths].sum(0)  # layer head depth
     whole_gap = gap[:, :depths].sum(0)  # depth
     rows = [*pairs.a, *pairs.b]
-    # direct = <write, u / gap> of A minus that of B, at the stage `reading.direct` of the layer.
-    directions = axes.directions(rows)[:, list(reading.direct)]
-    along_axis = head_contributions(weights, states, rows, directions, reading.direct)
+    # direct = <write, u / gap> of A minus that of B, at the stage `readout.direct` of the layer.
+    directions = axes.directions(rows)[:, list(readout.direct)]
+    along_axis = head_contributions(weights, states, rows, directions, readout.direct)
     measured = np.stack([raw.net, lengths.net_length], axis=-1)[..., :depths, :]
-    at = np.asarray(reading.at)[None, :, None, None, None]
+    at = np.asarray(readout.at)[None, :, None, None, None]
     return {
-        "word": effects_at(shifts, gap, reading.at),
-        "next_token": at_stage(reading.next_token),
-        "continuation": at_stage(reading.continuation),
-        "mixers": _swap_mixers(weights, texts, states, axes, pairs, reading=reading, gap=gap),
+        "word": effects_at(shifts, gap, readout.at),
+        "next_token": at_stage(readout.next_token),
+        "continuation": at_stage(readout.continuation),
+        "mixers": _swap_mixers(weights, texts, states, axes, pairs, readout=readout, gap=gap),
         "direct": (along_axis[: len(pairs)] - along_axis[len(pairs) :]).numpy(),
-        "direct_gap": gap[:, list(reading.direct)],
+        "direct_gap": gap[:, list(readout.direct)],
         "net_by_depth": np.divide(
             net, whole_gap, out=np.full_like(net, np.nan), where=whole_gap != 0
         ),
@@ -458,7 +458,7 @@ def _swap_mixers(
     axes: HeldOutAxes,
     pairs: Pairs,
     *,
-    reading: Readings,
+    readout: Readout,
     gap: Array,
 ) -> Effects | None:
     """The effects of swapping the mixers that replace attention, read at the stage of their layer.
@@ -476,11 +476,11 @@ def _swap_mixers(
     # A mixer counts as a layer with a single head.
     of_one_head = Shifts(*(part[:, :, None] for part in shifts))  # pair mixer 1 stage each
     has_heads = weights.has_heads.tolist()
-    stages = [at for at, of_heads in zip(reading.at, has_heads, strict=True) if not of_heads]
+    stages = [at for at, of_heads in zip(readout.at, has_heads, strict=True) if not of_heads]
     return effects_at(of_one_head, gap, stages)
 
 
-def _attention(run: Run, pairs: Pairs) -> dict[str, Array]:
+def _attention(run: WordRun, pairs: Pairs) -> dict[str, Array]:
     """Mean attention from the word to its cue (NaN without a cue), to its neighbours and to itself,
     over the sentences of the pairs. `layer head` each
     """
@@ -496,7 +496,7 @@ def _attention(run: Run, pairs: Pairs) -> dict[str, Array]:
 # --- separation and tests -----------------------------------------------------------------------
 
 
-def _separations(run: Run) -> list[Separation]:
+def _separations(run: WordRun) -> list[Separation]:
     """The separation of each pair of senses."""
     # Coordinates in the directions that a head can write: d_head numbers instead of d_model, with
     # the same lengths and angles.
@@ -513,7 +513,7 @@ def _separations(run: Run) -> list[Separation]:
 
 
 def _tests(
-    run: Run, separations: Sequence[Separation], effects: Sequence[Swaps]
+    run: WordRun, separations: Sequence[Separation], effects: Sequence[Swaps]
 ) -> dict[int, Tests]:
     """Corrected tests of the pairs of senses with effects, by number."""
     with_gap = [number for number, each in enumerate(effects) if each]
@@ -603,7 +603,7 @@ def swap_columns(
 
 
 def _over_senses(
-    run: Run,
+    run: WordRun,
     with_gap: Sequence[int],
     results: "Sequence[xr.Dataset]",
     effects: Sequence[Swaps],
@@ -620,7 +620,7 @@ def _over_senses(
     return _dataset(_in_layers(columns))
 
 
-def _mixers(run: Run, with_gap: Sequence[int], swapped: Sequence[Swaps]) -> "xr.Dataset | None":
+def _mixers(run: WordRun, with_gap: Sequence[int], swapped: Sequence[Swaps]) -> "xr.Dataset | None":
     """The rows of the table `mixers`; None if every layer has heads."""
     parts = []
     layers = np.flatnonzero(~run.weights.has_heads.cpu().numpy())
@@ -642,7 +642,7 @@ def _mixers(run: Run, with_gap: Sequence[int], swapped: Sequence[Swaps]) -> "xr.
             if name in draws:
                 low, high = resampling.interval(draws[name], values[name], units=units)
                 columns |= {f"{name}_low": low[:, 0], f"{name}_high": high[:, 0]}
-        columns["read_depth"] = [prepared.reading.at[layer] for layer in layers]
+        columns["read_depth"] = [prepared.readout.at[layer] for layer in layers]
         parts.append(pd.DataFrame(columns))
     return listed(TABLES, pd.concat(parts, ignore_index=True), "row")
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from probe.experiments import nouns
-from probe.experiments.design import Readings, pairs_of
+from probe.experiments.design import Readout, pairs_of
 from probe.experiments.material import Material, SensePairSplits, unused
 from probe.experiments.observe import SenseAxes, observe
 from probe.experiments.options import Options
 from probe.experiments.prepare import GATES, Prepared, prepare_pairs
 from probe.experiments.record import WordRecord
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 from probe.experiments.table import every_experiment
 from probe.model.kept_keys import keeping
 from probe.model.load import read_weights
@@ -111,7 +111,7 @@ def start(
     random_model: Model | None = None,
     earlier: WordRecord | None = None,
     begin: Begin = unreported,
-) -> Run:
+) -> WordRun:
     """A word with its sentences read, before any experiment.
 
     begin: called with the name of each stage when it begins
@@ -133,7 +133,7 @@ def start(
     return run
 
 
-def _kept(run: Run, sense: SenseAxes, data: "xr.Dataset") -> Prepared:
+def _kept(run: WordRun, sense: SenseAxes, data: "xr.Dataset") -> Prepared:
     """Two senses as they were prepared when they were measured.
 
     data: of the experiment "senses"
@@ -145,7 +145,7 @@ def _kept(run: Run, sense: SenseAxes, data: "xr.Dataset") -> Prepared:
         pairs_of(data),
         data.gaps.values,
         {name: data[name].item() for name in GATES},
-        Readings(
+        Readout(
             tuple(data.read_depth.values.tolist()),
             tuple(data.write_depth.values.tolist()),
             None if stages.root is None else layers + 1,
@@ -155,7 +155,7 @@ def _kept(run: Run, sense: SenseAxes, data: "xr.Dataset") -> Prepared:
 
 
 def proceed(
-    run: Run,
+    run: WordRun,
     experiments: Collection[str],
     *,
     keep: Callable[[WordRecord], object] | None = None,
@@ -203,7 +203,7 @@ def _read(
     splits: SensePairSplits,
     options: Options,
     random_model: Model | None,
-) -> Run:
+) -> WordRun:
     """A word after the unchanged runs of its sentences."""
     # Another token in a run changes the last digits. A record must not depend on the experiments,
     # so a report always reads the token after the word.
@@ -215,10 +215,10 @@ def _read(
         next_token=options.next_token,
         later_token=options.next_token,
     )
-    return Run(model, options, observation, random_model)
+    return WordRun(model, options, observation, random_model)
 
 
-def _record(run: Run) -> WordRecord:
+def _record(run: WordRun) -> WordRecord:
     """The record of the measurements so far."""
     material = run.observation.material
     return WordRecord(
@@ -278,7 +278,7 @@ def count_left_out(record: WordRecord) -> dict[str, int]:
     return {reason: counts[reason] for reason in sorted(counts)}
 
 
-def _not_used(run: Run) -> dict[str, int]:
+def _not_used(run: WordRun) -> dict[str, int]:
     """The number of pairs that were not swapped, and of swapped pairs that no noun fits, by
     reason.
     """

@@ -38,7 +38,7 @@ from probe.experiments.nouns import (
     word_in_place,
 )
 from probe.experiments.record import WordRecord, by_number
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 from probe.model.weights import Weights
 from probe.patching.inputs import Rows
 from probe.patching.mlps import swap_mlps
@@ -88,7 +88,7 @@ MORE = {
 }
 
 
-def measure(run: Run) -> "dict[str, xr.Dataset] | None":
+def measure(run: WordRun) -> "dict[str, xr.Dataset] | None":
     """The effects of MLPs for every two senses whose heads were compared with nouns, by the number
     of the pair of senses; None if nouns were not measured. `layer swap measure`
     """
@@ -115,7 +115,7 @@ def measure(run: Run) -> "dict[str, xr.Dataset] | None":
 
 
 def _measure_pair(
-    run: Run, number: int, nouns: "xr.Dataset", among: Candidates
+    run: WordRun, number: int, nouns: "xr.Dataset", among: Candidates
 ) -> "xr.Dataset | None":
     """The effects of MLPs on two senses of a word, and on nouns in its place; None without
     nouns.
@@ -149,7 +149,7 @@ def _measure_pair(
     return dataset(TABLES, variables, more=MORE)
 
 
-def _compare(run: Run, number: int, measured: "xr.Dataset") -> PartComparison | None:
+def _compare(run: WordRun, number: int, measured: "xr.Dataset") -> PartComparison | None:
     """The comparison of how far the swap of each MLP moves the word and the nouns."""
     nouns = run.of_pairs("nouns")[number]
     assert nouns is not None  # MLPs are compared where heads were
@@ -161,7 +161,7 @@ def _compare(run: Run, number: int, measured: "xr.Dataset") -> PartComparison | 
         nouns,
         word=measured.of_word.values[pair_of],
         noun=measured.of_nouns.values,
-        at=np.asarray(prepared.reading.at),
+        at=np.asarray(prepared.readout.at),
         pair_of=pair_of,
         noun_of=measured.noun_of.values,
         permutations=run.options.permutations,

@@ -51,7 +51,7 @@ from probe.experiments.design import Pairs, spread
 from probe.experiments.options import NounPlan
 from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord, by_number
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 from probe.experiments.surprisal import surprisals
 from probe.experiments.swaps import Shifts, gaps, run_measured
 from probe.model.decomposition import norms_of, writes_of
@@ -255,7 +255,7 @@ class NounRun:
     hidden: Tensor
 
 
-def measure(run: Run) -> "dict[str, xr.Dataset] | None":
+def measure(run: WordRun) -> "dict[str, xr.Dataset] | None":
     """The nouns in the word's place, for every two senses whose heads were swapped, by the number
     of the pair of senses, and the comparison over all pairs; None if the options ask for no nouns.
     A swap is one noun in one pair of sentences. `noun depth swap part measure layer head`
@@ -284,7 +284,9 @@ def measure(run: Run) -> "dict[str, xr.Dataset] | None":
     return _with_comparisons(run, results)
 
 
-def _with_comparisons(run: Run, results: "Sequence[xr.Dataset | None]") -> "dict[str, xr.Dataset]":
+def _with_comparisons(
+    run: WordRun, results: "Sequence[xr.Dataset | None]"
+) -> "dict[str, xr.Dataset]":
     """The results with the ambiguity gate, and with the columns that compare heads with nouns, if
     the senses have a gap.
     """
@@ -325,7 +327,9 @@ def _variables(columns: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     return {name: (dims[np.ndim(values)], values) for name, values in columns.items()}
 
 
-def _compare(run: Run, number: int, nouns: "xr.Dataset", measured: str) -> PartComparison | None:
+def _compare(
+    run: WordRun, number: int, nouns: "xr.Dataset", measured: str
+) -> PartComparison | None:
     """The comparison of how far the swap of each head (`moved`), or its write alone (`write`),
     moves the word and the nouns, as arrays of all heads.
 
@@ -342,8 +346,8 @@ def _compare(run: Run, number: int, nouns: "xr.Dataset", measured: str) -> PartC
         word = swaps.moved.values[:, layers, heads]
     else:
         word = nouns.word_write.values
-    reading = prepared.reading
-    at = reading.at if measured == "moved" else reading.direct
+    readout = prepared.readout
+    at = readout.at if measured == "moved" else readout.direct
     pair_of = nouns.pair_of.values
     compared = compare_with_nouns(
         prepared.pairs,
@@ -359,7 +363,7 @@ def _compare(run: Run, number: int, nouns: "xr.Dataset", measured: str) -> PartC
     return compared and compared.scattered((layers, heads), run.weights.shape[:2])
 
 
-def noun_runs(run: Run, number: int) -> tuple[NounRun, ...]:
+def noun_runs(run: WordRun, number: int) -> tuple[NounRun, ...]:
     """The runs of the nouns that are swapped for a pair of senses.
 
     number: of the pair of senses
@@ -387,7 +391,7 @@ def heads_in(result: "xr.Dataset") -> list[HeadIndex]:
     return list(both)
 
 
-def measure_gates(run: Run) -> list[dict[str, Any] | None]:
+def measure_gates(run: WordRun) -> list[dict[str, Any] | None]:
     """The ambiguity gate of every two senses, from the gaps of nouns in the word's place, without
     any swap; None without a gap, and if the options ask for no nouns.
     """
@@ -407,7 +411,7 @@ def measure_gates(run: Run) -> list[dict[str, Any] | None]:
     return ambiguity_gates(results, run.observation.depth)
 
 
-def _surprisals(run: Run, among: Candidates, words: Sequence[WordInPlace]) -> dict[str, Array]:
+def _surprisals(run: WordRun, among: Candidates, words: Sequence[WordInPlace]) -> dict[str, Array]:
     """The surprisal of the word and of every noun in its place, by name, in the sentences in which
     nouns are run. `row` each
 
@@ -423,7 +427,7 @@ def _surprisals(run: Run, among: Candidates, words: Sequence[WordInPlace]) -> di
 
 
 def word_in_place(
-    run: Run,
+    run: WordRun,
     prepared: Prepared,
     heads: Sequence[HeadIndex],
 ) -> WordInPlace:
@@ -432,7 +436,7 @@ def word_in_place(
     heads: the heads to compare
     """
     layers = len(run.weights.blocks)
-    at = prepared.reading.at
+    at = prepared.readout.at
     return WordInPlace(
         word=run.observation.material.word,
         texts=run.observation.texts,
@@ -443,12 +447,12 @@ def word_in_place(
         pairs=prepared.pairs,
         heads=heads,
         at=at,
-        direct=prepared.reading.direct,
+        direct=prepared.readout.direct,
         until=[layers] * layers if run.options.one_of_many else at,
     )
 
 
-def _compared_heads(run: Run) -> list[HeadIndex]:
+def _compared_heads(run: WordRun) -> list[HeadIndex]:
     """The heads that are compared with nouns: all heads if the options ask for it, otherwise the
     heads that move the word by at least SMALLEST of its gap for some pair of senses.
 

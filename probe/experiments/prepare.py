@@ -9,7 +9,7 @@ import torch
 from scipy.stats import false_discovery_control
 
 from probe.experiments import design, swaps
-from probe.experiments.design import Pairs, Readings, make_pairs, number_across_senses
+from probe.experiments.design import Pairs, Readout, make_pairs, number_across_senses
 from probe.experiments.observe import Observation, SenseAxes, nuisance_p
 from probe.experiments.options import Options
 from probe.model.records import TargetStates
@@ -49,7 +49,7 @@ class Prepared:
     pairs: Pairs
     gap: Array
     gates: Mapping[str, float]
-    reading: Readings
+    readout: Readout
 
 
 def prepare_pairs(
@@ -92,7 +92,7 @@ def _draft(
         pairs=pairs,
         gap=gap,
         gates=_gates(observation, sense, pairs, gap, untrained, options),
-        reading=design.readings(
+        readout=design.readout(
             layers,
             observation.depth,
             first,

@@ -29,7 +29,7 @@ from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset
 from probe.experiments.design import Pairs, spread
 from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 from probe.model import qk
 from probe.model.records import Trace
 from probe.model.trace import trace
@@ -324,7 +324,7 @@ def largest_losses(losses: pd.DataFrame) -> pd.DataFrame:
 FILTERS = (parts_of_contrast, largest_losses)
 
 
-def measure(run: Run) -> "dict[str, xr.Dataset]":
+def measure(run: WordRun) -> "dict[str, xr.Dataset]":
     """The attribution of each of the word's top heads, in sentences of the two senses whose gap is
     clearest. A dataset for each head, because heads of other layers have other parts.
     `sentence part_query part_key written_part replacement`
@@ -355,7 +355,7 @@ def measure(run: Run) -> "dict[str, xr.Dataset]":
     return {name: each for name, each in attributions.items() if each is not None}
 
 
-def _noun_traces(run: Run, rows: Sequence[int]) -> dict[int, list[Trace]]:
+def _noun_traces(run: WordRun, rows: Sequence[int]) -> dict[int, list[Trace]]:
     """The traces of sentences with unambiguous nouns in the word's place; each noun in a part of
     them.
 
@@ -389,7 +389,7 @@ class OfNouns(NamedTuple):
     replaced: Replaced
 
 
-class Sentence(NamedTuple):
+class HeadInSentence(NamedTuple):
     """The attribution of one head in one sentence.
 
     cue: the cue word
@@ -411,7 +411,7 @@ class Sentence(NamedTuple):
 
 
 def _of_head(
-    run: Run,
+    run: WordRun,
     prepared: Prepared,
     pairs: Pairs,
     head: HeadIndex,
@@ -508,13 +508,13 @@ def _losses(replaced: Mapping[str, Mapping[int, Replaced]], column: str, sentenc
 
 
 def _in_sentence(
-    run: Run,
+    run: WordRun,
     prepared: Prepared,
     head: HeadIndex,
     row: int,
     traced: Trace,
     noun_traces: Sequence[Trace],
-) -> Sentence | None:
+) -> HeadInSentence | None:
     """The attribution of one head at the word of one sentence; None if the head cannot read the
     cue, or can read no other token.
     """
@@ -544,11 +544,11 @@ def _in_sentence(
         for side in SIDES
     }
     # Toward the sentence's sense: the axis points to sense A, and is reversed for sense B.
-    axis = prepared.sense.axes.at(row, prepared.reading.direct[layer])
+    axis = prepared.sense.axes.at(row, prepared.readout.direct[layer])
     along = axis.u / axis.gap if material.labels[row] == axis.sense_a else -axis.u / axis.gap
     # The axis belongs to a later stream, so it is followed back through the norms in between.
     direction = qk.before_norms(traced, layer, view.at, along, axis.depth)
-    return Sentence(
+    return HeadInSentence(
         cue=str(material.sentences[row].cue_word),
         frame=material.sentences[row].frame,
         cue_first=bool(by_token[0] >= by_token.max()),

@@ -16,7 +16,7 @@ from probe.experiments.material import Material
 from probe.experiments.observe import Observation, clearest
 from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 from probe.model import decomposition
 from probe.model.load import read_weights
 from probe.model.model import Model
@@ -67,7 +67,7 @@ TABLES = {
 }
 
 
-def measure(run: Run) -> "dict[str, xr.Dataset]":
+def measure(run: WordRun) -> "dict[str, xr.Dataset]":
     """What the top heads read in the example sentences, and the word's vector as a sum if the
     heads of its two senses were swapped, by table. `row` each
     """
@@ -129,7 +129,7 @@ def _reading(
     target = observation.material.targets[row]
     layer, number = head
     # A head's write is read right after its layer, before any later layer changes it.
-    axis = pair.sense.axes.at(row, pair.reading.direct[layer])
+    axis = pair.sense.axes.at(row, pair.readout.direct[layer])
     return pd.DataFrame(
         {
             **_key(row, pair),

@@ -59,7 +59,7 @@ class SwappedPair:
 
 
 @dataclass(eq=False)
-class Run:
+class WordRun:
     """The measurement of one word, in progress.
 
     model: the model

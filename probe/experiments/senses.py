@@ -25,7 +25,7 @@ from probe.experiments.columns import (
 from probe.experiments.design import pair_variables
 from probe.experiments.prepare import Prepared
 from probe.experiments.record import WordRecord, by_number
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 from probe.stats import axes, resampling
 from probe.stats.limits import FEW, FEW_CUES
 from probe.text.cautions import words_before
@@ -143,7 +143,7 @@ MORE = {
 }
 
 
-def measure(run: Run) -> "dict[str, xr.Dataset]":
+def measure(run: WordRun) -> "dict[str, xr.Dataset]":
     """The tables of all pairs of senses, `row` each, and for every pair of senses its gaps and the
     design of its swaps, by the number of the pair.
     """
@@ -175,7 +175,7 @@ def depth_label(depth: int) -> str:
     return {-1: "token", 0: "token + position"}.get(depth, f"after layer {depth - 1}")
 
 
-def _row(run: Run, each: Prepared) -> dict[str, Any]:
+def _row(run: WordRun, each: Prepared) -> dict[str, Any]:
     """The columns of the table `words` for two senses, without the comparison with nouns."""
     depth = run.observation.depth
     split = each.sense.split
@@ -210,7 +210,7 @@ def _row(run: Run, each: Prepared) -> dict[str, Any]:
     }
 
 
-def _by_form(run: Run, each: Prepared) -> dict[str, float]:
+def _by_form(run: WordRun, each: Prepared) -> dict[str, float]:
     """The gap over the pairs of sentences with the word in its dictionary form, and over the other
     pairs. NaN for fewer than FEWEST_OF_A_FORM pairs.
     """
@@ -226,7 +226,7 @@ def _by_form(run: Run, each: Prepared) -> dict[str, float]:
     }
 
 
-def _profile(run: Run, each: Prepared) -> list[axes.SenseAtDepth]:
+def _profile(run: WordRun, each: Prepared) -> list[axes.SenseAtDepth]:
     """Mean sense coordinates at every depth, starting with the token embedding alone."""
     states = run.observation.states
     # Stage 0 is the token embedding without the position; depth 0 comes after it.
@@ -237,7 +237,7 @@ def _profile(run: Run, each: Prepared) -> list[axes.SenseAtDepth]:
     return axes.profile(sense.axes, stages, sense.split, run.observation.depth, auroc)
 
 
-def _predictions(run: Run, each: Prepared) -> dict[str, Any]:
+def _predictions(run: WordRun, each: Prepared) -> dict[str, Any]:
     """The held-out sense coordinate of each tested sentence at the read-out layer, and the nearest
     sense; "" where both are equally near.
     """
@@ -251,7 +251,7 @@ def _predictions(run: Run, each: Prepared) -> dict[str, Any]:
     return {"predicted": predicted, "coordinate": coordinates, "sentence": tested}
 
 
-def _sentences(run: Run) -> pd.DataFrame:
+def _sentences(run: WordRun) -> pd.DataFrame:
     """A row for every usable sentence: whether it was tested or used for fitting only, and the
     position at which its word was read.
     """
@@ -281,7 +281,7 @@ def _columns(sentence: Sentence) -> dict[str, Any]:
     return columns | {"cue": sentence.cue, "words_before": words_before(sentence)}
 
 
-def _arrays(run: Run, each: Prepared) -> "xr.Dataset":
+def _arrays(run: WordRun, each: Prepared) -> "xr.Dataset":
     """The gaps of two senses, and the design of their swaps."""
     states = run.observation.states
     stages = run.observation.stages.vectors
@@ -301,8 +301,8 @@ def _arrays(run: Run, each: Prepared) -> "xr.Dataset":
                 axes.squared_gap(states.resid[list(sense.split.rows)], sense.split),
             ),
             **({} if untrained is None else {"untrained_gap": ("depth", untrained)}),
-            "read_depth": ("layer", each.reading.at),
-            "write_depth": ("layer", each.reading.direct),
+            "read_depth": ("layer", each.readout.at),
+            "write_depth": ("layer", each.readout.direct),
             **pair_variables(each.pairs),
             **{name: ("", p) for name, p in each.gates.items()},
         },
@@ -311,7 +311,7 @@ def _arrays(run: Run, each: Prepared) -> "xr.Dataset":
     )
 
 
-def _untrained_gap(run: Run, each: Prepared) -> "np.ndarray[Any, Any] | None":
+def _untrained_gap(run: WordRun, each: Prepared) -> "np.ndarray[Any, Any] | None":
     """The mean gap at every depth in the model of random weights; None without that model.
     `depth`
     """

@@ -31,7 +31,7 @@ from probe.experiments.columns import (
 from probe.experiments.design import Pairs, bootstrap, interval_over_senses, make_pairs, spread
 from probe.experiments.heads import swap_every_head
 from probe.experiments.record import WordRecord
-from probe.experiments.run import Run, SwappedPair
+from probe.experiments.run import SwappedPair, WordRun
 from probe.experiments.swaps import moved_toward_donor, net_by_pair
 from probe.model.weights import Weights
 from probe.patching.inputs import Rows
@@ -111,7 +111,7 @@ TABLES = {
 }
 
 
-def measure(run: Run) -> "dict[str, xr.Dataset] | None":
+def measure(run: WordRun) -> "dict[str, xr.Dataset] | None":
     """The curves of a word, and the random sets, by table; None if no heads were swapped.
 
     The order of heads for a pair is taken from the pairs that its holdout learns from.
@@ -146,7 +146,7 @@ def measure(run: Run) -> "dict[str, xr.Dataset] | None":
     return run_curves(run.weights, run.observation.texts, z, groups, order, depth, seed=seed)
 
 
-def _ranking(run: Run, each: SwappedPair) -> tuple[Pairs, Array]:
+def _ranking(run: WordRun, each: SwappedPair) -> tuple[Pairs, Array]:
     """The pairs that heads are ordered on, and their net effects, `pair layer head`.
 
     With folds, they are the pairs that are swapped anyway. If the file defines a split, they are
@@ -175,7 +175,7 @@ def _ranking(run: Run, each: SwappedPair) -> tuple[Pairs, Array]:
         fitted,
         learned,
         gap=swaps.gaps(fitted, run.observation.stages.vectors, learned),
-        reading=prepared.reading,
+        readout=prepared.readout,
     )
     return learned, net_by_pair(swapped["word"])
 

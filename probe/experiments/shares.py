@@ -6,7 +6,7 @@ The direct share of every component at the read-out layer. The shares of two sen
 from typing import TYPE_CHECKING
 
 from probe.experiments.columns import KEYS, Column, Table, as_elsewhere, dataset, or_missing, rows
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 from probe.model import decomposition
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ TABLES = {
 }
 
 
-def measure(run: Run) -> "xr.Dataset":
+def measure(run: WordRun) -> "xr.Dataset":
     """The share of each component. `pair component`"""
     states = run.observation.states
     depth = run.observation.depth

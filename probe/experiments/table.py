@@ -7,9 +7,9 @@ An experiment is a module, and next to it a template of the same name if the pag
     ANSWERS     whether the answer of the page depends on it; the page is first written when all
                 such experiments are finished
     TABLES      its tables of words, by name
-    measure     from a `Run` to its result, a dataset (`probe.experiments.columns.dataset`); or a
-                dataset for each table by name; or several of one kind, such as one for each head;
-                None if there is nothing to measure
+    measure     from a `WordRun` to its result: a dataset (`probe.experiments.columns.dataset`); or
+                a dataset for each table, by its name; or datasets by other names, such as one for
+                each pair of senses by its number; None if there is nothing to measure
     SECONDS     how long it took once for *bank* in SmolLM2, for the progress bar
 
 and, if its template is a section of the page, the section's HEADING and TITLE. FILTERS are
@@ -26,7 +26,7 @@ from typing import Any, Protocol, cast
 import probe.experiments
 from probe.errors import InputError
 from probe.experiments.columns import Table
-from probe.experiments.run import Run
+from probe.experiments.run import WordRun
 
 
 class Experiment(Protocol):
@@ -40,7 +40,7 @@ class Experiment(Protocol):
     HEADING: str
     TITLE: str
     __file__: str
-    measure: Callable[[Run], Any]
+    measure: Callable[[WordRun], Any]
 
 
 @cache  # not at import: other modules of the folder, which it looks through, import this one

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from probe.errors import InputError
 from probe.experiments.beside_nouns import MEASURES
-from probe.experiments.design import readings
+from probe.experiments.design import readout
 from probe.experiments.measure import count_left_out
 from probe.experiments.record import WordRecord
 from probe.patching.sets import HeadIndex
@@ -171,7 +171,7 @@ def summarise(records: Records, *, seed: int, draws: int = DRAWS) -> Summary:
         words.add(record)
     if words.measured < FEWEST_WORDS:
         raise InputError(_too_few(words))
-    reading = _Reading.at_depth(first_as_good(*words.separation), words.shape)
+    reading = _AtDepth.at_depth(first_as_good(*words.separation), words.shape)
     sums = _sum_up(records, reading, seed=seed, draws=draws)
     table = words.table(reading.depth)
     gap_p = _gap_p(words.gaps, "gap")
@@ -344,7 +344,7 @@ def _gap_p(gaps: Sums, name: str) -> float:
 
 
 def _model(
-    words: _Words, table: pd.DataFrame, reading: "_Reading", *, gap_p: float
+    words: _Words, table: pd.DataFrame, reading: "_AtDepth", *, gap_p: float
 ) -> dict[str, Any]:
     """The row of the frame `survey_model`: numbers of words, the depth, the words' mean gap with
     its test, and how far unambiguous nouns in their place change.
@@ -414,7 +414,7 @@ def _depths(words: _Words) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _AtDepth:
     """Where heads are read: heads before the read-out layer at `depth`, all others at the last
     depth.
 
@@ -427,9 +427,9 @@ class _Reading:
     column: NDArray[np.intp]  # the entry of `columns` at which each head is read. `head`
 
     @classmethod
-    def at_depth(cls, depth: int, shape: tuple[int, int]) -> "_Reading":
+    def at_depth(cls, depth: int, shape: tuple[int, int]) -> "_AtDepth":
         layers, heads = shape
-        at = np.array(readings(layers, depth, 1, predicts=False).at)
+        at = np.array(readout(layers, depth, 1, predicts=False).at)
         return cls(depth, layers, heads, np.repeat(at != depth, heads).astype(np.intp))
 
     @property
@@ -461,7 +461,7 @@ class _SummedHeads:
     """Sums over the words, for ratios of net effects over gaps.
 
     The part `numerator` is the net effect of each `head`. The part `denominator` is the gap at the
-    two depths of `_Reading.columns`, `2`.
+    two depths of `_AtDepth.columns`, `2`.
     """
 
     all_words: Sums
@@ -492,7 +492,7 @@ def _measured(records: Records, size: int = BATCH) -> Iterator[Batch]:
         yield batch
 
 
-def _sum_up(records: Records, reading: _Reading, *, seed: int, draws: int) -> _SummedHeads:
+def _sum_up(records: Records, reading: _AtDepth, *, seed: int, draws: int) -> _SummedHeads:
     """The sums of effects and gaps over all words, and over the words compared with nouns."""
     all_words = Sums(seed=seed, draws=draws)
     compared = Sums(seed=seed, draws=draws)
@@ -513,7 +513,7 @@ def _sum_up(records: Records, reading: _Reading, *, seed: int, draws: int) -> _S
     return _SummedHeads(all_words, compared)
 
 
-def _parts(batch: Batch, reading: _Reading) -> dict[str, Array]:
+def _parts(batch: Batch, reading: _AtDepth) -> dict[str, Array]:
     """The net effects and the gaps of each word. `word head`, `word 2`"""
     return {
         "numerator": np.stack([reading.net(each.net[0]) for _, each in batch]),
@@ -521,14 +521,14 @@ def _parts(batch: Batch, reading: _Reading) -> dict[str, Array]:
     }
 
 
-def _unranked(reading: _Reading) -> pd.DataFrame:
+def _unranked(reading: _AtDepth) -> pd.DataFrame:
     """The frame `survey_heads` without effects, for words without a significant gap."""
     frame = pd.DataFrame(reading.names()).assign(comparison="", words_clear=0)
     missing = [name for name in HEADS if name not in frame]
     return frame.assign(**dict.fromkeys(missing, np.nan))
 
 
-def _heads(sums: _SummedHeads, reading: _Reading) -> pd.DataFrame:
+def _heads(sums: _SummedHeads, reading: _AtDepth) -> pd.DataFrame:
     """The effect of every head over the words, and on nouns in their place, with intervals and
     tests.
     """
@@ -552,7 +552,7 @@ def _heads(sums: _SummedHeads, reading: _Reading) -> pd.DataFrame:
     return frame
 
 
-def _noun_columns(compared: Sums, reading: _Reading) -> dict[str, Array]:
+def _noun_columns(compared: Sums, reading: _AtDepth) -> dict[str, Array]:
     """The columns PARTS of every head, over the words that were compared with nouns.
 
     NaN if fewer than FEWEST_WORDS words were compared.
@@ -595,7 +595,7 @@ def _noun_columns(compared: Sums, reading: _Reading) -> dict[str, Array]:
 
 
 def _word_by_word(
-    records: Records, sums: _SummedHeads, reading: _Reading
+    records: Records, sums: _SummedHeads, reading: _AtDepth
 ) -> tuple[dict[str, Array], dict[str, tuple[HeadIndex, ...]]]:
     """How the effects differ between the words with a clear gap, and the top heads of all other
     words for each such word.
@@ -633,7 +633,7 @@ def _word_by_word(
     return columns, orders
 
 
-def _top_heads(effects: Array, reading: _Reading) -> tuple[HeadIndex, ...]:
+def _top_heads(effects: Array, reading: _AtDepth) -> tuple[HeadIndex, ...]:
     """The heads with the largest effects in the layers before the read-out, at most TOP_HEADS."""
     before = effects[: reading.depth * reading.heads]
     top = resampling.order(before)[:TOP_HEADS]
@@ -652,7 +652,7 @@ def word_heads(records: Records, depth: int) -> Iterator[pd.DataFrame]:
     for batch in _measured(records):
         frames = []
         for word, numbers in batch:
-            reading = _Reading.at_depth(depth, numbers.net.shape[1:3])
+            reading = _AtDepth.at_depth(depth, numbers.net.shape[1:3])
             net = reading.net(numbers.net[0])
             gap = reading.gap(numbers.gap)[reading.column]
             columns: dict[str, Any] = {"word": word, **reading.names(), "net": net}

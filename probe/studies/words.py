@@ -26,7 +26,7 @@ from probe.experiments.material import Material, SensePairSplits
 from probe.experiments.measure import READING, proceed, start, unfinished
 from probe.experiments.options import Options
 from probe.experiments.record import WordRecord
-from probe.experiments.run import LEADERS, Run
+from probe.experiments.run import LEADERS, WordRun
 from probe.experiments.store import read_record, write_record
 from probe.experiments.table import every_experiment
 from probe.model.load import load, untrained
@@ -204,7 +204,7 @@ class WordRecords:
         self.words = words
         self.options = options
         self.records: list[WordRecord | None] = [stored_record(word.file) for word in words]
-        self._run: Run | None = None
+        self._run: WordRun | None = None
 
     def have(self, experiments: Collection[str]) -> bool:
         """Whether every word has these experiments already."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from probe.errors import InputError
 from probe.model.check import Certificate, Row
-from probe.model.parameters import Count, Part, Sizes
+from probe.model.parameters import Count, ParameterPart, Sizes
 from probe.provenance import Origin
 from probe.stats.resampling import Array
 from probe.walkthrough.choose import (
@@ -39,7 +39,7 @@ from probe.walkthrough.walk import (
     WalkFindings,
 )
 
-ABOUT = (Certificate, Row, Origin, Count, Part, Sizes)
+ABOUT = (Certificate, Row, Origin, Count, ParameterPart, Sizes)
 CHOSEN = (Caution, Criterion, HeadChoice, SenseEffects, Sources, WordCriterion, WordToFollow)
 FOUND = (CausalTrace, HeadWrite, LargestPart, LogitFindings, Parting, Walk, WalkFindings)
 KINDS = {each.__name__: each for each in (*ABOUT, *CHOSEN, *FOUND)}

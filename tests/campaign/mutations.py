@@ -482,14 +482,14 @@ def try_out(faults: Sequence[Fault | None], workers: int) -> list[str]:
 
 
 def paths_to_run(fault: Fault | None) -> list[str]:
-    """The tests to run, the nearest first: the tests of the fault's file (if any), the tests of
-    its package, and all tests."""
+    """The tests to run, the nearest first: the tests of the fault's file and of its package (if
+    any), and all tests."""
     if fault is None:
         return ["tests"]
     package = Path(fault.file).parts[0]
     name = Path(fault.file).stem
-    test_file = f"tests/{package}/test_{name}.py"
-    return [*([test_file] if (ROOT / test_file).exists() else []), f"tests/{package}", "tests"]
+    nearest = (f"tests/{package}/test_{name}.py", f"tests/{package}")
+    return [*(path for path in nearest if (ROOT / path).exists()), "tests"]
 
 
 def main() -> int:

@@ -129,7 +129,7 @@ def test_the_joint_excess_of_backups_compares_swaps_of_one_kind_on_the_same_pair
         net=net[None, ..., 0],
         prepared=SimpleNamespace(
             gap=gap,
-            reading=SimpleNamespace(direct=(1, 2, 3)),
+            readout=SimpleNamespace(direct=(1, 2, 3)),
             sense=SimpleNamespace(axes=axes),
         ),
         pairs=pairs,

@@ -98,7 +98,7 @@ def measured(whole, *, texts=None, cues=None):
         cues or observation.material.cues,
     )
     numbers, shifts = head_parts.swap_parts(
-        *inputs, swap_effect(effects), axes=pair.sense.axes, pairs=pair.pairs, reading=pair.reading
+        *inputs, swap_effect(effects), axes=pair.sense.axes, pairs=pair.pairs, readout=pair.readout
     )
     shares = shifts.sum(0) / effects["gap"][numbers].sum(0)[:, None]
     by_kind = dict(zip(head_parts.KINDS, shares, strict=True))

@@ -150,9 +150,9 @@ def two_nouns_in_place():
         axes=pair.sense.axes,
         pairs=pair.pairs,
         heads=(GENERAL,),
-        at=pair.reading.at,
-        direct=pair.reading.direct,
-        until=pair.reading.at,
+        at=pair.readout.at,
+        direct=pair.readout.direct,
+        until=pair.readout.at,
     )
     among = candidates(model, material, NOUNS[:2])
     plan = replace(STUDY_DEFAULTS.noun_plan, per_pair=1)

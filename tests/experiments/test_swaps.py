@@ -188,18 +188,18 @@ def setting():
 
 
 def measured(setting, depth, pairs=PAIRS, first=1):
-    reading = design.readings(LAYERS, depth, first, predicts=True)
-    return swapped(setting, pairs, reading)
+    readout = design.readout(LAYERS, depth, first, predicts=True)
+    return swapped(setting, pairs, readout)
 
 
-def swapped(setting, pairs, reading):
+def swapped(setting, pairs, readout):
     model, ids, states, axes = setting
     weights = read_weights(model)
     stages = torch.cat(
         [states.resid, forward.unembedding_input(weights, states.resid[:, -1])[:, None]], dim=1
     )
     gap = swaps.gaps(axes, stages, pairs)
-    return swap_every_head(weights, ids, states, axes, pairs, gap=gap, reading=reading)
+    return swap_every_head(weights, ids, states, axes, pairs, gap=gap, readout=readout)
 
 
 def coordinates(setting, recipient, donor):
@@ -226,9 +226,9 @@ def shift_of(setting, recipient, donor):
 
 
 def test_every_layer_is_read_where_the_readings_say():
-    reading = design.readings(5, 3, 2, predicts=True)
-    assert (reading.at, reading.direct, reading.next_token) == ((3, 3, 3, 5, 5), (2, 2, 3, 4, 5), 6)
-    assert design.readings(2, 2, 1, predicts=False).next_token is None
+    readout = design.readout(5, 3, 2, predicts=True)
+    assert (readout.at, readout.direct, readout.next_token) == ((3, 3, 3, 5, 5), (2, 2, 3, 4, 5), 6)
+    assert design.readout(2, 2, 1, predicts=False).next_token is None
     assert not predicts(read_weights(family_model("bert")))
     assert predicts(read_weights(random_model()))
 
@@ -286,12 +286,12 @@ def test_recorded_shifts_in_units_of_the_residual_stream_are_means_over_pairs(se
     run = partial(patching.swap_heads, read_weights(model))
     raw = swaps.run_swaps(run, ids, states.z, axes, PAIRS)
     both_ways = (raw.b_with_a - raw.a_with_b) / 2 - (raw.same_b - raw.same_a) / 2
-    reading = design.readings(LAYERS, 2, 1, predicts=True)
-    recorded = swapped(setting, PAIRS, reading)
+    readout = design.readout(LAYERS, 2, 1, predicts=True)
+    recorded = swapped(setting, PAIRS, readout)
     by_depth = recorded["moved_by_depth"]  # layer head depth measure
     np.testing.assert_allclose(by_depth[..., 0], both_ways[..., : 1 + LAYERS].mean(0), atol=1e-10)
     assert (by_depth[..., 0, :] == 0).all()
-    at = np.asarray(reading.at)
+    at = np.asarray(readout.at)
     for layer, depth in enumerate(at):
         of_layer = recorded["moved"][:, layer, :, 0]  # pair head
         np.testing.assert_allclose(of_layer, both_ways[:, layer, :, depth], atol=1e-10)
@@ -310,8 +310,8 @@ def test_the_length_of_a_change_is_that_of_the_opposite_donor_minus_that_of_the_
     )
     b_with_a, a_with_b, same_a, same_b = changes.norm(dim=-1).numpy().reshape(4, len(A), depth, -1)
     expected = (b_with_a + a_with_b) / 2 - (same_a + same_b) / 2
-    reading = design.readings(LAYERS, depth, 1, predicts=True)
-    recorded = swapped(setting, PAIRS, reading)["moved"][:, :depth, :, 1]
+    readout = design.readout(LAYERS, depth, 1, predicts=True)
+    recorded = swapped(setting, PAIRS, readout)["moved"][:, :depth, :, 1]
     assert np.abs(expected).max() > 1e-3
     np.testing.assert_allclose(recorded, expected, atol=1e-5)
 
@@ -358,8 +358,8 @@ def test_mixers_of_a_hybrid_are_read_at_the_stage_of_their_layer_and_are_not_hea
     u, midpoint = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
     gap = torch.ones(3, layers + 2, dtype=torch.float64)
     axes = HeldOutAxes(SENSES, u, midpoint, gap, np.array([0, 1, 2, 2, 0, 1]))
-    reading = design.readings(layers, 2, 1, predicts=True)
-    effects = swapped((model, ids, states, axes), PAIRS, reading)
+    readout = design.readout(layers, 2, 1, predicts=True)
+    effects = swapped((model, ids, states, axes), PAIRS, readout)
     assert read_weights(model).has_heads.tolist() == [False, True, False]
     assert swaps.swap_effect(effects["mixers"]).shape == (2, 1)
     for name in PARTS[1:]:

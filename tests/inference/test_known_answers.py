@@ -35,7 +35,7 @@ from seeds import mostly_campaign
 
 import probe
 from probe.experiments import swaps as effects
-from probe.experiments.heads import has_effects
+from probe.experiments.heads import has_effects, swap_every_head
 from probe.experiments.lessons import later_words_matter
 from probe.experiments.material import prepare
 from probe.experiments.observe import Observation, observe, split_senses
@@ -142,19 +142,19 @@ def test_swapping_a_sentence_with_itself_changes_nothing(model, runs):
     )
     assert shifts.abs().max() < 1e-6
     self_pairs = replace(pair.pairs, b=pair.pairs.a, same_a=pair.pairs.a, same_b=pair.pairs.a)
-    measured = effects.measure(
+    measured = swap_every_head(
         weights,
         observation.texts,
         observation.states,
         pair.sense.axes,
         self_pairs,
         gap=effects.gaps(pair.sense.axes, observation.stages.vectors, self_pairs),
-        reading=pair.reading,
-    ).effects
-    for effect in (measured.word, measured.next_token):
-        for name in ("pair_gap", "denoise", "noise", "same_sense"):
-            assert np.abs(getattr(effect, name)).max() < 1e-6
-    assert np.abs(measured.direct).max() < 1e-6
+        readout=pair.readout,
+    )
+    for effect in (measured["word"], measured["next_token"]):
+        for name in ("gap", "denoise", "noise", "same_sense"):
+            assert np.abs(effect[name]).max() < 1e-6
+    assert np.abs(measured["direct"]).max() < 1e-6
 
 
 def coordinate_with_all_heads(model, runs, *, recipient, donor):

@@ -45,7 +45,7 @@ from seeds import mostly_campaign
 
 import probe
 from probe.experiments import head_parts, swaps
-from probe.experiments.design import Readings
+from probe.experiments.design import Readout
 from probe.experiments.heads import every_head, swap_every_head
 from probe.experiments.material import prepare
 from probe.experiments.observe import observe
@@ -271,7 +271,7 @@ def test_denoising_and_noising_show_how_two_heads_combine(kind, expected, seed):
     material = prepare(model, WORD, SENTENCES.get(kind, GRID))
     observation = observe(model, material, seed=seed)
     [pair] = prepare_pairs(observation, None, options_of(seed=seed, pairs=PAIRS))
-    readings = Readings((LAYERS,) * LAYERS, (LAYERS,) * LAYERS, None)
+    readings = Readout((LAYERS,) * LAYERS, (LAYERS,) * LAYERS, None)
     swapped = swap_every_head(
         read_weights(model),
         observation.texts,
@@ -279,7 +279,7 @@ def test_denoising_and_noising_show_how_two_heads_combine(kind, expected, seed):
         pair.sense.axes,
         pair.pairs,
         gap=pair.gap,
-        reading=readings,
+        readout=readings,
     )
     word = swapped["word"]
     for head in circuit.head_indices:

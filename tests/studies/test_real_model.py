@@ -92,7 +92,7 @@ def test_a_top_head_of_the_report_is_a_top_head_on_a_few_pairs(smollm2, bank):
         pair.sense.axes,
         pair.pairs,
         gap=pair.gap,
-        reading=pair.reading,
+        readout=pair.readout,
     )
     net = swaps.net_by_pair(swapped["word"]).mean(0)
     assert {divmod(int(index), net.shape[1]) for index in (-net).ravel().argsort()[:4]} & set(
@@ -234,9 +234,9 @@ def word_in_place(observation, pair, heads):
         axes=pair.sense.axes,
         pairs=pair.pairs,
         heads=heads,
-        at=pair.reading.at,
-        direct=pair.reading.direct,
-        until=pair.reading.at,
+        at=pair.readout.at,
+        direct=pair.readout.direct,
+        until=pair.readout.at,
     )
 
 
@@ -343,7 +343,7 @@ def test_how_much_more_heads_move_bank_than_nouns_equals_plain_hugging_face_code
     assert record.sizes["noun"] >= 19
     model, _ = transformers_model
     used = set(nouns._rows_to_run(word, among, plan, seed=0))
-    depths = [pair.reading.at[layer] for layer, _ in LEADING]
+    depths = [pair.readout.at[layer] for layer, _ in LEADING]
     split = pair.sense.split
 
     def rows_of(number):
@@ -398,7 +398,7 @@ def test_how_much_more_heads_move_bank_than_nouns_equals_plain_hugging_face_code
         pair.sense.axes,
         pair.pairs,
         gap=pair.gap,
-        reading=pair.reading,
+        readout=pair.readout,
     )
     layers, heads = np.array(LEADING).T
     raw_gap = swaps.gaps(pair.sense.axes.in_units(), observation.stages.vectors, pair.pairs)

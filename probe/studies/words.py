@@ -1,6 +1,6 @@
 """The records of single words, kept as files.
 
-    <folder>/words/bank-KEY.nc          the record of one word
+    <folder>/words/bank-KEY.word        the record of one word
     <folder>/words/bank-KEY-KEY.sets    the effect of the top heads of all other words on it
 
 The key is a hash of the model (weights, config, tokenizer, dtype, device and versions), the options
@@ -137,7 +137,7 @@ def record_name(job: Job, sentences: Sequence[Sentence]) -> str:
         {name: value for name, value in asdict(row).items() if name != "where"} for row in sentences
     ]
     key = content_key(job.model_key, options, rows)
-    return f"{file_name(sentences[0].word)}-{key}.nc"
+    return f"{file_name(sentences[0].word)}-{key}.word"
 
 
 def file_name(word: str) -> str:

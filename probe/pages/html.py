@@ -27,6 +27,7 @@ from markupsafe import Markup
 import probe.experiments
 from probe import charts, claims
 from probe.charts import palette, themed
+from probe.claims import Frames
 from probe.experiments.material import LATE
 from probe.experiments.run import LEADERS
 from probe.experiments.table import every_experiment
@@ -110,19 +111,30 @@ def environment(*folders: str | Path) -> Environment:
 
 
 def facts_of(
-    rows: Mapping[str, pd.DataFrame],
-    macros: Mapping[bool, Mapping[str, Macro]],
-    further: Mapping[str, Macro] | None = None,
-) -> dict[str, Markup]:
-    """The facts of a word: labels and values in one line, without those that do not apply; then the
-    further ones, empty where they do not apply.
+    by_word: Mapping[str, Frames], macros: Mapping[bool, Mapping[str, Macro]]
+) -> dict[str, dict[str, Markup]]:
+    """By word its facts: labels and values in one line, without those that do not apply.
 
-    rows: of the word, by table
-    macros: of the values by label, of words without and with a gap
+    by_word: the rows of each word, by table
+    macros: of the values by label, for words without and with a gap
     """
-    of_word = macros[bool(rows["words"]["ranked"].any())]
-    values = {label: value for label, value in texts(rows, of_word).items() if value}
-    return values | texts(rows, further or {})
+    all_texts = {
+        word: texts(rows, macros[bool(rows["words"]["ranked"].any())])
+        for word, rows in by_word.items()
+    }
+    return {
+        word: {label: value for label, value in of_word.items() if value}
+        for word, of_word in all_texts.items()
+    }
+
+
+def with_further(
+    facts: Mapping[str, Mapping[str, Markup]],
+    by_word: Mapping[str, Frames],
+    macros: Mapping[str, Macro],
+) -> list[dict[str, Markup]]:
+    """The facts of each word, followed by further ones, empty where they do not apply."""
+    return [{**facts[word], **texts(rows, macros)} for word, rows in by_word.items()]
 
 
 def texts(argument: object, macros: Mapping[str, Macro]) -> dict[str, Markup]:
@@ -237,6 +249,7 @@ FILTERS = (
     texts,
     together,
     where,
+    with_further,
     with_interval,
 )
 

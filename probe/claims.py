@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probe.inference.verdicts import comparison_of_writes, passes_gate, rank_among_nouns
 from probe.stats.limits import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text import splits
 from probe.text.slots import stem_of
+from probe.verdicts import comparison_of_writes, passes_gate, rank_among_nouns
 
 Frames = Mapping[str, pd.DataFrame]
 

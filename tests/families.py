@@ -42,21 +42,12 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "Qwen2 with a local layer": ("qwen2", QWEN_WINDOW | {"max_window_layers": 1}),
 }
 SPREAD = {1: 0.1}  # 0.25 elsewhere
-MARKS = {
-    "bert": ("[CLS]", "[SEP]"),
-    "roberta": ("<s>", "</s>"),
-    "bart": ("<s>", "</s>"),
-    "t5": ("", "</s>"),
-}
-MARKS |= {"marian": ("", "</s>"), "llama": ("<s>", "")}
-MARKS |= {
-    "mbart": MARKS["bart"],
-    "blenderbot": MARKS["t5"],
-    "pegasus": MARKS["t5"],
-    "distilbert": MARKS["bert"],
-}
-MARKS |= {"modernbert": MARKS["bert"], "modernbert-decoder": ("[CLS]", "")}
-MARKS |= {"mt5": MARKS["t5"]} | dict.fromkeys(("xlm-roberta", "camembert"), MARKS["roberta"])
+# The special tokens at both ends of a text, by kind of family, and of families with others.
+MARKS = {"decoder": ("", ""), "encoder": ("[CLS]", "[SEP]"), "encoder-decoder": ("", "</s>")}
+OTHER_MARKS = {"llama": ("<s>", ""), "modernbert-decoder": ("[CLS]", "")}
+OTHER_MARKS |= dict.fromkeys(
+    ("roberta", "xlm-roberta", "camembert", "bart", "mbart"), ("<s>", "</s>")
+)
 
 
 def make_family(
@@ -123,7 +114,8 @@ def perturb(model: PreTrainedModel) -> None:
 
 def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     """A byte-level BPE with the family's special tokens at the family's ids."""
-    first, last = MARKS.get(kind, ("", ""))
+    family = FAMILIES[kind]
+    first, last = OTHER_MARKS.get(kind, MARKS[family.kind])
     begin = (
         (first, "<pad>") if first == "<s>" and last else ("<pad>", first)
     )  # RoBERTa does not use token 1
@@ -134,7 +126,6 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
         marks = [(token, bpe.token_to_id(token)) for token in (first, last) if token]
         bpe.post_processor = processors.TemplateProcessing(single=template, special_tokens=marks)
     token_names = {"unk_token": "<unk>", "pad_token": "<pad>", "eos_token": last or "<pad>"}
-    family = FAMILIES[kind]
     token_names["bos_token"] = None if family.adds_special_tokens else "<pad>"
     return PreTrainedTokenizerFast(tokenizer_object=bpe, **token_names)
 

@@ -33,9 +33,9 @@ from probe.charts.palette import (
     tips,
 )
 from probe.claims import UNMARKED, mlps_more, with_verdict
-from probe.inference.verdicts import ORDER
 from probe.stats.limits import LEVEL, SMALLEST
 from probe.stats.numbers import NARROW, decimal, percent
+from probe.verdicts import ORDER
 
 STAR = (
     "M0.00,-1.00L0.25,-0.34L0.95,-0.31L0.40,0.13L0.59,0.81"

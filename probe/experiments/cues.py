@@ -28,16 +28,16 @@ from torch import Tensor
 
 from probe.errors import InputError
 from probe.experiments.observe import Observation, SenseAxes
-from probe.model import batched, forward
-from probe.model.batched import PositionTerms
+from probe.model import blocks, forward
+from probe.model.blocks import PositionTerms
 from probe.model.model import Model
-from probe.model.tokens import TargetText, ids_after, positions_of_span, tokenize
+from probe.model.tokens import ids_after, positions_of_span, tokenize
+from probe.model.variants import Step, TargetText, run_at_word
 from probe.model.weights import Weights
 from probe.patching.heads import in_batches, swap_heads
 from probe.patching.inputs import Texts
 from probe.patching.sets import HeadIndex
 from probe.patching.tokens import replace_tokens
-from probe.patching.variants import Step, run_at_word
 from probe.stats import resampling
 from probe.stats.axes import Axis
 from probe.stats.resampling import Array
@@ -244,7 +244,7 @@ def scan_axes(by_depth: Sequence[Axis]) -> ScanAxes:
 # --- the scan -------------------------------------------------------------------------------------
 
 
-class Readings(NamedTuple):
+class AtWord(NamedTuple):
     """The measurements at the word of every text.
 
     coordinate: `row axis`, M at the read-out layer
@@ -261,7 +261,7 @@ class Readings(NamedTuple):
 
 def read_texts(
     weights: Weights, rows: CueTexts, axes: ScanAxes, heads: Sequence[HeadIndex]
-) -> Readings:
+) -> AtWord:
     """Coordinates at the read-out layer, and attention, scores and writes of some heads at the
     word.
     """
@@ -292,7 +292,7 @@ def read_texts(
     if weights.causal:
         texts = [TargetText(text.ids[: text.at + 1], text.at) for text in texts]
     coordinate, attention, score, write = in_batches(texts, weights, 1, read)
-    return Readings(
+    return AtWord(
         coordinate.numpy(),
         attention[:, order].numpy(),
         score[:, order].numpy(),
@@ -321,8 +321,8 @@ def _read_heads(
         # The keys of the tokens that the texts share are stored once for several rows.
         earlier = step.past[0]
         keys = torch.cat([earlier.repeat_interleave(len(k) // len(earlier), 0), keys], dim=-2)
-    scores = batched.scores_at(run.weights, step.block, query, keys, at, run.terms)
-    pattern = batched.softmax_with_sinks(scores, step.block.sinks)
+    scores = blocks.scores_at(run.weights, step.block, query, keys, at, run.terms)
+    pattern = blocks.softmax_with_sinks(scores, step.block.sinks)
     at_cue = is_cue[:, None]
     attention = (pattern * at_cue).sum(-1)[:, heads]
     score = scores.masked_fill(~at_cue, -torch.inf).amax(-1)[:, heads]

@@ -1,16 +1,13 @@
 """Models for TransformerLens: Hugging Face's model of a folder, or a new one around given
 tensors, inside a bridge.
 
-A folder is read twice, here by transformers and in `load` from the headers, so that the two sides
-of the certificate read the weights independently. The tensors of a GGUF file or of an object are
-read once and shared: a second reader of the file, as in the tests, takes longer than everything
-else.
+Every tensor is read once and shared with the formulas.
 """
 
 import copy
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
@@ -20,66 +17,57 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from probe.errors import ModelError
 from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.architectures.family import Family
-from probe.model.model import ONE_THREAD, Config, Model, refuse
-from probe.model.weights import expected_shapes
+from probe.model.model import ONE_THREAD, RESAVE, Config, Model, refuse
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
 
 BY_ROW = "by the row"
-RENAMED = {"embed_out.weight": "lm_head.weight"}  # the name in files, and the class's
 # Nothing is downloaded, and no code that comes with a model is run.
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 READ = LOCAL | {"attn_implementation": "eager", "output_loading_info": True}
 UPCAST = "reorder_and_upcast_attn"  # GPT-2's setting for scores in float32
+REPORTED = {
+    "missing_keys": "the tensor {} is missing",
+    "error_msgs": "transformers reports an error: {}",
+}
 EAGER: dict[str, Any] = {"experts_implementation": "eager"}  # the others do not support float64
 
 
-def boot(
-    folder: Path, tokenizer: Any, config: Config, *, device: torch.device, dtype: torch.dtype
-) -> "TransformerBridge":
-    """Hugging Face's model inside TransformerLens's bridge, in raw mode.
+def read_model(folder: Path, config: Config, *, dtype: torch.dtype) -> Any:
+    """Hugging Face's model of a folder, with every tensor that the config asks for and no other.
 
-    A checkpoint without a language-model head gets a random one, always the same, because the
-    bridge requires a head. Call it inside `quiet`, which restores the random state.
+    A checkpoint without a language-model head gets a random one, always the same, because
+    TransformerLens requires a head. Call it inside `quiet`, which restores the random state. Raises
+    ModelError for files that transformers refuses or reads incompletely.
     """
     import transformers
 
-    try:
-        torch.manual_seed(0)
-        class_name = config.family.architectures[0]
-        if config.wrapper:
-            class_name = WRAPPERS[config.wrapper].architecture
-        model_class = getattr(transformers, class_name)
-        model, info = model_class.from_pretrained(
-            folder, use_safetensors=True, dtype=dtype, **READ, **EAGER
-        )
-    # The errors that reading a checkpoint raises.
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
-        raise refuse(
-            folder, f"transformers refuses it ({in_short(error)})", "save it again"
-        ) from error
-    _require_whole(info, config, where=folder)
+    torch.manual_seed(0)
+    class_name = config.family.architectures[0]
     if config.wrapper:
-        model = _text_model(model, config, where=folder)
-    return boot_model(model.to(device), str(folder), tokenizer)
-
-
-def _text_model(multimodal: Any, config: Config, *, where: object) -> Any:
-    """The text part of a model of images or sound as a separate model around the same tensors."""
-
-    wrapper = WRAPPERS[config.wrapper]
-    by_raw_name = {
-        wrapper.raw_name(name): tensor for name, tensor in multimodal.state_dict().items()
-    }
-    by_file_name = as_in_files(by_raw_name, config.family)
-    weights = {name: by_file_name[name].detach() for name, _ in expected_shapes(config)}
-    settings = text_settings(multimodal.config, config)
-    return fresh_model(class_of_row(config), settings, weights, config, where=where)
+        class_name = WRAPPERS[config.wrapper].architecture
+    try:
+        # With the option, a tensor of another shape is listed, and not only counted.
+        model, info = getattr(transformers, class_name).from_pretrained(
+            folder, use_safetensors=True, dtype=dtype, ignore_mismatched_sizes=True, **READ, **EAGER
+        )
+    except Exception as error:  # broad, because each library under it raises its own classes
+        problem = f"transformers cannot read its files ({type(error).__name__}: {in_short(error)})"
+        raise refuse(folder, problem, "copy or download them again") from error
+    _require_whole(info, config, where=folder)
+    for name, stored, asked in sorted(info["mismatched_keys"]):
+        raw_name = config.raw_name(name)
+        problem = f"{raw_name} has shape {list(stored)} where config.json asks for {list(asked)}"
+        raise refuse(folder, problem, "use the config.json that belongs to these weights")
+    for name in map(config.raw_name, sorted(info["unexpected_keys"])):
+        if not any(fnmatchcase(name, each) for each in _unread(config)):
+            described = f"the {config.family.name} that config.json describes"
+            raise refuse(folder, f"{name} is not a tensor of {described}", RESAVE)
+    return model
 
 
 def class_of_row(config: Config) -> Any:
@@ -100,28 +88,6 @@ def text_settings(model_config: Any, config: Config) -> Any:
     return settings_class(**keys | {"tie_word_embeddings": config.tied})
 
 
-def boot_gguf(
-    file: Path,
-    settings: Any,
-    tokenizer: Any,
-    config: Config,
-    weights: Mapping[str, torch.Tensor],
-) -> "TransformerBridge":
-    """`boot` around the tensors of a GGUF file; `settings` is transformers' config object."""
-
-    device = weights[f"{config.family.embed}.weight"].device
-    try:
-        model = fresh_model(class_of_row(config), settings, weights, config, where=file)
-    except ModelError:
-        raise
-    # Broad, because its validators raise direct subclasses of Exception.
-    except Exception as error:
-        raise refuse(
-            file, f"transformers refuses it ({in_short(error)})", "convert the model to GGUF again"
-        ) from error
-    return boot_model(model.to(device), str(file), tokenizer)
-
-
 def fresh_model(
     model_class: Any,
     settings: Any,
@@ -131,8 +97,7 @@ def fresh_model(
     where: object,
     extra: Mapping[str, torch.Tensor] = MappingProxyType({}),
 ) -> Any:
-    """A new Hugging Face model around these very tensors. No tensor is copied, except experts
-    that the class stacks and files hold one by one.
+    """A new Hugging Face model around these very tensors.
 
     weights: by our names
     extra: by the class's names; no formula reads these
@@ -163,14 +128,13 @@ def fresh_model(
         unembedding = weights[f"{family.unembed}.weight"]
         model.get_output_embeddings().weight = torch.nn.Parameter(unembedding)
         tied = set()
-    ignored = (*family.ignored_weights, *family.optional_weights)
     missing = [
         name
         for name in info.missing_keys
         if name not in tied
-        and not any(fnmatchcase(family.raw_name(name), pattern) for pattern in ignored)
+        and not any(fnmatchcase(family.raw_name(name), each) for each in _unread(config))
     ]
-    reported = {"missing_keys": missing, "mismatched_keys": info.unexpected_keys}
+    reported = {"missing_keys": missing, "error_msgs": info.unexpected_keys}
     _require_whole(reported, config, where=where)
     _keep_float64(model)
     return model.eval().requires_grad_(False)
@@ -197,19 +161,12 @@ def _require_whole(info: Mapping[str, Any], config: Config, *, where: object) ->
     checkpoint without one.
     """
     family = config.family
-    heads: tuple[str, ...] = ()
-    if not config.has_lm_head:
-        heads = (*family.lm_head_shapes, family.unembed, *RENAMED.values())
-    for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
-        reported = [
-            name for name in info.get(kind, ()) if not (heads and str(name).startswith(heads))
-        ]
+    heads = () if config.has_lm_head else (*family.lm_head_shapes, family.unembed)
+    for kind, problem in REPORTED.items():
+        names = [str(name) for name in info.get(kind, ())]
+        reported = [name for name in names if not (heads and name.startswith(heads))]
         if reported:
-            raise refuse(
-                where,
-                f"transformers reports {kind.replace('_', ' ')} {min(reported)}",
-                "save it again",
-            )
+            raise refuse(where, problem.format(config.raw_name(min(reported))), RESAVE)
 
 
 def _build(
@@ -233,93 +190,18 @@ def _build(
 def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str, torch.Tensor]:
     """Our weights by the names that Hugging Face's class gives them."""
     family = config.family
-    weights = _as_in_class(weights, config)
     # The head is next to the module with the family's prefix, not inside it.
     without_prefix = (*family.lm_head_shapes, *family.optional_weights, family.unembed)
-    full = {}
-    for name, tensor in weights.items():
-        if name.startswith(without_prefix):
-            full[RENAMED.get(name, name)] = tensor
-        else:
-            full[family.prefix + name] = tensor
-    return full
+    return {
+        name if name.startswith(without_prefix) else family.prefix + name: tensor
+        for name, tensor in weights.items()
+    }
 
 
-def _as_in_class(weights: Mapping[str, torch.Tensor], config: Config) -> Mapping[str, torch.Tensor]:
-    """The weights with stacked experts, as Hugging Face's class stores them; files may store
-    them one by one.
-    """
-    routed = config.family.routed
-    if routed is None:
-        return weights
-    stacked_weights = dict(weights)
-    for attention in config.family.attentions:
-        for layer in map(attention.layer_prefix.format, range(config.n_layers)):
-            for stacked_name, roles in routed.stacked_experts.items():
-                names = [
-                    [f"{layer}{attention.parts[role][0].format(number)}.weight" for role in roles]
-                    for number in range(config.n_experts)
-                ]
-                stacked_weights[layer + stacked_name] = _stacked(
-                    [
-                        [stacked_weights.pop(name) for name in names_of_expert]
-                        for names_of_expert in names
-                    ]
-                )
-            for class_name, file_name in routed.renamed_parts.items():
-                stacked_weights[f"{layer}{class_name}.weight"] = stacked_weights.pop(
-                    f"{layer}{file_name}.weight"
-                )
-    return stacked_weights
-
-
-def _stacked(experts: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
-    """The matrices of every expert concatenated, experts first.
-
-    If they are adjacent in memory, as in a model that stores them stacked, the result shares that
-    memory.
-    """
-    flat = [part for parts in experts for part in parts]
-    first = flat[0]
-    memory = first.untyped_storage().data_ptr()
-    end = first.storage_offset()
-    for part in flat:
-        if (part.untyped_storage().data_ptr(), part.storage_offset()) != (memory, end):
-            break
-        if not part.is_contiguous():
-            break
-        end += part.numel()
-    else:
-        rows = sum(map(len, experts[0]))
-        width = first.shape[-1]
-        return first.as_strided((len(experts), rows, width), (rows * width, width, 1))
-    return torch.stack([torch.cat(list(parts)) for parts in experts])
-
-
-def as_in_files(state: Mapping[str, torch.Tensor], family: Family) -> dict[str, torch.Tensor]:
-    """The inverse of `_as_in_class`: views of the stacked tensors, by the names in files."""
-    routed = family.routed
-    if routed is None:
-        return dict(state)
-    parts = family.attentions[0].parts
-    by_file_name = {}
-    for name, tensor in state.items():
-        stacked = (part for part in routed.stacked_experts if name.endswith(f".{part}"))
-        stacked_name = next(stacked, "")
-        plain = name.removesuffix(".weight")
-        renamed = next((part for part in routed.renamed_parts if plain.endswith(f".{part}")), "")
-        if stacked_name:
-            roles = routed.stacked_experts[stacked_name]
-            for number, expert in enumerate(tensor):
-                for role, part in zip(roles, expert.chunk(len(roles)), strict=True):
-                    part_name = parts[role][0].format(number)
-                    by_file_name[f"{name.removesuffix(stacked_name)}{part_name}.weight"] = part
-        elif renamed:
-            name_in_file = plain.removesuffix(renamed) + routed.renamed_parts[renamed]
-            by_file_name[f"{name_in_file}.weight"] = tensor
-        else:
-            by_file_name[name] = tensor
-    return by_file_name
+def _unread(config: Config) -> tuple[str, ...]:
+    """Patterns of the tensors in files and classes that no formula reads."""
+    family = config.family
+    return (f"{family.unembed}.weight", *family.ignored_weights, *family.optional_weights)
 
 
 def boot_untrained(
@@ -329,13 +211,7 @@ def boot_untrained(
     original = like.original_model
     parameter = next(like.parameters())
     model = _build(type(original), original.config, seed=seed).to(parameter.device, parameter.dtype)
-    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    weights = as_in_files(state, FAMILIES[original.config.model_type])
-    weights |= {
-        file_name: weights[class_name]
-        for file_name, class_name in RENAMED.items()
-        if class_name in weights
-    }
+    weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     return boot_model(model, "untrained", tokenizer), weights
 
 
@@ -374,6 +250,10 @@ def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     for attention in family.attentions:
         if attention.fused_qkv == "by head":
             _share_by_head(bridge, model.config.num_attention_heads)
+        if family.kind == "encoder":  # the adapter may be a decoder's
+            for block in bridge.blocks:
+                # A plain assignment would set it on Hugging Face's module inside.
+                object.__setattr__(block.attn, "is_causal", False)
     return bridge.eval().requires_grad_(False)
 
 
@@ -490,6 +370,9 @@ def _attention_of(parts: Mapping[str, str], cfg: Any) -> Any:
     from transformer_lens.model_bridge import generalized_components as components
 
     module = parts["o"].rpartition(".")[0]
+    queries = parts.get("q", parts.get("qkv", ""))
+    while not queries.startswith(module + "."):
+        module = module.rpartition(".")[0]
     heads = {
         role: components.LinearBridge(name=part.removeprefix(module + "."))
         for role, part in parts.items()

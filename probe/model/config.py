@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from probe.errors import UnsupportedModel
-from probe.model.architectures import FAMILIES, WRAPPERS
+from probe.model.architectures import FAMILIES, NOT_READ, WRAPPERS
 from probe.model.architectures.family import ConfigKeys, Family
 from probe.model.bridge import in_short, quiet
 from probe.model.model import (
     LISTED,
+    RESAVE,
     Config,
     MixerSizes,
     Positions,
     RopeScaling,
-    read_json,
     refuse,
     unsupported,
 )
@@ -108,11 +108,26 @@ def number_from(value: Any, name: str, where: object, *, below: float = math.inf
     return float(value)
 
 
+def read_raw_config(folder: Path) -> dict[str, Any]:
+    """The settings that the config.json of a folder states. Raises ModelError without them."""
+    from transformers import PreTrainedConfig
+
+    try:
+        with quiet():
+            raw, _ = PreTrainedConfig.get_config_dict(folder, local_files_only=True)
+    except (OSError, ValueError, RecursionError) as error:
+        problem = f"transformers cannot read its config.json ({in_short(error)})"
+        raise refuse(folder, problem, RESAVE) from error
+    if not isinstance(raw, dict) or not raw:
+        raise refuse(folder, "its config.json is missing or states nothing", RESAVE)
+    return raw
+
+
 def read_config(folder: Path, *, prepend_bos: bool) -> Config:
     """The config of a folder. Raises ModelError for missing or absurd settings, UnsupportedModel
     for other models.
     """
-    raw = read_json(folder / "config.json")
+    raw = read_raw_config(folder)
     architectures = raw.get("architectures")
     if isinstance(architectures, list) and len(architectures) == 1:
         architecture = str(architectures[0])
@@ -148,12 +163,6 @@ def resolve(raw: Mapping[str, Any], where: object) -> Any:
         message = f"{type(cause).__name__}: {in_short(cause)}"
         step = "correct it or take the original file"
         raise refuse(where, f"transformers refuses its config ({message})", step) from error
-
-
-def rotates_a_share(kind: str) -> bool:
-    """Whether a setting gives the fraction of each head that is rotated; otherwise all of it is."""
-    rope = resolve({"model_type": kind}, kind).rope_parameters
-    return "partial_rotary_factor" in (rope or {})
 
 
 def _largest(value: object) -> int:
@@ -224,9 +233,12 @@ def _sizes_and_switches(settings: Settings, family: Family) -> dict[str, Any]:
     keys = family.config_keys
     sizes = _sizes(settings, family)
     positions = _positions(settings, family, sizes)
-    if positions.rope_scaling is not None and positions.rope_scaling.factors:
-        # In a longer text even the first token would have other frequencies.
-        sizes["n_ctx"] = min(sizes["n_ctx"], int(positions.rope_scaling.length))
+    scaling = positions.rope_scaling
+    rope = settings.get("rope_parameters") or {}
+    if scaling is not None and (scaling.factors or rope.get("llama_4_scaling_beta")):
+        # In a longer text even the first token would have other frequencies (LongRoPE), or later
+        # queries would be scaled (Ministral 3).
+        sizes["n_ctx"] = min(sizes["n_ctx"], int(scaling.length))
     return {
         **sizes,
         "positions": positions,
@@ -272,6 +284,11 @@ def _require_supported(raw: Mapping[str, Any], kind: str, architecture: str, whe
 
 def _unknown(where: object, problem: str, raw: Mapping[str, Any]) -> UnsupportedModel:
     reason = f"which is not one of the {len(FAMILIES)} families whose numbers are certified"
+    kinds = (raw.get("model_type"), (raw.get("text_config") or {}).get("model_type"))
+    for kind in kinds:
+        if isinstance(kind, str) and kind in NOT_READ:
+            name, missing = NOT_READ[kind]
+            reason = f"and the formulas do not have what {name} needs: {missing}"
     return unsupported(where, f"{problem}, {reason}{_own_code(raw)}", LISTED)
 
 
@@ -406,7 +423,7 @@ def _scales(settings: Settings, family: Family, d_model: int) -> dict[str, float
     }
     is_scaled = settings.get("scale_embedding") or family.scales_embedding
     scalar = settings.number(family.config_keys.query_scalar)
-    unembed = 1 / scales.get("logits", 1.0)
+    unembed = scales.get("unembed", 1 / scales.get("logits", 1.0))
     if settings.get("scale_decoder_outputs"):  # T5's
         unembed = float(d_model**-0.5)
     return {
@@ -573,6 +590,9 @@ def _unrotated(settings: Settings, keys: ConfigKeys, n_layers: int) -> tuple[boo
     name, certified = keys.rotary_if
     if name and settings.get(name) != certified:
         return (True,) * n_layers
+    if keys.rotates_local_layers_only and settings.get(keys.window) is not None:
+        local = _windows(settings, keys, n_layers).get("local", (False,) * n_layers)
+        return tuple(not is_local for is_local in local)
     if not keys.rotary_layers:
         return ()
     rotated = settings.get(keys.rotary_layers)
@@ -590,9 +610,8 @@ def _routing(settings: Settings, family: Family) -> dict[str, Any]:
 
     Raises UnsupportedModel for a config with experts in a family without them.
     """
-    routed = family.routed
     where = settings.where
-    if routed is None:
+    if not family.routed:
         name = next((name for name in EXPERTS if settings.get(name)), "")
         if name:
             problem = f"{name} is {settings.get(name)!r} in its config, and {family.name} is"
@@ -605,9 +624,10 @@ def _routing(settings: Settings, family: Family) -> dict[str, Any]:
         count_name = settings.own_name("num_experts")
         problem = f"num_experts_per_tok is {n_chosen} and {count_name} {experts} in its config"
         raise refuse(where, problem, CORRECT)
+    shared = family.config_keys.sizes.get("d_shared", "")
     return {
         "n_experts": experts,
-        "d_shared": settings.size(routed.shared_width_key) if routed.shared_width_key else 0,
+        "d_shared": settings.size(shared) if shared else 0,
     }
 
 

@@ -24,7 +24,7 @@ from huggingface_hub import HfApi, constants, errors, scan_cache_dir, snapshot_d
 from probe.errors import ModelError, nearest
 from probe.model.architectures import GGUF_KNOWN, SUPPORTED
 from probe.model.config import read_config
-from probe.model.model import RESAVE, read_json, refuse
+from probe.model.model import RESAVE, refuse
 from probe.provenance import Origin
 
 Kind = Literal["embedded", "package", "hub", "folder", "file"]
@@ -32,35 +32,15 @@ EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional", "tiny-translator")
 EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
 GGUF = ".gguf"
 SINGLE = "model.safetensors"
+SHARDS = "model-*-of-*[0-9].safetensors"
 INDEX = "model.safetensors.index.json"
 # Folder names that do not describe the model: the parent folder's name is added.
 UNINFORMATIVE = ("model", "models", "checkpoint", "weights", "output")
-WANTED = [
-    "config.json",
-    "generation_config.json",
-    SINGLE,
-    INDEX,
-    "model-*-of-*.safetensors",
-]
-WANTED += [
-    "tokenizer_config.json",
-    "vocab.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-]
-# The files of a tokenizer's vocabulary, of which the first complete set counts: a whole tokenizer,
-# or the files from which transformers builds one.
-VOCABULARIES = (
-    ("tokenizer.json",),
-    ("vocab.json", "merges.txt"),
-    ("vocab.txt",),
-    ("spiece.model",),
-    ("sentencepiece.bpe.model",),
-    ("tokenizer.model",),
-    ("tekken.json",),
-    ("vocab.json", "source.spm", "target.spm"),
-)
+# The files of a tokenizer's vocabulary: a whole tokenizer, or files from which transformers builds
+# one.
+VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "tekken.json", "*.model", "*.spm")
+WANTED = ["config.json", "generation_config.json", SINGLE, INDEX, SHARDS, *VOCABULARIES]
+WANTED += ["tokenizer_config.json", "merges.txt", "special_tokens_map.json", "added_tokens.json"]
 # Seconds to wait for a hub's answer; the library itself has no limit.
 ANSWER_WITHIN = 6
 INSTEAD = (
@@ -287,14 +267,8 @@ def _download(name: str, revision: str | None) -> Path:
                     "convert it with save_pretrained(folder, safe_serialization=True) and load "
                     "that folder",
                 )
-            vocabulary = next(
-                (names for names in VOCABULARIES if names_on_hub.issuperset(names)), ()
-            )
             folder = snapshot_download(
-                name,
-                revision=revision,
-                allow_patterns=[*WANTED, *vocabulary],
-                etag_timeout=ANSWER_WITHIN,
+                name, revision=revision, allow_patterns=WANTED, etag_timeout=ANSWER_WITHIN
             )
             return Path(folder)
     except NETWORK_ERRORS as error:
@@ -350,16 +324,14 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     """
     if (folder / SINGLE).is_file():
         return (folder / SINGLE,)
-    if (folder / INDEX).is_file():
-        names = sorted(set(weight_map(folder).values()))
-        missing = [name for name in names if not (folder / name).is_file()]
-        if missing:
-            raise refuse(
-                folder,
-                f"{INDEX} names {missing[0]}, which is missing",
-                "copy every shard into the folder",
+    if shards := tuple(sorted(folder.glob(SHARDS))):
+        count = shards[0].stem.rpartition("-")[2]
+        if count.isdigit() and int(count) != len(shards):
+            problem = (
+                f"it has {len(shards)} of {int(count)} shards (model-*-of-{count}.safetensors)"
             )
-        return tuple(folder / name for name in names)
+            raise refuse(folder, problem, "copy every shard into the folder")
+        return shards
     pickle_files = sorted(
         file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern)
     )
@@ -368,7 +340,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
             f"its weights are only a pickle ({pickle_files[0]}), which can run code when opened"
         )
         raise refuse(folder, problem, f"{RESAVE}(safe_serialization=True) to get {SINGLE}")
-    raise refuse(folder, f"there is no {SINGLE} and no {INDEX}", RESAVE)
+    raise refuse(folder, f"there is no {SINGLE} and no shard of it", RESAVE)
 
 
 def has_weights(folder: Path) -> bool:
@@ -380,10 +352,8 @@ def has_weights(folder: Path) -> bool:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether the folder has real tokenizer files. Without them, transformers silently creates
-    an empty tokenizer.
-    """
-    return any(all((folder / name).is_file() for name in names) for names in VOCABULARIES)
+    """Whether the folder has a file with a tokenizer's vocabulary."""
+    return any(any(folder.glob(pattern)) for pattern in VOCABULARIES)
 
 
 def find_tokenizer(source: str) -> Path | None:
@@ -399,19 +369,6 @@ def find_tokenizer(source: str) -> Path | None:
         except (errors.LocalEntryNotFoundError, errors.HFValidationError):
             return None
     return folder if has_tokenizer(folder) else None
-
-
-def weight_map(folder: Path) -> dict[str, str]:
-    """The shard that contains each tensor, from the index. Raises ModelError for an index with
-    names outside the folder.
-    """
-    shards = read_json(folder / INDEX).get("weight_map")
-    if not isinstance(shards, dict) or not shards:
-        raise refuse(folder, f"{INDEX} holds no weight_map", RESAVE)
-    for name in shards.values():
-        if not isinstance(name, str) or Path(name).name != name:
-            raise refuse(folder, f"{INDEX} points outside the folder ({name!r})", RESAVE)
-    return shards
 
 
 def cached_models() -> tuple[tuple[str, Path], ...]:

@@ -6,84 +6,73 @@ Every public function that takes a model begins with `model = load(model)`, so i
 
 This module decides: raw weights (compatibility mode changes every head's contribution), eager
 attention, no code that comes with a model, safetensors or GGUF only, and a self-check of the hooks
-on one short text for every new model. It also checks a folder: the sizes in the config are compared
-with those in the safetensors headers before memory is allocated. The forward from scratch uses the
-tensors read here, which never pass through Hugging Face's model classes.
+on one short text for every new model. transformers reads the files of a folder; what it reads is
+checked here: every tensor is there, finite and of the shape that the config asks for, and the
+tokenizer fits.
 
 Other modules decide the rest: `find` the meaning of a name, `gguf` the requirements of a GGUF file,
 `objects` what is read from an object in memory, `bridge` the use of TransformerLens.
 """
 
 import hashlib
-import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 from weakref import WeakKeyDictionary
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from typing_extensions import TypeAliasType
 
 from probe.errors import InputError, ModelError, require_flag
 from probe.model.agreement import SHORT_TEXT, require_agreement, text_ids
-from probe.model.architectures import FAMILIES, WRAPPERS, require_single
-from probe.model.architectures.family import Family
+from probe.model.architectures import WRAPPERS
 from probe.model.bridge import (
     LOCAL,
-    boot,
-    boot_gguf,
     boot_model,
     boot_untrained,
     class_of_row,
     fresh_model,
     in_short,
     quiet,
+    read_model,
     text_settings,
 )
-from probe.model.config import AUTO_MAP, read_config, resolve
+from probe.model.config import AUTO_MAP, config_from, read_config, read_raw_config, resolve
 from probe.model.find import (
-    INDEX,
-    SINGLE,
     find,
     find_tokenizer,
-    has_tokenizer,
     name_of,
     weight_files,
-    weight_map,
 )
 from probe.model.hooks import check_hooks
-from probe.model.model import ONE_THREAD, RESAVE, Config, Model, read_json, refuse
+from probe.model.model import ONE_THREAD, RESAVE, Config, Model, refuse
 from probe.model.objects import (
     ModelObject,
+    config_of,
     model_object_of,
-    read_object,
     read_state,
     require_same,
     require_same_words,
     require_untouched,
     state_key,
+    tensors_of,
 )
-from probe.model.weights import Weights, check_finite, expected_shapes, read_stacks, stored_types
+from probe.model.weights import Weights, expected_shapes, stored_types, weights_of
 from probe.provenance import Origin
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from probe.model.gguf import GgufFile
 
 TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
-OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # names of a norm's tensors in the first BERTs
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
-# Rules for splitting text before byte-level merges, which transformers' converter replaces by
-# GPT-2's. SmolLM's rule separates digits but gives the same tokens, as no merge has two digits.
-LIKE_GPT2 = (None, "gpt-2", "gpt2", "default", "smollm", "mpt", "olmo", "jais", "phi-2")
 # The settings of torch for products of float32 numbers, and the values that do not round factors.
 PRODUCTS = (
     "mkldnn.matmul.fp32_precision",
@@ -96,7 +85,6 @@ COPY_TOKENIZER = (
     "vocab.json and merges.txt, or a SentencePiece model)"
 )
 PASS_TOKENIZER = "pass tokenizer=, as AutoTokenizer.from_pretrained(...) gives it"
-GIVE_TOKENIZER = "put the tokenizer.json of this model next to the file"
 # Tokens, besides special ones, of a tokenizer that its class creates without a file.
 MADE_UP = {"▁"}
 # The rows of an embedding are padded to a multiple of one of these numbers. Some published models
@@ -315,10 +303,7 @@ def read_weights(model: ModelSource | Weights) -> Weights:
     """
     if isinstance(model, Weights):
         return model
-    model = load(model)
-    require_single(model.config.architecture, "the reading of a word")
-    (weights,) = read_stacks(model.weights, model.config, model.modules).values()
-    return weights
+    return weights_of(load(model))
 
 
 def _dtype(dtype: torch.dtype | str, source: object) -> torch.dtype:
@@ -373,31 +358,98 @@ def _from_folder(
     folder: Path, origin: Origin, *, device: torch.device, dtype: torch.dtype, prepend_bos: bool
 ) -> Model:
     config = read_config(folder, prepend_bos=prepend_bos)
-    weights = read_checkpoint(folder, config, dtype=dtype, device=device)
+    _require_room(folder, config)
     with quiet():
-        if not has_tokenizer(folder):  # transformers would quietly make up an empty one
-            raise refuse(folder, "its tokenizer is missing", COPY_TOKENIZER)
-        tokenizer = check_tokenizer(_read_tokenizer(folder, "AutoTokenizer"), config, where=folder)
-        bridge = boot(folder, tokenizer, config, device=device, dtype=dtype)
-    located = locate(folder, config.architecture, config.wrapper)
-    # A file may hold more than weights, such as numbers of positions.
-    kinds = [tensor.dtype for name, tensor in located.items() if name in weights]
-    stored = stored_types(kinds, TYPES)
-    full_origin = replace(origin, sha256=sha256_of(weight_files(folder)), stored=stored)
+        tokenizer = check_tokenizer(_read_tokenizer(folder), config, where=folder)
+        hf_model = read_model(folder, config, dtype=dtype).to(device)
+    state, _ = read_state(hf_model)
+    _require_ties(state, config, where=folder)
+    weights = tensors_of(state, config, where=folder)
     how = [f"the text part of {WRAPPERS[config.wrapper].architecture}"] if config.wrapper else []
-    if read_json(folder / "config.json").get(AUTO_MAP):
+    if read_raw_config(folder).get(AUTO_MAP):
         how.append("as its class of transformers, without the code that comes with it")
-    full_origin = replace(full_origin, read=", ".join(how))
+    full_origin = replace(
+        origin,
+        sha256=sha256_of(weight_files(folder)),
+        stored=_stored_in(folder, weights, config),
+        read=", ".join(how),
+    )
+    weights = {name: tensor.to(dtype) for name, tensor in weights.items()}
+    # Copies, because TransformerLens folds these into the product in front of them.
+    weights |= {
+        name: weights[name].clone() for name in config.family.optional_weights if name in weights
+    }
+    with quiet():
+        if config.wrapper:
+            settings = text_settings(hf_model.config, config)
+            hf_model = fresh_model(class_of_row(config), settings, weights, config, where=folder)
+        bridge = boot_model(hf_model, str(folder), tokenizer)
     return Model(origin.location, bridge, tokenizer, config, weights, full_origin, device, dtype)
+
+
+def _require_room(folder: Path, config: Config) -> None:
+    """Raises ModelError for a config that asks for more numbers than the files can hold, before
+    transformers allocates memory for them.
+    """
+    size = sum(file.stat().st_size for file in weight_files(folder))
+    wanted = 0
+    for _, shape in expected_shapes(config):
+        wanted += math.prod(shape)
+        if wanted > size:
+            problem = f"config.json asks for more numbers than its {size:,} bytes of safetensors"
+            step = "copy or download every file again, or the config.json that belongs to them"
+            raise refuse(folder, problem, step)
+
+
+def _require_ties(state: Mapping[str, torch.Tensor], config: Config, *, where: object) -> None:
+    """Raises ModelError for a stored copy of the embedding with other numbers, which transformers
+    then does not tie.
+    """
+    embed = f"{config.family.embed}.weight"
+    tensors = {config.raw_name(name): tensor for name, tensor in state.items()}
+    for name, tensor in tensors.items():
+        is_tied_head = config.tied and name == f"{config.family.unembed}.weight"
+        is_copy = name.endswith("embed_tokens.weight") or (is_tied_head and config.has_lm_head)
+        if is_copy and tensor.data_ptr() != tensors[embed].data_ptr():
+            problem = f"{name} differs from {embed} although config.json ties them"
+            step = 'write "tie_word_embeddings": false into config.json if the two may differ'
+            raise refuse(where, problem, step)
+
+
+def _stored_in(folder: Path, weights: Mapping[str, torch.Tensor], config: Config) -> str:
+    """The element types of the weights in the files of a folder, in the form of `stored_types`.
+
+    Raises ModelError for types without plain floats, and for a weight that is stored twice, of
+    which transformers reads one.
+    """
+    kinds: dict[str, str] = {}
+    for file in weight_files(folder):
+        with safe_open(file, framework="pt") as opened:
+            for full_name in sorted(opened.keys()):
+                name = config.raw_name(full_name)
+                if name in kinds:
+                    raise refuse(folder, f"{name} is there twice ({file.name})", RESAVE)
+                if name in weights:
+                    kinds[name] = opened.get_slice(full_name).get_dtype()
+                    if kinds[name] not in TYPES:
+                        problem = f"{name} is stored as {kinds[name]}"
+                        raise refuse(folder, problem, "load a plain float checkpoint")
+    return stored_types(kinds.values(), TYPES)
 
 
 def _from_gguf(
     file: Path, origin: Origin, *, device: torch.device, dtype: torch.dtype, prepend_bos: bool
 ) -> Model:
-    from probe.model.gguf import open_gguf, read_gguf_config, read_raw_config, read_tensors
+    from probe.model.gguf import GgufFile, read_raw_config, read_tensors
+    from probe.model.gguf_tokenizer import read_gguf_tokenizer
 
-    opened = open_gguf(file)
-    config = read_gguf_config(opened, prepend_bos=prepend_bos)
+    opened = GgufFile(file)
+    raw = read_raw_config(opened)
+    settings = resolve(raw, file)
+    architecture = raw["architectures"][0]
+    config = config_from(
+        raw, where=file, architecture=architecture, prepend_bos=prepend_bos, resolved=settings
+    )
     weights = read_tensors(opened, config, dtype=dtype, device=device)
     with quiet():
         if (file.parent / "tokenizer.json").is_file():
@@ -405,124 +457,29 @@ def _from_gguf(
         else:
             read = read_gguf_tokenizer(opened, config)
         tokenizer = check_tokenizer(read, config, where=file)
-        settings = resolve(read_raw_config(opened), file)
-        bridge = boot_gguf(file, settings, tokenizer, config, weights)
+        hf_model = fresh_model(class_of_row(config), settings, weights, config, where=file)
+        bridge = boot_model(hf_model.to(device), str(file), tokenizer)
     full_origin = replace(origin, sha256=sha256_of((file,)), stored=opened.stored, file=file.name)
     return Model(origin.location, bridge, tokenizer, config, weights, full_origin, device, dtype)
 
 
-def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokenizerFast":
-    """The tokenizer in the metadata, converted by transformers. Raises ModelError for a
-    tokenizer that it would convert incorrectly.
-    """
-    from transformers import PreTrainedTokenizerFast
-    from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
-    from transformers.integrations.gguf.gguf_tokenizer_mapping import (
-        GGUF_PRE_TOKENIZER_SPLITS,
-        GGUF_TOKENIZER_TYPES,
-    )
-
-    kind = opened.metadata.get("tokenizer.ggml.model")
-    cut = opened.metadata.get("tokenizer.ggml.pre")
-    if not isinstance(opened.metadata.get("tokenizer.ggml.tokens"), list):
-        raise refuse(opened.path, "it holds no tokenizer", GIVE_TOKENIZER)
-    if (
-        config.family.kind != "decoder"
-        or not isinstance(kind, str)
-        or kind not in GGUF_TOKENIZER_TYPES
-    ):
-        problem = f"its tokenizer is of the kind {str(kind)[:40]!r}, which is not converted"
-        raise refuse(opened.path, problem, GIVE_TOKENIZER)
-    if kind == "gpt2" and cut not in (*LIKE_GPT2, *GGUF_PRE_TOKENIZER_SPLITS):
-        problem = f"its tokenizer cuts text by the rule {str(cut)[:40]!r}, which is not converted"
-        raise refuse(opened.path, problem, GIVE_TOKENIZER)
-    try:
-        architecture, described, settings = get_gguf_tokenizer(str(opened.path))
-        backend, _ = convert_gguf_tokenizer(architecture, described)
-        tokenizer = _without_added(backend, len(described["tokens"]))
-        if kind != "gpt2":  # byte-level tokenizers do not read the setting
-            prefix = opened.metadata.get("tokenizer.ggml.add_space_prefix")
-            tokenizer = _with_space_prefix(tokenizer, prefix, where=opened.path)
-        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **settings)
-    except ModelError:
-        raise
-    except Exception as error:  # broad, because tokenizers raises Exception itself
-        raise refuse(
-            opened.path, f"its tokenizer cannot be converted ({in_short(error)})", GIVE_TOKENIZER
-        ) from error
-
-
-def _without_added(backend: Any, tokens: int) -> Any:
-    """The tokenizer without tokens that the file does not have: the converter adds GPT-2's end
-    of text to every byte-level one.
-    """
-    if backend.get_vocab_size(with_added_tokens=True) <= tokens:
-        return backend
-    from tokenizers import Tokenizer
-
-    state = json.loads(backend.to_str())
-    state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] < tokens]
-    return Tokenizer.from_str(json.dumps(state))
-
-
-def _with_space_prefix(backend: Any, prefix: object, *, where: Path) -> Any:
-    """The tokenizer with a space in front of every text, or without one, as the file states; the
-    converter does not read this.
-
-    prefix: the file's setting, None without one
-
-    Raises ModelError for a tokenizer that the converter builds without the space that the file
-    asks for.
-    """
-    from tokenizers import Tokenizer
-
-    state = json.loads(backend.to_str())
-    without = state | {
-        part: _without_space(state[part]) for part in ("normalizer", "pre_tokenizer", "decoder")
-    }
-    if prefix and without == state:
-        problem = "its tokenizer puts a space in front of every text, which is not converted"
-        raise refuse(where, problem, GIVE_TOKENIZER)
-    return Tokenizer.from_str(json.dumps(without)) if prefix is False else backend
-
-
-def _without_space(part: Any) -> Any:
-    """A part of a tokenizer's state that puts no space in front of a text, and removes none when it
-    decodes; None if it does nothing else.
-    """
-    if part is None or part["type"] in ("Prepend", "Strip"):
-        return None
-    if part["type"] == "Metaspace":
-        return part | {"prepend_scheme": "never"}
-    steps = next((name for name in part if isinstance(part[name], list)), None)
-    if part["type"] != "Sequence" or steps is None:
-        return part
-    kept = [_without_space(each) for each in part[steps]]
-    return part | {steps: [each for each in kept if each is not None]}
-
-
-def _read_tokenizer(folder: Path, reader: str) -> Any:
+def _read_tokenizer(folder: Path, reader: str = "AutoTokenizer") -> Any:
     """The tokenizer files of `folder`, read by a class of transformers. Raises ModelError if
     they cannot be read.
     """
     import transformers
 
-    is_whole = (folder / "tokenizer.json").is_file()
-    if is_whole:
-        read_json(folder / "tokenizer.json")
     try:
         tokenizer = getattr(transformers, reader).from_pretrained(folder, **LOCAL)
     except Exception as error:  # broad, because tokenizers raises Exception for a broken file
-        raise refuse(
-            folder, f"its tokenizer cannot be read ({in_short(error)})", "save the tokenizer again"
-        ) from error
+        problem = f"its tokenizer cannot be read ({in_short(error)})"
+        raise refuse(folder, problem, COPY_TOKENIZER) from error
+    # Where a class finds no file, it makes up a tokenizer of special tokens.
     is_fast = isinstance(tokenizer, transformers.PreTrainedTokenizerFast)
-    if is_fast and not is_whole:
-        words = tokenizer.get_vocab().keys() - tokenizer.get_added_vocab().keys()
-        if words <= MADE_UP:
-            kind = type(tokenizer).__name__
-            problem = f"transformers reads its tokenizer as a {kind}, which finds no vocabulary"
-            raise refuse(folder, f"{problem} there", COPY_TOKENIZER)
+    if is_fast and tokenizer.get_vocab().keys() - tokenizer.get_added_vocab().keys() <= MADE_UP:
+        kind = type(tokenizer).__name__
+        problem = f"transformers reads its tokenizer as a {kind}, which finds no vocabulary there"
+        raise refuse(folder, problem, COPY_TOKENIZER)
     return tokenizer
 
 
@@ -603,7 +560,10 @@ def _shared(
 ) -> Model:
     """A Model around the tensors of an object."""
     state, adapters = read_state(model_object.original)
-    config, weights = read_object(model_object, state, prepend_bos=prepend_bos)
+    config = config_of(model_object, state, prepend_bos=prepend_bos)
+    weights = tensors_of(
+        state, config, where=model_object.label, named_modules=model_object.original.named_modules()
+    )
     stored = stored_types((str(t.dtype).removeprefix("torch.") for t in weights.values()), {})
     dtype = dtype or _own_dtype(model_object, weights)
     devices = {tensor.device for tensor in weights.values()}
@@ -678,7 +638,7 @@ def _tokenizer_of(model_object: ModelObject, argument: Any, config: Config) -> A
                 model_object.label, "it has no tokenizer", "boot it again with tokenizer=..."
             )
         raise refuse(model_object.label, "its tokenizer is unknown", PASS_TOKENIZER)
-    return _read_tokenizer(folder, "AutoTokenizer")
+    return _read_tokenizer(folder)
 
 
 def _with_own_rules(model_object: ModelObject, config: Config) -> Any:
@@ -701,7 +661,7 @@ def _with_own_rules(model_object: ModelObject, config: Config) -> Any:
             f"cannot be read from {name_of(Path(source))}, where it came from"
         )
         raise refuse(model_object.label, problem, PASS_TOKENIZER)
-    return _read_tokenizer(folder, "AutoTokenizer")
+    return _read_tokenizer(folder)
 
 
 def _require_unresized(model_object: ModelObject, model: Model) -> None:
@@ -790,184 +750,13 @@ def _sha256_of_tensors(weights: Mapping[str, torch.Tensor]) -> str:
 
 def _checked(model: Model) -> Model:
     ids = model.tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"]
-    with quiet():
-        check_hooks(model, ids[: model.config.n_ctx])
+    try:
+        with quiet():
+            check_hooks(model, ids[: model.config.n_ctx])
+    except (RuntimeError, IndexError) as error:
+        problem = f"it does not run on a short text ({in_short(error)})"
+        raise refuse(model.name, problem, "correct its config") from error
     return model
-
-
-@dataclass(frozen=True)
-class Located:
-    """One tensor as a safetensors header states it.
-
-    file, name, shape, dtype: its place, and its element type
-    expert, rows: for one expert in a tensor of all experts: its number, and its first and last row
-        (exclusive)
-    """
-
-    file: Path
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    expert: int | None = None
-    rows: tuple[int, int] = (0, 0)
-
-
-def locate(folder: Path, architecture: str, wrapper: str = "") -> dict[str, Located]:
-    """Every tensor in the headers, by name without its family's prefix; no tensor data is read.
-
-    wrapper: a model of images or sound, of which only the text part is listed
-    """
-    located: dict[str, Located] = {}
-    for file in weight_files(folder):
-        for tensor in _header(file):
-            name = _short(tensor.name, architecture, wrapper)
-            if not name:
-                continue
-            for full_name, part in _expert_by_expert(name, tensor, FAMILIES[architecture]):
-                if full_name in located:
-                    files = f"{located[full_name].file.name} and {file.name}"
-                    problem = f"{full_name} is there twice ({files})"
-                    raise refuse(folder, problem, RESAVE)
-                located[full_name] = part
-    if not (folder / SINGLE).is_file():
-        promised = {name: _short(name, architecture, wrapper) for name in weight_map(folder)}
-        stored_names = {tensor.name for tensor in located.values()}
-        lacking = [name for name, short in promised.items() if short and name not in stored_names]
-        if lacking:
-            raise refuse(folder, f"{INDEX} promises {lacking[0]}, and no shard holds it", RESAVE)
-    return located
-
-
-def _expert_by_expert(name: str, tensor: Located, family: Family) -> Iterator[tuple[str, Located]]:
-    """A tensor with its name; or, for a tensor of stacked experts, the matrices of each expert,
-    with the names of files that store them one by one.
-    """
-    stacked = {} if family.routed is None else family.routed.stacked_experts
-    joined = next((part for part in stacked if name.endswith(f".{part}")), "")
-    if not joined or len(tensor.shape) != 3:
-        yield name, tensor
-        return
-    experts, height, width = tensor.shape
-    roles = stacked[joined]
-    each = height // len(roles)
-    for expert in range(experts):
-        for number, role in enumerate(roles):
-            of_one = family.attentions[0].parts[role][0].format(expert)
-            rows = (number * each, (number + 1) * each)
-            part = replace(tensor, shape=(each, width), expert=expert, rows=rows)
-            yield f"{name.removesuffix(joined)}{of_one}.weight", part
-
-
-def _short(name: str, architecture: str, wrapper: str) -> str:
-    plain = (WRAPPERS[wrapper] if wrapper else FAMILIES[architecture]).raw_name(name)
-    return next(
-        (plain.removesuffix(old) + new for old, new in OLD_NAMES.items() if plain.endswith(old)),
-        plain,
-    )
-
-
-def _header(file: Path) -> list[Located]:
-    try:
-        with safe_open(file, framework="pt") as opened:
-            located = []
-            for name in sorted(opened.keys()):
-                header = opened.get_slice(name)
-                located.append(Located(file, name, tuple(header.get_shape()), header.get_dtype()))
-            return located
-    except (SafetensorError, OSError) as error:
-        raise refuse(
-            file.parent, f"{file.name} is corrupt ({str(error)[:80]})", "copy or download it again"
-        ) from error
-
-
-def _required_names(located: Mapping[str, Located], config: Config, *, where: object) -> list[str]:
-    """The tensors to read. Raises ModelError unless they exist, have the right shapes, are
-    floats and are all known.
-
-    Tensors that no formula reads may also exist: copies of a tied embedding (which are checked),
-    buffers, other heads.
-    """
-    names = []
-    family = config.family
-    for name, shape in expected_shapes(config, located):
-        if name not in located:
-            raise refuse(where, f"the tensor {name} is missing from its safetensors", RESAVE)
-        if located[name].shape != shape:
-            stored = list(located[name].shape)
-            problem = f"{name} has shape {stored} where config.json asks for {list(shape)}"
-            raise refuse(where, problem, "use the config.json that belongs to these weights")
-        if located[name].dtype not in TYPES:
-            raise refuse(
-                where, f"{name} is stored as {located[name].dtype}", "load a plain float checkpoint"
-            )
-        names.append(name)
-    ignored = (f"{family.unembed}.weight", *family.ignored_weights)
-    for name in sorted(located.keys() - set(names)):
-        if not any(fnmatchcase(name, pattern) for pattern in ignored):
-            raise refuse(
-                where,
-                f"{name} is not a tensor of the {family.name} that config.json describes",
-                RESAVE,
-            )
-    return names
-
-
-def read_checkpoint(
-    folder: Path,
-    config: Config,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: str | torch.device = "cpu",
-) -> dict[str, torch.Tensor]:
-    """The raw tensors by Hugging Face name without the family's prefix, cast to `dtype` on
-    `device`, all finite.
-
-    They include the unembedding ("lm_head.weight") only if it is not tied. Raises ModelError with
-    the file and the tensor.
-    """
-    located = locate(folder, config.architecture, config.wrapper)
-    family = config.family
-    embed = family.embed + ".weight"
-    copies = [name for name in sorted(located) if _is_embedding_copy(name, config)]
-    if embed not in located and copies:
-        located[embed] = located[copies[0]]
-    weights = {
-        name: _read(located[name], dtype).to(device)
-        for name in _required_names(located, config, where=folder)
-    }
-    for name in copies:
-        if not torch.equal(_read(located[name], dtype), weights[embed].cpu()):
-            step = (
-                'write "tie_word_embeddings": false into config.json if the two are meant to differ'
-            )
-            raise refuse(
-                folder, f"{name} differs from {embed} although config.json ties them", step
-            )
-    return weights
-
-
-def _is_embedding_copy(name: str, config: Config) -> bool:
-    """Whether a tensor holds the numbers of the embedding under another name: that of a stack, or
-    of the unembedding if it is tied.
-    """
-    embed = config.family.embed + ".weight"
-    is_tied_head = config.tied and name == config.family.unembed + ".weight"
-    return name != embed and (name.endswith("embed_tokens.weight") or is_tied_head)
-
-
-def _read(tensor: Located, dtype: torch.dtype) -> torch.Tensor:
-    try:
-        with safe_open(tensor.file, framework="pt") as opened:
-            if tensor.expert is None:
-                stored = opened.get_tensor(tensor.name)
-            else:
-                stored = opened.get_slice(tensor.name)[tensor.expert, slice(*tensor.rows)]
-            values: torch.Tensor = stored.to(dtype)
-    except (SafetensorError, OSError) as error:
-        problem = f"{tensor.file.name} is corrupt at {tensor.name} ({str(error)[:80]})"
-        raise refuse(tensor.file.parent, problem, "copy or download it again") from error
-    check_finite(values, tensor.name.removeprefix("transformer."), where=tensor.file.parent)
-    return values
 
 
 def sha256_of(files: tuple[Path, ...]) -> str:

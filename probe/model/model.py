@@ -7,13 +7,12 @@ import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import torch
 
 from probe.errors import InputError, ModelError, UnsupportedModel
-from probe.model.architectures import FAMILIES
+from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.architectures.family import Family
 from probe.provenance import Origin, content_key, numeric_versions
 
@@ -196,6 +195,12 @@ class Config:
         """The row of the table of architectures."""
         return FAMILIES[self.architecture]
 
+    def raw_name(self, name: str) -> str:
+        """A tensor's name without the prefix of its class; empty for a tensor outside the text part
+        of a model of images or sound.
+        """
+        return (WRAPPERS[self.wrapper] if self.wrapper else self.family).raw_name(name)
+
 
 @dataclass(frozen=True, eq=False)
 class Model:
@@ -310,30 +315,3 @@ def refuse(where: object, problem: str, step: str) -> ModelError:
 def unsupported(where: object, problem: str, step: str) -> UnsupportedModel:
     """`refuse` for a model whose numbers are not certified."""
     return UnsupportedModel(f"Cannot load {where}: {problem}. {_capitalised(step)}.")
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object from `file`. Raises ModelError if it is absent, not UTF-8 JSON, or not an
-    object.
-    """
-    if not file.is_file():
-        raise refuse(
-            file.parent, f"{file.name} is missing", RESAVE + " so that the folder is complete"
-        )
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"), object_hook=_special_float)
-    except (ValueError, RecursionError, OSError) as error:
-        raise refuse(
-            file.parent, f"{file.name} is not readable JSON ({str(error)[:80]})", RESAVE
-        ) from error
-    if not isinstance(content, dict):
-        raise refuse(file.parent, f"{file.name} is not a JSON object", RESAVE)
-    return content
-
-
-def _special_float(entry: dict[str, Any]) -> Any:
-    """The number that transformers writes as {"__float__": "Infinity"}; any other object
-    unchanged.
-    """
-    text = entry.get("__float__")
-    return float(text) if entry.keys() == {"__float__"} and isinstance(text, str) else entry

@@ -13,7 +13,7 @@ tensors give. A model on which its owner has put hooks is refused.
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from probe.model.architectures import FAMILIES, WRAPPERS
-from probe.model.bridge import RENAMED, UPCAST, as_in_files, in_short, narrowed_modules
+from probe.model.bridge import UPCAST, in_short, narrowed_modules
 from probe.model.config import config_from, row_of
 from probe.model.find import name_of
 from probe.model.model import Config, Model, refuse
@@ -293,20 +293,14 @@ def _inner(module: nn.Module, adapters: dict[str, None]) -> Any:
     return layer.get_base_layer()
 
 
-def read_object(
+def config_of(
     model_object: ModelObject, state: Mapping[str, Tensor], *, prepend_bos: bool
-) -> tuple[Config, dict[str, Tensor]]:
-    """Config and raw tensors of a model in memory, by Hugging Face name without the family's
-    prefix.
-
-    Raises UnsupportedModel for a family outside the table, and ModelError for a tensor that is
-    missing, of another shape or not finite.
-    """
+) -> Config:
+    """The config of a model in memory. Raises UnsupportedModel for a family outside the table."""
     raw = model_object.original.config.to_dict()
     raw.pop("quantization_config", None)  # the tensors of a dequantised file are floats
     architecture = type(model_object.original).__name__
     family = FAMILIES.get(row_of(raw))
-    stored: dict[str, Tensor] = {}
     tied = None
     if family is not None:  # otherwise `config_from` refuses the config
         class_name = (raw.get("architectures") or [""])[0]
@@ -314,14 +308,12 @@ def read_object(
             architecture = class_name
         wrapper = WRAPPERS.get(str(raw.get("model_type")))
         plain = {(wrapper or family).raw_name(name): tensor for name, tensor in state.items()}
-        stored = as_in_files(plain, family)
-        unembed = f"{family.unembed}.weight"
-        head = stored.get(RENAMED.get(unembed, unembed))
-        table = stored.get(f"{family.embed}.weight")
+        head = plain.get(f"{family.unembed}.weight")
+        table = plain.get(f"{family.embed}.weight")
         if head is not None and table is not None:
             # transformers writes "tied" into the config of an untied T5.
             tied = head.data_ptr() == table.data_ptr()
-    config = config_from(
+    return config_from(
         raw,
         where=model_object.label,
         architecture=architecture,
@@ -329,37 +321,51 @@ def read_object(
         resolved=model_object.original.config,
         tied=tied,
     )
+
+
+def tensors_of(
+    state: Mapping[str, Tensor],
+    config: Config,
+    *,
+    where: object,
+    named_modules: Iterable[tuple[str, nn.Module]] = (),
+) -> dict[str, Tensor]:
+    """The raw tensors of a model by Hugging Face name without the family's prefix, from its state.
+
+    They include the unembedding only if it is not tied. Raises ModelError for a tensor that is
+    missing, of another shape or not finite.
+    """
+    family = config.family
+    stored = {config.raw_name(name): tensor for name, tensor in state.items()}
     # A bridge moves this bias into the product in front of it.
-    file_names = RENAMED | {"final_logits_bias": f"{config.family.unembed}.bias"}
-    optional = config.family.optional_weights
+    other_names = {"final_logits_bias": f"{family.unembed}.bias"}
     weights = {}
-    for name, shape in expected_shapes(config, optional):
-        stored_tensor = stored.get(file_names.get(name, name), stored.get(name))
-        if stored_tensor is None:
-            problem = f"the tensor {name} is missing from it{_what_stands_at(model_object, name)}"
-            step = f"give a plain {config.family.name}, nothing of it quantized, pruned or replaced"
-            raise refuse(model_object.label, problem, step)
-        tensor = (
-            stored_tensor[None] if name in optional and stored_tensor.dim() == 1 else stored_tensor
-        )
+    for name, shape in expected_shapes(config, family.optional_weights):
+        tensor = stored.get(name, stored.get(other_names.get(name, "")))
+        if tensor is None:
+            problem = f"the tensor {name} is missing from it{_part_with(name, named_modules)}"
+            step = f"give a plain {family.name}, nothing of it quantized, pruned or replaced"
+            raise refuse(where, problem, step)
+        if name in family.optional_weights and tensor.dim() == 1:
+            tensor = tensor[None]
         if tensor.shape != shape:
             problem = f"{name} has shape {list(tensor.shape)} where its config asks for"
-            raise refuse(model_object.label, f"{problem} {list(shape)}", "correct its config")
-        check_finite(tensor, name, where=model_object.label)
+            raise refuse(where, f"{problem} {list(shape)}", "correct its config")
+        check_finite(tensor, name, where=where)
         weights[name] = tensor
-    return config, weights
+    return weights
 
 
-# --- the object's own numbers ---------------------------------------------------------------------
-
-
-def _what_stands_at(model_object: ModelObject, name: str) -> str:
+def _part_with(name: str, named_modules: Iterable[tuple[str, nn.Module]]) -> str:
     """The class of the module that should have a tensor; empty without one."""
     of_module = name.rpartition(".")[0]
-    for path, module in model_object.original.named_modules():
+    for path, module in named_modules:
         if f".{path}".endswith(f".{of_module}"):
             return f", which has a {type(module).__name__} there"
     return ""
+
+
+# --- the object's own numbers ---------------------------------------------------------------------
 
 
 def require_same(model_object: ModelObject, fresh: Any, config: Config, ids: list[int]) -> None:

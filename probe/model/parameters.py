@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from probe.model.model import Config, Model
 HEAD_PARTS = ("query", "key", "value down", "value up")
 NOT_MATRICES = ("position embedding", "attention biases", "MLP biases", "norms")
-# The parts that the tensors of experts belong to, half of a tensor each if there are two.
+# The parts that the tensors of all experts belong to, half of a tensor each if there are two.
 EXPERT_PARTS = {
-    "expert_gate": ("MLP gate",),
-    "expert_up": ("MLP up",),
-    "expert_out": ("MLP down",),
     "experts_gate_up": ("MLP gate", "MLP up"),
     "experts_out": ("MLP down",),
     "experts_gate_up_bias": ("MLP biases",),
@@ -70,7 +67,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Part:
+class ParameterPart:
     """One kind of tensor: `number` of them with `each` parameters; `shape` in words."""
 
     name: str
@@ -91,7 +88,7 @@ class Count:
     """
 
     sizes: Sizes
-    parts: tuple[Part, ...]
+    parts: tuple[ParameterPart, ...]
     tensors: int = 0
 
     @property
@@ -126,7 +123,7 @@ class Count:
     def matrices_only(self) -> bool:
         return not any(part.name in NOT_MATRICES for part in self.parts)
 
-    def _of_heads(self) -> list[Part]:
+    def _of_heads(self) -> list[ParameterPart]:
         return [part for part in self.parts if part.name in HEAD_PARTS]
 
 
@@ -170,12 +167,12 @@ def count(sizes: Sizes, *, matrices_only: bool = False) -> Count:
     norms = (2 * s.d_model, 2 * s.n_layers + 1) if s.norms is None else (s.norms, 1)
     positions = s.n_ctx * s.d_model if s.positions is None else s.positions
 
-    def matrix(name: str, rows: int, columns: int, number: int) -> Part:
-        return Part(name, f"{rows:,} x {columns:,}", rows * columns, number)
+    def matrix(name: str, rows: int, columns: int, number: int) -> ParameterPart:
+        return ParameterPart(name, f"{rows:,} x {columns:,}", rows * columns, number)
 
     parts = (
         matrix("token embedding", s.d_vocab, s.d_model, 1),
-        Part(
+        ParameterPart(
             "position embedding",
             f"{positions // s.d_model:,} x {s.d_model:,}",
             positions,
@@ -185,7 +182,7 @@ def count(sizes: Sizes, *, matrices_only: bool = False) -> Count:
         matrix("key", s.d_model, s.d_head, keys),
         matrix("value down", s.d_model, s.d_head, keys),
         matrix("value up", s.d_head, s.d_model, heads),
-        Part(
+        ParameterPart(
             "attention biases",
             of_heads if s.biases is None else f"{of_attention:,}",
             of_attention,
@@ -194,14 +191,14 @@ def count(sizes: Sizes, *, matrices_only: bool = False) -> Count:
         *([matrix("MLP gate", s.d_model, s.d_mlp, mlps)] if s.gated else []),
         matrix("MLP up", s.d_model, s.d_mlp, mlps),
         matrix("MLP down", s.d_mlp, s.d_model, mlps),
-        Part(
+        ParameterPart(
             "MLP biases",
             f"{of_mlp:,}" if s.biases else f"{s.d_mlp:,} + {s.d_model:,}",
             of_mlp,
             mlps,
         ),
-        Part("norms", f"2 x {s.d_model:,}" if s.norms is None else f"{s.norms:,}", *norms),
-        *([Part("others", f"{s.others:,}", s.others, 1)] if s.others else []),
+        ParameterPart("norms", f"2 x {s.d_model:,}" if s.norms is None else f"{s.norms:,}", *norms),
+        *([ParameterPart("others", f"{s.others:,}", s.others, 1)] if s.others else []),
         matrix("unembedding", s.d_model, s.d_vocab, 0 if s.tied else 1),
     )
     return Count(
@@ -223,7 +220,7 @@ def sizes_of(model: "Model") -> Sizes:
     mlps = sum(
         layers_of(attention, c)
         for attention in family.attentions
-        if {"out", "expert_out", "experts_out"} & attention.parts.keys()
+        if {"out", "experts_out"} & attention.parts.keys()
     )
     mlps *= max(1, c.n_experts)
     plain = Sizes(
@@ -331,17 +328,15 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
 
 def _of_experts(raw: "Mapping[str, Tensor]", config: "Config") -> Iterator[tuple[str, int]]:
     """The part and the number of parameters of every tensor of the experts of a routed MLP."""
-    for attention in config.family.attentions:
-        for layer in range(config.n_layers):
-            for role, (name, _) in attention.parts.items():
-                for number in range(config.n_experts):
-                    stem = attention.layer_prefix.format(layer) + name.format(number)
-                    tensor = raw.get(stem, raw.get(f"{stem}.weight"))
-                    if tensor is not None:
-                        parts = EXPERT_PARTS.get(role, ())
-                        yield from ((part, tensor.numel() // len(parts)) for part in parts)
-                    if "{}" not in name:  # all experts in one tensor
-                        break
+    if not config.n_experts:
+        return
+    (attention,) = config.family.attentions
+    for layer in range(config.n_layers):
+        for role, parts in EXPERT_PARTS.items():
+            name, _ = attention.parts.get(role, ("", ""))
+            tensor = raw.get(attention.layer_prefix.format(layer) + name)
+            if tensor is not None:
+                yield from ((part, tensor.numel() // len(parts)) for part in parts)
 
 
 def _all_of(raw: "Mapping[str, Tensor]", config: "Config") -> int:

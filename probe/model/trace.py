@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from probe.errors import InputError, whole_number
 from probe.model import forward, hooks
-from probe.model.load import ModelSource, load, read_weights
+from probe.model.load import ModelSource, load
 from probe.model.model import Model
 from probe.model.records import CrossTrace, PairTrace, TargetStates, TargetTrace, Trace
 from probe.model.tokens import (
@@ -25,7 +25,7 @@ from probe.model.tokens import (
     target_tokens,
     tokenize,
 )
-from probe.model.weights import Weights
+from probe.model.weights import Weights, weights_of
 
 # Tokens of a long text that are run together; only this many rows of a pattern exist at a time.
 CHUNK = 64
@@ -98,7 +98,7 @@ def trace_target(model: Model, tokens: Tokens, at: int | str) -> TargetTrace:
     the chunks before it, which changes no number. Raises InputError for a position outside the
     text, and UnsupportedModel for an encoder-decoder.
     """
-    weights = read_weights(model)
+    weights = weights_of(model)
     pos = position(tokens, at)
     if not 0 <= pos < len(tokens):
         raise InputError(
@@ -162,7 +162,7 @@ def target_states(
         torch.Size([2, 5, 128])
     """
     model = load(model)
-    weights = read_weights(model)
+    weights = weights_of(model)
     _require_targets(texts, at)
     ends = at if later is None else later
     rows = [

@@ -1,8 +1,8 @@
 """Raw tensors by the table of architectures: their expected names and shapes, and the weights by
 stack, layer and head.
 
-`read_weights` returns the record on which everything from raw weights works: the forward from
-    scratch, the batched forward, the decomposition. Its tensors are views of the model's.
+`read_weights` returns the record on which everything from raw weights works: blocks, the
+    certificate, the decomposition. Its tensors are views of the model's.
 """
 
 import math
@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from probe.model.architectures import require_single
 from probe.model.architectures.family import ROLES_OF_HEADS, Attention
-from probe.model.model import Config, refuse
+from probe.model.model import Config, Model, refuse
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,6 +267,15 @@ def check_finite(values: torch.Tensor, name: str, *, where: object) -> None:
         raise refuse(where, f"{name} contains {kind}", "take an undamaged copy of the weights")
 
 
+def weights_of(model: Model) -> Weights:
+    """The weights of the single stack of a loaded model. Raises UnsupportedModel for an
+    encoder-decoder, which has several.
+    """
+    require_single(model.config.architecture, "the reading of a word")
+    (weights,) = read_stacks(model.weights, model.config, model.modules).values()
+    return weights
+
+
 def read_stacks(
     raw: Mapping[str, Tensor], config: Config, modules: Modules | None = None
 ) -> Mapping[str, Weights]:
@@ -326,9 +336,7 @@ def _named_shapes(config: Config, stored: Container[str]) -> Iterator[tuple[str,
             for role, (name, shape) in parts.items():
                 if role not in lacking:
                     shape += " with bias" if role in config.biased_roles else ""
-                    numbers = range(config.n_experts) if "{}" in name else (None,)
-                    for number in numbers:
-                        yield attention.layer_prefix.format(layer) + name.format(number), shape
+                    yield attention.layer_prefix.format(layer) + name, shape
     if config.has_lm_head:
         yield from family.lm_head_shapes.items()
         if not config.tied:

@@ -28,15 +28,15 @@ import probe.experiments
 from probe import charts, claims
 from probe.charts import palette, themed
 from probe.claims import Frames
+from probe.experiments.beside_nouns import TOO_FEW_NOUNS
 from probe.experiments.material import LATE
 from probe.experiments.run import LEADERS
+from probe.experiments.senses import NOT_ASKED_FOR
 from probe.experiments.table import every_experiment
-from probe.inference.nouns import TOO_FEW_NOUNS
 from probe.pages.folder import downloads
 from probe.pages.heads import axis_of_lines, columns_besides_heads, effect_axis, place
 from probe.pages.sentences import TINTS, arcs, example_sentence, left_out_by_rule, marked
-from probe.results.frames import FEW, FEW_CUES, NOT_ASKED_FOR
-from probe.stats.limits import FEWEST_NOUNS, FEWEST_WORDS, GATE, LEVEL, SMALLEST
+from probe.stats.limits import FEW, FEW_CUES, FEWEST_NOUNS, FEWEST_WORDS, GATE, LEVEL, SMALLEST
 from probe.stats.numbers import (
     bare,
     counted,

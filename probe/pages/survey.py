@@ -17,12 +17,12 @@ from markupsafe import Markup
 from probe import charts
 from probe.charts.palette import image
 from probe.claims import names_of, top_over_words, worst_first
-from probe.inference.across import CLEAR, WORD_HEADS, WORDS, word_heads
 from probe.pages import html
 from probe.pages.folder import download
 from probe.results import frames as tables
 from probe.results.columns import TABLES, dictionary
 from probe.stats.numbers import percent
+from probe.studies.across import CLEAR, WORD_HEADS, WORDS, word_heads
 from probe.studies.survey import Survey
 
 MOST_WORDS = 500  # in the pictures of words; the tables have all

@@ -95,8 +95,8 @@ def print_evaluation(evaluation: "Evaluation") -> None:
     """Every word at its chosen depth, the mean by depth, both with heads taken out where they were,
     the sentences that are read otherwise, and why sentences were left out."""
     from probe.experiments.accuracy import METHODS
+    from probe.experiments.senses import depth_label
     from probe.results.ablation import CHOSEN
-    from probe.results.frames import depth_label
 
     words = evaluation.words
     mean_over = f"mean over {counted(len(words), 'word')}"
@@ -349,8 +349,8 @@ def _without_cues(word: str, inferred: Sequence[tuple[str, ...]]) -> str:
 def likely(gates: "GatePreview") -> str:
     """The likely outcome of a study of two senses, from its cheap gates, and the next step where it
     is poor."""
-    from probe.inference.nouns import TOO_FEW_NOUNS
-    from probe.inference.verdicts import rank_among_nouns
+    from probe.experiments.beside_nouns import TOO_FEW_NOUNS
+    from probe.verdicts import rank_among_nouns
 
     sense_a, sense_b = gates.senses
     start = f"{gates.word}, {sense_a} / {sense_b}: "
@@ -394,7 +394,7 @@ def likely(gates: "GatePreview") -> str:
 
 def _pair_suffices(size: "SensePairSize") -> str:
     """How many sentences, pairs and cue words two senses have, and what they are enough for."""
-    from probe.results.frames import FEW, FEW_CUES
+    from probe.stats.limits import FEW, FEW_CUES
 
     missing = []
     if min(size.sentences) < FEW:

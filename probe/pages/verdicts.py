@@ -1,6 +1,6 @@
 """Why a head has its verdict, in words, with the numbers that led to it.
 
-The rules are in `probe.inference.verdicts`.
+The rules are in `probe.verdicts`.
 """
 
 import math
@@ -9,14 +9,14 @@ from typing import Any
 
 import pandas as pd
 
-from probe.inference.verdicts import (
+from probe.stats.limits import LARGE, LEVEL, SMALLEST
+from probe.stats.numbers import decimal, measured, p_value, percent
+from probe.verdicts import (
     attention_beside,
     comparison,
     passes_gate,
     rank_among_nouns,
 )
-from probe.stats.limits import LARGE, LEVEL, SMALLEST
-from probe.stats.numbers import decimal, measured, p_value, percent
 
 SENSES = ["word", "sense_a", "sense_b"]
 KEYS = [*SENSES, "layer", "head", "verdict"]

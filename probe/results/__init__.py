@@ -2,7 +2,6 @@
 
 columns, tables       the meaning of every column; tables as typed attributes
 frames                the tables of a report
-head_columns          the columns of its tables of heads
 cues                  the result of a cue scan
 evaluation, ablation  how well layers separate senses, with all heads and without some
 """

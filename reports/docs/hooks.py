@@ -21,7 +21,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import probe.cli
-from probe.model.architectures import FAMILIES, GGUF_KNOWN, WRAPPERS
+from probe.model.architectures import FAMILIES, GGUF_FAMILIES, GGUF_KNOWN, NOT_READ, WRAPPERS
 from probe.model.architectures.family import Family
 from probe.results.columns import COLUMNS, TABLES
 
@@ -178,11 +178,13 @@ def rows() -> str:
     lines = ["| family | `model_type` | reads | MLP | GGUF |", "|---|---|---|---|---|"]
     for kind, family in FAMILIES.items():
         mlp = "routed" if family.routed else "one"
-        gguf = "yes" if family.gguf else ""
+        gguf = "yes" if kind in GGUF_FAMILIES.values() else ""
         reads = READS[family.kind]
         if any(attention.mixer for attention in family.attentions):
             reads += "; some layers without attention"
         lines.append(f"| {family.name} | `{kind}` | {reads} | {mlp} | {gguf} |")
+    for kind, (name, missing) in NOT_READ.items():
+        lines.append(f"| {name} | `{kind}` | not read: {missing} | | |")
     for kind, wrapper in WRAPPERS.items():
         part = f"text part of `{wrapper.architecture}`"
         lines.append(f"| {part} | `{kind}` | left to right | as its family's | |")

@@ -123,7 +123,12 @@ FAULTS = (
         "config.positions.first + positions",
         "positions",
     ),
-    Fault("model/forward.py", "b_O left out", "delta_e.sum(-3) + block.b_o", "delta_e.sum(-3)"),
+    Fault(
+        "model/blocks.py",
+        "b_O left out",
+        "block.w_o.flatten(0, 1), block.b_o)",
+        "block.w_o.flatten(0, 1), None)",
+    ),
     Fault(
         "model/weights.py",
         "a matrix not transposed",
@@ -162,21 +167,21 @@ FAULTS = (
         "trace.resid_pre[-1:, at]",
     ),
     # the engine
-    Fault("model/batched.py", "a bias left out", "rows + writer.bias", "rows + 0"),
+    Fault("model/blocks.py", "a bias left out", "rows + writer.bias", "rows + 0"),
     Fault(
-        "patching/variants.py",
+        "model/variants.py",
         "the word's rotary position one short",
         "arange(start, end",
         "arange(start - 1, end - 1",
     ),
     Fault(
-        "patching/variants.py",
+        "model/variants.py",
         "variants of another parent",
         "return x[:, self.branch.parent] if",
         "return x[:, self.branch.parent - 1] if",
     ),
     Fault(
-        "model/batched.py",
+        "model/blocks.py",
         "the MLP reads in front of the attention",
         "if parallel else resid_mid)\n    return",
         "if True else resid_mid)\n    return",
@@ -188,7 +193,7 @@ FAULTS = (
         "if False:",
     ),
     Fault(
-        "model/batched.py",
+        "model/blocks.py",
         "the bias of another query",
         "bias[:, pos, None, keys]",
         "bias[:, pos - 1, None, keys]",
@@ -331,23 +336,23 @@ FAULTS = (
         'add_family("opposes", [*measured], null)',
     ),
     Fault(
-        "inference/verdicts.py",
+        "verdicts.py",
         "whoever opposes resolves",
         'row["net"] <= -SMALLEST',
         'row["net"] >= SMALLEST',
     ),
     # tables and surveys
     Fault(
-        "results/head_columns.py",
+        "experiments/heads.py",
         "p of the swap in the column of separation",
-        '{"p_auroc": separation.p, "q_auroc"',
-        '{"p_auroc": swap.p, "q_auroc"',
+        '"p_auroc": tests.separation.p,',
+        '"p_auroc": tests.swap.p,',
     ),
     Fault(
-        "results/head_columns.py",
+        "experiments/heads.py",
         "near and far swapped",
-        'arrays["net_near"] = net_where(pair, lambda distance: distance == 1)',
-        'arrays["net_near"] = net_where(pair, lambda distance: distance > 1)',
+        "zip(NEAR_AND_FAR, (_is_near, _is_far), strict=True)",
+        "zip(NEAR_AND_FAR, (_is_far, _is_near), strict=True)",
     ),
     Fault(
         "experiments/accuracy.py",
@@ -374,10 +379,10 @@ FAULTS = (
         "if pairs.a[number] in rows",
     ),
     Fault(
-        "inference/nouns.py",
+        "experiments/beside_nouns.py",
         "a noun's share measured in the gap of the word",
-        "own_gap = record.gap[noun_of[with_gap]][:, at]",
-        "own_gap = pair.raw_gap.mean(0)[at]",
+        "own_gap = nouns.noun_gap.values[noun_of[with_gap]][:, at]",
+        "own_gap = raw_gap.mean(0)[at]",
     ),
 )
 
@@ -477,14 +482,14 @@ def try_out(faults: Sequence[Fault | None], workers: int) -> list[str]:
 
 
 def paths_to_run(fault: Fault | None) -> list[str]:
-    """The tests to run, the nearest first: the tests of the fault's file (if any), the tests of
-    its package, and all tests."""
+    """The tests to run, the nearest first: the tests of the fault's file and of its package (if
+    any), and all tests."""
     if fault is None:
         return ["tests"]
     package = Path(fault.file).parts[0]
     name = Path(fault.file).stem
-    test_file = f"tests/{package}/test_{name}.py"
-    return [*([test_file] if (ROOT / test_file).exists() else []), f"tests/{package}", "tests"]
+    nearest = (f"tests/{package}/test_{name}.py", f"tests/{package}")
+    return [*(path for path in nearest if (ROOT / path).exists()), "tests"]
 
 
 def main() -> int:

@@ -4,15 +4,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import plain_forward
 import pytest
 import torch
+import xarray as xr
 from handmade import ODD, random_model
 from hooked_runs import target_z
 
 from probe.experiments import backups
 from probe.experiments.design import Pairs
 from probe.experiments.sets import Ranked, _moved_from_all, area, run_curves, smallest_enough
-from probe.model import forward
 from probe.model.load import read_weights
 from probe.patching import heads as patching
 from probe.patching import sets
@@ -37,7 +38,7 @@ def setting():
     ids = torch.randint(model.config.d_vocab, (10, 6), generator=generator)
     ids[:, -1] = 7
     weights, rows = read_weights(model), ids.tolist()
-    z, [*_, last] = target_z(model, rows), forward.run(weights, ids, torch.float64)
+    z, [*_, last] = target_z(model, rows), plain_forward.run(weights, ids, torch.float64)
     resid = last["resid_post"][:, -1]
     fitted = [fit_axis(resid[:5] + shift, resid[5:], ("a", "b"), LAYERS) for shift in (0, 0.3)]
     u, midpoint = (
@@ -116,24 +117,32 @@ def test_the_joint_excess_of_backups_compares_swaps_of_one_kind_on_the_same_pair
     net = np.full((LAYERS, HEADS, LAYERS), 0.25)
     net[0, 1] = [0.9, 0.5, 0.1]  # most of the effect of this head is lost again
     gap = np.random.default_rng(0).uniform(1, 2, (len(pairs), LAYERS + 1))
+    data = xr.Dataset(
+        {
+            "net_by_depth": (("layer", "head", "depth"), net),
+            "direct_by_pair": (("sentence_pair", "layer", "head"), net[None, ..., 0]),
+            "direct_gap_by_pair": (("sentence_pair", "layer"), np.ones((1, LAYERS))),
+        }
+    )
     each = SimpleNamespace(
-        effects=SimpleNamespace(
-            profile=net, direct_effect=net[..., 0], has_heads=np.ones(LAYERS, dtype=bool)
-        ),
+        data=data,
+        net=net[None, ..., 0],
         prepared=SimpleNamespace(
             gap=gap,
-            reading=SimpleNamespace(direct=(1, 2, 3)),
+            readout=SimpleNamespace(direct=(1, 2, 3)),
             sense=SimpleNamespace(axes=axes),
         ),
         pairs=pairs,
     )
     run = SimpleNamespace(
-        options=SimpleNamespace(seed=0),
+        options=SimpleNamespace(seed=0, permutations=99),
         weights=weights,
         observation=SimpleNamespace(texts=rows, states=SimpleNamespace(z=z)),
     )
-    [found] = backups._backups(run, each)
-    assert found.first == (0, 1) and found.later == tuple(ALL[HEADS:])
+    found = backups._backups(run, each)
+    assert (found.earlier_layer.item(), found.earlier_head.item()) == (0, 1)
+    is_later = ~np.isnan(found.joint_excess.values[0]).any(0)
+    assert [*map(tuple, np.argwhere(is_later))] == ALL[HEADS:]
 
     def effect(*heads):
         mask = ~sets.mask_of(list(heads), (LAYERS, HEADS))
@@ -141,10 +150,10 @@ def test_the_joint_excess_of_backups_compares_swaps_of_one_kind_on_the_same_pair
         return both_ways / gap[:, LAYERS].mean()
 
     order = np.argsort(pairs.units)  # the five pairs are taken in another order
-    assert sorted(found.units) == sorted(pairs.units)
-    for column, later in enumerate(found.later):
+    assert sorted(found.unit.values) == sorted(pairs.units)
+    for later in ALL[HEADS:]:
         excess = effect((0, 1), later) - effect((0, 1)) - effect(later)
-        measured = found.joint_excess[np.argsort(found.units), column]
+        measured = found.joint_excess.values[0, np.argsort(found.unit.values), *later]
         np.testing.assert_allclose(measured, excess[order], atol=1e-10)
 
 

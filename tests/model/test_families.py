@@ -20,11 +20,11 @@ from families import (
     make_family,
     model_class,
     near,
+    random_model,
 )
 from hooked_runs import bound, every_direction, random_rows, random_z, run_with_swaps
-from safetensors.torch import load_file
 
-from probe.model import forward
+from probe.model import blocks, forward, variants
 from probe.model.architectures import FAMILIES
 from probe.model.check import DEFAULT_TEXTS, RECURRENT, certify
 from probe.model.decomposition import closing_error
@@ -44,7 +44,7 @@ TARGET = "A muddy apple"
 def test_a_family_keeps_its_contract(kind: str, tmp_path: Path) -> None:
     folder = make_family(tmp_path / kind, kind)
     model = load(folder, dtype=torch.float64)
-    require_loaded(model, folder)
+    require_loaded(model)
     require_certified(model)
     require_logits_of_hugging_face(model, folder)
     records = [*traces(model)]
@@ -61,12 +61,13 @@ def test_a_hybrid_is_certified_in_float32_too(kind: str) -> None:
     require_certified(family_model(kind))
 
 
-def require_loaded(model: Model, folder: Path) -> None:
-    """The raw tensors equal the file's, and the sizes equal those in transformers' config."""
+def require_loaded(model: Model) -> None:
+    """The raw tensors equal those of the model that was saved, and the sizes equal those in
+    transformers' config.
+    """
     family = model.config.family
-    stored = {family.raw_name(n): t for n, t in load_file(folder / "model.safetensors").items()}
-    unread = stored.keys() - model.weights.keys()
-    assert all("embed_positions" in name for name in unread)  # sines, which formulas give
+    saved = random_model(model.config.architecture).state_dict()
+    stored = {family.raw_name(name): tensor for name, tensor in saved.items()}
     for name, tensor in model.weights.items():
         assert torch.equal(tensor, stored[name].double()), name
         assert not tensor.requires_grad
@@ -106,16 +107,18 @@ def require_logits_of_hugging_face(model: Model, folder: Path) -> None:
             "decoder_input_ids": torch.tensor([pair.target.ids]),
         }
         stacks = read_stacks(model.weights, model.config, model.modules)
-        memory = forward.encode(stacks, pair.source.ids)
-        scratch = forward.decode(stacks, pair.target.ids, memory).logits
+        memory = variants.encode(stacks, pair.source.ids)
+        [scratch] = variants.decode(stacks, pair.target.ids, memory).logits
         hooked = pair.logits
     else:
         record = trace(model, TEXT)
         ids = torch.tensor(record.tokens.ids)
         inputs = {"input_ids": ids[None]}
         weights = read_weights(model)
-        *_, last = forward.run(weights, ids, torch.float64)
-        scratch = forward.unembed(weights, last["resid_post"])
+        terms = blocks.position_terms(weights, len(ids))
+        *_, last = variants.run_texts(weights, [record.tokens.ids], len(weights.blocks), terms)
+        [resid] = last.everywhere(last.resid_post)
+        scratch = forward.unembed(weights, resid)
         hooked = record.logits
     with torch.no_grad():
         expected = plain.eval()(**inputs).logits[0]
@@ -157,7 +160,7 @@ def require_heads_that_sum(record: Trace) -> None:
 
 
 def require_swap_of_a_head(model: Model) -> None:
-    """The batched forward of a swap equals a whole forward of the hooked model, in the first layer
+    """The run of a swap equals a whole forward of the hooked model, in the first layer
     with heads, at a word before other tokens.
     """
     layer = next(n for n in range(model.config.n_layers) if model.config.has_heads(n))

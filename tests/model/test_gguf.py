@@ -20,62 +20,39 @@ import pytest
 import torch
 import transformers
 import typer.main
-from families import each_family, make_family
+from families import make_family
 from gguf import GGMLQuantizationType as Kind
 from gguf_files import Change, write_gguf
-from safetensors.torch import load_file, save_file
-from test_load import edit_config, refusal
+from safetensors.torch import load_file
+from test_load import refusal
 from transformers.integrations.gguf import convert_gguf_tokenizer
 
 import probe
 from probe import cli
 from probe.cli import app
 from probe.model import gguf as ours
-from probe.model import load as loading
-from probe.model.architectures import FAMILIES
-from probe.model.architectures.blocks import TINY_YARN
+from probe.model import gguf_tokenizer
+from probe.model.architectures import FAMILIES, GGUF_FAMILIES, GGUF_KNOWN
 from probe.model.check import certify
 from probe.model.find import find_packaged
-from probe.model.gguf import open_gguf, read_gguf_config, read_raw_config, read_tensors
+from probe.model.gguf import GgufFile, read_raw_config
 from probe.model.load import untrained
 from probe.model.model import Model
 
 TEXTS = ["The mole dug under the river bank.", "A red apple fell."]
-KINDS = tuple(kind for kind, family in FAMILIES.items() if family.gguf)
-# Files with properties that no representative has: slopes, fused weights, windows, experts, mixers,
-# scales, norms of heads.
-OTHER_KEYS = ("bloom", "falcon", "phi3", "olmo3", "qwen3_moe", "lfm2", "granite", "gemma3_text")
+KINDS = tuple(GGUF_FAMILIES.values())
 # Families for which transformers has a reader, with which ours is compared.
-READ_TWICE = ("gpt2", "t5", "llama", "qwen2", "qwen3")
-COMPUTED_TWICE = ("starcoder2", "bloom", "falcon", "nemotron", "qwen3_moe", "lfm2")
+READ_TWICE = ("gpt2", "llama", "qwen2", "qwen3")
 HEADS = ("cls.", "vocab_")  # of encoders, which no file has
 WIDE = {"hidden_size": 32, "intermediate_size": 64}  # rows of whole blocks
 SIZES: dict[str, dict[str, object]] = {
-    # sizes that the converter always writes: four times d_model, 2048 tokens, as many key heads
-    "falcon": {"ffn_hidden_size": 128, "max_position_embeddings": 2048},
-    "gpt_bigcode": {"n_inner": 112},
-    "phi": {"intermediate_size": 128, "num_key_value_heads": 4},
-    # no file has its head, and no key states that the first of every three layers is global
-    "modernbert": {
-        "architecture": "ModernBertModel",
-        "num_hidden_layers": 4,
-        "layer_types": None,
-    },
-    "qwen3_moe": {"moe_intermediate_size": 32},
-    # no key states which layers are rotated: all but every fourth
-    "smollm3": {"no_rope_layers": None, "num_hidden_layers": 4},
-    "starcoder2": {"sliding_window": None},  # no key states one
     "gpt2": {"n_embd": 32, "n_inner": 64},
     "bert": WIDE,
     "gpt_neox": WIDE,
     "llama": WIDE | {"head_dim": 8},
-    "phi3": WIDE,
-    "t5": {"d_model": 32, "d_kv": 8, "d_ff": 64, "relative_attention_max_distance": 128},
     "qwen2": WIDE,
     "qwen3": WIDE | {"head_dim": 8},
-    "olmo2": WIDE,
     "gemma": WIDE | {"head_dim": 8},
-    "stablelm": WIDE,
     # no key states the number under the root (d_head) or which layers are local (every second,
     # every sixth)
     "gemma2": WIDE | {"head_dim": 8, "query_pre_attn_scalar": 8},
@@ -134,7 +111,7 @@ def logits(model) -> torch.Tensor:
 # Accepted files
 
 
-@pytest.mark.parametrize("kind", each_family(*KINDS, also=OTHER_KEYS))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_file_gives_the_results_of_the_folder_it_was_made_from(pair_of, kind) -> None:
     pair = pair_of(kind)
     original, from_file = pair.original, pair.from_file
@@ -160,13 +137,13 @@ def test_a_file_gives_the_results_of_the_folder_it_was_made_from(pair_of, kind) 
         )
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "t5"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_a_key_without_a_formula_is_refused_in_every_family(pair_of, tmp_path, kind) -> None:
     family = FAMILIES[kind]
-    key = f"{family.gguf.architecture}.attention.clamp_kqv"
+    key = f"{kind}.attention.clamp_kqv"
     change = keys(**{key.replace(".", "__"): 2.0})
     file = write_gguf(pair_of(kind).folder, tmp_path / "model.gguf", Kind.F32, change=change)
-    message = f"Cannot load {file}: {key} is 2.0 {KEY}. Load a standard {family.name}."
+    message = f"Cannot load {file}: {key} is '2.0' {KEY}. Load a standard {family.name}."
     assert refusal(file, probe.UnsupportedModel) == message
 
 
@@ -180,7 +157,7 @@ def test_a_mistral_is_a_llama_in_a_file_and_one_with_a_window_is_refused(tmp_pat
     assert torch.equal(logits(from_file), logits(original)) and certify(from_file, TEXTS[:1]).ok
     folder = make_family(tmp_path / "local", "mistral", **sizes)
     file = write_gguf(folder, tmp_path / "local.gguf", Kind.F32)
-    message = f"Cannot load {file}: llama.attention.sliding_window is 5 {KEY}. {PLAIN}"
+    message = f"Cannot load {file}: llama.attention.sliding_window is '5' {KEY}. {PLAIN}"
     assert refusal(file, probe.UnsupportedModel) == message
 
 
@@ -188,8 +165,7 @@ def test_a_mistral_is_a_llama_in_a_file_and_one_with_a_window_is_refused(tmp_pat
     ("kind", "changes", "biased"),
     [
         ("llama", {"attention_bias": True}, "qkvo"),
-        ("stablelm", {"use_qkv_bias": True}, "qkv"),
-        ("glm4", {"attention_bias": False}, ""),
+        ("qwen3", {"attention_bias": False}, ""),
     ],
 )
 def test_which_products_have_biases_is_read_from_the_tensors_of_a_file(
@@ -214,27 +190,6 @@ def test_a_roberta_is_a_bert_in_a_file_without_the_rows_that_no_token_uses(tmp_p
     assert torch.equal(*ends) and certify(from_file, TEXTS[:1]).ok
 
 
-@pytest.mark.parametrize("kind", ["t5", "mt5"])
-def test_a_gated_t5_and_an_mt5_are_read_as_the_newer_kind(tmp_path, kind) -> None:
-    """Gated, with a separate unembedding, whose logits are not scaled."""
-    gates = {"feed_forward_proj": "gated-gelu", "relative_attention_max_distance": 128}
-    folder = make_family(tmp_path / "folder", kind, **gates)
-    edit_config(folder, tie_word_embeddings=False, scale_decoder_outputs=None)
-    tensors = load_file(folder / "model.safetensors")
-    head = torch.randn(400, 28, generator=torch.Generator().manual_seed(0))
-    save_file(tensors | {"lm_head.weight": head}, folder / "model.safetensors", {"format": "pt"})
-    from_file = probe.load(write_gguf(folder, tmp_path / "made" / "model.gguf", Kind.F32))
-    assert (from_file.config.architecture, from_file.config.gated_mlp, from_file.config.tied) == (
-        "t5",
-        True,
-        False,
-    )
-    assert (
-        torch.equal(logits(from_file), logits(probe.load(folder)))
-        and certify(from_file, TEXTS[:1]).ok
-    )
-
-
 @pytest.mark.parametrize(("kind", "layers"), [("gemma2", 46), ("gemma3_text", 62)])
 def test_the_one_size_of_gemma_with_another_number_under_the_root(tmp_path, kind, layers) -> None:
     """No key states it: the largest model divides by the root of d_model / n_heads, here 32 / 8,
@@ -244,101 +199,7 @@ def test_the_one_size_of_gemma_with_another_number_under_the_root(tmp_path, kind
     large = keys(**{f"{kind.removesuffix('_text')}__block_count": layers})
     for change, scalar in ((None, 8), (large, 4.0)):
         file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32, change=change)
-        assert read_raw_config(open_gguf(file))["query_pre_attn_scalar"] == scalar
-
-
-BASE = {"rope_theta": 10000.0}
-
-
-@pytest.mark.parametrize(
-    ("changes", "full"),
-    [  # as older converters wrote it, and without scaling
-        (
-            {"rope__freq_base_swa": None, "rope__scaling__attn_factor": 1.25},
-            {
-                "rope_type": "yarn",
-                "factor": 4.0,
-                "original_max_position_embeddings": 10,
-                "attention_factor": 1.25,
-                "beta_fast": 3.0,
-            },
-        ),
-        (
-            dict.fromkeys(
-                f"rope__scaling__{name}"
-                for name in ("type", "factor", "original_context_length", "yarn_beta_fast")
-            ),
-            {},
-        ),
-    ],
-)
-def test_an_olmo_3_is_an_olmo_2_that_states_which_layers_are_local(
-    pair_of, tmp_path, changes, full
-) -> None:
-    change = keys(**{f"olmo2__{name}": value for name, value in changes.items()})
-    file = write_gguf(pair_of("olmo3").folder, tmp_path / "model.gguf", Kind.F32, change=change)
-    raw = read_raw_config(open_gguf(file))
-    assert (raw["model_type"], raw["sliding_window"]) == ("olmo3", 5)
-    assert raw["layer_types"] == ["full_attention", "sliding_attention"]
-    rotary = {"full_attention": BASE | full, "sliding_attention": BASE}
-    assert raw["rope_parameters"] == rotary
-    assert certify(probe.load(file), TEXTS[:1]).ok
-
-
-def test_a_file_of_modernbert_may_state_which_layers_are_global(pair_of, tmp_path) -> None:
-    every_second = keys(**{"modern-bert__attention__sliding_window_pattern": 2})
-    folder = pair_of("modernbert").folder
-    for change, local in ((None, (False, True, True, False)), (every_second, (False, True) * 2)):
-        file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32, change=change)
-        assert read_gguf_config(open_gguf(file), prepend_bos=False).local == local
-
-
-def test_an_arcee_with_scaled_positions_is_read_like_its_folder(tmp_path) -> None:
-    folder = make_family(tmp_path / "arcee", "arcee", rope_parameters=TINY_YARN)
-    file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32)
-    from_file, original = probe.load(file), probe.load(folder)
-    assert from_file.config.positions.rope_scaling.kind == "yarn"
-    assert from_file.config == original.config and torch.equal(logits(from_file), logits(original))
-
-
-@pytest.mark.parametrize(
-    ("kind", "key", "value"),
-    [
-        ("falcon", "falcon.attention.head_count_kv", 8),
-        ("gpt_bigcode", "starcoder.attention.head_count_kv", 4),
-        ("starcoder2", "starcoder2.attention.sliding_window", 4096),
-        ("glm4", "glm4.rope.scaling.type", "yarn"),
-        ("qwen2", "qwen2.expert_count", 8),
-    ],
-)
-def test_keys_that_a_family_is_not_certified_with_are_refused(
-    pair_of, tmp_path, kind, key, value
-) -> None:
-    change = keys(**{key.replace(".", "__"): value})
-    file = write_gguf(pair_of(kind).folder, tmp_path / "model.gguf", Kind.F32, change=change)
-    message = f"{key} is {value!r} {KEY}. Load a standard {FAMILIES[kind].name}."
-    assert refusal(file, probe.UnsupportedModel) == f"Cannot load {file}: {message}"
-
-
-def test_a_list_that_leaves_a_layer_out_is_refused(pair_of, tmp_path) -> None:
-    for kind, key, entries in (
-        ("olmo3", "olmo2__attention__sliding_window_pattern", [True]),
-        ("lfm2", "lfm2__attention__head_count_kv", [0, 2]),
-    ):
-        file = tmp_path / f"{kind}.gguf"
-        write_gguf(pair_of(kind).folder, file, Kind.F32, change=keys(**{key: entries}))
-        layers = pair_of(kind).original.config.n_layers
-        problem = f"`num_hidden_layers` ({layers}) must be equal to the number of `layer_types` ("
-        assert problem in refusal(file)
-
-
-def test_two_keys_with_different_numbers_are_refused(pair_of, tmp_path) -> None:
-    change = keys(olmo2__rope__freq_base_swa=500.0)
-    file = write_gguf(pair_of("olmo3").folder, tmp_path / "model.gguf", Kind.F32, change=change)
-    assert refusal(file) == (
-        f"Cannot load {file}: olmo2.rope.freq_base_swa is 500.0 in its metadata where another key "
-        f"says 10000.0. {CONVERT}"
-    )
+        assert read_raw_config(GgufFile(file))["query_pre_attn_scalar"] == scalar
 
 
 STORED = (Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1)
@@ -386,41 +247,6 @@ def readers_agree(from_file: Model, file: Path) -> bool:
     return all(torch.equal(read[name], from_file.weights[name]) for name in shared)
 
 
-@pytest.mark.parametrize("kind", COMPUTED_TWICE)
-def test_transformers_computes_the_same_from_a_file(pair_of, kind) -> None:
-    pair = pair_of(kind)
-    theirs = read_by_transformers(pair.from_file, pair.file)
-    with torch.no_grad():
-        expected = theirs(torch.tensor([[7, 30, 99, 5, 260]])).logits
-    torch.testing.assert_close(logits(pair.from_file), expected, rtol=0, atol=1e-5)
-
-
-def test_every_expert_is_read_from_the_blocks_of_one_tensor(pair_of) -> None:
-    pair = pair_of("qwen3_moe", Kind.Q8_0)
-    original = load_file(pair.folder / "model.safetensors")
-    experts = [name for name in pair.from_file.weights if ".experts." in name]
-    assert len(experts) == 2 * 3 * 3
-    for name in experts:
-        blocks = gguf.quantize(original[f"model.{name}"].numpy(), Kind.Q8_0)
-        expected = torch.from_numpy(gguf.dequantize(blocks, Kind.Q8_0))
-        assert torch.equal(pair.from_file.weights[name], expected)
-        assert not torch.equal(expected, original[f"model.{name}"])
-
-
-def test_a_gate_of_one_output_may_be_a_vector(pair_of, tmp_path) -> None:
-    """llama.cpp writes it so, because it omits slow axes of length 1."""
-
-    def change(metadata: dict[str, object], tensors: dict[str, np.ndarray]) -> None:
-        for layer in range(2):
-            name = f"blk.{layer}.ffn_gate_inp_shexp.weight"
-            assert tensors[name].shape == (1, 32)
-            tensors[name] = tensors[name][0]
-
-    pair = pair_of("qwen2_moe")
-    file = write_gguf(pair.folder, tmp_path / "model.gguf", Kind.F32, change=change)
-    assert torch.equal(logits(probe.load(file)), logits(pair.from_file))
-
-
 def test_two_dequantisers_agree_on_blocks_of_every_type_that_both_know() -> None:
     dequant = pytest.importorskip("transformers.integrations.gguf.dequant")
     random = np.random.default_rng(0)
@@ -436,27 +262,8 @@ def test_two_dequantisers_agree_on_blocks_of_every_type_that_both_know() -> None
         )
 
 
-def test_every_type_that_the_package_dequantises_is_read_and_no_other() -> None:
-    read = {kind.name for kind in Kind if ours._readable(kind)}
-    assert {
-        "F32",
-        "F16",
-        "BF16",
-        "Q4_0",
-        "Q5_1",
-        "Q8_0",
-        "Q2_K",
-        "Q6_K",
-        "IQ1_S",
-        "IQ4_XS",
-        "MXFP4",
-        "TQ2_0",
-    } <= read
-    assert not read & {"I8", "I32", "F64", "Q8_1"}
-
-
 def test_an_origin_a_config_and_a_type_are_those_of_the_file(llama) -> None:
-    origin, opened = llama.from_file.origin, open_gguf(llama.file)
+    origin, opened = llama.from_file.origin, GgufFile(llama.file)
     assert (origin.kind, origin.location, origin.revision, origin.stored) == (
         "file",
         "made/model",
@@ -586,14 +393,14 @@ def test_every_kind_of_sentencepiece_tokenizer_reads_the_setting(architecture: s
     names = {"tokens", "scores", "token_type"}
     described = {name: metadata[f"tokenizer.ggml.{name}"] for name in names}
     backend, _ = convert_gguf_tokenizer(architecture, described | {"tokenizer_type": "llama"})
-    plain = loading._with_space_prefix(backend, False, where=Path("model.gguf"))
+    plain = gguf_tokenizer._with_space_prefix(backend, False, where=Path("model.gguf"))
     assert plain.encode("The mole", add_special_tokens=False).tokens == ["The", "\u2581mole"]
     if architecture == "gemma2":  # built without a space
         message = (
             "^Cannot load model.gguf: its tokenizer puts a space in front of every text, which"
         )
         with pytest.raises(probe.ModelError, match=message):
-            loading._with_space_prefix(backend, True, where=Path("model.gguf"))
+            gguf_tokenizer._with_space_prefix(backend, True, where=Path("model.gguf"))
 
 
 # Refused files
@@ -633,14 +440,13 @@ COPY, CONVERT = "Copy or download it again.", "Convert the model to GGUF again."
 BESIDE = "Put the tokenizer.json of this model next to the file."
 DAMAGED = "Take an undamaged copy of the weights."
 PLAIN, NORM = "Load a standard Llama.", "output_norm"
-TWO_COUNTS = keys(llama__attention__head_count_kv=[2, 2])
 NO_TOKENS = keys(tokenizer__ggml__tokens=None, llama__vocab_size=400)
-THESE = "Load a model that `probe models` lists, such as tiny-senses."
+THESE = f"Load the safetensors of the model; GGUF files are read of {GGUF_KNOWN}."
 KEY = "in its metadata, and no formula for it is certified"
 BIAS = "blk.1.attn_q.bias is not a tensor of the Llama that its metadata describe"
 STRETCHED = "its rotary positions are stretched (rope_freqs.weight), which is not certified"
 OTHER = "Take another quantisation of the model, such as Q8_0 or Q4_K."
-WHOLE = "its tensor 'output_norm.weight' is stored in the quantisation I32, which cannot be turned into numbers here"
+WHOLE = "its tensor 'output_norm.weight' is stored as I32, which cannot be turned into numbers"
 WRONG = [  # the change, the reason in the message, and the next step
     (tensor("blk.1.ffn_up.weight", None), "the tensor blk.1.ffn_up.weight is missing", CONVERT),
     (tensor("blk.1.attn_q.bias", np.ones(32, np.float32)), BIAS, CONVERT),
@@ -657,25 +463,14 @@ WRONG = [  # the change, the reason in the message, and the next step
     ),
     (
         keys(llama__block_count=10**4),
-        "its metadata promise 10000 layers and it holds 21 tensors",
-        COPY,
+        "the tensor blk.2.attn_q.weight is missing",
+        CONVERT,
     ),
-    (keys(llama__block_count=None), "llama.block_count is not in its metadata", CONVERT),
+    (keys(llama__block_count=None), "llama.block_count is 'None' in its metadata", CONVERT),
     (
         keys(llama__block_count="two"),
-        "llama.block_count is 'two' in its metadata, which is not a number",
+        "llama.block_count is 'two' in its metadata",
         CONVERT,
-    ),
-    (TWO_COUNTS, "llama.attention.head_count_kv is not a single number or word", CONVERT),
-    (  # a llama with experts is a Mixtral
-        keys(llama__expert_count=8),
-        "llama.expert_used_count is not in its metadata",
-        CONVERT,
-    ),
-    (
-        keys(llama__expert_count=10**9, llama__expert_used_count=2),
-        "its metadata promise 1000000000 experts and its tensors hold 0",
-        COPY,
     ),
     (
         keys(llama__rope__dimension_count=4),
@@ -684,11 +479,6 @@ WRONG = [  # the change, the reason in the message, and the next step
     ),
     (keys(llama__attention__value_length=4), "its keys and its values differ in length", CONVERT),
     (keys(split__count=3), "it is one part of 3", "Join the parts with gguf-split --merge."),
-    (
-        keys(general__alignment=48),
-        "its general.alignment is 48, which is not a power of two",
-        CONVERT,
-    ),
     (NO_TOKENS, "it holds no tokenizer", BESIDE),
     (
         keys(tokenizer__ggml__model="rwkv"),
@@ -707,8 +497,13 @@ NOT_COVERED = [
         "its general.architecture is 'mamba', which is not read from GGUF files",
         THESE,
     ),
+    (
+        keys(llama__expert_count=8),
+        f"llama.expert_count is '8' {KEY}",
+        PLAIN,
+    ),
     (keys(llama__rope__scaling__type="yarn"), f"llama.rope.scaling.type is 'yarn' {KEY}", PLAIN),
-    (keys(llama__logit_scale=0.5), f"llama.logit_scale is 0.5 {KEY}", PLAIN),
+    (keys(llama__logit_scale=0.5), f"llama.logit_scale is '0.5' {KEY}", PLAIN),
     (
         of("rope_freqs", np.array([1, 1, 4, 8], np.float32)),
         STRETCHED,
@@ -732,8 +527,7 @@ def test_a_wrong_or_uncertified_file_is_refused_in_one_sentence(
 
 def test_rope_factors_of_one_are_accepted(llama, tmp_path) -> None:
     file = changed(llama, tmp_path, tensor("rope_freqs.weight", np.ones(4, np.float32)))
-    opened = open_gguf(file)
-    assert len(read_tensors(opened, read_gguf_config(opened, prepend_bos=True))) == 21
+    assert len(probe.load(file).weights) == 21
 
 
 def replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
@@ -756,43 +550,42 @@ def packed(form: str, value: int, *, at: int = 0, after: bytes = b"") -> Callabl
 
 # After its name come the number of axes, one axis, the type and the offset.
 NAMED = b"output_norm.weight"
-BEYOND = "it is cut short (its tensor 'output_norm.weight' exceeds its {size:,} bytes)"
-VERSION = "its format is GGUF version {}, and versions 2 and 3 are read"
-SWAPPED = VERSION.format(f"{3 << 24} (its bytes are in the other order)")
-STEP = "Give a file that was written as one, or copy or download it again."
-NO_BLOCKS = "its tensor 'output_norm.weight' has shape [0], not a whole number of blocks"
-NOT_UTF8 = replaced(b"llama.context_length", b"llama.context_l\xff\xfe\xfdth")
-TWICE = replaced(b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight")
+CUT = "it is not a whole GGUF file ("
 BYTES = [
-    (lambda whole: whole[:-1], BEYOND, COPY),
-    (lambda whole: whole[:100], "it is cut short (its header exceeds its 100 bytes)", COPY),
-    (lambda whole: b"PK\x03\x04" + bytes(60), "it is not a GGUF file", STEP),
-    (lambda whole: b"", "it cannot be read (cannot mmap an empty file)", COPY),
-    (packed("<I", 1, at=4), VERSION.format(1), CONVERT),
-    (packed("<I", 3 << 24, at=4), SWAPPED, CONVERT),
-    (NOT_UTF8, "its metadata are not UTF-8 at byte {position:,}", COPY),
-    (TWICE, "its tensor 'blk.0.ffn_up.weight' is there twice", CONVERT),
-    (packed("<I", 9, after=NAMED), "its tensor 'output_norm.weight' has 9 axes", CONVERT),
-    (packed("<Q", 2**62, at=4, after=NAMED), BEYOND, COPY),
-    (packed("<Q", 0, at=4, after=NAMED), NO_BLOCKS, CONVERT),
-    (packed("<Q", 2**63, at=16, after=NAMED), BEYOND, COPY),
-    (packed("<Q", 4, at=16, after=NAMED), "its tensor 'output_norm.weight' lies on another", COPY),
+    lambda whole: whole[:-1],
+    lambda whole: whole[:100],
+    lambda whole: b"PK\x03\x04" + bytes(60),
+    lambda whole: b"",
+    packed("<I", 1, at=4),
+    packed("<I", 3 << 24, at=4),
+    replaced(b"llama.context_length", b"llama.context_l\xff\xfe\xfdth"),
+    replaced(b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight"),
+    packed("<I", 9, after=NAMED),
+    packed("<I", 999, at=12, after=NAMED),
+    packed("<Q", 2**62, at=4, after=NAMED),
+    packed("<Q", 2**63, at=16, after=NAMED),
 ]
 
 
-@pytest.mark.parametrize(("change", "reason", "step"), BYTES)
-def test_damaged_bytes_are_refused_in_one_sentence(llama, tmp_path, change, reason, step) -> None:
-    file, content = tmp_path / "model.gguf", change(llama.file.read_bytes())
-    file.write_bytes(content)
-    full_reason = reason.format(size=len(content), position=content.find(b"llama.context_l\xff"))
-    assert refusal(file) == f"Cannot load {file}: {full_reason}. {step}"
+@pytest.mark.parametrize("change", BYTES)
+def test_damaged_bytes_are_refused_in_one_sentence(llama, tmp_path, change) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(change(llama.file.read_bytes()))
+    sentence = refusal(file)
+    assert sentence.startswith(f"Cannot load {file}: {CUT}") and sentence.endswith(f"). {COPY}")
+
+
+def test_a_tensor_without_numbers_is_refused(llama, tmp_path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(packed("<Q", 0, at=4, after=NAMED)(llama.file.read_bytes()))
+    assert "output_norm.weight has shape [0] where its metadata ask for [32]" in refusal(file)
 
 
 def test_a_file_cut_anywhere_and_a_missing_file_are_refused(llama, tmp_path) -> None:
     whole, file = llama.file.read_bytes(), tmp_path / "model.gguf"
     for end in range(4, len(whole), len(whole) // 50):
         file.write_bytes(whole[:end])
-        assert "it is cut short (its " in refusal(file)
+        assert CUT in refusal(file)
     absent = tmp_path / "absent.gguf"
     assert refusal(absent) == (
         f"Cannot load {absent}: there is no such file. Give the folder that holds config.json, the tokenizer and the "
@@ -800,13 +593,10 @@ def test_a_file_cut_anywhere_and_a_missing_file_are_refused(llama, tmp_path) -> 
     )
 
 
-def test_unknown_keys_and_quantisations_are_not_covered(llama, tmp_path) -> None:
+def test_an_unknown_key_is_not_covered(llama, tmp_path) -> None:
     file, whole = tmp_path / "model.gguf", llama.file.read_bytes()
     file.write_bytes(replaced(b"llama.embedding_length", b"llama.context_lengthxx")(whole))
-    assert "llama.context_lengthxx is 32 in its metadata" in refusal(file, probe.UnsupportedModel)
-    file.write_bytes(packed("<I", 999, at=12, after=NAMED)(whole))
-    reason = WHOLE.replace("I32", "number 999")
-    assert refusal(file, probe.UnsupportedModel) == f"Cannot load {file}: {reason}. {OTHER}"
+    assert "llama.context_lengthxx is '32' in its metadata" in refusal(file, probe.UnsupportedModel)
 
 
 def test_absurd_counts_are_refused_before_memory_is_taken(llama, tmp_path) -> None:
@@ -824,7 +614,7 @@ def test_absurd_counts_are_refused_before_memory_is_taken(llama, tmp_path) -> No
 
 
 def test_the_other_reader_detects_rotary_pairs_in_the_order_of_the_file(llama, monkeypatch) -> None:
-    monkeypatch.setattr(ours, "_as_in_checkpoint", lambda values, name, role, config: values)
+    monkeypatch.setattr(ours, "_as_in_checkpoint", lambda values, name, config: values)
     assert not readers_agree(probe.load(llama.file), llama.file)
 
 
@@ -852,8 +642,8 @@ def test_a_bad_file_a_bad_device_and_a_bad_type_are_one_sentence_and_exit_2(
 ) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(llama.file.read_bytes()[:200])
-    message = f"Cannot load {cut}: it is cut short (its header exceeds its 200 bytes). {COPY}"
-    assert run("check", "--model", cut) == (2, "", f"probe: {message}\n")
+    code, out, err = run("check", "--model", cut)
+    assert (code, out) == (2, "") and err.startswith(f"probe: Cannot load {cut}: {CUT}")
     message = (
         "Cannot use the device 'nowhere': PyTorch cannot store numbers on it here. Use 'cpu', "
         "which always works."

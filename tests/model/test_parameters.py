@@ -5,7 +5,6 @@ formula.
 import json
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,9 +21,8 @@ from families import (
 )
 
 import probe
-from probe.model.config import read_config
 from probe.model.find import EMBEDDED
-from probe.model.load import load, read_checkpoint
+from probe.model.load import load
 from probe.model.parameters import (
     HEAD_PARTS,
     PUBLISHED,
@@ -89,8 +87,7 @@ def test_the_formula_without_matrices_only_adds_positions_biases_and_norms():
 )
 def test_variants_agree_with_hugging_face_too(kind, changes, unread, tmp_path):
     folder = make_family(tmp_path / kind, kind, **changes)
-    config = read_config(folder, prepend_bos=True)
-    model = SimpleNamespace(name=kind, config=config, weights=read_checkpoint(folder, config))
+    model = load(folder)
     architecture = changes.get("architecture", model_class(kind).__name__)
     plain = number_of_parameters(architecture, transformers.AutoConfig.from_pretrained(folder))
     assert count_tensors(model).total == plain - unread

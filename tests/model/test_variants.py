@@ -178,7 +178,7 @@ def test_a_bias_that_the_config_does_not_state_is_refused(tmp_path: Path) -> Non
     )
     assert message in refusal(folder)
     edit_config(make_family(tmp_path / "plain", "llama"), attention_bias=True)
-    message = "the tensor layers.0.self_attn.q_proj.bias is missing from its safetensors"
+    message = "the tensor layers.0.self_attn.k_proj.bias is missing"
     assert message in refusal(tmp_path / "plain")
 
 

@@ -240,4 +240,4 @@ def test_a_missing_tensor_of_the_text_part_is_named(tmp_path: Path) -> None:
     del stored["language_model.model.layers.1.self_attn.q_norm.weight"]
     save_file(stored, folder / "model.safetensors", {"format": "pt"})
     sentence = refusal(folder, probe.ModelError)
-    assert "the tensor layers.1.self_attn.q_norm.weight is missing from its safetensors" in sentence
+    assert "the tensor layers.1.self_attn.q_norm.weight is missing." in sentence

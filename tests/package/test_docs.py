@@ -430,7 +430,7 @@ def test_a_constant_on_a_page_is_taken_from_the_code():
     expected = f"at least <!-- {name}% -->{percent:g}<!-- . --> % or <!-- {name} -->.02<!-- . -->"
     assert hooks.as_text(outdated) == hooks.filled(outdated) == expected
     with pytest.raises(AttributeError, match="NO_SUCH"):
-        hooks.as_text("<!-- probe.inference.verdicts.NO_SUCH -->7<!-- . -->")
+        hooks.as_text("<!-- probe.verdicts.NO_SUCH -->7<!-- . -->")
 
 
 def test_commands_are_displayed_without_a_prompt():
@@ -622,7 +622,7 @@ def test_every_name_of_the_package_in_a_text_exists():
     texts = [path.read_text(encoding="utf-8") for path in paths]
     texts.append(newest_names(CHANGELOG.read_text(encoding="utf-8")))
     names = sorted({name for text in texts for name in NAMED.findall(text)})
-    assert {"probe.cross.swap_heads", "probe.study", "probe.model.batched"} <= set(names)
+    assert {"probe.cross.swap_heads", "probe.study", "probe.model.blocks"} <= set(names)
     assert [
         name for name in names if not (pydoc.locate(name) or importlib.util.find_spec(name))
     ] == []

@@ -22,7 +22,7 @@ PACKAGES = (
     "patching",
     "experiments",
     "claims",
-    "inference",
+    "verdicts",
     "results",
     "charts",
     "studies",
@@ -33,7 +33,7 @@ PACKAGES = (
     "__main__",
 )
 # The tests and verdicts of a question stand next to its measurement: one layer.
-TOGETHER = ("experiments", "claims", "inference")
+TOGETHER = ("experiments", "claims", "verdicts")
 FILES = {
     ".".join(path.relative_to(PROBE).with_suffix("").parts): path for path in PROBE.rglob("*.py")
 }
@@ -151,4 +151,4 @@ def test_no_code_outside_the_table_checks_the_name_of_a_family() -> None:
         for part in ast.walk(compared)
         if isinstance(part, ast.Constant) and part.value in names
     ]
-    assert {*comparisons} == {("model.load", "gpt2")}  # there it is a kind of tokenizer
+    assert {*comparisons} == {("model.gguf_tokenizer", "gpt2")}  # there it is a kind of tokenizer

@@ -7,10 +7,10 @@ from example_study import make_study
 from example_verdicts import AGAINST, NEAR_ONLY, SILENT, STANDS_IN
 from example_verdicts import RESOLVES as MOVES_THE_WORD
 
-from probe.inference.verdicts import ORDER, verdict
+from probe.experiments.senses import NOT_ASKED_FOR
 from probe.pages.html import environment
 from probe.pages.verdicts import because, with_reasons
-from probe.results.frames import NOT_ASKED_FOR
+from probe.verdicts import ORDER, verdict
 
 N = "\u202f"
 

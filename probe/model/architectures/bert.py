@@ -15,10 +15,10 @@ from probe.model.architectures.family import (
     Attention,
     ConfigKeys,
     Family,
-    GgufKeys,
     Replacement,
     without,
 )
+from probe.model.architectures.llama import LLAMAS
 
 BERTS: dict[str, Family] = {}
 
@@ -78,13 +78,6 @@ BERTS["bert"] = Family(
         "cls.predictions.decoder.bias",
         "embeddings.position_ids",
     ),
-    gguf=GgufKeys(
-        architecture="bert",
-        number_keys={"attention.layer_norm_epsilon": "layer_norm_eps"},
-        recognised_by="token_types.weight",
-        certified_values={"attention.causal": (False,)},
-        unread_keys=("pooling_type",),
-    ),
     tiny_config=TINY | {"hidden_size": 28, "max_position_embeddings": 40},
 )
 
@@ -98,7 +91,6 @@ BERTS["roberta"] = replace(
     lm_head_transform=("lm_head.dense", "lm_head.layer_norm", "gelu"),
     unembed_bias="lm_head.bias",
     ignored_weights=("pooler.*", "lm_head.decoder.bias", "embeddings.position_ids"),
-    gguf=None,
     tiny_config={**BERTS["bert"].tiny_config, "max_position_embeddings": 42},
 )
 
@@ -114,6 +106,24 @@ BERTS["camembert"] = replace(
     name="CamemBERT",
     architectures=("CamembertForMaskedLM",),
     adapter="RobertaForMaskedLM",
+)
+
+BERTS["electra"] = replace(
+    BERTS["bert"],
+    name="ELECTRA",
+    architectures=("ElectraForMaskedLM",),
+    base_classes=("ElectraModel", "ElectraForPreTraining"),
+    # Of another width, embeddings would be projected.
+    config_keys=replace(
+        BERTS["bert"].config_keys, equal_pairs=(("hidden_size", "embedding_size"),)
+    ),
+    prefix="electra.",
+    unembed="generator_lm_head",
+    lm_head_transform=("generator_predictions.dense", "generator_predictions.LayerNorm", "gelu"),
+    unembed_bias="generator_lm_head.bias",
+    ignored_weights=("discriminator_predictions.*", "embeddings.position_ids"),
+    adapter="by the row",
+    tiny_config={**BERTS["bert"].tiny_config, "embedding_size": 28},
 )
 
 BERTS["distilbert"] = replace(
@@ -152,12 +162,6 @@ BERTS["distilbert"] = replace(
     unembed_bias="vocab_projector.bias",
     ignored_weights=("embeddings.position_ids",),
     adapter="by the row",
-    gguf=GgufKeys(
-        architecture="bert",
-        number_keys={},
-        certified_values={"attention.causal": (False,), "attention.layer_norm_epsilon": (1e-12,)},
-        unread_keys=("pooling_type",),
-    ),
     tiny_config={
         "vocab_size": 400,
         "max_position_embeddings": 40,
@@ -219,23 +223,6 @@ BERTS["modernbert"] = Family(
     lm_head_transform=("head.dense", "head.norm", "gelu"),
     unembed_bias="decoder.bias",
     adapter="by the row",
-    gguf=GgufKeys(
-        architecture="modern-bert",
-        number_keys={
-            "attention.layer_norm_epsilon": "norm_eps",
-            "attention.layer_norm_rms_epsilon": "norm_eps",
-            "attention.sliding_window": "local_attention",
-            "attention.sliding_window_pattern": "global_attn_every_n_layers",
-            "rope.freq_base": "global_rope_theta",
-            "rope.freq_base_swa": "local_rope_theta",
-        },
-        certified_values={
-            "attention.causal": (False,),
-            "hidden_activation": ("gelu",),
-            "rope.scaling.type": ("none",),
-        },
-        unread_keys=("pooling_type",),
-    ),
     tiny_config=TINY
     | TINY_TOKENS
     | {
@@ -268,5 +255,14 @@ BERTS["modernbert-decoder"] = replace(
     ),
     lm_head_transform=("lm_head.dense", "lm_head.norm", "gelu"),
     adapter="",
-    gguf=None,
+)
+
+BERTS["eurobert"] = replace(
+    LLAMAS["llama"],
+    name="EuroBERT",
+    kind="encoder",
+    architectures=("EuroBertForMaskedLM",),
+    attentions=(replace(LLAMAS["llama"].attentions[0], causal=False),),
+    tiny_config={**LLAMAS["llama"].tiny_config, **TINY_TOKENS, "mask_token_id": 0},
+    adapter="LlamaForCausalLM",
 )

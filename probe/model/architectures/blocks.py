@@ -52,6 +52,10 @@ REPLACED_WRITES = {
     name: Replacement(hook=f"hook_{name}", traced_instead="read in front of its norm")
     for name in HOOKS_BEFORE_NORM
 }
+# Attention and MLP read the same stream, so no hook holds the stream between them.
+NO_RESID_MID_HOOK = {
+    "resid_mid": Replacement(hook="", traced_instead="E + attn_out, which no hook holds")
+}
 # Without a norm before attention, x is the stream itself.
 HOOKS_WITHOUT_FIRST_NORM = {"x": "attn.q.hook_in"}
 # No MLP follows a cross-attention, so it has no hooks of these quantities.

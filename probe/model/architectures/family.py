@@ -5,8 +5,6 @@ ConfigKeys   the keys of its settings (`Family.config_keys`)
 Attention    the hooks and the weights of its layers (`Family.attentions`)
 Mixer        what replaces attention in some layers of a hybrid (`Attention.mixer`)
 Replacement  a hook that holds another quantity than its name says (`Attention.unreliable_hooks`)
-Routed       its mixture of experts (`Family.routed`)
-GgufKeys     its metadata in GGUF files (`Family.gguf`)
 
 A tensor of a row is a pair: its raw name, as in "self_attn.q_proj", and its shape, as in
 "heads*d_head d_model with bias". The axes are in the order of the file, separated by spaces. An
@@ -147,6 +145,8 @@ class ConfigKeys:
     # The key of the list that states for every layer whether its queries and keys are rotated;
     # empty if all layers' are.
     rotary_layers: str = ""
+    # Whether only local layers are rotated, in a model with a window.
+    rotates_local_layers_only: bool = False
     # A key and the value that it has in models with rotary positions; in other models of the family
     # no layer is rotated.
     rotary_if: tuple[str, str] = ("", "")
@@ -165,69 +165,11 @@ class ConfigKeys:
     # The keys of the bounds of scores and logits; `Config` has the same names.
     softcaps: tuple[str, ...] = ()
     # The keys of constants: "embed" multiplies token embeddings, "write" every write to the stream,
-    # and "scores" products of queries and keys, instead of 1 over a root; "logits" divides logits.
+    # and "scores" products of queries and keys, instead of 1 over a root; "unembed" multiplies
+    # logits, and "logits" divides them.
     scales: Mapping[str, str] = field(default_factory=dict)
     # The key of the first token of a target, if `decoder_start_token_id` is not set.
     decoder_start: str = "decoder_start_token_id"
-
-
-@dataclass(frozen=True)
-class Routed:
-    """A mixture of experts: a router gives each token to a few of many MLPs. The library's own
-    module runs it.
-
-    Its weights are parts of a layer: `router` and `shared_router` are the gates. The experts are
-    `expert_gate`, `expert_up` and `expert_out`, with "{}" for the number of the expert; or all in
-    one tensor, input x output, `experts_gate_up` (gate and up coordinate by coordinate) and
-    `experts_out`. `shared_gate`, `shared_up` and `shared_out` are the expert for every token.
-    """
-
-    # The config key of the width of the expert for every token; empty without such an expert.
-    shared_width_key: str = ""
-    # By tensor of Hugging Face's class that stacks all experts: the roles that are concatenated in
-    # it. Files store these weights expert by expert.
-    stacked_experts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # By raw name in Hugging Face's class: the name in files, if it differs.
-    renamed_parts: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class GgufKeys:
-    """The differences between a GGUF file of a family and a checkpoint.
-
-    A metadata key is named without the architecture at its beginning, as in
-    "attention.head_count_kv". A key that no field names is refused. In every GGUF file, a single
-    tensor of queries, keys and values is stored by role, matrices are output x input, experts are
-    in one tensor, and norms with `norm_adds_one` are stored as 1 + their weight.
-    """
-
-    # GGUF's name of the architecture. Several families may share one.
-    architecture: str
-    # By metadata key of a number, in addition to `GGUF_SIZES`: the config key, or keys, that take
-    # it; dots lead into objects.
-    number_keys: Mapping[str, str | tuple[str, ...]]
-    # For families that share an architecture: a file belongs to this one if it has this tensor or
-    # this metadata key. Empty: it belongs to this one if it belongs to no other.
-    recognised_by: str = ""
-    # By metadata key that may hold a list of all layers: the config key of the layer types, the
-    # type of a layer whose entry is true or above 0, and the type of any other layer.
-    layer_lists: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
-    # By metadata key: the values that the formulas cover. A file with another value is refused; a
-    # file without the key is not.
-    certified_values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    # Metadata keys that change no formula, or follow from others.
-    unread_keys: tuple[str, ...] = ()
-    # By config key that follows from no metadata key: its value in every file.
-    fixed_settings: Mapping[str, Any] = field(default_factory=dict)
-    # By tensor: the config keys, with their values, that follow from its presence.
-    settings_by_tensor: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    # Roles whose rotary pairs are stored as adjacent rows, (0, 1), (2, 3), …, and not as two
-    # halves.
-    adjacent_pair_roles: tuple[str, ...] = ()
-    # The number of layers of the model that divides scores by sqrt(d_model / heads), where models
-    # of any other size divide them by sqrt(d_head); the metadata do not state which. 0 without such
-    # a model.
-    query_scalar_exception: int = 0
 
 
 @dataclass(frozen=True)
@@ -246,9 +188,9 @@ class Family:
     architectures: tuple[str, ...]
     # The keys of its settings, and the values of settings that are certified.
     config_keys: ConfigKeys
-    # The class without a language-model head, if its name is not one of `architectures` with
+    # The classes without a language-model head, if their name is not one of `architectures` with
     # "Model" at the end.
-    base_class: str = ""
+    base_classes: tuple[str, ...] = ()
     # What precedes all raw names in the class with a language-model head, except those of the head.
     prefix: str = ""
     # Whether the matrices of layers are input x output, as in GPT-2's Conv1D; otherwise they are
@@ -284,8 +226,9 @@ class Family:
     parallel_attn_mlp: bool = False
     # Whether the MLP is gated: (activation(x W_gate) * (x W_up)) W_out.
     gated_mlp: bool = False
-    # The mixture of experts that replaces the MLP; None for a single MLP.
-    routed: Routed | None = None
+    # Whether a mixture of experts replaces the MLP: a router gives each token to a few of many
+    # MLPs. The library's own module runs it. `experts_gate_up` and `experts_out` hold all experts.
+    routed: bool = False
 
     # --- rounding in its code ---
     # The steps that the hooked model computes in float32 whatever its dtype. They are those of
@@ -343,8 +286,6 @@ class Family:
     tiny_config: Mapping[str, Any] = field(default_factory=dict)
 
     # --- other programs ---
-    # How a GGUF file stores the family; None if GGUF files are not supported.
-    gguf: GgufKeys | None = None
     # The class whose TransformerLens adapter serves this family, if the family has none; "by the
     # row" if the adapter is built from this row.
     adapter: str = ""
@@ -352,8 +293,8 @@ class Family:
     @property
     def classes_without_lm_head(self) -> tuple[str, ...]:
         """The classes of the same models without a language-model head."""
-        if self.base_class:
-            return (self.base_class,)
+        if self.base_classes:
+            return self.base_classes
         derived = [_LM_HEAD.sub("Model", name) for name in self.architectures]
         return tuple(name for name in dict.fromkeys(derived) if name not in self.architectures)
 

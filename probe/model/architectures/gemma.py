@@ -14,11 +14,6 @@ from probe.model.architectures.family import (
     Family,
     without,
 )
-from probe.model.architectures.gguf_keys import (
-    GGUF_WINDOW_NUMBERS,
-    LLAMA_LIKE_GGUF,
-    LLAMA_LIKE_GGUF_WITH_WINDOW,
-)
 from probe.model.architectures.llama import ATTENTION_BIAS, LLAMA_PARTS, LLAMAS
 
 GEMMAS: dict[str, Family] = {}
@@ -37,7 +32,6 @@ GEMMAS["gemma"] = replace(
     norm_adds_one=True,
     scales_embedding=True,
     in_float32=("norm", "gain", "softmax"),
-    gguf=replace(LLAMA_LIKE_GGUF, architecture="gemma"),
 )
 
 GEMMAS["gemma2"] = replace(
@@ -59,16 +53,6 @@ GEMMAS["gemma2"] = replace(
     scales_embedding=True,
     in_float32=("norm", "gain", "softmax"),
     attentions=(decoder_stack(GEMMA_PARTS, norms_writes=True),),
-    gguf=replace(
-        LLAMA_LIKE_GGUF_WITH_WINDOW,
-        architecture="gemma2",
-        number_keys=GGUF_WINDOW_NUMBERS
-        | {
-            "attn_logit_softcapping": "attn_logit_softcapping",
-            "final_logit_softcapping": "final_logit_softcapping",
-        },
-        query_scalar_exception=46,  # Gemma 2 27B
-    ),
     tiny_config={
         **LLAMAS["llama"].tiny_config,
         "sliding_window": 5,
@@ -83,7 +67,7 @@ GEMMAS["gemma3_text"] = replace(
     GEMMAS["gemma2"],
     name="Gemma 3",
     architectures=("Gemma3ForCausalLM",),
-    base_class="Gemma3TextModel",
+    base_classes=("Gemma3TextModel",),
     config_keys=ConfigKeys(
         epsilon="rms_norm_eps",
         activation="hidden_activation",
@@ -98,17 +82,6 @@ GEMMAS["gemma3_text"] = replace(
         softcaps=("final_logit_softcapping",),
     ),
     attentions=(decoder_stack(GEMMA_PARTS | qk_norms("d_head", "d_head"), norms_writes=True),),
-    gguf=replace(
-        LLAMA_LIKE_GGUF_WITH_WINDOW,
-        architecture="gemma3",
-        number_keys=GGUF_WINDOW_NUMBERS
-        | {
-            "attention.sliding_window_pattern": "sliding_window_pattern",
-            "rope.freq_base_swa": "rope_local_base_freq",
-            "final_logit_softcapping": "final_logit_softcapping",
-        },
-        query_scalar_exception=62,  # Gemma 3 27B
-    ),
     tiny_config=without(
         GEMMAS["gemma2"].tiny_config, "attn_logit_softcapping", "final_logit_softcapping"
     ),
@@ -122,5 +95,4 @@ GEMMAS["vaultgemma"] = replace(
     attentions=(
         decoder_stack(LLAMA_PARTS | {"norm_mlp": ("pre_feedforward_layernorm", "d_model")}),
     ),
-    gguf=None,
 )

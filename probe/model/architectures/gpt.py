@@ -5,6 +5,7 @@ GPTBigCode and Phi.
 from dataclasses import replace
 
 from probe.model.architectures.blocks import (
+    NO_RESID_MID_HOOK,
     TINY,
     TINY_GROUPED,
     TINY_TOKENS,
@@ -14,22 +15,10 @@ from probe.model.architectures.blocks import (
 from probe.model.architectures.family import (
     ConfigKeys,
     Family,
-    GgufKeys,
-    Replacement,
-)
-from probe.model.architectures.gguf_keys import (
-    GGUF_HEAD_SIZES,
-    GGUF_NO_EFFECT,
-    GGUF_ROTARY_NUMBERS,
 )
 from probe.model.architectures.llama import LLAMAS
 
 GPTS: dict[str, Family] = {}
-
-# Attention and MLP read the same stream, so no hook holds the stream between them.
-NO_RESID_MID_HOOK = {
-    "resid_mid": Replacement(hook="", traced_instead="E + attn_out, which no hook holds")
-}
 
 GPTS["gpt2"] = Family(
     name="GPT-2",
@@ -63,11 +52,6 @@ GPTS["gpt2"] = Family(
     position_table="wpe",
     final_norm="ln_f",
     ignored_weights=("*.attn.bias", "*.attn.masked_bias"),
-    gguf=GgufKeys(
-        architecture="gpt2",
-        number_keys={"attention.layer_norm_epsilon": "layer_norm_epsilon"},
-        certified_values={"attention.causal": (True,)},
-    ),
     tiny_config={
         "vocab_size": 400,
         "n_positions": 40,
@@ -108,7 +92,6 @@ GPTS["gpt_neo"] = replace(
         ),
     ),
     ignored_weights=("*.attention.bias", "*.attention.masked_bias"),
-    gguf=None,
     tiny_config=TINY
     | TINY_TOKENS
     | {
@@ -150,7 +133,6 @@ GPTS["gptj"] = replace(
     ),
     position_table="",
     unembed_bias="lm_head.bias",
-    gguf=None,
     tiny_config={**GPTS["gpt2"].tiny_config, **TINY_TOKENS, "n_embd": 32, "rotary_dim": 6},
 )
 
@@ -189,18 +171,7 @@ GPTS["gpt_neox"] = Family(
     ),
     embed="embed_in",
     final_norm="final_layer_norm",
-    unembed="embed_out",
     ignored_weights=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"),
-    gguf=GgufKeys(
-        architecture="gptneox",
-        number_keys={
-            "attention.layer_norm_epsilon": "layer_norm_eps",
-            "rope.freq_base": "rope_theta",
-            "use_parallel_residual": "use_parallel_residual",
-        },
-        certified_values=GGUF_NO_EFFECT,
-        unread_keys=("rope.dimension_count", "tensor_data_layout"),
-    ),
     tiny_config=TINY | {"hidden_size": 32, "max_position_embeddings": 40},
 )
 
@@ -283,16 +254,6 @@ GPTS["bloom"] = Family(
     embed="word_embeddings",
     embedding_norm="word_embeddings_layernorm",
     final_norm="ln_f",
-    gguf=GgufKeys(
-        architecture="bloom",
-        number_keys={
-            "attention.head_count_kv": "num_key_value_heads",
-            "attention.layer_norm_epsilon": "layer_norm_epsilon",
-            "context_length": "seq_length",
-        },
-        certified_values={"attention.causal": (True,)},
-        unread_keys=("feed_forward_length",),
-    ),
     tiny_config={
         **TINY_TOKENS,
         "vocab_size": 400,
@@ -342,12 +303,6 @@ GPTS["falcon"] = Family(
     ),
     embed="word_embeddings",
     final_norm="ln_f",
-    gguf=GgufKeys(
-        architecture="falcon",
-        number_keys={"attention.layer_norm_epsilon": "layer_norm_epsilon"},
-        certified_values=GGUF_NO_EFFECT | {"attention.head_count_kv": (1,)},
-        unread_keys=("tensor_data_layout",),
-    ),
     tiny_config=TINY
     | TINY_TOKENS
     | {"hidden_size": 32, "ffn_hidden_size": 36, "max_position_embeddings": 40},
@@ -384,11 +339,6 @@ GPTS["gpt_bigcode"] = replace(
             layer_prefix="h.{}.",
         ),
     ),
-    gguf=GgufKeys(
-        architecture="starcoder",
-        number_keys={"attention.layer_norm_epsilon": "layer_norm_epsilon"},
-        certified_values={"attention.causal": (True,), "attention.head_count_kv": (1,)},
-    ),
     tiny_config={**GPTS["gpt2"].tiny_config, **TINY_TOKENS},
 )
 
@@ -419,11 +369,5 @@ GPTS["phi"] = Family(
     final_norm="final_layernorm",
     unembed_bias="lm_head.bias",
     ignored_weights=LLAMAS["llama"].ignored_weights,
-    gguf=GgufKeys(
-        architecture="phi2",
-        number_keys=GGUF_ROTARY_NUMBERS | {"attention.layer_norm_epsilon": "layer_norm_eps"},
-        certified_values=GGUF_NO_EFFECT,
-        unread_keys=GGUF_HEAD_SIZES,
-    ),
     tiny_config=TINY_GROUPED | TINY_TOKENS,
 )

@@ -20,12 +20,7 @@ from probe.model.architectures.family import (
     Mixer,
     Parts,
     Replacement,
-    Routed,
     without,
-)
-from probe.model.architectures.gguf_keys import (
-    GGUF_LLAMA_NUMBERS,
-    LLAMA_LIKE_GGUF,
 )
 from probe.model.architectures.llama import ATTENTION_BIAS, LLAMA_PARTS, LLAMAS
 from probe.model.architectures.qwen import QWENS
@@ -34,8 +29,6 @@ from probe.model.architectures.routed import (
     MIXTURES,
     ROUTED_PARTS,
     SHARED_EXPERT_PARTS,
-    SHARED_WIDTH_KEY,
-    STACKED_EXPERTS,
     TINY_EXPERTS,
 )
 
@@ -77,15 +70,6 @@ HYBRIDS["lfm2"] = replace(
         ),
     ),
     final_norm="embedding_norm",
-    gguf=replace(
-        LLAMA_LIKE_GGUF,
-        architecture="lfm2",
-        number_keys=GGUF_LLAMA_NUMBERS
-        | {"attention.layer_norm_rms_epsilon": "norm_eps", "shortconv.l_cache": "conv_L_cache"},
-        layer_lists={"attention.head_count_kv": ("layer_types", "full_attention", "conv")},
-        # A file states the width of the MLP after LFM2's adjustment.
-        fixed_settings={"block_auto_adjust_ff_dim": False},
-    ),
     tiny_config=TINY_GROUPED
     | TINY_TOKENS
     | {
@@ -157,7 +141,7 @@ HYBRIDS["qwen3_next"] = replace(
     architectures=("Qwen3NextForCausalLM",),
     config_keys=ConfigKeys(
         epsilon="rms_norm_eps",
-        sizes={"d_mlp": "moe_intermediate_size"},
+        sizes={"d_mlp": "moe_intermediate_size", "d_shared": "shared_expert_intermediate_size"},
         certified_values=EVERY_LAYER_ROUTED
         | {
             "use_sliding_window": (False,),
@@ -165,16 +149,12 @@ HYBRIDS["qwen3_next"] = replace(
             "hidden_act": ("silu",),
         },
     ),
-    routed=Routed(
-        shared_width_key=SHARED_WIDTH_KEY,
-        stacked_experts=STACKED_EXPERTS,
-    ),
+    routed=True,
     norm_adds_one=True,
     gated_attention=True,
     in_float32=("norm", "gain", "softmax", "router"),
     attentions=(_with_delta_rule(ROUTED_PARTS | SHARED_EXPERT_PARTS, DELTA_RULE),),
     ignored_weights=(*MIXTURES["qwen3_moe"].ignored_weights, "mtp.*"),
-    gguf=None,
     tiny_config=TINY_GROUPED
     | TINY_EXPERTS
     | TINY_DELTA_RULE
@@ -203,7 +183,7 @@ HYBRIDS["qwen3_5_text"] = replace(
     QWENS["qwen3"],
     name="Qwen3.5",
     architectures=("Qwen3_5ForCausalLM",),
-    base_class="Qwen3_5TextModel",
+    base_classes=("Qwen3_5TextModel",),
     config_keys=ConfigKeys(
         epsilon="rms_norm_eps",
         certified_values=QWEN3_5_CERTIFIED,
@@ -213,7 +193,6 @@ HYBRIDS["qwen3_5_text"] = replace(
     in_float32=("norm", "gain", "softmax"),
     attentions=(_with_delta_rule(LLAMA_PARTS, DELTA_RULE_SEPARATE),),
     ignored_weights=HYBRIDS["qwen3_next"].ignored_weights,
-    gguf=None,
     tiny_config=TINY_GROUPED | TINY_DELTA_RULE,
 )
 
@@ -221,13 +200,13 @@ HYBRIDS["qwen3_5_moe_text"] = replace(
     HYBRIDS["qwen3_next"],
     name="Qwen3.5-MoE",
     architectures=("Qwen3_5MoeForCausalLM",),
-    base_class="Qwen3_5MoeTextModel",
+    base_classes=("Qwen3_5MoeTextModel",),
     config_keys=ConfigKeys(
         epsilon="rms_norm_eps",
-        sizes={"d_mlp": "moe_intermediate_size"},
+        sizes={"d_mlp": "moe_intermediate_size", "d_shared": "shared_expert_intermediate_size"},
         certified_values=QWEN3_5_CERTIFIED,
     ),
-    routed=Routed(shared_width_key=SHARED_WIDTH_KEY, stacked_experts=STACKED_EXPERTS),
+    routed=True,
     attentions=(_with_delta_rule(ROUTED_PARTS | SHARED_EXPERT_PARTS, DELTA_RULE_SEPARATE),),
 )
 
@@ -293,7 +272,6 @@ HYBRIDS["bamba"] = replace(
         ),
     ),
     final_norm="final_layernorm",
-    gguf=None,
     tiny_config=TINY_GROUPED | TINY_TOKENS | TINY_STATE_SPACE | {"attn_layer_indices": [1]},
 )
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from probe.model.architectures.blocks import (
     HOOKS_WITHOUT_FIRST_NORM,
+    NO_RESID_MID_HOOK,
     SANDWICH_NORMS,
     TINY_GROUPED,
     TINY_SCALES,
@@ -20,20 +21,8 @@ from probe.model.architectures.blocks import (
 from probe.model.architectures.family import (
     ConfigKeys,
     Family,
-    GgufKeys,
     with_bias,
     without,
-)
-from probe.model.architectures.gguf_keys import (
-    GGUF_HEAD_SIZES,
-    GGUF_LLAMA_NUMBERS,
-    GGUF_NO_EFFECT,
-    GGUF_NO_EFFECT_BUT_YARN,
-    GGUF_ROTARY_NUMBERS,
-    GGUF_WINDOW_NUMBERS,
-    LLAMA_LIKE_GGUF,
-    LLAMA_LIKE_GGUF_WITH_WINDOW,
-    gguf_yarn,
 )
 
 LLAMAS: dict[str, Family] = {}
@@ -57,14 +46,6 @@ UNGATED_PARTS = without(LLAMA_PARTS, "gate", "up") | {"in": ("mlp.up_proj", "d_m
 ATTENTION_BIAS = {"attention_bias": "qkvo"}
 
 
-LLAMA_GGUF = GgufKeys(
-    architecture="llama",
-    number_keys=GGUF_LLAMA_NUMBERS,
-    certified_values=GGUF_NO_EFFECT,
-    unread_keys=(*GGUF_HEAD_SIZES, "tensor_data_layout"),
-    adjacent_pair_roles=("q", "k"),
-)
-
 LLAMAS["llama"] = Family(
     name="Llama",
     kind="decoder",
@@ -84,7 +65,6 @@ LLAMAS["llama"] = Family(
     final_norm="norm",
     d_head_is_independent=True,
     ignored_weights=("*.rotary_emb.inv_freq",),
-    gguf=LLAMA_GGUF,
     tiny_config=TINY_GROUPED | {"head_dim": 6},
 )
 
@@ -97,8 +77,21 @@ LLAMAS["mistral"] = replace(
         certified_values={"layer_types": (None,)},
         window="sliding_window",
     ),
-    gguf=None,
     tiny_config={**LLAMAS["llama"].tiny_config, "sliding_window": 5},
+)
+
+LLAMAS["ministral3"] = replace(
+    LLAMAS["mistral"],
+    name="Ministral 3",
+    architectures=("Ministral3ForCausalLM",),
+    tiny_config=TINY_GROUPED
+    | TINY_TOKENS
+    | {
+        "head_dim": 6,
+        "max_position_embeddings": 80,
+        "rope_parameters": TINY_YARN
+        | {"original_max_position_embeddings": 40, "llama_4_scaling_beta": 0.5},
+    },
 )
 
 LLAMAS["phi3"] = replace(
@@ -119,7 +112,6 @@ LLAMAS["phi3"] = replace(
             fused_qkv="by role",
         ),
     ),
-    gguf=replace(LLAMA_LIKE_GGUF_WITH_WINDOW, architecture="phi3"),
     tiny_config=TINY_GROUPED | TINY_TOKENS,
 )
 
@@ -134,7 +126,6 @@ LLAMAS["smollm3"] = replace(
         biases=ATTENTION_BIAS,
     ),
     d_head_is_independent=False,
-    gguf=replace(LLAMA_GGUF, architecture="smollm3"),
     tiny_config=TINY_GROUPED | TINY_TOKENS | {"no_rope_layers": [1, 0]},
 )
 
@@ -153,17 +144,6 @@ LLAMAS["granite"] = replace(
             "logits": "logits_scaling",
         },
     ),
-    gguf=replace(
-        LLAMA_GGUF,
-        architecture="granite",
-        number_keys=GGUF_LLAMA_NUMBERS
-        | {
-            "attention.scale": "attention_multiplier",
-            "embedding_scale": "embedding_multiplier",
-            "residual_scale": "residual_multiplier",
-            "logit_scale": "logits_scaling",
-        },
-    ),
     tiny_config=TINY_GROUPED | TINY_TOKENS | TINY_SCALES,
 )
 
@@ -180,16 +160,6 @@ LLAMAS["stablelm"] = replace(
     in_float32=("softmax",),
     attentions=(decoder_stack(with_bias(LLAMA_PARTS, "norm", "norm_mlp")),),
     d_head_is_independent=False,
-    gguf=GgufKeys(
-        architecture="stablelm",
-        number_keys=GGUF_ROTARY_NUMBERS
-        | {
-            "attention.layer_norm_epsilon": "layer_norm_eps",
-            "use_parallel_residual": "use_parallel_residual",
-        },
-        certified_values=GGUF_NO_EFFECT,
-        unread_keys=GGUF_HEAD_SIZES,
-    ),
     tiny_config=TINY_GROUPED | TINY_TOKENS,
 )
 
@@ -211,13 +181,6 @@ LLAMAS["starcoder2"] = replace(
     gated_mlp=False,
     in_float32=("softmax",),
     attentions=(decoder_stack(with_bias(STARCODER2_PARTS, *STARCODER2_PARTS)),),
-    # GGUF has no key for the window, so a model from a GGUF file has no window.
-    gguf=GgufKeys(
-        architecture="starcoder2",
-        number_keys=GGUF_ROTARY_NUMBERS | {"attention.layer_norm_epsilon": "norm_epsilon"},
-        certified_values=GGUF_NO_EFFECT,
-        unread_keys=GGUF_HEAD_SIZES,
-    ),
     tiny_config=TINY_GROUPED | TINY_TOKENS | {"sliding_window": 5},
 )
 
@@ -227,12 +190,6 @@ LLAMAS["arcee"] = replace(
     architectures=("ArceeForCausalLM",),
     gated_mlp=False,
     attentions=(decoder_stack(UNGATED_PARTS),),
-    gguf=replace(
-        LLAMA_GGUF,
-        architecture="arcee",
-        number_keys=GGUF_LLAMA_NUMBERS | gguf_yarn("rope_scaling"),
-        certified_values=GGUF_NO_EFFECT_BUT_YARN,
-    ),
 )
 
 LLAMAS["seed_oss"] = replace(
@@ -244,7 +201,6 @@ LLAMAS["seed_oss"] = replace(
         certified_values={"mlp_bias": (False,)},
         biases={"attention_bias": "qkv", "attention_out_bias": "o"},
     ),
-    gguf=replace(LLAMA_LIKE_GGUF, architecture="seed_oss"),
 )
 
 LLAMAS["ernie4_5"] = replace(
@@ -254,7 +210,6 @@ LLAMAS["ernie4_5"] = replace(
     config_keys=ConfigKeys(epsilon="rms_norm_eps", certified_values={"use_bias": (False,)}),
     rotary_adjacent_pairs=True,
     in_float32=("norm", "rotation", "softmax"),
-    gguf=replace(LLAMA_LIKE_GGUF, architecture="ernie4_5"),
     tiny_config={**LLAMAS["llama"].tiny_config, **TINY_TOKENS},
 )
 
@@ -272,7 +227,6 @@ LLAMAS["helium"] = replace(
     in_float32=("norm", "gain", "rotated", "softmax"),
     adapter_rounds_differently=True,
     d_head_is_independent=False,
-    gguf=None,
     tiny_config=TINY_GROUPED | {"head_dim": 8},
     # TransformerLens has no adapter for Helium, whose modules and rotary pairs are ERNIE 4.5's.
     adapter="Ernie4_5ForCausalLM",
@@ -294,16 +248,6 @@ LLAMAS["nemotron"] = replace(
     gated_mlp=False,
     in_float32=("softmax",),
     attentions=(decoder_stack(NEMOTRON_PARTS),),
-    gguf=GgufKeys(
-        architecture="nemotron",
-        number_keys=GGUF_ROTARY_NUMBERS
-        | {
-            "attention.layer_norm_epsilon": "norm_eps",
-            "attention.layer_norm_rms_epsilon": "norm_eps",
-        },
-        certified_values=GGUF_NO_EFFECT,
-        unread_keys=GGUF_HEAD_SIZES,
-    ),
     tiny_config=TINY_GROUPED | TINY_TOKENS,
 )
 
@@ -318,12 +262,6 @@ LLAMAS["jais2"] = replace(
     ),
     norm_adds_one=False,
     attentions=(decoder_stack(with_bias(NEMOTRON_PARTS, "in", "out")),),
-    gguf=GgufKeys(
-        architecture="jais2",
-        number_keys=GGUF_ROTARY_NUMBERS | {"attention.layer_norm_epsilon": "layer_norm_eps"},
-        certified_values=GGUF_NO_EFFECT,
-        unread_keys=GGUF_HEAD_SIZES,
-    ),
 )
 
 GLM_PARTS = without(LLAMA_PARTS, "gate", "up") | {
@@ -340,9 +278,6 @@ LLAMAS["glm"] = replace(
     in_float32=("norm", "rotated", "softmax"),
     adapter_rounds_differently=True,
     attentions=(decoder_stack(GLM_PARTS),),
-    # llama.cpp's converter ignores the epsilon and the context length of a GLM config, so a GGUF
-    # file states other ones.
-    gguf=None,
     tiny_config=TINY_GROUPED | TINY_TOKENS | {"head_dim": 12},
 )
 
@@ -361,7 +296,6 @@ LLAMAS["glm4"] = replace(
             norms_writes=True,
         ),
     ),
-    gguf=replace(LLAMA_LIKE_GGUF, architecture="glm4"),
 )
 
 
@@ -382,7 +316,6 @@ LLAMAS["olmo2"] = replace(
             hooks=HOOKS_WITHOUT_FIRST_NORM,
         ),
     ),
-    gguf=replace(LLAMA_LIKE_GGUF, architecture="olmo2"),
     tiny_config=TINY_GROUPED | TINY_TOKENS,
 )
 
@@ -396,28 +329,6 @@ LLAMAS["olmo3"] = replace(
         window="sliding_window",
         layer_types="layer_types",
     ),
-    gguf=replace(
-        LLAMA_LIKE_GGUF,
-        architecture="olmo2",
-        recognised_by="attention.sliding_window",
-        number_keys={
-            **GGUF_WINDOW_NUMBERS,
-            "rope.freq_base": (
-                "rope_parameters.full_attention.rope_theta",
-                "rope_parameters.sliding_attention.rope_theta",
-            ),
-            "rope.freq_base_swa": "rope_parameters.sliding_attention.rope_theta",
-            **gguf_yarn("rope_parameters.full_attention"),
-        },
-        layer_lists={
-            "attention.sliding_window_pattern": (
-                "layer_types",
-                "sliding_attention",
-                "full_attention",
-            )
-        },
-        certified_values=without(GGUF_NO_EFFECT_BUT_YARN, "attention.sliding_window"),
-    ),
     tiny_config=TINY_GROUPED
     | TINY_TOKENS
     | {
@@ -427,5 +338,60 @@ LLAMAS["olmo3"] = replace(
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
             "full_attention": TINY_YARN,
         },
+    },
+)
+
+LLAMAS["exaone4"] = replace(
+    LLAMAS["olmo2"],
+    name="EXAONE 4",
+    architectures=("Exaone4ForCausalLM",),
+    config_keys=ConfigKeys(
+        epsilon="rms_norm_eps",
+        window="sliding_window",
+        layer_types="layer_types",
+        rotates_local_layers_only=True,
+    ),
+    attentions=(
+        decoder_stack(
+            without(LLAMA_PARTS, "norm", "norm_mlp")
+            | SANDWICH_NORMS
+            | qk_norms("d_head", "d_head"),
+            norms_writes=True,
+            hooks=HOOKS_WITHOUT_FIRST_NORM,
+        ),
+    ),
+    tiny_config=TINY_GROUPED
+    | TINY_TOKENS
+    | {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]},
+)
+
+LLAMAS["cohere2"] = replace(
+    LLAMAS["llama"],
+    name="Cohere 2",
+    architectures=("Cohere2ForCausalLM",),
+    config_keys=ConfigKeys(
+        epsilon="layer_norm_eps",
+        biases=ATTENTION_BIAS,
+        window="sliding_window",
+        layer_types="layer_types",
+        scales={"unembed": "logit_scale"},
+        rotates_local_layers_only=True,
+    ),
+    norm="LayerNorm",
+    outer_biases=False,
+    parallel_attn_mlp=True,
+    rotary_adjacent_pairs=True,
+    in_float32=("rotated", "softmax"),
+    adapter_rounds_differently=True,
+    d_head_is_independent=False,
+    attentions=(
+        decoder_stack(without(LLAMA_PARTS, "norm_mlp"), unreliable_hooks=NO_RESID_MID_HOOK),
+    ),
+    tiny_config=TINY_GROUPED
+    | TINY_TOKENS
+    | {
+        "sliding_window": 5,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "logit_scale": 0.3,
     },
 )

@@ -10,9 +10,6 @@ from probe.model.architectures.blocks import (
     qk_norms,
 )
 from probe.model.architectures.family import ConfigKeys, Family, with_bias
-from probe.model.architectures.gguf_keys import (
-    LLAMA_LIKE_GGUF,
-)
 from probe.model.architectures.llama import ATTENTION_BIAS, LLAMA_PARTS, LLAMAS
 
 QWENS: dict[str, Family] = {}
@@ -25,7 +22,6 @@ QWENS["qwen2"] = replace(
         epsilon="rms_norm_eps", window="sliding_window", layer_types="layer_types"
     ),
     attentions=(decoder_stack(with_bias(LLAMA_PARTS, "q", "k", "v")),),
-    gguf=replace(LLAMA_LIKE_GGUF, architecture="qwen2"),
     tiny_config=TINY_GROUPED,
 )
 
@@ -40,5 +36,4 @@ QWENS["qwen3"] = replace(
         layer_types="layer_types",
     ),
     attentions=(decoder_stack(LLAMA_PARTS | qk_norms("d_head", "d_head")),),
-    gguf=replace(LLAMA_LIKE_GGUF, architecture="qwen3"),
 )

@@ -11,7 +11,6 @@ from probe.model.architectures.family import (
     Attention,
     ConfigKeys,
     Family,
-    GgufKeys,
     without,
 )
 
@@ -103,21 +102,6 @@ T5S["t5"] = Family(
         "decoder.embed_tokens.weight",
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
     ),
-    # No metadata key states how far the buckets of relative positions reach. They reach 128 tokens,
-    # as in every published T5.
-    gguf=GgufKeys(
-        architecture="t5",
-        number_keys={
-            "decoder_block_count": "num_decoder_layers",
-            "context_length": "n_positions",
-            "attention.key_length": "d_kv",
-            "attention.relative_buckets_count": "relative_attention_num_buckets",
-            "attention.layer_norm_epsilon": "layer_norm_epsilon",
-            "decoder_start_token_id": "decoder_start_token_id",
-        },
-        unread_keys=("attention.value_length", "attention.layer_norm_rms_epsilon"),
-        settings_by_tensor={"enc.blk.0.ffn_gate.weight": {"feed_forward_proj": "gated-gelu"}},
-    ),
     tiny_config={
         "vocab_size": 400,
         "num_layers": 2,
@@ -134,5 +118,4 @@ T5S["mt5"] = replace(
     T5S["t5"],
     name="mT5",
     architectures=("MT5ForConditionalGeneration",),
-    gguf=None,
 )

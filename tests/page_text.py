@@ -11,10 +11,10 @@ import altair as alt
 from example_study import make_study
 from jinja2 import nodes
 
-from probe.claims import rows_by_word, worst_first
+from probe.claims import rows_by_word
 from probe.pages import report, sections
 from probe.pages.folder import made_by
-from probe.pages.html import environment, facts_of, texts
+from probe.pages.html import environment, facts_of, texts, worst_first
 from probe.pages.verdicts import with_reasons
 from probe.results.frames import without_rows
 

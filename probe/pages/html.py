@@ -25,9 +25,9 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 import probe.experiments
-from probe import charts, claims
+from probe import charts
 from probe.charts import palette, themed
-from probe.claims import Frames
+from probe.claims import Frames, cues, heads, senses, sentences, sets, survey
 from probe.experiments.beside_nouns import TOO_FEW_NOUNS
 from probe.experiments.material import LATE
 from probe.experiments.run import LEADERS
@@ -100,7 +100,8 @@ def environment(*folders: str | Path) -> Environment:
         bytecode_cache=_COMPILED,
     )
     of_experiments = [getattr(room, "FILTERS", ()) for room in every_experiment().values()]
-    templates.filters |= dict(getmembers(claims, isfunction))
+    for rules in (cues, heads, senses, sentences, sets, survey):
+        templates.filters |= dict(getmembers(rules, isfunction))
     templates.filters |= {each.__name__: each for each in chain(FILTERS, *of_experiments)}
     templates.filters["listed"] = lambda items: listed(list(items))
     templates.tests["measured"] = pd.notna
@@ -160,6 +161,11 @@ def in_rows(columns: Iterable[Mapping[str, str]]) -> dict[str, list[str]]:
     labels = dict.fromkeys(label for column in columns for label in column)
     rows = {label: [column.get(label, "") for column in columns] for label in labels}
     return {label: values for label, values in rows.items() if any(values)}
+
+
+def worst_first(certificate: pd.DataFrame) -> pd.DataFrame:
+    """The comparisons of a certificate, the one with the largest error first."""
+    return certificate.sort_values("error", ascending=False, kind="stable")
 
 
 def where(rows: pd.DataFrame, **values: object) -> pd.DataFrame:
@@ -249,6 +255,7 @@ FILTERS = (
     texts,
     together,
     where,
+    worst_first,
     with_further,
     with_interval,
 )

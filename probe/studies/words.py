@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from probe.claims import named
+from probe.claims.heads import named
 from probe.errors import InputError, ModelError
 from probe.experiments.material import Material, SensePairSplits
 from probe.experiments.measure import READING, proceed, start, unfinished

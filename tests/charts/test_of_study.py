@@ -12,7 +12,7 @@ import probe
 from probe.charts.of_study import StudyCharts
 from probe.charts.palette import of_word
 from probe.errors import InputError
-from probe.results.tables import StudyTables, SurveyTables, Table
+from probe.results.tables import StudyTables, SurveyTables, TableAttribute
 
 pytestmark = pytest.mark.usefixtures("no_rows_of_a_table")
 

@@ -22,7 +22,10 @@ NAMES = [name for name, _ in inspect.getmembers(StudyCharts, inspect.isfunction)
 
 def tables_of(kind: type) -> set[str]:
     return {
-        name for each in kind.__mro__ for name, value in vars(each).items() if type(value) is Table
+        name
+        for each in kind.__mro__
+        for name, value in vars(each).items()
+        if type(value) is TableAttribute
     }
 
 

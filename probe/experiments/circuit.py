@@ -257,6 +257,33 @@ def _beside_nouns(
     )
 
 
+# What the columns mean that only the tables of this experiment have.
+COLUMNS = {
+    "effect": Column("mean of denoise and noise", "fraction of the sense gap"),
+    "sender_layer": Column("block of the sender, counted from 0. Missing for the embeddings."),
+    "sender_head": Column(
+        "attention head of the sender. Missing for an MLP and for the embeddings."
+    ),
+    "sender_pos": Column(
+        "position of the sender: cue, cue + 1 for the first token after it, and so on, or word"
+    ),
+    "receiver_layer": Column("block of the receiver, counted from 0"),
+    "receiver_head": Column("attention head of the receiver. Missing for an MLP."),
+    "receiver_pos": Column("position of the receiver, named like sender_pos"),
+    "channel": Column(
+        "the receiver's input: the query, key or value of a head, or the input of an MLP"
+    ),
+    "fraction": Column(
+        "how much of the effect of swapping the receiver the edge alone causes. 1 is all of it.",
+        "fraction of the receiver's swap",
+    ),
+    "composition": Column(
+        "composition score of the two heads of an edge, from their weights alone and without any "
+        "text: how much of the sender's output the receiver can read. Missing if an end is not a "
+        "head.",
+        "0 to 1",
+    ),
+}
 TABLES = {
     "positions": Table(
         "effects of single positions: swaps of the residual stream, attention, MLP and top heads, "
@@ -802,7 +829,7 @@ def _edges(by_group: Sequence[GroupEdges], runs: PairRuns, seed: int) -> "xr.Dat
             "sense_a": ("", sense_a),
             "sense_b": ("", sense_b),
         },
-        more=MORE,
+        more=MORE | COLUMNS,
     )
 
 

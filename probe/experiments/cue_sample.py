@@ -45,6 +45,26 @@ def summaries(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
     return rows(record, data.drop_dims(["cue", "top_head"]))
 
 
+# What the columns mean that only the tables of this experiment have.
+COLUMNS = {
+    "seen": Column(
+        "whether the cue, in any form, occurs in the texts to which the axis was fitted"
+    ),
+    "coordinate_sd": Column(
+        "standard deviation of the sense coordinate over the frames", "fraction of the sense gap"
+    ),
+    "beginnings": Column(
+        "number of tokens of letters that were left out because they begin longer words: the "
+        "model predicts with a probability above 1/2 that the word continues",
+        "count",
+    ),
+    "reliability": Column(
+        "split-half reliability of the sense coordinate over frames: the correlation over cues "
+        "between the means of two halves of the frames, mean over all halvings, extrapolated to "
+        "all frames",
+        "-1 to 1",
+    ),
+}
 TABLES = {
     "cue_sample": Table(
         "a sample of the vocabulary as the cue: how far each word moves the ambiguous word, and "

@@ -24,6 +24,7 @@ from probe.experiments.columns import (
     key_of,
     listed,
     rows,
+    with_ends,
 )
 from probe.experiments.design import (
     Pairs,
@@ -208,6 +209,143 @@ def of_mixers(record: WordRecord, data: "Mapping[str, xr.Dataset]") -> pd.DataFr
     return rows(record, data[MIXED]) if MIXED in data else pd.DataFrame()
 
 
+# What the columns mean that only the tables of this experiment have.
+COLUMNS = {
+    "auroc_low": Column("lower end of the 95 % bootstrap interval of auroc", "0 to 1"),
+    "auroc_high": Column("upper end of the 95 % bootstrap interval of auroc", "0 to 1"),
+    "hedges_g": Column("the same separation in pooled standard deviations", "standard deviations"),
+    **with_ends(
+        "direct",
+        Column("D, the head's direct write along the sense axis", "fraction of the sense gap"),
+    ),
+    "denoise": Column(
+        "R_dn, the part of the gap that is restored when B takes A's head output",
+        "fraction of the sense gap",
+    ),
+    "noise": Column(
+        "R_ns, the part of the gap that is lost when A takes B's head output",
+        "fraction of the sense gap",
+    ),
+    **with_ends("swap", Column("(R_dn + R_ns) / 2, the swap effect", "fraction of the sense gap")),
+    "same_sense": Column(
+        "effect of a donor of the same sense, which net subtracts from swap",
+        "fraction of the sense gap",
+    ),
+    "added_after": Column(
+        "swap - direct: the change that later layers add to the head's write. Negative if they "
+        "remove it or compensate for it.",
+        "fraction of the sense gap",
+    ),
+    "p_auroc": Column(
+        "max-T p of the separation, corrected for every head and pair of senses of the word",
+        "0 to 1",
+    ),
+    "q_auroc": Column("false discovery rate of the separation (Benjamini-Hochberg)", "0 to 1"),
+    "p_swap": Column(
+        "max-T p of the swap effect minus the effect of a same-sense donor, corrected for every "
+        "head and pair of senses of the word",
+        "0 to 1",
+    ),
+    "q_swap": Column("false discovery rate of the swap effect (Benjamini-Hochberg)", "0 to 1"),
+    "attention_cue": Column("mean attention of the head from the word to its cue", "0 to 1"),
+    "attention_previous": Column(
+        "mean attention of the head from the word to the token before it. This token is the cue "
+        "if the cue directly precedes the word; attention_cue and attention_previous can then sum "
+        "to more than 1.",
+        "0 to 1",
+    ),
+    "verdict": Column(
+        "the verdict on the head: resolver, mover, position-explained, confounded, opposes, "
+        "backup, erased, unread, suggestive, separates or none"
+    ),
+    "rank": Column(
+        "rank by swap - same_sense. 1 is the largest. Missing if there is no significant gap."
+    ),
+    "rank_low": Column("best rank within the 95 % bootstrap interval"),
+    "rank_high": Column("worst rank within the 95 % bootstrap interval"),
+    "net_low": Column(
+        "lower end of the 95 % bootstrap interval of net", "fraction of the sense gap"
+    ),
+    "net_high": Column(
+        "upper end of the 95 % bootstrap interval of net", "fraction of the sense gap"
+    ),
+    "next_token": Column(
+        "net effect of the swap on the logits of the next token, as a fraction of their "
+        "difference between the senses",
+        "fraction of the gap in the next token",
+    ),
+    "p_next_token": Column(
+        "max-T p of next_token, corrected for every head and pair of senses of the word", "0 to 1"
+    ),
+    "continuation": Column(
+        "net effect of the swap on the lexicon's continuations, right after the word: the mean "
+        "logit of the continuations of the first sense minus that of the second, as a fraction of "
+        "its difference between the senses",
+        "fraction of the gap in the continuations",
+    ),
+    "p_continuation": Column(
+        "max-T p of continuation, corrected for every head and pair of senses of the word. "
+        "Missing without a significant difference between the senses.",
+        "0 to 1",
+    ),
+    "read_depth": Column("number of blocks after which the head's effect is read", "blocks"),
+    "write_nouns": Column(
+        "how far the head's own write moves nouns in the word's place, right after the head's "
+        "layer",
+        "fraction of the word's gap",
+    ),
+    **with_ends(
+        "write_more",
+        Column(
+            "how far the head's own write moves the word minus nouns, right after the head's layer",
+            "fraction of the word's gap",
+        ),
+    ),
+    "p_more_write": Column("p of write_more, like p_more. A resolver needs both.", "0 to 1"),
+    "write_more_word_axis": Column(
+        "write_more, with the nouns read along the word's axis", "fraction of the word's gap"
+    ),
+    "write_more_length": Column(
+        "write_more, with lengths of the head's writes in place of movements along an axis",
+        "fraction of the word's gap",
+    ),
+    "p_opposes": Column(
+        "max-T p of a swap effect in the wrong direction, corrected for every head and pair of "
+        "senses of the word",
+        "0 to 1",
+    ),
+    "net_near": Column(
+        "net over the sentences with the cue next to the word", "fraction of the sense gap"
+    ),
+    "net_far": Column(
+        "net over the sentences with the cue further away", "fraction of the sense gap"
+    ),
+    "attention_next": Column(
+        "mean attention from the word to the token after it; 0 in a causal model", "0 to 1"
+    ),
+    "stands_in": Column(
+        "extra effect of swapping the head together with the head that it backs up: the joint "
+        "effect minus the two separate effects",
+        "fraction of the sense gap",
+    ),
+    "p_stands_in": Column("max-T p of stands_in", "0 to 1"),
+    "stands_in_layer": Column("layer of the head that it backs up"),
+    "stands_in_head": Column("number of the head that it backs up"),
+    "misplaced": Column(
+        "1 if the position of the word or its cue, or the text's length, also separates the "
+        "senses, otherwise 0"
+    ),
+    "untrained": Column("1 if an untrained model also separates the senses, otherwise 0"),
+    "attention_itself": Column(
+        "mean attention of the head from the word to the word itself, i.e. to what its position "
+        "already holds",
+        "0 to 1",
+    ),
+    "resolves": Column(
+        "number of the word's pairs of senses in which the head is a resolver", "count"
+    ),
+    "of": Column("number of measured pairs of senses", "count"),
+}
 TABLES = {
     "heads": Table(
         "every head for every pair of senses: separation, effects, attention, rank",
@@ -678,4 +816,4 @@ def _by_pair(effects: Swaps) -> dict[str, tuple[str, Any]]:
 
 def _dataset(variables: Mapping[str, tuple[str, Any]], senses: Sequence[str] = ()) -> "xr.Dataset":
     coordinates = {name: ("", sense) for name, sense in zip(KEYS[1:], senses)}
-    return dataset(TABLES, variables, coordinates=coordinates, more=MORE)
+    return dataset(TABLES, variables, coordinates=coordinates, more=MORE | COLUMNS)

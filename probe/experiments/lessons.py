@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from probe.experiments.columns import Table, as_elsewhere, listed, rows
+from probe.experiments.columns import Column, Table, as_elsewhere, listed, rows
 from probe.experiments.observe import Observation, SenseAxes
 from probe.experiments.run import WordRun
 from probe.model.model import Model
@@ -36,6 +36,20 @@ SENTENCE = (
     *("text", "word", "sense", "start", "end"),
     *("cue", "cue_start", "cue_end", "cue_after", "note"),
 )
+# What the columns mean that only the tables of this experiment have.
+COLUMNS = {
+    "cue_after": Column("whether the cue comes after the word"),
+    "note": Column("what the sentence is used for"),
+    "reads_as": Column(
+        "the sense whose mean is nearest to the word's vector. Missing if the cue comes after the "
+        "word."
+    ),
+    "difference": Column(
+        "largest change of any head's ΔE at the word when everything after the word is removed, "
+        "relative to the largest ΔE",
+        "relative",
+    ),
+}
 TABLES = {
     "showcase": Table(
         "the sentences that introductions use",

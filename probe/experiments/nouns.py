@@ -110,6 +110,15 @@ def of_nouns(record: WordRecord, data: "Mapping[str, xr.Dataset]") -> pd.DataFra
 
 
 STREAM = "residual stream"
+# What the columns mean that only the tables of this experiment have.
+COLUMNS = {
+    "noun": Column("the noun in the word's place. In the rows of the word, the word itself."),
+    "shared_axis": Column(
+        "distance between the senses with the noun in the word's place, along the word's axis",
+        "fraction of the word's gap",
+    ),
+    "sentences": Column("sentences used for fitting or testing", "count"),
+}
 TABLES = {
     "controls": Table(
         "unambiguous nouns in the word's place: how far they change with the same contexts, by "
@@ -312,12 +321,12 @@ def _with_comparisons(
             over_senses |= joined([each for each in of_gap if each is not None])
     both = by_number(
         [
-            each if each is None else each.assign(dataset(TABLES, variables, more=MORE))
+            each if each is None else each.assign(dataset(TABLES, variables, more=MORE | COLUMNS))
             for each, variables in zip(results, columns, strict=True)
         ]
     )
     if over_senses:
-        both[ALL] = dataset(TABLES, _variables(over_senses), more=MORE)
+        both[ALL] = dataset(TABLES, _variables(over_senses), more=MORE | COLUMNS)
     return both
 
 
@@ -514,7 +523,7 @@ def put_in_place(
         "why_unused": ("unused", np.array([*reasons.values()], dtype=str)),
     }
     names = {"noun": ("noun", np.array(nouns, dtype=str)), "measure": ("measure", MEASURES)}
-    result = dataset(TABLES, variables, coordinates=names, more=MORE)
+    result = dataset(TABLES, variables, coordinates=names, more=MORE | COLUMNS)
     return result, tuple(run for run in runs if run.in_place.pairs)
 
 

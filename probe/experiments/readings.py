@@ -43,6 +43,36 @@ def of_sentences(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
     return frame.assign(sense=sentences.sense.values, text=sentences.text.values)
 
 
+# What the columns mean that only the tables of this experiment have.
+COLUMNS = {
+    "pos": Column(
+        "position of the token that a head read this from, counted from 0. Missing for a "
+        "component that is not a head."
+    ),
+    "piece": Column("the characters of the token, with its leading space"),
+    "contribution": Column(
+        "the component's write along the sense axis, positive toward the first sense. In the "
+        "table decomposition it is measured from the component's write halfway between the "
+        "senses.",
+        "fraction of the sense gap",
+    ),
+    "role": Column("role of the token: the cue, the word itself, or context"),
+    "token": Column(
+        "that position with its token. After the first block, the vector there holds more than "
+        "the token."
+    ),
+    "norm": Column("length of the component's write", "residual stream"),
+    "total": Column(
+        "sense coordinate of this sentence at the read-out layer. It is the sum of the "
+        "contributions.",
+        "fraction of the sense gap",
+    ),
+    "closing": Column(
+        "difference between the sum of the decomposition and the hooked residual stream, relative "
+        "to the stream's size",
+        "relative",
+    ),
+}
 TABLES = {
     "readings": Table(
         "what the top heads read and write on example sentences, token by token",

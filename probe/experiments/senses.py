@@ -85,6 +85,123 @@ def of_sentences(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
     return frame.join(columns).assign(right=frame["predicted"] == columns["sense"])
 
 
+# What the columns mean that only the tables of this experiment have.
+COLUMNS = {
+    "sentences_fit": Column(
+        "number of sentences of the two senses to which an axis was fitted: the smallest number "
+        "in any fold",
+        "count",
+    ),
+    "sentences_report": Column(
+        "number of sentences of the two senses that were tested, each held out once", "count"
+    ),
+    "pair_design": Column(
+        "how the pairs were formed. The two sentences of an aligned pair differ in the cue only. "
+        "Otherwise donors are drawn at random."
+    ),
+    "split_design": Column(
+        "how the tested sentences were separated from the sentences used for fitting"
+    ),
+    "tokens_of_word": Column(
+        "number of tokens of the word. The word is read at its last token.", "tokens"
+    ),
+    "causal": Column("whether the model reads only the text before a token"),
+    "gap_low": Column(
+        "lower end of the 95 % bootstrap interval of gap", "fraction of the sense gap"
+    ),
+    "gap_high": Column(
+        "upper end of the 95 % bootstrap interval of gap", "fraction of the sense gap"
+    ),
+    "gap_p": Column(
+        "p of the gap, corrected for all depths and adjusted for the pairs of senses of the word. "
+        "Heads are ranked only if p < .01.",
+        "0 to 1",
+    ),
+    "smallest_gap_p": Column(
+        "smallest p that the test of the gap can have with these pairs of cue words. Not below "
+        ".01 if they are too few, whatever the model does.",
+        "0 to 1",
+    ),
+    "gap_form": Column(
+        "the gap over the pairs of sentences with the word in its dictionary form",
+        "fraction of the fitted sense gap",
+    ),
+    "gap_other_forms": Column(
+        "the gap over the other pairs, e.g. with plurals. The comparison with nouns does not "
+        "cover these pairs.",
+        "fraction of the fitted sense gap",
+    ),
+    "next_token_p": Column(
+        "p that the logits of the next token differ between the senses. 1 for a model that "
+        "predicts no tokens.",
+        "0 to 1",
+    ),
+    "continuation_p": Column(
+        "p that the lexicon's continuations of the word's sense have the larger mean logit after "
+        "the word. Missing if the lexicon has no continuations.",
+        "0 to 1",
+    ),
+    "nuisance_p": Column(
+        "p that the position of the word, or the length of the text, differs between the senses",
+        "0 to 1",
+    ),
+    "negative_gaps": Column("pairs of sentences whose order on the axis is reversed", "count"),
+    "cue_words": Column(
+        "number of pairs of cue words, one of each sense, in the swapped sentences: the sample of "
+        "the tests. Without marked cues, the number of pairs of sentences.",
+        "count",
+    ),
+    "smallest_p": Column(
+        "smallest p that the swap test of a head can have with this number of pairs of cue words "
+        "and of permutations",
+        "0 to 1",
+    ),
+    "visible_d_pairs": Column(
+        "smallest swap effect that a test with this number of pairs of cue words detects in 80 % "
+        "of cases, in standard deviations over the pairs of cue words",
+        "standard deviations",
+    ),
+    "exploratory": Column("fewer than 50 sentences per sense, or fewer than 12 pairs of cue words"),
+    "ranked": Column("whether the gap is significant, so that heads were swapped and ranked"),
+    "largest_share": Column(
+        "the largest of these shares over the nouns", "fraction of the word's squared gap"
+    ),
+    "surprisal_nouns": Column("mean surprisal of the nouns in the word's place", "nats"),
+    "nouns_near": Column("number of nouns whose surprisal is within 2 nats of the word's", "count"),
+    "ambiguity_p_near": Column(
+        "p of the ambiguity gate among these nouns. Missing if there are fewer than 19.", "0 to 1"
+    ),
+    "sentences_not_compared": Column(
+        "number of sentences in which no noun could take the word's place, because the word is "
+        "not a noun in its dictionary form there or has different tokens",
+        "count",
+    ),
+    "not_compared": Column("why the ambiguity gate was not computed. Empty if it was."),
+    "label": Column("the depth in words"),
+    "low": Column(
+        "10 % of the sentences of this sense have a lower coordinate", "fraction of the sense gap"
+    ),
+    "high": Column(
+        "10 % of the sentences of this sense have a higher coordinate", "fraction of the sense gap"
+    ),
+    "form": Column("the word as it is written in the text, e.g. banks or mice"),
+    "frame": Column(
+        "the story from which the sentence was made. Nothing is tested on a frame to which it was "
+        "fitted."
+    ),
+    "pair": Column("name of an aligned pair. Sentences with the same name differ in the cue only."),
+    "cue_inferred": Column(
+        "whether the cue was inferred from the difference between the two sentences of a pair, "
+        "because the file marks none"
+    ),
+    "position": Column("position of the token at which the word is read, counted from 0"),
+    "predicted": Column(
+        "the nearest sense of the sentence at the read-out layer, held out. Missing if both "
+        "senses are equally near."
+    ),
+    "right": Column("whether predicted is the labelled sense"),
+    "words_before": Column("number of words before the word in the sentence", "count"),
+}
 TABLES = {
     "words": Table(
         "every word and pair of senses: sample sizes, read-out layer, gap and its tests",
@@ -307,7 +424,7 @@ def _arrays(run: WordRun, each: Prepared) -> "xr.Dataset":
             **{name: ("", p) for name, p in each.gates.items()},
         },
         coordinates={name: ("", sense) for name, sense in zip(KEYS[1:], sense.senses, strict=True)},
-        more=MORE,
+        more=MORE | COLUMNS,
     )
 
 

@@ -82,6 +82,18 @@ def drawn_sets(record: WordRecord, data: "xr.Dataset") -> pd.DataFrame:
 
 
 GAP = "fraction of the sense gap"
+# What the columns mean that only the tables of this experiment have.
+COLUMNS = {
+    "size": Column("number of heads in the set", "count"),
+    **with_ends(
+        "faithfulness",
+        Column(
+            "F, the share of the gap that the set keeps if all other heads have the donor's "
+            "value. 1 is all of it.",
+            "fraction of the sense gap",
+        ),
+    ),
+}
 TABLES = {
     "curves": Table(
         "sets of top heads: how much they restore together, and how much is lost without them",

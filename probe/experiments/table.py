@@ -13,8 +13,9 @@ An experiment is a module, and next to it a template of the same name if the pag
     SECONDS     how long it took once for *bank* in SmolLM2, for the progress bar
 
 and, if its template is a section of the page, the section's HEADING and TITLE. FILTERS are
-functions for its template. The first line of its docstring is its question. It depends only on the
-run and on the experiments that it needs, so a kept record can be continued in any order.
+functions for its template, and COLUMNS the meaning of columns that only its tables have. The first
+line of its docstring is its question. It depends only on the run and on the experiments that it
+needs, so a kept record can be continued in any order.
 """
 
 import pkgutil

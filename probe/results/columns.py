@@ -31,6 +31,8 @@ def of_experiments() -> Descriptions:
     tables = {}
     columns: dict[str, dict[str, str]] = {}
     for room in every_experiment().values():
+        own = getattr(room, "COLUMNS", {})
+        columns |= {name: described._asdict() for name, described in own.items()}
         for name, table in room.TABLES.items():
             tables[name] = table.holds
             columns |= {

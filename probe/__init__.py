@@ -9,8 +9,8 @@ data pass through them. A module imports only from its package and from packages
   notebook
 * text: sentences and their files, the lexicon, splits
 * stats: axes, resampling, permutation tests, verdicts, number formats
-* model: the table of architectures, loading, hooks, traces, the forward pass from scratch and the
-  batched one, the certificate, the decomposition of the residual stream
+* model: the table of architectures, loading, hooks, traces, the forward pass from raw weights that
+  swaps run, the certificate, the decomposition of the residual stream
 * patching: swaps of heads, sets, positions, edges, cross-attention: from tensors to tensors
 * experiments: the measurements of a word, as arrays
 * inference: the tests of the measurements

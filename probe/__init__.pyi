@@ -7,7 +7,7 @@ from .model.model import Model as Model
 from .model.check import certify as certify
 from .model.check import Certificate as Certificate
 from .model.parameters import count_parameters as count_parameters
-from .model.tokens import TargetText as TargetText
+from .model.variants import TargetText as TargetText
 from .model.tokens import prompt as prompt
 from .model.tokens import tokenize as tokenize
 from .model.trace import trace as trace

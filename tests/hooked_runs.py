@@ -1,18 +1,19 @@
 """Whole hooked forward passes under edits, and pairs of texts for them: the reference for every
 trace and path."""
 
+import plain_forward
 import pytest
 import torch
 from families import SINGLE, VARIANTS, each_family, family_model
 from handmade import random_model, tokens_of
 
-from probe.model import forward
+from probe.model import blocks
 from probe.model import hooks as hooked
 from probe.model.attention import repeat_kv
 from probe.model.check import RECURRENT
 from probe.model.load import read_weights
-from probe.model.tokens import TargetText
 from probe.model.trace import target_states
+from probe.model.variants import TargetText
 from probe.model.weights import read_stacks
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -304,10 +305,10 @@ class Plain:
                 repeat_kv(part.transpose(0, 1), self.model.config.n_heads)
                 for part in steps.values()
             )
-            bias = forward.position_bias(self.weights, q.shape[-2])
-            scores = forward.score(self.weights, self.weights.blocks[layer], q, k, bias)
+            bias = blocks.position_bias(self.weights, q.shape[-2])
+            scores = plain_forward.score(self.weights, self.weights.blocks[layer], q, k, bias)
             block = self.weights.blocks[layer]
-            pattern = forward.softmax(scores, block, self.model.config)
+            pattern = plain_forward.softmax(scores, block)
             self.cache[key] = pattern.to(v) @ v
         return self.cache[key][head, self.at + pos]
 
@@ -315,9 +316,8 @@ class Plain:
         """The output of the receiving MLP along the edge."""
         layer, pos = int(edge["receiver_layer"]), self.at + int(edge["sender_pos"])
         entered = self.inputs_after(side, edge)[self.reads][layer, pos]
-        return forward.mlp(self.weights.blocks[layer], entered, entered, self.model.config)[
-            "mlp_out"
-        ]
+        block = self.weights.blocks[layer]
+        return plain_forward.mlp(self.weights, block, entered, entered)["mlp_out"]
 
     def receiver_response(self, side, edge):
         """The receiver's response to the edge, and the quantity that it replaces: z of a head, or

@@ -34,7 +34,7 @@ from handmade import (
 
 from probe import Model, load, tokenize
 from probe.model.load import read_weights
-from probe.model.tokens import TargetText
+from probe.model.variants import TargetText
 
 HeadIndex = tuple[int, int]
 # About the number by which LayerNorm divides the word's vector once its sense is written.

@@ -46,7 +46,7 @@ from probe.experiments.centroids import (
     fit_centroids,
 )
 from probe.experiments.material import Material
-from probe.model.tokens import TargetText
+from probe.model.variants import TargetText
 from probe.model.weights import Weights
 from probe.patching.heads import swap_sets
 from probe.patching.inputs import target_texts

@@ -14,7 +14,8 @@ from probe.errors import InputError
 from probe.experiments.design import Pairs
 from probe.experiments.material import Material
 from probe.model.model import Model
-from probe.model.tokens import TargetText, positions_of_span, tokenize
+from probe.model.tokens import positions_of_span, tokenize
+from probe.model.variants import TargetText
 from probe.text import lexicon
 from probe.text.spans import WORD, plain
 

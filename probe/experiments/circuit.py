@@ -50,7 +50,7 @@ from probe.experiments.run import LEADERS, Run
 from probe.inference.nouns import PartComparison, compare_with_nouns, joined_parts
 from probe.inference.verdicts import PARTS, comparisons
 from probe.model.records import as_array
-from probe.model.tokens import TargetText
+from probe.model.variants import TargetText
 from probe.model.weights import Weights
 from probe.patching import positions
 from probe.patching.edges import (

@@ -28,16 +28,16 @@ from torch import Tensor
 
 from probe.errors import InputError
 from probe.experiments.observe import Observation, SenseAxes
-from probe.model import batched, forward
-from probe.model.batched import PositionTerms
+from probe.model import blocks, forward
+from probe.model.blocks import PositionTerms
 from probe.model.model import Model
-from probe.model.tokens import TargetText, ids_after, positions_of_span, tokenize
+from probe.model.tokens import ids_after, positions_of_span, tokenize
+from probe.model.variants import Step, TargetText, run_at_word
 from probe.model.weights import Weights
 from probe.patching.heads import in_batches, swap_heads
 from probe.patching.inputs import Texts
 from probe.patching.sets import HeadIndex
 from probe.patching.tokens import replace_tokens
-from probe.patching.variants import Step, run_at_word
 from probe.stats import resampling
 from probe.stats.axes import Axis
 from probe.stats.resampling import Array
@@ -321,8 +321,8 @@ def _read_heads(
         # The keys of the tokens that the texts share are stored once for several rows.
         earlier = step.past[0]
         keys = torch.cat([earlier.repeat_interleave(len(k) // len(earlier), 0), keys], dim=-2)
-    scores = batched.scores_at(run.weights, step.block, query, keys, at, run.terms)
-    pattern = batched.softmax_with_sinks(scores, step.block.sinks)
+    scores = blocks.scores_at(run.weights, step.block, query, keys, at, run.terms)
+    pattern = blocks.softmax_with_sinks(scores, step.block.sinks)
     at_cue = is_cue[:, None]
     attention = (pattern * at_cue).sum(-1)[:, heads]
     score = scores.masked_fill(~at_cue, -torch.inf).amax(-1)[:, heads]

@@ -45,12 +45,12 @@ from probe.experiments.design import Pairs, Readings, spread
 from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
 from probe.experiments.swaps import Effects
-from probe.model import attention, batched
-from probe.model.tokens import TargetText, in_order
+from probe.model import attention, blocks
+from probe.model.tokens import in_order
+from probe.model.variants import TargetText, run_texts
 from probe.model.weights import Weights
 from probe.patching.heads import swap_sets
 from probe.patching.inputs import Rows, target_texts
-from probe.patching.variants import run_texts
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
@@ -324,7 +324,7 @@ def head_part_z(
         batches.setdefault((len(recipient.ids), len(donor.ids)), []).append(row)
     parts: dict[str, list[Tensor]] = {}
     with torch.inference_mode():
-        terms = batched.position_terms(weights, max(map(max, batches)))
+        terms = blocks.position_terms(weights, max(map(max, batches)))
         for (length, donor_length), batch in batches.items():
             masks = {}
             for kind, (in_recipient, in_donor) in sides.items():
@@ -356,7 +356,7 @@ def _mask(weights: Weights, positions: Positions, rows: Sequence[int], length: i
 
 
 def _attended(
-    weights: Weights, texts: Sequence[TargetText], terms: batched.PositionTerms
+    weights: Weights, texts: Sequence[TargetText], terms: blocks.PositionTerms
 ) -> Iterator[Attended]:
     """The attention from the word of equally long texts, layer by layer."""
     at = torch.tensor([text.at for text in texts], device=weights.device)
@@ -369,10 +369,10 @@ def _attended(
             yield Attended(zeros[..., 0], zeros)
             continue
         q, k, v, gate = step.projected.map(lambda part: part[:, 0])
-        pattern = batched.pattern_at(weights, step.block, q[row, :, at], k, at, terms)
+        pattern = blocks.pattern_at(weights, step.block, q[row, :, at], k, at, terms)
         values = attention.repeat_kv(v, q.shape[1])
         if gate is not None:
-            values = batched.gated(values, gate[row, :, at].unsqueeze(-2))
+            values = blocks.gated(values, gate[row, :, at].unsqueeze(-2))
         yield Attended(pattern, values)
 
 

@@ -20,7 +20,6 @@ from functools import cached_property
 from probe.errors import InputError, nearest
 from probe.model.model import Model
 from probe.model.tokens import (
-    TargetText,
     Tokens,
     UnreadableWord,
     is_one_token,
@@ -29,6 +28,7 @@ from probe.model.tokens import (
     tokens_of,
     word_positions,
 )
+from probe.model.variants import TargetText
 from probe.stats.numbers import counted
 from probe.text import lexicon
 from probe.text.cues import infer_cues

@@ -24,9 +24,9 @@ from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.run import Run
 from probe.experiments.swaps import Swapped
 from probe.experiments.table import every_experiment
+from probe.model.kept_keys import keeping
 from probe.model.load import read_weights
 from probe.model.model import Model
-from probe.patching.kept_keys import keeping
 from probe.progress import Begin, Countdown, Progress, silent, unreported
 from probe.stats import axes
 from probe.stats.axes import SenseAtDepth

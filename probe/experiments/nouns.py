@@ -44,7 +44,7 @@ from probe.experiments.surprisal import surprisals
 from probe.experiments.swaps import Shifts, gaps, run_measured
 from probe.model.decomposition import norms_of, writes_of
 from probe.model.records import TargetStates
-from probe.model.tokens import TargetText
+from probe.model.variants import TargetText
 from probe.model.weights import Weights
 from probe.patching.heads import swap_sets
 from probe.patching.inputs import Rows

@@ -19,8 +19,8 @@ from probe.model import forward
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
-from probe.model.tokens import TargetText
 from probe.model.trace import target_states
+from probe.model.variants import TargetText
 from probe.model.weights import Weights
 from probe.stats import axes, resampling
 from probe.stats.axes import Axis, DepthSeparation, HeldOutAxes

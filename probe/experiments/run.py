@@ -11,12 +11,12 @@ from probe.experiments.options import Options
 from probe.experiments.prepare import Prepared
 from probe.experiments.record import SensePair, leading_heads
 from probe.experiments.swaps import PairEffects
+from probe.model.kept_keys import KeptKeys
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.trace import target_states
 from probe.model.weights import Weights
-from probe.patching.kept_keys import KeptKeys
 from probe.patching.sets import HeadIndex
 
 LEADERS = 3  # top heads of a word

@@ -7,8 +7,10 @@ model, weights              the record of a model and its sizes; the record of o
 config                      sizes and switches, from transformers' config object
 find, gguf, bridge, load    from a name to a checked Model
 tokens, records, trace      text to tokens; the contents of a trace; hooks to traces
-forward, batched, check     the forward from scratch; the batched one for swaps; the certificate
-                            that compares hooks with the forward from scratch
+blocks, forward, variants   the steps of one block; what comes before the first and after the
+                            last; the loop over blocks, also of runs with edits
+kept_keys                   keys and values before a word, kept while several runs need them
+check                       the certificate, which compares the hooked model with these
 decomposition, parameters   the residual stream as a sum and as words; the number of parameters
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probe.model import forward
+from probe.model import blocks, forward, variants
 from probe.model.bridge import plain_model
 from probe.model.model import ONE_THREAD, Config, Model, refuse
 from probe.model.objects import SAME, difference_of, numbers, positions_at_ends
@@ -113,11 +113,13 @@ def _from_weights(model: Model, ids: Sequence[int]) -> Tensor:
     stacks = read_stacks(model.weights, config, model.modules)
     if config.start_token is not None:
         target = [config.start_token, *ids]
-        memory = forward.encode(stacks, ids)
-        decoded = [forward.decode(stacks, target[: at + 1], memory) for at in positions]
-        return torch.stack([each.logits for each in decoded])
+        memory = variants.encode(stacks, ids)
+        decoded = [variants.decode(stacks, target[: at + 1], memory) for at in positions]
+        return torch.cat([each.logits for each in decoded])
     (weights,) = stacks.values()
-    for step in forward.run(weights, torch.tensor(ids, device=weights.device), weights.dtype):
-        last = step["resid_post"]
-    final = forward.final_norm(weights, last[positions])
+    terms = blocks.position_terms(weights, len(ids))
+    for step in variants.run_texts(weights, [ids], len(weights.blocks), terms):
+        last = step
+    [resid] = last.everywhere(last.resid_post)
+    final = forward.final_norm(weights, resid[positions])
     return forward.logits(weights, final) if config.has_lm_head else final

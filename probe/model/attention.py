@@ -1,9 +1,9 @@
 """Attention from its formulas: project, score, mask, softmax, mix, write.
 
 These are pure functions of tensors, without state and without a model. A page shows them as the
-formulas of each step. `probe.model.forward` runs them on raw weights in float64, to compare every
-quantity with the hooked model. The axis words are those of the whole project: `head pos query_pos
-key_pos d_head d_model`. Any number of leading axes (a batch, say) may come before them.
+formulas of each step, and runs them. A block (`probe.model.blocks`) runs them where torch has no
+faster function for the same formula. The axis words are those of the whole project: `head pos
+query_pos key_pos d_head d_model`. Any number of leading axes (a batch, say) may come before them.
 
 Sources: Vaswani et al. 2017 (attention); Elhage et al. 2021, A Mathematical Framework for
     Transformer Circuits (the per-head additive form); Ba et al. 2016 (LayerNorm); Zhang & Sennrich
@@ -153,30 +153,26 @@ def rotary_angles(positions: Tensor, frequencies: Tensor) -> Tensor:
     return (positions.float()[:, None] * frequencies).repeat(1, 2)
 
 
-def rotate(x: Tensor, angles: Tensor, length: float = 1.0) -> Tensor:
-    """Coordinates i and i + dims/2 of a query or key, rotated by their angle and scaled by
-    `length`. Coordinates beyond dims are unchanged.
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Coordinates i and i + dims/2 of a query or key, rotated by their angle.
 
-    `head pos d_head, pos dims -> head pos d_head`
+    `head pos dims, pos dims -> head pos dims`
+
+    cos, sin: of the angles; times a factor in a model that scales queries and keys
     """
-    dims = angles.shape[-1]
-    rotary = x[..., :dims]
     # (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), for the two halves x1 and x2
-    first, second = rotary.chunk(2, dim=-1)
+    first, second = x.chunk(2, dim=-1)
     quarter_turn = torch.cat([-second, first], dim=-1)
-    cos = (angles.cos() * length).to(x.dtype)
-    sin = (angles.sin() * length).to(x.dtype)
-    rotated = rotary * cos + quarter_turn * sin
-    return torch.cat([rotated, x[..., dims:]], dim=-1)
+    return x * cos + quarter_turn * sin
 
 
-def halves(x: Tensor, dims: int) -> Tensor:
-    """The first `dims` coordinates in the order 0 2 4 ... 1 3 5 ..., so that `rotate` rotates
-    GPT-J's pairs of adjacent coordinates. Shape unchanged.
+def halves(x: Tensor) -> Tensor:
+    """The coordinates in the order 0 2 4 ... 1 3 5 ..., so that `rotate` rotates GPT-J's pairs of
+    adjacent coordinates. Shape unchanged.
 
     A query and a key in the same order match as before.
     """
-    return torch.cat([x[..., :dims:2], x[..., 1:dims:2], x[..., dims:]], dim=-1)
+    return torch.cat([x[..., ::2], x[..., 1::2]], dim=-1)
 
 
 def sinusoids(n: int, d_model: int) -> Tensor:

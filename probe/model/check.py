@@ -1,11 +1,21 @@
 """The certificate: every quantity of the hooked model compared with the same quantity computed
-from the raw weights.
+from the raw weights, by the functions that swaps run.
 
-One side is TransformerLens's hooks on the running model. The other side is `probe.model.forward` in
-float64, on the checkpoint's tensors. Each layer starts from the stream that the hooks recorded at
-its entrance. That stream is compared with the end of the layer before, and for the first layer with
-the embedding of the token ids. So if all rows hold, every number of the stream follows from the
-ids. Errors are relative to the scale (largest absolute value) of their tensor: at most 1e-5 for a
+One side is TransformerLens's hooks on the running model. The other side is a block
+(`probe.model.blocks`) on the checkpoint's tensors, in float64. Each layer starts from the stream
+that the hooks recorded at its entrance. That stream is compared with the end of the layer before,
+and for the first layer with the embedding of the token ids. So if all rows hold, every number of
+the stream follows from the ids.
+
+Three more rows are about the way in which swaps run. `block` is the end of a block, run on the
+whole text by the loop of all swaps (`probe.model.variants`), once in float64 and once in the
+model's dtype. `block, kept keys` is the same at the last position, and at the last two, against the
+keys and values of the tokens before. `swap of L0H0` is a swap: z of one head at one word is that of
+another text, once by a hook and once as a variant of a run, and the stream at the word is compared
+after every block. A routed model in bfloat16 has none of these rows: after other roundings, a
+router may choose other experts.
+
+Errors are relative to the scale (largest absolute value) of their tensor: at most 1e-5 for a
 float32 model, 1e-12 for a float64 one. If the products that all numbers of a tensor sum cancel, the
 scale is a hundredth of their size. A hook that holds another quantity is replaced, and its row
 states this. The logits are also compared with plain Hugging Face.
@@ -14,31 +24,33 @@ A bfloat16 number has 8 significant bits, so a rounding has a relative error of 
 bfloat16, every quantity is computed in float64 from the bfloat16 weights and from the hooked
 quantities just before it: x from E, Q from x, scores from Q and K, and so on. At most eight
 roundings separate the two (a gated MLP: its norm, gate and up, activation, product, out, norm), so
-a row may differ by 8 x 2^-8 = 3 %. Two rows have a wider tolerance. If no hook holds the scores,
+a row may differ by 8 x 2^-8 = 3 %. Some rows have a wider tolerance. If no hook holds the scores,
 the pattern is computed from Q and K, and an error e of a score is a factor exp(e) in the pattern:
 the tolerance is multiplied by the largest score. The logits of plain Hugging Face pass through
 every block in another implementation, and each block rounds the stream twice: 2 x layers + 8
-roundings.
+roundings. A whole block and a swap are rounded on both sides: twice as many.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from probe.errors import CrossCheckError, InputError
 from probe.model import attention as formulas
-from probe.model import forward
+from probe.model import blocks, forward, hooks, variants
 from probe.model.agreement import COARSE, ROUNDING, STEPS, rounded_through
 from probe.model.architectures.family import Attention, Family
+from probe.model.blocks import Projected
 from probe.model.bridge import plain_model
-from probe.model.hooks import HookedRun, read
+from probe.model.hooks import HookedRun
 from probe.model.load import ModelSource, as_model
 from probe.model.model import Config, Model
 from probe.model.tokens import target_tokens, tokenize
-from probe.model.weights import Block, Weights
+from probe.model.variants import Cross, Edits, Run, TargetText, Z
+from probe.model.weights import Block, Weights, read_stacks
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: STEPS * ROUNDING}
 DEFAULT_TEXTS = ("Make a deposit at the bank", "A fluffy blue creature roamed the verdant forest")
@@ -50,8 +62,9 @@ RECURRENT = 3e-6
 FLOAT32_SOFTMAX = "the model's own softmax is in float32"
 FLOAT32_ROUTER = "the model's own router is in float32"
 FLOAT32_RECURRENCE = "the library's module may compute in float32"
-FLOAT32_SCORES = "recomputed from q.k in float32, as the model's own"
+FLOAT32_STEPS = "the model's own code computes some steps in float32"
 FROM_SCORES = "as uncertain as its scores, which no hook holds"
+EACH_ROUNDED = "two ways, each rounded at every step"
 THROUGH_ALL = "two ways through all blocks, both rounded"
 PLAIN_ROUNDED = "Hugging Face and the hooked model do not round to float32 in the same place"
 EXACT = torch.float64
@@ -122,7 +135,7 @@ class Certificate:
     @property
     def worst(self) -> Row:
         """The row with the largest error."""
-        return max(self.rows, key=lambda row: row.badness)
+        return _worst(self.rows)
 
     def require(self) -> "Certificate":
         """The certificate itself. Raises CrossCheckError for the first row that does not hold."""
@@ -138,8 +151,8 @@ class Certificate:
 
 
 def certify(model: ModelSource, texts: Sequence[str] | str = DEFAULT_TEXTS) -> Certificate:
-    """The comparison of the hooked model with the forward from scratch: the worst error over all
-    texts, by layer and quantity.
+    """The comparison of the hooked model with the blocks that swaps run: the worst error over all
+    texts, by layer and quantity, and two swaps.
 
     An encoder-decoder reads each text as source and as target. A failing row does not raise; see
     `Certificate.require`. Raises InputError for a text that the model cannot read.
@@ -173,8 +186,14 @@ def _certificate(
     plain = plain_model(model) if model.config.has_lm_head else None
     with torch.inference_mode():
         runs = [list(_rows(model, source, target, plain)) for source, target in pairs]
-    rows = tuple(max(same_row, key=lambda row: row.badness) for same_row in zip(*runs, strict=True))
+        swaps = [] if _may_route_otherwise(model) else [*_swap_rows(model, pairs)]
+    rows = (*map(_worst, zip(*runs, strict=True)), *swaps)
     return Certificate(model.name, str(model.dtype).removeprefix("torch."), tuple(texts), rows)
+
+
+def _worst(rows: Iterable[Row]) -> Row:
+    """The row with the largest error."""
+    return max(rows, key=lambda row: row.badness)
 
 
 def _row(
@@ -227,24 +246,32 @@ def _rows(model: Model, text: str, answer: str, plain: torch.nn.Module | None) -
     config = model.config
     ids = tokenize(model, text).ids
     target = target_tokens(model, answer).ids if config.start_token is not None else None
-    run = read(model, ids, target)
+    run = hooks.read(model, ids, target)
     stacks = {name: stack.on("cpu") for name, stack in run.stacks.items()}
     ids_of = {"": ids, "encoder": ids, "decoder": target or ()}
+    as_swaps: list[Row] = []
     for name, stack in stacks.items():
         if name == "cross":
             entering = _between(stacks, run)
         else:
             entering = _stream(stack, run, ids_of[name])
-        bias = forward.position_bias(stack, run.tensors[name]["q"].shape[-2])
-        for layer, stored in enumerate(stack.blocks):
-            block = stored.to(EXACT, "cpu")
+        for layer in range(len(stack.blocks)):
+            exact = _in_float64(stack, layer)
             yield from entering[layer]
-            yield from _attention_rows(model, run, stack, layer, block=block, bias=bias)
-            if block.has_mlp:
-                yield from _mlp_rows(model, run, stack, layer, block)
+            yield from _attention_rows(model, run, exact, layer)
+            if exact.blocks[0].has_mlp:
+                yield from _mlp_rows(model, run, exact, layer)
+                if not _may_route_otherwise(model):
+                    as_swaps += _block_rows(model, run, exact, layer)
+    yield from as_swaps
     last_stack = stacks["decoder" if config.family.kind == "encoder-decoder" else ""]
     logits = None if plain is None else _plain_logits(plain, ids, target)
     yield from _logits_rows(model, run, last_stack, logits)
+
+
+def _in_float64(stack: Weights, layer: int) -> Weights:
+    """A stack of one layer alone, in float64 on the CPU."""
+    return replace(stack, blocks=(stack.blocks[layer].to(EXACT, "cpu"),))
 
 
 def _logits_rows(
@@ -285,7 +312,7 @@ def _stream(stack: Weights, run: HookedRun, ids: Sequence[int]) -> list[list[Row
     layer before.
     """
     tensors = run.tensors[stack.attention.name]
-    embeddings = forward.embed(stack, torch.tensor(ids), EXACT)
+    embeddings = forward.embed(stack, torch.tensor(ids), dtype=EXACT)
     labels = ("resid_pre", "embedding of the tokens")
     rows = [[_row(stack, 0, labels, tensors["resid_pre"][0], embeddings)]]
     labels = ("resid_pre", "resid_post of the layer before")
@@ -312,54 +339,42 @@ def _between(stacks: Mapping[str, Weights], run: HookedRun) -> list[list[Row]]:
     return rows
 
 
-def _attention_rows(
-    model: Model,
-    run: HookedRun,
-    stack: Weights,
-    layer: int,
-    *,
-    block: Block,
-    bias: Tensor | None,
-) -> Iterator[Row]:
-    attention = stack.attention
-    in_float32 = stack.config.family.in_float32
+def _attention_rows(model: Model, run: HookedRun, exact: Weights, layer: int) -> Iterator[Row]:
+    """The rows of one attention.
+
+    exact: the stack of this layer alone, in float64
+    """
+    attention = exact.attention
+    config = exact.config
+    [block] = exact.blocks
     hooked = {name: tensor[layer] for name, tensor in run.tensors[attention.name].items()}
     if block.mixer is None:
         hooked["delta_e"] = _own_writes(model, hooked["z"], attention, layer)
-    # For a float64 model, the model's code rounds its softmax to float32, and the formulas do not.
-    rounds_softmax = "softmax" in in_float32 and model.dtype == EXACT
+    is_coarse = model.dtype == COARSE
+    # For a float64 model, the model's code rounds its softmax to float32, and a block does not.
+    rounds_softmax = "softmax" in config.family.in_float32 and model.dtype == EXACT
     # A module may compute in float32, and in another order for whole texts.
     by_recurrence = block.mixer is not None and model.dtype == EXACT
-    if model.dtype == COARSE:
-        steps = _each_step(stack, block, hooked, bias)
-    else:
-        steps = forward.attend(
-            stack,
-            block,
-            hooked["resid_pre"].to(EXACT),
-            bias=bias,
-            memory=hooked["memory"].to(EXACT) if "memory" in hooked else None,
-            pattern=hooked["pattern"] if rounds_softmax else None,
-        )
+    steps = _attention_steps(exact, hooked, links=is_coarse, rounded=is_coarse or rounds_softmax)
     sizes = {}
     if block.mixer is None:
-        x = steps["x"].to(EXACT)
-        sizes = _sizes(block, x, hooked["memory"].to(EXACT) if "memory" in hooked else x)
-    for name, formula in formulas_of(attention, stack.config, block).items():
+        source = hooked["memory"].to(EXACT) if "memory" in hooked else steps["x"]
+        sizes = _sizes(block, steps["x"], source)
+    for name, formula in formulas_of(attention, config, block).items():
         note = _replacement_note(attention, name)
         tolerance = None
-        if rounds_softmax and (name == "pattern" or name in in_float32):
-            note = FLOAT32_SOFTMAX if name == "pattern" else FLOAT32_SCORES
+        if rounds_softmax and name == "pattern":
+            note = FLOAT32_SOFTMAX
             tolerance = ROUNDED
         if by_recurrence and name != "x":
             note = FLOAT32_RECURRENCE
             tolerance = RECURRENT
-        if model.dtype == COARSE and name == "pattern" and "scores" in attention.unreliable_hooks:
+        if is_coarse and name == "pattern" and "scores" in attention.unreliable_hooks:
             scores = steps["scores"].masked_fill(steps["scores"] < MASKED, 0)
             note = FROM_SCORES
             tolerance = TOLERANCE[COARSE] * max(1.0, float(scores.abs().max()))
         yield _row(
-            stack,
+            run.stacks[attention.name],
             layer,
             (name, formula),
             hooked[name],
@@ -396,27 +411,68 @@ def _longest_column(weight: Tensor) -> float:
     return float(weight.norm(dim=1).max())
 
 
-def _each_step(
-    stack: Weights, block: Block, hooked: Mapping[str, Tensor], bias: Tensor | None
+def _attention_steps(
+    exact: Weights, hooked: Mapping[str, Tensor], *, links: bool, rounded: bool
 ) -> dict[str, Tensor]:
-    """The quantities of an attention in float64, each from the hooked quantities just before it,
-    so that roundings do not accumulate.
+    """The quantities of an attention in float64, from the stream that enters.
+
+    exact: the stack of this layer alone, in float64
+    links: start each quantity from the hooked ones just before it, so that the roundings of
+        bfloat16 do not accumulate
+    rounded: start z from the hooked pattern, so that its rounding has no further effect
     """
-    config = stack.config
-    exact = {name: tensor.to(EXACT) for name, tensor in hooked.items()}
-    x = forward.attention_input(block, exact["resid_pre"], config)
+    config = exact.config
+    [block] = exact.blocks
+    wide = {name: tensor.to(EXACT) for name, tensor in hooked.items()}
+    resid_pre = wide["resid_pre"]
+    steps: dict[str, Tensor] = {}
+
+    def step(name: str, computed: Tensor) -> Tensor:
+        """The value that the next quantity starts from."""
+        steps[name] = computed
+        return wide[name] if links else computed
+
+    x = step("x", blocks.attention_input(block, resid_pre, config))
     if block.mixer is not None:
-        write = block.mixer(exact["x"]).unsqueeze(-3)
-        output = forward.attention_output(block, exact["resid_pre"], write, config)
-        return {"x": x} | output
-    q, k, v = forward.project_qkv(block, exact["x"], exact.get("memory", exact["x"]), config)
-    scores = forward.score(stack, block, exact["q"], exact["k"], bias)
-    is_seen = "scores" not in stack.attention.unreliable_hooks
-    pattern = forward.softmax(exact["scores"] if is_seen else scores, block, config)
-    read = formulas.mix(exact["pattern"], exact["v"])
-    z = formulas.gated(read, exact["x"], block.w_head_gate)
-    steps = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "pattern": pattern, "z": z}
-    return steps | forward.attention_output(block, exact["resid_pre"], exact["z"], config)
+        z = blocks.mix_variants(block, x[None, None], None)[0, 0]
+    else:
+        q, k, v, gate = _projections(exact, x, wide.get("memory"))
+        q, k, v = step("q", q), step("k", k), step("v", v)
+        terms = blocks.position_terms(exact, k.shape[-2])
+        scores = step("scores", blocks.score(exact, block, q, k, terms))
+        if "scores" in exact.attention.unreliable_hooks:  # the hooked ones are computed here, too
+            scores = steps["scores"]
+        sinks = None if block.sinks is None else block.sinks[:, None]
+        step("pattern", blocks.softmax_with_sinks(scores, sinks))
+        if rounded:
+            z = blocks.gated(formulas.mix(wide["pattern"], v), gate)
+        elif "memory" in wide:
+            z = blocks.cross_attend(exact, block, resid_pre[None, None], (k[None], v[None]))
+            z = z[0, 0].transpose(0, 1)
+        else:
+            pos = torch.arange(len(x))[None]
+            projected = blocks.project(exact, block, resid_pre[None], terms, pos)
+            [z] = blocks.attend(exact, block, projected, terms)
+        z = step("z", z)
+        steps["delta_e"] = formulas.write(z, block.w_o)
+        z = z.transpose(0, 1)
+    steps["attn_out"] = blocks.merge_heads(block, z)
+    steps["resid_mid"] = blocks.after_attention(exact, block, resid_pre, z)
+    return steps
+
+
+def _projections(exact: Weights, x: Tensor, memory: Tensor | None) -> Projected:
+    """Queries, keys and values of an attention, or of cross-attention, before norms and rotation;
+    keys and values repeated for the heads that share them.
+
+    `head pos d_head` each
+    """
+    [block] = exact.blocks
+    if memory is not None:
+        keys_values = blocks.memory_read(block, memory, exact.config)
+        return Projected(blocks.cross_queries(block, x, exact.config), *keys_values)
+    q, k, v, gate = blocks.read_input(block, x, exact.config)
+    return Projected(q, formulas.repeat_kv(k, len(q)), formulas.repeat_kv(v, len(q)), gate)
 
 
 def _replacement_note(attention: Attention, quantity: str) -> str:
@@ -425,28 +481,236 @@ def _replacement_note(attention: Attention, quantity: str) -> str:
     return "" if replacement is None else f"replaced: {replacement.traced_instead}"
 
 
-def _mlp_rows(
-    model: Model, run: HookedRun, stack: Weights, layer: int, block: Block
-) -> Iterator[Row]:
-    name = stack.attention.name
+def _mlp_rows(model: Model, run: HookedRun, exact: Weights, layer: int) -> Iterator[Row]:
+    """The rows of one MLP.
+
+    exact: the stack of this layer alone, in float64
+    """
+    name = exact.attention.name
+    family = exact.config.family
+    [block] = exact.blocks
     hooked = run.tensors[name]
     # A decoder's MLP comes after its cross-attention.
-    resid_mid = run.tensors["cross" if name == "decoder" else name]["resid_mid"][layer]
-    resid_pre = hooked["resid_pre"][layer]
-    steps = forward.mlp(block, resid_mid.to(EXACT), resid_pre.to(EXACT), stack.config)
+    resid_mid = run.tensors["cross" if name == "decoder" else name]["resid_mid"][layer].to(EXACT)
+    resid_pre = hooked["resid_pre"][layer].to(EXACT)
+    read = resid_pre if family.parallel_attn_mlp else resid_mid
+    hidden = blocks.activate(exact, block, read)
+    computed = {
+        "mlp_out": blocks.mlp_writer(exact, block).write(hidden),
+        "resid_post": blocks.after_mlp(exact, block, resid_mid, hidden),
+    }
     mlp = "MLP"
     if block.experts is not None:
         mlp = f"library's module, {type(block.experts.module).__name__}(x)"
-    formulas = {"mlp_out": mlp, "resid_post": _summed("E′", "MLP", stack.config.family)}
-    for quantity, tensor in steps.items():
-        labels = (quantity, formulas[quantity])
-        note = _replacement_note(stack.attention, quantity)
-        tolerance = None
-        if "router" in stack.config.family.in_float32 and model.dtype == EXACT:
-            note = FLOAT32_ROUTER
-            tolerance = ROUNDED
-        hooked_quantity = hooked[quantity][layer]
-        yield _row(stack, layer, labels, hooked_quantity, tensor, note=note, tolerance=tolerance)
+    labels = {"mlp_out": mlp, "resid_post": _summed("E′", "MLP", family)}
+    note = ""
+    tolerance = None
+    if "router" in family.in_float32 and model.dtype == EXACT:
+        note = FLOAT32_ROUTER
+        tolerance = ROUNDED
+    for quantity, tensor in computed.items():
+        yield _row(
+            run.stacks[name],
+            layer,
+            (quantity, labels[quantity]),
+            hooked[quantity][layer],
+            tensor,
+            note=note or _replacement_note(exact.attention, quantity),
+            tolerance=tolerance,
+        )
+
+
+# --- as swaps run ---------------------------------------------------------------------------------
+
+
+def _block_rows(model: Model, run: HookedRun, exact: Weights, layer: int) -> Iterator[Row]:
+    """The end of a block as swaps run it: on the whole text, and at the last position and the last
+    two against kept keys and values. The larger error of a run in float64 and of one in the model's
+    dtype.
+
+    exact: the stack of this layer alone, in float64
+    """
+    name = exact.attention.name
+    stack = run.stacks[name]
+    alone = [exact, replace(stack, blocks=(stack.blocks[layer],))]
+    across: list[Weights | None] = [None, None]
+    if name == "decoder":
+        cross = run.stacks["cross"]
+        across = [_in_float64(cross, layer), replace(cross, blocks=(cross.blocks[layer],))]
+    resid_pre = run.tensors[name]["resid_pre"][layer]
+    resid_post = run.tensors[name]["resid_post"][layer]
+    n = len(resid_pre)
+    lives = {"block": [n]}
+    if stack.causal and n > 1:
+        lives["block, kept keys"] = [live for live in (1, 2) if live < n]
+    labels = {
+        "block": "E″ from E",
+        "block, kept keys": "E″ at the end, from kept keys",
+    }
+    tolerance, note = _through(model, 1)
+    runs = [_run_of_block(run, *each, layer, n) for each in zip(alone, across, strict=True)]
+    for quantity, of_row in lives.items():
+        yield _worst(
+            _row(
+                stack,
+                layer,
+                (quantity, labels[quantity]),
+                resid_post[-live:],
+                _end_of_block(of_block, resid_pre, live),
+                note=note,
+                tolerance=tolerance,
+            )
+            for of_block in runs
+            for live in of_row
+        )
+
+
+def _run_of_block(
+    run: HookedRun, alone: Weights, across: Weights | None, layer: int, n: int
+) -> Run:
+    """The run of one block on `n` positions.
+
+    alone: the stack of this layer alone
+    across: in a decoder, the cross-attention of this layer alone
+    """
+    cross = None
+    if across is not None:
+        memory = run.tensors["cross"]["memory"][layer].to(across.device, across.dtype)
+        cross = Cross(across, [blocks.memory_read(across.blocks[0], memory[None], across.config)])
+    return Run(alone, blocks.position_terms(alone, n), depth=1, cross=cross)
+
+
+def _end_of_block(run: Run, resid_pre: Tensor, live: int) -> Tensor:
+    """The stream after a block at the `live` last positions, against the keys and values of the
+    others. `pos d_model -> live d_model`
+
+    run: of this block alone
+    """
+    entering = resid_pre[None, None].to(run.weights.device, run.weights.dtype)
+    past = None
+    if live < len(resid_pre):
+        [earlier] = run.steps(entering[:, :, :-live])
+        past = [earlier.read_later]
+    [step] = run.steps(entering[:, :, -live:], past)
+    return step.resid_post[0, 0].cpu()
+
+
+def _may_route_otherwise(model: Model) -> bool:
+    """Whether the model is routed and rounds to bfloat16: after other roundings, a router may
+    choose other experts, so nothing beyond a router can be compared.
+    """
+    return model.dtype == COARSE and bool(model.config.n_experts)
+
+
+def _through(model: Model, count: int) -> tuple[float | None, str]:
+    """The tolerance, if it is not the dtype's, of a quantity that is computed through whole blocks,
+    and the reason.
+    """
+    if model.dtype == COARSE:
+        return 2 * rounded_through(count), EACH_ROUNDED
+    if model.dtype == EXACT and any(model.config.mixers):
+        return RECURRENT, FLOAT32_RECURRENCE
+    if model.dtype == EXACT and model.config.family.in_float32:
+        return ROUNDED, FLOAT32_STEPS
+    return None, ""
+
+
+def _swap_rows(model: Model, pairs: Sequence[tuple[str, str]]) -> Iterator[Row]:
+    """Two rows: the stream at one word after every block, with z of one head from another text.
+
+    One side is a hook on z in the running model, the other the run of all swaps. In an
+    encoder-decoder, the heads are those of cross-attention, and the word is the target's last.
+    """
+    config = model.config
+    attention = config.family.attentions[-1]
+    stacks = read_stacks(model.weights, config, model.modules)
+    ids = tokenize(model, pairs[0][0]).ids
+    # Of a single text, the donor has the same tokens in reverse order.
+    donor = tokenize(model, pairs[1][0]).ids if len(pairs) > 1 else ids[::-1]
+    target = target_tokens(model, pairs[0][1]).ids if config.start_token is not None else None
+    # A text of a causal model ends with the word. In one that reads both ways, it goes on.
+    at, donor_at = (
+        len(row) - 1 if attention.causal or target else len(row) // 2
+        for row in (target or ids, target or donor)
+    )
+    stack = stacks[attention.name]
+    layers = stack.has_heads.nonzero().flatten().tolist()
+    heads = ((layers[0], 0), (layers[len(layers) // 2], config.n_heads - 1))
+    z = _hooked_at(model, donor, target, donor_at)[attention.name]["z"]
+    donors = {layer: z[number] for number, layer in enumerate(layers)}
+    edited = stacks[attention.name].has_heads.new_zeros(
+        len(heads), *stacks[attention.name].shape[:2]
+    )
+    for number, (layer, head) in enumerate(heads):
+        edited[number, layer, head] = True
+    edits = Edits(
+        Z,
+        variants.branches(edited),
+        lambda layer, recipient: donors[layer].to(recipient)[None, None],
+    )
+    if target is None:
+        text = TargetText((*ids,), at)
+        terms = blocks.position_terms(stack, len(ids))
+        steps = variants.run_at_word(stack, [text], len(stack.blocks), terms, edits=edits)
+    else:
+        decoded = variants.decode(stacks, target, variants.encode(stacks, ids))
+        steps = variants.run_last(stacks, decoded, edits)
+    by_depth = [
+        step.at_read_position(step.resid_post)[0, step.branch.variant_of].cpu() for step in steps
+    ]
+    tolerance, note = _through(model, config.n_layers + config.n_decoder_layers)
+    formula = "E″ of every layer, hook on z"
+    for number, (layer, head) in enumerate(heads):
+        name = f"swap of {attention.name} L{layer}H{head}".replace("  ", " ")
+        hooked = _hooked_at(model, ids, target, at, (layer, head, donors[layer][head]))
+        streams = hooked["decoder" if target else ""]["resid_post"]
+        # Each depth has a scale of its own.
+        rows = [
+            _row(
+                stack,
+                None,
+                (name, formula),
+                stream,
+                computed[number],
+                note=note,
+                tolerance=tolerance,
+            )
+            for stream, computed in zip(streams, by_depth, strict=True)
+        ]
+        yield _worst(rows)
+
+
+def _hooked_at(
+    model: Model,
+    ids: Sequence[int],
+    target: Sequence[int] | None,
+    at: int,
+    swap: tuple[int, int, Tensor] | None = None,
+) -> dict[str, dict[str, list[Tensor]]]:
+    """z and the stream after every block of the hooked model at one position of a text, or of its
+    target.
+
+    swap: the layer and the head whose z there is replaced, and its new value, `d_head`
+    """
+    attention = model.config.family.attentions[-1]
+    edits = []
+    if swap is not None:
+        layer, head, value = swap
+
+        def edit(z: Tensor, hook: object) -> Tensor:
+            z = z.clone()
+            z[:, at, head] = value.to(z)
+            return z
+
+        edits = [(f"{attention.blocks}.{layer}.{attention.hooks['z']}", edit)]
+
+    def select(name: str, tensor: Tensor) -> Tensor:
+        # The text of an encoder-decoder may be shorter than its target, and is not read.
+        return tensor[0, min(at, tensor.shape[1] - 1)].cpu()
+
+    with hooks.recording(model, select, ("z", "resid_post"), edits) as recorded:
+        hooks.run(model, [ids], None if target is None else [target])
+    return recorded
 
 
 def _own_writes(model: Model, z: Tensor, attention: Attention, layer: int) -> Tensor:
@@ -481,7 +745,7 @@ def formulas_of(attention: Attention, config: Config, block: Block) -> dict[str,
     stored = {"q": block.b_q, "k": block.b_k, "v": block.b_v, "o": block.b_o}
     bias = {role: "" if b is None else f" + b_{role.upper()}" for role, b in stored.items()}
     return {
-        "x": f"{family.norm}(E)" if forward.norms_input(block, config) else "E",
+        "x": f"{family.norm}(E)" if blocks.norms_input(block, config) else "E",
         "q": f"x W_Q{bias['q']}",
         "k": f"{read} W_K{bias['k']}",
         "v": f"{read} W_V{bias['v']}",

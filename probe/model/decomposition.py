@@ -52,7 +52,7 @@ from torch.nn import functional
 from torch.nn.functional import normalize
 
 from probe.errors import CrossCheckError, InputError, require_at_least, whole_number
-from probe.model import attention, forward
+from probe.model import attention, blocks, forward
 from probe.model.agreement import rounded_through
 from probe.model.load import ModelSource, load
 from probe.model.model import Config
@@ -147,12 +147,12 @@ def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
     norm_inputs = _norms_of_writes if of_writes else _norms_of_sums
     inputs, norms = norm_inputs(weights, states, 0 if plain else depth)
     centred = config.family.norm == "LayerNorm"
-    gains = [forward.gain_of(weight, config).cpu().double() for weight, _ in norms]
+    gains = [blocks.gain_of(weight, config).cpu().double() for weight, _ in norms]
     biases = [bias.cpu().double() for _, bias in norms if bias is not None]
     return Norms(
         torch.stack(gains),
         torch.stack(biases) if biases else no_vectors,
-        torch.stack([forward.norm_scale(x, config) for x in inputs], dim=1),
+        torch.stack([blocks.norm_scale(x, config) for x in inputs], dim=1),
         of_writes=of_writes,
         plain=plain,
         centred=centred,
@@ -171,7 +171,7 @@ def _norms_of_sums(
     for layer, stored in enumerate(weights.blocks[:depth]):
         block = stored.to(torch.float64, "cpu")
         resid_sum = states.resid[:, layer].double() + _attn_out(block, states, layer)
-        resid_mid = forward.norm(resid_sum, block.norm, block.norm_bias, config)
+        resid_mid = blocks.norm(resid_sum, block.norm, block.norm_bias, config)
         inputs += [resid_sum, resid_mid + states.mlp_out[:, layer].double()]
         norms += [(block.norm, block.norm_bias), (block.norm_mlp, block.norm_mlp_bias)]
     return inputs, norms
@@ -628,7 +628,7 @@ def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> Logit
             return direction
         if bias is not None:
             constants[bias_name] = float(bias @ direction)
-        return before_norm(direction, entering, forward.gain_of(gain, config), config)
+        return before_norm(direction, entering, blocks.gain_of(gain, config), config)
 
     resid = trace.resid_post[-1, at].double()
     normed = forward.final_norm(weights, resid)
@@ -672,7 +672,7 @@ def before_norm(direction: Tensor, entering: Tensor, gain: Tensor, config: Confi
     if config.family.norm == "LayerNorm":
         entering = entering - entering.mean(-1, keepdim=True)
         direction = direction - direction.mean(-1, keepdim=True)
-    if config.family.in_float32:  # as in `forward.norm`
+    if config.family.in_float32:  # as in `blocks.norm`
         entering = entering.float()
     return direction * attention.inverse_rms(entering, config.epsilon)
 

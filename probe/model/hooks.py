@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from probe.model import attention as formulas
-from probe.model import forward
+from probe.model import blocks
 from probe.model.architectures.family import QUANTITIES_OF_HEADS, Attention
 from probe.model.model import ONE_THREAD, Config, Model, refuse
 from probe.model.weights import Weights, layers_of, read_stacks
@@ -204,14 +204,18 @@ def hooked(model: Model, hooks: Sequence[Hook]) -> Iterator[None]:
 
 @contextmanager
 def recording(
-    model: Model, select: Select, names: Collection[str] | None = None
+    model: Model,
+    select: Select,
+    names: Collection[str] | None = None,
+    edits: Sequence[Hook] = (),
 ) -> Iterator[dict[str, dict[str, list[Tensor]]]]:
     """Inference that records `select` of every tensor of every layer, by attention and name.
 
     names: the quantities to record; all by default
+    edits: functions that run first
     """
     recorded: dict[str, dict[str, list[Tensor]]] = {}
-    hooks = []
+    hooks = [*edits]
 
     gated = model.config.family.gated_attention
 
@@ -274,10 +278,13 @@ def _stack_text(stack: Weights, recorded: Mapping[str, Sequence[Tensor]]) -> dic
     for name in SHARED:
         tensors[name] = formulas.repeat_kv(tensors[name], stack.config.n_heads)
     if "scores" in stack.attention.unreliable_hooks:
-        bias = forward.position_bias(stack, tensors["q"].shape[-2])
+        terms = blocks.position_terms(stack, tensors["k"].shape[-2])
         layers = zip(stack.blocks, tensors["q"], tensors["k"], strict=True)
-        scores = [forward.score(stack, block, q, k, bias) for block, q, k in layers]
-        tensors["scores"] = torch.stack(scores)
+        scores = [
+            blocks.score(stack, block, q.to(stack.device), k.to(stack.device), terms)
+            for block, q, k in layers
+        ]
+        tensors["scores"] = torch.stack(scores).cpu()
     if "resid_mid" not in tensors:
         tensors["resid_mid"] = tensors["resid_pre"] + tensors["attn_out"]
     return tensors

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from probe.errors import CrossCheckError
-from probe.model import attention, forward
+from probe.model import attention, blocks, forward
 from probe.model.agreement import STEPS
 from probe.model.decomposition import (
     components,
@@ -127,7 +127,7 @@ def score_terms(view: View, by: By = "part") -> Terms:
     capped = values.sum(-1)
     if config.attn_logit_softcapping:
         capped = attention.softcap(capped, config.attn_logit_softcapping)
-    bias = forward.position_bias(weights, len(trace.tokens))
+    bias = blocks.position_bias(weights, len(trace.tokens))
     if bias is not None:
         added = bias[head, at, rows].cpu().double()
         values = torch.cat([values, added[:, None]], dim=1)
@@ -186,7 +186,8 @@ def before_norms(trace: Trace, layer: int, at: int, direction: Tensor, depth: in
 def readable(trace: AttentionTrace, layer: int, at: int) -> list[int]:
     """The positions that the attention of a layer can read from position `at`."""
     open_scores = torch.zeros(trace.scores.shape[-2:])
-    scores = forward.mask(trace.stack, trace.stack.blocks[layer], open_scores)
+    local = trace.stack.blocks[layer].local
+    scores = blocks.mask(trace.stack, open_scores, local=local)
     return scores[at].isfinite().nonzero().flatten().tolist()
 
 
@@ -388,8 +389,8 @@ def through_input_norm(block: Block, entering: Parts, config: Config) -> Parts:
 
     `part row d_model`
     """
-    normed = forward.attention_input(block, entering.vectors, config, norm=_norm_held)
-    bias = block.norm_bias if forward.norms_input(block, config) else None
+    normed = blocks.attention_input(block, entering.vectors, config, norm=_norm_held)
+    bias = block.norm_bias if blocks.norms_input(block, config) else None
     return Parts(entering.labels, normed).plus("norm bias", bias)
 
 
@@ -397,8 +398,8 @@ def _norm_held(terms: Tensor, weight: Tensor | None, bias: Tensor | None, config
     """Every term of a sum after a norm without its bias, with the scale held at that of the sum.
     `part ... width`, unchanged
     """
-    scale = forward.norm_scale(terms.sum(0), config)[..., None]
-    gain = forward.gain_of(weight, config).double()
+    scale = blocks.norm_scale(terms.sum(0), config)[..., None]
+    gain = blocks.gain_of(weight, config).double()
     return through_norm(terms, gain, scale, centred=config.family.norm == "LayerNorm")
 
 
@@ -417,5 +418,5 @@ def compared(
     """The terms of queries or keys after their norm, with its scale held, and rotated by their
     positions. `part head row d_head`, unchanged
     """
-    normed = forward.norm_heads(terms, norm, config, norm=_norm_held)
-    return forward.rotate(block, normed, torch.tensor(positions), config)
+    normed = blocks.norm_heads(terms, norm, config, norm=_norm_held)
+    return blocks.rotate(block, normed, torch.tensor(positions), config)

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from probe.display import Displayed
 from probe.errors import InputError, UnsupportedModel, whole_number
-from probe.model import attention, forward
+from probe.model import attention, blocks, forward
 from probe.model.tokens import Tokens, position
 from probe.model.weights import Block, Weights
 
@@ -286,12 +286,11 @@ class Trace(Displayed, AttentionTrace):
             if config.family.norm_after_write:  # the bridge's name means the write after its norm
                 for name, weight in (("attn", block.norm_out), ("mlp", block.norm_mlp_out)):
                     write = getattr(self, f"{name}_out")[layer].to(self.stack.device)
-                    added = forward.norm(write, weight, None, config)
+                    added = blocks.norm(write, weight, None, config)
                     by_name[f"blocks.{layer}.hook_{name}_out"] = added
             if block.experts is None:
-                resid_pre, resid_mid = (stream.to(self.stack.device) for stream in streams)
-                x = forward.mlp_input(block, resid_mid, resid_pre, config)
-                by_name[f"blocks.{layer}.mlp.hook_post"] = forward.activate(block, x, config)
+                read = streams[0 if config.family.parallel_attn_mlp else 1].to(self.stack.device)
+                by_name[f"blocks.{layer}.mlp.hook_post"] = blocks.activate(self.stack, block, read)
         return {name: tensor.detach().cpu() for name, tensor in by_name.items()}
 
     def _streams(self) -> Iterator[tuple[Block, Tensor, Tensor]]:
@@ -320,7 +319,7 @@ class Trace(Displayed, AttentionTrace):
         config = self.stack.config
         read: dict[str, Tensor] = {}
         for layer, (block, resid_pre, resid_mid) in enumerate(self._streams()):
-            if forward.norms_input(block, config):
+            if blocks.norms_input(block, config):
                 read[f"blocks.{layer}.ln1"] = resid_pre
             if config.family.norm_first and "norm_mlp" in self.stack.attention.parts:
                 is_parallel = config.family.parallel_attn_mlp
@@ -330,7 +329,7 @@ class Trace(Displayed, AttentionTrace):
         scales = {}
         for name, stream in read.items():
             wide = stream.to(torch.promote_types(stream.dtype, torch.float32))
-            scales[f"{name}.hook_scale"] = forward.norm_scale(wide, config)[:, None]
+            scales[f"{name}.hook_scale"] = blocks.norm_scale(wide, config)[:, None]
         return scales
 
     def to_circuitsvis(self, layer: int) -> dict[str, Any]:
@@ -494,7 +493,7 @@ class TargetTrace(Picklable):
         """
         block = self.weights.blocks[layer]
         resid_pre = self.states.resid[0, layer].to(self.weights.device)
-        x = forward.attention_input(block, resid_pre, self.weights.config)
+        x = blocks.attention_input(block, resid_pre, self.weights.config)
         v = _gated_values(block, head, self.v[layer, head], x)
         pattern_row = self.states.pattern[0, layer, head].to(v.dtype)
         return attention.write_by_source(pattern_row, v, block.w_o[head].cpu())

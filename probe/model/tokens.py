@@ -85,19 +85,6 @@ class Tokens:
         return word_positions(self, *find_word(self.text, word, occurrence))
 
 
-class TargetText(NamedTuple):
-    """The token ids of a text, and the position at which its word is read.
-
-    Example:
-        >>> tokens = probe.tokenize("tiny-senses", "The bank of the river")
-        >>> probe.TargetText(tokens.ids, tokens.positions_of("bank")[-1]).at
-        2
-    """
-
-    ids: tuple[int, ...]
-    at: int
-
-
 class Prompt(str):
     """A text in which special tokens are tokens, returned by `probe.prompt`."""
 

@@ -1,8 +1,8 @@
 """Raw tensors by the table of architectures: their expected names and shapes, and the weights by
 stack, layer and head.
 
-`read_weights` returns the record on which everything from raw weights works: the forward from
-    scratch, the batched forward, the decomposition. Its tensors are views of the model's.
+`read_weights` returns the record on which everything from raw weights works: blocks, the
+    certificate, the decomposition. Its tensors are views of the model's.
 """
 
 import math

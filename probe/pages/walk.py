@@ -21,11 +21,11 @@ import pandas as pd
 from jinja2 import Environment
 
 from probe.charts import grid
-from probe.model import attention, forward
+from probe.model import attention, blocks, forward, variants
 from probe.model.parameters import published
 from probe.pages import checks, html, sentences, walk_sentences
 from probe.pages.parameters import parameter_sentences
-from probe.patching import positions, variants
+from probe.patching import positions
 from probe.stats.axes import Axis
 from probe.walkthrough.frames import TABLES
 from probe.walkthrough.numbers import function_name
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 # Modules and classes whose functions the page can show as formulas.
 FORMULAS = {
     "attention": attention,
+    "blocks": blocks,
     "forward": forward,
     "positions": positions,
     "variants": variants,

@@ -4,8 +4,6 @@ moves.
 Tensors and token ids in, tensors out. These modules know nothing of senses, folds or sentences.
 
 inputs      checks of the arguments, before anything runs
-variants    the loop over blocks: unchanged runs, and variants of a run with edited heads, mixers or
-            MLPs
 heads       swaps of every head, of pairs in both directions, and of sets of heads; their read-outs
 gradients   estimates of swaps of heads by gradients
 mlps        swaps of MLPs and mixers
@@ -20,7 +18,8 @@ edges       every edge from a writer to a reader: fraction of the receiver's swa
 cross       heads of cross-attention, source words, direct logit attribution by source
 score_parts the parts of a query or a key, each replaced by a donor's
 
-All of them run on the batched steps of a block, `probe.model.batched`.
+All of them are runs of the loop over blocks, `probe.model.variants`, or call its steps,
+`probe.model.blocks`.
 """
 
 import lazy_loader

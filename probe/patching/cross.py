@@ -32,15 +32,24 @@ import torch
 from torch import Tensor
 
 from probe.errors import InputError, UnsupportedModel, whole_number
-from probe.model import batched, forward
+from probe.model import forward
 from probe.model.decomposition import before_norm
-from probe.model.forward import Decoded, Stacks
 from probe.model.load import ModelSource, load
 from probe.model.model import Model
 from probe.model.records import PairTrace
 from probe.model.tokens import target_tokens, tokenize
+from probe.model.variants import (
+    Branch,
+    Decoded,
+    Edits,
+    Stacks,
+    Z,
+    branches,
+    decode,
+    encode,
+    run_last,
+)
 from probe.model.weights import read_stacks
-from probe.patching.variants import Branch, Cross, Edits, Run, Z, branches
 from probe.stats.numbers import counted
 
 __all__ = ["WordChoice", "direct_logits", "swap_heads", "swap_source_words"]
@@ -151,12 +160,12 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
             target = target_tokens(model, choice.target).ids
             runs = []
             for source in (choice.source_a, choice.source_b):
-                memory = forward.encode(stacks, tokenize(model, source).ids)
-                runs.append(forward.decode(stacks, target, memory))
-            margin = torch.stack([_margin(run.logits, words) for run in runs])
+                memory = encode(stacks, tokenize(model, source).ids)
+                runs.append(decode(stacks, target, memory))
+            margin = torch.cat([_margin(run.logits, words) for run in runs])
             with_swaps = []
             for recipient, donor in zip(runs, reversed(runs), strict=True):
-                logits = _logits_with_donor(stacks, recipient, donor, tree, len(target))
+                logits = _logits_with_donor(stacks, recipient, donor, tree)
                 with_swaps.append(_margin(logits, words))
             margins.append(margin)
             shifts.append(torch.stack(with_swaps) - margin[:, None])
@@ -170,28 +179,17 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
 
 
 def _logits_with_donor(
-    stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[Branch], n: int
+    stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[Branch]
 ) -> Tensor:
-    """Logits of every set of heads at the last of `n` target positions, with z of the donor.
+    """Logits of every set of heads at the last target position, with z of the donor.
 
     `-> set d_vocab`
     """
-    decoder = stacks["decoder"]
-    at = torch.zeros(1, dtype=torch.long, device=decoder.device)
-    run = Run(
-        decoder,
-        batched.position_terms(decoder, n),
-        depth=len(tree),
-        edits=Edits(Z, tree, lambda layer, recipient: donor.z[layer, None, None]),
-        edit_at=at,
-        read_at=at,
-        cross=Cross(stacks["cross"], [(k[None], v[None]) for k, v in recipient.cross_attention]),
-    )
-    past = [(k[None], v[None]) for k, v in recipient.self_attention]
-    for step in run.steps(recipient.entering[None, None], past):
+    edits = Edits(Z, tree, lambda layer, unchanged: donor.z[:, layer, None])
+    for step in run_last(stacks, recipient, edits):
         last = step
     resid = last.at_read_position(last.resid_post)[0]  # variant d_model
-    return forward.unembed(decoder, resid[last.branch.variant_of])
+    return forward.unembed(stacks["decoder"], resid[last.branch.variant_of])
 
 
 def swap_source_words(
@@ -228,11 +226,11 @@ def swap_source_words(
             target = target_tokens(model, choice.target).ids
             rows = [tokenize(model, source).ids for source in (choice.source_a, choice.source_b)]
             from_donor = _from_donor(choice, sets, *map(len, rows)).to(model.device)
-            memories = [forward.encode(stacks, ids) for ids in rows]
+            memories = [encode(stacks, ids) for ids in rows]
             by_recipient = []
             for recipient, donor in zip(memories, reversed(memories), strict=True):
                 mixture = torch.where(from_donor, donor, recipient)
-                margin = _margin(forward.decode(stacks, target, mixture).logits, words)
+                margin = _margin(decode(stacks, target, mixture).logits, words)
                 by_recipient.append(margin[1:] - margin[0])  # the first set is empty
             shifts.append(torch.stack(by_recipient))
     return torch.stack(shifts).cpu().clone()

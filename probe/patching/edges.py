@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.errors import InputError, require_at_least, require_flag, whole_number
-from probe.model import batched
+from probe.model import blocks
 from probe.model.attention import repeat_kv
 from probe.model.load import ModelSource, read_weights
 from probe.model.model import require_heads
@@ -440,7 +440,7 @@ def _moved_mlp(cache: PairCache, layer: int, pos: int, changes: Tensor) -> Tenso
     block = cache.weights.blocks[layer]
     stream = cache.stream(cache.mlp_input(layer))[:, pos, None]
     # The unchanged stream comes first and is subtracted, so that only the change is left.
-    hidden = batched.activate(cache.weights, block, torch.cat([stream, stream + changes], dim=1))
+    hidden = blocks.activate(cache.weights, block, torch.cat([stream, stream + changes], dim=1))
     return (hidden[:, 1:] - hidden[:, :1]) @ block.w_hidden
 
 
@@ -467,7 +467,7 @@ def _receiver_z(
     streams = layer_cache.resid_pre[:, pos] + changes
     unchanged = layer_cache.projected
     assert unchanged is not None  # no edge leads into a layer without attention
-    changed = batched.project(weights, block, streams, cache.terms, pos[None])
+    changed = blocks.project(weights, block, streams, cache.terms, pos[None])
     # `recipient edge d_head`
     q, k, v = (repeat_kv(part, count)[:, head, range(len(pos))] for part in changed[:3])
     readable = cache.keys_read(receiver)
@@ -486,7 +486,7 @@ def _receiver_z(
     qk = (keys @ queries[..., None])[..., 0]
     bias = None if bias is None else bias[head, 0]
     sinks = None if block.sinks is None else block.sinks[head]
-    pattern = batched.pattern(weights, block, qk, bias, sinks)
+    pattern = blocks.pattern(weights, block, qk, bias, sinks)
     return (pattern[:, :, None] @ values)[:, :, 0]
 
 
@@ -509,7 +509,7 @@ def _moved_by_every_sender(
     # The unchanged stream comes first and is subtracted, so that only the change is left.
     resid = torch.cat([stream, stream + changes], dim=1)
     position = torch.full((1, 1), pos, device=weights.device)
-    q, k, v, _ = batched.project(weights, block, resid, cache.terms, position)
+    q, k, v, _ = blocks.project(weights, block, resid, cache.terms, position)
     k = repeat_kv(k, heads)  # recipient head sender d_head
     v = repeat_kv(v, heads)
     unchanged = layer_cache.projected
@@ -525,7 +525,7 @@ def _moved_by_every_sender(
             qk[..., pos] = (queries * k).sum(-1)
         sinks = None if block.sinks is None else block.sinks[:, None]
         bias = cache.terms.query_bias(block, receiver, readable)
-        pattern = batched.pattern(weights, block, qk, bias, sinks)
+        pattern = blocks.pattern(weights, block, qk, bias, sinks)
         # One changed value changes one term of the sum. The other terms cancel.
         z = pattern[..., pos, None] * v if channel == VALUE else pattern @ values[:, :, readable]
         yield receiver, z[:, :, 1:] - z[:, :, :1]
@@ -770,7 +770,7 @@ def _behind_heads(
     z = cache.layers[layer].z[:, pos, None].repeat(1, len(heads), 1, 1)
     z[:, np.arange(len(heads)), heads] += changed - unchanged_z
     resid = cache.layers[layer].resid_pre[:, pos, None].expand(-1, len(heads), -1)
-    return batched.after_attention(cache.weights, cache.weights.blocks[layer], resid, z)
+    return blocks.after_attention(cache.weights, cache.weights.blocks[layer], resid, z)
 
 
 def _behind_mlp(

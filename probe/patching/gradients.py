@@ -10,7 +10,7 @@ swap that it performs. In integrated gradients, the heads of one layer move to t
 one layer at a time. With one head at a time, the integral would be equal to the swap and cost
 several times as much.
 
-The gradients are torch's, through the run of the word (`probe.patching.variants`).
+The gradients are torch's, through the run of the word (`probe.model.variants`).
 
 Sources: Nanda 2023 and Syed et al. 2023 (attribution patching); Sundararajan et al. 2017
     (integrated gradients); Marks et al. 2024 (integrated gradients of activations, layer by layer).
@@ -21,12 +21,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from probe.model import batched, forward
-from probe.model.batched import PositionTerms
+from probe.model import blocks, forward
+from probe.model.blocks import PositionTerms
+from probe.model.variants import Branch, Edits, Step, Z, run_at_word
 from probe.model.weights import Weights
 from probe.patching.heads import in_batches
 from probe.patching.inputs import Rows, Texts, swap_inputs
-from probe.patching.variants import Branch, Edits, Step, Z, run_at_word
 
 DOING = "Cannot estimate swaps by gradients"
 # The memory of a run with gradients, as a multiple of that of a run without.
@@ -107,7 +107,7 @@ class _Estimator:
         along = self.along[members].to(device, dtype)
         with torch.inference_mode(False), torch.enable_grad():
             donors, along = donors.clone(), along.clone()  # tensors of inference mode have no grad
-            terms = batched.position_terms(self.weights, len(texts[0].ids))
+            terms = blocks.position_terms(self.weights, len(texts[0].ids))
             method = self._integrated_gradients if len(self.fractions) else self._single_gradients
             gradients, changes = method(texts, donors, along, terms)
         # <gradient, change> over d_head

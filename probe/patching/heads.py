@@ -3,7 +3,7 @@ vector moves.
 
 Every layers x heads swap is performed; none is approximated. A swap can only change the `live` last
 positions of a text: one position if the mask is causal and the text is cut at the word, and all of
-them if the model reads both ways. So a swap is a variant of a run (`probe.patching.variants`):
+them if the model reads both ways. So a swap is a variant of a run (`probe.model.variants`):
 `live` vectors in each layer, run against the keys and values of the unchanged positions before
 them, which are computed once. A reader, such as `moved_along`, is a function of the steps of the
 run.
@@ -17,10 +17,20 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from probe.model import batched, forward
-from probe.model.batched import PositionTerms
+from probe.model import blocks, forward
+from probe.model.blocks import PositionTerms
 from probe.model.load import ModelSource, read_weights
 from probe.model.tokens import batch_by_length, in_order
+from probe.model.variants import (
+    Branch,
+    DonorValue,
+    Edits,
+    Step,
+    Z,
+    branches,
+    rows_alike,
+    run_at_word,
+)
 from probe.model.weights import Weights
 from probe.patching.inputs import (
     Rows,
@@ -31,16 +41,6 @@ from probe.patching.inputs import (
     require_equal_lengths,
     swap_inputs,
     target_texts,
-)
-from probe.patching.variants import (
-    Branch,
-    DonorValue,
-    Edits,
-    Step,
-    Z,
-    branches,
-    rows_alike,
-    run_at_word,
 )
 
 # Numbers in the widest tensor of a batch: 16 MB in float32, small enough for the processor's cache.
@@ -258,7 +258,7 @@ def moved_by_edits(
 ) -> Tensor:
     """How far each edit set moves the stream at the word. `-> row edit_set stage direction`
 
-    site: what is edited: Z, ATTN_OUT or HIDDEN of `probe.patching.variants`
+    site: what is edited: Z, ATTN_OUT or HIDDEN of `probe.model.variants`
     tree: the edit sets, from `branches`
     donors: the values that are put in, `row layer ...`
     directions: as for `moved_along`, `row stage direction d_model`, one row if all texts have the
@@ -370,7 +370,7 @@ def in_batches(
         [order[index] for index in batch] for batch in batch_by_length(lengths, most_rows=most_rows)
     ]
     with torch.inference_mode():
-        terms = batched.position_terms(weights, longest)
+        terms = blocks.position_terms(weights, longest)
         results = []
         for batch in batches:
             results_of_batch = run([texts[row] for row in batch], batch, terms)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from probe.errors import InputError, whole_number
-from probe.model.tokens import TargetText, Tokens
+from probe.model.tokens import Tokens
+from probe.model.variants import TargetText
 from probe.model.weights import Weights
 from probe.stats.numbers import counted
 

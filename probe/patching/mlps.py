@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from probe.model.variants import ATTN_OUT, HIDDEN, branches
 from probe.model.weights import Weights
 from probe.patching.heads import moved_by_edits
 from probe.patching.inputs import Rows, target_texts
-from probe.patching.variants import ATTN_OUT, HIDDEN, branches
 
 
 def swap_mlps(

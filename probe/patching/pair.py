@@ -27,8 +27,9 @@ import torch
 from torch import Tensor
 
 from probe.errors import InputError
-from probe.model import batched, forward
-from probe.model.batched import Past, PositionTerms, Projected, Writer
+from probe.model import blocks, forward
+from probe.model.blocks import Past, PositionTerms, Projected, Writer
+from probe.model.variants import Branch, Edits, Run, Step, Z, run_texts
 from probe.model.weights import Weights
 from probe.patching.heads import BATCH_NUMBERS
 from probe.patching.inputs import (
@@ -39,7 +40,6 @@ from probe.patching.inputs import (
     require_equal_lengths,
     target_texts,
 )
-from probe.patching.variants import Branch, Edits, Run, Step, Z, embed_live, run_texts
 
 TRACING = "Cannot trace pairs"  # the intervention as error messages name it
 
@@ -166,7 +166,7 @@ class PairCache:
         cached = self.layers[layer]
         if cached.projected is None:
             block = self.weights.blocks[layer]
-            return (batched.mixer_input(self.weights, block, cached.resid_pre[:, :end]),)
+            return (blocks.mixer_input(self.weights, block, cached.resid_pre[:, :end]),)
         return cached.projected.k[:, :, :end], cached.projected.v[:, :, :end]
 
     def keys_read(self, pos: int) -> slice:
@@ -193,7 +193,7 @@ def cache_pair(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: 
     rows: the two token lists; or the lists of several pairs of equal length, all first members
         before all second ones
     """
-    terms = batched.position_terms(weights, len(rows[0]))
+    terms = blocks.position_terms(weights, len(rows[0]))
     layers = []
     for step in run_texts(weights, rows, depth, terms):
         layers.append(_cached(step))
@@ -250,11 +250,11 @@ def change_behind(
     # The norm is not linear, so its change is the difference of two norms: norm(w + Δw) - norm(w).
     if family.norm_after_sum:
         resid = cache.stream(site)[:, pos, None]
-        changed = batched.add_write(weights.config, writer, resid + entering, write + write_change)
-        return changed - batched.add_write(weights.config, writer, resid, write)
+        changed = blocks.add_write(weights.config, writer, resid + entering, write + write_change)
+        return changed - blocks.add_write(weights.config, writer, resid, write)
     zero = torch.zeros_like(write)
-    changed = batched.add_write(weights.config, writer, zero, write + write_change)
-    return entering + changed - batched.add_write(weights.config, writer, zero, write)
+    changed = blocks.add_write(weights.config, writer, zero, write + write_change)
+    return entering + changed - blocks.add_write(weights.config, writer, zero, write)
 
 
 def _writer_at(cache: PairCache, site: Site) -> tuple[Writer, Tensor]:
@@ -263,8 +263,8 @@ def _writer_at(cache: PairCache, site: Site) -> tuple[Writer, Tensor]:
     block = weights.blocks[site.layer]
     layer = cache.layers[site.layer]
     if site.part is Part.ATTENTION:
-        return batched.attention_writer(weights, block), layer.z.flatten(-2)
-    return batched.mlp_writer(weights, block), layer.hidden
+        return blocks.attention_writer(weights, block), layer.z.flatten(-2)
+    return blocks.mlp_writer(weights, block), layer.hidden
 
 
 # --- patched --------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def run_patched(
     directions: `direction d_model`, or separate for each row; if given, the result is `row variant
         direction`, and the last MLP's write is not computed if the family adds writes as they are
 
-    This loop and `probe.patching.variants.Run` run the same blocks (`probe.model.batched`) but are
+    This loop and `probe.model.variants.Run` run the same blocks (`probe.model.blocks`) but are
     separate. There, the variants of many texts branch inside the blocks, by what is edited, and the
     keys and values of the unchanged text are dropped block by block. Here, a variant enters at any
     site and costs nothing before it. Until the first attention after its site, it is a single
@@ -309,7 +309,7 @@ def run_patched(
             if number == last:  # after the last attention only the word is needed
                 z = z[:, :, cache.at - first, None]
                 spread = spread[:, :, cache.at - first, None]
-            resid_mid = batched.after_attention(cache.weights, block, spread, z)
+            resid_mid = blocks.after_attention(cache.weights, block, spread, z)
         started = _with_starts(local[:, :0], starts, Site(number, Part.MLP))
         after_attention = _stack_variants(resid_mid, started)
         entering = after_attention
@@ -324,7 +324,7 @@ def run_patched(
             spread_moved, local_moved = read[:, :count], read[:, count:]
             local = local[:, :0]
         else:
-            finished = batched.run_mlp(cache.weights, block, entering, after_attention)
+            finished = blocks.run_mlp(cache.weights, block, entering, after_attention)
             spread, local = _unstack_variants(finished, spread.shape)
     word = cache.final[:, None, cache.at]
     at_end = _with_starts(local, starts, cache.end) - word
@@ -360,7 +360,7 @@ def _read_unwritten(
     # <resid_post change, u> = <resid_mid change, u> + <hidden change, W_out u>
     layer = cache.layers[-1]
     block = cache.weights.blocks[len(cache.layers) - 1]
-    hidden = batched.activate(cache.weights, block, entering)
+    hidden = blocks.activate(cache.weights, block, entering)
     stream_moved = behind - layer.resid_mid[:, cache.at, None]
     hidden_moved = hidden - layer.hidden[:, cache.at, None]
     return stream_moved @ directions.mT + hidden_moved @ (block.w_hidden @ directions.mT)
@@ -396,15 +396,15 @@ def _attend(cache: PairCache, number: int, spread: Tensor, local: Tensor, pos: i
         return live(changed.transpose(1, 2), unchanged.transpose(1, 2)).transpose(2, 3)
 
     if layer.projected is None:
-        x = batched.mixer_input(weights, block, streams)
-        unchanged = batched.mixer_input(weights, block, layer.resid_pre)
-        return batched.mix_variants(block, live(x, unchanged), past)
+        x = blocks.mixer_input(weights, block, streams)
+        unchanged = blocks.mixer_input(weights, block, layer.resid_pre)
+        return blocks.mix_variants(block, live(x, unchanged), past)
     of_spread = torch.arange(first, cache.n, device=weights.device).repeat(spread.shape[1])
     of_local = of_spread.new_full((local.shape[1],), pos)
     positions = torch.cat([of_spread, of_local])[None]
-    changed = batched.project(weights, block, streams, cache.terms, positions)
+    changed = blocks.project(weights, block, streams, cache.terms, positions)
     projected = changed.map(live_by_head, layer.projected)
-    return batched.attend_variants(weights, block, projected, past, cache.terms)
+    return blocks.attend_variants(weights, block, projected, past, cache.terms)
 
 
 def _stack_variants(spread: Tensor, local: Tensor) -> Tensor:
@@ -639,7 +639,7 @@ def generate(
     last = run.final[-1]
     n = past[0][0].shape[-2]
     count = min(count, weights.config.n_ctx - n)
-    terms = batched.position_terms(weights, n + max(0, count))
+    terms = blocks.position_terms(weights, n + max(0, count))
     one_token = Run(weights, terms, len(past))
     for pos in range(n, n + count):
         with torch.inference_mode():
@@ -651,7 +651,7 @@ def generate(
         yield token
         with torch.inference_mode():
             ids = torch.tensor([[[token]]], device=weights.device)  # batch variant live
-            entering = embed_live(weights, ids, pos)
+            entering = forward.embed(weights, ids, pos)
             longer_past = []
             for step, earlier in zip(one_token.steps(entering, past), past, strict=True):
                 longer_past.append(_extended(earlier, step))

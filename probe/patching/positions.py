@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probe.model import batched
+from probe.model import blocks
 from probe.model.load import ModelSource, read_weights
 from probe.model.weights import Weights
 from probe.patching.inputs import Rows
@@ -230,7 +230,7 @@ def donated_attention(cache: PairCache, layer: int, pos: int) -> Donated:
     resid = cache.layers[layer].resid_pre[:, pos, None]
     z = cache.donated(layer, "z", pos)
     block = cache.weights.blocks[layer]
-    return Site(layer, Part.MLP), batched.after_attention(cache.weights, block, resid, z)
+    return Site(layer, Part.MLP), blocks.after_attention(cache.weights, block, resid, z)
 
 
 def donated_neurons(cache: PairCache, layer: int, pos: int) -> Donated:
@@ -239,14 +239,14 @@ def donated_neurons(cache: PairCache, layer: int, pos: int) -> Donated:
     hidden = cache.donated(layer, "hidden", pos)
     block = cache.weights.blocks[layer]
     site = Site(layer, Part.MLP).behind
-    return site, batched.after_mlp(cache.weights, block, resid_mid, hidden)
+    return site, blocks.after_mlp(cache.weights, block, resid_mid, hidden)
 
 
 def donated_heads(cache: PairCache, layer: int, pos: int) -> Donated:
     """For each head, the recipient's stream with that head's z from the other run."""
     weights = cache.weights
     block = weights.blocks[layer]
-    writer = batched.attention_writer(weights, block)
+    writer = blocks.attention_writer(weights, block)
     z = cache.layers[layer].z[:, pos]  # row head d_head
     change = cache.donated(layer, "z", pos)[:, 0] - z
     if block.mixer is not None:  # without heads, there is nothing to change
@@ -256,7 +256,7 @@ def donated_heads(cache: PairCache, layer: int, pos: int) -> Donated:
     changed = torch.einsum("rhe,hed->rhd", change, w_o)
     write = writer.write(z.flatten(1))[:, None] + changed
     resid = cache.layers[layer].resid_pre[:, pos, None]
-    return Site(layer, Part.MLP), batched.add_write(weights.config, writer, resid, write)
+    return Site(layer, Part.MLP), blocks.add_write(weights.config, writer, resid, write)
 
 
 _DONATED: dict[str, Callable[[PairCache, int, int], Donated]] = {

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from probe.model import attention, forward, qk
+from probe.model import attention, blocks, qk
 from probe.model.model import Config
 from probe.model.records import Trace
 from probe.model.weights import Block
@@ -79,9 +79,13 @@ def replace_parts(
     # The other side of the score is unchanged, and so are all other keys.
     config = trace.stack.config
     block = trace.stack.blocks[layer].to(torch.float64, "cpu")
-    q, k = forward.apply_rotary(block, trace.q[layer].double(), trace.k[layer].double(), config)
+    kv_head = qk.kv_head(head, config)
+    everywhere = torch.arange(len(trace.tokens))
+    shared = config.n_heads // config.n_kv_heads  # by so many heads, for which keys are repeated
+    q = _placed(block, trace.q[layer].double(), block.norm_q, everywhere, config)
+    k = _placed(block, trace.k[layer, ::shared].double(), block.norm_k, everywhere, config)
     query = q[head, at]  # d_head
-    keys = k[head]  # key_pos d_head
+    keys = k[kv_head]  # key_pos d_head
     met = _changed(block, config, head, side, pos, variants)  # variant d_head
     lost = _lost_with_norms_held(block, config, head, side, pos, resid, changes)  # change d_head
     if side == "query":
@@ -124,10 +128,16 @@ def _changed(
     `variant d_model -> variant d_head`
     """
     weight, bias, norm, _ = _side(block, side)
-    x = forward.attention_input(block, variants, config)
-    normed = forward.norm_heads(forward.project(x, weight, bias), norm, config)
-    met = forward.rotate(block, normed, torch.tensor([pos]), config)
+    x = blocks.attention_input(block, variants, config)
+    met = _placed(block, blocks.projection(x, weight, bias), norm, torch.tensor([pos]), config)
     return met[qk.kv_head(head, config) if side == "key" else head]
+
+
+def _placed(
+    block: Block, x: Tensor, norm: Tensor | None, positions: Tensor, config: Config
+) -> Tensor:
+    """Queries or keys after their norm, rotated by their positions. `head pos d_head`, unchanged"""
+    return blocks.rotate(block, blocks.norm_heads(x, norm, config), positions, config)
 
 
 def _lost_with_norms_held(
@@ -158,10 +168,10 @@ def _pattern(trace: Trace, layer: int, head: int, at: int, scores: Tensor) -> Te
     if weights.config.attn_logit_softcapping:
         scores = attention.softcap(scores, weights.config.attn_logit_softcapping)
     n = len(trace.tokens)
-    bias = forward.position_bias(weights, n)
+    bias = blocks.position_bias(weights, n)
     if bias is not None:
         scores = scores + bias[head, at].cpu()
-    scores = scores + forward.mask(weights, block, torch.zeros(n, n))[at]
+    scores = scores + blocks.mask(weights, torch.zeros(n, n), local=block.local)[at]
     if block.sinks is None:
         return attention.softmax(scores)
     return attention.softmax_with_sink(scores[None], block.sinks[[head]].cpu().double())[0]

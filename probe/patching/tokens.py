@@ -11,12 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probe.model.batched import PositionTerms
-from probe.model.tokens import TargetText
+from probe.model.blocks import PositionTerms
+from probe.model.variants import Step, TargetText, run_at_word
 from probe.model.weights import Weights
 from probe.patching.heads import in_batches
 from probe.patching.inputs import Texts
-from probe.patching.variants import Step, run_at_word
 
 
 class ReplacedStates(NamedTuple):

@@ -32,8 +32,9 @@ from probe.model import attention, decomposition
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
-from probe.model.tokens import TargetText, Tokens, tokenize, word_positions
+from probe.model.tokens import Tokens, tokenize, word_positions
 from probe.model.trace import target_states
+from probe.model.variants import TargetText
 from probe.patching.heads import swap_heads
 from probe.stats.axes import Axis, fit_axis, nearest_sense
 from probe.text import lexicon

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probe.model import forward, qk
+from probe.model import blocks, forward, qk
 from probe.model.check import Certificate
 from probe.model.model import Model
 from probe.model.parameters import Count
@@ -458,7 +458,7 @@ def _family_facts(scene: Scene) -> Block:
     return {
         "norm": config.family.norm,
         "norm_first": config.family.norm_first,
-        "first_unnormed": config.family.norm_first and not forward.norms_input(block, config),
+        "first_unnormed": config.family.norm_first and not blocks.norms_input(block, config),
         "norm_after_write": config.family.norm_after_write,
         "scaled": config.family.divides_scores,
         "under_root": float(f"{config.query_scalar or config.d_head:.6g}"),

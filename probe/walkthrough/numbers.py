@@ -1,5 +1,5 @@
 """Every quantity of every step, computed once: inputs come from hooks, outputs from
-`probe.model.forward`.
+`probe.model.attention` and `probe.model.blocks`.
 
 `measure` returns the quantities by name, with the axes of `AXES`. Tables select the word and the
 head that are followed first, and the page selects the drawn tokens (`probe.walkthrough.frames`).
@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probe.model import attention, forward
+from probe.model import attention, blocks, forward
 from probe.model.decomposition import residual_stream
+from probe.model.weights import Block
 from probe.walkthrough import choose
 from probe.walkthrough.scene import (
     HEAD_NUMBERS,
@@ -151,21 +152,33 @@ def attention_grids(view: AttentionView, layer: int) -> Quantities:
     trace = view.attention
     config = view.weights.config
     block = view.weights.blocks[layer]
-    bias = forward.position_bias(view.weights, len(view.tokens))
+    n = trace.k.shape[-2]
+    terms = blocks.position_terms(view.weights, n)
+    q, k = blocks.compared(view.weights, block, trace.q[layer], trace.k[layer], terms)
+    qk = attention.matches(q, k)
+    bias = blocks.position_bias(view.weights, n)
     # The page shows the mask as a separate step, so the score has none. A cap comes after the
     # division, so it is off where the division is undone to get Q Kᵀ.
     unmasked = replace(view.weights, attention=replace(view.weights.attention, causal=False))
     uncapped = replace(unmasked, config=replace(config, attn_logit_softcapping=0.0))
-    score = forward.score(unmasked, block, trace.q[layer], trace.k[layer], bias)
-    uncapped_score = forward.score(uncapped, block, trace.q[layer], trace.k[layer], bias)
+    score = blocks.scores(unmasked, block, qk, bias)
+    score = blocks.mask(unmasked, score, local=block.local)
+    uncapped_score = blocks.scores(uncapped, block, qk, bias)
     # Q Kᵀ = score · divisor, which is sqrt(d_head) in most families
-    dot = uncapped_score * block.score_divisor
+    dot = blocks.mask(unmasked, uncapped_score, local=block.local) * block.score_divisor
     grids = {"dot": dot, "score": score, "pattern": trace.pattern[layer]}
     if view.causal:
-        grids["open"] = forward.softmax(score, block, config)
+        grids["open"] = _softmax(block, score)
     if view.family.divides_scores:
-        grids["steep"] = forward.softmax(attention.mask(dot) if view.causal else dot, block, config)
+        grids["steep"] = _softmax(block, attention.mask(dot) if view.causal else dot)
     return grids
+
+
+def _softmax(block: Block, scores: Tensor) -> Tensor:
+    """The pattern from scores, by the formula that the page shows."""
+    if block.sinks is None:
+        return attention.softmax(scores)
+    return attention.softmax_with_sink(scores, block.sinks.to(scores))
 
 
 def entropy(pattern: Tensor) -> Tensor:
@@ -274,9 +287,9 @@ def _layer_quantities(scene: Scene, layer: int) -> Quantities:
     total = delta.sum(0) + bias + (0 if norms_writes else e)
     vectors = {"e": e, "total": total, "e_after": e_after}
     if norms_writes:
-        vectors["normed"] = forward.norm(total, block.norm_out, None, config)
+        vectors["normed"] = blocks.norm(total, block.norm_out, None, config)
     elif not view.family.norm_first:
-        vectors["normed"] = forward.norm(total, block.norm, block.norm_bias, config)
+        vectors["normed"] = blocks.norm(total, block.norm, block.norm_bias, config)
     if block.b_o is not None:
         vectors["b_o"] = block.b_o
     quantities = {name: vector[..., :STREAM_NUMBERS] for name, vector in vectors.items()}
@@ -340,18 +353,35 @@ def _norm_step(view: AttentionView, layer: int) -> list[Step]:
     """The input of attention: the norm of E, or E itself if the family has no norm in front."""
     trace = view.attention
     block = view.weights.blocks[layer]
-    x = forward.attention_input(block, trace.resid_pre[layer], view.weights.config)
-    if not forward.norms_input(block, view.weights.config):
-        return [("x = E", forward.attention_input, x, trace.x[layer])]
-    norm = view.family.norm
-    return [(f"{norm}(E)", NORMS[norm], x, trace.x[layer])]
+    config = view.weights.config
+    resid = trace.resid_pre[layer]
+    if not blocks.norms_input(block, config):
+        return [("x = E", blocks.attention_input, resid, trace.x[layer])]
+    x = _normed(view, resid, block.norm, block.norm_bias)
+    return [(f"{config.family.norm}(E)", NORMS[config.family.norm], x, trace.x[layer])]
+
+
+def _normed(view: AttentionView, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """The family's norm, by the formula that the page shows. Shape unchanged."""
+    config = view.weights.config
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    gain = blocks.gain_of(weight, config)
+    if config.family.norm == "RMSNorm":
+        return attention.rms_norm(wide, gain, config.epsilon).to(x.dtype)
+    no_bias = torch.zeros(())
+    bias = no_bias if bias is None else bias
+    return attention.layer_norm(wide, gain, bias, config.epsilon).to(x.dtype)
 
 
 def _projection_steps(view: AttentionView, layer: int) -> list[Step]:
     """The steps to queries, keys and values."""
     trace = view.attention
     block = view.weights.blocks[layer]
-    q, k, v = forward.project_qkv(block, trace.x[layer], view.key_input(layer), view.weights.config)
+    heads = view.weights.config.n_heads
+    read = view.key_input(layer)
+    q = blocks.projection(trace.x[layer], block.w_q, block.b_q)
+    k = attention.repeat_kv(blocks.projection(read, block.w_k, block.b_k), heads)
+    v = attention.repeat_kv(blocks.projection(read, block.w_v, block.b_v), heads)
     return [
         ("Q", attention.project, q, trace.q[layer]),
         ("K", attention.project, k, trace.k[layer]),
@@ -365,13 +395,18 @@ def _pattern_steps(view: AttentionView, layer: int) -> list[Step]:
     """
     trace = view.attention
     block = view.weights.blocks[layer]
-    bias = forward.position_bias(view.weights, len(view.tokens))
-    score = forward.score(view.weights, block, trace.q[layer], trace.k[layer], bias)
+    terms = blocks.position_terms(view.weights, trace.k.shape[-2])
+    q, k = blocks.compared(view.weights, block, trace.q[layer], trace.k[layer], terms)
     formula = attention.scores if view.family.divides_scores else attention.matches
+    qk = formula(q, k)
+    if view.family.divides_scores:  # by sqrt(d_head), while a config may have another divisor
+        qk = qk * math.sqrt(q.shape[-1])
+    bias = blocks.bias_and_mask(view.weights, block, terms, *qk.shape[-2:])
+    score = blocks.scores(view.weights, block, qk, bias)
     is_masked = ~view.allowed
     computed = score.masked_fill(is_masked, 0)
     hooked = trace.scores[layer].masked_fill(is_masked, 0)
-    pattern = forward.softmax(score, block, view.weights.config)
+    pattern = _softmax(block, score)
     softmax = attention.softmax if block.sinks is None else attention.softmax_with_sink
     return [
         ("scores", formula, computed, hooked),
@@ -391,24 +426,28 @@ def _write_steps(view: AttentionView, layer: int, at: int) -> list[Step]:
     z = trace.z[layer]
     delta = attention.write(z, block.w_o)
     by_source = attention.write_by_source(pattern[:, at], v, block.w_o)
-    from_concat = forward.merge_heads(block, z)
     # Both orders give the same sum: Concat(z) W_O = Σ over heads of z[head] W_O[head].
-    output = forward.attention_output(block, trace.resid_pre[layer], z, view.weights.config)
+    from_concat = blocks.merge_heads(block, z.transpose(0, 1))
+    from_heads = delta.sum(0) if block.b_o is None else delta.sum(0) + block.b_o
     bias = "" if block.b_o is None else " + b_O"
     attn_out = trace.attn_out[layer]
     steps: list[Step] = [
         ("z", attention.mix, attention.mix(pattern, v), z),
         ("Σ over sources", attention.write_by_source, by_source.sum(-2), delta[:, at]),
-        (f"Concat(z) W_O{bias}", forward.merge_heads, from_concat, attn_out),
-        (f"Σ ΔE{bias}", attention.write, output["attn_out"], attn_out),
+        (f"Concat(z) W_O{bias}", blocks.merge_heads, from_concat, attn_out),
+        (f"Σ ΔE{bias}", attention.write, from_heads, attn_out),
     ]
     if view.family.adds_plainly:
         return steps
     norm = view.family.norm
-    summed = f"{norm}(E + Σ ΔE{bias})"
+    resid = trace.resid_pre[layer]
     if view.family.norm_after_write:
         summed = f"E + {norm}(Σ ΔE{bias})"
-    steps.append((summed, NORMS[norm], output["resid_mid"], trace.resid_mid[layer]))
+        resid_mid = resid + _normed(view, from_heads, block.norm_out, None)
+    else:
+        summed = f"{norm}(E + Σ ΔE{bias})"
+        resid_mid = _normed(view, resid + from_heads, block.norm, block.norm_bias)
+    steps.append((summed, NORMS[norm], resid_mid, trace.resid_mid[layer]))
     return steps
 
 

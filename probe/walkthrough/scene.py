@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from probe.errors import InputError
-from probe.model import forward
+from probe.model import blocks
 from probe.model.architectures.family import Family
 from probe.model.records import CrossTrace, PairTrace, Trace
-from probe.model.tokens import TargetText, Tokens
+from probe.model.tokens import Tokens
+from probe.model.variants import TargetText
 from probe.model.weights import Weights
 from probe.patching import positions
 from probe.patching.pair import PairReading, cache_pair, positions_from_word, token_pairs
@@ -154,7 +155,7 @@ class AttentionView:
         # RMSNorm(w) = gain · w / sqrt(mean(w²) + ε), with w = Σ ΔE. With the divisor of this run
         # the norm is linear, so it applies to each write.
         mean_square = self.attention.attn_out[layer, at].square().mean(-1, keepdim=True)
-        return write / (mean_square + config.epsilon).sqrt() * forward.gain_of(gain, config)
+        return write / (mean_square + config.epsilon).sqrt() * blocks.gain_of(gain, config)
 
     @cached_property
     def special_tokens(self) -> Tensor:

@@ -123,7 +123,12 @@ FAULTS = (
         "config.positions.first + positions",
         "positions",
     ),
-    Fault("model/forward.py", "b_O left out", "delta_e.sum(-3) + block.b_o", "delta_e.sum(-3)"),
+    Fault(
+        "model/blocks.py",
+        "b_O left out",
+        "block.w_o.flatten(0, 1), block.b_o)",
+        "block.w_o.flatten(0, 1), None)",
+    ),
     Fault(
         "model/weights.py",
         "a matrix not transposed",
@@ -162,21 +167,21 @@ FAULTS = (
         "trace.resid_pre[-1:, at]",
     ),
     # the engine
-    Fault("model/batched.py", "a bias left out", "rows + writer.bias", "rows + 0"),
+    Fault("model/blocks.py", "a bias left out", "rows + writer.bias", "rows + 0"),
     Fault(
-        "patching/variants.py",
+        "model/variants.py",
         "the word's rotary position one short",
         "arange(start, end",
         "arange(start - 1, end - 1",
     ),
     Fault(
-        "patching/variants.py",
+        "model/variants.py",
         "variants of another parent",
         "return x[:, self.branch.parent] if",
         "return x[:, self.branch.parent - 1] if",
     ),
     Fault(
-        "model/batched.py",
+        "model/blocks.py",
         "the MLP reads in front of the attention",
         "if parallel else resid_mid)\n    return",
         "if True else resid_mid)\n    return",
@@ -188,7 +193,7 @@ FAULTS = (
         "if False:",
     ),
     Fault(
-        "model/batched.py",
+        "model/blocks.py",
         "the bias of another query",
         "bias[:, pos, None, keys]",
         "bias[:, pos - 1, None, keys]",

@@ -39,7 +39,7 @@ from probe.inference.verdicts import passes_gate, rank_among_nouns
 from probe.model.find import PACKAGED
 from probe.model.load import untrained
 from probe.model.model import Model
-from probe.model.tokens import TargetText
+from probe.model.variants import TargetText
 from probe.model.weights import Weights
 from probe.patching.tokens import ReplacedStates, replace_tokens
 from probe.provenance import write_atomically

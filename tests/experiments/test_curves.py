@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import plain_forward
 import pytest
 import torch
 from handmade import ODD, random_model
@@ -12,7 +13,6 @@ from hooked_runs import target_z
 from probe.experiments import backups
 from probe.experiments.design import Pairs
 from probe.experiments.sets import Ranked, _moved_from_all, area, run_curves, smallest_enough
-from probe.model import forward
 from probe.model.load import read_weights
 from probe.patching import heads as patching
 from probe.patching import sets
@@ -37,7 +37,7 @@ def setting():
     ids = torch.randint(model.config.d_vocab, (10, 6), generator=generator)
     ids[:, -1] = 7
     weights, rows = read_weights(model), ids.tolist()
-    z, [*_, last] = target_z(model, rows), forward.run(weights, ids, torch.float64)
+    z, [*_, last] = target_z(model, rows), plain_forward.run(weights, ids, torch.float64)
     resid = last["resid_post"][:, -1]
     fitted = [fit_axis(resid[:5] + shift, resid[5:], ("a", "b"), LAYERS) for shift in (0, 0.3)]
     u, midpoint = (

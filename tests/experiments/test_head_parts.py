@@ -3,6 +3,7 @@
 from functools import cache
 
 import numpy as np
+import plain_forward
 import pytest
 import torch
 from families import family_model, near
@@ -24,9 +25,8 @@ from probe.experiments.columns import dataset
 from probe.experiments.material import prepare
 from probe.experiments.observe import observe
 from probe.experiments.prepare import prepare_pairs
-from probe.model import forward
 from probe.model.load import read_weights
-from probe.model.tokens import TargetText
+from probe.model.variants import TargetText
 from probe.patching.inputs import target_texts
 from probe.stats import resampling
 
@@ -222,7 +222,9 @@ def test_parts_of_z_are_pattern_times_values_and_sum_to_z(kind):
     part = whole - remaining["part"]
     torch.testing.assert_close(remaining["part"] + remaining["rest"], whole, **near(kind))
     for row, text in enumerate(texts):
-        for layer, step in enumerate(forward.run(weights, torch.tensor(text.ids), torch.float64)):
+        for layer, step in enumerate(
+            plain_forward.run(weights, torch.tensor(text.ids), torch.float64)
+        ):
             if not model.config.has_heads(layer):
                 assert (remaining["part"][row, layer] == 0).all()
                 continue
@@ -265,7 +267,7 @@ def test_mixed_z_is_the_pattern_of_one_run_times_the_values_of_the_other(same):
         torch.testing.assert_close(mixed, target_z(model, looking), rtol=0, atol=1e-12)
     for row, (donor_ids, recipient_ids) in enumerate(zip(looking, carrying, strict=True)):
         steps = [
-            list(forward.run(weights, torch.tensor(ids), torch.float64))
+            list(plain_forward.run(weights, torch.tensor(ids), torch.float64))
             for ids in (donor_ids, recipient_ids)
         ]
         for layer, (donor_step, recipient_step) in enumerate(zip(*steps, strict=True)):

@@ -44,8 +44,8 @@ from probe.experiments.prepare import prepare_pairs
 from probe.experiments.swaps import gaps, run_swaps
 from probe.inference.verdicts import passes_gate
 from probe.model.load import read_weights
-from probe.model.tokens import TargetText
 from probe.model.trace import target_states
+from probe.model.variants import TargetText
 from probe.patching.heads import swap_heads
 from probe.patching.mlps import swap_mlps
 from probe.patching.tokens import replace_tokens

@@ -15,8 +15,9 @@ from probe.errors import InputError, UnsupportedModel
 from probe.experiments import patch as patching
 from probe.model import hooks as hooked
 from probe.model.load import load
-from probe.model.tokens import TargetText, tokenize
+from probe.model.tokens import tokenize
 from probe.model.trace import target_states
+from probe.model.variants import TargetText
 
 A = "The mole dug under the river bank after the flood"
 B = "The mole dug under the apple bank after the flood"

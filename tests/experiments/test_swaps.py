@@ -19,8 +19,8 @@ from probe.experiments.swaps import Effects
 from probe.model import forward
 from probe.model.decomposition import components
 from probe.model.load import read_weights
-from probe.model.tokens import TargetText
 from probe.model.trace import target_states
+from probe.model.variants import TargetText
 from probe.patching import heads as patching
 from probe.stats.axes import HeldOutAxes
 from probe.text.splits import ALIGNED, DRAWN, SURVEY_LEAST, cross_fit

@@ -16,8 +16,9 @@ from probe.explorer.session import MAX_TOKENS, Explorer, messages
 from probe.model import forward, hooks
 from probe.model.find import EMBEDDED
 from probe.model.load import read_weights
-from probe.model.tokens import TargetText, tokenize
+from probe.model.tokens import tokenize
 from probe.model.trace import target_states
+from probe.model.variants import TargetText
 from probe.pages.walk_sentences import answer
 from probe.patching.heads import swap_heads
 from probe.patching.positions import COMPONENTS, trace_positions

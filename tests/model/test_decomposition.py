@@ -11,7 +11,7 @@ from handmade import tokens_of
 from hooked_runs import BOUND, ROUNDED
 
 from probe.errors import InputError
-from probe.model import decomposition, forward
+from probe.model import blocks, decomposition
 from probe.model.architectures import FAMILIES
 from probe.model.load import read_weights
 from probe.model.tokens import tokenize
@@ -184,8 +184,7 @@ def jacobian_of_the_rest(model, states, row, layer, head, depth):
         writes = (states.z[row, later].unsqueeze(-2) @ block.w_o).squeeze(-2).sum(0)
         resid_mid = states.resid[row, later] + writes + block.b_o
         before = (
-            forward.norm(resid_mid, block.norm, block.norm_bias, config)
-            + states.mlp_out[row, later]
+            blocks.norm(resid_mid, block.norm, block.norm_bias, config) + states.mlp_out[row, later]
         )
         for total, gain in ((resid_mid, block.norm), (before, block.norm_mlp)):
             arrived = (
@@ -224,7 +223,7 @@ def test_a_write_passes_its_own_norm_and_no_other(kind):
         torch.testing.assert_close(by_head[:, layer], axis.effect(added), rtol=0, atol=ROUNDED)
         middle = states.resid[:, layer] + added.sum(1)
         after = (
-            forward.norm(states.mlp_out[:, layer], block.norm_mlp_out, None, model.config) + middle
+            blocks.norm(states.mlp_out[:, layer], block.norm_mlp_out, None, model.config) + middle
         )
         torch.testing.assert_close(after, states.resid[:, layer + 1], rtol=0, atol=ROUNDED)
 

@@ -24,7 +24,7 @@ from families import (
 )
 from hooked_runs import bound, every_direction, random_rows, random_z, run_with_swaps
 
-from probe.model import forward
+from probe.model import blocks, forward, variants
 from probe.model.architectures import FAMILIES
 from probe.model.check import DEFAULT_TEXTS, RECURRENT, certify
 from probe.model.decomposition import closing_error
@@ -107,16 +107,18 @@ def require_logits_of_hugging_face(model: Model, folder: Path) -> None:
             "decoder_input_ids": torch.tensor([pair.target.ids]),
         }
         stacks = read_stacks(model.weights, model.config, model.modules)
-        memory = forward.encode(stacks, pair.source.ids)
-        scratch = forward.decode(stacks, pair.target.ids, memory).logits
+        memory = variants.encode(stacks, pair.source.ids)
+        [scratch] = variants.decode(stacks, pair.target.ids, memory).logits
         hooked = pair.logits
     else:
         record = trace(model, TEXT)
         ids = torch.tensor(record.tokens.ids)
         inputs = {"input_ids": ids[None]}
         weights = read_weights(model)
-        *_, last = forward.run(weights, ids, torch.float64)
-        scratch = forward.unembed(weights, last["resid_post"])
+        terms = blocks.position_terms(weights, len(ids))
+        *_, last = variants.run_texts(weights, [record.tokens.ids], len(weights.blocks), terms)
+        [resid] = last.everywhere(last.resid_post)
+        scratch = forward.unembed(weights, resid)
         hooked = record.logits
     with torch.no_grad():
         expected = plain.eval()(**inputs).logits[0]
@@ -158,7 +160,7 @@ def require_heads_that_sum(record: Trace) -> None:
 
 
 def require_swap_of_a_head(model: Model) -> None:
-    """The batched forward of a swap equals a whole forward of the hooked model, in the first layer
+    """The run of a swap equals a whole forward of the hooked model, in the first layer
     with heads, at a word before other tokens.
     """
     layer = next(n for n in range(model.config.n_layers) if model.config.has_heads(n))

@@ -4,6 +4,7 @@ that it reads.
 
 from pathlib import Path
 
+import plain_forward
 import pytest
 import torch
 from families import (
@@ -24,7 +25,7 @@ from families import (
 from handmade import ODD, random_model
 from transformers import AutoTokenizer
 
-from probe.model import forward
+from probe.model import blocks, forward, variants
 from probe.model.architectures import FAMILIES
 from probe.model.check import certify
 from probe.model.load import read_weights, untrained
@@ -57,7 +58,7 @@ def ids_of(model: Model, text: str = TEXT) -> torch.Tensor:
 def steps_of(
     model: Model, ids: torch.Tensor, dtype: torch.dtype = torch.float64
 ) -> list[dict[str, torch.Tensor]]:
-    return list(forward.run(read_weights(model), ids, dtype))
+    return list(plain_forward.run(read_weights(model), ids, dtype))
 
 
 # --- against Hugging Face -------------------------------------------------------------------------
@@ -85,9 +86,10 @@ def test_the_forward_and_the_trace_are_what_hugging_face_computes(
                 torch.tensor([ids]), decoder_input_ids=torch.tensor([target_ids]), **options
             )
         stacks = read_stacks(model.weights, model.config)
-        memory = forward.encode(stacks, ids)
-        assert_near(memory, theirs.encoder_last_hidden_state[0], close)
-        assert_near(forward.decode(stacks, target_ids, memory).logits, theirs.logits[0, -1], close)
+        memory = variants.encode(stacks, ids)
+        assert_near(memory, theirs.encoder_last_hidden_state, close)
+        decoded = variants.decode(stacks, target_ids, memory)
+        assert_near(decoded.logits, theirs.logits[:, -1], close)
         whole = [
             (pair.encoder.pattern, theirs.encoder_attentions),
             (pair.decoder.pattern, theirs.decoder_attentions),
@@ -183,7 +185,9 @@ def test_merged_heads_are_the_sum_of_their_writes_and_the_bias(kind: str) -> Non
     for step, block in zip(steps_of(model, ids_of(model)), read_weights(model).blocks, strict=True):
         bias = 0 if block.b_o is None else block.b_o
         torch.testing.assert_close(
-            forward.merge_heads(block, step["z"]), step["delta_e"].sum(0) + bias, **EXACT
+            blocks.merge_heads(block, step["z"].transpose(0, 1)),
+            step["delta_e"].sum(0) + bias,
+            **EXACT,
         )
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 import probe
 from probe.errors import InputError, ModelError, UnsupportedModel
 from probe.explorer.session import Explorer
-from probe.model import decomposition, forward
+from probe.model import blocks, decomposition, forward, variants
 from probe.model.architectures import FAMILIES
 from probe.model.check import RECURRENT
 from probe.model.load import load, read_weights, untrained
@@ -85,12 +85,12 @@ def test_the_forward_from_scratch_is_hugging_faces_in_both_types(kind):
         ids = torch.tensor(tokenize(model, TEXT).ids)
         weights = read_weights(model)
         within = 1e-5 if dtype == torch.float32 else RECURRENT
-        *_, last = forward.run(weights, ids, dtype)
+        terms = blocks.position_terms(weights, len(ids))
+        *_, last = variants.run_texts(weights, [ids.tolist()], len(weights.blocks), terms)
         with torch.no_grad():
             logits = model.bridge.original_model(ids[None]).logits[0]
-        assert_near(
-            forward.unembed(weights, last["resid_post"]), logits, {"rtol": 0, "atol": within}
-        )
+        [resid] = last.everywhere(last.resid_post)
+        assert_near(forward.unembed(weights, resid), logits, {"rtol": 0, "atol": within})
 
 
 def test_a_trace_holds_what_the_mixer_writes_and_nothing_of_heads(model):

@@ -18,7 +18,7 @@ from checkpoints import change_tensors
 import probe
 from probe import cli
 from probe.errors import InputError
-from probe.model import agreement, attention
+from probe.model import agreement, blocks
 from probe.pages import terminal
 from probe.pages.folder import manifest_of, to_be_replaced
 
@@ -46,38 +46,35 @@ def assert_one_line(result, *parts):
 def test_check_prints_every_row_and_a_summary_and_the_same_rows_as_json(run, checkpoint):
     code, out, err = run("check", "--model", checkpoint)
     assert code == 0 and err == ""
-    assert out.count(" ok") == 2 * 13 + 2 and "28 of 28 rows hold" in out
+    assert out.count(" ok") == 2 * (13 + 2) + 2 + 2 and "34 of 34 rows hold" in out
     code, out, _ = run("check", "The mole dug a tunnel.", "--model", checkpoint, "--json")
     certificate = json.loads(out)
-    assert code == 0 and certificate["ok"] and len(certificate["rows"]) == 28
+    assert code == 0 and certificate["ok"] and len(certificate["rows"]) == 34
     assert {"layer", "quantity", "error", "tolerance", "ok"} <= set(certificate["rows"][0])
 
 
 def test_a_check_of_formulas_that_disagree_exits_with_1_and_names_the_row(run, monkeypatch):
-    monkeypatch.setattr(attention, "softmax", lambda scores: scores.softmax(-2).nan_to_num())
+    monkeypatch.setattr(blocks, "softmax_with_sinks", lambda scores, sinks: scores.softmax(-2))
     code, out, err = run("check")
     assert code == 1 and "FELL SHORT" in out
     assert "pattern of layer 0 is off by" in err.splitlines()[-1] and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("command", "formula", "wrong"),
+    ("command", "step"),
     [
-        (("report", "bank"), "scores", lambda q, k: 1.01 * q @ k.mT / q.shape[-1] ** 0.5),
-        (("walk", "The bank"), "scores", lambda q, k: q @ k.mT),
-        (
-            ("evaluate", "--sentences", "rows.jsonl"),
-            "softmax",
-            lambda scores: (1.1 * scores).softmax(-1),
-        ),
+        (("report", "bank"), "attend"),
+        (("walk", "The bank"), "activate"),
+        (("evaluate", "--sentences", "rows.jsonl"), "after_attention"),
     ],
 )
 def test_a_model_that_disagrees_with_the_formulas_is_refused_and_nothing_is_written(
-    run, tmp_path, monkeypatch, command, formula, wrong
+    run, tmp_path, monkeypatch, command, step
 ):
     changes = [{"text": f"{n} bank", "start": 2, "end": 6, "sense": "ab"[n % 2]} for n in range(8)]
     rows(tmp_path / "rows.jsonl", *changes)
-    monkeypatch.setattr(attention, formula, wrong)
+    true_step = getattr(blocks, step)
+    monkeypatch.setattr(blocks, step, lambda *inputs: 1.01 * true_step(*inputs))
     monkeypatch.setattr(agreement, "_AGREEING", set())
     code, out, err = run(*command, "--out", "out")
     assert code == 2 and out == ""

@@ -622,7 +622,7 @@ def test_every_name_of_the_package_in_a_text_exists():
     texts = [path.read_text(encoding="utf-8") for path in paths]
     texts.append(newest_names(CHANGELOG.read_text(encoding="utf-8")))
     names = sorted({name for text in texts for name in NAMED.findall(text)})
-    assert {"probe.cross.swap_heads", "probe.study", "probe.model.batched"} <= set(names)
+    assert {"probe.cross.swap_heads", "probe.study", "probe.model.blocks"} <= set(names)
     assert [
         name for name in names if not (pydoc.locate(name) or importlib.util.find_spec(name))
     ] == []

@@ -116,7 +116,7 @@ def test_the_steps_are_in_the_order_of_the_computation_with_questions_as_titles(
             "attention.mix",
             "attention.write",
             "attention.write_by_source",
-            "forward.merge_heads",
+            "blocks.merge_heads",
             "forward.embed",
         ),
     }

@@ -10,8 +10,8 @@ from handmade import random_model, tokens_of
 
 from probe.model import forward
 from probe.model.load import load, read_weights
-from probe.model.tokens import TargetText
 from probe.model.trace import target_states
+from probe.model.variants import TargetText
 from probe.patching.gradients import attribute_heads
 from probe.patching.heads import swap_heads, swap_sets
 

@@ -2,6 +2,7 @@
 every family with one stack.
 """
 
+import plain_forward
 import pytest
 import torch
 from hooked_runs import (
@@ -21,9 +22,9 @@ from hooked_runs import (
 
 from probe.errors import InputError
 from probe.experiments.observe import predicts
-from probe.model import forward
+from probe.model import blocks, forward
 from probe.model.load import read_weights
-from probe.model.tokens import TargetText
+from probe.model.variants import TargetText
 from probe.patching import heads as patching
 
 
@@ -174,12 +175,13 @@ def test_a_swap_in_the_last_block_before_the_read_out_is_its_write_and_the_respo
     block, config = weights.blocks[0], model.config
     for number, text in enumerate(texts):
         resid = forward.embed(weights, torch.tensor(text.ids))
-        bias = forward.position_bias(weights, len(text.ids))
-        step = forward.attend(weights, block, resid, bias=bias)
+        bias = blocks.position_bias(weights, len(text.ids))
+        step = plain_forward.attend(weights, block, resid, bias=bias)
 
         def after(z, resid=resid, at=text.at):
-            resid_mid = forward.attention_output(block, resid, z, config)["resid_mid"]
-            return forward.mlp(block, resid_mid, resid, config)["resid_post"][at]
+            attn_out = blocks.merge_heads(block, z.transpose(0, 1))
+            resid_mid = plain_forward.added(weights, block, resid, attn_out)
+            return plain_forward.mlp(weights, block, resid_mid, resid)["resid_post"][at]
 
         unchanged = after(step["z"])
         for head in range(config.n_heads):

@@ -5,6 +5,7 @@ run.
 
 from functools import partial
 
+import plain_forward
 import pytest
 import torch
 from families import EACH_HYBRID, family_model
@@ -24,11 +25,11 @@ from hooked_runs import (
     run_with_swaps,
 )
 
-from probe.model import batched, forward
+from probe.model import blocks, forward, variants
 from probe.model.load import read_weights
 from probe.model.trace import target_states
 from probe.patching import heads as patching
-from probe.patching import mlps, pair, positions, tokens, variants
+from probe.patching import mlps, pair, positions, tokens
 
 
 @pytest.fixture(params=EACH_HYBRID)
@@ -190,24 +191,24 @@ def test_text_generated_after_a_patch_is_that_of_the_hooked_model(model):
         ids.append(token)
 
 
-def test_the_batched_steps_are_those_of_the_plain_forward(model):
+def test_the_steps_of_a_block_are_those_of_the_plain_forward(model):
     weights = read_weights(model)
     ids = torch.randint(400, (3, 7), generator=torch.Generator().manual_seed(0))
-    terms, pos = batched.position_terms(weights, 7), torch.arange(7)[None, None]
-    for block, step in zip(weights.blocks, forward.run(weights, ids, torch.float64), strict=True):
+    terms, pos = blocks.position_terms(weights, 7), torch.arange(7)[None, None]
+    for block, step in zip(weights.blocks, plain_forward.run(weights, ids), strict=True):
         resid = step["resid_pre"][:, None]  # row variant pos d_model
         if block.mixer is None:
-            projected = batched.project(weights, block, resid, terms, pos)
-            z = batched.attend_variants(weights, block, projected, None, terms)[:, 0]
+            projected = blocks.project(weights, block, resid, terms, pos)
+            z = blocks.attend_variants(weights, block, projected, None, terms)[:, 0]
         else:
-            x = batched.mixer_input(weights, block, resid)
-            z = batched.mix_variants(block, x, None)[:, 0]
-        resid_mid = batched.after_attention(weights, block, step["resid_pre"], z)
+            x = blocks.mixer_input(weights, block, resid)
+            z = blocks.mix_variants(block, x, None)[:, 0]
+        resid_mid = blocks.after_attention(weights, block, step["resid_pre"], z)
         scale = step["resid_mid"].abs().max()
         assert (resid_mid - step["resid_mid"]).abs().max() <= bound(model) * scale
     empty = list(
         variants.run_past(
-            weights, [[], []], model.config.n_layers, batched.position_terms(weights, 1)
+            weights, [[], []], model.config.n_layers, blocks.position_terms(weights, 1)
         )
     )
     assert all(part.shape[-2] == 0 for parts in empty for part in parts)

@@ -4,10 +4,11 @@ import pytest
 import torch
 from hooked_runs import model_of_kind, random_rows
 
+from probe.model import kept_keys, variants
+from probe.model.kept_keys import KeptKeys, bytes_before, keeping
 from probe.model.load import read_weights
-from probe.model.tokens import TargetText
-from probe.patching import kept_keys, tokens, variants
-from probe.patching.kept_keys import KeptKeys, bytes_before, keeping
+from probe.model.variants import TargetText
+from probe.patching import tokens
 
 NOUNS = [[7], [90]]
 

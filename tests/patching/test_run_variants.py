@@ -8,11 +8,10 @@ import pytest
 import torch
 from hooked_runs import EACH, bound, edit_at, model_of_kind, random_rows, read_all, run_with_swaps
 
-from probe.model import batched
+from probe.model import blocks, forward, variants
 from probe.model.load import read_weights
-from probe.model.tokens import TargetText
-from probe.patching import heads, tokens, variants
-from probe.patching.variants import ATTN_OUT, HIDDEN, Edits, Run, Z
+from probe.model.variants import ATTN_OUT, HIDDEN, Edits, Run, TargetText, Z
+from probe.patching import heads, tokens
 
 
 def test_sets_that_differ_in_later_blocks_only_are_one_variant_until_then():
@@ -68,7 +67,7 @@ def test_an_edit_at_one_position_is_read_at_another_as_in_a_whole_forward(kind, 
     units = n_heads if site == Z else 1
     edited = torch.cat([torch.eye(depth), torch.ones(1, depth)]).bool()  # set layer
     tree = variants.branches(edited[..., None].expand(-1, -1, units))
-    terms = batched.position_terms(weights, 8)
+    terms = blocks.position_terms(weights, 8)
     past = None
     if weights.causal:
         past = variants.run_past(weights, ids[:, :start].tolist(), depth, terms)
@@ -80,7 +79,7 @@ def test_an_edit_at_one_position_is_read_at_another_as_in_a_whole_forward(kind, 
         edit_at=torch.tensor([AT, AT]),
         read_at=torch.tensor([READ, READ - 1]),
     )
-    entering = variants.embed_live(weights, ids[:, None, start:], start)
+    entering = forward.embed(weights, ids[:, None, start:], start)
     for step in run.steps(entering, past):
         stream = step.at_read_position(step.resid_post)[:, step.branch.variant_of]
         for row, text in enumerate(ids.tolist()):
@@ -98,7 +97,7 @@ def test_a_quantity_is_the_same_in_whatever_order_it_is_read():
     """Attention releases queries, keys and values, and the MLP's write is added to its stream."""
     weights = read_weights(model_of_kind("gpt2"))
     for step in variants.run_texts(
-        weights, [[5, 6, 7], [5, 6, 8]], 2, batched.position_terms(weights, 3)
+        weights, [[5, 6, 7], [5, 6, 8]], 2, blocks.position_terms(weights, 3)
     ):
         projected = [part.clone() for part in step.projected[:3]]
         resid_mid = step.resid_mid.clone()
@@ -184,13 +183,13 @@ def counting(monkeypatch, *names):
     """How often each of some steps of a block is run."""
     counts = Counter()
     for name in names:
-        step = getattr(batched, name)
+        step = getattr(blocks, name)
 
         def counted(*arguments, name=name, step=step):
             counts[name] += 1
             return step(*arguments)
 
-        monkeypatch.setattr(batched, name, counted)
+        monkeypatch.setattr(blocks, name, counted)
     return counts
 
 
@@ -203,7 +202,7 @@ def test_a_run_stops_at_the_quantity_that_is_read_from_its_last_block(monkeypatc
     """
     weights = read_weights(model_of_kind("gpt2"))
     counts = counting(monkeypatch, *STEPS)
-    list(variants.run_past(weights, [[5, 6, 7]], 2, batched.position_terms(weights, 3)))
+    list(variants.run_past(weights, [[5, 6, 7]], 2, blocks.position_terms(weights, 3)))
     assert [counts[name] for name in STEPS] == [2, 1, 1, 1]
     counts.clear()
     z = random_tensor(1, 2, *weights.shape[1:2], weights.shape[3])
@@ -218,13 +217,13 @@ def test_a_run_stops_at_the_quantity_that_is_read_from_its_last_block(monkeypatc
 def test_after_the_last_attention_an_encoder_is_run_only_at_the_word(monkeypatch):
     weights = read_weights(model_of_kind("bert"))
     sizes = []
-    activate = batched.activate
+    activate = blocks.activate
 
     def noting(weights, block, resid):
         sizes.append(resid.shape[2])
         return activate(weights, block, resid)
 
-    monkeypatch.setattr(batched, "activate", noting)
+    monkeypatch.setattr(blocks, "activate", noting)
     z = random_tensor(1, 2, *weights.shape[1:2], weights.shape[3])
     text = TargetText((5, 6, 7, 8), 2)
     heads.swap_heads(weights, [text], z, random_tensor(1, weights.shape[2]))

@@ -2,13 +2,14 @@
 effect if the donor is the token itself.
 """
 
+import plain_forward
 import pytest
 import torch
 from families import each_family, family_model
 from handmade import random_model
 
 import probe
-from probe.model import forward, qk
+from probe.model import blocks, qk
 from probe.patching.score_parts import Donor, replace_parts
 
 TEXT = "The mole dug under the river bank after the flood"
@@ -31,17 +32,13 @@ def whole_attention(whole, queries, keys):
     weights = whole.stack
     block = weights.blocks[LAYER]
     config = weights.config
-    q, _, _ = forward.project_qkv(
-        block, *[forward.attention_input(block, queries, config)] * 2, config
-    )
-    _, k, _ = forward.project_qkv(
-        block, *[forward.attention_input(block, keys, config)] * 2, config
-    )
-    bias = forward.position_bias(weights, len(whole.tokens))
-    scores = forward.score(weights, block, q, k, bias)
-    q, k = forward.apply_rotary(block, q, k, config)
+    bias = blocks.position_bias(weights, len(whole.tokens))
+    q = plain_forward.attend(weights, block, queries, bias=bias)["q"]
+    k = plain_forward.attend(weights, block, keys, bias=bias)["k"]
+    scores = plain_forward.score(weights, block, q, k, bias)
+    q, k = plain_forward.queries_and_keys(block, q, k, config)
     before = q[HEAD] @ k[HEAD].T / block.score_divisor
-    return before, forward.softmax(scores, block, config)[HEAD]
+    return before, plain_forward.softmax(scores, block)[HEAD]
 
 
 @pytest.mark.parametrize("kind", EACH)

@@ -15,12 +15,12 @@ from probe.experiments import observe
 from probe.experiments.material import prepare
 from probe.experiments.observe import split_senses
 from probe.inference.nouns import TOO_FEW_NOUNS
-from probe.model import hooks
+from probe.model import hooks, variants
 from probe.model.decomposition import write_coordinates
 from probe.model.load import read_weights, untrained
 from probe.model.trace import target_states
 from probe.pages.terminal import likely, sentences_suffice
-from probe.patching import heads, variants
+from probe.patching import heads
 from probe.stats.separation import held_out_auroc
 from probe.studies.study import GatePreview, preview_gates, study
 from probe.text.lexicon import expand

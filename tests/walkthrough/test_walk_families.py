@@ -102,7 +102,7 @@ def test_every_formula_agrees_with_its_hook_in_every_layer(walked, kind):
         "attention.project",
         "attention.softmax",
         "attention.mix",
-        "forward.merge_heads",
+        "blocks.merge_heads",
     }
     assert walked.certificate.ok and set(walked.certificate.texts) >= {SOURCE}
 

@@ -16,7 +16,7 @@ from test_walk_families import close
 
 import probe
 from probe.charts.grid import token_grid
-from probe.model import attention
+from probe.model import blocks
 from probe.model.check import certify_pair
 from probe.pages.walk import ACROSS, pictures
 from probe.pages.walk_sentences import answer, facts
@@ -196,7 +196,8 @@ def test_the_two_texts_are_certified_and_nothing_is_walked_when_hooks_and_formul
         assert scales[f"cross layer {layer}", "scores"] == pytest.approx(
             scores.abs().max().item(), rel=1e-5
         )
-    monkeypatch.setattr(attention, "mix", lambda pattern, v: 2 * (pattern @ v))
+    attend = blocks.attend
+    monkeypatch.setattr(blocks, "attend", lambda *inputs: 2 * attend(*inputs))
     with pytest.raises(probe.CrossCheckError, match="z of encoder layer 0 is off by"):
         probe.walk(model, SOURCE, target=TARGET)
 

@@ -17,7 +17,7 @@ from test_walk_families import MANIFEST
 import probe
 from probe.experiments.material import prepare, sentences_of
 from probe.experiments.observe import observe
-from probe.model.tokens import TargetText
+from probe.model.variants import TargetText
 from probe.pages.walk import render
 from probe.pages.walk_sentences import answer, caution, facts, travels
 from probe.patching.positions import trace_positions

@@ -2,8 +2,8 @@
 and the names of its settings.
 
 All differences between families are in these rows. A new family needs one new row, and a function
-in `probe.model.attention` if it has a new formula. Config, checkpoint, weights, hooks, forward,
-certificate and the batched forward read the row, and none of them tests for a family by name.
+in `probe.model.attention` if it has a new formula. Config, checkpoint, weights, hooks, blocks and
+certificate read the row, and none of them tests for a family by name.
 
 family     the dataclasses of a row, field by field
 blocks     hooks, weights and tiny configs that several families share

@@ -1,12 +1,14 @@
-"""The steps of one block on batches of texts and variants, computed from weights, for every family
-of the table.
+"""The steps of one block, computed from weights, for every family of the table.
 
-`probe.patching.variants` has the loop over blocks; patching and edges also call single steps. One
-product computes the queries, keys and values of a block; norms, activations and attention are
-torch's; rotations and relative biases are computed once for each run. Each step equals that of
-`probe.model.forward`: to 1e-5 of the scale in float32, 1e-10 in float64 (1e-6 if a family's code
-rounds to float32 in between). In bfloat16, norms and softmax are computed in float32 internally, as
-in the families' code. No step changes its arguments.
+Everything that runs a block runs these functions: swaps, causal traces and edges, whose loop over
+blocks is `probe.model.variants`, and `probe check`, which compares them with the hooked model.
+
+No modelling code of Hugging Face or TransformerLens is used: the tensors come directly from the
+checkpoint. One product computes the queries, keys and values of a block; norms, activations and
+attention are torch's; rotations and relative biases are computed once for each run. In float64, a
+family's norm and rotation round to float32 where its code does (`Family.in_float32`), because this
+is part of the model; its softmax and its scores do not. In bfloat16, norms and softmax are computed
+in float32 internally, as in the families' code. No step changes its arguments.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,17 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from probe.model import forward
-from probe.model.attention import (
-    gelu_bloom,
-    halves,
-    mask,
-    repeat_kv,
-    rotary_angles,
-    sliding_window,
-    softcap,
-)
-from probe.model.model import Config
+from probe.model import attention as formulas
+from probe.model.model import Config, Positions
 from probe.model.weights import Block, Weights
 
 KeysValues = tuple[Tensor, Tensor]
@@ -35,15 +28,72 @@ KeysValues = tuple[Tensor, Tensor]
 # kv_head pos d_head` each; or, in a layer without attention, the input of its mixer, `row pos
 # d_model`.
 Past = tuple[Tensor, ...]
+Norm = Callable[[Tensor, Tensor | None, Tensor | None, Config], Tensor]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_new": lambda x: functional.gelu(x, approximate="tanh"),
-    "gelu_bloom": gelu_bloom,
+    "gelu_bloom": formulas.gelu_bloom,
     "relu": functional.relu,
     "relu_squared": lambda x: functional.relu(x).square(),
     "silu": functional.silu,
 }
+
+
+# --- norms ----------------------------------------------------------------------------------------
+
+
+def gain_of(weight: Tensor | None, config: Config) -> Tensor:
+    """The factor of a norm: its weight, or 1 + its weight if the family defines it so. `d_model`
+
+    In float32 if the family's code multiplies in float32.
+    """
+    assert weight is not None
+    if "gain" in config.family.in_float32:
+        weight = weight.float()
+    return 1 + weight if config.family.norm_adds_one else weight
+
+
+def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
+    """The family's norm: LayerNorm, or RMSNorm in the precision of the family's code. Shape
+    unchanged.
+    """
+    family = config.family
+    gain = gain_of(weight, config)
+    if family.norm == "LayerNorm":
+        return functional.layer_norm(x, x.shape[-1:], gain, bias, config.epsilon)
+    if x.dtype == torch.float32:
+        return functional.rms_norm(x, x.shape[-1:], gain, config.epsilon)
+    if "variance" in family.in_float32:
+        return (x * formulas.inverse_rms(x.float(), config.epsilon)).to(x.dtype) * gain
+    single = x.float()
+    normed = single * formulas.inverse_rms(single, config.epsilon)
+    # Families differ in whether they round to the model's dtype before or after the gain.
+    if "gain" in family.in_float32:
+        return (normed * gain).to(x.dtype)
+    return normed.to(x.dtype) * gain
+
+
+def norm_scale(x: Tensor, config: Config) -> Tensor:
+    """The divisor of the family's norm: sqrt(mean x² + eps), for LayerNorm of x - mean x. `...
+    d_model -> ...`
+    """
+    centred = config.family.norm == "LayerNorm"
+    square = x.var(-1, unbiased=False) if centred else x.square().mean(-1)
+    return (square + config.epsilon).sqrt()
+
+
+def norm_heads(x: Tensor, weight: Tensor | None, config: Config, norm: Norm = norm) -> Tensor:
+    """Queries or keys after their norm: head by head, or all heads together, by the size of the
+    weight. `... head pos d_head`
+    """
+    if weight is None:
+        return x
+    if len(weight) == x.shape[-1]:
+        return norm(x, weight, None, config)
+    heads_last = x.transpose(-3, -2)  # ... pos head d_head
+    normed = norm(heads_last.flatten(-2), weight, None, config)
+    return normed.unflatten(-1, heads_last.shape[-2:]).transpose(-3, -2)
 
 
 # --- positions ------------------------------------------------------------------------------------
@@ -83,9 +133,13 @@ class PositionTerms:
 
 def position_terms(weights: Weights, n: int) -> PositionTerms:
     """The terms of the positions of texts of up to `n` tokens."""
+    positions = torch.arange(n, device=weights.device)
     layers = {}
     for local, rotated in {(block.local, block.rotated) for block in weights.blocks}:
-        cos, sin = _rotations(weights, n, local=local) if rotated else (None, None)
+        cos = None
+        sin = None
+        if rotated and weights.config.positions.kind == "rotary":
+            cos, sin = rotations(weights.config, positions, local=local, dtype=weights.dtype)
         layers[local, rotated] = LayerTerms(cos, sin, _bias(weights, n, local=local))
     return PositionTerms(layers)
 
@@ -96,31 +150,102 @@ def _bias(weights: Weights, n: int, *, local: bool) -> Tensor | None:
 
     Shape: `head query_pos key_pos`
     """
-    config = weights.config
-    bias = forward.position_bias(weights, n)
-    if local and n > config.window:  # a shorter text is read completely
-        if bias is None:
-            bias = torch.zeros(n, n, dtype=weights.dtype, device=weights.device)
-        bias = sliding_window(bias, config.window, both_ways=not weights.causal)
+    bias = position_bias(weights, n)
     if bias is None:
+        if not local or n <= weights.config.window:  # a shorter text is read completely
+            return None
+        bias = torch.zeros(n, n, device=weights.device)
+    bias = mask(weights, bias, local=local)
+    return bias.to(weights.dtype).expand(weights.config.n_heads, n, n)
+
+
+def mask(weights: Weights, scores: Tensor, *, local: bool) -> Tensor:
+    """Scores with minus infinity where a layer does not let a query read: later tokens, and, in a
+    local layer, tokens outside its window.
+
+    Shape: `... query_pos key_pos`, unchanged
+    """
+    if local:
+        window = weights.config.window
+        scores = formulas.sliding_window(scores, window, both_ways=not weights.causal)
+    return formulas.mask(scores) if weights.causal else scores
+
+
+def position_bias(weights: Weights, n: int) -> Tensor | None:
+    """The bias that positions add to the scores of self-attention: T5's, from its first layer's
+    table, or ALiBi's; otherwise None.
+
+    `-> head query_pos key_pos`
+    """
+    config = weights.config
+    stack = weights.attention.name
+    positions = torch.arange(n, device=weights.device)
+    if config.positions.kind == "alibi":
+        slopes = formulas.alibi_slopes(config.n_heads).to(weights.device)
+        return formulas.alibi(slopes, positions).expand(-1, n, n)
+    if config.positions.kind != "relative bias" or stack == "cross":
         return None
-    if weights.causal:
-        bias = mask(bias)
-    return bias.to(weights.dtype).expand(config.n_heads, n, n)
+    table = weights.raw[config.family.position_table.format(stack) + ".weight"]
+    offsets = positions[None] - positions[:, None]
+    furthest = config.positions.furthest
+    return formulas.relative_bias(table, offsets, furthest=furthest, both_ways=not weights.causal)
 
 
-def _rotations(weights: Weights, n: int, *, local: bool) -> tuple[Tensor | None, Tensor | None]:
+def rotations(
+    config: Config, positions: Tensor, *, local: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     """Cosines and sines of rotary positions.
 
     Shape: `pos dims` each
     """
-    positions = weights.config.positions
-    if positions.kind != "rotary":
-        return None, None
-    frequencies = forward.rotary(positions, local=local).to(weights.device)
-    angles = rotary_angles(torch.arange(n, device=weights.device), frequencies)
-    factor = forward.rotary_factor(positions, local=local)
-    return (angles.cos() * factor).to(weights.dtype), (angles.sin() * factor).to(weights.dtype)
+    frequencies = rotary(config.positions, local=local).to(positions.device)
+    angles = formulas.rotary_angles(positions, frequencies)
+    factor = rotary_factor(config.positions, local=local)
+    return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
+
+
+def rotary(positions: Positions, *, local: bool) -> Tensor:
+    """Rotary frequencies, scaled as in the config; local layers may have a separate base.
+
+    `-> pair`
+    """
+    dims = positions.dims
+    if local and positions.local_base:
+        return formulas.rotary_frequencies(dims, positions.local_base)
+    base = positions.base
+    scaling = positions.rope_scaling
+    if scaling is None:
+        return formulas.rotary_frequencies(dims, base)
+    if scaling.kind == "longrope":
+        return formulas.rotary_frequencies(dims, base, torch.tensor(scaling.factors, device="cpu"))
+    if scaling.kind == "yarn":
+        return formulas.yarn(
+            dims,
+            base,
+            factor=scaling.factor,
+            length=scaling.length,
+            fast=scaling.high,
+            slow=scaling.low,
+            whole=scaling.whole,
+        )
+    frequencies = formulas.rotary_frequencies(dims, base)
+    if scaling.kind == "linear":
+        return frequencies / scaling.factor
+    return formulas.rope_scaling(
+        frequencies,
+        factor=scaling.factor,
+        low=scaling.low,
+        high=scaling.high,
+        length=scaling.length,
+    )
+
+
+def rotary_factor(positions: Positions, *, local: bool) -> float:
+    """The factor by which rotation scales queries and keys: 1 unless the config states another
+    one.
+    """
+    scaling = positions.rope_scaling
+    return 1.0 if scaling is None or (local and positions.local_base) else scaling.attention_factor
 
 
 # --- attention ------------------------------------------------------------------------------------
@@ -145,6 +270,22 @@ class Projected(NamedTuple):
         return Projected(*(change(*part) for part in parts if part[0] is not None))
 
 
+def norms_input(block: Block, config: Config) -> bool:
+    """Whether this attention's input is normed. ModernBERT, which norms its embeddings, does not
+    norm it in the first layer.
+    """
+    return config.family.norm_first and block.norm is not None
+
+
+def attention_input(block: Block, resid_pre: Tensor, config: Config, norm: Norm = norm) -> Tensor:
+    """x, the input of attention: the stream, after the norm if there is one in front. Shape
+    unchanged.
+    """
+    if not norms_input(block, config):
+        return resid_pre
+    return norm(resid_pre, block.norm, block.norm_bias, config)
+
+
 def project(
     weights: Weights, block: Block, resid: Tensor, terms: PositionTerms, pos: Tensor
 ) -> Projected:
@@ -152,20 +293,50 @@ def project(
 
     Shape: `... pos d_model`, and `pos` broadcasts over its leading axes
     """
-    config = weights.config
-    layer_terms = terms.of(block)
-    x = forward.attention_input(block, resid, config, _norm)
+    x = attention_input(block, resid, weights.config)
+    projected = read_input(block, x, weights.config)
+    q, k = placed(weights, block, projected.q, projected.k, terms, pos)
+    return projected._replace(q=q, k=k)
+
+
+def projection(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Queries, keys or values of every head, with a bias if there is one.
+
+    Shape: `... pos d_model -> ... head pos d_head`
+    """
+    if bias is None:
+        bias = weight.new_zeros(weight.shape[0], weight.shape[-1])
+    return formulas.project(x, weight, bias)
+
+
+def read_input(block: Block, x: Tensor, config: Config) -> Projected:
+    """Queries, keys, values and gates of the input of an attention, before norms and rotation.
+
+    Shape: `... pos d_model`
+    """
     flat = _linear(x, *block.fused)
     heads = flat.unflatten(-1, (-1, config.d_head)).transpose(-2, -3)  # ... head pos d_head
     counts = [config.n_heads, config.n_kv_heads, config.n_kv_heads]
     counts += [] if block.w_head_gate is None else [config.n_heads]
-    q, k, v, *gate = heads.split(counts, dim=-3)
-    q = forward.norm_heads(q, block.norm_q, config, _norm)
-    k = forward.norm_heads(k, block.norm_k, config, _norm)
-    if layer_terms.cos is not None:
-        q = _rotate(config, q, layer_terms, pos)
-        k = _rotate(config, k, layer_terms, pos)
-    return Projected(q, k, v, *gate)
+    return Projected(*heads.split(counts, dim=-3))
+
+
+def placed(
+    weights: Weights, block: Block, q: Tensor, k: Tensor, terms: PositionTerms, pos: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Queries and keys after their norms, rotated by their positions, if the family does so.
+
+    Shape: `... head pos d_head, ... kv_head pos d_head`, unchanged
+    """
+    config = weights.config
+    layer_terms = terms.of(block)
+    q = norm_heads(q, block.norm_q, config)
+    k = norm_heads(k, block.norm_k, config)
+    if layer_terms.cos is None or layer_terms.sin is None:
+        return q, k
+    cos = layer_terms.cos[pos].unsqueeze(-3)
+    sin = layer_terms.sin[pos].unsqueeze(-3)
+    return _rotate(config, q, cos, sin), _rotate(config, k, cos, sin)
 
 
 def gated(z: Tensor, gate: Tensor | None) -> Tensor:
@@ -176,32 +347,61 @@ def gated(z: Tensor, gate: Tensor | None) -> Tensor:
     return z if gate is None else z * gate.sigmoid()
 
 
-def _rotate(config: Config, x: Tensor, terms: LayerTerms, pos: Tensor) -> Tensor:
-    """Rotated queries or keys, with the run's cosines and sines.
-
-    Shape: `... head pos d_head, ... pos -> ... head pos d_head`
+def rotate(block: Block, x: Tensor, positions: Tensor, config: Config) -> Tensor:
+    """Queries or keys rotated by their positions, if this layer rotates. `... pos d_head`,
+    unchanged
     """
-    assert terms.cos is not None and terms.sin is not None
-    dims = terms.cos.shape[-1]
+    if not block.rotated or config.positions.kind != "rotary":
+        return x
+    return _rotate(config, x, *rotations(config, positions, local=block.local, dtype=x.dtype))
+
+
+def _rotate(config: Config, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotated queries or keys.
+
+    Shape: `... head pos d_head, ... pos dims -> ... head pos d_head`
+    """
+    dims = cos.shape[-1]
     # A family may rotate only the first coordinates of a head.
     rotary = x[..., :dims]
     unrotated = x[..., dims:]
     if config.family.rotary_adjacent_pairs:
-        rotary = halves(rotary, dims)
-    cos = terms.cos[pos].unsqueeze(-3)
-    sin = terms.sin[pos].unsqueeze(-3)
-    rounded = config.family.in_float32 if x.dtype == torch.float64 else ()
+        rotary = formulas.halves(rotary)
     # Rounded to float32 in between, as in the family's code.
+    rounded = config.family.in_float32 if x.dtype == torch.float64 else ()
     if "rotated" in rounded or "rotation" in rounded:
         rotary = rotary.float()
     if "rotated" in rounded:
         rotary = rotary.double()
     elif "rotation" in rounded:
         cos, sin = cos.float(), sin.float()
-    first, second = rotary.chunk(2, dim=-1)
-    rotated = rotary * cos + torch.cat([-second, first], dim=-1) * sin
-    rotated = rotated.to(x.dtype)
+    rotated = formulas.rotate(rotary, cos, sin).to(x.dtype)
     return torch.cat([rotated, unrotated], dim=-1) if unrotated.shape[-1] else rotated
+
+
+def score(weights: Weights, block: Block, q: Tensor, k: Tensor, terms: PositionTerms) -> Tensor:
+    """The scores of whole texts, from queries and keys before their norms and rotation.
+
+    Shape: `... head query_pos d_head, ... head key_pos d_head -> ... head query_pos key_pos`
+
+    k: repeated for the heads that share them
+    """
+    qk = formulas.matches(*compared(weights, block, q, k, terms))
+    return scores(weights, block, qk, bias_and_mask(weights, block, terms, *qk.shape[-2:]))
+
+
+def compared(
+    weights: Weights, block: Block, q: Tensor, k: Tensor, terms: PositionTerms
+) -> tuple[Tensor, Tensor]:
+    """Queries and keys of whole texts after their norms and rotation; arguments as for `score`.
+
+    Shape: `... head pos d_head`, unchanged
+    """
+    heads = q.shape[-3]
+    # Each key is normed and rotated once.
+    k = k[..., :: heads // weights.config.n_kv_heads, :, :]
+    q, k = placed(weights, block, q, k, terms, torch.arange(q.shape[-2], device=q.device))
+    return q, formulas.repeat_kv(k, heads)
 
 
 def scores(weights: Weights, block: Block, qk: Tensor, bias: Tensor | None) -> Tensor:
@@ -211,7 +411,7 @@ def scores(weights: Weights, block: Block, qk: Tensor, bias: Tensor | None) -> T
     """
     scaled = qk * (1 / block.score_divisor)
     if weights.config.attn_logit_softcapping:
-        scaled = softcap(scaled, weights.config.attn_logit_softcapping)
+        scaled = formulas.softcap(scaled, weights.config.attn_logit_softcapping)
     return scaled if bias is None else scaled + bias
 
 
@@ -248,11 +448,10 @@ def scores_at(
     Shape: `batch head d_head, batch kv_head key_pos d_head -> batch head key_pos`
     """
     qk = (q.unflatten(1, (k.shape[1], -1)) @ k.mT).flatten(1, 2)
-    bias = terms.of(block).bias
+    n = k.shape[-2]
+    bias = bias_and_mask(weights, block, terms, n, n)
     if bias is not None:
-        bias = bias[:, at, : k.shape[-2]].transpose(0, 1)
-    elif weights.causal:
-        bias = mask(q.new_zeros(k.shape[-2], k.shape[-2]))[at, None]
+        bias = bias[..., at, :].transpose(0, 1) if bias.ndim == 3 else bias[at, None]
     return scores(weights, block, qk, bias)
 
 
@@ -264,6 +463,20 @@ def pattern_at(
     Shape: `batch head d_head, batch kv_head key_pos d_head -> batch head key_pos`
     """
     return softmax_with_sinks(scores_at(weights, block, q, k, at, terms), block.sinks)
+
+
+def bias_and_mask(
+    weights: Weights, block: Block, terms: PositionTerms, n: int, size: int
+) -> Tensor | None:
+    """What is added to the scores of the last `n` of `size` positions: the bias of this layer, and
+    minus infinity where nothing is read; None if there is neither.
+
+    Shape: `query_pos key_pos`, or with a bias `head query_pos key_pos`
+    """
+    bias = terms.of(block).bias
+    if bias is not None:
+        return bias[:, size - n : size, :size]
+    return formulas.mask(weights.blocks[0].w_o.new_zeros(n, size)) if weights.causal else None
 
 
 def attend(weights: Weights, block: Block, projected: Projected, terms: PositionTerms) -> Tensor:
@@ -279,17 +492,15 @@ def attend(weights: Weights, block: Block, projected: Projected, terms: Position
     # torch's attention supports neither a cap of the scores nor sinks.
     by_hand = bool(weights.config.attn_logit_softcapping) or block.sinks is not None
     bias = terms.of(block).bias
-    if bias is not None:
-        bias = bias[:, size - n : size, :size]
-    elif weights.causal and (n < size or by_hand):
-        bias = mask(q.new_zeros(n, size))
+    if bias is not None or n < size or by_hand:
+        bias = bias_and_mask(weights, block, terms, n, size)
     q = q.flatten(0, -4)
     k = k.flatten(0, -4)
     v = v.flatten(0, -4)
     if by_hand:
-        qk = q @ repeat_kv(k, heads).mT
+        qk = q @ formulas.repeat_kv(k, heads).mT
         sinks = None if block.sinks is None else block.sinks[:, None]
-        z = pattern(weights, block, qk, bias, sinks) @ repeat_kv(v, heads)
+        z = pattern(weights, block, qk, bias, sinks) @ formulas.repeat_kv(v, heads)
     else:
         z = functional.scaled_dot_product_attention(
             q,
@@ -364,14 +575,33 @@ def attend_variants(
     return attend(weights, block, Projected(q, k, v, gate), terms).transpose(2, 3)
 
 
+def memory_read(block: Block, memory: Tensor, config: Config) -> KeysValues:
+    """The keys and values of cross-attention, which are the same for every query.
+
+    Shape: `... key_pos d_model -> ... head key_pos d_head` each
+    """
+    k = projection(memory, block.w_k, block.b_k)
+    v = projection(memory, block.w_v, block.b_v)
+    return formulas.repeat_kv(k, config.n_heads), formulas.repeat_kv(v, config.n_heads)
+
+
+def cross_queries(block: Block, x: Tensor, config: Config) -> Tensor:
+    """The queries of cross-attention.
+
+    Shape: `... pos d_model -> ... head pos d_head`
+    """
+    return _linear(x, *block.queries).unflatten(-1, (config.n_heads, -1)).transpose(-2, -3)
+
+
 def cross_attend(weights: Weights, block: Block, resid: Tensor, memory: KeysValues) -> Tensor:
-    """z of cross-attention, whose keys and values are constants.
+    """z of cross-attention.
 
     Shape: `batch variant live d_model -> batch variant live head d_head`
+
+    memory: the keys and values of each text, `batch head key_pos d_head`
     """
-    config = weights.config
-    x = forward.attention_input(block, resid, config, _norm)
-    q = _linear(x.flatten(1, 2), *block.queries).unflatten(-1, (config.n_heads, -1)).transpose(1, 2)
+    x = attention_input(block, resid, weights.config)
+    q = cross_queries(block, x.flatten(1, 2), weights.config)
     z = functional.scaled_dot_product_attention(q, *memory, scale=1 / block.score_divisor)
     return z.transpose(1, 2).unflatten(1, resid.shape[1:3])
 
@@ -384,7 +614,7 @@ def mixer_input(weights: Weights, block: Block, resid: Tensor) -> Tensor:
 
     Shape: `... pos d_model -> ... pos d_model`
     """
-    return forward.attention_input(block, resid, weights.config, _norm)
+    return attention_input(block, resid, weights.config)
 
 
 def mix_variants(block: Block, x: Tensor, past: Past | None) -> Tensor:
@@ -459,10 +689,18 @@ def add_write(config: Config, writer: Writer, resid: Tensor, write: Tensor) -> T
     Shape: `... d_model, ... d_model -> ... d_model`
     """
     if config.family.norm_after_write:
-        return resid + _norm(write, writer.norm_of_write, None, config)
+        return resid + norm(write, writer.norm_of_write, None, config)
     if config.family.norm_after_sum:
-        return _norm(resid + write, writer.norm_of_sum, writer.norm_of_sum_bias, config)
+        return norm(resid + write, writer.norm_of_sum, writer.norm_of_sum_bias, config)
     return resid + write
+
+
+def merge_heads(block: Block, z: Tensor) -> Tensor:
+    """attn_out = Concat(z) W_O + b_O, which equals Σ_h ΔE_h + b_O.
+
+    Shape: `... head d_head -> ... d_model`
+    """
+    return _linear(z.flatten(-2), block.w_o.flatten(0, 1), block.b_o)
 
 
 def after_attention(weights: Weights, block: Block, resid: Tensor, z: Tensor) -> Tensor:
@@ -474,6 +712,16 @@ def after_attention(weights: Weights, block: Block, resid: Tensor, z: Tensor) ->
     return _add_output(weights.config, attention_writer(weights, block), resid, z.flatten(-2))
 
 
+def normed_for_mlp(block: Block, x: Tensor, config: Config, norm: Norm = norm) -> Tensor:
+    """The stream after the norm in front of the MLP; the stream itself without such a norm.
+
+    Shape: ... d_model -> ... d_model
+    """
+    if not config.family.norm_first:
+        return x
+    return norm(x, block.norm_mlp, block.norm_mlp_bias, config)
+
+
 def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
     """The MLP's activations from the stream that it reads.
 
@@ -481,7 +729,7 @@ def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
     """
     config = weights.config
     activation = ACTIVATIONS[config.activation]
-    x = forward.normed_for_mlp(block, resid, config, _norm)
+    x = normed_for_mlp(block, resid, config)
     if block.experts is not None:
         return block.experts(x.reshape(1, -1, x.shape[-1])).reshape(x.shape)
     if block.w_gate is not None and block.w_up is not None:
@@ -523,16 +771,6 @@ def _add_output(config: Config, writer: Writer, resid: Tensor, x: Tensor) -> Ten
     rows = resid.flatten(0, -2)
     total = rows.clone() if writer.bias is None else rows + writer.bias
     return total.addmm_(x.flatten(0, -2), writer.weight).unflatten(0, resid.shape[:-1])
-
-
-def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
-    if config.family.norm == "LayerNorm":
-        gain = forward.gain_of(weight, config)
-        return functional.layer_norm(x, x.shape[-1:], gain, bias, config.epsilon)
-    if config.family.in_float32 and x.dtype != torch.float32:
-        # In float32 internally, as in the family's code.
-        return forward.norm(x, weight, bias, config)
-    return functional.rms_norm(x, x.shape[-1:], forward.gain_of(weight, config), config.epsilon)
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -1,5 +1,5 @@
-"""The loop over blocks, on the steps of `probe.model.batched`: unchanged runs, and variants of a
-run in which heads, mixers or MLPs get a donor's value.
+"""The loop over blocks (`probe.model.blocks`): unchanged runs, and variants of a run in which
+heads, mixers or MLPs get a donor's value.
 
 A run yields one `Step` per block. A step computes a quantity when it is first read, by a reader or
 by the next block. So a run costs only what its reader asks for: if that is queries and keys, the
@@ -19,7 +19,7 @@ the same variant up to the first block in which they differ.
                      heads that are kept, and its complement is an edit set
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -28,11 +28,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probe.model import batched, forward
-from probe.model.batched import KeysValues, Past, PositionTerms, Projected
-from probe.model.tokens import TargetText
+from probe.model import blocks, forward, kept_keys
+from probe.model.blocks import KeysValues, Past, PositionTerms, Projected
 from probe.model.weights import Block, Weights
-from probe.patching import kept_keys
+
+
+class TargetText(NamedTuple):
+    """The token ids of a text, and the position at which its word is read.
+
+    Example:
+        >>> tokens = probe.tokenize("tiny-senses", "The bank of the river")
+        >>> probe.TargetText(tokens.ids, tokens.positions_of("bank")[-1]).at
+        2
+    """
+
+    ids: tuple[int, ...]
+    at: int
+
 
 # The sites of a block that can be edited.
 Z = "z"  # the mean of values that each head weights by attention, before W_O: `head d_head`
@@ -42,6 +54,8 @@ HIDDEN = "hidden"  # the activations of the MLP: `d_mlp`
 # Called as `donor(layer, unchanged)` with the unchanged run's value at the edited position, `batch
 # ...`. Returns the value that is put in, `batch variant ...`, a variant of 1 if all get the same.
 DonorValue = Callable[[int, Tensor], Tensor]
+# The stacks of an encoder-decoder, "encoder", "decoder" and "cross".
+Stacks = Mapping[str, Weights]
 
 
 # --- which variants there are ---------------------------------------------------------------------
@@ -237,12 +251,12 @@ class Step:
         run = self.run
         if run.shared is not None:
             pos = run.shared.pos[:, None, None]
-            projected = batched.project(run.weights, self.block, self.resid_pre, run.terms, pos)
+            projected = blocks.project(run.weights, self.block, self.resid_pre, run.terms, pos)
             return projected.map(run.shared.heads_everywhere)
         start = 0 if self.past is None else self.past[0].shape[-2]
         end = start + self.resid_pre.shape[2]
         pos = torch.arange(start, end, device=run.weights.device)[None, None]
-        return batched.project(run.weights, self.block, self.resid_pre, run.terms, pos)
+        return blocks.project(run.weights, self.block, self.resid_pre, run.terms, pos)
 
     @cached_property
     def mixer_input(self) -> Tensor:
@@ -250,7 +264,7 @@ class Step:
 
         Shape: `batch variant live d_model`; in a run of prefixes `row 1 pos d_model`
         """
-        x = batched.mixer_input(self.run.weights, self.block, self.resid_pre)
+        x = blocks.mixer_input(self.run.weights, self.block, self.resid_pre)
         return x if self.run.shared is None else self.run.shared.everywhere(x)
 
     @property
@@ -272,7 +286,7 @@ class Step:
             return self._edited(Z, self._attend())
         block = cross.weights.blocks[self.layer]
         memory = cross.memory[self.layer]
-        return self._edited(Z, batched.cross_attend(cross.weights, block, self._stream, memory))
+        return self._edited(Z, blocks.cross_attend(cross.weights, block, self._stream, memory))
 
     @cached_property
     def resid_mid(self) -> Tensor:
@@ -298,7 +312,7 @@ class Step:
 
         Shape: `batch variant live d_mlp`
         """
-        return self._edited(HIDDEN, batched.activate(self.run.weights, self.block, self.mlp_input))
+        return self._edited(HIDDEN, blocks.activate(self.run.weights, self.block, self.mlp_input))
 
     @cached_property
     def resid_post(self) -> Tensor:
@@ -306,7 +320,7 @@ class Step:
 
         Shape: `batch variant live d_model`
         """
-        return batched.after_mlp(self.run.weights, self.block, self.resid_mid, self.hidden)
+        return blocks.after_mlp(self.run.weights, self.block, self.resid_mid, self.hidden)
 
     def at_read_position(self, x: Tensor) -> Tensor:
         """A quantity of this step at the position that is read.
@@ -330,11 +344,11 @@ class Step:
         run = self.run
         if self.block.mixer is not None:
             x = self._variants_of_one_row(self.mixer_input)
-            z = batched.mix_variants(self.block, x, self.past)
+            z = blocks.mix_variants(self.block, x, self.past)
         else:
             projected = self.projected.map(self._variants_of_one_row)
             del self.projected
-            z = batched.attend_variants(run.weights, self.block, projected, self.past, run.terms)
+            z = blocks.attend_variants(run.weights, self.block, projected, self.past, run.terms)
         # Back to the texts of the batch.
         z = z.unflatten(1, (-1, self.resid_pre.shape[1])).flatten(0, 1)
         return z if run.shared is None else run.shared.at_ends(z)
@@ -355,7 +369,7 @@ class Step:
         """
         if self.run.cross is None:
             return self.resid_pre
-        return batched.after_attention(self.run.weights, self.block, self.resid_pre, self._attend())
+        return blocks.after_attention(self.run.weights, self.block, self.resid_pre, self._attend())
 
     @cached_property
     def _after_attention(self) -> Tensor:
@@ -367,10 +381,10 @@ class Step:
         block = weights.blocks[self.layer]
         stream = self._branched(ATTN_OUT, self._branched(Z, self._stream))
         if self._edit_site != ATTN_OUT:
-            return batched.after_attention(weights, block, stream, self.z)
-        writer = batched.attention_writer(weights, block)
-        write = self._edited(ATTN_OUT, writer.write(self.z.flatten(-2)))
-        return batched.add_write(weights.config, writer, stream, write)
+            return blocks.after_attention(weights, block, stream, self.z)
+        write = self._edited(ATTN_OUT, blocks.merge_heads(block, self.z))
+        writer = blocks.attention_writer(weights, block)
+        return blocks.add_write(weights.config, writer, stream, write)
 
     @property
     def _edit_site(self) -> str | None:
@@ -503,17 +517,7 @@ def run_at_word(
             weights, once, depth, lambda rows, depth: run_past(weights, rows, depth, terms)
         )
     run = Run(weights, terms, depth, edits=edits, edit_at=at, read_at=at)
-    return run.steps(embed_live(weights, live_ids, start), past)
-
-
-def embed_live(weights: Weights, ids: Tensor, start: int) -> Tensor:
-    """The stream of tokens that enters the first block, after `start` earlier tokens.
-
-    Shape: `... live -> ... live d_model`
-    """
-    pos = torch.arange(start, start + ids.shape[-1], device=weights.device)
-    parts = forward.embedding_parts(weights, ids, pos)
-    return forward.embedding_norm(weights, forward.sum_embeddings(parts))
+    return run.steps(forward.embed(weights, live_ids, start), past)
 
 
 def rows_alike(rows: Sequence[tuple[int, ...]]) -> int:
@@ -526,3 +530,78 @@ def rows_alike(rows: Sequence[tuple[int, ...]]) -> int:
     """
     counts = {len(list(group)) for _, group in groupby(rows)}
     return counts.pop() if len(counts) == 1 else 1
+
+
+# --- encoder-decoders -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """A decoder's run over a target, for several outputs of an encoder, as far as the last position
+    needs it: an entry for each layer, and the logits there.
+
+    entering: `batch 1 1 d_model`
+    self_attention: what the last position reads of the target before it
+    cross_attention: keys and values of the source, `batch head key_pos d_head`
+    z: `batch layer head d_head`, of cross-attention at the last position
+    logits: `batch d_vocab`
+    """
+
+    entering: Tensor
+    self_attention: Sequence[Past]
+    cross_attention: Sequence[KeysValues]
+    z: Tensor
+    logits: Tensor
+
+
+def encode(stacks: Stacks, ids: Sequence[int]) -> Tensor:
+    """The encoder's output for a source, which the decoder reads. `-> 1 key_pos d_model`"""
+    encoder = stacks["encoder"]
+    terms = blocks.position_terms(encoder, len(ids))
+    for step in run_texts(encoder, [ids], len(encoder.blocks), terms):
+        last = step
+    return forward.final_norm(encoder, last.everywhere(last.resid_post))
+
+
+def run_last(stacks: Stacks, decoded: Decoded, edits: Edits) -> "Iterator[Step]":
+    """The decoder's run of the last position of a target, with edited heads of cross-attention."""
+    decoder = stacks["decoder"]
+    n = decoded.self_attention[0][0].shape[-2] + 1
+    last = torch.zeros(len(decoded.entering), dtype=torch.long, device=decoder.device)
+    run = Run(
+        decoder,
+        blocks.position_terms(decoder, n),
+        depth=len(decoder.blocks),
+        edits=edits,
+        edit_at=last,
+        read_at=last,
+        cross=Cross(stacks["cross"], decoded.cross_attention),
+    )
+    return run.steps(decoded.entering, decoded.self_attention)
+
+
+def decode(stacks: Stacks, ids: Sequence[int], memory: Tensor) -> Decoded:
+    """The decoder over `ids`.
+
+    memory: `batch key_pos d_model`, outputs of the encoder
+    """
+    decoder = stacks["decoder"]
+    cross = stacks["cross"]
+    source = [blocks.memory_read(block, memory, cross.config) for block in cross.blocks]
+    run = Run(
+        decoder,
+        blocks.position_terms(decoder, len(ids)),
+        depth=len(decoder.blocks),
+        read_at=torch.full((len(memory),), len(ids) - 1, device=decoder.device),
+        cross=Cross(cross, source),
+    )
+    entering = forward.embed(decoder, torch.tensor([[ids]], device=decoder.device))
+    entering = entering.expand(len(memory), -1, -1, -1)
+    self_attention = []
+    z = []
+    for step in run.steps(entering):
+        self_attention.append(tuple(part[..., :-1, :] for part in step.read_later))
+        z.append(step.at_read_position(step.z)[:, 0])
+        last = step
+    logits = forward.unembed(decoder, last.at_read_position(last.resid_post)[:, 0])
+    return Decoded(entering[:, :, -1:], self_attention, source, torch.stack(z, dim=1), logits)

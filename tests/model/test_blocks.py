@@ -1,23 +1,22 @@
-"""The batched steps of a block compared with the forward from scratch, for every family with
-one stack.
-"""
+"""The steps of a block compared with a forward from the formulas, for every family with one stack."""
 
 from dataclasses import replace
 
 import numpy as np
+import plain_forward
 import pytest
 import torch
 from families import SINGLE, each_family, family_model
 from hooked_runs import BOUND, ROUNDED
 
 from probe.experiments import head_parts
-from probe.model import batched, forward
+from probe.model import blocks, variants
 from probe.model.architectures import FAMILIES
 from probe.model.attention import repeat_kv
 from probe.model.load import read_weights
-from probe.model.tokens import TargetText
+from probe.model.variants import TargetText
 from probe.model.weights import read_stacks
-from probe.patching import edges, positions, variants
+from probe.patching import edges, positions
 from probe.patching import heads as swaps
 
 # Slopes, rotation of neighbours, sinks and experts, windows on both sides.
@@ -58,36 +57,35 @@ def assert_near(actual, exact, family=None):
 
 def as_in_scores(weights, block, name, tensor):
     """Queries or keys of whole texts as scores use them: normed, and rotated in rotary models."""
-    terms = batched.position_terms(weights, tensor.shape[-2])
     group_size = (
         weights.config.n_heads // weights.config.n_kv_heads if name == "k" else 1
     )  # keys are repeated
     tensor, heads = tensor[..., ::group_size, :, :], tensor.shape[-3]
-    terms, pos = terms.of(block), torch.arange(tensor.shape[-2])[None]
-    tensor = forward.norm_heads(tensor, getattr(block, f"norm_{name}"), weights.config)
-    tensor = tensor if terms.cos is None else batched._rotate(weights.config, tensor, terms, pos)
-    return repeat_kv(tensor, heads)
+    norm = getattr(block.to(tensor.dtype, "cpu"), f"norm_{name}")
+    return repeat_kv(plain_forward.placed(block, tensor, norm, weights.config), heads)
 
 
 def test_every_step_is_that_of_the_plain_forward(weights):
     ids, family = random_ids(weights, 3, 7), weights.config.family
-    terms, pos = batched.position_terms(weights, 7), torch.arange(7)[None]
-    for block, step in zip(weights.blocks, forward.run(weights, ids, torch.float64), strict=True):
+    terms, pos = blocks.position_terms(weights, 7), torch.arange(7)[None]
+    for block, step in zip(
+        weights.blocks, plain_forward.run(weights, ids, torch.float64), strict=True
+    ):
         inputs = {name: value.to(weights.dtype) for name, value in step.items()}
-        projected = batched.project(weights, block, inputs["resid_pre"], terms, pos)
+        projected = blocks.project(weights, block, inputs["resid_pre"], terms, pos)
         q, k, v, _ = projected
         heads = weights.config.n_heads
         assert_near(q, as_in_scores(weights, block, "q", step["q"]), family)
         assert_near(repeat_kv(k, heads), as_in_scores(weights, block, "k", step["k"]), family)
         assert_near(repeat_kv(v, heads), step["v"], family)
-        assert_near(batched.attend(weights, block, projected, terms), step["z"], family)
+        assert_near(blocks.attend(weights, block, projected, terms), step["z"], family)
         z = inputs["z"].transpose(1, 2)
         assert_near(
-            batched.after_attention(weights, block, inputs["resid_pre"], z),
+            blocks.after_attention(weights, block, inputs["resid_pre"], z),
             step["resid_mid"],
             family,
         )
-        after = batched.run_mlp(weights, block, inputs["resid_pre"], inputs["resid_mid"])
+        after = blocks.run_mlp(weights, block, inputs["resid_pre"], inputs["resid_mid"])
         assert_near(after, step["resid_post"], family)
 
 
@@ -100,7 +98,7 @@ def test_queries_keys_and_values_are_those_of_the_plain_forward(weights, length)
     ids[1, : length // 2] = ids[0, : length // 2]
     ids[3] = ids[2]
     depth, heads, _, d_head = weights.shape
-    terms = batched.position_terms(weights, length)
+    terms = blocks.position_terms(weights, length)
     run = variants.run_texts(weights, ids.tolist(), depth, terms)
     projections = [[part[:, 0] for part in step.projected[:3]] for step in run]
     assert len(projections) == depth
@@ -109,7 +107,7 @@ def test_queries_keys_and_values_are_those_of_the_plain_forward(weights, length)
         empty = [(n, 0, d_head) for n in (heads, groups, groups)]
         assert all([part.shape[1:] for part in step] == empty for step in projections)
         return
-    steps = forward.run(weights, ids, torch.float64)
+    steps = plain_forward.run(weights, ids, torch.float64)
     for block, parts, step in zip(weights.blocks, projections, steps, strict=True):
         for name, part in zip("qkv", parts, strict=True):
             exact = step[name] if name == "v" else as_in_scores(weights, block, name, step[name])
@@ -120,16 +118,16 @@ def test_the_last_position_against_the_unchanged_ones_is_the_plain_forward(causa
     ids = random_ids(causal, 3, 6)
     last = random_ids(causal, 3, 4, seed=1)  # other last tokens, and the true one
     last[:, 0] = ids[:, -1]
-    terms = batched.position_terms(causal, 6)
+    terms = blocks.position_terms(causal, 6)
     past = variants.run_past(causal, ids[:, :-1].tolist(), len(causal.blocks), terms)
     whole = [torch.cat([ids[:, :-1], last[:, [number]]], dim=1) for number in range(4)]
-    plain = [list(forward.run(causal, rows, torch.float64)) for rows in whole]
+    plain = [list(plain_forward.run(causal, rows, torch.float64)) for rows in whole]
     for layer, (block, (k, v)) in enumerate(zip(causal.blocks, past, strict=True)):
         resid = torch.stack([steps[layer]["resid_pre"][:, -1:] for steps in plain], dim=1).to(
             causal.dtype
         )
-        projected = batched.project(causal, block, resid, terms, torch.full((1, 1, 1), 5))
-        z = batched.attend_variants(causal, block, projected, (k, v), terms)
+        projected = blocks.project(causal, block, resid, terms, torch.full((1, 1, 1), 5))
+        z = blocks.attend_variants(causal, block, projected, (k, v), terms)
         exact = torch.stack([steps[layer]["z"][:, :, -1] for steps in plain], dim=1)
         assert_near(z[:, :, 0], exact, causal.config.family)
 
@@ -146,14 +144,14 @@ def test_several_last_positions_against_the_unchanged_ones_are_the_whole_text(ki
     generator = torch.Generator().manual_seed(0)
     resid = torch.randn(2, 5, 6, weights.shape[2], generator=generator, dtype=weights.dtype)
     resid[:, :, :3] = resid[:, :1, :3]  # variants differ only after position 2
-    block, terms = weights.blocks[1], batched.position_terms(weights, 6)
-    _, k, v, _ = batched.project(weights, block, resid[:, 0, :3], terms, torch.arange(3)[None])
-    projected = batched.project(
+    block, terms = weights.blocks[1], blocks.position_terms(weights, 6)
+    _, k, v, _ = blocks.project(weights, block, resid[:, 0, :3], terms, torch.arange(3)[None])
+    projected = blocks.project(
         weights, block, resid[:, :, 3:], terms, torch.arange(3, 6)[None, None]
     )
-    z = batched.attend_variants(weights, block, projected, (k, v), terms)
-    exact, bias = block.to(torch.float64, "cpu"), forward.position_bias(weights, 6)
-    whole = forward.attend(weights, exact, resid.double(), bias=bias)["z"].transpose(2, 3)
+    z = blocks.attend_variants(weights, block, projected, (k, v), terms)
+    exact, bias = block.to(torch.float64, "cpu"), blocks.position_bias(weights, 6)
+    whole = plain_forward.attend(weights, exact, resid.double(), bias=bias)["z"].transpose(2, 3)
     assert_near(z, whole[:, :, 3:], weights.config.family)
 
 
@@ -161,32 +159,32 @@ def test_several_last_positions_against_the_unchanged_ones_are_the_whole_text(ki
 def test_a_local_layer_has_the_bias_of_positions_as_well_as_its_window(bidirectional):
     """No family of the table has both, so a window is added to the layers of one with slopes."""
     weights = read_weights(family_model("bloom", torch.float64))
-    blocks = tuple(replace(block, local=True) for block in weights.blocks)
-    weights = replace(weights, blocks=blocks, config=replace(weights.config, window=3))
+    local = tuple(replace(block, local=True) for block in weights.blocks)
+    weights = replace(weights, blocks=local, config=replace(weights.config, window=3))
     if bidirectional:
         weights = replace(weights, attention=replace(weights.attention, causal=False))
     assert weights.causal is not bidirectional
-    terms = batched.position_terms(weights, 8)
-    bias = forward.position_bias(weights, 8)
+    terms = blocks.position_terms(weights, 8)
+    bias = blocks.position_bias(weights, 8)
     generator = torch.Generator().manual_seed(0)
     resid = torch.randn(2, 8, weights.shape[2], generator=generator, dtype=torch.float64)
     for block in weights.blocks:
-        projected = batched.project(weights, block, resid, terms, torch.arange(8)[None])
-        exact = forward.attend(weights, block, resid, bias=bias)
+        projected = blocks.project(weights, block, resid, terms, torch.arange(8)[None])
+        exact = plain_forward.attend(weights, block, resid, bias=bias)
         assert bias.abs().max() > 0 and (exact["pattern"] == 0).any()
         assert_near(
-            batched.attend(weights, block, projected, terms), exact["z"], weights.config.family
+            blocks.attend(weights, block, projected, terms), exact["z"], weights.config.family
         )
 
 
 def test_the_pattern_at_a_position_is_that_of_the_plain_forward(weights):
     ids, at = random_ids(weights, 3, 6), torch.tensor([2, 5, 0])
-    terms, row = batched.position_terms(weights, 6), torch.arange(3)
-    plain = forward.run(weights, ids, torch.float64)
+    terms, row = blocks.position_terms(weights, 6), torch.arange(3)
+    plain = plain_forward.run(weights, ids, torch.float64)
     run = variants.run_texts(weights, ids.tolist(), 2, terms)
     for step, exact in zip(run, plain, strict=True):
         q, k, *_ = (part[:, 0] for part in step.projected[:3])
-        pattern = batched.pattern_at(weights, step.block, q[row, :, at], k, at, terms)
+        pattern = blocks.pattern_at(weights, step.block, q[row, :, at], k, at, terms)
         assert_near(pattern, exact["pattern"][row, :, at], weights.config.family)
 
 

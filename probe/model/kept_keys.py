@@ -13,7 +13,7 @@ from contextvars import ContextVar
 
 import torch
 
-from probe.model.batched import Past
+from probe.model.blocks import Past
 from probe.model.weights import Weights
 
 KEPT_BYTES = 2**28  # of keys and values that one measurement keeps; others are run again
@@ -27,8 +27,8 @@ class KeptKeys:
     """Keys and values of rows in one model, as many as fit into KEPT_BYTES.
 
     Example:
+        >>> from probe.model.kept_keys import KeptKeys
         >>> from probe.model.load import read_weights
-        >>> from probe.patching.kept_keys import KeptKeys
         >>> len(KeptKeys(read_weights(probe.load("tiny-senses"))))  # rows
         0
     """

@@ -341,7 +341,7 @@ def tensors_of(
     other_names = {"final_logits_bias": f"{family.unembed}.bias"}
     weights = {}
     for name, shape in expected_shapes(config, family.optional_weights):
-        tensor = stored.get(name, stored.get(other_names.get(name, "")))
+        tensor = stored.get(other_names.get(name, name), stored.get(name))
         if tensor is None:
             problem = f"the tensor {name} is missing from it{_part_with(name, named_modules)}"
             step = f"give a plain {family.name}, nothing of it quantized, pruned or replaced"

@@ -473,7 +473,7 @@ def test_an_object_is_forgotten_with_its_owner() -> None:
 # --- bridges --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", each_family())
+@pytest.mark.parametrize("kind", each_family(also=("marian",)))
 def test_a_bridge_gives_the_same_model_as_its_folder(kind: str) -> None:
     model = family_model(kind, torch.float64)
     bridged = probe.load(model.bridge)
